@@ -15,6 +15,7 @@ PliantError
 │   ├── PeerLost      a peer is gone, frozen or cut off
 │   └── PeerMisbehaved a peer sent what was not agreed
 ├── RouteError        no device may answer a request, or what nodes tell each other cannot be read
+│   ├── DeadlineError no answer is expected by a request's deadline
 │   └── PeerCurveError a node sent a time curve that cannot be
 └── NodeError         a node cannot listen, or says no to a request
 """
@@ -94,6 +95,14 @@ class PeerMisbehaved(ClusterError):  # noqa: N818
 
 class RouteError(PliantError):
     """No device may answer a request, or what nodes tell each other cannot be read."""
+
+
+class DeadlineError(RouteError):
+    """No answer is expected by a request's deadline; the soonest would take `soonest_s` seconds."""
+
+    def __init__(self, message: str, soonest_s: float) -> None:
+        super().__init__(message)
+        self.soonest_s = soonest_s
 
 
 class PeerCurveError(RouteError):

@@ -22,10 +22,11 @@ from pliant.ir.cost import (
     latency,
     simulate,
 )
-from pliant.ir.device import DeviceProfile, LayerTime, Overhead, Timing, emulate
+from pliant.ir.device import DeviceProfile, LayerTime, Overhead, emulate
 from pliant.ir.dilation import Dilation
 from pliant.ir.link import Link
 from pliant.ir.program import Compute, Exchange, Load, Program, Run, Segment, Step, Work
+from pliant.ir.times.timing import Timing
 from pliant.plan.submodel.prices import layer_seconds
 
 TABLE = CostTable((LayerCost(4, 1.0, 2.0),), Link(0.0, 100.0), 0.0, 0.5, 0.25)

@@ -5,7 +5,7 @@ import pytest
 
 from pliant.errors import InputError
 from pliant.ir.curve import Curve, line
-from pliant.ir.endpoint import Endpoint, Estimate, Request
+from pliant.ir.endpoint import Endpoint, Estimate, Request, ServiceLevel
 from pliant.ir.reply import Reply
 
 
@@ -18,6 +18,9 @@ class Echo:
     def curve(self, accuracy_floor: float = 0.0) -> Curve:
         return line(0.0, 0.001, 10)
 
+    def levels(self) -> tuple[ServiceLevel, ...]:
+        return (ServiceLevel(self.curve()),)
+
     def estimate(self, request: Request) -> Estimate:
         return Estimate(self.curve(request.accuracy_floor or 0.0).at(request.length))
 
@@ -25,7 +28,7 @@ class Echo:
         return Reply({"length": np.array([request.length])}, self.name, 0.001, None)
 
 
-def test_whatever_has_the_five_is_an_endpoint() -> None:
+def test_whatever_has_the_six_is_an_endpoint() -> None:
     """Nobody inherits."""
     echo = Echo()
     assert isinstance(echo, Endpoint)

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from pliant.errors import ProfileError
-from pliant.ir.device import DeviceProfile, LayerTime, Overhead, ShardRead, Timing
+from pliant.ir.device import DeviceProfile, LayerTime, Overhead, ShardRead
 from pliant.ir.link import Link
+from pliant.ir.times.timing import Timing
 from pliant.profile.profile_cache import (
     VERSION,
     load_between,

@@ -8,12 +8,11 @@ from typing import Protocol, assert_never, runtime_checkable
 
 from pliant.errors import ProfileError
 from pliant.ir.device import DeviceProfile as DeviceProfile
-from pliant.ir.device import Percentile
-from pliant.ir.device import Timing as Timing
 from pliant.ir.dilation import Dilation
 from pliant.ir.link import Link
 from pliant.ir.program import Compute, Exchange, Extents, Load, Program, Segment, Step, Work, bind
 from pliant.ir.projection import hand_over, n_devices
+from pliant.ir.times.timing import Percentile
 
 TOKENISE, EMBED, HEAD = Compute("tokenise"), Compute("embed"), Compute("head")
 """What a run computes outside its layers, as `Cost` prices it."""
@@ -124,32 +123,23 @@ class CostTable:
         return 0.0, 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Dilated:
-    """The costs of a device that takes `dilation` times as long; a `Cost`."""
-
-    costs: Cost
-    dilation: Dilation
-
-    def seconds(self, work: Work, busy: Collection[str] = ()) -> float:
-        if isinstance(work, Load):
-            return self.link("io", busy).seconds(work.n_bytes, work.n_reads)
-        return self.costs.seconds(work, busy) * self.dilation.factor(work)
-
-    def link(self, lane: str, busy: Collection[str] = ()) -> Link:
-        link = self.costs.link(lane, busy)
-        return link.times(self.dilation.io) if lane == "io" else link
-
-    def hand_over(self, work: Exchange) -> tuple[float, float]:
-        return self.costs.hand_over(work)
+def dilated(table: CostTable, dilation: Dilation) -> CostTable:
+    """`table` where all takes `dilation` times as long."""
+    factors = [dilation.factor(Compute("layer", width=row.width)) for row in table.layers]
+    return replace(
+        table,
+        layers=tuple(
+            LayerCost(row.width, row.alone_s * factor, row.busy_s * factor)
+            for row, factor in zip(table.layers, factors, strict=True)
+        ),
+        disk=table.disk.times(dilation.io),
+        tokenise_s=table.tokenise_s * dilation.compute,
+        embed_s=table.embed_s * dilation.compute,
+        head_s=table.head_s * dilation.compute,
+    )
 
 
-def dilated(costs: Cost, dilation: Dilation) -> Cost:
-    """`costs` where all but what moves messages takes `dilation` times as long."""
-    return costs if dilation == Dilation() else Dilated(costs, dilation)
-
-
-def costs_of(profile: DeviceProfile, length: int, percentile: Percentile) -> Cost:
+def costs_of(profile: DeviceProfile, length: int, percentile: Percentile) -> CostTable:
     """The costs of a run of `length` tokens; raises ProfileError beyond the longest measured length."""
     layers = []
     for width in profile.widths:

@@ -8,6 +8,7 @@ counts is breakpoints, not samples.
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from math import floor, inf, isfinite
 
 import numpy as np
@@ -63,9 +64,9 @@ class Curve:
 
     def over(self, sizes: Float[np.ndarray, "*some"]) -> Float[np.ndarray, "*some"]:
         """`at` for each of `sizes`."""
-        pieces = np.array(self._pieces)[np.searchsorted(self._lengths, sizes, "right")]
-        start, seconds, slope = np.moveaxis(pieces, -1, 0)
-        times: Float[np.ndarray, "*some"] = seconds + slope * (sizes - start)
+        lengths, start, seconds, slope = _columns(self._lengths, self._pieces)
+        at = np.searchsorted(lengths, sizes, "right")
+        times: Float[np.ndarray, "*some"] = seconds[at] + slope[at] * (sizes - start[at])
         return times
 
     def plus(self, seconds: float, per_item: float = 0.0) -> "Curve":
@@ -85,6 +86,14 @@ class Curve:
     @property
     def lengths(self) -> tuple[float, ...]:
         return self._lengths
+
+
+@lru_cache(maxsize=1024)
+def _columns(
+    lengths: tuple[float, ...], pieces: tuple[tuple[float, float, float], ...]
+) -> tuple[np.ndarray, ...]:
+    """As arrays, of which solvers ask some thousand times."""
+    return (np.array(lengths), *np.array(pieces).T.copy())
 
 
 def line(intercept_s: float, slope_s: float, max_n: int) -> Curve:

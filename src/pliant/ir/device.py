@@ -2,32 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, get_args
 
 from pliant.errors import ProfileError
-from pliant.ir.curve import Curve
 from pliant.ir.dilation import Dilation, emulated
 from pliant.ir.link import Link
-
-Percentile = Literal["median", "p95"]
-
-
-@dataclass(frozen=True, slots=True)
-class Timing:
-    """A measured duration over many repeats."""
-
-    median_s: float
-    p95_s: float
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.median_s <= self.p95_s < float("inf"):
-            raise ProfileError(f"a timing needs 0 <= median <= p95, not {self.median_s} and {self.p95_s} s.")
-
-    def at(self, percentile: Percentile) -> float:
-        return self.median_s if percentile == "median" else self.p95_s
-
-    def times(self, factor: float) -> "Timing":
-        return Timing(self.median_s * factor, self.p95_s * factor)
+from pliant.ir.times.timing import Timing, TimingCurve
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +119,7 @@ def at_frequency(profiles: Sequence[DeviceProfile], frequency_Hz: float) -> Devi
         return None
 
     def between(at_high: Timing, at_low: Timing) -> Timing:
-        return _timing_at(((high_s, at_high), (low_s, at_low)), period_s)
+        return TimingCurve(((high_s, at_high), (low_s, at_low))).at(period_s)
 
     rates = f"{1e-9 / low_s:.2f} and {1e-9 / high_s:.2f} GHz"
     return replace(
@@ -172,12 +151,4 @@ def _between(samples: Sequence[tuple[int, Timing]], length: int) -> Timing:
     longest = ordered[-1][0]
     if not 1 <= length <= longest:
         raise ProfileError(f"{length} tokens are beyond the {longest} that were profiled; profile again.")
-    return _timing_at(ordered, length)
-
-
-def _timing_at(samples: Sequence[tuple[float, Timing]], x: float) -> Timing:
-    median_s, p95_s = (
-        Curve(tuple((at, time.at(percentile)) for at, time in samples)).at(x)
-        for percentile in get_args(Percentile)
-    )
-    return Timing(median_s, max(median_s, p95_s))
+    return TimingCurve(ordered).at(length)

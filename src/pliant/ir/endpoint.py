@@ -13,6 +13,9 @@ from pliant.errors import InputError
 from pliant.ir.curve import Curve
 from pliant.ir.reply import Reply
 
+ALIKE = 1e-9
+"""Accuracies that differ by less are the same."""
+
 
 @dataclass(frozen=True, slots=True)
 class Request:
@@ -47,6 +50,39 @@ class Estimate:
     accuracy: float | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class ServiceLevel:
+    """One accuracy that an endpoint can give, and what an answer takes by input length, without waiting.
+
+    `curve` is the median in seconds; 95 % of answers stay under `bound`, which is the curve itself where
+    nothing more is known. `accuracy` is a fraction, None where it was never measured. Then `fidelity`, the
+    part of the whole model that computes, orders levels.
+    """
+
+    curve: Curve
+    accuracy: float | None = None
+    bound: Curve | None = None
+    fidelity: float = 1.0
+
+    def __post_init__(self) -> None:
+        for value in (self.accuracy, self.fidelity):
+            if value is not None and not 0 <= value <= 1:
+                raise InputError(f"a level has an accuracy or fidelity of {value}; give fractions, 0 to 1.")
+
+    @property
+    def quality(self) -> float:
+        """What levels are ordered by: the accuracy, or the fidelity where that was never measured."""
+        return self.fidelity if self.accuracy is None else self.accuracy
+
+    @property
+    def bound_curve(self) -> Curve:
+        return self.curve if self.bound is None else self.bound
+
+    def reaches(self, floor: float) -> bool:
+        """Whether answers have at least the accuracy `floor`, which 0 is for any."""
+        return floor <= 0 or (self.accuracy is not None and self.accuracy >= floor - ALIKE)
+
+
 @runtime_checkable
 class Endpoint(Protocol):
     """Anything that can answer a request and estimate how long it will take."""
@@ -63,6 +99,10 @@ class Endpoint(Protocol):
 
     def curve(self, accuracy_floor: float = 0.0) -> Curve:
         """Seconds by input length of answers at least that accurate. Raises BudgetError if it has none."""
+        ...
+
+    def levels(self) -> tuple[ServiceLevel, ...]:
+        """The accuracies that it can give now, worst first; the same tuple until they change."""
         ...
 
     def estimate(self, request: Request) -> Estimate:

@@ -8,6 +8,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from pliant.errors import InputError
+from pliant.ir.times.timing import is_in_time
 
 D = TypeVar("D", covariant=True)
 
@@ -45,7 +46,7 @@ class Reply(Generic[D]):
     @property
     def met(self) -> bool | None:
         """Whether the answer came within the target; None without one."""
-        return None if self.target_s is None else self.seconds <= self.target_s
+        return is_in_time(self.seconds, self.target_s)
 
     @property
     def output(self) -> Any:

@@ -10,9 +10,12 @@ import numpy as np
 from pliant.arrays import Float64
 from pliant.errors import ProfileError
 from pliant.ir.curve import Curve
-from pliant.ir.dilation import Dilation, emulated
+from pliant.ir.dilation import Dilation
 from pliant.ir.link import Link
 from pliant.ir.program import Compute, Exchange, Load, Work, value
+
+_BRIEF_S = 1e-3
+"""Where the line of eq. 5 has its second point."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,46 +81,31 @@ class Capability:
                 raise ProfileError(f"{name} is {getattr(self, name)}, but must be above 0; measure again.")
         if self.free_bytes < 0 or not 0 <= self.call_s < float("inf"):
             raise ProfileError(f"{self.free_bytes} bytes free and {self.call_s} s a call cannot be.")
-        emulated(self.dilation)
 
     def seconds(self, kind: str, flops: float) -> float:
         """Time of one stage of `kind` that takes `flops` operations; none takes no time."""
-        if flops <= 0:
-            return 0.0
-        return self._factor(kind) * self._measured_s(kind, flops)
+        return self.curve(kind).at(flops) if flops > 0 else 0.0
 
     def over(self, kind: str, flops: Float64[np.ndarray, "*some"]) -> Float64[np.ndarray, "*some"]:
         """`seconds` for each of `flops`."""
-        curve = self.curve(kind)
-        slope_s = self.cycles_per_flop / self.frequency_Hz
-        times = self.call_s + slope_s * flops if curve is None else curve.over(flops)
-        return np.where(flops > 0, times * self._factor(kind), 0.0)
+        return np.where(flops > 0, self.curve(kind).over(flops), 0.0)
 
     def drift(self, kind: str) -> float:
         """1 where no drift was seen."""
         return next((d.factor for d in self.drifts if d.kind == kind), 1.0)
 
-    def _factor(self, kind: str) -> float:
-        """How many times longer than measured a stage takes; a dilated device's all do."""
-        return self.dilation.compute * self.drift(kind)
-
-    def _measured_s(self, kind: str, flops: float) -> float:
-        curve = self.curve(kind)
-        return (
-            self.call_s + self.cycles_per_flop * flops / self.frequency_Hz
-            if curve is None
-            else curve.at(flops)
-        )
-
-    def curve(self, kind: str) -> Curve | None:
-        """Measured seconds by FLOPs, below the first towards `call_s`; None where eq. 5 counts."""
-        points = next((c.points for c in self.curves if c.kind == kind), None)
-        return None if points is None else _from_call(self.call_s, points)
+    def curve(self, kind: str) -> Curve:
+        """Seconds by FLOPs on this device, with its dilation and drift: as measured, below the first towards
+        `call_s`, else by eq. 5."""
+        by_rate = ((_BRIEF_S * self.frequency_Hz / self.cycles_per_flop, self.call_s + _BRIEF_S),)
+        points = next((c.points for c in self.curves if c.kind == kind), by_rate)
+        return _from_call(self.call_s, points, self.dilation.compute * self.drift(kind))
 
 
 @lru_cache(maxsize=1024)
-def _from_call(call_s: float, points: tuple[tuple[float, float], ...]) -> Curve:
-    return Curve(((0.0, min(call_s, points[0][1])), *points))
+def _from_call(call_s: float, points: tuple[tuple[float, float], ...], factor: float) -> Curve:
+    first = (0.0, min(call_s, points[0][1]))
+    return Curve(tuple((flops, factor * seconds) for flops, seconds in (first, *points)))
 
 
 @dataclass(frozen=True, slots=True)

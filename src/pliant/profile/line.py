@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from pliant.ir.device import Timing
 from pliant.ir.link import Link
+from pliant.ir.times.timing import Timing
 
 # What no disk surpasses: the slope of a line through reads that all took equally long.
 _FASTEST_BPS = 1e11

@@ -8,16 +8,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pliant.ir.times.bounds import KEPT, AdaptiveBound
+from pliant.ir.times.timing import Timing
 
 factors = st.floats(0.3, 3.0)
+PREDICTED = Timing(1.0, 1.2)
 
 
-def coverage(bound: AdaptiveBound, seconds: np.ndarray, predicted_s: tuple[float, float]) -> np.ndarray:
+def coverage(bound: AdaptiveBound, seconds: np.ndarray, predicted: Timing) -> np.ndarray:
     """Which of `seconds` stay under the bound that was valid before each."""
     held = []
     for took_s in seconds:
-        held.append(took_s <= bound.seconds(*predicted_s))
-        bound.observe(*predicted_s, float(took_s))
+        held.append(took_s <= bound.corrected(predicted).p95_s)
+        bound.observe(predicted, float(took_s))
     return np.array(held)
 
 
@@ -28,7 +30,7 @@ def test_a_bound_holds_for_95_in_100_in_the_long_run(
 ) -> None:
     """Whatever was predicted: noise of any spread, any constant factor between prediction and device."""
     noise = np.exp(spread * np.random.default_rng(seed).standard_normal(1000))
-    held = coverage(AdaptiveBound(), factor * noise, (1.0, predicted))
+    held = coverage(AdaptiveBound(), factor * noise, Timing(1.0, predicted))
     # 600 answers: three standard errors of a coverage of 0.95 are 0.027
     assert held[400:].mean() >= KEPT - 0.027
 
@@ -38,7 +40,7 @@ def test_coverage_is_kept_when_the_device_becomes_slower_and_quick_again(slower:
     """Load comes and goes every 100 answers: not even the 100 that begin with it have more than 6 late."""
     rng = np.random.default_rng(1)
     busy = np.where(np.arange(1200) // 100 % 2 == 1, slower, 1.0)
-    held = coverage(AdaptiveBound(), busy * np.exp(0.1 * rng.standard_normal(1200)), (1.0, 1.2))
+    held = coverage(AdaptiveBound(), busy * np.exp(0.1 * rng.standard_normal(1200)), PREDICTED)
     assert held.mean() >= KEPT
     assert min(held[i : i + 100].mean() for i in range(0, 1200, 100)) >= 0.94
 
@@ -47,18 +49,18 @@ def test_one_outlier_moves_nothing_and_two_slow_answers_are_enough() -> None:
     """A hiccup must not cost accuracy for the next answers; a device that is slow now must be believed."""
     bound = AdaptiveBound()
     for seconds in (1.0, 9.0, 1.0):
-        bound.observe(1.0, 1.2, seconds)
-    assert bound.seconds(1.0, 1.2) <= 1.2 * 1.05
-    bound.observe(1.0, 1.2, 3.0)
-    assert bound.seconds(1.0, 1.2) >= 3.0
+        bound.observe(PREDICTED, seconds)
+    assert bound.corrected(PREDICTED).p95_s <= 1.2 * 1.05
+    bound.observe(PREDICTED, 3.0)
+    assert bound.corrected(PREDICTED).p95_s >= 3.0
 
 
 def test_forty_quick_answers_undo_what_slow_ones_taught() -> None:
     """A session that stayed small after the load had gone would waste the machine."""
     bound = AdaptiveBound()
     for seconds in (*[4.0] * 10, *[1.0] * 40):
-        bound.observe(1.0, 1.2, seconds)
-    assert bound.seconds(1.0, 1.2) <= 1.3
+        bound.observe(PREDICTED, seconds)
+    assert bound.corrected(PREDICTED).p95_s <= 1.3
 
 
 @given(st.lists(st.floats(0.1, 50.0), min_size=1, max_size=60), st.floats(1.0, 20.0))
@@ -67,7 +69,7 @@ def test_a_factor_is_positive_and_never_above_its_limit(times: list[float], most
     """A plan is made for it: it must exist whatever was observed, and what no plan allows for is left out."""
     bound = AdaptiveBound()
     for seconds in times:
-        bound.observe(1.0, 1.0, seconds, target_s=10.0, most=most)
+        bound.observe(Timing(1.0, 1.0), seconds, target_s=10.0, most=most)
         assert 0.0 < bound.factor(most) <= most
         assert bound.factor(most) <= bound.factor() + 1e-12
     # A delay of a whole target alone is lost, and counts as the largest ratio there is, 64. Others count as
@@ -80,10 +82,10 @@ def test_a_delay_counts_for_what_it_takes_of_the_target_not_for_the_work_it_hit(
     """3 ms lost by work of 1 ms are no reason to expect work of 10 ms to take 40."""
     bound = AdaptiveBound()
     for _ in range(3):
-        bound.observe(0.001, 0.001, 0.004, target_s=0.020)
+        bound.observe(Timing(0.001, 0.001), 0.004, target_s=0.020)
     assert 1.0 < bound.factor() < 1.4  # 17 ms of 20 are left
     for _ in range(3):
-        bound.observe(0.010, 0.010, 0.020, target_s=0.020)
+        bound.observe(Timing(0.010, 0.010), 0.020, target_s=0.020)
     assert bound.factor() / bound.slack == pytest.approx(2.0)
 
 
@@ -91,6 +93,6 @@ def test_a_delay_counts_for_what_it_takes_of_the_target_not_for_the_work_it_hit(
 def test_times_that_cannot_be_leave_a_bound_as_it_is(never: float) -> None:
     """A clock that jumped, or an answer that never came, must not set the bound for all that follow."""
     bound = AdaptiveBound()
-    bound.observe(1.0, 1.2, never)
-    bound.observe(0.0, 0.0, 1.0)
-    assert bound.seconds(1.0, 1.2) == 1.2
+    bound.observe(PREDICTED, never)
+    bound.observe(Timing(0.0, 0.0), 1.0)
+    assert bound.corrected(PREDICTED).p95_s == 1.2

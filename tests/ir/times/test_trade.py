@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pliant.errors import BudgetError, RouteError
+from pliant.ir.times.timing import Timing
 from pliant.ir.times.trade import Level, Trade, worthwhile
 
 ENDS = ((0, 8), (9, 24), (25, 60))
@@ -25,8 +26,7 @@ def level(draw: st.DrawFn, first: int, last: int, is_measured: bool = True) -> L
         draw(st.integers()),
         rank if is_measured else None,
         rank,
-        seconds,
-        (seconds[0] + extra, seconds[1] + extra),
+        (Timing(seconds[0], seconds[0] + extra), Timing(seconds[1], seconds[1] + extra)),
     )
 
 
@@ -51,7 +51,7 @@ def test_a_lower_floor_is_never_slower(levels: list[Level], a: float, b: float) 
         return
     for n in range(61):
         assert trade.curve(low).at(n) <= trade.curve(high).at(n) * (1 + 1e-9)
-        assert trade.pick(n, low).seconds <= trade.pick(n, high).seconds * (1 + 1e-9)
+        assert trade.pick(n, low).time.median_s <= trade.pick(n, high).time.median_s * (1 + 1e-9)
 
 
 @given(all_levels(), tenth)
@@ -59,7 +59,7 @@ def test_a_lower_floor_is_never_slower(levels: list[Level], a: float, b: float) 
 def test_a_curve_is_the_least_of_all_ways_above_the_floor(levels: list[Level], floor: float) -> None:
     """Brute force over every way at every length; a floor that none reaches is refused."""
     trade = Trade(levels)
-    allowed = {n: [x.at(n) for x in at(n, levels) if x.rank >= floor] for n in range(61)}
+    allowed = {n: [x.at(n).median_s for x in at(n, levels) if x.rank >= floor] for n in range(61)}
     if not all(allowed.values()):
         with pytest.raises(BudgetError, match="at most"):
             trade.curve(floor)
@@ -77,19 +77,19 @@ def test_a_deadline_gets_the_most_accurate_that_keeps_it(
     trade = Trade(levels)
     pick = trade.pick(n, 0.0, deadline_s + 1e-6)
     # ends dominate: what another beats at both ends of a range is never needed
-    in_time = [x for x in worthwhile(at(n, levels)) if x.bound_at(n) <= deadline_s + 1e-6]
+    in_time = [x for x in worthwhile(at(n, levels)) if x.at(n).p95_s <= deadline_s + 1e-6]
     assert pick.is_met == bool(in_time)
     if in_time:
         assert pick.level.rank == max(x.rank for x in in_time)
         assert trade.pick(n, 0.0, deadline_s + 0.5).level.rank >= pick.level.rank
     else:
-        assert pick.seconds == pytest.approx(min(x.at(n) for x in at(n, levels)))
+        assert pick.time.median_s == pytest.approx(min(x.at(n).median_s for x in at(n, levels)))
 
 
 def one(key: object, accuracy: float | None, seconds: float, rank: float | None = None) -> Level:
     level_rank = accuracy if rank is None else rank
     assert level_rank is not None
-    return Level(0, 10, key, accuracy, level_rank, (seconds, seconds), (seconds, seconds))
+    return Level(0, 10, key, accuracy, level_rank, (Timing(seconds, seconds),) * 2)
 
 
 def test_with_a_floor_alone_time_counts_and_else_accuracy() -> None:
@@ -114,14 +114,14 @@ def test_answers_say_how_fast_the_device_is_lately() -> None:
     assert trade.bound.pace == pytest.approx(2.0)
     assert trade.pick(5, 0.0, 0.05).level.key == "small"
     assert trade.curve(0.9).at(5) == pytest.approx(0.08)
-    assert trade.fullest(5).seconds == pytest.approx(0.08)
+    assert trade.fullest(5).time.median_s == pytest.approx(0.08)
 
 
 @pytest.mark.parametrize("spread", [0.05, 0.2, 0.6])
 def test_bounds_come_to_hold_for_the_part_they_promise(spread: float) -> None:
     """Whatever the spread was when they were measured: 95 % of the answers stay under them, not all."""
     rng = np.random.default_rng(0)
-    trade = Trade([Level(0, 10, "only", 0.9, 0.9, (0.1, 0.1), (0.12, 0.12))])
+    trade = Trade([Level(0, 10, "only", 0.9, 0.9, (Timing(0.1, 0.12),) * 2)])
     level = trade.pick(5).level
     is_late = []
     for seconds in 0.1 * np.exp(spread * rng.standard_normal(4000)):
@@ -143,6 +143,4 @@ def test_what_was_never_measured_has_an_order_but_no_floor() -> None:
 def test_ranges_that_leave_lengths_out_are_refused() -> None:
     """Every length has an answer."""
     with pytest.raises(RouteError, match="follow each other"):
-        Trade([Level(0, 5, 0, None, 1.0, (1.0, 1.0), (1.0, 1.0)), Level(7, 9, 0, None, 1.0, (1, 1), (1, 1))])
-    with pytest.raises(RouteError, match="bounds are no less"):
-        Level(0, 5, 0, None, 1.0, (2.0, 1.0), (1.0, 1.0))
+        Trade(Level(*ends, 0, None, 1.0, (Timing(1.0, 1.0),) * 2) for ends in ((0, 5), (7, 9)))

@@ -5,6 +5,8 @@ from math import exp, inf
 from statistics import median
 from typing import final
 
+from pliant.ir.times.timing import Timing
+
 KEPT = 0.95
 """The part of the observations that a bound holds for, unless another is asked for."""
 _STEP = 0.05
@@ -30,13 +32,14 @@ class AdaptiveBound:
     the times do, as long as `slack` stays within its limits of 1/4 and 4.
     """
 
-    __slots__ = ("_kept", "_paces", "_ratios", "_was_long", "pace", "slack")
+    __slots__ = ("_kept", "_paces", "_ranked", "_ratios", "_was_long", "pace", "slack")
 
     def __init__(self, kept: float = KEPT) -> None:
         self._kept = kept
         self._was_long = False
         self._paces: deque[float] = deque(maxlen=_N_PACE)
         self._ratios: deque[float] = deque([1.0] * _N_WINDOW, maxlen=_N_WINDOW)
+        self._ranked = [1.0]
         self.pace = 1.0
         self.slack = 1.0
 
@@ -45,17 +48,15 @@ class AdaptiveBound:
 
         Ratios beyond that are lost in any case. Where they are more than 5 % the largest other counts.
         """
-        ranked = sorted(self._ratios, reverse=True)[_RANK - 1 :]
-        return min(next((ratio for ratio in ranked if ratio <= most), most) * self.slack, most)
+        return min(next((ratio for ratio in self._ranked if ratio <= most), most) * self.slack, most)
 
-    def seconds(self, expected_s: float, bound_s: float) -> float:
-        """What `kept` of the times stay under, where `bound_s` was predicted; at least their median."""
-        return max(bound_s * self.factor(), expected_s * self.pace)
+    def corrected(self, predicted: Timing) -> Timing:
+        """`predicted` at the pace lately, and what `kept` of the times stay under."""
+        median_s = predicted.median_s * self.pace
+        return Timing(median_s, max(predicted.p95_s * self.factor(), median_s))
 
-    def observe(
-        self, expected_s: float, bound_s: float, seconds: float, target_s: float = inf, most: float = inf
-    ) -> None:
-        """Something took `seconds`, where a median of `expected_s` and a bound of `bound_s` were predicted.
+    def observe(self, predicted: Timing, seconds: float, target_s: float = inf, most: float = inf) -> None:
+        """Something took `seconds`, where `predicted` had been expected.
 
         With a `target_s`, a delay is taken to be a ratio or an interruption as long for whatever it
         interrupts, which leaves that much less of the target: the lesser of the two. Else what delays the
@@ -63,10 +64,10 @@ class AdaptiveBound:
         long. Ratios beyond `most` leave `slack` as it is: nothing could have avoided them. Times that are not
         finite, and what was expected to take no time, are ignored.
         """
-        if not (0.0 < expected_s <= bound_s and 0.0 <= seconds < inf):
+        if not (predicted.median_s > 0.0 and 0.0 <= seconds < inf):
             return
-        ratio = seconds / bound_s
-        late_s = seconds - bound_s
+        ratio = seconds / predicted.p95_s
+        late_s = seconds - predicted.p95_s
         was_long, self._was_long = self._was_long, late_s >= target_s
         if self._was_long:
             ratio = ratio if was_long else _MOST
@@ -77,7 +78,8 @@ class AdaptiveBound:
             slack = self.slack * exp(_STEP * (self._kept if is_beyond else self._kept - 1.0))
             self.slack = min(max(slack, 1.0 / _MOST_SLACK), _MOST_SLACK)
         self._ratios.append(_limited(ratio))
-        self._paces.append(seconds / expected_s)
+        self._ranked = sorted(self._ratios, reverse=True)[_RANK - 1 :]
+        self._paces.append(seconds / predicted.median_s)
         self.pace = _limited(median(self._paces))
 
 

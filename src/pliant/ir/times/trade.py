@@ -6,24 +6,26 @@ flagged; with a floor and no deadline the least time among ways at least that ac
 
 from bisect import bisect_left
 from collections.abc import Hashable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from pliant.errors import BudgetError, RouteError
 from pliant.ir.curve import Curve, minimum
+from pliant.ir.endpoint import ALIKE, ServiceLevel
 from pliant.ir.times.bounds import AdaptiveBound
+from pliant.ir.times.levels import has_moved, scaled, spread
+from pliant.ir.times.timing import Percentile, Timing, TimingCurve, is_in_time
 
-_ALIKE = 1e-9
-"""Accuracies that differ by less are the same."""
+MOST_LEVELS = 6
+"""So many accuracies are told to those who choose among endpoints."""
 
 
 @dataclass(frozen=True, slots=True)
 class Level:
     """One way to answer inputs of `first`..`last` items; times are linear in between.
 
-    `seconds` are medians at the two ends, `bounds` what 95 % of answers stay under. `accuracy` is a fraction,
-    None where it was never measured; `rank` orders ways then (more is better), and is the accuracy else.
-    `key` is the endpoint's own name for it.
+    `ends` are the times at the two ends. `accuracy` is a fraction, None where it was never measured; `rank`
+    orders ways then (more is better), and is the accuracy else. `key` is the endpoint's own name for it.
     """
 
     first: int
@@ -31,35 +33,26 @@ class Level:
     key: Hashable
     accuracy: float | None
     rank: float
-    seconds: tuple[float, float]
-    bounds: tuple[float, float]
-    _curves: tuple[Curve, Curve] = field(init=False, repr=False, compare=False)
+    ends: tuple[Timing, Timing]
+    _curve: TimingCurve = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not 0 <= self.first <= self.last:
             raise RouteError(f"a way for lengths {self.first}..{self.last} answers nothing; give 0 or more.")
-        if any(not 0 <= s <= b for s, b in zip(self.seconds, self.bounds, strict=True)):
-            raise RouteError(f"a way takes {self.seconds} s, bounded by {self.bounds} s; bounds are no less.")
-        n_ends = 1 if self.first == self.last else 2
-        lengths = (self.first, self.last)[:n_ends]
-        curves = [Curve(tuple(zip(lengths, s[:n_ends], strict=True))) for s in (self.seconds, self.bounds)]
-        object.__setattr__(self, "_curves", tuple(curves))
+        samples = dict(zip((self.last, self.first), reversed(self.ends), strict=True))
+        object.__setattr__(self, "_curve", TimingCurve(sorted(samples.items())))
 
-    def at(self, n: int) -> float:
-        """Seconds for n items; beyond `last` the slope goes on, though never downward."""
-        return self._curves[0].at(n)
-
-    def bound_at(self, n: int) -> float:
-        """Seconds that 95 % of answers to n items stay under."""
-        return self._curves[1].at(n)
+    def at(self, n: int) -> Timing:
+        """The time of n items; beyond `last` the slope goes on, though never downward."""
+        return self._curve.at(n)
 
 
 @dataclass(frozen=True, slots=True)
 class Pick:
-    """What a request gets: `seconds` expected (a median), and whether floor and deadline should hold."""
+    """What a request gets, its time by the latest answers, and whether floor and deadline should hold."""
 
     level: Level
-    seconds: float
+    time: Timing
     is_met: bool
 
 
@@ -83,6 +76,9 @@ class Trade:
         self._ends = [last for _, last in self._ranges]
         self._name = name
         self.bound = bound or AdaptiveBound()
+        self._factors = (0.0, 0.0)
+        self._told: tuple[ServiceLevel, ...] = ()
+        self._as_predicted: tuple[ServiceLevel, ...] | None = None
 
     @property
     def best(self) -> float | None:
@@ -96,21 +92,56 @@ class Trade:
 
         A lower floor is never slower at any length: its ways are among those of a lower one.
         """
+        allowed = [self._allowed(levels, accuracy_floor) for levels in self._levels]
+        return scaled(self._least(allowed, "median"), self.bound.pace)
+
+    def _least(self, allowed: Iterable[Iterable[Level]], percentile: Percentile) -> Curve:
+        """By length the least of the levels that are allowed in each range."""
         points: list[tuple[float, float]] = []
-        for (first, last), levels in zip(self._ranges, self._levels, strict=True):
+        for (first, last), levels in zip(self._ranges, allowed, strict=True):
             width = last - first
-            lines = [
-                Curve(((0, level.at(first)), (width, level.at(last))) if width else ((0, level.at(first)),))
-                for level in self._allowed(levels, accuracy_floor)
-            ]
+            ends = (0, width) if width else (0,)
+            times = [[end.at(percentile) for end in level.ends] for level in levels]
+            lines = [Curve(tuple(zip(ends, pair, strict=False))) for pair in times]
             least = minimum(lines, width) if width else min(lines, key=lambda line: line.at(0))
-            points += [(first + n, s * self.bound.pace) for n, s in least.points]
+            points += [(first + n, s) for n, s in least.points]
         return Curve(tuple(points))
+
+    def levels(self) -> tuple[ServiceLevel, ...]:
+        """A few of the accuracies that it can give, worst first, with times as they are lately.
+
+        The same tuple until these have moved by more than 3 %.
+        """
+        if self._as_predicted is None:
+            self._as_predicted = self._thinned()
+        factors = self.bound.pace, self.bound.factor()
+        if not self._told or any(map(has_moved, factors, self._factors)):
+            self._factors = factors
+            self._told = tuple(self._as_seen(level) for level in self._as_predicted)
+        return self._told
+
+    def _thinned(self) -> tuple[ServiceLevel, ...]:
+        ranks = sorted({level.rank for levels in self._levels for level in levels})
+        top = min(levels[-1].rank for levels in self._levels)  # what inputs of every length can have
+        found = []
+        for rank in spread([rank for rank in ranks if rank <= top + ALIKE], MOST_LEVELS):
+            allowed = [[x for x in levels if x.rank >= rank - ALIKE] for levels in self._levels]
+            is_measured = all(x.accuracy is not None for levels in allowed for x in levels)
+            times = self._least(allowed, "median")
+            bounds = self._least(allowed, "p95")
+            found.append(ServiceLevel(times, rank if is_measured else None, bounds, min(rank, 1.0)))
+        return tuple(found)
+
+    def _as_seen(self, level: ServiceLevel) -> ServiceLevel:
+        pace, factor = self._factors
+        assert level.bound is not None
+        bound = scaled(level.bound, max(factor, pace))
+        return replace(level, curve=scaled(level.curve, pace), bound=bound)
 
     def fullest(self, n: int) -> Pick:
         """The best way there is for n items, whatever it takes."""
         level = self._of(n)[-1]
-        return Pick(level, level.at(n) * self.bound.pace, True)
+        return Pick(level, self.bound.corrected(level.at(n)), True)
 
     def pick(self, n: int, accuracy_floor: float | None = None, deadline_s: float | None = None) -> Pick:
         """The way for an input of n items with `deadline_s` left (None: no hurry).
@@ -122,22 +153,16 @@ class Trade:
         if accuracy_floor is None and deadline_s is None:
             return self.fullest(n)
         allowed = self._allowed(self._of(n), accuracy_floor or 0.0)
-        fastest = min(allowed, key=lambda level: level.at(n))
-        if deadline_s is None:
-            return Pick(fastest, fastest.at(n) * self.bound.pace, True)
-        in_time = [level for level in allowed if self._bound_s(level, n) <= deadline_s]
-        if not in_time:
-            return Pick(fastest, fastest.at(n) * self.bound.pace, False)
-        top = max(level.rank for level in in_time) - _ALIKE
-        chosen = min((x for x in in_time if x.rank >= top), key=lambda level: level.at(n))
-        return Pick(chosen, chosen.at(n) * self.bound.pace, True)
+        ways = [Pick(level, self.bound.corrected(level.at(n)), True) for level in allowed]
+        in_time = [way for way in ways if is_in_time(way.time.p95_s, deadline_s) is not False]
+        if deadline_s is None or not in_time:
+            return replace(_fastest(ways), is_met=deadline_s is None)
+        top = max(way.level.rank for way in in_time) - ALIKE
+        return _fastest(way for way in in_time if way.level.rank >= top)
 
     def took(self, level: Level, n: int, seconds: float) -> None:
         """An answer of `level` took so long: all levels are taken to be that much slower or faster."""
-        self.bound.observe(level.at(n), level.bound_at(n), seconds)
-
-    def _bound_s(self, level: Level, n: int) -> float:
-        return self.bound.seconds(level.at(n), level.bound_at(n))
+        self.bound.observe(level.at(n), seconds)
 
     def _of(self, n: int) -> tuple[Level, ...]:
         return self._levels[min(bisect_left(self._ends, n), len(self._ends) - 1)]
@@ -145,7 +170,7 @@ class Trade:
     def _allowed(self, levels: tuple[Level, ...], floor: float) -> tuple[Level, ...]:
         if floor <= 0.0:
             return levels
-        allowed = tuple(x for x in levels if x.accuracy is not None and x.accuracy >= floor - _ALIKE)
+        allowed = tuple(x for x in levels if x.accuracy is not None and x.accuracy >= floor - ALIKE)
         if allowed:
             return allowed
         top = levels[-1].accuracy
@@ -159,10 +184,14 @@ class Trade:
         )
 
 
+def _fastest(ways: Iterable[Pick]) -> Pick:
+    return min(ways, key=lambda way: way.time.median_s)
+
+
 def worthwhile(levels: Iterable[Level]) -> tuple[Level, ...]:
     """Without levels that another beats or equals in rank, times and bounds at both ends; worst first."""
     kept: list[Level] = []
-    for level in sorted(levels, key=lambda x: (-x.rank, *x.bounds, *x.seconds)):
+    for level in sorted(levels, key=lambda x: (-x.rank, *_times(x))):
         if not any(_is_as_good(other, level) for other in kept):
             kept.append(level)
     return tuple(reversed(kept))
@@ -170,5 +199,8 @@ def worthwhile(levels: Iterable[Level]) -> tuple[Level, ...]:
 
 def _is_as_good(a: Level, b: Level) -> bool:
     """For a no worse in rank."""
-    times = zip((*a.seconds, *a.bounds), (*b.seconds, *b.bounds), strict=True)
-    return all(s <= t for s, t in times)
+    return all(s <= t for s, t in zip(_times(a), _times(b), strict=True))
+
+
+def _times(level: Level) -> tuple[float, ...]:
+    return (*(end.p95_s for end in level.ends), *(end.median_s for end in level.ends))

@@ -1,0 +1,52 @@
+"""Levels of accuracy with bounds that follow what was observed, for those who choose among endpoints."""
+
+from collections.abc import Sequence
+from typing import final
+
+from pliant.ir.curve import Curve
+from pliant.ir.endpoint import ServiceLevel
+from pliant.ir.times.bounds import AdaptiveBound
+from pliant.ir.times.timing import Timing
+
+_MOVED = 1.03
+"""Factors that differ by less leave levels as they were told."""
+
+
+@final
+class BoundedLevel:
+    """The level of an endpoint that has one way to answer: a curve that follows its times, and a bound."""
+
+    def __init__(self) -> None:
+        self._bound = AdaptiveBound()
+        self._factor = 1.0
+        self._told: tuple[ServiceLevel, ...] = ()
+
+    def observe(self, expected_s: float, seconds: float) -> None:
+        """An answer took `seconds` where the curve said `expected_s`."""
+        self._bound.observe(Timing(expected_s, expected_s), seconds)
+
+    def at(self, curve: Curve) -> tuple[ServiceLevel, ...]:
+        """The level, where answers take `curve` in the median."""
+        factor = max(1.0, self._bound.factor())
+        if not self._told or self._told[0].curve is not curve or has_moved(factor, self._factor):
+            self._told = (ServiceLevel(curve, bound=scaled(curve, factor)),)
+            self._factor = factor
+        return self._told
+
+
+def has_moved(now: float, before: float) -> bool:
+    """Whether a factor is another, by more than is worth telling."""
+    return not before / _MOVED <= now <= before * _MOVED
+
+
+def scaled(curve: Curve, factor: float) -> Curve:
+    """`factor` (above 0) times `curve`."""
+    return Curve(tuple([(n, seconds * factor) for n, seconds in curve.points]))
+
+
+def spread(values: Sequence[float], most: int) -> list[float]:
+    """At most `most` >= 2 of rising `values`: the first, the last, and some evenly between."""
+    if len(values) <= most:
+        return list(values)
+    last = len(values) - 1
+    return [values[round(i * last / (most - 1))] for i in range(most)]

@@ -1,0 +1,47 @@
+"""A duration as its median and what 95 of 100 stay under, measured or predicted; whether one is in time."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from pliant.errors import ProfileError
+from pliant.ir.curve import Curve
+
+Percentile = Literal["median", "p95"]
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """A duration over many repeats, or a prediction with its bound: 95 of 100 take at most `p95_s`."""
+
+    median_s: float
+    p95_s: float
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.median_s <= self.p95_s < float("inf"):
+            raise ProfileError(f"a timing needs 0 <= median <= p95, not {self.median_s} and {self.p95_s} s.")
+
+    def at(self, percentile: Percentile) -> float:
+        return self.median_s if percentile == "median" else self.p95_s
+
+    def times(self, factor: float) -> "Timing":
+        return Timing(self.median_s * factor, self.p95_s * factor)
+
+
+class TimingCurve:
+    """Timings between and beyond samples, each percentile a `Curve`."""
+
+    __slots__ = ("_median", "_p95")
+
+    def __init__(self, samples: Sequence[tuple[float, Timing]]) -> None:
+        self._median = Curve(tuple((x, time.median_s) for x, time in samples))
+        self._p95 = Curve(tuple((x, time.p95_s) for x, time in samples))
+
+    def at(self, x: float) -> Timing:
+        median_s = self._median.at(x)
+        return Timing(median_s, max(median_s, self._p95.at(x)))
+
+
+def is_in_time(seconds: float, target_s: float | None) -> bool | None:
+    """Whether what takes `seconds` keeps a target of `target_s`; None without one."""
+    return None if target_s is None else seconds <= target_s
