@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from pliant.ir.device import DeviceProfile, LayerTime, Overhead, Timing
+from pliant.ir.device import DeviceProfile, LayerTime, Overhead
 from pliant.ir.link import Link
+from pliant.ir.times.timing import Timing
 from pliant.models.hf.checkpoint import open_checkpoint
 from pliant.run.process_memory import MemoryBudget
 from pliant.run.submodel.elastic_session import ElasticSession

@@ -16,6 +16,8 @@ from pliant.errors import BudgetError, InputError
 from pliant.run.process_memory import MemoryBudget
 from tests.models.onnx_models import external
 
+pytestmark = pytest.mark.slow
+
 SLACK_BYTES = 4_000_000
 """Forms, plans, the hashes of a store (1.5 MB), a pool's scratch (1 MB), and what the heap rounds up to."""
 ASSETS = Path(pliant.__file__).parent / "models" / "assets"

@@ -6,6 +6,7 @@ import numpy as np
 
 from pliant.arrays import UInt8
 from pliant.kernels.runtime.aligned_memory import aligned_bytes
+from pliant.kernels.runtime.buffer import Buffer
 
 
 @final
@@ -40,4 +41,4 @@ class Arena:
 
     def _place(self, n_bytes: int) -> None:
         self._memory = aligned_bytes(n_bytes)
-        self.address = int(self._memory.ctypes.data)
+        self.buffer = Buffer.of(self._memory)

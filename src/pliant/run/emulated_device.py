@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from math import inf
 from typing import final
 
 from pliant.ir.dilation import Dilation, emulated
@@ -59,8 +60,12 @@ class EmulatedDevice:
 
     def rest_since(self, start_s: float, slower: float) -> None:
         """Sleep until what began at `start_s` of the clock has lasted `slower` times as long."""
+        self.rest(self._clock() - start_s, slower)
+
+    def rest(self, took_s: float, slower: float, most_s: float = inf) -> None:
+        """Sleep, for `most_s` at most, as long as what took `took_s` here would go on there."""
         if slower > 1.0:
-            self.sleep((slower - 1.0) * (self._clock() - start_s))
+            self.sleep(min((slower - 1.0) * took_s, most_s))
 
     def host_s(self) -> float:
         """CPU time of the calling thread outside dilated steps: where `rest_host` begins to count."""

@@ -20,7 +20,8 @@ from pliant.ir.text.executable_text import executable_text, parse_executable
 from pliant.kernels.emit.isa import host_isa
 from pliant.kernels.runtime.jit import Library
 from pliant.kernels.runtime.thread_pool import Pool
-from pliant.models.onnx.bind.onnx_bind import bind
+from pliant.models.onnx.bind.onnx_bind import bind_first
+from pliant.models.onnx.bind.onnx_blocks import Part
 from pliant.models.onnx.bind.onnx_symbolic import SymbolicGraph, symbolic_graph
 from pliant.models.onnx.onnx_file import open_onnx
 from pliant.run.graph.lowering import Lowering
@@ -204,8 +205,8 @@ def test_a_bound_program_is_the_one_that_is_compiled(model: str, request: pytest
     )
     ports = {port.name: symbols(port) for port in opened.inputs}
 
-    def bound(given: dict[str, tuple[int, ...]]) -> Graph:
-        return bind(opened, {}, supported=RULES, shapes=given, keeps_lookups=True)
+    def bound(given: dict[str, tuple[int, ...]]) -> Part:
+        return bind_first(opened, {}, supported=RULES, shapes=given, keeps_lookups=True)
 
     found = symbolic_graph(shapes, ports, bound)
     assert found is not None

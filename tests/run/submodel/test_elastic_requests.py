@@ -105,7 +105,7 @@ def test_the_whole_answers_time_follows_from_a_smaller_ones(
         reply = endpoint.answer(Request(7, TEXT, deadline_s=0.007))
         small = endpoint.trade.pick(7, 0.0, 0.007 * endpoint.trade.bound.pace).level
         assert reply.whole_s == pytest.approx(
-            reply.seconds * endpoint.trade.fullest(7).level.at(7) / small.at(7)
+            reply.seconds * endpoint.trade.fullest(7).level.at(7).median_s / small.at(7).median_s
         )
 
 

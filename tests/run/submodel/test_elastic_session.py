@@ -84,7 +84,7 @@ def test_late_refinements_are_done_without(elastic_session: OpenElastic) -> None
     profile = paper_profile(disk=Link(1e-6, 1e9))
     options = SessionOptions(0.012, 0, length=8)
     with elastic_session(options, profile=profile) as session:
-        session.runner.dilation = Dilation(io=500.0)
+        session.runner.dilation = Dilation(io=100.0)
         replies = [session(TEXT) for _ in range(3)]
     for ran in (reply.details for reply in replies):
         assert all(2 <= b <= p for row, plan in zip(ran.bits, ran.planned_bits, strict=True)

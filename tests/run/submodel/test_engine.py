@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from pliant.kernels.emit.isa import AVX2, AVX512, X86_64, Isa, portable
+from pliant.kernels.runtime.buffer import Buffer
 from pliant.models.hf.checkpoint import Checkpoint, open_checkpoint
 from pliant.models.spec import Head, picked_layers
 from pliant.models.tokenizer import Encoded
@@ -61,6 +62,19 @@ def test_mixed_bits_answer_as_the_quantized_weights_would(
             expected = run_model(spec, quantized(checkpoint, bits), encoded.ids, encoded.types, n, m)
             measured = engine.answer(encoded, picked_layers(spec.n_layers, n), m)
             np.testing.assert_allclose(measured, expected, atol=TOLERANCE, rtol=TOLERANCE)
+
+
+def test_slices_beyond_the_end_of_memory_are_refused(
+    tiny_store: Callable[..., Path], kernel_cache: Path
+) -> None:
+    """A kernel would read what lies behind; a shard of another width than was read says so here."""
+    with open_store(tiny_store()) as store, Engine(store, cache=kernel_cache) as engine:
+        run = runs_of(np.full((2, 4), 2))[0]
+        memory = Buffer.of(np.zeros(store.run_bytes(run), np.uint8))
+        engine.encoder.place(run.layer, run.part, run.first, run.count, memory)
+        for count, offset in ((run.count + 1, 0), (run.count, 1), (run.count, -1)):
+            with pytest.raises(ValueError, match="are not in Buffer"):
+                engine.encoder.place(run.layer, run.part, run.first, count, memory, offset)
 
 
 def test_int8_compute_stays_near_the_quantized_weights(

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from pliant.ir.cost import TOKENISE, Span, SpanState, costs_of, dilated, latency, simulate
-from pliant.ir.device import DeviceProfile, LayerTime, Overhead, Timing
+from pliant.ir.device import DeviceProfile, LayerTime, Overhead
 from pliant.ir.dilation import Dilation
 from pliant.ir.link import Link
 from pliant.ir.program import Compute, Load, Program, Run, Step
+from pliant.ir.times.timing import Timing
 from pliant.plan.result import Plan
 from pliant.plan.submodel.shape import StoreShape
 from pliant.run.submodel.drift import LaneTimes, lane_times

@@ -79,7 +79,7 @@ class _Both:
         lowest, full = (runs_of(np.full(shape, bits, np.int64)) for bits in (LOWEST_BITS, FULL_BITS))
         self._held.fill(engine.store, (*lowest, *full))
         for run in self._held.runs:
-            engine.encoder.place(run.layer, run.part, run.first, run.count, self._held.address(run))
+            engine.encoder.place(run.layer, run.part, run.first, run.count, self._held.buffer(run))
         for layer in range(shape[0]):
             engine.set_bits(layer, _lowest(shape[1]))
 

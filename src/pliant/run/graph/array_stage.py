@@ -13,7 +13,8 @@ from pliant.compiler.executable.kernel_addresses import addresses
 from pliant.ir.executable import ARENA
 from pliant.ir.graph import TensorType
 from pliant.ir.port import static_port
-from pliant.kernels.runtime.aligned_memory import address, aligned_bytes
+from pliant.kernels.runtime.aligned_memory import aligned_bytes
+from pliant.kernels.runtime.buffer import Buffer
 from pliant.kernels.runtime.call_table import Table
 from pliant.kernels.runtime.jit import Library
 from pliant.kernels.runtime.thread_pool import Pool
@@ -98,9 +99,9 @@ class ExecutableStage:
         pool.reserve(program.scratch_bytes)
         self._arena = Arena() if arena is None else arena
         self._bound = Bound(program, addresses)
-        self._fixed = {x: a.ctypes.data for x, a in weights.items()}
-        for space, at in self._fixed.items():
-            self._bound.point(space, at)
+        for space, array in weights.items():
+            self._bound.point(space, Buffer.of(array))
+        self._fixed, self._arena_at = {*weights, ARENA}, 0
         self._place_arena()
 
     @property
@@ -130,6 +131,10 @@ class ExecutableStage:
         """The same in another arena, for a pool that walks it at the same time."""
         return ExecutableStage(self.program, self.weights, self._addresses, pool, arena, self._texts)
 
+    def repeated(self) -> tuple[Bound, Container[str], Callable[[Table], None]]:
+        """The program as it was walked last, the spaces that stay where they are, and what walks it."""
+        return self._bound, self._fixed, self._pool.walk
+
     def repeat(self) -> None:
         """Run once more on the arrays of the last run, which the caller still holds: what is timed."""
         self._pool.walk(self._bound.table)
@@ -144,9 +149,9 @@ class ExecutableStage:
     def _place_arena(self) -> None:
         """Point the calls at the arena where it is now, large enough for them."""
         self._arena.hold(self.program.arena_bytes)
-        if self._arena.address != self._fixed.get(ARENA):
-            self._bound.point(ARENA, self._arena.address)
-            self._fixed[ARENA] = self._arena.address
+        if self._arena.buffer.address != self._arena_at:
+            self._bound.lend(ARENA, self._arena.memory)
+            self._arena_at = self._arena.buffer.address
 
 
 def run_bound(
@@ -165,17 +170,17 @@ def run_bound(
     """
     held = {x: np.ascontiguousarray(tensors[x]) for x in inputs}
     for x, array in held.items():
-        bound.point(x, address(array))
-    results, at = {}, {}
+        bound.lend(x, array)
+    results = {}
     for y, type_ in outputs.items():
         given = None if out is None else out.get(y)
-        results[y] = np.empty(type_.shape, type_.numpy) if given is None else writable(y, given, type_)
-        at[y] = address(results[y])
+        result = np.empty(type_.shape, type_.numpy) if given is None else writable(y, given, type_)
+        results[y] = result
         if y not in held and y not in fixed:  # what is also an input or a constant is copied
-            bound.point(y, at[y])
+            bound.lend(y, result)
     found = walk(bound.table)
     bound.check()
-    bound.copy(at)
+    bound.copy(results)
     return results, found
 
 

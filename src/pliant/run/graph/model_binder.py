@@ -7,9 +7,8 @@ import numpy as np
 
 from pliant.compiler.rules.rules import RULES
 from pliant.errors import ShapeError, ValueNeeded
-from pliant.ir.graph import Graph
 from pliant.models.onnx.bind.onnx_bind import bind_first
-from pliant.models.onnx.bind.onnx_blocks import Part, check_whole
+from pliant.models.onnx.bind.onnx_blocks import OpenPart, Part
 from pliant.models.onnx.onnx_file import OnnxModel
 from pliant.profile.system_memory import machine_bytes
 from pliant.run.batches.buckets import Buckets
@@ -28,6 +27,7 @@ class ModelBinder:
         self.by_value: tuple[str, ...] = ()
         self._model, self._buckets = model, buckets
         self._size_limits: dict[str, int] = {}
+        self._open = OpenPart()
 
     def key(self, shapes: Shapes, feeds: AllTensors) -> Key:
         """Equal for feeds that are bound alike."""
@@ -52,9 +52,9 @@ class ModelBinder:
             self._size_limits[limit.name] = limit.limit
             raise limit.error(error, self._buckets.sizes) from error
 
-    def whole(self, shapes: Shapes) -> Graph:
-        """The whole model's graph, its lookups kept. Raises GraphError for a model that data divide."""
-        return check_whole(self._bind(shapes, {}, keeps_lookups=True), self._model.source)
+    def first(self, shapes: Shapes) -> Part:
+        """What can be bound for these shapes, for other sizes as well. Raises GraphError as `bind_first`."""
+        return self._open.bound(lambda keeps: self._bind(shapes, {}, keeps_lookups=keeps))
 
     def _fits(self, shapes: Shapes, feeds: AllTensors) -> bool:
         """Whether the model binds to these shapes, with the values of `feeds` where it binds to values."""

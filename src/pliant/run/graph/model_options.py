@@ -52,6 +52,11 @@ class ModelOptions:
                 f"({PLANES} is the most faithful)."
             )
 
+    @property
+    def is_open(self) -> bool:
+        """Whether executables may serve several sizes: times and bounds of memory are those of one."""
+        return self.schedule == "static" and self.memory_bytes is None and not self.buckets.sizes
+
     def check_ports(self, ports: Iterable[Port]) -> None:
         """Raises InputError for options that a model of sequences or optional values cannot have."""
         for port in ports:

@@ -16,19 +16,18 @@ from typing import TYPE_CHECKING, final
 import numpy as np
 
 from pliant.compiler.executable.call import Target
-from pliant.compiler.executable.encode_image import kernels
 from pliant.compiler.executable.image import Image, make_image
 from pliant.compiler.executable.image_executable import image_executable
-from pliant.compiler.executable.kernel_addresses import addresses
 from pliant.compiler.passes.pack_texts import TextShape
-from pliant.errors import GraphError, InputError, PliantError, ValueNeeded
+from pliant.errors import InputError, ValueNeeded
 from pliant.ir.bitwidths import Weights
 from pliant.ir.dilation import Dilation
 from pliant.ir.executable import Executable
 from pliant.ir.graph import Graph, TensorType
+from pliant.ir.port import Port
 from pliant.kernels.runtime.jit import Library
 from pliant.kernels.runtime.thread_pool import Pool
-from pliant.models.onnx.bind.onnx_blocks import Part, check_whole, host_names
+from pliant.models.onnx.bind.onnx_blocks import check_whole, host_names
 from pliant.models.onnx.onnx_file import OnnxModel
 from pliant.profile.system_memory import machine_bytes
 from pliant.run.arena import Arena
@@ -45,9 +44,10 @@ from pliant.run.graph.model_binder import Key, ModelBinder
 from pliant.run.graph.model_options import ModelOptions
 from pliant.run.graph.open_graph import GraphOpener, check_memory, packed_bytes
 from pliant.run.graph.schedule_graph import ScheduleReport
-from pliant.run.graph.symbolic_forms import SizedStage, SymbolicForm, SymbolicForms
-from pliant.run.host.block_stage import PartBinder, nested
+from pliant.run.graph.symbolic_forms import SizedStage, SymbolicForms
+from pliant.run.host.block_stage import Types, nested
 from pliant.run.host.host_stage import owned
+from pliant.run.host.part_binder import PartBinder, PartSteps
 from pliant.run.memory_use import MemoryUse
 from pliant.run.packed_weights import SharedWeights
 from pliant.run.session.feeds import GivenFeeds, fed_arrays
@@ -93,6 +93,7 @@ class OnnxSession(ArraySession):
         self._options = options
         self._weights, self._arena = SharedWeights(model.drop_pages), Arena()
         self._forms = SymbolicForms()
+        self._steps: list[PartSteps] = []
         self._binder = ModelBinder(model, options.buckets)
         self._has_parts: bool | None = len(self._tensors) < len(inputs) or None  # None: unknown yet
         self._lowering = Lowering(name, options, pool, library, model.drop_pages)
@@ -152,8 +153,8 @@ class OnnxSession(ArraySession):
         shapes = _shapes(self._as_run(feeds))
         with self._turns.lock:
             stage = None if IS_TOKEN in shapes else self._forms.stage(shapes) or self._new_form(shapes)
-            graph = None if stage is None else self._forms.graph(shapes, self.inputs, self._binder.whole)
-            if graph is not None:
+            graph = None if stage is None else self._forms.graph(shapes, self._open_dims, self._binder.first)
+            if graph is not None and not graph.waiting:
                 sizes = dict(zip(graph.family.names, graph.family.sizes(shapes) or (), strict=True))
                 return image_executable(self._lowering.lower(graph.graph).image, sizes, with_digests=True)
         return image_executable(self.image(feeds), with_digests=True)
@@ -165,10 +166,12 @@ class OnnxSession(ArraySession):
             self._images.clear()
             self._padding.clear()
             self._parallel.close()
-            self._weights, self._arena, self._forms = SharedWeights(), Arena(), SymbolicForms()
+            self._weights, self._arena = SharedWeights(), Arena()
+            self._forms, self._steps = SymbolicForms(), []
 
     def _runners(self) -> Sequence[GraphRunner]:
-        return tuple(chain.from_iterable(map(nested, self._images.values())))
+        every = chain.from_iterable(map(nested, self._images.values()))
+        return tuple({id(runner): runner for runner in every}.values())
 
     def _runner(self, feeds: AllTensors) -> tuple[GraphRunner, AllTensors]:
         fed = self._padding.padded(feeds, self._padding.fit(shapes_of(self.inputs, feeds)))
@@ -286,57 +289,53 @@ class OnnxSession(ArraySession):
         own = {x: shape for x, shape in shapes.items() if x != IS_TOKEN}
         texts = TextShape(*shapes[IS_TOKEN]) if IS_TOKEN in shapes else None
         stage = None if texts else self._forms.stage(own) or self._new_form(own)
-        if stage is not None:
+        if stage is not None and not stage.form.graph.waiting:
             check_memory(stage.numbers, 0, self._model.source)
             return one_stage(stage, self._pool, sizes=stage.weight_sizes)
+        if stage is not None:
+            self._options.check_parts(host_names(stage.form.graph.waiting))
+            return self._parts.sized(stage, *self._in_parts(own), self._steps)
         part = self._binder.bound(own, feeds)
         self._has_parts = bool(part.waiting) or len(self._tensors) < len(self.inputs)
         if self._has_parts:
-            return self._in_parts(part, own)
+            self._options.check_parts(host_names(part.waiting))
+            return self._parts.numbered(part, *self._in_parts(own), self._steps)
         lowered = self._lowering.lower(part.graph, texts)
         self.schedule = lowered.planned.report
         check_memory(lowered.image, packed_bytes(lowered.image), self._model.source)
         self._make_room(lowered)
         return self._opener.opened(lowered, packed_texts(lowered.image, texts))
 
-    def _in_parts(self, part: Part, shapes: Shapes) -> GraphRunner:
-        """The program of a model that data divide. Raises InputError for options that it cannot have."""
-        self._options.check_parts(host_names(part.waiting))
-        images, memory = self._options.images, machine_bytes()
-        binder = PartBinder(self._model, self._opener.compiled, self._pool, images, part.numbers, memory)
+    def _in_parts(self, shapes: Shapes) -> tuple[Types, Mapping[str, Port]]:
+        """Inputs and outputs of a model that data divide."""
         fed = [port for port in self.inputs if port.name not in self._binder.by_value]
         inputs = {p.name: None if p.element else TensorType(p.dtype, shapes[p.name]) for p in fed}
-        return binder.runner(part, inputs, {port.name: port for port in self.outputs})
+        return inputs, {port.name: port for port in self.outputs}
 
     @property
     def _opener(self) -> GraphOpener:
         lowering, weights, arena = self._lowering, self._weights, self._arena
         return GraphOpener(lowering, weights, arena, self._pool, self._library, self._model.source)
 
+    @property
+    def _parts(self) -> PartBinder:
+        opener, options = self._opener, self._options
+        return PartBinder(self._model, opener, options.images, machine_bytes(), options.is_open)
+
     def _new_form(self, shapes: Shapes) -> SizedStage | None:
         """What runs these shapes on a form that takes others too; None where none can be made."""
-        options = self._options
-        if options.schedule != "static" or options.memory_bytes is not None or options.buckets.sizes:
-            return None  # times and bounds of memory are those of one shape
-        if self._binder.by_value or self._has_parts:
+        if not self._options.is_open or self._binder.by_value or len(self._tensors) < len(self.inputs):
             return None
-        try:
-            graph = self._forms.graph(shapes, self.inputs, self._binder.whole)
-        except (GraphError, InputError):  # told when numbers are compiled
+        if any(port.dims is None for port in self.inputs):
             return None
-        if graph is None:
-            return None
-        try:
-            lowered = self._lowering.lower(graph.graph)
-            check_memory(lowered.image, packed_bytes(lowered.image), self._model.source)
-            weights = self._weights.of(lowered.image, lowered.planned.graph.constants)
-            at = addresses(kernels(lowered.image), self._library)
-            form = SymbolicForm(graph, lowered, weights, at, self._pool, self._arena)
-        except (PliantError, AttributeError, LookupError, TypeError, ValueError):
-            self._forms.give_up()  # a rule cannot do with symbols: numbers are compiled instead
-            return None
-        self._forms.add(form)
-        return self._forms.stage(shapes)
+        stage = self._forms.open(shapes, self._open_dims, self._binder.first, self._opener.form)
+        if stage is not None:
+            self._has_parts = bool(stage.form.graph.waiting)
+        return stage
+
+    @property
+    def _open_dims(self) -> dict[str, tuple[str | None, ...]]:
+        return {port.name: symbols(port) for port in self.inputs}
 
     def _make_room(self, lowered: Lowered) -> None:
         """Let the least recently used images go until one more, which fits alone, fits beside the others."""

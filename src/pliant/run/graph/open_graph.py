@@ -11,12 +11,14 @@ from pliant.ir.graph import Graph
 from pliant.ir.symbolic import plain
 from pliant.kernels.runtime.jit import Library
 from pliant.kernels.runtime.thread_pool import Pool
+from pliant.models.onnx.bind.onnx_symbolic import SymbolicGraph
 from pliant.profile.system_memory import machine_bytes
 from pliant.run.arena import Arena
 from pliant.run.batches.packed_texts import PackedTexts
 from pliant.run.graph.array_stage import ExecutableStage
 from pliant.run.graph.graph_runner import GraphRunner, one_stage
 from pliant.run.graph.lowering import Lowered, Lowering
+from pliant.run.graph.symbolic_forms import SymbolicForm
 from pliant.run.packed_weights import SharedWeights
 
 
@@ -44,6 +46,15 @@ class GraphOpener:
         weights = self.weights.of(image, planned.graph.constants)
         stage = ExecutableStage(encode(image), weights, at, self.pool, self.arena, texts)
         return one_stage(stage, self.pool, planned.report, lowered.sizes)
+
+    def form(self, graph: SymbolicGraph) -> SymbolicForm:
+        """What runs a graph of open sizes. Raises as `compiled`, and what rules without symbols do."""
+        lowered = self.lowering.lower(graph.graph)
+        image = lowered.image
+        check_memory(image, packed_bytes(image), self.source)
+        weights = self.weights.of(image, lowered.planned.graph.constants)
+        at = addresses(kernels(image), self.library)
+        return SymbolicForm(graph, lowered, weights, at, self.pool, self.arena)
 
 
 def packed_bytes(image: Image) -> int:

@@ -1,6 +1,6 @@
 """Executables for families of shapes: a new shape of one is bound, not compiled."""
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Container, Hashable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import TypeVar, final
@@ -11,23 +11,23 @@ from pliant.arrays import Float64
 from pliant.compiler.executable.binding import Bound, ProgramNumbers
 from pliant.compiler.executable.encode_image import Encoded, Row
 from pliant.compiler.executable.symbolic_program import SymbolicProgram
+from pliant.errors import GraphError, InputError, PliantError
 from pliant.ir.executable import ARENA
-from pliant.ir.graph import Graph
-from pliant.ir.port import Port
-from pliant.kernels.runtime.aligned_memory import address
+from pliant.kernels.runtime.buffer import Buffer
 from pliant.kernels.runtime.call_table import Table
 from pliant.kernels.runtime.thread_pool import Pool
-from pliant.models.onnx.bind.onnx_symbolic import SymbolicGraph, open_sizes, symbolic_graph
+from pliant.models.onnx.bind.onnx_blocks import Part
+from pliant.models.onnx.bind.onnx_symbolic import WAYS, SymbolicGraph, open_sizes, symbolic_graph
 from pliant.run.arena import Arena
 from pliant.run.graph.array_stage import AllTensors, Arrays, ExecutableStage, run_bound
 from pliant.run.graph.lowering import Lowered
-from pliant.run.session.ports import Feeds, Shapes, symbols
+from pliant.run.session.ports import Feeds, Shapes
 from pliant.run.weight_sizes import WeightSizes
 
 T = TypeVar("T")
 
 _MOST_FORMS = 16
-_MOST_FAMILIES, _FAILURE = 16, 8
+_MOST_FAMILIES, _FAILURE = 16, 4
 """A failure takes as much time as several families that are found."""
 
 
@@ -50,22 +50,23 @@ class SymbolicForm:
     ) -> None:
         self.weights, self.addresses, self.weight_sizes = weights, addresses, lowered.sizes
         self.program = SymbolicProgram(lowered.image, graph.trace, graph.family.names)
-        self._family, self._made = graph.family, graph.made
+        self.graph = graph
         self.pool, self._arena = pool, arena
         self._bound = Bound(self.program.program, addresses)
         for space, array in weights.items():
-            self._bound.point(space, array.ctypes.data)
+            self._bound.point(space, Buffer.of(array))
+        self._arena_at = 0
         self._numbers: ProgramNumbers | None = None
 
     def sizes(self, shapes: Shapes) -> tuple[int, ...] | None:
         """The open sizes of these shapes; None where they do not take this executable."""
-        sizes = self._family.sizes(shapes)
+        sizes = self.graph.family.sizes(shapes)
         return sizes if sizes is not None and self.program.holds(sizes) else None
 
     def stage(self, sizes: tuple[int, ...]) -> "SizedStage":
         """What runs shapes of these sizes."""
         numbers = self.program.numbers(sizes)
-        made = {x: self._made[x].at(sizes, t.shape) for x, t in numbers.inputs.items() if x in self._made}
+        made = {x: self.graph.made[x].at(sizes) for x in numbers.inputs if x in self.graph.made}
         return SizedStage(self, sizes, numbers, made)
 
     def run(
@@ -76,16 +77,22 @@ class SymbolicForm:
         fixed = {**self.weights, **stage.made}
         return run_bound(self._bound, stage.inputs, stage.output_types, fixed, tensors, out, walk)
 
+    def repeated(self, stage: "SizedStage") -> tuple[Bound, Container[str], Callable[[Table], None]]:
+        """As `ExecutableStage.repeated`, for a stage that was walked last."""
+        return self._bound, {**self.weights, **stage.made}, self.pool.walk
+
     def _resize(self, stage: "SizedStage") -> None:
         if stage.numbers is not self._numbers:
             self._numbers = None  # an interrupt on the way leaves it of no size
             self._bound.resize(stage.numbers)
             for x, array in stage.made.items():
-                self._bound.point(x, address(array))
+                self._bound.lend(x, array)
             self.pool.reserve(stage.numbers.scratch_bytes)
             self._numbers = stage.numbers
         self._arena.hold(stage.arena_bytes)
-        self._bound.point(ARENA, self._arena.address)
+        if self._arena.buffer.address != self._arena_at:
+            self._bound.lend(ARENA, self._arena.memory)
+            self._arena_at = self._arena.buffer.address
 
 
 @final
@@ -130,6 +137,10 @@ class SizedStage:
         """As `walk`, with the time of each kernel call."""
         return self.form.run(self, tensors, None, self.form.pool.walk_timed)
 
+    def repeated(self) -> tuple[Bound, Container[str], Callable[[Table], None]]:
+        """As `ExecutableStage.repeated`."""
+        return self.form.repeated(self)
+
     def beside(self, pool: Pool, arena: Arena) -> ExecutableStage:
         """The same in another arena, for a pool that walks it at the same time."""
         return ExecutableStage(self.program, self.weights, self.form.addresses, pool, arena)
@@ -152,35 +163,53 @@ class SymbolicForms:
                 return form.stage(sizes)
         return None
 
+    def open(
+        self,
+        shapes: Shapes,
+        open_dims: Mapping[str, Sequence[str | None]],
+        bind: Callable[[Shapes], Part],
+        form: Callable[[SymbolicGraph], SymbolicForm],
+        ways: Sequence[Sequence[int]] = WAYS,
+    ) -> SizedStage | None:
+        """As `stage`, on a form that `form` makes now; None where none can be made."""
+        try:
+            graph = self.graph(shapes, open_dims, bind, ways)
+        except (GraphError, InputError):  # told when numbers are compiled
+            return None
+        if graph is None:
+            return None
+        try:
+            made = form(graph)
+        except (PliantError, AttributeError, LookupError, TypeError, ValueError):
+            # A rule cannot do with symbols: numbers are compiled instead.
+            self._graphs, self._failures = [], _MOST_FAMILIES
+            return None
+        self.forms = [*self.forms[-_MOST_FORMS + 1 :], made]
+        return self.stage(shapes)
+
     def graph(
-        self, shapes: Shapes, ports: Sequence[Port], bind: Callable[[Shapes], Graph]
+        self,
+        shapes: Shapes,
+        open_dims: Mapping[str, Sequence[str | None]],
+        bind: Callable[[Shapes], Part],
+        ways: Sequence[Sequence[int]] = WAYS,
     ) -> SymbolicGraph | None:
         """The graph of the family of these shapes, with their sizes at hand; None where none is found.
 
-        `bind` gives the model's graph for shapes, which a family not met before asks for a few times.
+        `open_dims` names the dimensions of each input that may be open. `bind` gives the model's part for
+        shapes, which a family not met before asks for a few times.
         """
         for graph in self._graphs:
             sizes = graph.family.sizes(shapes)
             if sizes is not None:
                 return graph.at(sizes)
-        if len(self._graphs) + self._failures * _FAILURE >= _MOST_FAMILIES or any(
-            port.dims is None for port in ports
-        ):
+        if len(self._graphs) + self._failures * _FAILURE >= _MOST_FAMILIES:
             return None
-        open_dims = {port.name: symbols(port) for port in ports}
         if not open_sizes(shapes, open_dims):
             return None
-        found = symbolic_graph(shapes, open_dims, bind)
+        found = symbolic_graph(shapes, open_dims, bind, ways)
         if found is None:
             self._failures += 1
         else:
             self._graphs.append(found)
         return found
-
-    def give_up(self) -> None:
-        """Look for no more families: here sizes cannot be open."""
-        self._graphs, self._failures = [], _MOST_FAMILIES
-
-    def add(self, form: SymbolicForm) -> None:
-        """Keep a form; the oldest goes where there are many."""
-        self.forms = [*self.forms[-_MOST_FORMS + 1 :], form]

@@ -15,6 +15,7 @@ from pliant.run.graph.array_stage import AllTensors
 from pliant.run.host.control_flow import Empty, loop, scan, sequence_map
 from pliant.run.host.host_operators import checked
 from pliant.run.host.host_stage import HostWork
+from pliant.run.host.turns import Turns
 
 if TYPE_CHECKING:
     from pliant.run.host.block_stage import BlockStage
@@ -25,10 +26,11 @@ _FIRST_SCAN = 9
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Body:
-    """A body of a node, and the stage that runs it."""
+    """A body of a node, the stage that runs it, and one that runs once `before` a loop of it."""
 
     graph: Any
     stage: "BlockStage"
+    before: "BlockStage | None" = None
 
     def run(self, inputs: Sequence[Any], tensors: AllTensors) -> list[Any]:
         """Its outputs, from its own inputs and the tensors around it."""
@@ -50,17 +52,20 @@ def control_flow(node: Any, bodies: Mapping[str, Body], version: int, where: str
         return checked(partial(flow, tensors), node, where)(inputs)
 
     def flow(tensors: AllTensors, inputs: Sequence[Any]) -> Sequence[Any]:
-        again = partial(body.run, tensors=tensors)
+        if body.before is not None:
+            tensors = {**tensors, **body.before.walk(tensors, None)}
         match node.op_type:
             case "Loop":
                 n_states = len(body.graph.input) - 2
                 given = [*inputs, None, None][: 2 + n_states]
+                again = Turns(body.stage, tensors, 1 + n_states)
                 return loop(given, again, _counter_shape(body.graph), _empties(body.graph, 1 + n_states))
             case "Scan":
                 n_states = len(inputs) - read.integer("num_scan_inputs")
+                again = Turns(body.stage, tensors, n_states)
                 return scan(inputs, read, again, _empties(body.graph, n_states))
             case _:
-                return sequence_map(inputs, again, len(node.output))
+                return sequence_map(inputs, partial(body.run, tensors=tensors), len(node.output))
 
     return run
 

@@ -11,10 +11,11 @@ import numpy as np
 from pliant.errors import BudgetError, InputError
 from pliant.ir.curve import Curve
 from pliant.ir.dilation import Dilation
-from pliant.ir.endpoint import Estimate, Request
+from pliant.ir.endpoint import Estimate, Request, ServiceLevel
 from pliant.ir.port import Port
 from pliant.ir.reply import Reply
 from pliant.ir.times.fit import FitSettings, LocalTimes
+from pliant.ir.times.levels import BoundedLevel
 from pliant.kernels.runtime.turns import Turns
 from pliant.run.emulated_device import EmulatedDevice
 from pliant.run.memory_use import MemoryUse
@@ -63,6 +64,7 @@ class Session(ABC, Generic[D]):
         self.dilation, self._clock = dilation, clock
         self._emulated = EmulatedDevice(dilation, clock=clock, sleep=sleep)
         self._times: LocalTimes | None = None
+        self._level = BoundedLevel()
         self._timing = Turns()
 
     def __enter__(self) -> Self:
@@ -189,6 +191,7 @@ class Session(ABC, Generic[D]):
     def expect(self, prior: Curve | None) -> None:
         """From now on answers take about `prior`: what came before was measured under other conditions."""
         self._times = LocalTimes(FitSettings(degree=self.degree), self.max_length, prior)
+        self._level = BoundedLevel()
 
     def curve(self, accuracy_floor: float = 0.0) -> Curve:
         """Seconds by length of answers at least that accurate, as measured lately. Raises BudgetError."""
@@ -197,7 +200,14 @@ class Session(ABC, Generic[D]):
                 f"the accuracy of {self.name} was never measured, so no floor of {accuracy_floor:g} is "
                 "promised: leave it out."
             )
-        return (None if self._times is None else self._times.curve) or _UNKNOWN
+        return self._expected
+
+    def look_again(self) -> None:
+        """Bring `levels` up to date with devices that came or went; may take as long as planning does."""
+
+    def levels(self) -> tuple[ServiceLevel, ...]:
+        """The accuracies that it can give now, worst first; the same tuple until they change."""
+        return self._level.at(self._expected)
 
     def estimate(self, request: Request) -> Estimate:
         """What `answer` would take now; quick, and safe beside it on another thread. Raises BudgetError."""
@@ -213,6 +223,7 @@ class Session(ABC, Generic[D]):
             if self._times is None:
                 self.expect(None)
             assert self._times is not None
+            self._level.observe(self._expected.at(request.length), seconds)
             self._times.add(request.length, seconds)
         return replace(reply, seconds=seconds, whole_s=seconds)
 
@@ -223,6 +234,11 @@ class Session(ABC, Generic[D]):
         read between kernel calls, so that such answers are no measure of what others take.
         """
         return self.answer(request)
+
+    @property
+    def _expected(self) -> Curve:
+        """What answers take, as measured lately."""
+        return (None if self._times is None else self._times.curve) or _UNKNOWN
 
     def _slow_down(self, start_s: float) -> None:
         """Sleep until a slower device would have done what began at `start_s` of the session's clock."""

@@ -9,6 +9,7 @@ from pliant.ir.cost import TOKENISE, Cost, DeviceProfile, Span, SpanState, costs
 from pliant.ir.dilation import Dilation
 from pliant.ir.program import Compute, Load, Program, Step
 from pliant.ir.times.bounds import AdaptiveBound
+from pliant.ir.times.timing import Timing
 from pliant.plan.submodel.reserve import coarse
 
 _SHORT = 0.1
@@ -65,7 +66,7 @@ class DeviceDrift:
             late_s *= bound_s / bound.compute_s
         if seconds > room.target_s:  # whatever made it late, reads too
             late_s = max(late_s, seconds - bound_s)
-        self.bound.observe(bound_s, bound_s, max(0.0, bound_s + late_s), room.target_s, room.most)
+        self.bound.observe(Timing(bound_s, bound_s), max(0.0, bound_s + late_s), room.target_s, room.most)
         _observe(self.compute, bound.compute_s, took.compute_s, room)
         _observe(self.reads, bound.reads_s, took.reads_s, room)
         self._factor = coarse(self.bound.factor(room.most), self._factor)
@@ -90,7 +91,7 @@ class DeviceDrift:
 def _observe(lane: AdaptiveBound, bound_s: float, took_s: float, room: Room) -> None:
     # Wake-ups alone make short work slow: it is weighed as if there were a tenth of the target more of it.
     some_s = _SHORT * room.target_s
-    lane.observe(some_s + bound_s, some_s + bound_s, some_s + took_s)
+    lane.observe(Timing(some_s + bound_s, some_s + bound_s), some_s + took_s)
 
 
 def lane_times(steps: Sequence[Step], spans: Sequence[Span], seconds: float) -> LaneTimes:

@@ -14,10 +14,11 @@ import numpy as np
 
 from pliant.errors import InputError
 from pliant.ir.curve import Curve
-from pliant.ir.device import DeviceProfile, Percentile
-from pliant.ir.endpoint import Estimate, Request
+from pliant.ir.device import DeviceProfile
+from pliant.ir.endpoint import Estimate, Request, ServiceLevel
 from pliant.ir.reply import Reply
 from pliant.ir.times.bounds import AdaptiveBound
+from pliant.ir.times.timing import Percentile
 from pliant.ir.times.trade import Trade
 from pliant.kernels.runtime.turns import Turns
 from pliant.models.tokenizer import Encoded, open_tokenizer, refuse_padding
@@ -192,11 +193,15 @@ class ElasticSession(TextSession[ElasticDetails]):
         """Seconds by number of tokens of answers at least that accurate. Raises BudgetError."""
         return self.trade.curve(accuracy_floor)
 
+    def levels(self) -> tuple[ServiceLevel, ...]:
+        """A few of the accuracies that it can give now, worst first, with bounds."""
+        return self.trade.levels()
+
     def estimate(self, request: Request) -> Estimate:
         """What `answer` would take now; safe beside it on another thread. Raises BudgetError for a floor out
         of reach. The first one takes as long as planning does."""
         pick = self.trade.pick(request.length, request.accuracy_floor, request.deadline_s)
-        return Estimate(pick.seconds, pick.level.accuracy)
+        return Estimate(pick.time.median_s, pick.level.accuracy)
 
     def answer(self, request: Request) -> Reply[ElasticDetails]:
         """The reply of the submodel that fits what is left of the deadline.
@@ -221,8 +226,8 @@ class ElasticSession(TextSession[ElasticDetails]):
             reply = self._reply_of(asked, answered, waited_s, pick.level.key)
             # Waiting for other threads says nothing of the device.
             trade.took(pick.level, n, reply.seconds - waited_s)
-        expected_s = pick.level.at(n)
-        whole_s = trade.fullest(n).level.at(n) / expected_s * reply.seconds if expected_s else None
+        expected_s = pick.level.at(n).median_s
+        whole_s = trade.fullest(n).level.at(n).median_s / expected_s * reply.seconds if expected_s else None
         return replace(
             reply,
             target_s=request.deadline_s,

@@ -106,7 +106,7 @@ class Engine:
         """
         self._held.fill(self.store, runs_of(bits))
         for run in self._held.runs:
-            self.encoder.place(run.layer, run.part, run.first, run.count, self._held.address(run))
+            self.encoder.place(run.layer, run.part, run.first, run.count, self._held.buffer(run))
         for layer, row in enumerate(bits):
             self.encoder.set_bits(layer, row)
 

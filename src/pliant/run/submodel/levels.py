@@ -1,10 +1,11 @@
 """The ways in which an elastic session can answer: its plans for every profiled length and many targets."""
 
 from itertools import pairwise
+from typing import get_args
 
 import numpy as np
 
-from pliant.ir.device import Percentile
+from pliant.ir.times.timing import Percentile, Timing
 from pliant.ir.times.trade import Level
 from pliant.plan.result import WHOLE_S
 from pliant.run.submodel.planning import LEAST_S
@@ -22,7 +23,7 @@ def levels(runner: SubmodelRunner) -> list[Level]:
     """
     found: list[Level] = []
     for before, last in pairwise((-1, *runner.device.lengths)):
-        least_s, most_s = (_seconds(runner, last, t, "p95") for t in (LEAST_S, WHOLE_S))
+        least_s, most_s = (_time(runner, last, t).p95_s for t in (LEAST_S, WHOLE_S))
         spare = 1.0 + 1e-6 - runner.options.margin
         targets = np.geomspace(least_s / spare, max(most_s, least_s) / spare, _N_TARGETS)
         found += [_level(runner, before + 1, last, t) for t in (LEAST_S, *targets.tolist(), WHOLE_S)]
@@ -32,21 +33,18 @@ def levels(runner: SubmodelRunner) -> list[Level]:
 def _level(runner: SubmodelRunner, first: int, last: int, target_s: float) -> Level:
     plan = runner.plan(last, target_s, as_profiled=True)
     share = plan.n * plan.width * plan.fidelity / (plan.shape.n_layers * plan.shape.n_slices)
-    ends = (max(1, first), last)
-    seconds = [_seconds(runner, n, target_s, "median") for n in ends]
-    bounds = [max(s, _seconds(runner, n, target_s, "p95")) for s, n in zip(seconds, ends, strict=True)]
     return Level(
         first=first,
         last=last,
         key=target_s,
         accuracy=plan.expected_accuracy,
         rank=share if plan.expected_accuracy is None else plan.expected_accuracy,
-        seconds=(seconds[0], seconds[1]),
-        bounds=(bounds[0], bounds[1]),
+        ends=(_time(runner, max(1, first), target_s), _time(runner, last, target_s)),
     )
 
 
-def _seconds(runner: SubmodelRunner, n_tokens: int, target_s: float, percentile: Percentile) -> float:
+def _time(runner: SubmodelRunner, n_tokens: int, target_s: float) -> Timing:
     """From text to answer, by the profile."""
-    bound = runner.bound(n_tokens, target_s, as_profiled=True)
-    return runner.planner.forecast(bound.pipeline.program, n_tokens, percentile)[0]
+    program = runner.bound(n_tokens, target_s, as_profiled=True).pipeline.program
+    median_s, p95_s = (runner.planner.forecast(program, n_tokens, p)[0] for p in get_args(Percentile))
+    return Timing(median_s, max(median_s, p95_s))

@@ -14,6 +14,7 @@ from pliant.compiler.executable.encoder_stages import Encoder
 from pliant.ir.bitwidths import FULL_BITS
 from pliant.ir.cost import Span
 from pliant.ir.program import FULL, Compute, Load, Program, Run, bind
+from pliant.kernels.runtime.buffer import Buffer
 from pliant.run.execute import Do, execute
 from pliant.run.lanes import Lanes
 from pliant.store.read import Extent, Store, aligned_buffer
@@ -45,6 +46,7 @@ class Ring:
 
     def __init__(self) -> None:
         self.buffer = np.empty(0, np.uint8)
+        self.memory = Buffer.of(self.buffer)
 
     @property
     def n_bytes(self) -> int:
@@ -54,6 +56,7 @@ class Ring:
         """Be at least this large; no load may be under way."""
         if n_bytes > self.buffer.nbytes:
             self.buffer = aligned_buffer(n_bytes)
+            self.memory = Buffer.of(self.buffer)
 
 
 @final
@@ -107,7 +110,7 @@ class Pipeline:
         Raises LaneError, chained to what failed: StoreError when a read does not match its hash.
         """
         self.ring.fit(self.ring_bytes)
-        buffer = self.ring.buffer
+        buffer, memory = self.ring.buffer, self.ring.memory
         arrived = self._held.copy()
         bits: list[tuple[int, ...]] = [()] * len(self._position)
         n_read = 0
@@ -130,7 +133,7 @@ class Pipeline:
                 starts = self._store.read_extent(extent, buffer, place)
                 lanes.emulated.rest_since(start_s, lanes.emulated.dilation.factor(work))
                 for run, at in zip(extent.runs, starts, strict=True):
-                    self._encoder.place(run.layer, run.part, run.first, run.count, buffer.ctypes.data + at)
+                    self._encoder.place(run.layer, run.part, run.first, run.count, memory, at)
                     arrived[k, run.first : run.first + run.count] |= 1 << run.part
                     n_bytes = self._store.run_bytes(run)
                     n_read += n_bytes

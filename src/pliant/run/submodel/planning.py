@@ -8,9 +8,10 @@ import numpy as np
 from pliant.arrays import Float, Int
 from pliant.errors import InputError
 from pliant.ir.cost import TOKENISE, Span, costs_of, dilated, latency, simulate
-from pliant.ir.device import DeviceProfile, Percentile
+from pliant.ir.device import DeviceProfile
 from pliant.ir.dilation import Dilation
 from pliant.ir.program import Program
+from pliant.ir.times.timing import Percentile
 from pliant.models.encoder.encoder_graph import Precise
 from pliant.plan.result import Budget, Grid, Plan
 from pliant.plan.submodel.accuracy import AccuracyInterval, ExpectedAccuracy, curves, expected_accuracy

@@ -7,6 +7,7 @@ import numpy as np
 from pliant.ir.bitwidths import FULL_BITS
 from pliant.ir.program import FULL, Run
 from pliant.kernels.runtime.aligned_memory import aligned_bytes
+from pliant.kernels.runtime.buffer import Buffer
 from pliant.store.read import Store
 
 
@@ -38,9 +39,9 @@ class PreloadBuffer:
         planes = np.cumprod(parts[..., :FULL], axis=-1).sum(axis=-1)
         return np.where(parts[..., FULL], FULL_BITS, planes).astype(np.int64)
 
-    def address(self, run: Run) -> int:
-        """Where the first slice of a run that is held lies."""
-        return int(self._held[run].ctypes.data)
+    def buffer(self, run: Run) -> Buffer:
+        """Where the slices of a run that is held lie."""
+        return Buffer.of(self._held[run])
 
     def fill(self, store: Store, wanted: Iterable[Run]) -> None:
         """Hold exactly `wanted`: read what is missing, then let go of the rest.

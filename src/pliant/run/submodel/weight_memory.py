@@ -88,8 +88,8 @@ class WeightMemory:
         self._ring.fit(pipeline.ring_bytes)
         self.working_bytes = max(self.working_bytes, working_bytes)
         for run in self._preload.runs:
-            address = self._preload.address(run)
-            self._engine.encoder.place(run.layer, run.part, run.first, run.count, address)
+            held = self._preload.buffer(run)
+            self._engine.encoder.place(run.layer, run.part, run.first, run.count, held)
         return pipeline
 
     def is_bound(self, pipeline: Pipeline) -> bool:

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 from pliant.errors import ShapeError
-from pliant.ir.graph import Graph
 from pliant.ir.symbolic import plain
-from pliant.models.onnx.bind.onnx_bind import bind
+from pliant.models.onnx.bind.onnx_bind import bind_first
+from pliant.models.onnx.bind.onnx_blocks import Part
+from pliant.models.onnx.bind.onnx_constants import known_at
 from pliant.models.onnx.bind.onnx_symbolic import SymbolicGraph, symbolic_graph
 from pliant.models.onnx.onnx_file import open_onnx
 from pliant.run.session.ports import symbols
@@ -26,8 +27,8 @@ ROWS = parse("""
 def _found(model: Any, shapes: Mapping[str, tuple[int, ...]]) -> SymbolicGraph | None:
     opened = open_onnx(model)
 
-    def graph(given: dict[str, tuple[int, ...]]) -> Graph:
-        return bind(opened, {}, supported=EVERY_OPERATOR, shapes=given, keeps_lookups=True)
+    def graph(given: dict[str, tuple[int, ...]]) -> Part:
+        return bind_first(opened, {}, supported=EVERY_OPERATOR, shapes=given, keeps_lookups=True)
 
     return symbolic_graph(dict(shapes), {p.name: symbols(p) for p in opened.inputs}, graph)
 
@@ -95,8 +96,8 @@ def test_constants_that_follow_from_sizes_are_made_for_each() -> None:
     found = _found(model, {"past": (8, 4), "x": (6,)})
     assert found is not None
     made = {str(constant.dtype): constant for constant in found.made.values()}
-    assert np.array_equal(made["float32"].at((8, 3), (3,)), np.arange(3, dtype=np.float32))
-    assert np.array_equal(made["int64"].at((11, 6), (1,)), [11])
+    assert np.array_equal(made["float32"].at((8, 3)), np.arange(3, dtype=np.float32))
+    assert np.array_equal(made["int64"].at((11, 6)), [11])
 
 
 def test_grids_are_made_for_sizes_that_are_open_together() -> None:
@@ -113,7 +114,7 @@ def test_grids_are_made_for_sizes_that_are_open_together() -> None:
     found = _found(model, {"x": (3, 5)})
     assert found is not None
     (made,) = found.made.values()
-    assert np.array_equal(made.at((4, 7), (4, 7)), np.arange(28).reshape(4, 7))
+    assert np.array_equal(made.at((4, 7)), np.arange(28).reshape(4, 7))
 
 
 def test_shapes_that_do_not_go_together_are_an_error() -> None:
@@ -121,3 +122,18 @@ def test_shapes_that_do_not_go_together_are_an_error() -> None:
     model = parse("g (float[N,4] x, float[M,4] w) => (float[N,4] y) { y = Add(x, w) }")
     with pytest.raises(ShapeError):
         _found(model, {"x": (5, 4), "w": (3, 4)})
+
+
+def test_what_waits_is_the_same_for_all_sizes_and_what_it_reads_follows_from_them() -> None:
+    """A part behind data is bound for another size without walking the model again."""
+    model = parse("""
+        g (float[N,4] x) => (int64[2,M] at, int64[K] sizes)
+        <float zero = {0}, int64[1] more = {5}>
+        {
+          over = Greater(x, zero) at = NonZero(over) s = Shape(x) sizes = Concat<axis=0>(s, more)
+        }
+    """)
+    found = _found(model, {"x": (6, 4)})
+    assert found is not None
+    assert [placed.node.op_type for placed in found.waiting] == ["NonZero"]
+    assert np.array_equal(known_at(found.known, (9,))["sizes"], [9, 4, 5])

@@ -110,15 +110,16 @@ def bind_next(
     types: Mapping[str, TensorType | None],
     *,
     supported: Collection[str],
-    numbers: Iterator[int],
+    number: str,
     max_bytes: int = MAX_TENSOR_BYTES,
+    keeps_lookups: bool = False,
 ) -> Part:
     """What can be bound of a block whose tensors are there: `types` of those it reads, None of no tensors.
 
-    `known` are those whose values are known for good. `numbers` make new names: those of the
-    part before. Raises ShapeError and GraphError as `bind_first`.
+    `known` are those whose values are known for good. New names have `number`, which is this block's alone,
+    and are the same whenever it is bound. Raises ShapeError and GraphError as `bind_first`.
     """
-    walk = _Walk(model, supported, max_bytes, numbers, ())
+    walk = _Walk(model, supported, max_bytes, (f"{number}.{i}" for i in count()), (), keeps_lookups)
     for name in block.reads & known.keys():
         walk.known.know(name, known[name])
     for name, array in block.constants.items():
@@ -141,7 +142,7 @@ class _Walk:
         model: OnnxModel,
         supported: Collection[str],
         max_bytes: int,
-        numbers: Iterator[int],
+        numbers: Iterator[object],
         inputs: Collection[str],
         keeps_lookups: bool = False,
     ) -> None:
@@ -149,7 +150,7 @@ class _Walk:
         self._model = model
         self._supported = supported
         self.known = self._known = KnownValues(max_bytes, numbers)
-        self._inputs, self._numbers = inputs, numbers
+        self._inputs = inputs
         self._odd: set[str] = set()  # sequences, optional values, text: what no kernel takes
         self._late: set[str] = set()
         self._waiting: list[Placed] = []
@@ -179,12 +180,12 @@ class _Walk:
         known = self._known
         name = self._model.proto.graph.name or "graph"
         if is_first and not self._waiting and not self._odd:
-            return Part(known.graph(name, inputs, list(outputs)), (), known.values, self._numbers)
+            return Part(known.graph(name, inputs, list(outputs)), (), {})
         wanted = {x for placed in self._waiting for x in placed.reads} | set(outputs)
         made = [y for y in known.made if y in wanted]
         read = {x for node in known.made.values() for x in node.inputs}
         graph = known.graph(name, [x for x in inputs if x in read], made)
-        return Part(graph, tuple(self._waiting), known.values, self._numbers)
+        return Part(graph, tuple(self._waiting), {x: a for x, a in known.values.items() if x in wanted})
 
     def _walk(self, nodes: Iterable[Placed]) -> None:
         for placed in nodes:

@@ -2,9 +2,9 @@
 body of a loop, a branch, and whatever waits for what data decide.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, final
 
 import numpy as np
 
@@ -58,14 +58,33 @@ class Block:
 class Part:
     """What could be bound of a block: a graph to compile, what it makes known, and the nodes that wait.
 
-    The graph's outputs are what waiting nodes or the block's outputs read of it. Without waiting nodes it is
-    the whole block. `numbers` make new names that no other part of the model has.
+    The graph's outputs are what waiting nodes or the block's outputs read of it, and `known` what they read
+    that is known. Without waiting nodes it is the whole block.
     """
 
     graph: Graph
     waiting: tuple[Placed, ...]
     known: Mapping[str, np.ndarray]
-    numbers: Iterator[int]
+
+
+@final
+class OpenPart:
+    """Binds one part of a model for sizes that may change, over and over.
+
+    Lookups stay nodes, unless shapes follow from them, so that more would wait: that is seen the first time.
+    """
+
+    def __init__(self) -> None:
+        self._keeps: bool | None = None
+
+    def bound(self, bind: Callable[[bool], Part]) -> Part:
+        """The part; `bind` is told whether lookups stay nodes. Raises what it raises."""
+        if self._keeps is not None:
+            return bind(self._keeps)
+        kept = bind(True)
+        plain = bind(False) if kept.waiting else kept
+        self._keeps = len(kept.waiting) <= len(plain.waiting)
+        return kept if self._keeps else plain
 
 
 def body_block(body: Any, placed: Placed, fresh: Callable[[str], str], external: ExternalData) -> Block:

@@ -5,8 +5,8 @@ sizes at hand lie between the others, and two of these are neighbours. A size of
 is never open.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 from operator import mul
 from typing import Any, final
@@ -16,13 +16,21 @@ import numpy as np
 from pliant.errors import GraphError, InputError
 from pliant.ir.graph import Attribute, Graph, Node, TensorType
 from pliant.ir.symbolic import Trace, size_array
+from pliant.models.onnx.bind.onnx_blocks import Part, Placed
+from pliant.models.onnx.bind.onnx_constants import Known, MadeConstant, grid, grid_corner, monomials
 from pliant.models.onnx.bind.onnx_shapes import VALUE_INPUTS
 
 Shapes = dict[str, tuple[int, ...]]
 _LEAST = 2
+_FAR = 3
+"""How far a size is moved, beside by 1, to see whether it may be."""
 _HIGHEST = (1024, 512, 256, 128, 64)
-_MOST = ((64, 128), (1024,))
-"""Of sizes that are open together. What is made of larger ones is not folded any more, and graphs differ."""
+WAYS = ((64, 128), (1024,), (256,))
+"""Two open sizes, or one. What is made of larger ones together is not folded any more, and graphs differ."""
+WAYS_OF_PARTS = ((1024, 1024, 1024), (1024, 1024), *WAYS)
+
+_MOST_ELEMENTS = 16
+"""Of a constant that is no grid: each element has a polynomial of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,36 +70,20 @@ class Family:
 
 
 @dataclass(frozen=True, slots=True)
-class MadeConstant:
-    """A constant that follows from sizes: the first part of `whole`, or a grid.
-
-    Element (i, j, ...) of a grid is a + b * i + c * j + ...: `grid` has for each of (a, b, ...) the factors
-    of 1, the sizes, and the products of two.
-    """
-
-    dtype: np.dtype
-    whole: np.ndarray | None
-    grid: tuple[tuple[int, ...], ...] = ()
-
-    def at(self, sizes: Sequence[int], shape: tuple[int, ...]) -> np.ndarray:
-        """The constant of `shape` for these sizes."""
-        if self.whole is not None:
-            return np.ascontiguousarray(self.whole[tuple(map(slice, shape))])
-        first, *steps = (sum(map(mul, _monomials(sizes), factors)) for factors in self.grid)
-        return _grid(first, steps, shape).astype(self.dtype)
-
-
-@dataclass(frozen=True, slots=True)
 class SymbolicGraph:
     """A graph whose types, and constants that shapes follow from, hold symbolic numbers.
 
-    Constants of `made` are inputs of the graph, so that nothing is decided by their values.
+    Constants of `made` are inputs of the graph, so that nothing is decided by their values. `waiting` and
+    `known` are those of the part of a model that this is (onnx_blocks.Part): equal for all sizes, but for
+    what of `known` follows from them.
     """
 
     graph: Graph
     family: Family
     trace: Trace
     made: Mapping[str, MadeConstant]
+    waiting: tuple[Placed, ...] = ()
+    known: Known = field(default_factory=dict)
 
     def at(self, sizes: Sequence[int]) -> "SymbolicGraph":
         """The same with these sizes at hand, and no condition noted."""
@@ -119,29 +111,43 @@ class SymbolicGraph:
                 for node in self.graph.nodes
             ),
         )
-        return SymbolicGraph(graph, self.family, trace, self.made)
+        return replace(self, graph=graph, trace=trace)
 
 
 def symbolic_graph(
-    shapes: Shapes, open_dims: Mapping[str, Sequence[str | None]], bind: Callable[[Shapes], Graph]
+    shapes: Shapes,
+    open_dims: Mapping[str, Sequence[str | None]],
+    bind: Callable[[Shapes], Part],
+    ways: Sequence[Sequence[int]] = WAYS,
 ) -> SymbolicGraph | None:
     """The graph of the family of `shapes`; None where none is found.
 
-    `open_dims` names the open dimensions of each input. `bind` gives the graph for shapes, and raises
-    GraphError or InputError for those that do not go together; so does this where `shapes` do not.
+    `open_dims` names the open dimensions of each input. `bind` gives the part for shapes, and raises
+    GraphError or InputError for those that do not go together; so does this where `shapes` do not. `ways` are
+    tried in turn: the largest of each size that is open together with others.
     """
     sizes = open_sizes(shapes, open_dims)
-    binds = _Binds(bind, {tuple(shapes.items()): bind(shapes)})
-    names = [[name] for name in sizes]
-    if len(sizes) > 1:
-        alone = [name for name in sizes if binds(_moved(shapes, open_dims, name)) is not None]
-        joint = [name for name in sizes if name not in alone]
-        names = [[name] for name in alone] + ([joint] if joint else [])
-    for most in _MOST[-len(names) :]:
-        try:
-            return _Fitted(*_bound_family(shapes, open_dims, names[-len(most) :], most, binds)).graph
-        except _DiffersError:
-            pass
+    here = bind(shapes)
+    binds = _Binds(bind, {tuple(shapes.items()): here})
+
+    def moves(names: Sequence[str]) -> bool | None:
+        """Whether these sizes may change together; None where nothing binds to others."""
+        near, far = (binds(_moved(shapes, open_dims, names, by)) for by in (1, _FAR))
+        return None if near is None or far is None else _are_on_a_line(here.graph, near.graph, far.graph)
+
+    alone = {name: moves([name]) for name in sizes}
+    if False in alone.values():
+        return None
+    names = [[name] for name, is_open in alone.items() if is_open]
+    joint = [name for name in alone if [name] not in names]
+    if joint and moves(joint):
+        names.append(joint)
+    for most in ways:
+        if len(most) <= len(names):
+            try:
+                return _Fitted(*_bound_family(shapes, open_dims, names[-len(most) :], most, binds)).graph
+            except _DiffersError:
+                pass
     return None
 
 
@@ -151,12 +157,12 @@ class _DiffersError(Exception):
 
 @final
 class _Binds:
-    """Graphs for shapes, None where they do not go together."""
+    """Parts for shapes, None where they do not go together."""
 
-    def __init__(self, bind: Callable[[Shapes], Graph], known: dict[object, Graph | None]) -> None:
+    def __init__(self, bind: Callable[[Shapes], Part], known: dict[object, Part | None]) -> None:
         self._bind, self._known = bind, known
 
-    def __call__(self, shapes: Shapes) -> Graph | None:
+    def __call__(self, shapes: Shapes) -> Part | None:
         key = tuple(shapes.items())
         if key not in self._known:
             try:
@@ -167,13 +173,13 @@ class _Binds:
 
 
 def open_sizes(shapes: Shapes, open_dims: Mapping[str, Sequence[str | None]]) -> dict[str, int]:
-    """The open dimensions whose sizes may change: none that broadcasts."""
-    return {
-        name: n
-        for x, names in open_dims.items()
-        for name, n in zip(names, shapes[x], strict=True)
-        if name is not None and n >= _LEAST
-    }
+    """The open dimensions whose sizes may change, the least size of each name: none that broadcasts."""
+    found: dict[str, int] = {}
+    for x, names in open_dims.items():
+        for name, n in zip(names, shapes[x], strict=True):
+            if name is not None and n >= _LEAST:
+                found[name] = min(n, found.get(name, n))
+    return found
 
 
 def _bound_family(
@@ -182,8 +188,8 @@ def _bound_family(
     groups: Sequence[Sequence[str]],
     most: Sequence[int],
     bind: _Binds,
-) -> tuple[Family, dict[tuple[int, ...], Graph]]:
-    """The family where the sizes of each group are open together, with graphs: the first that at hand."""
+) -> tuple[Family, dict[tuple[int, ...], Part]]:
+    """The family where the sizes of each group are open together, with parts: the first that at hand."""
     sizes = open_sizes(shapes, open_dims)
     base = tuple(min(sizes[name] for name in group) for group in groups)
     place = {name: i for i, group in enumerate(groups) for name in group}
@@ -195,13 +201,13 @@ def _bound_family(
         for x, names in open_dims.items()
     }
     form = Family(dims, (), ())
-    graphs: dict[tuple[int, ...], Graph] = {}
+    parts: dict[tuple[int, ...], Part] = {}
 
     def is_bound(at: tuple[int, ...]) -> bool:
-        graph = bind(form.shapes(at))
-        if graph is not None:
-            graphs[at] = graph
-        return graph is not None
+        part = bind(form.shapes(at))
+        if part is not None:
+            parts[at] = part
+        return part is not None
 
     _require(is_bound(base))
     low, high = list(base), list(base)
@@ -216,40 +222,41 @@ def _bound_family(
         _require(is_bound((*base[:i], high[i] - 1, *base[i + 1 :])))
     for i, j in combinations(range(len(base)), 2):
         _require(is_bound(tuple(high[k] if k in (i, j) else n for k, n in enumerate(base))))
-    return Family(dims, tuple(low), tuple(high)), graphs
+    return Family(dims, tuple(low), tuple(high)), parts
 
 
 def _moved(
-    shapes: Shapes, open_dims: Mapping[str, Sequence[str | None]], moved: str
+    shapes: Shapes, open_dims: Mapping[str, Sequence[str | None]], moved: Collection[str], by: int
 ) -> dict[str, tuple[int, ...]]:
-    """The shapes with one size a little larger."""
+    """The shapes with some sizes larger."""
     return {
-        x: tuple(n + 3 if name == moved else n for name, n in zip(own, shapes[x], strict=True))
+        x: tuple(
+            n + by if name in moved and n >= _LEAST else n for name, n in zip(own, shapes[x], strict=True)
+        )
         for x, own in open_dims.items()
     }
-
-
-def _monomials(sizes: Sequence[int]) -> list[int]:
-    return [1, *sizes, *(a * b for a, b in combinations(sizes, 2))]
 
 
 @final
 class _Fitted:
     """One graph made of several of equal form."""
 
-    def __init__(self, family: Family, graphs: Mapping[tuple[int, ...], Graph]) -> None:
-        self._all, self._graphs = list(graphs), list(graphs.values())
+    def __init__(self, family: Family, parts: Mapping[tuple[int, ...], Part]) -> None:
+        self._all, self._parts = list(parts), list(parts.values())
+        self._graphs = [part.graph for part in self._parts]
         self._family, self._trace = family, Trace()
         at = zip(family.names, self._all[0], strict=True)
         self._symbols = [self._trace.symbol(name, n) for name, n in at]
-        self._matrix = np.array([_monomials(sizes) for sizes in self._all], np.float64)
-        self._known: dict[tuple[int, ...], int] = {}
+        self._matrix = np.array([monomials(sizes) for sizes in self._all], np.float64)
+        self._numbers: dict[tuple[int, ...], int] = {}
 
     @property
     def graph(self) -> SymbolicGraph:
         first, *others = self._graphs
         for other in others:
             _check_alike(first, other)
+        for part in self._parts[1:]:
+            _check_waiting(self._parts[0], part)
         types = {x: self._type([g.types[x] for g in self._graphs]) for x in first.types}
         shaping = {
             node.inputs[i]
@@ -281,21 +288,22 @@ class _Fitted:
             constants=constants,
             nodes=tuple(self._node(nodes) for nodes in zip(*(g.nodes for g in self._graphs), strict=True)),
         )
-        return SymbolicGraph(graph, self._family, self._trace, made)
+        known = {x: self._known([part.known[x] for part in self._parts]) for x in self._parts[0].known}
+        return SymbolicGraph(graph, self._family, self._trace, made, self._parts[0].waiting, known)
 
     def _number(self, values: tuple[int, ...]) -> int:
         """The polynomial that has these values at the sizes bound."""
         if len(set(values)) == 1:
             return values[0]
         _require(all(type(value) is int for value in values))
-        if values not in self._known:
-            self._known[values] = sum(map(mul, self._factors(values), _monomials(self._symbols)))
-        return self._known[values]
+        if values not in self._numbers:
+            self._numbers[values] = sum(map(mul, self._factors(values), monomials(self._symbols)))
+        return self._numbers[values]
 
     def _factors(self, values: Sequence[int]) -> tuple[int, ...]:
         """Of the monomials whose sum has these values at the sizes bound."""
         factors = tuple(round(f) for f in np.linalg.lstsq(self._matrix, np.array(values, np.float64))[0])
-        found = [sum(map(mul, factors, _monomials(sizes))) for sizes in self._all]
+        found = [sum(map(mul, factors, monomials(sizes))) for sizes in self._all]
         _require(found == list(values))
         return factors
 
@@ -330,33 +338,38 @@ class _Fitted:
         values = zip(*(a.ravel().tolist() for a in arrays), strict=True)
         return size_array(list(map(self._number, values))).reshape(first.shape)
 
+    def _known(self, arrays: Sequence[np.ndarray]) -> np.ndarray | MadeConstant:
+        return arrays[0] if _are_equal(arrays) else self._made(arrays)
+
     def _made(self, arrays: Sequence[np.ndarray]) -> MadeConstant:
         largest = max(arrays, key=lambda a: a.size)
+        _require(all(a.ndim == largest.ndim and a.dtype == largest.dtype for a in arrays))
+        dims = tuple(map(self._factors, zip(*(a.shape for a in arrays), strict=True)))
         if largest.shape == tuple(map(max, zip(*(a.shape for a in arrays), strict=True))) and all(
             a.tobytes() == largest[tuple(map(slice, a.shape))].tobytes() for a in arrays
         ):
-            return MadeConstant(largest.dtype, largest)
+            return MadeConstant(largest.dtype, dims, largest)
         _require(largest.dtype.kind in "iu" and all(a.size for a in arrays))
-        corners = [[int(a.flat[0]), *_steps(a)] for a in arrays]
+        if largest.size <= _MOST_ELEMENTS and all(a.shape == largest.shape for a in arrays):
+            values = zip(*(a.ravel().tolist() for a in arrays), strict=True)
+            return MadeConstant(largest.dtype, dims, elements=tuple(map(self._factors, values)))
+        corners = [grid_corner(a) for a in arrays]
         _require(
-            all(np.array_equal(a, _grid(c[0], c[1:], a.shape)) for a, c in zip(arrays, corners, strict=True))
+            all(np.array_equal(a, grid(c[0], c[1:], a.shape)) for a, c in zip(arrays, corners, strict=True))
         )
-        return MadeConstant(largest.dtype, None, tuple(map(self._factors, zip(*corners, strict=True))))
+        return MadeConstant(largest.dtype, dims, grid=tuple(map(self._factors, zip(*corners, strict=True))))
 
 
-def _grid(first: int, steps: Sequence[int], shape: Sequence[int]) -> np.ndarray:
-    axes = np.ix_(*(step * np.arange(n) for step, n in zip(steps, shape, strict=True)))
-    return np.asarray(first + sum(axes, np.zeros(shape, np.int64)))
-
-
-def _steps(array: np.ndarray) -> list[int]:
-    """From the first element to the next along each axis; 0 where there is none."""
-    first = array[(slice(0, 2),) * array.ndim]
-    corner = (0,) * array.ndim
-    return [
-        int(first[(*corner[:i], 1, *corner[i + 1 :])] - first[corner]) if n > 1 else 0
-        for i, n in enumerate(array.shape)
-    ]
+def _are_on_a_line(here: Graph, near: Graph, far: Graph) -> bool:
+    """Whether all dimensions grow as much for each step of a size: what is rounded, or divided, does not."""
+    return here.types.keys() == near.types.keys() == far.types.keys() and all(
+        len(t.shape) == len(near.types[x].shape) == len(far.types[x].shape)
+        and all(
+            (b - a) * _FAR == c - a
+            for a, b, c in zip(t.shape, near.types[x].shape, far.types[x].shape, strict=True)
+        )
+        for x, t in here.types.items()
+    )
 
 
 def _check_alike(a: Graph, b: Graph) -> None:
@@ -365,6 +378,13 @@ def _check_alike(a: Graph, b: Graph) -> None:
     for one, other in zip(a.nodes, b.nodes, strict=True):
         _require(one.op == other.op and one.inputs == other.inputs and one.outputs == other.outputs)
         _require(set(one.attributes) == set(other.attributes))
+
+
+def _check_waiting(a: Part, b: Part) -> None:
+    """Require that the same nodes wait, for tensors that are known under the same names."""
+    _require(len(a.waiting) == len(b.waiting) and a.known.keys() == b.known.keys())
+    for one, other in zip(a.waiting, b.waiting, strict=True):
+        _require(one.host == other.host and (one.node is other.node or one.node == other.node))
 
 
 def _are_equal(arrays: Sequence[np.ndarray]) -> bool:

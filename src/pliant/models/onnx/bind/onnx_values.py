@@ -21,7 +21,7 @@ class KnownValues:
     It is what adapters may see and add (onnx_adapt.AdapterContext). New names are numbered by `numbers`.
     """
 
-    def __init__(self, max_bytes: int, numbers: Iterator[int] | None = None) -> None:
+    def __init__(self, max_bytes: int, numbers: Iterator[object] | None = None) -> None:
         self.types: dict[str, TensorType] = {}
         self.values: dict[str, np.ndarray] = {}
         self._max_bytes = max_bytes

@@ -1,0 +1,65 @@
+"""Move products out of the body of a loop: those of the row that each turn reads, with a matrix that stays.
+
+Row i of a product is the product of row i. All rows together read the matrix once, not once a turn.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+import numpy as np
+from onnx import helper
+
+from pliant.models.onnx.bind.onnx_blocks import Block, Placed
+from pliant.models.onnx.bind.onnx_constants import Known
+from pliant.models.onnx.onnx_nodes import node_of
+
+
+def hoist_products(body: Block, known: Known, fresh: Callable[[str], str]) -> tuple[Block | None, Block]:
+    """What is computed once before a `Loop`, if anything, and the body that reads it.
+
+    `known` has matrices that never change. A row counts where it is read by the turn's number, or by a state
+    that grows by one: a loop walks such rows to their end, unless it stops before.
+    """
+    made = {y: placed for placed in body.nodes for y in placed.makes}
+    own = made.keys() | set(body.inputs) | body.constants.keys()
+    numbers = {body.inputs[0]} | {
+        x for x, y in zip(body.inputs[2:], body.outputs[1:], strict=False) if _is_next(made.get(y), x, body)
+    }
+    before: list[Placed] = []
+    nodes: list[Placed] = []
+    for placed in body.nodes:
+        row = _row(placed, made, known)
+        if row is None or row.node.input[0] in own or row.node.input[1] not in numbers:
+            nodes.append(placed)
+            continue
+        rows, at, (product,) = row.node.input[0], row.node.input[1], placed.makes
+        products = fresh(product)
+        matrix = placed.node.input[1]
+        before.append(replace(placed, node=helper.make_node("MatMul", [rows, matrix], [products])))
+        nodes.append(replace(placed, node=helper.make_node("Gather", [products, at], [product])))
+    if not before:
+        return None, body
+    read = {x for placed in nodes for x in placed.reads} | set(body.outputs)
+    kept = tuple(placed for placed in nodes if read.intersection(placed.makes))
+    made_before = tuple(y for placed in before for y in placed.makes)
+    return Block(tuple(before), made_before), replace(body, nodes=kept)
+
+
+def _row(placed: Placed, made: Mapping[str, Placed], known: Known) -> Placed | None:
+    """The Gather of a row that a product with a known matrix takes; None for any other node."""
+    node = placed.node
+    if node.op_type != "MatMul" or node.domain not in ("", "ai.onnx"):
+        return None
+    matrix, row = known.get(node.input[1]), made.get(node.input[0])
+    if not isinstance(matrix, np.ndarray) or matrix.ndim != 2 or row is None:
+        return None
+    is_row = row.node.op_type == "Gather" and node_of(row.node).integer("axis", 0) == 0
+    return row if is_row and row.node.domain in ("", "ai.onnx") else None
+
+
+def _is_next(placed: Placed | None, state: str, body: Block) -> bool:
+    """Whether a node adds one to a state."""
+    if placed is None or placed.node.op_type != "Add" or state not in placed.node.input:
+        return False
+    others = [body.constants.get(x) for x in placed.node.input if x != state]
+    return len(others) == 1 and others[0] is not None and others[0].size == 1 and others[0].item() == 1
