@@ -43,7 +43,7 @@ NOTES = (
     "primary alone, in the same program.",
     "Prediction: the devices as `cluster.member.measure_member` profiles them in this process, the links as "
     "`measure_links` measures them between the two devices, priced by the one cost model. What the "
-    "input and head stages take is not predicted and not compared.",
+    "input and head stages take is predicted, and not compared.",
     "Why the paper's gains differ: with its devices' ratio of 2.9, 7/8 of its 333 ms layer leave 100 ms "
     "to the secondary; so of its 170, 225 and 267 ms a layer (WS, 1D, 2D) 70, 125 and 167 are exchange, "
     "at 16 to 34 MB/s on a link of 117. The table of layers says how near to the link's bandwidth ours "

@@ -20,6 +20,7 @@ from pliant.kernels.runtime.thread_pool import Pool
 from pliant.models.encoder.encoder_source import EncoderSource
 from pliant.models.encoder.encoder_spec import EncoderSpec
 from pliant.plan.split.split import layer_segment, traffic
+from pliant.run.emulated_device import EmulatedDevice
 from pliant.settings import cache_folder
 
 
@@ -139,16 +140,15 @@ class _Stages:
 
     def run(self, meet: Barrier | None = None) -> float:
         """Seconds of a mean layer."""
-        took_s = 0.0
+        took_s, emulated = 0.0, EmulatedDevice()
         for layer in self.layers:
             if meet is not None:
                 meet.wait()
             for work in layer:
                 start_s = time.perf_counter()
                 self.shard.compute(0, work)
-                step_s = time.perf_counter() - start_s
-                took_s += step_s
-                time.sleep((self.slower - 1) * step_s)
+                took_s += time.perf_counter() - start_s
+                emulated.rest_since(start_s, self.slower)
         return took_s * self.slower / len(self.layers)
 
 

@@ -101,6 +101,7 @@ class MemoryControl:
         """Send what may be no message."""
         other = self.wires.members.get(peer)
         if other is not None and other.is_open and self.is_open and not {peer, self.name} & self.wires.cut:
+            self.wires.last_heard[peer, self.name] = time.monotonic()
             other.inbox.put((self.name, self.wires.rewrite.get(self.name, bytes)(data)))
 
     def heard_s_ago(self, peer: str) -> float:
@@ -236,7 +237,7 @@ class FakeHold:
         self.n_replaced += 1
         return self.prepare(source, partition)
 
-    def measure(self, source: EncoderSource, tokens: int) -> Capability:
+    def measure(self, source: EncoderSource, tokens: int, *, is_primary: bool = False) -> Capability:
         return Capability(1.0, 1e9, 10**9)
 
     def keep(self, holders: Collection[object]) -> None:

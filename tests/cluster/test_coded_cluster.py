@@ -19,6 +19,8 @@ from tests.cluster.in_process import run_local
 from tests.cluster.processes import PATIENT, WAIT_S, workers
 from tests.cluster.test_clustered import write_key
 
+pytestmark = pytest.mark.slow
+
 TOKENS = 12
 
 

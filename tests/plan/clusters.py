@@ -54,5 +54,5 @@ def curved(device: Capability) -> Capability:
     """The same device, measured: small stages cost more by the FLOP."""
     unit = device.cycles_per_flop / device.frequency_Hz
     points = tuple((ops, device.call_s + unit * (ops + 40.0 * ops**0.5)) for ops in (50.0, 500.0, 5e3, 5e4))
-    kinds = ("attend", "attend_mix", "rest", "feed_forward.0", "reduce", "reduce.0")
+    kinds = ("input", "attend", "attend_mix", "rest", "feed_forward.0", "reduce", "reduce.0", "head")
     return replace(device, curves=tuple(StageTimes(kind, points) for kind in kinds))

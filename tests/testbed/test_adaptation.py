@@ -29,7 +29,7 @@ from testbed.hepti import Bed, open_bed
 from tests.cluster.boundaries import Act, at_boundaries
 from tests.cluster.processes import CONFIG
 
-pytestmark = pytest.mark.alone
+pytestmark = pytest.mark.slow
 
 TOLERANCE = 1e-4
 N_LAYERS, TOKENS = 12, 64
@@ -222,6 +222,7 @@ def _rows(reply: Reply[ClusterDetails]) -> list[int]:
     return [partition.share("wall").rows for partition in reply.details.partitions[1:-1]]
 
 
+@pytest.mark.alone
 @pytest.mark.usefixtures("equally_measured")
 def test_a_plan_moves_when_bandwidth_falls_within_a_run(tmp_path: Path) -> None:
     """Figure 7's second segment: what travels is seen to be late, and the plan sends less."""
@@ -245,6 +246,7 @@ def test_a_plan_moves_when_bandwidth_falls_within_a_run(tmp_path: Path) -> None:
         np.testing.assert_allclose(one.outputs["vector"], alone.outputs["vector"], atol=TOLERANCE)
 
 
+@pytest.mark.alone
 @pytest.mark.usefixtures("equally_measured")
 def test_a_plan_moves_when_a_device_slows_down_within_a_run(tmp_path: Path) -> None:
     """Its own times ride on what it sends; what it took goes to the others."""
@@ -265,6 +267,7 @@ def test_a_plan_moves_when_a_device_slows_down_within_a_run(tmp_path: Path) -> N
         np.testing.assert_allclose(one.outputs["vector"], alone.outputs["vector"], atol=TOLERANCE)
 
 
+@pytest.mark.alone
 @pytest.mark.usefixtures("equally_measured")
 def test_a_device_that_was_slow_and_left_out_is_tried_again(tmp_path: Path) -> None:
     """Runs tell nothing of who has no part in them; after a while it counts as it was measured."""

@@ -17,7 +17,7 @@ from testbed.hepti import Bed, open_bed
 from tests.cluster.boundaries import Act, at_boundaries
 from tests.cluster.processes import small_model
 
-pytestmark = pytest.mark.alone
+pytestmark = pytest.mark.slow
 
 _TOKENS = 24
 _PATIENCE = Patience(silence_s=30.0, least_s=3.0)  # a busy machine keeps a process waiting for some seconds

@@ -27,7 +27,7 @@ from testbed.inside import inside
 from tests.cluster.boundaries import Act, at_boundaries
 from tests.cluster.processes import CONFIG
 
-pytestmark = pytest.mark.alone
+pytestmark = pytest.mark.slow
 
 _N_WORKERS = 16
 _MODES: dict[int, Mode] = {40: "ws", 39: "1d", 38: "2d"}
@@ -67,7 +67,6 @@ def _by_tokens(
     return chooser(_MODES[tokens], "equal")(spec, tokens, capabilities, links, primary)
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("by_tokens")
 def test_sixteen_workers_answer_as_one_device_in_every_mode_and_when_one_dies(tmp_path: Path) -> None:
     """Shares of one head and a few rows or columns, 240 connections; a worker dies within the second mode,

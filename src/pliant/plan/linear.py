@@ -7,6 +7,7 @@ import highspy
 import numpy as np
 
 from pliant.arrays import Float
+from pliant.compiler.layout.silent_highs import SilentHighs
 
 INFINITY = highspy.kHighsInf
 FEASIBLE = 2
@@ -80,8 +81,7 @@ class LinearProgram:
         if self.whole is not None:
             kinds = (highspy.HighsVarType.kContinuous, highspy.HighsVarType.kInteger)
             lp.integrality_ = [kinds[bool(w)] for w in self.whole]
-        solver = highspy.Highs()
-        solver.setOptionValue("output_flag", False)
+        solver = SilentHighs()
         solver.setOptionValue("parallel", "off")  # "threads" would fail where others run HiGHS with more
         solver.setOptionValue("time_limit", time_limit_s)
         solver.setOptionValue("mip_rel_gap", gap)

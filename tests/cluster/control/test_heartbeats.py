@@ -17,8 +17,6 @@ import pytest
 
 from pliant.cluster.net.key import make_key
 
-pytestmark = pytest.mark.alone
-
 PATIENT_S = 60.0
 SILENCE_S = 2.0
 _MEMBER = """

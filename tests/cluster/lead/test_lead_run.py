@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -112,12 +113,11 @@ def test_a_frozen_worker_is_noticed_and_taken_in_again_when_it_thaws(cluster: Fa
 
 def test_all_workers_may_fail_at_once(cluster: FakeCluster) -> None:
     """In the end the primary answers alone."""
-    for name in "abc":
-        cluster.add(name)
+    machines = [cluster.add(name) for name in "abc"]
     cluster.primary.wait_for(3, 10.0)
     cluster.before["p"] = once_at(1, "attend", lambda: cluster.wires.cut.update("abc"))
-    for name in "abc":
-        cluster.before[name] = once_at(1, "attend", lambda: time.sleep(4.0))
+    for machine in machines:
+        cluster.before[machine.name] = once_at(1, "attend", partial(machine.thaw.wait, 60.0))
     led = check(cluster)
     assert led.plans[-1].partition.participants == ("p",)
 

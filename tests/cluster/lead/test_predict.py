@@ -1,13 +1,24 @@
 """What run time shows of links, beside what was predicted."""
 
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from pliant.cluster.control.messages import Note
-from pliant.cluster.lead.predict import MOST_AT_ONCE, Solved, link_ratios, predict
-from pliant.cluster.watch.adapt import Picture
+from pliant.cluster.lead.predict import MOST_AT_ONCE, Solved, by_picture, is_in_vain, link_ratios, predict
+from pliant.cluster.net.activation_coding import Coding
+from pliant.cluster.watch.adapt import Picture, pays
 from pliant.ir.partition import Partition, Share
 from pliant.ir.topology import Capability, Interface, Links, refreshed_links
-from tests.plan.splits import bert
+from pliant.plan.partition.pace import as_partition, seconds
+from pliant.plan.partition.problem import pose
+from pliant.plan.partition.starts import all_plans
+from tests.plan.clusters import cluster, curved, handing
+from tests.plan.splits import bert, partition
 
 SPEC, TOKENS = bert(), 16
 BANDWIDTH = 1e8
@@ -65,3 +76,77 @@ def test_who_is_gone_says_nothing_about_links() -> None:
     plan = solved()
     links = Links({"p": Interface(BANDWIDTH, BANDWIDTH)})
     assert link_ratios(plan, links, {"p": Note(0.0, 0, {}, {"a": (1000, 1.0)})}, {}) == {}
+
+
+def quick_partitions(picture: Picture, primary: str, tokens: int) -> Iterator[Partition]:
+    """The quickest of all that have no grid, by the closed form, and some that have one."""
+    p = pose(SMALL, tokens, picture.capabilities, picture.links, primary)
+    for mode in ("ws", "1d"):
+        plans = all_plans(p, mode)
+        yield from (as_partition(p, plans.take(i)) for i in np.argsort(seconds(p, plans))[:12])
+    for seed in range(4 if p.n > 1 else 0):
+        yield replace(partition(SMALL, "2d", p.n, tokens, seed), primary=primary)
+
+
+SMALL = bert(heads=2, ffn=3, n_layers=3)
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    st.integers(0, 2**20),
+    st.integers(1, 3),
+    st.sampled_from(["plain", "curved", "handing"]),
+    st.sampled_from(["fp32", "fp16", "int8"]),
+    st.floats(0.3, 3.0),
+    st.booleans(),
+)
+def test_no_search_that_is_left_out_would_have_found_a_better_plan(
+    seed: int, n: int, kind: str, coding: Coding, slower: float, is_best: bool
+) -> None:
+    """The quickest of all partitions are priced, as a search would price them, and none pays.
+
+    The plan that runs is the quickest, or any, by a picture in which one device was another time as quick.
+    """
+    tokens, primary, n_layers = 2 if n > 2 else 3, f"d{seed % n}", 12
+    devices, links = cluster(seed, n, pairs=seed % 2 == 0)
+    if kind == "curved":
+        devices = {name: curved(device) for name, device in devices.items()}
+    elif kind == "handing":
+        devices = handing(devices, seed)
+    now = Picture(devices, links)
+    first = devices["d0"]
+    then = Picture(devices | {"d0": replace(first, frequency_Hz=first.frequency_Hz * slower)}, links)
+    plans = list(quick_partitions(now, primary, tokens))
+    some = plans if is_best else [plans[seed % len(plans)]]
+    priced = [predict(SMALL, one, then, coding) for one in some]
+    current = min(priced, key=lambda one: one.layer_s)
+    found = by_picture(current, now)
+    if is_in_vain(SMALL, found, n_layers, coding):
+        now_s = predict(SMALL, current.partition, now, coding).layer_s
+        quickest_s = min(predict(SMALL, one, now, coding).layer_s for one in plans)
+        assert not pays(now_s, quickest_s, n_layers, 0.0, 0.0)
+        assert (found.layer_s, found.seconds) == (now_s, predict(SMALL, found.partition, now, coding).seconds)
+
+
+@pytest.mark.parametrize(("frequency_Hz", "wanted"), [(2e7, True), (2e9, False)])
+def test_a_slow_device_that_joins_is_not_searched_for(frequency_Hz: float, wanted: bool) -> None:
+    """The plan runs on one device; a second of a fiftieth of its speed cannot save a tenth of a layer."""
+    spec = bert(hidden=64, heads=4, ffn=256, n_layers=4)
+    links = Links({name: Interface(1e8, 1e8) for name in "pa"})
+    devices = {"p": Capability(1.0, 1e9, 1 << 30), "a": Capability(1.0, frequency_Hz, 1 << 30)}
+    shares = (Share("p", spec.n_heads, TOKENS), Share("a"))
+    home = predict(spec, Partition("ws", "p", shares, TOKENS), Picture(devices, links))
+    assert is_in_vain(spec, home, 100) is wanted
+
+
+def test_a_lone_device_never_searches() -> None:
+    """It has everything already, however its speed drifts; of many devices nothing is said."""
+    device = Capability(1.0, 1e9, 1 << 30)
+    devices = {f"d{i}": device for i in range(6)}
+    links = Links({name: Interface(1e8, 1e8) for name in devices})
+    alone = Partition("ws", "d0", (Share("d0", SPEC.n_heads, TOKENS),), TOKENS)
+    home = predict(SPEC, alone, Picture({"d0": device}, links))
+    for factor in np.linspace(0.5, 2.0, 4):
+        drifted = {"d0": replace(device, frequency_Hz=device.frequency_Hz * factor)}
+        assert is_in_vain(SPEC, by_picture(home, Picture(drifted, links)), 100)
+    assert not is_in_vain(SPEC, by_picture(home, Picture(devices, links)), 100)

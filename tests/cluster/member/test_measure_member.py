@@ -6,10 +6,11 @@ from functools import cache, partial
 import pytest
 
 from pliant.cluster.member.measure_member import measure_member
-from pliant.cluster.member.shard import Shard
+from pliant.cluster.member.shard import Shard, Shards
 from pliant.errors import InputError
-from pliant.ir.cost import simulate
+from pliant.ir.cost import latency, simulate
 from pliant.ir.dilation import Dilation
+from pliant.ir.partition import Partition, Share
 from pliant.ir.program import Compute
 from pliant.ir.topology import ClusterCost, Interface, Links
 from pliant.kernels.emit.isa import host_isa
@@ -17,6 +18,7 @@ from pliant.kernels.runtime.jit import Library
 from pliant.kernels.runtime.thread_pool import Pool
 from pliant.plan.split.split import split
 from pliant.plan.split.stage_graphs import work_flops
+from pliant.run.emulated_device import EmulatedDevice
 from tests.cluster.sources import RandomSource, random_source
 from tests.models.encoder.test_encoder_parts import SPECS
 from tests.plan.splits import MODES, partition
@@ -83,7 +85,8 @@ def test_every_kind_of_stage_is_measured_from_small_to_whole(
 def test_no_stage_of_a_split_model_is_without_a_curve(name: str, library: Library, pool: Pool) -> None:
     """`simulate` would price it by its products alone, and a norm has none."""
     source = random_source(SPECS[name])
-    device = measure_member(source, _TOKENS, library, pool, _MANY_BYTES, seconds=0.01)
+    ends = Shards("d0", source, library, pool)
+    device = measure_member(source, _TOKENS, library, pool, _MANY_BYTES, ends=ends, seconds=0.01)
     kinds = {curve.kind for curve in device.curves}
     for mode in MODES:
         p = partition(source.spec, mode, 4, _TOKENS, 11)
@@ -93,6 +96,23 @@ def test_no_stage_of_a_split_model_is_without_a_curve(name: str, library: Librar
         links = Links({name: Interface(1e8, 1e8) for name in p.devices})
         spans = simulate(split(source.spec, p), ClusterCost(dict.fromkeys(p.devices, device), links, flops))
         assert max(span.end_s for span in spans) > 0
+
+
+def test_a_primary_measures_its_ends(library: Library, pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are part of every run; the prediction of a device alone is the time of all its stages."""
+    source = random_source(SPECS["post-norm"])
+    timed = _Timed(source, monkeypatch)
+    ends = Shards("d0", source, library, pool)
+    device = measure_member(source, _TOKENS, library, pool, _MANY_BYTES, ends=ends, clock=timed.clock)
+    assert ends.end_bytes == 0, "these have no weights"
+    share = Share("d0", source.spec.n_heads, _TOKENS)
+    p = Partition("ws", "d0", (share,), _TOKENS)
+    flops = work_flops(source.spec, p)
+    works = [step.work for step in split(source.spec, p).steps]
+    assert [work.kernel for work in (works[0], works[-1]) if isinstance(work, Compute)] == ["input", "head"]
+    spans = simulate(split(source.spec, p), ClusterCost({"d0": device}, Links({}), flops))
+    wanted_s = sum(_CALL_S + _FLOP_S * flops(work) for work in works if isinstance(work, Compute))
+    assert latency(spans) == pytest.approx(wanted_s, rel=1e-6)
 
 
 def test_dilation_is_noted_and_the_core_sleeps_as_in_a_run(
@@ -107,9 +127,8 @@ def test_dilation_is_noted_and_the_core_sleeps_as_in_a_run(
         library,
         pool,
         _MANY_BYTES,
-        dilation=Dilation(4.0),
+        emulated=EmulatedDevice(Dilation(4.0), sleep=timed.sleep),
         clock=timed.clock,
-        sleep=timed.sleep,
     )
     assert device.dilation == Dilation(4.0)
     assert timed.slept_s == pytest.approx(3 * timed.now_s)

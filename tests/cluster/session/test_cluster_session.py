@@ -15,6 +15,8 @@ from pliant.cluster.member.ready_plan import ReadyPlan
 from pliant.cluster.net.key import new_key
 from pliant.errors import BudgetError, InputError
 from pliant.ir.endpoint import Endpoint, Request
+from pliant.ir.times.bounds import AdaptiveBound
+from pliant.ir.times.timing import Timing
 from tests.cluster.processes import small_model, workers
 from tests.cluster.test_clustered import write_key
 from tests.cluster.test_families import CONFIGS
@@ -194,6 +196,20 @@ def test_a_target_judges_replies_and_plans(lone: Cluster, tiny_model: Callable[.
         assert session.plan.met is True
         with pytest.raises(InputError, match="nothing to change"):
             session.retarget(None)  # type: ignore[arg-type]
+
+
+def test_a_plans_bound_follows_what_its_runs_took(lone: Cluster, tiny_model: Callable[..., Path]) -> None:
+    """Before a run it is the prediction; then a target is judged by what 95 of 100 runs stay under."""
+    with lone.open(tiny_model("bert")) as session:
+        plan, bound = session.plan_at(9), AdaptiveBound()
+        assert plan.bound_s == plan.predicted_s
+        for _ in range(4):
+            details = session(session.sample(9)).details
+            bound.observe(Timing(details.predicted_s, details.predicted_s), details.run_s)
+        plan = session.plan_at(9)
+        assert plan.bound_s == bound.corrected(Timing(plan.predicted_s, plan.predicted_s)).p95_s
+        assert session.plan_at(9, latency=plan.bound_s * 1.01).met is True
+        assert session.plan_at(9, latency=plan.bound_s * 0.99).met is False
 
 
 def test_its_plan_shows_as_a_page_and_in_a_notebook(

@@ -23,9 +23,11 @@ def test_equal_shares_are_equal() -> None:
 
 
 def test_everything_local_costs_no_exchange() -> None:
-    """The baseline of every figure is the primary's compute alone."""
-    p = pose(SPEC, 8, *cluster(0, 3), "d1")
-    assert local(p).seconds == pytest.approx(SPEC.n_layers * (p.attend_s[1, 4] + p.rest_s[1, 8]))
+    """The baseline of every figure is the primary's compute alone: its ends, and all layers."""
+    devices, links = cluster(0, 3)
+    p = pose(SPEC, 8, devices, links, "d1")
+    ends_s = sum(devices["d1"].seconds(end, 8.0 * SPEC.hidden) for end in ("input", "head"))
+    assert local(p).seconds == pytest.approx(ends_s + SPEC.n_layers * (p.attend_s[1, 4] + p.rest_s[1, 8]))
 
 
 def test_faster_devices_get_more() -> None:

@@ -1,15 +1,22 @@
 """The planner's closed forms against the program that really runs: its flops, its weights, its simulation."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pliant.errors import InputError
+from pliant.ir.cost import Cost
+from pliant.ir.dilation import Dilation
+from pliant.ir.program import Compute, Exchange
+from pliant.ir.topology import ClusterCost
 from pliant.plan.partition.pace import FlatMode, Plans, as_partition, seconds, weights
 from pliant.plan.partition.problem import pose, table
 from pliant.plan.partition.sizes import Amount, sizes
-from pliant.plan.split.stage_graphs import flops, weight_bytes
+from pliant.plan.split.split import split
+from pliant.plan.split.stage_graphs import flops, weight_bytes, work_flops
 from pliant.plan.split.stages import stages
 from tests.plan.clusters import cluster, curved, handing, simulated_s
 from tests.plan.splits import bert, cut, mobilebert
@@ -43,6 +50,37 @@ def test_sizes_are_those_of_the_split(name: str, mode: FlatMode) -> None:
                 assert count is not None
                 unit = units[stage.kernel]
                 assert flops(spec, partition, stage) == unit.fixed + unit.each * count
+
+
+@pytest.mark.parametrize("mode", ["ws", "1d"])
+@pytest.mark.parametrize("name", SPECS)
+def test_every_price_is_the_one_that_the_cost_gives_a_step(name: str, mode: FlatMode) -> None:
+    """Planner and simulation would else judge by different devices: the arrays project one `Cost`."""
+    spec = SPECS[name]
+    for seed in range(5):
+        devices, links = cluster(seed, 3, pairs=True)
+        devices = handing(
+            {d: replace(curved(one), dilation=Dilation(3.0)) for d, one in devices.items()}, seed
+        )
+        plan = _plan(mode, name, 3, 7, seed)
+        p = pose(spec, 7, devices, links, "d1")
+        partition = as_partition(p, plan)
+        cost: Cost = ClusterCost(devices, links, work_flops(spec, partition))
+        tables = {"attend": p.attend_s, "attend_mix": p.mixed_s, "feed_forward.0": p.forward_s[0]}
+        for work in (step.work for step in split(spec, partition).steps):
+            match work:
+                case Compute(kernel="rest", rows=int(n)):
+                    assert cost.seconds(work) == pytest.approx(p.rest_s[p.names.index(work.device), n])
+                case Compute(kernel=kernel, width=int(n)) if kernel in tables:
+                    at = p.names.index(work.device)
+                    assert cost.seconds(work) == pytest.approx(tables[kernel][at, n])
+                case Exchange(n_bytes=int(n_bytes)):
+                    i, j = p.names.index(work.src), p.names.index(work.dst)
+                    assert cost.seconds(work) == pytest.approx(p.rtt_s[i, j] + n_bytes / p.rate[i, j])
+                    handed = [of[0][k] + of[1][k] * n_bytes for of, k in ((p.send, i), (p.take, j))]
+                    assert cost.hand_over(work) == pytest.approx(handed)
+                case _:
+                    pass
 
 
 @settings(max_examples=60, deadline=None)

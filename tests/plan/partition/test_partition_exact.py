@@ -24,10 +24,10 @@ def test_the_integer_program_finds_the_least_t(seed: int, n: int) -> None:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_stages_overlap_so_the_true_cost_is_no_longer(seed: int) -> None:
-    """Eq. 7 waits for everybody after every stage; and what the search finds is no worse than its optimum."""
+    """Eq. 7 waits for everybody after every stage, and leaves the input and the head out."""
     p = pose(bert(), 8, *cluster(seed, 3), "d0")
     exact = solve_exactly(p)
-    assert seconds(p, exact.plan)[0] <= exact.staged_s * 1.02
+    assert seconds(p, exact.plan)[0] - p.ends_s <= exact.staged_s * 1.02
     assert solve(p, "ws")[1] <= seconds(p, exact.plan)[0] * (1 + 1e-9)
 
 

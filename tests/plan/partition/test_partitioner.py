@@ -178,21 +178,9 @@ def test_a_remote_device_alone_pays_for_input_and_answer() -> None:
         layer_s = p.attend_s[1, SPEC.n_heads] + p.rest_s[1, 8]
         out_s, back_s = (links.link(*way).seconds(x_bytes) for way in (("d0", "d1"), ("d1", "d0")))
         between_s = (SPEC.n_layers - 1) * max(layer_s, back_s)
-        assert alone["d1 alone"] == pytest.approx(out_s + layer_s + between_s + back_s)
+        assert alone["d1 alone"] == pytest.approx(p.ends_s + out_s + layer_s + between_s + back_s)
         ratios.append(back_s / layer_s)
     assert min(ratios) < 1 < max(ratios)
-
-
-def test_a_deadline_that_cannot_be_met_is_flagged() -> None:
-    """The smallest T comes back all the same (issue: if D cannot be met)."""
-    devices, links = cluster(2, 3)
-    free = choose_partition(SPEC, 8, devices, links, "d0")
-    late = choose_partition(SPEC, 8, devices, links, "d0", free.seconds * 0.9)
-    assert free.is_met
-    assert not late.is_met
-    assert late.partition == free.partition
-    assert "cannot be met" in " ".join(late.reasons)
-    assert choose_partition(SPEC, 8, devices, links, "d0", free.seconds * 1.1).is_met
 
 
 def test_the_papers_rule_takes_a_tiled_mode_where_one_device_lacks_memory() -> None:

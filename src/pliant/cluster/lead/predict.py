@@ -1,35 +1,43 @@
 """Predict the time of a partition by the cost model, with links corrected by what runs showed."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from pliant.cluster.control.messages import Note
 from pliant.cluster.member.ready_plan import lowered
-from pliant.cluster.net.activation_coding import Coding
-from pliant.cluster.watch.adapt import Picture
+from pliant.cluster.net.activation_coding import Coding, as_coded_links
+from pliant.cluster.watch.adapt import Picture, pays
 from pliant.ir.cost import Span, latency, simulate
 from pliant.ir.partition import Partition
 from pliant.ir.program import Exchange, Program, value
 from pliant.ir.topology import ClusterCost, Links
 from pliant.models.encoder.encoder_spec import EncoderSpec
+from pliant.plan.partition.flat_solver import FEW
+from pliant.plan.partition.lower_bound import layer_bound_s
+from pliant.plan.partition.problem import pose
 from pliant.plan.split.stage_graphs import work_flops
 
 MOST_AT_ONCE = 4.0
 """How many times slower or faster one layer may show a link to be."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Solved:
-    """A partition, what it was made of, and what it should take: all segments, and one `layer`."""
+    """A partition, what it was made of, and what it should take: one `layer`, and when asked all segments."""
 
     partition: Partition
     picture: Picture
     program: Program
-    spans: tuple[Span, ...]
     layer: Program
     layer_s: float
     cost: ClusterCost
     byte_s: Mapping[tuple[str, str], float]
+
+    @cached_property
+    def spans(self) -> tuple[Span, ...]:
+        """Of all segments."""
+        return simulate(self.program, self.cost)
 
     @property
     def seconds(self) -> float:
@@ -40,18 +48,37 @@ def predict(spec: EncoderSpec, partition: Partition, picture: Picture, coding: C
     """What a partition should take, by the one cost model, with activations that travel as `coding`."""
     cost = ClusterCost(picture.capabilities, picture.links, work_flops(spec, partition))
     program = lowered(spec, partition, coding)
-    spans = simulate(program, cost)
     layer = replace(program, segments=program.segments[1:2])
-    layer_spans = simulate(layer, cost)
-    byte_s = _byte_s(layer, layer_spans)
-    layer_s = _layer_s(layer, cost)
-    return Solved(partition, picture, program, spans, layer, layer_s, cost, byte_s)
+    return Solved(partition, picture, program, layer, _layer_s(layer, cost), cost, _byte_s(layer, cost))
+
+
+def by_picture(solved: Solved, picture: Picture) -> Solved:
+    """What `predict` says of the same partition by another picture, in less time."""
+    cost = replace(solved.cost, capabilities=picture.capabilities, links=picture.links)
+    layer = solved.layer
+    return Solved(
+        solved.partition, picture, solved.program, layer, _layer_s(layer, cost), cost, _byte_s(layer, cost)
+    )
 
 
 def layer_seconds(solved: Solved, picture: Picture) -> float:
     """What one layer of a partition should take by another picture; `predict` says more, for longer."""
     cost = ClusterCost(picture.capabilities, picture.links, solved.cost.flops)
     return _layer_s(solved.layer, cost)
+
+
+def is_in_vain(spec: EncoderSpec, solved: Solved, n_layers: int, coding: Coding = "fp32") -> bool:
+    """Whether no partition by its picture is worth a switch from that of `solved` for `n_layers` more layers.
+
+    A lower bound on every partition's layer tells so without a search, which would come to the same. Of many
+    devices it says nothing: there the bound is far off, and takes as long as a search.
+    """
+    devices, partition = solved.picture.capabilities, solved.partition
+    if len(devices) > FEW:
+        return False
+    links = as_coded_links(solved.picture.links, coding)
+    least_s = layer_bound_s(pose(spec, partition.tokens, devices, links, partition.primary))
+    return not pays(solved.layer_s, least_s, n_layers, 0.0, 0.0)
 
 
 def link_ratios(
@@ -81,10 +108,10 @@ def _layer_s(layer: Program, cost: ClusterCost) -> float:
     return latency(simulate(two, cost)) - latency(simulate(layer, cost))
 
 
-def _byte_s(layer: Program, spans: Sequence[Span]) -> dict[tuple[str, str], float]:
+def _byte_s(layer: Program, cost: ClusterCost) -> dict[tuple[str, str], float]:
     """Seconds a byte of each pair in a layer, with all that goes on beside it."""
     totals: dict[tuple[str, str], tuple[int, float]] = {}
-    for step, span in zip(layer.steps, spans, strict=True):
+    for step, span in zip(layer.steps, simulate(layer, cost), strict=True):
         if isinstance(step.work, Exchange):
             pair = step.work.src, step.work.dst
             n_bytes, seconds = totals.get(pair, (0, 0.0))

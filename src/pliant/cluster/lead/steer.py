@@ -14,20 +14,12 @@ from pliant.cluster.control.messages import Note
 from pliant.cluster.lead.choose_partition import Choose
 from pliant.cluster.lead.lead_run import Pause
 from pliant.cluster.lead.plan_distribution import PlanNotReadyError
-from pliant.cluster.lead.predict import Solved, layer_seconds, predict
+from pliant.cluster.lead.predict import Solved, by_picture, is_in_vain, layer_seconds, predict
 from pliant.cluster.lead.primary import Primary
 from pliant.cluster.member.ready_plan import ReadyPlan
 from pliant.cluster.member.worker import OnEvent
 from pliant.cluster.net.activation_coding import Coding, as_coded_links
-from pliant.cluster.watch.adapt import (
-    Picture,
-    is_alike,
-    is_kept,
-    pays,
-    reason_to_solve,
-    recovered,
-    too_large,
-)
+from pliant.cluster.watch.adapt import Picture, is_alike, is_kept, pays, reason_to_solve, recovered, too_large
 from pliant.cluster.watch.cluster_picture import ClusterPicture
 from pliant.ir.partition import Partition, Share
 from pliant.models.encoder.encoder_source import EncoderSource
@@ -187,13 +179,12 @@ class Steering:
                 if n_layers > 0:
                     self._better = better
                     return Pause.NEXT
-        if self._pending is None and n_layers > 1 and number > 1:
-            reason = self._reason(current)
-            if reason is not None:
-                self._pending = self._thread.submit(self._look, current, reason, n_layers)
-                if self._is_tight(current):
-                    self._tight = current
-                    return Pause.NOW
+        is_due = self._pending is None and n_layers > 1 and number > 1
+        if is_due and self._reason(current, is_felt=True) is not None:
+            self._pending = self._thread.submit(self._look, current, n_layers)
+            if self._is_tight(current):
+                self._tight = current
+                return Pause.NOW
         return current
 
     def wait_for_solution(self) -> None:
@@ -231,7 +222,8 @@ class Steering:
         """What a plan that was begun here was made of."""
         return self._plans[held.number].solved
 
-    def _reason(self, current: ReadyPlan) -> str | None:
+    def _reason(self, current: ReadyPlan, *, is_felt: bool = False) -> str | None:
+        """Why to solve again; all that drifts counts as felt, or what a layer is predicted to feel."""
         known = self._plans.get(current.number)
         if known is None:
             return None
@@ -241,7 +233,7 @@ class Steering:
             current.partition.participants,
             known.need,
             known.whole_bytes,
-            lambda picture: self._layer_s(known.solved, picture),
+            None if is_felt else lambda picture: self._layer_s(known.solved, picture),
         )
 
     def _layer_s(self, solved: Solved, picture: Picture) -> float:
@@ -283,7 +275,7 @@ class Steering:
                 anew = self.solve(source.spec, tokens, self._without)
                 if not here <= anew.picture.capabilities.keys():  # somebody left this moment
                     return None
-                now = predict(source.spec, held.partition, anew.picture, self._coding)
+                now = by_picture(plan.solved, anew.picture)
                 tight = too_large(plan.need, anew.picture)
                 is_home = anew.partition.participants == (self._primary.name,)
                 if not tight and is_kept(now.layer_s, anew.layer_s, is_home=is_home):
@@ -325,8 +317,11 @@ class Steering:
         self.switches.append(Switch(number, reason))
         self._on_event(f"new plan from segment {number}: {reason}")
 
-    def _look(self, current: ReadyPlan, reason: str, n_layers: int) -> _Better | None:
+    def _look(self, current: ReadyPlan, n_layers: int) -> _Better | None:
         """On the steering thread: a better plan, held ready where there is memory; None where none pays."""
+        reason = self._reason(current)
+        if reason is None or self._is_in_vain(current, n_layers):
+            return None
         source, plan = current.source, self._plans[current.number]
         spec, tokens = source.spec, current.partition.tokens
         solved = self.solve(spec, tokens, self._without)
@@ -336,7 +331,7 @@ class Steering:
         participants = current.partition.participants
         if not set(participants) <= solved.picture.capabilities.keys():
             return None  # somebody left meanwhile: the run notices by itself
-        now = predict(spec, current.partition, solved.picture, self._coding)
+        now = by_picture(plan.solved, solved.picture)
         x_s = solved.picture.links.link(self._primary.name, self._primary.name).seconds(
             4 * tokens * spec.hidden * len(set(solved.partition.participants) - set(participants))
         )
@@ -355,6 +350,18 @@ class Steering:
             return _Better(solved, reason, self._prepare(source, solved))
         except PlanNotReadyError:
             return None
+
+    def _is_in_vain(self, current: ReadyPlan, n_layers: int) -> bool:
+        """Whether any other plan is known not to pay, before one is searched for."""
+        plan, picture = self._plans[current.number], self._known.picture(self._without)
+        participants = current.partition.participants
+        if not set(participants) <= picture.capabilities.keys() or too_large(plan.need, picture):
+            return False
+        now = by_picture(plan.solved, picture)
+        found = is_in_vain(current.source.spec, now, n_layers, self._coding)
+        if found:
+            self._plans[current.number] = replace(plan, solved=now)
+        return found
 
     def _fits(self, source: EncoderSource, solved: Solved, beside: Collection[ReadyPlan]) -> bool:
         """Whether every device has memory for the plan and for those `beside` it."""

@@ -21,7 +21,7 @@ def survey_devices(
     found = {}
     for name in names:
         if name == primary.name:
-            found[name] = primary.hold.measure(source, tokens)
+            found[name] = primary.hold.measure(source, tokens, is_primary=True)
             continue
         epoch = primary.next_epoch()
         primary.send(name, Measure(epoch, source.identity, tokens, (name,), {}))

@@ -5,13 +5,12 @@ of them, weights come from memory, as in a run.
 """
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from pliant.cluster.member.shard import Shards
-from pliant.ir.dilation import Dilation
 from pliant.ir.partition import Grid, Mode, Partition, Share
 from pliant.ir.program import Compute, Exchange
 from pliant.ir.topology import Capability, StageTimes
@@ -19,11 +18,12 @@ from pliant.kernels.runtime.jit import Library
 from pliant.kernels.runtime.thread_pool import Pool
 from pliant.models.encoder.encoder_source import EncoderSource
 from pliant.models.encoder.encoder_spec import EncoderSpec
-from pliant.plan.split.split import layer_segment
-from pliant.plan.split.stage_graphs import weight_bytes, work_flops
+from pliant.plan.split.split import HEAD, INPUT, layer_segment
+from pliant.plan.split.stage_graphs import end_flops, weight_bytes, work_flops
 from pliant.profile.cycles import calibrated_frequency
 from pliant.profile.line import timing
 from pliant.profile.rounds import Clock, Timed, time_in_rounds
+from pliant.run.emulated_device import EmulatedDevice
 
 _MODES: tuple[Mode, ...] = ("ws", "1d")
 _HERE, _THERE = "here", ("there0", "there1", "there2")
@@ -39,10 +39,10 @@ def measure_member(
     pool: Pool,
     free_bytes: int,
     *,
-    dilation: Dilation = Dilation(),  # noqa: B008 - frozen
+    ends: Shards | None = None,
+    emulated: EmulatedDevice | None = None,
     seconds: float = 1.0,
     clock: Clock = time.perf_counter,
-    sleep: Callable[[float], None] = time.sleep,
 ) -> Capability:
     """rho, f, s and a curve for each kind of stage at `tokens` rows (Hepti 4.1, Table 1a).
 
@@ -50,22 +50,25 @@ def measure_member(
     reading, packing and compiling one layer come on top. A device whose memory is too little for the model in
     float32 is measured on coded matrices, where the model has codes. Shares whose weights take more than a
     quarter of `free_bytes` are left out, but the smallest share is always measured. The measured times leave
-    `dilation` out: it is stored beside them. Of an emulated device the core sleeps between stages, as it
-    will in a run. Raises InputError for a length that the model does not read.
+    out the dilation of an `emulated` device, which is stored beside them; its core sleeps between stages, as
+    it will in a run. A primary's input and head are compiled into `ends`, which keeps them, and measured
+    beside the stages. Raises InputError for a length that the model does not read.
     """
     shards = Shards(_HERE, source, library, pool)
     stages = _stages(source.spec, tokens, shards, free_bytes)
-    slower = dilation.compute
+    every = [*stages, *(() if ends is None else _ends(ends, tokens))]
+    emulated = emulated or EmulatedDevice()
+    dilation = emulated.dilation
     time_in_rounds(
-        [stage.timed for stage in stages],
+        [stage.timed for stage in every],
         seconds,
         least=_MIN_REPEATS,
         most=_MAX_REPEATS,
         clock=clock,
-        rest=lambda took_s: sleep(min((slower - 1) * took_s, _NAP_S)) if slower > 1 else None,
+        rest=lambda took_s: emulated.rest(took_s, dilation.compute, _NAP_S),
     )
     points: dict[str, dict[float, list[float]]] = {}
-    for stage in stages:
+    for stage in every:
         points.setdefault(stage.kind, {}).setdefault(stage.flops, []).extend(stage.timed.samples_s)
     curves = [
         StageTimes(kind, tuple((flops, timing(samples).median_s) for flops, samples in sorted(sizes.items())))
@@ -79,7 +82,7 @@ def measure_member(
         cycles_per_flop=flop_s * frequency_Hz,
         frequency_Hz=frequency_Hz,
         free_bytes=free_bytes,
-        call_s=min(seconds for curve in curves for _, seconds in curve.points),
+        call_s=min(timing(stage.timed.samples_s).median_s for stage in stages),
         curves=tuple(curves),
         dilation=dilation,
     )
@@ -118,6 +121,19 @@ def _stages(spec: EncoderSpec, tokens: int, shards: Shards, free_bytes: int) -> 
                 case _:
                     pass
     return stages
+
+
+def _ends(shards: Shards, tokens: int) -> Iterator[_Stage]:
+    """The input and the head; numbers that go in are 0."""
+    source, device = shards.source, shards.device
+    alone = Partition("ws", device, (Share(device, source.spec.n_heads, tokens),), tokens)
+    shard = shards.prepare(alone, source.spec.n_layers)
+    inputs = source.input(tokens)
+    shard.begin({x: np.zeros(inputs.types[x].shape, inputs.types[x].numpy) for x in inputs.inputs})
+    for kernel in (INPUT, HEAD):
+        work = Compute(kernel, rows=tokens, device=device)
+        timed = Timed(lambda i, work=work: shard.compute(0, work))  # type: ignore[misc]
+        yield _Stage(kernel, end_flops(source.spec, tokens), timed)
 
 
 def _bits(spec: EncoderSpec, tokens: int, free_bytes: int) -> tuple[int, ...]:

@@ -50,9 +50,15 @@ class Holding:
                 shards.keep()
         return self._of(source).replace(partition)
 
-    def measure(self, source: EncoderSource, tokens: int) -> Capability:
+    def measure(self, source: EncoderSource, tokens: int, *, is_primary: bool = False) -> Capability:
         found = measure_member(
-            source, tokens, self._library, self._pool, self.free_bytes(), dilation=self._emulated.dilation
+            source,
+            tokens,
+            self._library,
+            self._pool,
+            self.free_bytes(),
+            ends=self._of(source) if is_primary else None,
+            emulated=self._emulated,
         )
         handed = measure_hand_over(4 * tokens * source.spec.hidden)
         trim_heap()  # a layer in several shares was read and packed, and is gone again

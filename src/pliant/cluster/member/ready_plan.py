@@ -28,8 +28,11 @@ class Hold(Protocol):
         What they held and the new one does not need is let go of before anything is loaded.
         """
 
-    def measure(self, source: EncoderSource, tokens: int) -> Capability:
-        """What this device can do with a model, from the stages it would run."""
+    def measure(self, source: EncoderSource, tokens: int, *, is_primary: bool = False) -> Capability:
+        """What this device can do with a model, from the stages it would run.
+
+        A primary's ends are among them.
+        """
 
     def keep(self, holders: Collection[Holder]) -> None:
         """Let go of what none of `holders` needs."""

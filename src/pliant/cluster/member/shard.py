@@ -247,7 +247,7 @@ class Shard:
         weights = forms.weights(compiled, layer)
         self._weights |= {compiled.keys(layer)[name]: array for name, array in weights.items()}
         at = {name: Buffer.of(array) for name, array in weights.items()}
-        at[ARENA] = Buffer.of(self._arena.memory)
+        at[ARENA] = self._arena.buffer
         # Stages of layers of one parity share their arrays.
         for port in (*inputs(stage), *outputs(stage)):
             at[port.name] = Buffer.of(self._buffers.port(stage, port))

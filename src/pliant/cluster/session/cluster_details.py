@@ -75,6 +75,6 @@ def _predicted(program: Program, planned: Sequence[Solved]) -> tuple[Span, ...]:
 
 
 def _layers_s(program: Program, spans: Sequence[Span]) -> float:
-    """From the end of the input's segment to the end of the last layer: the head is not predicted."""
+    """From the end of the input's segment to the end of the last layer."""
     ends = segment_ends(program, spans)
     return ends[-2] - ends[0]

@@ -18,6 +18,8 @@ from pliant.ir.curve import Curve
 from pliant.ir.endpoint import Request
 from pliant.ir.port import Port
 from pliant.ir.reply import Reply
+from pliant.ir.times.bounds import AdaptiveBound
+from pliant.ir.times.timing import Timing
 from pliant.models.encoder.encoder_family import Feeds
 from pliant.models.encoder.encoder_source import Encoder
 from pliant.models.tokenizer import Encoded
@@ -73,6 +75,7 @@ class ClusterSession(TextSession[ClusterDetails]):
             self.outputs = (Port("answer", "float32", (1, None, spec.hidden)),)
         self.is_closed = False
         self._target_s: float | None = None
+        self._bound = AdaptiveBound()
         self._length = min(_LENGTH, self.max_length) if self._is_open_ended else self.max_length
         self._workers: tuple[str, ...] = ()
         port, longest = self.inputs[-1], self.sample(self.max_length)
@@ -127,7 +130,7 @@ class ClusterSession(TextSession[ClusterDetails]):
         It is judged by `latency`, or else by the session's. Devices and links that were not measured yet are
         measured, which takes seconds. Raises InputError for a length that the model cannot have.
         """
-        return plan_of(self.encoder.spec, self._solved(length), self._target_of(latency))
+        return plan_of(self.encoder.spec, self._solved(length), self._bound, self._target_of(latency))
 
     def explain(self, length: int, latency: str | float | None = None) -> ClusterPlan:
         """`plan_at`, with the reasons: each mode's time, single devices', memory, what might be saved.
@@ -137,23 +140,23 @@ class ClusterSession(TextSession[ClusterDetails]):
         spec, primary = self.encoder.spec, self._primary
         solved = self._solved(length)
         reasons = explain(spec, solved, primary.name, primary.margins.least_gain, primary.coding)
-        return plan_of(spec, solved, self._target_of(latency), reasons)
+        return plan_of(spec, solved, self._bound, self._target_of(latency), reasons)
 
     def retarget(self, latency: str | float) -> None:
         """Judge replies and plans by another latency.
 
         No plan changes: the quickest that is found is always the one that runs. Raises BudgetError, changing
-        nothing, where inputs as long as the latest are predicted to take longer.
+        nothing, where more than 5 of 100 inputs as long as the latest are predicted to take longer.
         """
         if latency is None:
             raise InputError("there is nothing to change: give latency, such as '20ms'.")
         target_s = parse_seconds(latency)
-        predicted_s = self._solved(self._length).seconds
-        if predicted_s > target_s:
+        plan = self.plan_at(self._length, target_s)
+        if not plan.met:
             raise BudgetError(
                 f"no plan of {self.name} for {self._length} rows keeps {format_seconds(target_s)}: the "
-                f"quickest needs {format_seconds(predicted_s)} by prediction. Raise the latency, or let more "
-                "workers join."
+                f"quickest needs {format_seconds(plan.bound_s)} for 95 of 100 runs. Raise the latency, or "
+                "let more workers join."
             )
         self._target_s = target_s
 
@@ -220,6 +223,11 @@ class ClusterSession(TextSession[ClusterDetails]):
         if self._times is None and not accuracy_floor:
             self._follow_workers()
         return super().curve(accuracy_floor)
+
+    def look_again(self) -> None:
+        """Predict times anew where other workers can be used than before."""
+        if self._times is not None:
+            self._follow_workers()
 
     def answer(self, request: Request) -> Reply[ClusterDetails]:
         """The reply to a request; times are predicted anew where other workers can be used than before."""
@@ -311,6 +319,7 @@ class ClusterSession(TextSession[ClusterDetails]):
             led = leader.lead.run(self.encoder, prepared.rows, prepared.feeds, is_alone=is_alone)
             seconds = time.perf_counter() - start_s
             details = details_of(led, leader.steering, self._primary.margins)
+            self._bound.observe(Timing(details.predicted_s, details.predicted_s), details.run_s)
         self._length = prepared.rows
         return Reply(
             endpoint=self.name,

@@ -9,6 +9,7 @@ from pliant.cluster.lead.predict import Solved, link_ratios
 from pliant.cluster.watch.adapt import Picture, believed
 from pliant.ir.program import Compute
 from pliant.ir.topology import Capability, Drift, Links, ObservedStage, refreshed, refreshed_links
+from pliant.plan.split.split import HEAD, INPUT
 
 Unbelieved = Mapping[tuple[str, str], float]
 """Per stage of a device, or link: what of the last ratio is left to be seen again."""
@@ -37,6 +38,8 @@ def saw(
     for name, note in notes.items():
         device, seen = devices[name], []
         for kind, seconds in note.compute_s.items():
+            if kind in (INPUT, HEAD):  # they run once, and say little of layers
+                continue
             work = solved.cost.flops(Compute(kind, device=name))
             expected_s = device.seconds(kind, work)
             if seconds > 0 and expected_s > 0:

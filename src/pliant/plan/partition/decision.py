@@ -25,15 +25,14 @@ class RunOption:
 class Decision:
     """A partition with what it promises.
 
-    `seconds` are predicted from input to answer, `weight_bytes` what each device holds. `is_met` says
-    whether that is within `deadline_s` (None: no deadline). `reasons` are sentences for people. No partition
-    of the same mode takes less than `bound_s` (None: not asked for, or none is known).
+    `seconds` are predicted from input to answer, `weight_bytes` what each device holds. `reasons` are
+    sentences for people. No partition of the same mode takes less than `bound_s` (None: not asked for, or
+    none is known).
     """
 
     partition: Partition
     seconds: float
     weight_bytes: Mapping[str, int]
-    deadline_s: float | None
     considered: tuple[RunOption, ...]
     reasons: tuple[str, ...]
     bound_s: float | None = None
@@ -46,7 +45,3 @@ class Decision:
     def gap(self) -> float | None:
         """The part of `seconds` that a better partition might save at most."""
         return None if self.bound_s is None else 1 - self.bound_s / self.seconds
-
-    @property
-    def is_met(self) -> bool:
-        return self.deadline_s is None or self.seconds <= self.deadline_s

@@ -6,7 +6,7 @@ lies below its table. Which devices have heads and columns at all are binary: re
 nothing in part, which is quick and loose; with `time_limit_s` they are branched on, which is tighter.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -21,13 +21,36 @@ Index = Int[np.ndarray, " devices"]
 
 
 def bound_s(p: Problem, mode: Mode, time_limit_s: float = 0.0) -> float:
-    """At most the predicted seconds of every partition of `mode` that fits in memory; 0 says nothing.
+    """At most the predicted seconds of every partition of `mode` that fits in memory.
 
     Without a time the linear relaxation alone; with one, the best bound of a branching search within it.
     """
+    return p.ends_s + _relaxed_s(p, mode, _Times(1.0, p.sizes.n_layers - 1.0, 1.0), time_limit_s)
+
+
+def layer_bound_s(p: Problem) -> float:
+    """At most what an inner layer takes by any partition in any mode, be there memory for it or not.
+
+    It holds for simulated layers too: what a row states, `simulate` waits for as well.
+    """
+    free = replace(p, memory=np.full(p.n, np.finfo(float).max))
+    modes: tuple[Mode, ...] = ("ws", "1d", "2d")
+    return min(_relaxed_s(free, mode, _Times(0.0, 1.0, 0.0)) for mode in modes)
+
+
+@dataclass(frozen=True, slots=True)
+class _Times:
+    """How often a run's seconds count the input's way to the devices, an inner layer and the last one."""
+
+    opening: float
+    inner: float
+    last: float
+
+
+def _relaxed_s(p: Problem, mode: Mode, times: _Times, time_limit_s: float = 0.0) -> float:
     unit_s = float((p.attend_s[:, -1] + p.rest_s[:, -1]).min())  # the solver's tolerances are absolute
     pose = {"ws": _weight_stationary, "1d": _tiled, "2d": _gridded}[mode]
-    model = pose(in_units_of(p, unit_s))
+    model = pose(_Model(in_units_of(p, unit_s), times))
     found = [one.bound for one in (model.program(False).solve(),) if one is not None]
     if time_limit_s > 0 and found:
         solved = model.program(True).solve(time_limit_s, 1e-3)
@@ -40,6 +63,7 @@ class _Model:
     """Variables and rows while they are written."""
 
     p: Problem
+    times: _Times
     cost: list[float] = field(default_factory=list)
     high: list[float] = field(default_factory=list)
     whole: list[bool] = field(default_factory=list)
@@ -74,8 +98,7 @@ class _Model:
 
     def ends(self) -> tuple[np.ndarray, np.ndarray]:
         """An inner layer's and the last one's end, one of each a device."""
-        n, layers = self.p.n, self.p.sizes.n_layers
-        inner, last = self.new(1, cost=layers - 1.0), self.new(1, cost=1.0)
+        n, inner, last = self.p.n, self.new(1, cost=self.times.inner), self.new(1, cost=self.times.last)
         return inner.repeat(n), last.repeat(n)
 
     def products(self, rows: Index, some: Index) -> np.ndarray:
@@ -125,13 +148,18 @@ class _Model:
         self.later(ends[1], (done, one), (rows, np.where(to, row_bytes / p.egress, 0.0)), (has, rtt_s))
 
 
-def _weight_stationary(p: Problem) -> _Model:
-    s, n, counts, model = p.sizes, p.n, p.sizes.n_heads + 1, _Model(p)
+def _weight_stationary(model: _Model) -> _Model:
+    p = model.p
+    s, n, counts = p.sizes, p.n, p.sizes.n_heads + 1
     m, unit, row_bytes = float(s.rows), float(ITEMSIZE * s.head_dim), float(ITEMSIZE * s.hidden)
     one, k, to, others = np.ones(n), np.arange(counts), np.arange(n) != p.primary, max(1, n - 1)
     z, y = model.new(n, counts, high=1.0, whole=True), model.new(n, counts, high=m)
     rows, has, sent = model.new(n, high=m), model.new(n, high=1.0, whole=True), model.new(n, n, high=m)
-    attended, done, opening = model.new(1).repeat(n), model.new(n), model.new(1, cost=1.0).repeat(n)
+    attended, done, opening = (
+        model.new(1).repeat(n),
+        model.new(n),
+        model.new(1, cost=model.times.opening).repeat(n),
+    )
     ends = model.ends()
     none = z[:, 0]
     model.equal(one, (z, np.ones(1)))
@@ -184,8 +212,8 @@ def _weight_stationary(p: Problem) -> _Model:
     return model
 
 
-def _tiled(p: Problem) -> _Model:
-    s, n, model = p.sizes, p.n, _Model(p)
+def _tiled(model: _Model) -> _Model:
+    p, s, n = model.p, model.p.sizes, model.p.n
     m, to, one = float(s.rows), np.arange(n) != p.primary, np.ones(n)
     totals = [float(total) for total in (s.n_heads, s.rows, s.n_columns)]
     heads, rows, columns = (model.new(n, high=total) for total in totals)
@@ -224,13 +252,13 @@ def _tiled(p: Problem) -> _Model:
     here = np.full(n, rows[p.primary])
     model.later(ends[1], (ready, one), (here, -into[p.primary] * one), fixed=m * into[p.primary])
     entry = np.where(to, ITEMSIZE * s.hidden * m / p.egress[p.primary], 0.0)
-    model.later(model.new(1, cost=1.0), (headed[None], entry[None]))
+    model.later(model.new(1, cost=model.times.opening), (headed[None], entry[None]))
     return model
 
 
-def _gridded(p: Problem) -> _Model:
+def _gridded(model: _Model) -> _Model:
     """Work, weights and what of x has to come in: tiles of any shape, heads anywhere, sums for nothing."""
-    s, n, model = p.sizes, p.n, _Model(p)
+    p, s, n = model.p, model.p.sizes, model.p.n
     m, to, one = float(s.rows), np.arange(n) != p.primary, np.ones(n)
     heads, rows = model.new(n, high=float(s.n_heads)), model.new(n, high=m)
     headed = model.new(n, high=1.0, whole=True)
@@ -258,7 +286,8 @@ def _gridded(p: Problem) -> _Model:
     here = np.full(n, rows[p.primary])
     model.later(ends[1], (barrier, one), (here, -into[p.primary] * one), fixed=m * into[p.primary])
     model.later(
-        model.new(1, cost=1.0), (headed[None], (to * ITEMSIZE * s.hidden * m / p.egress[p.primary])[None])
+        model.new(1, cost=model.times.opening),
+        (headed[None], (to * ITEMSIZE * s.hidden * m / p.egress[p.primary])[None]),
     )
     return model
 

@@ -49,10 +49,10 @@ def seconds(p: Problem, plans: Plans | GridPlans) -> Times:
     """Predicted seconds of each; infinite where weights do not fit in a device's memory (eq. 4)."""
     if isinstance(plans, GridPlans):
         times = grid_seconds(p, plans)
-    elif plans.mode == "ws":
-        times = ws_seconds(p, plans.heads, plans.rows)
     else:
-        times = tiled_seconds(p, plans.heads, plans.rows, plans.columns)
+        # One plan behind the other in memory: else sums over the few devices take most of the time.
+        heads, rows, columns = map(np.asfortranarray, (plans.heads, plans.rows, plans.columns))
+        times = ws_seconds(p, heads, rows) if plans.mode == "ws" else tiled_seconds(p, heads, rows, columns)
     return np.where((weights(p, plans) <= p.memory).all(1), times, np.inf)
 
 

@@ -63,7 +63,8 @@ def whole_s(
     held_s[idle, p.primary] = back_s[idle].max(1)
     n_bytes = row_bytes * rows.each * (back_s > 0)
     last_s = _returned(p, n_bytes, back_s, ends_s, leaves_s)
-    total_s: Times = _opened(p, needs, rows.each) + (p.sizes.n_layers - 1) * held_s.max(1) + last_s
+    layers_s = (p.sizes.n_layers - 1) * held_s.max(1) + last_s
+    total_s: Times = p.ends_s + _opened(p, needs, rows.each) + layers_s
     return total_s
 
 

@@ -40,7 +40,6 @@ def choose_partition(
     capabilities: Mapping[str, Capability],
     links: Links,
     primary: str,
-    deadline_s: float | None = None,
     *,
     bits: tuple[int, ...] = (),
     rule: Rule = "paper",
@@ -51,7 +50,7 @@ def choose_partition(
 
     Layers are in codes of `bits`, one number a layer, or in float32 where there are none.
 
-    Where the deadline (D) cannot be met the quickest is returned all the same and flagged. `rule` "paper"
+    A deadline (D) changes no plan: whether it is kept is judged by `ClusterSession.plan_at`. `rule` "paper"
     takes the weight-stationary mode if every device has memory for all weights, else the 1D-tiled one, and
     from 16 devices on the 2D-tiled one; where no plan of that mode fits, the other tiled mode is tried.
     "judged" tries WS beside that mode, over those who do have the memory, and "cost" all modes: the quickest
@@ -92,9 +91,8 @@ def choose_partition(
         partition=partition,
         seconds=plan_s,
         weight_bytes=dict.fromkeys(capabilities, 0) | _weights(p, plan),
-        deadline_s=deadline_s,
         considered=tuple(considered),
-        reasons=(reason, *_reasons(partition, plan_s, alone_s, deadline_s)),
+        reasons=(reason, *_reasons(partition, plan_s, alone_s)),
         bound_s=None if bound_time_s is None else bound_s(p, partition.mode, bound_time_s),
     )
 
@@ -147,9 +145,7 @@ def _weights(p: Problem, plan: Plans | GridPlans) -> dict[str, int]:
     return {name: round(n) for name, n in zip(p.names, weights(p, plan)[0], strict=True)}
 
 
-def _reasons(
-    partition: Partition, plan_s: float, alone_s: Mapping[str, float], deadline_s: float | None
-) -> list[str]:
+def _reasons(partition: Partition, plan_s: float, alone_s: Mapping[str, float]) -> list[str]:
     quickest = min(alone_s, key=lambda name: alone_s[name])
     said = []
     if np.isfinite(alone_s[quickest]):
@@ -161,10 +157,6 @@ def _reasons(
     left = [s.device for s in partition.shares if s.is_empty]
     if left:
         said.append(f"{_some(left)} would not make it quicker and take no part.")
-    if deadline_s is not None and plan_s > deadline_s:
-        said.append(
-            f"The deadline of {deadline_s * 1e3:.0f} ms cannot be met; this is the quickest there is."
-        )
     return said
 
 

@@ -1,4 +1,8 @@
-"""A partitioning problem as arrays: the cost of each share in time, bytes and memory."""
+"""A partitioning problem as arrays: the cost of each share in time, bytes and memory.
+
+A projection of `ClusterCost`, which prices the steps of one partition's program: here is the price of every
+count of heads, rows and columns at once, by the same curves, links and hand-overs.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -7,10 +11,13 @@ from functools import lru_cache
 import numpy as np
 
 from pliant.arrays import Float
+from pliant.ir.dilation import Dilation
 from pliant.ir.topology import Capability, HandOver, Links
 from pliant.models.encoder.encoder_spec import EncoderSpec
 from pliant.plan.partition.sizes import ITEMSIZE as ITEMSIZE
 from pliant.plan.partition.sizes import Amount, Sizes, reduces, sizes
+from pliant.plan.split.split import HEAD, INPUT
+from pliant.plan.split.stage_graphs import end_flops
 
 Table = Float[np.ndarray, "devices _"]
 """Seconds of each device (row) for 0, 1, 2, ... heads, rows or columns; column 0 is zero."""
@@ -23,6 +30,7 @@ class Problem:
     `attend_s`, `mixed_s` (attend_mix) by heads, `rest_s` by rows, `forward_s` (each feed forward) by columns.
     `rtt_s` and `rate` are [devices, devices], of pairs alone; `egress`, `ingress` and `memory` are [devices],
     and so are the two of `send` and `take`: seconds a message and a byte, of the thread that computes.
+    `ends_s` are the primary's seconds for the input and the head, whatever the plan.
     """
 
     names: tuple[str, ...]
@@ -40,6 +48,7 @@ class Problem:
     memory: Float[np.ndarray, " devices"]
     send: tuple[Float[np.ndarray, " devices"], Float[np.ndarray, " devices"]]
     take: tuple[Float[np.ndarray, " devices"], Float[np.ndarray, " devices"]]
+    ends_s: float
 
     @property
     def n(self) -> int:
@@ -67,7 +76,7 @@ def pose(
     s = sizes(spec, tokens, bits)
     names = tuple(capabilities)
     devices = tuple(capabilities.values())
-    rtt_s, rate = _links(names, links)
+    ways = [[links.link(src, dst) for dst in names] for src in names]
     return Problem(
         names=names,
         primary=names.index(primary),
@@ -79,13 +88,14 @@ def pose(
         forward_s=tuple(
             table(devices, f"feed_forward.{f}", s.forward, s.n_columns) for f in range(s.n_forwards)
         ),
-        rtt_s=rtt_s,
-        rate=rate,
+        rtt_s=np.array([[way.latency_s for way in row] for row in ways]),
+        rate=np.array([[way.bandwidth_Bps for way in row] for row in ways]),
         egress=np.array([links.interfaces[n].egress_Bps for n in names]),
         ingress=np.array([links.interfaces[n].ingress_Bps for n in names]),
         memory=np.array([max(float(d.free_bytes - s.spare), 1.0) for d in devices]),
         send=_handing([d.send for d in devices]),
         take=_handing([d.take for d in devices]),
+        ends_s=sum(capabilities[primary].seconds(end, end_flops(spec, tokens)) for end in (INPUT, HEAD)),
     )
 
 
@@ -93,7 +103,9 @@ def in_units_of(p: Problem, unit_s: float) -> Problem:
     """The same problem with `unit_s` for a second: a solver's tolerances are absolute."""
     return replace(
         p,
-        capabilities=tuple(_in_units_of(device, unit_s) for device in p.capabilities),
+        capabilities=tuple(
+            replace(device, dilation=device.dilation.times(Dilation(1 / unit_s))) for device in p.capabilities
+        ),
         attend_s=p.attend_s / unit_s,
         mixed_s=p.mixed_s / unit_s,
         rest_s=p.rest_s / unit_s,
@@ -104,17 +116,12 @@ def in_units_of(p: Problem, unit_s: float) -> Problem:
         ingress=p.ingress * unit_s,
         send=(p.send[0] / unit_s, p.send[1] / unit_s),
         take=(p.take[0] / unit_s, p.take[1] / unit_s),
+        ends_s=p.ends_s / unit_s,
     )
 
 
 def _handing(each: Sequence[HandOver]) -> tuple[Float[np.ndarray, " devices"], Float[np.ndarray, " devices"]]:
     return np.array([one.message_s for one in each]), np.array([one.byte_s for one in each])
-
-
-def _in_units_of(device: Capability, unit_s: float) -> Capability:
-    curves = tuple(replace(c, points=tuple((ops, s / unit_s) for ops, s in c.points)) for c in device.curves)
-    frequency_Hz, call_s = device.frequency_Hz * unit_s, device.call_s / unit_s
-    return replace(device, frequency_Hz=frequency_Hz, call_s=call_s, curves=curves)
 
 
 @lru_cache(maxsize=512)
@@ -132,22 +139,3 @@ def stage_s(
 ) -> Float[np.ndarray, "*some devices"]:
     """Seconds of one stage of `kind` with these operations on each device."""
     return np.stack([device.over(kind, ops[..., i]) for i, device in enumerate(devices)], axis=-1)
-
-
-def _links(
-    names: tuple[str, ...], links: Links
-) -> tuple[Float[np.ndarray, "devices devices"], Float[np.ndarray, "devices devices"]]:
-    """Round trips and rates of all pairs alone; nothing travels from a device to itself."""
-    for name in names:
-        links.link(name, name)
-    n = len(names)
-    egress = np.array([links.interfaces[name].egress_Bps for name in names])
-    ingress = np.array([links.interfaces[name].ingress_Bps for name in names])
-    rtt_s = np.full((n, n), links.rtt_s)
-    rate = np.minimum(egress[:, None], ingress[None, :])
-    at = {name: i for i, name in enumerate(names)}
-    for (src, dst), pair in links.pairs.items():
-        if src in at and dst in at:
-            i, j = at[src], at[dst]
-            rtt_s[i, j], rate[i, j] = pair.latency_s, min(rate[i, j], pair.bandwidth_Bps)
-    return rtt_s, rate

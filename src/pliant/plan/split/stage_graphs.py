@@ -12,6 +12,7 @@ from pliant.models.encoder import encoder_parts as parts
 from pliant.models.encoder.encoder_draft import Block, Span
 from pliant.models.encoder.encoder_draft import Part as GraphPart
 from pliant.models.encoder.encoder_spec import EncoderSpec
+from pliant.plan.split.split import HEAD, INPUT
 from pliant.plan.split.stages import Region, Stage, stages, tiles_of
 from pliant.store.coding.matrix import coded_bytes, pays
 
@@ -110,9 +111,15 @@ def flops(spec: EncoderSpec, partition: Partition, stage: Stage) -> int:
 
 
 def work_flops(spec: EncoderSpec, partition: Partition) -> Callable[[Compute], float]:
-    """The operations of every step of a split program, for a cost; those of input and head count as none."""
+    """The operations of every step of a split program, for a cost."""
     known = {(s.device, s.kernel): float(flops(spec, partition, s)) for s in stages(spec, partition, 0)}
+    known |= {(partition.primary, kernel): end_flops(spec, partition.tokens) for kernel in (INPUT, HEAD)}
     return lambda work: known.get((work.device, work.kernel), 0.0)
+
+
+def end_flops(spec: EncoderSpec, tokens: int) -> float:
+    """Of the input, and of the head: one for each number of a layer's state, whatever they do with it."""
+    return float(tokens * spec.hidden)
 
 
 def _blocks(spec: EncoderSpec, partition: Partition) -> dict[str, set[Block]]:
