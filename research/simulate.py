@@ -17,9 +17,10 @@ import numpy as np
 from pliant.arrays import Float64, Int64
 from pliant.errors import RouteError
 from pliant.ir.link import Link
-from pliant.route.choose_endpoint import LOCAL, TIME
+from pliant.route.choose_endpoint import LOCAL
 from pliant.route.curve_advert import CurveAdvert
 from pliant.route.due import Broadcast, Ping, Probe
+from pliant.route.objective import TIME
 from pliant.route.predecessors import Listener
 from pliant.route.router import Router
 from pliant.route.router_settings import RouterSettings
@@ -224,7 +225,7 @@ class _Simulation:
         for name in names:
             link, peer = node.below[name].at(now_s, self._part), self._nodes[self._index[name]]
             if link is None or not peer.is_up:
-                node.router.forget(name)
+                node.router.predecessors.forget(name)
                 continue
             size = _LINE_BYTES + self._world.sizes.point_bytes * len(told.curve.points)
             here_s = now_s + link.latency_s / 2.0 + size / link.bandwidth_Bps

@@ -15,7 +15,7 @@ from pliant.ir.link import Link
 from pliant.route.choose_endpoint import LOCAL
 from pliant.route.router import Router
 from pliant.route.router_settings import RouterSettings
-from pliant.route.upstream_queue import Passage
+from pliant.route.upstream.upstream_queue import Passage
 
 N = 10
 SETTINGS = RouterSettings(N)

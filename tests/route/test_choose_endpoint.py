@@ -6,8 +6,11 @@ from hypothesis import strategies as st
 
 from pliant.errors import RouteError
 from pliant.ir.curve import Curve, line
-from pliant.route.choose_endpoint import ENERGY, LOCAL, TIME, Candidate, Objective, choose
+from pliant.ir.endpoint import ServiceLevel
+from pliant.route.choose_endpoint import LOCAL, Candidate, choose
+from pliant.route.objective import ENERGY, TIME, Objective
 from tests.ir.test_curve import curves
+from tests.route.routers import only
 
 part = st.floats(0, 3).map(lambda x: round(x, 3))
 
@@ -15,7 +18,7 @@ part = st.floats(0, 3).map(lambda x: round(x, 3))
 @st.composite
 def candidates(draw: st.DrawFn) -> list[Candidate]:
     names = [LOCAL, *(f"n{i}" for i in range(draw(st.integers(0, 8))))]
-    return [Candidate(name, draw(curves()), *(draw(part) for _ in range(5))) for name in names]
+    return [Candidate(name, only(draw(curves())), *(draw(part) for _ in range(5))) for name in names]
 
 
 @given(candidates(), st.integers(0, 90), st.sampled_from([TIME, ENERGY, Objective(1.0, 0.3)]))
@@ -23,7 +26,7 @@ def test_the_choice_costs_least(some: list[Candidate], n: int, objective: Object
     """Equations 4 to 6, 8 and 9 written out, for time, energy and a mix."""
     costs = {}
     for c in some:
-        total_s = c.curve.at(n) + c.fixed_s + c.per_item_s * n
+        total_s = c.best.curve.at(n) + c.fixed_s + c.per_item_s * n
         joules = c.fixed_j + c.per_item_j * n + c.watts * total_s
         costs[c.name] = objective.per_second * total_s + objective.per_joule * joules
     found = choose(n, some, objective)
@@ -35,8 +38,8 @@ def test_the_choice_costs_least(some: list[Candidate], n: int, objective: Object
 
 def test_equal_times_stay_here() -> None:
     """Equation 6 has `<=`."""
-    same = Curve(((0, 1.0),))
-    assert choose(3, [Candidate(LOCAL, same), Candidate("up", same)]).target == LOCAL
+    same = ServiceLevel(Curve(((0, 1.0),)))
+    assert choose(3, [Candidate(LOCAL, (same,)), Candidate("up", (same,))]).target == LOCAL
 
 
 def test_nobody_left_is_said() -> None:
@@ -48,9 +51,9 @@ def test_nobody_left_is_said() -> None:
 def test_figure_3_goes_to_three_devices() -> None:
     """Below 4 here, from 4 to 11 the gateway, above the cloud (CRIME 3.2)."""
     some = [
-        Candidate(LOCAL, line(0.0, 0.030, 512)),
-        Candidate("gateway", line(0.010, 0.010, 512), 0.060),
-        Candidate("cloud", line(0.010, 0.001, 512), 0.160),
+        Candidate(LOCAL, only(line(0.0, 0.030, 512))),
+        Candidate("gateway", only(line(0.010, 0.010, 512)), 0.060),
+        Candidate("cloud", only(line(0.010, 0.001, 512)), 0.160),
     ]
     targets = [choose(n, some).target for n in range(1, 20)]
     assert targets == [LOCAL] * 3 + ["gateway"] * 8 + ["cloud"] * 8

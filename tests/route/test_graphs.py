@@ -96,8 +96,8 @@ def test_nothing_counts_to_infinity() -> None:
     for _ in range(3):
         made.tick(0.1)
     assert made.walk("b", 90) == ["b", "a"]
-    assert made.routers["a"].curve(made.now_s).at(90) == pytest.approx(9.0)
-    assert made.routers["b"].curve(made.now_s).at(90) == pytest.approx(9.01)
+    assert made.routers["a"].tell(made.now_s).curve.at(90) == pytest.approx(9.0)
+    assert made.routers["b"].tell(made.now_s).curve.at(90) == pytest.approx(9.01)
 
 
 @given(
@@ -126,7 +126,7 @@ def test_any_graph_settles_on_least_times_without_circles(
         path = made.walk(name, 90)
         assert len(set(path)) == len(path)
         # never better than the best way; words are corrected from 1 ms and 5 % at each hop on
-        told = made.routers[name].curve(made.now_s).at(90)
+        told = made.routers[name].tell(made.now_s).curve.at(90)
         assert told >= best[name] - 1e-9
         if not _has_circle(ways):
             assert told <= best[name] * 1.05**4 + 0.004

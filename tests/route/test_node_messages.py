@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 
 from pliant.errors import PeerCurveError, RouteError
 from pliant.ir.curve import MAX_POINTS, Curve
-from pliant.route.choose_endpoint import Objective
+from pliant.ir.endpoint import ServiceLevel
+from pliant.route.adverts import advert_of
+from pliant.route.choose_endpoint import Candidate
 from pliant.route.curve_advert import CurveAdvert, Trail
 from pliant.route.node_messages import (
     LIMIT_BYTES,
@@ -22,7 +24,10 @@ from pliant.route.node_messages import (
     encode_route,
     encode_told,
 )
+from pliant.route.objective import Objective
 from tests.ir.test_curve import curves
+from tests.route.routers import only
+from tests.route.test_choose_level import levels
 
 GOOD = {"node": "a", "points": [[0, 0.5], [9, 1]], "through": ["b"], "stamp": [7, 1], "spent_s": 0.25}
 
@@ -34,7 +39,7 @@ def changed(**changes: object) -> str:
 @given(curves(), st.floats(0, 100))
 def test_a_word_comes_back_to_seven_digits(curve: Curve, spent_s: float) -> None:
     """A float of Figure 7 has no more."""
-    told = CurveAdvert("gw:8080", curve, frozenset({"gw:8080", "cloud"}), (3, 4))
+    told = CurveAdvert("gw:8080", only(curve), frozenset({"gw:8080", "cloud"}), (3, 4))
     back, spent = decode_told(encode_told(told, Spent(spent_s, spent_s / 2.0)))
     assert (back.node, back.through, back.stamp) == (told.node, told.through, told.stamp)
     assert [n for n, _ in back.curve.points] == [n for n, _ in curve.points]
@@ -45,14 +50,14 @@ def test_a_word_comes_back_to_seven_digits(curve: Curve, spent_s: float) -> None
 
 def test_a_wait_comes_back_and_is_no_longer_than_the_time_spent() -> None:
     """More would make work of less than no time."""
-    told = CurveAdvert("a", Curve(((0, 1.0),)), frozenset({"a"}), wait_s=0.25)
+    told = CurveAdvert("a", only(Curve(((0, 1.0),))), frozenset({"a"}), wait_s=0.25)
     back, spent = decode_told(encode_told(told, Spent(1.0, 3.0)))
     assert (back.wait_s, spent) == (0.25, Spent(1.0, 1.0))
 
 
 def test_a_word_without_a_request_says_no_time_spent() -> None:
     """A broadcast answers nothing."""
-    assert decode_told(encode_told(CurveAdvert("a", Curve(((0, 1.0),)), frozenset({"a"}))))[1] is None
+    assert decode_told(encode_told(CurveAdvert("a", only(Curve(((0, 1.0),))), frozenset({"a"}))))[1] is None
 
 
 def test_who_speaks_is_among_those_its_curve_depends_on() -> None:
@@ -64,7 +69,8 @@ def test_the_longest_word_fits_a_header() -> None:
     """64 points, 8 names."""
     curve = Curve(tuple((n * 7919, 1.2345678 * (n + 1)) for n in range(MAX_POINTS)))
     text = encode_told(
-        CurveAdvert("n" * 64, curve, frozenset(c * 64 for c in "abcdefgh"), (2**52, 2**52)), Spent(1 / 3)
+        CurveAdvert("n" * 64, only(curve), frozenset(c * 64 for c in "abcdefgh"), (2**52, 2**52)),
+        Spent(1 / 3),
     )
     assert len(text) < LIMIT_BYTES / 2
     assert text.isascii()
@@ -188,3 +194,61 @@ def test_bytes_that_are_no_packet_are_refused_or_read(packet: bytes, size: int) 
     """Never a crash."""
     with suppress(PeerCurveError):
         decode_packet(packet, size)
+
+
+@given(st.lists(levels(), min_size=1, max_size=3))
+def test_levels_come_back_and_older_nodes_read_the_most_accurate(
+    ways: list[tuple[ServiceLevel, ...]],
+) -> None:
+    """A node that knows of no levels takes `points` for the whole curve; others get bounds as well."""
+    some = [Candidate(f"n{i}", way) for i, way in enumerate(ways)]
+    told = advert_of("a", some, lambda name: frozenset({name}), 100, (1, 1))
+    text = encode_told(told)
+    assert len(text) < LIMIT_BYTES / 2
+    back, _ = decode_told(text)
+    assert [(x.accuracy, x.fidelity) for x in back.levels] == [(x.accuracy, x.fidelity) for x in told.levels]
+    for got, sent in zip(back.levels, told.levels, strict=True):
+        for n in (0, 7, 100):
+            assert got.curve.at(n) == pytest.approx(sent.curve.at(n), rel=1e-5, abs=1e-6)
+            assert got.bound_curve.at(n) == pytest.approx(sent.bound_curve.at(n), rel=1e-5, abs=1e-6)
+    older = {name: value for name, value in json.loads(text).items() if name != "levels"}
+    assert decode_told(json.dumps(older))[0].curve == back.curve
+
+
+@pytest.mark.parametrize(
+    "levels",
+    [
+        [{"accuracy": 0.9, "points": [[0, 1.0]]}],
+        [{"accuracy": 0.9, "points": [[0, 1.0]]}, {"accuracy": 0.8}],
+        [{"accuracy": 1.5}],
+        [{"accuracy": 0.8, "points": [[0, -1.0]]}, {"accuracy": 0.9}],
+        [{"accuracy": 0.5 + i / 100, "points": [[0, 1.0]]} for i in range(20)] + [{}],
+        [{"fidelity": "much"}],
+    ],
+)
+def test_levels_that_cannot_be_are_refused(levels: object) -> None:
+    """They come from other machines."""
+    with pytest.raises(PeerCurveError):
+        decode_told(changed(levels=levels))
+
+
+@given(st.lists(levels(), min_size=1, max_size=4), st.integers(0, 100))
+def test_an_advert_is_the_least_time_at_each_accuracy(ways: list[tuple[ServiceLevel, ...]], n: int) -> None:
+    """Brute force over all levels of all ways; what is told was thinned where there are many points."""
+    some = [Candidate(f"n{i}", way, fixed_s=0.5 * i) for i, way in enumerate(ways)]
+    told = advert_of("a", some, lambda name: frozenset({name}), 100, (1, 1))
+    qualities = {level.quality for way in ways for level in way}
+    assert told.levels[-1].quality == max(qualities)
+    assert told.levels[0].quality == min(qualities)
+    assert len(told.levels) <= 4
+    for level in told.levels:
+        least = min(c.fixed_s + x.curve.at(n) for c in some for x in c.levels if x.quality >= level.quality)
+        assert level.curve.at(n) == pytest.approx(least, rel=1e-9)
+    dependencies = {
+        c.name
+        for level in told.levels
+        for c in some
+        for x in c.levels
+        if x.quality >= level.quality and c.fixed_s + x.curve.at(n) <= level.curve.at(n)
+    }
+    assert dependencies <= told.through

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from pliant.ir.link import Link
-from pliant.route.persistence import BOUNDS_S, Persistence, next_age_s
-from pliant.route.transfer import TransferSettings, TransferTimes
+from pliant.route.upstream.persistence import BOUNDS_S, Persistence, next_age_s
+from pliant.route.upstream.transfer import TransferSettings, TransferTimes
 
 
 def learned(lasts_s: float, gap_s: float, count: int = 400) -> Persistence:

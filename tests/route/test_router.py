@@ -163,9 +163,9 @@ def test_predecessors_expire() -> None:
     node.heard_of("p", Listener("http://p"), 0.0)
     node.heard_of("q", Listener("http://q"), 1000.0)
     node.due(SETTINGS.expire_after_s + 1.0)
-    assert node.predecessors == ("q",)
-    node.forget("q")
-    assert node.predecessors == ()
+    assert node.predecessors.names == ("q",)
+    node.predecessors.forget("q")
+    assert node.predecessors.names == ()
 
 
 def test_a_node_in_its_own_path_refuses() -> None:
@@ -280,9 +280,9 @@ def test_waiting_counts_at_once_here_and_on_average_for_others() -> None:
     assert node.choose(5, 10.0).target == LOCAL
     node.waits(1.0, 10.0)
     assert node.choose(5, 10.0).target == "a"
-    assert node.curve(10.0).at(5) < 0.1
+    assert node.tell(10.0).curve.at(5) < 0.1
     node.waits(1.0, 12.0)
-    assert Router("x", SETTINGS, SLOW).curve(0.0).at(5) == pytest.approx(0.05)
+    assert Router("x", SETTINGS, SLOW).tell(0.0).curve.at(5) == pytest.approx(0.05)
     alone = Router("x", SETTINGS, SLOW)
     alone.waits(1.0, 0.0)
     assert alone.tell(2.0).wait_s == pytest.approx(0.5)
@@ -308,7 +308,7 @@ def test_a_wait_is_told_beside_the_curve_and_broadcast_when_it_has_doubled_or_ha
 def test_nothing_known_means_answering_here_first() -> None:
     """Without a prior, the first input teaches."""
     node = Router("me", SETTINGS)
-    assert node.local_curve is None
+    assert node.curve_here() is None
     assert node.choose(50, 0.0).target == LOCAL
     with pytest.raises(RouteError):
         node.choose(50, 0.0, exclude={LOCAL})
@@ -347,10 +347,10 @@ def test_a_token_stays_with_the_address_that_it_was_shown_with() -> None:
     node, listener = router("a"), Listener("http://p", "one")
     node.heard_of("p", listener, 0.0)
     node.heard_of("p", None, 1.0)
-    assert node.listener_of("p") == listener
+    assert node.predecessors.listener_of("p") == listener
     node.heard_of("p", Listener("http://q", "two"), 2.0)
-    assert node.listener_of("p") == Listener("http://q", "two")
-    assert "two" not in repr(node.listener_of("p"))
+    assert node.predecessors.listener_of("p") == Listener("http://q", "two")
+    assert "two" not in repr(node.predecessors.listener_of("p"))
 
 
 def test_a_crowd_of_predecessors_is_bounded() -> None:
@@ -359,4 +359,4 @@ def test_a_crowd_of_predecessors_is_bounded() -> None:
     for i in range(1000):
         node.heard_of(f"p{i}", None, float(i))
     assert len(node.predecessors) == 256
-    assert "p999" in node.predecessors
+    assert "p999" in node.predecessors.names

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from pliant.errors import RouteError
 from pliant.ir.link import Link
-from pliant.route.transfer import SizeLine, TransferSettings, TransferTimes
+from pliant.route.upstream.transfer import SizeLine, TransferSettings, TransferTimes
 
 PRIOR = Link(0.5, 250e3)
 

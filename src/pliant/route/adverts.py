@@ -1,14 +1,18 @@
-"""A node's adverts, made from its ways to answer: the least of their curves, and its dependencies."""
+"""A node's adverts, made from its ways to answer: the least of their curves by accuracy, and dependencies."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import final
 
-from pliant.ir.curve import MAX_POINTS, minimum, thinned
-from pliant.route.choose_endpoint import LOCAL, Candidate
-from pliant.route.curve_advert import CurveAdvert
+from pliant.ir.curve import MAX_POINTS, Curve, minimum, thinned
+from pliant.ir.endpoint import ALIKE, ServiceLevel
+from pliant.ir.times.levels import spread
+from pliant.route.choose_endpoint import Candidate
+from pliant.route.curve_advert import MAX_LEVELS, CurveAdvert
 
 _SHORT_S = 1e-4
 _ALIKE = 1.0 + 1e-9
+_FEW_POINTS = 12
+"""Of the curves of lesser levels, and of bounds."""
 
 
 @final
@@ -52,17 +56,37 @@ def advert_of(
     max_n: int,
     stamp: tuple[int, int],
 ) -> CurveAdvert:
-    """The minimum of `ways`, which are without queues, and the nodes behind those that are least anywhere.
+    """By accuracy the minimum of `ways`, which are without queues, and the nodes behind those least anywhere.
 
-    `behind` gives the nodes that a successor's curve depends on.
+    `behind` gives the nodes that a way's curve depends on. At most `MAX_LEVELS` levels are told, the least
+    and the most accurate among them.
     """
-    curves = {way.name: way.curve.plus(way.fixed_s, way.per_item_s) for way in ways}
-    least = minimum(tuple(curves.values()), max_n)
-    through = {node}
-    for name, curve in curves.items():
-        if name != LOCAL and any(curve.at(n) <= t * _ALIKE for n, t in least.points):
-            through |= behind(name)
-    return CurveAdvert(node, thinned(least, MAX_POINTS), frozenset(through), stamp)
+    found = [(way, level) for way in ways for level in way.levels]
+    qualities = spread(sorted({level.quality for _, level in found}), MAX_LEVELS)
+    levels, through = [], {node}
+    for quality in qualities:
+        among = [(way, level) for way, level in found if level.quality >= quality - ALIKE]
+        curves = [_with_way(way, level.curve, 1.0) for way, level in among]
+        least = minimum(curves, max_n)
+        for (way, _), curve in zip(among, curves, strict=True):
+            dependencies = behind(way.name)
+            if not dependencies <= through and any(curve.at(n) <= t * _ALIKE for n, t in least.points):
+                through |= dependencies
+        is_bounded = any(level.bound is not None or way.way_bound > 1.0 for way, level in among)
+        bound = None
+        if is_bounded:
+            bounds = [_with_way(way, level.bound_curve, way.way_bound) for way, level in among]
+            bound = thinned(minimum(bounds, max_n), _FEW_POINTS)
+        is_measured = all(level.accuracy is not None for _, level in among)
+        most_points = MAX_POINTS if quality == qualities[-1] else _FEW_POINTS
+        levels.append(
+            ServiceLevel(thinned(least, most_points), quality if is_measured else None, bound, quality)
+        )
+    return CurveAdvert(node, tuple(levels), frozenset(through), stamp)
+
+
+def _with_way(way: Candidate, curve: Curve, factor: float) -> Curve:
+    return curve.plus(way.fixed_s * factor, way.per_item_s * factor)
 
 
 def wait_beyond(advert: CurveAdvert, n: int, ways: Sequence[Candidate], waits_s: Sequence[float]) -> float:

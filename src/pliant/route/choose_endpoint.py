@@ -1,57 +1,63 @@
-"""The decision (CRIME eq. 5, 6, 8, 9): the candidate that costs least."""
+"""The decision: which endpoint answers an input, and at which accuracy.
+
+CRIME (eq. 5, 6, 8, 9) takes the candidate that costs least. Here each candidate has levels of accuracy, and
+a request may have a deadline and a floor:
+
+- with neither, the most accurate answer; of equally accurate ones the one that costs least;
+- with a deadline, the most accurate answer whose bound keeps it, again the least cost among equals; where no
+  bound does, the soonest, if at least its median keeps it;
+- with a floor alone, the least cost among answers that reach it.
+
+The curves of levels are projections of costs: what a whole program takes by the input's length, simulated
+with an `ir.cost.Cost` or fitted to answers. Other nodes tell curves, and neither programs nor devices.
+"""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from operator import attrgetter
+from dataclasses import dataclass, field, replace
+from typing import Literal
 
-from pliant.errors import RouteError
-from pliant.ir.curve import Curve
+from pliant.errors import BudgetError, DeadlineError, RouteError
+from pliant.ir.endpoint import ALIKE, ServiceLevel
+from pliant.route.objective import TIME, Objective
+from pliant.route.terms import NO_TERMS, Terms
 
-LOCAL = ""
-"""The name of this device among candidates; other nodes have names that are not empty."""
-
-
-@dataclass(frozen=True, slots=True)
-class Objective:
-    """What a second and a joule cost; the least sum wins. Energy counts at the source alone (CRIME 4.4)."""
-
-    per_second: float = 1.0
-    per_joule: float = 0.0
-
-    def __post_init__(self) -> None:
-        if not (0 <= self.per_second < float("inf") and 0 <= self.per_joule < float("inf")) or not (
-            self.per_second or self.per_joule
-        ):
-            raise RouteError(
-                f"an objective of {self.per_second} per second and {self.per_joule} per joule ranks nothing: "
-                "give weights >= 0, one of them above 0."
-            )
-
-
-TIME = Objective()
-ENERGY = Objective(0.0, 1.0)
+LOCAL = "local"
+"""The name of this device's own session among candidates; upstreams are named by their URLs."""
+CLUSTER = "cluster"
+"""The name of the cluster of which this device is the primary."""
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One way to answer an input of length n, as lines and a curve.
+    """One endpoint for an input of length n: its `levels`, worst first, and the way there.
 
-    It takes `fixed_s` + `per_item_s` * n + curve(n) seconds: waiting, or round trip and bytes, apart from
-    the time spent answering (eq. 4). This device spends `fixed_j` + `per_item_j` * n + `watts` * seconds
-    joules on it (eq. 8; eq. 9 with E_tx0 and P_tx).
+    An answer takes `fixed_s` + `per_item_s` * n + curve(n) seconds: waiting, or round trip and bytes, apart
+    from the time spent answering (eq. 4). The first two vary: 95 % of ways take less than `way_bound` times
+    that. This device spends `fixed_j` + `per_item_j` * n + `watts` * seconds joules on it (eq. 8; eq. 9
+    with E_tx0 and P_tx).
     """
 
     name: str
-    curve: Curve
+    levels: tuple[ServiceLevel, ...]
     fixed_s: float = 0.0
     per_item_s: float = 0.0
     fixed_j: float = 0.0
     per_item_j: float = 0.0
     watts: float = 0.0
+    way_bound: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not self.levels:
+            raise RouteError(f"{self.name} has no level of accuracy; give one at least.")
+
+    @property
+    def best(self) -> ServiceLevel:
+        """The most accurate level."""
+        return self.levels[-1]
 
     def seconds(self, n: int) -> float:
-        """Until the answer to an input of length n is here."""
-        return self.fixed_s + self.per_item_s * n + self.curve.at(n)
+        """Until the most accurate answer to an input of length n is here."""
+        return self.fixed_s + self.per_item_s * n + self.best.curve.at(n)
 
     def joules(self, n: int, seconds: float) -> float:
         """What this device spends on an input of length n that takes `seconds`."""
@@ -60,53 +66,171 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """A candidate's estimates for one input."""
+    """A candidate's estimates for one input at one level; 95 % of such answers come within `bound_s`.
+
+    `excluded` is the constraint of the request that it does not keep, None where it keeps all.
+    """
 
     name: str
+    level: ServiceLevel
     seconds: float
+    bound_s: float
     energy_j: float
     cost: float
+    excluded: Literal["floor", "deadline"] | None = None
+
+    @property
+    def accuracy(self) -> float | None:
+        return self.level.accuracy
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Where an input goes (`LOCAL` or a successor's name), what that takes, and the others, best first."""
+    """Where an input goes and at which level (`option`), and the other candidates."""
 
-    target: str
-    seconds: float
-    energy_j: float
-    _among: tuple[int, Sequence[Candidate], Objective] = field(repr=False, compare=False)
+    option: Option
+    _among: tuple[int, Sequence[Candidate], Objective, Terms] = field(repr=False, compare=False)
     """What it was chosen by: most choices are followed without a look at the others."""
 
     @property
+    def target(self) -> str:
+        """`LOCAL`, `CLUSTER`, or a successor's name."""
+        return self.option.name
+
+    @property
+    def seconds(self) -> float:
+        return self.option.seconds
+
+    @property
+    def energy_j(self) -> float:
+        return self.option.energy_j
+
+    @property
+    def reason(self) -> str:
+        """The rule that decided, for people."""
+        _, _, objective, terms = self._among
+        cost = "time" if not objective.per_joule else "energy" if not objective.per_second else "cost"
+        if self.option.excluded is not None:
+            return "no answer is in time: the soonest"
+        if terms.deadline_s is not None and self.option.bound_s > terms.deadline_s:
+            return "no bound keeps the deadline: the soonest"
+        if terms.deadline_s is not None:
+            return f"the most accurate in time, then the least {cost}"
+        if terms.accuracy_floor is not None:
+            return f"the least {cost} at or above the floor"
+        return f"the most accurate, then the least {cost}"
+
+    @property
     def runners_up(self) -> tuple[Option, ...]:
-        """What would be next, best first; of equals, the one that was given first."""
-        n, candidates, objective = self._among
-        options = []
-        for c in candidates:
-            seconds = c.seconds(n)
-            joules = c.joules(n, seconds)
-            cost = objective.per_second * seconds + objective.per_joule * joules
-            options.append(Option(c.name, seconds, joules, cost))
-        return tuple(sorted((o for o in options if o.name != self.target), key=attrgetter("cost")))
+        """The best of each other candidate: those that keep the terms first, in the order of the choice."""
+        n, candidates, objective, terms = self._among
+        return ranked(n, [c for c in candidates if c.name != self.target], objective, terms)
 
 
-def choose(n: int, candidates: Sequence[Candidate], objective: Objective = TIME) -> Choice:
-    """The candidate with the least cost for length n; of equals the first, so put this device first (eq. 6).
+def ranked(
+    n: int, candidates: Sequence[Candidate], objective: Objective = TIME, terms: Terms = NO_TERMS
+) -> tuple[Option, ...]:
+    """The best option of each candidate, best first; of equals, the one that was given first."""
+    is_ranked = terms.deadline_s is not None or terms.accuracy_floor is None
 
-    Raises RouteError if there is no candidate.
+    def order(option: Option) -> tuple[int, float, float]:
+        if option.excluded is not None:
+            return (2 if option.excluded == "deadline" else 3), 0.0, option.seconds
+        if terms.deadline_s is not None and option.bound_s > terms.deadline_s:
+            return 1, 0.0, option.seconds
+        return 0, -round(option.level.quality, 9) if is_ranked else 0.0, option.cost
+
+    return tuple(sorted((_best(n, [c], objective, terms) for c in candidates), key=order))
+
+
+def choose(
+    n: int, candidates: Sequence[Candidate], objective: Objective = TIME, terms: Terms = NO_TERMS
+) -> Choice:
+    """The candidate and level for length n; of equals the first, so put this device first (eq. 6).
+
+    `terms.deadline_s` is what is left of the deadline. Where no median keeps it, the soonest answer is taken
+    by best effort; otherwise DeadlineError tells what that would be. Raises BudgetError where no candidate
+    reaches the floor, RouteError if there is no candidate.
     """
-    per_second, per_joule = objective.per_second, objective.per_joule
-    best: Candidate | None = None
-    least = best_s = best_j = 0.0
-    for c in candidates:
-        seconds = c.fixed_s + c.per_item_s * n + c.curve.at(n)
-        joules = c.fixed_j + c.per_item_j * n + c.watts * seconds
-        cost = per_second * seconds + per_joule * joules
-        if best is None or cost < least:
-            best, least, best_s, best_j = c, cost, seconds, joules
-    if best is None:
+    if not candidates:
         raise RouteError(
             "no device may answer this input: none is left of those that answered lately. Try again later."
         )
-    return Choice(best.name, best_s, best_j, (n, candidates, objective))
+    best = _best(n, candidates, objective, terms)
+    if best.excluded == "floor":
+        raise BudgetError(_unreached(best, terms))
+    if best.excluded == "deadline" and not terms.best_effort:
+        raise DeadlineError(_late(best, terms), best.seconds)
+    return Choice(best, (n, candidates, objective, terms))
+
+
+def soonest(n: int, candidates: Sequence[Candidate], terms: Terms = NO_TERMS) -> Choice | None:
+    """The candidate and level with the least bound at or above the floor; None if there is none."""
+    floor = terms.accuracy_floor or 0.0
+    allowed = [(c, level) for c in candidates for level in c.levels if level.reaches(floor)]
+    found = [_option(n, c, level, TIME, terms.deadline_s) for c, level in allowed]
+    best = min(found, key=lambda option: option.bound_s, default=None)
+    return None if best is None else Choice(best, (n, candidates, TIME, terms))
+
+
+def _best(n: int, candidates: Sequence[Candidate], objective: Objective, terms: Terms) -> Option:
+    """The best of all levels: else the soonest, where none keeps the deadline, or the most accurate."""
+    floor, deadline_s = terms.accuracy_floor, terms.deadline_s
+    is_ranked = deadline_s is not None or floor is None
+    is_free = deadline_s is None and floor is None
+    best: Option | None = None
+    late: Option | None = None
+    top = 0.0
+    for c in candidates:
+        for level in c.levels[-1:] if is_free else c.levels:
+            if floor is not None and not level.reaches(floor):
+                continue
+            quality = level.quality if is_ranked else 0.0
+            if best is not None and quality < top - ALIKE:
+                continue
+            option = _option(n, c, level, objective, deadline_s)
+            if deadline_s is not None and option.bound_s > deadline_s:
+                if late is None or option.seconds < late.seconds:
+                    late = option
+            elif best is None or quality > top + ALIKE or option.cost < best.cost:
+                best, top = option, max(top, quality)
+    found = best or late
+    if found is not None:
+        return found
+    most = max(candidates, key=lambda c: c.best.accuracy or 0.0)
+    return replace(_option(n, most, most.best, objective, None), excluded="floor")
+
+
+def _option(
+    n: int, c: Candidate, level: ServiceLevel, objective: Objective, deadline_s: float | None
+) -> Option:
+    way_s = c.fixed_s + c.per_item_s * n
+    seconds = way_s + level.curve.at(n)
+    bound_s = max(seconds, way_s * c.way_bound + level.bound_curve.at(n))
+    joules = c.joules(n, seconds)
+    cost = objective.per_second * seconds + objective.per_joule * joules
+    is_late = deadline_s is not None and seconds > deadline_s
+    return Option(c.name, level, seconds, bound_s, joules, cost, "deadline" if is_late else None)
+
+
+def _late(soonest: Option, terms: Terms) -> str:
+    accuracy = "" if soonest.accuracy is None else f" with an accuracy of {soonest.accuracy:.4g}"
+    return (
+        f"no answer is in time: {(terms.deadline_s or 0.0) * 1e3:.4g} ms are left of the deadline, and the "
+        f"soonest, by {soonest.name}, takes {soonest.seconds * 1e3:.4g} ms{accuracy}, and less than "
+        f"{soonest.bound_s * 1e3:.4g} ms 95 times of 100. Give a longer `deadline_s`, or `best_effort`: true "
+        "for that answer."
+    )
+
+
+def _unreached(most: Option, terms: Terms) -> str:
+    floor = terms.accuracy_floor or 0.0
+    if most.accuracy is None:
+        return (
+            f"the accuracy of {most.name} was never measured, so no floor of {floor:g} is promised: leave it "
+            "out, or pack the model with `--importance`."
+        )
+    return (
+        f"an accuracy of {most.accuracy:.4f}, by {most.name}, is the most there is, not {floor:g}: lower the "
+        "floor."
+    )

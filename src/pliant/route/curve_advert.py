@@ -1,14 +1,17 @@
-"""A node's advert: its curve, the nodes that it depends on, and its stamp."""
+"""A node's advert: its levels of accuracy, the nodes that they depend on, and its stamp."""
 
 import re
 from dataclasses import dataclass
 
 from pliant.errors import RouteError
 from pliant.ir.curve import Curve
+from pliant.ir.endpoint import ServiceLevel
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:\[\]-]{0,63}")
 """Names of nodes: they travel in headers, and are compared, never read."""
 HOP_LIMIT = 8
+MAX_LEVELS = 4
+"""Accuracies in an advert, at most."""
 
 
 def checked_name(name: str) -> str:
@@ -23,21 +26,26 @@ def checked_name(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class CurveAdvert:
-    """What a node tells of itself: its curve, and `through`, the nodes this depends on, itself among them.
+    """What a node tells of itself: its levels, and `through`, the nodes these depend on, itself among them.
 
     `stamp` is (when this node started, how many times its advert has changed since): of two adverts of one
     start the later counts, and one of another start replaces both. Nobody compares them any more: adverts are
     taken in the order in which they come from the node itself.
 
-    `curve` is what an input takes once its turn has come; `wait_s` is what it would wait until then, at
-    lengths as they came lately and averaged over the last seconds.
+    `levels`, worst first, say what an input takes once its turn has come; `wait_s` is what it would wait
+    until then, at lengths as they came lately and averaged over the last seconds.
     """
 
     node: str
-    curve: Curve
+    levels: tuple[ServiceLevel, ...]
     through: frozenset[str]
     stamp: tuple[int, int] = (0, 0)
     wait_s: float = 0.0
+
+    @property
+    def curve(self) -> Curve:
+        """Seconds by length of the most accurate answer."""
+        return self.levels[-1].curve
 
 
 @dataclass(frozen=True, slots=True)

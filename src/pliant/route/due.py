@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from pliant.route.choose_endpoint import LOCAL
 from pliant.route.curve_advert import CurveAdvert
 
 
@@ -22,9 +23,13 @@ class Broadcast:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """Answer an input of `length` here, of no one's, when the device is idle; report `answered_here`."""
+    """Answer an input of `length` at `endpoint` of this device, when it is idle; report `answered_here`.
+
+    No request is behind it.
+    """
 
     length: int
+    endpoint: str = LOCAL
 
 
 Due = Ping | Broadcast | Probe

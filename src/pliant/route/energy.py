@@ -1,9 +1,10 @@
 """The energy that computing and sending take from a battery (CRIME 4.4, eq. 8 and 9), with sources."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from pliant.errors import RouteError
-from pliant.ir.curve import Curve
+from pliant.ir.endpoint import ServiceLevel
 from pliant.route.choose_endpoint import LOCAL, Candidate
 
 _MEGABIT_BYTES = 125_000.0
@@ -27,8 +28,8 @@ class RadioModel:
     """A radio: joules per megabit up and down (a power per Mbit/s is that), and `waiting_W` until the answer.
 
     After the last packet the radio stays on for `tail_s` at `tail_W`, and from idle it takes `wake_s` at
-    `wake_W` to get going. Inputs in quick succession share these, so eq. 9 leaves them out; `isolated_j` is
-    what they add where an input comes alone.
+    `wake_W` to get going. Inputs in quick succession share these, so eq. 9 leaves them out; `tail_j` is what
+    they add by the time since the exchange before.
     """
 
     name: str
@@ -49,10 +50,41 @@ class RadioModel:
         """E_tx0 of eq. 9: what the bytes themselves cost."""
         return (self.up_J_per_Mbit * sent_bytes + self.down_J_per_Mbit * received_bytes) / _MEGABIT_BYTES
 
-    @property
-    def isolated_j(self) -> float:
-        """Waking and tail of one exchange that has no neighbours."""
+    def tail_j(self, idle_s: float) -> float:
+        """Waking and tail that an exchange adds which begins `idle_s` after the last one has ended.
+
+        Within the tail of that one, the exchange puts off the end of the tail by as long as the radio was
+        idle; afterwards the radio has to wake, and a whole tail follows. Infinity: there was none before.
+        """
+        if idle_s <= self.tail_s:
+            return self.tail_W * idle_s
         return self.tail_W * self.tail_s + self.wake_W * self.wake_s
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceWork:
+    """What one device does for an answer: computes for `busy_s`, sends and receives bytes.
+
+    A device without `power` or `radio` runs off the mains, or is reached by a cable: that counts nothing.
+    """
+
+    busy_s: float
+    power: PowerModel | None = None
+    sent_bytes: float = 0.0
+    received_bytes: float = 0.0
+    radio: RadioModel | None = None
+
+    def joules(self) -> float:
+        """The increment over idle while it computes (eq. 8), and what its own bytes cost (E_tx0 of eq. 9)."""
+        computed_j = 0.0 if self.power is None else self.power.compute_W * self.busy_s
+        if self.radio is None:
+            return computed_j
+        return computed_j + self.radio.transfer_j(self.sent_bytes, self.received_bytes)
+
+
+def cluster_joules(works: Iterable[DeviceWork]) -> float:
+    """What all devices of a cluster spend on one answer: each works beside the others, so joules add up."""
+    return sum(work.joules() for work in works)
 
 
 _CRIME = "CRIME (Jahier Pagliari et al. 2021), Figure 8: ARM Cortex-A53 at 1.2 GHz, measured at a shunt"
@@ -62,26 +94,32 @@ _LTE = (
 )
 
 
-def local_candidate(curve: Curve, wait_s: float, power: PowerModel | None) -> Candidate:
+def local_candidate(
+    levels: tuple[ServiceLevel, ...], wait_s: float, power: PowerModel | None, name: str = LOCAL
+) -> Candidate:
     """This device by eq. 8: the increment over what it spends idle, while it computes, not while it waits."""
     watts = power.compute_W if power is not None else 0.0
-    return Candidate(LOCAL, curve, wait_s, fixed_j=-watts * wait_s, watts=watts)
+    return Candidate(name, levels, wait_s, fixed_j=-watts * wait_s, watts=watts)
 
 
 def remote_candidate(
     name: str,
-    curve: Curve,
+    levels: tuple[ServiceLevel, ...],
     transfer: tuple[float, float],
     bytes_there: tuple[float, float],
     bytes_back: tuple[float, float],
     radio: RadioModel | None,
+    idle_s: float = 0.0,
 ) -> Candidate:
-    """A successor by eq. 9; `transfer` and bytes are (fixed, per item) of the input's length."""
+    """A successor by eq. 9; `transfer` and bytes are (fixed, per item) of the input's length.
+
+    The radio was last used `idle_s` ago; 0, the paper's, leaves its tail out.
+    """
     if radio is None:
-        return Candidate(name, curve, transfer[0], transfer[1])
-    fixed_j = radio.transfer_j(bytes_there[0], bytes_back[0])
+        return Candidate(name, levels, transfer[0], transfer[1])
+    fixed_j = radio.transfer_j(bytes_there[0], bytes_back[0]) + radio.tail_j(idle_s)
     per_item_j = radio.transfer_j(bytes_there[1], bytes_back[1])
-    return Candidate(name, curve, transfer[0], transfer[1], fixed_j, per_item_j, radio.waiting_W)
+    return Candidate(name, levels, transfer[0], transfer[1], fixed_j, per_item_j, radio.waiting_W)
 
 
 def _check(name: str, *values: float) -> None:

@@ -16,8 +16,9 @@ import msgspec
 
 from pliant.errors import PeerCurveError, RouteError
 from pliant.ir.curve import MAX_POINTS, Curve, validated
-from pliant.route.choose_endpoint import Objective
-from pliant.route.curve_advert import NAME, CurveAdvert, Trail
+from pliant.ir.endpoint import ServiceLevel
+from pliant.route.curve_advert import MAX_LEVELS, NAME, CurveAdvert, Trail
+from pliant.route.objective import Objective
 
 ROUTE_HEADER = "Pliant-Route"
 CURVE_HEADER = "Pliant-Curve"
@@ -29,7 +30,9 @@ _MAX_THROUGH = 128
 Name = Annotated[str, msgspec.Meta(pattern=rf"\A(?:{NAME.pattern})\Z")]
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 Weight = Annotated[float, msgspec.Meta(ge=0)]
+Fraction = Annotated[float, msgspec.Meta(ge=0, le=1)]
 M = TypeVar("M")
+_NOTHING = msgspec.Raw(b"")
 
 
 class RouteMessage(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -47,7 +50,7 @@ class RouteMessage(msgspec.Struct, frozen=True, omit_defaults=True):
     objective: tuple[Weight, Weight] | None = None
     deadline_s: Weight | None = None
     patience_s: Weight | None = None
-    accuracy_floor: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None
+    accuracy_floor: Fraction | None = None
     best_effort: bool = False
 
     @property
@@ -59,11 +62,21 @@ class RouteMessage(msgspec.Struct, frozen=True, omit_defaults=True):
         return None if self.objective is None else Objective(*self.objective)
 
 
+class LevelMessage(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A `ServiceLevel` on the wire; the curve of the most accurate one is `CurveMessage.points`."""
+
+    accuracy: Fraction | None = None
+    fidelity: Fraction = 1.0
+    points: msgspec.Raw = _NOTHING
+    bound: msgspec.Raw = _NOTHING
+
+
 class CurveMessage(msgspec.Struct, frozen=True, omit_defaults=True):
     """A node's advert on the wire, with the times of the request that it answers, by the node's clock.
 
     `spent_s` is all that the request spent there, apart from being read and written; `waited_s` is what of
-    that it waited for its turn, there or further up. `wait_s` is the queue (`CurveAdvert`).
+    that it waited for its turn, there or further up. `wait_s` is the queue (`CurveAdvert`). `points` are of
+    the most accurate level: nodes that know of no levels read these alone.
     """
 
     node: Name
@@ -73,6 +86,7 @@ class CurveMessage(msgspec.Struct, frozen=True, omit_defaults=True):
     wait_s: Weight | None = None
     spent_s: Weight | None = None
     waited_s: Weight | None = None
+    levels: Annotated[tuple[LevelMessage, ...], msgspec.Meta(max_length=MAX_LEVELS)] = ()
 
 
 def encode_route(message: RouteMessage) -> str:
@@ -98,15 +112,15 @@ class Spent:
 
 def encode_told(told: CurveAdvert, spent: Spent | None = None) -> str:
     """`Pliant-Curve`'s value, and what pings answer and broadcasts carry. Times keep seven digits."""
-    points = [(n, float(f"{t:.7g}")) for n, t in told.curve.points]
     message = CurveMessage(
         told.node,
-        msgspec.Raw(msgspec.json.encode(points)),
+        _points(told.curve),
         tuple(sorted(told.through)),
         told.stamp,
         float(f"{told.wait_s:.7g}") or None,
         None if spent is None else float(f"{spent.seconds:.9g}"),
         None if spent is None else float(f"{spent.waited_s:.9g}") or None,
+        _levels(told.levels),
     )
     return msgspec.json.encode(message).decode("ascii")
 
@@ -115,14 +129,45 @@ def decode_told(text: str | bytes) -> tuple[CurveAdvert, Spent | None]:
     """(the sender's advert, what it spent on the request). Raises PeerCurveError if either cannot be."""
     try:
         message = _decode(text, _CURVE, CURVE_HEADER)
-        points = msgspec.json.decode(message.points)
-    except (RouteError, msgspec.DecodeError, UnicodeError) as error:
+        levels = tuple(_level(message, level) for level in message.levels or (LevelMessage(),))
+    except (RouteError, msgspec.DecodeError, RecursionError, UnicodeError) as error:
         raise PeerCurveError(str(error)) from error
-    curve = validated(points, MAX_POINTS)
+    qualities = [level.quality for level in levels]
+    if message.levels and (bytes(message.levels[-1].points) or qualities != sorted(qualities)):
+        raise PeerCurveError(f"a peer's levels have the qualities {qualities}; expected them to rise.")
     through = frozenset((*message.through, message.node))
     seconds = message.spent_s
     spent = None if seconds is None else Spent(seconds, min(message.waited_s or 0.0, seconds))
-    return CurveAdvert(message.node, curve, through, message.stamp, message.wait_s or 0.0), spent
+    return CurveAdvert(message.node, levels, through, message.stamp, message.wait_s or 0.0), spent
+
+
+def _levels(levels: tuple[ServiceLevel, ...]) -> tuple[LevelMessage, ...]:
+    """None where there is nothing to say but a curve."""
+    if levels == (ServiceLevel(levels[-1].curve),):
+        return ()
+    return tuple(
+        LevelMessage(
+            level.accuracy,
+            level.fidelity,
+            _NOTHING if level is levels[-1] else _points(level.curve),
+            _NOTHING if level.bound is None else _points(level.bound),
+        )
+        for level in levels
+    )
+
+
+def _level(message: CurveMessage, told: LevelMessage) -> ServiceLevel:
+    curve = _curve(told.points if bytes(told.points) else message.points)
+    bound = _curve(told.bound) if bytes(told.bound) else None
+    return ServiceLevel(curve, told.accuracy, bound, told.fidelity)
+
+
+def _points(curve: Curve) -> msgspec.Raw:
+    return msgspec.Raw(msgspec.json.encode([(n, float(f"{t:.7g}")) for n, t in curve.points]))
+
+
+def _curve(points: msgspec.Raw) -> Curve:
+    return validated(msgspec.json.decode(points), MAX_POINTS)
 
 
 def encode_packet(payload: bytes, received_s: float, curve: Curve) -> bytes:
@@ -155,5 +200,5 @@ def _decode(text: str | bytes, decoder: "msgspec.json.Decoder[M]", what: str) ->
         raise RouteError(f"{what} has {size} bytes; at most {LIMIT_BYTES} are read.")
     try:
         return decoder.decode(text)
-    except (msgspec.DecodeError, UnicodeError) as error:
+    except (msgspec.DecodeError, RecursionError, UnicodeError) as error:
         raise RouteError(f"{what} cannot be read: {error}") from error

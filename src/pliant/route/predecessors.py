@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from pliant.ir.curve import exceeds_by
+from pliant.ir.endpoint import ServiceLevel
 from pliant.route.curve_advert import CurveAdvert
 
 _MOST = 256
@@ -90,13 +91,31 @@ class Predecessors:
             advert = word_for(name)
             if known.told is advert:
                 continue
-            if _is_other_wait(known.told.wait_s, advert.wait_s, threshold_s) or (
-                known.told.curve is not advert.curve
-                and exceeds_by(known.told.curve, advert.curve, max_n, ratio) > threshold_s
+            if _is_other_wait(known.told.wait_s, advert.wait_s, threshold_s) or _has_moved(
+                known.told.levels, advert.levels, max_n, threshold_s, ratio
             ):
                 groups.setdefault(advert, []).append(name)
                 known.told = advert
         return tuple((advert, tuple(names)) for advert, names in groups.items())
+
+
+def _has_moved(
+    before: tuple[ServiceLevel, ...],
+    now: tuple[ServiceLevel, ...],
+    max_n: int,
+    threshold_s: float,
+    ratio: float,
+) -> bool:
+    """Whether accuracies are others, or the time or bound of one is off by more than the threshold."""
+    if before is now:
+        return False
+    if [level.quality for level in before] != [level.quality for level in now]:
+        return True
+    return any(
+        a is not b and exceeds_by(a, b, max_n, ratio) > threshold_s
+        for old, new in zip(before, now, strict=True)
+        for a, b in ((old.curve, new.curve), (old.bound_curve, new.bound_curve))
+    )
 
 
 def _is_other_wait(before_s: float, now_s: float, threshold_s: float) -> bool:

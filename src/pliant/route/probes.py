@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import final
 
 from pliant.ir.curve import Curve
-from pliant.ir.times.fit import LocalTimes
 
 _CONFIRM_S = 1.0
 _SLOWED = 1.25
@@ -30,26 +29,33 @@ class Probes:
         """Whether the last answer of this device is longer ago than probes are apart."""
         return now_s - self._here_s > self._after_s
 
-    def answered(self, local: LocalTimes, last_n: int | None, now_s: float) -> None:
-        """This device has answered. Where that made its curve another, the last input had length `last_n`."""
+    def answered(self, curve: Curve | None, is_in_doubt: bool, last_n: int | None, now_s: float) -> None:
+        """An answer came; answers take `curve` now. Where that is new, the last input was `last_n` long."""
         self._here_s = now_s
-        self.at_s = now_s + (_CONFIRM_S if local.is_in_doubt else self._after_s)
-        curve, best = local.curve, self._best
+        self.at_s = now_s + (_CONFIRM_S if is_in_doubt else self._after_s)
+        best = self._best
         if curve is None or last_n is None:
             return
         if best is None or curve.at(last_n) < best.at(last_n):
             self._best = curve
 
-    def length(self, local: LocalTimes, last_n: int, others_s: Callable[[int], float], now_s: float) -> int:
+    def length(
+        self,
+        curve: Curve | None,
+        is_in_doubt: bool,
+        last_n: int,
+        others_s: Callable[[int], float],
+        now_s: float,
+    ) -> int:
         """The length to try now, one at which the device would be chosen if it had recovered; 0 for none.
 
         `others_s` is the least seconds elsewhere by length.
         """
         self.at_s = now_s + self._after_s
-        curve, best = local.curve, self._best
+        best = self._best
         if curve is None or best is None or curve.at(last_n) <= _SLOWED * best.at(last_n):
             return 0
-        return last_n if local.is_in_doubt else _longest_won(best, last_n, others_s)
+        return last_n if is_in_doubt else _longest_won(best, last_n, others_s)
 
 
 def _longest_won(best: Curve, last_n: int, others_s: Callable[[int], float]) -> int:

@@ -12,28 +12,27 @@ arrives, so no two nodes can raise each other's curves step by step. Requests ca
 limit as well (`Trail`), which holds while adverts are under way.
 """
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from functools import partial
 
 from pliant.errors import RouteError
 from pliant.ir.curve import Curve
+from pliant.ir.endpoint import ServiceLevel
 from pliant.ir.link import Link
-from pliant.ir.times.fit import LocalTimes
 from pliant.route.adverts import Adverts, wait_beyond
-from pliant.route.choose_endpoint import LOCAL, TIME, Candidate, Choice, Objective, choose
+from pliant.route.choose_endpoint import LOCAL, Candidate, Choice, Option, choose, ranked
 from pliant.route.curve_advert import CurveAdvert, Trail, checked_name
 from pliant.route.due import Broadcast, Due, Ping, Probe
-from pliant.route.energy import local_candidate
-from pliant.route.peer import PeerState, Successor
-from pliant.route.ping_schedule import PingSchedule
+from pliant.route.local_endpoint import LocalEndpoint
+from pliant.route.objective import TIME, Objective
 from pliant.route.predecessors import Listener, Predecessors
-from pliant.route.probes import Probes
 from pliant.route.router_settings import RouterSettings
-from pliant.route.upstream_queue import Passage, RecentAverage
+from pliant.route.terms import NO_TERMS, Terms
+from pliant.route.upstream.peer import PeerState, Successor
+from pliant.route.upstream.ping_schedule import PingSchedule
+from pliant.route.upstream.upstream_queue import Passage
 
-_UNKNOWN = Curve(((0, 0.0),))
-"""What takes nobody knows how long is tried first."""
 _NEVER = float("inf")
 
 
@@ -49,17 +48,14 @@ class Router:
     ) -> None:
         self.name = checked_name(name)
         self.settings = settings
-        self._local = LocalTimes(settings.fit, settings.max_n, prior)
+        self._here = {LOCAL: LocalEndpoint(LOCAL, settings, prior)}
         self._successors: dict[str, Successor] = {}
-        self._predecessors = Predecessors(settings.expire_after_s)
+        self.predecessors = Predecessors(settings.expire_after_s)
         self._ways: list[Candidate] = []
-        """This device and every successor that is ready, without the queues there."""
+        """This device's endpoints and every successor that is ready, without the queues there."""
         self._adverts = Adverts(name, started, settings.max_n, self._behind)
-        self._wait_s = 0.0
-        self._usual_wait = RecentAverage(settings.wait_memory_s)
         self._pings = PingSchedule(settings)
         self._last_n = 1
-        self._probes = Probes(settings.probe_after_s, prior)
         self._expects_until_s = float("inf")
         self._is_stale = True
         self._is_checked = False
@@ -74,13 +70,15 @@ class Router:
         objective: Objective = TIME,
         exclude: Collection[str] = (),
         trail: Trail | None = None,
+        terms: Terms = NO_TERMS,
         *,
         is_coming: bool = True,
     ) -> Choice:
-        """Where an input of length n goes, or would go if one came: `LOCAL` or a successor (eq. 5, 6).
+        """Where an input of length n goes, or would go if one came: an endpoint here or a successor.
 
         `exclude` names what has been tried (`LOCAL` too); a `trail` leaves out the nodes it has passed, and
-        all of them once it may make no further hop. Raises RouteError if nothing is left.
+        all of them once it may make no further hop. Raises RouteError if nothing is left, and what
+        `choose_endpoint.choose` does where the terms cannot be kept.
         """
         self._expect(now_s)
         if is_coming:
@@ -89,25 +87,28 @@ class Router:
         candidates = self._candidates(now_s)
         if exclude or trail is not None:
             candidates = [c for c in candidates if self._is_allowed(c.name, exclude, trail)]
-        return choose(n, candidates, objective)
+        return choose(n, candidates, objective, terms)
+
+    def options(
+        self, n: int, now_s: float, objective: Objective = TIME, terms: Terms = NO_TERMS
+    ) -> tuple[Option, ...]:
+        """What each candidate could do for an input of length n, best first."""
+        self._expect(now_s)
+        return ranked(n, self._candidates(now_s), objective, terms)
 
     def tell(self, now_s: float, predecessor: str | None = None) -> CurveAdvert:
-        """This node's advert, and for a `predecessor` (a node's name) that it has been told."""
+        """This node's advert (CRIME 4.2), and for a `predecessor` (a node's name) that it has been told."""
         self._expect(now_s)
         advert = self._word(predecessor, now_s)
         if predecessor is not None:
-            self._predecessors.told(predecessor, advert)
+            self.predecessors.told(predecessor, advert)
         return advert
-
-    def curve(self, now_s: float) -> Curve:
-        """The least of local and remote times at every length, without queues (CRIME 4.2)."""
-        return self._word(None, now_s).curve
 
     def due(self, now_s: float) -> tuple[Due, ...]:
         """What is to be done now; each thing is said once."""
         if now_s < self._next_due_s and self._is_checked:
             return ()
-        self._predecessors.expire(now_s)
+        self.predecessors.expire(now_s)
         candidates = partial(self._candidates, now_s)
         found: list[Due] = [
             Ping(s.name)
@@ -115,8 +116,7 @@ class Router:
             if now_s >= s.ping_at_s and self._pings.asks(s, candidates, now_s)
         ]
         found += self._broadcasts(now_s)
-        if now_s >= self._probes.at_s:
-            found += self._probe(now_s)
+        found += self._probes(now_s)
         self._is_checked = True
         self._next_due_s = self._earliest()
         return tuple(found)
@@ -129,9 +129,10 @@ class Router:
 
     def successor(self, name: str, prior: Link) -> None:
         """An upstream appears; it is pinged at once, and a candidate when it has answered."""
-        if name in self._successors or name == LOCAL:
+        if name in self._successors or name in self._here:
             raise RouteError(f"{name!r} is an upstream already, or no name; give each upstream its own.")
         self._successors[name] = Successor(name, prior, self.settings, self.name)
+        self._successors[name].assume(self._here[LOCAL].way.best.accuracy)
         self._changed()
 
     def remove(self, name: str) -> None:
@@ -165,30 +166,31 @@ class Router:
             self._changed()
 
     def enter(self, successor: str, n: int, now_s: float) -> Passage:
-        """An input of length n is to go to `successor`: it counts as work there until it has left."""
-        peer = self._successors[successor]
+        """An input of length n is to go to `successor`: it counts as work there until it has left.
+
+        Raises RouteError where that was removed meanwhile.
+        """
+        peer = self._successors.get(successor)
+        if peer is None:
+            raise RouteError(f"{successor} is no upstream any more.")
         return peer.queue.enter(peer.told.curve.at(n) if peer.told is not None else 0.0, now_s)
 
     def has_room(self, successor: str) -> bool:
         """Whether one more input may be sent to `successor` now; more than that would only queue there."""
-        return self._successors[successor].queue.has_room
+        peer = self._successors.get(successor)
+        return peer is not None and peer.queue.has_room
 
     def send(self, successor: str, passage: Passage, now_s: float) -> None:
         """The input of `passage` is sent now."""
-        self._successors[successor].queue.send(passage, now_s)
+        passage.queue.send(passage, now_s)
 
     def leave(self, successor: str, passage: Passage, now_s: float) -> None:
         """The input of `passage` was answered, or failed, or is not sent after all."""
-        peer = self._successors.get(successor)
-        if peer is not None:
-            peer.queue.leave(passage, now_s)
+        passage.queue.leave(passage, now_s)  # of `successor` as it was then: it may have left and come back
 
     def pinged(self, successor: str, away_s: float, spent_s: float, told: CurveAdvert, now_s: float) -> None:
         """A ping came back from `successor`."""
-        peer = self._successors.get(successor)
-        if peer is not None:
-            peer.pinged(away_s, spent_s, told, now_s)
-            self._changed()
+        self._update(successor, lambda peer: peer.pinged(away_s, spent_s, told, now_s))
 
     def told(self, successor: str, told: CurveAdvert, now_s: float) -> None:
         """`successor` itself told its advert, with an answer that says nothing of the way there."""
@@ -213,17 +215,11 @@ class Router:
 
     def failed(self, successor: str, now_s: float, reason: str = "no answer") -> None:
         """`successor` could not be reached, or answered with an error of its own; `reason` is for people."""
-        peer = self._successors.get(successor)
-        if peer is not None:
-            peer.failed(now_s, reason)
-            self._changed()
+        self._update(successor, lambda peer: peer.failed(now_s, reason))
 
     def mismatched(self, successor: str, now_s: float, reason: str = "does not fit") -> None:
         """`successor` holds another model, or speaks another protocol: nothing goes there."""
-        peer = self._successors.get(successor)
-        if peer is not None:
-            peer.mismatched(now_s, reason)
-            self._changed()
+        self._update(successor, lambda peer: peer.mismatched(now_s, reason))
 
     def doubted(self, successor: str, now_s: float) -> None:
         """An answer of `successor` was not waited for as long as it may take."""
@@ -232,67 +228,73 @@ class Router:
             peer.doubted(now_s)
             self._is_checked = False
 
+    def overdue(self, successor: str, n: int, away_s: float, now_s: float) -> None:
+        """An answer of `successor` is later than `away_s`, and was not waited for any longer."""
+        self._update(successor, lambda peer: peer.overdue(n, away_s, now_s))
+
     def misbehaved(self, successor: str, now_s: float, reason: str = "sent what cannot be") -> None:
         """`successor` sent what cannot be (PeerCurveError): it is set aside for a while."""
-        peer = self._successors.get(successor)
-        if peer is not None:
-            peer.set_aside(now_s, reason)
-            self._changed()
+        self._update(successor, lambda peer: peer.set_aside(now_s, reason))
 
     # -- this device
 
-    def answered_here(self, n: int, seconds: float, now_s: float) -> None:
-        """An input was answered here in `seconds` of work, its waiting left out."""
-        if self._probes.is_overdue(now_s):
-            self._local.doubt()
-        is_new = self._local.add(n, seconds)
-        self._probes.answered(self._local, self._last_n if is_new else None, now_s)
-        self._next_due_s = min(self._next_due_s, self._probes.at_s)
-        if is_new:
+    def endpoint(self, name: str, prior: Curve | None = None) -> None:
+        """One more endpoint of this device, such as `CLUSTER`."""
+        if name in self._here or name in self._successors:
+            raise RouteError(f"{name!r} is an endpoint already; give each its own name.")
+        self._here[name] = LocalEndpoint(name, self.settings, prior)
+        self._changed()
+
+    def offer(self, levels: tuple[ServiceLevel, ...], endpoint: str = LOCAL) -> None:
+        """An endpoint of this device can give `levels` now, worst first (`Endpoint.levels`)."""
+        if self._here[endpoint].offer(levels):
+            for peer in self._successors.values():
+                peer.assume(self._here[LOCAL].way.best.accuracy)
             self._changed()
 
-    def waits(self, wait_s: float, now_s: float) -> None:
+    def answered_here(self, n: int, seconds: float, now_s: float, endpoint: str = LOCAL) -> None:
+        """An input was answered here in `seconds` of work, its waiting left out."""
+        here = self._here[endpoint]
+        if here.answered(n, seconds, self._last_n, now_s):
+            self._changed()
+        self._next_due_s = min(self._next_due_s, here.probe_at_s)
+
+    def waits(self, wait_s: float, now_s: float, endpoint: str = LOCAL) -> None:
         """An input that came now would wait `wait_s` before its work here starts.
 
         The next choice here takes that as it is; predecessors are told the average of the last
         `wait_memory_s`: all of them following one moment's queue would fill and empty it in turns.
         """
-        if wait_s != self._wait_s:
-            self._usual_wait.set(wait_s, now_s)
-            self._wait_s = wait_s
-        elif abs(self._usual_wait.at(now_s) - wait_s) <= self.settings.threshold_s:
-            return
-        self._is_checked = False
+        if self._here[endpoint].waits(wait_s, now_s):
+            self._is_checked = False
 
     # -- predecessors
 
     def heard_of(self, predecessor: str, listener: Listener | None, now_s: float) -> None:
         """A request or ping of `predecessor` came; broadcasts reach its `listener`, until it expires."""
-        self._predecessors.heard_of(predecessor, listener, now_s)
+        self.predecessors.heard_of(predecessor, listener, now_s)
         self._next_due_s = min(self._next_due_s, now_s + self.settings.expire_after_s)
-
-    def forget(self, predecessor: str) -> None:
-        """A broadcast did not reach `predecessor`; its next request or ping registers it again."""
-        self._predecessors.forget(predecessor)
-
-    def listener_of(self, predecessor: str) -> Listener | None:
-        """Where `predecessor` hears broadcasts."""
-        return self._predecessors.listener_of(predecessor)
 
     # -- to look at
 
     @property
-    def predecessors(self) -> tuple[str, ...]:
-        return self._predecessors.names
+    def endpoints(self) -> tuple[str, ...]:
+        """The names of this device's own endpoints."""
+        return tuple(self._here)
+
+    def curve_here(self, endpoint: str = LOCAL) -> Curve | None:
+        """T_l(n) of an endpoint of this device, without waiting; None before anything is known."""
+        return self._here[endpoint].curve
 
     @property
-    def local_curve(self) -> Curve | None:
-        """T_l(n), without waiting; None before anything is known."""
-        return self._local.curve
+    def ways_here(self) -> list[Candidate]:
+        """This device's endpoints, with what an input that came now would wait for."""
+        return [endpoint.candidate for endpoint in self._here.values()]
 
-    def state(self, successor: str, now_s: float) -> PeerState:
-        """A successor as it stands."""
-        return self._successors[successor].state(now_s)
+    def state(self, successor: str, now_s: float) -> PeerState | None:
+        """A successor as it stands; None if there is none of that name, any more."""
+        peer = self._successors.get(successor)
+        return None if peer is None else peer.state(now_s)
 
     def states(self, now_s: float) -> tuple[PeerState, ...]:
         """Every successor as it stands."""
@@ -303,6 +305,12 @@ class Router:
     def _changed(self) -> None:
         self._is_stale = True
         self._is_checked = False
+
+    def _update(self, successor: str, act: Callable[[Successor], None]) -> None:
+        peer = self._successors.get(successor)
+        if peer is not None:
+            act(peer)
+            self._changed()
 
     def _expect(self, now_s: float) -> None:
         """Ways up as they are to be expected now: what was last seen of them says less with time."""
@@ -319,8 +327,8 @@ class Router:
         """This device and what is above it, as they are known now, without the queues there."""
         if not self._is_stale:
             return self._ways
-        here = local_candidate(self._local.curve or _UNKNOWN, 0.0, self.settings.power)
-        self._ways = [here, *[s.way() for s in self._successors.values() if s.is_ready]]
+        here = [endpoint.way for endpoint in self._here.values()]
+        self._ways = [*here, *[s.way() for s in self._successors.values() if s.is_ready]]
         self._adverts.clear()
         self._expects_until_s = min(
             (s.transfer.changes_at_s for s in self._successors.values()), default=_NEVER
@@ -330,15 +338,13 @@ class Router:
 
     def _candidates(self, now_s: float) -> list[Candidate]:
         """The same with what an input that came now would wait for."""
-        here, *above = self._refreshed()
-        if self._wait_s:
-            here = local_candidate(here.curve, self._wait_s, self.settings.power)
-        return [here, *[self._successors[way.name].candidate(now_s) for way in above]]
+        above = self._refreshed()[len(self._here) :]
+        return [*self.ways_here, *[self._successors[way.name].candidate(now_s) for way in above]]
 
     def _is_allowed(self, name: str, exclude: Collection[str], trail: Trail | None) -> bool:
         if name in exclude:
             return False
-        if trail is None or name == LOCAL:
+        if trail is None or name in self._here:
             return True
         told = self._successors[name].told
         return (
@@ -354,34 +360,39 @@ class Router:
 
     def _behind(self, name: str) -> frozenset[str]:
         """The nodes that the curve of a candidate depends on."""
-        told = None if name == LOCAL else self._successors[name].told
+        told = None if name in self._here else self._successors[name].told
         return frozenset() if told is None else told.through
 
     def _usual_wait_s(self, way: Candidate, now_s: float) -> float:
-        if way.name == LOCAL:
-            return self._usual_wait.at(now_s)
+        if way.name in self._here:
+            return self._here[way.name].usual_wait_s(now_s)
         return self._successors[way.name].queue.usual_wait_s(way.fixed_s, now_s)
 
     def _broadcasts(self, now_s: float) -> list[Broadcast]:
-        if not self._predecessors:
+        if not self.predecessors:
             return []
         settings = self.settings
-        behind = self._predecessors.behind(
+        behind = self.predecessors.behind(
             partial(self._word, now_s=now_s), settings.max_n, settings.threshold_s, settings.threshold_ratio
         )
         return [Broadcast(names, advert) for advert, names in behind]
 
-    def _probe(self, now_s: float) -> tuple[Probe, ...]:
-        others_s = partial(self._least_s, without=LOCAL, now_s=now_s)
-        n = self._probes.length(self._local, self._last_n, others_s, now_s)
-        return (Probe(n),) if n else ()
+    def _probes(self, now_s: float) -> list[Probe]:
+        found = []
+        for name, here in self._here.items():
+            if now_s >= here.probe_at_s:
+                others_s = partial(self._least_s, without=name, now_s=now_s)
+                n = here.probe_length(self._last_n, others_s, now_s)
+                if n:
+                    found.append(Probe(n, name))
+        return found
 
     def _least_s(self, n: int, without: str, now_s: float) -> float:
         """What length n takes at the best candidate but one; 0 if there is no other."""
         return min((c.seconds(n) for c in self._candidates(now_s) if c.name != without), default=0.0)
 
     def _earliest(self) -> float:
-        first_s = min(self._probes.at_s, self._predecessors.expires_at_s)
+        first_s = min(self.predecessors.expires_at_s, *(h.probe_at_s for h in self._here.values()))
         for peer in self._successors.values():
             if peer.ping_at_s < first_s:
                 first_s = peer.ping_at_s

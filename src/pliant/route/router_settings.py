@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pliant.errors import RouteError
 from pliant.ir.times.fit import FitSettings
 from pliant.route.energy import PowerModel, RadioModel
-from pliant.route.transfer import TransferSettings
+from pliant.route.upstream.transfer import TransferSettings
 
 
 @dataclass(frozen=True, slots=True)

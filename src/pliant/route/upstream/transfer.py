@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from pliant.errors import RouteError
 from pliant.ir.link import Link
-from pliant.route.persistence import Persistence, next_age_s
+from pliant.route.upstream.persistence import Persistence, next_age_s
 
 _STEADY = 5e-3
 """A round trip that moves by less than this part stays what it was: no choice loses more by it."""

@@ -1,6 +1,6 @@
 """This node's requests at one upstream: the wait of the next one, and how many at once pay."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import final
 
 _AVERAGED = 8
@@ -32,13 +32,14 @@ class RecentAverage:
 
 @dataclass(slots=True)
 class Passage:
-    """One request on its way to an upstream: `work_s` is what it is expected to keep that busy for.
+    """One request on its way through `queue`: `work_s` is what it is expected to keep the upstream busy for.
 
     `ahead_s` is the work of this node's requests that were in flight when it was sent, and `n_ahead` their
     number.
     """
 
     work_s: float
+    queue: "UpstreamQueue" = field(repr=False, compare=False)
     is_sent: bool = False
     ahead_s: float = 0.0
     n_ahead: int = 0
@@ -100,7 +101,7 @@ class UpstreamQueue:
         self.work_s += work_s
         self._usual_s.set(self.work_s, now_s)
         self.n_waiting += 1
-        return Passage(work_s)
+        return Passage(work_s, self)
 
     def send(self, passage: Passage, now_s: float) -> None:
         """It is sent now."""

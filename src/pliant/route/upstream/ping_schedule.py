@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 from typing import final
 
 from pliant.route.choose_endpoint import Candidate
-from pliant.route.peer import Successor
 from pliant.route.router_settings import RouterSettings
+from pliant.route.upstream.peer import Successor
 
 _OPTIMISM = 0.8
 _LATELY = 64

@@ -7,12 +7,14 @@ from typing import Literal
 
 from pliant.ir.curve import Curve
 from pliant.ir.link import Link
+from pliant.ir.times.bounds import AdaptiveBound
+from pliant.ir.times.timing import Timing
 from pliant.route.choose_endpoint import Candidate
 from pliant.route.curve_advert import CurveAdvert
 from pliant.route.energy import remote_candidate
 from pliant.route.router_settings import RouterSettings
-from pliant.route.transfer import TransferTimes
-from pliant.route.upstream_queue import Passage, UpstreamQueue
+from pliant.route.upstream.transfer import TransferTimes
+from pliant.route.upstream.upstream_queue import Passage, UpstreamQueue
 
 _LIE = 3.0
 """A peer that works for so many times what it told, and a millisecond more, has told something else."""
@@ -84,6 +86,8 @@ class Successor:
         self._asides = 0
         self._strikes = 0
         self._crowded_s: deque[float] = deque(maxlen=_CROWD)
+        self._way_bound = AdaptiveBound()
+        self._accuracy: float | None = None
         self._struck_at_s = float("-inf")
         self._honest = 0
 
@@ -91,21 +95,35 @@ class Successor:
         """This successor as it is at `now_s`, while it `is_ready`: its `way`, and the wait there."""
         way = self.way()
         wait_s = self.queue.wait_s(way.fixed_s, now_s)
-        return replace(way, fixed_s=way.fixed_s + wait_s) if wait_s else way
+        if not wait_s:
+            return way
+        fixed_s = (
+            way.fixed_s + wait_s
+        )  # the wait is an estimate by itself, that the way's spread says nothing of
+        return replace(way, fixed_s=fixed_s, way_bound=(way.fixed_s * way.way_bound + wait_s) / fixed_s)
+
+    def assume(self, accuracy: float | None) -> None:
+        """Whole answers are as accurate as this device's, which holds the same model, unless it tells."""
+        if accuracy != self._accuracy:
+            self._accuracy, self._candidate = accuracy, None
 
     def way(self) -> Candidate:
         """This successor by eq. 4 (and eq. 9 where a radio is in the settings), without any queue."""
         assert self.told is not None
         if self._candidate is None:
             link = self.transfer
-            self._candidate = remote_candidate(
+            way = remote_candidate(
                 self.name,
-                self.told.curve,
+                tuple(
+                    replace(x, accuracy=self._accuracy) if x.accuracy is None and x.fidelity == 1.0 else x
+                    for x in self.told.levels
+                ),
                 (link.fixed_s, link.per_item_s),
                 (link.sent.fixed, link.sent.per_item),
                 (link.received.fixed, link.received.per_item),
                 self._settings.radio,
             )
+            self._candidate = replace(way, way_bound=max(1.0, self._way_bound.factor()))
         return self._candidate
 
     def expect(self, now_s: float) -> bool:
@@ -146,6 +164,9 @@ class Successor:
         was = link.fixed_s, link.per_item_s
         is_surprise = False
         if self._shows_way(away_s - spent_s, passage):
+            way_s = link.fixed_s + link.per_item_s * n
+            if self._settings.is_robust:
+                self._way_bound.observe(Timing(way_s, way_s), max(away_s - spent_s, 0.0))
             is_surprise = link.answered(n, sent_bytes, received_bytes, away_s, spent_s, now_s)
         self.queue.answered(passage, away_s, spent_s, waited_s, link.least_s(n), now_s)
         is_believed = self._judge(n, away_s, (spent_s, waited_s), told, otherwise_s, now_s)
@@ -187,7 +208,7 @@ class Successor:
             self.reason = "its answers would come back through this node"
         elif not self._failures:
             self.reason = None
-        if before is not None and (told.curve, told.through) == (before.curve, before.through):
+        if before is not None and (told.levels, told.through) == (before.levels, before.through):
             return False
         self._candidate = None
         if self._failures:
@@ -227,6 +248,14 @@ class Successor:
         if self.contact_s is not None:
             now_s = max(now_s, self.contact_s + self._settings.retry_s)
         self._due_s = min(self._due_s, max(now_s, self._aside_until_s))
+
+    def overdue(self, n: int, away_s: float, now_s: float) -> None:
+        """An answer is away for longer than `away_s`: the way, or the work there, takes at least that."""
+        if self.told is not None:
+            way_s = self.transfer.fixed_s + self.transfer.per_item_s * n
+            self._way_bound.observe(Timing(way_s, way_s), max(away_s - self.told.curve.at(n), 0.0))
+            self._candidate = None
+        self.doubted(now_s)
 
     def set_aside(self, now_s: float, reason: str) -> None:
         """It sent what cannot be, or takes far longer than it tells: out, for twice as long each time."""

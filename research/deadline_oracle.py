@@ -1,0 +1,196 @@
+"""What a world of requests under deadlines (research/deadline_world.py) allows at best, all of it known.
+
+`bound` gives every request the most accurate answer that a way alone could give it in time, as if no other
+request were there: nothing attains more, or more accurately. `informed` lets requests queue, one after the
+other at each way, and improves its choices with hindsight until none helps: what a router could reach that
+knew the whole world. Estimates and measures nothing.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import inf
+from typing import Literal
+
+from pliant.ir.curve import Curve
+from research.deadline_world import Scenario, TimedRequest
+
+Way = Literal["local", "cluster", "upstream"]
+WAYS: tuple[Way, ...] = ("local", "cluster", "upstream")
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """One way to answer with an elastic model: its accuracy, and its time by words of a text.
+
+    Times are parts of what the whole model takes for 24 tokens on the same device.
+    """
+
+    accuracy: float
+    part: Curve
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What is known of model and network: `levels` with the whole model last; overheads in seconds.
+
+    The cluster answers with the whole model, by the device that is quickest at it: that takes `member_part`
+    of what it takes a session there, and `exchange_s` more where it is a worker. An answer from above takes
+    `hop_s` more than its link and the gateway take. A request has `request_bytes`, both ways.
+    """
+
+    levels: tuple[Level, ...]
+    member_part: float = 1.0
+    exchange_s: float = 0.0
+    hop_s: float = 0.0
+    request_bytes: float = 800.0
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """Where a request is answered, how accurately, and when after it came; None where it is refused."""
+
+    way: Way | None
+    accuracy: float = 0.0
+    seconds: float = inf
+
+
+@dataclass(frozen=True, slots=True)
+class _Option:
+    """One way for one request: time on the way, there and back, and time at work."""
+
+    way: Way
+    accuracy: float
+    away_s: float
+    work_s: float
+
+
+def bound(scenario: Scenario, known: Known, ways: Collection[Way] = WAYS) -> list[Decision]:
+    """The best decision for each request alone, by any of `ways`."""
+    found = []
+    for request in scenario.requests:
+        options = _options(scenario, known, request, ways)
+        best = max(options, key=lambda o: (o.accuracy, -o.away_s - o.work_s), default=None)
+        found.append(
+            Decision(None) if best is None else Decision(best.way, best.accuracy, best.away_s + best.work_s)
+        )
+    return found
+
+
+def informed(
+    scenario: Scenario, known: Known, ways: Collection[Way] = WAYS, n_sweeps: int = 4
+) -> list[Decision]:
+    """Decisions with queues: each of `ways` works on one request after the other, as they come.
+
+    The first choices are made in order of arrival; then each is changed where that makes the whole better,
+    first in requests attained, then in accuracy, until nothing changes or after `n_sweeps`.
+    """
+    queues = _Queues(scenario, known)
+    options = [_options(scenario, known, request, ways) for request in scenario.requests]
+    for _ in range(n_sweeps):
+        n_changed = sum(queues.improve(i, options[i]) for i in range(len(options)))
+        if not n_changed:
+            break
+    return queues.decisions()
+
+
+def attained(decisions: Sequence[Decision]) -> float:
+    """The share of requests that are answered in time and at their floor."""
+    return sum(d.way is not None for d in decisions) / max(len(decisions), 1)
+
+
+class _Queues:
+    """The requests at each way, and the value of what is attained there."""
+
+    def __init__(self, scenario: Scenario, known: Known) -> None:
+        self._requests, self._speed = scenario.requests, scenario.speed
+        whole = known.levels[-1].part
+        mean_words = sum(r.n_words for r in self._requests) / max(len(self._requests), 1)
+        self._others = [
+            (at_s / scenario.speed, scenario.gateway.seconds(at_s) * whole.at(mean_words))
+            for at_s in scenario.others_s
+            if scenario.gateway.seconds(at_s) < inf
+        ]
+        self._chosen: list[_Option | None] = [None] * len(self._requests)
+        self._members: dict[Way, list[int]] = {way: [] for way in WAYS}
+        self._value: dict[Way, float] = dict.fromkeys(WAYS, 0.0)
+
+    def improve(self, i: int, options: Sequence[_Option]) -> bool:
+        """Whether another option, or a refusal, was better for request i, given all others; it is taken."""
+        before = self._chosen[i]
+        best, most = before, 0.0
+        without: Mapping[Way, float] = {way: self._valued(way, i, None) for way in WAYS}
+        now = 0.0 if before is None else self._value[before.way] - without[before.way]
+        for option in options:
+            gained = self._valued(option.way, i, option) - without[option.way]
+            if gained > max(most, now) + 1e-9:
+                best, most = option, gained
+        if now < -1e-9 and most <= 0.0:
+            best = None
+        if best is before:
+            return False
+        self._chosen[i] = best
+        for way in WAYS:
+            self._members[way] = [k for k, o in enumerate(self._chosen) if o is not None and o.way == way]
+            self._value[way] = self._valued(way, None, None)
+        return True
+
+    def decisions(self) -> list[Decision]:
+        """Of every request; one that is late after all is refused."""
+        found = [Decision(None)] * len(self._requests)
+        for way in WAYS:
+            for i, option, seconds in self._played(way, ((k, self._option(k)) for k in self._members[way])):
+                if seconds <= self._requests[i].deadline_s:
+                    found[i] = Decision(way, option.accuracy, seconds)
+        return found
+
+    def _option(self, i: int) -> _Option:
+        option = self._chosen[i]
+        assert option is not None
+        return option
+
+    def _valued(self, way: Way, changed: int | None, option: _Option | None) -> float:
+        """The value of a way where request `changed` has `option` there, or is not there."""
+        jobs = [(k, self._option(k)) for k in self._members[way] if k != changed]
+        if changed is not None and option is not None:
+            jobs.append((changed, option))
+        return sum(
+            1.0 + done.accuracy
+            for i, done, seconds in self._played(way, jobs)
+            if seconds <= self._requests[i].deadline_s
+        )
+
+    def _played(self, way: Way, jobs: Iterable[tuple[int, _Option]]) -> Iterable[tuple[int, _Option, float]]:
+        """Each request with its option and the seconds until its answer."""
+        queue: list[tuple[float, float, int, _Option | None]] = [
+            (self._requests[i].at_s / self._speed + o.away_s / 2.0, o.work_s, i, o) for i, o in jobs
+        ]
+        if way == "upstream":
+            queue += [(at_s, work_s, -1, None) for at_s, work_s in self._others]
+        free_s = 0.0
+        for at_s, work_s, i, option in sorted(queue, key=lambda job: job[0]):
+            free_s = max(free_s, at_s) + work_s
+            if option is not None:
+                yield i, option, free_s + option.away_s / 2.0 - self._requests[i].at_s / self._speed
+
+
+def _options(scenario: Scenario, known: Known, request: TimedRequest, ways: Collection[Way]) -> list[_Option]:
+    """The ways that keep deadline and floor if nothing else is there, as the world is when it comes."""
+    now_s, words = request.at_s, request.n_words
+    found: list[_Option] = []
+    whole = known.levels[-1]
+    here_s, above_s = scenario.local.seconds(now_s), scenario.gateway.seconds(now_s)
+    work_s = known.member_part * whole.part.at(words)
+    beside_s = min((worker.seconds(now_s) for worker in scenario.workers.values()), default=inf)
+    together_s = min(work_s * here_s, work_s * beside_s + known.exchange_s)
+    link = scenario.link.at(now_s, 0.0)
+    for level in known.levels:
+        found.append(_Option("local", level.accuracy, 0.0, here_s * level.part.at(words)))
+        if link is not None and above_s < inf:
+            away_s = link.latency_s + known.request_bytes / link.bandwidth_Bps + known.hop_s
+            found.append(_Option("upstream", level.accuracy, away_s, above_s * level.part.at(words)))
+    found.append(_Option("cluster", whole.accuracy, 0.0, together_s))
+    return [
+        o
+        for o in found
+        if o.way in ways and o.accuracy >= request.floor and o.away_s + o.work_s <= request.deadline_s
+    ]

@@ -1,0 +1,107 @@
+"""One endpoint of this device as its router knows it: levels, queue, and when to probe it."""
+
+from collections.abc import Callable
+from typing import final
+
+from pliant.ir.curve import Curve
+from pliant.ir.endpoint import ServiceLevel
+from pliant.ir.times.fit import LocalTimes
+from pliant.route.choose_endpoint import Candidate
+from pliant.route.energy import local_candidate
+from pliant.route.probes import Probes
+from pliant.route.router_settings import RouterSettings
+from pliant.route.upstream.upstream_queue import RecentAverage
+
+_UNKNOWN = (ServiceLevel(Curve(((0, 0.0),))),)
+"""An endpoint of which no time is known is tried first."""
+_SHIFT = 1.25
+"""An answer that was so many times quicker than expected may mean that the endpoint has recovered."""
+
+
+@final
+class LocalEndpoint:
+    """Its levels are those that it offers; before it offers any, one whose times are fitted to its answers.
+
+    `prior` is what is known before the first answer.
+    """
+
+    def __init__(self, name: str, settings: RouterSettings, prior: Curve | None) -> None:
+        self.name = name
+        self._settings = settings
+        self._times = LocalTimes(settings.fit, settings.max_n, prior)
+        self._probes = Probes(settings.probe_after_s, prior)
+        self._offered: tuple[ServiceLevel, ...] | None = None
+        self._is_quicker = False
+        self._way: Candidate | None = None
+        self.wait_s = 0.0
+        self._usual_wait = RecentAverage(settings.wait_memory_s)
+
+    @property
+    def curve(self) -> Curve | None:
+        """T_l(n) of the most accurate answer, without waiting; None before anything is known."""
+        return self._times.curve if self._offered is None else self._offered[-1].curve
+
+    @property
+    def probe_at_s(self) -> float:
+        return self._probes.at_s
+
+    @property
+    def way(self) -> Candidate:
+        """This endpoint without its queue."""
+        if self._way is None:
+            levels = self._offered
+            if levels is None:
+                curve = self._times.curve
+                levels = _UNKNOWN if curve is None else (ServiceLevel(curve),)
+            self._way = local_candidate(levels, 0.0, self._settings.power, self.name)
+        return self._way
+
+    @property
+    def candidate(self) -> Candidate:
+        """This endpoint for an input that comes now."""
+        if not self.wait_s:
+            return self.way
+        return local_candidate(self.way.levels, self.wait_s, self._settings.power, self.name)
+
+    def offer(self, levels: tuple[ServiceLevel, ...]) -> bool:
+        """It can give `levels` now, worst first; whether these are others than before."""
+        if levels is self._offered:
+            return False
+        self._offered, self._way = levels, None
+        return True
+
+    def answered(self, n: int, seconds: float, last_n: int, now_s: float) -> bool:
+        """It answered an input of length n in `seconds` of work; whether its levels are others now."""
+        is_new = self._offered is None
+        if is_new:
+            if self._probes.is_overdue(now_s):
+                self._times.doubt()
+            is_new = self._times.add(n, seconds)
+            if is_new:
+                self._way = None
+        elif self.curve is not None:
+            self._is_quicker = seconds * _SHIFT < self.curve.at(n)
+        self._probes.answered(
+            self.curve, self._is_in_doubt, last_n if is_new or self._offered else None, now_s
+        )
+        return is_new
+
+    def waits(self, wait_s: float, now_s: float) -> bool:
+        """An input that came now would wait `wait_s`; whether predecessors may have to be told."""
+        if wait_s != self.wait_s:
+            self._usual_wait.set(wait_s, now_s)
+            self.wait_s = wait_s
+            return True
+        return abs(self._usual_wait.at(now_s) - wait_s) > self._settings.threshold_s
+
+    def usual_wait_s(self, now_s: float) -> float:
+        """What inputs wait on average lately."""
+        return self._usual_wait.at(now_s)
+
+    def probe_length(self, last_n: int, others_s: Callable[[int], float], now_s: float) -> int:
+        """The length to try now; 0 for none. `others_s` is the least seconds elsewhere by length."""
+        return self._probes.length(self.curve, self._is_in_doubt, last_n, others_s, now_s)
+
+    @property
+    def _is_in_doubt(self) -> bool:
+        return self._times.is_in_doubt if self._offered is None else self._is_quicker

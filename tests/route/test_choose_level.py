@@ -1,0 +1,155 @@
+"""The choice of endpoint and accuracy against brute force over every level of every candidate."""
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pliant.errors import BudgetError, DeadlineError
+from pliant.ir.curve import Curve
+from pliant.ir.endpoint import ServiceLevel
+from pliant.route.choose_endpoint import Candidate, Choice, choose, ranked, soonest
+from pliant.route.objective import ENERGY, TIME, Objective
+from pliant.route.terms import Terms
+
+part = st.floats(0, 3).map(lambda x: round(x, 3))
+
+
+@st.composite
+def levels(draw: st.DrawFn) -> tuple[ServiceLevel, ...]:
+    """One to four accuracies; more of it takes longer, as of the ways that are worth having."""
+    accuracies = sorted(draw(st.sets(st.sampled_from([0.5, 0.8, 0.88, 0.9, 0.92]), min_size=1, max_size=4)))
+    seconds = sorted(draw(st.lists(part, min_size=len(accuracies), max_size=len(accuracies))))
+    made = []
+    for accuracy, median_s in zip(accuracies, seconds, strict=True):
+        curve = Curve(((0, median_s), (100, median_s + draw(part))))
+        bound = curve.plus(draw(part)) if draw(st.booleans()) else None
+        made.append(ServiceLevel(curve, accuracy, bound))
+    if draw(st.integers(0, 4)) == 0:
+        return (ServiceLevel(made[-1].curve),)
+    return tuple(made)
+
+
+@st.composite
+def candidates(draw: st.DrawFn) -> list[Candidate]:
+    def one(name: str) -> Candidate:
+        fields = [draw(part) for _ in range(5)]
+        return Candidate(name, draw(levels()), *fields, way_bound=1.0 + draw(part))
+
+    return [one(f"n{i}") for i in range(draw(st.integers(1, 5)))]
+
+
+terms = st.builds(
+    Terms,
+    st.none() | st.floats(0.01, 12).map(lambda x: round(x, 3)),
+    st.none() | st.sampled_from([0.0, 0.5, 0.88, 0.9, 0.95]),
+    st.booleans(),
+)
+
+
+def every_way(n: int, some: list[Candidate], objective: Objective) -> list[dict[str, float | str]]:
+    """All levels, with the times and costs of the equations written out."""
+    found = []
+    for c in some:
+        for level in c.levels:
+            way_s = c.fixed_s + c.per_item_s * n
+            seconds = way_s + level.curve.at(n)
+            bound = level.curve if level.bound is None else level.bound
+            joules = c.fixed_j + c.per_item_j * n + c.watts * seconds
+            found.append(
+                {
+                    "name": c.name,
+                    "accuracy": -1.0 if level.accuracy is None else level.accuracy,
+                    "quality": 1.0 if level.accuracy is None else level.accuracy,
+                    "seconds": seconds,
+                    "bound": max(seconds, way_s * c.way_bound + bound.at(n)),
+                    "cost": objective.per_second * seconds + objective.per_joule * joules,
+                }
+            )
+    return found
+
+
+@given(candidates(), st.integers(0, 90), terms, st.sampled_from([TIME, ENERGY, Objective(1.0, 0.3)]))
+def test_the_choice_is_the_best_of_all_levels(
+    some: list[Candidate], n: int, asked: Terms, objective: Objective
+) -> None:
+    """Most accurate in time, then least cost; a floor alone asks for the least cost; refusals are right."""
+    ways = every_way(n, some, objective)
+    floor = asked.accuracy_floor or 0.0
+    allowed = [way for way in ways if floor == 0.0 or float(way["accuracy"]) >= floor]
+    if not allowed:
+        with pytest.raises(BudgetError):
+            choose(n, some, objective, asked)
+        return
+    if asked.deadline_s is None and asked.accuracy_floor is not None:
+        least = min(way["cost"] for way in allowed)
+        assert choose(n, some, objective, asked).option.cost == pytest.approx(least)
+        return
+    in_time = allowed
+    if asked.deadline_s is not None:
+        in_time = [way for way in allowed if float(way["bound"]) <= asked.deadline_s]
+        if not in_time:
+            soonest_s = min(float(way["seconds"]) for way in allowed)
+            if soonest_s > asked.deadline_s and not asked.best_effort:
+                with pytest.raises(DeadlineError, match="no answer is in time") as refused:
+                    choose(n, some, objective, asked)
+                assert refused.value.soonest_s == pytest.approx(soonest_s)
+            else:
+                assert choose(n, some, objective, asked).seconds == pytest.approx(soonest_s)
+            return
+    top = max(way["quality"] for way in in_time)
+    least = min(way["cost"] for way in in_time if way["quality"] == top)
+    found = choose(n, some, objective, asked)
+    assert found.option.level.quality == top
+    assert found.option.cost == pytest.approx(least)
+
+
+@given(candidates(), st.integers(0, 90), terms)
+def test_candidates_are_ranked_as_they_would_be_chosen(some: list[Candidate], n: int, asked: Terms) -> None:
+    """Leaving out the chosen one, the next of the ranking is chosen; and each is named once."""
+    order = ranked(n, some, TIME, asked)
+    assert sorted(option.name for option in order) == sorted(c.name for c in some)
+    willing = Terms(asked.deadline_s, asked.accuracy_floor, best_effort=True)
+    left = list(some)
+    for option in order:
+        if option.excluded == "floor":
+            with pytest.raises(BudgetError):
+                choose(n, left, TIME, willing)
+            break
+        found = choose(n, left, TIME, willing)
+        assert (found.option.level.quality, found.option.cost, found.option.excluded) == (
+            option.level.quality,
+            option.cost,
+            option.excluded,
+        )
+        left = [c for c in left if c.name != option.name]
+
+
+@given(candidates(), st.integers(0, 90), terms)
+def test_the_soonest_has_the_least_bound(some: list[Candidate], n: int, asked: Terms) -> None:
+    """It is the last resort, for which time is kept."""
+    floor = asked.accuracy_floor or 0.0
+    allowed = [w for w in every_way(n, some, TIME) if floor == 0.0 or float(w["accuracy"]) >= floor]
+    found = soonest(n, some, asked)
+    assert (found is None) == (not allowed)
+    if found is not None:
+        assert found.option.bound_s == pytest.approx(min(float(way["bound"]) for way in allowed))
+
+
+@given(candidates(), st.integers(0, 90), st.lists(st.floats(0.01, 12), min_size=2, max_size=5))
+def test_more_time_never_gives_less_accuracy(some: list[Candidate], n: int, deadlines: list[float]) -> None:
+    """Else a user who can wait longer would be served worse."""
+
+    def at(deadline_s: float) -> Choice | None:
+        try:
+            found = choose(n, some, TIME, Terms(deadline_s))
+        except DeadlineError:
+            return None
+        return found if found.option.bound_s <= deadline_s else None
+
+    for a, b in pairwise(sorted(deadlines)):
+        first, second = at(a), at(b)
+        if first is not None:
+            assert second is not None
+            assert second.option.level.quality >= first.option.level.quality

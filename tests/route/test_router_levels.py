@@ -1,0 +1,61 @@
+"""A router whose endpoints offer levels of accuracy, and whose upstreams hang, leave and come back."""
+
+from pliant.ir.curve import Curve
+from pliant.ir.endpoint import ServiceLevel
+from pliant.route.choose_endpoint import LOCAL
+from pliant.route.due import Probe
+from pliant.route.terms import Terms
+from tests.route.routers import LINK, router
+
+
+def _levels(seconds: float, accuracy: float | None = None) -> tuple[ServiceLevel, ...]:
+    return (ServiceLevel(Curve(((0, seconds),)), accuracy),)
+
+
+def test_an_endpoint_that_offers_levels_is_probed_when_it_was_quicker_before() -> None:
+    """Its inputs go up once it has slowed down: nothing else would show that it has recovered."""
+    node = router("up")  # 0.1 s away
+    node.offer(_levels(0.05))
+    node.answered_here(5, 0.05, 0.0)
+    node.offer(_levels(5.0))
+    node.answered_here(5, 5.0, 1.0)
+    assert node.choose(5, 1.0).target == "up"
+    probes = [due for now_s in range(2, 200) for due in node.due(float(now_s)) if isinstance(due, Probe)]
+    assert len(probes) >= 3
+    assert {probe.endpoint for probe in probes} == {LOCAL}
+
+
+def test_an_upstream_that_tells_no_accuracy_has_that_of_the_model_here() -> None:
+    """Identities fit, so that it is the same model: an older node is no better for saying less."""
+    node = router("up")
+    node.offer(_levels(0.01, 0.92))
+    assert node.choose(90, 1.0).target == LOCAL, "as accurate, and sooner"
+    node.offer(_levels(50.0, 0.92))
+    assert node.choose(90, 2.0, terms=Terms(accuracy_floor=0.9)).target == "up"
+    assert [level.accuracy for level in node.tell(2.0).levels] == [0.92]
+
+
+def test_requests_to_an_upstream_that_left_and_came_back_leave_the_queue_they_were_in() -> None:
+    """Its new queue would count less than nothing."""
+    node = router("up")
+    passages = [node.enter("up", 5, 0.0) for _ in range(3)]
+    for passage in passages:
+        node.send("up", passage, 0.0)
+    node.remove("up")
+    node.successor("up", LINK)
+    for passage in passages:
+        node.leave("up", passage, 1.0)
+    state = node.state("up", 1.0)
+    assert state is not None
+    assert (state.n_in_flight, state.n_waiting) == (0, 0)
+
+
+def test_answers_that_are_not_waited_for_make_an_upstream_a_worse_promise() -> None:
+    """One that hangs answers pings: by these alone every request would be sent there first."""
+    node = router("up")
+    node.offer(_levels(0.05))
+    before = node.options(5, 1.0)
+    for i in range(3):
+        node.overdue("up", 5, 2.0, 1.0 + i)
+    (bound_s,) = [option.bound_s for option in node.options(5, 5.0) if option.name == "up"]
+    assert bound_s > 1.0 > max(option.bound_s for option in before if option.name == "up")
