@@ -76,11 +76,11 @@ def test_explain_is_a_table_for_people(cache: Path, cli: Callable[..., Result]) 
         (["--upstream", "gateway:8080"], "http://HOST:PORT"),
         (["--address", "gateway:8080"], "http://HOST:PORT"),
         (["--name", "no name"], "name"),
-        (["--per-joule", "1"], "--power"),
+        (["--objective", "energy"], "--power"),
         (["--settle", "soon"], "soon"),
         (["--peer-token-file", "/does/not/exist"], "token file"),
         (["--peer-network", "10.0.0.0/40"], "10.0.0.0/8"),
-        (["--per-joule", "1", "--power", "much"], "watts"),
+        (["--objective", "mix:0.5", "--power", "much"], "watts"),
         (["--power", "1", "--radio", "umts"], "lte"),
     ],
 )

@@ -6,14 +6,16 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import httpx
 
 from pliant.ir.curve import Curve
+from pliant.ir.endpoint import ServiceLevel
 from pliant.route.router_settings import RouterSettings
 from pliant.run.session.session import Session
+from pliant.run.submodel.elastic_session import ElasticSession
 from pliant.serve.http.security import Address
 from pliant.serve.http.server import NodeServer
 from pliant.serve.node.serving_node import Node
@@ -101,6 +103,14 @@ def fixed(*points: tuple[int, float], **changes: Any) -> dict[str, Any]:
 def running(served: Session[Any], **options: Any) -> Iterator[Running]:
     """A node that serves until the context ends."""
     run, failed = Running(), []
+    prior = options.get("prior")
+    is_fixed = prior is not None and options["routing"].refit_every >= 10**9
+    if is_fixed and type(served).levels is Session.levels:
+        levels = (ServiceLevel(prior),)
+        served.levels = lambda: levels  # type: ignore[method-assign]
+    elif is_fixed and isinstance(served, ElasticSession):
+        as_accurate = tuple(replace(level, curve=prior, bound=None) for level in served.levels())
+        served.levels = lambda: as_accurate  # type: ignore[method-assign]
     told = NodeOptions(**{"listen": ANY_PORT, "version": "0", "settle_s": 0.0, **options})
 
     def on_start(url: str, node: Node, stop: Callable[[], None]) -> None:

@@ -8,6 +8,7 @@ from pliant.ir.curve import Curve
 from pliant.route.curve_advert import CurveAdvert
 from pliant.route.node_messages import encode_told
 from pliant.serve.upstream.upstreams import CURVE_PATH, TELL_PATH
+from tests.route.routers import only
 from tests.serve.liars import Liar
 from tests.serve.models import Upper
 from tests.serve.nodes import PATIENCE_S, asking, fixed, running
@@ -35,7 +36,7 @@ def test_a_forged_broadcast_moves_no_request(seconds: float, stamp: tuple[int, i
         until(lambda: target_of(end, 1) == up.url)
         until(lambda: min(metric(end, _pings(url)) for url in (up.url, far.url)) >= 3)  # of the start
         for name in ("up", "far"):
-            forged = encode_told(CurveAdvert(name, Curve(((0, seconds),)), frozenset({name}), stamp))
+            forged = encode_told(CurveAdvert(name, only(Curve(((0, seconds),))), frozenset({name}), stamp))
             for _ in range(20):
                 said = httpx.post(f"{end.url}{TELL_PATH}", content=forged.encode(), timeout=PATIENCE_S)
                 assert said.status_code == 200
@@ -69,7 +70,7 @@ def test_only_nodes_may_ping_broadcast_and_pass_on() -> None:
             assert ask(PEER).status_code not in (401, 403)
             assert ask("neither-0123456789").status_code == 401
         assert node.node is not None
-        assert node.node.router.predecessors == ("x",)
+        assert node.node.router.predecessors.names == ("x",)
 
 
 def test_without_peer_tokens_nobody_is_a_node() -> None:
@@ -95,7 +96,7 @@ def test_a_node_that_registers_is_told_where_it_calls_from(address: str) -> None
         )
         assert ping.status_code == 200
         assert node.node is not None
-        listener = node.node.router.listener_of("x")
+        listener = node.node.router.predecessors.listener_of("x")
         assert listener is not None
         assert listener.address.startswith("http://127.0.0.1")
 
@@ -106,6 +107,6 @@ def test_a_forged_name_cannot_take_a_predecessors_listener_elsewhere() -> None:
         node.post("x", headers=route(sender="below", address=below.url))
         node.post("x", headers=route(sender="below", address="http://192.0.2.1:80"))
         assert node.node is not None
-        listener = node.node.router.listener_of("below")
+        listener = node.node.router.predecessors.listener_of("below")
         assert listener is not None
         assert listener.address == "http://127.0.0.1:80"

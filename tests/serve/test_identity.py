@@ -10,11 +10,11 @@ from safetensors.numpy import load_file, save_file
 from typer.testing import CliRunner
 
 import pliant
+from pliant.api.open_endpoint import open_endpoint
 from pliant.api.resolve import resolve
 from pliant.cli.app import app
 from pliant.route.node_identity import MODEL_HEADER, NODE_HEADER, PROTOCOL_HEADER, VERSION_HEADER
 from pliant.route.node_messages import ROUTE_HEADER
-from pliant.serve.node.open_endpoint import open_endpoint
 from tests.models.onnx_models import external
 from tests.serve.models import Upper
 from tests.serve.nodes import PATIENCE_S, fixed, reserved, running

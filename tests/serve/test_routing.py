@@ -138,7 +138,7 @@ def test_predecessors_hear_of_a_change_without_asking() -> None:
         # More than once where a slow ping moved the way between two of them as well.
         until(lambda: min(metric(server, told), metric(gateway, told)) >= 1)
         assert metric(end, told) == 0
-        assert metric(server, "pliant_refits_total") == 1
+        assert metric(server, "pliant_refits_total") >= 1
 
 
 def test_a_node_that_dies_costs_no_answer_and_is_used_again_when_it_is_back() -> None:

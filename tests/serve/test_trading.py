@@ -12,13 +12,14 @@ import numpy as np
 import pytest
 
 import pliant
+from pliant.api.open_endpoint import open_endpoint
 from pliant.errors import BudgetError, NodeError
 from pliant.ir.curve import Curve
-from pliant.ir.endpoint import Estimate, Request
+from pliant.ir.endpoint import Estimate, Request, ServiceLevel
 from pliant.ir.reply import Reply
+from pliant.ir.times.timing import Timing
 from pliant.ir.times.trade import Level, Trade
-from pliant.serve.node.open_endpoint import open_endpoint
-from pliant.serve.protocol.terms import Terms
+from pliant.route.terms import Terms
 from tests.run.conftest import paper_profile
 from tests.serve.models import Upper, texts
 from tests.serve.nodes import PATIENCE_S, Running, asking, fixed, running
@@ -34,7 +35,7 @@ class TwoWays:
 
     def __init__(self, mark: str, small_s: float, whole_s: float) -> None:
         ways = ((SMALL, small_s), (WHOLE, whole_s))
-        self.trade = Trade(Level(0, 1000, f"{a}", a, a, (s, s), (s, s)) for a, s in ways)
+        self.trade = Trade(Level(0, 1000, f"{a}", a, a, (Timing(s, s),) * 2) for a, s in ways)
         self.mark = mark
         self.deadlines: list[float | None] = []
 
@@ -45,16 +46,19 @@ class TwoWays:
     def curve(self, accuracy_floor: float = 0.0) -> Curve:
         return self.trade.curve(accuracy_floor)
 
+    def levels(self) -> tuple[ServiceLevel, ...]:
+        return self.trade.levels()
+
     def estimate(self, request: Request) -> Estimate:
         pick = self.trade.pick(request.length, request.accuracy_floor, request.deadline_s)
-        return Estimate(pick.seconds, pick.level.accuracy)
+        return Estimate(pick.time.median_s, pick.level.accuracy)
 
     def answer(self, request: Request) -> Reply[None]:
         self.deadlines.append(request.deadline_s)
         pick = self.trade.pick(request.length, request.accuracy_floor, request.deadline_s)
         word = f"{pick.level.accuracy}{self.mark}"
         outputs = {"upper": texts(word), "n": np.array([1])}
-        return Reply(outputs, self.name, pick.seconds, None, accuracy=pick.level.accuracy)
+        return Reply(outputs, self.name, pick.time.median_s, None, accuracy=pick.level.accuracy)
 
 
 class Elastic(Upper):
@@ -70,6 +74,9 @@ class Elastic(Upper):
 
     def curve(self, accuracy_floor: float = 0.0) -> Curve:
         return self.two.curve(accuracy_floor)
+
+    def levels(self) -> tuple[ServiceLevel, ...]:
+        return self.two.levels()
 
     def estimate(self, request: Request) -> Estimate:
         return self.two.estimate(request)
@@ -105,7 +112,7 @@ def test_a_deadline_that_cannot_be_kept_is_refused_with_what_could_be_had() -> N
     with running(Elastic("", 20.0, 40.0), name="alone", **fixed((0, 40.0))) as node:
         refused = asked(node, deadline_s=10)
         assert refused.status_code == 503
-        assert "the soonest here takes 2e+04 ms with an accuracy of 0.8" in refused.json()["error"]
+        assert "the soonest, by local, takes 2e+04 ms with an accuracy of 0.8" in refused.json()["error"]
         assert asked(node, accuracy_floor=0.9, deadline_s=30).status_code == 503
         late = told(asked(node, deadline_s=1e-6, best_effort=True))
         assert late == ("0.8", {"accuracy": SMALL, "met": False})
@@ -151,7 +158,8 @@ def test_what_would_be_refused_is_explained_as_refused() -> None:
         found = node.node.explain(5)
         assert found.target is None
         assert not found.candidates[0].is_chosen
-        assert "no answer is in time" in (found.candidates[0].reason or "")
+        assert found.candidates[0].constraint == "deadline"
+        assert "no answer is in time" in found.reason
         assert asked(node).status_code == 503
 
 
@@ -248,7 +256,7 @@ def test_what_is_explained_is_what_a_request_gets() -> None:
             until(lambda: node.explain(5).candidates[1].total_s is not None)
             found = node.explain(5)
             assert found.target == "local"
-            assert "late" in (found.candidates[1].reason or "")
+            assert found.candidates[1].constraint == "deadline"
             assert told(asked(end))[0] == "0.8@end"
 
 
@@ -256,15 +264,39 @@ def test_an_answer_that_does_not_come_is_given_up_while_there_is_time_for_anothe
     """The node above hangs: the deadline is kept here, with less accuracy."""
     hangs = Elastic("@up", 1e-4, 2e-4)
     with running(hangs, name="up", **fixed((0, 2e-4))) as up:
-        below = Elastic("@end", 1e-3, 100.0)
+        below = Elastic("@end", 0.5, 100.0)
         with running(below, name="end", upstreams=(up.url,), **fixed((0, 100.0))) as end:
             until(lambda: end.node is not None and end.node.explain(5).target == up.url)
             hangs.gate.clear()
             try:
-                word, said = told(asked(end, deadline_s=4))
+                word, said = told(asked(end, deadline_s=1.8))
             finally:
                 hangs.gate.set()
-            assert (word, said["accuracy"]) == ("0.8@end", SMALL)
+            assert (word, said["accuracy"], said["met"]) == ("0.8@end", SMALL, True)
+            counted = 'pliant_hedges_total{answered="%s",upstream="' + up.url + '"}'
+            assert metric(end, counted % "here") == 1
+            assert metric(end, counted % "there") == 0
+            assert told(asked(end, deadline_s=4))[0] == "0.92@up", "it is there again"
+            assert metric(end, counted % "here") == 1, "an answer in time costs nothing here"
+
+
+def test_a_floor_is_asked_of_the_node_that_reaches_it() -> None:
+    """The node above has the same accuracies at other times: each floor and deadline finds its endpoint."""
+    with running(Elastic("@up", 5.0, 15.0), name="up", **fixed((0, 15.0))) as up:
+        below = Elastic("@end", 1.0, 60.0)
+        with running(below, name="end", upstreams=(up.url,), **fixed((0, 60.0))) as end:
+            until(lambda: end.node is not None and end.node.explain(5).target == up.url)
+            assert told(asked(end, accuracy_floor=0.9))[0] == "0.92@up"
+            assert told(asked(end, accuracy_floor=0.5))[0] == "0.8@end", "the soonest that reaches it"
+            assert told(asked(end, deadline_s=30))[0] == "0.92@up"
+            assert told(asked(end, deadline_s=10))[0] == "0.8@end", "of equals the soonest"
+            assert asked(end, deadline_s=10, accuracy_floor=0.9).status_code == 503
+            refused = asked(end, accuracy_floor=0.95)
+            assert refused.status_code == 422
+            assert "0.9200" in refused.json()["error"]
+            rows = {row.target: row for row in end.node.explain(5, Terms(10.0, 0.9)).candidates}
+            assert {row.constraint for row in rows.values()} == {"deadline"}
+            assert rows[up.url].bound_s == pytest.approx(15.0, abs=1.0)
 
 
 @pytest.mark.parametrize("binary", [False, True])

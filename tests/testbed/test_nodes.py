@@ -14,7 +14,7 @@ from testbed import DeviceSpec, why_not
 from testbed.inside import inside
 from testbed.nodes import NodeBed, open_nodes
 
-pytestmark = pytest.mark.alone
+pytestmark = pytest.mark.slow
 
 _MODEL = "imdb-lstm"
 _NAMES = ("end", "gateway", "cloud")

@@ -21,7 +21,7 @@ from pliant.api.model import (
 )
 from pliant.api.open_elastic import Baseline, Compute, OnProgress, open_elastic
 from pliant.api.resolve import Source, resolve
-from pliant.errors import InputError
+from pliant.errors import InputError, NodeError
 from pliant.ir.device import DeviceProfile
 from pliant.ir.dilation import Dilation, compute_alone
 from pliant.models.hf.config import unread_head
@@ -36,7 +36,9 @@ from pliant.settings import thread_count
 from pliant.store.coding.quantize import Quantizer
 
 if TYPE_CHECKING:
+    from pliant.api.open_cluster import Cluster
     from pliant.ir.bitwidths import Weights
+    from pliant.serve.node.routed_session import Routing
 
 
 _CHOICES = {"compute": Compute, "depths": Depths, "baseline": Baseline, "quantizer": Quantizer}
@@ -68,6 +70,9 @@ def open(
     quantizer: Quantizer | None = None,
     cache: Path | None = None,
     on_progress: OnProgress = lambda what, done, total: None,
+    cluster: "str | Cluster | None" = None,
+    upstreams: Collection[str] = (),
+    routing: "Routing | None" = None,
 ) -> Session[Any]:
     """A session that answers text, or arrays, with the model that `source` names.
 
@@ -96,10 +101,19 @@ def open(
     least 1; None learns it from their spread). The session plans for compute and reads as its latest answers
     took them, unless `adapt` is False. `baseline` runs as one of the systems STI is compared with.
     `quantizer` is how weights became codes (None: "lloyd", or whatever a store has); the paper's system is
-    `plan=PAPER, anytime=False, margin=0.0, adapt=False, quantizer="equal-population"`. Raises PliantError:
-    see errors.py for which.
+    `plan=PAPER, anytime=False, margin=0.0, adapt=False, quantizer="equal-population"`.
+
+    With `cluster` (the address where `pliant worker --join` finds this process, or a `Cluster`) or
+    `upstreams` (URLs of nodes), each input is answered by this device, by the cluster or by a node above,
+    whichever serves it best within `latency`: the `RoutedSession` that is returned says which and why
+    (docs/nodes.md). `routing` holds their token and what a choice minimises. Raises PliantError: see
+    errors.py for which.
     """
     given = locals()
+    if cluster is not None or upstreams:
+        return _open_routed(given)
+    if routing is not None:
+        raise InputError("routing is for cluster= or upstreams=: give one of them, or leave it out.")
     model = resolve(source)
     match model:
         case StoreModel() | CheckpointModel():
@@ -160,6 +174,21 @@ def open(
             raise refused(model, "pliant.open")
         case _:
             assert_never(model)
+
+
+def _open_routed(given: dict[str, Any]) -> Session[Any]:
+    """By the arguments of `open`; those that differ from their defaults are the local session's."""
+    try:
+        from pliant.api.open_routed import open_routed
+    except ImportError as error:
+        raise NodeError(f"cluster= and upstreams= need {error.name}: pip install 'pliant[node]'.") from error
+
+    routed = ("latency", "best_effort", "cluster", "upstreams", "routing")
+    options = {name: value for name, value in given.items() if value is not _defaults().get(name)}
+    mine = {name: given[name] for name in routed}
+    return open_routed(
+        options.pop("source"), **mine, options={k: options[k] for k in options if k not in routed}
+    )
 
 
 def _own_bound(model: Model, memory: Memory | None) -> int | None:

@@ -4,7 +4,7 @@ import asyncio
 import gc
 import logging
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,7 +12,8 @@ from typing import Annotated, Any
 import typer
 
 from pliant import __version__
-from pliant.api.model import ElasticModel, OnnxGraph
+from pliant.api.model import ElasticModel, EncoderModel, Model, OnnxGraph
+from pliant.api.open_endpoint import open_endpoint
 from pliant.api.resolve import resolve
 from pliant.cli.cluster.cluster_options import KeyFile, Slower, say
 from pliant.cli.shared.refuse_options import refuse_options
@@ -22,10 +23,10 @@ from pliant.cli.shared.weight_bits import WeightBits, weights_of
 from pliant.errors import NodeError
 from pliant.ir.dilation import Dilation
 from pliant.quantities import parse_seconds
+from pliant.route.objective import parse_objective
+from pliant.route.terms import Terms
 from pliant.run.session.session import Session
 from pliant.serve.http.security import Tls, parse_address, read_tokens
-from pliant.serve.node.open_endpoint import open_endpoint
-from pliant.serve.protocol.terms import Terms
 
 LEARN_S = 3.0
 """A node may time its model so long before it starts."""
@@ -61,6 +62,12 @@ class NodeArguments:
     peer_token_file: Annotated[
         Path | None,
         typer.Option(help="Bearer tokens of other nodes, one a line; the first is shown to upstreams."),
+    ] = None
+    operator_token_file: Annotated[
+        Path | None,
+        typer.Option(
+            help="Bearer tokens, one a line, of who may add and remove upstreams (POST /v2/pliant/peers)."
+        ),
     ] = None
     peer_network: Annotated[
         list[str] | None,
@@ -118,14 +125,13 @@ class NodeArguments:
             "balancers take to look elsewhere."
         ),
     ] = "5s"
-    per_joule: Annotated[
-        float,
+    objective: Annotated[
+        str,
         typer.Option(
-            help="Seconds that a joule of this device counts for: requests that start here go where seconds "
-            "plus that are least; `inf` for joules alone.",
-            min=0,
+            help="What is least where requests that start here go, among equally accurate answers: `time`, "
+            "`energy` (joules of this device), or `mix:W`, (1 - W) seconds + W joules."
         ),
-    ] = 0.0
+    ] = "time"
     power: Annotated[
         str | None,
         typer.Option(
@@ -141,7 +147,7 @@ class NodeArguments:
     cluster: Annotated[
         str | None,
         typer.Option(
-            help="Answer over several devices: HOST:PORT where `pliant worker --join` finds this one."
+            help="Have a cluster answer beside this device: HOST:PORT where `pliant worker --join` finds it."
         ),
     ] = None
     workers: Annotated[
@@ -160,11 +166,12 @@ class NodeArguments:
 
 def node(args: NodeArguments) -> None:
     """Answer requests over HTTP (Open Inference Protocol v2), until Ctrl-C or SIGTERM."""
-    from pliant.serve.node.power import read_objective, read_power, read_radio
+    from pliant.serve.node.power import read_power, read_radio
     from pliant.serve.node.start_node import NodeOptions, serve  # needs the extra; the help does not
     from pliant.serve.upstream.callback import parse_callbacks
 
-    if args.per_joule and args.power is None:
+    objective = parse_objective(args.objective)
+    if objective.per_joule and args.power is None:
         raise NodeError("joules can only count where it is said what computing draws: add --power.")
     if args.verbose:
         logging.basicConfig(format="%(asctime)s %(message)s")
@@ -175,6 +182,7 @@ def node(args: NodeArguments) -> None:
         name=args.name,
         tokens=() if args.token_file is None else read_tokens(args.token_file),
         peer_tokens=() if args.peer_token_file is None else read_tokens(args.peer_token_file),
+        operator_tokens=() if args.operator_token_file is None else read_tokens(args.operator_token_file),
         callbacks=parse_callbacks(args.peer_network or ()),
         tls=Tls(args.tls_cert, args.tls_key, args.ca),
         is_insecure=args.insecure,
@@ -188,7 +196,7 @@ def node(args: NodeArguments) -> None:
             args.best_effort or None,
         ),
         learn_s=LEARN_S,
-        objective=read_objective(args.per_joule),
+        objective=objective,
         radio=None if args.radio is None else read_radio(args.radio),
     )
 
@@ -198,7 +206,7 @@ def node(args: NodeArguments) -> None:
         else:
             say(" ".join([event, *map(str, more.values())]))
 
-    with _opened(args) as served:
+    with _opened(args) as (served, cluster):
         if args.power is not None:
             options = replace(options, power=read_power(args.power, served))
 
@@ -206,53 +214,64 @@ def node(args: NodeArguments) -> None:
             _exempt_from_collection()
             report("serves", model=served.name, url=url, name=node.name)
 
-        asyncio.run(serve(options, served, on_start))
+        asyncio.run(serve(options, served, on_start, cluster))
     report("has left")
 
 
 @contextmanager
-def _opened(args: NodeArguments) -> Iterator[Session[Any]]:
-    """The session that answers, on this device or over the workers that join it."""
-    _check(args)
-    if args.cluster is None:
-        with open_endpoint(
-            args.model,
-            preload=args.preload,
-            memory=args.memory,
-            threads=args.threads,
-            dilation=Dilation(args.dilate),
-            depths=args.depths,
-            weights=weights_of(args.weights),
-        ) as served:
-            yield served
-        return
-    from pliant.api.open_cluster import Cluster  # needs pyzmq
+def _opened(args: NodeArguments) -> Iterator[tuple[Session[Any], Session[Any] | None]]:
+    """This device's session and the cluster's beside it; the latter alone for models that only it runs."""
+    model = _checked(args)
+    with ExitStack() as stack:
+        local = None
+        if not isinstance(model, EncoderModel) or args.cluster is None:
+            local = open_endpoint(
+                args.model,
+                preload=args.preload,
+                memory=args.memory,
+                threads=args.threads,
+                dilation=Dilation(args.dilate),
+                depths=args.depths,
+                weights=weights_of(args.weights),
+            )
+            stack.enter_context(local)
+        shared = None
+        if args.cluster is not None:
+            from pliant.api.open_cluster import Cluster  # needs pyzmq
 
-    with Cluster(
-        args.cluster,
-        key=args.key,
-        threads=args.threads,
-        memory=args.memory,
-        dilation=Dilation(args.dilate),
-        on_event=say,
-    ) as cluster:
-        session = cluster.open(args.model)  # nobody waits for workers to learn that it cannot be read
-        cluster.wait(1 if args.workers is None else args.workers, PATIENCE_S)
-        session.curve()  # measures the devices, before anybody asks
-        yield session
+            cluster = stack.enter_context(
+                Cluster(
+                    args.cluster,
+                    key=args.key,
+                    threads=args.threads,
+                    memory=args.memory,
+                    dilation=Dilation(args.dilate),
+                    on_event=say,
+                )
+            )
+            shared = cluster.open(args.model)  # nobody waits for workers to learn that it cannot be read
+            cluster.wait(1 if args.workers is None else args.workers, PATIENCE_S)
+            shared.curve()  # measures the devices, before anybody asks
+        if local is not None:
+            yield local, shared
+        else:
+            assert shared is not None
+            yield shared, None
 
 
-def _check(args: NodeArguments) -> None:
-    """Raise InputError for options that the model does not have where it answers."""
+def _checked(args: NodeArguments) -> Model:
+    """The model. Raises InputError for options that it does not have where it answers."""
     model = resolve(args.model)
-    if args.cluster is not None:
+    if isinstance(model, EncoderModel) and args.cluster is not None:
         refuse_options(model, args, ("preload", "depths", "weights"), "leave it out with --cluster")
-        return
+        return model
     if not isinstance(model, ElasticModel):
         refuse_options(model, args, ("preload", "depths"))
     if not isinstance(model, OnnxGraph):
         refuse_options(model, args, ("weights",), "it is for ONNX models")
-    refuse_options(model, args, ("workers", "key"), "it is for --cluster")
+    if args.cluster is None:
+        refuse_options(model, args, ("workers", "key"), "it is for --cluster")
+    return model
 
 
 def _exempt_from_collection() -> None:

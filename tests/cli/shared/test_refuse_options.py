@@ -86,13 +86,11 @@ def test_weights_are_chosen_for_onnx_models_alone(
         _refused(cli, (verb, sources[kind], *more, "--weights", bits), what, f"--weights {bits}")
 
 
-@pytest.mark.parametrize(
-    "words", [("--cluster", "127.0.0.1:0", "--preload", "1MB"), ("--workers", "2"), ("--key", "cluster.key")]
-)
+@pytest.mark.parametrize("words", [("--workers", "2"), ("--key", "cluster.key")])
 def test_a_node_refuses_what_does_not_fit_the_place_where_it_answers(
     cli: Cli, words: tuple[str, ...]
 ) -> None:
-    """Over a cluster nothing is preloaded; on one device nobody is waited for."""
+    """On one device nobody is waited for."""
     _refused(cli, ("node", "sst2", *words), "a text encoder", " ".join(words[-2:]))
 
 

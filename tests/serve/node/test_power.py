@@ -1,19 +1,18 @@
 """What a node is told of its battery, or measures, and the inputs that stay or go for it."""
 
 from dataclasses import asdict
-from math import inf
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from pliant.errors import NodeError, RouteError
+from pliant.errors import NodeError
 from pliant.ir.endpoint import Request
 from pliant.profile.energy_meter import Meter
-from pliant.route.choose_endpoint import ENERGY, TIME, Objective
 from pliant.route.energy import LTE, PowerModel
-from pliant.serve.node.power import measured_power, read_objective, read_power, read_radio
+from pliant.route.objective import ENERGY, TIME, Objective
+from pliant.serve.node.power import measured_power, read_power, read_radio
 from tests.serve.models import Upper
 from tests.serve.nodes import fixed, running
 from tests.serve.test_routing import HONEST, LATE, answer_of, explained, target_of, until
@@ -38,15 +37,6 @@ def test_an_input_stays_where_its_joules_count_for_more_than_its_time(
             here, above = explained(end, 400)["candidates"]
             assert here["energy_j"] == pytest.approx(0.5)
             assert above["energy_j"] >= 30 * LTE.waiting_W * (1 - 1e-9)  # the link may take no time
-
-
-def test_joules_count_for_seconds_or_alone() -> None:
-    """`--per-joule`."""
-    assert read_objective(0.0) == TIME
-    assert read_objective(2.0) == Objective(1.0, 2.0)
-    assert read_objective(inf) == ENERGY
-    with pytest.raises(RouteError):
-        read_objective(float("nan"))
 
 
 def test_watts_are_a_number_that_can_be() -> None:

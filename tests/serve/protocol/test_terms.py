@@ -6,7 +6,8 @@ import pytest
 
 from pliant.errors import InputError
 from pliant.ir.endpoint import Request
-from pliant.serve.protocol.terms import PendingRequest, Terms, read_terms
+from pliant.route.terms import Terms
+from pliant.serve.protocol.terms import PendingRequest, read_terms
 
 FIVE = Request(5, "five words")
 

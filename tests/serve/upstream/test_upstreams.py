@@ -16,6 +16,7 @@ from pliant.route.node_messages import decode_told
 from pliant.route.router import Router
 from pliant.serve.http.limits import Limits
 from pliant.serve.upstream.upstreams import REQUEST_HEADER, Upstreams
+from tests.route.routers import only
 from tests.serve.liars import Liar
 from tests.serve.models import Upper
 from tests.serve.nodes import PATIENCE_S, fixed, running
@@ -67,7 +68,8 @@ def test_a_node_below_is_shown_the_token_that_it_showed() -> None:
     shown = {"authorization": f"bearer  {tokens[1]}"}
     with Liar() as below, running(Upper(), peer_tokens=tokens, **options) as node:
         headers = shown | route(sender="below", address=below.url)
-        assert node.post("x", headers=headers).status_code == 200
+        pinged = httpx.get(f"{node.url}/v2/pliant/curve", headers=headers, timeout=PATIENCE_S)
+        assert pinged.status_code == 200  # and told 900 s
         assert node.post("x", headers=shown).status_code == 200
         until(lambda: below.shown)
         assert below.shown == [f"Bearer {tokens[1]}"]
@@ -141,7 +143,7 @@ def test_a_node_below_that_does_not_answer_has_one_call_at_a_time() -> None:
         running = asyncio.create_task(upstreams.run())
 
         async def tell(wait_s: float) -> None:
-            told = CurveAdvert("here", Curve(((0, 1.0),)), frozenset(), wait_s=wait_s)
+            told = CurveAdvert("here", only(Curve(((0, 1.0),))), frozenset(), wait_s=wait_s)
             n_before, router.due.side_effect = router.due.call_count, [[Broadcast(("below",), told)]]
             upstreams.changed()
             await soon(lambda: router.due.call_count > n_before)

@@ -62,6 +62,7 @@ def plan_values(plan: "ClusterPlan") -> dict[str, Any]:
         "mode": plan.mode,
         "partition": plan.partition,
         "predicted_s": plan.predicted_s,
+        "bound_s": plan.bound_s,
         "layer_s": plan.layer_s,
         "deadline_s": plan.deadline_s,
         "met": plan.met,

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 from starlette.applications import Starlette
+from starlette.datastructures import QueryParams
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
@@ -24,15 +25,17 @@ from pliant.route.node_messages import (
     encode_told,
 )
 from pliant.route.predecessors import Listener
+from pliant.route.terms import Terms
 from pliant.serve.http.bodies import Bodies
 from pliant.serve.http.limits import Limits
 from pliant.serve.http.openapi import document
 from pliant.serve.http.security import Tokens
 from pliant.serve.node.metrics import TEXT
+from pliant.serve.node.peers import PEERS_PATH, change_peers, peers_of
 from pliant.serve.node.serving_node import Call, Node
 from pliant.serve.protocol.inference import BINARY, HEADER_LENGTH, JSON, Body, header_bytes, shown_shape
 from pliant.serve.protocol.oip_tensors import DATATYPES
-from pliant.serve.upstream.ask import EXPLAIN_PATH
+from pliant.serve.upstream.ask import EXPLAIN_PATH, EXPLAINED
 from pliant.serve.upstream.callback import Callbacks
 from pliant.serve.upstream.upstreams import CURVE_PATH, MISMATCH, REQUEST_HEADER, TELL_PATH
 
@@ -65,6 +68,7 @@ def make_app(
         Route(CURVE_PATH, paths.curve, methods=["GET"]),
         Route(TELL_PATH, paths.tell, methods=["POST"]),
         Route(EXPLAIN_PATH, paths.explain, methods=["GET"]),
+        Route(PEERS_PATH, paths.peers, methods=["GET", "POST"]),
     ]
     for base in (f"/v2/models/{name}", f"/v2/models/{name}/versions/1"):
         routes += [
@@ -108,13 +112,18 @@ class _Guard:
 
     def _refusal(self, scope: Scope, is_node: bool) -> Response | None:
         """What a request is told that may not be made; None for one that may."""
-        if not self._tokens or scope["path"].startswith(_HEALTH):
+        if not scope["path"].isprintable():  # a route's pattern matches a path with a line break behind it
+            return _error(404, "there is no such path.", {"connection": "close"})
+        if scope["path"].startswith(_HEALTH) or (not self._tokens and scope["path"] != PEERS_PATH):
             return None
         given = [value.decode("latin-1") for name, value in scope["headers"] if name == b"authorization"]
         shown = given[0] if len(given) == 1 else None
         if not self._tokens.admit(shown):
             why = "a bearer token is asked for: `Authorization: Bearer TOKEN`."
             return _error(401, why, {"www-authenticate": "Bearer", "connection": "close"})
+        if scope["path"] == PEERS_PATH and not self._tokens.is_operator(shown):
+            why = f"{PEERS_PATH} is for operators: show a token of --operator-token-file."
+            return _error(403, why, {"connection": "close"})
         if is_node and not self._tokens.is_peer(shown):
             why = f"{scope['path']} and {ROUTE_HEADER} are for nodes: show a token of --peer-token-file."
             return _error(403, why, {"connection": "close"})
@@ -202,7 +211,7 @@ class _Paths:
                 here_s = node.clock() - start_s  # what was kept was answered before
                 spent = Spent(min(answer.spent.seconds, here_s), min(answer.spent.waited_s, here_s))
         if route is not None:
-            response.headers[CURVE_HEADER] = encode_told(node.tell(route.sender), spent)
+            response.headers[CURVE_HEADER] = encode_told(node.dispatcher.tell(route.sender), spent)
         return response
 
     async def curve(self, request: Request) -> Response:
@@ -212,7 +221,7 @@ class _Paths:
         if asked not in (None, name):
             raise NodeError(f"this node answers with {name}, not {asked[:80]}.", status=404)
         route = self._route(request)
-        told = self._node.tell(None if route is None else route.sender)
+        told = self._node.dispatcher.tell(None if route is None else route.sender)
         return Response(encode_told(told, Spent(self._node.clock() - start_s)), media_type=JSON)
 
     async def tell(self, request: Request) -> Response:
@@ -224,12 +233,23 @@ class _Paths:
             self._node.upstreams.told(body)
         return _json({})
 
+    async def peers(self, request: Request) -> Response:
+        if request.method != "POST":
+            return _json(peers_of(self._node))
+        async with self._bodies.read(request, LIMIT_BYTES) as body:
+            return _json(change_peers(self._node, body))
+
     async def explain(self, request: Request) -> Response:
-        text, most = request.query_params.get("length", ""), self._node.served.max_length
+        asked, most = request.query_params, self._node.served.max_length
+        text = asked.get("length", "")
         is_number = text.isascii() and text.isdigit() and len(text) < 12
-        if len(request.query_params.multi_items()) > 1 or not is_number or int(text) > most:
+        if not is_number or int(text) > most:
             raise InputError(f"a length of {text[:40]!r} is none up to {most}; ask {EXPLAIN_PATH}?length=40.")
-        return _json(self._node.explain(int(text)))
+        names = [name for name, _ in asked.multi_items()]
+        if len(set(names)) < len(names) or not set(names) <= set(EXPLAINED):
+            raise InputError(f"{EXPLAIN_PATH} takes each of {', '.join(EXPLAINED)} once.")
+        terms = Terms(_number(asked, "deadline_s"), _number(asked, "accuracy_floor"))
+        return _json(self._node.explain(int(text), terms))
 
     async def failed(self, request: Request, error: Exception) -> Response:
         """The status and reason of a PliantError, and the name of this node, which says so."""
@@ -265,6 +285,16 @@ class _Paths:
         reason = mismatch(self._node.identity, read_identity(request.headers))
         if reason is not None:
             raise NodeError(f"{sender} does not fit {self._node.name}: {reason}.", status=MISMATCH)
+
+
+def _number(asked: QueryParams, name: str) -> float | None:
+    text = asked.get(name)
+    if text is None:
+        return None
+    try:
+        return float(text)
+    except ValueError:
+        raise InputError(f"{name} is {text[:40]!r}; give a number.") from None
 
 
 def _call(request: Request, content: bytes, route: RouteMessage | None) -> Call:

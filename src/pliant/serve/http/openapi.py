@@ -30,6 +30,7 @@ def document(model: Signature, max_length: int, best: float | None, version: str
         f"{base}/infer": {"post": _infer()},
         "/v2/pliant/curve": _get("How long this node takes, by length.", _json("Any")),
         "/v2/pliant/route": {"get": _explain(max_length)},
+        "/v2/pliant/peers": _peers(),
         "/v2/pliant/tell": {"post": _tell()},
         "/metrics": _get(
             "Counters for Prometheus.",
@@ -72,11 +73,30 @@ def _states(schema: str) -> _Json:
 def _explain(max_length: int) -> _Json:
     schema = {"type": "integer", "minimum": 0, "maximum": max_length}
     length = {"name": "length", "in": "query", "required": True, "schema": schema}
+    fraction = {"type": "number", "minimum": 0, "maximum": 1}
+    seconds = {"type": "number", "exclusiveMinimum": 0, "maximum": 1e6}
+    deadline = {"name": "deadline_s", "in": "query", "schema": seconds}
+    floor = {"name": "accuracy_floor", "in": "query", "schema": fraction}
     responses = {**_json("Any"), "400": _ERROR}
     return {
         "summary": "What this node would choose, and why.",
-        "parameters": [length],
+        "parameters": [length, deadline, floor],
         "responses": responses,
+    }
+
+
+def _peers() -> _Json:
+    urls = {"type": "array", "items": {"type": "string"}}
+    changes = {"type": "object", "properties": {"add": urls, "remove": urls}, "additionalProperties": False}
+    body = {"required": True, "content": {"application/json": {"schema": changes}}}
+    no = {str(status): _ERROR for status in (403, 408, 413, 415, 503)}
+    return {
+        "get": {"summary": "The nodes above and below.", "responses": {**_json("Any"), "403": _ERROR}},
+        "post": {
+            "summary": "Upstreams that join or leave; for operators.",
+            "requestBody": body,
+            "responses": {**_json("Any"), "400": _ERROR, **no},
+        },
     }
 
 

@@ -16,27 +16,36 @@ _SHORTEST = 16
 
 @final
 class Tokens:
-    """Tokens of clients and of other nodes (`peers`); none at all leaves the node open.
+    """Tokens of clients, of other nodes (`peers`) and of `operators`.
 
-    Any of them opens the node. Only a peer's lets its bearer ping, broadcast, pass requests on and be told of
-    changes. Raises NodeError for a token that is both: every client could speak as a node then.
+    Any of them opens the node; without clients' and peers' it is open. Only a peer's lets its bearer ping,
+    broadcast, pass requests on and be told of changes; only an operator's lets it change the upstreams, also
+    where the node is open otherwise. Raises NodeError for a token of two kinds.
     """
 
-    def __init__(self, clients: Sequence[str] = (), peers: Sequence[str] = ()) -> None:
-        if set(clients) & set(peers):
+    def __init__(
+        self, clients: Sequence[str] = (), peers: Sequence[str] = (), operators: Sequence[str] = ()
+    ) -> None:
+        if len({*clients}) + len({*peers}) + len({*operators}) > len({*clients, *peers, *operators}):
             raise NodeError(
-                "a token is both a client's and a node's, so that every client could speak as a node; give "
-                "--token-file and --peer-token-file different tokens."
+                "a token is of two kinds, so that every client could speak as a node, or an operator; give "
+                "--token-file, --peer-token-file and --operator-token-file different tokens."
             )
         self._clients = tuple(token.encode() for token in clients)
         self._peers = tuple(token.encode() for token in peers)
+        self._operators = tuple(token.encode() for token in operators)
 
     def __bool__(self) -> bool:
         return bool(self._clients or self._peers)
 
     def admit(self, authorization: str | None) -> bool:
         """Whether an `Authorization` header opens the node."""
-        return not self or _shown(authorization, (*self._clients, *self._peers)) is not None
+        every = (*self._clients, *self._peers, *self._operators)
+        return not self or _shown(authorization, every) is not None
+
+    def is_operator(self, authorization: str | None) -> bool:
+        """Whether an `Authorization` header is an operator's: nobody's, where there are no such tokens."""
+        return _shown(authorization, self._operators) is not None
 
     def is_peer(self, authorization: str | None) -> bool:
         """Whether an `Authorization` header is another node's; anybody's is, where there are no tokens."""

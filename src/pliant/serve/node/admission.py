@@ -55,6 +55,11 @@ class Admission:
         """Pieces that wait for their turn."""
         return max(0, len(self._pieces) - 1)
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing runs or waits."""
+        return not self._pieces
+
     def has_room(self, client: str = "") -> bool:
         """Whether the next piece of `client` would be let in."""
         return len(self._pieces) < self._most or self._displaceable(client) is not None

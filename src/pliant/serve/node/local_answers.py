@@ -5,13 +5,15 @@ import logging
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from math import ceil
 from typing import Any, final
 
-from pliant.errors import NodeError, PliantError
-from pliant.ir.endpoint import Request
+from pliant.errors import DeadlineError, NodeError, PliantError
+from pliant.ir.endpoint import Request, ServiceLevel
 from pliant.ir.reply import Reply
+from pliant.route.choose_endpoint import LOCAL
 from pliant.route.router import Router
 from pliant.run.session.session import Session
 from pliant.serve.node.admission import Admission, Done
@@ -20,13 +22,18 @@ from pliant.serve.node.samples import sample_requests
 from pliant.serve.protocol.terms import PendingRequest
 
 _LOG = logging.getLogger("pliant.serve")
+_LOOK_S = 1.0
 _LEARNED = 3
 """Answers by which a length is learned before anybody asks, where they are quick."""
 
 
 @final
 class LocalAnswers:
-    """Call on one event loop. `router` is told what answers take; `on_refit` when that changed its curve."""
+    """One endpoint of a node, `name`; call on one event loop.
+
+    `router` is told its levels and what answers take; `on_refit` when that changed its curve. `accuracy` is
+    that of the model `served`, where the session itself does not know it.
+    """
 
     def __init__(
         self,
@@ -36,10 +43,22 @@ class LocalAnswers:
         metrics: Metrics,
         on_refit: Callable[[], None],
         clock: Callable[[], float] = time.monotonic,
+        name: str = LOCAL,
+        accuracy: float | None = None,
     ) -> None:
+        self.name, self.accuracy = name, accuracy
         self._served, self._router, self._admission = served, router, admission
+        self._offered: tuple[ServiceLevel, ...] | None = None
         self._metrics, self._on_refit, self.clock = metrics, on_refit, clock
         self._probing: asyncio.Task[None] | None = None
+        self._looking: asyncio.Task[None] | None = None
+        self._looked_s = clock()
+        self._may_change = type(served).look_again is not Session.look_again
+
+    @property
+    def n_waiting(self) -> int:
+        """Requests that wait for their turn."""
+        return self._admission.n_waiting
 
     @property
     def backlog_s(self) -> float:
@@ -50,37 +69,56 @@ class LocalAnswers:
         """Whether one more request of `client` may wait."""
         return self._admission.has_room(client)
 
+    def offer(self) -> None:
+        """Tell the router what an input that came now would wait for, and the levels that there are."""
+        levels = self._served.levels()
+        if self._offered is not levels:
+            known = levels
+            if self.accuracy is not None:
+                known = tuple(replace(x, accuracy=self.accuracy) if x.accuracy is None else x for x in levels)
+            is_first, self._offered = self._offered is None, levels
+            self._router.offer(known, self.name)
+            if not is_first:
+                self._metrics.refits.inc()
+                self._on_refit()
+        now_s, backlog_s = self.clock(), self.backlog_s
+        self._router.waits(backlog_s, now_s, self.name)
+        if self._may_change and now_s - self._looked_s > _LOOK_S and self._admission.is_idle:
+            self._looked_s = now_s
+            self._looking = asyncio.get_running_loop().create_task(self._look())
+
     async def answer(self, wish: PendingRequest) -> Done[Reply[Any]]:
         """The reply, in turn. Raises NodeError where there is no room, or no answer is in time (503)."""
-        expected_s = self.check_in_time(wish, self.backlog_s)
+        expected_s = self._served.estimate(self._asked(wish, self.clock() + self.backlog_s)).seconds
         try:
             done = await self._admission.run(partial(self._compute, wish), expected_s, wish.client)
         finally:
             # Else the wait at the last choice would count as the usual one until the next request comes.
-            self._router.waits(self.backlog_s, self.clock())
+            self.offer()
         self._metrics.waiting_seconds.observe(done.waited_s)
         self._metrics.compute_seconds.observe(done.spent_s)
         self._answered(wish.length, done)
         return done
 
-    def check_in_time(self, wish: PendingRequest, wait_s: float) -> float:
-        """The seconds that an answer from here is expected to take, once it has waited for `wait_s`.
+    def _asked(self, wish: PendingRequest, now_s: float) -> Request:
+        """As the session is asked at `now_s`: not for an accuracy that only this node knows it has."""
+        asked = wish.at(now_s)
+        return asked if self.accuracy is None else replace(asked, accuracy_floor=None)
 
-        Raises NodeError (503) where even the quickest would be late: nobody asked for a late and worse one.
-        """
-        starts_s = self.clock() + wait_s
-        found = self._served.estimate(wish.at(starts_s))
-        if wish.best_effort or found.seconds <= wish.left_s(starts_s):
-            return found.seconds
-        left_s, late_s = max(wish.left_s(self.clock()), 0.0), wait_s + found.seconds
-        accuracy = "" if found.accuracy is None else f" with an accuracy of {found.accuracy:.4g}"
-        raise NodeError(
-            f"no answer is in time: {left_s * 1e3:.4g} ms are left of the deadline, and the soonest here "
-            f"takes {late_s * 1e3:.4g} ms{accuracy}, {wait_s * 1e3:.4g} of them waiting. Give a longer "
-            "`deadline_s`, or `best_effort`: true for that answer.",
-            status=503,
-            retry_after_s=max(1, ceil(wait_s)) if wait_s else None,
+    def _check_in_time(self, wish: PendingRequest) -> None:
+        """Raise NodeError (503) where even the quickest answer would be late: nobody asked for one."""
+        now_s = self.clock()
+        found = self._served.estimate(self._asked(wish, now_s))
+        left_s = wish.left_s(now_s)
+        if wish.best_effort or wish.met(now_s + found.seconds) is not False:
+            return
+        why = (
+            f"no answer is in time: {max(left_s, 0.0) * 1e3:.4g} ms are left of the deadline after its wait, "
+            f"and the soonest here takes {found.seconds * 1e3:.4g} ms. Give a longer `deadline_s`, or "
+            "`best_effort`: true for that answer."
         )
+        retry_after_s = max(1, ceil(self.backlog_s))
+        raise NodeError(why, 503, retry_after_s) from DeadlineError(why, found.seconds)
 
     def learn(self, lengths: tuple[int, ...], most_s: float) -> None:
         """Answer samples of `lengths` before anybody asks: a first curve.
@@ -107,7 +145,8 @@ class LocalAnswers:
     def close(self) -> None:
         """Once all that was let in is answered."""
         self._admission.close()
-        self._served.close()
+        if self.name == LOCAL:  # a cluster's session is its cluster's
+            self._served.close()
 
     def _learn(self, sample: Request, most_s: float) -> None:
         """Time a sample, several times where that takes less than `most_s`."""
@@ -119,6 +158,11 @@ class LocalAnswers:
             if self.clock() - start_s > most_s:
                 return
 
+    async def _look(self) -> None:
+        """Let the session notice devices that came or went, off the event loop: that may take a while."""
+        with suppress(PliantError):
+            await self._admission.run(self._served.look_again, 0.0)
+
     async def _probe(self, n: int) -> None:
         with suppress(PliantError):
             sample = self._served.request(self._served.sample(n))
@@ -127,12 +171,10 @@ class LocalAnswers:
 
     def _answered(self, n: int, done: Done[Reply[Any]]) -> None:
         """The router is told what a whole answer takes, by what this one took."""
-        before, reply = self._router.local_curve, done.result
+        reply = done.result
         share = 1.0 if reply.whole_s is None or not reply.seconds else reply.whole_s / reply.seconds
-        self._router.answered_here(n, done.spent_s * share, self.clock())
-        if self._router.local_curve is not before:
-            self._metrics.refits.inc()
-            self._on_refit()
+        self._router.answered_here(n, done.spent_s * share, self.clock(), self.name)
+        self.offer()
 
     def _compute(self, wish: PendingRequest) -> Reply[Any]:
         """On the worker thread, where it is known what is left of the time.
@@ -140,8 +182,8 @@ class LocalAnswers:
         A model's own mistake is this request's end, not the connection's.
         """
         try:
-            self.check_in_time(wish, 0.0)
-            return self._served.answer(wish.at(self.clock()))
+            self._check_in_time(wish)
+            return self._served.answer(self._asked(wish, self.clock()))
         except PliantError:
             raise
         except Exception as error:

@@ -9,8 +9,6 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
-HERE = "local"
-"""The label of this node among the targets of requests."""
 _BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 
@@ -66,6 +64,12 @@ class Metrics:
             "pliant_fallbacks",
             "Requests whose chosen upstream failed, by upstream.",
             ("upstream",),
+            registry=here,
+        )
+        self.hedges = Counter(
+            "pliant_hedges",
+            "Requests answered here too as an upstream might be late, by upstream and whose answer came.",
+            ("upstream", "answered"),
             registry=here,
         )
         self.exclusions = Counter(

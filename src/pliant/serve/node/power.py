@@ -4,7 +4,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import fields
 from itertools import cycle, islice
-from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,6 @@ import msgspec
 from pliant.errors import NodeError, RouteError
 from pliant.ir.endpoint import Request
 from pliant.profile.energy_meter import Meter, find_meters
-from pliant.route.choose_endpoint import ENERGY, Objective
 from pliant.route.energy import LTE, PowerModel, RadioModel
 from pliant.run.session.session import Session
 from pliant.serve.node.samples import sample_requests
@@ -23,11 +21,6 @@ _RADIOS = {LTE.name: LTE}
 _MEASURE_S = 1.0
 _SAMPLES = (8, 64)
 """Lengths of the inputs that are answered while the counters run; power is the same at every length."""
-
-
-def read_objective(per_joule: float) -> Objective:
-    """Seconds plus `per_joule` times joules; infinity for joules alone. Raises RouteError."""
-    return ENERGY if per_joule == inf else Objective(1.0, per_joule)
 
 
 def read_power(text: str, served: Session[Any]) -> PowerModel:

@@ -7,7 +7,7 @@ import re
 import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from pliant.errors import BudgetError, NodeError
@@ -22,15 +22,14 @@ try:
 except ImportError as error:  # pragma: no cover - the tests need them
     raise NodeError(f"a node needs {error.name}: pip install 'pliant[node]'.") from error
 from pliant.ir.curve import Curve
-from pliant.route.choose_endpoint import TIME, Objective
 from pliant.route.energy import PowerModel, RadioModel
+from pliant.route.objective import TIME, Objective
 from pliant.route.router import Router
 from pliant.route.router_settings import RouterSettings
+from pliant.route.terms import Terms
 from pliant.run.session.session import Session
 from pliant.serve.http.limits import Limits
 from pliant.serve.http.security import Address, Tls, Tokens, check_exposure
-from pliant.serve.node.admission import Admission
-from pliant.serve.protocol.terms import Terms
 from pliant.serve.upstream.callback import Callbacks
 
 LENGTHS = (1, 64, 8, 512, 32, 4, 128, 16, 256)
@@ -44,18 +43,20 @@ class NodeOptions:
     `address` is where other nodes call it, unless that is where it listens. `settle_s` is how long it still
     accepts requests after SIGTERM, saying that it is not ready, `learn_s` how long it may time samples
     before it starts; `prior` is what is known of this device without that. `tokens` are clients',
-    `peer_tokens` other nodes', of which the first is shown upstream; `callbacks` say where nodes below may
-    be told of changes. `terms` are of requests that start here and bring none.
+    `peer_tokens` other nodes', of which the first is shown upstream, `operator_tokens` of who may change the
+    upstreams; `callbacks` say where nodes below may be told of changes. `terms` are of requests that start
+    here and bring none.
     `objective` says where requests that start here go; joules count by `power` and `radio` (eq. 8 and 9).
     """
 
-    listen: Address
-    version: str
+    listen: Address = field(default_factory=lambda: Address("127.0.0.1", 0))
+    version: str | None = None
     name: str | None = None
     upstreams: tuple[str, ...] = ()
     address: str | None = None
     tokens: tuple[str, ...] = ()
     peer_tokens: tuple[str, ...] = ()
+    operator_tokens: tuple[str, ...] = ()
     callbacks: Callbacks = field(default_factory=Callbacks)
     tls: Tls = field(default_factory=Tls)
     is_insecure: bool = False
@@ -81,46 +82,46 @@ class OnStart(Protocol):
     def __call__(self, url: str, node: Node, stop: Callable[[], None]) -> None: ...
 
 
-async def serve(options: NodeOptions, served: Session[Any], on_start: OnStart) -> None:
-    """Serve until SIGTERM, SIGINT or `stop`. `served` is closed at the end. Raises NodeError."""
+async def serve(
+    options: NodeOptions,
+    served: Session[Any],
+    on_start: OnStart,
+    cluster: Session[Any] | None = None,
+) -> None:
+    """Serve until SIGTERM, SIGINT or `stop`. Sessions are closed at the end. Raises NodeError.
+
+    `cluster` is a session of the same model over several devices, which answers beside `served`.
+    """
     try:
-        tokens = Tokens(options.tokens, options.peer_tokens)
-        _ask_for_curve(options.terms.accuracy_floor or 0.0, served)
+        tokens = Tokens(options.tokens, options.peer_tokens, options.operator_tokens)
+        alone = cluster is None and not options.upstreams
+        _ask_for_curve((options.terms.accuracy_floor or 0.0) if alone else 0.0, served)
         check_exposure(options.listen, tokens, options.is_insecure)
         tls = options.tls.server()
         sock = bind(options.listen)
     except BaseException:
         served.close()
+        if cluster is not None:
+            cluster.close()
         raise
     listen = Address(options.listen.host, sock.getsockname()[1])
     url = f"{'http' if tls is None else 'https'}://{listen}"
     loop = asyncio.get_running_loop()
     async with AsyncExitStack() as open_:
         open_.callback(sock.close)
-        node = _node(options, served, listen)
+        if options.name is None:
+            options = replace(options, name=_name_at(listen.port))
+        node = made_node(options, served, cluster)
         open_.callback(node.close)
-        client = await open_.enter_async_context(Client(options.tls.client(), options.limits))
-        node.upstreams = Upstreams(
-            node.router,
-            client,
-            options.upstreams,
-            served.name,
-            options.address or url,
-            options.peer_tokens[0] if options.peer_tokens else None,
-            node.probe,
-            node.metrics,
-            options.limits,
-            options.queue,
-            identity=node.identity,
-        )
+        upstreams = await connected(node, replace(options, address=options.address or url), open_)
         if options.learn_s:
             node.local.learn(LENGTHS, options.learn_s)
-        app = make_app(node, tokens, options.version, options.callbacks)
+        app = make_app(node, tokens, options.version or "", options.callbacks)
         server = NodeServer(app, options.limits, tls, node.drain, options.settle_s, node.metrics.refused)
         logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # what clients do wrong is counted
         tasks = [
             loop.create_task(_when_started(server, lambda: on_start(url, node, server.stop))),
-            loop.create_task(node.upstreams.run()),
+            loop.create_task(upstreams.run()),
         ]
         for task in tasks:
             open_.callback(task.cancel)
@@ -138,26 +139,47 @@ def _ask_for_curve(floor: float, served: Session[Any]) -> None:
         raise NodeError(f"no request could have an accuracy floor of {floor:g}: {error}") from error
 
 
-def _node(options: NodeOptions, served: Session[Any], listen: Address) -> Node:
-    name = (
-        options.name
-        or re.sub(r"[^A-Za-z0-9.-]", "-", f"{platform.node() or 'node'}").lstrip("-.")[:48]
-        + f":{listen.port}"
-    )
+def made_node(options: NodeOptions, served: Session[Any], cluster: Session[Any] | None = None) -> Node:
+    """The node without its connections: its router, and the endpoints of this device."""
     settings = options.routing or RouterSettings(
         served.max_length, degree=served.degree, power=options.power, radio=options.radio
     )
-    router = Router(name, settings, options.prior, started=time.time_ns() // 10**6)
-    admission = Admission(options.queue)
+    if options.prior is not None:
+        served.expect(options.prior)
     return Node(
         served,
-        router,
-        admission,
+        Router(options.name or _name_at(0), settings, started=time.time_ns() // 10**6),
+        options.queue,
         options.limits,
         terms=options.terms,
         objective=options.objective,
         version=options.version,
+        cluster=cluster,
     )
+
+
+async def connected(node: Node, options: NodeOptions, stack: AsyncExitStack) -> Upstreams:
+    """The node's way to other nodes, on the running loop, closed with `stack`."""
+    client = await stack.enter_async_context(Client(options.tls.client(), options.limits))
+    node.dispatcher.upstreams = Upstreams(
+        node.router,
+        client,
+        options.upstreams,
+        node.served.name,
+        options.address,
+        options.peer_tokens[0] if options.peer_tokens else None,
+        node.probe,
+        node.metrics,
+        options.limits,
+        options.queue,
+        identity=node.identity,
+    )
+    return node.dispatcher.upstreams
+
+
+def _name_at(port: int) -> str:
+    host = re.sub(r"[^A-Za-z0-9.-]", "-", f"{platform.node() or 'node'}").lstrip("-.")[:48]
+    return f"{host}:{port}" if port else host
 
 
 async def _when_started(server: NodeServer, then: Callable[[], None]) -> None:

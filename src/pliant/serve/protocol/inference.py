@@ -16,17 +16,19 @@ from msgspec import structs
 
 from pliant.errors import InputError
 from pliant.ir.port import Port, require_tensors
+from pliant.route.terms import Terms
 from pliant.run.session.session import Session
 from pliant.serve.http.limits import Limits
 from pliant.serve.protocol.oip_tensors import (
     DATATYPES,
     DTYPES,
+    numpy_dtype,
     read_bytes,
     read_json,
     write_bytes,
     write_json,
 )
-from pliant.serve.protocol.terms import Terms, read_terms
+from pliant.serve.protocol.terms import read_terms
 
 T = TypeVar("T")
 HEADER_LENGTH = "inference-header-content-length"
@@ -210,13 +212,18 @@ def with_parameter(body: Body, name: str, value: object) -> Body:
     return Body(head + bytes(tail), None if body.header_bytes is None else len(head))
 
 
-def check_reply(body: Body, request: InferRequest, model: Signature) -> None:
-    """Raises InputError unless `body`, which another node sent, is an answer to `request`."""
+def answer_of(body: Body) -> tuple[_Reply, memoryview]:
+    """An answer's head, and the bytes of its tensors. Raises InputError for what is none in JSON."""
     head, tail = _divided(body.content, body.header_bytes)
     try:
-        reply = _REPLY.decode(head)
+        return _REPLY.decode(head), tail
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InputError(f"the answer is none in JSON: {error}.") from error
+
+
+def check_reply(body: Body, request: InferRequest, model: Signature) -> None:
+    """Raises InputError unless `body`, which another node sent, is an answer to `request`."""
+    reply, tail = answer_of(body)
     asked = {wanted.port.name: wanted for wanted in request.outputs}
     if (
         reply.model_name != model.name
@@ -231,6 +238,7 @@ def check_reply(body: Body, request: InferRequest, model: Signature) -> None:
         wanted, size = asked[output.name], output.parameters.get("binary_data_size")
         if output.datatype != DATATYPES[wanted.port.dtype] or wanted.is_binary != isinstance(size, int):
             raise InputError(f"{output.name!r} was answered in another form than asked for.")
+        _check_answered(output, wanted.port, size)
         n_bytes += size or 0
         if size is None:
             data = output.data
@@ -239,6 +247,19 @@ def check_reply(body: Body, request: InferRequest, model: Signature) -> None:
             read_json(wanted.port.dtype, tuple(output.shape), msgspec.Raw(_ENCODER.encode(data)))
     if n_bytes != len(tail):
         raise InputError(f"the answer's tensors are {len(tail)} bytes, not {n_bytes}.")
+
+
+def _check_answered(output: _Answered, port: Port, size: int | None) -> None:
+    """Raise InputError for a shape that is not the port's, or that the bytes do not fill."""
+    dims = port.dims or ()
+    fits = len(output.shape) == len(dims) and all(
+        n >= 0 and wanted in (None, n) for n, wanted in zip(output.shape, dims, strict=False)
+    )
+    is_full = (
+        size is None or port.dtype == "bytes" or size == prod(output.shape) * numpy_dtype(port.dtype).itemsize
+    )
+    if not fits or not is_full:
+        raise InputError(f"{output.name!r} was answered as {output.shape} in {size} bytes; expected {port}.")
 
 
 def _divided(body: bytes, n_bytes: int | None) -> tuple[bytes, memoryview]:

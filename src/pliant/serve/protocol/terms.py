@@ -2,41 +2,15 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from math import inf, isfinite
+from math import inf
 from typing import Any
 
 from pliant.errors import InputError
 from pliant.ir.endpoint import Request
+from pliant.ir.times.timing import is_in_time
+from pliant.route.terms import Terms
 
-_LEAST_S = 1e-6
-_LONGEST_S = 1e6
-
-
-@dataclass(frozen=True, slots=True)
-class Terms:
-    """`deadline_s` from arrival to answer, and the least accuracy (a fraction); None where it is open.
-
-    Where no answer is expected by the deadline, none is given, unless with `best_effort` (None: open).
-    """
-
-    deadline_s: float | None = None
-    accuracy_floor: float | None = None
-    best_effort: bool | None = None
-
-    def __post_init__(self) -> None:
-        deadline_s, floor = self.deadline_s, self.accuracy_floor
-        if deadline_s is not None and not (0 < deadline_s <= _LONGEST_S and isfinite(deadline_s)):
-            raise InputError(f"deadline_s is {deadline_s}; give seconds above 0, up to {_LONGEST_S:g}.")
-        if floor is not None and not 0 <= floor <= 1:
-            raise InputError(f"accuracy_floor is {floor}; give a fraction, 0 to 1.")
-
-    def over(self, usual: "Terms") -> "Terms":
-        """These, and `usual` for what they leave open."""
-        return Terms(
-            usual.deadline_s if self.deadline_s is None else self.deadline_s,
-            usual.accuracy_floor if self.accuracy_floor is None else self.accuracy_floor,
-            usual.best_effort if self.best_effort is None else self.best_effort,
-        )
+LEAST_S = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,14 +39,22 @@ class PendingRequest:
         """Until it is due; infinity where it never is."""
         return inf if self.due_s is None else self.due_s - now_s
 
+    def met(self, end_s: float) -> bool | None:
+        """Whether an answer at `end_s` is in time; None where it is never due."""
+        return is_in_time(end_s, self.due_s)
+
+    def terms_at(self, now_s: float) -> Terms:
+        """What is asked for at `now_s`, with what is left of the time."""
+        left_s = None if self.due_s is None else max(self.left_s(now_s), LEAST_S)
+        return Terms(left_s, self.floor, self.best_effort)
+
     def at(self, now_s: float) -> Request:
         """As an endpoint is asked at `now_s`."""
-        left_s = None if self.due_s is None else max(self.left_s(now_s), _LEAST_S)
-        return replace(self.request, deadline_s=left_s, accuracy_floor=self.floor)
+        return replace(self.request, deadline_s=self.terms_at(now_s).deadline_s, accuracy_floor=self.floor)
 
     def passed_on(self, now_s: float, way_s: float) -> Terms:
         """The terms for a node that is `way_s` away, there and back."""
-        left_s = None if self.due_s is None else max(self.left_s(now_s) - way_s, _LEAST_S)
+        left_s = None if self.due_s is None else max(self.left_s(now_s) - way_s, LEAST_S)
         return Terms(left_s, self.floor, self.best_effort or None)
 
 

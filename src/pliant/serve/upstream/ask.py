@@ -6,20 +6,30 @@ import httpx
 import msgspec
 
 from pliant.errors import NodeError
+from pliant.route.terms import NO_TERMS, Terms
 from pliant.serve.http.security import bearer
 from pliant.serve.node.explain_choice import Explanation
 from pliant.serve.upstream.client import checked_url
 
 EXPLAIN_PATH = "/v2/pliant/route"
+EXPLAINED = ("length", "deadline_s", "accuracy_floor")
+"""What it takes, once each; the length is needed."""
 _PATIENCE_S = 10.0
 
 
-def ask_explanation(url: str, length: int, token: str | None, tls: ssl.SSLContext) -> Explanation:
+def ask_explanation(
+    url: str,
+    length: int,
+    token: str | None,
+    tls: ssl.SSLContext,
+    terms: Terms = NO_TERMS,
+) -> Explanation:
     """What the node at `url` would do with an input of `length` now. NodeError where it does not say."""
+    asked = zip(EXPLAINED, (length, terms.deadline_s, terms.accuracy_floor), strict=True)
     try:
         response = httpx.get(
             f"{checked_url(url)}{EXPLAIN_PATH}",
-            params={"length": length},
+            params={name: value for name, value in asked if value is not None},
             headers=bearer(token),
             timeout=_PATIENCE_S,
             verify=tls,

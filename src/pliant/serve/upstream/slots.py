@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from math import isfinite
 from typing import final
 
-from pliant.errors import NodeError
+from pliant.errors import NodeError, RouteError
 from pliant.route.router import Router
-from pliant.route.upstream_queue import Passage
+from pliant.route.upstream.upstream_queue import Passage
 
 
 @dataclass(slots=True)
@@ -54,7 +54,10 @@ class Slots:
         then the request is to be answered elsewhere.
         """
         start_s = self.clock()
-        passage = self.router.enter(upstream, n, start_s)
+        try:
+            passage = self.router.enter(upstream, n, start_s)
+        except RouteError as error:
+            raise NodeError(str(error), status=502) from error
         try:
             pending = self._pending.setdefault(upstream, deque())
             if not pending and self.router.has_room(upstream):

@@ -27,10 +27,10 @@ from pliant.route.node_messages import (
     encode_told,
 )
 from pliant.route.router import Router
+from pliant.route.terms import Terms
 from pliant.serve.http.limits import Limits
 from pliant.serve.node.metrics import Metrics
 from pliant.serve.protocol.inference import BINARY, HEADER_LENGTH, JSON, Body, header_bytes
-from pliant.serve.protocol.terms import Terms
 from pliant.serve.upstream.client import Client, Response, checked_url
 from pliant.serve.upstream.slots import Slot, Slots
 
@@ -44,6 +44,7 @@ SHORTEST_S = 2.0
 PATIENCE = 10.0
 _PING_S = 10.0
 _FIRST_PINGS = 3
+_FIRST_CONTACT_S = 2.0
 _THROTTLE_S = 0.02
 _PAUSE_S = 1.0
 _OWN_ERRORS = (422, 503, 508)
@@ -87,7 +88,7 @@ class Upstreams:
         model: str,
         address: str | None,
         token: str | None,
-        probe: Callable[[int], None],
+        probe: Callable[[int, str], None],
         metrics: Metrics,
         limits: Limits,
         queue: int,
@@ -127,8 +128,10 @@ class Upstreams:
         """
         usual_s = min(self._limits.hop_s, max(SHORTEST_S, PATIENCE * expected_s))
         timeout_s = min(usual_s, patience_s)
+        sent = trail.sent()
         message = RouteMessage(
-            *_as_wire(trail.sent()),
+            sent.path,
+            sent.hops_left,
             self._router.name,
             self._address,
             deadline_s=terms.deadline_s,
@@ -173,6 +176,11 @@ class Upstreams:
         self._router.failed(upstream, self._clock(), reason)
         self._note(upstream)
 
+    def overdue(self, upstream: str, n: int, away_s: float) -> None:
+        """An answer to an input of length n is not here after `away_s`, and is not waited for."""
+        self._router.overdue(upstream, n, away_s, self._clock())
+        self.changed()
+
     def misbehaved(self, upstream: str, reason: str) -> None:
         """What came cannot be: the node is set aside for a while."""
         self._router.misbehaved(upstream, self._clock(), reason)
@@ -185,6 +193,8 @@ class Upstreams:
         """
         self.changed()
         peer = self._router.state(upstream, self._clock())
+        if peer is None:
+            return
         state = (peer.state, peer.reason)
         before = self._states.get(upstream, ("unknown", None))
         if state == before:
@@ -215,6 +225,15 @@ class Upstreams:
         for name in names:
             self._router.gossip(name, told, now_s)
         self.changed()
+
+    async def first_contacts(self, most_s: float = _FIRST_CONTACT_S) -> None:
+        """Return once every upstream has answered its first ping, or failed it, or `most_s` have passed."""
+        deadline_s = self._clock() + most_s
+        while self._clock() < deadline_s and any(
+            state.contact_s is None and state.state == "unknown"
+            for state in self._router.states(self._clock())
+        ):
+            await asyncio.sleep(_THROTTLE_S)
 
     async def run(self) -> None:
         """Ping, broadcast and probe when it is due; ends when it is cancelled, and all that is under way.
@@ -253,8 +272,8 @@ class Upstreams:
                         if name not in self._telling:
                             self._start(self._tell_latest(name))
                         self._telling[name] = body
-                case Probe(length):
-                    self._probe(length)
+                case Probe(length, endpoint):
+                    self._probe(length, endpoint)
 
     def _start(self, work: Coroutine[object, object, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -336,7 +355,7 @@ class Upstreams:
             del self._telling[predecessor]
 
     async def _tell(self, predecessor: str, body: bytes) -> None:
-        listener = self._router.listener_of(predecessor)
+        listener = self._router.predecessors.listener_of(predecessor)
         if listener is None:
             return
         url, outcome = f"{listener.address}{TELL_PATH}", "ok"
@@ -348,7 +367,7 @@ class Upstreams:
         except NodeError:
             outcome = "failed"
         if outcome != "ok":
-            self._router.forget(predecessor)
+            self._router.predecessors.forget(predecessor)
         self._metrics.broadcasts.labels(outcome).inc()
 
     def _body(self, upstream: str, response: Response) -> Body:
@@ -378,7 +397,3 @@ class Upstreams:
             self._router.told(upstream, told, now_s)
         self._note(upstream)
         return spent
-
-
-def _as_wire(trail: Trail) -> tuple[tuple[str, ...], int]:
-    return trail.path, trail.hops_left

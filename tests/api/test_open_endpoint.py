@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import pliant
+from pliant.api.open_endpoint import open_endpoint
 from pliant.errors import InputError
 from pliant.ir.endpoint import Request
 from pliant.models.hf.checkpoint import open_checkpoint
@@ -17,7 +18,6 @@ from pliant.models.spec import tensor_shapes
 from pliant.models.tokenizer import Encoded, open_tokenizer
 from pliant.run.session.session import Session
 from pliant.run.session.text_feeds import Tensors
-from pliant.serve.node.open_endpoint import open_endpoint
 from tests.reference_model import run_model
 from tests.serve.models import Upper, texts
 from tests.serve.nodes import PATIENCE_S, running
@@ -153,5 +153,5 @@ def test_a_node_learns_from_the_lengths_that_its_model_takes() -> None:
     """It is not known before which these are; one that failed kept the node from starting."""
     with running(NotOne(), learn_s=1e-9) as node:
         assert node.node is not None
-        assert node.node.router.local_curve is not None
+        assert node.node.router.curve_here() is not None
         assert node.post("ab").json()["outputs"][0]["data"] == ["AB"]

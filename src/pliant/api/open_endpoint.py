@@ -1,0 +1,29 @@
+"""Open the model that a node answers with by itself."""
+
+from typing import Any
+
+from pliant.api.model import ElasticModel, EncoderModel, refused
+from pliant.api.open_session import open as open_session
+from pliant.api.resolve import Source, resolve
+from pliant.run.process_memory import Memory
+from pliant.run.session.session import Session
+
+_PRELOAD = "100MB"
+
+
+def open_endpoint(
+    source: Source, preload: str | int | None = None, memory: Memory | None = None, **options: Any
+) -> Session[Any]:
+    """The model that `source` names, whatever its kind, to answer requests; EncoderModels are refused.
+
+    A text encoder keeps 100 MB of weights where neither `preload` nor `memory` bounds it. `options` are those
+    of `pliant.open`. Raises PliantError as that does.
+    """
+    model = resolve(source)
+    if isinstance(model, EncoderModel):
+        raise refused(model, "pliant node without --cluster")
+    is_elastic = isinstance(model, ElasticModel)
+    if is_elastic and preload is None and memory is None:
+        preload = _PRELOAD
+    adapt = not is_elastic  # an endpoint picks plans by the times that it observed itself
+    return open_session(source, **{"preload": preload, "memory": memory, "adapt": adapt, **options})

@@ -1,0 +1,274 @@
+"""Have each request answered by the endpoint that serves it best: here, over the cluster, or above."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from math import ceil, inf
+from typing import Any, final
+
+from pliant.errors import BudgetError, ClusterError, DeadlineError, InputError, NodeError, RouteError
+from pliant.ir.reply import Reply
+from pliant.route.choose_endpoint import LOCAL, Choice, choose, soonest
+from pliant.route.curve_advert import CurveAdvert, Trail
+from pliant.route.node_messages import RouteMessage, Spent
+from pliant.route.objective import TIME, Objective
+from pliant.route.router import Router
+from pliant.route.terms import Terms
+from pliant.serve.node.local_answers import LocalAnswers
+from pliant.serve.node.metrics import Metrics
+from pliant.serve.protocol.inference import Body, InferRequest, Signature, check_reply, with_parameter
+from pliant.serve.protocol.terms import LEAST_S, PendingRequest
+from pliant.serve.upstream.upstreams import BLAMES_INPUT, Upstreams
+
+_LOG = logging.getLogger("pliant.serve")
+_SPARE, _SPARE_S = 1.05, 0.005
+"""An answer from here is begun so much before its bound asks for it: threads and sockets take time."""
+_MOST_FAILURES = 2
+"""Upstreams that may fail a request before it is answered here: each of them costs it time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Inquiry:
+    """A request under way. `body` makes what an upstream is sent; `objective` says what is least.
+
+    `route` is what a node that passed it on says.
+    """
+
+    request: InferRequest
+    wish: PendingRequest
+    trail: Trail
+    id: str
+    body: Callable[[], Body]
+    route: RouteMessage | None = None
+    objective: Objective = TIME
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """An answer: a session's reply, or the body that an upstream sent; `target` is the endpoint that gave it.
+
+    `node` is the name of the node that made it, however many hops away. What was spent is the wait and the
+    work, or the time away; not what reading the request took, which whoever asks counts as the way. `said`
+    goes into the parameters of the response. `choice` is how the endpoint was chosen.
+    """
+
+    content: Reply[Any] | Body
+    target: str
+    node: str
+    spent: Spent
+    said: dict[str, object]
+    choice: Choice
+
+
+@final
+class Dispatcher:
+    """Call on one event loop. `here` are this device's endpoints by name; `upstreams` are set later."""
+
+    def __init__(
+        self,
+        router: Router,
+        here: dict[str, LocalAnswers],
+        metrics: Metrics,
+        signature: Signature,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.router, self.here, self.metrics = router, here, metrics
+        self.upstreams: Upstreams | None = None
+        self._signature, self._clock = signature, clock
+
+    def offer(self) -> None:
+        """Tell the router how this device's endpoints stand."""
+        for local in self.here.values():
+            local.offer()
+
+    def tell(self, predecessor: str | None) -> CurveAdvert:
+        """This node's word, for the node that asks."""
+        self.offer()
+        return self.router.tell(self._clock(), predecessor)
+
+    async def answer(self, asked: Inquiry) -> Answer:
+        """By the endpoint that is chosen; where that fails, by the next best.
+
+        Raises BudgetError for a floor out of reach, NodeError (503) where no answer is in time or nobody has
+        room, and for what upstreams and models fail with.
+        """
+        failed: tuple[str, ...] = ()
+        blaming: list[str] = []
+        start_s = self._clock()
+        while True:
+            choice = self._choose(asked, failed)
+            tried_s = self._clock() - start_s
+            try:
+                if choice.target in self.here:
+                    answer = await self._here(choice, asked)
+                else:
+                    answer = await self._there_or_here(choice, asked)
+                self._disprove(blaming)
+                spent = Spent(tried_s + answer.spent.seconds, answer.spent.waited_s)
+                return replace(answer, spent=spent)
+            except (BudgetError, ClusterError) as error:  # too long for its memory, or its workers failed
+                if choice.target in failed or choice.target not in self.here:
+                    raise
+                _LOG.warning("%s: %s cannot answer: %s", asked.id, choice.target, error)
+                failed = (*failed, choice.target)
+            except NodeError as error:
+                if choice.target in self.here:
+                    raise
+                _LOG.info("%s: %s", asked.id, error)
+                failed = (*failed, choice.target)
+                if error.status in BLAMES_INPUT:
+                    blaming.append(choice.target)
+            self.metrics.fallbacks.labels(choice.target).inc()
+            if len([name for name in failed if name not in self.here]) >= _MOST_FAILURES:
+                asked = replace(asked, trail=replace(asked.trail, hops_left=0))
+
+    def _disprove(self, blaming: Iterable[str]) -> None:
+        """There is an answer: upstreams that said there can be none have failed."""
+        for upstream in blaming:
+            assert self.upstreams is not None
+            self.upstreams.failed(upstream, "blamed an input that others answer")
+
+    def _choose(self, asked: Inquiry, failed: tuple[str, ...]) -> Choice:
+        """Raises BudgetError where the floor is out of reach, NodeError (503) where no answer is in time."""
+        now_s, wish = self._clock(), asked.wish
+        self.offer()
+        full = self.upstreams.slots.full if self.upstreams is not None else ()
+        busy = tuple(name for name, local in self.here.items() if not local.has_room(wish.client))
+        terms = wish.terms_at(now_s)
+        exclude = (*failed, *full, *busy)
+        try:
+            return self.router.choose(wish.length, now_s, asked.objective, exclude, asked.trail, terms)
+        except DeadlineError as late:
+            wait_s = min(local.backlog_s for local in self.here.values())
+            retry_after_s = max(1, ceil(wait_s)) if wait_s else None
+            raise NodeError(str(late), status=503, retry_after_s=retry_after_s) from late
+        except BudgetError as unreached:
+            if not exclude:
+                raise
+            try:
+                self.router.choose(
+                    wish.length, now_s, asked.objective, (), asked.trail, terms, is_coming=False
+                )
+            except BudgetError:
+                raise unreached from None
+            except DeadlineError:
+                pass
+            busy_s = max(1, ceil(min(local.backlog_s for local in self.here.values())))
+            why = "the endpoints that reach this accuracy are busy or failed; ask again."
+            raise NodeError(why, status=503, retry_after_s=busy_s) from unreached
+        except RouteError:  # queues here are full and nobody above answers: the session says by how much
+            here = [way for way in self.router.ways_here if way.name == LOCAL]
+            return choose(wish.length, here, terms=replace(terms, best_effort=True))
+
+    async def _there_or_here(self, choice: Choice, asked: Inquiry) -> Answer:
+        """The answer of an upstream. When it is high time for an answer from here, that is begun as well, and
+        the first of the two counts."""
+        start_s = self._clock()
+        away = asyncio.ensure_future(self._there(choice, asked))
+        here: asyncio.Future[Answer] | None = None
+        try:
+            fallback = self._fallback(choice, asked.wish)
+            if fallback is None:
+                return await away
+            other_choice, after_s = fallback
+            await asyncio.wait({away}, timeout=after_s)
+            if away.done():
+                return away.result()
+            away_s = self._clock() - start_s
+            here = asyncio.ensure_future(self._here(other_choice, asked))
+            await asyncio.wait({away, here}, return_when=asyncio.FIRST_COMPLETED)
+            first, other = (away, here) if away.done() else (here, away)
+            if first.exception() is not None:
+                first = other
+            answer = await first
+            self.metrics.hedges.labels(choice.target, "there" if first is away else "here").inc()
+            if first is away:
+                return answer
+            if not away.done() and self.upstreams is not None:
+                self.upstreams.overdue(choice.target, asked.wish.length, self._clock() - start_s)
+            return replace(answer, spent=Spent(answer.spent.seconds + away_s, answer.spent.waited_s))
+        finally:
+            for task in (away, here):
+                if task is not None:
+                    task.add_done_callback(_seen)
+                    task.cancel()
+
+    def _fallback(self, choice: Choice, wish: PendingRequest) -> tuple[Choice, float] | None:
+        """(the endpoint here that could still be in time after the longest wait, for how long that is).
+
+        None where there is no deadline, or no endpoint here can keep it.
+        """
+        if wish.due_s is None:
+            return None
+        now_s = self._clock()
+        left_s = wish.left_s(now_s)
+        ways = [way for way in self.router.ways_here if self.here[way.name].has_room(wish.client)]
+        found = soonest(wish.length, ways, wish.terms_at(now_s))
+        if found is None:
+            return None
+        after_s = left_s - _SPARE * found.option.bound_s - _SPARE_S
+        if after_s <= 0.0:
+            return None
+        # Else most requests would be answered twice, though hardly one is late.
+        is_worth = after_s >= choice.seconds or choice.option.bound_s > left_s
+        return (found, after_s) if is_worth else None
+
+    def _way_s(self, choice: Choice, n: int, now_s: float) -> float:
+        """What of `choice` is spent on the way, neither waiting there nor answering."""
+        peer = self.router.state(choice.target, now_s)
+        wait_s = 0.0 if peer is None else peer.wait_s
+        return max(0.0, choice.seconds - wait_s - choice.option.level.curve.at(n))
+
+    async def _there(self, choice: Choice, asked: Inquiry) -> Answer:
+        wish, body = asked.wish, asked.body()
+        assert self.upstreams is not None
+        n, target, start_s = wish.length, choice.target, self._clock()
+        _LOG.info("%s: length %d, to %s, %.6f s expected", asked.id, n, target, choice.seconds)
+        patience_s = inf
+        if wish.due_s is not None and not wish.best_effort:
+            patience_s = max(wish.left_s(start_s), LEAST_S)  # a late answer is not asked for
+        if asked.route is not None and asked.route.patience_s is not None:
+            patience_s = min(patience_s, asked.route.patience_s / 2.0)  # the rest is for another try
+        way_s = 0.0 if wish.is_free else self._way_s(choice, n, start_s)
+        async with self.upstreams.slots.take(target, n, patience_s) as slot:
+            terms = Terms() if wish.is_free else wish.passed_on(self._clock(), way_s)
+            left_s = patience_s - slot.waited_s
+            answer = await self.upstreams.ask(
+                target, n, choice.seconds, asked.trail, asked.id, body, slot, terms, left_s
+            )
+        try:
+            check_reply(answer.body, asked.request, self._signature)
+        except InputError as error:
+            self.upstreams.misbehaved(target, f"answered what was not asked: {error}")
+            raise NodeError(f"{target} answered what was not asked: {error}", status=502) from error
+        content = answer.body
+        met = wish.met(self._clock())
+        if met is not None:
+            content = with_parameter(answer.body, "met", met)
+        spent = Spent(self._clock() - start_s, slot.waited_s + answer.waited_s)
+        return Answer(content, target, answer.node, spent, {}, choice)
+
+    async def _here(self, choice: Choice, asked: Inquiry) -> Answer:
+        local, wish = self.here[choice.target], asked.wish
+        done = await local.answer(wish)
+        where = "here" if local.name == LOCAL else f"by {local.name}"
+        _LOG.info("%s: length %d, answered %s in %.6f s", asked.id, wish.length, where, done.spent_s)
+        reply, said = done.result, dict[str, object]()
+        if reply.accuracy is None and local.accuracy is not None:
+            reply = replace(reply, accuracy=local.accuracy)
+        if reply.accuracy is not None:
+            said["accuracy"] = reply.accuracy
+        if reply.cut is not None:
+            said["cut"] = reply.cut
+        if (met := wish.met(self._clock())) is not None:
+            said["met"] = met
+        spent = Spent(done.waited_s + done.spent_s, done.waited_s)
+        return Answer(reply, local.name, self.router.name, spent, said, choice)
+
+
+def _seen(task: "asyncio.Future[Answer]") -> None:
+    """Nobody asks how a task ended whose answer is not wanted any more."""
+    if not task.cancelled():
+        task.exception()

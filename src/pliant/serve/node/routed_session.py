@@ -1,0 +1,382 @@
+"""A session behind which this device, a cluster and nodes above answer, whichever serves an input best."""
+
+import asyncio
+import os
+import secrets
+import threading
+import time
+from collections.abc import Coroutine, Mapping, Sequence
+from contextlib import AsyncExitStack, ExitStack
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar, final
+
+import numpy as np
+
+from pliant.errors import DeadlineError, InputError, NodeError
+from pliant.ir.curve import Curve
+from pliant.ir.endpoint import Estimate, Request, ServiceLevel
+from pliant.ir.reply import Reply
+from pliant.quantities import parse_seconds
+from pliant.route.choose_endpoint import Option
+from pliant.route.curve_advert import Trail
+from pliant.route.energy import PowerModel, RadioModel
+from pliant.route.objective import TIME, Objective
+from pliant.route.terms import NO_TERMS, Terms
+from pliant.run.memory_use import MemoryUse
+from pliant.run.session.feeds import GivenFeeds, fed_array
+from pliant.run.session.ports import Feeds
+from pliant.run.session.session import Session
+from pliant.run.session.text_feeds import as_bytes
+from pliant.run.session.text_session import TextSession
+from pliant.serve.http.security import Tls
+from pliant.serve.node.dispatch import Answer, Inquiry
+from pliant.serve.node.explain_choice import Explanation
+from pliant.serve.node.start_node import NodeOptions, connected, made_node
+from pliant.serve.protocol.calls import read_answer, write_request
+from pliant.serve.protocol.inference import Body, InferRequest, RequestedOutput
+from pliant.serve.protocol.terms import PendingRequest
+
+T = TypeVar("T")
+_TOGETHER = 32
+"""Texts of lists that are under way at once: fewer than an endpoint's queue holds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Routing:
+    """How requests of a session are passed on: what upstreams are shown, and what a choice minimises.
+
+    `token` is one of the upstreams' peer tokens. Joules of this device count by `power` and `radio`.
+    """
+
+    token: str | None = field(default=None, repr=False)
+    tls: Tls = field(default_factory=Tls)
+    name: str | None = None
+    objective: Objective = TIME
+    power: PowerModel | None = None
+    radio: RadioModel | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RoutedDetails:
+    """Why an endpoint answered: the rule, what was expected of it, and of the others, best first.
+
+    `node` is the name of the node that made the answer. `details` are those of the session that answered,
+    None where that was another node's.
+    """
+
+    node: str
+    reason: str
+    expected: Option
+    others: tuple[Option, ...]
+    details: Any
+
+
+@final
+class RoutedSession(Session[RoutedDetails]):
+    """`local`, a `cluster` session of the same model and upstreams as one session, with a deadline each.
+
+    A request without a deadline gets the most accurate answer. With one, it gets the most accurate answer
+    that is expected in time, and DeadlineError tells what could be where there is none, unless
+    `terms.best_effort`. With a floor alone it gets the soonest answer that reaches it. The session owns
+    `local` and what is in `owned`; it has an event loop on a thread of its own.
+    """
+
+    platform = "pliant_routed"
+
+    def __init__(
+        self,
+        local: Session[Any],
+        cluster: Session[Any] | None = None,
+        upstreams: Sequence[str] = (),
+        terms: Terms = NO_TERMS,
+        routing: Routing = Routing(),
+        owned: ExitStack | None = None,
+    ) -> None:
+        super().__init__()
+        self.local, self._owned = local, owned or ExitStack()
+        self.name, self.identity, self.labels = local.name, local.identity, local.labels
+        self.inputs, self.outputs, self.max_length = local.inputs, local.outputs, local.max_length
+        if routing.objective.per_joule and routing.power is None:
+            raise InputError("joules can only count where it is said what computing draws: add power.")
+        self._process = os.getpid()
+        local.levels()  # plans are made before the first request
+        options = NodeOptions(
+            name=routing.name or f"session-{secrets.token_hex(4)}",
+            upstreams=tuple(upstreams),
+            peer_tokens=() if routing.token is None else (routing.token,),
+            tls=routing.tls,
+            terms=terms,
+            objective=routing.objective,
+            power=routing.power,
+            radio=routing.radio,
+        )
+        self._node = made_node(options, local, cluster)
+        self._loop = asyncio.new_event_loop()
+        self._is_closed = False
+        self._calls = threading.Condition()
+        self._n_calls = 0
+        self._texts = asyncio.Semaphore(_TOGETHER)
+        self._thread = threading.Thread(target=self._loop.run_forever, name="pliant-route", daemon=True)
+        self._thread.start()
+        self._stack = AsyncExitStack()
+        try:
+            self._wait(self._connect(options))
+        except BaseException:
+            self.close()
+            raise
+
+    # What users ask
+
+    def __call__(
+        self,
+        value: Any,
+        /,
+        pair: str | None = None,
+        *,
+        latency: str | float | None = None,
+        floor: float | None = None,
+        best_effort: bool | None = None,
+    ) -> Any:
+        """The reply to a text, a pair of texts or feeds by name; to a list of texts or pairs, their replies.
+
+        `latency`, `floor` (the least accuracy, a fraction) and `best_effort` hold for this call. Texts of a
+        list are requests of their own, under way together. Raises InputError, DeadlineError and BudgetError
+        (no endpoint reaches the floor).
+        """
+        terms = Terms(None if latency is None else parse_seconds(latency), floor, best_effort)
+        if isinstance(value, list):
+            if pair is not None:
+                raise InputError("`pair` belongs to one text: give a list of (text, pair) instead.")
+            asked = [self._asked(*item) if isinstance(item, tuple) else self._asked(item) for item in value]
+            return self._wait(self._all(asked, terms))
+        return self._wait(self._one(self._asked(value, pair), terms))
+
+    def explain(
+        self, tokens: int, latency: str | float | None = None, floor: float | None = None
+    ) -> Explanation:
+        """What would be chosen now for an input of so many items, endpoint by endpoint, and why."""
+        terms = Terms(None if latency is None else parse_seconds(latency), floor)
+
+        async def explained() -> Explanation:
+            return self._node.explain(tokens, terms)
+
+        return self._wait(explained())
+
+    @property
+    def plan(self) -> Any:
+        """The plan of this device's own session."""
+        return self.local.plan
+
+    @property
+    def weight_bytes(self) -> int:
+        return self.local.weight_bytes
+
+    @property
+    def memory(self) -> MemoryUse:
+        return self.local.memory
+
+    def profile(self, feeds: GivenFeeds, runs: int = 20) -> Any:
+        """Where the time of an answer by this device's own session goes."""
+        return self.local.profile(feeds, runs)
+
+    def retarget(self, latency: str | float | None = None, **options: Any) -> None:
+        """Change the deadline of calls that name none; other options are the local session's."""
+        if options:
+            self.local.retarget(**options)
+        if latency is not None:
+            self._node.terms = replace(self._node.terms, deadline_s=parse_seconds(latency))
+        elif not options:
+            raise InputError("there is nothing to change: give latency, such as '20ms'.")
+
+    def close(self) -> None:
+        with self._calls:
+            if self._is_closed or self._process != os.getpid():
+                return
+            self._is_closed = True
+            self._calls.wait_for(lambda: not self._n_calls)
+        if self._thread.is_alive():
+            asyncio.run_coroutine_threadsafe(self._stack.aclose(), self._loop).result()
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+            self._loop.close()
+        self._node.close()
+        self._owned.close()
+
+    # What nodes ask
+
+    @property
+    def ways(self) -> tuple[frozenset[str], ...]:
+        return self.local.ways
+
+    @property
+    def best(self) -> float | None:
+        return self.levels()[-1].accuracy
+
+    def request(self, feeds: Mapping[str, np.ndarray]) -> Request:
+        return self.local.request(feeds)
+
+    def sample(self, length: int) -> dict[str, np.ndarray]:
+        return self.local.sample(length)
+
+    def levels(self) -> tuple[ServiceLevel, ...]:
+        """By accuracy what the best endpoint takes, without queues."""
+
+        async def told() -> tuple[ServiceLevel, ...]:
+            return self._node.dispatcher.tell(None).levels
+
+        return self._wait(told())
+
+    def curve(self, accuracy_floor: float = 0.0) -> Curve:
+        """Seconds by length of the most lenient level at or above the floor. Raises BudgetError."""
+        for level in self.levels():
+            if level.reaches(accuracy_floor):
+                return level.curve
+        return self.local.curve(accuracy_floor)  # which says what there is
+
+    def estimate(self, request: Request) -> Estimate:
+        """What the choice made now expects. Raises DeadlineError and BudgetError."""
+        terms = Terms(request.deadline_s, request.accuracy_floor).over(self._node.terms)
+
+        async def chosen() -> Option:
+            self._node.dispatcher.offer()
+            now_s, objective = self._node.clock(), self._node.objective
+            router = self._node.router
+            return router.choose(request.length, now_s, objective, terms=terms, is_coming=False).option
+
+        option = self._wait(chosen())
+        return Estimate(option.seconds, option.accuracy)
+
+    def answer(self, request: Request) -> Reply[RoutedDetails]:
+        terms = Terms(request.deadline_s, request.accuracy_floor)
+        return self._wait(self._one((request, self._sendable(request)), terms))
+
+    # Below
+
+    async def _connect(self, options: NodeOptions) -> None:
+        upstreams = await connected(self._node, options, self._stack)
+        task = asyncio.get_running_loop().create_task(upstreams.run())
+        self._stack.callback(task.cancel)
+        await upstreams.first_contacts()
+
+    def _asked(self, value: Any, pair: str | None = None) -> tuple[Request, Mapping[str, np.ndarray] | None]:
+        """The request of a value, and what upstreams are sent: None for pairs, which they cannot read."""
+        if isinstance(value, Mapping):
+            request = self.local.request(value)
+            return request, self._sendable(request)
+        if not isinstance(self.local, TextSession):
+            raise InputError(f"{self.name} reads arrays: give feeds by name, such as run() takes.")
+        encoded = self.local.encode(value, pair)
+        request = Request(encoded.n_tokens, tensors={"ids": encoded.ids, "types": encoded.types})
+        return request, {"text": as_bytes(value)} if pair is None else self._sendable(request)
+
+    def _sendable(self, request: Request) -> Mapping[str, np.ndarray] | None:
+        """The feeds of a request as upstreams take them; None where the protocol has none for it."""
+        if request.text is not None:
+            return {"text": as_bytes(request.text)}
+        if not isinstance(self.local, TextSession):
+            ports = {port.name: port for port in self.inputs}
+            return {name: fed_array(ports[name], array) for name, array in request.tensors.items()}
+        if np.any(request.tensors["types"]):
+            return None
+        return {"ids": np.asarray(request.tensors["ids"], np.int64).reshape(1, -1)}
+
+    async def _all(
+        self, asked: Sequence[tuple[Request, Mapping[str, np.ndarray] | None]], terms: Terms
+    ) -> list[Reply[RoutedDetails]]:
+        async def one_of(one: tuple[Request, Mapping[str, np.ndarray] | None]) -> Reply[RoutedDetails]:
+            async with self._texts:
+                return await self._one(one, terms)
+
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(one_of(one)) for one in asked]
+        return [task.result() for task in tasks]
+
+    async def _one(
+        self, asked: tuple[Request, Mapping[str, np.ndarray] | None], terms: Terms
+    ) -> Reply[RoutedDetails]:
+        start_s, clock_s = time.perf_counter(), self._node.clock()
+        terms = terms.over(self._node.terms)
+        given, feeds = asked
+        due_s = None if terms.deadline_s is None else clock_s + terms.deadline_s
+        pending = PendingRequest(given, due_s, terms.accuracy_floor, bool(terms.best_effort))
+        outputs = tuple(RequestedOutput(port, True) for port in self.outputs)
+        infer = InferRequest(secrets.token_hex(8), feeds or {}, outputs, NO_TERMS)
+        trail = Trail(hops_left=0 if feeds is None else Trail().hops_left).at(self._node.name)
+        signature = self._node.signature
+        inquiry = Inquiry(
+            infer,
+            pending,
+            trail,
+            infer.id,
+            lambda: write_request(infer, signature),
+            None,
+            self._node.objective,
+        )
+        try:
+            answer = await self._node.dispatcher.answer(inquiry)
+        except NodeError as error:
+            if isinstance(error.__cause__, DeadlineError):
+                raise error.__cause__ from None
+            raise
+        return self._reply_of(answer, given.length, time.perf_counter() - start_s, terms)
+
+    def _reply_of(self, answer: Answer, length: int, seconds: float, terms: Terms) -> Reply[RoutedDetails]:
+        choice, content = answer.choice, answer.content
+        inner = None if isinstance(content, Body) else content.details
+        details = RoutedDetails(answer.node, choice.reason, choice.option, choice.runners_up, inner)
+        if not isinstance(content, Body):
+            return replace(
+                content,
+                endpoint=answer.target,
+                seconds=seconds,
+                target_s=terms.deadline_s,
+                details=details,
+            )
+        outputs, said = read_answer(content, self._node.signature)
+        accuracy = said.get("accuracy")
+        fields: dict[str, Any] = {"outputs": outputs}
+        if isinstance(self.local, TextSession):
+            fields = self.local.outputs_of(outputs["vector" if self.labels is None else "logits"][0])
+        return Reply(
+            endpoint=answer.node,
+            seconds=seconds,
+            details=details,
+            length=length,
+            waited_s=answer.spent.waited_s,
+            target_s=terms.deadline_s,
+            accuracy=accuracy if isinstance(accuracy, float) else None,
+            **fields,
+        )
+
+    def _run(self, feeds: GivenFeeds, out: Feeds | None) -> dict[str, np.ndarray]:
+        outputs = dict(self(feeds).outputs)
+        for name, array in (out or {}).items():
+            array[...] = outputs[name]
+        return outputs | dict(out or {})
+
+    def _reply(self, request: Request) -> Reply[RoutedDetails]:
+        return self.answer(request)
+
+    def _wait(self, work: Coroutine[Any, Any, T]) -> T:
+        """The result of `work` on the event loop; a caller that is interrupted cancels it.
+
+        Raises InputError once closed, and in a forked child, which has no such loop.
+        """
+        with self._calls:
+            if self._is_closed or self._process != os.getpid():
+                work.close()
+                why = "is closed" if self._is_closed else "belongs to the process that opened it"
+                raise InputError(f"this session {why}; open the model again.")
+            self._n_calls += 1
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        except BaseExceptionGroup as group:
+            raise group.exceptions[0] from None
+        except BaseException:
+            future.cancel()
+            raise
+        finally:
+            with self._calls:
+                self._n_calls -= 1
+                self._calls.notify_all()

@@ -1,0 +1,41 @@
+"""Requests to other nodes, written, and their answers, read (Open Inference Protocol v2, binary tensors)."""
+
+import msgspec
+import numpy as np
+
+from pliant.serve.protocol.inference import Body, InferRequest, Signature, answer_of
+from pliant.serve.protocol.oip_tensors import DATATYPES, read_bytes, write_bytes
+
+_ENCODER = msgspec.json.Encoder()
+
+
+def write_request(request: InferRequest, model: Signature) -> Body:
+    """The body of `request`, with its tensors and those of its answer in binary.
+
+    Deadline and floor are no part of it: they travel in a header, as they change on the way.
+    """
+    ports = {port.name: port for port in model.inputs}
+    inputs, tail = [], []
+    for name, array in request.tensors.items():
+        data = write_bytes(array, ports[name].dtype)
+        about = {"name": name, "shape": list(array.shape), "datatype": DATATYPES[ports[name].dtype]}
+        inputs.append({**about, "parameters": {"binary_data_size": len(data)}})
+        tail.append(data)
+    outputs = [
+        {"name": wanted.port.name, "parameters": {"binary_data": wanted.is_binary}}
+        for wanted in request.outputs
+    ]
+    head = _ENCODER.encode({"id": request.id, "inputs": inputs, "outputs": outputs})
+    return Body(b"".join((head, *tail)), len(head))
+
+
+def read_answer(body: Body, model: Signature) -> tuple[dict[str, np.ndarray], dict[str, object]]:
+    """(the output arrays by name, the parameters) of an answer that was checked and has binary tensors."""
+    reply, tail = answer_of(body)
+    outputs = {}
+    for output in reply.outputs:
+        size = output.parameters["binary_data_size"]
+        port = next(port for port in model.outputs if port.name == output.name)
+        outputs[output.name] = read_bytes(port.dtype, tuple(output.shape), tail[:size])
+        tail = tail[size:]
+    return outputs, dict(reply.parameters)

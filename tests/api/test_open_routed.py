@@ -1,0 +1,178 @@
+"""One session over this device, a cluster and a node above: real models, real processes, one deadline."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import pliant
+from pliant.api.open_cluster import Cluster
+from pliant.api.open_endpoint import open_endpoint
+from pliant.cluster.net.key import new_key
+from pliant.errors import BudgetError, DeadlineError, InputError, NodeError
+from pliant.ir.dilation import Dilation
+from pliant.serve.node.routed_session import RoutedDetails, RoutedSession
+from tests.cluster.processes import PATIENT, WAIT_S, workers
+from tests.cluster.test_clustered import write_key
+from tests.serve.nodes import Running, running
+from tests.serve.test_routing import until
+
+TEXTS = ["a charming film", "dull", "an affecting journey through a small town, told with warmth"]
+SLOW = Dilation(compute=300.0)
+TOLERANCE = 1e-4  # float32 sums in another order
+
+
+@pytest.fixture(scope="module")
+def source(tiny_model: Callable[..., Path]) -> str:
+    return str(tiny_model("bert", n_layers=4, widths=(2, 4)))
+
+
+@pytest.fixture(scope="module")
+def expected(source: str) -> list[np.ndarray]:
+    with pliant.open(source, threads=1, preload="100MB") as alone:
+        return [alone(text).logits for text in TEXTS]
+
+
+@contextmanager
+def gateway(source: str) -> Iterator[Running]:
+    with running(open_endpoint(source, preload="100MB", threads=1), name="gateway", learn_s=0.5) as node:
+        yield node
+
+
+@contextmanager
+def routed(source: str, **options: object) -> Iterator[RoutedSession]:
+    with pliant.open(source, threads=1, preload="100MB", **options) as session:  # type: ignore[arg-type]
+        assert isinstance(session, RoutedSession)
+        yield session
+
+
+def chosen(session: RoutedSession, tokens: int = 5) -> str | None:
+    return session.explain(tokens).target
+
+
+def test_a_slow_device_has_its_inputs_answered_above(source: str, expected: list[np.ndarray]) -> None:
+    """The same answers, said to be the gateway's, with the reason; the choice is explained beforehand."""
+    with gateway(source) as node, routed(source, upstreams=[node.url], dilation=SLOW) as session:
+        session(TEXTS[0])  # how slow the device is, is learned
+        until(lambda: chosen(session) == node.url)
+        for text, logits in zip(TEXTS, expected, strict=True):
+            reply = session(text)
+            assert (reply.endpoint, reply.details.node) == ("gateway", "gateway")
+            np.testing.assert_allclose(reply.logits, logits, atol=TOLERANCE)
+            assert reply.label == session.labels[logits.argmax()]  # type: ignore[index]
+            assert reply.details.reason == "the most accurate, then the least time"
+            assert [option.name for option in reply.details.others] == ["local"]
+            assert reply.details.expected.seconds < reply.details.others[0].seconds
+        replies = session(TEXTS)
+        assert [reply.label for reply in replies] == [session(text).label for text in TEXTS]
+        outputs = session.run({"text": np.array([TEXTS[0].encode()], object)})
+        np.testing.assert_allclose(outputs["logits"][0], expected[0], atol=TOLERANCE)
+        rows = session.explain(tokens=5).candidates
+        assert [row.target for row in rows] == ["local", node.url]
+        assert rows[1].is_chosen
+        assert rows[1].bound_s is not None
+        pair = session(TEXTS[0], TEXTS[1])
+        assert pair.endpoint == "local", "the protocol has no pairs of texts"
+
+
+def test_no_answer_is_lost_or_given_twice_when_the_node_above_dies(
+    source: str, expected: list[np.ndarray]
+) -> None:
+    """Eight threads ask all the while; what the gateway does not answer, the device does."""
+    with gateway(source) as node, routed(source, upstreams=[node.url], dilation=Dilation(30.0)) as session:
+        session(TEXTS[0])
+        until(lambda: chosen(session) == node.url)
+
+        def ask(i: int) -> str:
+            if i == 30 and node.server is not None:
+                assert node.loop is not None
+                node.loop.call_soon_threadsafe(node.server.stop)
+            reply = session(TEXTS[i % 3])
+            np.testing.assert_allclose(reply.logits, expected[i % 3], atol=TOLERANCE)
+            return reply.endpoint
+
+        with ThreadPoolExecutor(8) as pool:
+            endpoints = Counter(pool.map(ask, range(90)))
+        assert endpoints.keys() <= {"gateway", "local"}
+        assert sum(endpoints.values()) == 90
+        until(lambda: chosen(session) == "local")
+        assert session(TEXTS[1]).endpoint == "local"
+
+
+def test_the_cluster_answers_where_the_device_is_slow_and_the_device_where_the_workers_die(
+    source: str, expected: list[np.ndarray], tmp_path: Path
+) -> None:
+    """Its members are as quick as they are; the device's own session is slowed down."""
+    key = write_key(tmp_path / "key", new_key())
+    with (
+        Cluster("127.0.0.1:0", key=key, threads=1, patience=PATIENT) as cluster,
+        workers(cluster.address, key, source, tmp_path, "a") as found,
+    ):
+        cluster.wait(1, WAIT_S)
+        with routed(source, cluster=cluster, dilation=Dilation(compute=3000.0)) as session:
+            until(lambda: session(TEXTS[0]).endpoint == "cluster")
+            for text, logits in zip(TEXTS, expected, strict=True):
+                reply = session(text)
+                assert reply.endpoint == "cluster"
+                np.testing.assert_allclose(reply.logits, logits, atol=TOLERANCE)
+            found["a"].kill()
+            for text, logits in zip(TEXTS, expected, strict=True):
+                np.testing.assert_allclose(session(text).logits, logits, atol=TOLERANCE)
+            assert isinstance(session(TEXTS[0]).details, RoutedDetails)
+
+
+def test_a_deadline_is_kept_or_refused_at_once(source: str) -> None:
+    """With what could be; by best effort the answer comes late, and says so."""
+    with routed(source, upstreams=["http://127.0.0.1:9"], latency="10s") as session:
+        reply = session(TEXTS[0])
+        assert (reply.endpoint, reply.target_s, reply.met) == ("local", 10.0, True)
+        with pytest.raises(DeadlineError, match="no answer is in time") as refused:
+            session(TEXTS[0], latency=1e-6)
+        assert refused.value.soonest_s > 1e-6
+        late = session(TEXTS[0], latency=1e-6, best_effort=True)
+        assert late.met is False
+        assert late.details.reason == "no answer is in time: the soonest"
+        with pytest.raises(BudgetError, match="never measured"):
+            session(TEXTS[0], floor=0.5)
+        session.retarget(latency="20s")
+        assert session(TEXTS[0]).target_s == 20.0
+        found = session.explain(5, latency="1us")
+        assert found.target is None
+        assert "no answer is in time" in found.reason
+        assert "does not answer" in (found.candidates[1].reason or "") or found.candidates[1].reason
+
+
+def test_what_cannot_be_routed_is_refused(source: str) -> None:
+    """Before anything runs, and nothing is left behind."""
+    with pytest.raises(NodeError, match="no node's address"):
+        pliant.open(source, threads=1, upstreams=["gateway:8080"])
+    with routed(source, upstreams=["http://127.0.0.1:9"]) as session:
+        with pytest.raises(InputError, match="nothing to change"):
+            session.retarget()
+        with pytest.raises(InputError, match="belongs to one text"):
+            session(TEXTS, "pair")
+    with pytest.raises(InputError, match="closed"):
+        session(TEXTS[0])
+
+
+def test_threads_that_ask_while_the_session_is_closed_get_an_answer_or_are_told(source: str) -> None:
+    """None of them waits for ever; a long list of texts does not fill the queue either."""
+    with routed(source, upstreams=["http://127.0.0.1:9"]) as session:
+        assert len(session([TEXTS[i % 3] for i in range(100)])) == 100
+
+        def ask(i: int) -> bool:
+            try:
+                return session(TEXTS[i % 3]).label is not None
+            except InputError:
+                return False
+
+        with ThreadPoolExecutor(8) as pool:
+            asked = [pool.submit(ask, i) for i in range(200)]
+            asked[5].result()
+            session.close()
+            answered = [one.result(60) for one in asked]
+        assert any(answered)
