@@ -85,7 +85,7 @@ def _curve(report: Report, session: ElasticSession, rounds: int) -> None:
     off = max(abs(pieces.at(n) / sent(n) - 1.0) for n in range(LONGEST + 1))
     plan = session.trade
     plan.bound = AdaptiveBound()
-    predicted = [plan.fullest(int(n)).seconds for n in lengths]
+    predicted = [plan.fullest(int(n)).time.median_s for n in lengths]
     rows = [
         {
             "tokens": int(n),

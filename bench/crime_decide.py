@@ -14,12 +14,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from pliant.ir.curve import Curve, line, minimum
+from pliant.ir.endpoint import ServiceLevel
 from pliant.ir.link import Link
 from pliant.ir.times.pieces import Quadratic, piecewise
-from pliant.route.choose_endpoint import Objective
 from pliant.route.curve_advert import CurveAdvert
 from pliant.route.energy import A53_COVE, LTE
 from pliant.route.node_messages import Spent, decode_told, encode_told
+from pliant.route.objective import Objective
 from pliant.route.router import Router
 from pliant.route.router_settings import RouterSettings, paper
 from report import Report, options
@@ -145,7 +146,9 @@ def _router(n: int, settings: RouterSettings) -> Router:
     for i in range(n):
         name = f"up{i}"
         router.successor(name, Link(0.05, 250e3))
-        router.pinged(name, 0.05 + 0.01 * i, 0.0, CurveAdvert(name, _curve(i), frozenset({name})), 0.0)
+        router.pinged(
+            name, 0.05 + 0.01 * i, 0.0, CurveAdvert(name, (ServiceLevel(_curve(i)),), frozenset({name})), 0.0
+        )
     router.due(0.0)
     router.choose(10, 0.0)
     return router
@@ -159,7 +162,7 @@ def _curve(i: int) -> Curve:
     return _LINES if i % 2 else _ATTENTION
 
 
-_WORDS = [CurveAdvert("up", _curve(i), frozenset({"up"}), (i, 0)) for i in range(2)]
+_WORDS = [CurveAdvert("up", (ServiceLevel(_curve(i)),), frozenset({"up"}), (i, 0)) for i in range(2)]
 
 
 def _stir(router: Router, i: int, n: int) -> None:

@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 import numpy as np
 import psutil
 
-from pliant.serve.node.open_endpoint import open_endpoint
+from pliant.api.open_endpoint import open_endpoint
 from report import Report, options
 
 MODEL = "imdb-lstm"

@@ -11,7 +11,9 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+from pliant.api.open_endpoint import open_endpoint
 from pliant.ir.curve import Curve
+from pliant.route.choose_endpoint import LOCAL
 from pliant.route.node_identity import Identity
 from pliant.route.node_messages import Spent
 from pliant.run.session.session import Session
@@ -20,9 +22,8 @@ from pliant.serve.http.limits import Limits
 from pliant.serve.http.security import Address, Tokens
 from pliant.serve.http.server import NodeServer, bind
 from pliant.serve.node.admission import Admission
-from pliant.serve.node.metrics import HERE, Metrics
-from pliant.serve.node.open_endpoint import open_endpoint
-from pliant.serve.node.serving_node import Answer, Call, Node
+from pliant.serve.node.metrics import Metrics
+from pliant.serve.node.serving_node import Answered, Call, Node
 from pliant.serve.node.start_node import NodeOptions, serve
 from pliant.serve.protocol.inference import read_request, signature, write_reply
 
@@ -42,7 +43,7 @@ class Unrouted:
         self._admission = Admission(64)
         self.metrics = Metrics(lambda: self._admission.n_waiting, lambda: iter(()))
 
-    async def infer(self, call: Call) -> Answer:
+    async def infer(self, call: Call) -> Answered:
         start_s = self.clock()
         request = read_request(
             call.body, call.header_bytes, self.signature, self.limits, self.served.max_items
@@ -50,9 +51,9 @@ class Unrouted:
         given = self.served.request(request.tensors)
         done = await self._admission.run(lambda: self.served.answer(given), 0.0)
         answer = write_reply(request, done.result.outputs, self.signature)
-        self.metrics.requests.labels(HERE, "ok").inc()
-        self.metrics.request_seconds.labels(HERE).observe(self.clock() - start_s)
-        return Answer(answer, HERE, self.name, Spent(done.waited_s + done.spent_s, done.waited_s))
+        self.metrics.requests.labels(LOCAL, "ok").inc()
+        self.metrics.request_seconds.labels(LOCAL).observe(self.clock() - start_s)
+        return Answered(answer, LOCAL, self.name, Spent(done.waited_s + done.spent_s, done.waited_s))
 
 
 async def unrouted(model: str) -> None:

@@ -21,7 +21,7 @@ import numpy as np
 
 from crime_node import Connection, body, node, started, wait_for
 from paired import paired
-from pliant.serve.node.open_endpoint import open_endpoint
+from pliant.api.open_endpoint import open_endpoint
 from report import Report
 from service_load import MODEL, Answers, infer_body, load
 

@@ -14,6 +14,7 @@ import httpx
 
 from crime_node import MODEL, body, node, started, wait_for
 from pliant.ir.curve import Curve
+from pliant.ir.endpoint import ServiceLevel
 from pliant.route.curve_advert import CurveAdvert
 from pliant.route.node_identity import NODE_HEADER
 from pliant.route.node_messages import encode_told
@@ -98,7 +99,7 @@ def _asking(http: httpx.Client, url: str) -> Callable[[], str]:
 
 
 def _forge(http: httpx.Client, url: str, name: str) -> None:
-    told = CurveAdvert(name, Curve(((0, _FORGED_S[name]),)), frozenset({name}), _STAMP)
+    told = CurveAdvert(name, (ServiceLevel(Curve(((0, _FORGED_S[name]),))),), frozenset({name}), _STAMP)
     answer = http.post(url + TELL_PATH, content=encode_told(told).encode())
     assert answer.status_code == 200, answer.text
 

@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 
 from pliant.elastic.evaluate.answers import Labelled
-from pliant.ir.cost import Cost, costs_of, dilated
+from pliant.ir.cost import CostTable, costs_of, dilated
 from pliant.ir.device import DeviceProfile
 from pliant.ir.dilation import Dilation
 from pliant.models.examples import Example, read_examples
@@ -49,7 +49,7 @@ class Device:
     full_s: float
     length: int
 
-    def costs(self, *, is_median: bool = False, io_slower: float = 1.0) -> Cost:
+    def costs(self, *, is_median: bool = False, io_slower: float = 1.0) -> CostTable:
         costs = costs_of(self.profile, self.length, "median" if is_median else "p95")
         return dilated(costs, Dilation(io=io_slower))
 

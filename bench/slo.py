@@ -1,0 +1,188 @@
+"""One deadline over three ways: a local session, a cluster of neighbours, a gateway, in worlds that change.
+
+[slo.attainment] the share of requests in time and at their floor, beside each way alone and beside an oracle.
+[slo.stable] what each endpoint answers under steady load. [slo.faults] an hour in which everything fails.
+
+Worlds and seeds are files in bench/worlds, committed before the router was tuned: see there for the
+arithmetic. Real processes on emulated devices (slo_rig.py), links by RIPE Atlas and Lumos5G series. A full
+run takes the tuning seeds; `--held-out` takes the others, which is done once. `--keep DIR` goes on where a
+stopped run was.
+"""
+
+import argparse
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import mean, median
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import checkout  # noqa: F401 - research and testbed lie there
+from report import Report, options
+from research.deadline_oracle import Decision, attained, bound, informed
+from research.deadline_world import Scenario, read_seeds
+from slo_faults import faults
+from slo_lab import FOLDER, Lab, open_lab, scenario_of
+from slo_records import Record, shares
+from slo_stable import stable
+from slo_ways import ROUTED, SINGLES
+
+WORLDS = ("commuter", "office", "rush", "crowd", "neighbours", "drift")
+KEPT, SINGLE, POINT, QUICKER = 0.95, 0.80, 0.01, 0.80
+_QUICK_S = 6.0
+
+
+def attainment(report: Report, lab: Lab, scenarios: Sequence[Scenario]) -> None:
+    """[slo.attainment]: tables by world and seed, and the verdict for each routed way."""
+    ways = (*SINGLES, *ROUTED)
+    rows: list[dict[str, Any]] = []
+    details: list[dict[str, Any]] = []
+    verdicts: dict[str, list[Verdict]] = {way: [] for way in ROUTED}
+    for scenario in scenarios:
+        known = lab.known(scenario)
+        whole = known.levels[-1].accuracy
+        found = {way: lab.run(way, scenario)[0] for way in ways}
+        best, most = informed(scenario, known), bound(scenario, known)
+        where = {"world": scenario.world, "seed": scenario.seed}
+        rows.append(
+            where
+            | {"requests": len(scenario.requests)}
+            | {f"{way} [%]": 100 * _share(records, whole) for way, records in found.items()}
+            | {"oracle [%]": 100 * attained(best), "bound [%]": 100 * attained(most)}
+        )
+        for way, records in found.items():
+            details.append(where | {"way": way} | _details(records, whole, best))
+        singles = [found[way] for way in SINGLES]
+        for way in ROUTED:
+            verdicts[way].append(_verdict(found[way], singles, whole, best))
+    report.table("In time and at their floor, by world", rows)
+    report.table("Accuracy, time and shares of endpoints, by world", details)
+    for way, judged in verdicts.items():
+        claim_attainment(report, way, judged)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Of one scenario: attainment, the best single way's, points to the oracle, time to the best single's."""
+
+    attained: float
+    single: float
+    points: float
+    time: float
+
+
+def _verdict(
+    records: Sequence[Record], singles: Sequence[Sequence[Record]], whole: float, best: Sequence[Decision]
+) -> Verdict:
+    quickest_s = min(median_s(each, whole) for each in singles)
+    return Verdict(
+        _share(records, whole),
+        max(_share(each, whole) for each in singles),
+        points_to_oracle(records, whole, best),
+        median_s(records, whole) / quickest_s,
+    )
+
+
+def claim_attainment(report: Report, way: str, judged: Sequence[Verdict]) -> None:
+    """The worst row of each figure, over worlds in which every single way alone stays below the bar."""
+    counted = [v for v in judged if v.single < SINGLE]
+    if not counted:
+        report.claim("slo.attainment", "no world counts", "a world without a good single way", False)
+        return
+    least, points = min(v.attained for v in counted), min(v.points for v in counted)
+    slowest = max(v.time for v in counted)
+    report.claim(
+        "slo.attainment",
+        f"{100 * least:.1f} %, {100 * points:+.2f} points to the oracle, {slowest:.2f} of the time",
+        f"{100 * KEPT:g} % where each single way stays below {100 * SINGLE:g} %, within {100 * POINT:g} "
+        f"point of the oracle, median time at most {QUICKER:g} of the best single way's",
+        least >= KEPT and points >= -POINT and slowest <= QUICKER,
+        f"{way}; the worst of {len(counted)} runs, {len(judged) - len(counted)} left out where a single way "
+        f"attains more; on average {100 * mean(v.attained for v in counted):.1f} %",
+    )
+
+
+def _share(records: Sequence[Record], whole: float) -> float:
+    return mean(r.attained(whole) for r in records)
+
+
+def median_s(records: Sequence[Record], whole: float) -> float:
+    """Of all requests; one that is not attained never ends."""
+    return median(r.seconds if r.attained(whole) else float("inf") for r in records)
+
+
+def points_to_oracle(records: Sequence[Record], whole: float, best: Sequence[Decision]) -> float:
+    """Mean accuracy above the oracle's, over requests that both attain."""
+    gaps = [
+        (whole if r.accuracy is None else r.accuracy) - decision.accuracy
+        for r, decision in zip(records, best, strict=True)
+        if r.attained(whole) and decision.way is not None
+    ]
+    return mean(gaps) if gaps else float("nan")
+
+
+def _details(records: Sequence[Record], whole: float, best: Sequence[Decision]) -> dict[str, Any]:
+    answered = [r for r in records if r.label is not None]
+    seconds = [r.seconds for r in answered]
+    return {
+        "answered": len(answered),
+        "late": sum(not r.in_time for r in answered),
+        "refused": len(records) - len(answered),
+        "median ms": 1e3 * median(seconds) if seconds else "",
+        "accuracy expected": mean(whole if r.accuracy is None else r.accuracy for r in answered)
+        if answered
+        else "",
+        "points to the oracle": 100 * points_to_oracle(records, whole, best),
+        "right [%]": 100 * mean(r.label == r.right for r in answered) if answered else "",
+        "by": ", ".join(f"{name} {100 * part:.0f} %" for name, part in shares(records).items()),
+    }
+
+
+def shortened(scenario: Scenario, seconds: float) -> Scenario:
+    """Its first requests."""
+    requests = tuple(r for r in scenario.requests if r.at_s < seconds)
+    return replace(scenario, requests=requests, duration_s=seconds)
+
+
+def main() -> None:
+    told = options(__doc__ or "", _more)
+    seeds = read_seeds(FOLDER / "seeds.toml")
+    chosen = seeds.held_out if told.held_out else seeds.tuning
+    if told.seeds:
+        chosen = tuple(int(seed) for seed in told.seeds.split(","))
+    worlds = tuple(told.worlds.split(",")) if told.worlds else WORLDS
+    part_s = _QUICK_S if told.quick else told.seconds
+
+    def made(names: Sequence[str], seeds: Sequence[int]) -> list[Scenario]:
+        found = [scenario_of(name, seed) for seed in seeds for name in names]
+        return [one if part_s is None else shortened(one, part_s * one.speed) for one in found]
+
+    scenarios = made(worlds[:1], chosen[:1]) if told.quick else made(worlds, chosen)
+    workload = f"sst2 on one thread of each device, {len(scenarios)} scenarios of SST-2's sentences"
+    report = Report("slo", workload, told)
+    parts: Mapping[str, Callable[[Lab], None]] = {
+        "attainment": lambda lab: attainment(report, lab, scenarios),
+        "stable": lambda lab: stable(report, lab, made(["steady"], seeds.tuning)),
+        "faults": lambda lab: faults(report, lab, made(["hour"], chosen[:1])),
+    }
+    wanted = told.parts.split(",") if told.parts else ["attainment"] if told.quick else list(parts)
+    with TemporaryDirectory() as name, open_lab(told.keep or Path(name), told.old) as lab:
+        for part in wanted:
+            parts[part](lab)
+    report.finish()
+
+
+def _more(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--worlds", help=f"of {', '.join(WORLDS)}; all of them by default")
+    parser.add_argument("--seeds", help="instead of the tuning seeds")
+    parser.add_argument("--seconds", type=float, help="the first so many of each world alone, by the clock")
+    parser.add_argument("--held-out", action="store_true", help="the seeds that nothing was tuned by")
+    parser.add_argument("--parts", help="of attainment, stable, faults; all of them by default")
+    parser.add_argument(
+        "--keep", type=Path, metavar="DIR", help="keep runs there, and go on where a stopped bench was"
+    )
+    parser.add_argument("--old", action="store_true", help="take runs of other trees too")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,99 @@
+"""What the oracle of bench/slo.py is told of a bed: the levels of the model, and what cluster and hop add.
+
+All of it is measured while nothing happens, by answers to one text; how a level's time follows the length is
+the session's prediction.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from pliant.errors import BudgetError
+from pliant.ir.curve import Curve
+from research.deadline_oracle import Known, Level
+from research.deadline_world import Scenario
+from slo_records import Texts
+from slo_rig import Bed
+from slo_ways import open_cluster, open_local, upstream_alone
+
+_WORDS = (4, 12, 20, 30, 45)
+_TOKENS = 24
+_N_TRIALS = 7
+_PATIENCE_S = 5.0
+_SLOW_S = 10.0
+"""Of a worker that nothing is given to."""
+_MORE = 1e-6
+
+
+def measure_known(bed: Bed, scenario: Scenario, texts: Texts) -> Known:
+    """Of a bed as it is at the scenario's start. Raises RefusedError where the gateway does not answer."""
+    bed.mend(scenario)
+    with open_local(bed) as session:
+        slope, start = _tokens_by_words(session, texts)
+        words = round((_TOKENS - start) / slope)
+        text = _text_of(texts, words)
+        request = session.request({"text": np.array([text.encode()], object)})
+        whole_s = scenario.local.seconds(0.0)
+        found, floor = [], 0.0
+        while (accuracy := _next(session, floor)) is not None:
+            asked = replace(request, accuracy_floor=accuracy)
+            part = _median_s(lambda asked=asked: session.answer(asked)) / whole_s  # type: ignore[misc]
+            shape = [(n, _predicted_s(session, round(start + slope * n), accuracy)) for n in _WORDS]
+            there_s = _predicted_s(session, request.length, accuracy)
+            found.append(Level(accuracy, Curve(tuple((n, part * s / there_s) for n, s in shape))))
+            floor = accuracy + _MORE
+    levels = tuple(found)
+    part = levels[-1].part.at(words)
+    here_s = part * scenario.local.seconds(0.0)
+    beside_s = part * min(worker.seconds(0.0) for worker in scenario.workers.values())
+    with open_cluster(bed) as cluster:
+        together_s = _median_s(lambda: cluster(text))
+        for name in scenario.workers:
+            bed.set_pace(name, _SLOW_S)
+        member_part = min(_median_s(lambda: cluster(text)) / here_s, 1.0)
+    bed.mend(scenario)
+    link = scenario.link.at(0.0, 0.0)
+    assert link is not None, "a world begins with its link up"
+    with upstream_alone(bed) as ask:
+        above_s = _median_s(lambda: ask(text, _PATIENCE_S, 0.0))
+    hop_s = above_s - link.latency_s - part * scenario.gateway.seconds(0.0)
+    exchange_s = together_s - member_part * beside_s
+    return Known(levels, member_part, max(exchange_s, 0.0), max(hop_s, 0.0))
+
+
+def _next(session: Any, floor: float) -> float | None:
+    """The accuracy of the fastest way to at least `floor` at 24 tokens; None where there is none."""
+    try:
+        return float(session.trade.pick(_TOKENS, floor).level.accuracy)
+    except BudgetError:
+        return None
+
+
+def _predicted_s(session: Any, n: int, accuracy: float) -> float:
+    return float(session.trade.pick(n, accuracy).level.at(n).median_s)
+
+
+def _tokens_by_words(session: Any, texts: Texts) -> tuple[float, float]:
+    """Slope and start of the line through the tokens of texts by their words."""
+    some = [(n, session.encode(these[0][0]).n_tokens) for n, these in sorted(texts.by_words.items())]
+    slope, start = np.polyfit(*zip(*some, strict=True), 1)
+    return float(slope), float(start)
+
+
+def _text_of(texts: Texts, words: int) -> str:
+    nearest = min(texts.by_words, key=lambda n: abs(n - words))
+    return texts.by_words[nearest][0][0]
+
+
+def _median_s(act: Callable[[], object]) -> float:
+    """The median seconds of `act`, after one that is not counted."""
+    seconds = []
+    for _ in range(_N_TRIALS + 1):
+        start_s = time.perf_counter()
+        act()
+        seconds.append(time.perf_counter() - start_s)
+    return median(seconds[1:])

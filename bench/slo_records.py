@@ -1,0 +1,87 @@
+"""Requests to a way and what became of them: texts, answers, records."""
+
+import os
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import checkout  # noqa: F401 - research and testbed lie there
+from pliant.models.examples import read_examples
+from report import ROOT
+from research.deadline_world import TimedRequest
+
+_DATA = Path(os.environ.get("PLIANT_DATA") or ROOT.parent / "shared" / "data")
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a way gave for a request; `accuracy` is what is expected of it, None where it was not told."""
+
+    endpoint: str
+    label: str
+    accuracy: float | None = None
+
+
+class RefusedError(Exception):
+    """A way gave no answer, and said so."""
+
+
+Ask = Callable[[str, float, float], Answer]
+"""(text, deadline_s, floor) -> the answer. Called by many threads. Raises RefusedError or PliantError."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """How one request ended: `label` is None where it was refused, `right` the label of the data set."""
+
+    number: int
+    at_s: float
+    deadline_s: float
+    floor: float
+    seconds: float
+    endpoint: str | None
+    label: str | None
+    accuracy: float | None
+    right: str
+    reason: str = ""
+
+    @property
+    def in_time(self) -> bool:
+        return self.label is not None and self.seconds <= self.deadline_s
+
+    def attained(self, whole: float) -> bool:
+        """In time and at its floor; an answer that tells no accuracy is the whole model's."""
+        accuracy = whole if self.accuracy is None else self.accuracy
+        return self.in_time and accuracy >= self.floor - 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class Texts:
+    """Sentences with their labels, by number of words."""
+
+    by_words: dict[int, list[tuple[str, str]]]
+
+    def of(self, request: TimedRequest) -> tuple[str, str]:
+        """The request's text and label; the same for the same request."""
+        n = min(self.by_words, key=lambda words: abs(words - request.n_words))
+        return self.by_words[n][request.pick % len(self.by_words[n])]
+
+
+def read_texts() -> Texts:
+    """SST-2's dev sentences. Raises SystemExit where they are not at hand."""
+    path = _DATA / "sst2" / "dev.tsv"
+    if not path.exists():
+        raise SystemExit(f"no sentences at {path}; set PLIANT_DATA to the folder of data sets.")
+    names = ("negative", "positive")
+    found: dict[int, list[tuple[str, str]]] = {}
+    for example in read_examples(path, names):
+        found.setdefault(len(example.text.split()), []).append((example.text, names[example.label]))
+    return Texts(found)
+
+
+def shares(records: Sequence[Record]) -> dict[str, float]:
+    """The part of the answers that each endpoint gave."""
+    counts = Counter(r.endpoint for r in records if r.endpoint is not None)
+    total = max(sum(counts.values()), 1)
+    return {name: count / total for name, count in sorted(counts.items())}

@@ -1,0 +1,186 @@
+"""The ways to answer that bench/slo.py compares: one endpoint alone each, and what chooses among them.
+
+A way is a context manager of a function `ask` (slo_rig.Ask).
+"""
+
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
+from http.client import HTTPConnection, HTTPException
+from queue import Empty, LifoQueue
+from typing import Any
+from urllib.parse import urlsplit
+
+import numpy as np
+
+import pliant
+from pliant.api.open_cluster import Cluster
+from pliant.cluster.control.patience import Patience
+from pliant.errors import PliantError
+from pliant.ir.dilation import Dilation
+from pliant.run.session.session import Session
+from pliant.serve.node.routed_session import RoutedSession, Routing
+from slo_records import Answer, Ask, RefusedError
+from slo_rig import GATEWAY, LOCAL, MODEL, SILENCE_S, Bed, headers, infer_body
+
+_PATIENCE_S = 120.0
+_WARM = ("a film .", "it 's a charming and often affecting journey for a while , and then rather less so")
+_N_WARM = 6
+_N_CONNECTIONS = 8
+
+
+@contextmanager
+def local_alone(bed: Bed) -> Iterator[Ask]:
+    """An elastic session: each request in turn, with what is left of its deadline when its turn comes.
+
+    One that the device could not answer in time if it were idle is refused.
+    """
+    with open_local(bed) as session:
+
+        def answer(text: str, left_s: float, floor: float) -> Answer:
+            request = session.request({"text": np.array([text.encode()], object)})
+            asked = replace(request, deadline_s=left_s, accuracy_floor=floor)
+            expected_s = session.estimate(asked).seconds
+            if expected_s > left_s:
+                raise RefusedError(
+                    f"an answer is expected after {expected_s:.3f} s, and due in {left_s:.3f} s"
+                )
+            reply = session.answer(asked)
+            assert reply.label is not None
+            return Answer("local", reply.label, reply.accuracy)
+
+        with _in_turn(answer) as ask:
+            yield ask
+
+
+@contextmanager
+def cluster_alone(bed: Bed) -> Iterator[Ask]:
+    """The cluster's session, which answers with the whole model whoever is there: each request in turn."""
+    with open_cluster(bed) as session:
+
+        def answer(text: str, left_s: float, floor: float) -> Answer:
+            reply = session(text)
+            return Answer("cluster", reply.label, None)
+
+        with _in_turn(answer) as ask:
+            yield ask
+
+
+@contextmanager
+def upstream_alone(bed: Bed) -> Iterator[Ask]:
+    """A client of the gateway that waits for as long as the deadline, and keeps its connections."""
+    idle: LifoQueue[HTTPConnection] = LifoQueue()
+    path, at = f"/v2/models/{MODEL}/infer", urlsplit(bed.url).netloc
+    for _ in range(_N_CONNECTIONS):
+        connection = HTTPConnection(at, timeout=_PATIENCE_S)
+        connection.connect()
+        idle.put(connection)
+
+    def ask(text: str, deadline_s: float, floor: float) -> Answer:
+        try:
+            connection = idle.get_nowait()
+        except Empty:
+            connection = HTTPConnection(at)
+        connection.timeout = deadline_s
+        if connection.sock is not None:
+            connection.sock.settimeout(deadline_s)
+        body = infer_body(text, deadline_s=deadline_s, accuracy_floor=floor)
+        try:
+            connection.request("POST", path, body, headers(bed))
+            response = connection.getresponse()
+            status, content = response.status, response.read()
+        except (OSError, HTTPException) as error:
+            connection.close()
+            raise RefusedError(f"no answer: {type(error).__name__}") from error
+        finally:
+            idle.put(connection)
+        if status != 200:
+            raise RefusedError(f"status {status}: {content[:200].decode(errors='replace')}")
+        told = json.loads(content)
+        outputs = {output["name"]: output["data"] for output in told["outputs"]}
+        return Answer("gateway", outputs["label"][0], told.get("parameters", {}).get("accuracy"))
+
+    yield ask
+    while not idle.empty():
+        idle.get().close()
+
+
+@contextmanager
+def routed(bed: Bed) -> Iterator[Ask]:
+    """pliant's router over all three, in one session."""
+    with (
+        open_local(bed) as local,
+        open_cluster(bed) as cluster,
+        RoutedSession(local, cluster, [bed.url], routing=Routing(token=bed.token)) as session,
+    ):
+
+        def ask(text: str, deadline_s: float, floor: float) -> Answer:
+            try:
+                reply = session(text, latency=deadline_s, floor=floor)
+            except PliantError as error:
+                raise RefusedError(str(error)) from error
+            where = reply.endpoint if reply.endpoint in (LOCAL, "cluster") else GATEWAY
+            return Answer(where, reply.label, reply.accuracy)
+
+        yield ask
+
+
+Way = Callable[[Bed], AbstractContextManager[Ask]]
+SINGLES: Mapping[str, Way] = {"local": local_alone, "cluster": cluster_alone, "upstream": upstream_alone}
+ROUTED: Mapping[str, Way] = {"pliant": routed}
+"""Ways that choose among all endpoints."""
+
+
+@contextmanager
+def open_local(bed: Bed) -> Iterator[Session[Any]]:
+    """An elastic session on the local device, warm, which follows the device's pace."""
+    with pliant.open(MODEL, threads=1, preload="100MB", adapt=False, dilation=bed.pace()) as session:
+
+        def follow(dilation: Dilation) -> None:
+            session.runner.dilation = dilation
+
+        for text in _WARM * _N_WARM:
+            request = session.request({"text": np.array([text.encode()], object)})
+            session.answer(replace(request, deadline_s=0.2))
+        bed.pace.watchers.append(follow)
+        try:
+            yield session
+        finally:
+            bed.pace.watchers.remove(follow)
+
+
+@contextmanager
+def open_cluster(bed: Bed) -> Iterator[Any]:
+    """The model on a cluster with all workers of the bed, measured and warm."""
+    patience = Patience(silence_s=SILENCE_S)
+    with Cluster(
+        bed.listen, key=bed.key, name="local", threads=1, dilation=bed.pace, patience=patience
+    ) as cluster:
+        session = cluster.open(MODEL)
+        cluster.wait(len(bed.workers), _PATIENCE_S)
+        session.curve()
+        for text in _WARM * _N_WARM:
+            session(text)
+        yield session
+
+
+@contextmanager
+def _in_turn(answer: Callable[[str, float, float], Answer]) -> Iterator[Ask]:
+    """`answer` for one request at a time, first come, first served; refused once its deadline is over."""
+    with ThreadPoolExecutor(1) as turn:
+
+        def ask(text: str, deadline_s: float, floor: float) -> Answer:
+            due_s = time.perf_counter() + deadline_s
+
+            def act() -> Answer:
+                left_s = due_s - time.perf_counter()
+                if left_s <= 0.0:
+                    raise RefusedError("its turn came after its deadline")
+                return answer(text, left_s, floor)
+
+            return turn.submit(act).result()
+
+        yield ask
