@@ -11,9 +11,10 @@ from pathlib import Path
 import hypothesis
 import pytest
 from jaxtyping import config as shape_checks
-from jaxtyping import install_import_hook
 
 from tests.leaks import collected as collected
+from tests.order import longest_first
+from tests.shape_checks import install
 from tests.turns import turn
 
 SOURCE = Path(__file__).parents[1] / "src" / "pliant"
@@ -40,7 +41,7 @@ def _names_arrays(path: Path) -> bool:
     return "from pliant.arrays import" in path.read_text(encoding="utf-8")
 
 
-install_import_hook(_modules_with_arrays(), "beartype.beartype")
+install(_modules_with_arrays())
 # Every child process of a test would compile the modules of pliant anew, for half a second of CPU time.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
@@ -63,6 +64,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
     if config.cache is not None:
         compile_here(config.cache.mkdir("kernels"))
+    config.option.loadscopereorder = False  # pytest-xdist would order files by their number of tests
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files that take long start first, and are not what one worker ends with alone."""
+    items[:] = longest_first(items)
 
 
 @pytest.fixture(scope="module")

@@ -13,6 +13,8 @@ from typer.testing import CliRunner
 from pliant.cli import main as _main
 from pliant.cli.app import app
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
 CLUSTER = (ROOT / "docs" / "cluster.md").read_text()

@@ -15,12 +15,12 @@ import pytest
 
 import pliant
 from pliant.api.open_cluster import Cluster
+from pliant.api.open_endpoint import open_endpoint
 from pliant.cgroup import Cgroup
 from pliant.cluster.net.key import make_key
 from pliant.errors import InputError
 from pliant.models.hf.checkpoint import open_checkpoint
 from pliant.run.submodel.engine import Engine
-from pliant.serve.node.open_endpoint import open_endpoint
 from pliant.settings import cache_folder, config_folder, cpu_quota, physical_cores, thread_count
 from pliant.store.build import build
 from pliant.store.read import open_store

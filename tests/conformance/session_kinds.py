@@ -1,6 +1,7 @@
 """Every kind of session, and whether threads that share one get its answers.
 
-As a program it asks one of them from several threads, without the checks of shapes that pytest installs.
+As a program it asks each of them in turn from several threads, without the checks of shapes that pytest
+installs, and prints a line `NAME: WHAT IS WRONG` for each.
 """
 
 import sys
@@ -67,7 +68,7 @@ def not_refused(session: Session[Any]) -> list[object]:
 
 
 if __name__ == "__main__":
-    _kind = KINDS[sys.argv[1]]
-    with _kind.open(Path(sys.argv[2])) as _session:
-        _found = wrong_answers(_kind, _session, int(sys.argv[3])) + not_refused(_session)
-        sys.exit(f"{len(_found)} wrong: {_found[:5]}" if _found else 0)
+    for _name, _kind in KINDS.items():
+        with _kind.open(Path(sys.argv[1])) as _session:
+            _found = wrong_answers(_kind, _session, int(sys.argv[2])) + not_refused(_session)
+        print(f"{_name}: {_found[:5] or 'nothing'}", flush=True)

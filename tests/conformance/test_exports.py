@@ -16,6 +16,8 @@ transformers = pytest.importorskip("transformers")
 onnxruntime = pytest.importorskip("onnxruntime")
 nn, functional = torch.nn, torch.nn.functional
 
+pytestmark = pytest.mark.slow
+
 TOLERANCE = 1e-4  # of the largest output: fp32 sums in another order, through a few layers
 BERT = {
     "hidden_size": 32,
@@ -262,14 +264,12 @@ def test_an_export_answers_as_in_onnxruntime(name: str, tmp_path: Path) -> None:
     _check(name, False, tmp_path / "model.onnx")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in EXPORTS if name not in QUICK])
 def test_every_other_export_answers_as_in_onnxruntime(name: str, tmp_path: Path) -> None:
     """What a new user brings first."""
     _check(name, False, tmp_path / "model.onnx")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", BY_DYNAMO)
 def test_an_export_by_dynamo_answers_as_in_onnxruntime(name: str, tmp_path: Path) -> None:
     """The exporter that torch now recommends writes other nodes for the same model."""

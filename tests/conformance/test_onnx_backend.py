@@ -14,6 +14,8 @@ from pliant.models.onnx.onnx_adapt import RENAMED
 from pliant.models.onnx.onnx_vanish import VANISHING
 from tests.conformance.cases import Outcome, run_elsewhere
 
+pytestmark = pytest.mark.slow
+
 PAGE = Path(__file__).parents[2] / "docs" / "operators.md"
 KINDS = ("node", "simple", "pytorch-operator", "pytorch-converted")
 _BLOCK = re.compile(r"(<!-- generated: .* -->\n)(.*)(<!-- end -->)", re.DOTALL)

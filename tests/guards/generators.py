@@ -21,12 +21,11 @@ from pliant.kernels.conv.conv_activations import ACTIVATIONS as CONV_ACTIVATIONS
 from pliant.kernels.conv.conv_args import ConvForm
 from pliant.kernels.conv.conv_deform import deform_ir
 from pliant.kernels.conv.conv_depthwise import depthwise_ir
+from pliant.kernels.conv.conv_grouped import GroupedForm, grouped_ir
 from pliant.kernels.conv.conv_planes import PlanesForm, planes_ir
 from pliant.kernels.conv.conv_quantized import QuantizedConvForm, quantized_conv_ir
 from pliant.kernels.conv.conv_transpose import gather_ir as transposed_gather_ir
 from pliant.kernels.conv.conv_weights import pack_ir
-from pliant.kernels.conv.pool_rows import pool_rows_ir
-from pliant.kernels.conv.pool_window import PoolForm, pool_ir
 from pliant.kernels.conv.winograd import winograd_ir
 from pliant.kernels.emit import isa as isa_table
 from pliant.kernels.emit.dtypes import DTYPES
@@ -43,6 +42,9 @@ from pliant.kernels.move.regions import regions_ir
 from pliant.kernels.move.resample import ResampleForm, resample_ir
 from pliant.kernels.move.scatter import added_ir, place_ir, scatter_ir
 from pliant.kernels.move.triangle import triangle_ir
+from pliant.kernels.pool.pool_planes import pool_planes_ir
+from pliant.kernels.pool.pool_rows import pool_rows_ir
+from pliant.kernels.pool.pool_window import PoolForm, pool_ir
 from pliant.kernels.product.contract import contract_ir
 from pliant.kernels.product.loop_order import rows_ir as loop_rows_ir
 from pliant.kernels.product.matmul import matmul_ir
@@ -116,6 +118,10 @@ def _convolutions(isa: Isa) -> Iterator[tuple[str, Generator]]:
     for form in (forms[-1], residual):
         yield f"depthwise {form.name}", partial(depthwise_ir, form=form)
         yield f"winograd {form.name}", partial(winograd_ir, form=form)
+    for channels in (2, 4, 8, 16):
+        for ends in (forms[0], forms[-1], residual):
+            grouped = GroupedForm(channels, kernel_w=3, stride_w=2, ends=ends)
+            yield grouped.name, partial(grouped_ir, form=grouped)
     planes = PlanesForm(kernel_w=3, stride_w=2, activation="hard_swish")
     yield planes.name, partial(planes_ir, form=planes)
     for y_is_signed in (None, False, True):
@@ -250,6 +256,9 @@ def _windows(isa: Isa) -> Iterator[tuple[str, Generator]]:
         PoolForm("average", "float64"),
     ):
         yield form.name, partial(pool_rows_ir if form.is_by_rows else pool_ir, form=form)
+    for reduction in ("max", "average", "lp"):
+        form = PoolForm(reduction, is_by_planes=True)  # type: ignore[arg-type]
+        yield form.name, partial(pool_planes_ir, form=form)
     for resample in (
         ResampleForm("float32", has_rows=True, has_columns=True, is_wide=True),
         ResampleForm("float32", has_rows=True, has_columns=True, is_wide=False),

@@ -64,6 +64,7 @@ from pliant.route.node_messages import (
     encode_route,
     encode_told,
 )
+from tests.route.routers import only
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +129,7 @@ _NOTE = Note(1.5, 10**9, {"attend": 0.125}, {"b": (4096, 0.25)})
 _PAYLOAD = np.arange(10, dtype=np.uint8)
 _ROWS = np.array([[1.0, -0.5, 0.0], [0.25, 2.0, -2.0]], np.float32)
 _CURVE = Curve(((0, 0.01), (100, 0.11)))
-_TOLD = CurveAdvert("gw:8080", _CURVE, frozenset({"gw:8080", "cloud"}), (1764000000000, 7), 0.25)
+_TOLD = CurveAdvert("gw:8080", only(_CURVE), frozenset({"gw:8080", "cloud"}), (1764000000000, 7), 0.25)
 _SPENT = Spent(0.0125, 0.005)
 _ROUTE = RouteMessage(("end", "gw"), 7, "gw", "http://10.0.0.7:8080", (1.0, 0.5), 0.04, 2.0, 0.9, True)
 _IDENTITY = Identity("0a1b", "0.1.0")
@@ -175,7 +176,10 @@ FORMER: Mapping[str, Mapping[str, tuple[Callable[[bytes], Any], Any]]] = {
         "cluster letter NO": (lambda data: _read(data), ("ada", 1 << 40, NotAdmitted("body"))),
         "node word, to protocol 1": (
             decode_told,
-            (CurveAdvert(_TOLD.node, _CURVE.plus(0.25), _TOLD.through, _TOLD.stamp), Spent(0.0125)),
+            (
+                CurveAdvert(_TOLD.node, only(_CURVE.plus(0.25)), _TOLD.through, _TOLD.stamp),
+                Spent(0.0125),
+            ),
         ),
         "node identity": (lambda data: _identity(data), Identity("0a1b", "0.1.0", 2)),
         **more,

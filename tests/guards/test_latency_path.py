@@ -96,7 +96,12 @@ def _has(value: object, depth: int = 3) -> bool:
 
 
 def _module(frame: FrameType) -> str | None:
-    path = Path(frame.f_code.co_filename)
+    return _module_in(frame.f_code.co_filename)
+
+
+@cache
+def _module_in(file: str) -> str | None:
+    path = Path(file)
     if not path.is_relative_to(ROOT):
         return None
     return ".".join(("pliant", *path.relative_to(ROOT).with_suffix("").parts))
@@ -131,10 +136,16 @@ def _opened(store: Path, *, latency: float = TARGET_S, memory: str | None = None
     return session
 
 
-@pytest.fixture
-def store(tiny_model: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("PLIANT_CACHE", str(tmp_path / "cache"))
-    return build(open_checkpoint(tiny_model("bert", n_layers=4, widths=(2, 4))), tmp_path / "store")
+@pytest.fixture(scope="module")
+def store(tiny_model: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A store whose kernels were compiled before: no generator of code is watched."""
+    folder = tmp_path_factory.mktemp("latency")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PLIANT_CACHE", str(folder / "cache"))
+        path = build(open_checkpoint(tiny_model("bert", n_layers=4, widths=(2, 4))), folder / "store")
+        with _opened(path) as session:
+            session(TEXT)
+        yield path
 
 
 @pytest.mark.parametrize("memory", [None, "500KB"], ids=["target alone", "bounded memory"])

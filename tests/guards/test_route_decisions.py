@@ -21,9 +21,11 @@ import pytest
 
 from pliant.ir.curve import line
 from pliant.ir.link import Link
+from pliant.ir.times.timing import Timing
 from pliant.ir.times.trade import Level, Trade
-from pliant.route.choose_endpoint import ENERGY, Choice, Objective
+from pliant.route.choose_endpoint import LOCAL, Choice
 from pliant.route.energy import A53_COVE, LTE
+from pliant.route.objective import ENERGY, Objective
 from pliant.route.router import Router
 from pliant.route.router_settings import RouterSettings, paper
 from research.oracle import judge, oracle
@@ -48,8 +50,8 @@ class Log:
         self.lines: list[str] = []
 
     def chosen(self, device: str, n: int, now_s: float, choice: Choice) -> None:
-        others = "".join(f"; {o.name or 'here'} {o.seconds:.6g}" for o in choice.runners_up)
-        target = choice.target or "here"
+        others = "".join(f"; {_named(o.name)} {o.seconds:.6g}" for o in choice.runners_up)
+        target = _named(choice.target)
         takes = f"{choice.seconds:.6g} s {choice.energy_j:.6g} J"
         self.lines.append(f"{len(self.lines)} {device} {n} at {now_s:.6g}: {target} {takes}{others}")
 
@@ -59,6 +61,10 @@ class Log:
         blocks = [(i, "\n".join(self.lines[i : i + BLOCK])) for i in starts]
         hashed = [f"{i}..{min(i + BLOCK, len(self.lines)) - 1} {digest(text)}" for i, text in blocks]
         return "\n".join([*self.lines[:CLEAR], *hashed, totals]) + "\n"
+
+
+def _named(target: str) -> str:
+    return "here" if target == LOCAL else target
 
 
 @pytest.fixture
@@ -180,9 +186,9 @@ def levels() -> Iterator[Level]:
     """Six ways in each of three ranges of lengths: the slower, the better, and one that never pays."""
     for first, last in ((0, 8), (9, 24), (25, 60)):
         for i, accuracy in enumerate((0.61, 0.74, 0.83, 0.88, 0.91, 0.86)):
-            ends = tuple(1e-3 * (1 + i) * (1 + 0.05 * n) for n in (first, last))
-            bounds = tuple(s * (1.1 + 0.05 * i) for s in ends)
-            yield Level(first, last, f"way {i}", accuracy, accuracy, ends, bounds)  # type: ignore[arg-type]
+            low_s, high_s = (1e-3 * (1 + i) * (1 + 0.05 * n) for n in (first, last))
+            ends = (Timing(low_s, low_s * (1.1 + 0.05 * i)), Timing(high_s, high_s * (1.1 + 0.05 * i)))
+            yield Level(first, last, f"way {i}", accuracy, accuracy, ends)
 
 
 def traded(count: int, seed: int) -> Iterator[str]:
@@ -195,10 +201,10 @@ def traded(count: int, seed: int) -> Iterator[str]:
         deadline_s = None if rng.random() < 0.3 else float(rng.uniform(1e-3, 0.03))
         pick = trade.pick(n, floor, deadline_s)
         load = 2.5 if count // 3 <= i < 2 * count // 3 else 1.0
-        seconds = pick.level.at(n) * load * float(rng.lognormal(0.0, 0.1))
+        seconds = pick.level.at(n).median_s * load * float(rng.lognormal(0.0, 0.1))
         trade.took(pick.level, n, seconds)
         asked = f"floor {floor} deadline {'none' if deadline_s is None else f'{deadline_s:.6g}'}"
-        answer = f"{pick.level.key} {pick.seconds:.6g} s{'' if pick.is_met else ' late'}"
+        answer = f"{pick.level.key} {pick.time.median_s:.6g} s{'' if pick.is_met else ' late'}"
         yield f"{i} {n} {asked}: {answer}; pace {trade.bound.pace:.6g} factor {trade.bound.factor():.6g}"
 
 

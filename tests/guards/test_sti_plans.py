@@ -20,9 +20,10 @@ import pytest
 
 from pliant.ir.bitwidths import FULL_BITS
 from pliant.ir.cost import Cost, costs_of, dilated, simulate
-from pliant.ir.device import DeviceProfile, LayerTime, Overhead, Timing
+from pliant.ir.device import DeviceProfile, LayerTime, Overhead
 from pliant.ir.dilation import Dilation
 from pliant.ir.link import Link
+from pliant.ir.times.timing import Timing
 from pliant.plan.result import Budget, Plan
 from pliant.plan.submodel.accuracy import expected_accuracy
 from pliant.plan.submodel.baseline import load_and_execute, preload_model, standard_pipeline

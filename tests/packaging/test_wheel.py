@@ -18,6 +18,8 @@ import pytest
 from tests.cluster.processes import MAIN
 from tests.packaging.environments import ROOT, Environment, build_wheel, install, metadata, with_extra
 
+pytestmark = pytest.mark.slow
+
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 EXTRAS = ("train", "plot", "hub", "cluster", "discover", "node", "bench")
 PLIANT = ("-c", MAIN)
