@@ -1,7 +1,8 @@
 """One deadline over three ways: a local session, a cluster of neighbours, a gateway, in worlds that change.
 
 [slo.attainment] the share of requests in time and at their floor, beside each way alone and beside an oracle.
-[slo.stable] what each endpoint answers under steady load. [slo.faults] an hour in which everything fails.
+[slo.ablation] what each part of the router is worth. [slo.stable] what each endpoint answers under steady
+load. [slo.faults] an hour in which everything fails.
 
 Worlds and seeds are files in bench/worlds, committed before the router was tuned: see there for the
 arithmetic. Real processes on emulated devices (slo_rig.py), links by RIPE Atlas and Lumos5G series. A full
@@ -18,9 +19,10 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import checkout  # noqa: F401 - research and testbed lie there
-from report import Report, options
+from report import ROOT, Report, options
 from research.deadline_oracle import Decision, attained, bound, informed
 from research.deadline_world import Scenario, read_seeds
+from slo_ablation import ablation
 from slo_faults import faults
 from slo_lab import FOLDER, Lab, open_lab, scenario_of
 from slo_records import Record, shares
@@ -160,9 +162,12 @@ def main() -> None:
     scenarios = made(worlds[:1], chosen[:1]) if told.quick else made(worlds, chosen)
     workload = f"sst2 on one thread of each device, {len(scenarios)} scenarios of SST-2's sentences"
     report = Report("slo", workload, told)
+    is_drawn = not (told.quick or told.no_results)
+    picture = ROOT / "docs" / "results" / "slo-ablation.svg" if is_drawn else None
     parts: Mapping[str, Callable[[Lab], None]] = {
         "attainment": lambda lab: attainment(report, lab, scenarios),
         "stable": lambda lab: stable(report, lab, made(["steady"], seeds.tuning)),
+        "ablation": lambda lab: ablation(report, lab, scenarios, picture),
         "faults": lambda lab: faults(report, lab, made(["hour"], chosen[:1])),
     }
     wanted = told.parts.split(",") if told.parts else ["attainment"] if told.quick else list(parts)
@@ -177,7 +182,7 @@ def _more(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seeds", help="instead of the tuning seeds")
     parser.add_argument("--seconds", type=float, help="the first so many of each world alone, by the clock")
     parser.add_argument("--held-out", action="store_true", help="the seeds that nothing was tuned by")
-    parser.add_argument("--parts", help="of attainment, stable, faults; all of them by default")
+    parser.add_argument("--parts", help="of attainment, ablation, stable, faults; all of them by default")
     parser.add_argument(
         "--keep", type=Path, metavar="DIR", help="keep runs there, and go on where a stopped bench was"
     )

@@ -16,7 +16,7 @@ from research.deadline_world import Scenario, draw, read_words, read_world
 from slo_known import measure_known
 from slo_records import Ask, Record, Texts, read_texts
 from slo_rig import TRACES, Bed, executed_twice, open_bed, play
-from slo_ways import ROUTED, SINGLES
+from slo_ways import ABLATED, ROUTED, SINGLES
 from testbed import why_not
 
 FOLDER = ROOT / "bench" / "worlds"
@@ -62,7 +62,7 @@ class Lab:
         bed = self.bed_for(scenario)
         bed.mend(scenario)
         before = executed_twice(bed)
-        with (SINGLES | ROUTED)[way](bed) as ask:
+        with (SINGLES | ROUTED | ABLATED)[way](bed) as ask:
             records = player(bed, scenario, ask, self.texts)
         return {"records": [asdict(record) for record in records], "twice": executed_twice(bed) - before}
 

@@ -7,8 +7,9 @@ import json
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 from http.client import HTTPConnection, HTTPException
 from queue import Empty, LifoQueue
 from typing import Any
@@ -21,6 +22,7 @@ from pliant.api.open_cluster import Cluster
 from pliant.cluster.control.patience import Patience
 from pliant.errors import PliantError
 from pliant.ir.dilation import Dilation
+from pliant.route.router_settings import RouterSettings
 from pliant.run.session.session import Session
 from pliant.serve.node.routed_session import RoutedSession, Routing
 from slo_records import Answer, Ask, RefusedError
@@ -109,17 +111,35 @@ def upstream_alone(bed: Bed) -> Iterator[Ask]:
 
 
 @contextmanager
-def routed(bed: Bed) -> Iterator[Ask]:
-    """pliant's router over all three, in one session."""
-    with (
-        open_local(bed) as local,
-        open_cluster(bed) as cluster,
-        RoutedSession(local, cluster, [bed.url], routing=Routing(token=bed.token)) as session,
-    ):
+def routed(
+    bed: Bed,
+    *,
+    has_cluster: bool = True,
+    has_upstream: bool = True,
+    is_elastic: bool = True,
+    is_bounded: bool = True,
+) -> Iterator[Ask]:
+    """pliant's router over all three, in one session.
+
+    One that is not elastic asks for the whole model's accuracy with every request; one that is not bounded
+    keeps deadlines by medians.
+    """
+    with ExitStack() as ends:
+        local = ends.enter_context(open_local(bed))
+        settings = RouterSettings(local.max_length, degree=local.degree, is_bounded=is_bounded)
+        session = ends.enter_context(
+            RoutedSession(
+                local,
+                ends.enter_context(open_cluster(bed)) if has_cluster else None,
+                [bed.url] if has_upstream else (),
+                routing=Routing(token=bed.token, settings=settings),
+            )
+        )
+        whole = local.best or 0.0
 
         def ask(text: str, deadline_s: float, floor: float) -> Answer:
             try:
-                reply = session(text, latency=deadline_s, floor=floor)
+                reply = session(text, latency=deadline_s, floor=floor if is_elastic else whole)
             except PliantError as error:
                 raise RefusedError(str(error)) from error
             where = reply.endpoint if reply.endpoint in (LOCAL, "cluster") else GATEWAY
@@ -132,6 +152,13 @@ Way = Callable[[Bed], AbstractContextManager[Ask]]
 SINGLES: Mapping[str, Way] = {"local": local_alone, "cluster": cluster_alone, "upstream": upstream_alone}
 ROUTED: Mapping[str, Way] = {"pliant": routed}
 """Ways that choose among all endpoints."""
+ABLATED: Mapping[str, Way] = {
+    "without cluster": partial(routed, has_cluster=False),
+    "without upstreams": partial(routed, has_upstream=False),
+    "without elasticity": partial(routed, is_elastic=False),
+    "without bounds": partial(routed, is_bounded=False),
+}
+"""pliant's router without one of its parts each."""
 
 
 @contextmanager

@@ -4,6 +4,8 @@ from pliant.ir.curve import Curve
 from pliant.ir.endpoint import ServiceLevel
 from pliant.route.choose_endpoint import LOCAL
 from pliant.route.due import Probe
+from pliant.route.router import Router
+from pliant.route.router_settings import RouterSettings
 from pliant.route.terms import Terms
 from tests.route.routers import LINK, router
 
@@ -59,3 +61,21 @@ def test_answers_that_are_not_waited_for_make_an_upstream_a_worse_promise() -> N
         node.overdue("up", 5, 2.0, 1.0 + i)
     (bound_s,) = [option.bound_s for option in node.options(5, 5.0) if option.name == "up"]
     assert bound_s > 1.0 > max(option.bound_s for option in before if option.name == "up")
+
+
+def test_a_router_without_bounds_keeps_deadlines_by_medians() -> None:
+    """CRIME as published has no bounds; bench/slo.py measures what they are worth."""
+    quick = ServiceLevel(Curve(((0, 0.02),)), 0.8)
+    whole = ServiceLevel(Curve(((0, 0.1),)), 0.9, Curve(((0, 0.3),)))
+    for is_bounded, accuracy in ((True, 0.8), (False, 0.9)):
+        node = Router("here", RouterSettings(100, is_bounded=is_bounded))
+        node.offer((quick, whole))
+        assert node.choose(5, 1.0, terms=Terms(deadline_s=0.2)).option.accuracy == accuracy
+
+
+def test_an_upstream_is_bound_neither_by_its_word_nor_by_what_was_late_without_bounds() -> None:
+    for is_bounded in (True, False):
+        node = router("up", settings=RouterSettings(100, is_bounded=is_bounded))
+        node.overdue("up", 5, 2.0, 1.0)
+        (up,) = [option for option in node.options(5, 2.0) if option.name == "up"]
+        assert (up.bound_s > up.seconds) is is_bounded

@@ -4,7 +4,7 @@ A local session, a cluster and a remote node are three implementations.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -77,6 +77,11 @@ class ServiceLevel:
     @property
     def bound_curve(self) -> Curve:
         return self.curve if self.bound is None else self.bound
+
+    @property
+    def unbounded(self) -> "ServiceLevel":
+        """The same by medians alone."""
+        return self if self.bound is None else replace(self, bound=None)
 
     def reaches(self, floor: float) -> bool:
         """Whether answers have at least the accuracy `floor`, which 0 is for any."""

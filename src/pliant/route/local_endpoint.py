@@ -53,6 +53,8 @@ class LocalEndpoint:
             if levels is None:
                 curve = self._times.curve
                 levels = _UNKNOWN if curve is None else (ServiceLevel(curve),)
+            if not self._settings.is_bounded:
+                levels = tuple(level.unbounded for level in levels)
             self._way = local_candidate(levels, 0.0, self._settings.power, self.name)
         return self._way
 

@@ -19,6 +19,7 @@ class RouterSettings:
     and eight times later where all it could save is less than the ping takes.
     A broadcast makes for a ping of the node that it speaks of, at most one in `retry_s`; with
     `trusts_broadcasts` its curve is taken as it comes.
+    Deadlines are kept by bounds that 95 % of answers stay under, by medians unless `is_bounded`.
     Where this device looks slower than it was, and nothing came here for `probe_after_s`, it is probed.
     """
 
@@ -27,6 +28,7 @@ class RouterSettings:
     refit_every: int = 16
     degree: int = 1
     is_robust: bool = True
+    is_bounded: bool = True
     threshold_s: float = 1e-3
     threshold_ratio: float = 0.05
     ping_after_s: float = 60.0
@@ -84,6 +86,7 @@ def paper(
         window,
         refit_every,
         is_robust=False,
+        is_bounded=False,
         threshold_s=threshold_s,
         threshold_ratio=0.0,
         ping_after_s=ping_after_s,

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from pliant.ir.curve import Curve
+from pliant.ir.endpoint import ServiceLevel
 from pliant.ir.link import Link
 from pliant.ir.times.bounds import AdaptiveBound
 from pliant.ir.times.timing import Timing
@@ -114,17 +115,22 @@ class Successor:
             link = self.transfer
             way = remote_candidate(
                 self.name,
-                tuple(
-                    replace(x, accuracy=self._accuracy) if x.accuracy is None and x.fidelity == 1.0 else x
-                    for x in self.told.levels
-                ),
+                tuple(self._judged(level) for level in self.told.levels),
                 (link.fixed_s, link.per_item_s),
                 (link.sent.fixed, link.sent.per_item),
                 (link.received.fixed, link.received.per_item),
                 self._settings.radio,
             )
-            self._candidate = replace(way, way_bound=max(1.0, self._way_bound.factor()))
+            if self._settings.is_bounded:
+                way = replace(way, way_bound=max(1.0, self._way_bound.factor()))
+            self._candidate = way
         return self._candidate
+
+    def _judged(self, level: ServiceLevel) -> ServiceLevel:
+        """A level that it tells, as a choice takes it."""
+        if level.accuracy is None and level.fidelity == 1.0:
+            level = replace(level, accuracy=self._accuracy)
+        return level if self._settings.is_bounded else level.unbounded
 
     def expect(self, now_s: float) -> bool:
         """The way there as it is to be expected at `now_s`; whether that changes anything for a choice."""

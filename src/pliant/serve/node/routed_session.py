@@ -21,6 +21,7 @@ from pliant.route.choose_endpoint import Option
 from pliant.route.curve_advert import Trail
 from pliant.route.energy import PowerModel, RadioModel
 from pliant.route.objective import TIME, Objective
+from pliant.route.router_settings import RouterSettings
 from pliant.route.terms import NO_TERMS, Terms
 from pliant.run.memory_use import MemoryUse
 from pliant.run.session.feeds import GivenFeeds, fed_array
@@ -46,6 +47,7 @@ class Routing:
     """How requests of a session are passed on: what upstreams are shown, and what a choice minimises.
 
     `token` is one of the upstreams' peer tokens. Joules of this device count by `power` and `radio`.
+    `settings` are the router's, where the usual ones do not serve; joules then count by theirs.
     """
 
     token: str | None = field(default=None, repr=False)
@@ -54,6 +56,7 @@ class Routing:
     objective: Objective = TIME
     power: PowerModel | None = None
     radio: RadioModel | None = None
+    settings: RouterSettings | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +112,7 @@ class RoutedSession(Session[RoutedDetails]):
             objective=routing.objective,
             power=routing.power,
             radio=routing.radio,
+            routing=routing.settings,
         )
         self._node = made_node(options, local, cluster)
         self._loop = asyncio.new_event_loop()
