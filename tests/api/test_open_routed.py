@@ -1,9 +1,12 @@
 """One session over this device, a cluster and a node above: real models, real processes, one deadline."""
 
+import gc
+import socket
+import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
@@ -14,11 +17,16 @@ from pliant.api.open_cluster import Cluster
 from pliant.api.open_endpoint import open_endpoint
 from pliant.cluster.net.key import new_key
 from pliant.errors import BudgetError, DeadlineError, InputError, NodeError
+from pliant.ir.curve import Curve
 from pliant.ir.dilation import Dilation
+from pliant.ir.endpoint import Request, ServiceLevel
+from pliant.ir.port import Port
 from pliant.serve.node.routed_session import RoutedDetails, RoutedSession
 from tests.cluster.processes import PATIENT, WAIT_S, workers
 from tests.cluster.test_clustered import write_key
-from tests.serve.nodes import Running, running
+from tests.serve.models import Fake, Upper
+from tests.serve.node.test_dispatch import DEADLINE_S, LONG_S
+from tests.serve.nodes import PATIENCE_S, Running, running
 from tests.serve.test_routing import until
 
 TEXTS = ["a charming film", "dull", "an affecting journey through a small town, told with warmth"]
@@ -176,3 +184,71 @@ def test_threads_that_ask_while_the_session_is_closed_get_an_answer_or_are_told(
             session.close()
             answered = [one.result(60) for one in asked]
         assert any(answered)
+
+
+def test_a_session_that_is_closed_amid_a_ping_leaves_no_task_and_no_connection(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The event loop ended before what it had under way: sockets stayed open until they were collected."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        host, port = silent.getsockname()
+        session = RoutedSession(Upper(), upstreams=[f"http://{host}:{port}"])
+        connection, _ = silent.accept()
+        with connection:
+            session.close()
+            connection.settimeout(PATIENCE_S)
+            with suppress(ConnectionError):
+                while connection.recv(4096):
+                    pass
+    assert not [record for record in caplog.records if record.name == "asyncio"]
+
+
+class Double(Fake):
+    """`x` FP32 [1] -> `y`, twice that, once `gate` lets it; says that this takes `says_s`."""
+
+    name, identity, max_length = "double", "double", 1
+
+    def __init__(self, says_s: float) -> None:
+        super().__init__()
+        self.inputs, self.outputs = (Port("x", "float32", (1,)),), (Port("y", "float32", (1,)),)
+        self.gate, self.begun = threading.Event(), threading.Event()
+        self._said = (ServiceLevel(Curve(((0, says_s),))),)
+
+    def levels(self) -> tuple[ServiceLevel, ...]:
+        return self._said
+
+    def request(self, feeds: Mapping[str, np.ndarray]) -> Request:
+        return Request(1, tensors=feeds)
+
+    def _answer(self, request: Request) -> dict[str, np.ndarray]:
+        self.begun.set()
+        assert self.gate.wait(PATIENCE_S)
+        return {"y": 2 * request.tensors["x"]}
+
+    def sample(self, length: int) -> dict[str, np.ndarray]:
+        return {"x": np.ones(1, np.float32)}
+
+    def close(self) -> None:
+        pass
+
+
+def test_a_session_that_is_closed_amid_an_answer_that_came_too_late_leaves_no_task(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answer here was begun beside one from above, which came first."""
+    monkeypatch.setattr("pliant.serve.upstream.upstreams.SHORTEST_S", PATIENCE_S)
+    local, above = Double(LONG_S), Double(1e-3)
+    with running(above, name="above") as node, ThreadPoolExecutor(2) as pool:
+        session = RoutedSession(local, upstreams=[node.url])
+        until(lambda: session.explain(1, latency=DEADLINE_S).target == node.url)
+        request = Request(1, tensors=local.sample(1), deadline_s=DEADLINE_S)
+        asked = pool.submit(session.answer, request)
+        assert local.begun.wait(PATIENCE_S)
+        above.gate.set()
+        assert asked.result(PATIENCE_S).outputs["y"] == [2.0]
+        closed = pool.submit(session.close)
+        until(lambda: "pliant-route" not in {thread.name for thread in threading.enumerate()})
+        local.gate.set()
+        closed.result(PATIENCE_S)
+    gc.collect()
+    assert not [r.message for r in caplog.records if r.name in ("asyncio", "concurrent.futures")]

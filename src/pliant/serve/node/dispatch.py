@@ -3,8 +3,8 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, field, replace
 from math import ceil, inf
 from typing import Any, final
 
@@ -62,6 +62,14 @@ class Answer:
     choice: Choice
 
 
+@dataclass(slots=True)
+class _Tried:
+    """The endpoints that failed a request so far; those in `blaming` said that nobody can answer it."""
+
+    failed: tuple[str, ...] = ()
+    blaming: list[str] = field(default_factory=list)
+
+
 @final
 class Dispatcher:
     """Call on one event loop. `here` are this device's endpoints by name; `upstreams` are set later."""
@@ -94,44 +102,25 @@ class Dispatcher:
         Raises BudgetError for a floor out of reach, NodeError (503) where no answer is in time or nobody has
         room, and for what upstreams and models fail with.
         """
-        failed: tuple[str, ...] = ()
-        blaming: list[str] = []
+        tried = _Tried()
         start_s = self._clock()
         while True:
-            choice = self._choose(asked, failed)
+            choice = self.choose(asked, tried.failed)
             tried_s = self._clock() - start_s
-            try:
-                if choice.target in self.here:
-                    answer = await self._here(choice, asked)
-                else:
-                    answer = await self._there_or_here(choice, asked)
-                self._disprove(blaming)
+            attempt = self._attempt if choice.target in self.here else self._there_or_here
+            answer = await attempt(choice, asked, tried)
+            if answer is not None:
+                self._disprove(tried.blaming)
                 spent = Spent(tried_s + answer.spent.seconds, answer.spent.waited_s)
                 return replace(answer, spent=spent)
-            except (BudgetError, ClusterError) as error:  # too long for its memory, or its workers failed
-                if choice.target in failed or choice.target not in self.here:
-                    raise
-                _LOG.warning("%s: %s cannot answer: %s", asked.id, choice.target, error)
-                failed = (*failed, choice.target)
-            except NodeError as error:
-                if choice.target in self.here:
-                    raise
-                _LOG.info("%s: %s", asked.id, error)
-                failed = (*failed, choice.target)
-                if error.status in BLAMES_INPUT:
-                    blaming.append(choice.target)
-            self.metrics.fallbacks.labels(choice.target).inc()
-            if len([name for name in failed if name not in self.here]) >= _MOST_FAILURES:
+            if len([name for name in tried.failed if name not in self.here]) >= _MOST_FAILURES:
                 asked = replace(asked, trail=replace(asked.trail, hops_left=0))
 
-    def _disprove(self, blaming: Iterable[str]) -> None:
-        """There is an answer: upstreams that said there can be none have failed."""
-        for upstream in blaming:
-            assert self.upstreams is not None
-            self.upstreams.failed(upstream, "blamed an input that others answer")
+    def choose(self, asked: Inquiry, failed: Collection[str] = ()) -> Choice:
+        """The endpoint for a request that comes now, by queues as they are; none of those that `failed` it.
 
-    def _choose(self, asked: Inquiry, failed: tuple[str, ...]) -> Choice:
-        """Raises BudgetError where the floor is out of reach, NodeError (503) where no answer is in time."""
+        Raises BudgetError where the floor is out of reach, NodeError (503) where no answer is in time.
+        """
         now_s, wish = self._clock(), asked.wish
         self.offer()
         full = self.upstreams.slots.full if self.upstreams is not None else ()
@@ -162,14 +151,39 @@ class Dispatcher:
             here = [way for way in self.router.ways_here if way.name == LOCAL]
             return choose(wish.length, here, terms=replace(terms, best_effort=True))
 
-    async def _there_or_here(self, choice: Choice, asked: Inquiry) -> Answer:
-        """The answer of an upstream. When it is high time for an answer from here, that is begun as well, and
-        the first of the two counts."""
-        start_s = self._clock()
-        away = asyncio.ensure_future(self._there(choice, asked))
-        here: asyncio.Future[Answer] | None = None
+    async def _attempt(self, choice: Choice, asked: Inquiry, tried: _Tried) -> Answer | None:
+        """The answer of the endpoint that is chosen; None where it failed and `tried` says so."""
+        target, is_here = choice.target, choice.target in self.here
         try:
-            fallback = self._fallback(choice, asked.wish)
+            return await (self._here if is_here else self._there)(choice, asked)
+        except (BudgetError, ClusterError) as error:  # too long for its memory, or its workers failed
+            if not is_here or target in tried.failed:
+                raise
+            _LOG.warning("%s: %s cannot answer: %s", asked.id, target, error)
+        except NodeError as error:
+            if is_here:
+                raise
+            _LOG.info("%s: %s", asked.id, error)
+            if error.status in BLAMES_INPUT:
+                tried.blaming.append(target)
+        tried.failed = (*tried.failed, target)
+        self.metrics.fallbacks.labels(target).inc()
+        return None
+
+    def _disprove(self, blaming: Iterable[str]) -> None:
+        """There is an answer: upstreams that said there can be none have failed."""
+        for upstream in blaming:
+            assert self.upstreams is not None
+            self.upstreams.failed(upstream, "blamed an input that others answer")
+
+    async def _there_or_here(self, choice: Choice, asked: Inquiry, tried: _Tried) -> Answer | None:
+        """The answer of an upstream. When it is high time for an answer from here, that is begun as well, and
+        the first of the two counts. None where both failed."""
+        start_s = self._clock()
+        away = asyncio.ensure_future(self._attempt(choice, asked, tried))
+        here: asyncio.Future[Answer | None] | None = None
+        try:
+            fallback = self._fallback(choice, asked.wish, tried.failed)
             if fallback is None:
                 return await away
             other_choice, after_s = fallback
@@ -177,12 +191,14 @@ class Dispatcher:
             if away.done():
                 return away.result()
             away_s = self._clock() - start_s
-            here = asyncio.ensure_future(self._here(other_choice, asked))
+            here = asyncio.ensure_future(self._hedge(other_choice, asked, tried))
             await asyncio.wait({away, here}, return_when=asyncio.FIRST_COMPLETED)
             first, other = (away, here) if away.done() else (here, away)
-            if first.exception() is not None:
+            if first.exception() is not None or first.result() is None:
                 first = other
             answer = await first
+            if answer is None:
+                return away.result()
             self.metrics.hedges.labels(choice.target, "there" if first is away else "here").inc()
             if first is away:
                 return answer
@@ -195,16 +211,30 @@ class Dispatcher:
                     task.add_done_callback(_seen)
                     task.cancel()
 
-    def _fallback(self, choice: Choice, wish: PendingRequest) -> tuple[Choice, float] | None:
+    async def _hedge(self, choice: Choice, asked: Inquiry, tried: _Tried) -> Answer | None:
+        """As `_attempt`, of an endpoint here; None also where it says no: others may answer in time."""
+        try:
+            return await self._attempt(choice, asked, tried)
+        except NodeError as error:
+            _LOG.info("%s: %s", asked.id, error)
+            return None
+
+    def _fallback(
+        self, choice: Choice, wish: PendingRequest, failed: Collection[str]
+    ) -> tuple[Choice, float] | None:
         """(the endpoint here that could still be in time after the longest wait, for how long that is).
 
-        None where there is no deadline, or no endpoint here can keep it.
+        None where there is no deadline, or no endpoint here but those that `failed` can keep it.
         """
         if wish.due_s is None:
             return None
         now_s = self._clock()
         left_s = wish.left_s(now_s)
-        ways = [way for way in self.router.ways_here if self.here[way.name].has_room(wish.client)]
+        ways = [
+            way
+            for way in self.router.ways_here
+            if way.name not in failed and self.here[way.name].has_room(wish.client)
+        ]
         found = soonest(wish.length, ways, wish.terms_at(now_s))
         if found is None:
             return None
@@ -268,7 +298,7 @@ class Dispatcher:
         return Answer(reply, local.name, self.router.name, spent, said, choice)
 
 
-def _seen(task: "asyncio.Future[Answer]") -> None:
+def _seen(task: "asyncio.Future[Answer | None]") -> None:
     """Nobody asks how a task ended whose answer is not wanted any more."""
     if not task.cancelled():
         task.exception()

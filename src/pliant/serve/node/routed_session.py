@@ -32,7 +32,7 @@ from pliant.run.session.text_session import TextSession
 from pliant.serve.http.security import Tls
 from pliant.serve.node.dispatch import Answer, Inquiry
 from pliant.serve.node.explain_choice import Explanation
-from pliant.serve.node.start_node import NodeOptions, connected, made_node
+from pliant.serve.node.start_node import NodeOptions, connected, ended, made_node
 from pliant.serve.protocol.calls import read_answer, write_request
 from pliant.serve.protocol.inference import Body, InferRequest, RequestedOutput
 from pliant.serve.protocol.terms import PendingRequest
@@ -115,12 +115,13 @@ class RoutedSession(Session[RoutedDetails]):
             routing=routing.settings,
         )
         self._node = made_node(options, local, cluster)
-        self._loop = asyncio.new_event_loop()
+        self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
+        self._loop = self._runner.get_loop()
         self._is_closed = False
         self._calls = threading.Condition()
         self._n_calls = 0
         self._texts = asyncio.Semaphore(_TOGETHER)
-        self._thread = threading.Thread(target=self._loop.run_forever, name="pliant-route", daemon=True)
+        self._thread = threading.Thread(target=self._serve, name="pliant-route", daemon=True)
         self._thread.start()
         self._stack = AsyncExitStack()
         try:
@@ -202,7 +203,6 @@ class RoutedSession(Session[RoutedDetails]):
             asyncio.run_coroutine_threadsafe(self._stack.aclose(), self._loop).result()
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
-            self._loop.close()
         self._node.close()
         self._owned.close()
 
@@ -256,10 +256,15 @@ class RoutedSession(Session[RoutedDetails]):
 
     # Below
 
+    def _serve(self) -> None:
+        """Run the event loop until it is stopped; answers that nobody waits for any more end with it."""
+        with self._runner:
+            self._loop.run_forever()
+
     async def _connect(self, options: NodeOptions) -> None:
         upstreams = await connected(self._node, options, self._stack)
         task = asyncio.get_running_loop().create_task(upstreams.run())
-        self._stack.callback(task.cancel)
+        self._stack.push_async_callback(ended, task)
         await upstreams.first_contacts()
 
     def _asked(self, value: Any, pair: str | None = None) -> tuple[Request, Mapping[str, np.ndarray] | None]:

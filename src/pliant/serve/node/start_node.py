@@ -119,12 +119,11 @@ async def serve(
         app = make_app(node, tokens, options.version or "", options.callbacks)
         server = NodeServer(app, options.limits, tls, node.drain, options.settle_s, node.metrics.refused)
         logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # what clients do wrong is counted
-        tasks = [
-            loop.create_task(_when_started(server, lambda: on_start(url, node, server.stop))),
-            loop.create_task(upstreams.run()),
-        ]
-        for task in tasks:
-            open_.callback(task.cancel)
+        for work in (
+            _when_started(server, lambda: on_start(url, node, server.stop)),
+            upstreams.run(),
+        ):
+            open_.push_async_callback(ended, loop.create_task(work))
         await server.serve([sock])
 
 
@@ -175,6 +174,12 @@ async def connected(node: Node, options: NodeOptions, stack: AsyncExitStack) -> 
         identity=node.identity,
     )
     return node.dispatcher.upstreams
+
+
+async def ended(task: asyncio.Task[None]) -> None:
+    """Cancel `task` and return once it has ended: it may still use what is closed next."""
+    task.cancel()
+    await asyncio.wait({task})
 
 
 def _name_at(port: int) -> str:

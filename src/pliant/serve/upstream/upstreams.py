@@ -250,6 +250,7 @@ class Upstreams:
         finally:
             for task in self._under_way:
                 task.cancel()
+            await asyncio.gather(*self._under_way, return_exceptions=True)
 
     async def _due_once(self) -> None:
         """All that is due, and then until something is again."""
