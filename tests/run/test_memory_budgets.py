@@ -95,7 +95,7 @@ def test_every_kind_refuses_too_little_and_names_what_works(source: str, tmp_pat
         assert session.memory.measured_bytes <= least == session.memory.budget_bytes
 
 
-def test_models_that_cannot_share_a_budget_say_so() -> None:
+def test_models_that_cannot_share_a_budget_say_so(tmp_path: Path) -> None:
     """It would be ignored otherwise."""
     with MemoryBudget(10**8) as shared, pytest.raises(InputError, match="cannot share a MemoryBudget"):
-        pliant.open("imdb-lstm", memory=shared)
+        pliant.open(external(tmp_path, 256, 256), memory=shared)

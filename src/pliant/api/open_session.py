@@ -90,18 +90,19 @@ def open(
     A text encoder answers within `latency`, keeping `preload` bytes of weights; without `latency` it
     answers as accurately as it can. `length` is the number of tokens planned for; inputs of any length are
     answered. What of `memory` is `preload` and `working`, where these are not given, is the planner's choice;
-    a `MemoryBudget` in its place is shared: several sessions take from it what they add. `profile` stands in
-    for the kept or measured one, `dilation` makes the device slower. Where the store holds measured accuracy,
-    the submodel of the highest expected accuracy runs; `plan=PlanOptions(choose="size")` takes the largest
-    instead, as the paper does. Layers are left out only of a model that was trained for it (`pliant stretch`)
-    or whose accuracy without them was measured; `depths="any"` leaves them out of any model, and replies then
-    say `cut` "untrained". `margin` is the fraction of the target kept for what no plan knows of. `working`
-    bounds the memory that layers in flight are read into: bits are lowered until they fit. `io_reserve`: what
-    a layer cannot run without is read in time even if reads take this many times their 95th percentile (at
-    least 1; None learns it from their spread). The session plans for compute and reads as its latest answers
-    took them, unless `adapt` is False. `baseline` runs as one of the systems STI is compared with.
-    `quantizer` is how weights became codes (None: "lloyd", or whatever a store has); the paper's system is
-    `plan=PAPER, anytime=False, margin=0.0, adapt=False, quantizer="equal-population"`.
+    a `MemoryBudget` in its place is shared by several sessions: those without a `preload` of their own hold
+    what it has room for, by how often they are asked, and answer in turns (docs/memory.md). `profile` stands
+    in for the kept or measured one, `dilation` makes the device slower. Where the store holds measured
+    accuracy, the submodel of the highest expected accuracy runs; `plan=PlanOptions(choose="size")` takes the
+    largest instead, as the paper does. Layers are left out only of a model that was trained for it (`pliant
+    stretch`) or whose accuracy without them was measured; `depths="any"` leaves them out of any model, and
+    replies then say `cut` "untrained". `margin` is the fraction of the target kept for what no plan knows of.
+    `working` bounds the memory that layers in flight are read into: bits are lowered until they fit.
+    `io_reserve`: what a layer cannot run without is read in time even if reads take this many times their
+    95th percentile (at least 1; None learns it from their spread). The session plans for compute and reads as
+    its latest answers took them, unless `adapt` is False. `baseline` runs as one of the systems STI is
+    compared with. `quantizer` is how weights became codes (None: "lloyd", or whatever a store has); the
+    paper's system is `plan=PAPER, anytime=False, margin=0.0, adapt=False, quantizer="equal-population"`.
 
     With `cluster` (the address where `pliant worker --join` finds this process, or a `Cluster`) or
     `upstreams` (URLs of nodes), each input is answered by this device, by the cluster or by a node above,
@@ -156,8 +157,8 @@ def open(
         case RecurrentNetwork():
             _check_options(model, given, ("threads", "cache", "dilation", "memory"))
             slower, made = _compute_alone(model, dilation), shared_pool(threads, cache)
-            most = _own_bound(model, memory)
-            return RecurrentSession(model.source, *made, name=model.name, dilation=slower, memory_bytes=most)
+            bound = memory if isinstance(memory, MemoryBudget) else bound_of(memory)
+            return RecurrentSession(model.source, *made, name=model.name, dilation=slower, memory=bound)
         case OnnxGraph():
             _check_options(model, given, ("threads", "cache", "dilation", "memory", "weights"))
             from pliant.api.compile_onnx import open_graph  # onnx takes a while to import
@@ -195,8 +196,8 @@ def _own_bound(model: Model, memory: Memory | None) -> int | None:
     """The bound of a session with one way to answer. Raises InputError for one that sessions share."""
     if isinstance(memory, MemoryBudget):
         raise InputError(
-            f"{model.name} is {model.kind}, which cannot share a MemoryBudget: text encoders can; give it a "
-            'bound of its own, such as memory="8MB".'
+            f"{model.name} is {model.kind}, which cannot share a MemoryBudget: text encoders and recurrent "
+            'models can; give it a bound of its own, such as memory="8MB".'
         )
     return bound_of(memory)
 

@@ -1,14 +1,22 @@
 """The memory of this process, and one budget that several sessions share."""
 
+import logging
 import resource
+import time
 import weakref
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
+from typing import Protocol
 
-from pliant.errors import BudgetError
+from pliant.errors import BudgetError, PliantError
+from pliant.kernels.runtime.aligned_memory import trim_heap
 from pliant.kernels.runtime.turns import Turns
+from pliant.plan.memory_shares import Holding, MemoryDemand, RequestCount, cost_s, divide
 from pliant.quantities import format_bytes, parse_bytes
 
+_LOG = logging.getLogger("pliant.run")
 _STATUS = Path("/proc/self/status")
 
 
@@ -20,7 +28,7 @@ def bound_of(memory: "Memory | None") -> int | None:
 def preload_of(preload: str | int | None, memory: "Memory | None") -> int | None:
     """The preload buffer that was asked for: none without a bound to split, else the planner's choice."""
     if preload is None:
-        return 0 if bound_of(memory) is None else None
+        return 0 if memory is None else None
     return parse_bytes(preload)
 
 
@@ -29,24 +37,80 @@ def peak_rss_bytes() -> int:
     return _status("VmHWM") or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-class MemoryBudget:
-    """Bytes that all sessions of a process may hold together; each reserves its share before it takes it.
+class BudgetedSession(Protocol):
+    """A session that holds more or less of its model, as a budget says."""
 
-    Sessions of several threads may share it. The share of an owner that is dropped is free again.
+    name: str
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes that it holds now; quick."""
+        ...
+
+    def hold(self, n_bytes: int) -> None:
+        """Hold `n_bytes` at most from now on: let go of the rest, or read what has room. Call in a turn."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryShare:
+    """What the model `name` has of a budget, and holds of that.
+
+    An answer spends `loading_s` on loading the rest. `n_asked` counts its requests of about the last minute.
     """
 
-    def __init__(self, total_bytes: int) -> None:
+    name: str
+    share_bytes: int
+    held_bytes: int
+    loading_s: float
+    n_asked: float
+
+
+@dataclass(slots=True)
+class _Member:
+    """A session among which the budget is divided, what it may hold, and how often it was asked lately."""
+
+    session: "weakref.ref[BudgetedSession]"
+    demand: MemoryDemand
+    asked: RequestCount
+
+
+class MemoryBudget:
+    """Bytes that all sessions of a process may hold together; each has its share before it takes it.
+
+    Sessions of several threads may share it. One that was given a preload buffer reserves what it takes. The
+    rest is divided among the others (`plan/memory_shares.py`) when one is opened, when one needs more than it
+    has, and by `rebalance`: the least useful weights are let go of first. These sessions answer in turns, by
+    `turns`, so that one can have others make room. The share of a session that is dropped is free again.
+    """
+
+    def __init__(self, total_bytes: int, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.total_bytes = total_bytes
+        self.turns = Turns()
         self._reserved: dict[int, int] = {}
-        self._turns = Turns()
+        self._members: dict[int, _Member] = {}
+        self._reserving, self._clock = Turns(), clock
+        self._change_s = 0.0
 
     @property
     def free_bytes(self) -> int:
         return self.total_bytes - sum(list(self._reserved.values()))
 
+    @property
+    def shares(self) -> tuple[MemoryShare, ...]:
+        """What each session among which the budget is divided has of it now."""
+        now_s, found = self._clock(), []
+        for key, member in list(self._members.items()):
+            session, share = member.session(), self._reserved.get(key, 0)
+            if session is not None:
+                seconds = _held_of(member.demand, share).seconds
+                asked = member.asked.at(now_s)
+                found.append(MemoryShare(session.name, share, session.held_bytes, seconds, asked))
+        return tuple(found)
+
     def reserve(self, owner: object, n_bytes: int) -> None:
         """Set `owner`'s share to `n_bytes`. Raises BudgetError, and changes nothing, when it does not fit."""
-        with self._turns.lock:
+        with self._reserving.lock:
             held = self._reserved.get(id(owner), 0)
             if n_bytes - held > self.free_bytes:
                 raise BudgetError(
@@ -55,12 +119,69 @@ class MemoryBudget:
                     "Lower this model's preload buffer, or close another model."
                 )
             if id(owner) not in self._reserved:
-                weakref.finalize(owner, self._reserved.pop, id(owner), None).atexit = False
+                weakref.finalize(owner, self._forget, id(owner)).atexit = False
             self._reserved[id(owner)] = n_bytes
 
     def release(self, owner: object) -> None:
         """Give `owner`'s share back; an owner without one is no error."""
-        self._reserved.pop(id(owner), None)
+        self._forget(id(owner))
+
+    def join(self, session: BudgetedSession, holdings: tuple[Holding, ...], least_bytes: int = 0) -> int:
+        """The share of a session that is being opened, `least_bytes` at least; call in a turn.
+
+        `holdings` are what it may hold. Others let go of what saves less. Raises BudgetError naming what all
+        take at the least.
+        """
+        demand = MemoryDemand(session.name, holdings)
+        now_s = self._clock()
+        self._members[id(session)] = _Member(weakref.ref(session), demand, RequestCount(now_s, 1.0))
+        try:
+            demands = self._demands()
+            demands[id(session)] = demands[id(session)].at_least(least_bytes)
+            shares = self._divided(demands)
+        except BudgetError:
+            del self._members[id(session)]
+            raise
+        self._apply(shares, session)
+        return shares[id(session)]
+
+    def need(
+        self, session: BudgetedSession, least_bytes: int, holdings: tuple[Holding, ...] | None = None
+    ) -> int:
+        """The share of `session`, which cannot answer with less than `least_bytes`; call in a turn.
+
+        Others let go of what saves least where that is more than it has. `holdings` are what it may hold from
+        now on. Raises BudgetError, changing nothing, where there is too little even so.
+        """
+        member = self._members[id(session)]
+        before = member.demand
+        if holdings is not None:
+            member.demand = replace(before, holdings=holdings)
+        share = self._reserved[id(session)]
+        if least_bytes <= share:
+            return share
+        demands = {key: one.at_most(self._reserved.get(key, 0)) for key, one in self._demands().items()}
+        demands[id(session)] = demands[id(session)].at_least(least_bytes).at_most(least_bytes)
+        try:
+            shares = self._divided(demands)
+        except BudgetError:
+            member.demand = before
+            raise
+        self._apply(shares, session)
+        return shares[id(session)]
+
+    def asked(self, session: BudgetedSession) -> None:
+        """A request came for `session`; call in a turn."""
+        member = self._members[id(session)]
+        member.asked = member.asked.plus_one(self._clock())
+
+    def rebalance(self) -> None:
+        """Divide the budget anew by how often models were asked lately; waits for the answer under way.
+
+        Nothing changes where that saves less, over about a minute, than the last such change took.
+        """
+        with self.turns.lock:
+            self._rebalance()
 
     def __enter__(self) -> "MemoryBudget":
         return self
@@ -69,6 +190,62 @@ class MemoryBudget:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._reserved.clear()
+        self._members.clear()
+
+    def _rebalance(self) -> None:
+        demands = self._demands()
+        now = [_held_of(demand, self._reserved.get(key, 0)) for key, demand in demands.items()]
+        shares = self._divided(demands)
+        wanted = [_held_of(demand, shares[key]) for key, demand in demands.items()]
+        asked = list(demands.values())
+        if cost_s(asked, now) - cost_s(asked, wanted) <= self._change_s:
+            return
+        start_s = self._clock()
+        self._apply(shares, None)
+        self._change_s = self._clock() - start_s
+
+    def _demands(self) -> dict[int, MemoryDemand]:
+        now_s = self._clock()
+        members = self._members.items()
+        return {key: replace(one.demand, weight=one.asked.at(now_s)) for key, one in members}
+
+    def _divided(self, demands: Mapping[int, MemoryDemand]) -> dict[int, int]:
+        """Bytes for each, of what is not reserved by others."""
+        divided = sum(self._reserved.get(key, 0) for key in demands)
+        holdings = divide(list(demands.values()), self.free_bytes + divided)
+        return {key: one.n_bytes for key, one in zip(demands, holdings, strict=True)}
+
+    def _apply(self, shares: Mapping[int, int], caller: BudgetedSession | None) -> None:
+        """Have sessions let go first, then the others take what is theirs; `caller` does so by itself."""
+        mine = -1 if caller is None else id(caller)
+        changes = {key: n_bytes - self._reserved.get(key, 0) for key, n_bytes in shares.items()}
+        for key in sorted(changes, key=lambda key: changes[key]):
+            session = self._members[key].session()
+            if session is None or (not changes[key] and key != mine):
+                continue
+            if key != mine and changes[key] < 0:
+                _hold(session, shares[key])
+            self.reserve(session, shares[key])
+            if key != mine and changes[key] > 0:
+                _hold(session, shares[key])
+        trim_heap()  # glibc keeps what was let go of in pieces
+
+    def _forget(self, key: int) -> None:
+        self._reserved.pop(key, None)
+        self._members.pop(key, None)
+
+
+def _hold(session: BudgetedSession, n_bytes: int) -> None:
+    """What another session cannot read is no error of whoever asks now: its own requests will say so."""
+    try:
+        session.hold(n_bytes)
+    except PliantError as error:
+        _LOG.warning("%s cannot hold what it should: %s", session.name, error)
+
+
+def _held_of(demand: MemoryDemand, share_bytes: int) -> Holding:
+    """The largest of its holdings that the share has room for."""
+    return demand.at_most(share_bytes).holdings[-1]
 
 
 Memory = str | int | MemoryBudget

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
-from pliant.arrays import Float32, UInt8
+from pliant.arrays import Float, Float32, UInt8
 from pliant.errors import ModelError
 
 # How the bytes of each safetensors type are read; BF16 is the upper half of a float32.
@@ -49,16 +49,18 @@ def index_weights(directory: Path) -> dict[str, StoredTensor]:
 
 def read_float(tensor: StoredTensor) -> Float32[np.ndarray, "..."]:
     """The values in float32; the upcast from F16 and BF16 is exact. Raises ModelError on NaN or infinity."""
+    values: Float32[np.ndarray, ...] = read_stored(tensor).astype(np.float32, copy=False)
+    return values
+
+
+def read_stored(tensor: StoredTensor) -> Float[np.ndarray, "..."]:
+    """The values as they are stored, those of BF16 in float32. Raises ModelError on NaN or infinity."""
     if tensor.dtype not in FLOATS:
         raise ModelError(
             f"{tensor} is {tensor.dtype}, but weights are one of {', '.join(FLOATS)}; convert it."
         )
     raw = _read(tensor)
-    values = (
-        (raw.astype(np.uint32) << 16).view(np.float32)
-        if tensor.dtype == "BF16"
-        else raw.astype(np.float32, copy=False)
-    )
+    values = (raw.astype(np.uint32) << 16).view(np.float32) if tensor.dtype == "BF16" else raw
     bad = ~np.isfinite(values)
     if bad.any():
         at = tuple(int(i) for i in np.argwhere(bad)[0])

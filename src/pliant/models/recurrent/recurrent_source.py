@@ -6,8 +6,9 @@ tokenizer.json. A random one has seeded weights, and no tokenizer: its words are
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from hashlib import sha256
+from dataclasses import dataclass, field, replace
+from functools import partial
+from hashlib import file_digest, sha256
 from itertools import islice
 from pathlib import Path
 from typing import final
@@ -19,7 +20,7 @@ import numpy as np
 from pliant.arrays import Float, Float32, Integer
 from pliant.errors import InputError, ModelError
 from pliant.models.encoder.encoder_random import uniform
-from pliant.models.hf.safetensors_file import StoredTensor, index_weights, read_float
+from pliant.models.hf.safetensors_file import index_weights, read_float, read_stored
 from pliant.models.ids import check_ids
 from pliant.models.recurrent.recurrent_names import match_tensors
 from pliant.models.recurrent.recurrent_spec import EMBEDDING, MAX_TOKENS, RecurrentSpec, read_recurrent
@@ -48,6 +49,25 @@ class RecurrentSource:
     is_random: bool
     _encode: Callable[[str], Encoded] = field(repr=False)
     _truncate: Callable[[str], str] = field(repr=False)
+    _read: Callable[[], "_Stored"] = field(repr=False)
+
+    @property
+    def n_bytes(self) -> int:
+        """Of its weights and words in memory."""
+        return sum(array.nbytes for array in (*self.weights.values(), self.table))
+
+    def without_weights(self) -> "RecurrentSource":
+        """The model without what is large: `with_weights` reads it again."""
+        return replace(self, weights={}, table=self.table[:0].copy())
+
+    def with_weights(self) -> "RecurrentSource":
+        """The whole model again. Raises ModelError where its files cannot be read, or hold another by now."""
+        stored = self._read()
+        if stored.identity != self.identity:
+            raise ModelError(
+                f"the files of {self.name} hold another model than when it was opened: open it again."
+            )
+        return replace(self, weights=stored.weights, table=stored.table)
 
     def encode(self, text: str) -> Encoded:
         """The words of a text, which have no types. Raises InputError where it has none, or too many."""
@@ -86,35 +106,45 @@ def known_recurrent() -> tuple[str, ...]:
 def open_recurrent_source(directory: Path) -> RecurrentSource:
     """The model of a directory. Raises ModelError naming the file and what is wrong with it."""
     spec = read_recurrent(directory / "config.json")
+    tokenizer = open_tokenizer(directory, spec)
+    stored = _read_stored(directory, spec)
+    return RecurrentSource(
+        name=directory.name,
+        spec=spec,
+        weights=stored.weights,
+        table=stored.table,
+        identity=stored.identity,
+        is_random=False,
+        _encode=tokenizer.encode,
+        _truncate=lambda text: tokenizer.truncate(text)[0],
+        _read=partial(_read_stored, directory, spec),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    """What is large of a model, and the hash of its files; words' vectors are as small as they are stored."""
+
+    weights: Mapping[str, np.ndarray]
+    table: np.ndarray
+    identity: str
+
+
+def _read_stored(directory: Path, spec: RecurrentSpec) -> _Stored:
     try:
         stored = match_tensors(spec, index_weights(directory))
     except ModelError as e:
         raise ModelError(e if str(directory) in str(e) else f"{directory} cannot be used: {e}") from e
     weights = {name: read_float(tensor) for name, tensor in stored.items() if name != EMBEDDING}
-    tokenizer = open_tokenizer(directory, spec)
+    files = sorted({tensor.file for tensor in stored.values()})
     digest = sha256()
-    for file in (directory / "config.json", directory / "tokenizer.json", *sorted(_files(stored))):
-        digest.update(sha256(file.read_bytes()).digest())
-    return RecurrentSource(
-        name=directory.name,
-        spec=spec,
-        weights=weights,
-        table=_table(stored[EMBEDDING]),
-        identity=digest.hexdigest(),
-        is_random=False,
-        _encode=tokenizer.encode,
-        _truncate=lambda text: tokenizer.truncate(text)[0],
-    )
-
-
-def _table(tensor: StoredTensor) -> np.ndarray:
-    """Words' vectors as small as they are stored: half floats are widened when they are looked up."""
-    values = read_float(tensor)
-    return values.astype(np.float16) if tensor.dtype == "F16" else values
-
-
-def _files(stored: Mapping[str, StoredTensor]) -> set[Path]:
-    return {tensor.file for tensor in stored.values()}
+    for path in (directory / "config.json", directory / "tokenizer.json", *files):
+        try:
+            with path.open("rb") as file:
+                digest.update(file_digest(file, "sha256").digest())
+        except OSError as e:
+            raise ModelError(f"{path} cannot be read: {e.strerror}.") from e
+    return _Stored(weights, read_stored(stored[EMBEDDING]), digest.hexdigest())
 
 
 def random_recurrent(config: str | Path, seed: int = 0) -> RecurrentSource:
@@ -150,13 +180,20 @@ def random_recurrent(config: str | Path, seed: int = 0) -> RecurrentSource:
         last = next(islice(_WORDS.finditer(text), MAX_TOKENS - 1, None), None)
         return text if last is None else text[: last.end()]
 
+    def stored() -> _Stored:
+        weights = {name: made(name, spec.hidden**-0.5) for name in spec.tensors() if name != EMBEDDING}
+        identity = sha256(b"recurrent %d %d " % (_VERSION, seed) + said).hexdigest()
+        return _Stored(weights, made(EMBEDDING, 3**0.5), identity)
+
+    first = stored()
     return RecurrentSource(
         name=f"random:{config}:{seed}",
         spec=spec,
-        weights={name: made(name, spec.hidden**-0.5) for name in spec.tensors() if name != EMBEDDING},
-        table=made(EMBEDDING, 3**0.5),
-        identity=sha256(b"recurrent %d %d " % (_VERSION, seed) + said).hexdigest(),
+        weights=first.weights,
+        table=first.table,
+        identity=first.identity,
         is_random=True,
+        _read=stored,
         _encode=encode,
         _truncate=truncate,
     )

@@ -66,6 +66,8 @@ class Session(ABC, Generic[D]):
         self._times: LocalTimes | None = None
         self._level = BoundedLevel()
         self._timing = Turns()
+        self._loaded_s = 0.0
+        self._after_loading: tuple[Curve, float, Curve] | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -188,6 +190,11 @@ class Session(ABC, Generic[D]):
         """The accuracy that inputs of any length can have; None where it was never measured."""
         return None
 
+    @property
+    def loading_s(self) -> float:
+        """What the next answer spends on loading the model first: 0 where it is in memory."""
+        return 0.0
+
     def expect(self, prior: Curve | None) -> None:
         """From now on answers take about `prior`: what came before was measured under other conditions."""
         self._times = LocalTimes(FitSettings(degree=self.degree), self.max_length, prior)
@@ -223,9 +230,11 @@ class Session(ABC, Generic[D]):
             if self._times is None:
                 self.expect(None)
             assert self._times is not None
-            self._level.observe(self._expected.at(request.length), seconds)
-            self._times.add(request.length, seconds)
-        return replace(reply, seconds=seconds, whole_s=seconds)
+            loaded_s, self._loaded_s = self._loaded_s, 0.0
+            whole_s = max(0.0, seconds - loaded_s)
+            self._level.observe(self._loaded.at(request.length), whole_s)
+            self._times.add(request.length, whole_s)
+        return replace(reply, seconds=seconds, whole_s=whole_s)
 
     def traced(self, request: Request) -> Reply[Any]:
         """As `answer`, with details that tell when each step of this run ran: `program` and `spans`.
@@ -236,9 +245,19 @@ class Session(ABC, Generic[D]):
         return self.answer(request)
 
     @property
-    def _expected(self) -> Curve:
-        """What answers take, as measured lately."""
+    def _loaded(self) -> Curve:
+        """What answers take, as measured lately, once the model is in memory."""
         return (None if self._times is None else self._times.curve) or _UNKNOWN
+
+    @property
+    def _expected(self) -> Curve:
+        """What the next answer takes: it loads the model first where that is not in memory."""
+        curve, loading_s = self._loaded, self.loading_s
+        if not loading_s:
+            return curve
+        if self._after_loading is None or self._after_loading[:2] != (curve, loading_s):
+            self._after_loading = curve, loading_s, curve.plus(loading_s)
+        return self._after_loading[2]
 
     def _slow_down(self, start_s: float) -> None:
         """Sleep until a slower device would have done what began at `start_s` of the session's clock."""

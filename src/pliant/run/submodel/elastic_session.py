@@ -35,6 +35,7 @@ from pliant.run.submodel.levels import levels
 from pliant.run.submodel.planning import SessionOptions
 from pliant.run.submodel.replies import AnswerTimes, replies_of
 from pliant.run.submodel.submodel_runner import SubmodelRunner, TextAnswer
+from pliant.run.submodel.submodel_share import SubmodelShare
 from pliant.store.read import Store
 
 if TYPE_CHECKING:
@@ -50,6 +51,8 @@ class ElasticSession(TextSession[ElasticDetails]):
 
     A list of texts is answered in batches that run together, without padding, each text by the plan it has
     alone: the target is each text's own, and `reply.seconds` run to the end of its batch.
+
+    With a budget `memory` and no preload buffer it holds what that has room for, and takes turns with others.
 
     A call is answered under the session's target or its own, by plans that follow what the latest answers
     took unless `options.adapts` is off. A `Request` is answered by the most accurate plan whose bound keeps
@@ -87,7 +90,13 @@ class ElasticSession(TextSession[ElasticDetails]):
         self._n_traded = 0
         self._pace = AdaptiveBound()
         self._turns, self._closed = Turns(), False
-        self.runner = SubmodelRunner(store, device, options, cache=cache, shared=memory, fixed=fixed)
+        self.share: SubmodelShare | None = None
+        if memory is not None and options.preload_bytes is None and fixed is None:
+            self.share, self._turns = SubmodelShare(memory, self.name, self._renew_trade), memory.turns
+            with self._turns.lock:
+                self.runner = self.share.open_runner(store, device, options, cache)
+        else:
+            self.runner = SubmodelRunner(store, device, options, cache=cache, shared=memory, fixed=fixed)
         self._pressure = PressureFlag() if options.yields else None
 
     def __repr__(self) -> str:
@@ -197,6 +206,11 @@ class ElasticSession(TextSession[ElasticDetails]):
         """A few of the accuracies that it can give now, worst first, with bounds."""
         return self.trade.levels()
 
+    def look_again(self) -> None:
+        """Have the budget that models share divided by how often they were asked lately."""
+        if self.share is not None:
+            self.share.rebalance()
+
     def estimate(self, request: Request) -> Estimate:
         """What `answer` would take now; safe beside it on another thread. Raises BudgetError for a floor out
         of reach. The first one takes as long as planning does."""
@@ -261,6 +275,8 @@ class ElasticSession(TextSession[ElasticDetails]):
             raise InputError(
                 "there is nothing to change: give latency, such as '10ms', preload, or memory, such as '8MB'."
             )
+        if self.share is not None:
+            self.share.check_retarget(preload, memory)
         target_s = None if latency is None else parse_seconds(latency)
         preload_bytes, memory_bytes = (None if x is None else parse_bytes(x) for x in (preload, memory))
         with self._turns.lock:
@@ -306,6 +322,8 @@ class ElasticSession(TextSession[ElasticDetails]):
             if self._pressure is not None:
                 self._pressure.close()
             self.runner.close()
+            if self.share is not None:
+                self.share.release()
 
     def _encoded(self, feeds: GivenFeeds) -> Encoded:
         encoded = super()._encoded(feeds)
@@ -319,7 +337,7 @@ class ElasticSession(TextSession[ElasticDetails]):
         ready_s, cpu_s = time.perf_counter(), sum(one.cpu_s for one in asked)
         with self._turns.lock:
             waited_s = time.perf_counter() - ready_s
-            self._make_ready()
+            self._make_ready(max(one.encoded.n_tokens for one in asked))
             target_s = self.options.target_s if target_s is None else target_s
             texts = [one.encoded for one in asked]
             for numbers, answered in self.runner.answer_batches(texts, target_s, cpu_s=cpu_s):
@@ -340,7 +358,7 @@ class ElasticSession(TextSession[ElasticDetails]):
     def _turn_of(self, asked: TextInput) -> float:
         """The seconds for which an input waited for its turn, which it has now. Raises InputError."""
         waited_s = time.perf_counter() - asked.ready_s
-        self._make_ready()
+        self._make_ready(asked.encoded.n_tokens)
         return waited_s
 
     def _reply_of(
@@ -369,11 +387,13 @@ class ElasticSession(TextSession[ElasticDetails]):
     ) -> list[Reply[ElasticDetails]]:
         return replies_of(self.runner, self.name, answered, times, self.outputs_of)
 
-    def _make_ready(self) -> None:
-        """Before an answer: raise InputError once closed, and let go of memory where it is short."""
+    def _make_ready(self, n_tokens: int) -> None:
+        """Raise InputError once closed, let go of memory where it is short, make room for `n_tokens`."""
         self._check_open()
         if self._pressure is not None and self._pressure.take():
             self.runner.give_way()
+        if self.share is not None:
+            self.share.asked(n_tokens)
 
     def _check_open(self) -> None:
         if self._closed:

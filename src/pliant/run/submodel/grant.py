@@ -89,18 +89,28 @@ def granted(planner: Planner, options: SessionOptions, beside: MemoryBesideWeigh
     return replace(options, preload_bytes=preload, working_bytes=left - held, layer_bytes=split.layer_bytes)
 
 
-def _chosen(planner: Planner, options: SessionOptions, n_bytes: int, beside: MemoryBesideWeights) -> _Split:
-    preloads, layers = _preload_sizes(planner.shape), _layer_sizes(planner.shape)
-    if options.preload_bytes is not None:
-        preloads = (options.preload_bytes,)
-    best = _best(planner, options, n_bytes, preloads, layers)
-    if best is not None:
-        return best
+def least_weight_bytes(planner: Planner, options: SessionOptions) -> int:
+    """The least bytes of weights under which a plan keeps the target. Raises BudgetError where none does."""
+    preloads, layers = _ladders(planner, options)
     enough = _least(planner, options, preloads, layers)
     if enough is None:  # with all memory there is: the error says what the target would have to be
         planner.resident(replace(options, memory_bytes=None, preload_bytes=preloads[-1]))
         raise AssertionError("there is a plan that no split of the memory gives")
-    raise _too_little(options, enough.needs_bytes, beside)
+    return enough.needs_bytes
+
+
+def _ladders(planner: Planner, options: SessionOptions) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Sizes of the preload buffer and of what is read for a layer."""
+    preloads = _preload_sizes(planner.shape) if options.preload_bytes is None else (options.preload_bytes,)
+    return preloads, _layer_sizes(planner.shape)
+
+
+def _chosen(planner: Planner, options: SessionOptions, n_bytes: int, beside: MemoryBesideWeights) -> _Split:
+    preloads, layers = _ladders(planner, options)
+    best = _best(planner, options, n_bytes, preloads, layers)
+    if best is not None:
+        return best
+    raise _too_little(options, least_weight_bytes(planner, options), beside)
 
 
 def _best(

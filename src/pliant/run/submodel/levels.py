@@ -19,8 +19,17 @@ def levels(runner: SubmodelRunner) -> list[Level]:
     """What `runner` runs for each profiled length, under targets from the least to any; these are the keys.
 
     All is as the device was profiled, over the preload buffer as it is: smaller submodels use part of what
-    that holds.
+    that holds. What was planned for the same terms before is not planned again.
     """
+    terms = runner.options, runner.engine.encoder.tokens
+    if runner.weights.keep_bytes is not None:  # an engagement holds more after every run
+        return _planned(runner)
+    if terms not in runner.known_levels:
+        runner.known_levels[terms] = _planned(runner)
+    return runner.known_levels[terms]
+
+
+def _planned(runner: SubmodelRunner) -> list[Level]:
     found: list[Level] = []
     for before, last in pairwise((-1, *runner.device.lengths)):
         least_s, most_s = (_time(runner, last, t).p95_s for t in (LEAST_S, WHOLE_S))

@@ -51,6 +51,11 @@ class PreloadBuffer:
         held = {run: self._held[run] if run in self._held else _read(store, run) for run in wanted}
         self._held = held
 
+    def let_go(self, wanted: Iterable[Run]) -> None:
+        """Hold nothing but what of `wanted` is held. Kernels must not be asked for the rest any more."""
+        kept = set(wanted)
+        self._held = {run: block for run, block in self._held.items() if run in kept}
+
     def keep(self, run: Run, payload: np.ndarray) -> None:
         """Hold a copy of what was read of `run`, on a cache line of its own."""
         self._held[run] = _copy(payload)

@@ -13,6 +13,7 @@ from pliant.errors import BudgetError, InputError, StoreError
 from pliant.ir.cost import DeviceProfile, Span
 from pliant.ir.dilation import Dilation
 from pliant.ir.program import Run
+from pliant.ir.times.trade import Level
 from pliant.models.tokenizer import Encoded
 from pliant.models.word_table import QuantizedTable
 from pliant.plan.result import Plan, PlanMemory
@@ -49,8 +50,11 @@ class SubmodelRunner:
     Raises BudgetError when no submodel meets the target at `options.length`. `fixed` runs whatever the
     target. `shared` is a budget that other sessions take from as well. `options` are what was asked for;
     what of `options.memory_bytes` is preload and working buffer, the plans' terms say.
+    With `lets_go_first` weights go before others are read in their place, so that memory stays within its
+    bound meanwhile; damaged weights then leave less in memory.
     `dilation` is how much slower runs are made than this machine's: as the device is, which plans know.
     `n_changes` counts what plans made before do not know of: other weights in memory, or other terms.
+    `known_levels` are those of levels.py by options and tokens that there is room for.
     """
 
     def __init__(
@@ -62,13 +66,15 @@ class SubmodelRunner:
         cache: Path | None = None,
         shared: MemoryBudget | None = None,
         fixed: Plan | None = None,
+        lets_go_first: bool = False,
     ) -> None:
         self.store, self.device, self.options = store, device, options
         self.planner = planner_of(store.manifest, device)
-        self._shared, self._fixed = shared, fixed
+        self._shared, self._fixed, self._lets_go_first = shared, fixed, lets_go_first
         self._is_warm = False
         self.dilation = device.dilation
         self.n_changes = 0
+        self.known_levels: dict[tuple[SessionOptions, int], list[Level]] = {}
         self.engine = Engine(
             store, n_threads=options.n_threads, cache=cache, tokens=options.length, compute=options.compute
         )
@@ -190,6 +196,11 @@ class SubmodelRunner:
         return self._plans.is_within_reach(answered.bound, length, target_s)
 
     @property
+    def held_bytes(self) -> int:
+        """Bytes of weights in memory, and of what there is beside them."""
+        return self.weights.n_bytes + self._plans.beside.total_bytes
+
+    @property
     def memory(self) -> MemoryUse:
         """What was planned, over all plans made so far, and what of it is in memory now."""
         preload, working = self.weights.blocks
@@ -242,6 +253,12 @@ class SubmodelRunner:
         self.engine.reserve(n_tokens)
         self._plans.beside = beside
 
+    def shrink(self, n_tokens: int) -> None:
+        """Have room for inputs of `n_tokens` alone: `retarget` then finds more memory for weights."""
+        if n_tokens < self.engine.encoder.tokens:
+            self.engine.encoder.reserve(n_tokens)
+            self._plans.beside = beside_weights(self.store, self.options.compute, n_tokens)
+
     def retarget(
         self,
         target_s: float | None = None,
@@ -262,8 +279,9 @@ class SubmodelRunner:
         )
         try:
             self._replan(self._plans.beside)
-        except BaseException:
-            self.options = before
+        except BaseException as error:
+            if not (self._lets_go_first and isinstance(error, StoreError)):
+                self.options = before
             raise
 
     def give_way(self) -> None:
@@ -332,6 +350,10 @@ class SubmodelRunner:
         terms = self._with_room(terms, plan.memory, keep_bytes)
         self.lanes.drain()
         before = self._plans.clear()  # after an interrupt none counts on what is let go of
+        if self._lets_go_first:
+            before = {}
+            self._plans.terms, self._plans.beside = terms, beside
+            self.weights.let_go(runs)
         try:
             self.weights.fill(runs)
         except StoreError:

@@ -60,6 +60,12 @@ class WeightMemory:
         self._preload.fill(self._store, runs)
         self._empty_ring()
 
+    def let_go(self, wanted: Iterable[Run]) -> None:
+        """Preload nothing but what of `wanted` is there, and read into no buffer: before `fill`, where memory
+        is short. Pipelines that were bound before must not run any more."""
+        self._preload.let_go(wanted)
+        self._empty_ring()
+
     def engage(self, keep_bytes: int) -> None:
         """Keep what runs read from now on. Pipelines that were bound before must not run any more."""
         self.keep_bytes = keep_bytes

@@ -1,0 +1,249 @@
+"""A recurrent model in memory: weights, forms, and the arrays that they read and write."""
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import final
+
+import numpy as np
+
+from pliant.arrays import Float
+from pliant.compiler.executable.call import Target
+from pliant.compiler.executable.encode_image import Row, kernels
+from pliant.compiler.executable.kernel_addresses import addresses
+from pliant.compiler.executable.recurrent_stages import described_calls, recurrent_form
+from pliant.compiler.executable.stage import Form, Stage
+from pliant.errors import BudgetError
+from pliant.ir.executable import ARENA
+from pliant.ir.graph import Graph
+from pliant.kernels.runtime.aligned_memory import aligned_bytes, aligned_floats
+from pliant.kernels.runtime.buffer import Buffer
+from pliant.kernels.runtime.jit import Library
+from pliant.kernels.runtime.thread_pool import Pool
+from pliant.models.recurrent.recurrent_graph import LOGITS, POOLED, STATES, VECTORS, recurrent_graph
+from pliant.models.recurrent.recurrent_source import RecurrentSource
+from pliant.plan.memory_shares import Holding
+from pliant.run.arena import Arena
+from pliant.run.memory_use import MemoryPart, part
+from pliant.run.process_memory import MemoryBudget
+
+LEAST_STEPS = 64
+"""Of the smallest form; it is made when the model is opened."""
+
+
+@final
+class RecurrentRunner:
+    """What a session runs its answers with; one caller at a time.
+
+    `memory` bounds what it takes, or is a budget that models share: then the model is in memory while that
+    has room for it (`load`, `hold`). `name` is what errors call it.
+
+    `loading_s` is what `load` would take, by the last time; 0 where the model is in memory. Raises
+    BudgetError where weights, with activations of the shortest form, take more memory.
+    """
+
+    def __init__(
+        self,
+        source: RecurrentSource,
+        library: Library,
+        pool: Pool,
+        name: str,
+        memory: int | MemoryBudget | None,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self.source, self.name, self.pool = source, name, pool
+        self._library, self._clock = library, clock
+        self._most = None if isinstance(memory, MemoryBudget) else memory
+        self._shared = memory if isinstance(memory, MemoryBudget) else None
+        self._target = Target(library.isa, pool.n_threads)
+        self._arena = Arena()
+        self._weights: dict[str, np.ndarray] = {}
+        self._forms: dict[int, tuple[Form, dict[str, int]]] = {}
+        self._stages: dict[int, Stage] = {}
+        self.vectors = self.states = np.zeros((0, 0), np.float32)
+        self.numbers = np.zeros(0, np.float32)
+        self._needed_bytes, self._load_s, self._cold_s, self.loading_s = 0, 0.0, 0.0, 0.0
+        start_s = clock()
+        try:
+            if self._shared is not None:  # as often as it is loaded later: to see what that takes
+                self.source = source.with_weights()
+            self.reserve(LEAST_STEPS)
+            self._load_s = clock() - start_s
+            if self._shared is not None:
+                self._shared.need(self, self._needed_bytes, self._holdings(self._needed_bytes))
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def steps(self) -> tuple[int, ...]:
+        """Of the forms that there are."""
+        return tuple(sorted(self._forms))
+
+    @property
+    def arena_bytes(self) -> int:
+        return self._arena.n_bytes
+
+    @property
+    def weight_bytes(self) -> int:
+        """Of all weights in memory: as kernels want them, as the source has them, and the words' vectors."""
+        return sum(array.nbytes for array in self._weights.values()) + self.source.n_bytes
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes in memory, as predicted when the forms were made."""
+        return 0 if self.loading_s else self._needed_bytes
+
+    @property
+    def most_bytes(self) -> int | None:
+        """What bounds it: of a budget that models share, what it has of that."""
+        return self._most if self._shared is None else self._needed_bytes
+
+    @property
+    def memory(self) -> tuple[MemoryPart, ...]:
+        """Predicted when its forms were made, and measured now."""
+        given = [*self.source.weights.values(), self.source.table]
+        activations = self._activation_bytes(max(self._forms, default=0), self._arena.n_bytes)
+        return (
+            part("weights as given, words", self.source.n_bytes, given),
+            part("weights", sum(a.nbytes for a in self._weights.values()), self._weights.values()),
+            part("activations", activations, [self.vectors, self.states, self._arena.memory]),
+        )
+
+    def calls(self, steps: int) -> tuple[Row, ...]:
+        """What a form of so many steps calls."""
+        return described_calls(self._graph(steps), self._target)
+
+    def fed(self, ids: np.ndarray) -> Stage:
+        """The stage of so many words, which now reads their vectors."""
+        return self.fed_vectors(self.source.vectors(ids))
+
+    def fed_vectors(self, vectors: Float[np.ndarray, "tokens inputs"]) -> Stage:
+        """Likewise, for vectors."""
+        n = len(vectors)
+        steps = max(LEAST_STEPS, 1 << (n - 1).bit_length())
+        self.reserve(steps)
+        self.vectors[:n, 0] = vectors
+        return self._stages[steps]
+
+    def reserve(self, steps: int) -> None:
+        """Make the form of `steps`, and room for it; weights are packed once for all forms.
+
+        An interrupt or a fork on the way leaves no stage, so that the next run begins here again.
+        """
+        if steps in self._stages:
+            return
+        spec = self.source.spec
+        form = recurrent_form(self._graph(steps), self._target)
+        self._check_bound(form, steps)
+        self._pack(form)
+        code = addresses(kernels(form.image), self._library)
+        self.pool.reserve(form.image.scratch_bytes)
+        self._stages = {}
+        # Without the graph's weights, which are packed by now.
+        self._forms[steps] = (Form(replace(form.image, packed={}, constants={})), code)
+        most = max(self._forms)
+        self.vectors = aligned_floats(most, 1, spec.inputs)
+        self.states = aligned_floats(most, spec.width)
+        self.numbers = np.zeros(spec.features if spec.labels is None else len(spec.labels), np.float32)
+        self._arena.resize(max(f.image.arena_bytes for f, _ in self._forms.values()))
+        answer = POOLED if spec.labels is None else LOGITS
+        at = {name: Buffer.of(array) for name, array in self._weights.items()}
+        at |= {VECTORS: Buffer.of(self.vectors), STATES: Buffer.of(self.states)}
+        at |= {answer: Buffer.of(self.numbers), ARENA: Buffer.of(self._arena.memory)}
+        self._stages = {n: Stage(f, code, at) for n, (f, code) in self._forms.items()}
+
+    def load(self) -> float:
+        """Count a request; read weights and words again where a budget had them let go of.
+
+        Returns what that took, others that made room included. Raises BudgetError where these cannot make
+        room, ModelError where the files cannot be read.
+        """
+        if self._shared is None:
+            return 0.0
+        self._shared.asked(self)
+        if not self.loading_s:
+            return 0.0
+        start_s = self._clock()
+        self._shared.need(self, self._needed_bytes)
+        self._load()
+        self._cold_s = self._clock() - start_s
+        return self._cold_s
+
+    def hold(self, n_bytes: int) -> None:
+        """Let go of the model unless `n_bytes` have room for it, or load it again."""
+        if n_bytes < self._needed_bytes:
+            self._empty()
+            self.source, self.loading_s = self.source.without_weights(), max(self._load_s, self._cold_s)
+        else:
+            self._load()
+
+    def close(self) -> None:
+        """Let go of all memory."""
+        self._empty()
+        self.source = self.source.without_weights()
+        if self._shared is not None:
+            self._shared.release(self)
+
+    def _load(self) -> None:
+        if not self.loading_s:
+            return
+        start_s = self._clock()
+        self.source = self.source.with_weights()
+        self.reserve(LEAST_STEPS)
+        self.loading_s, self._load_s = 0.0, self._clock() - start_s
+
+    def _empty(self) -> None:
+        self._stages, self._forms, self._weights, self._arena = {}, {}, {}, Arena()
+        self.vectors = self.states = np.zeros((0, 0), np.float32)
+
+    def _holdings(self, n_bytes: int) -> tuple[Holding, ...]:
+        """All of the model, or nothing, which an answer then loads first."""
+        return Holding(0, self._load_s), Holding(n_bytes, 0.0)
+
+    def _graph(self, steps: int) -> Graph:
+        return recurrent_graph(self.source.spec, self.source.weights, steps)
+
+    def _check_bound(self, form: Form, steps: int) -> None:
+        """Raise BudgetError, before anything is allocated, where the form of `steps` does not fit.
+
+        In a budget that is shared, others make room for it.
+        """
+        if self._most is None and self._shared is None:
+            return
+        packed = {name: packed.n_bytes for name, packed in form.image.packed.items()}
+        packed |= {name: constant.nbytes for name, constant in form.image.constants.items()}
+        packed |= {name: array.nbytes for name, array in self._weights.items()}
+        arena = max(form.image.arena_bytes, self._arena.n_bytes)
+        activations = self._activation_bytes(max(steps, *self._forms, 0), arena)
+        needed = sum(packed.values()) + self.source.n_bytes + activations
+        if self._shared is not None:
+            self._take(self._shared, needed)
+        elif self._most is not None and needed > self._most:
+            raise BudgetError(
+                f"{self._most} bytes of memory are too little for texts of up to {steps} words in "
+                f"{self.name}: its weights and words, which are in fp32, take {needed - activations}, "
+                f"activations {activations}. Give at least {needed} bytes, or shorter texts."
+            )
+
+    def _take(self, shared: MemoryBudget, n_bytes: int) -> None:
+        """Have so many bytes of the budget. Raises BudgetError, changing nothing, where it has fewer."""
+        if self._needed_bytes:
+            shared.need(self, n_bytes, self._holdings(n_bytes))
+        else:
+            shared.join(self, self._holdings(n_bytes), n_bytes)
+        self._needed_bytes = n_bytes
+
+    def _activation_bytes(self, steps: int, arena_bytes: int) -> int:
+        """Of a form: its inputs and states, and what its kernels keep between."""
+        return arena_bytes + 4 * steps * (self.source.spec.inputs + self.source.spec.width)
+
+    def _pack(self, form: Form) -> None:
+        """Keep the form's weights as its kernels read them, each filled before it is known by name."""
+        for name, packed in form.image.packed.items():
+            if name not in self._weights:
+                memory = aligned_bytes(packed.n_bytes)
+                packed.fill(memory)
+                self._weights[name] = memory
+        for name, constant in form.image.constants.items():
+            self._weights.setdefault(name, np.ascontiguousarray(constant))

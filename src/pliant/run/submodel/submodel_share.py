@@ -1,0 +1,109 @@
+"""One elastic session's share of a budget of memory that models divide among them."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import final
+
+from pliant.errors import InputError
+from pliant.ir.device import DeviceProfile
+from pliant.run.process_memory import MemoryBudget
+from pliant.run.submodel.grant import beside_weights
+from pliant.run.submodel.holdings import holdings_of
+from pliant.run.submodel.planning import SessionOptions, planner_of
+from pliant.run.submodel.submodel_runner import SubmodelRunner
+from pliant.store.read import Store
+
+
+@final
+class SubmodelShare:
+    """The share is the bound of the runner's memory; call in a turn of `memory`.
+
+    `on_change` is called once other weights are in memory.
+    """
+
+    def __init__(self, memory: MemoryBudget, name: str, on_change: Callable[[], None]) -> None:
+        self.name = name
+        self._memory, self._on_change = memory, on_change
+        self._runner: SubmodelRunner | None = None
+        self._is_filled = True
+
+    @property
+    def held_bytes(self) -> int:
+        return 0 if self._runner is None else self._runner.held_bytes
+
+    @property
+    def least_bytes(self) -> int:
+        """The least bound under which the session keeps its target."""
+        return self._holdings[0].n_bytes
+
+    def open_runner(
+        self, store: Store, device: DeviceProfile, options: SessionOptions, cache: Path | None
+    ) -> SubmodelRunner:
+        """The runner under its first share. Raises BudgetError where the budget is too small."""
+        self._n_tokens = min(options.length, store.spec.max_tokens)
+        self._beside = beside_weights(store, options.compute, self._n_tokens)
+        self._holdings = holdings_of(planner_of(store.manifest, device), options, self._beside)
+        share = self._memory.join(self, self._holdings)
+        try:
+            bounded = replace(options, memory_bytes=share)
+            self._runner = SubmodelRunner(store, device, bounded, cache=cache, lets_go_first=True)
+        except BaseException:
+            self.release()
+            raise
+        return self._runner
+
+    def check_retarget(self, preload: object, memory: object) -> None:
+        """Raise InputError for a change of what the budget decides."""
+        if (preload, memory) != (None, None):
+            raise InputError(
+                f"{self.name} shares {self._memory.total_bytes} bytes of memory with other models, which are "
+                "divided by how often each is asked: open it with a `memory` of its own to choose its part."
+            )
+
+    def hold(self, n_bytes: int) -> None:
+        runner, least = self._runner, self.least_bytes
+        assert runner is not None
+        self._is_filled = False
+        try:
+            if n_bytes < least + self._more_bytes(runner.engine.encoder.tokens):
+                runner.shrink(self._n_tokens)
+            runner.retarget(memory_bytes=n_bytes)
+            self._is_filled = True
+        finally:
+            self._on_change()
+
+    def asked(self, n_tokens: int) -> None:
+        """A request for an input of `n_tokens` came: have room for its activations.
+
+        What could not be read lately is read now. Raises BudgetError, changing nothing, where other models
+        cannot make room, and StoreError on damage.
+        """
+        runner = self._runner
+        assert runner is not None
+        self._memory.asked(self)
+        if not self._is_filled:
+            assert runner.options.memory_bytes is not None
+            self.hold(runner.options.memory_bytes)
+        if n_tokens <= runner.engine.encoder.tokens:
+            return
+        least = self.least_bytes + self._more_bytes(n_tokens)
+        share = self._memory.need(self, least)
+        if share != runner.options.memory_bytes:
+            runner.retarget(memory_bytes=share)
+        runner.reserve(n_tokens)
+
+    def _more_bytes(self, n_tokens: int) -> int:
+        """What activations of longer inputs take beyond those of the session's length."""
+        assert self._runner is not None
+        beside = beside_weights(self._runner.store, self._runner.options.compute, n_tokens)
+        return beside.total_bytes - self._beside.total_bytes
+
+    def rebalance(self) -> None:
+        """Have the budget divided anew; takes a turn by itself."""
+        self._memory.rebalance()
+
+    def release(self) -> None:
+        """Give the share back."""
+        self._memory.release(self)
+        self._runner = None

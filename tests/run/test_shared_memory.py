@@ -1,0 +1,240 @@
+"""Several models within one budget of memory: what each holds, and that together they never hold more."""
+
+import shutil
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import pliant
+from pliant.errors import BudgetError, InputError, ModelError, StoreError
+from pliant.ir.endpoint import Request
+from pliant.plan.memory_shares import Holding
+from pliant.plan.result import WHOLE_S
+from pliant.run.graph.recurrent_session import RecurrentSession
+from pliant.run.process_memory import MemoryBudget
+from pliant.run.submodel.elastic_session import ElasticSession
+from pliant.run.submodel.planning import SessionOptions
+from tests.run.conftest import ELASTIC, OpenElastic
+
+ASSETS = Path(pliant.__file__).parent / "models" / "assets"
+TEXT, OTHER = "a charming and often affecting journey", "dull, and far too long"
+TIMES = "a fine film " * 60
+
+
+class Pretender:
+    """Holds what it is told at once; `needed` is what it cannot answer with less than."""
+
+    def __init__(self, name: str, budget: MemoryBudget, sizes: list[int], every: list["Pretender"]) -> None:
+        self.name, self.held_bytes = name, 0
+        self.budget, self.every = budget, every
+        self.holdings = tuple(Holding(n, float(sizes[-1] - n)) for n in sizes)
+        self.held_bytes = budget.join(self, self.holdings)
+        every.append(self)
+        self.check()
+
+    def hold(self, n_bytes: int) -> None:
+        self.held_bytes = n_bytes
+        self.check()
+
+    def ask(self, n_bytes: int) -> None:
+        self.budget.asked(self)
+        self.held_bytes = self.budget.need(self, n_bytes)
+        assert self.held_bytes >= n_bytes
+        self.check()
+
+    def check(self) -> None:
+        """Whenever one holds more or less: not all have done what is theirs yet."""
+        assert sum(one.held_bytes for one in self.every) <= self.budget.total_bytes
+
+
+@given(st.data())
+def test_nothing_exceeds_the_budget_whatever_is_asked(data: st.DataObject) -> None:
+    """Also on the way from one division to another: who takes waits until the others have let go."""
+    now_s = [0.0]
+    budget = MemoryBudget(data.draw(st.integers(0, 40)), clock=lambda: now_s[0])
+    every: list[Pretender] = []
+    for i in range(data.draw(st.integers(1, 4))):
+        sizes = sorted(data.draw(st.sets(st.integers(0, 20), min_size=1, max_size=5)))
+        if sum(one.holdings[0].n_bytes for one in every) + sizes[0] > budget.total_bytes:
+            with pytest.raises(BudgetError, match="Give at least"):
+                Pretender(f"model{i}", budget, sizes, every)
+        else:
+            Pretender(f"model{i}", budget, sizes, every)
+    for _ in range(data.draw(st.integers(0, 12)) if every else 0):
+        now_s[0] += data.draw(st.integers(0, 30))
+        one, n_bytes = data.draw(st.sampled_from(every)), data.draw(st.integers(0, 45))
+        before = [(x.held_bytes, x.share_bytes) for x in budget.shares]
+        others = sum(x.holdings[0].n_bytes for x in every if x is not one)
+        if n_bytes <= one.held_bytes or others + n_bytes <= budget.total_bytes:
+            one.ask(n_bytes)
+        else:
+            with pytest.raises(BudgetError, match="Give at least"):
+                one.ask(n_bytes)
+            assert [(x.held_bytes, x.share_bytes) for x in budget.shares] == before
+        budget.rebalance()
+        for x, share in zip(every, budget.shares, strict=True):
+            assert x.held_bytes <= share.share_bytes
+    assert sum(share.share_bytes for share in budget.shares) <= budget.total_bytes
+
+
+def test_the_model_that_is_asked_more_often_holds_more() -> None:
+    """After a while: one request less or more changes nothing."""
+    now_s = [0.0]
+    budget = MemoryBudget(10, clock=lambda: now_s[0])
+    every: list[Pretender] = []
+    one, two = (Pretender(name, budget, [1, 5, 9], every) for name in ("one", "two"))
+    for asked, other in ((one, two), (two, one)):
+        for _ in range(100):
+            asked.ask(1)
+        budget.rebalance()
+        assert (asked.held_bytes, other.held_bytes) == (9, 1)
+        now_s[0] += 600.0
+
+
+def measured(budget: MemoryBudget, *sessions: ElasticSession | RecurrentSession) -> int:
+    """Bytes of all sessions in memory at one moment between two answers."""
+    with budget.turns.lock:
+        return sum(
+            one.runner.memory.measured_bytes
+            if isinstance(one, ElasticSession)
+            else sum(part.measured_bytes for part in one.runner.memory)
+            for one in sessions
+        )
+
+
+@pytest.fixture(scope="module")
+def second_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The shipped recurrent model under another name."""
+    return Path(shutil.copytree(ASSETS / "imdb-lstm", tmp_path_factory.mktemp("models") / "second-lstm"))
+
+
+@pytest.mark.slow
+def test_models_answer_at_once_as_they_do_alone_within_their_budget(second_model: Path) -> None:
+    """From 16 threads: two recurrent models take turns in the room that there is for one of them.
+
+    The elastic one answers with the plan of its share, and to the bit as a session does that has as much.
+    """
+    sources = ("sst2", "imdb-lstm", str(second_model))
+    budget = MemoryBudget(7_000_000)
+    with ExitStack() as stack:
+        sessions = [stack.enter_context(pliant.open(s, memory=budget, threads=1)) for s in sources]
+        elastic = sessions[0]
+        most = measured(budget, *sessions)
+
+        def ask(i: int) -> tuple[int, np.ndarray, object]:
+            nonlocal most
+            reply = sessions[i % 3](TEXT if i % 2 else OTHER)
+            most = max(most, measured(budget, *sessions))
+            return i, reply.logits, reply.details
+
+        with ThreadPoolExecutor(16) as pool:
+            replies = list(pool.map(ask, range(96)))
+        assert most <= budget.total_bytes
+        assert sum(one.loading_s > 0.0 for one in sessions[1:]) == 1
+        share = next(one.share_bytes for one in budget.shares if one.name == "sst2")
+        assert elastic.memory.budget_bytes == share
+    with ExitStack() as stack:
+        alone = [
+            stack.enter_context(pliant.open(source, memory=share if source == "sst2" else None, threads=1))
+            for source in sources
+        ]
+        expected = {(i, text): alone[i](text) for i in range(3) for text in (TEXT, OTHER)}
+    for i, logits, details in replies:
+        same = expected[i % 3, TEXT if i % 2 else OTHER]
+        np.testing.assert_array_equal(logits, same.logits)
+        if i % 3 == 0:
+            assert details.bits == same.details.bits
+
+
+@pytest.mark.slow
+def test_a_longer_text_has_others_let_go_and_they_come_back() -> None:
+    """Its activations take more than is left; the next request of the other model gets that again."""
+    budget = MemoryBudget(7_500_000)
+    with (
+        pliant.open("sst2", memory=budget, threads=1) as elastic,
+        pliant.open("imdb-lstm", memory=budget, threads=1) as other,
+    ):
+        before = other(TEXT)
+        ids = np.resize(elastic.encode(TIMES).ids, 400)[None].astype(np.int64)
+        elastic.run({"ids": ids})
+        assert measured(budget, elastic, other) <= budget.total_bytes
+        assert other.loading_s > 0.0
+        slow = other.levels()[-1].curve.at(8)
+        after = other.answer(other.request({"ids": other.encode(TEXT).ids[None]}))
+        np.testing.assert_array_equal(after.logits, before.logits)
+        assert other.loading_s == 0.0
+        assert slow - other.levels()[-1].curve.at(8) > 0.0
+        assert measured(budget, elastic, other) <= budget.total_bytes
+        elastic(TEXT)
+        with pytest.raises(InputError, match="shares 7500000 bytes"):
+            elastic.retarget(preload="1MB")
+
+
+@pytest.mark.slow
+def test_a_budget_that_is_too_small_names_the_least_that_works() -> None:
+    """By value, limit and next move; what is open answers on."""
+    budget = MemoryBudget(4_000_000)
+    with pliant.open("sst2", memory=budget, threads=1) as first:
+        with pytest.raises(BudgetError, match=r"share 4000000 bytes .* at least (\d+) \(sst2") as refused:
+            pliant.open("imdb-lstm", memory=budget, threads=1)
+        assert first(TEXT).label == "positive"
+        assert [share.name for share in budget.shares] == ["sst2"]
+    least = int(str(refused.value).partition("Give at least ")[2].split()[0])
+    enough = MemoryBudget(least)
+    with (
+        pliant.open("sst2", memory=enough, threads=1) as first,
+        pliant.open("imdb-lstm", memory=enough, threads=1) as second,
+    ):
+        assert first(TEXT).label == second(TEXT).label == "positive"
+        assert measured(enough, first, second) <= least
+    assert enough.free_bytes == least
+
+
+def test_a_model_that_was_let_go_of_is_what_it_was(
+    second_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other weights under its name would give other answers, and nobody would know why."""
+    folder = Path(shutil.copytree(second_model, tmp_path / "third-lstm"))
+    budget = MemoryBudget(10**8)
+    with pliant.open(folder, memory=budget, threads=1) as session:
+        expected = session(TEXT)
+        with budget.turns.lock:
+            session.runner.hold(0)
+        assert session.weight_bytes == 0
+        request = session.request({"ids": session.encode(TEXT).ids[None]})
+        assert isinstance(request, Request)
+        np.testing.assert_array_equal(session(TEXT).logits, expected.logits)
+        with budget.turns.lock:
+            session.runner.hold(0)
+        (folder / "config.json").write_text((folder / "config.json").read_text() + "\n")
+        with pytest.raises(ModelError, match="third-lstm hold another model"):
+            session(TEXT)
+
+
+def test_damage_leaves_less_in_memory_and_never_more(
+    elastic_session: OpenElastic, tiny_store: Callable[..., Path], tmp_path: Path
+) -> None:
+    """A share may shrink while the disk fails: others count on the bytes that it had."""
+    path = shutil.copytree(tiny_store(**ELASTIC), tmp_path / "store")
+    budget = MemoryBudget(10**8)
+    with elastic_session(SessionOptions(WHOLE_S, None, length=8), store=path, memory=budget) as session:
+        expected, before = session(TEXT), session.runner.held_bytes
+        session.runner.lanes.drain()
+        for entry in session.store.manifest.layers:
+            with open(path / entry.file, "r+b") as file:
+                file.seek(entry.parts[0].offsets[0])
+                file.write(b"\xa5" * 64)
+        assert session(TEXT).logits.tolist() == expected.logits.tolist()  # all of it is in memory
+        least = session.share.least_bytes
+        with budget.turns.lock, pytest.raises(StoreError):
+            session.share.hold(least)
+        assert session.runner.held_bytes <= least < before
+        with pytest.raises(StoreError, match="layer"):
+            session(TEXT)
+        assert session.runner.held_bytes <= least
