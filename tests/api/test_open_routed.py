@@ -24,6 +24,7 @@ from pliant.ir.port import Port
 from pliant.serve.node.routed_session import RoutedDetails, RoutedSession
 from tests.cluster.processes import PATIENT, WAIT_S, workers
 from tests.cluster.test_clustered import write_key
+from tests.serve.conftest import patience as patience
 from tests.serve.models import Fake, Upper
 from tests.serve.node.test_dispatch import DEADLINE_S, LONG_S
 from tests.serve.nodes import PATIENCE_S, Running, running
@@ -233,10 +234,9 @@ class Double(Fake):
 
 
 def test_a_session_that_is_closed_amid_an_answer_that_came_too_late_leaves_no_task(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """The answer here was begun beside one from above, which came first."""
-    monkeypatch.setattr("pliant.serve.upstream.upstreams.SHORTEST_S", PATIENCE_S)
     local, above = Double(LONG_S), Double(1e-3)
     with running(above, name="above") as node, ThreadPoolExecutor(2) as pool:
         session = RoutedSession(local, upstreams=[node.url])

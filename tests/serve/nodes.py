@@ -100,7 +100,9 @@ def fixed(*points: tuple[int, float], **changes: Any) -> dict[str, Any]:
 
 
 @contextmanager
-def running(served: Session[Any], **options: Any) -> Iterator[Running]:
+def running(
+    served: Session[Any], *, cluster: Session[Any] | None = None, **options: Any
+) -> Iterator[Running]:
     """A node that serves until the context ends."""
     run, failed = Running(), []
     prior = options.get("prior")
@@ -120,7 +122,7 @@ def running(served: Session[Any], **options: Any) -> Iterator[Running]:
 
     def work() -> None:
         try:
-            asyncio.run(serve(told, served, on_start))
+            asyncio.run(serve(told, served, on_start, cluster))
         except BaseException as error:  # noqa: BLE001 - raised again where the node was asked for
             failed.append(error)
         finally:
