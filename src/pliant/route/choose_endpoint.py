@@ -178,25 +178,28 @@ def _best(n: int, candidates: Sequence[Candidate], objective: Objective, terms: 
     floor, deadline_s = terms.accuracy_floor, terms.deadline_s
     is_ranked = deadline_s is not None or floor is None
     is_free = deadline_s is None and floor is None
-    best: Option | None = None
-    late: Option | None = None
-    top = 0.0
-    for c in candidates:
+    best: tuple[Candidate, ServiceLevel] | None = None
+    late: tuple[Candidate, ServiceLevel] | None = None
+    top = best_cost = late_s = 0.0
+    for c in candidates:  # compared as numbers: most of a choice was making options that were not taken
+        way_s = c.fixed_s + c.per_item_s * n
         for level in c.levels[-1:] if is_free else c.levels:
             if floor is not None and not level.reaches(floor):
                 continue
             quality = level.quality if is_ranked else 0.0
             if best is not None and quality < top - ALIKE:
                 continue
-            option = _option(n, c, level, objective, deadline_s)
-            if deadline_s is not None and option.bound_s > deadline_s:
-                if late is None or option.seconds < late.seconds:
-                    late = option
-            elif best is None or quality > top + ALIKE or option.cost < best.cost:
-                best, top = option, max(top, quality)
+            seconds = way_s + level.curve.at(n)
+            if deadline_s is not None and _bound_s(n, c, level, way_s, seconds) > deadline_s:
+                if late is None or seconds < late_s:
+                    late, late_s = (c, level), seconds
+                continue
+            cost = _cost(n, c, seconds, objective)
+            if best is None or quality > top + ALIKE or cost < best_cost:
+                best, best_cost, top = (c, level), cost, max(top, quality)
     found = best or late
     if found is not None:
-        return found
+        return _option(n, *found, objective, deadline_s)
     most = max(candidates, key=lambda c: c.best.accuracy or 0.0)
     return replace(_option(n, most, most.best, objective, None), excluded="floor")
 
@@ -206,11 +209,26 @@ def _option(
 ) -> Option:
     way_s = c.fixed_s + c.per_item_s * n
     seconds = way_s + level.curve.at(n)
-    bound_s = max(seconds, way_s * c.way_bound + level.bound_curve.at(n))
-    joules = c.joules(n, seconds)
-    cost = objective.per_second * seconds + objective.per_joule * joules
     is_late = deadline_s is not None and seconds > deadline_s
-    return Option(c.name, level, seconds, bound_s, joules, cost, "deadline" if is_late else None)
+    return Option(
+        c.name,
+        level,
+        seconds,
+        _bound_s(n, c, level, way_s, seconds),
+        c.joules(n, seconds),
+        _cost(n, c, seconds, objective),
+        "deadline" if is_late else None,
+    )
+
+
+def _bound_s(n: int, c: Candidate, level: ServiceLevel, way_s: float, seconds: float) -> float:
+    return max(seconds, way_s * c.way_bound + level.bound_curve.at(n))
+
+
+def _cost(n: int, c: Candidate, seconds: float, objective: Objective) -> float:
+    if not objective.per_joule:
+        return objective.per_second * seconds
+    return objective.per_second * seconds + objective.per_joule * c.joules(n, seconds)
 
 
 def _late(soonest: Option, terms: Terms) -> str:
