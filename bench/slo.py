@@ -2,7 +2,8 @@
 
 [slo.attainment] the share of requests in time and at their floor, beside each way alone and beside an oracle.
 [slo.ablation] what each part of the router is worth. [slo.stable] what each endpoint answers under steady
-load. [slo.faults] an hour in which everything fails.
+load. [slo.faults] an hour in which everything fails. [slo.overhead] what a choice costs, and a hop
+(slo_overhead.py), which needs no testbed.
 
 Worlds and seeds are files in bench/worlds, committed before the router was tuned: see there for the
 arithmetic. Real processes on emulated devices (slo_rig.py), links by RIPE Atlas and Lumos5G series. A full
@@ -25,6 +26,7 @@ from research.deadline_world import Scenario, read_seeds
 from slo_ablation import ablation
 from slo_faults import faults
 from slo_lab import FOLDER, Lab, open_lab, scenario_of
+from slo_overhead import overhead
 from slo_records import Record, shares
 from slo_stable import stable
 from slo_ways import ROUTED, SINGLES
@@ -32,6 +34,7 @@ from slo_ways import ROUTED, SINGLES
 WORLDS = ("commuter", "office", "rush", "crowd", "neighbours", "drift")
 KEPT, SINGLE, POINT, QUICKER = 0.95, 0.80, 0.01, 0.80
 _QUICK_S = 6.0
+_OVERHEAD = "overhead"
 
 
 def attainment(report: Report, lab: Lab, scenarios: Sequence[Scenario]) -> None:
@@ -170,10 +173,15 @@ def main() -> None:
         "ablation": lambda lab: ablation(report, lab, scenarios, picture),
         "faults": lambda lab: faults(report, lab, made(["hour"], chosen[:1])),
     }
-    wanted = told.parts.split(",") if told.parts else ["attainment"] if told.quick else list(parts)
-    with TemporaryDirectory() as name, open_lab(told.keep or Path(name), told.old) as lab:
-        for part in wanted:
-            parts[part](lab)
+    every = [_OVERHEAD, *parts]
+    wanted = told.parts.split(",") if told.parts else [_OVERHEAD, "attainment"] if told.quick else every
+    if _OVERHEAD in wanted:
+        overhead(report, told.quick)
+        wanted.remove(_OVERHEAD)
+    if wanted:
+        with TemporaryDirectory() as name, open_lab(told.keep or Path(name), told.old) as lab:
+            for part in wanted:
+                parts[part](lab)
     report.finish()
 
 
@@ -182,7 +190,9 @@ def _more(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seeds", help="instead of the tuning seeds")
     parser.add_argument("--seconds", type=float, help="the first so many of each world alone, by the clock")
     parser.add_argument("--held-out", action="store_true", help="the seeds that nothing was tuned by")
-    parser.add_argument("--parts", help="of attainment, ablation, stable, faults; all of them by default")
+    parser.add_argument(
+        "--parts", help="of overhead, attainment, stable, ablation, faults; all of them by default"
+    )
     parser.add_argument(
         "--keep", type=Path, metavar="DIR", help="keep runs there, and go on where a stopped bench was"
     )
