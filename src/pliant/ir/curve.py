@@ -150,9 +150,14 @@ def exceeds_by(a: Curve, b: Curve, max_n: int, ratio: float) -> float:
 def thinned(curve: Curve, max_points: int) -> Curve:
     """`curve` with at most `max_points` >= 2 points, dropping those that change it least, one by one."""
     points = list(curve.points)
+    costs = [_off(*points[i - 1 : i + 2]) for i in range(1, len(points) - 1)]
     while len(points) > max(max_points, 2):
-        costs = [_off(*points[i - 1 : i + 2]) for i in range(1, len(points) - 1)]
-        del points[1 + costs.index(min(costs))]
+        i = costs.index(min(costs))
+        del points[1 + i], costs[i]
+        if i < len(costs):
+            costs[i] = _off(*points[i : i + 3])
+        if i:
+            costs[i - 1] = _off(*points[i - 1 : i + 2])
     return curve if len(points) == len(curve.points) else Curve(tuple(points))
 
 

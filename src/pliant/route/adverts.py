@@ -3,14 +3,14 @@
 from collections.abc import Callable, Iterable, Sequence
 from typing import final
 
-from pliant.ir.curve import MAX_POINTS, Curve, minimum, thinned
+from pliant.ir.curve import MAX_POINTS, Curve
 from pliant.ir.endpoint import ALIKE, ServiceLevel
 from pliant.ir.times.levels import spread
 from pliant.route.choose_endpoint import Candidate
 from pliant.route.curve_advert import MAX_LEVELS, CurveAdvert
+from pliant.route.way_times import WayCurve, WayTimes
 
 _SHORT_S = 1e-4
-_ALIKE = 1.0 + 1e-9
 _FEW_POINTS = 12
 """Of the curves of lesser levels, and of bounds."""
 
@@ -24,6 +24,7 @@ class Adverts:
 
     def __init__(self, node: str, started: int, max_n: int, behind: Callable[[str], frozenset[str]]) -> None:
         self._node, self._started, self._max_n, self._behind = node, started, max_n, behind
+        self._medians, self._bounds = WayTimes(max_n), WayTimes(max_n)
         self._kept: dict[str | None, CurveAdvert] = {}
         self._n_adverts = 0
 
@@ -44,7 +45,7 @@ class Adverts:
     def _made(self, predecessor: str | None, ways: Sequence[Candidate]) -> CurveAdvert:
         self._n_adverts += 1
         stamp = (self._started, self._n_adverts)
-        made = advert_of(self._node, ways, self._behind, self._max_n, stamp)
+        made = advert_of(self._node, ways, self._behind, self._max_n, stamp, self._medians, self._bounds)
         self._kept[predecessor] = made
         return made
 
@@ -55,38 +56,45 @@ def advert_of(
     behind: Callable[[str], frozenset[str]],
     max_n: int,
     stamp: tuple[int, int],
+    medians: WayTimes | None = None,
+    bounds: WayTimes | None = None,
 ) -> CurveAdvert:
     """By accuracy the minimum of `ways`, which are without queues, and the nodes behind those least anywhere.
 
     `behind` gives the nodes that a way's curve depends on. At most `MAX_LEVELS` levels are told, the least
-    and the most accurate among them.
+    and the most accurate among them. `medians` and `bounds` keep what stays for the next advert.
     """
     found = [(way, level) for way in ways for level in way.levels]
-    qualities = spread(sorted({level.quality for _, level in found}), MAX_LEVELS)
-    levels, through = [], {node}
-    for quality in qualities:
-        among = [(way, level) for way, level in found if level.quality >= quality - ALIKE]
-        curves = [_with_way(way, level.curve, 1.0) for way, level in among]
-        least = minimum(curves, max_n)
-        for (way, _), curve in zip(among, curves, strict=True):
-            dependencies = behind(way.name)
-            if not dependencies <= through and any(curve.at(n) <= t * _ALIKE for n, t in least.points):
-                through |= dependencies
-        is_bounded = any(level.bound is not None or way.way_bound > 1.0 for way, level in among)
-        bound = None
-        if is_bounded:
-            bounds = [_with_way(way, level.bound_curve, way.way_bound) for way, level in among]
-            bound = thinned(minimum(bounds, max_n), _FEW_POINTS)
-        is_measured = all(level.accuracy is not None for _, level in among)
-        most_points = MAX_POINTS if quality == qualities[-1] else _FEW_POINTS
-        levels.append(
-            ServiceLevel(thinned(least, most_points), quality if is_measured else None, bound, quality)
-        )
-    return CurveAdvert(node, tuple(levels), frozenset(through), stamp)
+    found.sort(key=lambda one: -one[1].quality)
+    rising = spread(sorted({level.quality for _, level in found}), MAX_LEVELS)
+    falling = rising[::-1]
+    counts = [sum(level.quality >= quality - ALIKE for _, level in found) for quality in falling]
+    curves = [WayCurve(level.curve, way.fixed_s, way.per_item_s) for way, level in found]
+    most_points = [MAX_POINTS, *[_FEW_POINTS] * (len(falling) - 1)]
+    least = (medians or WayTimes(max_n)).least(curves, counts, most_points)
+    through = {node}
+    for _, touching in least:
+        for (way, _), is_least in zip(found, touching, strict=False):
+            if is_least:
+                through |= behind(way.name)
+    bounded: list[Curve | None] = [None] * len(falling)
+    n_exact = next((i for i, (way, level) in enumerate(found) if _is_bounded(way, level)), len(found))
+    if n_exact < len(found):
+        late = [
+            WayCurve(level.bound_curve, way.fixed_s * way.way_bound, way.per_item_s * way.way_bound)
+            for way, level in found
+        ]
+        made = (bounds or WayTimes(max_n)).least(late, counts, [_FEW_POINTS] * len(falling))
+        bounded = [bound if n_exact < count else None for (bound, _), count in zip(made, counts, strict=True)]
+    levels = []
+    for quality, count, (curve, _), bound in zip(falling, counts, least, bounded, strict=True):
+        is_measured = all(level.accuracy is not None for _, level in found[:count])
+        levels.append(ServiceLevel(curve, quality if is_measured else None, bound, quality))
+    return CurveAdvert(node, tuple(reversed(levels)), frozenset(through), stamp)
 
 
-def _with_way(way: Candidate, curve: Curve, factor: float) -> Curve:
-    return curve.plus(way.fixed_s * factor, way.per_item_s * factor)
+def _is_bounded(way: Candidate, level: ServiceLevel) -> bool:
+    return level.bound is not None or way.way_bound > 1.0
 
 
 def wait_beyond(advert: CurveAdvert, n: int, ways: Sequence[Candidate], waits_s: Sequence[float]) -> float:
