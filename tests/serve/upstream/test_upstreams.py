@@ -1,6 +1,7 @@
 """What upstreams and clients may do without harm to a node, and to its other upstreams."""
 
 import asyncio
+import json
 from collections.abc import Callable
 from math import inf
 from unittest.mock import Mock
@@ -21,6 +22,7 @@ from tests.serve.liars import Liar
 from tests.serve.models import Upper
 from tests.serve.nodes import PATIENCE_S, fixed, running
 from tests.serve.test_routing import (
+    GOOD,
     HONEST,
     LATE,
     answer_of,
@@ -96,6 +98,16 @@ def test_an_upstream_that_fails_on_what_others_answer_is_left_out(status: int) -
         until(lambda: target_of(end, 1) == liar.url)
         assert answer_of(end, "x") == "X@end"
         assert "does not answer" in explained(end, 1)["candidates"][1]["reason"]
+
+
+@pytest.mark.parametrize("accuracy", [7.0, -0.1, "high", True, None, [0.9]])
+def test_an_accuracy_that_cannot_be_is_no_answer(accuracy: object) -> None:
+    """It would be passed on to whoever asked, and chosen by."""
+    content = json.dumps({**json.loads(GOOD), "parameters": {"accuracy": accuracy}}).encode()
+    with Liar(content=content) as liar, end_below(liar.url, **STAYS_DOWN) as end:
+        until(lambda: target_of(end, 1) == liar.url)
+        assert answer_of(end, "x") == "X@end"
+        assert "an accuracy of" in explained(end, 1)["candidates"][1]["reason"]
 
 
 @pytest.mark.parametrize("id", ["\u00e9", "a\tb", "x" * 65, ""])

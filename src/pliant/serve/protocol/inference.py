@@ -233,6 +233,9 @@ def check_reply(body: Body, request: InferRequest, model: Signature) -> None:
         raise InputError(
             f"the answer is not to this request: {reply.id!r}, {[o.name for o in reply.outputs]}."
         )
+    accuracy = reply.parameters.get("accuracy", 0.0)
+    if type(accuracy) not in (int, float) or not 0.0 <= accuracy <= 1.0:
+        raise InputError(f"the answer has an accuracy of {accuracy!r:.40}; expected a fraction, 0 to 1.")
     n_bytes = 0
     for output in reply.outputs:
         wanted, size = asked[output.name], output.parameters.get("binary_data_size")
