@@ -17,6 +17,7 @@ PliantError
 ├── RouteError        no device may answer a request, or what nodes tell each other cannot be read
 │   ├── DeadlineError no answer is expected by a request's deadline
 │   └── PeerCurveError a node sent a time curve that cannot be
+├── MulticastError    nobody can be announced or found: no multicast here, or no zeroconf
 └── NodeError         a node cannot listen, or says no to a request
 """
 
@@ -107,6 +108,10 @@ class DeadlineError(RouteError):
 
 class PeerCurveError(RouteError):
     """A node sent a time curve that cannot be: unsorted, not finite, negative, or too long."""
+
+
+class MulticastError(PliantError):
+    """A network carries no multicast, or zeroconf is not installed."""
 
 
 class NodeError(PliantError):

@@ -24,7 +24,7 @@ from pliant.cluster.net.connect_members import Engine
 from pliant.cluster.net.key import Key
 from pliant.cluster.session.cluster_session import ClusterSession
 from pliant.cluster.session.shared_primary import SharedPrimary
-from pliant.errors import ClusterError
+from pliant.errors import ClusterError, MulticastError
 from pliant.ir.bitwidths import Weights
 from pliant.ir.dilation import Dilation, compute_alone
 from pliant.quantities import parse_seconds
@@ -128,7 +128,7 @@ class Cluster:
             from pliant.cluster.control.discover import announced
 
             self._primary.enter(announced(options.name, self.address, options.key))
-        except ClusterError:
+        except (ClusterError, MulticastError):
             self.close()
             raise
 

@@ -12,7 +12,7 @@ import pytest
 from pliant.api.open_cluster import Cluster
 from pliant.cluster.control.discover import announced, discovered
 from pliant.cluster.net.key import make_key, new_key
-from pliant.errors import ClusterError
+from pliant.errors import MulticastError
 from tests.cluster.processes import PATIENT, WAIT_S, WorkerProcess, small_model
 
 _WAIT_S = 30.0
@@ -25,7 +25,7 @@ def _multicast() -> Iterator[None]:
     try:
         with announced("probe", "127.0.0.1:9", key), discovered(key, found.put):
             found.get(timeout=_WAIT_S)
-    except (ClusterError, Empty) as error:
+    except (MulticastError, Empty) as error:
         pytest.skip(f"no multicast on loopback: {error!r}")
     yield
 
