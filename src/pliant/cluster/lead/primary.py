@@ -46,6 +46,7 @@ from pliant.errors import ClusterError
 N_PINGS = 5
 _LAST_CLAIM = 1 << 48
 """The last epoch that a worker is believed to have seen: none may claim so many that no number is left."""
+_DISMISSED = "it was removed by an operator of the primary's node."
 _LOOK_S = 0.1
 """How often a wait looks: no news tells that a member's penalty is over."""
 
@@ -85,6 +86,7 @@ class Primary:
         self._watched: tuple[int, frozenset[str]] = (-1, frozenset())
         self._epoch = 0
         self._is_closed = False
+        self._dismissed: dict[str, None] = {}
         self.log = RunLog(clock)
 
     def __enter__(self) -> "Primary":
@@ -149,7 +151,7 @@ class Primary:
         if known is not None and known.is_barred:
             self.send(peer, Refused(f"{known.refused}"))
             return
-        if (why := self._unfit(hello)) is not None:
+        if (why := self._unfit(peer, hello)) is not None:
             self._refuse(peer, why, is_barred=False)
             return
         self._start_after(hello.last_epoch)
@@ -164,10 +166,26 @@ class Primary:
         with self._news:
             self._news.notify_all()
 
-    def _unfit(self, hello: Hello) -> str | None:
+    def _unfit(self, peer: str, hello: Hello) -> str | None:
+        if peer in self._dismissed:
+            return _DISMISSED
         if hello.engine != self._engine:
             return f"it sends by {hello.engine}, the primary by {self._engine}: give both the same --engine."
         return None
+
+    def dismiss(self, name: str) -> None:
+        """Leave a worker out until it is readmitted, also where it comes again; from any thread.
+
+        A run that counts on it goes on without it. Whoever holds the key may come under another name.
+        """
+        self._dismissed[name] = None
+        self._refuse(name, _DISMISSED, is_barred=False)
+
+    def readmit(self, name: str) -> None:
+        """A worker that was dismissed may join again, and is asked to; from any thread."""
+        if name in self._dismissed:
+            del self._dismissed[name]
+            self.send(name, Who())
 
     def _refuse(self, peer: str, reason: str, *, is_barred: bool) -> None:
         """Leave `peer` out: never again if it lied, which `is_barred`, or until it is mended."""

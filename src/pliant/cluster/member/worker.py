@@ -160,6 +160,7 @@ class Worker:
                 self._refusals[peer] = reason
             case Who():
                 self._welcome.discard(peer)
+                self._refusals.pop(peer, None)
             case Prepare() | Forget() | Measure():
                 self._inbox.put((peer, message))
             case Go() if peer == self._serving:

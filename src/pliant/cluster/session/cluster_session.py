@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, final, overload
 import numpy as np
 
 from pliant.cluster.lead.explain_partition import explain
+from pliant.cluster.lead.overview import MemberStatus
 from pliant.cluster.lead.predict import Solved
 from pliant.cluster.session.cluster_details import ClusterDetails, details_of
 from pliant.cluster.session.cluster_plan import ClusterPlan, plan_of
@@ -203,6 +204,20 @@ class ClusterSession(TextSession[ClusterDetails]):
     def max_items(self) -> int:
         """Whisper reads two frames a row."""
         return self._max_items
+
+    def workers(self) -> tuple[MemberStatus, ...]:
+        """Every worker that ever joined, by name; from any thread, also during a run."""
+        return self._primary.workers()
+
+    def dismiss(self, name: str) -> None:
+        """Leave a worker out of this session's cluster until it is readmitted; a run goes on without it."""
+        self._primary.check_open()
+        self._primary.leader.primary.dismiss(name)
+
+    def readmit(self, name: str) -> None:
+        """A worker that was dismissed may join again."""
+        self._primary.check_open()
+        self._primary.leader.primary.readmit(name)
 
     def request(self, feeds: GivenFeeds) -> Request:
         """The request of `text`, or of arrays; tokens are looked up now. Raises InputError."""

@@ -8,6 +8,7 @@ from typing import final
 
 from pliant.cluster.lead.margin import Margins
 from pliant.cluster.lead.open_member import Leader
+from pliant.cluster.lead.overview import MemberStatus
 from pliant.cluster.net.activation_coding import Coding
 from pliant.errors import ClusterError, InputError
 from pliant.models.encoder.encoder_source import EncoderSource
@@ -53,8 +54,12 @@ class SharedPrimary:
 
     def usable_workers(self) -> tuple[str, ...]:
         """Names of the workers that a plan may count on now."""
+        return tuple(member.name for member in self.workers() if member.is_usable)
+
+    def workers(self) -> tuple[MemberStatus, ...]:
+        """Every worker that ever joined, by name."""
         self.check_open()
-        return tuple(m.name for m in self.leader.primary.status().members if m.is_usable)
+        return self.leader.primary.status().members
 
     def forget(self, source: EncoderSource) -> None:
         """Let all members give up what they hold ready of a model; nothing once closed, or in a child."""
