@@ -18,7 +18,8 @@ from pliant.ir.endpoint import ServiceLevel
 from pliant.route.curve_advert import CurveAdvert
 from pliant.route.node_identity import NODE_HEADER
 from pliant.route.node_messages import encode_told
-from pliant.serve.upstream.upstreams import CURVE_PATH, TELL_PATH
+from pliant.serve.upstream.broadcasts import TELL_PATH
+from pliant.serve.upstream.upstreams import CURVE_PATH
 from report import Report
 
 SLOWER = {"quick": 1, "slow": 30, "end": 100}

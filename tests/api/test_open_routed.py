@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import httpx
 import numpy as np
 import pytest
 
@@ -21,12 +22,16 @@ from pliant.ir.curve import Curve
 from pliant.ir.dilation import Dilation
 from pliant.ir.endpoint import Request, ServiceLevel
 from pliant.ir.port import Port
+from pliant.ir.reply import Reply
+from pliant.route.energy import PowerModel
+from pliant.serve.node.answer_energy import AnswerEnergy
 from pliant.serve.node.routed_session import RoutedDetails, RoutedSession
 from tests.cluster.processes import PATIENT, WAIT_S, workers
 from tests.cluster.test_clustered import write_key
 from tests.serve.conftest import patience as patience
 from tests.serve.models import Fake, Upper
 from tests.serve.node.test_dispatch import DEADLINE_S, LONG_S
+from tests.serve.node.test_peers import OPERATOR, peers
 from tests.serve.nodes import PATIENCE_S, Running, running
 from tests.serve.test_routing import until
 
@@ -132,6 +137,54 @@ def test_the_cluster_answers_where_the_device_is_slow_and_the_device_where_the_w
             for text, logits in zip(TEXTS, expected, strict=True):
                 np.testing.assert_allclose(session(text).logits, logits, atol=TOLERANCE)
             assert isinstance(session(TEXTS[0]).details, RoutedDetails)
+
+
+def test_a_worker_that_an_operator_removes_stays_away_until_he_takes_it_back(
+    source: str, expected: list[np.ndarray], tmp_path: Path
+) -> None:
+    """By `POST /v2/pliant/peers` of a node that leads a cluster; requests go on, joules by device."""
+    key = write_key(tmp_path / "key", new_key())
+    with (
+        Cluster("127.0.0.1:0", key=key, threads=1, patience=PATIENT, shares="equal") as cluster,
+        workers(cluster.address, key, source, tmp_path, "a") as found,
+    ):
+        cluster.wait(1, WAIT_S)
+        session = cluster.open(source)
+        watts = {"a": PowerModel("a", 0.0, 7.0, "")}
+        energy = AnswerEnergy(PowerModel("here", 0.0, 3.0, ""), (), watts)
+        with running(session, operator_tokens=(OPERATOR,), energy=energy, name="hub") as node:
+
+            def ask() -> tuple[np.ndarray, dict[str, float]]:
+                asked = {"inputs": [{"name": "text", "shape": [1], "datatype": "BYTES", "data": [TEXTS[0]]}]}
+                url = f"{node.url}/v2/models/{session.name}/infer"
+                answer = httpx.post(url, json=asked, timeout=WAIT_S).json()
+                (logits,) = (o["data"] for o in answer["outputs"] if o["name"] == "logits")
+                return np.array(logits, np.float32), answer["parameters"]
+
+            def is_used() -> list[bool]:
+                return [worker["is_usable"] for worker in peers(node).json()["workers"]]
+
+            assert is_used() == [True]
+            logits, said = ask()
+            np.testing.assert_allclose(logits, expected[0], atol=TOLERANCE)
+            assert said["energy_j"] > 0.0
+            removed = peers(node, {"remove_workers": ["a"]}).json()["workers"]
+            assert "operator" in removed[0]["reason"]
+            np.testing.assert_allclose(ask()[0], expected[0], atol=TOLERANCE)
+            until(lambda: "removed by an operator" in found["a"].text())
+            assert is_used() == [False]
+            assert session(TEXTS[0]).details.partitions[-1].participants == (cluster.name,)
+            assert peers(node, {"add_workers": ["a"]}).status_code == 200
+            until(lambda: is_used() == [True])
+            np.testing.assert_allclose(ask()[0], expected[0], atol=TOLERANCE)
+            details = session(TEXTS[0]).details
+            assert details.partitions[-1].participants == (cluster.name, "a")
+            spent_j = 0.0
+            for step, span in zip(details.program.steps, details.spans, strict=True):
+                device = step.lane.partition("/")[0]
+                spent_j += span.seconds * {cluster.name: 3.0, "a": 7.0}.get(device, 0.0)
+            counted = energy.counted(lambda: Reply({}, "", 0.0, details)).energy_j
+            assert counted == pytest.approx(spent_j)
 
 
 def test_a_deadline_is_kept_or_refused_at_once(source: str) -> None:

@@ -57,15 +57,6 @@ def test_an_exchange_pays_for_the_tail_that_it_adds() -> None:
     assert spent_j == pytest.approx(played_j)
 
 
-def test_a_radio_that_slept_makes_leaving_the_device_dearer() -> None:
-    """What routing by eq. 9 alone does not see: 12.6 J beside some tenths."""
-    terms = ("up", only(line(0.1, 0.01, 100)), (0.05, 0.001), (0.0, 125.0), (250.0, 0.0), LTE)
-    soon, late = remote_candidate(*terms), remote_candidate(*terms, idle_s=60.0)
-    seconds = soon.seconds(10)
-    assert late.seconds(10) == seconds
-    assert late.joules(10, seconds) - soon.joules(10, seconds) == pytest.approx(12.586, abs=1e-3)
-
-
 def test_a_clusters_joules_are_those_of_all_its_devices() -> None:
     """Seconds run side by side, joules add up; devices on the mains and on cables count nothing."""
     works = [
@@ -79,7 +70,7 @@ def test_a_clusters_joules_are_those_of_all_its_devices() -> None:
 
 def test_local_energy_is_equation_8() -> None:
     """The increment while it computes; a queue costs time, not power."""
-    here = local_candidate(only(line(0.1, 0.01, 100)), 0.5, A53_COVE)
+    here = local_candidate(only(line(0.1, 0.01, 100)), 0.5, A53_COVE.compute_W)
     assert here.seconds(10) == pytest.approx(0.7)
     assert here.joules(10, here.seconds(10)) == pytest.approx(0.2)
 

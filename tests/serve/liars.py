@@ -24,7 +24,7 @@ class Liar:
         spent_s: float = 0.0,
         answer_points: str | None = None,
     ) -> None:
-        self.n_asked = 0
+        self.n_asked = self.n_calls = 0
         self.shown: list[str | None] = []
         """What each request said of who may ask."""
         self._ended = threading.Event()
@@ -38,11 +38,13 @@ class Liar:
             protocol_version = "HTTP/1.1"
 
             def do_GET(self) -> None:
+                liar.n_calls += 1
                 self._say(200, word.encode(), {})
 
             def do_POST(self) -> None:
                 self.rfile.read(int(self.headers.get("content-length", 0)))
                 liar.n_asked += 1
+                liar.n_calls += 1
                 liar.shown.append(self.headers.get("authorization"))
                 if is_silent:
                     liar._ended.wait(30)

@@ -7,7 +7,8 @@ from pliant.errors import NodeError
 from pliant.ir.curve import Curve
 from pliant.route.curve_advert import CurveAdvert
 from pliant.route.node_messages import encode_told
-from pliant.serve.upstream.upstreams import CURVE_PATH, TELL_PATH
+from pliant.serve.upstream.broadcasts import TELL_PATH
+from pliant.serve.upstream.upstreams import CURVE_PATH
 from tests.route.routers import only
 from tests.serve.liars import Liar
 from tests.serve.models import Upper

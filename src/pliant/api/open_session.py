@@ -111,7 +111,7 @@ def open(
     errors.py for which.
     """
     given = locals()
-    if cluster is not None or upstreams:
+    if cluster is not None or upstreams or (routing is not None and routing.discover):
         return _open_routed(given)
     if routing is not None:
         raise InputError("routing is for cluster= or upstreams=: give one of them, or leave it out.")

@@ -3,7 +3,7 @@
 import asyncio
 import gc
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -51,6 +51,16 @@ class NodeArguments:
     upstream: Annotated[
         list[str] | None, typer.Option(help="A node to pass requests on to: URL; repeatable.")
     ] = None
+    announce: Annotated[
+        bool,
+        typer.Option("--announce", help="Let `pliant node --discover` find this node (multicast DNS)."),
+    ] = False
+    discover: Annotated[
+        bool,
+        typer.Option(
+            "--discover", help="Pass requests on to nodes that announce themselves as well (multicast DNS)."
+        ),
+    ] = False
     address: Annotated[
         str | None,
         typer.Option(help="URL at which other nodes reach this one.", show_default="where it listens"),
@@ -144,6 +154,13 @@ class NodeArguments:
             help="What upstreams are reached by: `lte`, or a JSON file.", show_default="costs nothing"
         ),
     ] = None
+    worker_power: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="What a worker of the cluster draws while it computes: NAME=WATTS; repeatable, the others "
+            "run off the mains."
+        ),
+    ] = None
     cluster: Annotated[
         str | None,
         typer.Option(
@@ -166,13 +183,14 @@ class NodeArguments:
 
 def node(args: NodeArguments) -> None:
     """Answer requests over HTTP (Open Inference Protocol v2), until Ctrl-C or SIGTERM."""
-    from pliant.serve.node.power import read_power, read_radio
+    from pliant.serve.node.power import read_energy, read_radio
     from pliant.serve.node.start_node import NodeOptions, serve  # needs the extra; the help does not
     from pliant.serve.upstream.callback import parse_callbacks
 
     objective = parse_objective(args.objective)
     if objective.per_joule and args.power is None:
         raise NodeError("joules can only count where it is said what computing draws: add --power.")
+    worker_power = _watts_by_name(args.worker_power or ())
     if args.verbose:
         logging.basicConfig(format="%(asctime)s %(message)s")
         logging.getLogger("pliant.serve").setLevel(logging.INFO)
@@ -187,6 +205,8 @@ def node(args: NodeArguments) -> None:
         tls=Tls(args.tls_cert, args.tls_key, args.ca),
         is_insecure=args.insecure,
         upstreams=tuple(args.upstream or ()),
+        is_announced=args.announce,
+        discovers=args.discover,
         address=args.address,
         queue=args.queue,
         settle_s=parse_seconds(args.settle),
@@ -207,8 +227,7 @@ def node(args: NodeArguments) -> None:
             say(" ".join([event, *map(str, more.values())]))
 
     with _opened(args) as (served, cluster):
-        if args.power is not None:
-            options = replace(options, power=read_power(args.power, served))
+        options = replace(options, energy=read_energy(args.power, worker_power, served))
 
         def on_start(url: str, node: Any, stop: Callable[[], None]) -> None:
             _exempt_from_collection()
@@ -270,8 +289,15 @@ def _checked(args: NodeArguments) -> Model:
     if not isinstance(model, OnnxGraph):
         refuse_options(model, args, ("weights",), "it is for ONNX models")
     if args.cluster is None:
-        refuse_options(model, args, ("workers", "key"), "it is for --cluster")
+        refuse_options(model, args, ("workers", "worker_power", "key"), "it is for --cluster")
     return model
+
+
+def _watts_by_name(texts: Sequence[str]) -> dict[str, str]:
+    """Raises NodeError for what is no NAME=WATTS."""
+    if wrong := [text for text in texts if not text.partition("=")[0] or "=" not in text]:
+        raise NodeError(f"--worker-power {wrong[0]!r:.80} names no worker; give NAME=WATTS, such as hub=4.5.")
+    return dict(text.rsplit("=", 1) for text in texts)
 
 
 def _exempt_from_collection() -> None:

@@ -26,7 +26,9 @@ class Reply(Generic[D]):
     `target_s` is the latency asked for. `accuracy` is the fraction of right answers expected, None where it
     was never measured. `whole_s` is what the best answer that the endpoint has would have taken at the
     same pace. `cut` says of an elastic model why layers or slices may be left out: see
-    `plan.submodel.submodel.Cut`. `details` is what only one kind of session can tell.
+    `plan.submodel.submodel.Cut`. `energy_j` are the joules over idling that it took of the device that was
+    asked (of its radio, where another node answered) or of all of its cluster's, None where those are not
+    counted. `details` is what only one kind of session can tell.
     """
 
     outputs: Mapping[str, Any]
@@ -42,6 +44,7 @@ class Reply(Generic[D]):
     accuracy: float | None = None
     whole_s: float | None = None
     cut: str | None = None
+    energy_j: float | None = None
 
     @property
     def met(self) -> bool | None:

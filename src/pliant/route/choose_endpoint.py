@@ -33,8 +33,8 @@ class Candidate:
 
     An answer takes `fixed_s` + `per_item_s` * n + curve(n) seconds: waiting, or round trip and bytes, apart
     from the time spent answering (eq. 4). The first two vary: 95 % of ways take less than `way_bound` times
-    that. This device spends `fixed_j` + `per_item_j` * n + `watts` * seconds joules on it (eq. 8; eq. 9
-    with E_tx0 and P_tx).
+    that. This device spends `fixed_j` + `per_item_j` * n joules on it, and `watts` over the seconds that it
+    takes, but for the first `free_s` (eq. 8; eq. 9 with E_tx0 and P_tx).
     """
 
     name: str
@@ -45,6 +45,7 @@ class Candidate:
     per_item_j: float = 0.0
     watts: float = 0.0
     way_bound: float = 1.0
+    free_s: float = 0.0
 
     def __post_init__(self) -> None:
         if not self.levels:
@@ -61,7 +62,7 @@ class Candidate:
 
     def joules(self, n: int, seconds: float) -> float:
         """What this device spends on an input of length n that takes `seconds`."""
-        return self.fixed_j + self.per_item_j * n + self.watts * seconds
+        return self.fixed_j + self.per_item_j * n + self.watts * max(seconds - self.free_s, 0.0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """The energy that computing and sending take from a battery (CRIME 4.4, eq. 8 and 9), with sources."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pliant.errors import RouteError
 from pliant.ir.endpoint import ServiceLevel
@@ -28,8 +28,8 @@ class RadioModel:
     """A radio: joules per megabit up and down (a power per Mbit/s is that), and `waiting_W` until the answer.
 
     After the last packet the radio stays on for `tail_s` at `tail_W`, and from idle it takes `wake_s` at
-    `wake_W` to get going. Inputs in quick succession share these, so eq. 9 leaves them out; `tail_j` is what
-    they add by the time since the exchange before.
+    `wake_W` to get going. Inputs in quick succession share these, so eq. 9 leaves them out (`without_tail`);
+    `tail_j` is what they add by the time since the exchange before, which `RadioUse` follows.
     """
 
     name: str
@@ -49,6 +49,10 @@ class RadioModel:
     def transfer_j(self, sent_bytes: float, received_bytes: float) -> float:
         """E_tx0 of eq. 9: what the bytes themselves cost."""
         return (self.up_J_per_Mbit * sent_bytes + self.down_J_per_Mbit * received_bytes) / _MEGABIT_BYTES
+
+    def without_tail(self) -> "RadioModel":
+        """As in eq. 9: no waking, and no tail."""
+        return replace(self, tail_W=0.0, tail_s=0.0, wake_W=0.0, wake_s=0.0)
 
     def tail_j(self, idle_s: float) -> float:
         """Waking and tail that an exchange adds which begins `idle_s` after the last one has ended.
@@ -95,11 +99,10 @@ _LTE = (
 
 
 def local_candidate(
-    levels: tuple[ServiceLevel, ...], wait_s: float, power: PowerModel | None, name: str = LOCAL
+    levels: tuple[ServiceLevel, ...], wait_s: float, watts: float, name: str = LOCAL
 ) -> Candidate:
-    """This device by eq. 8: the increment over what it spends idle, while it computes, not while it waits."""
-    watts = power.compute_W if power is not None else 0.0
-    return Candidate(name, levels, wait_s, fixed_j=-watts * wait_s, watts=watts)
+    """This device by eq. 8: `watts` over what it spends idle, while it computes, not while it waits."""
+    return Candidate(name, levels, wait_s, watts=watts, free_s=wait_s)
 
 
 def remote_candidate(
@@ -109,15 +112,14 @@ def remote_candidate(
     bytes_there: tuple[float, float],
     bytes_back: tuple[float, float],
     radio: RadioModel | None,
-    idle_s: float = 0.0,
 ) -> Candidate:
     """A successor by eq. 9; `transfer` and bytes are (fixed, per item) of the input's length.
 
-    The radio was last used `idle_s` ago; 0, the paper's, leaves its tail out.
+    What its exchange adds to the radio's tail depends on the time: see `RadioUse.priced`.
     """
     if radio is None:
         return Candidate(name, levels, transfer[0], transfer[1])
-    fixed_j = radio.transfer_j(bytes_there[0], bytes_back[0]) + radio.tail_j(idle_s)
+    fixed_j = radio.transfer_j(bytes_there[0], bytes_back[0])
     per_item_j = radio.transfer_j(bytes_there[1], bytes_back[1])
     return Candidate(name, levels, transfer[0], transfer[1], fixed_j, per_item_j, radio.waiting_W)
 

@@ -14,6 +14,8 @@ from pliant.route.upstream.upstream_queue import RecentAverage
 
 _UNKNOWN = (ServiceLevel(Curve(((0, 0.0),))),)
 """An endpoint of which no time is known is tried first."""
+_AVERAGED = 16.0
+"""Answers whose joules count."""
 _SHIFT = 1.25
 """An answer that was so many times quicker than expected may mean that the endpoint has recovered."""
 
@@ -22,10 +24,13 @@ _SHIFT = 1.25
 class LocalEndpoint:
     """Its levels are those that it offers; before it offers any, one whose times are fitted to its answers.
 
-    `prior` is what is known before the first answer.
+    `prior` is what is known before the first answer. While it computes it draws `watts`, the settings' power
+    unless given, until answers say what they took.
     """
 
-    def __init__(self, name: str, settings: RouterSettings, prior: Curve | None) -> None:
+    def __init__(
+        self, name: str, settings: RouterSettings, prior: Curve | None, watts: float | None = None
+    ) -> None:
         self.name = name
         self._settings = settings
         self._times = LocalTimes(settings.fit, settings.max_n, prior)
@@ -35,6 +40,9 @@ class LocalEndpoint:
         self._way: Candidate | None = None
         self.wait_s = 0.0
         self._usual_wait = RecentAverage(settings.wait_memory_s)
+        own_W = 0.0 if settings.power is None else settings.power.compute_W
+        self._watts = own_W if watts is None else watts
+        self._work_j = self._work_s = 0.0
 
     @property
     def curve(self) -> Curve | None:
@@ -55,7 +63,7 @@ class LocalEndpoint:
                 levels = _UNKNOWN if curve is None else (ServiceLevel(curve),)
             if not self._settings.is_bounded:
                 levels = tuple(level.unbounded for level in levels)
-            self._way = local_candidate(levels, 0.0, self._settings.power, self.name)
+            self._way = local_candidate(levels, 0.0, self._watts, self.name)
         return self._way
 
     @property
@@ -63,7 +71,7 @@ class LocalEndpoint:
         """This endpoint for an input that comes now."""
         if not self.wait_s:
             return self.way
-        return local_candidate(self.way.levels, self.wait_s, self._settings.power, self.name)
+        return local_candidate(self.way.levels, self.wait_s, self._watts, self.name)
 
     def offer(self, levels: tuple[ServiceLevel, ...]) -> bool:
         """It can give `levels` now, worst first; whether these are others than before."""
@@ -72,8 +80,17 @@ class LocalEndpoint:
         self._offered, self._way = levels, None
         return True
 
-    def answered(self, n: int, seconds: float, last_n: int, now_s: float) -> bool:
-        """It answered an input of length n in `seconds` of work; whether its levels are others now."""
+    def answered(
+        self, n: int, seconds: float, last_n: int, now_s: float, joules: float | None = None
+    ) -> bool:
+        """It answered an input of length n in `seconds` of work; whether its levels are others now.
+
+        Where that took `joules`, the power of the latest answers counts for the next.
+        """
+        if joules is not None and seconds > 0.0:
+            self._work_j += joules - self._work_j / _AVERAGED
+            self._work_s += seconds - self._work_s / _AVERAGED
+            self._watts, self._way = self._work_j / self._work_s, None
         is_new = self._offered is None
         if is_new:
             if self._probes.is_overdue(now_s):

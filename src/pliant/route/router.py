@@ -27,6 +27,7 @@ from pliant.route.due import Broadcast, Due, Ping, Probe
 from pliant.route.local_endpoint import LocalEndpoint
 from pliant.route.objective import TIME, Objective
 from pliant.route.predecessors import Listener, Predecessors
+from pliant.route.radio_use import RadioUse
 from pliant.route.router_settings import RouterSettings
 from pliant.route.terms import NO_TERMS, Terms
 from pliant.route.upstream.peer import PeerState, Successor
@@ -50,6 +51,7 @@ class Router:
         self.settings = settings
         self._here = {LOCAL: LocalEndpoint(LOCAL, settings, prior)}
         self._successors: dict[str, Successor] = {}
+        self._radio = None if settings.radio is None else RadioUse(settings.radio)
         self.predecessors = Predecessors(settings.expire_after_s)
         self._ways: list[Candidate] = []
         """This device's endpoints and every successor that is ready, without the queues there."""
@@ -109,11 +111,10 @@ class Router:
         if now_s < self._next_due_s and self._is_checked:
             return ()
         self.predecessors.expire(now_s)
-        candidates = partial(self._candidates, now_s)
         found: list[Due] = [
             Ping(s.name)
             for s in self._successors.values()
-            if now_s >= s.ping_at_s and self._pings.asks(s, candidates, now_s)
+            if now_s >= s.ping_at_s and self._pings.asks(s, partial(self._candidates, now_s), now_s)
         ]
         found += self._broadcasts(now_s)
         found += self._probes(now_s)
@@ -131,7 +132,7 @@ class Router:
         """An upstream appears; it is pinged at once, and a candidate when it has answered."""
         if name in self._successors or name in self._here:
             raise RouteError(f"{name!r} is an upstream already, or no name; give each upstream its own.")
-        self._successors[name] = Successor(name, prior, self.settings, self.name)
+        self._successors[name] = Successor(name, prior, self.settings, self.name, self._radio)
         self._successors[name].assume(self._here[LOCAL].way.best.accuracy)
         self._changed()
 
@@ -173,7 +174,7 @@ class Router:
         peer = self._successors.get(successor)
         if peer is None:
             raise RouteError(f"{successor} is no upstream any more.")
-        return peer.queue.enter(peer.told.curve.at(n) if peer.told is not None else 0.0, now_s)
+        return peer.enter(n, now_s)
 
     def has_room(self, successor: str) -> bool:
         """Whether one more input may be sent to `successor` now; more than that would only queue there."""
@@ -223,10 +224,7 @@ class Router:
 
     def doubted(self, successor: str, now_s: float) -> None:
         """An answer of `successor` was not waited for as long as it may take."""
-        peer = self._successors.get(successor)
-        if peer is not None:
-            peer.doubted(now_s)
-            self._is_checked = False
+        self._update(successor, lambda peer: peer.doubted(now_s))
 
     def overdue(self, successor: str, n: int, away_s: float, now_s: float) -> None:
         """An answer of `successor` is later than `away_s`, and was not waited for any longer."""
@@ -238,11 +236,11 @@ class Router:
 
     # -- this device
 
-    def endpoint(self, name: str, prior: Curve | None = None) -> None:
-        """One more endpoint of this device, such as `CLUSTER`."""
+    def endpoint(self, name: str, prior: Curve | None = None, watts: float | None = None) -> None:
+        """One more endpoint of this device, such as `CLUSTER`; it draws `watts` at first."""
         if name in self._here or name in self._successors:
             raise RouteError(f"{name!r} is an endpoint already; give each its own name.")
-        self._here[name] = LocalEndpoint(name, self.settings, prior)
+        self._here[name] = LocalEndpoint(name, self.settings, prior, watts)
         self._changed()
 
     def offer(self, levels: tuple[ServiceLevel, ...], endpoint: str = LOCAL) -> None:
@@ -252,10 +250,12 @@ class Router:
                 peer.assume(self._here[LOCAL].way.best.accuracy)
             self._changed()
 
-    def answered_here(self, n: int, seconds: float, now_s: float, endpoint: str = LOCAL) -> None:
-        """An input was answered here in `seconds` of work, its waiting left out."""
+    def answered_here(
+        self, n: int, seconds: float, now_s: float, endpoint: str = LOCAL, joules: float | None = None
+    ) -> None:
+        """An input was answered here in `seconds` of work, which took `joules`, its waiting left out."""
         here = self._here[endpoint]
-        if here.answered(n, seconds, self._last_n, now_s):
+        if here.answered(n, seconds, self._last_n, now_s, joules):
             self._changed()
         self._next_due_s = min(self._next_due_s, here.probe_at_s)
 

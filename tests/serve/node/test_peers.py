@@ -1,11 +1,13 @@
 """Upstreams that join and leave a node that runs."""
 
 from concurrent.futures import ThreadPoolExecutor
+from math import inf
 from typing import Any
 
 import httpx
 import pytest
 
+from pliant.cluster.lead.overview import MemberStatus
 from tests.serve.models import Upper
 from tests.serve.nodes import PATIENCE_S, Running, fixed, running
 from tests.serve.test_routing import HONEST, LATE, answer_of, target_of, until
@@ -29,12 +31,12 @@ def test_an_upstream_that_joins_is_used_and_one_that_leaves_is_not() -> None:
     """Nobody restarts anything, and both calls may be repeated."""
     with running(Upper(mark="@up"), name="up", **fixed(*HONEST)) as up, below() as end:
         assert answer_of(end, "x") == "X@end"
-        assert peers(end).json() == {"upstreams": [], "predecessors": []}
+        assert peers(end).json() == {"upstreams": [], "predecessors": [], "workers": []}
         for _ in range(2):
             assert peers(end, {"add": [up.url + "/"]}).status_code == 200
         until(lambda: target_of(end, 400) == up.url)
         (known,) = peers(end).json()["upstreams"]
-        assert known == {"url": up.url, "node": "up", "state": "ready", "reason": None}
+        assert known == {"url": up.url, "node": "up", "state": "ready", "reason": None, "is_found": False}
         assert answer_of(end, "x" * 400) == "X" * 400 + "@up"
         until(lambda: peers(end).json()["upstreams"][0]["state"] == "ready")
         for _ in range(2):
@@ -103,3 +105,72 @@ def test_changes_that_cannot_be_are_refused_whole(changes: object) -> None:
             assert response.status_code == 400
             assert response.json()["error"]
         assert peers(end).json()["upstreams"] == []
+
+
+class Led(Upper):
+    """A model on a cluster, as far as its workers go."""
+
+    def __init__(self, *names: str) -> None:
+        super().__init__(mark="@end")
+        self.names, self.dismissed = names, set[str]()
+
+    def workers(self) -> tuple[MemberStatus, ...]:
+        heard_s = {"silent": inf}
+        return tuple(
+            MemberStatus(
+                name,
+                name not in self.dismissed,
+                "dismissed" if name in self.dismissed else None,
+                heard_s.get(name, 0.5),
+                free_bytes=0,
+                n_threads=1,
+                models=(),
+                n_faults=2,
+            )
+            for name in self.names
+        )
+
+    def dismiss(self, name: str) -> None:
+        self.dismissed.add(name)
+
+    def readmit(self, name: str) -> None:
+        self.dismissed.discard(name)
+
+
+def test_workers_are_listed_removed_and_taken_back() -> None:
+    """By the same calls as upstreams, and all of a call or nothing."""
+    served = Led("hub", "silent")
+    with running(served, operator_tokens=(OPERATOR,)) as node:
+        hub, silent = peers(node).json()["workers"]
+        assert hub == {"name": "hub", "is_usable": True, "reason": None, "heard_s_ago": 0.5, "n_faults": 2}
+        assert silent["heard_s_ago"] is None
+        for _ in range(2):
+            found = peers(node, {"remove_workers": ["hub"]}).json()["workers"]
+            assert [worker["is_usable"] for worker in found] == [False, True]
+        for wrong in (
+            {"remove_workers": ["nobody"], "add_workers": ["hub"]},
+            {"remove_workers": ["hub"], "add_workers": ["hub"]},
+            {"add_workers": ["hub"], "add": ["ftp://a"]},
+        ):
+            assert peers(node, wrong).status_code == 400
+            assert served.dismissed == {"hub"}
+        assert peers(node, {"add_workers": ["hub"]}).json()["workers"][0]["is_usable"]
+        assert peers(node, {"remove_workers": ["hub"]}, None).status_code == 403
+    with below() as end:
+        refused = peers(end, {"remove_workers": ["hub"], "add": ["http://127.0.0.1:9"]})
+        assert refused.status_code == 400
+        assert peers(end).json()["upstreams"] == []
+
+
+def test_nothing_is_kept_of_an_upstream_that_was_removed() -> None:
+    """Nodes come and go under new addresses for months."""
+    with running(Upper(mark="@up"), name="up", **fixed(*HONEST)) as up, below() as end:
+        for url in (up.url, "http://127.0.0.1:9"):
+            assert peers(end, {"add": [url]}).status_code == 200
+            until(lambda url=url: url in metrics_of(end))
+            assert peers(end, {"remove": [url]}).status_code == 200
+            until(lambda url=url: url not in metrics_of(end))
+
+
+def metrics_of(node: Running) -> str:
+    return httpx.get(f"{node.url}/metrics", timeout=PATIENCE_S).text

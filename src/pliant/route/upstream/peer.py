@@ -13,6 +13,7 @@ from pliant.ir.times.timing import Timing
 from pliant.route.choose_endpoint import Candidate
 from pliant.route.curve_advert import CurveAdvert
 from pliant.route.energy import remote_candidate
+from pliant.route.radio_use import RadioUse
 from pliant.route.router_settings import RouterSettings
 from pliant.route.upstream.transfer import TransferTimes
 from pliant.route.upstream.upstream_queue import Passage, UpstreamQueue
@@ -61,10 +62,13 @@ class Successor:
     is back with the answer.
     """
 
-    def __init__(self, name: str, prior: Link, settings: RouterSettings, me: str) -> None:
+    def __init__(
+        self, name: str, prior: Link, settings: RouterSettings, me: str, radio: RadioUse | None = None
+    ) -> None:
         self.name = name
         self.transfer = TransferTimes(prior, settings.transfer)
-        self.queue = UpstreamQueue(settings.wait_memory_s)
+        self.queue = UpstreamQueue(settings.wait_memory_s, radio)
+        self._radio = radio
         self.reason: str | None = None
         """Why it is no candidate; None while it is one, and before it was first heard of."""
         self.told: CurveAdvert | None = None
@@ -94,7 +98,7 @@ class Successor:
 
     def candidate(self, now_s: float) -> Candidate:
         """This successor as it is at `now_s`, while it `is_ready`: its `way`, and the wait there."""
-        way = self.way()
+        way = self.way() if self._radio is None else self._radio.priced(self.way(), now_s)
         wait_s = self.queue.wait_s(way.fixed_s, now_s)
         if not wait_s:
             return way
@@ -131,6 +135,12 @@ class Successor:
         if level.accuracy is None and level.fidelity == 1.0:
             level = replace(level, accuracy=self._accuracy)
         return level if self._settings.is_bounded else level.unbounded
+
+    def enter(self, n: int, now_s: float) -> Passage:
+        """An input of length n is to go there."""
+        work_s = 0.0 if self.told is None else self.told.curve.at(n)
+        way_s = self.transfer.fixed_s + self.transfer.per_item_s * n
+        return self.queue.enter(work_s, now_s, way_s + work_s)
 
     def expect(self, now_s: float) -> bool:
         """The way there as it is to be expected at `now_s`; whether that changes anything for a choice."""
@@ -174,6 +184,9 @@ class Successor:
             if self._settings.is_robust:
                 self._way_bound.observe(Timing(way_s, way_s), max(away_s - spent_s, 0.0))
             is_surprise = link.answered(n, sent_bytes, received_bytes, away_s, spent_s, now_s)
+        if passage is not None and self._radio is not None:
+            sent_j = self._radio.model.transfer_j(sent_bytes, received_bytes)
+            passage.joules = (passage.joules or 0.0) + sent_j
         self.queue.answered(passage, away_s, spent_s, waited_s, link.least_s(n), now_s)
         is_believed = self._judge(n, away_s, (spent_s, waited_s), told, otherwise_s, now_s)
         self._heard(is_surprise, now_s)
@@ -199,6 +212,8 @@ class Successor:
         return took_s <= min(self._crowded_s)
 
     def pinged(self, away_s: float, spent_s: float, told: CurveAdvert, now_s: float) -> None:
+        if self._radio is not None:
+            self._radio.end(self._radio.begin(away_s, now_s - away_s), now_s)
         is_surprise = self.transfer.pinged(away_s, spent_s, now_s)
         self._heard(is_surprise, now_s, is_ping=True)
         self.tell(told, now_s)

@@ -3,6 +3,8 @@
 from dataclasses import dataclass, field
 from typing import final
 
+from pliant.route.radio_use import RadioUse
+
 _AVERAGED = 8
 _LEAST_LIMIT, _MOST_LIMIT = 4.0, 256.0
 _FEW_QUEUED, _MANY_QUEUED = 1.0, 3.0
@@ -34,8 +36,9 @@ class RecentAverage:
 class Passage:
     """One request on its way through `queue`: `work_s` is what it is expected to keep the upstream busy for.
 
-    `ahead_s` is the work of this node's requests that were in flight when it was sent, and `n_ahead` their
-    number.
+    `away_s` is how long it is expected to be away. `ahead_s` is the work of this node's requests that were in
+    flight when it was sent, and `n_ahead` their number. `joules` are what it took of this device's radio,
+    once it has left; None without a radio.
     """
 
     work_s: float
@@ -43,6 +46,9 @@ class Passage:
     is_sent: bool = False
     ahead_s: float = 0.0
     n_ahead: int = 0
+    away_s: float = 0.0
+    joules: float | None = None
+    before_j: float = 0.0
 
 
 @final
@@ -57,9 +63,12 @@ class UpstreamQueue:
     more than that only wait in its queue instead of here, where they can still be sent elsewhere. The limit
     follows the number of requests that queue, as TCP Vegas does (Brakmo and Peterson, JSAC 1995, section
     3.2): time away over the least time there can be, times the requests in flight.
+
+    `radio` is this device's, which all upstreams share.
     """
 
-    def __init__(self, memory_s: float) -> None:
+    def __init__(self, memory_s: float, radio: RadioUse | None = None) -> None:
+        self._radio = radio
         self._memory_s = memory_s
         self._sent_s = RecentAverage(memory_s)
         self._usual_s = RecentAverage(memory_s)
@@ -96,12 +105,12 @@ class UpstreamQueue:
         told_s = self._told_s * _halved((now_s - self._told_at_s) / self._memory_s)
         return max(seen_s, told_s)
 
-    def enter(self, work_s: float, now_s: float) -> Passage:
-        """A request that takes `work_s` is to go there, as soon as there is room."""
+    def enter(self, work_s: float, now_s: float, away_s: float = 0.0) -> Passage:
+        """A request is to go as soon as there is room: it takes `work_s` there, `away_s` with the way."""
         self.work_s += work_s
         self._usual_s.set(self.work_s, now_s)
         self.n_waiting += 1
-        return Passage(work_s, self)
+        return Passage(work_s, self, away_s=away_s)
 
     def send(self, passage: Passage, now_s: float) -> None:
         """It is sent now."""
@@ -111,6 +120,8 @@ class UpstreamQueue:
         self.n_in_flight += 1
         self._in_flight_s += passage.work_s
         self._sent_s.set(self._in_flight_s, now_s)
+        if self._radio is not None:
+            passage.before_j = self._radio.begin(passage.away_s, now_s)
 
     def leave(self, passage: Passage, now_s: float) -> None:
         """It was answered, or failed, or will not be sent."""
@@ -118,6 +129,8 @@ class UpstreamQueue:
         if passage.is_sent:
             self.n_in_flight -= 1
             self._in_flight_s -= passage.work_s
+            if self._radio is not None:
+                passage.joules = (passage.joules or 0.0) + self._radio.end(passage.before_j, now_s)
         else:
             self.n_waiting -= 1
         if not self.n_in_flight + self.n_waiting:  # no rounding errors of sums stay behind

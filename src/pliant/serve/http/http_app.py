@@ -36,8 +36,9 @@ from pliant.serve.node.serving_node import Call, Node
 from pliant.serve.protocol.inference import BINARY, HEADER_LENGTH, JSON, Body, header_bytes, shown_shape
 from pliant.serve.protocol.oip_tensors import DATATYPES
 from pliant.serve.upstream.ask import EXPLAIN_PATH, EXPLAINED
+from pliant.serve.upstream.broadcasts import TELL_PATH
 from pliant.serve.upstream.callback import Callbacks
-from pliant.serve.upstream.upstreams import CURVE_PATH, MISMATCH, REQUEST_HEADER, TELL_PATH
+from pliant.serve.upstream.upstreams import CURVE_PATH, MISMATCH, REQUEST_HEADER
 
 EXTENSIONS = ("binary_tensor_data", "pliant_route")
 _HEALTH = "/v2/health/"

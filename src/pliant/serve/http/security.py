@@ -178,3 +178,18 @@ def check_exposure(listen: Address, tokens: Tokens, is_insecure: bool) -> None:
         f"{listen} can be reached from other machines, and no token is asked for: give --token-file FILE, "
         "listen at 127.0.0.1, or say --insecure if the network is trusted."
     )
+
+
+def check_discovery(listen: Address, peer_tokens: Sequence[str], is_insecure: bool) -> bool:
+    """Whether only this machine's nodes are to be found: where nobody else's calls are answered either.
+
+    Raises NodeError where strangers could make themselves upstreams of a node that trusts no network.
+    """
+    if peer_tokens or is_insecure:
+        return False
+    if listen.is_loopback:
+        return True
+    raise NodeError(
+        "anybody on the network could announce a node, and would be sent inputs: give --peer-token-file "
+        "FILE, with what nodes share, or say --insecure if the network is trusted."
+    )

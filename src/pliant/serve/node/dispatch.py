@@ -44,6 +44,11 @@ class Inquiry:
     route: RouteMessage | None = None
     objective: Objective = TIME
 
+    @property
+    def is_source(self) -> bool:
+        """Whether it starts here: joules count at the source alone (CRIME 4.4)."""
+        return self.route is None or not self.route.path
+
 
 @dataclass(frozen=True, slots=True)
 class Answer:
@@ -51,7 +56,8 @@ class Answer:
 
     `node` is the name of the node that made it, however many hops away. What was spent is the wait and the
     work, or the time away; not what reading the request took, which whoever asks counts as the way. `said`
-    goes into the parameters of the response. `choice` is how the endpoint was chosen.
+    goes into the parameters of the response. `choice` is how the endpoint was chosen. `energy_j` are the
+    joules that it took here, None where they are not counted.
     """
 
     content: Reply[Any] | Body
@@ -60,6 +66,7 @@ class Answer:
     spent: Spent
     said: dict[str, object]
     choice: Choice
+    energy_j: float | None = None
 
 
 @dataclass(slots=True)
@@ -277,8 +284,10 @@ class Dispatcher:
         met = wish.met(self._clock())
         if met is not None:
             content = with_parameter(answer.body, "met", met)
+        if asked.is_source and slot.passage.joules is not None:
+            content = with_parameter(content, "energy_j", slot.passage.joules)
         spent = Spent(self._clock() - start_s, slot.waited_s + answer.waited_s)
-        return Answer(content, target, answer.node, spent, {}, choice)
+        return Answer(content, target, answer.node, spent, {}, choice, slot.passage.joules)
 
     async def _here(self, choice: Choice, asked: Inquiry) -> Answer:
         local, wish = self.here[choice.target], asked.wish
@@ -292,10 +301,12 @@ class Dispatcher:
             said["accuracy"] = reply.accuracy
         if reply.cut is not None:
             said["cut"] = reply.cut
+        if reply.energy_j is not None and asked.is_source:
+            said["energy_j"] = reply.energy_j
         if (met := wish.met(self._clock())) is not None:
             said["met"] = met
         spent = Spent(done.waited_s + done.spent_s, done.waited_s)
-        return Answer(reply, local.name, self.router.name, spent, said, choice)
+        return Answer(reply, local.name, self.router.name, spent, said, choice, reply.energy_j)
 
 
 def _seen(task: "asyncio.Future[Answer | None]") -> None:

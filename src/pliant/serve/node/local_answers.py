@@ -17,6 +17,7 @@ from pliant.route.choose_endpoint import LOCAL
 from pliant.route.router import Router
 from pliant.run.session.session import Session
 from pliant.serve.node.admission import Admission, Done
+from pliant.serve.node.answer_energy import AnswerEnergy
 from pliant.serve.node.metrics import Metrics
 from pliant.serve.node.samples import sample_requests
 from pliant.serve.protocol.terms import PendingRequest
@@ -32,7 +33,7 @@ class LocalAnswers:
     """One endpoint of a node, `name`; call on one event loop.
 
     `router` is told its levels and what answers take; `on_refit` when that changed its curve. `accuracy` is
-    that of the model `served`, where the session itself does not know it.
+    that of the model `served`, where the session itself does not know it. `energy` counts joules.
     """
 
     def __init__(
@@ -45,8 +46,9 @@ class LocalAnswers:
         clock: Callable[[], float] = time.monotonic,
         name: str = LOCAL,
         accuracy: float | None = None,
+        energy: AnswerEnergy = AnswerEnergy(),  # noqa: B008 - frozen
     ) -> None:
-        self.name, self.accuracy = name, accuracy
+        self.name, self.accuracy, self.energy = name, accuracy, energy
         self._served, self._router, self._admission = served, router, admission
         self._offered: tuple[ServiceLevel, ...] | None = None
         self._metrics, self._on_refit, self.clock = metrics, on_refit, clock
@@ -173,7 +175,8 @@ class LocalAnswers:
         """The router is told what a whole answer takes, by what this one took."""
         reply = done.result
         share = 1.0 if reply.whole_s is None or not reply.seconds else reply.whole_s / reply.seconds
-        self._router.answered_here(n, done.spent_s * share, self.clock(), self.name)
+        joules = None if reply.energy_j is None else reply.energy_j * share
+        self._router.answered_here(n, done.spent_s * share, self.clock(), self.name, joules)
         self.offer()
 
     def _compute(self, wish: PendingRequest) -> Reply[Any]:
@@ -183,7 +186,10 @@ class LocalAnswers:
         """
         try:
             self._check_in_time(wish)
-            return self._served.answer(self._asked(wish, self.clock()))
+            reply = self.energy.counted(lambda: self._served.answer(self._asked(wish, self.clock())))
+            if reply.energy_j is not None:
+                self._metrics.joules.labels(self.name).inc(reply.energy_j)
+            return reply
         except PliantError:
             raise
         except Exception as error:

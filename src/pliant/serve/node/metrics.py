@@ -1,12 +1,15 @@
 """The metrics of a node, for Prometheus."""
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import final
+from typing import final, get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
+
+from pliant.route.upstream import peer
 
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
 _BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
@@ -72,6 +75,12 @@ class Metrics:
             ("upstream", "answered"),
             registry=here,
         )
+        self.joules = Counter(
+            "pliant_joules",
+            "Joules that answers took of this device, its cluster, or its radio, by endpoint.",
+            ("target",),
+            registry=here,
+        )
         self.exclusions = Counter(
             "pliant_exclusions",
             "Times an upstream ceased to be used, by upstream and state (the log has the reason).",
@@ -101,6 +110,21 @@ class Metrics:
     def refused(self, status: int) -> None:
         """A request was refused with `status` before its path was known."""
         self.responses.labels("none", status).inc()
+
+    def forget(self, upstream: str) -> None:
+        """`upstream` is none any more: nodes that come and go would leave a line each."""
+        for counter in (self.fallbacks, self.mismatches, self.joules, self.request_seconds):
+            with suppress(KeyError):
+                counter.remove(upstream)
+        for counter, others in (
+            (self.requests, ("ok", "refused", "failed", "cancelled")),
+            (self.hedges, ("there", "here")),
+            (self.exclusions, get_args(peer.State)),
+            (self.pings, ("ok", "failed", "mismatch", "misbehaved")),
+        ):
+            for other in others:
+                with suppress(KeyError):
+                    counter.remove(upstream, other)
 
     def text(self) -> bytes:
         """In the format that Prometheus reads."""

@@ -1,7 +1,7 @@
 """Models of a node's power, from its user's figures and from its counters."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from itertools import cycle, islice
 from pathlib import Path
@@ -14,6 +14,7 @@ from pliant.ir.endpoint import Request
 from pliant.profile.energy_meter import Meter, find_meters
 from pliant.route.energy import LTE, PowerModel, RadioModel
 from pliant.run.session.session import Session
+from pliant.serve.node.answer_energy import AnswerEnergy
 from pliant.serve.node.samples import sample_requests
 
 MEASURE = "measure"
@@ -27,13 +28,32 @@ def read_power(text: str, served: Session[Any]) -> PowerModel:
     """`text` as watts, or `measure`: by this machine's counters, idle and at work. Raises NodeError."""
     if text == MEASURE:
         return measured_power(find_meters(), served.answer, sample_requests(served, _SAMPLES))
+    return _given(text, "this device")
+
+
+def _given(text: str, device: str) -> PowerModel:
     try:
-        return PowerModel("this device", 0.0, float(text), "given")
+        return PowerModel(device, 0.0, float(text), "given")
     except (ValueError, RouteError) as error:
         raise NodeError(
-            f"a power of {text!r} is no number of watts >= 0; give one, or {MEASURE!r} where the machine "
-            "counts its joules (RAPL, hwmon)."
+            f"for {device} a power of {text!r} is no number of watts >= 0; give one, or {MEASURE!r} where "
+            "the machine counts its joules (RAPL, hwmon)."
         ) from error
+
+
+def read_energy(
+    power: PowerModel | str | None, workers: Mapping[str, str], served: Session[Any]
+) -> AnswerEnergy:
+    """How joules are counted: this device's `power`, and the watts of its cluster's `workers` by name.
+
+    With `measure` the machine's counters run during each answer as well. Raises NodeError.
+    """
+    if isinstance(power, str):
+        meters = find_meters() if power == MEASURE else ()
+        power = read_power(power, served)
+    else:
+        meters = ()
+    return AnswerEnergy(power, meters, {name: _given(watts, name) for name, watts in workers.items()})
 
 
 def read_radio(text: str) -> RadioModel:

@@ -32,6 +32,7 @@ from pliant.run.session.text_session import TextSession
 from pliant.serve.http.security import Tls
 from pliant.serve.node.dispatch import Answer, Inquiry
 from pliant.serve.node.explain_choice import Explanation
+from pliant.serve.node.power import read_energy, read_radio
 from pliant.serve.node.start_node import NodeOptions, connected, ended, made_node
 from pliant.serve.protocol.calls import read_answer, write_request
 from pliant.serve.protocol.inference import Body, InferRequest, RequestedOutput
@@ -46,7 +47,10 @@ _TOGETHER = 32
 class Routing:
     """How requests of a session are passed on: what upstreams are shown, and what a choice minimises.
 
-    `token` is one of the upstreams' peer tokens. Joules of this device count by `power` and `radio`.
+    `token` is one of the upstreams' peer tokens. Joules of this device count by `power` (a model, watts as a
+    text, or "measure"), those of its cluster's workers by their watts, and sending by `radio` (or "lte").
+    With `discover`, nodes that announce themselves (`pliant node --announce`) become upstreams: those that
+    prove the `token`, or without one those of this machine.
     `settings` are the router's, where the usual ones do not serve; joules then count by theirs.
     """
 
@@ -54,8 +58,10 @@ class Routing:
     tls: Tls = field(default_factory=Tls)
     name: str | None = None
     objective: Objective = TIME
-    power: PowerModel | None = None
-    radio: RadioModel | None = None
+    power: PowerModel | str | None = None
+    radio: RadioModel | str | None = None
+    worker_power: Mapping[str, str] = field(default_factory=dict)
+    discover: bool = False
     settings: RouterSettings | None = None
 
 
@@ -103,15 +109,17 @@ class RoutedSession(Session[RoutedDetails]):
             raise InputError("joules can only count where it is said what computing draws: add power.")
         self._process = os.getpid()
         local.levels()  # plans are made before the first request
+        energy = read_energy(routing.power, routing.worker_power, local)
         options = NodeOptions(
             name=routing.name or f"session-{secrets.token_hex(4)}",
             upstreams=tuple(upstreams),
+            discovers=routing.discover,
             peer_tokens=() if routing.token is None else (routing.token,),
             tls=routing.tls,
             terms=terms,
             objective=routing.objective,
-            power=routing.power,
-            radio=routing.radio,
+            energy=energy,
+            radio=read_radio(routing.radio) if isinstance(routing.radio, str) else routing.radio,
             routing=routing.settings,
         )
         self._node = made_node(options, local, cluster)
@@ -353,7 +361,8 @@ class RoutedSession(Session[RoutedDetails]):
             length=length,
             waited_s=answer.spent.waited_s,
             target_s=terms.deadline_s,
-            accuracy=accuracy if isinstance(accuracy, float) else None,
+            energy_j=answer.energy_j,
+            accuracy=float(accuracy) if isinstance(accuracy, int | float) else None,
             **fields,
         )
 

@@ -21,6 +21,7 @@ from pliant.route.terms import NO_TERMS, Terms
 from pliant.run.session.session import Session
 from pliant.serve.http.limits import Limits
 from pliant.serve.node.admission import Admission
+from pliant.serve.node.answer_energy import AnswerEnergy
 from pliant.serve.node.dispatch import Dispatcher, Inquiry
 from pliant.serve.node.explain_choice import Explanation, explain
 from pliant.serve.node.local_answers import LocalAnswers
@@ -68,8 +69,8 @@ class Node:
     """Call on one event loop. Without `upstreams`, set once there is a loop, all is answered here.
 
     `terms` and `objective` hold for requests that start here and say nothing else. `queue` requests may wait
-    for each endpoint. `cluster` answers with the same model as `served`, whole: it has its best accuracy.
-    Raises InputError where they are not the same.
+    for each endpoint. `energy` counts joules. `cluster` answers with the same model as `served`, whole: it
+    has its best accuracy. Raises InputError where they are not the same.
     """
 
     def __init__(
@@ -83,22 +84,26 @@ class Node:
         objective: Objective = TIME,
         version: str | None = None,
         cluster: Session[Any] | None = None,
+        energy: AnswerEnergy = AnswerEnergy(),  # noqa: B008 - frozen
     ) -> None:
         self.identity = Identity(served.identity, version)
         self.terms, self.objective = terms, objective
         self.served, self.router, self.limits, self.clock = served, router, limits, clock
         self.signature = signature(served)
         self.is_draining = False
+        self.run = secrets.token_hex(8)
+        """Tells this run of the node from others."""
         self.n_open = 0
         self.metrics = Metrics(lambda: sum(local.n_waiting for local in here.values()), self._states)
         common = (self.metrics, self._refitted, clock)
-        here = {LOCAL: LocalAnswers(served, router, Admission(queue), *common)}
+        here = {LOCAL: LocalAnswers(served, router, Admission(queue), *common, energy=energy)}
         if cluster is not None:
             self._check_same(cluster)
-            router.endpoint(CLUSTER)
+            router.endpoint(CLUSTER, watts=energy.most_W())
             admission = Admission(queue)
-            here[CLUSTER] = LocalAnswers(cluster, router, admission, *common, CLUSTER, served.best)
+            here[CLUSTER] = LocalAnswers(cluster, router, admission, *common, CLUSTER, served.best, energy)
         self.local = here[LOCAL]
+        self.sessions = (served,) if cluster is None else (served, cluster)
         self.dispatcher = Dispatcher(router, here, self.metrics, self.signature, clock)
         self._once: IdempotencyCache[Answered] = IdempotencyCache(
             clock, lambda answer: len(answer.body.content)

@@ -22,14 +22,15 @@ try:
 except ImportError as error:  # pragma: no cover - the tests need them
     raise NodeError(f"a node needs {error.name}: pip install 'pliant[node]'.") from error
 from pliant.ir.curve import Curve
-from pliant.route.energy import PowerModel, RadioModel
+from pliant.route.energy import RadioModel
 from pliant.route.objective import TIME, Objective
 from pliant.route.router import Router
 from pliant.route.router_settings import RouterSettings
 from pliant.route.terms import Terms
 from pliant.run.session.session import Session
 from pliant.serve.http.limits import Limits
-from pliant.serve.http.security import Address, Tls, Tokens, check_exposure
+from pliant.serve.http.security import Address, Tls, Tokens, check_discovery, check_exposure
+from pliant.serve.node.answer_energy import AnswerEnergy
 from pliant.serve.upstream.callback import Callbacks
 
 LENGTHS = (1, 64, 8, 512, 32, 4, 128, 16, 256)
@@ -45,14 +46,17 @@ class NodeOptions:
     before it starts; `prior` is what is known of this device without that. `tokens` are clients',
     `peer_tokens` other nodes', of which the first is shown upstream, `operator_tokens` of who may change the
     upstreams; `callbacks` say where nodes below may be told of changes. `terms` are of requests that start
-    here and bring none.
-    `objective` says where requests that start here go; joules count by `power` and `radio` (eq. 8 and 9).
+    here and bring none. With `is_announced` nodes find this one by multicast DNS, and with `discovers` those
+    that are so found become upstreams.
+    `objective` says where requests that start here go; joules count by `energy` and `radio` (eq. 8 and 9).
     """
 
     listen: Address = field(default_factory=lambda: Address("127.0.0.1", 0))
     version: str | None = None
     name: str | None = None
     upstreams: tuple[str, ...] = ()
+    is_announced: bool = False
+    discovers: bool = False
     address: str | None = None
     tokens: tuple[str, ...] = ()
     peer_tokens: tuple[str, ...] = ()
@@ -68,7 +72,7 @@ class NodeOptions:
     routing: RouterSettings | None = None
     terms: Terms = field(default_factory=Terms)
     objective: Objective = TIME
-    power: PowerModel | None = None
+    energy: AnswerEnergy = field(default_factory=AnswerEnergy)
     radio: RadioModel | None = None
 
     def __post_init__(self) -> None:
@@ -94,9 +98,11 @@ async def serve(
     """
     try:
         tokens = Tokens(options.tokens, options.peer_tokens, options.operator_tokens)
-        alone = cluster is None and not options.upstreams
+        alone = cluster is None and not options.upstreams and not options.discovers
         _ask_for_curve((options.terms.accuracy_floor or 0.0) if alone else 0.0, served)
         check_exposure(options.listen, tokens, options.is_insecure)
+        if options.discovers:
+            check_discovery(options.listen, options.peer_tokens, options.is_insecure)
         tls = options.tls.server()
         sock = bind(options.listen)
     except BaseException:
@@ -117,7 +123,18 @@ async def serve(
         if options.learn_s:
             node.local.learn(LENGTHS, options.learn_s)
         app = make_app(node, tokens, options.version or "", options.callbacks)
-        server = NodeServer(app, options.limits, tls, node.drain, options.settle_s, node.metrics.refused)
+        announced = await open_.enter_async_context(AsyncExitStack())
+        if options.is_announced:
+            from pliant.serve.node.topology import announce  # needs zeroconf
+
+            await announce(node, options.address or url, options.peer_tokens, announced)
+
+        def drain() -> None:
+            node.drain()
+            withdrawn = loop.create_task(announced.aclose())
+            open_.push_async_callback(asyncio.wait, [withdrawn])
+
+        server = NodeServer(app, options.limits, tls, drain, options.settle_s, node.metrics.refused)
         logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # what clients do wrong is counted
         for work in (
             _when_started(server, lambda: on_start(url, node, server.stop)),
@@ -141,7 +158,7 @@ def _ask_for_curve(floor: float, served: Session[Any]) -> None:
 def made_node(options: NodeOptions, served: Session[Any], cluster: Session[Any] | None = None) -> Node:
     """The node without its connections: its router, and the endpoints of this device."""
     settings = options.routing or RouterSettings(
-        served.max_length, degree=served.degree, power=options.power, radio=options.radio
+        served.max_length, degree=served.degree, power=options.energy.power, radio=options.radio
     )
     if options.prior is not None:
         served.expect(options.prior)
@@ -154,6 +171,7 @@ def made_node(options: NodeOptions, served: Session[Any], cluster: Session[Any] 
         objective=options.objective,
         version=options.version,
         cluster=cluster,
+        energy=options.energy,
     )
 
 
@@ -173,6 +191,11 @@ async def connected(node: Node, options: NodeOptions, stack: AsyncExitStack) -> 
         options.queue,
         identity=node.identity,
     )
+    if options.discovers:
+        is_loopback = check_discovery(options.listen, options.peer_tokens, options.is_insecure)
+        from pliant.serve.node.topology import discover  # needs zeroconf
+
+        await discover(node, options.address or "", options.peer_tokens, is_loopback, stack)
     return node.dispatcher.upstreams
 
 

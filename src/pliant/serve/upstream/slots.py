@@ -30,11 +30,15 @@ class Slot:
 @final
 @dataclass(slots=True)
 class Slots:
-    """The router says how many requests may be at an upstream at once; `most` more wait for each."""
+    """The router says how many requests may be at an upstream at once; `most` more wait for each.
+
+    `on_joules` hears what each took of this device's radio, answered or not.
+    """
 
     router: Router
     clock: Callable[[], float]
     most: int
+    on_joules: Callable[[str, float], None] = lambda upstream, joules: None
     _pending: dict[str, deque[_Waiting]] = field(default_factory=dict)
 
     @property
@@ -67,11 +71,13 @@ class Slots:
             yield Slot(passage, self.clock() - start_s)
         finally:
             self.router.leave(upstream, passage, self.clock())
+            if passage.joules is not None:
+                self.on_joules(upstream, passage.joules)
             self._grant(upstream)
 
     def refuse(self, upstream: str) -> None:
         """`upstream` is not used for now: all that wait for it are to be answered elsewhere."""
-        for pending in self._pending.get(upstream, ()):
+        for pending in self._pending.pop(upstream, ()):
             if not pending.is_sent.done():
                 pending.is_sent.set_result(False)
 
@@ -94,7 +100,7 @@ class Slots:
             raise NodeError(f"{upstream} failed before its turn came.", status=502)
 
     def _grant(self, upstream: str) -> None:
-        pending = self._pending[upstream]
+        pending = self._pending.get(upstream)
         while pending and self.router.has_room(upstream):
             first = pending.popleft()
             if not first.is_sent.done():

@@ -1,4 +1,4 @@
-"""The nodes above and below this one: requests passed on, pings, broadcasts.
+"""The nodes above this one: requests passed on, pings; and what else the router has due.
 
 What comes of each call goes to the router; what a node above says that cannot be sets it aside.
 """
@@ -31,13 +31,15 @@ from pliant.route.terms import Terms
 from pliant.serve.http.limits import Limits
 from pliant.serve.node.metrics import Metrics
 from pliant.serve.protocol.inference import BINARY, HEADER_LENGTH, JSON, Body, header_bytes
+from pliant.serve.upstream.broadcasts import Broadcasts
 from pliant.serve.upstream.client import Client, Response, checked_url
+from pliant.serve.upstream.found_upstreams import FoundUpstreams
 from pliant.serve.upstream.slots import Slot, Slots
 
 _LOG = logging.getLogger("pliant.serve")
 REQUEST_HEADER = "Pliant-Request"
 """A request's id from its first hop on: a node that has it already runs it no second time."""
-CURVE_PATH, TELL_PATH = "/v2/pliant/curve", "/v2/pliant/tell"
+CURVE_PATH = "/v2/pliant/curve"
 FIRST_GUESS = Link(latency_s=0.05, bandwidth_Bps=1e7)
 """What is believed of a link that was never used; no request goes there before a ping came back."""
 SHORTEST_S = 2.0
@@ -96,18 +98,33 @@ class Upstreams:
         identity: Identity = Identity(),  # noqa: B008 - frozen
     ) -> None:
         self._identity = identity
-        self.slots = Slots(router, clock, queue)
+        self.slots = Slots(router, clock, queue, lambda url, joules: metrics.joules.labels(url).inc(joules))
         self._router, self._client, self._clock = router, client, clock
         self._address, self._token, self._probe = address, token, probe
         self._model, self._metrics, self._limits = model, metrics, limits
         self._changed = asyncio.Event()
         self._under_way: set[asyncio.Task[None]] = set()
-        self._telling: dict[str, bytes] = {}
-        """What each predecessor with a call under way is to be told last."""
+        self._broadcasts = Broadcasts(router.predecessors, client, identity, metrics)
         self._warm: set[str] = set()
         self._states: dict[str, tuple[str, str | None]] = {}
-        for url in dict.fromkeys(checked_url(url) for url in urls):
-            router.successor(url, FIRST_GUESS)
+        self.found = FoundUpstreams(self, router, clock)
+        for url in urls:
+            self.add(checked_url(url))
+
+    def add(self, url: str) -> None:
+        """`url` becomes an upstream, if it is none; it is pinged at once."""
+        if self._router.state(url, self._clock()) is None:
+            self._router.successor(url, FIRST_GUESS)
+            self.changed()
+
+    def remove(self, url: str) -> None:
+        """`url` is no longer used. What waits for it goes elsewhere; what is on its way is still answered."""
+        self._router.remove(url)
+        self.slots.refuse(url)
+        self._warm.discard(url)
+        self._states.pop(url, None)
+        self._metrics.forget(url)
+        self.changed()
 
     async def ask(
         self,
@@ -207,6 +224,7 @@ class Upstreams:
         if peer.reason is not None:
             _LOG.warning("upstream %s is not used (%s): %s", upstream, *state)
             self._metrics.exclusions.labels(upstream, peer.state).inc()
+        self.found.failed(upstream)
 
     def changed(self) -> None:
         """The router may have something due."""
@@ -270,9 +288,8 @@ class Upstreams:
                 case Broadcast(predecessors, told):
                     body = encode_told(told).encode()
                     for name in predecessors:
-                        if name not in self._telling:
-                            self._start(self._tell_latest(name))
-                        self._telling[name] = body
+                        if self._broadcasts.replace(name, body):
+                            self._start(self._broadcasts.send(name))
                 case Probe(length, endpoint):
                     self._probe(length, endpoint)
 
@@ -291,17 +308,19 @@ class Upstreams:
         try:
             if upstream not in self._warm:
                 await self._client.call("GET", url, {}, b"", _PING_S, self._token)
+                if self._router.state(upstream, self._clock()) is None:
+                    return  # it was removed meanwhile
                 self._warm.add(upstream)
                 n = _FIRST_PINGS
             for _ in range(n):
                 await self._measure(upstream, url, headers)
         except NodeError as error:
+            self._metrics.pings.labels(upstream, "mismatch" if error.status == MISMATCH else "failed").inc()
             if error.status != MISMATCH:
                 self.failed(upstream, str(error))
-            self._metrics.pings.labels(upstream, "mismatch" if error.status == MISMATCH else "failed").inc()
         except RouteError as error:
-            self.misbehaved(upstream, str(error))
             self._metrics.pings.labels(upstream, "misbehaved").inc()
+            self.misbehaved(upstream, str(error))
 
     async def _measure(self, upstream: str, url: str, headers: dict[str, str]) -> None:
         response = await self._client.call("GET", url, headers, b"", _PING_S, self._token)
@@ -315,6 +334,7 @@ class Upstreams:
         spent_s = 0.0 if spent is None else spent.seconds
         self._router.pinged(upstream, response.away_s, spent_s, told, now_s)
         self._metrics.pings.labels(upstream, "ok").inc()
+        self.found.answered(upstream)
         self._note(upstream)
 
     def _headers(self, message: RouteMessage) -> dict[str, str]:
@@ -344,32 +364,6 @@ class Upstreams:
             return said
         names = [peer.node for peer in self._router.states(self._clock()) if peer.name == upstream]
         return names[0] if names and names[0] is not None else upstream
-
-    async def _tell_latest(self, predecessor: str) -> None:
-        """One call at a time: whoever does not answer would have a call for each change, for _PING_S each."""
-        body = None
-        try:
-            while body is not self._telling[predecessor]:
-                body = self._telling[predecessor]
-                await self._tell(predecessor, body)
-        finally:
-            del self._telling[predecessor]
-
-    async def _tell(self, predecessor: str, body: bytes) -> None:
-        listener = self._router.predecessors.listener_of(predecessor)
-        if listener is None:
-            return
-        url, outcome = f"{listener.address}{TELL_PATH}", "ok"
-        try:
-            headers = self._identity.headers()
-            response = await self._client.call("POST", url, headers, body, _PING_S, listener.token)
-            if response.status != 200:
-                outcome = "refused"
-        except NodeError:
-            outcome = "failed"
-        if outcome != "ok":
-            self._router.predecessors.forget(predecessor)
-        self._metrics.broadcasts.labels(outcome).inc()
 
     def _body(self, upstream: str, response: Response) -> Body:
         try:

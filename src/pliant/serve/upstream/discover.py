@@ -1,0 +1,185 @@
+"""Upstreams found by multicast DNS: nodes announce their URL, those below look for it.
+
+An announcement vouches for nobody. Where nodes share a peer token, it carries a proof by that token that its
+holder announced this URL (an HMAC): a stranger can repeat it, and brings others to the same URL, but cannot
+make one for his own. Without peer tokens anybody on the network may announce himself. What is found counts as
+an upstream by URL does: model, software, certificate and curve are checked as ever.
+"""
+
+import hmac
+import logging
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from ipaddress import ip_address
+from typing import final
+from urllib.parse import urlsplit
+
+from pliant.errors import MulticastError, NodeError
+from pliant.multicast import Found, announced, browsed
+from pliant.route.node_identity import Identity
+from pliant.serve.upstream.client import checked_url
+
+_LOG = logging.getLogger("pliant.serve")
+SERVICE = "_pliant-node._tcp.local."
+_LONGEST_URL = 200
+_PROOF_BYTES = 16
+_MOST_PROOFS = 7
+"""As many as fit into a property of an announcement, which has 255 bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Announcer:
+    """What a node says of itself: `run` tells this process from others, `tokens` are its peers'."""
+
+    url: str
+    name: str
+    model: str
+    identity: Identity
+    tokens: tuple[str, ...] = field(repr=False)
+    run: str
+
+    def properties(self) -> dict[str, str]:
+        """As text, for an announcement."""
+        proofs = ",".join(_proof(token, self.url, self.model) for token in self.tokens[:_MOST_PROOFS])
+        content = self.identity.model
+        said = {"url": self.url, "model": self.model, "run": self.run, "proof": proofs}
+        return said if content is None else {**said, "content": content}
+
+
+@contextmanager
+def announcing(node: Announcer) -> Iterator[None]:
+    """While it is open, nodes that discover find `node`. Call without an event loop.
+
+    Raises NodeError for a URL that means all addresses of a device, or is too long, MulticastError where its
+    network carries no multicast.
+    """
+    parts = urlsplit(checked_url(node.url))
+    hosts = _addresses(parts.hostname or "")
+    if len(node.url) > _LONGEST_URL or not hosts or any(ip_address(host).is_unspecified for host in hosts):
+        raise NodeError(
+            f"{node.url:.80} cannot be announced: give --address, the URL at which other nodes reach this "
+            "one."
+        )
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    with announced(SERVICE, node.name, hosts, port, node.properties()):
+        yield
+
+
+@final
+class Discovery:
+    """The URLs that are announced now, by the names of their services; call on one thread.
+
+    `on_join` and `on_leave` hear of URLs that come and go. Taken are those of the same model, from others
+    than `me`, with a proof by one of `me`'s tokens, if it has any; at most `most`. Where `is_loopback`, only
+    those of this machine are.
+    """
+
+    def __init__(
+        self,
+        me: Announcer,
+        on_join: Callable[[str], None],
+        on_leave: Callable[[str], None],
+        is_loopback: bool,
+        most: int,
+    ) -> None:
+        self._me, self._on_join, self._on_leave = me, on_join, on_leave
+        self._is_loopback, self._most = is_loopback, most
+        self._urls: dict[str, str] = {}
+
+    def found(self, service: Found) -> None:
+        """A service is announced, for the first time or with other properties."""
+        url = self._url(service)
+        before = self._urls.get(service.name)
+        if before == url:
+            return
+        if before is not None:
+            self.gone(service.name)
+        if url is None:
+            return
+        if len(self._urls) >= self._most:
+            _LOG.warning("%s is announced, but %d upstreams are found already", url, len(self._urls))
+            return
+        is_new = url not in self._urls.values()
+        self._urls[service.name] = url
+        if is_new:
+            self._on_join(url)
+
+    def gone(self, name: str) -> None:
+        """A service is announced no longer."""
+        url = self._urls.pop(name, None)
+        if url is not None and url not in self._urls.values():
+            self._on_leave(url)
+
+    def _url(self, service: Found) -> str | None:
+        """The URL of a service that may be an upstream; None for another."""
+        said, me = service.properties, self._me
+        if said.get("run") == me.run or said.get("model") != me.model:
+            return None
+        if None not in (content := said.get("content"), me.identity.model) and content != me.identity.model:
+            return None
+        try:
+            url = checked_url(said.get("url", ""))
+        except NodeError:
+            return None
+        if url == me.url or len(url) > _LONGEST_URL or (self._is_loopback and not _is_loopback(url)):
+            return None
+        return url if not me.tokens or self._is_proven(url, said.get("proof", "")) else None
+
+    def _is_proven(self, url: str, proofs: str) -> bool:
+        """Whether a holder of one of this node's peer tokens announced `url`."""
+        given = [proof.encode() for proof in proofs.split(",")[:_MOST_PROOFS]]
+        return any(
+            hmac.compare_digest(_proof(token, url, self._me.model).encode(), proof)
+            for token in self._me.tokens
+            for proof in given
+        )
+
+
+@contextmanager
+def discovering(
+    discovery: Discovery, on_thread: Callable[[Callable[[], None]], None], hosts: Sequence[str] = ()
+) -> Iterator[None]:
+    """While it is open, `discovery` hears of services, by calls that `on_thread` has made on its thread.
+
+    Call without an event loop. Raises MulticastError where no network carries multicast.
+    """
+
+    def found(service: Found) -> None:
+        on_thread(lambda: discovery.found(service))
+
+    def gone(name: str) -> None:
+        on_thread(lambda: discovery.gone(name))
+
+    with browsed(SERVICE, found, gone, hosts):
+        yield
+
+
+def _proof(token: str, url: str, model: str) -> str:
+    return hmac.digest(token.encode(), f"pliant-node {model} {url}".encode(), "sha256")[:_PROOF_BYTES].hex()
+
+
+def _is_loopback(url: str) -> bool:
+    host = urlsplit(url).hostname or ""
+    return host == "localhost" or (_is_ip(host) and ip_address(host).is_loopback)
+
+
+def _is_ip(host: str) -> bool:
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def _addresses(host: str) -> list[str]:
+    """The addresses of a host's name, or itself. Raises MulticastError where it has none."""
+    if _is_ip(host):
+        return [host]
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except OSError as error:
+        raise MulticastError(f"{host} has no address to announce: {error}.") from error
+    hosts = sorted({f"{address[0]}" for *_, address in found})
+    return [host for host in hosts if ":" not in host] or hosts
