@@ -57,8 +57,8 @@ def test_a_node_serves_until_sigterm_and_ends_well(cache: Path, as_json: Callabl
         assert int(process.stdout.readline()) > 10_000
 
 
-def test_explain_is_a_table_for_people(cache: Path, cli: Callable[..., Result]) -> None:
-    """One row a way, an arrow at the one that would be taken."""
+def test_explain_is_lines_for_people(cache: Path, cli: Callable[..., Result]) -> None:
+    """One line a way, an arrow at the one that would be taken."""
     with node(cache) as (url, _):
         shown = cli("route", "explain", "--node", url, "--length", 7)
         assert shown.exit_code == 0, shown.output

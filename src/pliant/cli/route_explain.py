@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
-from pliant.cli.shared.show import console, print_json
+from pliant.cli.shared.show import print_json
 from pliant.cli.shared.verb_options import Json
-from pliant.quantities import format_bytes, format_seconds, parse_seconds
+from pliant.quantities import parse_seconds
 from pliant.route.terms import Terms
 
 
@@ -34,8 +34,6 @@ class ExplainArguments:
 
 def explain(args: ExplainArguments) -> None:
     """Say where a node would have an input of some length answered now, and what it knows of each way."""
-    from rich.table import Table
-
     from pliant.serve.http.security import Tls, read_tokens
     from pliant.serve.node.start_node import ask_explanation  # needs the extra; the help does not
 
@@ -46,30 +44,4 @@ def explain(args: ExplainArguments) -> None:
     if args.json:
         print_json(found)
         return
-    table = Table(title=f"{found.node}, an input of length {args.length}", title_justify="left")
-    has_power = any(row.energy_j for row in found.candidates)
-    seconds = ("way or waiting", "answer", "total", "95 % within", "round trip")
-    for name in ("", "target", "accuracy", *seconds, "bandwidth", "heard", "why not"):
-        table.add_column(name)
-    if has_power:
-        table.add_column("energy")
-    for row in found.candidates:
-        table.add_row(
-            "->" if row.is_chosen else "",
-            row.target if row.node in (None, found.node) else f"{row.target} ({row.node})",
-            "" if row.accuracy is None else f"{row.accuracy:.4g}",
-            *map(_seconds, (row.transfer_s, row.answer_s, row.total_s, row.bound_s, row.rtt_s)),
-            "" if row.bandwidth_Bps is None else f"{format_bytes(row.bandwidth_Bps)}/s",
-            "" if row.age_s is None else f"{format_seconds(row.age_s)} ago",
-            row.reason or _CONSTRAINTS.get(row.constraint or "", ""),
-            *(["" if row.energy_j is None else f"{row.energy_j:.3g} J"] if has_power else []),
-        )
-    console().print(table)
-    typer.echo(found.reason if found.target is None else f"{found.target}: {found.reason}.")
-
-
-_CONSTRAINTS = {"floor": "is less accurate than the floor", "deadline": "is later than the deadline"}
-
-
-def _seconds(seconds: float | None) -> str:
-    return "" if seconds is None else format_seconds(seconds)
+    typer.echo(found)

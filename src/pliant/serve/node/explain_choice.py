@@ -1,8 +1,9 @@
-"""Explain a node's choice as a table."""
+"""Explain a node's choice, endpoint by endpoint."""
 
 from dataclasses import dataclass, replace
 
 from pliant.errors import BudgetError, RouteError
+from pliant.quantities import format_bytes, format_seconds
 from pliant.route.choose_endpoint import Option
 from pliant.route.objective import Objective
 from pliant.route.router import Router
@@ -16,6 +17,7 @@ _REASONS = {
     "mismatch": "holds another model, or speaks another protocol; pinged again with back-off",
     "circle": "its answers would come back through this node",
 }
+_CONSTRAINTS = {"floor": "is less accurate than the floor", "deadline": "is later than the deadline"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +44,23 @@ class Row:
     rtt_s: float | None = None
     bandwidth_Bps: float | None = None
 
+    @property
+    def words(self) -> str:
+        """What is known of it, for people."""
+        found = []
+        if self.total_s is not None and self.bound_s is not None:
+            found.append(f"{format_seconds(self.total_s)}, 95 % within {format_seconds(self.bound_s)}")
+        if self.transfer_s:
+            found.append(f"of that way or waiting {format_seconds(self.transfer_s)}")
+        if self.energy_j:
+            found.append(f"{self.energy_j:.3g} J")
+        if self.rtt_s is not None and self.bandwidth_Bps is not None:
+            found.append(f"{format_seconds(self.rtt_s)} away, {format_bytes(self.bandwidth_Bps)}/s")
+        if self.age_s is not None:
+            found.append(f"heard {format_seconds(self.age_s)} ago")
+        why = self.reason or _CONSTRAINTS.get(self.constraint or "", "")
+        return "; ".join([*found, why] if why else found)
+
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
@@ -54,6 +73,25 @@ class Explanation:
     target: str | None
     reason: str
     candidates: tuple[Row, ...]
+
+    def __str__(self) -> str:
+        asked = [f"{self.node}, an input of length {self.length}"]
+        if self.deadline_s is not None:
+            asked.append(f"within {format_seconds(self.deadline_s)}")
+        if self.accuracy_floor is not None:
+            asked.append(f"at an accuracy of {self.accuracy_floor:g} or more")
+        lines = [" ".join(asked) + ":"]
+        names = [
+            row.target if row.node in (None, self.node) else f"{row.target} ({row.node})"
+            for row in self.candidates
+        ]
+        longest = max(map(len, names), default=0)
+        for name, row in zip(names, self.candidates, strict=True):
+            accuracy = "" if row.accuracy is None else f"{row.accuracy:.4f}"
+            mark = "->" if row.is_chosen else "  "
+            lines.append(f"{mark} {name:{longest}}  {accuracy:6}  {row.words}".rstrip())
+        lines.append(self.reason if self.target is None else f"{self.target}: {self.reason}.")
+        return "\n".join(lines)
 
 
 def explain(router: Router, n: int, objective: Objective, terms: Terms, now_s: float) -> Explanation:
