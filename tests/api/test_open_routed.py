@@ -305,3 +305,15 @@ def test_a_session_that_is_closed_amid_an_answer_that_came_too_late_leaves_no_ta
         closed.result(PATIENCE_S)
     gc.collect()
     assert not [r.message for r in caplog.records if r.name in ("asyncio", "concurrent.futures")]
+
+
+def test_however_many_threads_ask_each_gets_its_turn() -> None:
+    """A node refuses what its queue cannot hold; a session's callers wait, as those of other sessions do."""
+    local = Double(1e-3)
+    with RoutedSession(local) as session, ThreadPoolExecutor(150) as pool:
+        feeds = [{"x": np.full(1, i, np.float32)} for i in range(150)]
+        asked = [pool.submit(session, one) for one in feeds]
+        assert local.begun.wait(PATIENCE_S)
+        until(lambda: pool._work_queue.empty())  # noqa: SLF001 - each has a thread
+        local.gate.set()
+        assert [one.result(PATIENCE_S).outputs["y"][0] for one in asked] == [2.0 * i for i in range(150)]

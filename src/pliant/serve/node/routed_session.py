@@ -40,7 +40,9 @@ from pliant.serve.protocol.terms import PendingRequest
 
 T = TypeVar("T")
 _TOGETHER = 32
-"""Texts of lists that are under way at once: fewer than an endpoint's queue holds."""
+"""Texts of lists that are under way at once: more would only wait for each other."""
+_QUEUE = 1 << 16
+"""Threads take turns, as at any session; each of them has one request, so that memory bounds their number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +118,7 @@ class RoutedSession(Session[RoutedDetails]):
             discovers=routing.discover,
             peer_tokens=() if routing.token is None else (routing.token,),
             tls=routing.tls,
+            queue=_QUEUE,
             terms=terms,
             objective=routing.objective,
             energy=energy,
