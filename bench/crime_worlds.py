@@ -41,9 +41,7 @@ def two_levels(devices: Devices, test: str, series: LinkSeries, objective: Objec
     """Figure 9, A: the end node and a cloud."""
     ends = tuple(devices.device(MODELS[test], level) for level in ("end", "cloud"))
     power = A53_IMDB if MODELS[test] == "IMDB" else A53_COVE
-    return World(
-        ends, (Edge("end", "cloud", series),), power=power, radio=LTE.without_tail(), objective=objective
-    )
+    return World(ends, (Edge("end", "cloud", series),), power=power, radio=LTE, objective=objective)
 
 
 def three_levels(devices: Devices, test: str, far: LinkSeries, other: LinkSeries | None = None) -> World:

@@ -152,7 +152,10 @@ def learned(device: Device, max_n: int, seed: int) -> list[tuple[int, float]]:
 
 def settings_of(world: World, k: int, settings: RouterSettings) -> RouterSettings:
     """`settings` for device k: the source alone knows powers (CRIME 4.4)."""
-    return replace(settings, power=world.power, radio=world.radio) if k == 0 else settings
+    if k:
+        return settings
+    radio = None if world.radio is None else world.radio.without_tail()  # as eq. 9 and the oracle count
+    return replace(settings, power=world.power, radio=radio)
 
 
 def _factors(

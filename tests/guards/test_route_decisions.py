@@ -98,9 +98,7 @@ def two(objective: Objective) -> World:
     """Figure 9, A, with what a radio and a processor spend."""
     devices = Device("end", END, 0.05), Device("cloud", CLOUD, 0.05)
     up = steps([link(0.1), link(0.35), link(0.15)], "inputs")
-    return World(
-        devices, (Edge("end", "cloud", up),), power=A53_COVE, radio=LTE.without_tail(), objective=objective
-    )
+    return World(devices, (Edge("end", "cloud", up),), power=A53_COVE, radio=LTE, objective=objective)
 
 
 def diamond() -> World:

@@ -96,7 +96,7 @@ def test_waiting_for_a_device_that_is_dead_never_ends() -> None:
 def test_by_energy_the_oracle_spends_least() -> None:
     """Equations 8 and 9 at the source: the time of waiting costs more than that of computing."""
     link = constant(Link(0.1, 250e3))
-    options = {"power": A53_COVE, "radio": LTE.without_tail()}
+    options = {"power": A53_COVE, "radio": LTE}
     devices, edges = (END, CLOUD), (Edge("end", "cloud", link),)
     by_time = World(devices, edges, **options)  # type: ignore[arg-type]
     by_energy = World(devices, edges, objective=ENERGY, **options)  # type: ignore[arg-type]

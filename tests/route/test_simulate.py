@@ -147,8 +147,8 @@ def test_by_energy_less_is_sent() -> None:
     """CRIME 5.4: with a radio that costs more than computing, savings shift to the left."""
     link = constant(Link(0.15, 250e3))
     by_time, by_energy = (
-        two(link, power=A53_COVE, radio=LTE.without_tail()),
-        two(link, power=A53_COVE, radio=LTE.without_tail(), objective=ENERGY),
+        two(link, power=A53_COVE, radio=LTE),
+        two(link, power=A53_COVE, radio=LTE, objective=ENERGY),
     )
     inputs = draw(by_time, LENGTHS, 3)
     quick, thrifty = simulate(by_time, inputs, SETTINGS), simulate(by_energy, inputs, SETTINGS)
