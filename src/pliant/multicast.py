@@ -84,10 +84,13 @@ def browsed(
 class _Listener(zeroconf.ServiceListener):
     def __init__(self, on_found: Callable[[Found], None], on_gone: Callable[[str], None]) -> None:
         self._on_found, self._on_gone = on_found, on_gone
+        self._names: set[str] = set()
 
     def add_service(self, network: zeroconf.Zeroconf, kind: str, name: str) -> None:
+        self._names.add(name)
         info = network.get_service_info(kind, name, _ANSWER_MS)
-        if info is None or not info.port:
+        if info is None or not info.port:  # another may have taken the name, and not be heard
+            self._on_gone(name)
             return
         addresses = [
             f"[{host}]:{info.port}" if ":" in host else f"{host}:{info.port}"
@@ -100,9 +103,11 @@ class _Listener(zeroconf.ServiceListener):
         self._on_found(Found(name, tuple(addresses), said))
 
     def update_service(self, network: zeroconf.Zeroconf, kind: str, name: str) -> None:
-        self.add_service(network, kind, name)
+        if name in self._names:  # else it is the last of one that said goodbye
+            self.add_service(network, kind, name)
 
     def remove_service(self, network: zeroconf.Zeroconf, kind: str, name: str) -> None:
+        self._names.discard(name)
         self._on_gone(name)
 
 

@@ -23,11 +23,12 @@ from pliant.ir.dilation import Dilation
 from pliant.ir.endpoint import Request, ServiceLevel
 from pliant.ir.port import Port
 from pliant.ir.reply import Reply
-from pliant.route.energy import PowerModel
+from pliant.route.energy import LTE, PowerModel
 from pliant.serve.node.answer_energy import AnswerEnergy
-from pliant.serve.node.routed_session import RoutedDetails, RoutedSession
+from pliant.serve.node.routed_session import RoutedDetails, RoutedSession, Routing
 from tests.cluster.processes import PATIENT, WAIT_S, workers
 from tests.cluster.test_clustered import write_key
+from tests.multicast import multicast as multicast
 from tests.serve.conftest import patience as patience
 from tests.serve.models import Fake, Upper
 from tests.serve.node.test_dispatch import DEADLINE_S, LONG_S
@@ -185,6 +186,29 @@ def test_a_worker_that_an_operator_removes_stays_away_until_he_takes_it_back(
                 spent_j += span.seconds * {cluster.name: 3.0, "a": 7.0}.get(device, 0.0)
             counted = energy.counted(lambda: Reply({}, "", 0.0, details)).energy_j
             assert counted == pytest.approx(spent_j)
+
+
+def test_a_session_finds_the_nodes_above_it_and_counts_its_joules(
+    source: str, expected: list[np.ndarray], multicast: None
+) -> None:
+    """`routing` alone makes a session that routes; a reply says what it took of this device."""
+    local = open_endpoint(source, preload="100MB", threads=1)
+    options = {"routing": Routing(discover=True, power="3.0", radio="lte"), "dilation": SLOW}
+    with (
+        running(local, name="gateway", learn_s=0.5, is_announced=True) as node,
+        routed(source, **options) as session,
+    ):
+        reply = session(TEXTS[0])
+        assert reply.energy_j is not None
+        assert reply.energy_j > 0.0
+        until(lambda: node.url in [row.target for row in session.explain(5).candidates])
+        until(lambda: chosen(session) not in (None, "local"))
+        reply = session(TEXTS[0])
+        np.testing.assert_allclose(reply.logits, expected[0], atol=TOLERANCE)
+        assert reply.details.node == "gateway"
+        assert reply.energy_j is not None
+        assert reply.energy_j > LTE.transfer_j(len(TEXTS[0]), 1)
+        assert reply.details.expected.energy_j > 0.0
 
 
 def test_a_deadline_is_kept_or_refused_at_once(source: str) -> None:

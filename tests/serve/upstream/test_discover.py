@@ -5,22 +5,23 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack
-from queue import Empty, Queue
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from pliant.errors import MulticastError, NodeError
-from pliant.multicast import Found, browsed
+from pliant.errors import NodeError
+from pliant.multicast import Found
 from pliant.route.node_identity import Identity
-from pliant.serve.http.security import Address, check_discovery
+from pliant.serve.http.security import Address, Tls, check_discovery
 from pliant.serve.upstream.discover import (
     SERVICE,
     Announcer,
     Discovery,
     announcing,
 )
+from tests.multicast import multicast as multicast
 from tests.serve.liars import Liar
 from tests.serve.models import Upper
 from tests.serve.node.test_peers import OPERATOR, peers
@@ -28,7 +29,6 @@ from tests.serve.nodes import PATIENCE_S, Running, fixed, running
 from tests.serve.test_routing import GOOD, HONEST, LATE, answer_of, metric, target_of, until
 
 TOKEN, OTHER_TOKEN = "peer-token-012345", "peer-token-of-others"
-_WAIT_S = 30.0
 
 
 def announcer(url: str = "http://127.0.0.1:9", tokens: tuple[str, ...] = (), **changes: Any) -> Announcer:
@@ -163,27 +163,16 @@ def test_without_zeroconf_the_extra_is_named() -> None:
 # With real sockets
 
 
-@pytest.fixture(scope="module")
-def multicast() -> None:
-    """Skips where loopback carries no multicast."""
-    heard, probe = Queue[Found](), announcer(run=secrets.token_hex(8))
-    try:
-        with announcing(probe), browsed(SERVICE, heard.put, hosts=("127.0.0.1",)):
-            while heard.get(timeout=_WAIT_S).properties.get("run") != probe.run:
-                pass
-    except (MulticastError, Empty) as error:
-        pytest.skip(f"no multicast on loopback: {error!r}")
-
-
 @pytest.fixture
 def content(multicast: None) -> str:
-    """A model that no other test holds: all tests of this machine share its loopback."""
+    """A model and a name that no other test has: all tests of this machine share its loopback."""
     return secrets.token_hex(8)
 
 
 def above(content: str, name: str = "up", **options: Any) -> AbstractContextManager[Running]:
     served = Upper(mark=f"@{name}", identity=content)
-    return running(served, **{"name": name, "is_announced": True, **fixed(*HONEST), **options})
+    known = {"name": f"{name}-{content}", "is_announced": True, **fixed(*HONEST)}
+    return running(served, **{**known, **options})
 
 
 def below(content: str, **options: Any) -> AbstractContextManager[Running]:
@@ -262,7 +251,7 @@ def test_a_stranger_is_not_called_where_nodes_share_a_token(content: str) -> Non
     """He announces himself as the model's node; only who holds the token is taken."""
     tokens = {"tokens": ("client-token-0123",), "peer_tokens": (TOKEN,)}
     with Liar(points="[[0,0.0]]", content=GOOD) as liar, ExitStack() as stack:
-        stranger = announcer(liar.url, (OTHER_TOKEN,), identity=Identity(content), name="liar")
+        stranger = announcer(liar.url, (OTHER_TOKEN,), identity=Identity(content), name=content)
         stack.enter_context(announcing(stranger))
         end = stack.enter_context(below(content, **tokens))
         up = stack.enter_context(above(content, **tokens))
@@ -273,10 +262,34 @@ def test_a_stranger_is_not_called_where_nodes_share_a_token(content: str) -> Non
 def test_a_liar_that_is_found_is_checked_as_one_that_was_named(content: str) -> None:
     """Where no tokens are shared he joins, and is set aside by his first wrong answer."""
     with Liar(points="[[0,0.0]]") as liar, below(content) as end, ExitStack() as stack:
-        stack.enter_context(announcing(announcer(liar.url, identity=Identity(content), name="liar")))
+        stack.enter_context(announcing(announcer(liar.url, identity=Identity(content), name=content)))
         until(lambda: target_of(end, 1) == liar.url)
         assert answer_of(end, "x") == "X@end"
         until(lambda: states(end) == {liar.url: "aside"})
+
+
+def test_the_certificate_of_a_node_that_is_found_is_held_against_the_authority(
+    content: str, tmp_path: Path
+) -> None:
+    """As that of one that was named: an announcement replaces no name and no authority."""
+    trustme = pytest.importorskip("trustme", reason="trustme, which makes certificates, is not installed")
+    authority, stranger = trustme.CA(), trustme.CA()
+    authority.cert_pem.write_to_path(tmp_path / "ca")
+    nodes = {}
+    with below(content, tls=Tls(ca=tmp_path / "ca")) as end, ExitStack() as stack:
+        for name, signer, host in (
+            ("good", authority, "127.0.0.1"),
+            ("stranger", stranger, "127.0.0.1"),
+            ("other", authority, "127.0.0.2"),
+        ):
+            made = signer.issue_cert(host)
+            made.cert_chain_pems[0].write_to_path(tmp_path / f"{name}.cert")
+            made.private_key_pem.write_to_path(tmp_path / f"{name}.key")
+            tls = Tls(tmp_path / f"{name}.cert", tmp_path / f"{name}.key")
+            nodes[name] = stack.enter_context(above(content, name, tls=tls)).url
+        expected = {nodes["good"]: "ready", nodes["stranger"]: "down", nodes["other"]: "down"}
+        until(lambda: states(end) == expected)
+        assert answer_of(end, "x" * 400) == "X" * 400 + "@good"
 
 
 def test_the_end_of_an_announcement_takes_no_node_away_that_answers(content: str) -> None:
@@ -284,7 +297,7 @@ def test_the_end_of_an_announcement_takes_no_node_away_that_answers(content: str
     with below(content) as end, ExitStack() as stack:
         up = stack.enter_context(above(content, is_announced=False))
         announcement = stack.enter_context(ExitStack())
-        announcement.enter_context(announcing(announcer(up.url, identity=Identity(content))))
+        announcement.enter_context(announcing(announcer(up.url, identity=Identity(content), name=content)))
         until(lambda: states(end) == {up.url: "ready"})
         ok = f'pliant_pings_total{{outcome="ok",upstream="{up.url}"}}'
         n_pings = metric(end, ok)
@@ -300,7 +313,7 @@ def test_what_an_operator_removes_stays_away_until_he_adds_it(content: str) -> N
         up = stack.enter_context(above(content, is_announced=False))
 
         def announced() -> AbstractContextManager[None]:
-            return announcing(announcer(up.url, identity=Identity(content), run=secrets.token_hex(4)))
+            return announcing(announcer(up.url, identity=Identity(content), name=content, run="2"))
 
         with announced():
             until(lambda: states(end) == {up.url: "ready"})
