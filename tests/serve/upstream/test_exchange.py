@@ -162,3 +162,59 @@ def test_connections_to_nodes_that_are_not_called_again_are_closed(
             await server.wait_closed()
 
     asyncio.run(run())
+
+
+def test_a_request_after_one_that_was_given_up_finds_a_connection() -> None:
+    """Opening one takes a round trip: on a long way every second request would be late."""
+    accepted: list[int] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        accepted.append(1)
+        with suppress(asyncio.IncompleteReadError, ConnectionError):
+            while True:
+                if b"/slow" not in await read_request(reader):
+                    writer.write(OK)
+
+    async def run() -> None:
+        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        async with server, Client(ssl.create_default_context(), Limits()) as client:
+
+            async def ready(n: int) -> None:
+                while len(accepted) < n:
+                    await asyncio.sleep(0.001)
+
+            client.spare(url)
+            client.spare(url)
+            await ready(1)
+            await asyncio.sleep(0.01)
+            assert len(accepted) == 1, "one at a time"
+            client.spare(url)
+            await ready(2)
+            with pytest.raises(NodeError, match="did not answer within"):
+                await client.call("POST", f"{url}/slow", {}, b"", 0.01, None)
+            assert (await client.call("POST", url, {}, b"", 30.0, None)).content == b"ok"
+            client.spare(url)
+            await ready(3)
+            assert len(accepted) == 3, "in place of the one that was given up"
+
+    asyncio.run(run())
+
+
+def test_nobody_hears_of_a_spare_connection_that_cannot_be_opened() -> None:
+    """Whoever asks there learns it; the end of a client ends what is being opened."""
+
+    async def run() -> None:
+        closed = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
+        port = closed.sockets[0].getsockname()[1]
+        closed.close()
+        await closed.wait_closed()
+        async with Client(ssl.create_default_context(), Limits()) as client:
+            client.spare(f"http://127.0.0.1:{port}")
+            await asyncio.sleep(0.01)
+            with pytest.raises(NodeError, match="could not be asked"):
+                await client.call("GET", f"http://127.0.0.1:{port}", {}, b"", 30.0, None)
+            client.spare("http://10.255.255.1:9")  # nobody answers
+        assert len(asyncio.all_tasks()) == 1
+
+    asyncio.run(run())

@@ -19,9 +19,11 @@ from pliant.serve.upstream.exchange import Connection, Received
 
 KEPT_S = 100.0
 """How long a connection may lie unused: less than the node at its other end keeps it (Limits.idle_s)."""
+_OPENING_S = 10.0
 _LINE_BYTES = 4
 MOST_KEPT = 128
 """Connections to all nodes that lie unused: each has a descriptor (server.py spares 256 for such)."""
+_READY = 2
 _FORGETS = (socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 """Closed is forgotten. Else the system goes on to send what lies in a socket that was given up, and once the
 link is back, a request that was answered elsewhere long ago would run once more."""
@@ -66,11 +68,16 @@ class Client:
         self._tls, self._limits = tls, limits
         self._kept: dict[Connection, tuple[str, str]] = {}
         """Unused connections and where they lead, in order of their last use."""
+        self._spares: dict[tuple[str, str], asyncio.Task[None]] = {}
+        """Those that are being opened."""
 
     async def __aenter__(self) -> "Client":
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        for task in self._spares.values():
+            task.cancel()
+        await asyncio.gather(*self._spares.values(), return_exceptions=True)
         for connection in self._kept:
             connection.close()
         self._kept.clear()
@@ -96,6 +103,29 @@ class Client:
             raise NodeError(
                 f"{url} could not be asked: {error or type(error).__name__}.", status=502
             ) from error
+
+    def spare(self, url: str) -> None:
+        """Have two connections to `url` ready: one for a request that comes now, and one more.
+
+        Opening one takes a round trip, with TLS two, which a request with a deadline may not have. A request
+        that is given up takes its connection with it, and the next would come too late again. Raises nothing:
+        where none can be opened, whoever asks learns it.
+        """
+        parts = urlsplit(url)
+        there = (parts.scheme, parts.netloc)
+        n_ready = sum(place == there and connection.is_open for connection, place in self._kept.items())
+        if n_ready < _READY and there not in self._spares:
+            self._spares[there] = asyncio.get_running_loop().create_task(self._open_spare(there))
+
+    async def _open_spare(self, there: tuple[str, str]) -> None:
+        try:
+            async with asyncio.timeout(_OPENING_S):
+                connection = await self._opened(*there)
+        except (OSError, ssl.SSLError, UnicodeError):
+            return
+        finally:
+            del self._spares[there]
+        self._keep(connection, there)
 
     async def _call(self, method: str, url: str, headers: Mapping[str, str], body: bytes) -> Response:
         parts = urlsplit(url)
@@ -131,12 +161,15 @@ class Client:
     async def _asked(self, connection: Connection, there: tuple[str, str], request: bytes) -> Received:
         received = await connection.ask(request)
         if connection.is_open:
-            connection.idle_since_s = time.monotonic()
-            self._kept[connection] = there
+            self._keep(connection, there)
         else:
             connection.close()
-        self._drop()
         return received
+
+    def _keep(self, connection: Connection, there: tuple[str, str]) -> None:
+        connection.idle_since_s = time.monotonic()
+        self._kept[connection] = there
+        self._drop()
 
     def _take(self, there: tuple[str, str]) -> Connection | None:
         """The one that was used last of those that lead there."""

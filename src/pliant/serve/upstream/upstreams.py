@@ -161,6 +161,7 @@ class Upstreams:
             headers |= {HEADER_LENGTH: str(body.header_bytes), "content-type": BINARY}
         url = f"{upstream}/v2/models/{self._model}/infer"
         try:
+            self._client.spare(upstream)
             response = await self._client.call("POST", url, headers, body.content, timeout_s, self._token)
             now_s = self._clock()
             self._check_identity(upstream, response)
