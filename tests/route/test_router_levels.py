@@ -1,8 +1,13 @@
 """A router whose endpoints offer levels of accuracy, and whose upstreams hang, leave and come back."""
 
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from pliant.ir.curve import Curve
 from pliant.ir.endpoint import ServiceLevel
-from pliant.route.choose_endpoint import LOCAL
+from pliant.route.adverts import advert_of, wait_beyond
+from pliant.route.choose_endpoint import CLUSTER, LOCAL, Candidate
 from pliant.route.due import Probe
 from pliant.route.router import Router
 from pliant.route.router_settings import RouterSettings
@@ -79,3 +84,43 @@ def test_an_upstream_is_bound_neither_by_its_word_nor_by_what_was_late_without_b
         node.overdue("up", 5, 2.0, 1.0)
         (up,) = [option for option in node.options(5, 2.0) if option.name == "up"]
         assert (up.bound_s > up.seconds) is is_bounded
+
+
+def test_the_wait_that_is_told_is_that_of_endpoints_as_accurate_as_what_is_told() -> None:
+    """An idle endpoint of 0.85 hid the queue of the only one of 0.92: predecessors were promised no wait."""
+    node = router()
+    node.offer(_levels(0.05, 0.85))
+    node.endpoint(CLUSTER)
+    node.offer(_levels(0.4, 0.92), CLUSTER)
+    node.waits(3.0, 0.0, CLUSTER)
+    told = node.tell(60.0)
+    assert told.levels[-1].accuracy == 0.92
+    assert told.wait_s == pytest.approx(3.0)
+    node.offer(_levels(0.05, 0.92))
+    assert node.tell(61.0).wait_s == 0.0, "the idle one gives the same answer, as soon as was told"
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.lists(st.sampled_from([0.8, 0.85, 0.9]), min_size=1, max_size=3, unique=True),
+            st.floats(0.0, 2.0),
+            st.floats(0.0, 2.0),
+        ),
+        min_size=1,
+        max_size=4,
+    )
+)
+def test_the_wait_beyond_what_is_told_by_brute_force(ways: list[tuple[list[float], float, float]]) -> None:
+    """Over every level that is as accurate as the best that is told."""
+    candidates, waits_s = [], []
+    for i, (accuracies, seconds, wait_s) in enumerate(ways):
+        levels = tuple(ServiceLevel(Curve(((0, seconds + a),)), a) for a in sorted(accuracies))
+        candidates.append(Candidate(f"way{i}", levels, 0.01 * i))
+        waits_s.append(wait_s)
+    told = advert_of("me", candidates, lambda _: frozenset({"me"}), 100, (0, 0))
+    best = max(a for accuracies, _, _ in ways for a in accuracies)
+    able = [(0.01 * i + s + best, w) for i, (accuracies, s, w) in enumerate(ways) if best in accuracies]
+    beyond_s = min(s + w for s, w in able) - min(s for s, _ in able)
+    found = wait_beyond(told, 5, candidates, waits_s)
+    assert found == pytest.approx(beyond_s if beyond_s > 1e-4 else 0.0, abs=1e-4)

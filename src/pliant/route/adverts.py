@@ -1,11 +1,12 @@
 """A node's adverts, made from its ways to answer: the least of their curves by accuracy, and dependencies."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
+from math import inf
 from typing import final
 
 from pliant.ir.curve import MAX_POINTS, Curve
 from pliant.ir.endpoint import ALIKE, ServiceLevel
-from pliant.ir.times.levels import spread
+from pliant.ir.times.levels import has_moved, spread
 from pliant.route.choose_endpoint import Candidate
 from pliant.route.curve_advert import MAX_LEVELS, CurveAdvert
 from pliant.route.way_times import WayCurve, WayTimes
@@ -26,11 +27,17 @@ class Adverts:
         self._node, self._started, self._max_n, self._behind = node, started, max_n, behind
         self._medians, self._bounds = WayTimes(max_n), WayTimes(max_n)
         self._kept: dict[str | None, CurveAdvert] = {}
+        self._ways: tuple[Candidate, ...] = ()
+        """Those that adverts were made of."""
+        self._behind_told: list[frozenset[str]] = []
         self._n_adverts = 0
 
-    def clear(self) -> None:
-        """The ways have changed."""
-        self._kept = {}
+    def follow(self, ways: Sequence[Candidate]) -> None:
+        """The ways are `ways` now. Adverts stay as they are while none has moved by more than 3 %."""
+        behind = [self._behind(way.name) for way in ways]
+        pairs = zip(ways, self._ways, strict=False)
+        if behind != self._behind_told or not all(_is_alike(a, b, self._max_n) for a, b in pairs):
+            self._kept, self._ways, self._behind_told = {}, tuple(ways), behind
 
     def of(
         self, predecessor: str | None, ways: Sequence[Candidate]
@@ -50,9 +57,19 @@ class Adverts:
         return made
 
 
+def _is_alike(a: Candidate, b: Candidate, max_n: int) -> bool:
+    return (
+        a.name == b.name
+        and a.levels == b.levels
+        and not has_moved(a.fixed_s + _SHORT_S, b.fixed_s + _SHORT_S)
+        and not has_moved(*(_SHORT_S + c.fixed_s + c.per_item_s * max_n for c in (a, b)))
+        and not has_moved(a.way_bound, b.way_bound)
+    )
+
+
 def advert_of(
     node: str,
-    ways: Iterable[Candidate],
+    ways: Sequence[Candidate],
     behind: Callable[[str], frozenset[str]],
     max_n: int,
     stamp: tuple[int, int],
@@ -98,10 +115,19 @@ def _is_bounded(way: Candidate, level: ServiceLevel) -> bool:
 
 
 def wait_beyond(advert: CurveAdvert, n: int, ways: Sequence[Candidate], waits_s: Sequence[float]) -> float:
-    """What an input of length n takes longer than `advert` tells, by the best of `ways` with its wait.
+    """What the most accurate answer of `advert` takes longer than it tells, for an input of length n.
 
-    Where the best way has a queue, the next best may be sooner: then it is the difference to that one.
+    Only `ways` that give that accuracy count, each with its wait: an idle one that is less accurate does not
+    shorten the wait of requests for more. Where the best way has a queue, the next best may be sooner: then
+    it is the difference to that one.
     """
-    least_s = min(way.seconds(n) + wait_s for way, wait_s in zip(ways, waits_s, strict=True))
+    least_quality = advert.levels[-1].quality - ALIKE
+    least_s = inf
+    for way, wait_s in zip(ways, waits_s, strict=True):
+        way_s = way.fixed_s + way.per_item_s * n
+        for level in reversed(way.levels):
+            if level.quality < least_quality:
+                break
+            least_s = min(least_s, way_s + level.curve.at(n) + wait_s)
     beyond_s = least_s - advert.curve.at(n)
-    return beyond_s if beyond_s > _SHORT_S else 0.0
+    return beyond_s if _SHORT_S < beyond_s < inf else 0.0

@@ -112,16 +112,17 @@ def remote_candidate(
     bytes_there: tuple[float, float],
     bytes_back: tuple[float, float],
     radio: RadioModel | None,
+    way_bound: float = 1.0,
 ) -> Candidate:
     """A successor by eq. 9; `transfer` and bytes are (fixed, per item) of the input's length.
 
     What its exchange adds to the radio's tail depends on the time: see `RadioUse.priced`.
     """
     if radio is None:
-        return Candidate(name, levels, transfer[0], transfer[1])
+        return Candidate(name, levels, *transfer, way_bound=way_bound)
     fixed_j = radio.transfer_j(bytes_there[0], bytes_back[0])
     per_item_j = radio.transfer_j(bytes_there[1], bytes_back[1])
-    return Candidate(name, levels, transfer[0], transfer[1], fixed_j, per_item_j, radio.waiting_W)
+    return Candidate(name, levels, *transfer, fixed_j, per_item_j, radio.waiting_W, way_bound)
 
 
 def _check(name: str, *values: float) -> None:

@@ -85,15 +85,23 @@ class Predecessors:
         They count as told. One that was never told has an answer coming with its first advert.
         """
         groups: dict[CurveAdvert, list[str]] = {}
+        compared: dict[tuple[int, int], bool] = {}
+
+        def has_moved(before: tuple[ServiceLevel, ...], now: tuple[ServiceLevel, ...]) -> bool:
+            """Many were told the same."""
+            key = (id(before), id(now))
+            if key not in compared:
+                compared[key] = _has_moved(before, now, max_n, threshold_s, ratio)
+            return compared[key]
+
         for name, known in self._known.items():
             if known.listener is None or known.told is None:
                 continue
             advert = word_for(name)
             if known.told is advert:
                 continue
-            if _is_other_wait(known.told.wait_s, advert.wait_s, threshold_s) or _has_moved(
-                known.told.levels, advert.levels, max_n, threshold_s, ratio
-            ):
+            is_other_wait = _is_other_wait(known.told.wait_s, advert.wait_s, threshold_s)
+            if is_other_wait or has_moved(known.told.levels, advert.levels):
                 groups.setdefault(advert, []).append(name)
                 known.told = advert
         return tuple((advert, tuple(names)) for advert, names in groups.items())

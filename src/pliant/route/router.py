@@ -164,7 +164,9 @@ class Router:
         otherwise_s = partial(self._least_s, without=successor, now_s=now_s)
         sizes = (sent_bytes, received_bytes)
         if peer.answered(n, *sizes, away_s, spent_s, told, now_s, otherwise_s, waited_s, passage):
-            self._changed()
+            self._is_stale = True
+        self._is_checked = False
+        self._expects_until_s = min(self._expects_until_s, peer.transfer.changes_at_s)
 
     def enter(self, successor: str, n: int, now_s: float) -> Passage:
         """An input of length n is to go to `successor`: it counts as work there until it has left.
@@ -319,9 +321,8 @@ class Router:
         for peer in self._successors.values():
             if now_s >= peer.transfer.changes_at_s and peer.expect(now_s):
                 self._is_stale = True
-        self._expects_until_s = min(
-            (s.transfer.changes_at_s for s in self._successors.values()), default=_NEVER
-        )
+        peers = self._successors.values()
+        self._expects_until_s = min((peer.transfer.changes_at_s for peer in peers), default=_NEVER)
 
     def _refreshed(self) -> list[Candidate]:
         """This device and what is above it, as they are known now, without the queues there."""
@@ -329,10 +330,9 @@ class Router:
             return self._ways
         here = [endpoint.way for endpoint in self._here.values()]
         self._ways = [*here, *[s.way() for s in self._successors.values() if s.is_ready]]
-        self._adverts.clear()
-        self._expects_until_s = min(
-            (s.transfer.changes_at_s for s in self._successors.values()), default=_NEVER
-        )
+        self._adverts.follow(self._ways)
+        peers = self._successors.values()
+        self._expects_until_s = min((peer.transfer.changes_at_s for peer in peers), default=_NEVER)
         self._is_stale = False
         return self._ways
 
@@ -371,9 +371,10 @@ class Router:
     def _broadcasts(self, now_s: float) -> list[Broadcast]:
         if not self.predecessors:
             return []
-        settings = self.settings
+        settings, common = self.settings, self._word(None, now_s)
+        limits = (settings.max_n, settings.threshold_s, settings.threshold_ratio)
         behind = self.predecessors.behind(
-            partial(self._word, now_s=now_s), settings.max_n, settings.threshold_s, settings.threshold_ratio
+            lambda name: self._word(name, now_s) if name in common.through else common, *limits
         )
         return [Broadcast(names, advert) for advert, names in behind]
 
@@ -392,8 +393,7 @@ class Router:
         return min((c.seconds(n) for c in self._candidates(now_s) if c.name != without), default=0.0)
 
     def _earliest(self) -> float:
-        first_s = min(self.predecessors.expires_at_s, *(h.probe_at_s for h in self._here.values()))
-        for peer in self._successors.values():
-            if peer.ping_at_s < first_s:
-                first_s = peer.ping_at_s
-        return first_s
+        asked_s = [here.probe_at_s for here in self._here.values()]
+        return min(
+            self.predecessors.expires_at_s, *asked_s, *[s.ping_at_s for s in self._successors.values()]
+        )

@@ -48,6 +48,8 @@ class AdaptiveBound:
 
         Ratios beyond that are lost in any case. Where they are more than 5 % the largest other counts.
         """
+        if self._ranked[0] <= most:
+            return min(self._ranked[0] * self.slack, most)
         return min(next((ratio for ratio in self._ranked if ratio <= most), most) * self.slack, most)
 
     def corrected(self, predicted: Timing) -> Timing:

@@ -9,6 +9,7 @@ from pliant.ir.curve import Curve
 from pliant.ir.endpoint import ServiceLevel
 from pliant.ir.link import Link
 from pliant.ir.times.bounds import AdaptiveBound
+from pliant.ir.times.levels import has_moved
 from pliant.ir.times.timing import Timing
 from pliant.route.choose_endpoint import Candidate
 from pliant.route.curve_advert import CurveAdvert
@@ -102,10 +103,10 @@ class Successor:
         wait_s = self.queue.wait_s(way.fixed_s, now_s)
         if not wait_s:
             return way
-        fixed_s = (
-            way.fixed_s + wait_s
-        )  # the wait is an estimate by itself, that the way's spread says nothing of
-        return replace(way, fixed_s=fixed_s, way_bound=(way.fixed_s * way.way_bound + wait_s) / fixed_s)
+        fixed_s = way.fixed_s + wait_s
+        # The wait is an estimate by itself, of which the way's spread says nothing.
+        way_bound = (way.fixed_s * way.way_bound + wait_s) / fixed_s
+        return replace(way, fixed_s=fixed_s, way_bound=way_bound)
 
     def assume(self, accuracy: float | None) -> None:
         """Whole answers are as accurate as this device's, which holds the same model, unless it tells."""
@@ -117,17 +118,15 @@ class Successor:
         assert self.told is not None
         if self._candidate is None:
             link = self.transfer
-            way = remote_candidate(
+            self._candidate = remote_candidate(
                 self.name,
                 tuple(self._judged(level) for level in self.told.levels),
                 (link.fixed_s, link.per_item_s),
                 (link.sent.fixed, link.sent.per_item),
                 (link.received.fixed, link.received.per_item),
                 self._settings.radio,
+                way_bound=self._way_factor,
             )
-            if self._settings.is_bounded:
-                way = replace(way, way_bound=max(1.0, self._way_bound.factor()))
-            self._candidate = way
         return self._candidate
 
     def _judged(self, level: ServiceLevel) -> ServiceLevel:
@@ -176,7 +175,7 @@ class Successor:
 
         Of the `spent_s` there, the request waited for `waited_s`.
         """
-        link, was_ready, before = self.transfer, self.is_ready, self.told
+        link, was_ready = self.transfer, self.is_ready
         was = link.fixed_s, link.per_item_s
         is_surprise = False
         if self._shows_way(away_s - spent_s, passage):
@@ -190,12 +189,21 @@ class Successor:
         self.queue.answered(passage, away_s, spent_s, waited_s, link.least_s(n), now_s)
         is_believed = self._judge(n, away_s, (spent_s, waited_s), told, otherwise_s, now_s)
         self._heard(is_surprise, now_s)
-        if is_believed and told is not None:
-            self.tell(told, now_s)
-        is_moved = was != (link.fixed_s, link.per_item_s)
+        is_told = is_believed and told is not None and self.tell(told, now_s)
+        is_moved = was != (link.fixed_s, link.per_item_s) or self._is_other_bound()
         if is_moved:
             self._candidate = None
-        return is_moved or is_surprise or self.told is not before or was_ready is not self.is_ready
+        return is_moved or is_surprise or is_told or was_ready is not self.is_ready
+
+    def _is_other_bound(self) -> bool:
+        """Whether the way there varies more, or less, than the candidate says."""
+        candidate = self._candidate
+        return candidate is not None and has_moved(self._way_factor, candidate.way_bound)
+
+    @property
+    def _way_factor(self) -> float:
+        """How many times as long as its time the way takes at most."""
+        return max(1.0, self._way_bound.factor()) if self._settings.is_bounded else 1.0
 
     def _shows_way(self, took_s: float, passage: Passage | None) -> bool:
         """Whether an answer says what the way takes: one that was alone does.

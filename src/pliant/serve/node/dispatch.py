@@ -10,8 +10,9 @@ from typing import Any, final
 
 from pliant.errors import BudgetError, ClusterError, DeadlineError, InputError, NodeError, RouteError
 from pliant.ir.reply import Reply
-from pliant.route.choose_endpoint import LOCAL, Choice, choose, soonest
+from pliant.route.choose_endpoint import LOCAL, Choice, choose
 from pliant.route.curve_advert import CurveAdvert, Trail
+from pliant.route.hedge import Hedge, hedge
 from pliant.route.node_messages import RouteMessage, Spent
 from pliant.route.objective import TIME, Objective
 from pliant.route.router import Router
@@ -23,8 +24,6 @@ from pliant.serve.protocol.terms import LEAST_S, PendingRequest
 from pliant.serve.upstream.upstreams import BLAMES_INPUT, Upstreams
 
 _LOG = logging.getLogger("pliant.serve")
-_SPARE, _SPARE_S = 1.05, 0.005
-"""An answer from here is begun so much before its bound asks for it: threads and sockets take time."""
 _MOST_FAILURES = 2
 """Upstreams that may fail a request before it is answered here: each of them costs it time."""
 
@@ -190,15 +189,14 @@ class Dispatcher:
         away = asyncio.ensure_future(self._attempt(choice, asked, tried))
         here: asyncio.Future[Answer | None] | None = None
         try:
-            fallback = self._fallback(choice, asked.wish, tried.failed)
-            if fallback is None:
+            planned = self._fallback(choice, asked.wish, tried.failed)
+            if planned is None:
                 return await away
-            other_choice, after_s = fallback
-            await asyncio.wait({away}, timeout=after_s)
+            await asyncio.wait({away}, timeout=planned.after_s)
             if away.done():
                 return away.result()
             away_s = self._clock() - start_s
-            here = asyncio.ensure_future(self._hedge(other_choice, asked, tried))
+            here = asyncio.ensure_future(self._hedge(planned.choice, asked, tried))
             await asyncio.wait({away, here}, return_when=asyncio.FIRST_COMPLETED)
             first, other = (away, here) if away.done() else (here, away)
             if first.exception() is not None or first.result() is None:
@@ -226,31 +224,16 @@ class Dispatcher:
             _LOG.info("%s: %s", asked.id, error)
             return None
 
-    def _fallback(
-        self, choice: Choice, wish: PendingRequest, failed: Collection[str]
-    ) -> tuple[Choice, float] | None:
-        """(the endpoint here that could still be in time after the longest wait, for how long that is).
-
-        None where there is no deadline, or no endpoint here but those that `failed` can keep it.
-        """
+    def _fallback(self, choice: Choice, wish: PendingRequest, failed: Collection[str]) -> Hedge | None:
+        """What to begin here while `choice` is away, and when; not at endpoints that `failed`."""
         if wish.due_s is None:
             return None
-        now_s = self._clock()
-        left_s = wish.left_s(now_s)
-        ways = [
+        here = [
             way
             for way in self.router.ways_here
             if way.name not in failed and self.here[way.name].has_room(wish.client)
         ]
-        found = soonest(wish.length, ways, wish.terms_at(now_s))
-        if found is None:
-            return None
-        after_s = left_s - _SPARE * found.option.bound_s - _SPARE_S
-        if after_s <= 0.0:
-            return None
-        # Else most requests would be answered twice, though hardly one is late.
-        is_worth = after_s >= choice.seconds or choice.option.bound_s > left_s
-        return (found, after_s) if is_worth else None
+        return hedge(wish.length, choice, here, wish.terms_at(self._clock()))
 
     def _way_s(self, choice: Choice, n: int, now_s: float) -> float:
         """What of `choice` is spent on the way, neither waiting there nor answering."""

@@ -1,0 +1,37 @@
+"""Where an answer from above may be late: what to begin at an endpoint of this device, and when."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pliant.route.choose_endpoint import Candidate, Choice, soonest
+from pliant.route.terms import Terms
+
+_SPARE, _SPARE_S = 1.05, 0.005
+"""An answer from here is begun so much before its bound asks for it: threads and sockets take time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hedge:
+    """Have `choice` answer as well, unless the upstream has answered after `after_s` seconds."""
+
+    choice: Choice
+    after_s: float
+
+
+def hedge(n: int, choice: Choice, here: Sequence[Candidate], terms: Terms) -> Hedge | None:
+    """What to begin at one of `here`, which have room, while `choice` is away with an input of length n.
+
+    That is the one with the least bound at or above the floor, as late as its bound allows. None where there
+    is no deadline, where none of `here` can keep it, and where an answer from above is expected after that
+    and is bound to be in time: else most requests would be answered twice, though hardly one is late.
+    """
+    if terms.deadline_s is None:
+        return None
+    found = soonest(n, here, terms)
+    if found is None:
+        return None
+    after_s = terms.deadline_s - _SPARE * found.option.bound_s - _SPARE_S
+    if after_s <= 0.0:
+        return None
+    is_worth = after_s >= choice.seconds or choice.option.bound_s > terms.deadline_s
+    return Hedge(found, after_s) if is_worth else None
