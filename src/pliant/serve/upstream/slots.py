@@ -54,8 +54,8 @@ class Slots:
     async def take(self, upstream: str, n: int, patience_s: float) -> AsyncIterator[Slot]:
         """A slot for an input of length n, given back at the end of the context.
 
-        Raises NodeError where `upstream` fails meanwhile (502), or `patience_s` seconds have passed (504):
-        then the request is to be answered elsewhere.
+        Raises NodeError where no further request may wait (503), `upstream` fails meanwhile (502), or
+        `patience_s` seconds have passed (504): then the request is to be answered elsewhere.
         """
         start_s = self.clock()
         try:
@@ -84,6 +84,8 @@ class Slots:
     async def _turn(
         self, upstream: str, pending: deque[_Waiting], passage: Passage, patience_s: float
     ) -> None:
+        if len(pending) >= self.most:  # several were chosen for the last place at once
+            raise NodeError(f"as many requests wait for {upstream} as may.", status=503)
         mine = _Waiting(passage, asyncio.get_running_loop().create_future())
         pending.append(mine)
         try:
