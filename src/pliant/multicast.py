@@ -4,7 +4,7 @@ Anybody on the network may announce anything: who finds a service has to make su
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import final
@@ -77,7 +77,8 @@ def browsed(
         try:
             yield
         finally:
-            browser.cancel()
+            with suppress(zeroconf.Error):
+                browser.cancel()
 
 
 @final
@@ -122,7 +123,8 @@ def _network(
     try:
         yield network
     finally:
-        network.close()
+        with suppress(zeroconf.Error):  # a goodbye that takes too long on a busy machine is not waited for
+            network.close()
 
 
 def _refusal(error: Exception) -> MulticastError:

@@ -77,6 +77,8 @@ def test_explain_is_lines_for_people(cache: Path, cli: Callable[..., Result]) ->
         (["--address", "gateway:8080"], "http://HOST:PORT"),
         (["--name", "no name"], "name"),
         (["--objective", "energy"], "--power"),
+        (["--worker-power", "hub=4"], "--cluster"),
+        (["--worker-power", "4"], "NAME=WATTS"),
         (["--settle", "soon"], "soon"),
         (["--peer-token-file", "/does/not/exist"], "token file"),
         (["--peer-network", "10.0.0.0/40"], "10.0.0.0/8"),
