@@ -84,6 +84,12 @@ class Curve:
         return Curve(tuple([(n, min(t + seconds + per_item * n, MAX_SECONDS)) for n, t in points]))
 
     @property
+    def pieces(self) -> tuple[tuple[float, float, float, float], ...]:
+        """(from which length on, start, seconds, slope): there T(n) = seconds + slope * (n - start)."""
+        found = [(n, *piece) for n, piece in zip((0.0, *self._lengths), self._pieces, strict=True)]
+        return tuple(found[1:] if self._lengths[0] == 0 else found)
+
+    @property
     def lengths(self) -> tuple[float, ...]:
         return self._lengths
 

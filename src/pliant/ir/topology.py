@@ -5,9 +5,6 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import assert_never
 
-import numpy as np
-
-from pliant.arrays import Float64
 from pliant.errors import ProfileError
 from pliant.ir.curve import Curve
 from pliant.ir.dilation import Dilation
@@ -85,10 +82,6 @@ class Capability:
     def seconds(self, kind: str, flops: float) -> float:
         """Time of one stage of `kind` that takes `flops` operations; none takes no time."""
         return self.curve(kind).at(flops) if flops > 0 else 0.0
-
-    def over(self, kind: str, flops: Float64[np.ndarray, "*some"]) -> Float64[np.ndarray, "*some"]:
-        """`seconds` for each of `flops`."""
-        return np.where(flops > 0, self.curve(kind).over(flops), 0.0)
 
     def drift(self, kind: str) -> float:
         """1 where no drift was seen."""

@@ -10,16 +10,18 @@ from hypothesis import strategies as st
 from pliant.errors import InputError
 from pliant.ir.cost import Cost
 from pliant.ir.dilation import Dilation
+from pliant.ir.partition import Mode
 from pliant.ir.program import Compute, Exchange
-from pliant.ir.topology import ClusterCost
-from pliant.plan.partition.pace import FlatMode, Plans, as_partition, seconds, weights
-from pliant.plan.partition.problem import pose, table
+from pliant.ir.topology import ClusterCost, Drift, HandOver, StageTimes
+from pliant.plan.partition.device_times import DeviceTimes, table
+from pliant.plan.partition.pace import FlatMode, Plans, as_partition, plan_of, seconds, weights
+from pliant.plan.partition.problem import pose
 from pliant.plan.partition.sizes import Amount, sizes
 from pliant.plan.split.split import split
 from pliant.plan.split.stage_graphs import flops, weight_bytes, work_flops
 from pliant.plan.split.stages import stages
 from tests.plan.clusters import cluster, curved, handing, simulated_s
-from tests.plan.splits import bert, cut, mobilebert
+from tests.plan.splits import bert, cut, mobilebert, partition
 
 SPECS = {"bert": bert(), "vit": bert(pre=True), "mobilebert": mobilebert()}
 
@@ -135,6 +137,39 @@ def test_a_table_holds_what_capabilities_say() -> None:
     times = table(mixed, "rest", Amount(0.0, 37.0), 40)
     for device, row in zip(mixed, times, strict=True):
         assert row.tolist() == pytest.approx([device.seconds("rest", 37.0 * n) for n in range(41)])
+
+
+def test_stages_of_devices_with_unlike_curves_are_priced_side_by_side() -> None:
+    """At points, between, before and beyond them, drifted and dilated; no operations take no time."""
+    devices, _ = cluster(5, 4)
+    many = curved(devices["d1"])
+    few = replace(curved(devices["d2"]), curves=(StageTimes("rest", ((300.0, 1e-3), (900.0, 1.5e-3))),))
+    drifted = replace(many, drifts=(Drift("rest", 1.7),), dilation=Dilation(2.5))
+    mixed = (devices["d0"], many, few, drifted)
+    some = np.array([0.0, 1.0, 50.0, 299.0, 300.0, 700.0, 900.0, 5e3, 7e6])
+    ops = np.stack([np.roll(some, i) for i in range(len(mixed))], axis=1)
+    times = DeviceTimes(mixed)
+    for kind in ("rest", "mix"):
+        for found in (times.seconds(kind, ops), times.seconds(kind, np.asfortranarray(ops))):
+            wanted = [[d.seconds(kind, n) for d, n in zip(mixed, row, strict=True)] for row in ops]
+            assert found.tolist() == wanted
+
+
+@pytest.mark.parametrize("mode", ["ws", "1d", "2d"])
+@pytest.mark.parametrize("seed", range(4))
+def test_messages_that_take_next_to_nothing_are_priced_as_those_that_take_nothing(
+    mode: Mode, seed: int
+) -> None:
+    """What takes nothing is left out of the reckoning."""
+    devices, links = cluster(seed, 5, pairs=True)
+    least = HandOver(1e-15, 1e-21)
+    brief = {name: replace(device, send=least, take=least) for name, device in devices.items()}
+    made = partition(SPECS["bert"], mode, 5, 9, seed)
+    none_s, least_s = (
+        seconds(p, plan_of(p, made))
+        for p in (pose(SPECS["bert"], 9, some, links, made.primary) for some in (devices, brief))
+    )
+    assert none_s[0] == pytest.approx(least_s[0], rel=1e-9)
 
 
 def test_more_rows_than_the_model_reads_are_refused() -> None:

@@ -47,7 +47,7 @@ def solve_flat(p: Problem, mode: FlatMode) -> tuple[Plans, float]:
 def improve(p: Problem, plan: Plans, plan_s: float, rounds: int) -> tuple[Plans, float]:
     """Take the best move of rows or columns, then of heads, for `rounds` at most."""
     near = (lambda plan: _near(plan, "rows", "columns"), lambda plan: _near(plan, "heads"))
-    return descend(plan, plan_s, near, lambda plans: seconds(p, plans), rounds)
+    return descend([(plan, plan_s)], near, lambda plans: seconds(p, plans), rounds)[0]
 
 
 def _solve_many(p: Problem, mode: FlatMode) -> tuple[Plans, float]:
@@ -58,7 +58,7 @@ def _solve_many(p: Problem, mode: FlatMode) -> tuple[Plans, float]:
     def dealt(plan: Plans) -> Plans:
         return with_heads(p, mode, moves(plan, {"heads": 1}).heads)
 
-    plan, plan_s = descend(plan, plan_s, (dealt,), lambda plans: seconds(p, plans), HEAD_ROUNDS)
+    ((plan, _),) = descend([(plan, plan_s)], (dealt,), lambda plans: seconds(p, plans), HEAD_ROUNDS)
     plan, plan_s = best(p, together([plan, fitted(p, plan)]))
     return improve(p, plan, plan_s, LAST_ROUNDS)
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from pliant.arrays import Bool, Float, Int
 from pliant.plan.partition.moves import best, descend, moves, with_share
-from pliant.plan.partition.pace import GridPlans, together, weights
+from pliant.plan.partition.pace import GridPlans, by_device, together, weights
 from pliant.plan.partition.pace_2d import grid_seconds
 from pliant.plan.partition.problem import ITEMSIZE, Problem
 from pliant.plan.partition.starts import head_room, proportional, spread
@@ -34,15 +34,15 @@ def solve_grid(p: Problem) -> tuple[GridPlans, float]:
     order = np.argsort(priced, kind="stable")
     both_ways = (begun.group[order].max(1) > 0) & (begun.column[order].max(1) > 0)
     first = dict.fromkeys([*order[:1].tolist(), *order[both_ways][:1].tolist()])
-    found = [begun.take(int(i)) for i in first]
+    found = [(begun.take(i), float(priced[i])) for i in first]
     near = [partial(_near, axis=axis) for axis in AXES]
-    for i, plan in zip(first, found[:], strict=True):
-        found.append(descend(plan, float(priced[i]), near, lambda plans: _priced(p, plans), ROUNDS)[0])
-    return best(p, together(found))
+    found += descend(found, near, lambda plans: _priced(p, plans), ROUNDS)
+    return best(p, together([plan for plan, _ in found]))
 
 
 def _priced(p: Problem, plans: GridPlans) -> Float[np.ndarray, " plans"]:
     """Seconds, and much longer the more memory is missing: moves find their way back to what fits."""
+    plans = by_device(plans)
     n_bytes = weights(p, plans)
     lacking = np.maximum(n_bytes - p.memory, 0.0).sum(1) / n_bytes.sum(1)
     priced: Float[np.ndarray, " plans"] = grid_seconds(p, plans, 0) * np.where(
@@ -145,7 +145,10 @@ def _near(plan: GridPlans, axis: str) -> GridPlans:
     if line is not None:
         changed = _spread_out(changed, (placed[:, None] & (line[:, None] == line[None, :]))[None])
     near = with_share(plan, axis, changed)
-    return together([near, moves(plan, {axis: 1}, placed)]) if axis == "heads" else near
+    if axis == "heads":
+        near = together([near, moves(plan, {axis: 1}, placed)])
+    _, first = np.unique(getattr(near, axis), axis=0, return_index=True)
+    return near.take(np.sort(first))
 
 
 def _dealt_anew(counts: Int[np.ndarray, " devices"], movable: Bool[np.ndarray, " devices"]) -> Counts:

@@ -13,7 +13,7 @@ import numpy as np
 from pliant.arrays import Float, Int
 from pliant.ir.partition import Mode
 from pliant.plan.linear import INFINITY, LinearProgram
-from pliant.plan.partition.problem import ITEMSIZE, Problem, Table, in_units_of, stage_s
+from pliant.plan.partition.problem import ITEMSIZE, Problem, Table, in_units_of
 
 Term = tuple[np.ndarray, np.ndarray]
 Vector = Float[np.ndarray, " devices"]
@@ -317,8 +317,9 @@ def _least(times: Table) -> Vector:
 
 def _least_rate(p: Problem, kind: str, most_ops: float) -> Vector:
     """The least seconds of an operation in stages of up to `most_ops`: at a point of a curve if measured."""
-    points = {most_ops} | {x for d in p.capabilities for c in d.curves if c.kind == kind for x, _ in c.points}
+    curves = [c for device in p.times.devices for c in device.curves if c.kind == kind]
+    points = {most_ops} | {x for c in curves for x, _ in c.points}
     ops = np.array(sorted(x for x in points if 0 < x <= most_ops))
-    times = stage_s(p.capabilities, kind, np.broadcast_to(ops[:, None], (len(ops), p.n)))
+    times = p.times.seconds(kind, np.repeat(ops[:, None], p.n, 1))
     rates: Vector = (times / ops[:, None]).min(0)
     return rates

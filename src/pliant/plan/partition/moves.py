@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from pliant.arrays import Bool, Float
-from pliant.plan.partition.pace import Counts, Kind, seconds
+from pliant.plan.partition.pace import Counts, Kind, seconds, together
 from pliant.plan.partition.problem import Problem
 
 MOST = 200
@@ -15,23 +15,28 @@ LEAST = 1e-3
 
 
 def descend(
-    plan: Kind,
-    plan_s: float,
+    begun: Sequence[tuple[Kind, float]],
     near: Sequence[Callable[[Kind], Kind]],
     price: Callable[[Kind], Float[np.ndarray, " plans"]],
     rounds: int,
-) -> tuple[Kind, float]:
-    """In turn take the best plan of each kind of those `near`, for `rounds` at most and while that helps."""
+) -> list[tuple[Kind, float]]:
+    """Of each plan and its seconds, in turn the best of each kind of those `near`, for `rounds` at most and
+    while that helps. What is near to all of them is priced at once."""
+    found = list(begun)
+    moving = list(range(len(found)))
     for _ in range(rounds):
-        before_s = plan_s
+        before_s = [plan_s for _, plan_s in found]
         for options_near in near:
-            options = options_near(plan)
-            times = price(options)
-            if len(times) and times.min() < plan_s:
-                plan, plan_s = options.take(int(times.argmin())), float(times.min())
-        if not plan_s < before_s * (1 - LEAST):
+            options = [options_near(found[i][0]) for i in moving]
+            ends = np.cumsum([len(some) for some in options])[:-1]
+            priced = np.split(price(together(options)), ends)
+            for i, some, times in zip(moving, options, priced, strict=True):
+                if len(times) and times.min() < found[i][1]:
+                    found[i] = some.take(int(times.argmin())), float(times.min())
+        moving = [i for i in moving if found[i][1] < before_s[i] * (1 - LEAST)]
+        if not moving:
             break
-    return plan, plan_s
+    return found
 
 
 def moves(

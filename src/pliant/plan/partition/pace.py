@@ -40,19 +40,32 @@ Kind = TypeVar("Kind", Plans, GridPlans)
 
 def together(plans: Sequence[Kind]) -> Kind:
     """All of them, of one mode, in order."""
-    shares = [f.name for f in fields(plans[0]) if f.name != "mode"]
-    joined = {name: np.concatenate([getattr(one, name) for one in plans]) for name in shares}
+    joined = {name: np.concatenate([getattr(one, name) for one in plans]) for name in _shares(plans[0])}
     return replace(plans[0], **joined)  # type: ignore[arg-type]
+
+
+def by_device(plans: Kind) -> Kind:
+    """The same, a device's shares of all plans side by side in memory.
+
+    They are priced so: else sums over the few devices take most of the time.
+    """
+    shares = {name: np.asfortranarray(getattr(plans, name)) for name in _shares(plans)}
+    return replace(plans, **shares)  # type: ignore[arg-type]
+
+
+def _shares(plans: Plans | GridPlans) -> list[str]:
+    return [one.name for one in fields(plans) if one.name != "mode"]
 
 
 def seconds(p: Problem, plans: Plans | GridPlans) -> Times:
     """Predicted seconds of each; infinite where weights do not fit in a device's memory (eq. 4)."""
     if isinstance(plans, GridPlans):
+        plans = by_device(plans)
         times = grid_seconds(p, plans)
     else:
-        # One plan behind the other in memory: else sums over the few devices take most of the time.
-        heads, rows, columns = map(np.asfortranarray, (plans.heads, plans.rows, plans.columns))
-        times = ws_seconds(p, heads, rows) if plans.mode == "ws" else tiled_seconds(p, heads, rows, columns)
+        plans = by_device(plans)
+        is_ws, shares = plans.mode == "ws", (plans.heads, plans.rows)
+        times = ws_seconds(p, *shares) if is_ws else tiled_seconds(p, *shares, plans.columns)
     return np.where((weights(p, plans) <= p.memory).all(1), times, np.inf)
 
 

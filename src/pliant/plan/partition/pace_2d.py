@@ -11,7 +11,7 @@ from pliant.arrays import Int
 from pliant.ir.partition import Grid, Partition, Share
 from pliant.models.slice_shapes import GROUP_COLUMNS, GROUP_ROWS
 from pliant.plan.partition.pace_ws import Counts, Pairs, PerDevice, Sets, Times, met_s, rows_of, whole_s
-from pliant.plan.partition.problem import ITEMSIZE, Problem, stage_s
+from pliant.plan.partition.problem import ITEMSIZE, Problem
 from pliant.plan.partition.sizes import Sizes, reduces
 
 Amounts = PerDevice | Counts
@@ -61,7 +61,7 @@ def grid_seconds(p: Problem, plans: GridPlans, passes: int = 2) -> Times:
     attend_s = p.attend_s[at, plans.heads]
     mixing = (each.group_heads > 0) & (plans.outputs > 0)
     start_s = _met(p, attend_s, ITEMSIZE * s.head_dim * plans.heads, m * mixing, in_group, passes)
-    mix_s = stage_s(p.capabilities, "mix", 2.0 * m * s.head_dim * each.group_heads * plans.outputs)
+    mix_s = p.times.seconds("mix", 2.0 * m * s.head_dim * each.group_heads * plans.outputs)
     mixed_s = np.where(mixing, start_s + mix_s, start_s)
     n_groups = ((plans.column == 0) & (each.group_heads > 0)).sum(1)
     ends_s = _reduced(p, 0, n_groups, mixed_s, plans.outputs * mixing, plans.rows, everybody, passes)
@@ -72,12 +72,12 @@ def grid_seconds(p: Problem, plans: GridPlans, passes: int = 2) -> Times:
     has = plans.columns > 0
     for f in range(s.n_forwards):
         start_s = _met(p, ends_s, ITEMSIZE * plans.rows, plans.hidden * cut, everybody, passes)
-        up_s = np.where(cut, start_s + stage_s(p.capabilities, f"up.{f}", tile_ops), start_s)
+        up_s = np.where(cut, start_s + p.times.seconds(f"up.{f}", tile_ops), start_s)
         start_s = _met(p, up_s, ITEMSIZE * m * cut, plans.columns, in_column, passes)
-        active_s = stage_s(p.capabilities, f"activate.{f}", m * plans.columns * terms)
+        active_s = p.times.seconds(f"activate.{f}", m * plans.columns * terms)
         active_s = np.where(has, start_s + active_s, start_s)
         start_s = _met(p, active_s, ITEMSIZE * m * plans.columns, cut.astype(float), in_column, passes)
-        down_s = np.where(cut, start_s + stage_s(p.capabilities, f"down.{f}", tile_ops), start_s)
+        down_s = np.where(cut, start_s + p.times.seconds(f"down.{f}", tile_ops), start_s)
         ends_s = _reduced(p, f + 1, n_columns, down_s, plans.hidden * cut, plans.rows, everybody, passes)
     works = (plans.heads > 0) | (plans.rows > 0) | mixing | cut | has
     return whole_s(p, plans.heads > 0, rows_of(plans.rows), ends_s, works)
@@ -159,18 +159,29 @@ def _met(
 ) -> PerDevice:
     """When each device has its part of what all were ready to send: sent[i] * wanted[j] bytes from i to j.
 
-    Exchanges that leave or reach a device together share its interface evenly (see `pace_ws`). One that
-    is slow at its other end keeps its part of the interface for longer than its bytes would tell.
+    `among` are sets of devices, pair by pair: a device is in one at most, and sends to all others in it.
+    Exchanges that leave or reach a device together share its interface evenly (see `pace_ws`). One that is
+    slow at its other end keeps its part of the interface for longer than its bytes would tell.
     """
     u, v = sent.astype(float), wanted.astype(float)
-    wait_s = (u / p.egress)[:, :, None] * (among @ np.minimum(v[:, :, None], v[:, None, :]))
-    into = (v / p.ingress)[:, None, :] * (np.minimum(u[:, :, None], u[:, None, :]) @ among)
+    wait_s = (u / p.egress)[:, :, None] * _others_served(v, among)
+    into = (v / p.ingress)[:, None, :] * _others_served(u, among).transpose(0, 2, 1)
     np.maximum(wait_s, into, out=wait_s)
-    n_bytes = u[:, :, None] * v[:, None, :] * among
-    np.maximum(wait_s, n_bytes / p.rate, out=wait_s)
+    n_bytes = u[:, :, None] * v[:, None, :]
+    n_bytes *= among
+    if passes:
+        np.maximum(wait_s, n_bytes / p.rate, out=wait_s)
     for _ in range(passes):
         wait_s = _crowded(p, np.where(n_bytes > 0, wait_s, 0.0), n_bytes)
     return met_s(p, n_bytes, wait_s, ready_s)
+
+
+def _others_served(each: PerDevice, among: Pairs) -> Pairs:
+    """What the set of i and j, without i, has had together of their `each` when j has had all of its own."""
+    fewer: Pairs = np.minimum(each[:, :, None], each[:, None, :])
+    served = (fewer * among).sum(1) + each
+    np.subtract(served[:, None, :], fewer, out=fewer)
+    return fewer
 
 
 def _crowded(p: Problem, lasts_s: Pairs, n_bytes: Pairs) -> Pairs:
@@ -197,4 +208,4 @@ def _reduced(
     s = p.sizes
     start_s = _met(p, ready_s, ITEMSIZE * widths, rows, among, passes)
     ops = (s.reduces[f] + (n_terms[:, None] - 1.0) * s.inner) * rows
-    return np.where(rows > 0, start_s + stage_s(p.capabilities, reduces(s.n_forwards)[f], ops), start_s)
+    return np.where(rows > 0, start_s + p.times.seconds(reduces(s.n_forwards)[f], ops), start_s)

@@ -102,22 +102,34 @@ def met_s(
 ) -> PerDevice:
     """When each device has sent its part of `n_bytes` from i to j, and has what it is sent of it.
 
-    `wait_s` is on the way, `ready_s` when each begins to hand over, `leaves_s` when its interface is free.
+    `wait_s` is on the way, `ready_s` when each begins to hand over, `leaves_s` when its interface is free;
+    without that, what a pair's own link takes need not be in `wait_s`.
     """
-    moves = n_bytes > 0
-    n_out, n_in = moves.sum(2), moves.sum(1)
+    moves, way_s = n_bytes > 0, n_bytes / p.rate
+    if not p.hands_over:
+        np.maximum(way_s, wait_s, out=way_s)
+        _on_the_way(p, way_s, wait_s, ready_s, leaves_s)
+        met: PerDevice = np.maximum(np.where(moves, way_s, 0.0).max(1), ready_s)
+        return met
+    n_out, n_in = (moves.view(np.int8).sum(axis, dtype=np.int16) for axis in (2, 1))
     out_s, in_s = _handing_s(p.send, n_out, n_bytes.sum(2)), _handing_s(p.take, n_in, n_bytes.sum(1))
+    way_s += out_s[:, :, None]
+    np.maximum(way_s, wait_s + (out_s / np.maximum(n_out, 1))[:, :, None], out=way_s)
+    _on_the_way(p, way_s, wait_s, ready_s, leaves_s)
+    first_s = np.where(moves, way_s, np.inf).min(1, initial=np.inf)
+    last_s = np.where(moves, way_s, 0.0).max(1) + in_s / np.maximum(n_in, 1)
     sent_s = ready_s + out_s
-    way_s = np.maximum(
-        wait_s + (out_s / np.maximum(n_out, 1))[:, :, None], n_bytes / p.rate + out_s[:, :, None]
-    )
+    taken_s: PerDevice = np.maximum(last_s, np.maximum(np.where(n_in > 0, first_s, 0.0), sent_s) + in_s)
+    return taken_s
+
+
+def _on_the_way(
+    p: Problem, way_s: Pairs, wait_s: Pairs, ready_s: PerDevice, leaves_s: PerDevice | None
+) -> None:
+    """Make when each exchange arrives of what it takes."""
     way_s += ready_s[:, :, None] + p.rtt_s
     if leaves_s is not None:
         np.maximum(way_s, wait_s + (leaves_s[:, :, None] + p.rtt_s), out=way_s)
-    first_s = np.where(moves, way_s, np.inf).min(1, initial=np.inf)
-    last_s = np.where(moves, way_s, 0.0).max(1) + in_s / np.maximum(n_in, 1)
-    taken_s: PerDevice = np.maximum(last_s, np.maximum(np.where(n_in > 0, first_s, 0.0), sent_s) + in_s)
-    return taken_s
 
 
 def _handing_s(of: tuple[np.ndarray, np.ndarray], n_messages: np.ndarray, n_bytes: np.ndarray) -> PerDevice:

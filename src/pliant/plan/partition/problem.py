@@ -6,7 +6,6 @@ count of heads, rows and columns at once, by the same curves, links and hand-ove
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 
 import numpy as np
 
@@ -14,13 +13,12 @@ from pliant.arrays import Float
 from pliant.ir.dilation import Dilation
 from pliant.ir.topology import Capability, HandOver, Links
 from pliant.models.encoder.encoder_spec import EncoderSpec
+from pliant.plan.partition.device_times import DeviceTimes, table
+from pliant.plan.partition.device_times import Table as Table
 from pliant.plan.partition.sizes import ITEMSIZE as ITEMSIZE
 from pliant.plan.partition.sizes import Amount, Sizes, reduces, sizes
 from pliant.plan.split.split import HEAD, INPUT
 from pliant.plan.split.stage_graphs import end_flops
-
-Table = Float[np.ndarray, "devices _"]
-"""Seconds of each device (row) for 0, 1, 2, ... heads, rows or columns; column 0 is zero."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +34,7 @@ class Problem:
     names: tuple[str, ...]
     primary: int
     sizes: Sizes
-    capabilities: tuple[Capability, ...]
+    times: DeviceTimes
     attend_s: Table
     mixed_s: Table
     rest_s: Table
@@ -54,11 +52,16 @@ class Problem:
     def n(self) -> int:
         return len(self.names)
 
+    @property
+    def hands_over(self) -> bool:
+        """Whether messages take any of a thread's time."""
+        return any(part.any() for part in (*self.send, *self.take))
+
     def reduce_s(self, f: int, n_terms: int) -> Table:
         """Times by rows of the f-th sum of `n_terms` partial results."""
         s = self.sizes
         amount = Amount(0.0, s.reduces[f] + (n_terms - 1.0) * s.inner)
-        return table(self.capabilities, reduces(s.n_forwards)[f], amount, s.rows)
+        return table(self.times.devices, reduces(s.n_forwards)[f], amount, s.rows)
 
 
 def pose(
@@ -81,7 +84,7 @@ def pose(
         names=names,
         primary=names.index(primary),
         sizes=s,
-        capabilities=devices,
+        times=DeviceTimes(devices),
         attend_s=table(devices, "attend", s.attend, s.n_heads),
         mixed_s=table(devices, "attend_mix", s.mixed, s.n_heads),
         rest_s=table(devices, "rest", s.rest, s.rows),
@@ -103,13 +106,13 @@ def in_units_of(p: Problem, unit_s: float) -> Problem:
     """The same problem with `unit_s` for a second: a solver's tolerances are absolute."""
     return replace(
         p,
-        capabilities=tuple(
-            replace(device, dilation=device.dilation.times(Dilation(1 / unit_s))) for device in p.capabilities
+        times=DeviceTimes(
+            tuple(replace(d, dilation=d.dilation.times(Dilation(1 / unit_s))) for d in p.times.devices)
         ),
         attend_s=p.attend_s / unit_s,
         mixed_s=p.mixed_s / unit_s,
         rest_s=p.rest_s / unit_s,
-        forward_s=tuple(times / unit_s for times in p.forward_s),
+        forward_s=tuple(each / unit_s for each in p.forward_s),
         rtt_s=p.rtt_s / unit_s,
         rate=p.rate * unit_s,
         egress=p.egress * unit_s,
@@ -122,20 +125,3 @@ def in_units_of(p: Problem, unit_s: float) -> Problem:
 
 def _handing(each: Sequence[HandOver]) -> tuple[Float[np.ndarray, " devices"], Float[np.ndarray, " devices"]]:
     return np.array([one.message_s for one in each]), np.array([one.byte_s for one in each])
-
-
-@lru_cache(maxsize=512)
-def table(devices: tuple[Capability, ...], kind: str, amount: Amount, most: int) -> Table:
-    """Seconds of 0 to `most` units of `amount`, as `Capability.seconds` gives them; not to be written."""
-    ops = amount.fixed + amount.each * np.arange(most + 1.0)
-    ops[0] = 0.0
-    times: Table = stage_s(devices, kind, np.broadcast_to(ops[:, None], (most + 1, len(devices)))).T
-    times.setflags(write=False)
-    return times
-
-
-def stage_s(
-    devices: tuple[Capability, ...], kind: str, ops: Float[np.ndarray, "*some devices"]
-) -> Float[np.ndarray, "*some devices"]:
-    """Seconds of one stage of `kind` with these operations on each device."""
-    return np.stack([device.over(kind, ops[..., i]) for i, device in enumerate(devices)], axis=-1)

@@ -1,0 +1,62 @@
+"""What stages take on several devices at once: their curves side by side."""
+
+from functools import lru_cache
+from itertools import zip_longest
+from typing import final
+
+import numpy as np
+
+from pliant.arrays import Float
+from pliant.ir.topology import Capability
+from pliant.plan.partition.sizes import Amount
+
+Table = Float[np.ndarray, "devices _"]
+"""Seconds of each device (row) for 0, 1, 2, ... heads, rows or columns; column 0 is zero."""
+_Piece = tuple[Float[np.ndarray, " devices"], ...]
+_NO_PIECE = (np.inf, 0.0, 0.0, 0.0)
+"""Of a device whose curve has fewer pieces than another's: it counts for no size."""
+
+
+@final
+class DeviceTimes:
+    """`Capability.seconds` of all `devices` for arrays of operations; threads may share it.
+
+    Curves are put side by side when their kind is first asked for: solvers ask some thousand times.
+    """
+
+    def __init__(self, devices: tuple[Capability, ...]) -> None:
+        self.devices = devices
+        self._pieces: dict[str, tuple[_Piece, ...]] = {}
+
+    def seconds(
+        self, kind: str, ops: Float[np.ndarray, "*some devices"]
+    ) -> Float[np.ndarray, "*some devices"]:
+        """Of one stage of `kind` with these operations on each device; none take no time."""
+        if kind not in self._pieces:
+            self._pieces[kind] = self._beside(kind)
+        times = np.zeros_like(ops)
+        for first, start, seconds, slope in self._pieces[kind]:
+            np.copyto(times, seconds + slope * (ops - start), where=ops >= first)
+        return np.where(ops > 0, times, 0.0)
+
+    def _beside(self, kind: str) -> tuple[_Piece, ...]:
+        """The pieces of all curves, one column a device."""
+        each = [device.curve(kind).pieces for device in self.devices]
+        rows = zip_longest(*each, fillvalue=_NO_PIECE)
+        return tuple(tuple(np.array(column) for column in zip(*row, strict=True)) for row in rows)
+
+
+@lru_cache(maxsize=512)
+def table(devices: tuple[Capability, ...], kind: str, amount: Amount, most: int) -> Table:
+    """Seconds of 0 to `most` units of `amount`, as `Capability.seconds` gives them; not to be written."""
+    ops = amount.fixed + amount.each * np.arange(most + 1.0)
+    ops[0] = 0.0
+    times: Table = np.empty((len(devices), most + 1))
+    for row, device in zip(times, devices, strict=True):
+        pieces = device.curve(kind).pieces
+        begins = np.searchsorted(ops, [piece[0] for piece in pieces])
+        for begin, (_, start, seconds, slope) in zip(begins, pieces, strict=True):
+            row[begin:] = seconds + slope * (ops[begin:] - start)
+    times[:, ops <= 0] = 0.0
+    times.setflags(write=False)
+    return times
