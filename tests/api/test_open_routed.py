@@ -26,6 +26,8 @@ from pliant.ir.reply import Reply
 from pliant.route.energy import LTE, PowerModel
 from pliant.serve.node.answer_energy import AnswerEnergy
 from pliant.serve.node.routed_session import RoutedDetails, RoutedSession, Routing
+from pliant.store.manifest import AccuracyEntry, AccuracyTable, put_accuracy
+from tests.cluster.coded import small_store
 from tests.cluster.processes import PATIENT, WAIT_S, workers
 from tests.cluster.test_clustered import write_key
 from tests.multicast import multicast as multicast
@@ -209,6 +211,27 @@ def test_a_session_finds_the_nodes_above_it_and_counts_its_joules(
         assert reply.energy_j is not None
         assert reply.energy_j > LTE.transfer_j(len(TEXTS[0]), 1)
         assert reply.details.expected.energy_j > 0.0
+
+
+def test_a_cluster_has_the_accuracy_of_the_bits_that_it_keeps(tmp_path: Path) -> None:
+    """Not the best of the device's own session, whose memory says nothing of the members'."""
+    store = small_store(tmp_path)
+    measured = {2: 0.6, 6: 0.83, 32: 0.9}
+    entries = (AccuracyEntry(3, 4, bits, accuracy, -0.5) for bits, accuracy in measured.items())
+    put_accuracy(store, AccuracyTable(1000, tuple(entries)))
+    key = write_key(tmp_path / "key", new_key())
+    with (
+        Cluster("127.0.0.1:0", key=key, threads=1, weights=2, shares="equal") as cluster,
+        routed(str(store), cluster=cluster, depths="any") as session,
+    ):
+        assert session.local.best == pytest.approx(measured[32])
+        rows = {row.target: row for row in session.explain(5).candidates}
+        assert rows["cluster"].accuracy == pytest.approx(measured[2])
+        assert rows["local"].accuracy == pytest.approx(measured[32])
+        assert rows["local"].is_chosen
+        reply = session(TEXTS[0], floor=0.7)
+        assert (reply.endpoint, reply.accuracy) == ("local", pytest.approx(measured[32]))
+        assert cluster.open(str(store))(TEXTS[0]).accuracy == pytest.approx(measured[2])
 
 
 def test_a_deadline_is_kept_or_refused_at_once(source: str) -> None:

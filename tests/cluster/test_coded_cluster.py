@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,10 +10,13 @@ import pytest
 
 from pliant.api.open_cluster import Cluster
 from pliant.cluster.net.key import new_key
+from pliant.errors import BudgetError
 from pliant.ir.partition import Partition, Share
 from pliant.kernels.emit.isa import host_isa
 from pliant.kernels.runtime.jit import Library
 from pliant.plan.split.stage_graphs import weight_bytes
+from pliant.store.manifest import AccuracyEntry, AccuracyTable, put_accuracy
+from pliant.store.read import open_store
 from pliant.store.store_encoder import stored_encoder
 from tests.cluster.coded import small_store
 from tests.cluster.in_process import run_local
@@ -22,6 +26,7 @@ from tests.cluster.test_clustered import write_key
 pytestmark = pytest.mark.slow
 
 TOKENS = 12
+MEASURED = {6: 0.83, 32: 0.9}
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +36,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def store(folder: Path) -> Path:
-    return small_store(folder)
+    """Measured whole in two bitwidths."""
+    packed = small_store(folder)
+    spec = open_store(packed).spec
+    entries = (AccuracyEntry(spec.n_layers, spec.n_heads, bits, MEASURED[bits], -0.5) for bits in MEASURED)
+    put_accuracy(packed, AccuracyTable(1000, tuple(entries)))
+    return packed
 
 
 @pytest.fixture(scope="module")
@@ -72,6 +82,23 @@ def test_three_devices_of_a_twelfth_each_answer_by_the_codes(
     prepared = one.prepare(one.sample(TOKENS))
     wanted = run_local(one, alone, prepared.feeds, Library(host_isa(), None))
     np.testing.assert_allclose(reply.outputs["logits"][0], wanted.answer, atol=1e-4)
+
+
+def test_it_promises_the_accuracy_of_its_bits_and_not_of_the_whole_model(
+    cluster: Cluster, store: Path
+) -> None:
+    """Every device has a twelfth of float32's memory: the plan is in 6 bits, whatever a device alone has."""
+    session = cluster.open(str(store))
+    assert session.plan_at(TOKENS).partition.bits == (6, 6, 6)
+    assert session.levels()[-1].accuracy is None or session.best == pytest.approx(MEASURED[6])
+    session.curve()
+    assert session.best == pytest.approx(MEASURED[6])
+    assert [level.accuracy for level in session.levels()] == [session.best]
+    request = session.request(session.sample(TOKENS))
+    reply = session.answer(replace(request, accuracy_floor=MEASURED[6]))
+    assert reply.accuracy == session.best
+    with pytest.raises(BudgetError, match=r"0\.8300 at most, not 0\.9"):
+        session.answer(replace(request, accuracy_floor=MEASURED[32]))
 
 
 def test_threads_that_share_a_coded_session_get_their_own_answers(cluster: Cluster, store: Path) -> None:

@@ -9,6 +9,7 @@ from threading import Lock
 from typing import final
 
 from pliant.api.member_options import cluster_key, data_ports, memory_source
+from pliant.api.model_accuracy import accuracy_of
 from pliant.api.open_encoder import encoder_of
 from pliant.api.resolve import resolve
 from pliant.cluster.control.inquire import inquire
@@ -161,7 +162,8 @@ class Cluster:
             if session is None or session.is_closed:
                 named = resolve(source)
                 encoder = encoder_of(named, self._cache)
-                session = ClusterSession(named.name, named.identity, encoder, self._primary)
+                accuracy = accuracy_of(named)
+                session = ClusterSession(named.name, named.identity, encoder, self._primary, accuracy)
                 self._sessions[source] = session
             return session
 

@@ -17,6 +17,7 @@ from pliant.cluster.session.shared_primary import SharedPrimary
 from pliant.errors import BudgetError, InputError
 from pliant.ir.curve import Curve
 from pliant.ir.endpoint import Request
+from pliant.ir.partition import Partition
 from pliant.ir.port import Port
 from pliant.ir.reply import Reply
 from pliant.ir.times.bounds import AdaptiveBound
@@ -24,6 +25,7 @@ from pliant.ir.times.timing import Timing
 from pliant.models.encoder.encoder_family import Feeds
 from pliant.models.encoder.encoder_source import Encoder
 from pliant.models.tokenizer import Encoded
+from pliant.plan.submodel.whole_accuracy import WholeAccuracy
 from pliant.quantities import format_seconds, parse_seconds
 from pliant.run.memory_use import MemoryUse
 from pliant.run.session.feeds import GivenFeeds, fed_array
@@ -57,7 +59,14 @@ class ClusterSession(TextSession[ClusterDetails]):
     platform = "pliant_cluster"
     degree: ClassVar[Literal[1, 2]] = 2
 
-    def __init__(self, name: str, identity: str, encoder: Encoder, primary: SharedPrimary) -> None:
+    def __init__(
+        self,
+        name: str,
+        identity: str,
+        encoder: Encoder,
+        primary: SharedPrimary,
+        accuracy: WholeAccuracy | None = None,
+    ) -> None:
         spec, limits = encoder.spec, encoder.limits
         super().__init__(
             name,
@@ -69,6 +78,8 @@ class ClusterSession(TextSession[ClusterDetails]):
         )
         self.encoder = encoder
         self._primary = primary
+        self._accuracy = accuracy
+        self._promised: float | None = None
         self._tokenizer = encoder.open_tokenizer() if encoder.reads_text else None
         arrays = tuple(replace(port, dims=(1, *(port.dims or ()))) for port in encoder.inputs)
         self.inputs = arrays if self._tokenizer is None else (TEXT, *arrays)
@@ -230,12 +241,21 @@ class ClusterSession(TextSession[ClusterDetails]):
         types = {port.name: port.dtype for port in self.inputs}
         return {name: array[None].astype(types[name], copy=False) for name, array in made.items()}
 
+    @property
+    def best(self) -> float | None:
+        """The accuracy in the bits of its plans, the least of all lengths; None where it was never measured,
+        and before the first `curve`.
+
+        How activations travel (`exchange`) is not counted.
+        """
+        return self._promised
+
     def curve(self, accuracy_floor: float = 0.0) -> Curve:
         """Seconds by rows: what plans for some lengths are predicted to take, and what answers took since.
 
         The first call measures the devices that were not measured yet. Raises BudgetError for a floor.
         """
-        if self._times is None and not accuracy_floor:
+        if self._times is None:
             self._follow_workers()
         return super().curve(accuracy_floor)
 
@@ -274,7 +294,14 @@ class ClusterSession(TextSession[ClusterDetails]):
         if self._times is None or usable != self._workers:
             self._workers = usable
             lengths = [n for n in _LENGTHS if n < self.max_length and self._is_open_ended] + [self.max_length]
-            self.expect(Curve(tuple((n, self._solved(n).seconds) for n in lengths)))
+            plans = {n: self._solved(n) for n in lengths}
+            self.expect(Curve(tuple((n, solved.seconds) for n, solved in plans.items())))
+            n_layers = self.encoder.spec.n_layers
+            each = [self._accuracy_in([solved.partition] * n_layers) for solved in plans.values()]
+            self._promised = min((one for one in each if one is not None), default=None)
+
+    def _accuracy_in(self, layers: Sequence[Partition]) -> float | None:
+        return None if self._accuracy is None else self._accuracy.at(layers)
 
     def _fed(self, value: str | GivenFeeds, pair: str | None) -> tuple[Feeds, float]:
         """The encoder's feeds, and when they were asked."""
@@ -335,6 +362,9 @@ class ClusterSession(TextSession[ClusterDetails]):
             seconds = time.perf_counter() - start_s
             details = details_of(led, leader.steering, self._primary.margins)
             self._bound.observe(Timing(details.predicted_s, details.predicted_s), details.run_s)
+            accuracy = self._accuracy_in(details.partitions[1:-1])
+            if accuracy is not None and self._promised is not None:
+                self._promised = min(self._promised, accuracy)
         self._length = prepared.rows
         return Reply(
             endpoint=self.name,
@@ -343,6 +373,7 @@ class ClusterSession(TextSession[ClusterDetails]):
             length=prepared.rows,
             waited_s=waited_s,
             target_s=target_s,
+            accuracy=accuracy,
             **self.outputs_of(np.asarray(led.answer, np.float32)),
         )
 

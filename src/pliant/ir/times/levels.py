@@ -25,11 +25,12 @@ class BoundedLevel:
         """An answer took `seconds` where the curve said `expected_s`."""
         self._bound.observe(Timing(expected_s, expected_s), seconds)
 
-    def at(self, curve: Curve) -> tuple[ServiceLevel, ...]:
+    def at(self, curve: Curve, accuracy: float | None = None) -> tuple[ServiceLevel, ...]:
         """The level, where answers take `curve` in the median."""
-        factor = max(1.0, self._bound.factor())
-        if not self._told or self._told[0].curve is not curve or has_moved(factor, self._factor):
-            self._told = (ServiceLevel(curve, bound=scaled(curve, factor)),)
+        factor, told = max(1.0, self._bound.factor()), self._told[0] if self._told else None
+        is_same = told is not None and told.curve is curve and told.accuracy == accuracy
+        if not is_same or has_moved(factor, self._factor):
+            self._told = (ServiceLevel(curve, accuracy, scaled(curve, factor)),)
             self._factor = factor
         return self._told
 

@@ -11,7 +11,7 @@ import numpy as np
 from pliant.errors import BudgetError, InputError
 from pliant.ir.curve import Curve
 from pliant.ir.dilation import Dilation
-from pliant.ir.endpoint import Estimate, Request, ServiceLevel
+from pliant.ir.endpoint import ALIKE, Estimate, Request, ServiceLevel
 from pliant.ir.port import Port
 from pliant.ir.reply import Reply
 from pliant.ir.times.fit import FitSettings, LocalTimes
@@ -202,10 +202,15 @@ class Session(ABC, Generic[D]):
 
     def curve(self, accuracy_floor: float = 0.0) -> Curve:
         """Seconds by length of answers at least that accurate, as measured lately. Raises BudgetError."""
-        if accuracy_floor > 0.0:
+        if accuracy_floor > 0.0 and self.best is None:
             raise BudgetError(
                 f"the accuracy of {self.name} was never measured, so no floor of {accuracy_floor:g} is "
                 "promised: leave it out."
+            )
+        if self.best is not None and accuracy_floor > self.best + ALIKE:
+            raise BudgetError(
+                f"{self.name} has an accuracy of {self.best:.4f} at most, not {accuracy_floor:g}: lower the "
+                "floor."
             )
         return self._expected
 
@@ -214,11 +219,11 @@ class Session(ABC, Generic[D]):
 
     def levels(self) -> tuple[ServiceLevel, ...]:
         """The accuracies that it can give now, worst first; the same tuple until they change."""
-        return self._level.at(self._expected)
+        return self._level.at(self._expected, self.best)
 
     def estimate(self, request: Request) -> Estimate:
         """What `answer` would take now; quick, and safe beside it on another thread. Raises BudgetError."""
-        return Estimate(self.curve(request.accuracy_floor or 0.0).at(request.length))
+        return Estimate(self.curve(request.accuracy_floor or 0.0).at(request.length), self.best)
 
     def answer(self, request: Request) -> Reply[D]:
         """The reply to a request, under any deadline. Raises BudgetError for a floor, and what `run` does."""

@@ -278,8 +278,6 @@ class Dispatcher:
         where = "here" if local.name == LOCAL else f"by {local.name}"
         _LOG.info("%s: length %d, answered %s in %.6f s", asked.id, wish.length, where, done.spent_s)
         reply, said = done.result, dict[str, object]()
-        if reply.accuracy is None and local.accuracy is not None:
-            reply = replace(reply, accuracy=local.accuracy)
         if reply.accuracy is not None:
             said["accuracy"] = reply.accuracy
         if reply.cut is not None:

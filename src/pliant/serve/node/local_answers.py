@@ -5,7 +5,6 @@ import logging
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from math import ceil
 from typing import Any, final
@@ -32,8 +31,8 @@ _LEARNED = 3
 class LocalAnswers:
     """One endpoint of a node, `name`; call on one event loop.
 
-    `router` is told its levels and what answers take; `on_refit` when that changed its curve. `accuracy` is
-    that of the model `served`, where the session itself does not know it. `energy` counts joules.
+    `router` is told its levels and what answers take; `on_refit` when that changed its curve. `energy` counts
+    joules.
     """
 
     def __init__(
@@ -45,10 +44,9 @@ class LocalAnswers:
         on_refit: Callable[[], None],
         clock: Callable[[], float] = time.monotonic,
         name: str = LOCAL,
-        accuracy: float | None = None,
         energy: AnswerEnergy = AnswerEnergy(),  # noqa: B008 - frozen
     ) -> None:
-        self.name, self.accuracy, self.energy = name, accuracy, energy
+        self.name, self.energy = name, energy
         self._served, self._router, self._admission = served, router, admission
         self._offered: tuple[ServiceLevel, ...] | None = None
         self._metrics, self._on_refit, self.clock = metrics, on_refit, clock
@@ -75,11 +73,8 @@ class LocalAnswers:
         """Tell the router what an input that came now would wait for, and the levels that there are."""
         levels = self._served.levels()
         if self._offered is not levels:
-            known = levels
-            if self.accuracy is not None:
-                known = tuple(replace(x, accuracy=self.accuracy) if x.accuracy is None else x for x in levels)
             is_first, self._offered = self._offered is None, levels
-            self._router.offer(known, self.name)
+            self._router.offer(levels, self.name)
             if not is_first:
                 self._metrics.refits.inc()
                 self._on_refit()
@@ -91,7 +86,7 @@ class LocalAnswers:
 
     async def answer(self, wish: PendingRequest) -> Done[Reply[Any]]:
         """The reply, in turn. Raises NodeError where there is no room, or no answer is in time (503)."""
-        expected_s = self._served.estimate(self._asked(wish, self.clock() + self.backlog_s)).seconds
+        expected_s = self._served.estimate(wish.at(self.clock() + self.backlog_s)).seconds
         try:
             done = await self._admission.run(partial(self._compute, wish), expected_s, wish.client)
         finally:
@@ -102,15 +97,10 @@ class LocalAnswers:
         self._answered(wish.length, done)
         return done
 
-    def _asked(self, wish: PendingRequest, now_s: float) -> Request:
-        """As the session is asked at `now_s`: not for an accuracy that only this node knows it has."""
-        asked = wish.at(now_s)
-        return asked if self.accuracy is None else replace(asked, accuracy_floor=None)
-
     def _check_in_time(self, wish: PendingRequest) -> None:
         """Raise NodeError (503) where even the quickest answer would be late: nobody asked for one."""
         now_s = self.clock()
-        found = self._served.estimate(self._asked(wish, now_s))
+        found = self._served.estimate(wish.at(now_s))
         left_s = wish.left_s(now_s)
         if wish.best_effort or wish.met(now_s + found.seconds) is not False:
             return
@@ -186,7 +176,7 @@ class LocalAnswers:
         """
         try:
             self._check_in_time(wish)
-            reply = self.energy.counted(lambda: self._served.answer(self._asked(wish, self.clock())))
+            reply = self.energy.counted(lambda: self._served.answer(wish.at(self.clock())))
             if reply.energy_j is not None:
                 self._metrics.joules.labels(self.name).inc(reply.energy_j)
             return reply

@@ -69,8 +69,8 @@ class Node:
     """Call on one event loop. Without `upstreams`, set once there is a loop, all is answered here.
 
     `terms` and `objective` hold for requests that start here and say nothing else. `queue` requests may wait
-    for each endpoint. `energy` counts joules. `cluster` answers with the same model as `served`, whole: it
-    has its best accuracy. Raises InputError where they are not the same.
+    for each endpoint. `energy` counts joules. `cluster` answers with the same model as `served`, whole.
+    Raises InputError where they are not the same.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class Node:
             self._check_same(cluster)
             router.endpoint(CLUSTER, watts=energy.most_W())
             admission = Admission(queue)
-            here[CLUSTER] = LocalAnswers(cluster, router, admission, *common, CLUSTER, served.best, energy)
+            here[CLUSTER] = LocalAnswers(cluster, router, admission, *common, CLUSTER, energy)
         self.local = here[LOCAL]
         self.sessions = (served,) if cluster is None else (served, cluster)
         self.dispatcher = Dispatcher(router, here, self.metrics, self.signature, clock)

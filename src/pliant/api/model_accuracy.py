@@ -1,0 +1,25 @@
+"""From a model to how accurate it is expected to be as a whole, in any bits of its layers."""
+
+from pliant.api.model import CheckpointModel, Model, StoreModel
+from pliant.api.open_elastic import measured_in
+from pliant.ir.bitwidths import FULL_BITS
+from pliant.plan.submodel.whole_accuracy import WholeAccuracy, whole_accuracy
+
+
+def accuracy_of(model: Model) -> WholeAccuracy | None:
+    """By the table that the model brings; None where it was never measured.
+
+    Raises StoreError, and InputError for a table that does not fit its model.
+    """
+    match model:
+        case StoreModel(manifest=manifest):
+            spec, importance, table = manifest.spec, manifest.importance, manifest.accuracy
+            full_bits = max(manifest.bits)
+        case CheckpointModel(path=path, spec=spec):
+            importance, table = measured_in(path, spec)
+            full_bits = FULL_BITS
+        case _:
+            return None
+    if table is None:
+        return None
+    return whole_accuracy(table, importance or ((1.0,) * spec.n_heads,) * spec.n_layers, full_bits)
