@@ -1,0 +1,82 @@
+"""What the routers of a simulated fleet have due, done as nodes do it (serve/upstream): pings, broadcasts."""
+
+from collections.abc import Callable, Sequence
+from math import inf
+from typing import final
+
+from pliant.ir.link import Link
+from pliant.route.curve_advert import CurveAdvert
+from pliant.route.due import Broadcast, Ping, Probe
+from research.fleet_node import FleetNode, Job, Machine
+from research.virtual_clock import VirtualClock
+
+_THROTTLE_S = 0.02
+
+
+@final
+class Upkeep:
+    """`work_on` has a machine begin its next job."""
+
+    def __init__(
+        self, clock: VirtualClock, nodes: Sequence[FleetNode], work_on: Callable[[FleetNode, Machine], None]
+    ) -> None:
+        self._clock, self._nodes, self._work_on = clock, nodes, work_on
+        self._index = {node.name: node for node in nodes}
+        self.n_pings = self.n_broadcasts = 0
+
+    def wake(self, node: FleetNode) -> None:
+        """Its router may have something due, now or later."""
+        now_s = self._clock.now_s
+        at_s = max(node.router.next_due_s(now_s), node.due_done_s + _THROTTLE_S, now_s)
+        if at_s < node.wakes_at_s:
+            node.wakes_at_s = at_s
+            self._clock.at(at_s, self._do_due, node, at_s)
+
+    def _do_due(self, node: FleetNode, at_s: float) -> None:
+        if at_s != node.wakes_at_s:
+            return  # it was woken before
+        now_s = self._clock.now_s
+        node.wakes_at_s, node.due_done_s = inf, now_s
+        if node.is_up(now_s):
+            for due in node.router.due(now_s):
+                self._do(node, due)
+            self.wake(node)
+
+    def _do(self, node: FleetNode, due: Ping | Broadcast | Probe) -> None:
+        match due:
+            case Ping(successor=target):
+                self.n_pings += 1
+                to, link = node.links[target]
+                self._clock.after(link.latency_s / 2.0, self._pinged, node, self._nodes[to], link)
+            case Broadcast(predecessors=names, told=told):
+                self.n_broadcasts += 1
+                for name in names:
+                    below = self._index[name]
+                    _, link = below.links[node.name]
+                    self._clock.after(link.latency_s / 2.0, self._hear, below, node.name, told)
+            case Probe(length=n, endpoint=name):
+                machine = node.machines[name]
+                if machine.running is None:
+                    machine.add(Job(n, 0.0, self._clock.now_s))
+                    self._work_on(node, machine)
+
+    def _pinged(self, node: FleetNode, peer: FleetNode, link: Link) -> None:
+        if not peer.is_up(self._clock.now_s):
+            self._clock.after(link.latency_s / 2.0, self._ping_failed, node, peer)
+            return
+        peer.router.heard_of(node.name, node.listener if node.spec.tier else None, self._clock.now_s)
+        peer.offer(self._clock.now_s)
+        told = peer.router.tell(self._clock.now_s, node.name)
+        self._clock.after(link.latency_s / 2.0, self._ping_back, node, peer, link, told)
+
+    def _ping_back(self, node: FleetNode, peer: FleetNode, link: Link, told: CurveAdvert) -> None:
+        node.router.pinged(peer.name, link.latency_s, 0.0, told, self._clock.now_s)
+        self.wake(node)
+
+    def _ping_failed(self, node: FleetNode, peer: FleetNode) -> None:
+        node.router.failed(peer.name, self._clock.now_s)
+        self.wake(node)
+
+    def _hear(self, node: FleetNode, teller: str, told: CurveAdvert) -> None:
+        node.router.gossip(teller, told, self._clock.now_s)
+        self.wake(node)

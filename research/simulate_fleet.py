@@ -1,0 +1,383 @@
+"""Requests under deadlines at a fleet of nodes, under a virtual clock.
+
+A discrete-event simulation. Each node's decisions are those of a real one: its `Router` chooses and hedges
+(`hedge`), its machines trade accuracy for time as sessions do (`Trade`), and what `Router.due` says is done.
+What serve/ adds is acted out here as it is there: slots at upstreams, queues, requests passed on with what is
+left of their deadline, refusals, requests sent elsewhere. Requests come at given moments, or from clients
+that each ask again as soon as they are answered. Everything is drawn beforehand: a run repeats exactly.
+"""
+
+from collections.abc import Callable
+from itertools import count
+from math import inf
+from random import Random
+from time import perf_counter
+from typing import Any, final
+
+from pliant.errors import BudgetError, DeadlineError, RouteError
+from pliant.ir.link import Link
+from pliant.route.choose_endpoint import LOCAL, Choice, choose
+from pliant.route.curve_advert import CurveAdvert, Trail
+from pliant.route.hedge import hedge
+from pliant.route.router_settings import RouterSettings
+from pliant.route.terms import Terms
+from research.fleet_node import LEAST_S, Answer, Away, FleetNode, Inquiry, Job, Machine
+from research.fleet_policies import Policy, routed
+from research.fleet_run import FleetRun, Row, run_of
+from research.fleet_upkeep import Upkeep
+from research.fleet_world import Fleet
+from research.virtual_clock import VirtualClock
+
+_MOST_FAILURES = 2
+_SENT_BYTES, _PER_WORD_BYTES, _RECEIVED_BYTES = 400, 6, 300
+
+
+def simulate_fleet(
+    fleet: Fleet,
+    settings: RouterSettings,
+    policy: Policy = routed,
+    seed: int = 0,
+    clients: tuple[int, float] | None = None,
+) -> FleetRun:
+    """Every request answered or refused, by `policy` at every node. The same for the same arguments.
+
+    With `clients` (how many, and for how long), requests are asked in turns again and again, each client's
+    next one once it has its answer; moments of the fleet's requests are not used.
+    """
+    return _Simulation(fleet, settings, policy, seed).run(clients)
+
+
+@final
+class _Simulation:
+    def __init__(self, fleet: Fleet, settings: RouterSettings, policy: Policy, seed: int) -> None:
+        self._fleet, self._policy, self._random = fleet, policy, Random(seed)
+        self._clock = VirtualClock()
+        requests = fleet.requests
+        self._words, self._kind = requests.words.tolist(), requests.kind.tolist()
+        self._work: list[float] = requests.work.tolist()
+        self._way: list[float] = requests.way.tolist()
+        max_n = max(self._words)
+        self._nodes = [FleetNode(spec, i, settings, max_n) for i, spec in enumerate(fleet.nodes)]
+        self._names = tuple(node.name for node in self._nodes)
+        self._upkeep = Upkeep(self._clock, self._nodes, self._work_on)
+        self._again: Callable[[], None] | None = None
+        self._rows: list[Row] = []
+        self._n_doubled = 0
+
+    def run(self, clients: tuple[int, float] | None) -> FleetRun:
+        begun_s = perf_counter()
+        for node in self._nodes:
+            node.start(self._names)
+            self._upkeep.wake(node)
+            slower = node.spec.machines[0].slower
+            for at_s, value in zip(slower.starts, slower.values, strict=True):
+                if value == inf:
+                    self._clock.at(at_s, self._die, node)
+            for before, value, at_s in zip(slower.values, slower.values[1:], slower.starts[1:], strict=False):
+                if before == inf and value < inf:
+                    self._clock.at(at_s, self._revive, node)
+        if clients is None:
+            self._play()
+        else:
+            self._play_closed(*clients)
+        counts = (self._upkeep.n_pings, self._upkeep.n_broadcasts, self._n_doubled)
+        return run_of(self._rows, counts, perf_counter() - begun_s)
+
+    # -- requests come
+
+    def _play(self) -> None:
+        """Requests of the fleet at their moments, until all have ended."""
+        requests = self._fleet.requests
+        times, source = requests.at_s.tolist(), requests.source.tolist()
+        clock = self._clock
+        for number, at_s in enumerate(times):
+            while clock.next_s <= at_s:
+                clock.step()
+            clock.now_s = at_s
+            self._come(self._nodes[source[number]], number)
+        while len(self._rows) < len(times):
+            clock.step()
+
+    def _play_closed(self, n_clients: int, duration_s: float) -> None:
+        numbers, node = count(), self._nodes[0]
+
+        def again() -> None:
+            if self._clock.now_s < duration_s:
+                self._come(node, next(numbers) % len(self._words))
+
+        self._again = again
+        for _ in range(n_clients):
+            self._clock.at(0.1, again)  # once the first pings are back
+        while self._clock.now_s < duration_s:
+            self._clock.step()
+
+    def _come(self, node: FleetNode, number: int) -> None:
+        kind = self._fleet.requests.kinds[self._kind[number]]
+        due_s, trail = self._clock.now_s + kind.deadline_s, Trail((node.name,))
+        n = self._words[number]
+        self._dispatch(Inquiry(node, number, n, due_s, kind.floor, trail, self._clock.now_s, self._ended))
+
+    def _ended(self, asked: Inquiry, answer: Answer | None) -> None:
+        took_s = self._clock.now_s - asked.asked_s
+        if answer is None:
+            self._rows.append((asked.number, asked.asked_s, inf, 0.0, -1, None))
+        else:
+            row = (asked.number, asked.asked_s, took_s, answer.accuracy, answer.by, answer.endpoint)
+            self._rows.append(row)
+        if self._again is not None:
+            # Who is refused asks again a little later.
+            self._clock.after((0.0 if answer is not None else 0.05), self._again)
+
+    # -- a request at a node (serve/node/dispatch.py)
+
+    def _dispatch(self, asked: Inquiry) -> None:
+        node, now_s = asked.node, self._clock.now_s
+        node.offer(now_s)
+        choice = self._chosen(asked)
+        if choice is None:
+            self._end(asked, None)
+        elif choice.target in node.machines:
+            machine = node.machines[choice.target]
+            self._admit(node, machine, asked, lambda answer: self._end(asked, answer))
+        else:
+            self._send_away(asked, choice)
+        self._upkeep.wake(node)
+
+    def _chosen(self, asked: Inquiry) -> Choice | None:
+        router, now_s = asked.node.router, self._clock.now_s
+        exclude = (*asked.failed, *asked.node.excluded())
+        terms = asked.terms_at(now_s)
+        try:
+            return self._policy(router, asked.n, now_s, exclude, asked.trail, terms, self._random)
+        except (DeadlineError, BudgetError):
+            return None
+        except RouteError:
+            here = [way for way in router.ways_here if way.name == LOCAL]
+            try:
+                return choose(
+                    asked.n, here, terms=Terms(terms.deadline_s, terms.accuracy_floor, best_effort=True)
+                )
+            except BudgetError:
+                return None
+
+    def _end(self, asked: Inquiry, answer: Answer | None) -> None:
+        if not asked.is_over:
+            asked.is_over = True
+            asked.reply(asked, answer)
+
+    # -- here (serve/node/local_answers.py, admission.py)
+
+    def _admit(
+        self, node: FleetNode, machine: Machine, asked: Inquiry, then: Callable[[Answer | None], None]
+    ) -> None:
+        pick = machine.pick(asked, self._clock.now_s + machine.backlog_s) if machine.has_room else None
+        if pick is None:
+            then(None)
+            return
+        machine.add(Job(asked.n, pick.time.median_s, self._clock.now_s, asked, then))
+        self._work_on(node, machine)
+
+    def _work_on(self, node: FleetNode, machine: Machine) -> None:
+        while machine.running is None and machine.jobs:
+            job = machine.jobs.popleft()
+            asked = job.asked
+            if asked is None:
+                pick = machine.trade.fullest(job.n)
+            else:
+                found = None if asked.is_over or asked.is_dropped else machine.pick(asked, self._clock.now_s)
+                if found is None or self._clock.now_s + found.time.median_s > asked.due_s:
+                    machine.ended(job)
+                    if job.then is not None:
+                        job.then(None)
+                    continue
+                pick = found
+            machine.running = job
+            factor = 1.0 if asked is None else self._work[asked.number]
+            usual_s = machine.usual_s(job.n, pick.level.accuracy)
+            seconds = usual_s * factor * machine.spec.slower.at(self._clock.now_s)
+            self._clock.after(seconds, self._done, node, node.n_starts, machine, job, pick, seconds)
+
+    def _done(
+        self, node: FleetNode, n_starts: int, machine: Machine, job: Job, pick: Any, seconds: float
+    ) -> None:
+        if n_starts != node.n_starts:
+            return  # its process died meanwhile
+        machine.running = None
+        machine.ended(job)
+        trade, n = machine.trade, job.n
+        expected_s = pick.level.at(n).median_s
+        trade.took(pick.level, n, seconds)
+        whole_s = trade.fullest(n).level.at(n).median_s / expected_s * seconds
+        node.router.answered_here(n, whole_s, self._clock.now_s, machine.spec.name)
+        self._work_on(node, machine)
+        node.offer(self._clock.now_s)
+        if job.then is not None:
+            waited_s = self._clock.now_s - seconds - job.came_s
+            job.then(Answer(node.index, machine.spec.name, pick.level.accuracy, waited_s))
+        self._upkeep.wake(node)
+
+    # -- above (serve/upstream)
+
+    def _send_away(self, asked: Inquiry, choice: Choice) -> None:
+        node, now_s, target, n = asked.node, self._clock.now_s, choice.target, asked.n
+        router = node.router
+        here = [way for way in router.ways_here if node.machines[way.name].has_room]
+        planned = hedge(n, choice, here, asked.terms_at(now_s))
+        state = router.state(target, now_s)
+        wait_s = 0.0 if state is None else state.wait_s
+        way_s = max(0.0, choice.seconds - wait_s - choice.option.level.curve.at(n))
+        away = Away(asked, target, router.enter(target, n, now_s), way_s, now_s, node.n_starts)
+        pending = node.pending[target]
+        if not pending and router.has_room(target):
+            self._send(away)
+        else:
+            pending.append(away)
+        self._clock.at(asked.due_s, self._give_up, away)
+        if planned is not None:
+            self._clock.at(now_s + planned.after_s, self._hedge, away, planned.choice.target)
+
+    def _send(self, away: Away) -> None:
+        node, now_s = away.asked.node, self._clock.now_s
+        node.router.send(away.target, away.passage, now_s)
+        away.sent_s = now_s
+        to, link = node.links[away.target]
+        peer = self._nodes[to]
+        if peer.is_up(now_s):
+            peer.guests[id(away)] = away
+            self._clock.at(now_s + self._one_way_s(away, link), self._reach, away, peer, peer.n_starts)
+        else:
+            self._clock.at(now_s + link.latency_s, self._unreachable, away)
+
+    def _one_way_s(self, away: Away, link: Link, n_bytes: int | None = None) -> float:
+        if n_bytes is None:
+            n_bytes = _SENT_BYTES + _PER_WORD_BYTES * away.asked.n
+        return link.latency_s / 2.0 * self._way[away.asked.number] + n_bytes / link.bandwidth_Bps
+
+    def _reach(self, away: Away, peer: FleetNode, n_starts: int) -> None:
+        if away.is_over or n_starts != peer.n_starts:
+            return
+        asked, node = away.asked, away.asked.node
+        peer.router.heard_of(node.name, node.listener if node.spec.tier else None, self._clock.now_s)
+        due_s = self._clock.now_s + max(asked.due_s - away.sent_s - away.way_s, LEAST_S)
+        trail = asked.trail.sent().at(peer.name)
+        _, link = node.links[away.target]
+
+        def reply(above: Inquiry, answer: Answer | None) -> None:
+            told = peer.router.tell(self._clock.now_s, node.name)
+            spent_s = self._clock.now_s - above.asked_s
+            back_s = self._one_way_s(away, link, _RECEIVED_BYTES)
+            self._clock.after(back_s, self._back, away, answer, told, spent_s)
+
+        away.above = Inquiry(peer, asked.number, asked.n, due_s, asked.floor, trail, self._clock.now_s, reply)
+        self._dispatch(away.above)
+
+    def _back(self, away: Away, answer: Answer | None, told: CurveAdvert, spent_s: float) -> None:
+        """An answer, or a refusal, is back; nobody reads it where it was given up, or its asker died."""
+        if away.is_over or away.life != away.asked.node.n_starts:
+            return
+        asked, node, now_s = away.asked, away.asked.node, self._clock.now_s
+        if answer is None:
+            node.router.told(away.target, told, now_s)
+            self._leave(away)
+            self._elsewhere(away)
+        else:
+            sizes = (_SENT_BYTES + _PER_WORD_BYTES * asked.n, _RECEIVED_BYTES)
+            waits = (answer.waited_s, away.passage)
+            away_s = now_s - away.sent_s
+            node.router.answered_by(away.target, asked.n, *sizes, away_s, spent_s, told, now_s, *waits)
+            self._leave(away)
+            waited_s = away.sent_s - away.entered_s + answer.waited_s
+            self._end(asked, Answer(answer.by, answer.endpoint, answer.accuracy, waited_s))
+        self._upkeep.wake(node)
+
+    def _unreachable(self, away: Away) -> None:
+        """What waits for an upstream that failed goes elsewhere, too."""
+        node, target = away.asked.node, away.target
+        if away.is_over or away.life != node.n_starts:
+            return
+        node.router.failed(target, self._clock.now_s)
+        lost = [away, *[other for other in node.pending[target] if not other.is_over]]
+        node.pending[target].clear()
+        for one in lost:
+            self._leave(one)
+        for one in lost:
+            self._elsewhere(one)
+        self._upkeep.wake(node)
+
+    def _give_up(self, away: Away) -> None:
+        """A late answer is not waited for."""
+        if away.is_over or away.life != away.asked.node.n_starts:
+            return
+        if away.sent_s < inf:
+            away.asked.node.router.doubted(away.target, self._clock.now_s)
+        self._leave(away)
+        self._elsewhere(away)
+        self._upkeep.wake(away.asked.node)
+
+    def _leave(self, away: Away) -> None:
+        """It is no longer at its upstream, or waiting for it; the next one may be sent."""
+        away.is_over = True
+        node, router = away.asked.node, away.asked.node.router
+        if away.above is not None:
+            away.above.is_dropped = True
+        router.leave(away.target, away.passage, self._clock.now_s)
+        self._nodes[node.links[away.target][0]].guests.pop(id(away), None)
+        pending = node.pending[away.target]
+        while pending and router.has_room(away.target):
+            first = pending.popleft()
+            if not first.is_over:
+                self._send(first)
+
+    def _elsewhere(self, away: Away) -> None:
+        """No answer came from above: what was begun here counts, or the next best is tried."""
+        away.is_lost = True
+        asked = away.asked
+        if away.hedged or asked.is_over:
+            return
+        asked.failed = (*asked.failed, away.target)
+        if len(asked.failed) >= _MOST_FAILURES:
+            asked.trail = Trail(asked.trail.path, 0)
+        if asked.is_dropped:
+            self._end(asked, None)
+        else:
+            self._dispatch(asked)
+
+    def _hedge(self, away: Away, endpoint: str) -> None:
+        """It is high time for an answer from here: the first of the two counts."""
+        asked = away.asked
+        if away.is_over or asked.is_over or away.life != asked.node.n_starts:
+            return
+        self._n_doubled += 1
+        away.hedged = True
+
+        def then(answer: Answer | None) -> None:
+            if asked.is_over:
+                return
+            if answer is None:
+                away.hedged = False
+                if away.is_lost:
+                    self._elsewhere(away)
+                return
+            if not away.is_over:
+                now_s = self._clock.now_s
+                asked.node.router.overdue(away.target, asked.n, now_s - away.sent_s, now_s)
+                self._leave(away)
+            self._end(asked, answer)
+
+        asked.node.offer(self._clock.now_s)
+        self._admit(asked.node, asked.node.machines[endpoint], asked, then)
+        self._upkeep.wake(asked.node)
+
+    # -- nodes change
+
+    def _die(self, node: FleetNode) -> None:
+        """Its jobs are gone, and its connections reset."""
+        for away in node.guests.values():
+            _, link = away.asked.node.links[node.name]
+            self._clock.after(link.latency_s / 2.0, self._unreachable, away)
+        node.n_starts += 1
+        node.guests.clear()
+
+    def _revive(self, node: FleetNode) -> None:
+        node.start(self._names)
+        self._upkeep.wake(node)

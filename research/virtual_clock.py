@@ -1,0 +1,34 @@
+"""A virtual clock and the events that are to come."""
+
+import heapq
+from collections.abc import Callable
+from itertools import count
+from typing import Any, final
+
+
+@final
+class VirtualClock:
+    """Events happen by their times, those of one time in the order in which they were planned."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self._events: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
+        self._order = count()
+
+    @property
+    def next_s(self) -> float:
+        """When the next event is; infinity if there is none."""
+        return self._events[0][0] if self._events else float("inf")
+
+    def at(self, when_s: float, act: Callable[..., None], *arguments: Any) -> None:
+        """`act(*arguments)` at `when_s`, which is not in the past."""
+        heapq.heappush(self._events, (when_s, next(self._order), act, arguments))
+
+    def after(self, wait_s: float, act: Callable[..., None], *arguments: Any) -> None:
+        """`act(*arguments)` in `wait_s` >= 0."""
+        self.at(self.now_s + wait_s, act, *arguments)
+
+    def step(self) -> None:
+        """The next event happens. Raises IndexError if there is none."""
+        self.now_s, _, act, arguments = heapq.heappop(self._events)
+        act(*arguments)
