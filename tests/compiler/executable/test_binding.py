@@ -20,6 +20,26 @@ def _floats() -> np.ndarray:
     return aligned_bytes(N_BYTES).view(np.float32).reshape(SHAPE)
 
 
+def test_what_many_calls_read_is_lent_like_what_one_reads() -> None:
+    """Few addresses are written at once, more of them when the program is walked: all must be the latest."""
+    library, pool = machine(host_isa())
+    outputs = tuple(f"y{i}" for i in range(7))
+    image = an_image(tuple(Node("Neg", ("x",), (y,)) for y in outputs), outputs)
+    bound = Bound(encode(image), addresses(kernels(image), library))
+    held = {y: _floats() for y in outputs}
+    for turn in range(3):
+        x = _floats()
+        x[:] = turn + np.arange(x.size).reshape(SHAPE)
+        bound.lend("x", x)
+        for y in outputs:
+            if turn != 1:  # the addresses of a run before stay
+                held[y] = _floats()
+                bound.lend(y, held[y])
+        pool.walk(bound.table)
+        for y in outputs:
+            np.testing.assert_array_equal(held[y], -x)
+
+
 def test_a_program_keeps_what_it_is_pointed_at_and_not_what_it_is_lent() -> None:
     """Weights must outlast every walk; an answer that nobody holds any more must not stay in memory."""
     library, pool = machine(host_isa())

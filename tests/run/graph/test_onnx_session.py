@@ -236,6 +236,29 @@ def test_values_that_shapes_follow_from_are_compiled_in_and_followed() -> None:
         assert np.array_equal(session.run({"x": x, "s": np.int64(shape)})["y"], x.reshape(shape))
 
 
+def test_a_size_that_is_fed_again_is_the_one_used_last() -> None:
+    """A run of the same size skips the search for its image, and still counts as a use of it."""
+    session = compile(SUM, threads=1, images=2)
+    for n in (2, 3, 3):
+        assert np.array_equal(session.run({"x": _rows(n), "w": _rows(n)})["y"], 2 * _rows(n))
+    session.profile({"x": _rows(2), "w": _rows(2)}, 1)
+    for n in (3, 4):
+        assert np.array_equal(session.run({"x": _rows(n), "w": _rows(n)})["y"], 2 * _rows(n))
+    assert [image.inputs["x"].shape[0] for image in session.plan.images] == [3, 4]
+
+
+def test_what_follows_another_size_is_checked_again() -> None:
+    """Inputs that must agree, after a run that agreed; then the size before."""
+    session = compile(SUM, threads=1)
+    for _ in range(2):
+        session.run({"x": _rows(4), "w": _rows(4)})
+        with pytest.raises(InputError, match="dimension 'N' is 4 in input 'x', but 2 in 'w'"):
+            session.run({"x": _rows(4), "w": _rows(2)})
+    session.close()
+    with pytest.raises(InputError, match="closed"):
+        session.run({"x": _rows(4), "w": _rows(4)})
+
+
 def test_fixed_dimensions_are_compiled_at_once_and_held() -> None:
     """A bound dimension is a promise; feeding another size breaks it."""
     session = compile(SUM, dims={"N": 2}, threads=1)

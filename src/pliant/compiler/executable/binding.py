@@ -15,6 +15,9 @@ from pliant.kernels.runtime.aligned_memory import address, aligned_bytes
 from pliant.kernels.runtime.buffer import Buffer
 from pliant.kernels.runtime.call_table import Table
 
+_MOST_CELLS = 4
+"""Addresses in a space that are written one by one: all of a table at once take as long as about so many."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ProgramNumbers:
@@ -57,6 +60,8 @@ class Bound:
         self._pointers = np.array([a.at for a in program.addresses], np.intp) // 8
         self._pointed = np.array([self._spaces[a.space] for a in program.addresses], np.intp)
         self._offsets = np.array([a.offset for a in program.addresses], np.int64)
+        self._cells = self._words.data
+        self._places = [np.flatnonzero(self._pointed == i).tolist() for i in range(len(self._spaces))]
         self._is_stale = True
         start = self._arguments.ctypes.data
         for row in program.rows:
@@ -87,8 +92,13 @@ class Bound:
         """For the walks to come `space` is at `array`, without gaps: of a run, or an arena that may move."""
         at = self._spaces.get(space)
         if at is not None:
-            self._bases[at] = address(array)
-            self._is_stale = True
+            self._bases[at] = base = address(array)
+            places = self._places[at]
+            if len(places) > _MOST_CELLS:
+                self._is_stale = True
+                return
+            for i in places:
+                self._cells[self._pointers.item(i)] = base + self._offsets.item(i)
 
     def slots(self, spaces: Sequence[str]) -> Int64[np.ndarray, " spaces"]:
         """Where `place` puts the addresses of `spaces`; those that nothing reads or writes share one."""

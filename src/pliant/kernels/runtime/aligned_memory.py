@@ -8,6 +8,7 @@ from pliant.arrays import Float, UInt8
 
 ALIGNMENT = 64
 _HEAD_BYTES = object.__basicsize__
+_pointer_at = ctypes.c_size_t.from_address
 
 
 def aligned_bytes(n: int) -> UInt8[np.ndarray, "n"]:
@@ -35,7 +36,7 @@ def address(array: np.ndarray) -> int:
 
     By numpy's ABI, PyArray_DATA reads the pointer that stands behind the head of CPython's object.
     """
-    return ctypes.c_size_t.from_address(id(array) + _HEAD_BYTES).value
+    return _pointer_at(id(array) + _HEAD_BYTES).value
 
 
 def trim_heap() -> None:

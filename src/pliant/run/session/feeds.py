@@ -55,6 +55,8 @@ def fed_array(port: Port, value: Any) -> np.ndarray:
     Raises InputError for anything else.
     """
     wanted = numpy_type(port.dtype)
+    if type(value) is np.ndarray and value.dtype == wanted:
+        return value
     if isinstance(value, _NUMBERS) and not isinstance(value, np.generic):
         return _from_numbers(port, value, wanted)
     array = np.asarray(value) if isinstance(value, _ARRAYS) else _foreign(port, value)

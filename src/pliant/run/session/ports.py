@@ -79,7 +79,7 @@ def shown(session: str, inputs: Sequence[Port], outputs: Sequence[Port], more: s
 def _shape(port: Port, array: np.ndarray, sizes: dict[str, tuple[int, str]]) -> tuple[int, ...]:
     """A feed's shape; `sizes` collects what each symbol was bound to, and by which input."""
     shape = tuple(array.shape)
-    if port.dims is None:
+    if port.dims is None or shape == port.dims:
         return shape
     if len(shape) != len(port.dims):
         raise InputError(f"input {port.name!r} is {_given(array)}, but must be {port}.")

@@ -266,7 +266,8 @@ class Session(ABC, Generic[D]):
 
     def _slow_down(self, start_s: float) -> None:
         """Sleep until a slower device would have done what began at `start_s` of the session's clock."""
-        self._emulated.rest_since(start_s, self.dilation.compute)
+        if self.dilation.compute > 1.0:
+            self._emulated.rest_since(start_s, self.dilation.compute)
 
     @abstractmethod
     def _run(self, feeds: GivenFeeds, out: Feeds | None) -> dict[str, np.ndarray]:
