@@ -257,8 +257,12 @@ def _windows(isa: Isa) -> Iterator[tuple[str, Generator]]:
     ):
         yield form.name, partial(pool_rows_ir if form.is_by_rows else pool_ir, form=form)
     for reduction in ("max", "average", "lp"):
-        form = PoolForm(reduction, is_by_planes=True)  # type: ignore[arg-type]
-        yield form.name, partial(pool_planes_ir, form=form)
+        for taps in ((0, 0), (3, 3)):
+            form = PoolForm(reduction, is_by_planes=True, taps=taps)  # type: ignore[arg-type]
+            yield form.name, partial(pool_planes_ir, form=form)
+        for stride_w, taps in ((1, (3, 3)), (2, (3, 3)), (0, (2, 7))):
+            form = PoolForm(reduction, stride_w=stride_w, taps=taps)  # type: ignore[arg-type]
+            yield form.name, partial(pool_rows_ir, form=form)
     for resample in (
         ResampleForm("float32", has_rows=True, has_columns=True, is_wide=True),
         ResampleForm("float32", has_rows=True, has_columns=True, is_wide=False),

@@ -134,6 +134,33 @@ def _rest(f: Function, n: Value, done: Value, visit: Callable[[Value, int, int],
     f.choose(n >= width, vectors, shorter)
 
 
+def pairs(f: Function, n: Value, visit: Callable[[list[Value], int], None], *, lanes: int = 0) -> None:
+    """`visit(columns, width)`, the first columns of one or two vectors, until columns 0..n-1 are covered.
+
+    As `strips`: the last vector overlaps the one before it, also within a pair. Rows shorter than a vector
+    are visited in halves of it, down to fours, or one by one.
+    """
+    width = lanes or f.lanes
+    if width == 1:
+        with f.each(0, n) as i:
+            visit([i], 1)
+        return
+
+    def vectors() -> list[Value]:
+        last = n - width
+        with f.each(0, last, 2 * width) as i:
+            visit([i, f.least(i + width, last)], width)
+        with f.when((n + (width - 1) & 2 * width - 1) >= width):
+            visit([last], width)
+        return []
+
+    def shorter() -> list[Value]:
+        pairs(f, n, visit, lanes=width // 2 if width > 4 else 1)
+        return []
+
+    f.choose(n >= width, vectors, shorter)
+
+
 def gathered(f: Function, row: Value, places: Value, lanes: int, type_: str = "float") -> Value:
     """The elements of `row` at the next `lanes` places (int32, from the pointer `places` on)."""
     found = []

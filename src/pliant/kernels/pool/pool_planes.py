@@ -4,21 +4,32 @@ A row of such a plane is shorter than a vector, and finding its windows takes lo
 planes are turned to pixels in scratch, so that each window is found once for all of them.
 """
 
+from dataclasses import dataclass
 from functools import partial
 
 from pliant.kernels.conv.turn_planes import pixels_of, planes_of
 from pliant.kernels.conv.window import AXES, Axis
-from pliant.kernels.emit.builder import Module
+from pliant.kernels.emit.builder import Function, Module
 from pliant.kernels.emit.isa import Isa
 from pliant.kernels.emit.values import Value
-from pliant.kernels.pool.pool_window import PoolArgs, PoolForm, PoolWindow
+from pliant.kernels.pool.pool_taps import (
+    MARGIN,
+    count_taps,
+    ended,
+    joined,
+    of_parts,
+    row_at,
+    shares_behind,
+    update_shares,
+)
+from pliant.kernels.pool.pool_window import PoolArgs, PoolForm, PoolWindow, first_value
 
 _TOGETHER = 4
 
 
-def scratch_bytes(isa: Isa, in_pixels: int, out_pixels: int) -> int:
-    """The pixels of all planes, and those of their results."""
-    return 4 * isa.lanes * (in_pixels + out_pixels)
+def scratch_bytes(isa: Isa, in_pixels: int, out_pixels: int, columns: int, out_width: int) -> int:
+    """The pixels of all planes, and those of their results; lines of one row, and shares of its columns."""
+    return 4 * (isa.lanes * (in_pixels + out_pixels + 2 * columns) + 2 * (out_width + MARGIN))
 
 
 def pool_planes_ir(isa: Isa, form: PoolForm) -> str:
@@ -30,27 +41,16 @@ def pool_planes_ir(isa: Isa, form: PoolForm) -> str:
         d, h, w = (Axis.of(f, args, PoolArgs, axis) for axis in AXES)
         plane, out_plane = d.size * h.size * w.size, d.out * h.out * w.out
         results = f.at(scratch, plane * f.lanes)
+        lines = _cleared(f, form, w, f.at(results, out_plane * f.lanes))
         with f.each(lo, hi) as unit:
             first = f.least(unit * f.lanes, n_planes - f.lanes)
             pixels_of(f, f.at(x, first * plane), plane, plane, f.lanes, scratch)
             with f.each(0, d.out) as od, f.each(0, h.out) as oh:
-                rows = d.taps(f, od), h.taps(f, oh)
-                row = f.at(results, (od * h.out + oh) * w.out * f.lanes)
-                low, whole = w.whole(f, _TOGETHER)
-
-                def pool(ow: Value, count: int, taps: tuple[Value, Value]) -> None:
-                    window = PoolWindow(f, form, (d, h, w), (od, oh, ow), scratch, f.const(f.lanes))
-                    offsets = [w.stride * (i * f.lanes) for i in range(count)]
-                    loads = [partial(f.load, type_=f.vec)] * count
-                    for i, (value, _) in enumerate(window.reduce((*rows, taps), loads, offsets, f.lanes)):
-                        f.store(value, f.at(row, (ow + i) * f.lanes))
-
-                with f.each(0, low) as ow:
-                    pool(ow, 1, w.taps(f, ow))
-                with f.each(low, whole, _TOGETHER) as ow:
-                    pool(ow, _TOGETHER, (f.const(0), w.kernel))
-                with f.each(whole, w.out) as ow:
-                    pool(ow, 1, w.taps(f, ow))
+                to = f.at(results, (od * h.out + oh) * w.out * f.lanes)
+                if form.taps[0]:
+                    _known(f, form, (d, h, w), (od, oh), scratch, lines, to)
+                else:
+                    _counted(f, form, (d, h, w), (od, oh), scratch, to)
             to = f.at(y, first * out_plane)
 
             def store(value: Value, channel: Value, pixel: Value, lanes: int, to: Value = to) -> None:
@@ -58,3 +58,71 @@ def pool_planes_ir(isa: Isa, form: PoolForm) -> str:
 
             planes_of(f, results, out_plane, f.lanes, store)
     return module.text()
+
+
+_Axes = tuple[Axis, Axis, Axis]
+_Place = tuple[Value, Value]
+
+
+@dataclass(frozen=True, slots=True)
+class _Lines:
+    """Pixels of one row, of one that changes nothing, and the taps of every column."""
+
+    row: Value
+    outside: Value
+    counts: Value
+
+
+def _cleared(f: Function, form: PoolForm, w: Axis, at: Value) -> _Lines:
+    right, last = w.pad + w.size, w.out * w.stride + w.kernel
+    floats = f.select(right < last, last, right) * f.lanes
+    outside = f.at(at, floats)
+    counts = f.at(outside, floats)
+    if form.taps[0]:
+        with f.each(0, floats * 2, f.lanes) as i:
+            f.store(first_value(f, form, f.vec), f.at(at, i))
+        if form.reduction == "average":
+            count_taps(f, w, counts)
+    return _Lines(at, outside, counts)
+
+
+def _known(
+    f: Function, form: PoolForm, axes: _Axes, place: _Place, pixels: Value, lines: _Lines, to: Value
+) -> None:
+    """One output row: rows first, then the columns of what they left."""
+    _, h, w = axes
+    first = h.start(place[1])
+    rows = [row_at(f, h, pixels, first + i, w.size * f.lanes, lines.outside) for i in range(form.taps[0])]
+    with f.each(0, w.size) as column:
+        taps = [f.load(f.at(row, column * f.lanes), f.vec) for row in rows]
+        f.store(joined(f, form, taps), f.at(lines.row, (w.pad + column) * f.lanes))
+    if form.reduction == "average":
+        update_shares(f, form, axes, place, lines.counts)
+    shares = shares_behind(lines.counts, w)
+    with f.each(0, w.out) as ow:
+        at = f.at(lines.row, ow * w.stride * f.lanes)
+        taps = [f.load(f.at(at, i * f.lanes), f.vec) for i in range(form.taps[1])]
+        share = f.splat(f.load(f.at(shares, ow))) if form.reduction == "average" else None
+        f.store(ended(f, form, joined(f, of_parts(form), taps), share), f.at(to, ow * f.lanes))
+
+
+def _counted(f: Function, form: PoolForm, axes: _Axes, place: _Place, pixels: Value, to: Value) -> None:
+    """One output row, window by window."""
+    d, h, w = axes
+    od, oh = place
+    rows = d.taps(f, od), h.taps(f, oh)
+    low, whole = w.whole(f, _TOGETHER)
+
+    def pool(ow: Value, count: int, taps: tuple[Value, Value]) -> None:
+        window = PoolWindow(f, form, axes, (od, oh, ow), pixels, f.const(f.lanes))
+        offsets = [w.stride * (i * f.lanes) for i in range(count)]
+        loads = [partial(f.load, type_=f.vec)] * count
+        for i, (value, _) in enumerate(window.reduce((*rows, taps), loads, offsets, f.lanes)):
+            f.store(value, f.at(to, (ow + i) * f.lanes))
+
+    with f.each(0, low) as ow:
+        pool(ow, 1, w.taps(f, ow))
+    with f.each(low, whole, _TOGETHER) as ow:
+        pool(ow, _TOGETHER, (f.const(0), w.kernel))
+    with f.each(whole, w.out) as ow:
+        pool(ow, 1, w.taps(f, ow))

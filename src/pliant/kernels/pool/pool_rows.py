@@ -9,25 +9,37 @@ from functools import partial
 from pliant.kernels.conv.window import AXES, Axis
 from pliant.kernels.emit.builder import Function, Module
 from pliant.kernels.emit.isa import Isa
-from pliant.kernels.emit.spans import strips
+from pliant.kernels.emit.spans import pairs
 from pliant.kernels.emit.values import Value, vector
-from pliant.kernels.pool.pool_window import PoolArgs, PoolForm, combined, first_value, rooted
+from pliant.kernels.pool.pool_taps import (
+    MARGIN,
+    count_taps,
+    ended,
+    joined,
+    of_parts,
+    row_at,
+    shares_behind,
+    update_shares,
+)
+from pliant.kernels.pool.pool_window import PoolArgs, PoolForm, combined, first_value
 
 TOGETHER = 8
 """Rows of the output that are in scratch at a time: what was stored last is not read first."""
 
-_CHAINS = 4
-_MARGIN = 64  # what vectors read beyond the last window
+
+def line_columns(width: int, pad: int, out: int, stride: int, extent: int) -> int:
+    """Of one scratch line: a row between pads."""
+    return max(pad + width, out * stride + extent)
 
 
-def line_floats(width: int, pad: int, out: int, stride: int, extent: int) -> int:
-    """Floats of one scratch line: a row between pads, and what is read behind it."""
-    return (max(pad + width, out * stride + extent) + _MARGIN) // 16 * 16
+def line_floats(columns: int) -> int:
+    """A scratch line, and what is read behind it."""
+    return (columns + MARGIN) // 16 * 16
 
 
 def scratch_bytes(line: int, out_height: int, out_width: int) -> int:
-    """Lines, and the number of taps in every column's window."""
-    return 4 * (min(TOGETHER, out_height) * line + out_width + _MARGIN)
+    """Lines, one that stands for rows outside the image, and the taps and the share of every column."""
+    return 4 * ((min(TOGETHER, out_height) + 1) * line + 2 * (out_width + MARGIN))
 
 
 def pool_rows_ir(isa: Isa, form: PoolForm) -> str:
@@ -38,16 +50,19 @@ def pool_rows_ir(isa: Isa, form: PoolForm) -> str:
         (line,) = f.fields(args, PoolArgs, "line")
         d, h, w = (Axis.of(f, args, PoolArgs, axis) for axis in AXES)
         lines = f.least(h.out, TOGETHER)
-        with f.each(0, lines * line, f.lanes) as i:
+        outside = f.at(scratch, lines * line)
+        counts = f.at(outside, line)
+        with f.each(0, (lines + 1) * line, f.lanes) as i:
             f.store(first_value(f, form, f.vec), f.at(scratch, i))
         if form.reduction == "average":
-            _count(f, w, f.at(scratch, lines * line))
+            count_taps(f, w, counts)
         with f.each(lo, hi) as unit, f.each(0, d.out) as od, f.each(0, h.out, TOGETHER) as first:
             stop = f.least(first + TOGETHER, h.out)
+            _rows(f, form, (d, h, w), (unit, od, first, stop), outside, f.at(scratch, w.pad))
             with f.each(first, stop) as oh:
-                _rows(f, form, (d, h, w), (unit, od, oh), f.at(scratch, (oh - first) * line + w.pad))
-            with f.each(first, stop) as oh:
-                _columns(f, form, (d, h, w), (unit, od, oh), f.at(scratch, (oh - first) * line))
+                if form.reduction == "average":
+                    update_shares(f, form, (d, h, w), (od, oh), counts)
+                _columns(f, form, (d, h, w), (unit, od, oh), f.at(scratch, (oh - first) * line), counts)
     return module.text()
 
 
@@ -55,93 +70,118 @@ _Axes = tuple[Axis, Axis, Axis]
 _Place = tuple[Value, Value, Value]
 
 
-def _rows(f: Function, form: PoolForm, axes: _Axes, place: _Place, to: Value) -> None:
-    """to[column] = all rows in the windows of one output row."""
-    x, power = f.fields(f.params[0], PoolArgs, "x", "power")
+def _rows(
+    f: Function,
+    form: PoolForm,
+    axes: _Axes,
+    place: tuple[Value, Value, Value, Value],
+    outside: Value,
+    lines: Value,
+) -> None:
+    """lines[column] = all rows in the windows of an output row, for neighbouring ones.
+
+    `outside` is a row that changes nothing.
+    """
+    x, line = f.fields(f.params[0], PoolArgs, "x", "line")
     d, h, w = axes
-    unit, od, oh = place
-    in_depth, in_height = d.taps(f, od), h.taps(f, oh)
+    unit, od, first, stop = place
     plane = f.at(x, unit * d.size * h.size * w.size)
 
-    def visit(column: Value, lanes: int, count: int) -> None:
-        type_ = vector(lanes, "float") if lanes > 1 else "float"
-        offsets = [column + i * lanes for i in range(count)]
-        with f.loop(*in_depth, carry=[first_value(f, form, type_)] * count) as deep:
-            behind = (d.start(od) + deep.index * d.dilation) * h.size
-            with f.loop(*in_height, carry=deep.carried) as high:
-                row = f.at(plane, (behind + h.start(oh) + high.index * h.dilation) * w.size)
-                values = [f.load(f.at(row, offset), type_) for offset in offsets]
-                high.carry(
-                    [combined(f, form, a, b, power) for a, b in zip(high.carried, values, strict=True)]
-                )
-            deep.carry(high.carried)
-        for value, offset in zip(deep.carried, offsets, strict=True):
+    def visit(offsets: list[Value], lanes: int) -> None:
+        type_, count = vector(lanes, "float") if lanes > 1 else "float", len(offsets)
+        if not form.taps[0]:
+            with f.each(first, stop) as oh:
+                store(oh, offsets, _counted_rows(f, form, (d, h, w), (od, oh), plane, type_, offsets))
+            return
+
+        def read(row: Value) -> list[Value]:
+            at = row_at(f, h, plane, row, w.size, outside)
+            return [f.load(f.at(at, offset), type_) for offset in offsets]
+
+        height = form.taps[0]
+        shared = max(height - form.stride_w, 0) if form.stride_w else 0
+        before = [value for i in range(shared) for value in read(h.start(first) + i)]
+        with f.loop(first, stop, carry=before) as turn:
+            rows = [turn.carried[i * count : (i + 1) * count] for i in range(shared)]
+            rows += [read(h.start(turn.index) + i) for i in range(shared, height)]
+            store(turn.index, offsets, [joined(f, form, taps) for taps in zip(*rows, strict=True)])
+            turn.carry([value for row in rows[height - shared :] for value in row])
+
+    def store(oh: Value, offsets: Sequence[Value], values: Sequence[Value]) -> None:
+        to = f.at(lines, (oh - first) * line)
+        for value, offset in zip(values, offsets, strict=True):
             f.store(value, f.at(to, offset))
 
-    strips(f, w.size, visit, chains=_CHAINS)
+    pairs(f, w.size, visit)
 
 
-def _columns(f: Function, form: PoolForm, axes: _Axes, place: _Place, line: Value) -> None:
+def _counted_rows(
+    f: Function,
+    form: PoolForm,
+    axes: _Axes,
+    place: tuple[Value, Value],
+    plane: Value,
+    type_: str,
+    offsets: Sequence[Value],
+) -> list[Value]:
+    """The rows of windows of which only the call knows how many there are."""
+    d, h, w = axes
+    od, oh = place
+    with f.loop(*d.taps(f, od), carry=[first_value(f, form, type_)] * len(offsets)) as deep:
+        behind = (d.start(od) + deep.index * d.dilation) * h.size
+        with f.loop(*h.taps(f, oh), carry=deep.carried) as high:
+            row = f.at(plane, (behind + h.start(oh) + high.index * h.dilation) * w.size)
+            values = [f.load(f.at(row, offset), type_) for offset in offsets]
+            high.carry(_combined(f, form, high.carried, values))
+        deep.carry(high.carried)
+    return deep.carried
+
+
+def _columns(f: Function, form: PoolForm, axes: _Axes, place: _Place, line: Value, counts: Value) -> None:
     """One output row, from what its rows left in `line`."""
-    args = f.params[0]
-    y, power, counts_pads = f.fields(args, PoolArgs, "y", "power", "counts_pads")
+    (y,) = f.fields(f.params[0], PoolArgs, "y")
     d, h, w = axes
     unit, od, oh = place
     to = f.at(y, ((unit * d.out + od) * h.out + oh) * w.out)
-    summed = PoolForm("average") if form.reduction == "lp" else form
-    is_padded = counts_pads.compare("ne", 0)
-    numbers = [_taps(f, axis, at, is_padded) for axis, at in ((d, od), (h, oh))]
+    summed = of_parts(form)
+    lanes = 0 if form.stride_w else 1
+    shares = shares_behind(counts, w)
 
-    def visit(column: Value, lanes: int, count: int) -> None:
+    def taps(tap: Value, odd: int, type_: str, offsets: Sequence[Value]) -> list[Value]:
+        places = [f.at(tap, x * (form.stride_w or w.stride)) for x in offsets]
+        return [_strided(f, place, odd, form, type_) for place in places]
+
+    def known(type_: str, offsets: Sequence[Value]) -> list[Value]:
+        # Neighbouring taps of every second column are among the same floats.
+        steps = [(i - i % 2, i % 2) if form.stride_w == 2 else (i, 0) for i in range(form.taps[1])]
+        values = [taps(f.at(line, even), odd, type_, offsets) for even, odd in steps]
+        return [joined(f, summed, one) for one in zip(*values, strict=True)]
+
+    def counted(type_: str, offsets: Sequence[Value]) -> list[Value]:
+        with f.loop(0, w.kernel, carry=[first_value(f, form, type_)] * len(offsets)) as turn:
+            values = taps(f.at(line, turn.index * w.dilation), 0, type_, offsets)
+            turn.carry(_combined(f, summed, turn.carried, values))
+        return turn.carried
+
+    def visit(offsets: list[Value], lanes: int) -> None:
         type_ = vector(lanes, "float") if lanes > 1 else "float"
-        offsets = [column + i * lanes for i in range(count)]
-        with f.loop(0, w.kernel, carry=[first_value(f, form, type_)] * count) as turn:
-            tap = f.at(line, turn.index * w.dilation)
-            values = [
-                _strided(f, f.at(tap, offset * (form.stride_w or w.stride)), form, lanes)
-                for offset in offsets
-            ]
-            turn.carry([combined(f, summed, a, b, power) for a, b in zip(turn.carried, values, strict=True)])
-        for total, offset in zip(turn.carried, offsets, strict=True):
-            f.store(_ended(f, form, total, offset, numbers), f.at(to, offset))
+        values = (known if form.taps[1] else counted)(type_, offsets)
+        for value, offset in zip(values, offsets, strict=True):
+            share = f.load(f.at(shares, offset), type_) if form.reduction == "average" else None
+            f.store(ended(f, form, value, share), f.at(to, offset))
 
-    strips(f, w.out, visit, lanes=0 if form.stride_w else 1, chains=2)
+    pairs(f, w.out, visit, lanes=lanes)
 
 
-def _ended(f: Function, form: PoolForm, total: Value, column: Value, numbers: Sequence[Value]) -> Value:
-    """Divided by the number of taps, `numbers` in depth and height, or the root taken."""
-    line, power, out_h = f.fields(f.params[0], PoolArgs, "line", "power", "out_h")
-    lines = f.least(out_h, TOGETHER)
-    if form.reduction == "lp":
-        return rooted(f, total, power)
-    if form.reduction == "max":
-        return total
-    in_row = f.load(f.at(f.params[3], lines * line + column), total.type)
-    rows = f.cast("sitofp", numbers[0] * numbers[1], "float")
-    lanes = int(total.type[1:].split(" ")[0]) if total.type.startswith("<") else 0
-    return total / (in_row * (f.splat(rows, lanes) if lanes else rows))
+def _combined(f: Function, form: PoolForm, old: Sequence[Value], values: Sequence[Value]) -> list[Value]:
+    (power,) = f.fields(f.params[0], PoolArgs, "power")
+    return [combined(f, form, a, b, power) for a, b in zip(old, values, strict=True)]
 
 
-def _count(f: Function, w: Axis, to: Value) -> None:
-    """to[column] = the taps of one output row that count."""
-    (counts_pads,) = f.fields(f.params[0], PoolArgs, "counts_pads")
-    with f.each(0, w.out) as ow:
-        n = _taps(f, w, ow, counts_pads.compare("ne", 0))
-        f.store(f.cast("sitofp", n, "float"), f.at(to, ow))
-
-
-def _taps(f: Function, axis: Axis, at: Value, is_padded: Value) -> Value:
-    """How many taps of an output place count: those within pads, or within the image."""
-    ends = [axis.taps(f, at, with_pads=padded) for padded in (True, False)]
-    padded, inside = (last - first for first, last in ends)
-    return f.select(is_padded, padded, inside)
-
-
-def _strided(f: Function, at: Value, form: PoolForm, lanes: int) -> Value:
-    """Every first or second float."""
-    if lanes == 1:
-        return f.load(at)
-    load = partial(f.load, type_=vector(lanes, "float"))
-    if form.stride_w == 1:
-        return load(at)
-    return f.shuffle(load(at), load(f.at(at, lanes)), range(0, 2 * lanes, 2))
+def _strided(f: Function, at: Value, odd: int, form: PoolForm, type_: str) -> Value:
+    """Every first or second float, from the `odd`th of those on."""
+    load = partial(f.load, type_=type_)
+    if form.stride_w == 1 or type_ == "float":
+        return load(f.at(at, odd)) if odd else load(at)
+    lanes = int(type_[1:].split(" ")[0])
+    return f.shuffle(load(at), load(f.at(at, lanes)), range(odd, 2 * lanes, 2))

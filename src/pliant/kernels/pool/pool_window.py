@@ -58,7 +58,9 @@ class PoolArgs(ctypes.Structure):
 class PoolForm:
     """What is fixed when a pooling is compiled. `stride_w` 1 or 2 goes along rows in vectors.
 
-    `is_by_planes` takes as many planes together as a vector has lanes; there must be so many.
+    `is_by_planes` takes as many planes together as a vector has lanes; there must be so many. `taps` are the
+    height and width of windows without dilation, with one stride, in images of one or two dimensions: such
+    need no loop. (0, 0) stands for all others.
     """
 
     reduction: Reduction
@@ -67,6 +69,7 @@ class PoolForm:
     stride_w: int = 0
     has_indices: bool = False
     is_by_planes: bool = False
+    taps: tuple[int, int] = (0, 0)
 
     @property
     def is_by_rows(self) -> bool:
@@ -84,6 +87,7 @@ class PoolForm:
             [f"s{self.stride_w}"] * self.is_by_rows
             + ["indices"] * self.has_indices
             + ["planes"] * self.is_by_planes
+            + ["{}x{}".format(*self.taps)] * (self.taps != (0, 0))
         )
         return "_".join(["pool", self.reduction, self.dtype, self.layout, *ends])
 

@@ -145,6 +145,28 @@ def test_a_nan_stays_the_maximum_of_its_windows(cache: Path) -> None:
     np.testing.assert_array_equal(got, want)
 
 
+@pytest.mark.parametrize("isa", ISAS, ids=lambda isa: isa.name)
+@pytest.mark.parametrize("kernel", [(1, 1), (1, 2), (2, 3), (3, 1), (3, 3), (5, 4), (7, 7), (8, 3)])
+@pytest.mark.parametrize("stride", [1, 2, 3])
+@pytest.mark.parametrize("size", [12, 40])
+def test_every_tap_of_a_window_keeps_a_nan_and_an_infinity(
+    kernel: tuple[int, int], stride: int, size: int, isa: Isa, cache: Path
+) -> None:
+    """Rows and columns are joined in another order for each number of taps; a plane for each place."""
+    n = kernel[0] * kernel[1]
+    x = np.random.default_rng(0).integers(-9, 10, (1, 3 * n, size, size)).astype(np.float32)
+    rows, columns = np.divmod(np.arange(n), kernel[1])
+    for i, value in enumerate((np.nan, np.inf, -np.inf)):
+        x[0, i * n + np.arange(n), stride + rows, stride + columns] = value
+    x[0, np.arange(n), stride, stride + kernel[1] - 1] = np.nan
+    attributes = {"kernel_shape": kernel, "strides": (stride, stride), "count_include_pad": 0}
+    for op in ("MaxPool", "AveragePool"):
+        want = pooled(op, x, attributes)
+        given = {k: v for k, v in attributes.items() if k != "count_include_pad" or op == "AveragePool"}
+        (got,) = run_node(op, [x], given, types=[type_of(want)], isa=isa, cache=cache)
+        np.testing.assert_allclose(got, want, rtol=1e-6, atol=1e-6)  # small integers, whose sums are exact
+
+
 def test_indices_say_where_each_maximum_stands(cache: Path) -> None:
     """Of equal values the first; indices count through batch and channels."""
     x = np.random.default_rng(0).integers(0, 4, (2, 3, 8, 8)).astype(np.float32)

@@ -23,6 +23,8 @@ _REDUCTIONS: dict[str, Reduction] = {
     "LpPool": "lp",
     "GlobalLpPool": "lp",
 }
+_MOST_TAPS = 7
+"""Rows and columns of windows that have kernels of their own."""
 _SMALL_BYTES = 64 << 10
 """Of planes turned together, with their results: larger ones have rows of whole vectors."""
 _OF_WHOLE_IMAGES = {"GlobalMaxPool": "ReduceMax", "GlobalAveragePool": "ReduceMean"}
@@ -61,11 +63,14 @@ def _reduce(
     out = out if len(out) == len(space) else (1,)
     stride = view.strides[-1]
     form = PoolForm(reduction, x.dtype, layout, stride if stride in (1, 2) else 0, bool(indices))
+    if form.is_plain:
+        form = replace(form, taps=_taps(view))
     n_planes = prod(x.shape[:2])
-    turned_bytes = pool_planes.scratch_bytes(target.isa, prod(space), prod(out))
+    columns = pool_rows.line_columns(space[-1], view.begins[-1], out[-1], stride, view.extents()[-1])
+    line = pool_rows.line_floats(columns)
+    turned_bytes = pool_planes.scratch_bytes(target.isa, prod(space), prod(out), columns, out[-1])
     is_small = turned_bytes <= _SMALL_BYTES and n_planes >= target.isa.lanes
     form = replace(form, is_by_planes=form.is_plain and is_small)
-    line = pool_rows.line_floats(space[-1], view.begins[-1], out[-1], stride, view.extents()[-1])
     channels = n_planes if layout == "nchw" else x.shape[-1]
     fields: dict[str, Field] = {
         "x": Ref(node.inputs[0]),
@@ -103,6 +108,14 @@ def _reduce(
         label=node.label,
     )
     return Lowered((call,))
+
+
+def _taps(view: Window) -> tuple[int, int]:
+    """Height and width of a window that a kernel knows, (0, 0) of any other."""
+    height, width = (1, *view.kernel)[-2:]
+    is_near = set(view.dilations) == {1} and len(set(view.strides)) == 1
+    is_known = len(view.kernel) <= 2 and max(height, width) <= _MOST_TAPS and is_near
+    return (height, width) if is_known else (0, 0)
 
 
 def layout_of(node: Node) -> Layout:

@@ -1,0 +1,102 @@
+"""What kernels of pools make of the taps of a window: joined, ended, and what one weighs in an average."""
+
+from collections.abc import Sequence
+
+from pliant.kernels.conv.window import Axis
+from pliant.kernels.emit.builder import Function
+from pliant.kernels.emit.values import Value
+from pliant.kernels.pool.pool_window import PoolArgs, PoolForm, combined, first_value, rooted
+
+MARGIN = 64
+"""Floats behind a line that vectors may read."""
+
+
+def row_at(f: Function, h: Axis, plane: Value, row: Value, floats: Value, outside: Value) -> Value:
+    """A row of a plane, of that many floats; `outside` where there is none."""
+    is_inside = f.op(f"icmp ult {row}, {h.size.text}", "i1")
+    return f.select(is_inside, f.at(plane, row * floats), outside)
+
+
+def joined(f: Function, form: PoolForm, taps: Sequence[Value]) -> Value:
+    """All taps of a window, or of its part."""
+    (power,) = f.fields(f.params[0], PoolArgs, "power")
+    if form.reduction == "max":
+        return _largest(f, taps)
+    found = taps[0] if form.reduction == "average" else first_value(f, form, taps[0].type)
+    for value in taps[1:] if form.reduction == "average" else taps:
+        found = combined(f, form, found, value, power)
+    return found
+
+
+def _largest(f: Function, taps: Sequence[Value]) -> Value:
+    """The maximum, a NaN if one is among them: x86's keeps the first, and two others are asked at once."""
+    found, *rest = taps
+    if f.isa.name == "neon":
+        for value in rest:
+            found = f.intrinsic("llvm.maximum", found.type, found, value)
+        return found
+    for value in rest:
+        found = f.select(value > found, value, found)
+    lost = [a.compare("uno", b) for a, b in zip(rest[::2], [*rest[1::2], *rest[-1:]], strict=False)]
+    for other in lost[1:]:
+        lost[0] = lost[0] | other
+    return f.select(lost[0], f.const(float("nan"), found.type), found) if lost else found
+
+
+def of_parts(form: PoolForm) -> PoolForm:
+    """How parts are joined whose taps were: powers are taken once."""
+    return PoolForm("average") if form.reduction == "lp" else form
+
+
+def ended(f: Function, form: PoolForm, total: Value, share: Value | None) -> Value:
+    """The result of a window: of an average, its total times the `share` of one tap."""
+    if share is not None:
+        return total * share
+    (power,) = f.fields(f.params[0], PoolArgs, "power")
+    return rooted(f, total, power) if form.reduction == "lp" else total
+
+
+def shares_behind(counts: Value, w: Axis) -> Value:
+    """Where the shares of a row's columns are, behind the counts of their taps."""
+    return counts.function.at(counts, w.out + MARGIN)
+
+
+def count_taps(f: Function, w: Axis, counts: Value) -> None:
+    """counts[column] = the taps of one row that count; there are no shares yet."""
+    with f.each(0, w.out) as ow:
+        f.store(f.cast("sitofp", _taps(f, w, ow), "float"), f.at(counts, ow))
+    f.store(f.const(-1.0, "float"), f.at(shares_behind(counts, w), -1))
+
+
+def update_shares(
+    f: Function, form: PoolForm, axes: tuple[Axis, Axis, Axis], place: tuple[Value, Value], counts: Value
+) -> None:
+    """shares[column] = what one tap of a window weighs, in the row at this depth and height.
+
+    shares[-1] keeps the number of rows in a window that they were made for: most have as many.
+    """
+    d, h, w = axes
+    shares = shares_behind(counts, w)
+
+    def counted() -> list[Value]:
+        return [f.cast("sitofp", _taps(f, d, place[0]) * _taps(f, h, place[1]), "float")]
+
+    if form.taps[0]:
+        top, height = h.start(place[1]), form.taps[0]
+        is_inside = (top >= 0) & (top + height <= h.size)
+        (rows,) = f.choose(is_inside, lambda: [f.const(float(height), "float")], counted)
+    else:
+        (rows,) = counted()
+    with f.when(rows.compare("ne", f.load(f.at(shares, -1)))):
+        f.store(rows, f.at(shares, -1))
+        with f.each(0, w.out, f.lanes) as ow:
+            taps = f.load(f.at(counts, ow), f.vec) * f.splat(rows)
+            f.store(f.const(1.0, f.vec) / taps, f.at(shares, ow))
+
+
+def _taps(f: Function, axis: Axis, at: Value) -> Value:
+    """How many taps of an output place count: those within pads, or within the image."""
+    (counts_pads,) = f.fields(f.params[0], PoolArgs, "counts_pads")
+    ends = [axis.taps(f, at, with_pads=padded) for padded in (True, False)]
+    padded, inside = (last - first for first, last in ends)
+    return f.select(counts_pads.compare("ne", 0), padded, inside)
