@@ -23,6 +23,7 @@ from pliant.kernels.conv.conv_deform import deform_ir
 from pliant.kernels.conv.conv_depthwise import depthwise_ir
 from pliant.kernels.conv.conv_grouped import GroupedForm, grouped_ir
 from pliant.kernels.conv.conv_planes import PlanesForm, planes_ir
+from pliant.kernels.conv.conv_points import PointsForm, points_ir
 from pliant.kernels.conv.conv_quantized import QuantizedConvForm, quantized_conv_ir
 from pliant.kernels.conv.conv_transpose import gather_ir as transposed_gather_ir
 from pliant.kernels.conv.conv_weights import pack_ir
@@ -122,6 +123,8 @@ def _convolutions(isa: Isa) -> Iterator[tuple[str, Generator]]:
         for ends in (forms[0], forms[-1], residual):
             grouped = GroupedForm(channels, kernel_w=3, stride_w=2, ends=ends)
             yield grouped.name, partial(grouped_ir, form=grouped)
+    for points in (PointsForm(8), PointsForm(3, "relu", has_residual=True)):
+        yield points.name, partial(points_ir, form=points)
     planes = PlanesForm(kernel_w=3, stride_w=2, activation="hard_swish")
     yield planes.name, partial(planes_ir, form=planes)
     for y_is_signed in (None, False, True):

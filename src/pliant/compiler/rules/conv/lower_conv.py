@@ -17,6 +17,7 @@ from pliant.compiler.rules.conv.conv_call import Shape, Tensors, conv_call
 from pliant.compiler.rules.conv.lower_conv_depthwise import is_depthwise, lower_depthwise
 from pliant.compiler.rules.conv.lower_conv_grouped import is_grouped, lower_grouped
 from pliant.compiler.rules.conv.lower_conv_planes import lower_planes, takes_planes
+from pliant.compiler.rules.conv.lower_conv_points import is_points, lower_points
 from pliant.compiler.rules.conv.lower_conv_winograd import lower_winograd
 from pliant.compiler.rules.conv.window_extents import window
 from pliant.errors import GraphError
@@ -43,6 +44,8 @@ def _conv(node: Node, graph: Graph, target: Target) -> Lowered:
         return lower_depthwise(node, graph, form, shape)
     if (form.x, form.y) == ("nchw", "nhwc") and takes_planes(node, graph, shape):
         return lower_planes(node, graph, form, shape)
+    if (form.x, form.y) == ("nchw", "nchw") and is_points(node, graph, shape):
+        return lower_points(node, graph, target, form, shape)
     if is_grouped(node, graph, shape):
         return lower_grouped(node, graph, target, form, shape)
     if all(x in graph.constants for x in node.inputs[1:3] if x):
@@ -154,9 +157,10 @@ def is_first_layer(node: Node, graph: Graph) -> bool:
 
 
 def takes_either_layout(node: Node, graph: Graph) -> bool:
-    """Whether the kernel turns images as it reads and writes them, so that no pass needs to."""
+    """Whether a kernel reads and writes channels-first images, so that no pass needs to turn them."""
     x, w, y = (graph.types[name] for name in (*node.inputs[:2], node.outputs[0]))
-    return is_grouped(node, graph, shape_of(node, x, w, y, ConvForm()))
+    shape = shape_of(node, x, w, y, ConvForm())
+    return is_grouped(node, graph, shape) or is_points(node, graph, shape)
 
 
 def _layout(node: Node, name: str) -> Layout:

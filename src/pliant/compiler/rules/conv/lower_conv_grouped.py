@@ -12,8 +12,11 @@ from pliant.kernels.conv import conv_grouped
 from pliant.kernels.conv.conv_args import ConvForm
 from pliant.kernels.conv.conv_grouped import GroupedForm
 from pliant.kernels.conv.conv_tile import COLUMNS
+from pliant.kernels.emit.isa import Isa
 
 _MOST_TAPS, _FEWEST_PIXELS, _MOST_PIXELS = 7, 4, 8
+_MANY_REGISTERS, _MANY_PIXELS = 32, 14
+"""Groups of whole vectors need a register for each pixel, and few others."""
 _SCRATCH_BYTES, _UNITS_PER_THREAD = 256 << 10, 8
 _SMALL = (2, 4, 8)
 """Channels of groups that share a vector; wider ones are whole panels."""
@@ -36,7 +39,7 @@ def lower_grouped(node: Node, graph: Graph, target: Target, form: ConvForm, s: S
     """The call, and weights in the order in which a tile reads them."""
     w, b = node.inputs[1], node.inputs[2] if len(node.inputs) > 2 else ""
     tensors = tensors_of(node, form)
-    grouped = _form(form, s)
+    grouped = _form(target.isa, form, s)
     panels = max(s.outs // s.groups // COLUMNS, 1)
     blocks = -(-s.outs // (panels * COLUMNS))
     taps = prod(s.window.kernel)
@@ -52,7 +55,11 @@ def lower_grouped(node: Node, graph: Graph, target: Target, form: ConvForm, s: S
             b,
         ),
     }
-    columns, (in_h, in_w), (out_h, out_w) = _columns(s), (1, *s.space)[-2:], (1, *s.out_space)[-2:]
+    columns, (in_h, in_w), (out_h, out_w) = (
+        _columns(s, grouped.pixels),
+        (1, *s.space)[-2:],
+        (1, *s.out_space)[-2:],
+    )
     kernel_h, stride_h, dilation_h, pad_h = (
         (other, *numbers)[-2]
         for other, numbers in zip(
@@ -108,21 +115,22 @@ def lower_grouped(node: Node, graph: Graph, target: Target, form: ConvForm, s: S
     return Lowered((call,), packed=packed)
 
 
-def _form(ends: ConvForm, s: Shape) -> GroupedForm:
-    w = s.window
-    pixels = _pixels(s.out_space[-1])
-    return GroupedForm(s.channels // s.groups, w.kernel[-1], w.strides[-1], w.dilations[-1], pixels, ends)
+def _form(isa: Isa, ends: ConvForm, s: Shape) -> GroupedForm:
+    w, channels = s.window, s.channels // s.groups
+    is_roomy = isa.registers >= _MANY_REGISTERS and channels >= isa.lanes
+    pixels = _pixels(s.out_space[-1], _MANY_PIXELS if is_roomy else _MOST_PIXELS)
+    return GroupedForm(channels, w.kernel[-1], w.strides[-1], w.dilations[-1], pixels, ends)
 
 
-def _pixels(out_w: int) -> int:
+def _pixels(out_w: int, most: int) -> int:
     """Pixels of a tile: what covers a row in the least time, a tile costing about one pixel besides."""
-    sizes = range(_FEWEST_PIXELS, _MOST_PIXELS + 1)
+    sizes = range(_FEWEST_PIXELS, most + 1)
     return min(sizes, key=lambda n: (-(-out_w // n) * (n + 1), -n))
 
 
-def _columns(s: Shape) -> int:
+def _columns(s: Shape, pixels: int = 1) -> int:
     """Of a row in scratch: what lies under all its tiles, of which the last may be beyond the image."""
-    w, pixels = s.window, _pixels(s.out_space[-1])
+    w = s.window
     covered = -(-s.out_space[-1] // pixels) * pixels
     return (covered - 1) * w.strides[-1] + (w.kernel[-1] - 1) * w.dilations[-1] + 1
 
