@@ -75,6 +75,8 @@ GROUPED = (
     (64, 28, 2, 1),
 )
 """Channels, size, channels a group, stride: of ResNeXt-50 32x4d, RegNetY-400MF, and two a group."""
+POINTS = ((12, 48, 28), (48, 12, 28), (24, 96, 14), (96, 24, 14), (48, 192, 7), (192, 48, 7))
+"""Channels of x and of y in each of 8 groups, and the size: the 1 x 1 convolutions of ShuffleNet."""
 # Operator, input, attributes, and the scales or the weights that it reads besides.
 OPERATORS: tuple[tuple[str, tuple[int, ...], Mapping[str, object], tuple[int, ...] | float], ...] = (
     *(("Resize", _IMAGE, {"mode": mode}, 2.0) for mode in ("nearest", "linear", "cubic")),
@@ -87,12 +89,17 @@ OPERATORS: tuple[tuple[str, tuple[int, ...], Mapping[str, object], tuple[int, ..
         (op, (1, 512, n, n), {"kernel_shape": [k, k], "strides": [s, s], "pads": [k // 3] * 4}, ())
         for op, n, (k, s) in product(("MaxPool", "AveragePool"), (7, 14), ((2, 2), (3, 1)))
     ),
+    *(
+        (op, (1, 128, 28, 28), {"kernel_shape": [3, 3], "strides": [s, s], "pads": [1] * 4}, ())
+        for op, s in product(("MaxPool", "AveragePool"), (1, 2))
+    ),
     ("GlobalAveragePool", (1, 512, 7, 7), {}, ()),
     *(("Conv", (1, 128, 56, 56), {"group": 128 // n, "pads": [1] * 4}, (128, n, 3, 3)) for n in (2, 4, 8)),
     *(
         ("Conv", (1, c, n, n), {"group": c // w, "pads": [1] * 4, "strides": [s, s]}, (c, w, 3, 3))
         for c, n, w, s in GROUPED
     ),
+    *(("Conv", (1, 8 * c, n, n), {"group": 8}, (8 * k, c, 1, 1)) for c, k, n in POINTS),
 )
 BARS = {"resnet50": 1.0, "vgg16": 1.0}
 

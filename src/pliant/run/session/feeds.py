@@ -27,15 +27,18 @@ def fed_arrays(ports: Sequence[Port], feeds: GivenFeeds) -> dict[str, Any]:
     Raises InputError for a feed that is missing, unknown, or of the wrong type.
     """
     require_named(feeds)
-    names = {port.name for port in ports}
-    if feeds.keys() != names:
+    arrays = {}
+    for port in ports:  # a comprehension is a call, which a short run notices
+        if port.name in feeds:
+            value = feeds[port.name]
+            arrays[port.name] = fed_array(port, value) if port.element is None else _held(port, value)
+    if not len(arrays) == len(ports) == len(feeds):
+        names = {port.name for port in ports}
         wrong = [f"{x!r} is missing" for x in sorted(names - feeds.keys())]
         wrong += [f"there is no input {x!r}" for x in sorted(feeds.keys() - names)]
         inputs = ", ".join(f"{port.name}: {port}" for port in ports)
         raise InputError(f"the feeds do not fit: {'; '.join(wrong)}. The inputs are {inputs}.")
-    return {
-        p.name: fed_array(p, feeds[p.name]) if p.element is None else _held(p, feeds[p.name]) for p in ports
-    }
+    return arrays
 
 
 def require_named(feeds: object) -> None:

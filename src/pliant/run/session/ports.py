@@ -21,7 +21,10 @@ def shapes_of(ports: Sequence[Port], feeds: Mapping[str, Any]) -> Shapes:
     Arrays in sequences and optional values are checked one by one: their open dimensions are their own.
     """
     sizes: dict[str, tuple[int, str]] = {}
-    shapes = {port.name: _shape(port, feeds[port.name], sizes) for port in ports if port.element is None}
+    shapes = {}
+    for port in ports:
+        if port.element is None:
+            shapes[port.name] = _shape(port, feeds[port.name], sizes)
     if len(shapes) < len(ports):
         _check_held(port.held(feeds[port.name]) for port in ports if port.element is not None)
     return shapes
