@@ -63,7 +63,10 @@ class Answer:
 
 @dataclass(slots=True)
 class Away:
-    """A request on its way through `target`, sent at `sent_s`; `hedged` says how an answer here stands."""
+    """A request on its way through `target`, sent at `sent_s`; `hedged` says how an answer here stands.
+
+    Its answer is expected `expected_s` after it has `entered`.
+    """
 
     asked: Inquiry
     target: str
@@ -72,6 +75,7 @@ class Away:
     entered_s: float
     life: int
     """Of the node that asks: nothing of a process outlives it."""
+    expected_s: float
     sent_s: float = inf
     above: Inquiry | None = None
     is_over: bool = False

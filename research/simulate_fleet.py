@@ -226,7 +226,8 @@ class _Simulation:
         state = router.state(target, now_s)
         wait_s = 0.0 if state is None else state.wait_s
         way_s = max(0.0, choice.seconds - wait_s - choice.option.level.curve.at(n))
-        away = Away(asked, target, router.enter(target, n, now_s), way_s, now_s, node.n_starts)
+        passage = router.enter(target, n, now_s)
+        away = Away(asked, target, passage, way_s, now_s, node.n_starts, choice.seconds)
         pending = node.pending[target]
         if not pending and router.has_room(target):
             self._send(away)
@@ -309,10 +310,15 @@ class _Simulation:
         if away.is_over or away.life != away.asked.node.n_starts:
             return
         if away.sent_s < inf:
-            away.asked.node.router.doubted(away.target, self._clock.now_s)
+            self._overdue(away)
         self._leave(away)
         self._elsewhere(away)
         self._upkeep.wake(away.asked.node)
+
+    def _overdue(self, away: Away) -> None:
+        asked, now_s = away.asked, self._clock.now_s
+        late_s = now_s - away.entered_s - away.expected_s
+        asked.node.router.overdue(away.target, asked.n, late_s, now_s)
 
     def _leave(self, away: Away) -> None:
         """It is no longer at its upstream, or waiting for it; the next one may be sent."""
@@ -359,8 +365,7 @@ class _Simulation:
                     self._elsewhere(away)
                 return
             if not away.is_over:
-                now_s = self._clock.now_s
-                asked.node.router.overdue(away.target, asked.n, now_s - away.sent_s, now_s)
+                self._overdue(away)
                 self._leave(away)
             self._end(asked, answer)
 

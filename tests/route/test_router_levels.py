@@ -12,7 +12,7 @@ from pliant.route.due import Probe
 from pliant.route.router import Router
 from pliant.route.router_settings import RouterSettings
 from pliant.route.terms import Terms
-from tests.route.routers import LINK, router
+from tests.route.routers import LINK, SETTINGS, router, word
 
 
 def _levels(seconds: float, accuracy: float | None = None) -> tuple[ServiceLevel, ...]:
@@ -64,8 +64,33 @@ def test_answers_that_are_not_waited_for_make_an_upstream_a_worse_promise() -> N
     before = node.options(5, 1.0)
     for i in range(3):
         node.overdue("up", 5, 2.0, 1.0 + i)
-    (bound_s,) = [option.bound_s for option in node.options(5, 5.0) if option.name == "up"]
-    assert bound_s > 1.0 > max(option.bound_s for option in before if option.name == "up")
+    assert _bound_s(node, 5.0) > 1.0 > max(option.bound_s for option in before if option.name == "up")
+
+
+def test_an_answer_that_was_given_up_before_it_was_expected_says_nothing() -> None:
+    """A client in a hurry made an upstream look quicker than it is."""
+    node = router("up")
+    before_s = _bound_s(node, 1.0)
+    for i in range(50):
+        node.overdue("up", 5, -0.05, 1.0 + i)
+    assert _bound_s(node, 60.0) == before_s
+
+
+def test_an_upstream_that_hung_is_tried_again_once_it_answers_pings_for_long() -> None:
+    """Requests under deadlines go elsewhere, so that none of them would show that it has recovered."""
+    node = router("up")
+    before_s = _bound_s(node, 1.0)
+    for i in range(3):
+        node.overdue("up", 5, 2.0, 1.0 + i)
+    node.pinged("up", 0.1, 0.0, word("up"), 10.0)
+    assert _bound_s(node, 10.0) > 1.0
+    node.pinged("up", 0.1, 0.0, word("up"), 4.0 + SETTINGS.retry_limit_s)
+    assert _bound_s(node, 70.0) == pytest.approx(before_s)
+
+
+def _bound_s(node: Router, now_s: float) -> float:
+    (bound_s,) = [option.bound_s for option in node.options(5, now_s) if option.name == "up"]
+    return bound_s
 
 
 def test_a_router_without_bounds_keeps_deadlines_by_medians() -> None:

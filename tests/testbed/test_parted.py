@@ -20,7 +20,7 @@ from tests.cluster.processes import small_model
 pytestmark = pytest.mark.slow
 
 _TOKENS = 24
-_PATIENCE = Patience(silence_s=30.0, least_s=3.0)  # a busy machine keeps a process waiting for some seconds
+_PATIENCE = Patience(silence_s=120.0, least_s=3.0)  # a busy machine keeps a process waiting for some seconds
 _EVERYBODY = {"alpha", "b", "c"}
 
 

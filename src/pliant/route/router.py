@@ -228,9 +228,9 @@ class Router:
         """An answer of `successor` was not waited for as long as it may take."""
         self._update(successor, lambda peer: peer.doubted(now_s))
 
-    def overdue(self, successor: str, n: int, away_s: float, now_s: float) -> None:
-        """An answer of `successor` is later than `away_s`, and was not waited for any longer."""
-        self._update(successor, lambda peer: peer.overdue(n, away_s, now_s))
+    def overdue(self, successor: str, n: int, late_s: float, now_s: float) -> None:
+        """An answer of `successor` is `late_s` later than expected, and was not waited for any longer."""
+        self._update(successor, lambda peer: peer.overdue(n, late_s, now_s))
 
     def misbehaved(self, successor: str, now_s: float, reason: str = "sent what cannot be") -> None:
         """`successor` sent what cannot be (PeerCurveError): it is set aside for a while."""

@@ -9,13 +9,18 @@ from unittest.mock import Mock
 import httpx
 import pytest
 
-from pliant.errors import RouteError
+from pliant.errors import NodeError, RouteError
 from pliant.ir.curve import Curve
-from pliant.route.curve_advert import CurveAdvert
+from pliant.ir.link import Link
+from pliant.route.curve_advert import CurveAdvert, Trail
 from pliant.route.due import Broadcast, Due
 from pliant.route.node_messages import decode_told
 from pliant.route.router import Router
+from pliant.route.router_settings import RouterSettings
+from pliant.route.terms import Terms
 from pliant.serve.http.limits import Limits
+from pliant.serve.protocol.inference import Body
+from pliant.serve.upstream.slots import Slot
 from pliant.serve.upstream.upstreams import REQUEST_HEADER, Upstreams
 from tests.route.routers import only
 from tests.serve.liars import Liar
@@ -34,6 +39,7 @@ from tests.serve.test_routing import (
     until,
 )
 
+HANGS, ANSWERS = "http://hangs", "http://answers"
 STAYS_DOWN = fixed(*LATE, retry_s=1e5, retry_limit_s=1e5)
 
 
@@ -177,3 +183,31 @@ def test_a_node_below_that_does_not_answer_has_one_call_at_a_time() -> None:
 
     asyncio.run(work())
     assert [decode_told(body)[0].wait_s for body in sent] == [1.0, 3.0, 4.0]
+
+
+def test_an_upstream_that_lets_deadlines_pass_is_left_for_another_that_is_slower() -> None:
+    """It answers pings, so that nothing but requests in a hurry could tell; each of them was sent there."""
+    router = Router("here", RouterSettings(100))
+    for url, seconds in ((HANGS, 0.01), (ANSWERS, 0.1)):
+        router.successor(url, Link(0.01, 1e7))
+        router.pinged(url, 0.01, 0.0, CurveAdvert(url[7:], only(Curve(((0, seconds),))), frozenset()), 0.0)
+    terms = Terms(deadline_s=0.5)
+
+    async def call(*_: object) -> None:
+        raise NodeError("it did not answer.", status=504)
+
+    async def work() -> None:
+        upstreams = Upstreams(router, Mock(call=call), (), "m", None, None, Mock(), Mock(), Limits(), 1)
+        choice = router.choose(5, 0.0, terms=terms, exclude=("local",))
+        assert choice.target == HANGS
+        slot = Slot(router.enter(HANGS, 5, 0.0), 0.0)
+        with pytest.raises(NodeError):
+            await upstreams.ask(
+                HANGS, 5, choice.seconds, Trail().at("here"), "id", Body(b"", None), slot, terms, 0.5
+            )
+        router.leave(HANGS, slot.passage, 0.0)
+
+    for _ in range(2):
+        asyncio.run(work())
+    assert router.choose(5, 0.0, terms=terms, exclude=("local",)).target == ANSWERS
+    assert router.choose(5, 0.0, terms=Terms(60.0), exclude=("local",)).target == HANGS, "in no hurry it is"

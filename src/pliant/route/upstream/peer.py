@@ -93,6 +93,7 @@ class Successor:
         self._strikes = 0
         self._crowded_s: deque[float] = deque(maxlen=_CROWD)
         self._way_bound = AdaptiveBound()
+        self._overdue_s = float("inf")
         self._accuracy: float | None = None
         self._struck_at_s = float("-inf")
         self._honest = 0
@@ -175,7 +176,7 @@ class Successor:
 
         Of the `spent_s` there, the request waited for `waited_s`.
         """
-        link, was_ready = self.transfer, self.is_ready
+        link, was_ready, self._overdue_s = self.transfer, self.is_ready, float("inf")
         was = link.fixed_s, link.per_item_s
         is_surprise = False
         if self._shows_way(away_s - spent_s, passage):
@@ -223,6 +224,8 @@ class Successor:
         if self._radio is not None:
             self._radio.end(self._radio.begin(away_s, now_s - away_s), now_s)
         is_surprise = self.transfer.pinged(away_s, spent_s, now_s)
+        if now_s - self._overdue_s > self._settings.retry_limit_s:  # nothing else shows that it recovered
+            self._way_bound, self._overdue_s = AdaptiveBound(), float("inf")
         self._heard(is_surprise, now_s, is_ping=True)
         self.tell(told, now_s)
         self._candidate = None
@@ -278,12 +281,12 @@ class Successor:
             now_s = max(now_s, self.contact_s + self._settings.retry_s)
         self._due_s = min(self._due_s, max(now_s, self._aside_until_s))
 
-    def overdue(self, n: int, away_s: float, now_s: float) -> None:
-        """An answer is away for longer than `away_s`: the way, or the work there, takes at least that."""
-        if self.told is not None:
+    def overdue(self, n: int, late_s: float, now_s: float) -> None:
+        """An answer is later than expected by `late_s` at least; below 0 that says nothing."""
+        if self.told is not None and late_s > 0.0:
             way_s = self.transfer.fixed_s + self.transfer.per_item_s * n
-            self._way_bound.observe(Timing(way_s, way_s), max(away_s - self.told.curve.at(n), 0.0))
-            self._candidate = None
+            self._way_bound.observe(Timing(way_s, way_s), way_s + late_s)
+            self._candidate, self._overdue_s = None, now_s
         self.doubted(now_s)
 
     def set_aside(self, now_s: float, reason: str) -> None:

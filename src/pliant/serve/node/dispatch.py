@@ -208,7 +208,8 @@ class Dispatcher:
             if first is away:
                 return answer
             if not away.done() and self.upstreams is not None:
-                self.upstreams.overdue(choice.target, asked.wish.length, self._clock() - start_s)
+                late_s = self._clock() - start_s - choice.seconds
+                self.upstreams.overdue(choice.target, asked.wish.length, late_s)
             return replace(answer, spent=Spent(answer.spent.seconds + away_s, answer.spent.waited_s))
         finally:
             for task in (away, here):

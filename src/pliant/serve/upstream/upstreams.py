@@ -170,8 +170,7 @@ class Upstreams:
             if error.status == MISMATCH:
                 pass  # `_check_identity` has taken it out
             elif error.status == 504 and timeout_s < _FAIR * usual_s:
-                self._router.doubted(upstream, self._clock())
-                self.changed()
+                self.overdue(upstream, n, slot.waited_s + timeout_s - expected_s)
             else:
                 self.failed(upstream, str(error))
             raise
@@ -194,9 +193,9 @@ class Upstreams:
         self._router.failed(upstream, self._clock(), reason)
         self._note(upstream)
 
-    def overdue(self, upstream: str, n: int, away_s: float) -> None:
-        """An answer to an input of length n is not here after `away_s`, and is not waited for."""
-        self._router.overdue(upstream, n, away_s, self._clock())
+    def overdue(self, upstream: str, n: int, late_s: float) -> None:
+        """An answer to an input of length n is not waited for, `late_s` after it was expected."""
+        self._router.overdue(upstream, n, late_s, self._clock())
         self.changed()
 
     def misbehaved(self, upstream: str, reason: str) -> None:
