@@ -14,6 +14,7 @@ with an `ir.cost.Cost` or fitted to answers. Other nodes tell curves, and neithe
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from math import inf, log
 from typing import Literal
 
 from pliant.errors import BudgetError, DeadlineError, RouteError
@@ -114,7 +115,7 @@ class Choice:
         if self.option.excluded is not None:
             return "no answer is in time: the soonest"
         if terms.deadline_s is not None and self.option.bound_s > terms.deadline_s:
-            return "no bound keeps the deadline: the soonest"
+            return "no bound keeps the deadline: the likeliest to be in time"
         if terms.deadline_s is not None:
             return f"the most accurate in time, then the least {cost}"
         if terms.accuracy_floor is not None:
@@ -138,7 +139,7 @@ def ranked(
         if option.excluded is not None:
             return (2 if option.excluded == "deadline" else 3), 0.0, option.seconds
         if terms.deadline_s is not None and option.bound_s > terms.deadline_s:
-            return 1, 0.0, option.seconds
+            return 1, 0.0, -_margin(option.seconds, option.bound_s, terms.deadline_s)
         return 0, -round(option.level.quality, 9) if is_ranked else 0.0, option.cost
 
     return tuple(sorted((_best(n, [c], objective, terms) for c in candidates), key=order))
@@ -175,13 +176,17 @@ def soonest(n: int, candidates: Sequence[Candidate], terms: Terms = NO_TERMS) ->
 
 
 def _best(n: int, candidates: Sequence[Candidate], objective: Objective, terms: Terms) -> Option:
-    """The best of all levels: else the soonest, where none keeps the deadline, or the most accurate."""
+    """The best of all levels whose bounds keep the deadline; else the likeliest to be in time.
+
+    Where no median keeps it either, the soonest; where none reaches the floor, the most accurate.
+    """
     floor, deadline_s = terms.accuracy_floor, terms.deadline_s
     is_ranked = deadline_s is not None or floor is None
     is_free = deadline_s is None and floor is None
     best: tuple[Candidate, ServiceLevel] | None = None
     late: tuple[Candidate, ServiceLevel] | None = None
-    top = best_cost = late_s = 0.0
+    top = best_cost = 0.0
+    least = (True, inf)
     for c in candidates:  # compared as numbers: most of a choice was making options that were not taken
         way_s = c.fixed_s + c.per_item_s * n
         for level in c.levels[-1:] if is_free else c.levels:
@@ -191,10 +196,14 @@ def _best(n: int, candidates: Sequence[Candidate], objective: Objective, terms: 
             if best is not None and quality < top - ALIKE:
                 continue
             seconds = way_s + level.curve.at(n)
-            if deadline_s is not None and _bound_s(n, c, level, way_s, seconds) > deadline_s:
-                if late is None or seconds < late_s:
-                    late, late_s = (c, level), seconds
-                continue
+            if deadline_s is not None:
+                bound_s = _bound_s(n, c, level, way_s, seconds)
+                if bound_s > deadline_s:
+                    is_late = seconds > deadline_s
+                    order = (is_late, seconds if is_late else -_margin(seconds, bound_s, deadline_s))
+                    if late is None or order < least:
+                        late, least = (c, level), order
+                    continue
             cost = _cost(n, c, seconds, objective)
             if best is None or quality > top + ALIKE or cost < best_cost:
                 best, best_cost, top = (c, level), cost, max(top, quality)
@@ -224,6 +233,15 @@ def _option(
 
 def _bound_s(n: int, c: Candidate, level: ServiceLevel, way_s: float, seconds: float) -> float:
     return max(seconds, way_s * c.way_bound + level.bound_curve.at(n))
+
+
+def _margin(seconds: float, bound_s: float, deadline_s: float) -> float:
+    """How likely an answer is in time: logarithms of times spread evenly about that of the median `seconds`.
+
+    In units of the distance to `bound_s`: 0 for a median at the deadline, 1 for a bound there. For medians
+    that keep the deadline and bounds that do not.
+    """
+    return log(deadline_s / seconds) / log(bound_s / seconds) if seconds > 0.0 else inf
 
 
 def _cost(n: int, c: Candidate, seconds: float, objective: Objective) -> float:

@@ -96,3 +96,19 @@ def test_times_that_cannot_be_leave_a_bound_as_it_is(never: float) -> None:
     bound.observe(PREDICTED, never)
     bound.observe(Timing(0.0, 0.0), 1.0)
     assert bound.corrected(PREDICTED).p95_s == 1.2
+
+
+def test_the_pace_of_a_device_that_has_changed_is_that_of_its_last_answers() -> None:
+    """Where no bound keeps a deadline, medians decide: nine answers teach a busy phone too late."""
+    bound = AdaptiveBound()
+    for seconds in [1.0] * 9:
+        bound.observe(PREDICTED, seconds)
+    bound.observe(PREDICTED, 2.5)
+    assert bound.pace == 1.0, "an outlier"
+    bound.observe(PREDICTED, 2.7)
+    assert bound.pace == pytest.approx(2.6)
+    for seconds in (2.5, 2.5, 1.0, 1.1, 0.9):
+        bound.observe(PREDICTED, seconds)
+    assert bound.pace > 2.0
+    bound.observe(PREDICTED, 1.0)
+    assert bound.pace == pytest.approx(1.0)

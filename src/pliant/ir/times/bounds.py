@@ -13,6 +13,8 @@ _STEP = 0.05
 _MOST_SLACK = 4.0
 _MOST = 64.0
 _N_PACE = 9
+_N_SLOWER, _N_QUICKER = 2, 4
+_QUICKER = 1.25
 _N_WINDOW = 40
 _RANK = 2
 """Of 40 past and one coming observation, exchangeable, the second largest is exceeded by 2 in 41: 4.9 %."""
@@ -23,20 +25,33 @@ class AdaptiveBound:
     """How predicted times are corrected so that bounds hold for `kept` of what is observed.
 
     `pace` corrects medians: the median of the last nine ratios of observed to expected time, so that four
-    outliers among them do not move it. `factor` corrects bounds: the second largest of the last 40 ratios of
-    observed time to predicted bound, times `slack`. Before anything was observed all ratios count as 1, so
-    one outlier moves nothing, two slow observations are enough to learn that a device has become slower, and
-    40 that it has recovered. `slack` grows by 5 % with an observation beyond its bound and shrinks by 0.25 %
-    with any other (Gibbs and Candes, "Adaptive conformal inference under distribution shift", NeurIPS 2021,
-    eq. 2, on a logarithmic scale). By their proposition 4.1 this gives the coverage in the long run whatever
-    the times do, as long as `slack` stays within its limits of 1/4 and 4.
+    outliers among them do not move it; of fewer once the device has changed: of the last two where both
+    were beyond their bounds, of the last four where all were quicker than `pace` by a quarter. `factor`
+    corrects bounds: the second largest of the last 40 ratios of observed time to predicted bound, times
+    `slack`. Before anything was observed all ratios count as 1, so one outlier moves nothing, two slow
+    observations are enough to learn that a device has become slower, and 40 that it has recovered. `slack`
+    grows by 5 % with an observation beyond its bound and shrinks by 0.25 % with any other (Gibbs and
+    Candes, "Adaptive conformal inference under distribution shift", NeurIPS 2021, eq. 2, on a logarithmic
+    scale). By their proposition 4.1 this gives the coverage in the long run whatever the times do, as long
+    as `slack` stays within its limits of 1/4 and 4.
     """
 
-    __slots__ = ("_kept", "_paces", "_ranked", "_ratios", "_was_long", "pace", "slack")
+    __slots__ = (
+        "_kept",
+        "_n_quicker",
+        "_n_slower",
+        "_paces",
+        "_ranked",
+        "_ratios",
+        "_was_long",
+        "pace",
+        "slack",
+    )
 
     def __init__(self, kept: float = KEPT) -> None:
         self._kept = kept
         self._was_long = False
+        self._n_slower = self._n_quicker = 0
         self._paces: deque[float] = deque(maxlen=_N_PACE)
         self._ratios: deque[float] = deque([1.0] * _N_WINDOW, maxlen=_N_WINDOW)
         self._ranked = [1.0]
@@ -81,8 +96,18 @@ class AdaptiveBound:
             self.slack = min(max(slack, 1.0 / _MOST_SLACK), _MOST_SLACK)
         self._ratios.append(_limited(ratio))
         self._ranked = sorted(self._ratios, reverse=True)[_RANK - 1 :]
-        self._paces.append(seconds / predicted.median_s)
+        pace = seconds / predicted.median_s
+        self._paces.append(pace)
+        self._n_slower = self._n_slower + 1 if is_beyond else 0
+        self._n_quicker = self._n_quicker + 1 if pace * _QUICKER < self.pace else 0
+        if self._n_slower == _N_SLOWER or self._n_quicker == _N_QUICKER:
+            self._keep(_N_SLOWER if self._n_slower else _N_QUICKER)
         self.pace = _limited(median(self._paces))
+
+    def _keep(self, n: int) -> None:
+        """The device has changed: what it took before the last n observations says nothing any more."""
+        while len(self._paces) > n:
+            self._paces.popleft()
 
 
 def _limited(factor: float) -> float:
