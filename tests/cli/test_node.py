@@ -66,6 +66,38 @@ def test_explain_is_lines_for_people(cache: Path, cli: Callable[..., Result]) ->
         assert "local" in shown.stdout
 
 
+def test_several_models_share_one_bound_of_memory(cache: Path, cli: Callable[..., Result]) -> None:
+    """`explain` says of each what is held; a path names the model that is asked."""
+    with node(cache, "random:cove-200", "--memory", "64MB") as (url, _):
+        tensor = {"name": "text", "shape": [1], "datatype": "BYTES", "data": ["a lovely film"]}
+        for name in ("imdb-lstm", "random-cove-200"):
+            path = f"{url}/v2/models/{name}/infer"
+            response = httpx.post(path, json={"inputs": [tensor]}, timeout=PATIENCE_S)
+            assert response.status_code == 200, response.text
+        shown = cli("route", "explain", "--node", url, "--length", 7, "--model", "random-cove-200")
+        assert shown.exit_code == 0, shown.output
+        for name in ("imdb-lstm", "random-cove-200"):
+            assert f"memory of {name}: " in shown.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "word"),
+    [
+        (["--memory", "1MB"], "Give at least"),
+        (["--preload", "1MB"], "--preload 1MB"),
+        (["--cluster", "127.0.0.1:0"], "--cluster 127.0.0.1:0"),
+    ],
+)
+def test_what_several_models_cannot_have_is_said(
+    cli: Callable[..., Result], words: list[str], word: str
+) -> None:
+    """By value and limit, and what to do instead."""
+    result = cli("node", "imdb-lstm", "random:cove-200", "--threads", 1, *words)
+    assert result.exit_code == 1
+    assert word in result.output
+    assert "Traceback" not in result.output
+
+
 @pytest.mark.parametrize(
     ("words", "word"),
     [

@@ -4,7 +4,7 @@ import asyncio
 import json
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -14,6 +14,7 @@ import httpx
 from pliant.ir.curve import Curve
 from pliant.ir.endpoint import ServiceLevel
 from pliant.route.router_settings import RouterSettings
+from pliant.run.process_memory import MemoryBudget
 from pliant.run.session.session import Session
 from pliant.run.submodel.elastic_session import ElasticSession
 from pliant.serve.http.security import Address
@@ -101,9 +102,14 @@ def fixed(*points: tuple[int, float], **changes: Any) -> dict[str, Any]:
 
 @contextmanager
 def running(
-    served: Session[Any], *, cluster: Session[Any] | None = None, **options: Any
+    served: Session[Any],
+    beside: Sequence[Session[Any]] = (),
+    memory: MemoryBudget | None = None,
+    *,
+    cluster: Session[Any] | None = None,
+    **options: Any,
 ) -> Iterator[Running]:
-    """A node that serves until the context ends."""
+    """A node that serves until the context ends; `beside` are other models, which share `memory`."""
     run, failed = Running(), []
     prior = options.get("prior")
     is_fixed = prior is not None and options["routing"].refit_every >= 10**9
@@ -122,7 +128,7 @@ def running(
 
     def work() -> None:
         try:
-            asyncio.run(serve(told, served, on_start, cluster))
+            asyncio.run(serve(told, served, on_start, cluster, beside, memory))
         except BaseException as error:  # noqa: BLE001 - raised again where the node was asked for
             failed.append(error)
         finally:

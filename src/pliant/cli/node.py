@@ -16,15 +16,16 @@ from pliant.api.model import ElasticModel, EncoderModel, Model, OnnxGraph
 from pliant.api.open_endpoint import open_endpoint
 from pliant.api.resolve import resolve
 from pliant.cli.cluster.cluster_options import KeyFile, Slower, say
-from pliant.cli.shared.refuse_options import refuse_options
+from pliant.cli.shared.refuse_options import option_text, refuse_options
 from pliant.cli.shared.show import print_json
 from pliant.cli.shared.verb_options import Json, LayersLeft, MemoryBound, Threads, shipped
 from pliant.cli.shared.weight_bits import WeightBits, weights_of
-from pliant.errors import NodeError
+from pliant.errors import InputError, NodeError
 from pliant.ir.dilation import Dilation
-from pliant.quantities import parse_seconds
+from pliant.quantities import parse_bytes, parse_seconds
 from pliant.route.objective import parse_objective
 from pliant.route.terms import Terms
+from pliant.run.process_memory import MemoryBudget
 from pliant.run.session.session import Session
 from pliant.serve.http.security import Tls, parse_address, read_tokens
 
@@ -39,9 +40,10 @@ class NodeArguments:
     """The options of `pliant node`."""
 
     model: Annotated[
-        str,
+        list[str],
         typer.Argument(
-            help="A model that ships with pliant, a store, a directory, or an ONNX file.",
+            help="A model that ships with pliant, a store, a directory, or an ONNX file. Several share "
+            "--memory.",
             autocompletion=shipped,
         ),
     ]
@@ -226,26 +228,77 @@ def node(args: NodeArguments) -> None:
         else:
             say(" ".join([event, *map(str, more.values())]))
 
-    with _opened(args) as (served, cluster):
-        options = replace(options, energy=read_energy(args.power, worker_power, served))
+    with _opened(args) as opened:
+        options = replace(options, energy=read_energy(args.power, worker_power, opened.served[0]))
 
         def on_start(url: str, node: Any, stop: Callable[[], None]) -> None:
             _exempt_from_collection()
-            report("serves", model=served.name, url=url, name=node.name)
+            names = ", ".join(one.name for one in opened.served)
+            report("serves", model=names, url=url, name=node.name)
 
-        asyncio.run(serve(options, served, on_start, cluster))
+        first, *beside = opened.served
+        asyncio.run(serve(options, first, on_start, opened.cluster, beside, opened.memory))
     report("has left")
 
 
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    """What answers: sessions on this device, which share the budget `memory`, and a cluster's."""
+
+    served: tuple[Session[Any], ...]
+    cluster: Session[Any] | None = None
+    memory: MemoryBudget | None = None
+
+
 @contextmanager
-def _opened(args: NodeArguments) -> Iterator[tuple[Session[Any], Session[Any] | None]]:
+def _opened(args: NodeArguments) -> Iterator[_Opened]:
+    """The sessions of all models."""
+    if len(args.model) == 1:
+        with _opened_one(args) as opened:
+            yield opened
+        return
+    _check_several(args)
+    memory = None if args.memory is None else MemoryBudget(parse_bytes(args.memory))
+    slower = Dilation(args.dilate)
+    with ExitStack() as stack:
+        served = tuple(
+            stack.enter_context(open_endpoint(one, memory=memory, threads=args.threads, dilation=slower))
+            for one in args.model
+        )
+        yield _Opened(served, None, memory)
+
+
+def _check_several(args: NodeArguments) -> None:
+    """Raise InputError for options of one model, where several were named."""
+    names = (
+        "cluster",
+        "workers",
+        "worker_power",
+        "key",
+        "preload",
+        "depths",
+        "weights",
+        "announce",
+        "discover",
+    )
+    given = [option_text(name, getattr(args, name)) for name in names if getattr(args, name)]
+    if given:
+        raise InputError(
+            f"{len(args.model)} models have no common option {', '.join(given)}: leave it out, or start "
+            "a node for each model. --memory bounds all of them together."
+        )
+
+
+@contextmanager
+def _opened_one(args: NodeArguments) -> Iterator[_Opened]:
     """This device's session and the cluster's beside it; the latter alone for models that only it runs."""
-    model = _checked(args)
+    (source,) = args.model
+    model = _checked(args, source)
     with ExitStack() as stack:
         local = None
         if not isinstance(model, EncoderModel) or args.cluster is None:
             local = open_endpoint(
-                args.model,
+                source,
                 preload=args.preload,
                 memory=args.memory,
                 threads=args.threads,
@@ -268,19 +321,19 @@ def _opened(args: NodeArguments) -> Iterator[tuple[Session[Any], Session[Any] | 
                     on_event=say,
                 )
             )
-            shared = cluster.open(args.model)  # nobody waits for workers to learn that it cannot be read
+            shared = cluster.open(source)  # nobody waits for workers to learn that it cannot be read
             cluster.wait(1 if args.workers is None else args.workers, PATIENCE_S)
             shared.curve()  # measures the devices, before anybody asks
         if local is not None:
-            yield local, shared
+            yield _Opened((local,), shared)
         else:
             assert shared is not None
-            yield shared, None
+            yield _Opened((shared,))
 
 
-def _checked(args: NodeArguments) -> Model:
+def _checked(args: NodeArguments, source: str) -> Model:
     """The model. Raises InputError for options that it does not have where it answers."""
-    model = resolve(args.model)
+    model = resolve(source)
     if isinstance(model, EncoderModel) and args.cluster is not None:
         refuse_options(model, args, ("preload", "depths", "weights"), "leave it out with --cluster")
         return model

@@ -24,6 +24,10 @@ class ExplainArguments:
         float | None,
         typer.Option(help="The least accuracy, 0 to 1.", min=0, max=1, show_default="the node's"),
     ] = None
+    model: Annotated[
+        str | None,
+        typer.Option(help="Which of its models, where it serves several.", show_default="the first"),
+    ] = None
     node: Annotated[str, typer.Option(help="The node to ask.")] = "http://127.0.0.1:8080"
     token_file: Annotated[Path | None, typer.Option(help="The file whose first token to show it.")] = None
     ca: Annotated[
@@ -40,7 +44,7 @@ def explain(args: ExplainArguments) -> None:
     token = None if args.token_file is None else read_tokens(args.token_file)[0]
     deadline_s = None if args.deadline is None else parse_seconds(args.deadline)
     terms = Terms(deadline_s, args.floor)
-    found = ask_explanation(args.node, args.length, token, Tls(ca=args.ca).client(), terms)
+    found = ask_explanation(args.node, args.length, token, Tls(ca=args.ca).client(), terms, args.model)
     if args.json:
         print_json(found)
         return

@@ -175,10 +175,19 @@ class MemoryBudget:
         member = self._members[id(session)]
         member.asked = member.asked.plus_one(self._clock())
 
+    def refused(self, name: str) -> None:
+        """A request for the model `name` was refused as it would be late: it counts as asked all the same.
+
+        Else a model that was let go of, and takes long to load, would never be loaded again.
+        """
+        for member in list(self._members.values()):
+            if member.demand.name == name:
+                member.asked = member.asked.plus_one(self._clock())
+
     def rebalance(self) -> None:
         """Divide the budget anew by how often models were asked lately; waits for the answer under way.
 
-        Nothing changes where that saves less, over about a minute, than the last such change took.
+        Nothing changes where that saves less, over about a minute, than it loads or the last change took.
         """
         with self.turns.lock:
             self._rebalance()
@@ -198,7 +207,8 @@ class MemoryBudget:
         shares = self._divided(demands)
         wanted = [_held_of(demand, shares[key]) for key, demand in demands.items()]
         asked = list(demands.values())
-        if cost_s(asked, now) - cost_s(asked, wanted) <= self._change_s:
+        loads_s = sum(max(0.0, a.seconds - b.seconds) for a, b in zip(now, wanted, strict=True))
+        if cost_s(asked, now) - cost_s(asked, wanted) <= max(self._change_s, loads_s):
             return
         start_s = self._clock()
         self._apply(shares, None)

@@ -28,9 +28,10 @@ from pliant.route.predecessors import Listener
 from pliant.route.terms import Terms
 from pliant.serve.http.bodies import Bodies
 from pliant.serve.http.limits import Limits
+from pliant.serve.http.model_apps import ModelApps
 from pliant.serve.http.openapi import document
 from pliant.serve.http.security import Tokens
-from pliant.serve.node.metrics import TEXT
+from pliant.serve.node.metrics import TEXT, text_by_model
 from pliant.serve.node.peers import PEERS_PATH, change_peers, peers_of
 from pliant.serve.node.serving_node import Call, Node
 from pliant.serve.protocol.inference import BINARY, HEADER_LENGTH, JSON, Body, header_bytes, shown_shape
@@ -53,12 +54,28 @@ def make_app(
     tokens: Tokens,
     version: str,
     callbacks: Callbacks = Callbacks(),  # noqa: B008 - frozen
+    beside: Sequence[Node] = (),
 ) -> ASGIApp:
     """The ASGI application of `node`; everything but its health asks for a token, where there are any.
 
     What nodes say to each other asks for a peer's. `callbacks` say where these may be told of changes.
+    `beside` are nodes of other models, which answer at the same address.
     """
-    paths = _Paths(node, version, tokens, callbacks)
+    nodes = (node, *beside)
+    bodies = Bodies(node.limits)
+    apps = [_app_of(one, nodes, bodies, tokens, version, callbacks) for one in nodes]
+    if not beside:
+        return apps[0]
+    names = [one.served.name for one in nodes]
+    identities = {one.served.name: one.served.identity for one in nodes}
+    return ModelApps(dict(zip(names, apps, strict=True)), identities)
+
+
+def _app_of(
+    node: Node, nodes: Sequence[Node], bodies: Bodies, tokens: Tokens, version: str, callbacks: Callbacks
+) -> ASGIApp:
+    """Of one of `nodes`; its metrics are those of all."""
+    paths = _Paths(node, nodes, bodies, version, tokens, callbacks)
     name = node.served.name
     routes = [
         Route("/v2/health/live", paths.live, methods=["GET"]),
@@ -150,9 +167,17 @@ class _Guard:
 class _Paths:
     """One method a path."""
 
-    def __init__(self, node: Node, version: str, tokens: Tokens, callbacks: Callbacks) -> None:
+    def __init__(
+        self,
+        node: Node,
+        nodes: Sequence[Node],
+        bodies: Bodies,
+        version: str,
+        tokens: Tokens,
+        callbacks: Callbacks,
+    ) -> None:
         self._node, self._version, self._tokens, self._callbacks = node, version, tokens, callbacks
-        self._bodies = Bodies(node.limits)
+        self._nodes, self._bodies = nodes, bodies
         node.metrics.body_bytes.set_function(lambda: self._bodies.n_bytes)
         served = node.served
         about = document(node.signature, served.max_length, served.best, version, bool(tokens))
@@ -164,7 +189,8 @@ class _Paths:
     async def unanswered(self, request: Request, error: Exception) -> Response:
         """What is said of a path or a method that there is not."""
         assert isinstance(error, HTTPException)
-        served = f"this node serves the model {self._node.served.name!r}, and /openapi.json lists its paths."
+        names = ", ".join(repr(one.served.name) for one in self._nodes)
+        served = f"this node serves the model {names}, and /openapi.json lists its paths."
         why = {404: f"there is nothing here: {served}", 405: f"{request.method} is not answered here."}
         return _error(error.status_code, why.get(error.status_code, error.detail), dict(error.headers or {}))
 
@@ -190,7 +216,10 @@ class _Paths:
         return _json({**about, "inputs": sides[0], "outputs": sides[1]})
 
     async def metrics(self, request: Request) -> Response:
-        return Response(self._node.metrics.text(), headers={"content-type": TEXT})
+        if len(self._nodes) == 1:
+            return Response(self._node.metrics.text(), headers={"content-type": TEXT})
+        text = text_by_model({one.served.name: one.metrics for one in self._nodes})
+        return Response(text, headers={"content-type": TEXT})
 
     async def openapi(self, request: Request) -> Response:
         return Response(self._openapi, media_type=JSON)
@@ -218,9 +247,7 @@ class _Paths:
     async def curve(self, request: Request) -> Response:
         """A ping: small, and answered at once."""
         start_s = self._node.clock()
-        asked, name = request.query_params.get("model"), self._node.served.name
-        if asked not in (None, name):
-            raise NodeError(f"this node answers with {name}, not {asked[:80]}.", status=404)
+        self._check_model(request)
         route = self._route(request)
         told = self._node.dispatcher.tell(None if route is None else route.sender)
         return Response(encode_told(told, Spent(self._node.clock() - start_s)), media_type=JSON)
@@ -235,12 +262,14 @@ class _Paths:
         return _json({})
 
     async def peers(self, request: Request) -> Response:
+        self._check_model(request)
         if request.method != "POST":
             return _json(peers_of(self._node))
         async with self._bodies.read(request, LIMIT_BYTES) as body:
             return _json(change_peers(self._node, body))
 
     async def explain(self, request: Request) -> Response:
+        self._check_model(request)
         asked, most = request.query_params, self._node.served.max_length
         text = asked.get("length", "")
         is_number = text.isascii() and text.isdigit() and len(text) < 12
@@ -281,6 +310,12 @@ class _Paths:
             listener = Listener(address, self._tokens.shown(request.headers.get("authorization")))
         self._node.heard_of(route, listener)
         return route
+
+    def _check_model(self, request: Request) -> None:
+        """Raise NodeError where another model is asked for."""
+        asked, names = request.query_params.get("model"), [one.served.name for one in self._nodes]
+        if asked is not None and asked not in names:
+            raise NodeError(f"this node answers with {', '.join(names)}, not {asked[:80]}.", status=404)
 
     def _check_identity(self, request: Request, sender: str) -> None:
         reason = mismatch(self._node.identity, read_identity(request.headers))

@@ -77,10 +77,11 @@ def _explain(max_length: int) -> _Json:
     seconds = {"type": "number", "exclusiveMinimum": 0, "maximum": 1e6}
     deadline = {"name": "deadline_s", "in": "query", "schema": seconds}
     floor = {"name": "accuracy_floor", "in": "query", "schema": fraction}
-    responses = {**_json("Any"), "400": _ERROR}
+    model = {"name": "model", "in": "query", "schema": {"type": "string"}}
+    responses = {**_json("Any"), "400": _ERROR, "404": _ERROR}
     return {
         "summary": "What this node would choose, and why.",
-        "parameters": [length, deadline, floor],
+        "parameters": [length, deadline, floor, model],
         "responses": responses,
     }
 

@@ -9,6 +9,7 @@ from pliant.route.objective import Objective
 from pliant.route.router import Router
 from pliant.route.terms import Terms
 from pliant.route.upstream.peer import PeerState
+from pliant.run.process_memory import MemoryShare
 
 _REASONS = {
     "unknown": "has not answered a ping yet",
@@ -64,7 +65,10 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """What `node` would do with an input of length `length` now, and the rule or refusal that decides."""
+    """What `node` would do with an input of length `length` now, and the rule or refusal that decides.
+
+    `memory` says what of a budget is held for each of its models, where several share one.
+    """
 
     node: str
     length: int
@@ -73,6 +77,7 @@ class Explanation:
     target: str | None
     reason: str
     candidates: tuple[Row, ...]
+    memory: tuple[MemoryShare, ...] = ()
 
     def __str__(self) -> str:
         asked = [f"{self.node}, an input of length {self.length}"]
@@ -90,6 +95,11 @@ class Explanation:
             accuracy = "" if row.accuracy is None else f"{row.accuracy:.4f}"
             mark = "->" if row.is_chosen else "  "
             lines.append(f"{mark} {name:{longest}}  {accuracy:6}  {row.words}".rstrip())
+        for share in self.memory:
+            loading = f", answers load for {format_seconds(share.loading_s)}" if share.loading_s else ""
+            held = f"{format_bytes(share.held_bytes)} held of {format_bytes(share.share_bytes)}{loading}"
+            asked_of = f"asked {share.n_asked:.3g} times in the last minute"
+            lines.append(f"memory of {share.name}: {held}, {asked_of}.")
         lines.append(self.reason if self.target is None else f"{self.target}: {self.reason}.")
         return "\n".join(lines)
 

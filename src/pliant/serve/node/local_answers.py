@@ -131,7 +131,7 @@ class LocalAnswers:
 
     def probe(self, n: int) -> None:
         """Answer a sample of length n, unless the model is busy: then its requests say as much."""
-        if self.backlog_s == 0.0:
+        if self.backlog_s == 0.0 and not self._served.loading_s:  # nothing makes room for a sample
             self._probing = asyncio.get_running_loop().create_task(self._probe(n))
 
     def close(self) -> None:

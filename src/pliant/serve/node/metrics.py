@@ -1,12 +1,12 @@
 """The metrics of a node, for Prometheus."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import final, get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from pliant.route.upstream import peer
@@ -129,6 +129,29 @@ class Metrics:
     def text(self) -> bytes:
         """In the format that Prometheus reads."""
         return generate_latest(self.registry)
+
+
+def text_by_model(every: Mapping[str, Metrics]) -> bytes:
+    """The metrics of several models' nodes in one text, each with the label `model`."""
+    together = CollectorRegistry()
+    together.register(_ByModel(every))
+    return generate_latest(together)
+
+
+class _ByModel(Collector):
+    def __init__(self, every: Mapping[str, Metrics]) -> None:
+        self._every = every
+
+    def collect(self) -> Iterator[Metric]:
+        families: dict[str, Metric] = {}
+        for model, metrics in self._every.items():
+            for family in metrics.registry.collect():
+                known = Metric(family.name, family.documentation, family.type)
+                into = families.setdefault(family.name, known)
+                into.samples += [
+                    sample._replace(labels={**sample.labels, "model": model}) for sample in family.samples
+                ]
+        yield from families.values()
 
 
 class _States(Collector):

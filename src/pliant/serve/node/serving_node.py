@@ -5,7 +5,7 @@ import logging
 import secrets
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, final
 
 from pliant.errors import BudgetError, InputError, NodeError, RouteError
@@ -18,6 +18,7 @@ from pliant.route.objective import TIME, Objective
 from pliant.route.predecessors import Listener
 from pliant.route.router import Router
 from pliant.route.terms import NO_TERMS, Terms
+from pliant.run.process_memory import MemoryBudget
 from pliant.run.session.session import Session
 from pliant.serve.http.limits import Limits
 from pliant.serve.node.admission import Admission
@@ -70,7 +71,8 @@ class Node:
 
     `terms` and `objective` hold for requests that start here and say nothing else. `queue` requests may wait
     for each endpoint. `energy` counts joules. `cluster` answers with the same model as `served`, whole.
-    Raises InputError where they are not the same.
+    Raises InputError where they are not the same. `admission` and the budget `memory` are those of several
+    models that this device answers with.
     """
 
     def __init__(
@@ -85,6 +87,8 @@ class Node:
         version: str | None = None,
         cluster: Session[Any] | None = None,
         energy: AnswerEnergy = AnswerEnergy(),  # noqa: B008 - frozen
+        admission: Admission | None = None,
+        memory: MemoryBudget | None = None,
     ) -> None:
         self.identity = Identity(served.identity, version)
         self.terms, self.objective = terms, objective
@@ -96,7 +100,9 @@ class Node:
         self.n_open = 0
         self.metrics = Metrics(lambda: sum(local.n_waiting for local in here.values()), self._states)
         common = (self.metrics, self._refitted, clock)
-        here = {LOCAL: LocalAnswers(served, router, Admission(queue), *common, energy=energy)}
+        self._memory = memory
+        queued = admission or Admission(queue)
+        here = {LOCAL: LocalAnswers(served, router, queued, *common, energy=energy)}
         if cluster is not None:
             self._check_same(cluster)
             router.endpoint(CLUSTER, watts=energy.most_W())
@@ -147,6 +153,8 @@ class Node:
             raise
         except NodeError as error:
             outcome = "refused" if error.status == 503 else "failed"
+            if self._memory is not None and outcome == "refused":
+                self._memory.refused(served.name)
             raise
         except asyncio.CancelledError:
             outcome = "cancelled"
@@ -165,7 +173,8 @@ class Node:
     def explain(self, n: int, terms: Terms = NO_TERMS) -> Explanation:
         """What would be chosen now for an input of length n, and why; `terms` precede those of this node."""
         self.dispatcher.offer()
-        return explain(self.router, n, self.objective, terms.over(self.terms), self.clock())
+        found = explain(self.router, n, self.objective, terms.over(self.terms), self.clock())
+        return found if self._memory is None else replace(found, memory=self._memory.shares)
 
     def probe(self, n: int, endpoint: str = LOCAL) -> None:
         """Answer a sample of length n here, unless the model is busy: then its requests say as much."""
@@ -243,6 +252,15 @@ class Node:
             ]
             for name, about, number in rows:
                 yield State(name, about, "upstream", peer.name, number)
+        for share in () if self._memory is None else self._memory.shares:
+            if share.name == self.served.name:
+                rows = [
+                    ("pliant_memory_share_bytes", "Of the budget that models share.", share.share_bytes),
+                    ("pliant_memory_held_bytes", "Held of the share.", share.held_bytes),
+                    ("pliant_memory_loading_seconds", "What an answer spends on loading.", share.loading_s),
+                ]
+                for name, about, number in rows:
+                    yield State(name, about, "model", share.name, number)
         yield State(
             "pliant_predecessors", "Nodes that are told.", "node", self.name, len(self.router.predecessors)
         )

@@ -5,12 +5,12 @@ import logging
 import platform
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from pliant.errors import BudgetError, NodeError
+from pliant.errors import BudgetError, InputError, NodeError
 
 try:
     from pliant.serve.http.http_app import make_app
@@ -27,9 +27,11 @@ from pliant.route.objective import TIME, Objective
 from pliant.route.router import Router
 from pliant.route.router_settings import RouterSettings
 from pliant.route.terms import Terms
+from pliant.run.process_memory import MemoryBudget
 from pliant.run.session.session import Session
 from pliant.serve.http.limits import Limits
 from pliant.serve.http.security import Address, Tls, Tokens, check_discovery, check_exposure
+from pliant.serve.node.admission import Admission
 from pliant.serve.node.answer_energy import AnswerEnergy
 from pliant.serve.upstream.callback import Callbacks
 
@@ -91,22 +93,30 @@ async def serve(
     served: Session[Any],
     on_start: OnStart,
     cluster: Session[Any] | None = None,
+    beside: Sequence[Session[Any]] = (),
+    memory: MemoryBudget | None = None,
 ) -> None:
     """Serve until SIGTERM, SIGINT or `stop`. Sessions are closed at the end. Raises NodeError.
 
-    `cluster` is a session of the same model over several devices, which answers beside `served`.
+    `cluster` is a session of the same model over several devices, which answers beside `served`. Sessions of
+    other models, `beside`, answer at the same address, in turns with it; `memory` is the budget that all of
+    them share.
     """
+    every = (served, *beside)
     try:
         tokens = Tokens(options.tokens, options.peer_tokens, options.operator_tokens)
         alone = cluster is None and not options.upstreams and not options.discovers
-        _ask_for_curve((options.terms.accuracy_floor or 0.0) if alone else 0.0, served)
+        _check_names(every)
+        for one in every:
+            _ask_for_curve((options.terms.accuracy_floor or 0.0) if alone else 0.0, one)
         check_exposure(options.listen, tokens, options.is_insecure)
         if options.discovers:
             check_discovery(options.listen, options.peer_tokens, options.is_insecure)
         tls = options.tls.server()
         sock = bind(options.listen)
     except BaseException:
-        served.close()
+        for one in every:
+            one.close()
         if cluster is not None:
             cluster.close()
         raise
@@ -117,12 +127,17 @@ async def serve(
         open_.callback(sock.close)
         if options.name is None:
             options = replace(options, name=_name_at(listen.port))
-        node = made_node(options, served, cluster)
-        open_.callback(node.close)
-        upstreams = await connected(node, replace(options, address=options.address or url), open_)
-        if options.learn_s:
-            node.local.learn(LENGTHS, options.learn_s)
-        app = make_app(node, tokens, options.version or "", options.callbacks)
+        admission = Admission(options.queue)
+        node, *others = nodes = [
+            made_node(options, one, cluster if one is served else None, admission, memory) for one in every
+        ]
+        upstreams = []
+        for each in nodes:
+            open_.callback(each.close)
+            upstreams.append(await connected(each, replace(options, address=options.address or url), open_))
+        for each in nodes if options.learn_s else ():
+            each.local.learn(LENGTHS, options.learn_s / len(nodes))
+        app = make_app(node, tokens, options.version or "", options.callbacks, others)
         announced = await open_.enter_async_context(AsyncExitStack())
         if options.is_announced:
             from pliant.serve.node.topology import announce  # needs zeroconf
@@ -130,7 +145,8 @@ async def serve(
             await announce(node, options.address or url, options.peer_tokens, announced)
 
         def drain() -> None:
-            node.drain()
+            for each in nodes:
+                each.drain()
             withdrawn = loop.create_task(announced.aclose())
             open_.push_async_callback(asyncio.wait, [withdrawn])
 
@@ -138,10 +154,17 @@ async def serve(
         logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # what clients do wrong is counted
         for work in (
             _when_started(server, lambda: on_start(url, node, server.stop)),
-            upstreams.run(),
+            *(way.run() for way in upstreams),
         ):
             open_.push_async_callback(ended, loop.create_task(work))
         await server.serve([sock])
+
+
+def _check_names(every: Sequence[Session[Any]]) -> None:
+    """Raise InputError for two models of one name: a path could not tell them apart."""
+    names = [one.name for one in every]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise InputError(f"two models are called {', '.join(twice)}: rename a file, or serve one of them.")
 
 
 def _ask_for_curve(floor: float, served: Session[Any]) -> None:
@@ -155,7 +178,13 @@ def _ask_for_curve(floor: float, served: Session[Any]) -> None:
         raise NodeError(f"no request could have an accuracy floor of {floor:g}: {error}") from error
 
 
-def made_node(options: NodeOptions, served: Session[Any], cluster: Session[Any] | None = None) -> Node:
+def made_node(
+    options: NodeOptions,
+    served: Session[Any],
+    cluster: Session[Any] | None = None,
+    admission: Admission | None = None,
+    memory: MemoryBudget | None = None,
+) -> Node:
     """The node without its connections: its router, and the endpoints of this device."""
     settings = options.routing or RouterSettings(
         served.max_length, degree=served.degree, power=options.energy.power, radio=options.radio
@@ -172,6 +201,8 @@ def made_node(options: NodeOptions, served: Session[Any], cluster: Session[Any] 
         version=options.version,
         cluster=cluster,
         energy=options.energy,
+        admission=admission,
+        memory=memory,
     )
 
 

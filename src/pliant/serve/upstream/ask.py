@@ -12,7 +12,7 @@ from pliant.serve.node.explain_choice import Explanation
 from pliant.serve.upstream.client import checked_url
 
 EXPLAIN_PATH = "/v2/pliant/route"
-EXPLAINED = ("length", "deadline_s", "accuracy_floor")
+EXPLAINED = ("length", "deadline_s", "accuracy_floor", "model")
 """What it takes, once each; the length is needed."""
 _PATIENCE_S = 10.0
 
@@ -23,9 +23,13 @@ def ask_explanation(
     token: str | None,
     tls: ssl.SSLContext,
     terms: Terms = NO_TERMS,
+    model: str | None = None,
 ) -> Explanation:
-    """What the node at `url` would do with an input of `length` now. NodeError where it does not say."""
-    asked = zip(EXPLAINED, (length, terms.deadline_s, terms.accuracy_floor), strict=True)
+    """What the node at `url` would do with an input of `length` now. NodeError where it does not say.
+
+    `model` is one of those that it serves; None for the first.
+    """
+    asked = zip(EXPLAINED, (length, terms.deadline_s, terms.accuracy_floor, model), strict=True)
     try:
         response = httpx.get(
             f"{checked_url(url)}{EXPLAIN_PATH}",
