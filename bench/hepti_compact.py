@@ -91,7 +91,7 @@ def _engine(engine: str, mbit: int, ways: list[list[Any]]) -> dict[str, object]:
     return {
         "engine": "ZeroMQ, encrypted" if engine == "zmq" else "Gloo, in the clear",
         "link [Mbit/s]": mbit,
-        "round trip [ms]": ways[0][2] * 1e3,
+        "latency [ms]": ways[0][2] * 1e3,
         "to the secondary [Mbit/s]": rates[PRIMARY],
         "to the primary [Mbit/s]": rates[SECONDARY],
     }

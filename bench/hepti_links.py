@@ -19,7 +19,7 @@ Engine = Literal["zmq", "gloo"]
 
 
 def measured(network: Network, folder: Path, engine: Engine = "zmq") -> tuple[Links, list[list[Any]]]:
-    """The network as the planner is told, and (source, destination, round trip, bytes a second)."""
+    """The network as the planner is told, and (source, destination, latency, bytes a second)."""
     if not (folder / "links.key").exists():
         make_key(folder / "links.key")
     addresses = {device.name: device.address for device in network}
@@ -28,7 +28,7 @@ def measured(network: Network, folder: Path, engine: Engine = "zmq") -> tuple[Li
     said = [json.loads(text)["links"] for text in found if text.strip()]
     assert len(said) == 1, "one end of a pair measures it"
     ways = said[0]
-    return links_of({(src, dst): Link(rtt_s, Bps) for src, dst, rtt_s, Bps in ways}), ways
+    return links_of({(src, dst): Link(latency_s, Bps) for src, dst, latency_s, Bps in ways}), ways
 
 
 def start(

@@ -29,7 +29,7 @@ class Exact:
 def staged_s(p: Problem, plans: Plans) -> Times:
     """T of eq. 7 of weight-stationary plans, one stage after another; see the module."""
     h, r, at = plans.heads, plans.rows, np.arange(p.n)
-    m, unit, row_bytes, rtt_s = _units(p)
+    m, unit, row_bytes, latency_s = _units(p)
     other = at != p.primary
     needs = (h > 0) | ~other
     used = (h > 0) | (r > 0)
@@ -37,16 +37,16 @@ def staged_s(p: Problem, plans: Plans) -> Times:
     several = used.sum(1) > 1
     attend_s = p.attend_s[at, h].max(1)
     out, into = unit * h * (m - r) / p.egress, unit * r * (p.sizes.n_heads - h) / p.ingress
-    first_s = np.maximum(out, into).max(1) + rtt_s * several
+    first_s = np.maximum(out, into).max(1) + latency_s * several
     layer_s = attend_s + first_s + p.rest_s[at, r].max(1)
     n_to = needs.sum(1, keepdims=True) - needs
     gather = np.maximum(row_bytes * r * n_to / p.egress, row_bytes * (m - r) / p.ingress * needs)
-    gather_s = gather.max(1) + rtt_s * is_far
+    gather_s = gather.max(1) + latency_s * is_far
     sent, taken = row_bytes * r * other / p.egress, row_bytes * (m - r) * ~other / p.ingress
-    last_s = np.maximum(sent, taken).max(1) + rtt_s * ((r > 0) & other).any(1)
+    last_s = np.maximum(sent, taken).max(1) + latency_s * ((r > 0) & other).any(1)
     entry = row_bytes * np.where(needs, m, r) * other
     opening = np.maximum(entry.sum(1) / p.egress[p.primary], (entry / p.ingress).max(1))
-    outer_s = opening + rtt_s * is_far + last_s
+    outer_s = opening + latency_s * is_far + last_s
     total_s: Times = outer_s + p.sizes.n_layers * layer_s + (p.sizes.n_layers - 1) * gather_s
     return total_s
 
@@ -56,7 +56,7 @@ def solve_exactly(p: Problem, time_limit_s: float = 60.0, gap: float = 1e-6) -> 
     true, unit_s = p, float(p.attend_s[:, -1].max() + p.rest_s[:, -1].max())
     p = in_units_of(p, unit_s)  # the solver's tolerances are absolute
     s, n, counts = p.sizes, p.n, p.sizes.n_heads + 1
-    m, unit, row_bytes, rtt_s = _units(p)
+    m, unit, row_bytes, latency_s = _units(p)
     z = np.arange(n * counts).reshape(n, counts)
     y, rows = z + n * counts, 2 * n * counts + np.arange(n)
     has, used = rows + n, rows + 2 * n
@@ -93,34 +93,36 @@ def solve_exactly(p: Problem, time_limit_s: float = 60.0, gap: float = 1e-6) -> 
     slope, call = _line(p)
     late(rest, (rows, slope), (has, call))
     out = (unit / p.egress)[:, None] * k
-    late(first, (z, m * out), (y, -out), (np.full(n, several), rtt_s * one))
+    late(first, (z, m * out), (y, -out), (np.full(n, several), latency_s * one))
     into = (unit / p.ingress)[:, None] * k
-    late(first, (rows, unit * s.n_heads / p.ingress), (y, -into), (np.full(n, several), rtt_s * one))
+    late(first, (rows, unit * s.n_heads / p.ingress), (y, -into), (np.full(n, several), latency_s * one))
     i, j = np.nonzero(~np.eye(n, dtype=bool))
     each = np.where(to[j], -m, 0.0)  # the primary takes every row, the others where they have heads
     lp.at_most(np.zeros(len(i)), (rows[i], np.ones(len(i))), (sent[i, j], -np.ones(len(i))), (none[j], each))
     off = np.where(np.eye(n, dtype=bool), 0.0, (row_bytes / p.egress)[:, None])
-    late(gather, (sent, off), (np.full(n, far), rtt_s * one))
+    late(gather, (sent, off), (np.full(n, far), latency_s * one))
     taken = row_bytes / p.ingress
     late(
         gather,
         (rows, -taken),
         (none, np.where(to, -m * taken, 0.0)),
-        (np.full(n, far), rtt_s * one),
+        (np.full(n, far), latency_s * one),
         over=m * taken,
     )
-    late(last, (rows, np.where(to, row_bytes / p.egress, 0.0)), (has, np.where(to, rtt_s, 0.0)))
+    late(last, (rows, np.where(to, row_bytes / p.egress, 0.0)), (has, np.where(to, latency_s, 0.0)))
     here = np.full(n, rows[p.primary])
-    late(last, (here, -taken[p.primary] * one), (has, np.where(to, rtt_s, 0.0)), over=m * taken[p.primary])
+    late(
+        last, (here, -taken[p.primary] * one), (has, np.where(to, latency_s, 0.0)), over=m * taken[p.primary]
+    )
     entry = np.where(to, taken, 0.0)
-    late(opening, (none, -m * entry), (y[:, 0], entry), (np.full(n, far), rtt_s * one), over=m * entry)
+    late(opening, (none, -m * entry), (y[:, 0], entry), (np.full(n, far), latency_s * one), over=m * entry)
     per_row = row_bytes / p.egress[p.primary]
     own = np.where(to, per_row, 0.0)
     lp.at_most(
         np.array([-(to * m * per_row).sum()]),
         (none[None], -(m * own)[None]),
         (y[:, 0][None], own[None]),
-        (np.array([far]), np.array([rtt_s])),
+        (np.array([far]), np.array([latency_s])),
         (np.array([opening]), np.array([-1.0])),
     )
     solved = lp.solve(time_limit_s, gap)
@@ -137,7 +139,7 @@ def solve_exactly(p: Problem, time_limit_s: float = 60.0, gap: float = 1e-6) -> 
 def _units(p: Problem) -> tuple[float, float, float, float]:
     """Rows, bytes of a head's row, bytes of a row of x, and the longest round trip."""
     s = p.sizes
-    return float(s.rows), float(ITEMSIZE * s.head_dim), float(ITEMSIZE * s.hidden), float(p.rtt_s.max())
+    return float(s.rows), float(ITEMSIZE * s.head_dim), float(ITEMSIZE * s.hidden), float(p.latency_s.max())
 
 
 def _line(p: Problem) -> tuple[Float[np.ndarray, " devices"], Float[np.ndarray, " devices"]]:

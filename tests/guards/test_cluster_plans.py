@@ -62,7 +62,7 @@ LINKS = Links(
         "d3": Interface(5.3e6, 5.9e6),
         "d4": Interface(4.1e6, 1.7e6),
     },
-    rtt_s=6e-5,
+    latency_s=6e-5,
     pairs={("d0", "d3"): Link(4e-4, 9e5), ("d3", "d0"): Link(3e-4, 1.2e6), ("d1", "d2"): Link(9e-5, 2e6)},
 )
 """Both ways unlike, and three pairs slower than their interfaces."""

@@ -9,8 +9,8 @@ from pliant.errors import ProfileError
 class Link:
     """One direction of a network or a disk's cold reads: a line through what transfers of many sizes took.
 
-    Every transfer pays `latency_s` (a round trip, a seek), every byte 1 / `bandwidth_Bps`. It is no `Curve`:
-    several reads pay the latency several times, and transfers at once share the bandwidth.
+    Every transfer pays `latency_s` (the way through a network, a seek), every byte 1 / `bandwidth_Bps`. It is
+    no `Curve`: several reads pay the latency several times, and transfers at once share the bandwidth.
     """
 
     latency_s: float

@@ -117,17 +117,17 @@ class Interface:
 class Links:
     """The network: each device's interface, and how two devices reach each other.
 
-    A pair that `pairs` does not name, as (source, destination), has `rtt_s` and the slower of the two
+    A pair that `pairs` does not name, as (source, destination), has `latency_s` and the slower of the two
     interfaces. No pair is faster than these, so a network behind one switch needs no pairs at all.
     """
 
     interfaces: Mapping[str, Interface]
-    rtt_s: float = 0.0
+    latency_s: float = 0.0
     pairs: Mapping[tuple[str, str], Link] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if not 0 <= self.rtt_s < float("inf"):
-            raise ProfileError(f"a round trip of {self.rtt_s} s cannot be; measure again.")
+        if not 0 <= self.latency_s < float("inf"):
+            raise ProfileError(f"a latency of {self.latency_s} s cannot be; measure again.")
         for src, dst in self.pairs:
             if src not in self.interfaces or dst not in self.interfaces:
                 raise ProfileError(
@@ -142,7 +142,7 @@ class Links:
         most_Bps = min(self.interfaces[src].egress_Bps, self.interfaces[dst].ingress_Bps)
         pair = self.pairs.get((src, dst))
         if pair is None:
-            return Link(self.rtt_s, most_Bps)
+            return Link(self.latency_s, most_Bps)
         return Link(pair.latency_s, min(pair.bandwidth_Bps, most_Bps))
 
 
@@ -258,12 +258,12 @@ def refreshed_links(links: Links, ratios: Mapping[tuple[str, str], float]) -> Li
         )
         for name, one in links.interfaces.items()
     }
-    moved = Links(interfaces, links.rtt_s, pairs)
+    moved = Links(interfaces, links.latency_s, pairs)
     for (src, dst), f in rest.items():
         if f > into[dst] * (1 + 1e-9):
             alone = moved.link(src, dst)
             pairs[src, dst] = Link(alone.latency_s, alone.bandwidth_Bps * into[dst] / f)
-    return Links(interfaces, links.rtt_s, pairs)
+    return Links(interfaces, links.latency_s, pairs)
 
 
 def _is_slow(links: Links, src: str, dst: str) -> bool:

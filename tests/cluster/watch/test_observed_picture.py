@@ -27,11 +27,11 @@ def solved(mode: Mode, picture: Picture) -> Solved:
     )
 
 
-def picture(slower: float = 1.0, bandwidth_Bps: float = 1e8, rtt_s: float = 0.0) -> Picture:
+def picture(slower: float = 1.0, bandwidth_Bps: float = 1e8, latency_s: float = 0.0) -> Picture:
     """Two devices; of the second every kind of stage, of both modes, takes so many times longer."""
     device = Capability(1.0, 1e9, 1 << 30)
     late = replace(device, drifts=tuple(Drift(kind, slower) for kind in kinds()))
-    links = Links({name: Interface(bandwidth_Bps, bandwidth_Bps) for name in "pa"}, rtt_s)
+    links = Links({name: Interface(bandwidth_Bps, bandwidth_Bps) for name in "pa"}, latency_s)
     return Picture({"p": device, "a": late}, links)
 
 
@@ -101,7 +101,7 @@ def test_modes_in_turns_do_not_drive_each_other_off() -> None:
 
 def test_a_round_trip_that_outweighs_the_bytes_does_not_run_away() -> None:
     """Small layers (MobileBERT's): what a byte takes is mostly waiting, and only the bandwidth is moved."""
-    truth, plan = picture(rtt_s=4e-3), solved("ws", picture(rtt_s=1e-3))
+    truth, plan = picture(latency_s=4e-3), solved("ws", picture(latency_s=1e-3))
     true_s = layer_seconds(plan, truth)
     assert layer_seconds(plan, after([plan], truth, 24)) <= true_s
     now = after([plan], truth, 200)

@@ -78,7 +78,7 @@ def test_every_price_is_the_one_that_the_cost_gives_a_step(name: str, mode: Flat
                     assert cost.seconds(work) == pytest.approx(tables[kernel][at, n])
                 case Exchange(n_bytes=int(n_bytes)):
                     i, j = p.names.index(work.src), p.names.index(work.dst)
-                    assert cost.seconds(work) == pytest.approx(p.rtt_s[i, j] + n_bytes / p.rate[i, j])
+                    assert cost.seconds(work) == pytest.approx(p.latency_s[i, j] + n_bytes / p.rate[i, j])
                     handed = [of[0][k] + of[1][k] * n_bytes for of, k in ((p.send, i), (p.take, j))]
                     assert cost.hand_over(work) == pytest.approx(handed)
                 case _:

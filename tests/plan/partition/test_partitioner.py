@@ -150,7 +150,7 @@ def test_more_bandwidth_never_slows_the_plan(n: int, seed: int, factor: float) -
     devices, links = cluster(seed, n, pairs=True)
     faster = Links(
         {d: Interface(i.egress_Bps * factor, i.ingress_Bps * factor) for d, i in links.interfaces.items()},
-        links.rtt_s,
+        links.latency_s,
         {pair: Link(one.latency_s, one.bandwidth_Bps * factor) for pair, one in links.pairs.items()},
     )
     before = choose_partition(SPEC, 8, devices, links, "d0")
@@ -168,7 +168,7 @@ def test_a_remote_device_alone_pays_for_input_and_answer() -> None:
         devices, links = cluster(seed, 2)
         if seed % 2:
             weak = {name: Interface(1e5, 1e5) for name in devices}
-            links = Links(weak, links.rtt_s)
+            links = Links(weak, links.latency_s)
         p = pose(SPEC, 8, devices, links, "d0")
         decision = choose_partition(SPEC, 8, devices, links, "d0")
         alone = {one.what: one.seconds for one in decision.considered}

@@ -109,7 +109,7 @@ class Measure(Message, frozen=True):
 
 
 class MeasuredLink(msgspec.Struct, frozen=True, array_like=True):
-    """One direction of one pair."""
+    """One direction of one pair; `rtt_s` is the network's alone, there and back."""
 
     src: str
     dst: str
@@ -119,7 +119,7 @@ class MeasuredLink(msgspec.Struct, frozen=True, array_like=True):
 
 def as_measured(links: Mapping[tuple[str, str], Link]) -> tuple[MeasuredLink, ...]:
     """Links by (source, destination), as they are told."""
-    return tuple(MeasuredLink(*ends, link.latency_s, link.bandwidth_Bps) for ends, link in links.items())
+    return tuple(MeasuredLink(*ends, 2 * link.latency_s, link.bandwidth_Bps) for ends, link in links.items())
 
 
 class MeasuredDevice(msgspec.Struct, frozen=True):

@@ -1,4 +1,4 @@
-"""Measure round-trip times and bandwidths between members over the connections that inference uses.
+"""Measure latencies and bandwidths between members over the connections that inference uses.
 
 Every member runs `measure_links` at once. A pair exchanges small messages, then a few larger ones each way,
 timed by the first of the two alone; each member is in one pair at a time, so pairs do not share an interface.
@@ -67,7 +67,7 @@ def links_of(measured: Mapping[Pair, Link]) -> Links:
     """The network that was measured: each member's interface, and the pairs that differ from it.
 
     An interface passes what its fastest pair passes. A pair is named where it is below 0.85 of both its
-    interfaces, or its round trip is not the usual one.
+    interfaces, or its latency is not the usual one.
     """
     names = sorted({name for pair in measured for name in pair})
     interfaces = {
@@ -98,15 +98,19 @@ class _Asking:
         self._number = 0
 
     def measure(self) -> tuple[Link, Link]:
-        """From here to the peer, and back."""
+        """From here to the peer, and back.
+
+        What a message takes of the two threads is priced as their `HandOver`s, and no part of the latency.
+        """
         self._ask(_PING, 1)  # opens the connection
-        rtt_s = min(self._ask(_PING, 1) for _ in range(_PINGS))
+        rtt_s, ends_s = min(self._ask(_PING, 1) for _ in range(_PINGS))
+        latency_s = max(0.0, rtt_s / 2 - ends_s)
         pair_s = _PAIR_S + _PAIR_TRIPS * rtt_s
         until_s = self._clock() + pair_s
         out_Bps = self._bandwidth(_TAKE, rtt_s, until_s - pair_s / 2)
         back_Bps = self._bandwidth(_GIVE, rtt_s, until_s)
         self._ask(_END, 1)
-        return Link(rtt_s, out_Bps), Link(rtt_s, back_Bps)
+        return Link(latency_s, out_Bps), Link(latency_s, back_Bps)
 
     def _bandwidth(self, what: int, rtt_s: float, until_s: float) -> float:
         """Of messages that grow until one takes long enough for the round trip not to matter.
@@ -118,7 +122,7 @@ class _Asking:
         n_bytes, best_Bps = _SMALLEST_BYTES, 0.0
         rates: list[float] = []
         while True:
-            rate_Bps = n_bytes / max(self._ask(what, n_bytes) - rtt_s, 1e-7)
+            rate_Bps = n_bytes / max(self._ask(what, n_bytes)[0] - rtt_s, 1e-7)
             is_rising = rate_Bps > _RISING * best_Bps
             best_Bps = max(best_Bps, rate_Bps)
             wanted = min(int(best_Bps * message_s), _LARGEST_BYTES)
@@ -130,8 +134,11 @@ class _Asking:
             if not rates or is_rising:
                 n_bytes = max(n_bytes, min(wanted, 16 * n_bytes))
 
-    def _ask(self, what: int, n_bytes: int) -> float:
-        """Seconds from the question to the whole answer."""
+    def _ask(self, what: int, n_bytes: int) -> tuple[float, float]:
+        """Seconds from the question to the whole answer, and those of them that sending and taking took here.
+
+        The peer, which does the same, takes about as long.
+        """
         payload = np.zeros(n_bytes if what == _TAKE else 1, np.uint8)
         into = np.empty(n_bytes if what == _GIVE else 1, np.uint8)
         question, tag = np.array([what, n_bytes], np.int64), Tag(self._epoch, 0, self._number)
@@ -141,8 +148,9 @@ class _Asking:
         self._comm.send(self._peer, tag, question)
         if what == _TAKE:
             self._comm.send(self._peer, after, payload)
-        self._comm.receive(self._peer, tag, into, self._patience_s)
-        return self._clock() - start_s
+        sent_s = self._clock() - start_s
+        arrival = self._comm.receive(self._peer, tag, into, self._patience_s)
+        return self._clock() - start_s, sent_s + arrival.waited_s
 
 
 def _answer(comm: Comm, peer: str, epoch: int, patience_s: float) -> None:

@@ -52,7 +52,7 @@ def survey_links(primary: Primary, names: Collection[str]) -> dict[tuple[str, st
         if isinstance(error, PeerLost | PeerMisbehaved):
             primary.monitor.fail(error.peer)
     for said in primary.measured(epoch, others).values():
-        found |= {(k.src, k.dst): Link(k.rtt_s, k.bandwidth_Bps) for k in said.links}
+        found |= {(k.src, k.dst): Link(k.rtt_s / 2, k.bandwidth_Bps) for k in said.links}
     return found
 
 

@@ -84,7 +84,7 @@ def as_coded_links(links: Links, coding: Coding) -> Links:
         for name, one in links.interfaces.items()
     }
     pairs = {ends: Link(one.latency_s, one.bandwidth_Bps * faster) for ends, one in links.pairs.items()}
-    return Links(interfaces, links.rtt_s, pairs)
+    return Links(interfaces, links.latency_s, pairs)
 
 
 def _step_as_coded(step: Step, coding: Coding) -> Step:

@@ -23,7 +23,7 @@ from pliant.models.encoder.encoder_source import EncoderSource
 UNKNOWN = Capability(cycles_per_flop=0.1, frequency_Hz=2e9, free_bytes=1 << 40, call_s=50e-6)
 """What a device counts as until it was measured: about 20 GFLOP/s."""
 UNKNOWN_LINK = Interface(100e6, 100e6)
-UNKNOWN_RTT_S = 0.5e-3
+UNKNOWN_LATENCY_S = 0.5e-3
 
 
 @final
@@ -124,10 +124,10 @@ class ClusterPicture:
         return device if seen is None else replace(device, drifts=seen.drifts)
 
     def _links_of(self, devices: Collection[str]) -> Links:
-        known = self._links or Links({}, UNKNOWN_RTT_S)
+        known = self._links or Links({}, UNKNOWN_LATENCY_S)
         interfaces = {name: known.interfaces.get(name, UNKNOWN_LINK) for name in devices}
         pairs = {ends: link for ends, link in known.pairs.items() if set(ends) <= set(devices)}
-        return Links(interfaces, known.rtt_s, pairs)
+        return Links(interfaces, known.latency_s, pairs)
 
     def _usable(self) -> tuple[Member, ...]:
         """Workers that can be counted on and hold the model."""

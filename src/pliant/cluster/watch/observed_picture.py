@@ -61,7 +61,7 @@ def as_measured(links: Links, measured: Links, names: AbstractSet[str]) -> Links
     pairs = {ends: link for ends, link in links.pairs.items() if not names & set(ends)}
     again = {ends for ends in measured.pairs if names & set(ends) and interfaces.keys() >= set(ends)}
     pairs |= {ends: measured.pairs[ends] for ends in again}
-    return Links(interfaces, links.rtt_s, pairs)
+    return Links(interfaces, links.latency_s, pairs)
 
 
 def _drifted(device: Capability, seen: Sequence[ObservedStage]) -> Capability:

@@ -160,11 +160,15 @@ class _Layer:
         both = np.minimum(row_bytes[:, None], row_bytes[None, :])
         into = (both.sum(1)[i] - both[i, j]) / p.ingress[j]
         self._later(
-            ready, i, start[j], p.rtt_s[i, j], (self.rows[j], np.maximum(into, row_bytes[i] / p.rate[i, j]))
+            ready,
+            i,
+            start[j],
+            p.latency_s[i, j],
+            (self.rows[j], np.maximum(into, row_bytes[i] / p.rate[i, j])),
         )
         share = (_served(r0)[j] - np.minimum(r0[i], r0[j])) / np.maximum(m - r0[i], 1.0)
         sent = row_bytes[i] / p.egress[i] * np.minimum(share, 1.0)
-        self._later(ready, i, start[j], p.rtt_s[i, j] + sent * m, (self.rows[i], -sent))
+        self._later(ready, i, start[j], p.latency_s[i, j] + sent * m, (self.rows[i], -sent))
 
     def _gather(self, ready: _Ready, needs: Set, row_bytes: float, start: Share) -> None:
         """Everybody's rows reach the devices that `needs` them, which so may `start`."""
@@ -176,10 +180,10 @@ class _Layer:
             return
         n_to = needs.sum() - needs[i]
         sent = row_bytes * np.maximum(n_to / p.egress[i], 1.0 / p.rate[i, j])
-        self._later(ready, i, start[j], p.rtt_s[i, j], (self.rows[i], sent))
+        self._later(ready, i, start[j], p.latency_s[i, j], (self.rows[i], sent))
         share = (_served(r0)[i] - np.minimum(r0[i], r0[j])) / np.maximum(m - r0[j], 1.0)
         taken = row_bytes / p.ingress[j] * np.minimum(share, 1.0)
-        self._later(ready, i, start[j], p.rtt_s[i, j] + taken * m, (self.rows[j], -taken))
+        self._later(ready, i, start[j], p.latency_s[i, j] + taken * m, (self.rows[j], -taken))
 
     def _later(
         self,

@@ -140,12 +140,12 @@ class _Model:
         """
         p, n = self.p, self.p.n
         row_bytes, to, one = float(ITEMSIZE * p.sizes.hidden), np.arange(n) != p.primary, np.ones(n)
-        rtt_s = np.where(to, p.rtt_s[:, p.primary], 0.0)
+        latency_s = np.where(to, p.latency_s[:, p.primary], 0.0)
         off = np.where(np.eye(n, dtype=bool), 0.0, (row_bytes / p.egress)[:, None])
         here = np.full(n, has[p.primary])
-        self.later(ends[0], (done, one), (sent, off), (has, rtt_s), (here, rtt_s), fixed=-rtt_s)
-        self.later(ends[0], (rows, np.where(to, row_bytes / p.egress, 0.0)), (has, rtt_s))
-        self.later(ends[1], (done, one), (rows, np.where(to, row_bytes / p.egress, 0.0)), (has, rtt_s))
+        self.later(ends[0], (done, one), (sent, off), (has, latency_s), (here, latency_s), fixed=-latency_s)
+        self.later(ends[0], (rows, np.where(to, row_bytes / p.egress, 0.0)), (has, latency_s))
+        self.later(ends[1], (done, one), (rows, np.where(to, row_bytes / p.egress, 0.0)), (has, latency_s))
 
 
 def _weight_stationary(model: _Model) -> _Model:

@@ -48,7 +48,7 @@ def _sent(p: Problem, rows: Rows, senders: Sets, ready_s: PerDevice) -> PerDevic
     """When each device's interface has passed its sums of all others' rows: its own rows wait behind them."""
     b = float(ITEMSIZE * p.sizes.inner) * rows.each
     others = b.sum(1, keepdims=True) - b
-    wait_s = np.where((b > 0)[:, None, :], b[:, None, :] / p.rate + p.rtt_s, 0.0)
+    wait_s = np.where((b > 0)[:, None, :], b[:, None, :] / p.rate + p.latency_s, 0.0)
     wait_s[:, np.arange(p.n), np.arange(p.n)] = 0.0
     sent_s: PerDevice = ready_s + senders * np.maximum(wait_s.max(2), others / p.egress)
     return sent_s

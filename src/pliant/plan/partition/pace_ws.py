@@ -89,7 +89,7 @@ def _opened(p: Problem, needs: Sets, rows: Counts) -> Times:
     served = np.minimum(n_bytes[:, :, None], n_bytes[:, None, :]).sum(2)
     n_out = (n_bytes > 0).sum(1)[:, None]
     sent_s = _handing_s(p.send, n_out, n_bytes.sum(1)[:, None])[:, p.primary][:, None]
-    end_s = p.rtt_s[p.primary] + np.maximum(
+    end_s = p.latency_s[p.primary] + np.maximum(
         n_bytes / p.rate[p.primary] + sent_s, served / p.egress[p.primary] + sent_s / np.maximum(n_out, 1)
     )
     end_s += _handing_s(p.take, n_bytes > 0, n_bytes)
@@ -127,9 +127,9 @@ def _on_the_way(
     p: Problem, way_s: Pairs, wait_s: Pairs, ready_s: PerDevice, leaves_s: PerDevice | None
 ) -> None:
     """Make when each exchange arrives of what it takes."""
-    way_s += ready_s[:, :, None] + p.rtt_s
+    way_s += ready_s[:, :, None] + p.latency_s
     if leaves_s is not None:
-        np.maximum(way_s, wait_s + (leaves_s[:, :, None] + p.rtt_s), out=way_s)
+        np.maximum(way_s, wait_s + (leaves_s[:, :, None] + p.latency_s), out=way_s)
 
 
 def _handing_s(of: tuple[np.ndarray, np.ndarray], n_messages: np.ndarray, n_bytes: np.ndarray) -> PerDevice:
@@ -142,7 +142,7 @@ def _back(p: Problem, row_bytes: float, rows: Rows) -> PerDevice:
     """How long each device's rows take to the primary where nobody else wants them; its own take 0."""
     to = p.primary
     into = (rows.served - rows.fewer[:, :, to]) * row_bytes / p.ingress[to]
-    back_s = p.rtt_s[:, to] + np.maximum(into, rows.each * row_bytes / p.rate[:, to])
+    back_s = p.latency_s[:, to] + np.maximum(into, rows.each * row_bytes / p.rate[:, to])
     moves = rows.each > 0
     moves[:, to] = False
     return np.where(moves, back_s, 0.0)

@@ -26,8 +26,9 @@ class Problem:
     """Devices in order with all they cost: seconds, bytes, bytes a second.
 
     `attend_s`, `mixed_s` (attend_mix) by heads, `rest_s` by rows, `forward_s` (each feed forward) by columns.
-    `rtt_s` and `rate` are [devices, devices], of pairs alone; `egress`, `ingress` and `memory` are [devices],
-    and so are the two of `send` and `take`: seconds a message and a byte, of the thread that computes.
+    `latency_s` and `rate` are [devices, devices], of pairs alone; `egress`, `ingress` and `memory` are
+    [devices], and so are the two of `send` and `take`: seconds a message and a byte, of the thread that
+    computes.
     `ends_s` are the primary's seconds for the input and the head, whatever the plan.
     """
 
@@ -39,7 +40,7 @@ class Problem:
     mixed_s: Table
     rest_s: Table
     forward_s: tuple[Table, ...]
-    rtt_s: Float[np.ndarray, "devices devices"]
+    latency_s: Float[np.ndarray, "devices devices"]
     rate: Float[np.ndarray, "devices devices"]
     egress: Float[np.ndarray, " devices"]
     ingress: Float[np.ndarray, " devices"]
@@ -91,7 +92,7 @@ def pose(
         forward_s=tuple(
             table(devices, f"feed_forward.{f}", s.forward, s.n_columns) for f in range(s.n_forwards)
         ),
-        rtt_s=np.array([[way.latency_s for way in row] for row in ways]),
+        latency_s=np.array([[way.latency_s for way in row] for row in ways]),
         rate=np.array([[way.bandwidth_Bps for way in row] for row in ways]),
         egress=np.array([links.interfaces[n].egress_Bps for n in names]),
         ingress=np.array([links.interfaces[n].ingress_Bps for n in names]),
@@ -113,7 +114,7 @@ def in_units_of(p: Problem, unit_s: float) -> Problem:
         mixed_s=p.mixed_s / unit_s,
         rest_s=p.rest_s / unit_s,
         forward_s=tuple(each / unit_s for each in p.forward_s),
-        rtt_s=p.rtt_s / unit_s,
+        latency_s=p.latency_s / unit_s,
         rate=p.rate * unit_s,
         egress=p.egress * unit_s,
         ingress=p.ingress * unit_s,
