@@ -24,7 +24,8 @@ from pliant.errors import PliantError
 from pliant.ir.dilation import Dilation
 from pliant.route.router_settings import RouterSettings
 from pliant.run.session.session import Session
-from pliant.serve.node.routed_session import RoutedSession, Routing
+from pliant.serve.node.routed_session import RoutedSession
+from pliant.serve.node.routing import Routing
 from slo_records import Answer, Ask, RefusedError
 from slo_rig import GATEWAY, LOCAL, MODEL, SILENCE_S, Bed, headers, infer_body
 

@@ -25,7 +25,8 @@ from pliant.ir.port import Port
 from pliant.ir.reply import Reply
 from pliant.route.energy import LTE, PowerModel
 from pliant.serve.node.answer_energy import AnswerEnergy
-from pliant.serve.node.routed_session import RoutedDetails, RoutedSession, Routing
+from pliant.serve.node.routed_session import RoutedSession
+from pliant.serve.node.routing import RoutedDetails, Routing
 from pliant.store.manifest import AccuracyEntry, AccuracyTable, put_accuracy
 from tests.cluster.coded import small_store
 from tests.cluster.processes import PATIENT, WAIT_S, workers

@@ -26,7 +26,8 @@ from pliant.route.node_identity import NODE_HEADER
 from pliant.run.session.session import Session
 from pliant.run.submodel.elastic_session import ElasticSession
 from pliant.run.submodel.levels import levels
-from pliant.serve.node.routed_session import RoutedDetails, RoutedSession
+from pliant.serve.node.routed_session import RoutedSession
+from pliant.serve.node.routing import RoutedDetails
 from tests.cluster.processes import PATIENT, WAIT_S, WorkerProcess, workers
 from tests.combined.crowd import crowd
 from tests.combined.gateway import NAME, GatewayProcess

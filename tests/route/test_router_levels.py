@@ -8,7 +8,7 @@ from pliant.ir.curve import Curve
 from pliant.ir.endpoint import ServiceLevel
 from pliant.route.adverts import advert_of, wait_beyond
 from pliant.route.choose_endpoint import CLUSTER, LOCAL, Candidate
-from pliant.route.due import Probe
+from pliant.route.due import Ping, Probe
 from pliant.route.router import Router
 from pliant.route.router_settings import RouterSettings
 from pliant.route.terms import Terms
@@ -64,7 +64,37 @@ def test_answers_that_are_not_waited_for_make_an_upstream_a_worse_promise() -> N
     before = node.options(5, 1.0)
     for i in range(3):
         node.overdue("up", 5, 2.0, 1.0 + i)
+        node.pinged("up", 0.1, 0.0, word("up"), 1.5 + i)
     assert _bound_s(node, 5.0) > 1.0 > max(option.bound_s for option in before if option.name == "up")
+
+
+def test_a_link_with_a_gap_is_not_used_until_a_word_comes_and_then_as_before() -> None:
+    """For each request in the gap another learned nothing, waited for its whole deadline, and was refused."""
+    node = router("up")
+    node.offer(_levels(5.0, 0.92))
+    before_s = _bound_s(node, 1.0)
+    assert node.choose(5, 1.0).target == "up"
+    for _ in range(4):
+        node.overdue("up", 5, 0.5, 1.0)  # all were under way as the gap began
+    assert node.choose(5, 1.0).target == LOCAL
+    state = node.state("up", 1.0)
+    assert state is not None
+    assert (state.state, state.reason) == ("down", "did not answer in time")
+    assert node.due(1.0) == (Ping("up"),)
+    node.pinged("up", 0.1, 0.0, word("up"), 1.4)
+    assert node.choose(5, 1.4).target == "up"
+    assert _bound_s(node, 1.4) == before_s
+
+
+def test_a_client_that_gives_up_early_keeps_no_one_from_an_upstream() -> None:
+    """Within its bound an answer is late for some, and the upstream as good as it was."""
+    node = router("up", settings=RouterSettings(100))
+    node.offer(_levels(5.0, 0.92))
+    for i in range(40):  # answers vary by a factor of three
+        away_s = 0.1 if i % 2 else 0.3
+        node.answered_by("up", 5, 100, 100, away_s, 0.0, word("up"), 1.0 + i)
+    node.overdue("up", 5, 0.05, 60.0)
+    assert node.choose(5, 60.0).target == "up"
 
 
 def test_an_answer_that_was_given_up_before_it_was_expected_says_nothing() -> None:
@@ -82,6 +112,7 @@ def test_an_upstream_that_hung_is_tried_again_once_it_answers_pings_for_long() -
     before_s = _bound_s(node, 1.0)
     for i in range(3):
         node.overdue("up", 5, 2.0, 1.0 + i)
+        node.pinged("up", 0.1, 0.0, word("up"), 1.5 + i)
     node.pinged("up", 0.1, 0.0, word("up"), 10.0)
     assert _bound_s(node, 10.0) > 1.0
     node.pinged("up", 0.1, 0.0, word("up"), 4.0 + SETTINGS.retry_limit_s)
@@ -106,7 +137,9 @@ def test_a_router_without_bounds_keeps_deadlines_by_medians() -> None:
 def test_an_upstream_is_bound_neither_by_its_word_nor_by_what_was_late_without_bounds() -> None:
     for is_bounded in (True, False):
         node = router("up", settings=RouterSettings(100, is_bounded=is_bounded))
-        node.overdue("up", 5, 2.0, 1.0)
+        for _ in range(2):
+            node.overdue("up", 5, 2.0, 1.0)
+            node.pinged("up", 0.1, 0.0, word("up"), 1.0)
         (up,) = [option for option in node.options(5, 2.0) if option.name == "up"]
         assert (up.bound_s > up.seconds) is is_bounded
 

@@ -9,7 +9,8 @@ from pliant.api.resolve import Source
 from pliant.quantities import parse_seconds
 from pliant.route.terms import Terms
 from pliant.run.session.session import Session
-from pliant.serve.node.routed_session import RoutedSession, Routing
+from pliant.serve.node.routed_session import RoutedSession
+from pliant.serve.node.routing import Routing
 
 if TYPE_CHECKING:
     from pliant.api.open_cluster import Cluster

@@ -38,7 +38,7 @@ from pliant.store.coding.quantize import Quantizer
 if TYPE_CHECKING:
     from pliant.api.open_cluster import Cluster
     from pliant.ir.bitwidths import Weights
-    from pliant.serve.node.routed_session import Routing
+    from pliant.serve.node.routing import Routing
 
 
 _CHOICES = {"compute": Compute, "depths": Depths, "baseline": Baseline, "quantizer": Quantizer}

@@ -30,7 +30,8 @@ from pliant.route.predecessors import Listener, Predecessors
 from pliant.route.radio_use import RadioUse
 from pliant.route.router_settings import RouterSettings
 from pliant.route.terms import NO_TERMS, Terms
-from pliant.route.upstream.peer import PeerState, Successor
+from pliant.route.upstream.peer import Successor
+from pliant.route.upstream.peer_state import PeerState
 from pliant.route.upstream.ping_schedule import PingSchedule
 from pliant.route.upstream.upstream_queue import Passage
 

@@ -207,7 +207,9 @@ def test_an_upstream_that_lets_deadlines_pass_is_left_for_another_that_is_slower
             )
         router.leave(HANGS, slot.passage, 0.0)
 
-    for _ in range(2):
+    for _ in range(3):
         asyncio.run(work())
+        assert router.choose(5, 0.0, terms=terms, exclude=("local",)).target == ANSWERS, "no word came since"
+        router.pinged(HANGS, 0.01, 0.0, CurveAdvert(HANGS[7:], only(Curve(((0, 0.01),))), frozenset()), 0.0)
     assert router.choose(5, 0.0, terms=terms, exclude=("local",)).target == ANSWERS
     assert router.choose(5, 0.0, terms=Terms(60.0), exclude=("local",)).target == HANGS, "in no hurry it is"

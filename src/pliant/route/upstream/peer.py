@@ -2,10 +2,8 @@
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import replace
 
-from pliant.ir.curve import Curve
 from pliant.ir.endpoint import ServiceLevel
 from pliant.ir.link import Link
 from pliant.ir.times.bounds import AdaptiveBound
@@ -16,6 +14,7 @@ from pliant.route.curve_advert import CurveAdvert
 from pliant.route.energy import remote_candidate
 from pliant.route.radio_use import RadioUse
 from pliant.route.router_settings import RouterSettings
+from pliant.route.upstream.peer_state import PeerState, State
 from pliant.route.upstream.transfer import TransferTimes
 from pliant.route.upstream.upstream_queue import Passage, UpstreamQueue
 
@@ -30,30 +29,6 @@ _CONFIRM_S = 1.0
 _RARELY = 8.0
 _CALM = 4.0
 """So many times T_ping, at most, lie between pings of a link that stays as it is (the paper: 1 to 10 min)."""
-
-State = Literal["ready", "unknown", "down", "aside", "circle", "mismatch"]
-
-
-@dataclass(frozen=True, slots=True)
-class PeerState:
-    """A successor as it stands: `ready` ones are candidates; the others have a `reason` why they are none.
-
-    `wait_s` is what an input would wait there; `n_in_flight` of at most `limit` requests of this node are at
-    it, and `n_waiting` wait here for their turn.
-    """
-
-    name: str
-    node: str | None
-    state: State
-    rtt_s: float
-    bandwidth_Bps: float
-    curve: Curve | None
-    contact_s: float | None
-    reason: str | None = None
-    wait_s: float = 0.0
-    n_in_flight: int = 0
-    n_waiting: int = 0
-    limit: int = 0
 
 
 class Successor:
@@ -85,7 +60,9 @@ class Successor:
         self._me = me
         self._interval_s = settings.ping_after_s
         self._failures = 0
-        self._is_mismatched = False
+        self._is_mismatched = self._is_silent = False
+        self._n_overdue = 0
+        """Answers that were overdue since the last that came; `_is_silent` while no word came since."""
         self._is_asked = False
         """Whether a ping is under way."""
         self._aside_until_s = float("-inf")
@@ -157,7 +134,9 @@ class Successor:
     @property
     def is_ready(self) -> bool:
         """Whether requests may go there."""
-        return self.told is not None and not self._failures and self._me not in self.told.through
+        if self.told is None or self._failures or self._is_silent:
+            return False
+        return self._me not in self.told.through
 
     def answered(
         self,
@@ -177,6 +156,7 @@ class Successor:
         Of the `spent_s` there, the request waited for `waited_s`.
         """
         link, was_ready, self._overdue_s = self.transfer, self.is_ready, float("inf")
+        self._n_overdue = 0
         was = link.fixed_s, link.per_item_s
         is_surprise = False
         if self._shows_way(away_s - spent_s, passage):
@@ -282,12 +262,25 @@ class Successor:
         self._due_s = min(self._due_s, max(now_s, self._aside_until_s))
 
     def overdue(self, n: int, late_s: float, now_s: float) -> None:
-        """An answer is later than expected by `late_s` at least; below 0 that says nothing."""
-        if self.told is not None and late_s > 0.0:
-            way_s = self.transfer.fixed_s + self.transfer.per_item_s * n
-            self._way_bound.observe(Timing(way_s, way_s), way_s + late_s)
-            self._candidate, self._overdue_s = None, now_s
+        """An answer is later than expected by `late_s` at least; below 0 that says nothing.
+
+        Beyond its bound nothing is sent there until a word comes, for which a ping is sent at once. The first
+        may be a gap of the link; the next, without an answer between, raise what its answers may take: one
+        that hangs answers pings.
+        """
+        if self.told is not None and late_s > 0.0 and not self._is_silent:
+            way, way_s = self.way(), self.transfer.fixed_s + self.transfer.per_item_s * n
+            level = way.best
+            spread_s = way_s * (way.way_bound - 1.0) + level.bound_curve.at(n) - level.curve.at(n)
+            self._is_silent = late_s > spread_s
+            if self._n_overdue:
+                self._way_bound.observe(Timing(way_s, way_s), way_s + late_s)
+                self._candidate, self._overdue_s = None, now_s
+            self._n_overdue += 1
         self.doubted(now_s)
+        if self._is_silent and not self._is_asked:
+            self.reason = "did not answer in time"
+            self._due_s = max(now_s, self._aside_until_s)
 
     def set_aside(self, now_s: float, reason: str) -> None:
         """It sent what cannot be, or takes far longer than it tells: out, for twice as long each time."""
@@ -326,7 +319,7 @@ class Successor:
             state = "aside"
         elif self._is_mismatched:
             state = "mismatch"
-        elif self._failures:
+        elif self._failures or self._is_silent:
             state = "down"
         elif self.told is None:
             state = "unknown"
@@ -352,7 +345,7 @@ class Successor:
         """It answered. A surprise makes for a ping soon; pings without any, each for half as many."""
         usual_s, is_first = self._settings.ping_after_s, self.contact_s is None
         self._failures = 0
-        self._is_mismatched = False
+        self._is_mismatched = self._is_silent = False
         self._is_asked = self._is_asked and not is_ping
         self.contact_s = now_s
         if self._settings.adapts_pings:

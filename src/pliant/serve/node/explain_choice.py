@@ -8,7 +8,7 @@ from pliant.route.choose_endpoint import Option
 from pliant.route.objective import Objective
 from pliant.route.router import Router
 from pliant.route.terms import Terms
-from pliant.route.upstream.peer import PeerState
+from pliant.route.upstream.peer_state import PeerState
 from pliant.run.process_memory import MemoryShare
 
 _REASONS = {

@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from pliant.route.upstream import peer
+from pliant.route.upstream import peer_state
 
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
 _BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
@@ -119,7 +119,7 @@ class Metrics:
         for counter, others in (
             (self.requests, ("ok", "refused", "failed", "cancelled")),
             (self.hedges, ("there", "here")),
-            (self.exclusions, get_args(peer.State)),
+            (self.exclusions, get_args(peer_state.State)),
             (self.pings, ("ok", "failed", "mismatch", "misbehaved")),
         ):
             for other in others:

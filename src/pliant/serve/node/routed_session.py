@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, TypeVar, final
 
 import numpy as np
@@ -19,9 +19,6 @@ from pliant.ir.reply import Reply
 from pliant.quantities import parse_seconds
 from pliant.route.choose_endpoint import Option
 from pliant.route.curve_advert import Trail
-from pliant.route.energy import PowerModel, RadioModel
-from pliant.route.objective import TIME, Objective
-from pliant.route.router_settings import RouterSettings
 from pliant.route.terms import NO_TERMS, Terms
 from pliant.run.memory_use import MemoryUse
 from pliant.run.session.feeds import GivenFeeds, fed_array
@@ -29,10 +26,10 @@ from pliant.run.session.ports import Feeds
 from pliant.run.session.session import Session
 from pliant.run.session.text_feeds import as_bytes
 from pliant.run.session.text_session import TextSession
-from pliant.serve.http.security import Tls
 from pliant.serve.node.dispatch import Answer, Inquiry
 from pliant.serve.node.explain_choice import Explanation
 from pliant.serve.node.power import read_energy, read_radio
+from pliant.serve.node.routing import RoutedDetails, Routing
 from pliant.serve.node.start_node import NodeOptions, connected, ended, made_node
 from pliant.serve.protocol.calls import read_answer, write_request
 from pliant.serve.protocol.inference import Body, InferRequest, RequestedOutput
@@ -43,43 +40,6 @@ _TOGETHER = 32
 """Texts of lists that are under way at once: more would only wait for each other."""
 _QUEUE = 1 << 16
 """Threads take turns, as at any session; each of them has one request, so that memory bounds their number."""
-
-
-@dataclass(frozen=True, slots=True)
-class Routing:
-    """How requests of a session are passed on: what upstreams are shown, and what a choice minimises.
-
-    `token` is one of the upstreams' peer tokens. Joules of this device count by `power` (a model, watts as a
-    text, or "measure"), those of its cluster's workers by their watts, and sending by `radio` (or "lte").
-    With `discover`, nodes that announce themselves (`pliant node --announce`) become upstreams: those that
-    prove the `token`, or without one those of this machine.
-    `settings` are the router's, where the usual ones do not serve; joules then count by theirs.
-    """
-
-    token: str | None = field(default=None, repr=False)
-    tls: Tls = field(default_factory=Tls)
-    name: str | None = None
-    objective: Objective = TIME
-    power: PowerModel | str | None = None
-    radio: RadioModel | str | None = None
-    worker_power: Mapping[str, str] = field(default_factory=dict)
-    discover: bool = False
-    settings: RouterSettings | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class RoutedDetails:
-    """Why an endpoint answered: the rule, what was expected of it, and of the others, best first.
-
-    `node` is the name of the node that made the answer. `details` are those of the session that answered,
-    None where that was another node's.
-    """
-
-    node: str
-    reason: str
-    expected: Option
-    others: tuple[Option, ...]
-    details: Any
 
 
 @final
@@ -100,7 +60,7 @@ class RoutedSession(Session[RoutedDetails]):
         cluster: Session[Any] | None = None,
         upstreams: Sequence[str] = (),
         terms: Terms = NO_TERMS,
-        routing: Routing = Routing(),
+        routing: Routing = Routing(),  # noqa: B008 - frozen
         owned: ExitStack | None = None,
     ) -> None:
         super().__init__()

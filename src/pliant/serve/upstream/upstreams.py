@@ -196,7 +196,7 @@ class Upstreams:
     def overdue(self, upstream: str, n: int, late_s: float) -> None:
         """An answer to an input of length n is not waited for, `late_s` after it was expected."""
         self._router.overdue(upstream, n, late_s, self._clock())
-        self.changed()
+        self._note(upstream)
 
     def misbehaved(self, upstream: str, reason: str) -> None:
         """What came cannot be: the node is set aside for a while."""

@@ -1,0 +1,30 @@
+"""An upstream as it stands, for people, metrics and explanations."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from pliant.ir.curve import Curve
+
+State = Literal["ready", "unknown", "down", "aside", "circle", "mismatch"]
+
+
+@dataclass(frozen=True, slots=True)
+class PeerState:
+    """A successor as it stands: `ready` ones are candidates; the others have a `reason` why they are none.
+
+    `wait_s` is what an input would wait there; `n_in_flight` of at most `limit` requests of this node are at
+    it, and `n_waiting` wait here for their turn.
+    """
+
+    name: str
+    node: str | None
+    state: State
+    rtt_s: float
+    bandwidth_Bps: float
+    curve: Curve | None
+    contact_s: float | None
+    reason: str | None = None
+    wait_s: float = 0.0
+    n_in_flight: int = 0
+    n_waiting: int = 0
+    limit: int = 0
