@@ -75,11 +75,16 @@ def test_a_text_is_answered_as_its_tokens(shared: Opened) -> None:
 
 
 def test_a_traced_answer_is_the_answer_and_tells_when_its_steps_ran(shared: Opened) -> None:
-    """One glance must tell where an answer's time went, whatever ran it."""
+    """One glance must tell where an answer's time went, whatever ran it.
+
+    The clocks of two devices are known to half a round trip, which a busy machine makes long.
+    """
     feeds = shared.kind.feeds(2)
     reply = shared.session.traced(shared.session.request(feeds))
     close_to(dict(reply.outputs), dict(shared.session.run(feeds)))
-    assert list(violations(reply.details.program, reply.details.spans)) == []
+    spans = reply.details.spans
+    clocks_s = 0.02 if len({span.lane.partition("/")[0] for span in spans if "/" in span.lane}) > 1 else 1e-9
+    assert list(violations(reply.details.program, spans, clocks_s)) == []
     assert max(span.end_s for span in reply.details.spans) <= reply.seconds
 
 

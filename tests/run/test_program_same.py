@@ -27,6 +27,9 @@ from tests.run.conftest import OpenElastic, paper_profile
 
 Ran = list[tuple[Program, Sequence[Span]]]
 SUM = "g (float[n,4] x, float[4] b) => (float[n,4] y) { y = Add(x, b) }"
+WHERE = """g (float[n,4] x) => (float[n,4] y, int64[2,k] i) {
+    z = Relu(x)  i = NonZero(z)  y = Neg(z)
+}"""
 TEXT = "the story was not good"
 
 
@@ -58,15 +61,27 @@ def _check(ran: Ran, at_least: int) -> None:
 
 
 def test_an_onnx_session_runs_the_program_of_its_plan(ran: Ran) -> None:
-    """Single feeds, batches and runs in parallel on threads of their own."""
-    session = compile(parse(SUM), threads=2, images=8)
+    """Of several steps: compiled parts and what data decide between them."""
+    session = compile(parse(WHERE), threads=2, images=8)
     for n in (1, 3):
-        session.run({"x": np.ones((n, 4), np.float32), "b": np.ones(4, np.float32)})
-    session.run_many([{"x": np.ones((n, 4), np.float32), "b": np.ones(4, np.float32)} for n in (1, 2, 2)])
-    _check(ran, 3)
+        session.run({"x": np.ones((n, 4), np.float32)})
+    _check(ran, 2)
+    assert all(len(program.segments[0].steps) > 1 for program, _ in ran)
     assert {program for program, _ in ran} == {image.program for image in session.plan.images}
-    profile = session.profile({"x": np.ones((3, 4), np.float32), "b": np.ones(4, np.float32)}, 2)
+    profile = session.profile({"x": np.ones((3, 4), np.float32)}, 2)
     assert (profile.program, profile.spans) in ran
+
+
+def test_an_onnx_session_of_one_step_tells_of_it_as_of_a_program(ran: Ran) -> None:
+    """Its one step is called without a loop over steps; what is shown and timed is the same program."""
+    session = compile(parse(SUM), threads=2, images=8)
+    feeds = [{"x": np.ones((n, 4), np.float32), "b": np.ones(4, np.float32)} for n in (1, 2, 2)]
+    session.run_many(feeds)
+    assert not ran
+    profile = session.profile(feeds[2], 2)
+    assert profile.program in {image.program for image in session.plan.images}
+    assert not list(violations(profile.program, profile.spans))
+    assert profile.spans[0].end_s > profile.spans[0].start_s
 
 
 def test_a_recurrent_session_runs_the_program_of_its_plan(ran: Ran, tmp_path: Path) -> None:

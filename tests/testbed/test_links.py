@@ -46,12 +46,14 @@ def test_slow_and_late_links_are_told_from_others(network: MakeNetwork, tmp_path
     for _ in range(5):  # one stall in the half second of a pair may still turn it round
         found = _measured(list(net), key)
         assert len(found) == 6
-        assert all(link.latency_s >= 0.010 for pair, link in found.items() if "attic" in pair)
-        assert links_of(found).link("desk", "attic").latency_s >= 0.010
+        far = {pair: link.latency_s for pair, link in found.items() if "attic" in pair}
         near = {pair: link.latency_s for pair, link in found.items() if "attic" not in pair}
         slow = {pair: found[pair].bandwidth_Bps for pair in (("desk", "wall"), ("wall", "desk"))}
         assert min(slow.values()) > 0
-        wrong = [f"{pair} seems late" for pair, rtt_s in near.items() if rtt_s >= 0.010]
+        wrong = [f"{pair} seems late" for pair, latency_s in near.items() if latency_s >= 0.004]
+        wrong += [f"{pair} seems near" for pair, latency_s in far.items() if not 0.004 <= latency_s < 0.05]
+        if links_of(found).link("desk", "attic").latency_s < 0.004:
+            wrong.append("the attic seems near")
         wrong += [f"{pair} seems fast" for pair, Bps in slow.items() if Bps >= 1.5 * rate("4Mbit")]
         if not wrong:
             break
