@@ -16,7 +16,7 @@ from pliant.ir.times.bounds import AdaptiveBound
 from pliant.ir.times.levels import has_moved, scaled, spread
 from pliant.ir.times.timing import Percentile, Timing, TimingCurve, is_in_time
 
-MOST_LEVELS = 6
+MOST_LEVELS = 12
 """So many accuracies are told to those who choose among endpoints."""
 
 
