@@ -40,7 +40,7 @@ def test_no_division_that_fits_is_better(asked: tuple[MemoryDemand, ...], budget
 
 @given(demands(), st.integers(0, 50), st.integers(0, 20))
 def test_more_memory_is_never_worse(asked: tuple[MemoryDemand, ...], budget: int, more: int) -> None:
-    """Whoever gives more must not get slower answers."""
+    """A larger bound of memory must not make answers slower."""
     if budget >= sum(demand.least_bytes for demand in asked):
         assert cost_s(asked, divide(asked, budget + more)) <= cost_s(asked, divide(asked, budget))
 

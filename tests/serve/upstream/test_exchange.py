@@ -202,7 +202,7 @@ def test_a_request_after_one_that_was_given_up_finds_a_connection() -> None:
 
 
 def test_nobody_hears_of_a_spare_connection_that_cannot_be_opened() -> None:
-    """Whoever asks there learns it; the end of a client ends what is being opened."""
+    """A request to that address raises it. Closing the client cancels what is being opened."""
 
     async def run() -> None:
         closed = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)

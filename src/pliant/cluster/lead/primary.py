@@ -176,7 +176,7 @@ class Primary:
     def dismiss(self, name: str) -> None:
         """Leave a worker out until it is readmitted, also where it comes again; from any thread.
 
-        A run that counts on it goes on without it. Whoever holds the key may come under another name.
+        A run that needs it goes on without it. A process that has the key may join again under another name.
         """
         self._dismissed[name] = None
         self._refuse(name, _DISMISSED, is_barred=False)

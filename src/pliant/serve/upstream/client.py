@@ -109,7 +109,7 @@ class Client:
 
         Opening one takes a round trip, with TLS two, which a request with a deadline may not have. A request
         that is given up takes its connection with it, and the next would come too late again. Raises nothing:
-        where none can be opened, whoever asks learns it.
+        a request finds out where none can be opened.
         """
         parts = urlsplit(url)
         there = (parts.scheme, parts.netloc)
