@@ -46,6 +46,16 @@ def test_a_peer_is_reached_by_the_way_it_last_came() -> None:
     assert roll.routes() == {"ada": 2}
 
 
+def test_who_took_over_a_route_ends_the_processes_that_had_it() -> None:
+    """An address leads to one process at a time."""
+    roll: Roll[int] = Roll(silence_s=1.0)
+    for name, incarnation, route in (("ada", 7, 1), ("bob", 8, 2), ("eve", 9, 1)):
+        roll.hear(name, incarnation, route, 0.0)
+    assert roll.replace(9, lambda route: route == 1) == {"ada": 7}
+    assert roll.replace(9, lambda route: route == 1) == {}
+    assert roll.routes() == {"bob": 2, "eve": 1}
+
+
 def test_nobody_is_blamed_for_the_time_this_process_was_stopped() -> None:
     """After SIGSTOP and SIGCONT all peers look silent; they spoke, and nobody listened."""
     roll: Roll[int] = Roll(silence_s=1.0)

@@ -9,7 +9,7 @@ heartbeats are not used: they do not tell of an interpreter that hangs, and abor
 import math
 import secrets
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import partial
 from queue import Empty, SimpleQueue
@@ -38,7 +38,9 @@ class Messenger:
     `on_message(peer, message)`, `on_peer(peer)` (heard for the first time, or again) and `on_silence(peer)`
     are called in the order of what happened, on a thread of their own, so they may take their time; one
     that raises ends this messenger, and the others notice. A name belongs to one process at a time:
-    another that uses it is heard once the first is silent or has said good-bye. What a peer sends that is no
+    another that uses it is heard once the first is silent or has said good-bye. An address knocked at belongs
+    to one process at a time too: when another answers there, the one before is reported as silent at once, as
+    its good-bye may be lost with its connection. What a peer sends that is no
     message is handed on as `Unreadable`: who hears of it refuses the peer by name. A member that knocks says
     the newest version that it speaks, and both go on in the older of their newest ones.
     """
@@ -269,6 +271,8 @@ class Messenger:
 
     def _hear(self, envelope: Envelope[AnyMessage], way: "_Link | bytes") -> None:
         peer, message = envelope.sender, envelope.body
+        if isinstance(way, _Link) and envelope.incarnation in way.replaced:
+            return None  # sent before its successor answered, and read after
         if isinstance(message, NotAdmitted):
             return self._note_refusal(peer, message.reason, way)
         if isinstance(message, Bye):
@@ -278,7 +282,10 @@ class Messenger:
         with self._lock:
             route = _Route(way, envelope.version)
             has_room = self._roll.has_room(peer)
+            gone = self._replace(envelope.incarnation, way) if isinstance(way, _Link) else ()
             is_new = self._roll.hear(peer, envelope.incarnation, route, monotonic()) if has_room else None
+        for name in gone:
+            self._calls.put(partial(self._on_silence, name))
         if not has_room:
             return self._refuse(f"{self.name} hears {MOST} members, which is the limit", way)
         if is_new is None:
@@ -290,6 +297,12 @@ class Messenger:
         if not isinstance(message, Heartbeat):
             self._calls.put(partial(self._on_message, peer, message))
         return None
+
+    def _replace(self, incarnation: int, link: "_Link") -> Collection[str]:
+        """The peers that answered at the address of `link` before this process did."""
+        gone = self._roll.replace(incarnation, lambda route: route.way is link)
+        link.replaced.extend(gone.values())
+        return gone
 
     def _lose(self, peer: str, incarnation: int | None = None) -> None:
         with self._lock:
@@ -351,6 +364,8 @@ class _Link:
         self.problem: str | None = f"nobody answers at {address}"
         self._address = address
         self._was_agreed = False
+        self.replaced: deque[int] = deque(maxlen=16)
+        """Processes that answered here before another did."""
 
     def note(self, what: int) -> None:
         if what == CONNECTED:

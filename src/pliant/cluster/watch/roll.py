@@ -1,5 +1,6 @@
 """Track which members of a cluster are heard, which fell silent, and which came back."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -44,6 +45,20 @@ class Roll(Generic[Route]):
             return False
         entry.is_here = False
         return True
+
+    def replace(self, incarnation: int, is_same: Callable[[Route], bool]) -> dict[str, int]:
+        """Note that process `incarnation` took over the routes that `is_same` names.
+
+        Returns the processes that had them, by name: they are gone.
+        """
+        gone = {
+            name: entry.incarnation
+            for name, entry in self._entries.items()
+            if entry.is_here and entry.incarnation != incarnation and is_same(entry.route)
+        }
+        for name in gone:
+            self._entries[name].is_here = False
+        return gone
 
     def fall_silent(self, now_s: float) -> list[str]:
         """Note and return who was not heard for too long."""
