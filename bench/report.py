@@ -30,6 +30,7 @@ _MEASURES = {
     "vision_networks": _COMPILER,
     "fluidml": _COMPILER,
     "recurrent": _COMPILER,
+    "regressions": (*_COMPILER, "api", "ir", "plan", "profile", "route", "store"),
     "comm": ("cluster",),
     "hepti": ("cluster", "plan", "ir", "kernels", "compiler"),
     "hepti_faults": ("cluster",),
