@@ -32,6 +32,64 @@ def test_an_endpoint_that_offers_levels_is_probed_when_it_was_quicker_before() -
     assert {probe.endpoint for probe in probes} == {LOCAL}
 
 
+def test_an_endpoint_that_slowed_is_probed_often_while_inputs_come_and_seldom_else() -> None:
+    """Under deadlines a slow endpoint is not chosen, and its estimate stays as it was when it was slow; a
+    device on a battery that nobody asks must not spend a tenth of its time on probes."""
+    node = router("up", settings=RouterSettings(100))
+    quick = (ServiceLevel(Curve(((0, 0.008),)), 0.8), ServiceLevel(Curve(((0, 0.04),)), 0.9))
+    slow = (ServiceLevel(Curve(((0, 0.4),)), 0.8), ServiceLevel(Curve(((0, 2.0),)), 0.9))
+    node.offer(quick)
+    node.answered_here(5, 0.04, 0.0)
+    node.offer(slow)
+    node.answered_here(5, 2.0, 1.0)
+
+    def probed_s(first: int, last: int, *, is_asked: bool) -> list[int]:
+        found = []
+        for now_s in range(first, last):
+            if is_asked:
+                node.choose(5, float(now_s))
+            if Probe(5) in node.due(float(now_s)):
+                found.append(now_s)
+                node.answered_here(5, 2.0, float(now_s))
+        return found
+
+    assert probed_s(2, 30, is_asked=True) == [
+        3,
+        5,
+        7,
+        9,
+        11,
+        13,
+        15,
+        17,
+        19,
+        21,
+        23,
+        25,
+        27,
+        29,
+    ]  # five times 0.4 s
+    assert len(probed_s(30, 150, is_asked=False)) in (3, 4)  # every 30 s
+    node.offer(quick)
+    node.answered_here(5, 0.04, 150.0)
+    assert probed_s(151, 300, is_asked=True) == []
+
+
+def test_what_a_gap_held_up_is_no_measure_of_the_way() -> None:
+    """After a gap of a second a way of 0.1 s was believed to take two, and nothing was sent there for a
+    minute: TCP sent both pings once more, long after they were handed over."""
+    node = router("up")
+    node.offer(_levels(5.0, 0.92))
+    node.overdue("up", 5, 0.5, 1.0)
+    node.pinged("up", 1.6, 0.0, word("up"), 2.7)  # sent into the gap
+    node.pinged("up", 0.9, 0.0, word("up"), 2.7)
+    option = next(option for option in node.options(5, 2.8) if option.name == "up")
+    assert option.seconds < 0.2
+    assert node.due(2.8) == (Ping("up"),), "the way is measured anew"
+    node.pinged("up", 0.1, 0.0, word("up"), 2.9)
+    assert node.due(3.9) == ()
+
+
 def test_an_upstream_that_tells_no_accuracy_has_that_of_the_model_here() -> None:
     """Identities fit, so that it is the same model: an older node is no better for saying less."""
     node = router("up")

@@ -44,10 +44,14 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """What an endpoint expects of a request: seconds, and accuracy in 0..1, None where unknown."""
+    """What an endpoint expects of a request: seconds, and accuracy in 0..1, None where unknown.
+
+    95 % of such answers take less than `bound_s`; None where that is not known.
+    """
 
     seconds: float
     accuracy: float | None = None
+    bound_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

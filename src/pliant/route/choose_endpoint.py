@@ -5,7 +5,7 @@ a request may have a deadline and a floor:
 
 - with neither, the most accurate answer; of equally accurate ones the one that costs least;
 - with a deadline, the most accurate answer whose bound keeps it, again the least cost among equals; where no
-  bound does, the soonest, if at least its median keeps it;
+  bound does, the likeliest to be in time, if one in four such answers is;
 - with a floor alone, the least cost among answers that reach it.
 
 The curves of levels are projections of costs: what a whole program takes by the input's length, simulated
@@ -14,11 +14,12 @@ with an `ir.cost.Cost` or fitted to answers. Other nodes tell curves, and neithe
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from math import inf, log
+from math import inf
 from typing import Literal
 
 from pliant.errors import BudgetError, DeadlineError, RouteError
 from pliant.ir.endpoint import ALIKE, ServiceLevel
+from pliant.ir.times.timing import is_hopeless, margin
 from pliant.route.objective import TIME, Objective
 from pliant.route.terms import NO_TERMS, Terms
 
@@ -139,7 +140,7 @@ def ranked(
         if option.excluded is not None:
             return (2 if option.excluded == "deadline" else 3), 0.0, option.seconds
         if terms.deadline_s is not None and option.bound_s > terms.deadline_s:
-            return 1, 0.0, -_margin(option.seconds, option.bound_s, terms.deadline_s)
+            return 1, 0.0, -margin(option.seconds, option.bound_s, terms.deadline_s)
         return 0, -round(option.level.quality, 9) if is_ranked else 0.0, option.cost
 
     return tuple(sorted((_best(n, [c], objective, terms) for c in candidates), key=order))
@@ -150,8 +151,8 @@ def choose(
 ) -> Choice:
     """The candidate and level for length n; of equals the first, so put this device first (eq. 6).
 
-    `terms.deadline_s` is what is left of the deadline. Where no median keeps it, the soonest answer is taken
-    by best effort; otherwise DeadlineError tells what that would be. Raises BudgetError where no candidate
+    `terms.deadline_s` is what is left of the deadline. Where no answer is likely to keep it, the soonest is
+    taken by best effort; otherwise DeadlineError says what that would be. Raises BudgetError where none
     reaches the floor, RouteError if there is no candidate.
     """
     if not candidates:
@@ -178,7 +179,7 @@ def soonest(n: int, candidates: Sequence[Candidate], terms: Terms = NO_TERMS) ->
 def _best(n: int, candidates: Sequence[Candidate], objective: Objective, terms: Terms) -> Option:
     """The best of all levels whose bounds keep the deadline; else the likeliest to be in time.
 
-    Where no median keeps it either, the soonest; where none reaches the floor, the most accurate.
+    Where none is likely to, the soonest; where none reaches the floor, the most accurate.
     """
     floor, deadline_s = terms.accuracy_floor, terms.deadline_s
     is_ranked = deadline_s is not None or floor is None
@@ -199,8 +200,8 @@ def _best(n: int, candidates: Sequence[Candidate], objective: Objective, terms: 
             if deadline_s is not None:
                 bound_s = _bound_s(n, c, level, way_s, seconds)
                 if bound_s > deadline_s:
-                    is_late = seconds > deadline_s
-                    order = (is_late, seconds if is_late else -_margin(seconds, bound_s, deadline_s))
+                    is_late = is_hopeless(seconds, bound_s, deadline_s)
+                    order = (is_late, seconds if is_late else -margin(seconds, bound_s, deadline_s))
                     if late is None or order < least:
                         late, least = (c, level), order
                     continue
@@ -219,12 +220,13 @@ def _option(
 ) -> Option:
     way_s = c.fixed_s + c.per_item_s * n
     seconds = way_s + level.curve.at(n)
-    is_late = deadline_s is not None and seconds > deadline_s
+    bound_s = _bound_s(n, c, level, way_s, seconds)
+    is_late = deadline_s is not None and is_hopeless(seconds, bound_s, deadline_s)
     return Option(
         c.name,
         level,
         seconds,
-        _bound_s(n, c, level, way_s, seconds),
+        bound_s,
         c.joules(n, seconds),
         _cost(n, c, seconds, objective),
         "deadline" if is_late else None,
@@ -233,15 +235,6 @@ def _option(
 
 def _bound_s(n: int, c: Candidate, level: ServiceLevel, way_s: float, seconds: float) -> float:
     return max(seconds, way_s * c.way_bound + level.bound_curve.at(n))
-
-
-def _margin(seconds: float, bound_s: float, deadline_s: float) -> float:
-    """How likely an answer is in time: logarithms of times spread evenly about that of the median `seconds`.
-
-    In units of the distance to `bound_s`: 0 for a median at the deadline, 1 for a bound there. For medians
-    that keep the deadline and bounds that do not.
-    """
-    return log(deadline_s / seconds) / log(bound_s / seconds) if seconds > 0.0 else inf
 
 
 def _cost(n: int, c: Candidate, seconds: float, objective: Objective) -> float:

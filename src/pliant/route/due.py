@@ -25,7 +25,7 @@ class Broadcast:
 class Probe:
     """Answer an input of `length` at `endpoint` of this device, when it is idle; report `answered_here`.
 
-    No request is behind it.
+    No request is behind it: of several levels the quickest is enough.
     """
 
     length: int

@@ -100,9 +100,8 @@ class LocalEndpoint:
                 self._way = None
         elif self.curve is not None:
             self._is_quicker = seconds * _SHIFT < self.curve.at(n)
-        self._probes.answered(
-            self.curve, self._is_in_doubt, last_n if is_new or self._offered else None, now_s
-        )
+        known_n = last_n if is_new or self._offered else None
+        self._probes.answered(self.curve, self._is_in_doubt, known_n, now_s, self._least_s(last_n))
         return is_new
 
     def waits(self, wait_s: float, now_s: float) -> bool:
@@ -117,9 +116,19 @@ class LocalEndpoint:
         """What inputs wait on average lately."""
         return self._usual_wait.at(now_s)
 
-    def probe_length(self, last_n: int, others_s: Callable[[int], float], now_s: float) -> int:
-        """The length to try now; 0 for none. `others_s` is the least seconds elsewhere by length."""
-        return self._probes.length(self.curve, self._is_in_doubt, last_n, others_s, now_s)
+    def probe_length(
+        self, last_n: int, others_s: Callable[[int], float], now_s: float, n_inputs: int = 0
+    ) -> int:
+        """The length to try now; 0 for none. `others_s` is the least seconds elsewhere by length.
+
+        `n_inputs` came to the router until now: an endpoint that nobody asks for is seldom probed.
+        """
+        least_s = self._least_s(last_n)
+        return self._probes.length(self.curve, self._is_in_doubt, last_n, others_s, now_s, n_inputs, least_s)
+
+    def _least_s(self, n: int) -> float | None:
+        """What its quickest level takes; None before it offers any."""
+        return None if self._offered is None else self._offered[0].curve.at(n)
 
     @property
     def _is_in_doubt(self) -> bool:

@@ -1,6 +1,7 @@
-"""When to probe a device that looks slower than before, with an input that no request needs.
+"""When to probe an endpoint that looks slower than before, with an input that no request needs.
 
-Nothing else would show that it has recovered: inputs go elsewhere.
+Nothing else would show that it has recovered: inputs go elsewhere. While inputs come, an endpoint of several
+levels is probed more often, as one that is no longer the most accurate in time may still be the quickest.
 """
 
 from collections.abc import Callable
@@ -10,6 +11,8 @@ from pliant.ir.curve import Curve
 
 _CONFIRM_S = 1.0
 _SLOWED = 1.25
+_SHARE = 0.2
+"""The part of an endpoint's time that probes take at most while inputs come."""
 
 
 @final
@@ -23,14 +26,25 @@ class Probes:
         self._after_s = after_s or float("inf")
         self._best = best
         self._here_s = float("-inf")
+        self._n_inputs = 0
         self.at_s = self._after_s
 
     def is_overdue(self, now_s: float) -> bool:
         """Whether the last answer of this device is longer ago than probes are apart."""
         return now_s - self._here_s > self._after_s
 
-    def answered(self, curve: Curve | None, is_in_doubt: bool, last_n: int | None, now_s: float) -> None:
-        """An answer came; answers take `curve` now. Where that is new, the last input was `last_n` long."""
+    def answered(
+        self,
+        curve: Curve | None,
+        is_in_doubt: bool,
+        last_n: int | None,
+        now_s: float,
+        least_s: float | None = None,
+    ) -> None:
+        """An answer came; answers take `curve` now. Where that is new, the last input was `last_n` long.
+
+        The quickest answer takes `least_s`, where there are several levels.
+        """
         self._here_s = now_s
         self.at_s = now_s + (_CONFIRM_S if is_in_doubt else self._after_s)
         best = self._best
@@ -38,6 +52,8 @@ class Probes:
             return
         if best is None or curve.at(last_n) < best.at(last_n):
             self._best = curve
+        elif least_s is not None and not is_in_doubt and curve.at(last_n) > _SLOWED * best.at(last_n):
+            self.at_s = now_s + self._pause_s(least_s)
 
     def length(
         self,
@@ -46,16 +62,26 @@ class Probes:
         last_n: int,
         others_s: Callable[[int], float],
         now_s: float,
+        n_inputs: int = 0,
+        least_s: float | None = None,
     ) -> int:
-        """The length to try now, one at which the device would be chosen if it had recovered; 0 for none.
+        """The length to try now, one at which the endpoint would be chosen if it had recovered; 0 for none.
 
-        `others_s` is the least seconds elsewhere by length.
+        `others_s` is the least seconds elsewhere by length; `n_inputs` came until now. Where there are
+        several levels, the quickest of which takes `least_s`, every length is tried, at that level.
         """
-        self.at_s = now_s + self._after_s
+        is_overdue, is_asked = self.is_overdue(now_s), n_inputs > self._n_inputs
+        self.at_s, self._n_inputs = now_s + self._after_s, n_inputs
         best = self._best
         if curve is None or best is None or curve.at(last_n) <= _SLOWED * best.at(last_n):
             return 0
-        return last_n if is_in_doubt else _longest_won(best, last_n, others_s)
+        if least_s is None:
+            return last_n if is_in_doubt else _longest_won(best, last_n, others_s)
+        self.at_s = now_s + self._pause_s(least_s)
+        return last_n if is_in_doubt or is_asked or is_overdue else 0
+
+    def _pause_s(self, least_s: float) -> float:
+        return min(max(_CONFIRM_S, least_s / _SHARE), self._after_s)
 
 
 def _longest_won(best: Curve, last_n: int, others_s: Callable[[int], float]) -> int:

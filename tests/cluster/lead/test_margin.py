@@ -74,6 +74,18 @@ def test_one_stall_moves_nothing_and_two_slow_runs_raise_the_margin() -> None:
     assert margins.least_gain["ws"] >= 1 - 1 / 1.5
 
 
+def test_forgotten_runs_do_not_keep_a_split_from_being_chosen() -> None:
+    """A worker that became slow made splits look ten times worse than predicted, also once it was quick."""
+    margins = Margins()
+    before = dict(margins.least_gain)
+    assert not margins.forget()
+    for _ in range(2):
+        margins.observe(split("ws"), 0.1, 1.0)
+    assert margins.least_gain["ws"] > 0.8
+    assert margins.forget()
+    assert margins.least_gain == before
+
+
 def test_what_one_kind_took_says_nothing_of_another() -> None:
     """Sums of the tiled modes and a link to one device err apart from what heads and rows do."""
     margins = Margins()

@@ -57,3 +57,24 @@ def test_links_of_who_joined_during_a_run_are_measured_before_the_next(
     known.measure(cluster.source, 7)
     assert surveys == [{"p", "a"}, {"p", "a", "b"}]
     assert known.picture().links.link("b", "p").bandwidth_Bps == LINK.bandwidth_Bps
+
+
+def test_a_worker_that_was_left_out_as_slow_is_reconsidered_on_demand(
+    cluster: FakeCluster, surveys: list[set[str]]
+) -> None:
+    """Its back-off is half a minute at first; a probe, which no request waits for, may try it at once."""
+    known = ClusterPicture(cluster.primary, lambda: 10**9, is_measuring=True, on_event=lambda text: None)
+    cluster.add("a")
+    cluster.primary.wait_for(1, 10.0)
+    known.measure(cluster.source, 7)
+    assert not known.reconsider()
+    together = predict(cluster.spec, spread(cluster.spec, 7, "p", "pa"), known.picture())
+    for _ in range(2):  # what is seen once may be a stall
+        known.see(together, {name: Note(0.0, 1, {"attend": 1.0, "rest": 1.0}) for name in "pa"})
+    slowed = known.picture().capabilities
+    assert min(slowed[name].drift("attend") for name in "pa") > 5
+    assert known.reconsider()
+    after = known.picture().capabilities
+    assert after["a"].drifts == ()
+    assert after["p"].drifts == slowed["p"].drifts, "the primary has a part in every run"
+    assert not known.reconsider()

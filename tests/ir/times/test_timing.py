@@ -1,6 +1,6 @@
 """Timings between and beyond samples, and targets that are met."""
 
-from math import inf, nan
+from math import e, inf, nan
 
 import numpy as np
 import pytest
@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pliant.errors import ProfileError
-from pliant.ir.times.timing import Timing, TimingCurve, is_in_time
+from pliant.ir.times.timing import Timing, TimingCurve, is_hopeless, is_in_time, margin
 
 times = st.tuples(st.floats(0.0, 10.0), st.floats(0.0, 10.0)).map(lambda x: Timing(min(x), max(x)))
 
@@ -38,3 +38,25 @@ def test_a_target_is_met_to_the_moment_and_only_where_there_is_one() -> None:
     assert is_in_time(1.0, 1.0) is True
     assert is_in_time(1.0 + 1e-9, 1.0) is False
     assert is_in_time(1.0, None) is None
+
+
+nanoseconds = st.just(0.0) | st.floats(1e-9, 10.0)
+
+
+@given(nanoseconds, nanoseconds, st.floats(-1.0, 20.0))
+def test_an_answer_is_hopeless_only_where_its_median_is_late(
+    median_s: float, more_s: float, deadline_s: float
+) -> None:
+    """Deadlines that are over, times that do not vary, and times of nothing are judged too."""
+    bound_s = median_s + more_s
+    assert not is_hopeless(median_s, bound_s, max(deadline_s, median_s))
+    if deadline_s <= 0.0 < median_s or (more_s == 0.0 and deadline_s < median_s):
+        assert is_hopeless(median_s, bound_s, deadline_s)
+    if 0.0 < 1.001 * median_s < bound_s and deadline_s > 0.0 and abs(deadline_s - bound_s) > 1e-9:
+        assert (margin(median_s, bound_s, deadline_s) >= 1.0) == (deadline_s >= bound_s)
+
+
+def test_an_answer_that_is_in_time_once_in_four_times_is_not_hopeless() -> None:
+    """A median of 1 s and a bound of e s: logarithms are 0 and 1, and 0.4 below the median lies e**-0.4."""
+    assert not is_hopeless(1.0, e, e**-0.399)
+    assert is_hopeless(1.0, e, e**-0.401)

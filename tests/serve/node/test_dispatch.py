@@ -180,6 +180,24 @@ def test_an_endpoint_that_failed_a_request_is_no_hedge_for_it() -> None:
     assert above.n_overdue == 1
 
 
+def test_a_cluster_that_does_not_answer_in_time_is_hedged_by_the_device() -> None:
+    """A worker that becomes slow in the middle of a run holds that up for a second."""
+    cluster = Endpoint("@cluster", 1e-6, lost)
+    cluster.gate.clear()
+
+    class Device(Endpoint):
+        def answer(self, request: Request) -> Reply[None]:
+            assert cluster.begun.is_set()
+            reply = super().answer(request)
+            cluster.gate.set()
+            return reply
+
+    made = dispatcher(Above(asyncio.Event().wait), local=Device("@local", LONG_S), cluster=cluster)  # type: ignore[arg-type]
+    found = answer(made)
+    assert (word(found), found.target) == (b"X@local", LOCAL)
+    assert n_of(made, "hedges") == {(CLUSTER, "here"): 1}
+
+
 @pytest.mark.parametrize("status", [400, 500])
 def test_an_upstream_that_blamed_an_input_has_failed_where_its_hedge_answers(status: int) -> None:
     """It was believed wherever the answer here had been begun before it spoke."""

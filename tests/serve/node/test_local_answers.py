@@ -2,7 +2,10 @@
 
 from concurrent.futures import ThreadPoolExecutor
 
+import pytest
+
 from pliant.ir.endpoint import Estimate, Request
+from pliant.ir.reply import Reply
 from tests.serve.models import Upper
 from tests.serve.nodes import fixed, running
 from tests.serve.test_routing import until
@@ -13,6 +16,39 @@ class Slow(Upper):
 
     def estimate(self, request: Request) -> Estimate:
         return Estimate(1.0, None)
+
+
+class Slowed(Upper):
+    """It notes the deadlines of requests, and whether it was to count on devices as measured."""
+
+    def __init__(self, *, may_be_quicker: bool) -> None:
+        super().__init__()
+        self.deadlines_s: list[float | None] = []
+        self.n_reconsidered = 0
+        self._may_be_quicker = may_be_quicker
+
+    def reconsider(self) -> bool:
+        self.n_reconsidered += 1
+        return self._may_be_quicker
+
+    def answer(self, request: Request) -> Reply[None]:
+        self.deadlines_s.append(request.deadline_s)
+        return super().answer(request)
+
+
+@pytest.mark.parametrize("may_be_quicker", [True, False])
+def test_a_probe_asks_for_the_quickest_answer_where_one_may_be_quicker(may_be_quicker: bool) -> None:
+    """No request waits for it, but those that come meanwhile do."""
+    served = Slowed(may_be_quicker=may_be_quicker)
+    with running(served, **fixed((0, 1.0), (1000, 1.0))) as run:
+        node = run.node
+        assert node is not None
+        assert run.loop is not None
+        run.loop.call_soon_threadsafe(node.probe, 7)
+        until(lambda: served.n_reconsidered == 1 and node.local.backlog_s == 0.0)
+    asked = [deadline_s for deadline_s in served.deadlines_s if deadline_s is not None]
+    assert len(asked) == may_be_quicker
+    assert all(deadline_s < 0.1 for deadline_s in asked)
 
 
 def test_a_queue_that_drained_is_not_told_as_a_wait() -> None:

@@ -33,6 +33,9 @@ _N_FORGOTTEN = 200
 """Runs without a plan of a kind after which its prior counts again: else one that was given up is never tried
 anew. The two runs that it takes to give it up again are 1 % of them."""
 
+_WORSE = 1.25
+"""A factor that may keep a split from being chosen that would pay."""
+
 
 @final
 class Margins:
@@ -59,6 +62,13 @@ class Margins:
             self._n_since[kind] = 0
             self._bounds[kind].observe(PRIOR[kind].times(predicted_s), seconds)
         self.least_gain = self._gains()
+
+    def forget(self) -> bool:
+        """Count on predictions as before any run; whether some had turned out worse."""
+        is_worse = any(bound.factor() > _WORSE for bound in self._bounds.values())
+        self._bounds = {kind: AdaptiveBound() for kind in PRIOR}
+        self.least_gain = self._gains()
+        return is_worse
 
     def _gains(self) -> Gains:
         return {

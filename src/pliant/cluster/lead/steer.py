@@ -212,6 +212,10 @@ class Steering:
         """Measure whoever was not measured with this model yet, and links to whoever is new (Hepti 4.1)."""
         self._known.measure(source, tokens)
 
+    def reconsider(self) -> bool:
+        """Count again on devices that were left out as slow; whether there are any."""
+        return self._known.reconsider()
+
     def forget(self, source: EncoderSource) -> None:
         """Everybody gives up what is held ready of a model. Nothing may run meanwhile."""
         if self._pending is not None:

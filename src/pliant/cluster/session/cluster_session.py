@@ -40,6 +40,8 @@ _LENGTH = 128
 """Of the plan that is shown before anything was asked."""
 _LENGTHS = (8, 32, 128, 512)
 """Whose plans are predicted; times lie on lines between."""
+_OTHER = 1.5
+"""A run that is predicted to take so many times what was predicted before, or less, has another plan."""
 
 
 @final
@@ -90,6 +92,7 @@ class ClusterSession(TextSession[ClusterDetails]):
         self._bound = AdaptiveBound()
         self._length = min(_LENGTH, self.max_length) if self._is_open_ended else self.max_length
         self._workers: tuple[str, ...] = ()
+        self._prior = Curve(((0, 0.0),))
         port, longest = self.inputs[-1], self.sample(self.max_length)
         sizes = zip(longest[port.name].shape, port.dims or (), strict=True)
         self._max_items = int(prod(n for n, dim in sizes if dim is None))
@@ -265,9 +268,24 @@ class ClusterSession(TextSession[ClusterDetails]):
             self._follow_workers()
 
     def answer(self, request: Request) -> Reply[ClusterDetails]:
-        """The reply to a request; times are predicted anew where other workers can be used than before."""
+        """The reply to a request; times are predicted anew where other workers can be used than before, or
+        the cluster has changed to another plan."""
         self._follow_workers()
-        return super().answer(request)
+        reply = super().answer(request)
+        before_s = self._prior.at(request.length)
+        is_other = not before_s / _OTHER <= reply.details.predicted_s <= before_s * _OTHER
+        if is_other or reply.details.switches:
+            self._times = None
+            self._follow_workers()
+        return reply
+
+    def reconsider(self) -> bool:
+        """Plan once more with workers that turned out slow and have no part in runs since, and with splits
+        that took longer than predicted when one became slow."""
+        with self._primary.turn() as leader:
+            is_slowed = leader.steering.reconsider()
+            is_worse = self._primary.margins.forget()
+        return is_slowed or is_worse or self._level.is_slowed
 
     # How
 
@@ -295,7 +313,8 @@ class ClusterSession(TextSession[ClusterDetails]):
             self._workers = usable
             lengths = [n for n in _LENGTHS if n < self.max_length and self._is_open_ended] + [self.max_length]
             plans = {n: self._solved(n) for n in lengths}
-            self.expect(Curve(tuple((n, solved.seconds) for n, solved in plans.items())))
+            self._prior = Curve(tuple((n, solved.seconds) for n, solved in plans.items()))
+            self.expect(self._prior)
             n_layers = self.encoder.spec.n_layers
             each = [self._accuracy_in([solved.partition] * n_layers) for solved in plans.values()]
             self._promised = min((one for one in each if one is not None), default=None)

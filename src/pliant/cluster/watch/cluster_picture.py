@@ -13,7 +13,7 @@ from pliant.cluster.lead.predict import Solved
 from pliant.cluster.lead.primary import Primary
 from pliant.cluster.lead.survey import survey_devices, survey_links
 from pliant.cluster.member.worker import OnEvent
-from pliant.cluster.watch.adapt import Picture
+from pliant.cluster.watch.adapt import THRESHOLD, Picture
 from pliant.cluster.watch.monitor import Member
 from pliant.cluster.watch.observed_picture import Unbelieved, as_measured, saw
 from pliant.cluster.watch.retry import Retries
@@ -108,6 +108,17 @@ class ClusterPicture:
         self._drifts |= after.capabilities
         if after.links is not before.links:
             self._links = after.links
+
+    def reconsider(self) -> bool:
+        """Count workers as measured that turned out slower, before their back-off is over; whether there are
+        any. For a run that no request waits for."""
+        slowed = [name for name in self._drifts.keys() - {self._primary.name} if self._is_slowed(name)]
+        for name in slowed:
+            del self._drifts[name]
+        return bool(slowed)
+
+    def _is_slowed(self, name: str) -> bool:
+        return max((drift.factor for drift in self._drifts[name].drifts), default=1.0) > 1.0 + THRESHOLD
 
     def _try_again(self) -> None:
         here = self.here()

@@ -25,6 +25,11 @@ class BoundedLevel:
         """An answer took `seconds` where the curve said `expected_s`."""
         self._bound.observe(Timing(expected_s, expected_s), seconds)
 
+    @property
+    def is_slowed(self) -> bool:
+        """Whether answers lately took longer than the curve says, by more than is worth telling."""
+        return self._bound.pace > _MOVED
+
     def at(self, curve: Curve, accuracy: float | None = None) -> tuple[ServiceLevel, ...]:
         """The level, where answers take `curve` in the median."""
         factor, told = max(1.0, self._bound.factor()), self._told[0] if self._told else None

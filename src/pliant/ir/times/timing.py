@@ -2,12 +2,16 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf, log
 from typing import Literal
 
 from pliant.errors import ProfileError
 from pliant.ir.curve import Curve
 
 Percentile = Literal["median", "p95"]
+
+_HOPE = 0.4
+"""An answer whose median is late by this part of the distance to its bound is in time once in four times."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,3 +49,19 @@ class TimingCurve:
 def is_in_time(seconds: float, target_s: float | None) -> bool | None:
     """Whether what takes `seconds` keeps a target of `target_s`; None without one."""
     return None if target_s is None else seconds <= target_s
+
+
+def margin(seconds: float, bound_s: float, deadline_s: float) -> float:
+    """How likely an answer is in time: logarithms of times spread evenly about that of the median `seconds`.
+
+    In units of the distance to `bound_s`: 0 for a median at the deadline, 1 for a bound there. Where times do
+    not vary, or the deadline is over, infinity or minus infinity.
+    """
+    if not 0.0 < seconds < bound_s or deadline_s <= 0.0:
+        return inf if seconds <= deadline_s else -inf
+    return log(deadline_s / seconds) / log(bound_s / seconds)
+
+
+def is_hopeless(seconds: float, bound_s: float, deadline_s: float) -> bool:
+    """Whether fewer than one in four answers of that median and bound are in time."""
+    return seconds > deadline_s and margin(seconds, bound_s, deadline_s) < -_HOPE

@@ -63,6 +63,9 @@ class Successor:
         self._is_mismatched = self._is_silent = False
         self._n_overdue = 0
         """Answers that were overdue since the last that came; `_is_silent` while no word came since."""
+        self._back_s = float("-inf")
+        """When it was heard again after it was silent: what was sent before was held up, and says nothing of
+        the way."""
         self._is_asked = False
         """Whether a ping is under way."""
         self._aside_until_s = float("-inf")
@@ -158,8 +161,8 @@ class Successor:
         link, was_ready, self._overdue_s = self.transfer, self.is_ready, float("inf")
         self._n_overdue = 0
         was = link.fixed_s, link.per_item_s
-        is_surprise = False
-        if self._shows_way(away_s - spent_s, passage):
+        is_surprise, was_there = False, self._was_there(away_s, now_s)
+        if was_there and self._shows_way(away_s - spent_s, passage):
             way_s = link.fixed_s + link.per_item_s * n
             if self._settings.is_robust:
                 self._way_bound.observe(Timing(way_s, way_s), max(away_s - spent_s, 0.0))
@@ -169,7 +172,7 @@ class Successor:
             passage.joules = (passage.joules or 0.0) + sent_j
         self.queue.answered(passage, away_s, spent_s, waited_s, link.least_s(n), now_s)
         is_believed = self._judge(n, away_s, (spent_s, waited_s), told, otherwise_s, now_s)
-        self._heard(is_surprise, now_s)
+        self._heard(is_surprise, now_s, was_there=was_there)
         is_told = is_believed and told is not None and self.tell(told, now_s)
         is_moved = was != (link.fixed_s, link.per_item_s) or self._is_other_bound()
         if is_moved:
@@ -200,13 +203,18 @@ class Successor:
             return False
         return took_s <= min(self._crowded_s)
 
+    def _was_there(self, away_s: float, now_s: float) -> bool:
+        """Whether it was to be reached all the time that something sent to it was away."""
+        return not self._is_silent and now_s - away_s >= self._back_s
+
     def pinged(self, away_s: float, spent_s: float, told: CurveAdvert, now_s: float) -> None:
         if self._radio is not None:
             self._radio.end(self._radio.begin(away_s, now_s - away_s), now_s)
-        is_surprise = self.transfer.pinged(away_s, spent_s, now_s)
+        was_there = self._was_there(away_s, now_s)
+        is_surprise = was_there and self.transfer.pinged(away_s, spent_s, now_s)
         if now_s - self._overdue_s > self._settings.retry_limit_s:  # nothing else shows that it recovered
             self._way_bound, self._overdue_s = AdaptiveBound(), float("inf")
-        self._heard(is_surprise, now_s, is_ping=True)
+        self._heard(is_surprise, now_s, is_ping=True, was_there=was_there)
         self.tell(told, now_s)
         self._candidate = None
 
@@ -341,9 +349,14 @@ class Successor:
             queue.limit,
         )
 
-    def _heard(self, is_surprise: bool, now_s: float, is_ping: bool = False) -> None:
-        """It answered. A surprise makes for a ping soon; pings without any, each for half as many."""
+    def _heard(
+        self, is_surprise: bool, now_s: float, *, is_ping: bool = False, was_there: bool = True
+    ) -> None:
+        """It answered. A surprise makes for a ping soon, an answer that was held up for one at once; pings
+        without any, each for half as many."""
         usual_s, is_first = self._settings.ping_after_s, self.contact_s is None
+        if self._is_silent:
+            self._back_s = now_s
         self._failures = 0
         self._is_mismatched = self._is_silent = False
         self._is_asked = self._is_asked and not is_ping
@@ -356,7 +369,8 @@ class Successor:
             elif is_ping:
                 self._interval_s = min(2.0 * self._interval_s, _CALM * usual_s)
         is_aside = now_s < self._aside_until_s
-        self._due_s = self._aside_until_s if is_aside else now_s + self._interval_s
+        wait_s = self._interval_s if was_there else 0.0
+        self._due_s = self._aside_until_s if is_aside else now_s + wait_s
 
     def _judge(
         self,

@@ -19,16 +19,16 @@ class PingSchedule:
     def __init__(self, settings: RouterSettings) -> None:
         self._settings = settings
         self._lengths: deque[int] = deque(maxlen=_LATELY)
-        self._n_inputs = 0
+        self.n_inputs = 0
 
     def add(self, n: int) -> None:
         """An input of length n came."""
         self._lengths.append(n)
-        self._n_inputs += 1
+        self.n_inputs += 1
 
     def asks(self, peer: Successor, candidates: Callable[[], Sequence[Candidate]], now_s: float) -> bool:
         """Whether `peer`, which is due, is pinged now; where nothing depends on it, that is put off."""
-        n_inputs, peer.n_inputs = self._n_inputs - peer.n_inputs, self._n_inputs
+        n_inputs, peer.n_inputs = self.n_inputs - peer.n_inputs, self.n_inputs
         if (
             self._settings.adapts_pings
             and not peer.is_overdue(now_s)

@@ -217,13 +217,21 @@ class Session(ABC, Generic[D]):
     def look_again(self) -> None:
         """Bring `levels` up to date with devices that came or went; may take as long as planning does."""
 
+    def reconsider(self) -> bool:
+        """Count on devices as measured, whatever the latest answers showed, until an answer shows it again.
+
+        Call it before a probe. Returns whether a probe may find this endpoint quicker than it looks.
+        """
+        return True
+
     def levels(self) -> tuple[ServiceLevel, ...]:
         """The accuracies that it can give now, worst first; the same tuple until they change."""
         return self._level.at(self._expected, self.best)
 
     def estimate(self, request: Request) -> Estimate:
         """What `answer` would take now; quick, and safe beside it on another thread. Raises BudgetError."""
-        return Estimate(self.curve(request.accuracy_floor or 0.0).at(request.length), self.best)
+        seconds = self.curve(request.accuracy_floor or 0.0).at(request.length)
+        return Estimate(seconds, self.best, max(seconds, self.levels()[-1].bound_curve.at(request.length)))
 
     def answer(self, request: Request) -> Reply[D]:
         """The reply to a request, under any deadline. Raises BudgetError for a floor, and what `run` does."""

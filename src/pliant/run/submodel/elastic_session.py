@@ -215,7 +215,7 @@ class ElasticSession(TextSession[ElasticDetails]):
         """What `answer` would take now; safe beside it on another thread. Raises BudgetError for a floor out
         of reach. The first one takes as long as planning does."""
         pick = self.trade.pick(request.length, request.accuracy_floor, request.deadline_s)
-        return Estimate(pick.time.median_s, pick.level.accuracy)
+        return Estimate(pick.time.median_s, pick.level.accuracy, pick.time.p95_s)
 
     def answer(self, request: Request) -> Reply[ElasticDetails]:
         """The reply of the submodel that fits what is left of the deadline.

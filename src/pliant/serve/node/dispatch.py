@@ -113,7 +113,7 @@ class Dispatcher:
         while True:
             choice = self.choose(asked, tried.failed)
             tried_s = self._clock() - start_s
-            attempt = self._attempt if choice.target in self.here else self._there_or_here
+            attempt = self._attempt if choice.target == LOCAL else self._there_or_here
             answer = await attempt(choice, asked, tried)
             if answer is not None:
                 self._disprove(tried.blaming)
@@ -183,8 +183,8 @@ class Dispatcher:
             self.upstreams.failed(upstream, "blamed an input that others answer")
 
     async def _there_or_here(self, choice: Choice, asked: Inquiry, tried: _Tried) -> Answer | None:
-        """The answer of an upstream. When it is high time for an answer from here, that is begun as well, and
-        the first of the two counts. None where both failed."""
+        """The answer of an upstream, or of the cluster. When it is high time for an answer from another
+        endpoint here, that is begun as well, and the first of the two counts. None where both failed."""
         start_s = self._clock()
         away = asyncio.ensure_future(self._attempt(choice, asked, tried))
         here: asyncio.Future[Answer | None] | None = None
@@ -207,7 +207,7 @@ class Dispatcher:
             self.metrics.hedges.labels(choice.target, "there" if first is away else "here").inc()
             if first is away:
                 return answer
-            if not away.done() and self.upstreams is not None:
+            if not away.done() and self.upstreams is not None and choice.target not in self.here:
                 late_s = self._clock() - start_s - choice.seconds
                 self.upstreams.overdue(choice.target, asked.wish.length, late_s)
             return replace(answer, spent=Spent(answer.spent.seconds + away_s, answer.spent.waited_s))
@@ -226,13 +226,13 @@ class Dispatcher:
             return None
 
     def _fallback(self, choice: Choice, wish: PendingRequest, failed: Collection[str]) -> Hedge | None:
-        """What to begin here while `choice` is away, and when; not at endpoints that `failed`."""
+        """What to begin here while `choice` is away, and when; not at that, nor those that `failed`."""
         if wish.due_s is None:
             return None
         here = [
             way
             for way in self.router.ways_here
-            if way.name not in failed and self.here[way.name].has_room(wish.client)
+            if way.name not in (*failed, choice.target) and self.here[way.name].has_room(wish.client)
         ]
         return hedge(wish.length, choice, here, wish.terms_at(self._clock()))
 

@@ -12,6 +12,7 @@ from typing import Any, final
 from pliant.errors import DeadlineError, NodeError, PliantError
 from pliant.ir.endpoint import Request, ServiceLevel
 from pliant.ir.reply import Reply
+from pliant.ir.times.timing import is_hopeless
 from pliant.route.choose_endpoint import LOCAL
 from pliant.route.router import Router
 from pliant.run.session.session import Session
@@ -94,15 +95,16 @@ class LocalAnswers:
             self.offer()
         self._metrics.waiting_seconds.observe(done.waited_s)
         self._metrics.compute_seconds.observe(done.spent_s)
-        self._answered(wish.length, done)
+        self._answered(wish.length, done.result, done.spent_s)
         return done
 
     def _check_in_time(self, wish: PendingRequest) -> None:
-        """Raise NodeError (503) where even the quickest answer would be late: nobody asked for one."""
+        """Raise NodeError (503) where even the quickest answer is likely late: nobody asked for one."""
         now_s = self.clock()
         found = self._served.estimate(wish.at(now_s))
         left_s = wish.left_s(now_s)
-        if wish.best_effort or wish.met(now_s + found.seconds) is not False:
+        bound_s = found.seconds if found.bound_s is None else found.bound_s
+        if wish.best_effort or not is_hopeless(found.seconds, bound_s, left_s):
             return
         why = (
             f"no answer is in time: {max(left_s, 0.0) * 1e3:.4g} ms are left of the deadline after its wait, "
@@ -146,7 +148,7 @@ class LocalAnswers:
         self._compute(PendingRequest(sample))  # what only a first run pays is nobody's time
         for _ in range(_LEARNED):
             done = self._admission.run_now(partial(self._compute, PendingRequest(sample)))
-            self._answered(sample.length, done)
+            self._answered(sample.length, done.result, done.spent_s)
             if self.clock() - start_s > most_s:
                 return
 
@@ -158,16 +160,22 @@ class LocalAnswers:
     async def _probe(self, n: int) -> None:
         with suppress(PliantError):
             sample = self._served.request(self._served.sample(n))
-            done = await self._admission.run(partial(self._compute, PendingRequest(sample)), 0.0)
-            self._answered(sample.length, done)
+            quickest = PendingRequest(sample, due_s=self.clock(), best_effort=True)
+            expected_s = self._served.estimate(quickest.at(self.clock())).seconds
+            done = await self._admission.run(partial(self._reconsidered, quickest), expected_s)
+            if done.result is not None:
+                self._answered(sample.length, done.result, done.spent_s)
 
-    def _answered(self, n: int, done: Done[Reply[Any]]) -> None:
+    def _answered(self, n: int, reply: Reply[Any], spent_s: float) -> None:
         """The router is told what a whole answer takes, by what this one took."""
-        reply = done.result
         share = 1.0 if reply.whole_s is None or not reply.seconds else reply.whole_s / reply.seconds
         joules = None if reply.energy_j is None else reply.energy_j * share
-        self._router.answered_here(n, done.spent_s * share, self.clock(), self.name, joules)
+        self._router.answered_here(n, spent_s * share, self.clock(), self.name, joules)
         self.offer()
+
+    def _reconsidered(self, wish: PendingRequest) -> Reply[Any] | None:
+        """As `_compute`; None where the session is as quick as it can be."""
+        return self._compute(wish) if self._served.reconsider() else None
 
     def _compute(self, wish: PendingRequest) -> Reply[Any]:
         """On the worker thread, where it is known what is left of the time.

@@ -219,7 +219,7 @@ class RoutedSession(Session[RoutedDetails]):
             return router.choose(request.length, now_s, objective, terms=terms, is_coming=False).option
 
         option = self._wait(chosen())
-        return Estimate(option.seconds, option.accuracy)
+        return Estimate(option.seconds, option.accuracy, option.bound_s)
 
     def answer(self, request: Request) -> Reply[RoutedDetails]:
         terms = Terms(request.deadline_s, request.accuracy_floor)
