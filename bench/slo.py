@@ -6,14 +6,15 @@ load. [slo.faults] an hour in which everything fails. [slo.overhead] what a choi
 (slo_overhead.py), which needs no testbed.
 
 Worlds and seeds are files in bench/worlds, committed before the router was tuned: see there for the
-arithmetic. Real processes on emulated devices (slo_rig.py), links by RIPE Atlas and Lumos5G series. A full
-run takes the tuning seeds; `--held-out` takes the others, which is done once. `--keep DIR` goes on where a
+arithmetic. Real processes on emulated devices (slo_rig.py), links by RIPE Atlas and Lumos5G series. `--seeds`
+takes tuning seeds, each in every world; the part held_out takes the 20 others once, each in one world, in
+turn. `--at-once N` runs so many ways side by side, on devices of their own. `--keep DIR` goes on where a
 stopped run was.
 """
 
 import argparse
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, median
 from tempfile import TemporaryDirectory
@@ -25,7 +26,7 @@ from research.deadline_oracle import Decision, attained, bound, informed
 from research.deadline_world import Scenario, read_seeds
 from slo_ablation import ablation
 from slo_faults import faults
-from slo_lab import FOLDER, Lab, open_lab, scenario_of
+from slo_lab import FOLDER, Lab, jobs_of, open_lab, scenario_of, shortened
 from slo_overhead import overhead
 from slo_records import Record, shares
 from slo_stable import stable
@@ -37,9 +38,10 @@ _QUICK_S = 6.0
 _OVERHEAD = "overhead"
 
 
-def attainment(report: Report, lab: Lab, scenarios: Sequence[Scenario]) -> None:
+def attainment(report: Report, lab: Lab, scenarios: Sequence[Scenario], seeds: str) -> None:
     """[slo.attainment]: tables by world and seed, and the verdict for each routed way."""
     ways = (*SINGLES, *ROUTED)
+    lab.fill(jobs_of(ways, scenarios))
     rows: list[dict[str, Any]] = []
     details: list[dict[str, Any]] = []
     verdicts: dict[str, list[Verdict]] = {way: [] for way in ROUTED}
@@ -60,10 +62,10 @@ def attainment(report: Report, lab: Lab, scenarios: Sequence[Scenario]) -> None:
         singles = [found[way] for way in SINGLES]
         for way in ROUTED:
             verdicts[way].append(_verdict(found[way], singles, whole, best))
-    report.table("In time and at their floor, by world", rows)
-    report.table("Accuracy, time and shares of endpoints, by world", details)
+    report.table(f"In time and at their floor, by world, {seeds} seeds", rows)
+    report.table(f"Accuracy, time and shares of endpoints, by world, {seeds} seeds", details)
     for way, judged in verdicts.items():
-        claim_attainment(report, way, judged)
+        claim_attainment(report, f"{seeds} seeds, {way}", judged)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,32 +145,28 @@ def _details(records: Sequence[Record], whole: float, best: Sequence[Decision]) 
     }
 
 
-def shortened(scenario: Scenario, seconds: float) -> Scenario:
-    """Its first requests."""
-    requests = tuple(r for r in scenario.requests if r.at_s < seconds)
-    return replace(scenario, requests=requests, duration_s=seconds)
-
-
 def main() -> None:
     told = options(__doc__ or "", _more)
     seeds = read_seeds(FOLDER / "seeds.toml")
-    chosen = seeds.held_out if told.held_out else seeds.tuning
-    if told.seeds:
-        chosen = tuple(int(seed) for seed in told.seeds.split(","))
+    chosen = tuple(int(seed) for seed in told.seeds.split(",")) if told.seeds else seeds.tuning
     worlds = tuple(told.worlds.split(",")) if told.worlds else WORLDS
     part_s = _QUICK_S if told.quick else told.seconds
 
     def made(names: Sequence[str], seeds: Sequence[int]) -> list[Scenario]:
-        found = [scenario_of(name, seed) for seed in seeds for name in names]
-        return [one if part_s is None else shortened(one, part_s * one.speed) for one in found]
+        return cut([scenario_of(name, seed) for seed in seeds for name in names])
+
+    def cut(found: list[Scenario]) -> list[Scenario]:
+        return found if part_s is None else [shortened(one, part_s * one.speed) for one in found]
 
     scenarios = made(worlds[:1], chosen[:1]) if told.quick else made(worlds, chosen)
+    others = cut([scenario_of(worlds[i % len(worlds)], seed) for i, seed in enumerate(seeds.held_out)])
     workload = f"sst2 on one thread of each device, {len(scenarios)} scenarios of SST-2's sentences"
     report = Report("slo", workload, told)
     is_drawn = not (told.quick or told.no_results)
     picture = ROOT / "docs" / "results" / "slo-ablation.svg" if is_drawn else None
     parts: Mapping[str, Callable[[Lab], None]] = {
-        "attainment": lambda lab: attainment(report, lab, scenarios),
+        "attainment": lambda lab: attainment(report, lab, scenarios, "tuning"),
+        "held_out": lambda lab: attainment(report, lab, others, "held-out"),
         "stable": lambda lab: stable(report, lab, made(["steady"], seeds.tuning)),
         "ablation": lambda lab: ablation(report, lab, scenarios, picture),
         "faults": lambda lab: faults(report, lab, made(["hour"], chosen[:1])),
@@ -179,7 +177,7 @@ def main() -> None:
         overhead(report, told.quick)
         wanted.remove(_OVERHEAD)
     if wanted:
-        with TemporaryDirectory() as name, open_lab(told.keep or Path(name), told.old) as lab:
+        with TemporaryDirectory() as name, open_lab(told.keep or Path(name), told.old, told.at_once) as lab:
             for part in wanted:
                 parts[part](lab)
     report.finish()
@@ -189,10 +187,10 @@ def _more(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--worlds", help=f"of {', '.join(WORLDS)}; all of them by default")
     parser.add_argument("--seeds", help="instead of the tuning seeds")
     parser.add_argument("--seconds", type=float, help="the first so many of each world alone, by the clock")
-    parser.add_argument("--held-out", action="store_true", help="the seeds that nothing was tuned by")
     parser.add_argument(
-        "--parts", help="of overhead, attainment, stable, ablation, faults; all of them by default"
+        "--parts", help="of overhead, attainment, held_out, stable, ablation, faults; all of them by default"
     )
+    parser.add_argument("--at-once", type=int, default=1, metavar="N", help="ways that run side by side")
     parser.add_argument(
         "--keep", type=Path, metavar="DIR", help="keep runs there, and go on where a stopped bench was"
     )

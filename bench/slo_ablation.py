@@ -8,7 +8,7 @@ from typing import Any
 import checkout  # noqa: F401 - research and testbed lie there
 from report import Report
 from research.deadline_world import Scenario
-from slo_lab import Lab
+from slo_lab import Lab, jobs_of
 from slo_records import Record
 from slo_ways import ABLATED
 
@@ -18,6 +18,7 @@ WHOLE = "pliant"
 def ablation(report: Report, lab: Lab, scenarios: Sequence[Scenario], picture: Path | None) -> None:
     """A row a world, a column a way: the mean of its seeds. Drawn where there is a `picture`."""
     ways = (WHOLE, *ABLATED)
+    lab.fill(jobs_of(ways, scenarios))
     found: dict[str, dict[str, list[list[Record]]]] = {}
     for scenario in scenarios:
         by_way = found.setdefault(scenario.world, {way: [] for way in ways})

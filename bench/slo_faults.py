@@ -10,7 +10,7 @@ import numpy as np
 import pliant
 from report import Report
 from research.deadline_world import Scenario
-from slo_lab import Lab
+from slo_lab import Lab, jobs_of
 from slo_records import Record, Texts
 from slo_rig import MODEL
 from slo_ways import ROUTED, SINGLES
@@ -22,6 +22,7 @@ _LATE_S = 0.1
 def faults(report: Report, lab: Lab, scenarios: Sequence[Scenario]) -> None:
     """A row for each way and seed, the single ways beside; the claim is for routed ways."""
     rows: list[dict[str, Any]] = []
+    lab.fill(jobs_of((*SINGLES, *ROUTED), scenarios))
     for scenario in scenarios:
         right = references(scenario, lab.texts)
         whole = lab.known(scenario).levels[-1].accuracy

@@ -1,8 +1,15 @@
-"""Runs of ways in scenarios, on a bed that is opened when something is to be measured; runs are kept."""
+"""Runs of ways in scenarios, on a bed that is opened when something is to be measured; runs are kept.
 
-from collections.abc import Callable, Iterator
+Ways may be run side by side, each in a process and on devices of its own: an emulated device sleeps nearly
+all of the time, so that the devices of several beds fit on two cores.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +27,18 @@ from slo_ways import ABLATED, ROUTED, SINGLES
 from testbed import why_not
 
 FOLDER = ROOT / "bench" / "worlds"
-_ANY = "bed"
+_ANY, KNOWN = "bed", "known"
 Player = Callable[[Bed, Scenario, Ask, Texts], list[Record]]
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A way's runs in scenarios, each by world, seed and seconds; or what the oracle is told (`KNOWN`)."""
+
+    way: str
+    scenarios: tuple[tuple[str, int, float], ...]
+    player: Player = play
+    more: str = ""
 
 
 @dataclass(slots=True)
@@ -31,7 +48,19 @@ class Lab:
     kept: Kept
     texts: Texts
     ends: ExitStack
+    n_at_once: int = 1
     bed: Bed | None = None
+
+    def fill(self, jobs: Sequence[Job], n_at_once: int | None = None) -> None:
+        """Have `jobs` done, `n_at_once` at a time, where that is not kept yet; nothing where that is 1."""
+        n = self.n_at_once if n_at_once is None else min(n_at_once, self.n_at_once)
+        if n < 2:
+            return
+        work = partial(_do, self.kept.folder, self.kept.is_old_taken)
+        known = [replace(jobs[0], way=KNOWN)]  # the oracle is told of an idle machine
+        for some, n_some in ((known, 1), (jobs, n)):
+            with ProcessPoolExecutor(n_some, get_context("spawn"), max_tasks_per_child=1) as pool:
+                list(pool.map(work, some))
 
     def bed_for(self, scenario: Scenario) -> Bed:
         if self.bed is None:
@@ -41,7 +70,7 @@ class Lab:
         return self.bed
 
     def known(self, scenario: Scenario) -> Known:
-        found = self.kept.get("known", _ANY, lambda: self._measured(scenario))
+        found = self.kept.get(KNOWN, _ANY, lambda: self._measured(scenario))
         return msgspec.convert(found, Known)
 
     def run(
@@ -67,19 +96,45 @@ class Lab:
         return {"records": [asdict(record) for record in records], "twice": executed_twice(bed) - before}
 
 
+def jobs_of(ways: Sequence[str], scenarios: Sequence[Scenario]) -> list[Job]:
+    """A job for each way: all scenarios."""
+    names = tuple((one.world, one.seed, one.duration_s) for one in scenarios)
+    return [Job(way, names) for way in ways]
+
+
+def _do(folder: Path, is_old_taken: bool, job: Job) -> None:
+    """In a process of its own."""
+    with open_lab(folder, is_old_taken) as lab:
+        for world, seed, duration_s in job.scenarios:
+            scenario = shortened(scenario_of(world, seed), duration_s)
+            if job.way == KNOWN:
+                lab.known(scenario)
+            else:
+                lab.run(job.way, scenario, job.player, job.more)
+
+
 @contextmanager
-def open_lab(keep: Path, is_old_taken: bool) -> Iterator[Lab]:
-    """Leaves with the reason where this machine has no testbed, sentences or traces."""
+def open_lab(keep: Path, is_old_taken: bool, n_at_once: int = 1) -> Iterator[Lab]:
+    """`n_at_once` ways are run side by side by `Lab.fill`.
+
+    Leaves with the reason where this machine has no testbed, sentences or traces.
+    """
     reason = why_not()
     if reason is not None:
         raise SystemExit(f"no testbed: {reason}.")
     if not TRACES.is_dir():
         raise SystemExit(f"no traces at {TRACES}; set PLIANT_TRACES to the folder of traces.")
     with ExitStack() as ends:
-        yield Lab(Kept(keep, tree(), is_old_taken=is_old_taken), read_texts(), ends)
+        yield Lab(Kept(keep, tree(), is_old_taken=is_old_taken), read_texts(), ends, n_at_once)
 
 
 def scenario_of(name: str, seed: int) -> Scenario:
     """A committed world by one seed."""
     world = read_world(FOLDER / f"{name}.toml")
     return draw(world, name, seed, read_words(FOLDER / "words.toml"), TRACES)
+
+
+def shortened(scenario: Scenario, seconds: float) -> Scenario:
+    """Its first requests."""
+    requests = tuple(r for r in scenario.requests if r.at_s < seconds)
+    return replace(scenario, requests=requests, duration_s=seconds)

@@ -115,6 +115,31 @@ def test_a_rest_goes_by_the_effort_and_makes_up_for_sleeping_too_long() -> None:
     assert spans[-1].end_s == 3.0 + 2**-12
 
 
+def test_a_step_counts_as_much_as_is_said_at_most() -> None:
+    """What caches lost while a much slower device slept would be most of what it takes."""
+    cpu = [0.0]
+    slept: list[float] = []
+
+    def work(i: int, w: Compute) -> None:
+        cpu[0] += 0.5
+
+    device = EmulatedDevice(
+        Dilation(3.0),
+        clock=lambda: sum(slept),
+        sleep=slept.append,
+        effort=lambda: cpu[0],
+        cpu_clock=lambda: cpu[0],
+    )
+    device.most_s = lambda w: 0.25 if w == layer(0) else 1.0
+    with Lanes((), emulated=device, clock=lambda: sum(slept)) as lanes:
+        steps = [Step("cpu", layer(i)) for i in range(2)]
+        execute(one_segment(*steps), Do(work, lambda i, w: None), lanes)
+        since_s = device.host_s()
+        cpu[0] += 2.0
+        device.rest_host("cpu", since_s, 3.0, most_s=0.5)
+    assert slept == [0.5, 1.0, 1.0]
+
+
 def test_what_a_thread_does_outside_steps_is_dilated_apart_from_them() -> None:
     """A slow device tokenises slowly too; a step's own time, dilated already, does not count twice."""
     cpu = [10.0]

@@ -6,6 +6,7 @@ from math import inf
 from typing import final
 
 from pliant.ir.dilation import Dilation, emulated
+from pliant.ir.program import Work
 
 _LATE_S = 1e-3
 """How late a sleep may end by the system's doing alone, some 0.2 ms as a rule."""
@@ -18,7 +19,8 @@ class EmulatedDevice:
     `dilation` may be replaced between and during runs. What a lane computes counts by `effort`, read before
     and after on its own thread; by default the clock. A thread's CPU time is the effort where it does its
     work alone: what interrupts it then lasts once, not `dilation` times. Reads, and the runs of sessions
-    without lanes, count by the clock. Raises ProfileError for a device faster than this machine.
+    without lanes, count by the clock. A step counts as `most_s` says at most, by default all that it took.
+    Raises ProfileError for a device faster than this machine.
     """
 
     def __init__(
@@ -31,6 +33,7 @@ class EmulatedDevice:
         cpu_clock: Callable[[], float] = time.thread_time,
     ) -> None:
         self.sleep = sleep
+        self.most_s: Callable[[Work], float] = _unlimited
         self._clock, self._cpu_clock = clock, cpu_clock
         self._effort = clock if effort is None else effort
         self._step_cpu_s = 0.0  # of the threads that called `execute`, within dilated steps
@@ -46,8 +49,10 @@ class EmulatedDevice:
     def dilation(self, dilation: Dilation | Callable[[], Dilation]) -> None:
         self._dilation = dilation
 
-    def compute(self, lane: str, slower: float, action: Callable[[], None], *, is_host: bool) -> None:
-        """Call `action`, then sleep until it has lasted `slower` times as long.
+    def compute(
+        self, lane: str, slower: float, work: Work, action: Callable[[], None], *, is_host: bool
+    ) -> None:
+        """Call `action`, which does `work`, then sleep until it has lasted `slower` times as long.
 
         `is_host` says whether this is the thread that called `execute`, of which `rest_host` is told too.
         """
@@ -56,7 +61,7 @@ class EmulatedDevice:
         effort_s = self._effort() - effort_s
         if is_host:
             self._step_cpu_s += self._cpu_clock() - cpu_s
-        self._rest(lane, (slower - 1.0) * effort_s)
+        self._rest(lane, (slower - 1.0) * min(effort_s, self.most_s(work)))
 
     def rest_since(self, start_s: float, slower: float) -> None:
         """Sleep until what began at `start_s` of the clock has lasted `slower` times as long."""
@@ -71,13 +76,14 @@ class EmulatedDevice:
         """CPU time of the calling thread outside dilated steps: where `rest_host` begins to count."""
         return self._cpu_clock() - self._step_cpu_s
 
-    def rest_host(self, lane: str, since_s: float, slower: float) -> float:
+    def rest_host(self, lane: str, since_s: float, slower: float, most_s: float = inf) -> float:
         """Sleep for what the calling thread has done outside dilated steps since `since_s`: tokenising,
-        planning, the hand-off between steps. Gives `host_s`, from which the next call counts on.
+        planning, the hand-off between steps; `most_s` of it at most. Gives `host_s`, from which the next call
+        counts on.
         """
         now_s = self.host_s()
         if slower > 1.0:
-            self._rest(lane, (slower - 1.0) * (now_s - since_s))
+            self._rest(lane, (slower - 1.0) * min(now_s - since_s, most_s))
         return now_s
 
     def _rest(self, lane: str, seconds: float) -> None:
@@ -87,3 +93,7 @@ class EmulatedDevice:
         if left_s > 0:
             self.sleep(left_s)
         self._overslept_s[lane] = min(self._clock() - start_s - left_s, _LATE_S)
+
+
+def _unlimited(work: Work) -> float:
+    return inf

@@ -126,7 +126,7 @@ def _act(lanes: Lanes, lane: str, do: Do, number: int, work: Work) -> float:
     slower = lanes.emulated.dilation.factor(work)
     if slower > 1.0:
         step = partial(do.compute, number, work)
-        lanes.emulated.compute(lane, slower, step, is_host=lane == lanes.own)
+        lanes.emulated.compute(lane, slower, work, step, is_host=lane == lanes.own)
     else:
         do.compute(number, work)
     return lanes.clock()

@@ -7,7 +7,7 @@ import numpy as np
 
 from pliant.arrays import Float, Int
 from pliant.errors import InputError
-from pliant.ir.cost import TOKENISE, Span, costs_of, dilated, latency, simulate
+from pliant.ir.cost import TOKENISE, CostTable, Span, costs_of, dilated, latency, simulate
 from pliant.ir.device import DeviceProfile
 from pliant.ir.dilation import Dilation
 from pliant.ir.program import Program
@@ -175,6 +175,11 @@ class Planner:
         costs = costs_of(self.profile, min(n_tokens, self.profile.lengths[-1]), percentile)
         spans = simulate(program, costs, {"tokens": n_tokens})
         return costs.seconds(TOKENISE) + latency(spans), spans
+
+    def undilated(self, n_tokens: int) -> CostTable:
+        """The 95th percentiles of inputs of `n_tokens` on this machine itself, which may emulate another."""
+        here = replace(self.profile, dilation=Dilation())
+        return costs_of(here, min(n_tokens, here.lengths[-1]), "p95")
 
     def expected(self, plan: Plan, bits: Grid, errors: tuple[float, ...]) -> float | None:
         """Expected accuracy of `plan`'s submodel at the bits that ran, which late loads may have lowered."""

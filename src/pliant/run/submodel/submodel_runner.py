@@ -4,6 +4,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from math import inf
 from pathlib import Path
 from typing import final
 
@@ -48,11 +49,13 @@ class SubmodelRunner:
     """What a session runs its answers with; one caller at a time.
 
     Raises BudgetError when no submodel meets the target at `options.length`. `fixed` runs whatever the
-    target. `shared` is a budget that other sessions take from as well. `options` are what was asked for;
-    what of `options.memory_bytes` is preload and working buffer, the plans' terms say.
+    target. `shared` is a budget that other sessions take from as well. The plans' terms say what of
+    `options.memory_bytes` is preload and working buffer.
     With `lets_go_first` weights go before others are read in their place, so that memory stays within its
     bound meanwhile; damaged weights then leave less in memory.
     `dilation` is how much slower runs are made than this machine's: as the device is, which plans know.
+    `is_steady` has an emulated device count no step for more than the profile's 95th percentile: one that is
+    a hundred times slower sleeps so long that this machine's caches are cold after it.
     `n_changes` counts what plans made before do not know of: other weights in memory, or other terms.
     `known_levels` are those of levels.py by options and tokens that there is room for.
     """
@@ -73,6 +76,7 @@ class SubmodelRunner:
         self._shared, self._fixed, self._lets_go_first = shared, fixed, lets_go_first
         self._is_warm = False
         self.dilation = device.dilation
+        self.is_steady = False
         self.n_changes = 0
         self.known_levels: dict[tuple[SessionOptions, int], list[Level]] = {}
         self.engine = Engine(
@@ -129,12 +133,16 @@ class SubmodelRunner:
         Unless it `is_timed`, late reads are waited for, and the bits that run are those planned.
         Raises LaneError, chained to StoreError, on damage.
         """
-        since_s = self._rest_host(self.lanes.emulated.host_s() - cpu_s)
+        emulated, most_s = self.lanes.emulated, inf
+        if self.is_steady:
+            costs = self.planner.undilated(encoded.n_tokens)
+            emulated.most_s, most_s = costs.seconds, costs.tokenise_s / 2
+        since_s = self._rest_host(emulated.host_s() - cpu_s, most_s)
         self.reserve(encoded.n_tokens)
         bound = self.bound(encoded.n_tokens, target_s, as_profiled=as_profiled)
-        self.lanes.emulated.dilation = self.dilation.at_width(bound.plan.width)
+        emulated.dilation = self.dilation.at_width(bound.plan.width)
         (answered,) = self._run([encoded], bound, is_timed=is_timed)
-        self._rest_host(since_s)
+        self._rest_host(since_s, most_s)
         return answered
 
     def answer_batches(
@@ -168,15 +176,9 @@ class SubmodelRunner:
     def observe(self, answered: TextAnswer, target_s: float, seconds: float, waited_s: float) -> None:
         """Plan for the device as it was for this answer, which took `seconds`, `waited_s` of them waiting."""
         if self.weights.keep_bytes is None:
-            self._plans.observe(
-                answered.bound,
-                answered.outcome.spans,
-                answered.n_tokens,
-                self.planner.bucket(answered.n_tokens),
-                target_s,
-                seconds,
-                waited_s,
-            )
+            n, bucket = answered.n_tokens, self.planner.bucket(answered.n_tokens)
+            spans = answered.outcome.spans
+            self._plans.observe(answered.bound, spans, n, bucket, target_s, seconds, waited_s)
 
     def expected(self, answered: TextAnswer) -> float | None:
         """The accuracy of the submodel at the bits that ran; None where it was never measured."""
@@ -289,8 +291,7 @@ class SubmodelRunner:
         # More may have been asked for than the model has.
         kept, keep_bytes = self.weights.preload_bytes, self.weights.keep_bytes
         held = min(self._plans.terms.preload_bytes or 0, kept)
-        try:
-            # Not warmed up: this may stand before a request, and memory is short.
+        try:  # not warmed up: this may stand before a request, and memory is short
             self.retarget(preload_bytes=held // 2)
         except BudgetError:
             return
@@ -336,9 +337,9 @@ class SubmodelRunner:
             for numbers, n in zip(answers, lengths, strict=True)
         ]
 
-    def _rest_host(self, since_s: float) -> float:
+    def _rest_host(self, since_s: float, most_s: float = inf) -> float:
         emulated = self.lanes.emulated
-        return emulated.rest_host(self.lanes.own, since_s, self.dilation.compute)
+        return emulated.rest_host(self.lanes.own, since_s, self.dilation.compute, most_s)
 
     def _replan(self, beside: MemoryBesideWeights) -> None:
         is_split = self._fixed is None and self.options.memory_bytes is not None
