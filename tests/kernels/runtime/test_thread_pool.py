@@ -200,7 +200,7 @@ def test_parked_workers_come_back(host: Library, increment: int) -> None:
     table = Table()
     for _ in range(3):
         table.add(increment, _Args(x.ctypes.data, 50), 16, 1)
-    with Pool(4, host, spins=0) as pool:
+    with Pool(4, host, idle_s=0.0) as pool:
         for _ in range(2000):
             pool.walk(table)
     assert (x == 6000).all()
@@ -387,7 +387,7 @@ def test_stepping_aside_gives_the_core_back(host: Library, increment: int) -> No
     x = np.zeros(64, np.int64)
     table = Table()
     table.add(increment, _Args(x.ctypes.data, 2000), 64, 1)
-    with Pool(3, host, spins=0) as pool:
+    with Pool(3, host, idle_s=0.0) as pool:
         for _ in range(300):
             pool.walk(table)
         for worker in pool.workers:

@@ -4,6 +4,7 @@ import ctypes
 import sys
 import threading
 import weakref
+from time import perf_counter
 from typing import final
 
 import numpy as np
@@ -19,8 +20,10 @@ from pliant.kernels.runtime.walker import Context, Slot, walker_ir
 __all__ = ["Pool", "Table"]
 
 DEFAULT_SCRATCH_BYTES = 1 << 20
-SPINS_BEFORE_PARKING = 1000
-"""`pause` instructions an idle worker waits, tens of microseconds: about the time between two layers."""
+IDLE_S = 120e-6
+"""An idle worker spins for so long before it parks: as long as operators that one thread runs alone, and the
+time between two layers. Waking it takes longer where a virtual core has to be given back first."""
+_TRIAL_SPINS, _N_TRIALS = 500, 3
 
 _CACHE_LINE = 64
 _WALK = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
@@ -45,7 +48,7 @@ class Pool:
         n_threads: int,
         library: Library,
         scratch_bytes: int = DEFAULT_SCRATCH_BYTES,
-        spins: int = SPINS_BEFORE_PARKING,
+        idle_s: float = IDLE_S,
     ) -> None:
         if n_threads < 1:
             raise KernelError(f"a pool of {n_threads} threads cannot run anything; give at least 1.")
@@ -55,7 +58,7 @@ class Pool:
         self._memory = aligned_bytes(ctypes.sizeof(Context) + n_threads * ctypes.sizeof(Slot))
         self._memory[:] = 0
         self._context = Context.from_address(self._memory.ctypes.data)
-        self._context.spins, self._context.n_threads = spins, n_threads
+        self._context.n_threads = n_threads
         self._context.slots = self._memory.ctypes.data + ctypes.sizeof(Context)
         self._address = ctypes.addressof(self._context)
         self._scratch_bytes = -1
@@ -65,6 +68,7 @@ class Pool:
         self._walk, self._walk_timed = _WALK(code["walk"]), _WALK_TIMED(code["walk_timed"])
         self.reserve(scratch_bytes)
         self._help, self._stop = _HELP(code["help"]), _STOP(code["stop"])
+        self._context.spins = round(idle_s / _spin_s(self._help))
         self._start()
 
     def __enter__(self) -> "Pool":
@@ -151,6 +155,21 @@ class Pool:
 def _work(helper: "ctypes._FuncPointer", context: int, index: int, memory: np.ndarray) -> None:
     """A worker's life; it holds the context's memory, never the pool, so that a lost pool ends."""
     helper(context, index)
+
+
+def _spin_s(helper: "ctypes._FuncPointer") -> float:
+    """Seconds of one turn of an idle worker's loop: a `pause` takes 10 ns on some CPUs and 60 on others."""
+    memory = aligned_bytes(ctypes.sizeof(Context) + 2 * ctypes.sizeof(Slot))
+    memory[:] = 0
+    context = Context.from_address(memory.ctypes.data)
+    context.slots = memory.ctypes.data + ctypes.sizeof(Context)
+    context.spins, context.stop = _TRIAL_SPINS, 1
+    took_s = []
+    for _ in range(_N_TRIALS):
+        start_s = perf_counter()
+        helper(memory.ctypes.data, 1)  # it has no work, and has been told to stop
+        took_s.append(perf_counter() - start_s)
+    return min(took_s) / _TRIAL_SPINS
 
 
 def _end(stop: "ctypes._FuncPointer", context: int, workers: list[threading.Thread]) -> None:
