@@ -171,7 +171,7 @@ class OnnxSession(ArraySession):
             self._forms, self._steps = SymbolicForms(), []
 
     def _runners(self) -> Sequence[GraphRunner]:
-        every = chain.from_iterable(map(nested, self._images.values()))
+        every = chain.from_iterable(map(nested, list(self._images.values())))  # others compile meanwhile
         return tuple({id(runner): runner for runner in every}.values())
 
     def _runner(self, feeds: AllTensors) -> tuple[GraphRunner, AllTensors]:

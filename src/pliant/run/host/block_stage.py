@@ -187,7 +187,7 @@ def type_of(value: Any) -> TensorType | None:
 def nested(runner: GraphRunner) -> Iterator[GraphRunner]:
     """A program, and those that its steps have bound so far; one may come more than once."""
     yield runner
-    for stage in runner.stages.values():
+    for stage in list(runner.stages.values()):
         match stage:
             case BlockStage():
                 blocks: Sequence[BlockStage] = [stage]
@@ -195,7 +195,7 @@ def nested(runner: GraphRunner) -> Iterator[GraphRunner]:
                 blocks = stage.bodies
             case _:
                 blocks = ()
-        for form in chain.from_iterable(block.shared.forms.values() for block in blocks):
+        for form in chain.from_iterable(list(block.shared.forms.values()) for block in blocks):
             yield from nested(form)
 
 
