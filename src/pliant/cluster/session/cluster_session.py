@@ -37,11 +37,11 @@ if TYPE_CHECKING:
 
 _TYPES = Port("types", "int64", (1, None))
 _LENGTH = 128
-"""Of the plan that is shown before anything was asked."""
+"""Of the plan that is shown before any request."""
 _LENGTHS = (8, 32, 128, 512)
 """Whose plans are predicted; times lie on lines between."""
 _OTHER = 1.5
-"""A run that is predicted to take so many times what was predicted before, or less, has another plan."""
+"""Where predictions of runs, over what was predicted before, change by so much, another plan runs."""
 
 
 @final
@@ -92,7 +92,7 @@ class ClusterSession(TextSession[ClusterDetails]):
         self._bound = AdaptiveBound()
         self._length = min(_LENGTH, self.max_length) if self._is_open_ended else self.max_length
         self._workers: tuple[str, ...] = ()
-        self._prior = Curve(((0, 0.0),))
+        self._prior, self._ratio = Curve(((0, 0.0),)), 1.0
         port, longest = self.inputs[-1], self.sample(self.max_length)
         sizes = zip(longest[port.name].shape, port.dims or (), strict=True)
         self._max_items = int(prod(n for n, dim in sizes if dim is None))
@@ -268,20 +268,19 @@ class ClusterSession(TextSession[ClusterDetails]):
             self._follow_workers()
 
     def answer(self, request: Request) -> Reply[ClusterDetails]:
-        """The reply to a request; times are predicted anew where other workers can be used than before, or
-        the cluster has changed to another plan."""
+        """The reply to a request; times are predicted anew where workers came or left, or plans changed."""
         self._follow_workers()
         reply = super().answer(request)
-        before_s = self._prior.at(request.length)
-        is_other = not before_s / _OTHER <= reply.details.predicted_s <= before_s * _OTHER
-        if is_other or reply.details.switches:
+        n, predicted_s = request.length, reply.details.predicted_s
+        ratio = predicted_s / self._prior.at(n)
+        if reply.details.switches or not self._ratio / _OTHER <= ratio <= self._ratio * _OTHER:
             self._times = None
             self._follow_workers()
+            self._ratio = predicted_s / self._prior.at(n)
         return reply
 
     def reconsider(self) -> bool:
-        """Plan once more with workers that turned out slow and have no part in runs since, and with splits
-        that took longer than predicted when one became slow."""
+        """Plan once more with workers that turned out slow, and splits that took long when one did."""
         with self._primary.turn() as leader:
             is_slowed = leader.steering.reconsider()
             is_worse = self._primary.margins.forget()
@@ -313,7 +312,7 @@ class ClusterSession(TextSession[ClusterDetails]):
             self._workers = usable
             lengths = [n for n in _LENGTHS if n < self.max_length and self._is_open_ended] + [self.max_length]
             plans = {n: self._solved(n) for n in lengths}
-            self._prior = Curve(tuple((n, solved.seconds) for n, solved in plans.items()))
+            self._prior, self._ratio = Curve(tuple((n, solved.seconds) for n, solved in plans.items())), 1.0
             self.expect(self._prior)
             n_layers = self.encoder.spec.n_layers
             each = [self._accuracy_in([solved.partition] * n_layers) for solved in plans.values()]
