@@ -70,9 +70,11 @@ def test_an_endpoint_that_slowed_is_probed_often_while_inputs_come_and_seldom_el
         29,
     ]  # five times 0.4 s
     assert len(probed_s(30, 150, is_asked=False)) in (3, 4)  # every 30 s
+    node.heard_of("below", None, 150.0)
+    assert len(probed_s(150, 160, is_asked=False)) >= 4, "nodes below wait for it"
     node.offer(quick)
-    node.answered_here(5, 0.04, 150.0)
-    assert probed_s(151, 300, is_asked=True) == []
+    node.answered_here(5, 0.04, 160.0)
+    assert probed_s(161, 300, is_asked=True) == []
 
 
 def test_what_a_gap_held_up_is_no_measure_of_the_way() -> None:

@@ -117,14 +117,23 @@ class LocalEndpoint:
         return self._usual_wait.at(now_s)
 
     def probe_length(
-        self, last_n: int, others_s: Callable[[int], float], now_s: float, n_inputs: int = 0
+        self,
+        last_n: int,
+        others_s: Callable[[int], float],
+        now_s: float,
+        n_inputs: int = 0,
+        *,
+        is_awaited: bool = False,
     ) -> int:
         """The length to try now; 0 for none. `others_s` is the least seconds elsewhere by length.
 
-        `n_inputs` came to the router until now: an endpoint that nobody asks for is seldom probed.
+        `n_inputs` came to the router until now, and it `is_awaited` by nodes below: an endpoint that nobody
+        asks for is seldom probed.
         """
-        least_s = self._least_s(last_n)
-        return self._probes.length(self.curve, self._is_in_doubt, last_n, others_s, now_s, n_inputs, least_s)
+        least_s, doubt = self._least_s(last_n), self._is_in_doubt
+        return self._probes.length(
+            self.curve, doubt, last_n, others_s, now_s, n_inputs, least_s, is_awaited=is_awaited
+        )
 
     def _least_s(self, n: int) -> float | None:
         """What its quickest level takes; None before it offers any."""

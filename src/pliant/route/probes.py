@@ -64,13 +64,16 @@ class Probes:
         now_s: float,
         n_inputs: int = 0,
         least_s: float | None = None,
+        *,
+        is_awaited: bool = False,
     ) -> int:
         """The length to try now, one at which the endpoint would be chosen if it had recovered; 0 for none.
 
         `others_s` is the least seconds elsewhere by length; `n_inputs` came until now. Where there are
-        several levels, the quickest of which takes `least_s`, every length is tried, at that level.
+        several levels, the quickest of which takes `least_s`, every length is tried, at that level. Where it
+        `is_awaited`, others would send inputs if they knew that it has recovered.
         """
-        is_overdue, is_asked = self.is_overdue(now_s), n_inputs > self._n_inputs
+        is_overdue, is_asked = self.is_overdue(now_s), is_awaited or n_inputs > self._n_inputs
         self.at_s, self._n_inputs = now_s + self._after_s, n_inputs
         best = self._best
         if curve is None or best is None or curve.at(last_n) <= _SLOWED * best.at(last_n):

@@ -384,7 +384,8 @@ class Router:
         for name, here in self._here.items():
             if now_s >= here.probe_at_s:
                 others_s = partial(self._least_s, without=name, now_s=now_s)
-                n = here.probe_length(self._last_n, others_s, now_s, self._pings.n_inputs)
+                n_inputs, is_awaited = self._pings.n_inputs, bool(self.predecessors)
+                n = here.probe_length(self._last_n, others_s, now_s, n_inputs, is_awaited=is_awaited)
                 if n:
                     found.append(Probe(n, name))
         return found

@@ -1,13 +1,15 @@
 """What a node's own answers tell its router."""
 
+import json
 from concurrent.futures import ThreadPoolExecutor
 
+import httpx
 import pytest
 
 from pliant.ir.endpoint import Estimate, Request
 from pliant.ir.reply import Reply
 from tests.serve.models import Upper
-from tests.serve.nodes import fixed, running
+from tests.serve.nodes import PATIENCE_S, asking, fixed, running
 from tests.serve.test_routing import until
 
 
@@ -68,3 +70,23 @@ def test_a_queue_that_drained_is_not_told_as_a_wait() -> None:
         assert all(answer.result().status_code == 200 for answer in answers)
         until(lambda: node.n_open == 0)
         assert node.router.tell(node.clock()).wait_s == 0.0
+
+
+def test_a_request_is_refused_when_its_deadline_passes_before_its_turn_comes() -> None:
+    """It waited behind a run that hung, and was told so long after anybody cared."""
+    served = Upper()
+    with running(served) as run, ThreadPoolExecutor(2) as clients:
+        node = run.node
+        assert node is not None
+        served.gate.clear()
+        first = clients.submit(run.post, "text")
+        until(lambda: node.n_open == 1)
+        body = json.loads(asking("other")) | {"parameters": {"deadline_s": 0.3}}
+        url = f"{run.url}/v2/models/upper/infer"
+        refused = httpx.post(url, json=body, timeout=PATIENCE_S)
+        assert refused.status_code == 503
+        assert "no answer is in time" in refused.text
+        assert not first.done()
+        served.gate.set()
+        assert first.result().status_code == 200
+    assert b"other" not in served.answered

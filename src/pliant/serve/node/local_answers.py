@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from math import ceil
-from typing import Any, final
+from typing import Any, NoReturn, final
 
 from pliant.errors import DeadlineError, NodeError, PliantError
 from pliant.ir.endpoint import Request, ServiceLevel
@@ -89,7 +89,10 @@ class LocalAnswers:
         """The reply, in turn. Raises NodeError where there is no room, or no answer is in time (503)."""
         expected_s = self._served.estimate(wish.at(self.clock() + self.backlog_s)).seconds
         try:
-            done = await self._admission.run(partial(self._compute, wish), expected_s, wish.client)
+            async with asyncio.timeout(self._patience_s(wish)):
+                done = await self._admission.run(partial(self._compute, wish), expected_s, wish.client)
+        except TimeoutError:  # its turn has not come: once begun it is answered, though late
+            self._refuse_late(wish, expected_s)
         finally:
             # Else the wait at the last choice would count as the usual one until the next request comes.
             self.offer()
@@ -98,21 +101,30 @@ class LocalAnswers:
         self._answered(wish.length, done.result, done.spent_s)
         return done
 
+    def _patience_s(self, wish: PendingRequest) -> float | None:
+        """How long it may wait for its turn; None for ever."""
+        return None if wish.best_effort or wish.due_s is None else wish.left_s(self.clock())
+
     def _check_in_time(self, wish: PendingRequest) -> None:
         """Raise NodeError (503) where even the quickest answer is likely late: nobody asked for one."""
         now_s = self.clock()
-        found = self._served.estimate(wish.at(now_s))
         left_s = wish.left_s(now_s)
+        found = self._served.estimate(wish.at(now_s))
         bound_s = found.seconds if found.bound_s is None else found.bound_s
         if wish.best_effort or not is_hopeless(found.seconds, bound_s, left_s):
             return
+        self._refuse_late(wish, found.seconds)
+
+    def _refuse_late(self, wish: PendingRequest, soonest_s: float) -> NoReturn:
+        """Raise NodeError (503) where the soonest answer here takes so long."""
+        left_s = max(wish.left_s(self.clock()), 0.0)
         why = (
-            f"no answer is in time: {max(left_s, 0.0) * 1e3:.4g} ms are left of the deadline after its wait, "
-            f"and the soonest here takes {found.seconds * 1e3:.4g} ms. Give a longer `deadline_s`, or "
-            "`best_effort`: true for that answer."
+            f"no answer is in time: {left_s * 1e3:.4g} ms are left of the deadline after its wait, and the "
+            f"soonest here takes {soonest_s * 1e3:.4g} ms. Give a longer `deadline_s`, or `best_effort`: "
+            "true for that answer."
         )
         retry_after_s = max(1, ceil(self.backlog_s))
-        raise NodeError(why, 503, retry_after_s) from DeadlineError(why, found.seconds)
+        raise NodeError(why, 503, retry_after_s) from DeadlineError(why, soonest_s)
 
     def learn(self, lengths: tuple[int, ...], most_s: float) -> None:
         """Answer samples of `lengths` before anybody asks: a first curve.
