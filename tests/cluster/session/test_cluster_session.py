@@ -198,6 +198,15 @@ def test_a_target_judges_replies_and_plans(lone: Cluster, tiny_model: Callable[.
             session.retarget(None)  # type: ignore[arg-type]
 
 
+def test_a_cluster_that_was_never_slower_than_measured_is_not_probed(
+    lone: Cluster, tiny_model: Callable[..., Path]
+) -> None:
+    """A probe of one would find what is known, and keep its devices busy."""
+    with lone.open(tiny_model("bert")) as session:
+        session.curve()
+        assert session.reconsider() is False
+
+
 def test_a_plans_bound_follows_what_its_runs_took(lone: Cluster, tiny_model: Callable[..., Path]) -> None:
     """Before a run it is the prediction; then a target is judged by what 95 of 100 runs stay under."""
     with lone.open(tiny_model("bert")) as session:
