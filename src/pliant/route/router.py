@@ -380,14 +380,12 @@ class Router:
         return [Broadcast(names, advert) for advert, names in behind]
 
     def _probes(self, now_s: float) -> list[Probe]:
-        found = []
+        found, n_inputs, is_awaited = list[Probe](), self._pings.n_inputs, bool(self.predecessors)
         for name, here in self._here.items():
             if now_s >= here.probe_at_s:
                 others_s = partial(self._least_s, without=name, now_s=now_s)
-                n_inputs, is_awaited = self._pings.n_inputs, bool(self.predecessors)
                 n = here.probe_length(self._last_n, others_s, now_s, n_inputs, is_awaited=is_awaited)
-                if n:
-                    found.append(Probe(n, name))
+                found += [Probe(n, name)] if n else []
         return found
 
     def _least_s(self, n: int, without: str, now_s: float) -> float:

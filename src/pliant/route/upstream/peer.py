@@ -15,6 +15,7 @@ from pliant.route.energy import remote_candidate
 from pliant.route.radio_use import RadioUse
 from pliant.route.router_settings import RouterSettings
 from pliant.route.upstream.peer_state import PeerState, State
+from pliant.route.upstream.silence import Silence
 from pliant.route.upstream.transfer import TransferTimes
 from pliant.route.upstream.upstream_queue import Passage, UpstreamQueue
 
@@ -59,24 +60,15 @@ class Successor:
         self._settings = settings
         self._me = me
         self._interval_s = settings.ping_after_s
-        self._failures = 0
-        self._is_mismatched = self._is_silent = False
-        self._n_overdue = 0
-        """Answers that were overdue since the last that came; `_is_silent` while no word came since."""
-        self._back_s = float("-inf")
-        """When it was heard again after it was silent: what was sent before was held up, and says nothing of
-        the way."""
+        self._failures, self._is_mismatched = 0, False
+        self._silence = Silence()
         self._is_asked = False
         """Whether a ping is under way."""
-        self._aside_until_s = float("-inf")
-        self._asides = 0
-        self._strikes = 0
+        self._asides = self._strikes = self._honest = 0
         self._crowded_s: deque[float] = deque(maxlen=_CROWD)
         self._way_bound = AdaptiveBound()
-        self._overdue_s = float("inf")
         self._accuracy: float | None = None
-        self._struck_at_s = float("-inf")
-        self._honest = 0
+        self._aside_until_s = self._struck_at_s = float("-inf")
 
     def candidate(self, now_s: float) -> Candidate:
         """This successor as it is at `now_s`, while it `is_ready`: its `way`, and the wait there."""
@@ -137,7 +129,7 @@ class Successor:
     @property
     def is_ready(self) -> bool:
         """Whether requests may go there."""
-        if self.told is None or self._failures or self._is_silent:
+        if self.told is None or self._failures or self._silence.is_silent:
             return False
         return self._me not in self.told.through
 
@@ -158,11 +150,11 @@ class Successor:
 
         Of the `spent_s` there, the request waited for `waited_s`.
         """
-        link, was_ready, self._overdue_s = self.transfer, self.is_ready, float("inf")
-        self._n_overdue = 0
+        link, was_ready = self.transfer, self.is_ready
+        self._silence.answered()
         was = link.fixed_s, link.per_item_s
-        is_surprise, was_there = False, self._was_there(away_s, now_s)
-        if was_there and self._shows_way(away_s - spent_s, passage):
+        is_surprise, is_held_up = False, self._silence.held_up(away_s, now_s)
+        if not is_held_up and self._shows_way(away_s - spent_s, passage):
             way_s = link.fixed_s + link.per_item_s * n
             if self._settings.is_robust:
                 self._way_bound.observe(Timing(way_s, way_s), max(away_s - spent_s, 0.0))
@@ -172,7 +164,7 @@ class Successor:
             passage.joules = (passage.joules or 0.0) + sent_j
         self.queue.answered(passage, away_s, spent_s, waited_s, link.least_s(n), now_s)
         is_believed = self._judge(n, away_s, (spent_s, waited_s), told, otherwise_s, now_s)
-        self._heard(is_surprise, now_s, was_there=was_there)
+        self._heard(is_surprise, now_s, is_held_up=is_held_up)
         is_told = is_believed and told is not None and self.tell(told, now_s)
         is_moved = was != (link.fixed_s, link.per_item_s) or self._is_other_bound()
         if is_moved:
@@ -203,18 +195,16 @@ class Successor:
             return False
         return took_s <= min(self._crowded_s)
 
-    def _was_there(self, away_s: float, now_s: float) -> bool:
-        """Whether it was to be reached all the time that something sent to it was away."""
-        return not self._is_silent and now_s - away_s >= self._back_s
-
     def pinged(self, away_s: float, spent_s: float, told: CurveAdvert, now_s: float) -> None:
         if self._radio is not None:
             self._radio.end(self._radio.begin(away_s, now_s - away_s), now_s)
-        was_there = self._was_there(away_s, now_s)
-        is_surprise = was_there and self.transfer.pinged(away_s, spent_s, now_s)
-        if now_s - self._overdue_s > self._settings.retry_limit_s:  # nothing else shows that it recovered
-            self._way_bound, self._overdue_s = AdaptiveBound(), float("inf")
-        self._heard(is_surprise, now_s, is_ping=True, was_there=was_there)
+        is_held_up = self._silence.held_up(away_s, now_s)
+        is_surprise = not is_held_up and self.transfer.pinged(away_s, spent_s, now_s)
+        if self._silence.is_forgiven(
+            now_s, self._settings.retry_limit_s
+        ):  # nothing else shows that it recovered
+            self._way_bound = AdaptiveBound()
+        self._heard(is_surprise, now_s, is_ping=True, is_held_up=is_held_up)
         self.tell(told, now_s)
         self._candidate = None
 
@@ -276,17 +266,16 @@ class Successor:
         may be a gap of the link; the next, without an answer between, raise what its answers may take: one
         that hangs answers pings.
         """
-        if self.told is not None and late_s > 0.0 and not self._is_silent:
+        silence = self._silence
+        if self.told is not None and late_s > 0.0 and not silence.is_silent:
             way, way_s = self.way(), self.transfer.fixed_s + self.transfer.per_item_s * n
             level = way.best
             spread_s = way_s * (way.way_bound - 1.0) + level.bound_curve.at(n) - level.curve.at(n)
-            self._is_silent = late_s > spread_s
-            if self._n_overdue:
+            if silence.overdue(late_s, spread_s, now_s):
                 self._way_bound.observe(Timing(way_s, way_s), way_s + late_s)
-                self._candidate, self._overdue_s = None, now_s
-            self._n_overdue += 1
+                self._candidate = None
         self.doubted(now_s)
-        if self._is_silent and not self._is_asked:
+        if silence.is_silent and not self._is_asked:
             self.reason = "did not answer in time"
             self._due_s = max(now_s, self._aside_until_s)
 
@@ -327,7 +316,7 @@ class Successor:
             state = "aside"
         elif self._is_mismatched:
             state = "mismatch"
-        elif self._failures or self._is_silent:
+        elif self._failures or self._silence.is_silent:
             state = "down"
         elif self.told is None:
             state = "unknown"
@@ -350,15 +339,13 @@ class Successor:
         )
 
     def _heard(
-        self, is_surprise: bool, now_s: float, *, is_ping: bool = False, was_there: bool = True
+        self, is_surprise: bool, now_s: float, *, is_ping: bool = False, is_held_up: bool = False
     ) -> None:
         """It answered. A surprise makes for a ping soon, an answer that was held up for one at once; pings
         without any, each for half as many."""
         usual_s, is_first = self._settings.ping_after_s, self.contact_s is None
-        if self._is_silent:
-            self._back_s = now_s
-        self._failures = 0
-        self._is_mismatched = self._is_silent = False
+        self._silence.heard(now_s)
+        self._failures, self._is_mismatched = 0, False
         self._is_asked = self._is_asked and not is_ping
         self.contact_s = now_s
         if self._settings.adapts_pings:
@@ -369,7 +356,7 @@ class Successor:
             elif is_ping:
                 self._interval_s = min(2.0 * self._interval_s, _CALM * usual_s)
         is_aside = now_s < self._aside_until_s
-        wait_s = self._interval_s if was_there else 0.0
+        wait_s = 0.0 if is_held_up else self._interval_s
         self._due_s = self._aside_until_s if is_aside else now_s + wait_s
 
     def _judge(
