@@ -5,8 +5,11 @@ from collections.abc import Iterator
 
 import pytest
 
+from pliant.kernels.conv.conv import conv_ir
+from pliant.kernels.conv.conv_args import ConvForm, Layout
 from pliant.kernels.conv.conv_grouped import GroupedForm, grouped_ir
 from pliant.kernels.conv.conv_points import PointsForm, points_ir, tile_vectors
+from pliant.kernels.conv.conv_tile import UNROLL, tile_panels, tile_pixels
 from pliant.kernels.emit.isa import AVX2, AVX512, NEON, Isa
 from pliant.kernels.pool.pool_rows import pool_rows_ir
 from pliant.kernels.pool.pool_window import PoolForm
@@ -39,6 +42,16 @@ def test_a_tile_of_points_stays_in_registers(isa: Isa, rows: int) -> None:
     lines = list(_function(assembly(points_ir(isa, PointsForm(rows)), isa), f"tile{vectors}"))
     assert len(_products(lines, isa)) == rows * vectors
     assert not [line for line in lines if re.search(_STACK[isa.name], line)]
+
+
+@pytest.mark.parametrize("ends", [("nchw", "nchw"), ("nhwc", "nhwc")], ids=lambda ends: ends[0])
+def test_two_panels_of_a_convolution_stay_in_registers(ends: tuple[Layout, Layout]) -> None:
+    """28 sums, two vectors of weights and a pixel fill 31 of 32 registers: LLVM's own order spilled 120."""
+    made = assembly(conv_ir(AVX512, ConvForm(*ends)), AVX512)
+    for pixels in range(1, tile_pixels(AVX512) + 1):
+        lines = list(_function(made, f"tile{pixels}x2"))
+        assert len(_products(lines, AVX512)) == UNROLL * pixels * tile_panels(AVX512)
+        assert not [line for line in lines if re.search(_STACK["avx512"], line)]
 
 
 def test_arm_keeps_a_nan_in_one_instruction() -> None:

@@ -8,7 +8,15 @@ from dataclasses import dataclass
 from pliant.kernels.conv.conv_args import ConvArgs, ConvForm
 from pliant.kernels.conv.conv_fill import tile_stride, write_fill_columns, write_fill_rows
 from pliant.kernels.conv.conv_finish import write_finish
-from pliant.kernels.conv.conv_tile import COLUMNS, TileArgs, call_pixels, tile_pixels, write_tiles
+from pliant.kernels.conv.conv_tile import (
+    COLUMNS,
+    TileArgs,
+    call_pixels,
+    each_panels,
+    tile_panels,
+    tile_pixels,
+    write_tiles,
+)
 from pliant.kernels.emit.builder import Function, Module
 from pliant.kernels.emit.isa import Isa
 from pliant.kernels.emit.values import Value
@@ -35,7 +43,7 @@ def split(isa: Isa, n_blocks: int, pixels: int, panels: int, n_threads: int) -> 
     Many pixels use weights longer, many panels use an image block longer: pixels are cut first, but
     into no less than two tiles, then panels, until every thread has some units.
     """
-    tile = tile_pixels(isa)
+    tile, together = tile_pixels(isa), tile_panels(isa)
     unit_pixels = max(min(-(-pixels // tile), 96 // tile), 1) * tile
     unit_panels = max(panels, 1)
     wanted = _UNITS_PER_THREAD * n_threads if n_threads > 1 else 1
@@ -43,12 +51,15 @@ def split(isa: Isa, n_blocks: int, pixels: int, panels: int, n_threads: int) -> 
     def units() -> int:
         return n_blocks * -(-pixels // unit_pixels) * -(-panels // unit_panels)
 
+    def half(panels: int) -> int:
+        return -(-panels // (2 * together)) * together if panels > together else 1
+
     while units() < wanted and unit_panels > 8:
-        unit_panels = -(-unit_panels // 2)
+        unit_panels = half(unit_panels)
     while units() < wanted and unit_pixels >= 4 * tile:
         unit_pixels = -(-unit_pixels // 2 // tile) * tile
     while units() < wanted and unit_panels > 1:
-        unit_panels = -(-unit_panels // 2)
+        unit_panels = half(unit_panels)
     return Split(unit_pixels, unit_panels)
 
 
@@ -147,11 +158,13 @@ def _write_blocks(
             )
         )
         step = tile_stride(f.isa, block)
-        with f.each(0, n_panels) as i:
+        n_whole = n_panels if form.y == "nchw" else f.least(n_panels, out_channels // COLUMNS - first_panel)
+
+        def visit(i: Value, width: int) -> None:
             panel = first_panel + i
             panel_group = group * panels + panel
             b = f.at(weights, (panel_group * depth + k) * COLUMNS)
-            ahead = f.at(b, depth * COLUMNS)
+            ahead = f.at(b, depth * (COLUMNS * width))
             here = f.at(sums, i * unit_pixels * COLUMNS)
             valid = f.least(out_channels - panel * COLUMNS, COLUMNS)
             channel = y_group + panel * COLUMNS
@@ -164,6 +177,7 @@ def _write_blocks(
             y_at, residual_at = f.at(y, at), f.at(residual, at) if form.has_residual else null
             c = f.select(in_scratch, here, y_at)
             ldc = f.select(in_scratch, f.const(COLUMNS), y_channels)
+            c_step = f.select(in_scratch, unit_pixels * COLUMNS, f.const(COLUMNS))
             is_start = k.compare("eq", 0)
             start = f.select(is_start, f.at(bias, panel_group * COLUMNS), c)
             start_stride = f.select(is_start, f.const(0), ldc)
@@ -174,10 +188,13 @@ def _write_blocks(
                     a=f.at(a, (p // tile) * step) if is_first_x else f.at(a, p * lda),
                     lda=lda,
                     b=b,
+                    b_step=depth * COLUMNS,
                     start=f.at(start, p * start_stride),
                     start_stride=start_stride,
+                    start_step=f.select(is_start, f.const(COLUMNS), c_step),
                     c=f.at(c, p * ldc),
                     ldc=ldc,
+                    c_step=c_step,
                     residual=f.at(residual_at, p * ldc) if form.has_residual else null,
                     depth=block,
                     is_last=ends_here,
@@ -186,6 +203,15 @@ def _write_blocks(
                     high=high,
                 )
 
-            call_pixels(f, count, is_first_x, at_pixel)
+            call_pixels(f, count, width, is_first_x, at_pixel)
+            if form.y == "nhwc" and width > 1:
+                return
+            y_step = pixels * COLUMNS if form.y == "nchw" else f.const(0)
             with f.when(is_last & in_scratch):
-                f.call("finish", "void", args, here, count, valid, y_at, residual_at)
+                for n in range(width):
+                    own = [f.at(here, unit_pixels * (COLUMNS * n)), count]
+                    own += [f.least(out_channels - (panel + n) * COLUMNS, COLUMNS), f.at(y_at, y_step * n)]
+                    own += [f.at(residual_at, y_step * n) if form.has_residual else null]
+                    f.call("finish", "void", args, *own)
+
+        each_panels(f, n_panels, n_whole, visit)

@@ -58,7 +58,8 @@ def _write_row(f: Function, form: ConvForm, unit: Value) -> None:
 
     def pixels(ow: Value, count: int, taps: tuple[Value, Value]) -> None:
         done = f.const(0)
-        for lanes, vectors in ((f.lanes, 8 // count), (f.lanes, 1), (1, 1)):
+        narrow = [(lanes, 1) for lanes in (8, 4, 1) if lanes < f.lanes]
+        for lanes, vectors in ((f.lanes, 8 // count), (f.lanes, 1), *narrow):
             step = lanes * vectors
             stop = channels - (channels - done) % step
             with f.each(done, stop, step) as channel:

@@ -12,7 +12,15 @@ import numpy as np
 
 from pliant.kernels.conv.conv_activations import ACTIVATIONS
 from pliant.kernels.conv.conv_args import ConvForm
-from pliant.kernels.conv.conv_tile import COLUMNS, TileArgs, call_pixels, tile_pixels, write_tiles
+from pliant.kernels.conv.conv_tile import (
+    COLUMNS,
+    TileArgs,
+    call_pixels,
+    each_panels,
+    tile_panels,
+    tile_pixels,
+    write_tiles,
+)
 from pliant.kernels.conv.winograd_form import INPUTS, OUTPUTS, PLACES, input_matrix, output_matrix
 from pliant.kernels.emit.builder import Function, Module
 from pliant.kernels.emit.isa import Isa
@@ -47,9 +55,9 @@ def name(form: ConvForm) -> str:
     return form.name.replace("conv", "winograd", 1)
 
 
-def scratch_bytes(channels: int, unit_tiles: int) -> int:
-    """Scratch a thread needs: transformed inputs, products of a panel, zeros, addresses, a tile."""
-    values = PLACES * unit_tiles * (channels + COLUMNS) + channels
+def scratch_bytes(isa: Isa, channels: int, unit_tiles: int) -> int:
+    """Scratch a thread needs: transformed inputs, products of a tile's panels, zeros, addresses, a tile."""
+    values = PLACES * unit_tiles * (channels + tile_panels(isa) * COLUMNS) + channels
     return 4 * values + 8 * PLACES + 4 * PLACES * COLUMNS + 64
 
 
@@ -88,15 +96,18 @@ def _write_unit(module: Module) -> None:
         rest = unit // panel_blocks
         first_tile, image = rest % tile_blocks * unit_tiles, rest // tile_blocks
         count = f.least(unit_tiles, tiles - first_tile)
-        last_panel = f.least(first_panel + unit_panels, outs // COLUMNS)
+        n_panels = f.least(unit_panels, outs // COLUMNS - first_panel)
         inputs = scratch
         products = f.at(inputs, unit_tiles * channels * PLACES)
-        space = f.at(products, unit_tiles * (PLACES * COLUMNS))
+        c_step = unit_tiles * (PLACES * COLUMNS)
+        space = f.at(products, c_step * tile_panels(f.isa))
         f.call("inputs", "void", args, image, first_tile, count, inputs, space)
         zeros = f.table([0.0] * COLUMNS, "float")
         null = f.const(0, "ptr")
         none = f.const(0.0, "float")
-        with f.each(first_panel, last_panel) as panel:
+
+        def visit(i: Value, width: int) -> None:
+            panel = first_panel + i
             with f.each(0, PLACES) as place:
                 a_place = f.at(inputs, place * count * channels)
                 b_place = f.at(weights, (panel * PLACES + place) * channels * COLUMNS)
@@ -107,16 +118,20 @@ def _write_unit(module: Module) -> None:
                     is_start = k.compare("eq", 0)
                     start = f.select(is_start, zeros, c_place)
                     stride = f.select(is_start, f.const(0), f.const(COLUMNS))
+                    start_step = f.select(is_start, f.const(0), c_step)
 
                     def at(p: Value) -> TileArgs:
                         return TileArgs(
                             a=f.at(a_place, p * channels + k),
                             lda=channels,
                             b=b,
+                            b_step=channels * (PLACES * COLUMNS),
                             start=f.at(start, p * stride),
                             start_stride=stride,
+                            start_step=start_step,
                             c=f.at(c_place, p * COLUMNS),
                             ldc=f.const(COLUMNS),
+                            c_step=c_step,
                             residual=null,
                             depth=depth,
                             is_last=f.const(0, "i1"),
@@ -127,8 +142,12 @@ def _write_unit(module: Module) -> None:
                             high=none,
                         )
 
-                    call_pixels(f, count, False, at)
-            f.call("outputs", "void", args, image, first_tile, count, panel, products, space)
+                    call_pixels(f, count, width, False, at)
+            for n in range(width):
+                own = f.at(products, c_step * n)
+                f.call("outputs", "void", args, image, first_tile, count, panel + n, own, space)
+
+        each_panels(f, n_panels, n_panels, visit)
         f.ret()
 
 
@@ -183,7 +202,7 @@ def _write_inputs(module: Module) -> None:
 
 
 def _write_outputs(module: Module, form: ConvForm) -> None:
-    """`outputs`: a panel's products at all places, [place][tile][16], as pixels of y."""
+    """`outputs`: one panel's products at all places, [place][tile][16], as pixels of y."""
     params = [("args", "ptr"), ("image", "i64"), ("first", "i64"), ("count", "i64")]
     params += [("panel", "i64"), ("products", "ptr"), ("patch", "ptr")]
     with module.function("outputs", params, attributes="noinline", is_exported=False) as f:

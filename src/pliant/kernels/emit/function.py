@@ -123,6 +123,22 @@ class Function:
     def store(self, value: Value, pointer: Value, align: int | None = None) -> None:
         self.do(f"store {value}, {pointer}, align {align or _element_bytes(value.type)}")
 
+    def pinned(self, vectors: Sequence[Value]) -> list[Value]:
+        """The vectors, in registers at this point; what is computed and loaded stays on its side of it.
+
+        Without such points LLVM loads far ahead of the use and spills what it has loaded.
+        """
+        if self.isa.is_portable:
+            return list(vectors)
+        n, register = len(vectors), "=w" if self.isa.name == "neon" else "=v"
+        kinds = ", ".join(v.type for v in vectors)
+        places = ",".join([*[register] * n, *map(str, range(n))])
+        asm = f'asm sideeffect "", "{places},~{{memory}}"({", ".join(map(str, vectors))})'
+        if n == 1:
+            return [self.op(f"call {kinds} {asm}", kinds)]
+        together = self.op(f"call {{{kinds}}} {asm}", f"{{{kinds}}}")
+        return [self.op(f"extractvalue {together}, {i}", v.type) for i, v in enumerate(vectors)]
+
     def prefetch(self, pointer: Value, for_write: bool = False, level: int = 1) -> None:
         """Ask for the cache line at `pointer` in the cache of `level`; any address is allowed."""
         self.module.declare("llvm.prefetch.p0", "void", ("ptr", "i32", "i32", "i32"))

@@ -61,7 +61,7 @@ def lower_winograd(node: Node, graph: Graph, target: Target, form: ConvForm, s: 
         n_units=s.batch * tile_blocks * panel_blocks,
         reads=tensors.read,
         writes=(tensors.y,),
-        scratch_bytes=winograd.scratch_bytes(s.channels, unit_tiles),
+        scratch_bytes=winograd.scratch_bytes(target.isa, s.channels, unit_tiles),
         label=node.label,
     )
     return Lowered((call,), packed=packed)
