@@ -46,6 +46,8 @@ class Inquiry:
     is_over: bool = False
     is_dropped: bool = False
     """Whoever asked waits no more."""
+    most_s: float | None = None
+    """Of work on it here, where others depend on this endpoint."""
 
     def terms_at(self, now_s: float) -> Terms:
         return Terms(max(self.due_s - now_s, LEAST_S), self.floor)
@@ -129,7 +131,9 @@ class Machine:
     def pick(self, asked: Inquiry, now_s: float) -> Pick | None:
         """As a session answers at `now_s`; None where it does not reach the floor."""
         try:
-            return self.trade.pick(asked.n, asked.floor, max(asked.due_s - now_s, LEAST_S))
+            left_s = asked.due_s - now_s
+            left_s = left_s if asked.most_s is None else min(left_s, asked.most_s)
+            return self.trade.pick(asked.n, asked.floor, max(left_s, LEAST_S))
         except BudgetError:
             return None
 

@@ -138,6 +138,7 @@ class _Simulation:
             self._end(asked, None)
         elif choice.target in node.machines:
             machine = node.machines[choice.target]
+            asked.most_s = choice.option.most_s
             self._admit(node, machine, asked, lambda answer: self._end(asked, answer))
         else:
             self._send_away(asked, choice)

@@ -284,10 +284,35 @@ def test_waiting_counts_at_once_here_and_on_average_for_others() -> None:
     node.waits(1.0, 12.0)
     assert Router("x", SETTINGS, SLOW).tell(0.0).curve.at(5) == pytest.approx(0.05)
     alone = Router("x", SETTINGS, SLOW)
+    alone.heard_of("p", Listener("http://p"), 0.0)
+    alone.tell(0.0, "p")
     alone.waits(1.0, 0.0)
-    assert alone.tell(2.0).wait_s == pytest.approx(0.5)
+    (due,) = alone.due(2.0)
+    assert isinstance(due, Broadcast)
+    assert due.told.wait_s == pytest.approx(0.5)
+
+
+def test_who_asks_is_told_the_queue_of_now() -> None:
+    """A queue that has gone must not keep requests away for as long as an average remembers it."""
+    alone = Router("x", SETTINGS, SLOW)
+    alone.waits(1.0, 0.0)
+    assert alone.tell(2.0).wait_s == pytest.approx(1.0)
     alone.waits(0.0, 3.0)
-    assert alone.tell(300.0).wait_s == 0.0
+    assert alone.tell(3.0).wait_s == 0.0
+
+
+def test_the_queue_of_an_upstream_is_asked_about_while_it_keeps_inputs_away() -> None:
+    """No answer shows that it has gone if no input goes there; where none comes, nobody asks."""
+    node = router("up")
+    node.pinged("up", 0.1, 0.0, replace(word("up"), wait_s=5.0), 10.0)
+    assert [node.choose(90, 10.0 + 0.1 * i).target for i in range(20)] == [LOCAL] * 20
+    assert node.due(12.0) == (Ping("up"),)
+    assert node.due(12.4) == ()
+    node.pinged("up", 0.1, 0.0, word("up"), 12.5)
+    assert node.choose(90, 12.5).target == "up"
+    quiet = router("up")
+    quiet.pinged("up", 0.1, 0.0, replace(word("up"), wait_s=5.0), 10.0)
+    assert not any(quiet.due(10.0 + 0.5 * i) for i in range(20))
 
 
 def test_a_wait_is_told_beside_the_curve_and_broadcast_when_it_has_doubled_or_halved() -> None:

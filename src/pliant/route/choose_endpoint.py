@@ -5,7 +5,8 @@ a request may have a deadline and a floor:
 
 - with neither, the most accurate answer; of equally accurate ones the one that costs least;
 - with a deadline, the most accurate answer whose bound keeps it, again the least cost among equals; where no
-  bound does, the likeliest to be in time, if one in four such answers is;
+  bound does, the likeliest to be in time, if one in four such answers is. Where requests come that only one
+  endpoint can answer in time (`Crowding`), those options come first that make the fewest requests late;
 - with a floor alone, the least cost among answers that reach it.
 
 The curves of levels are projections of costs: what a whole program takes by the input's length, simulated
@@ -19,7 +20,8 @@ from typing import Literal
 
 from pliant.errors import BudgetError, DeadlineError, RouteError
 from pliant.ir.endpoint import ALIKE, ServiceLevel
-from pliant.ir.times.timing import is_hopeless, margin
+from pliant.ir.times.timing import chance, is_hopeless, margin
+from pliant.route.crowding import Crowding
 from pliant.route.objective import TIME, Objective
 from pliant.route.terms import NO_TERMS, Terms
 
@@ -27,6 +29,9 @@ LOCAL = "local"
 """The name of this device's own session among candidates; upstreams are named by their URLs."""
 CLUSTER = "cluster"
 """The name of the cluster of which this device is the primary."""
+_ROUND = 1.0 + 1e-6
+_ALIKE_LOST = 0.05
+"""Options count as equal that differ by so many late requests, as bounds are kept 95 times of 100."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +41,8 @@ class Candidate:
     An answer takes `fixed_s` + `per_item_s` * n + curve(n) seconds: waiting, or round trip and bytes, apart
     from the time spent answering (eq. 4). The first two vary: 95 % of ways take less than `way_bound` times
     that. This device spends `fixed_j` + `per_item_j` * n joules on it, and `watts` over the seconds that it
-    takes, but for the first `free_s` (eq. 8; eq. 9 with E_tx0 and P_tx).
+    takes, but for the first `free_s` (eq. 8; eq. 9 with E_tx0 and P_tx). `crowding` tells of requests that
+    depend on it; None where there are none.
     """
 
     name: str
@@ -48,6 +54,7 @@ class Candidate:
     watts: float = 0.0
     way_bound: float = 1.0
     free_s: float = 0.0
+    crowding: Crowding | None = None
 
     def __post_init__(self) -> None:
         if not self.levels:
@@ -71,7 +78,8 @@ class Candidate:
 class Option:
     """A candidate's estimates for one input at one level; 95 % of such answers come within `bound_s`.
 
-    `excluded` is the constraint of the request that it does not keep, None where it keeps all.
+    `excluded` is the constraint of the request that it does not keep, None where it keeps all. The work takes
+    `most_s` seconds at most; None where it may take what is left of the deadline.
     """
 
     name: str
@@ -81,6 +89,7 @@ class Option:
     energy_j: float
     cost: float
     excluded: Literal["floor", "deadline"] | None = None
+    most_s: float | None = None
 
     @property
     def accuracy(self) -> float | None:
@@ -111,10 +120,12 @@ class Choice:
     @property
     def reason(self) -> str:
         """The rule that decided, for people."""
-        _, _, objective, terms = self._among
+        _, candidates, objective, terms = self._among
         cost = "time" if not objective.per_joule else "energy" if not objective.per_second else "cost"
         if self.option.excluded is not None:
             return "no answer is in time: the soonest"
+        if terms.deadline_s is not None and _is_crowded(candidates):
+            return "the fewest requests late, with those that only one endpoint can answer; then accuracy"
         if terms.deadline_s is not None and self.option.bound_s > terms.deadline_s:
             return "no bound keeps the deadline: the likeliest to be in time"
         if terms.deadline_s is not None:
@@ -186,6 +197,10 @@ def _best(n: int, candidates: Sequence[Candidate], objective: Objective, terms: 
     is_free = deadline_s is None and floor is None
     best: tuple[Candidate, ServiceLevel] | None = None
     late: tuple[Candidate, ServiceLevel] | None = None
+    if deadline_s is not None and _is_crowded(candidates):
+        fewest = _fewest_late(n, candidates, objective, floor or 0.0, deadline_s)
+        if fewest is not None:
+            return fewest
     top = best_cost = 0.0
     least = (True, inf)
     for c in candidates:  # compared as numbers: most of a choice was making options that were not taken
@@ -213,6 +228,40 @@ def _best(n: int, candidates: Sequence[Candidate], objective: Objective, terms: 
         return _option(n, *found, objective, deadline_s)
     most = max(candidates, key=lambda c: c.best.accuracy or 0.0)
     return replace(_option(n, most, most.best, objective, None), excluded="floor")
+
+
+def _is_crowded(candidates: Sequence[Candidate]) -> bool:
+    return any(c.crowding is not None for c in candidates)
+
+
+def _fewest_late(
+    n: int, candidates: Sequence[Candidate], objective: Objective, floor: float, deadline_s: float
+) -> Option | None:
+    """The most accurate, then the cheapest, of the options that make the fewest requests late.
+
+    That is this one by its chance, and those that depend on the endpoint. None where no option has a chance.
+    """
+    found: list[tuple[float, float, float, Candidate, ServiceLevel]] = []
+    for c in candidates:
+        way_s = c.fixed_s + c.per_item_s * n
+        for level in c.levels:
+            if not level.reaches(floor):
+                continue
+            work_s = level.curve.at(n)
+            seconds = way_s + work_s
+            bound_s = _bound_s(n, c, level, way_s, seconds)
+            if is_hopeless(seconds, bound_s, deadline_s):
+                continue
+            late = 0.0 if bound_s <= deadline_s else 1.0 - chance(seconds, bound_s, deadline_s)
+            late += 0.0 if c.crowding is None else c.crowding.lost(c.fixed_s, work_s)
+            found.append((late, level.quality, -_cost(n, c, seconds, objective), c, level))
+    if not found:
+        return None
+    most = min(one[0] for one in found) + _ALIKE_LOST
+    _, _, _, c, level = max((one for one in found if one[0] <= most), key=lambda one: one[1:3])
+    option = _option(n, c, level, objective, deadline_s)
+    most_s = None if c.crowding is None else _ROUND * level.bound_curve.at(n)
+    return replace(option, most_s=most_s or None)  # an endpoint that was never timed has a curve of 0 s
 
 
 def _option(

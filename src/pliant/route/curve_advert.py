@@ -64,6 +64,12 @@ class Trail:
             )
         return Trail((*self.path, node), self.hops_left)
 
+    def may_reach(self, successor: str, told: "CurveAdvert | None") -> bool:
+        """Whether the request may go to `successor`, which `told` its node's name if anything."""
+        return (
+            self.hops_left > 0 and successor not in self.path and (told is None or told.node not in self.path)
+        )
+
     def sent(self) -> "Trail":
         """The trail of the request on its way to the next node. Raises RouteError if it may make no hop."""
         if self.hops_left < 1:

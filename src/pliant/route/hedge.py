@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from pliant.ir.times.timing import chance
 from pliant.route.choose_endpoint import Candidate, Choice, soonest
 from pliant.route.terms import Terms
 
@@ -34,4 +35,19 @@ def hedge(n: int, choice: Choice, here: Sequence[Candidate], terms: Terms) -> He
     if after_s <= 0.0:
         return None
     is_worth = after_s >= choice.seconds or choice.option.bound_s > terms.deadline_s
-    return Hedge(found, after_s) if is_worth else None
+    return Hedge(found, after_s) if is_worth and not _crowds(n, choice, found, here, terms, after_s) else None
+
+
+def _crowds(
+    n: int, choice: Choice, found: Choice, here: Sequence[Candidate], terms: Terms, after_s: float
+) -> bool:
+    """Whether an answer by `found` makes more requests late, of those that depend on its endpoint, than the
+    one that it may save. It is begun for answers that take `after_s` and more."""
+    crowding = next(c.crowding for c in here if c.name == found.target)
+    if crowding is None or terms.deadline_s is None:
+        return False
+    begun, late = (
+        1.0 - chance(choice.seconds, choice.option.bound_s, at_s) for at_s in (after_s, terms.deadline_s)
+    )
+    work_s = found.option.level.curve.at(n)
+    return begun * crowding.lost(found.option.seconds - work_s, work_s) > late

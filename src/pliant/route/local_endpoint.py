@@ -1,15 +1,19 @@
 """One endpoint of this device as its router knows it: levels, queue, and when to probe it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import final
 
 from pliant.ir.curve import Curve
 from pliant.ir.endpoint import ServiceLevel
 from pliant.ir.times.fit import LocalTimes
+from pliant.ir.times.timing import is_hopeless
 from pliant.route.choose_endpoint import Candidate
+from pliant.route.crowding import Dependents
 from pliant.route.energy import local_candidate
 from pliant.route.probes import Probes
 from pliant.route.router_settings import RouterSettings
+from pliant.route.terms import Terms
 from pliant.route.upstream.upstream_queue import RecentAverage
 
 _UNKNOWN = (ServiceLevel(Curve(((0, 0.0),))),)
@@ -43,6 +47,7 @@ class LocalEndpoint:
         own_W = 0.0 if settings.power is None else settings.power.compute_W
         self._watts = own_W if watts is None else watts
         self._work_j = self._work_s = 0.0
+        self.dependents = Dependents()
 
     @property
     def curve(self) -> Curve | None:
@@ -69,9 +74,11 @@ class LocalEndpoint:
     @property
     def candidate(self) -> Candidate:
         """This endpoint for an input that comes now."""
-        if not self.wait_s:
+        crowding = self.dependents.crowding
+        if not self.wait_s and crowding is None:
             return self.way
-        return local_candidate(self.way.levels, self.wait_s, self._watts, self.name)
+        queued = local_candidate(self.way.levels, self.wait_s, self._watts, self.name)
+        return queued if crowding is None else replace(queued, crowding=crowding)
 
     def offer(self, levels: tuple[ServiceLevel, ...]) -> bool:
         """It can give `levels` now, worst first; whether these are others than before."""
@@ -142,3 +149,29 @@ class LocalEndpoint:
     @property
     def _is_in_doubt(self) -> bool:
         return self._times.is_in_doubt if self._offered is None else self._is_quicker
+
+
+def note_dependent(
+    n: int, here: Mapping[str, LocalEndpoint], above: Sequence[Candidate], terms: Terms, now_s: float
+) -> None:
+    """A request came: where all but one endpoint, of `here`, are hopeless for it, it depends on that one.
+
+    Endpoints here count as if they were idle, what is `above` with its queue, as far as that is known.
+    """
+    for endpoint in here.values():
+        endpoint.dependents.pass_time(now_s)
+    if terms.deadline_s is None:
+        return
+    able = []
+    for c in (*(endpoint.way for endpoint in here.values()), *above):
+        quickest = next((level for level in c.levels if level.reaches(terms.accuracy_floor or 0.0)), None)
+        if quickest is not None:
+            way_s = c.fixed_s + c.per_item_s * n
+            seconds = way_s + quickest.curve.at(n)
+            bound_s = max(seconds, way_s * c.way_bound + quickest.bound_curve.at(n))
+            if not is_hopeless(seconds, bound_s, terms.deadline_s):
+                able.append((c.name, seconds))
+    if len(able) == 1 and able[0][0] in here:
+        name, seconds = able[0]
+        slack_s = max(terms.deadline_s - seconds, 0.0)
+        here[name].dependents.add(slack_s, is_queued=here[name].wait_s > 0.0)

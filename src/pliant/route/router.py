@@ -15,6 +15,7 @@ limit as well (`Trail`), which holds while adverts are under way.
 from collections.abc import Callable, Collection
 from dataclasses import replace
 from functools import partial
+from math import inf
 
 from pliant.errors import RouteError
 from pliant.ir.curve import Curve
@@ -24,7 +25,7 @@ from pliant.route.adverts import Adverts, wait_beyond
 from pliant.route.choose_endpoint import LOCAL, Candidate, Choice, Option, choose, ranked
 from pliant.route.curve_advert import CurveAdvert, Trail, checked_name
 from pliant.route.due import Broadcast, Due, Ping, Probe
-from pliant.route.local_endpoint import LocalEndpoint
+from pliant.route.local_endpoint import LocalEndpoint, note_dependent
 from pliant.route.objective import TIME, Objective
 from pliant.route.predecessors import Listener, Predecessors
 from pliant.route.radio_use import RadioUse
@@ -34,8 +35,6 @@ from pliant.route.upstream.peer import Successor
 from pliant.route.upstream.peer_state import PeerState
 from pliant.route.upstream.ping_schedule import PingSchedule
 from pliant.route.upstream.upstream_queue import Passage
-
-_NEVER = float("inf")
 
 
 class Router:
@@ -59,10 +58,10 @@ class Router:
         self._adverts = Adverts(name, started, settings.max_n, self._behind)
         self._pings = PingSchedule(settings)
         self._last_n = 1
-        self._expects_until_s = float("inf")
+        self._expects_until_s = inf
         self._is_stale = True
         self._is_checked = False
-        self._next_due_s = float("-inf")
+        self._next_due_s = -inf
 
     # -- decisions
 
@@ -80,14 +79,15 @@ class Router:
         """Where an input of length n goes, or would go if one came: an endpoint here or a successor.
 
         `exclude` names what has been tried (`LOCAL` too); a `trail` leaves out the nodes it has passed, and
-        all of them once it may make no further hop. Raises RouteError if nothing is left, and what
-        `choose_endpoint.choose` does where the terms cannot be kept.
+        all after its last hop. Raises RouteError if nothing is left, and as `choose_endpoint.choose` does.
         """
         self._expect(now_s)
+        above = self._above(now_s)
         if is_coming:
             self._pings.add(n)
             self._last_n = n
-        candidates = self._candidates(now_s)
+            note_dependent(n, self._here, above, terms, now_s)
+        candidates = [*self.ways_here, *above]
         if exclude or trail is not None:
             candidates = [c for c in candidates if self._is_allowed(c.name, exclude, trail)]
         return choose(n, candidates, objective, terms)
@@ -102,10 +102,9 @@ class Router:
     def tell(self, now_s: float, predecessor: str | None = None) -> CurveAdvert:
         """This node's advert (CRIME 4.2), and for a `predecessor` (a node's name) that it has been told."""
         self._expect(now_s)
-        advert = self._word(predecessor, now_s)
         if predecessor is not None:
-            self.predecessors.told(predecessor, advert)
-        return advert
+            self.predecessors.told(predecessor, self._word(predecessor, now_s))
+        return self._word(predecessor, now_s, is_now=True)
 
     def due(self, now_s: float) -> tuple[Due, ...]:
         """What is to be done now; each thing is said once."""
@@ -322,8 +321,11 @@ class Router:
         for peer in self._successors.values():
             if now_s >= peer.transfer.changes_at_s and peer.expect(now_s):
                 self._is_stale = True
-        peers = self._successors.values()
-        self._expects_until_s = min((peer.transfer.changes_at_s for peer in peers), default=_NEVER)
+        self._plan_expecting()
+
+    def _plan_expecting(self) -> None:
+        changes_s = [peer.transfer.changes_at_s for peer in self._successors.values()]
+        self._expects_until_s = min(changes_s, default=inf)
 
     def _refreshed(self) -> list[Candidate]:
         """This device and what is above it, as they are known now, without the queues there."""
@@ -332,30 +334,27 @@ class Router:
         here = [endpoint.way for endpoint in self._here.values()]
         self._ways = [*here, *[s.way() for s in self._successors.values() if s.is_ready]]
         self._adverts.follow(self._ways)
-        peers = self._successors.values()
-        self._expects_until_s = min((peer.transfer.changes_at_s for peer in peers), default=_NEVER)
+        self._plan_expecting()
         self._is_stale = False
         return self._ways
 
     def _candidates(self, now_s: float) -> list[Candidate]:
-        """The same with what an input that came now would wait for."""
-        above = self._refreshed()[len(self._here) :]
-        return [*self.ways_here, *[self._successors[way.name].candidate(now_s) for way in above]]
+        """The same, with the wait of an input that comes now."""
+        return [*self.ways_here, *self._above(now_s)]
+
+    def _above(self, now_s: float) -> list[Candidate]:
+        ways = self._refreshed()[len(self._here) :]
+        return [self._successors[way.name].candidate(now_s) for way in ways]
 
     def _is_allowed(self, name: str, exclude: Collection[str], trail: Trail | None) -> bool:
         if name in exclude:
             return False
-        if trail is None or name in self._here:
-            return True
-        told = self._successors[name].told
-        return (
-            trail.hops_left > 0 and name not in trail.path and (told is None or told.node not in trail.path)
-        )
+        return trail is None or name in self._here or trail.may_reach(name, self._successors[name].told)
 
-    def _word(self, predecessor: str | None, now_s: float) -> CurveAdvert:
-        """What `predecessor` is told: nothing that depends on it. None: what there is to tell."""
+    def _word(self, predecessor: str | None, now_s: float, *, is_now: bool = False) -> CurveAdvert:
+        """What `predecessor` is told: nothing that depends on it. The wait is that of now, or of lately."""
         advert, ways = self._adverts.of(predecessor, self._refreshed())
-        waits_s = [self._usual_wait_s(way, now_s) for way in ways]
+        waits_s = [self._wait_s(way, now_s, is_now=is_now) for way in ways]
         wait_s = wait_beyond(advert, self._last_n, ways, waits_s) if any(waits_s) else 0.0
         return replace(advert, wait_s=wait_s) if wait_s else advert
 
@@ -364,10 +363,12 @@ class Router:
         told = None if name in self._here else self._successors[name].told
         return frozenset() if told is None else told.through
 
-    def _usual_wait_s(self, way: Candidate, now_s: float) -> float:
+    def _wait_s(self, way: Candidate, now_s: float, *, is_now: bool) -> float:
         if way.name in self._here:
-            return self._here[way.name].usual_wait_s(now_s)
-        return self._successors[way.name].queue.usual_wait_s(way.fixed_s, now_s)
+            here = self._here[way.name]
+            return here.wait_s if is_now else here.usual_wait_s(now_s)
+        queue = self._successors[way.name].queue
+        return (queue.wait_s if is_now else queue.usual_wait_s)(way.fixed_s, now_s)
 
     def _broadcasts(self, now_s: float) -> list[Broadcast]:
         if not self.predecessors:
@@ -393,7 +394,6 @@ class Router:
         return min((c.seconds(n) for c in self._candidates(now_s) if c.name != without), default=0.0)
 
     def _earliest(self) -> float:
-        asked_s = [here.probe_at_s for here in self._here.values()]
-        return min(
-            self.predecessors.expires_at_s, *asked_s, *[s.ping_at_s for s in self._successors.values()]
-        )
+        probes_s = [here.probe_at_s for here in self._here.values()]
+        pings_s = [peer.ping_at_s for peer in self._successors.values()]
+        return min(self.predecessors.expires_at_s, *probes_s, *pings_s)

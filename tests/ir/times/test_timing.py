@@ -1,6 +1,7 @@
 """Timings between and beyond samples, and targets that are met."""
 
-from math import e, inf, nan
+from math import e, inf, log, nan
+from statistics import NormalDist
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pliant.errors import ProfileError
-from pliant.ir.times.timing import Timing, TimingCurve, is_hopeless, is_in_time, margin
+from pliant.ir.times.timing import Timing, TimingCurve, chance, is_hopeless, is_in_time, margin
 
 times = st.tuples(st.floats(0.0, 10.0), st.floats(0.0, 10.0)).map(lambda x: Timing(min(x), max(x)))
 
@@ -60,3 +61,12 @@ def test_an_answer_that_is_in_time_once_in_four_times_is_not_hopeless() -> None:
     """A median of 1 s and a bound of e s: logarithms are 0 and 1, and 0.4 below the median lies e**-0.4."""
     assert not is_hopeless(1.0, e, e**-0.399)
     assert is_hopeless(1.0, e, e**-0.401)
+
+
+@given(median_s=st.floats(0.01, 10), ratio=st.floats(1.01, 4), part=st.floats(0.1, 4))
+def test_the_chance_is_that_of_a_log_normal_time(median_s: float, ratio: float, part: float) -> None:
+    """Half at the median, 95 of 100 at the bound."""
+    spread = log(ratio) / 1.645
+    expected = NormalDist(log(median_s), spread).cdf(log(part * median_s))
+    assert chance(median_s, ratio * median_s, part * median_s) == pytest.approx(expected, abs=1e-6)
+    assert chance(median_s, ratio * median_s, ratio * median_s) == pytest.approx(0.95, abs=1e-4)

@@ -57,6 +57,14 @@ def test_time_runs_from_the_arrival_on() -> None:
     assert 0 < (wish.passed_on(9.5, 2.0).deadline_s or 0) < 1e-3
 
 
+def test_work_is_bounded_where_others_depend_on_the_endpoint() -> None:
+    """Else a session takes the most accurate level that is in time, and the next request waits for it."""
+    wish = PendingRequest(FIVE, due_s=10.0, floor=0.8, most_s=0.1)
+    assert wish.at(9.5).deadline_s == pytest.approx(0.1)
+    assert wish.at(9.95).deadline_s == pytest.approx(0.05)
+    assert wish.terms_at(9.5).deadline_s == pytest.approx(0.5), "it is due when it was"
+
+
 def test_what_is_not_asked_is_left_open() -> None:
     """An endpoint then gives the best there is, or with a floor alone the soonest above it."""
     assert PendingRequest(FIVE).at(1.0) == FIVE

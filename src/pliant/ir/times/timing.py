@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import inf, log
+from math import erfc, inf, log
 from typing import Literal
 
 from pliant.errors import ProfileError
@@ -12,6 +12,9 @@ Percentile = Literal["median", "p95"]
 
 _HOPE = 0.4
 """An answer whose median is late by this part of the distance to its bound is in time once in four times."""
+
+_BOUND_DEVIATIONS = 1.645 / 2.0**0.5
+"""Of a normal distribution 95 % lie below 1.645 standard deviations."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +63,11 @@ def margin(seconds: float, bound_s: float, deadline_s: float) -> float:
     if not 0.0 < seconds < bound_s or deadline_s <= 0.0:
         return inf if seconds <= deadline_s else -inf
     return log(deadline_s / seconds) / log(bound_s / seconds)
+
+
+def chance(seconds: float, bound_s: float, deadline_s: float) -> float:
+    """The part of answers of that median and bound which are in time, if logarithms of times are normal."""
+    return 0.5 * erfc(-_BOUND_DEVIATIONS * margin(seconds, bound_s, deadline_s))
 
 
 def is_hopeless(seconds: float, bound_s: float, deadline_s: float) -> bool:

@@ -124,7 +124,7 @@ class Successor:
     @property
     def ping_at_s(self) -> float:
         """When it is to be pinged: as scheduled, or sooner after a hint."""
-        return min(self._due_s, self._hint_due_s)
+        return min(self._due_s, self._hint_due_s, self.queue.news_at_s)
 
     @property
     def is_ready(self) -> bool:

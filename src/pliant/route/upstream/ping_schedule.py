@@ -2,11 +2,13 @@
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from math import inf
 from typing import final
 
 from pliant.route.choose_endpoint import Candidate
 from pliant.route.router_settings import RouterSettings
 from pliant.route.upstream.peer import Successor
+from pliant.route.upstream.upstream_queue import NEWS_S
 
 _OPTIMISM = 0.8
 _LATELY = 64
@@ -29,6 +31,12 @@ class PingSchedule:
     def asks(self, peer: Successor, candidates: Callable[[], Sequence[Candidate]], now_s: float) -> bool:
         """Whether `peer`, which is due, is pinged now; where nothing depends on it, that is put off."""
         n_inputs, peer.n_inputs = self.n_inputs - peer.n_inputs, self.n_inputs
+        if now_s >= peer.queue.news_at_s:
+            is_worth = peer.is_ready and n_inputs > 0 and self._is_worth(peer, n_inputs, candidates())
+            peer.queue.news_at_s = inf if is_worth else now_s + NEWS_S
+            if is_worth:
+                peer.asked(now_s)
+            return is_worth
         if (
             self._settings.adapts_pings
             and not peer.is_overdue(now_s)

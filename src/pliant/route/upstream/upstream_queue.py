@@ -1,12 +1,15 @@
 """This node's requests at one upstream: the wait of the next one, and how many at once pay."""
 
 from dataclasses import dataclass, field
+from math import inf
 from typing import final
 
 from pliant.route.radio_use import RadioUse
 
 _AVERAGED = 8
 _LEAST_LIMIT, _MOST_LIMIT = 4.0, 256.0
+NEWS_S = 0.5
+_SHORT_WAIT_S = 0.01
 _FEW_QUEUED, _MANY_QUEUED = 1.0, 3.0
 
 
@@ -76,6 +79,8 @@ class UpstreamQueue:
         self._others_s = self._told_s = 0.0
         self._others_at_s = self._told_at_s = float("-inf")
         self._service_s: float | None = None
+        self.news_at_s = inf
+        """When to ask how long the queue of others is now: inputs that avoid it do not show it."""
         self._limit = self._least = _LEAST_LIMIT
         self.work_s = 0.0
         self.n_in_flight = 0
@@ -141,9 +146,14 @@ class UpstreamQueue:
         self._sent_s.set(self._in_flight_s, now_s)
 
     def told(self, wait_s: float, now_s: float) -> None:
-        """The upstream says that requests have waited for `wait_s` on average lately: this node's too."""
-        self._told_s = max(wait_s - self._sent_s.at(now_s), 0.0)
+        """The upstream says that a request waits there for `wait_s`: for this node's requests too."""
+        self._told_s = max(wait_s - max(self._sent_s.at(now_s), self._in_flight_s), 0.0)
         self._told_at_s = now_s
+        self._expect_news(now_s)
+
+    def _expect_news(self, now_s: float) -> None:
+        is_queue = self.others_s(now_s) > max(self._service_s or 0.0, _SHORT_WAIT_S)
+        self.news_at_s = now_s + NEWS_S if is_queue else inf
 
     def answered(
         self,
@@ -167,6 +177,7 @@ class UpstreamQueue:
         fresh = max(1.0 / _AVERAGED, 1.0 - _halved((now_s - self._others_at_s) / self._memory_s))
         self._others_s += (others_s - self._others_s) * fresh
         self._others_at_s = now_s
+        self._expect_news(now_s)
         self._least = _LEAST_LIMIT
         if self._service_s > 0.0:
             self._least = min(max(2.0 + floor_s / self._service_s, _LEAST_LIMIT), _MOST_LIMIT)

@@ -274,7 +274,7 @@ class Dispatcher:
         return Answer(content, target, answer.node, spent, {}, choice, slot.passage.joules)
 
     async def _here(self, choice: Choice, asked: Inquiry) -> Answer:
-        local, wish = self.here[choice.target], asked.wish
+        local, wish = self.here[choice.target], replace(asked.wish, most_s=choice.option.most_s)
         done = await local.answer(wish)
         where = "here" if local.name == LOCAL else f"by {local.name}"
         _LOG.info("%s: length %d, answered %s in %.6f s", asked.id, wish.length, where, done.spent_s)

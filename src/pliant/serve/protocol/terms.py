@@ -17,7 +17,8 @@ LEAST_S = 1e-6
 class PendingRequest:
     """A request under way: what is asked, when it is due by the node's clock, at which accuracy at least.
 
-    `client` is the address that it came from.
+    `client` is the address that it came from. An endpoint works at most `most_s` seconds on it, for as much
+    accuracy as that allows: other requests depend on it.
     """
 
     request: Request
@@ -25,6 +26,7 @@ class PendingRequest:
     floor: float | None = None
     best_effort: bool = False
     client: str = ""
+    most_s: float | None = None
 
     @property
     def length(self) -> int:
@@ -50,7 +52,10 @@ class PendingRequest:
 
     def at(self, now_s: float) -> Request:
         """As an endpoint is asked at `now_s`."""
-        return replace(self.request, deadline_s=self.terms_at(now_s).deadline_s, accuracy_floor=self.floor)
+        left_s = self.terms_at(now_s).deadline_s
+        if left_s is not None and self.most_s is not None:
+            left_s = min(left_s, self.most_s)
+        return replace(self.request, deadline_s=left_s, accuracy_floor=self.floor)
 
     def passed_on(self, now_s: float, way_s: float) -> Terms:
         """The terms for a node that is `way_s` away, there and back."""

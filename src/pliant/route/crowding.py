@@ -1,0 +1,55 @@
+"""What a job costs other requests: those that come lately and that only its endpoint can answer in time."""
+
+from dataclasses import dataclass
+from math import exp
+from typing import final
+
+_MEMORY_S = 5.0
+_AVERAGED = 8.0
+_FEWEST_PER_S, _FEWEST_QUEUED = 0.05, 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Crowding:
+    """`per_s` requests a second depend on an endpoint; each may wait `slack_s` there and still be in time."""
+
+    per_s: float
+    slack_s: float
+
+    def lost(self, wait_s: float, work_s: float) -> float:
+        """How many of them a job of `work_s` seconds makes late, behind a queue of `wait_s`."""
+        before_s = max(wait_s - self.slack_s, 0.0)
+        return self.per_s * (max(wait_s + work_s - self.slack_s, 0.0) - before_s)
+
+
+@final
+class Dependents:
+    """Their rate (it fades with `_MEMORY_S`) and average slack, at one endpoint of this device.
+
+    They count while some of them find it at work: requests of one client, who asks again once it is answered,
+    are in nobody's way.
+    """
+
+    def __init__(self) -> None:
+        self._per_s = self._queued = self._slack_s = 0.0
+        self._at_s = float("-inf")
+
+    def pass_time(self, now_s: float) -> None:
+        """It is `now_s` (monotonic seconds)."""
+        if self._per_s:
+            left = exp((self._at_s - now_s) / _MEMORY_S)
+            self._per_s, self._queued = self._per_s * left, self._queued * left
+        self._at_s = now_s
+
+    def add(self, slack_s: float, *, is_queued: bool) -> None:
+        """One came now that may wait for `slack_s`; whether the endpoint is at work."""
+        weight = 1.0 / _AVERAGED if self._per_s else 1.0
+        self._slack_s += (slack_s - self._slack_s) * weight
+        self._per_s += 1.0 / _MEMORY_S
+        self._queued += is_queued
+
+    @property
+    def crowding(self) -> Crowding | None:
+        """As of the last `pass_time`; None where hardly any request depends on the endpoint."""
+        is_crowded = self._per_s > _FEWEST_PER_S and self._queued > _FEWEST_QUEUED
+        return Crowding(self._per_s, self._slack_s) if is_crowded else None
