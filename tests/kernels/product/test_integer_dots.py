@@ -18,7 +18,7 @@ def assembly(text: str, isa: Isa) -> str:
     """What LLVM makes of a module for `isa`."""
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
-    triple = isa.triple or "x86_64-unknown-linux-gnu"
+    triple = isa.triple
     machine = llvm.Target.from_triple(triple).create_target_machine(cpu=isa.cpu, features=isa.features, opt=2)
     module = llvm.parse_assembly(text)
     module.triple = triple
