@@ -71,7 +71,7 @@ def _clear_instruction_cache(base: int, n_bytes: int) -> None:
     a page becomes executable for the first time (arch/arm64/mm/flush.c); this memory never was before.
     """
     try:
-        clear = ctypes.CDLL("libgcc_s.so.1").__clear_cache
+        clear = getattr(ctypes.CDLL("libgcc_s.so.1"), "__clear_cache")
     except (OSError, AttributeError):
         return
     clear.restype, clear.argtypes = None, (ctypes.c_void_p, ctypes.c_void_p)

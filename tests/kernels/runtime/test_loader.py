@@ -5,14 +5,15 @@ import ctypes
 import numpy as np
 import pytest
 
+from pliant import system
 from pliant.errors import KernelError
-from pliant.kernels.emit.isa import X86_64
+from pliant.kernels.emit.isa import NEON, X86_64, host_isa
 from pliant.kernels.runtime.jit import compile_modules
 from pliant.kernels.runtime.loader import load
 
 
 def _object(text: str) -> bytes:
-    (data,) = compile_modules([text], X86_64)
+    (data,) = compile_modules([text], host_isa())
     return data
 
 
@@ -83,6 +84,14 @@ def test_writable_data_is_refused() -> None:
 def test_what_is_no_object_of_this_machine_is_refused(data: bytes) -> None:
     """Another machine's cache, or a text file in its place."""
     with pytest.raises(KernelError, match="ELF"):
+        load(data)
+
+
+def test_another_machines_object_is_refused() -> None:
+    """A cache that two machines share over a network."""
+    other = {"x86_64": NEON, "aarch64": X86_64}[system.machine()]
+    (data,) = compile_modules(["define void @f() {\n  ret void\n}"], other)
+    with pytest.raises(KernelError, match=other.architecture):
         load(data)
 
 

@@ -68,8 +68,8 @@ def host_isa() -> Isa:
     found = next((isa for isa in ISAS if runnable(isa)), None)
     if found is None:
         raise KernelError(
-            f"no kernels exist for {system.machine()}: this version generates code for x86-64 and 64-bit Arm. "
-            "Run pliant on such a machine."
+            f"no kernels exist for {system.machine()}: this version generates code for x86-64 and "
+            "64-bit Arm. Run pliant on such a machine."
         )
     return found
 
