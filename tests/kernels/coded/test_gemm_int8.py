@@ -52,7 +52,7 @@ def quantized(library: Library, a: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         a.ctypes.data, a.strides[0] // 4, columns, q.ctypes.data, columns + 6, scales.ctypes.data
     )
     call(address(library, "quantize_rows", quantize_rows_ir), args, rows)
-    kept = q.view(np.uint8) if form.is_bytes else q
+    kept = q.view(np.uint8 if form.zero else np.int8) if form.is_bytes else q
     assert (kept[:, columns:] == (7 if form.is_bytes else 0x0707)).all(), "the kernel wrote past its columns"
     return kept[:, :columns].astype(np.int64) - form.zero, scales
 
