@@ -1,9 +1,9 @@
-"""Answers of the README's examples, written by one machine and compared with another's: used by `scripts/arm`.
+"""Answers of the README's examples, written by one machine and compared with another's, for `scripts/arm`.
 
     arm_answers.py --packages       what an emulated Python needs, as `name==version` of this environment
     arm_answers.py FOLDER here      write FOLDER/here.npz, and an ONNX model that others read
     arm_answers.py FOLDER arm       write FOLDER/arm.npz
-    arm_answers.py FOLDER compare   print the largest difference of each; ends with status 1 above 1e-5
+    arm_answers.py FOLDER compare   print how far each is apart; ends with status 1 where one is too far
 
 Devices are described on paper, as measuring one takes minutes under emulation: plans, and so bits, are equal.
 """
@@ -15,18 +15,25 @@ from contextlib import ExitStack
 from importlib.metadata import distribution
 from itertools import product
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from pliant.ir.device import DeviceProfile
 
 TEXTS = (
     "a charming and often affecting journey",
     "unflinchingly bleak and desperate",
     "the plot is thin , but the cast is a delight to watch",
+    "a tedious , overlong mess that never finds its tone",
+    "A wonderful film, moving from the first scene to the last.",
 )
 TOLERANCE = 1e-5
-"""Of logits, relative to the largest of a model: sums in another order differ by about 1e-6."""
-ROUNDED = 5e-3
-"""Of int8, where a rounding error of an activation may move it to the next whole number."""
+"""Of a text's logits, relative to the largest of a model: sums in another order differ by about 1e-6."""
+ROUNDED = 2e-2
+"""Of one text in int8, of which the median keeps to TOLERANCE: a sum in another order may take an activation
+to the next whole number. int8 itself is 3e-2 away from float32."""
 _EXTRAS = ("cluster",)
 _TESTING = ("pytest", "hypothesis", "jaxtyping", "beartype", "pytest-xdist")
 
@@ -99,7 +106,7 @@ def on_two_members() -> np.ndarray:
         return np.stack([session(text).logits for text in TEXTS])
 
 
-def on_paper() -> "object":
+def on_paper() -> "DeviceProfile":
     """A device of which everything is known: the same plan everywhere."""
     from pliant.ir.device import DeviceProfile, LayerTime, Overhead
     from pliant.ir.link import Link
@@ -144,14 +151,16 @@ def share(folder: Path) -> None:
 
 
 def compare(folder: Path) -> int:
-    """How far answers are apart; 1 where one is too far, else 0."""
+    """How far answers are apart, text by text; 1 where one is too far, else 0."""
     here, there = (np.load(folder / f"{name}.npz") for name in ("here", "arm"))
     n_wrong = 0
     for name in here.files:
-        apart = float(np.abs(here[name] - there[name]).max() / np.abs(here[name]).max())
-        bound = ROUNDED if "int8" in name else TOLERANCE
-        n_wrong += not apart <= bound
-        print(f"{name:28} {apart:8.1e} of {bound:.0e} {'' if apart <= bound else 'TOO FAR'}", flush=True)
+        rows, others = (x[name].reshape(len(x[name]), -1) for x in (here, there))
+        apart = np.abs(rows - others).max(axis=1) / np.abs(rows).max()
+        median, worst = float(np.median(apart)), float(apart.max())
+        is_near = median <= TOLERANCE and worst <= (ROUNDED if name.endswith("int8") else TOLERANCE)
+        n_wrong += not is_near
+        print(f"{name:28} median {median:.1e}, worst {worst:.1e}{'' if is_near else ': TOO FAR'}")
     return int(n_wrong > 0)
 
 

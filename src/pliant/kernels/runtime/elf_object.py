@@ -12,6 +12,7 @@ from pliant.errors import KernelError
 _SHT_SYMTAB, _SHT_RELA, _SHT_NOBITS = 2, 4, 8
 _SHF_WRITE, _SHF_ALLOC = 1, 2
 _UNDEFINED = 0
+_MARKS = ("", "$x", "$d")  # ELF for the Arm 64-bit Architecture, 5.5.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +86,8 @@ class ElfObject:
                 yield Relocation(at, info & 0xFFFFFFFF, self.symbols[info >> 32], addend)
 
     def defined(self) -> dict[str, int]:
-        """The offsets of its named symbols in the block."""
-        inside = (s for s in self.symbols if s.name and s.section in self.offsets)
+        """The offsets of its named symbols in the block, without Arm's marks of code and data."""
+        inside = (s for s in self.symbols if s.name not in _MARKS and s.section in self.offsets)
         return {s.name: self.offsets[s.section] + s.value for s in inside}
 
     def outside(self) -> tuple[str, ...]:
