@@ -55,7 +55,7 @@ Dims = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """What `--json` says."""
+    """What `--json` says. `measured_elsewhere`: times of this CPU chose the schedule, which is for another."""
 
     nodes: int
     calls: int
@@ -63,6 +63,7 @@ class Compiled:
     arena_bytes: int
     weight_bytes: int
     schedule: ScheduleReport | None
+    measured_elsewhere: bool
     output: str | None
     library: str | None
 
@@ -115,6 +116,7 @@ def compile(args: CompileArguments) -> None:
         arena_bytes=image.arena_bytes,
         weight_bytes=_weight_bytes(image),
         schedule=report,
+        measured_elsewhere=args.schedule in ("paper", "exact") and for_cpu.isa != host_isa(),
         output=None if args.output is None else str(args.output),
         library=None if library is None else str(library),
     )
@@ -179,6 +181,8 @@ def _show(said: Compiled, reason: str) -> None:
     console().print(table)
     if said.schedule is not None:
         _show_schedule(said.schedule)
+    if said.measured_elsewhere:
+        typer.echo("the schedule was measured on this CPU, not on its target, where another may be faster")
     typer.echo(f"arena {format_bytes(said.arena_bytes)}, weights {format_bytes(said.weight_bytes)}")
     if said.output is not None:
         typer.echo(f"written to {said.output}")
