@@ -55,7 +55,7 @@ Dims = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """What `--json` says. `measured_elsewhere`: times of this CPU chose the schedule, which is for another."""
+    """What `--json` says. `measured_elsewhere`: times of this CPU chose the schedule of another."""
 
     nodes: int
     calls: int
