@@ -5,7 +5,17 @@ What this CPU lacks runs through its portable lowering. Other architectures' row
 """
 
 from pliant import system
-from pliant.kernels.emit.isa import AVX2, AVX512, AVX512_VNNI, NEON, NEON_DOT, X86_64, Isa, portable
+from pliant.kernels.emit.isa import (
+    AVX2,
+    AVX512,
+    AVX512_VNNI,
+    NEON,
+    NEON_DOT,
+    NEON_I8MM,
+    X86_64,
+    Isa,
+    portable,
+)
 
 
 def _here(*rows: Isa) -> list[Isa]:
@@ -13,10 +23,10 @@ def _here(*rows: Isa) -> list[Isa]:
 
 
 ROWS = _here(AVX512, AVX2, X86_64, NEON)
-INTEGER_ROWS = _here(AVX512_VNNI, AVX512, AVX2, X86_64, NEON_DOT, NEON)
+INTEGER_ROWS = _here(AVX512_VNNI, AVX512, AVX2, X86_64, NEON_I8MM, NEON_DOT, NEON)
 """Also those whose integer products differ."""
 
 
 def integer_name(isa: Isa) -> str:
     """A row's name where its integer products matter."""
-    return f"{isa.name}-dot" if isa.has_dot else isa.name
+    return f"{isa.name}{isa.features}"

@@ -24,6 +24,7 @@ from pliant.kernels.emit.isa import (
     AVX512_VNNI,
     NEON,
     NEON_DOT,
+    NEON_I8MM,
     X86_64,
     Isa,
     host_isa,
@@ -36,7 +37,7 @@ from pliant.settings import cache_folder, thread_count
 Emit = Literal["session", "c"]
 ScheduleName = Literal["static", "none", "paper", "exact"]
 TargetName = Literal[
-    "native", "avx512-vnni", "avx512", "avx2-vnni", "avx2", "x86-64", "aarch64-dot", "aarch64"
+    "native", "avx512-vnni", "avx512", "avx2-vnni", "avx2", "x86-64", "aarch64-i8mm", "aarch64-dot", "aarch64"
 ]
 
 _ISAS: dict[str, Isa] = {
@@ -45,6 +46,7 @@ _ISAS: dict[str, Isa] = {
     "avx2-vnni": AVX2_VNNI,
     "avx2": AVX2,
     "x86-64": X86_64,
+    "aarch64-i8mm": NEON_I8MM,
     "aarch64-dot": NEON_DOT,
     "aarch64": NEON,
 }

@@ -15,6 +15,7 @@ from pliant.kernels.emit.isa import (
     ISAS,
     NEON,
     NEON_DOT,
+    NEON_I8MM,
     X86_64,
     Isa,
     host_isa,
@@ -82,7 +83,15 @@ def test_a_row_needs_every_one_of_its_features(
 
 
 @pytest.mark.usefixtures("forgotten")
-@pytest.mark.parametrize(("flags", "expected"), [(["asimd"], NEON), (["asimd", "asimddp"], NEON_DOT)])
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        (["asimd"], NEON),
+        (["asimd", "i8mm"], NEON),
+        (["asimd", "asimddp"], NEON_DOT),
+        (["asimd", "asimddp", "i8mm", "bf16"], NEON_I8MM),
+    ],
+)
 def test_arm_has_rows_of_its_own(flags: list[str], expected: Isa, monkeypatch: pytest.MonkeyPatch) -> None:
     """An x86-64 row stands before them in the table, and runs on no Arm whatever its flags."""
     monkeypatch.setattr(platform, "machine", lambda: "aarch64")

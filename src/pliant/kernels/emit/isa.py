@@ -20,6 +20,8 @@ class Isa:
 
     `has_dot` says that bytes are multiplied and four products added at once: VNNI, or Arm's dot product.
 
+    `has_matmul` says that 2 x 8 bytes times 8 x 2 are one instruction (Arm's I8MM).
+
     `is_portable` marks a row whose code is lowered for a lesser CPU: vectors keep their width and are
     split by LLVM, and generators put generic IR where they would name an instruction of the row.
     """
@@ -34,6 +36,7 @@ class Isa:
     features: str = ""
     is_portable: bool = False
     triple: str = _X86_64
+    has_matmul: bool = False
 
     @property
     def architecture(self) -> str:
@@ -58,8 +61,9 @@ AVX2_VNNI = replace(AVX2, has_dot=True, features="+avxvnni")
 X86_64 = Isa("x86-64", 4, 16, False, False, False, "x86-64")
 NEON = Isa("neon", 4, 32, True, True, False, "generic", "+neon", triple=_AARCH64)
 NEON_DOT = replace(NEON, has_dot=True, features=f"{NEON.features},+dotprod")
+NEON_I8MM = replace(NEON_DOT, has_matmul=True, features=f"{NEON_DOT.features},+i8mm")
 
-ISAS: tuple[Isa, ...] = (AVX512_VNNI, AVX512, AVX2_VNNI, AVX2, X86_64, NEON_DOT, NEON)
+ISAS: tuple[Isa, ...] = (AVX512_VNNI, AVX512, AVX2_VNNI, AVX2, X86_64, NEON_I8MM, NEON_DOT, NEON)
 """Every row, best first among those of one architecture."""
 
 
@@ -84,7 +88,7 @@ def runnable(isa: Isa) -> bool:
 def needed_flags(isa: Isa) -> frozenset[str]:
     """The features that a CPU of its architecture has if it executes code of `isa`, in Linux's spelling."""
     dot = {_DOT[isa.name]} if isa.has_dot else set()
-    return _NEEDS[isa.name] | dot
+    return _NEEDS[isa.name] | dot | ({"i8mm"} if isa.has_matmul else set())
 
 
 def portable(isa: Isa) -> Isa:
