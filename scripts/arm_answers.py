@@ -1,13 +1,14 @@
 """Answers of the README's examples, written by one machine and compared with another's, for `scripts/arm`.
 
     arm_answers.py --packages       what an emulated Python needs, as `name==version` of this environment
-    arm_answers.py FOLDER here      write FOLDER/here.npz, and an ONNX model that others read
+    arm_answers.py FOLDER here      write FOLDER/here.npz, and models that others read
     arm_answers.py FOLDER arm       write FOLDER/arm.npz
     arm_answers.py FOLDER compare   print how far each is apart; ends with status 1 where one is too far
 
 Devices are described on paper, as measuring one takes minutes under emulation: plans, and so bits, are equal.
 """
 
+import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
@@ -34,7 +35,7 @@ TOLERANCE = 1e-5
 ROUNDED = 2e-2
 """Of one text in int8, of which the median keeps to TOLERANCE: a sum in another order may take an activation
 to the next whole number. int8 itself is 3e-2 away from float32."""
-_EXTRAS = ("cluster",)
+_EXTRAS = ("cluster", "node")
 _TESTING = ("pytest", "hypothesis", "jaxtyping", "beartype", "pytest-xdist")
 
 
@@ -60,6 +61,7 @@ def packages() -> list[str]:
 def answers(folder: Path) -> Iterator[tuple[str, np.ndarray]]:
     """By name, the logits of each example."""
     import pliant
+    from pliant import system
 
     profile = on_paper()
     with pliant.open("sst2", profile=profile, adapt=False, threads=2) as model:
@@ -74,6 +76,8 @@ def answers(folder: Path) -> Iterator[tuple[str, np.ndarray]]:
         session = pliant.compile(str(folder / "minilm.onnx"), threads=2, weights=weights)
         with session:
             yield f"ONNX MiniLM, weights {weights}", session.run(feeds())["y"]
+    with pliant.load(folder / system.machine(), threads=2) as session:
+        yield "ONNX MiniLM, compiled", session.run(feeds())["y"]
     yield "sst2 on two members", on_two_members()
 
 
@@ -144,10 +148,16 @@ def keep_profile() -> None:
 
 
 def share(folder: Path) -> None:
-    """Write the ONNX model that every machine reads: the shipped MiniLM."""
+    """Write what every machine reads: the shipped MiniLM as ONNX, and compiled here for either machine."""
     from bench.text_models import export_classifier
 
-    export_classifier(Path("src/pliant/models/assets/sst2"), folder / "minilm.onnx")
+    model = export_classifier(Path("src/pliant/models/assets/sst2"), folder / "minilm.onnx")
+    sizes = [
+        f"--dim={name}={size}" for name, size in zip(("batch", "tokens"), feeds()["ids"].shape, strict=True)
+    ]
+    for name, target in (("x86_64", "native"), ("aarch64", "aarch64-dot")):
+        command = [sys.executable, "-m", "pliant", "compile", str(model), *sizes, "--target", target]
+        subprocess.run([*command, "-o", str(folder / name), "--json"], check=True, stdout=subprocess.DEVNULL)
 
 
 def compare(folder: Path) -> int:
