@@ -12,6 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 from typer.testing import CliRunner
 
 import pliant
+from pliant import system
 from pliant.cli.app import app
 from tests.compiler.family_models import feeds_of, proto_of
 
@@ -144,6 +145,26 @@ def test_an_unknown_runtime_is_named(model: Path) -> None:
     assert status == 1
     assert "abacus" in said
     assert "onnxruntime" in said
+
+
+@pytest.mark.parametrize(
+    ("schedule", "target", "said"),
+    [
+        ("paper", "aarch64", True),
+        ("static", "aarch64", False),
+        ("paper", "native", False),
+    ],
+)
+def test_a_schedule_for_another_cpu_says_where_it_was_measured(
+    model: Path, schedule: str, target: str, said: bool
+) -> None:
+    """Kernels of the target cannot be timed here."""
+    if target == "aarch64" and system.machine() == "aarch64":
+        pytest.skip("aarch64 is no other CPU here")
+    words = ("compile", str(model), "--dim", "batch=2", "--threads", "1")
+    options = ("--schedule", schedule, "--target", target)
+    assert json.loads(run(*words, *options, "--json")[1])["measured_elsewhere"] == said
+    assert ("not on its target" in run(*words, *options)[1]) == said
 
 
 def test_a_schedule_says_what_it_chose_from(model: Path) -> None:

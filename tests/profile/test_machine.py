@@ -1,17 +1,33 @@
 """What the system tells of itself."""
 
+import platform
 from pathlib import Path
+
+import pytest
 
 from pliant.profile.machine import cpu_frequency, cpu_model, frequency_limit
 
 CPUINFO = "processor\t: 0\nmodel name\t: Fast CPU 9000\ncpu MHz\t\t: 2449.998\n"
 
 
-def test_the_cpu_goes_by_the_name_its_maker_gave_it(tmp_path: Path) -> None:
+def test_the_cpu_goes_by_the_name_its_maker_gave_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Profiles are keyed by it."""
+    monkeypatch.setattr(platform, "machine", lambda: "x86_64")
     (tmp_path / "cpuinfo").write_text(CPUINFO)
     assert cpu_model(tmp_path / "cpuinfo") == "Fast CPU 9000"
     assert cpu_model(tmp_path / "none") != ""
+
+
+def test_an_arm_cpu_goes_by_its_board_and_cores(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Arm's cpuinfo has no name, and "aarch64" would be one profile for a phone and a server."""
+    monkeypatch.setattr(platform, "machine", lambda: "aarch64")
+    parts = ("0xd03", "0xd03", "0xd08")
+    rows = [f"processor\t: {i}\nCPU implementer\t: 0x41\nCPU part\t: {x}\n" for i, x in enumerate(parts)]
+    (tmp_path / "cpuinfo").write_text("\n".join(rows))
+    (tmp_path / "model").write_text("Board 4 Model B\0")
+    assert cpu_model(tmp_path / "cpuinfo", tmp_path / "model") == "Board 4 Model B 0x41-0xd03 0x41-0xd08"
+    assert cpu_model(tmp_path / "cpuinfo", tmp_path / "none") == "0x41-0xd03 0x41-0xd08"
+    assert cpu_model(tmp_path / "none", tmp_path / "none") != ""
 
 
 def test_cpufreq_counts_before_cpuinfo(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from pliant.kernels.emit.isa import (
     AVX512_VNNI,
     NEON,
     NEON_DOT,
+    NEON_I8MM,
     X86_64,
     Isa,
     host_isa,
@@ -36,7 +37,7 @@ from pliant.settings import cache_folder, thread_count
 Emit = Literal["session", "c"]
 ScheduleName = Literal["static", "none", "paper", "exact"]
 TargetName = Literal[
-    "native", "avx512-vnni", "avx512", "avx2-vnni", "avx2", "x86-64", "aarch64-dot", "aarch64"
+    "native", "avx512-vnni", "avx512", "avx2-vnni", "avx2", "x86-64", "aarch64-i8mm", "aarch64-dot", "aarch64"
 ]
 
 _ISAS: dict[str, Isa] = {
@@ -45,6 +46,7 @@ _ISAS: dict[str, Isa] = {
     "avx2-vnni": AVX2_VNNI,
     "avx2": AVX2,
     "x86-64": X86_64,
+    "aarch64-i8mm": NEON_I8MM,
     "aarch64-dot": NEON_DOT,
     "aarch64": NEON,
 }
@@ -55,7 +57,7 @@ Dims = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """What `--json` says."""
+    """What `--json` says. `measured_elsewhere`: times of this CPU chose the schedule of another."""
 
     nodes: int
     calls: int
@@ -63,6 +65,7 @@ class Compiled:
     arena_bytes: int
     weight_bytes: int
     schedule: ScheduleReport | None
+    measured_elsewhere: bool
     output: str | None
     library: str | None
 
@@ -115,6 +118,7 @@ def compile(args: CompileArguments) -> None:
         arena_bytes=image.arena_bytes,
         weight_bytes=_weight_bytes(image),
         schedule=report,
+        measured_elsewhere=args.schedule in ("paper", "exact") and for_cpu.isa != host_isa(),
         output=None if args.output is None else str(args.output),
         library=None if library is None else str(library),
     )
@@ -179,6 +183,8 @@ def _show(said: Compiled, reason: str) -> None:
     console().print(table)
     if said.schedule is not None:
         _show_schedule(said.schedule)
+    if said.measured_elsewhere:
+        typer.echo("the schedule was measured on this CPU, not on its target, where another may be faster")
     typer.echo(f"arena {format_bytes(said.arena_bytes)}, weights {format_bytes(said.weight_bytes)}")
     if said.output is not None:
         typer.echo(f"written to {said.output}")

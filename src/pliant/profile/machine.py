@@ -4,6 +4,9 @@ import platform
 from dataclasses import dataclass
 from pathlib import Path
 
+from pliant import system
+
+_BOARD = Path("/proc/device-tree/model")
 _CPUINFO = Path("/proc/cpuinfo")
 _CPUFREQ = Path("/sys/devices/system/cpu/cpu0/cpufreq")
 
@@ -16,9 +19,16 @@ class Frequency:
     reason: str | None
 
 
-def cpu_model(cpuinfo: Path = _CPUINFO) -> str:
-    """The CPU's name as its maker writes it; the architecture where the system tells no more."""
-    return _cpuinfo(cpuinfo, "model name") or platform.processor() or platform.machine() or "unknown CPU"
+def cpu_model(cpuinfo: Path = _CPUINFO, board: Path = _BOARD) -> str:
+    """The CPU's name as its maker writes it; the architecture where the system tells no more.
+
+    On Arm, which has no such name: the board's, and the numbers of each kind of core (Linux, MIDR_EL1).
+    """
+    if system.machine() == "aarch64":
+        name = " ".join(filter(None, (_text(board).rstrip("\0"), _cores(cpuinfo))))
+    else:
+        name = _cpuinfo(cpuinfo, "model name")
+    return name or platform.processor() or platform.machine() or "unknown CPU"
 
 
 def cpu_frequency(cpufreq: Path = _CPUFREQ, cpuinfo: Path = _CPUINFO) -> Frequency:
@@ -40,6 +50,16 @@ def frequency_limit(cpufreq: Path = _CPUFREQ) -> float | None:
     set_by_user = _text(cpufreq / "scaling_governor") == "userspace"
     text = _text(cpufreq / ("scaling_setspeed" if set_by_user else "scaling_max_freq"))
     return float(text) * 1e3 if text.isdigit() else None
+
+
+def _cores(cpuinfo: Path) -> str:
+    """Implementer and part of every kind of core, such as "0x41-0xd03 0x41-0xd08"; empty if none is told."""
+    lines = _text(cpuinfo).splitlines()
+    values = [
+        [row.partition(":")[2].strip() for row in lines if row.startswith(field)]
+        for field in ("CPU implementer", "CPU part")
+    ]
+    return " ".join(sorted({f"{maker}-{part}" for maker, part in zip(*values, strict=False)}))
 
 
 def _cpuinfo(path: Path, field: str) -> str:

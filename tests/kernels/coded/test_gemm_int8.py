@@ -17,11 +17,12 @@ from pliant.kernels.coded.gemm_int8 import (
     units_int8,
 )
 from pliant.kernels.coded.int8_form import int8_form
-from pliant.kernels.emit.isa import AVX2, AVX512, AVX512_VNNI, X86_64, Isa, portable
+from pliant.kernels.emit.isa import ISAS, Isa
 from pliant.kernels.runtime.jit import Library
 from tests.kernels import reference
 from tests.kernels.calling import address, call, floats, guarded
 from tests.kernels.coded_matrices import Coded, codebooks, coded
+from tests.rows import INTEGER_ROWS, integer_name
 
 ALL = (1, 2, 3, 4, 5, 6, F16, BF16, F32)
 SCALE = np.array([int8_scale(codebooks()[6])], np.float32)
@@ -51,7 +52,7 @@ def quantized(library: Library, a: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         a.ctypes.data, a.strides[0] // 4, columns, q.ctypes.data, columns + 6, scales.ctypes.data
     )
     call(address(library, "quantize_rows", quantize_rows_ir), args, rows)
-    kept = q.view(np.uint8) if form.is_bytes else q
+    kept = q.view(np.uint8 if form.zero else np.int8) if form.is_bytes else q
     assert (kept[:, columns:] == (7 if form.is_bytes else 0x0707)).all(), "the kernel wrote past its columns"
     return kept[:, :columns].astype(np.int64) - form.zero, scales
 
@@ -87,12 +88,13 @@ def integers(isa: Isa, rows: int, depth: int, seed: int = 0) -> np.ndarray:
 
 @pytest.fixture(
     scope="session",
-    params=[AVX512_VNNI, AVX512, AVX2, X86_64],
-    ids=lambda isa: "vnni" if isa.has_dot else isa.name,
+    params=INTEGER_ROWS,
+    ids=integer_name,
 )
 def isa(request: pytest.FixtureRequest) -> Isa:
-    """Also the row whose bytes are multiplied at once, through its portable lowering."""
-    return portable(request.param)
+    """Also the rows whose bytes are multiplied at once, where need be through their portable lowering."""
+    found: Isa = request.param
+    return found
 
 
 @pytest.mark.parametrize("rows", [1, 2, 3, 5, 6, 7, 11, 12, 13, 25, 512])
@@ -109,7 +111,7 @@ def test_integers_are_exact(library: Library, along_rows: bool, rows: int) -> No
     np.testing.assert_allclose(c, exact, rtol=4 * 2.0**-24, atol=2.0**-20 * np.abs(exact).max())
 
 
-@pytest.mark.parametrize("isa", [AVX512_VNNI, AVX512, AVX2, X86_64], ids=["vnni", "avx512", "avx2", "x86-64"])
+@pytest.mark.parametrize("isa", ISAS, ids=integer_name)
 def test_no_sum_can_saturate(isa: Isa) -> None:
     """Pairs of bytes are summed in 16 bits, two pairs together; 8192 rows in 32."""
     form = int8_form(isa)

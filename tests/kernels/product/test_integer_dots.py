@@ -1,10 +1,22 @@
 """Integer products use the instruction that a row promises, which no machine here may have."""
 
+import re
+
 import llvmlite.binding as llvm
 import pytest
 
 from pliant.kernels.coded.gemm_int8 import gemm_int8_ir
-from pliant.kernels.emit.isa import AVX2, AVX2_VNNI, AVX512, AVX512_VNNI, NEON, NEON_DOT, X86_64, Isa
+from pliant.kernels.emit.isa import (
+    AVX2,
+    AVX2_VNNI,
+    AVX512,
+    AVX512_VNNI,
+    NEON,
+    NEON_DOT,
+    NEON_I8MM,
+    X86_64,
+    Isa,
+)
 from pliant.kernels.product.matmul_integer import IntegerForm, form_for, matmul_integer_ir
 
 _ROWS = {
@@ -18,7 +30,7 @@ def assembly(text: str, isa: Isa) -> str:
     """What LLVM makes of a module for `isa`."""
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
-    triple = isa.triple or "x86_64-unknown-linux-gnu"
+    triple = isa.triple
     machine = llvm.Target.from_triple(triple).create_target_machine(cpu=isa.cpu, features=isa.features, opt=2)
     module = llvm.parse_assembly(text)
     module.triple = triple
@@ -46,3 +58,27 @@ def test_the_others_widen_bytes(isa: Isa) -> None:
     text = assembly(matmul_integer_ir(isa, IntegerForm.WIDENED, is_float=False), isa)
     assert ("pmaddwd" in text) == (isa is not NEON)
     assert ("smull" in text) == (isa is NEON)
+
+
+def test_tiles_of_coded_weights_multiply_two_rows_at_once_on_arm() -> None:
+    """Two rows and two columns in one instruction; a last row has none beside it."""
+    made = assembly(gemm_int8_ir(NEON_I8MM), NEON_I8MM)
+    counts = {rows: _tile(made, rows).count("\tsmmla\t") for rows in range(1, 5)}
+    assert counts == {1: 0, 2: 32, 3: 32, 4: 64}
+    assert "tile8_5" not in made
+
+
+@pytest.mark.parametrize("isa", [NEON_DOT, NEON_I8MM], ids=["dot", "i8mm"])
+def test_no_tile_of_coded_weights_spills_on_arm(isa: Isa) -> None:
+    """A sum that goes to the stack and back takes longer than the product that it waits for."""
+    made = assembly(gemm_int8_ir(isa), isa)
+    tiles = [_tile(made, rows) for rows in range(1, 7) if f"tile8_{rows}:" in made]
+    assert len(tiles) >= 4
+    for tile in tiles:
+        assert not re.search(r"\bq\d+.*\[sp", tile)
+
+
+def _tile(made: str, rows: int) -> str:
+    """The code of one tile."""
+    start = made.index(f"\ntile8_{rows}:")
+    return made[start : made.index(".Lfunc_end", start)]

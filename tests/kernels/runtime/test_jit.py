@@ -241,5 +241,7 @@ def test_a_row_that_this_cpu_lacks_cannot_be_loaded(tmp_path: Path) -> None:
 
 def test_the_child_reads_its_request_and_answers_in_order() -> None:
     """The protocol between parent and child: length, bytes, in the order asked."""
-    objects = compile_child.compile_objects([_constant_ir(1), _constant_ir(2)], host_isa().cpu, "")
+    objects = compile_child.compile_objects(
+        [_constant_ir(1), _constant_ir(2)], host_isa().cpu, "", host_isa().triple
+    )
     assert objects == jit.compile_modules([_constant_ir(1), _constant_ir(2)], host_isa())

@@ -14,6 +14,7 @@ from importlib.resources import files
 from pathlib import Path
 from string import Template
 
+from pliant import system
 from pliant.compiler.aot.compiled_files import draft_of, write_objects, write_weights
 from pliant.compiler.executable.encode_image import Encoded, encode
 from pliant.compiler.executable.image import Image
@@ -61,7 +62,7 @@ def _write(image: Image, name: str, out: Path) -> None:
         "title": name,
         "n_inputs": len(program.inputs),
         "n_outputs": len(program.outputs),
-        "triple": (isa.triple or "x86_64-linux-gnu").replace("-unknown", ""),
+        "triple": isa.triple.replace("-unknown", ""),
         "context_bytes": sizeof(Context),
         "slot_bytes": sizeof(Slot),
         "tables": _tables(program, layout, name),
@@ -161,7 +162,8 @@ def _fnv1a(data: bytes) -> int:
 
 def _link(directory: Path, name: str, isa: Isa) -> tuple[str | None, str]:
     """The shared library's file name, or None and why it was not made."""
-    compiler = f"{isa.triple.replace('-unknown', '')}-gcc" if isa.triple else "cc"
+    is_here = isa.architecture == system.machine()
+    compiler = "cc" if is_here else f"{isa.triple.replace('-unknown', '')}-gcc"
     if shutil.which(compiler) is None:
         return None, f"no {compiler} here: build it with CMakeLists.txt where there is one"
     library = f"lib{name}.so"

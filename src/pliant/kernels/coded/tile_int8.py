@@ -1,6 +1,6 @@
 """The register tile of the int8 GEMM: integer rows times one column group, then scales and epilogue."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -12,6 +12,7 @@ from pliant.kernels.emit.values import Value, vector
 from pliant.kernels.product.integer_dots import add_pairs, add_quads, add_quads_portably
 
 _AVX2_BYTES = "llvm.x86.avx2.pmadd.ub.sw", "llvm.x86.avx2.pmadd.wd"
+_MATMUL = ".v4i32.v16i8"
 _AVX512_BYTES = "llvm.x86.avx512.pmaddubs.w.512", "llvm.x86.avx512.pmaddw.d.512"
 
 
@@ -69,13 +70,19 @@ def call_rows_int8(
 
 
 def _tile_rows(isa: Isa) -> int:
-    """Rows whose sums and factors fill the registers; few where all is emulated."""
-    return 3 if isa.is_portable else {"avx512": 12, "avx2": 4, "neon": 6, "x86-64": 3}[isa.name]
+    """Rows whose sums and factors fill the registers; few where all is emulated, or columns change places."""
+    if isa.is_portable:
+        return 3
+    return 4 if isa.has_matmul else {"avx512": 12, "avx2": 4, "neon": 6, "x86-64": 3}[isa.name]
 
 
 def _turn(isa: Isa) -> int:
-    """Rows of K before the loop turns: short loops cost a tile of few rows a tenth."""
-    return 8 if isa.is_portable else 32
+    """Rows of K before the loop turns: short loops cost a tile of few rows a tenth.
+
+    In long ones LLVM takes loads of six rows by DotProd forward, for which there are no registers.
+    """
+    is_dot_product = _multiplication(isa) is _multiply_quads
+    return 8 if isa.is_portable or is_dot_product else 32
 
 
 def _write_tile(module: Module, rows: int) -> None:
@@ -94,17 +101,30 @@ def _write_tile(module: Module, rows: int) -> None:
         zero = f.const(0, integers)
         start = [f.load(f.at(sums, v * f.lanes, "i32"), integers) for v in range(vectors)]
         begin = (start if form.is_bytes else [zero] * vectors) * rows
-        multiply = _multiply_bytes if form.is_bytes else _multiply_words
+        multiply = _multiplication(f.isa)
+        is_by_pairs = multiply is _multiply_pairs
+        if is_by_pairs:
+            begin = _paired(f, begin, rows)
         with f.loop(0, depth, _turn(f.isa), carry=begin) as turn:
             turn.carry(multiply(f, turn.index, a_rows, b, list(turn.carried)))
+        sums_of_rows = _paired(f, turn.carried, rows) if is_by_pairs else turn.carried
         for i in range(rows):
             scale = f.splat(f.load(f.at(scales, i)) * step)
             for v in range(vectors):
                 at = v * f.lanes
                 more = f.load(f.at(bias, at), f.vec) + f.load(f.at(added, added_stride * i + at), f.vec)
-                value = f.cast("sitofp", turn.carried[i * vectors + v], f.vec)
+                value = f.cast("sitofp", sums_of_rows[i * vectors + v], f.vec)
                 f.store(f.fma(value, scale, more), f.at(c, ldc * i + at))
         f.ret()
+
+
+def _multiplication(isa: Isa) -> Callable[[Function, Value, list[Value], Value, list[Value]], list[Value]]:
+    """How a tile of the row takes some rows of K."""
+    if not int8_form(isa).is_bytes:
+        return _multiply_words
+    if isa.name != "neon" or isa.is_portable:
+        return _multiply_bytes
+    return _multiply_pairs if isa.has_matmul else _multiply_quads
 
 
 def _multiply_words(f: Function, k: Value, a_rows: list[Value], b: Value, sums: list[Value]) -> list[Value]:
@@ -134,9 +154,64 @@ def _multiply_bytes(f: Function, k: Value, a_rows: list[Value], b: Value, sums: 
     return sums
 
 
+def _paired(f: Function, sums: Sequence[Value], rows: int) -> list[Value]:
+    """Sums by row as sums of 2 x 2 blocks, and back: halves of vectors change places between a pair of rows.
+
+    Of rows i and i + 1, columns 0..3, the first block has columns 0 and 1 of both, the second 2 and 3. A last
+    row without another stays as it is.
+    """
+    vectors, out = COLUMNS // f.lanes, list(sums)
+    for i in range(0, rows - 1, 2):
+        for v in range(vectors):
+            at, below = i * vectors + v, (i + 1) * vectors + v
+            out[at] = f.shuffle(sums[at], sums[below], (0, 1, 4, 5))
+            out[below] = f.shuffle(sums[at], sums[below], (2, 3, 6, 7))
+    return out
+
+
+def _multiply_pairs(f: Function, k: Value, a_rows: list[Value], b: Value, sums: list[Value]) -> list[Value]:
+    """Bytes by I8MM: two rows and eight of K, times eight of K and two columns; sums are `_paired`."""
+    vectors, bytes_ = COLUMNS // f.lanes, vector(16, "i8")
+    for eight in range(0, _turn(f.isa), 8):
+        rows = [f.load(f.at(p, k + eight, "i8"), vector(2, "i32"), 1) for p in a_rows]
+        pairs = [f.shuffle(x, y, range(4)) for x, y in zip(rows[::2], rows[1::2], strict=False)]
+        for v in range(vectors):
+            low, high = (_column_vector(f, b, (k + eight + four) >> 2, v) for four in (0, 4))
+            halves = [f.shuffle(low, high, lanes) for lanes in ((0, 4, 1, 5), (2, 6, 3, 7))]
+            for i, pair in enumerate(pairs):
+                for half, y in enumerate(halves):
+                    n = (2 * i + half) * vectors + v
+                    x, y = (f.cast("bitcast", z, bytes_) for z in (pair, y))
+                    made = f.intrinsic("llvm.aarch64.neon.smmla", sums[n].type, sums[n], x, y, suffix=_MATMUL)
+                    sums[n] = f.opaque(made)
+            if len(rows) % 2:
+                n = (len(rows) - 1) * vectors + v
+                for part, y in enumerate((low, high)):
+                    x = f.shuffle(rows[-1], None, [part] * f.lanes)
+                    sums[n] = f.opaque(add_quads(f, sums[n], x, y))
+    return sums
+
+
+def _column_vector(f: Function, b: Value, row: Value, v: int) -> Value:
+    at = f.at(b, row * COLUMNS + v * f.lanes, "i32")
+    return f.load(at, vector(f.lanes, "i32"), 4 * f.lanes)
+
+
+def _multiply_quads(f: Function, k: Value, a_rows: list[Value], b: Value, sums: list[Value]) -> list[Value]:
+    """Bytes by DotProd: four rows of K at a time, whose columns have room beside the sums of six rows."""
+    vectors = COLUMNS // f.lanes
+    for four in range(0, _turn(f.isa), 4):
+        columns = _columns(f, b, (k + four) >> 2)
+        for i, p in enumerate(a_rows):
+            x = f.splat(f.load(f.at(p, k + four, "i8"), "i32", 1))
+            for v, y in enumerate(columns):
+                n = i * vectors + v
+                sums[n] = f.opaque(add_quads(f, sums[n], x, y))
+    return sums
+
+
 def _columns(f: Function, b: Value, row: Value) -> list[Value]:
-    at = range(0, COLUMNS, f.lanes)
-    return [f.load(f.at(b, row * COLUMNS + v, "i32"), vector(f.lanes, "i32"), 4 * f.lanes) for v in at]
+    return [_column_vector(f, b, row, v) for v in range(COLUMNS // f.lanes)]
 
 
 def _add_eight(f: Function, total: Value, xs: list[Value], ys: list[Value]) -> Value:

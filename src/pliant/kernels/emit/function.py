@@ -210,8 +210,9 @@ class Function:
 
     def pause(self) -> None:
         """Tell the CPU that this thread only waits."""
-        if self.isa.name == "neon":
-            self.call("llvm.aarch64.hint", "void", self.const(1, "i32"))  # yield
+        if self.isa.architecture == "aarch64":
+            # `yield` does nothing on Arm's cores that run one thread; refilling the pipeline takes a while.
+            self.call("llvm.aarch64.isb", "void", self.const(15, "i32"))
         else:
             self.call("llvm.x86.sse2.pause", "void")
 

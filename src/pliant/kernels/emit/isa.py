@@ -1,25 +1,26 @@
 """The instruction sets kernels are generated for, as rows of a table."""
 
-import platform
 from dataclasses import dataclass, replace
 from functools import cache
-from pathlib import Path
 from typing import Literal
 
+from pliant import system
 from pliant.errors import KernelError
 
 IsaName = Literal["avx512", "avx2", "x86-64", "neon"]
 
-CPUINFO = Path("/proc/cpuinfo")
+_X86_64, _AARCH64 = "x86_64-unknown-linux-gnu", "aarch64-unknown-linux-gnu"
 
 
 @dataclass(frozen=True, slots=True)
 class Isa:
     """One row: `lanes` float32 values a vector, `registers` vector registers, LLVM's `cpu` and `features`.
 
-    `triple` is LLVM's name of a machine of another architecture than this one, "" for this one's.
+    `triple` is LLVM's name of the machines that run it.
 
     `has_dot` says that bytes are multiplied and four products added at once: VNNI, or Arm's dot product.
+
+    `has_matmul` says that 2 x 8 bytes times 8 x 2 are one instruction (Arm's I8MM).
 
     `is_portable` marks a row whose code is lowered for a lesser CPU: vectors keep their width and are
     split by LLVM, and generators put generic IR where they would name an instruction of the row.
@@ -34,13 +35,24 @@ class Isa:
     cpu: str
     features: str = ""
     is_portable: bool = False
-    triple: str = ""
+    triple: str = _X86_64
+    has_matmul: bool = False
+
+    @property
+    def architecture(self) -> str:
+        """The instructions that its code is made of: "x86_64" or "aarch64", whatever vectors they lower."""
+        return self.triple.partition("-")[0]
 
 
 _V3 = frozenset(["avx2", "fma", "f16c", "bmi1", "bmi2", "movbe", "lzcnt"])
 _V4 = _V3 | frozenset(["avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"])
-_NEEDS: dict[IsaName, frozenset[str]] = {"avx512": _V4, "avx2": _V3, "x86-64": frozenset()}
-_AARCH64 = "aarch64-unknown-linux-gnu"
+_NEEDS: dict[IsaName, frozenset[str]] = {
+    "avx512": _V4,
+    "avx2": _V3,
+    "x86-64": frozenset(),
+    "neon": frozenset(["asimd"]),
+}
+_DOT: dict[IsaName, str] = {"avx512": "avx512_vnni", "avx2": "avx_vnni", "neon": "asimddp"}
 
 AVX512 = Isa("avx512", 16, 32, True, True, False, "x86-64-v4")
 AVX512_VNNI = replace(AVX512, has_dot=True, features="+avx512vnni")
@@ -49,35 +61,34 @@ AVX2_VNNI = replace(AVX2, has_dot=True, features="+avxvnni")
 X86_64 = Isa("x86-64", 4, 16, False, False, False, "x86-64")
 NEON = Isa("neon", 4, 32, True, True, False, "generic", "+neon", triple=_AARCH64)
 NEON_DOT = replace(NEON, has_dot=True, features=f"{NEON.features},+dotprod")
-"""Both ahead of time only, so far: their objects are made anywhere and run on 64-bit Arm."""
+NEON_I8MM = replace(NEON_DOT, has_matmul=True, features=f"{NEON_DOT.features},+i8mm")
 
-ISAS: tuple[Isa, ...] = (AVX512_VNNI, AVX512, AVX2_VNNI, AVX2, X86_64)
-"""Every native row, best first."""
+ISAS: tuple[Isa, ...] = (AVX512_VNNI, AVX512, AVX2_VNNI, AVX2, X86_64, NEON_I8MM, NEON_DOT, NEON)
+"""Every row, best first among those of one architecture."""
 
 
 def host_isa() -> Isa:
-    """The best row this CPU runs. Raises KernelError on a CPU that is no x86-64."""
-    if platform.machine().lower() not in ("x86_64", "amd64"):
+    """The best row this CPU runs. Raises KernelError on a CPU that is neither x86-64 nor 64-bit Arm."""
+    found = next((isa for isa in ISAS if runnable(isa)), None)
+    if found is None:
         raise KernelError(
-            f"no kernels exist for {platform.machine()}: this version generates x86-64 code only. "
-            "Run pliant on an x86-64 machine."
+            f"no kernels exist for {system.machine()}: this version generates code for x86-64 and "
+            "64-bit Arm. Run pliant on such a machine."
         )
-    return next(isa for isa in ISAS if runnable(isa))
+    return found
 
 
 def runnable(isa: Isa) -> bool:
     """Whether this CPU can execute code generated for `isa`; a portable row fits the CPU it was made on."""
     if isa.is_portable:
         return True
-    if isa.triple:
-        return False
-    return needed_flags(isa) <= host_flags()
+    return isa.architecture == system.machine() and needed_flags(isa) <= host_flags()
 
 
 def needed_flags(isa: Isa) -> frozenset[str]:
-    """The features that a CPU of x86-64 has if it executes code of `isa`, in Linux's spelling."""
-    dot = {"avx512_vnni" if isa.name == "avx512" else "avx_vnni"} if isa.has_dot else set()
-    return _NEEDS[isa.name] | dot
+    """The features that a CPU of its architecture has if it executes code of `isa`, in Linux's spelling."""
+    dot = {_DOT[isa.name]} if isa.has_dot else set()
+    return _NEEDS[isa.name] | dot | ({"i8mm"} if isa.has_matmul else set())
 
 
 def portable(isa: Isa) -> Isa:
@@ -92,26 +103,20 @@ def portable(isa: Isa) -> Isa:
         cpu=host.cpu,
         features=host.features,
         is_portable=True,
+        triple=host.triple,
     )
 
 
 @cache
 def host_flags() -> frozenset[str]:
     """This CPU's feature flags, in Linux's spelling. The CPU does not change while a process runs."""
-    try:
-        text = CPUINFO.read_text()
-    except OSError:
-        return flags_by_llvm()
-    lines = [line for line in text.splitlines() if line.startswith("flags")]
-    flags = set(lines[0].partition(":")[2].split()) if lines else set()
-    if "abm" in flags:  # Linux's word for lzcnt
-        flags.add("lzcnt")
-    return frozenset(flags)
+    flags = system.cpu_flags()
+    return flags_by_llvm() if flags is None else flags
 
 
 def flags_by_llvm() -> frozenset[str]:
-    """As `host_flags`, as LLVM finds them."""
-    import llvmlite.binding as llvm  # 45 MB resident: only where the kernel's list is missing
+    """As `host_flags`, as LLVM finds them: on x86-64, where the kernel's list may be missing."""
+    import llvmlite.binding as llvm  # 45 MB resident: only where nothing else tells
 
     spelled = {"bmi": "bmi1", "avx512vnni": "avx512_vnni", "avxvnni": "avx_vnni"}
     present = [name for name, is_present in llvm.get_host_cpu_features().items() if is_present]

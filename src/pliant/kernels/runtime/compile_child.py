@@ -11,20 +11,20 @@ from collections.abc import Sequence
 LENGTH_BYTES = 8
 
 
-def compile_objects(texts: Sequence[str], cpu: str, features: str, triple: str = "") -> list[bytes]:
-    """One position-independent object per IR module, for this machine's architecture or `triple`'s.
+def compile_objects(texts: Sequence[str], cpu: str, features: str, triple: str) -> list[bytes]:
+    """One position-independent object per IR module, for machines of `triple`, which may be others.
 
     Raises RuntimeError with LLVM's words on bad IR.
     """
     import llvmlite.binding as llvm
 
-    if triple:
-        llvm.initialize_all_targets()
-        llvm.initialize_all_asmprinters()
-    else:
+    if triple.partition("-")[0] == llvm.get_process_triple().partition("-")[0]:
         llvm.initialize_native_target()
         llvm.initialize_native_asmprinter()
-    target = llvm.Target.from_triple(triple) if triple else llvm.Target.from_default_triple()
+    else:
+        llvm.initialize_all_targets()
+        llvm.initialize_all_asmprinters()
+    target = llvm.Target.from_triple(triple)
     machine = target.create_target_machine(cpu=cpu, features=features, opt=3, reloc="pic", codemodel="small")
     # The generators unroll and vectorise themselves; LLVM doing it again only costs time and code.
     options = llvm.create_pipeline_tuning_options(speed_level=2)
@@ -35,8 +35,7 @@ def compile_objects(texts: Sequence[str], cpu: str, features: str, triple: str =
     objects = []
     for text in texts:
         module = llvm.parse_assembly(text)
-        if triple:
-            module.triple = triple
+        module.triple = triple
         module.verify()
         builder.getModulePassManager().run(module, builder)
         objects.append(machine.emit_object(module))
@@ -44,7 +43,7 @@ def compile_objects(texts: Sequence[str], cpu: str, features: str, triple: str =
 
 
 def main() -> None:
-    """Answer one request: `{"texts": [...], "cpu": "...", "features": "...", "triple": ""}`."""
+    """Answer one request: `{"texts": [...], "cpu": "...", "features": "...", "triple": "..."}`."""
     request = json.load(sys.stdin)
     for data in compile_objects(request["texts"], request["cpu"], request["features"], request["triple"]):
         sys.stdout.buffer.write(len(data).to_bytes(LENGTH_BYTES, "little") + data)

@@ -39,7 +39,7 @@ class Library:
             raise KernelError(f"this CPU cannot run {isa.name} code; use host_isa() or portable(isa).")
         self.isa = isa
         self.cache = cache_folder(cache)
-        self.compiler = f"{isa.cpu}\n{isa.features}\nllvmlite {llvmlite.__version__}"
+        self.compiler = f"{isa.triple}\n{isa.cpu}\n{isa.features}\nllvmlite {llvmlite.__version__}"
         self._loaded: dict[Path, dict[str, int]] = {}
         self._turns = Turns()
 

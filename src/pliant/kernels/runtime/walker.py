@@ -308,7 +308,7 @@ def _stamp(f: Function, i: Value) -> None:
 
 
 def _calls(f: Function) -> _SystemCalls:
-    return _AARCH64 if f.isa.name == "neon" else _X86_64
+    return _AARCH64 if f.isa.architecture == "aarch64" else _X86_64
 
 
 def _futex(f: Function, operation: int, value: Value) -> None:
