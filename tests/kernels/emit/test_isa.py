@@ -41,6 +41,11 @@ def test_a_row_that_runs_here_is_its_own_portable_form() -> None:
             "avx2 fma f16c bmi1 bmi2 movbe abm avx512f avx512bw avx512cd avx512dq avx512vl avx512_vnni",
             table.AVX512_VNNI,
         ),
+        (
+            "avx2 fma f16c bmi1 bmi2 movbe abm avx512f avx512bw avx512cd avx512dq avx512vl avx512_vnni "
+            "avx512vbmi",
+            table.AVX512_VBMI,
+        ),
     ],
 )
 def test_a_row_needs_every_one_of_its_features(
@@ -64,7 +69,7 @@ def test_a_row_needs_every_one_of_its_features(
 
 def test_llvm_and_the_kernel_agree_on_this_cpu() -> None:
     """Where /proc/cpuinfo is missing LLVM answers; the two must choose the same row."""
-    needed = table.needed_flags(table.AVX512_VNNI)
+    needed = table.needed_flags(table.AVX512_VBMI)
     assert table.flags_by_llvm() & needed == table.host_flags() & needed
 
 

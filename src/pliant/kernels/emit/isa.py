@@ -20,6 +20,7 @@ class Isa:
     `triple` is LLVM's name of a machine of another architecture than this one, "" for this one's.
 
     `has_dot` says that bytes are multiplied and four products added at once: VNNI, or Arm's dot product.
+    `has_byte_permute` says that one instruction looks 64 bytes up in a register of 64: AVX-512's VBMI.
 
     `is_portable` marks a row whose code is lowered for a lesser CPU: vectors keep their width and are
     split by LLVM, and generators put generic IR where they would name an instruction of the row.
@@ -35,6 +36,7 @@ class Isa:
     features: str = ""
     is_portable: bool = False
     triple: str = ""
+    has_byte_permute: bool = False
 
 
 _V3 = frozenset(["avx2", "fma", "f16c", "bmi1", "bmi2", "movbe", "lzcnt"])
@@ -44,6 +46,8 @@ _AARCH64 = "aarch64-unknown-linux-gnu"
 
 AVX512 = Isa("avx512", 16, 32, True, True, False, "x86-64-v4")
 AVX512_VNNI = replace(AVX512, has_dot=True, features="+avx512vnni")
+AVX512_VBMI = replace(AVX512_VNNI, has_byte_permute=True, features="+avx512vnni,+avx512vbmi")
+"""Since Ice Lake and Zen 4; Cascade Lake has VNNI without it."""
 AVX2 = Isa("avx2", 8, 16, True, True, False, "x86-64-v3")
 AVX2_VNNI = replace(AVX2, has_dot=True, features="+avxvnni")
 X86_64 = Isa("x86-64", 4, 16, False, False, False, "x86-64")
@@ -51,7 +55,7 @@ NEON = Isa("neon", 4, 32, True, True, False, "generic", "+neon", triple=_AARCH64
 NEON_DOT = replace(NEON, has_dot=True, features=f"{NEON.features},+dotprod")
 """Both ahead of time only, so far: their objects are made anywhere and run on 64-bit Arm."""
 
-ISAS: tuple[Isa, ...] = (AVX512_VNNI, AVX512, AVX2_VNNI, AVX2, X86_64)
+ISAS: tuple[Isa, ...] = (AVX512_VBMI, AVX512_VNNI, AVX512, AVX2_VNNI, AVX2, X86_64)
 """Every native row, best first."""
 
 
@@ -77,7 +81,8 @@ def runnable(isa: Isa) -> bool:
 def needed_flags(isa: Isa) -> frozenset[str]:
     """The features that a CPU of x86-64 has if it executes code of `isa`, in Linux's spelling."""
     dot = {"avx512_vnni" if isa.name == "avx512" else "avx_vnni"} if isa.has_dot else set()
-    return _NEEDS[isa.name] | dot
+    permute = {"avx512vbmi"} if isa.has_byte_permute else set()
+    return _NEEDS[isa.name] | dot | permute
 
 
 def portable(isa: Isa) -> Isa:
