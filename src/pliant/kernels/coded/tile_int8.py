@@ -40,7 +40,7 @@ def tile_shape(isa: Isa) -> TileShape:
         case "neon":
             return TileShape(6, 1)
         case _:
-            return TileShape(3, 1)
+            return TileShape(2, 1)
 
 
 @dataclass(frozen=True, slots=True)
