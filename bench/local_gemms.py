@@ -74,15 +74,18 @@ def resident_pass(pool: Pool, kernels: Mapping[str, int], isa: Isa, model: Model
 
 
 def int8_pass(pool: Pool, kernels: Mapping[str, int], isa: Isa, model: Model, bits: int, rows: int) -> Pass:
-    """Every slice at `bits` planes, activations quantized before each GEMM."""
+    """Every slice at `bits` planes, activations rounded before each GEMM; layers share them."""
     out = Pass(pool)
+    places = {}
+    for _, _, K, N in model.matrices():
+        q, scales = np.zeros((rows, K), np.int16), np.zeros((rows, 2), np.float32)
+        places[K, N] = (*activations(rows, K, N), q, scales)
     for layer, m, K, N in model.matrices():
         coded = model.layers[layer]
         worth = int8_step(coded.resident.codebooks[6], isa)
         made = decode_table_int8(coded.resident.codebooks[bits], bits, isa, worth)
         slices, table = _slices(coded, model, made, bits)
-        a, c, bias = activations(rows, K, N)
-        q, scales = np.zeros((rows, K), np.int16), np.zeros((rows, 2), np.float32)
+        a, c, bias, q, scales = places[K, N]
         gemm = _args(model, m, slices, a, c, bias)
         gemm.a = q.ctypes.data
         rounding = RoundRowsArgs(a.ctypes.data, K, rows, K, q.ctypes.data, K, scales.ctypes.data)
