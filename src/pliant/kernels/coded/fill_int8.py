@@ -114,11 +114,11 @@ def _write_full(f: Function, bits: int) -> None:
         for row in range(packing):
             at = f.at(source, (i * packing + row) * COLUMNS + column, element)
             x = upcast(f, f.load(at, vector(f.lanes, element)), bits)
-            word = word | (_steps(f, x, steps) & ((1 << width) - 1)) << (width * row)
+            word = word | (clipped_steps(f, x, steps) & ((1 << width) - 1)) << (width * row)
         f.store(word, f.at(to, i * COLUMNS + column, "i32"), 4 * f.lanes)
 
 
-def _steps(f: Function, x: Value, steps: Value) -> Value:
+def clipped_steps(f: Function, x: Value, steps: Value) -> Value:
     """Floats as whole steps, as many as fit a weight."""
     scaled = x * (steps if x.type == "float" else f.splat(steps))
     limit = float(int8_form(f.isa).weight)
@@ -127,7 +127,7 @@ def _steps(f: Function, x: Value, steps: Value) -> Value:
     return nearest(f, f.select(scaled < low, low, scaled))
 
 
-def _outliers(f: Function, desc: Value, group: Value) -> tuple[Value, Value, Value, Value]:
+def outliers_of(f: Function, desc: Value, group: Value) -> tuple[Value, Value, Value, Value]:
     """(first, last + 1, offsets, values) of a column group's outliers."""
     names = ("outlier_rows", "outlier_offsets", "outlier_values")
     starts, offsets, values = f.fields(desc, SliceDesc, *names)
@@ -136,7 +136,7 @@ def _outliers(f: Function, desc: Value, group: Value) -> tuple[Value, Value, Val
     return begin, end, offsets, values
 
 
-def _place(f: Function, offsets: Value, i: Value) -> tuple[Value, Value]:
+def place_of(f: Function, offsets: Value, i: Value) -> tuple[Value, Value]:
     """(row, column) of outlier i."""
     offset = f.cast("zext", f.load(f.at(offsets, i, "i16"), "i16"), "i64")
     return offset >> 4, offset & (COLUMNS - 1)
@@ -153,12 +153,12 @@ def _write_patch(module: Module) -> None:
     element = f"i{32 // packing}"
     with module.function("patch8", params, "i64", attributes="noinline", is_exported=False) as f:
         desc, group, to, steps = f.params
-        begin, end, offsets, values = _outliers(f, desc, group)
+        begin, end, offsets, values = outliers_of(f, desc, group)
         with f.loop(begin, end, 1, carry=[f.const(0)]) as turn:
-            row, column = _place(f, offsets, turn.index)
+            row, column = place_of(f, offsets, turn.index)
             value = f.load(f.at(values, turn.index))
             place = (row // packing) * (packing * COLUMNS) + column * packing + row % packing
-            f.store(f.cast("trunc", _steps(f, value, steps), element), f.at(to, place, element))
+            f.store(f.cast("trunc", clipped_steps(f, value, steps), element), f.at(to, place, element))
             turn.carry([turn.carried[0] + f.cast("zext", _is_beyond(f, value, steps), "i64")])
         f.ret(turn.carried[0])
 
@@ -180,12 +180,12 @@ def _write_remainders(module: Module) -> None:
             desc, _, first_column = slice_at(f, args, column_group // per_slice + s)
             (outlier_rows,) = f.fields(desc, SliceDesc, "outlier_rows")
             with f.when(outlier_rows.compare("ne", 0)):
-                begin, end, offsets, values = _outliers(f, desc, first_column + column_group % per_slice)
+                begin, end, offsets, values = outliers_of(f, desc, first_column + column_group % per_slice)
                 with f.each(begin, end) as i:
                     value = f.load(f.at(values, i))
                     with f.when(_is_beyond(f, value, steps)):
-                        row, column = _place(f, offsets, i)
-                        kept = f.cast("sitofp", _steps(f, value, steps), "float") * step
+                        row, column = place_of(f, offsets, i)
+                        kept = f.cast("sitofp", clipped_steps(f, value, steps), "float") * step
                         _add_remainder(f, words, s * segment_rows + row, column, value - kept)
         f.ret()
 

@@ -11,6 +11,7 @@ from pliant.kernels.coded.activate import activate, write_activations
 from pliant.kernels.coded.fill_int8 import write_fill_int8
 from pliant.kernels.coded.gemm_args import GemmArgs
 from pliant.kernels.coded.int8_form import int8_form
+from pliant.kernels.coded.row_int8 import has_row_int8, write_row_int8
 from pliant.kernels.coded.tile import COLUMNS
 from pliant.kernels.coded.tile_int8 import TileInt8Args, call_rows_int8, tile_shape, write_tiles_int8
 from pliant.kernels.emit.builder import Function, Module
@@ -86,16 +87,61 @@ def gemm_int8_ir(isa: Isa, name: str = "gemm_int8") -> str:
     write_fill_int8(module)
     write_copy_columns(module)
     write_activations(module)
+    if has_row_int8(isa):
+        write_row_int8(module)
     panel = tile_shape(isa).groups
     with module.kernel(name) as f:
-        _, lo, hi, _ = f.params
+        args, lo, hi, _ = f.params
         whole = hi - (hi - lo) % panel
-        with f.each(lo, whole, panel) as group:
-            _write_panel(f, group, panel)
-        if panel > 1:
+        if has_row_int8(isa):
+            (n_rows,) = f.fields(args, GemmArgs, "n_rows")
+            is_row = n_rows.compare("eq", 1)
+            whole = f.select(is_row, lo, whole)
+        if panel > 1 or not has_row_int8(isa):
+            with f.each(lo, whole, panel) as group:
+                _write_panel(f, group, panel)
+        if not has_row_int8(isa) and panel > 1:
             with f.each(whole, hi) as group:
                 _write_panel(f, group, 1)
+        if has_row_int8(isa):
+            with f.each(lo if panel == 1 else whole, hi) as group:
+                is_coded = f.call("is_coded", "i64", args, group)
+                assert is_coded is not None
+                in_registers = is_row & is_coded.compare("ne", 0)
+                with f.when(in_registers):
+                    _write_single_row(f, group)
+                with f.when(in_registers.compare("eq", 0)):
+                    _write_panel(f, group, 1)
     return module.text()
+
+
+def _write_single_row(f: Function, group: Value) -> None:
+    """One column group of a single row, decoded in registers."""
+    args, _, _, scratch = f.params
+    c, n_columns, residual, activation = f.fields(args, GemmArgs, "c", "n_columns", "residual", "activation")
+    a_scales, weight_step = f.fields(args, GemmInt8Args, "a_scales", "weight_step")
+    own_bias, own_c = f.at(scratch, 3 * COLUMNS), f.at(scratch, 4 * COLUMNS)
+    step, zero = f.load(weight_step), f.load(f.at(a_scales, 1, "i32"), "i32")
+    f.call("row8", "void", args, group, step, zero, scratch)
+    column, one, wide = group * COLUMNS, f.const(1), f.const(COLUMNS)
+    width = f.least(n_columns - column, COLUMNS)
+    is_tail, has_residual = width < COLUMNS, residual.compare("ne", 0)
+    bias = _bias(f, group, 1, width, own_bias)
+    added = f.select(has_residual, f.at(residual, column), f.table([0.0] * COLUMNS, "float"))
+    with f.when(is_tail & has_residual):
+        f.call("copy_columns", "void", added, one, one, width, own_c, one)
+    added = f.select(is_tail & has_residual, own_c, added)
+    to = f.select(is_tail, own_c, f.at(c, column))
+    scale, less = f.splat(f.load(a_scales) * step), f.splat(zero)
+    for v in range(0, COLUMNS, f.lanes):
+        products, sums = (f.load(f.at(scratch, i * COLUMNS + v, "i32"), less.type) for i in range(2))
+        total = f.cast("sitofp", products - sums * less, f.vec)
+        total = total + f.load(f.at(scratch, 2 * COLUMNS + v), f.vec)
+        more = f.load(f.at(bias, v), f.vec) + f.load(f.at(added, v), f.vec)
+        f.store(f.fma(total, scale, more), f.at(to, v))
+    activate(f, to, wide, one, wide, activation)
+    with f.when(is_tail):
+        f.call("copy_columns", "void", own_c, one, one, width, f.at(c, column), one)
 
 
 def _write_panel(f: Function, group: Value, groups: int) -> None:
