@@ -12,22 +12,31 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from statistics import median
+from typing import Self
 
 import numpy as np
 from onnxruntime.quantization import quantize_dynamic
 
 from compile import perturbed
-from local_gemms import int8_pass
-from local_layers import Model, bert, minilm
+from local_gemms import Pass
+from local_layers import Model
 from local_peers import onnxruntime_products
 from paired import paired
-from pliant.kernels.coded.decode import decode_table_int8, int8_step
+from pliant.kernels.coded.decode import decode_table_int8
 from pliant.kernels.coded.gemm_args import SLICE_DTYPE, GemmArgs
-from pliant.kernels.coded.gemm_int8 import GemmInt8Args, gemm_int8_ir, scratch_bytes_int8, units_int8
-from pliant.kernels.coded.round_rows import RoundRowsArgs, round_rows_ir
+from pliant.kernels.coded.gemm_int8 import (
+    GemmInt8Args,
+    gemm_int8_ir,
+    grain_int8,
+    scratch_bytes_int8,
+    units_int8,
+)
+from pliant.kernels.coded.int8_form import int8_form
+from pliant.kernels.coded.round_rows import RoundRowsArgs, round_rows_ir, row_grain
 from pliant.kernels.emit.builder import Module
 from pliant.kernels.emit.isa import Isa, host_isa
 from pliant.kernels.emit.values import vector
@@ -35,7 +44,9 @@ from pliant.kernels.product.integer_dots import add_quads
 from pliant.kernels.runtime.aligned_memory import aligned_bytes
 from pliant.kernels.runtime.jit import Library
 from pliant.kernels.runtime.thread_pool import Pool
-from pliant.store.coding.matrix import code_matrix
+from pliant.models.slice_shapes import slice_geometry
+from pliant.models.spec import Head, ModelSpec
+from pliant.store.coding.matrix import CodedMatrix, code_matrix
 from report import Report, interleaved, options
 from serving import Server, write_feeds
 from text_models import BERT, MINILM, feeds
@@ -62,7 +73,7 @@ def main() -> None:
     library = Library(isa, Path(tempfile.mkdtemp(prefix="pliant-bench-")))
     threads = sorted({1, min(2, len(os.sched_getaffinity(0)))})
     _in_cache(report, library, rounds)
-    _products(report, library, [minilm(3)] if opts.quick else [minilm(6), bert(12)], threads, rounds)
+    _products(report, library, threads, opts.quick, rounds)
     for name, model in (("MiniLM-L6", MINILM), *(() if opts.quick else (("BERT-base", BERT),))):
         _whole(report, name, model, threads, rounds)
     report.finish()
@@ -92,14 +103,15 @@ def _in_cache(report: Report, library: Library, rounds: int) -> None:
     scratch[:] = 0
     peak = _KERNEL(library.function("peak", lambda: peak_ir(isa)))
     kernel = _KERNEL(library.function("gemm_int8", lambda: gemm_int8_ir(isa)))
+    rounder = _KERNEL(library.function("round_rows", lambda: round_rows_ir(isa)))
     functions = {"peak": _timed(lambda: peak(None, 0, units, scratch.ctypes.data))}
     alive: list[object] = []
     for K, N in HOT:
-        args, kept = _hot_args(library, K, N)
-        space = aligned_bytes(scratch_bytes_int8(K, isa))
-        alive += [*kept, args, space]
-        run = partial(kernel, ctypes.addressof(args), 0, units_int8(N), space.ctypes.data)
-        functions[f"{ROWS} x {N} x {K}"] = _timed(run)
+        product, space = _Product.of(isa, K, N), aligned_bytes(scratch_bytes_int8(K, isa))
+        alive += [product, space]
+        rounder(ctypes.addressof(product.rounding), 0, ROWS, space.ctypes.data)
+        again = partial(kernel, ctypes.addressof(product.args), 0, units_int8(N), space.ctypes.data)
+        functions[f"{ROWS} x {N} x {K}"] = _timed(again)
     for run in functions.values():
         run()
     seconds, ratio = interleaved(functions, 3 * rounds)
@@ -121,30 +133,52 @@ def _in_cache(report: Report, library: Library, rounds: int) -> None:
     report.claim("cpu.vnni", shares[first], bar, shares[first] >= PEAK, others)
 
 
-def _hot_args(library: Library, K: int, N: int) -> tuple[GemmInt8Args, list[object]]:
-    """The arguments of a product of normal weights and rounded rows, and what they point to."""
-    draw = np.random.default_rng(0)
-    coded = code_matrix(draw.standard_normal((K, N)).astype(np.float32) * np.float32(0.04), 6)
-    step = int8_step(coded.codebook, library.isa)
-    table = decode_table_int8(coded.codebook, 6, library.isa, step)
-    slices = np.zeros(1, SLICE_DTYPE)
-    slices["bits"], slices["table"] = 6, table.ctypes.data
-    slices["planes"][0, :6] = [plane.ctypes.data for plane in coded.planes]
-    slices["outlier_rows"] = coded.outlier_rows.ctypes.data
-    slices["outlier_offsets"] = coded.outlier_offsets.ctypes.data
-    slices["outlier_values"] = coded.outlier_values.ctypes.data
-    a, c = draw.standard_normal((ROWS, K)).astype(np.float32), np.zeros((ROWS, N), np.float32)
-    q, scales = aligned_bytes(ROWS * K), np.zeros((ROWS, 2), np.float32)
-    rounding = RoundRowsArgs(a.ctypes.data, K, ROWS, K, q.ctypes.data, K, scales.ctypes.data)
-    rounder = _KERNEL(library.function("round_rows", lambda: round_rows_ir(library.isa)))
-    rounder(ctypes.addressof(rounding), 0, ROWS, None)
-    gemm = GemmArgs(
-        a=q.ctypes.data, c=c.ctypes.data, ldc=N, n_rows=ROWS, n_columns=N, slices=slices.ctypes.data,
-        segment_rows=coded.segment_rows, n_segments=coded.n_segments, column_groups_per_slice=N // 16,
-    )  # fmt: skip
-    worth = np.array([step], np.float32)
-    args = GemmInt8Args(gemm, scales.ctypes.data, worth.ctypes.data, None)
-    return args, [coded, table, slices, q, scales, c, worth]
+@dataclass(frozen=True)
+class _Product:
+    """A product of normal weights in six bits, and the rounding of its rows; `kept` is what they point to."""
+
+    isa: Isa
+    K: int
+    N: int
+    coded: CodedMatrix
+    rounding: RoundRowsArgs
+    args: GemmInt8Args
+    kept: list[object]
+
+    @classmethod
+    def of(cls, isa: Isa, K: int, N: int) -> Self:
+        draw = np.random.default_rng(0)
+        coded = code_matrix(draw.standard_normal((K, N)).astype(np.float32) * np.float32(0.04), 6)
+        a, c = draw.standard_normal((ROWS, K)).astype(np.float32), np.zeros((ROWS, N), np.float32)
+        return cls._with(isa, coded, a, c, aligned_bytes(ROWS * K))
+
+    def copy(self) -> Self:
+        """The same product with planes of its own; rows and result are shared, as layers share them."""
+        planes = aligned_bytes(self.coded.planes.size).reshape(self.coded.planes.shape)
+        planes[:] = self.coded.planes
+        a, c, q = (x for x in self.kept[:3])
+        return self._with(self.isa, replace(self.coded, planes=planes), a, c, q)  # type: ignore[arg-type]
+
+    @classmethod
+    def _with(cls, isa: Isa, coded: CodedMatrix, a: np.ndarray, c: np.ndarray, q: np.ndarray) -> Self:
+        K, N = a.shape[1], c.shape[1]
+        step = coded.largest / min(int8_form(isa).weight, 127)
+        table = decode_table_int8(coded.codebook, 6, isa, step)
+        slices = np.zeros(1, SLICE_DTYPE)
+        slices["bits"], slices["table"] = 6, table.ctypes.data
+        slices["planes"][0, :6] = [plane.ctypes.data for plane in coded.planes]
+        slices["outlier_rows"] = coded.outlier_rows.ctypes.data
+        slices["outlier_offsets"] = coded.outlier_offsets.ctypes.data
+        slices["outlier_values"] = coded.outlier_values.ctypes.data
+        scales, worth = np.zeros((ROWS, 2), np.float32), np.array([step], np.float32)
+        sums = np.zeros(N, np.int32)  # as good as any for time
+        rounding = RoundRowsArgs(a.ctypes.data, K, ROWS, K, q.ctypes.data, K, scales.ctypes.data)
+        gemm = GemmArgs(
+            a=q.ctypes.data, c=c.ctypes.data, ldc=N, n_rows=ROWS, n_columns=N, slices=slices.ctypes.data,
+            segment_rows=coded.segment_rows, n_segments=coded.n_segments, column_groups_per_slice=N // 16,
+        )  # fmt: skip
+        args = GemmInt8Args(gemm, scales.ctypes.data, worth.ctypes.data, sums.ctypes.data)
+        return cls(isa, K, N, coded, rounding, args, [a, c, q, table, slices, scales, worth, sums])
 
 
 def _timed(run: Callable[[], object]) -> Callable[[], float]:
@@ -166,36 +200,57 @@ def _rested(run: Callable[[], float]) -> Callable[[], float]:
     return seconds
 
 
-def _products(report: Report, library: Library, models: list[Model], threads: list[int], rounds: int) -> None:
+def _products(report: Report, library: Library, threads: list[int], is_quick: bool, rounds: int) -> None:
     """All products of a model, each with weights of its own; ours rounds A again for each."""
-    isa = library.isa
-    kernels = library.functions(
-        {"gemm_int8": lambda: gemm_int8_ir(isa), "round_rows": lambda: round_rows_ir(isa)}
-    )
     rows, worst = [], 0.0
-    for n_threads in threads:
-        with Pool(n_threads, library, scratch_bytes_int8(4096, isa)) as pool:
-            for model in models:
-                ours = int8_pass(pool, kernels, isa, model, 6, ROWS)
-                with tempfile.TemporaryDirectory(prefix="pliant-bench-") as folder:
-                    theirs = onnxruntime_products(model, ROWS, Path(folder), n_threads)["onnxruntime int8"]
-                    functions = {"pliant": _rested(ours.seconds), "onnxruntime int8": _rested(theirs)}
-                    for run in functions.values():
-                        run()
-                    seconds, ratio = interleaved(functions, rounds)
-                found = ratio("pliant", "onnxruntime int8")
-                worst = max(worst, found)
-                rows.append(
-                    {
-                        "model": model.name,
-                        "threads": n_threads,
-                        "GOP/s": ours.flops / median(seconds["pliant"]) / 1e9,
-                        "/ onnxruntime int8": found,
-                    }
-                )
+    shapes = [("MiniLM", 384, 3 if is_quick else 6), *([] if is_quick else [("BERT-base", 768, 12)])]
+    for name, hidden, n_layers in shapes:
+        model = _shapes(name, hidden, n_layers)
+        for n_threads in threads:
+            with (
+                Pool(n_threads, library, scratch_bytes_int8(4 * hidden, library.isa)) as pool,
+                tempfile.TemporaryDirectory(prefix="pliant-bench-") as folder,
+            ):
+                ours = _pass(pool, library, model)
+                theirs = onnxruntime_products(model, ROWS, Path(folder), n_threads)["onnxruntime int8"]
+                functions = {"pliant": _rested(ours.seconds), "onnxruntime int8": _rested(theirs)}
+                for run in functions.values():
+                    run()
+                seconds, ratio = interleaved(functions, rounds)
+            found = ratio("pliant", "onnxruntime int8")
+            worst = max(worst, found)
+            speed = ours.flops / median(seconds["pliant"]) / 1e9
+            row = {"model": name, "layers": n_layers, "threads": n_threads, "GOP/s": speed}
+            rows.append(row | {"/ onnxruntime int8": found})
     report.table("All products of a model from 6 bits, rounding included (median of paired ratios)", rows)
     bar = f"products alone at most {PRODUCTS} of onnxruntime int8's time, the worst row"
     report.claim("cpu.vnni", worst, bar, worst <= PRODUCTS)
+
+
+def _shapes(name: str, hidden: int, n_layers: int) -> Model:
+    """A model of 12 heads without weights."""
+    head = Head("cls", None, None)
+    spec = ModelSpec(
+        "bert", 1, 12, hidden, 4 * hidden, hidden, 8, 8, 0, 0, "gelu", 1e-12, head, (12,), "F32"
+    )  # fmt: skip
+    nothing: tuple[None, ...] = (None,) * n_layers
+    return Model(name, slice_geometry(spec), spec.n_heads, nothing)  # type: ignore[arg-type]
+
+
+def _pass(pool: Pool, library: Library, model: Model) -> Pass:
+    """Rounding and product of every matrix, as compiled models have them: columns' sums with the weights."""
+    isa, out = library.isa, Pass(pool)
+    kernels = library.functions(
+        {"gemm_int8": lambda: gemm_int8_ir(isa), "round_rows": lambda: round_rows_ir(isa)}
+    )
+    made = {(K, N): _Product.of(isa, K, N) for _, _, K, N in model.matrices()}
+    for _, _, K, N in model.matrices():
+        product = made[K, N].copy()
+        size = grain_int8(N, isa, pool.n_threads)
+        out.add(kernels["round_rows"], product.rounding, ROWS, row_grain(K, isa), product)
+        out.add(kernels["gemm_int8"], product.args, units_int8(N), size)
+        out.flops += 2 * ROWS * K * N
+    return out
 
 
 def _whole(report: Report, name: str, model: object, threads: list[int], rounds: int) -> None:

@@ -93,24 +93,22 @@ def gemm_int8_ir(isa: Isa, name: str = "gemm_int8") -> str:
     with module.kernel(name) as f:
         args, lo, hi, _ = f.params
         whole = hi - (hi - lo) % panel
+        is_row = f.const(0, "i1")
         if has_row_int8(isa):
             (n_rows,) = f.fields(args, GemmArgs, "n_rows")
             is_row = n_rows.compare("eq", 1)
             whole = f.select(is_row, lo, whole)
-        if panel > 1 or not has_row_int8(isa):
-            with f.each(lo, whole, panel) as group:
-                _write_panel(f, group, panel)
-        if not has_row_int8(isa) and panel > 1:
-            with f.each(whole, hi) as group:
-                _write_panel(f, group, 1)
-        if has_row_int8(isa):
-            with f.each(lo if panel == 1 else whole, hi) as group:
+        with f.each(lo, whole, panel) as group:
+            _write_panel(f, group, panel)
+        with f.each(whole, hi) as group:
+            if has_row_int8(isa):
                 is_coded = f.call("is_coded", "i64", args, group)
                 assert is_coded is not None
-                in_registers = is_row & is_coded.compare("ne", 0)
-                with f.when(in_registers):
+                is_row = is_row & is_coded.compare("ne", 0)
+                with f.when(is_row):
                     _write_single_row(f, group)
-                with f.when(in_registers.compare("eq", 0)):
+            if panel > 1:
+                with f.when(is_row.compare("eq", 0)):
                     _write_panel(f, group, 1)
     return module.text()
 
