@@ -16,7 +16,8 @@ from local_gemms import coded_pass, int8_pass, resident_pass
 from local_layers import Model, bert, minilm
 from local_peers import onnxruntime_products, torch_products
 from pliant.kernels.coded.gemm import gemm_ir, scratch_bytes
-from pliant.kernels.coded.gemm_int8 import gemm_int8_ir, quantize_rows_ir, scratch_bytes_int8
+from pliant.kernels.coded.gemm_int8 import gemm_int8_ir, scratch_bytes_int8
+from pliant.kernels.coded.round_rows import round_rows_ir
 from pliant.kernels.emit.isa import Isa, host_isa
 from pliant.kernels.runtime.jit import Library
 from pliant.kernels.runtime.thread_pool import Pool
@@ -38,10 +39,10 @@ def main() -> None:
         {
             "gemm": lambda: gemm_ir(isa),
             "gemm_int8": lambda: gemm_int8_ir(isa),
-            "quantize_rows": lambda: quantize_rows_ir(isa),
+            "round_rows": lambda: round_rows_ir(isa),
         }
     )
-    scratch = max(scratch_bytes(isa), scratch_bytes_int8(4096))
+    scratch = max(scratch_bytes(isa), scratch_bytes_int8(4096, isa))
     decode, int8 = [], []
     threads = tuple(sorted({1, len(os.sched_getaffinity(0))}))
     for n_threads in threads[:1] if chosen.quick else threads:

@@ -6,10 +6,11 @@ from collections.abc import Mapping
 import numpy as np
 
 from local_layers import Model, is_along_columns
-from pliant.kernels.coded.decode import decode_table, decode_table_int8, int8_scale
+from pliant.kernels.coded.decode import decode_table, decode_table_int8, int8_step
 from pliant.kernels.coded.gemm import SLICE_DTYPE, GemmArgs, grain, pack, units
 from pliant.kernels.coded.gemm_args import F32
-from pliant.kernels.coded.gemm_int8 import GemmInt8Args, QuantizeArgs, units_int8
+from pliant.kernels.coded.gemm_int8 import GemmInt8Args, grain_int8, units_int8
+from pliant.kernels.coded.round_rows import RoundRowsArgs, row_grain
 from pliant.kernels.emit.isa import Isa
 from pliant.kernels.runtime.thread_pool import Pool, Table
 from pliant.models.slice_shapes import MatrixGeometry
@@ -73,22 +74,26 @@ def resident_pass(pool: Pool, kernels: Mapping[str, int], isa: Isa, model: Model
 
 
 def int8_pass(pool: Pool, kernels: Mapping[str, int], isa: Isa, model: Model, bits: int, rows: int) -> Pass:
-    """Every slice at `bits` planes, activations quantized before each GEMM."""
+    """Every slice at `bits` planes, activations rounded before each GEMM; layers share them."""
     out = Pass(pool)
+    places = {}
+    for _, _, K, N in model.matrices():
+        q, scales = np.zeros((rows, K), np.int16), np.zeros((rows, 2), np.float32)
+        places[K, N] = (*activations(rows, K, N), q, scales)
     for layer, m, K, N in model.matrices():
         coded = model.layers[layer]
-        scale = int8_scale(coded.resident.codebooks[6])
-        made = decode_table_int8(coded.resident.codebooks[bits], bits, isa, scale)
+        worth = int8_step(coded.resident.codebooks[6], isa)
+        made = decode_table_int8(coded.resident.codebooks[bits], bits, isa, worth)
         slices, table = _slices(coded, model, made, bits)
-        a, c, bias = activations(rows, K, N)
-        q, scales = np.zeros((rows, K), np.int16), np.zeros(rows, np.float32)
+        a, c, bias, q, scales = places[K, N]
         gemm = _args(model, m, slices, a, c, bias)
         gemm.a = q.ctypes.data
-        quantize = QuantizeArgs(a.ctypes.data, K, K, q.ctypes.data, K, scales.ctypes.data)
-        out.add(kernels["quantize_rows"], quantize, rows, 16, a, q, scales)
-        step = np.array([scale], np.float32)
-        args = GemmInt8Args(gemm, scales.ctypes.data, step.ctypes.data)
-        out.add(kernels["gemm_int8"], args, units_int8(N), 1, slices, table, c, bias, step)
+        rounding = RoundRowsArgs(a.ctypes.data, K, rows, K, q.ctypes.data, K, scales.ctypes.data)
+        out.add(kernels["round_rows"], rounding, rows, row_grain(K, isa), a, q, scales)
+        step = np.array([worth], np.float32)
+        args = GemmInt8Args(gemm, scales.ctypes.data, step.ctypes.data, None)
+        size = grain_int8(N, isa, pool.n_threads)
+        out.add(kernels["gemm_int8"], args, units_int8(N), size, slices, table, c, bias, step)
         out.flops += 2 * rows * K * N
     return out
 

@@ -25,6 +25,7 @@ _MEASURES = {
     "compile": _COMPILER,
     "compile_folded": _COMPILER,
     "compile_int8": _COMPILER,
+    "int8_products": _COMPILER,
     "shapes": (*_COMPILER, "ir"),
     "vision": _COMPILER,
     "vision_networks": _COMPILER,

@@ -4,10 +4,14 @@ What this CPU lacks runs through its portable lowering. Other architectures' row
 (`scripts/arm`) and in tests/compiler/test_neon.py.
 """
 
+from dataclasses import replace
+
 from pliant import system
 from pliant.kernels.emit.isa import (
     AVX2,
+    AVX2_VNNI,
     AVX512,
+    AVX512_VBMI,
     AVX512_VNNI,
     NEON,
     NEON_DOT,
@@ -15,6 +19,7 @@ from pliant.kernels.emit.isa import (
     X86_64,
     Isa,
     portable,
+    runnable,
 )
 
 
@@ -23,10 +28,14 @@ def _here(*rows: Isa) -> list[Isa]:
 
 
 ROWS = _here(AVX512, AVX2, X86_64, NEON)
-INTEGER_ROWS = _here(AVX512_VNNI, AVX512, AVX2, X86_64, NEON_I8MM, NEON_DOT, NEON)
-"""Also those whose integer products differ."""
+_EMULATED = replace(AVX512_VBMI, is_portable=True)
+INTEGER_ROWS = [
+    *([_EMULATED] if runnable(AVX512_VBMI) else []),
+    *_here(AVX512_VBMI, AVX512_VNNI, AVX512, AVX2_VNNI, AVX2, X86_64, NEON_I8MM, NEON_DOT, NEON),
+]
+"""Also those whose integer products differ, and what a CPU without VBMI tests in its place."""
 
 
 def integer_name(isa: Isa) -> str:
     """A row's name where its integer products matter."""
-    return f"{isa.name}{isa.features}"
+    return f"{isa.name}{isa.features}{' emulated' if isa.is_portable else ''}"

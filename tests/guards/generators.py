@@ -15,7 +15,7 @@ from pliant.kernels.attention.rotary import rotary_ir
 from pliant.kernels.coded.embed import EmbedFormats, embed_ir
 from pliant.kernels.coded.gemm import gemm_ir
 from pliant.kernels.coded.gemm_int8 import gemm_int8_ir
-from pliant.kernels.coded.gemm_int8 import quantize_rows_ir as round_rows_ir
+from pliant.kernels.coded.round_rows import round_rows_ir
 from pliant.kernels.conv.conv import conv_ir
 from pliant.kernels.conv.conv_activations import ACTIVATIONS as CONV_ACTIVATIONS
 from pliant.kernels.conv.conv_args import ConvForm

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from pliant.kernels.coded.decode import decode_table, decode_table_int8, int8_scale
+from pliant.kernels.coded.decode import decode_table, decode_table_int8, int8_step
 from pliant.kernels.coded.gemm import GemmArgs
 from pliant.kernels.coded.gemm_args import BF16, F16, SLICE_DTYPE
 from pliant.kernels.emit.isa import Isa
@@ -83,9 +83,9 @@ def coded(
     depth, width = (rows // n, columns) if along_rows else (rows, columns // n)
     groups = width // 16
     books = codebooks(seed)
-    scale = int8_scale(books[6])
+    step = int8_step(books[6], isa)
     tables = {
-        k: decode_table_int8(book, k, isa, scale) if is_int8 else decode_table(book, k, isa)
+        k: decode_table_int8(book, k, isa, step) if is_int8 else decode_table(book, k, isa)
         for k, book in books.items()
     }
     weights = np.zeros((rows, columns), np.float32)

@@ -21,6 +21,7 @@ from pliant.kernels.emit.isa import (
     AVX2,
     AVX2_VNNI,
     AVX512,
+    AVX512_VBMI,
     AVX512_VNNI,
     NEON,
     NEON_DOT,
@@ -37,10 +38,20 @@ from pliant.settings import cache_folder, thread_count
 Emit = Literal["session", "c"]
 ScheduleName = Literal["static", "none", "paper", "exact"]
 TargetName = Literal[
-    "native", "avx512-vnni", "avx512", "avx2-vnni", "avx2", "x86-64", "aarch64-i8mm", "aarch64-dot", "aarch64"
+    "native",
+    "avx512-vbmi",
+    "avx512-vnni",
+    "avx512",
+    "avx2-vnni",
+    "avx2",
+    "x86-64",
+    "aarch64-i8mm",
+    "aarch64-dot",
+    "aarch64",
 ]
 
 _ISAS: dict[str, Isa] = {
+    "avx512-vbmi": AVX512_VBMI,
     "avx512-vnni": AVX512_VNNI,
     "avx512": AVX512,
     "avx2-vnni": AVX2_VNNI,

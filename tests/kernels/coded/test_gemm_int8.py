@@ -1,22 +1,18 @@
 """The int8 GEMM: its integers are exact, its rounding is what it says, on every ISA."""
 
 import ctypes
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from pliant.kernels.coded.decode import int8_scale
+from pliant.kernels.coded.decode import int8_step
 from pliant.kernels.coded.gemm import ACTIVATIONS
 from pliant.kernels.coded.gemm_args import BF16, F16, F32
-from pliant.kernels.coded.gemm_int8 import (
-    GemmInt8Args,
-    QuantizeArgs,
-    gemm_int8_ir,
-    quantize_rows_ir,
-    scratch_bytes_int8,
-    units_int8,
-)
+from pliant.kernels.coded.gemm_int8 import GemmInt8Args, gemm_int8_ir, scratch_bytes_int8, units_int8
 from pliant.kernels.coded.int8_form import int8_form
+from pliant.kernels.coded.round_rows import RoundRowsArgs, round_rows_ir
+from pliant.kernels.coded.tile_int8 import tile_shape
 from pliant.kernels.emit.isa import ISAS, Isa
 from pliant.kernels.runtime.jit import Library
 from tests.kernels import reference
@@ -25,49 +21,79 @@ from tests.kernels.coded_matrices import Coded, codebooks, coded
 from tests.rows import INTEGER_ROWS, integer_name
 
 ALL = (1, 2, 3, 4, 5, 6, F16, BF16, F32)
-SCALE = np.array([int8_scale(codebooks()[6])], np.float32)
 
 
 def step(isa: Isa) -> np.float32:
     """What one step of a weight is worth."""
-    return SCALE[0] * np.float32(127 / int8_form(isa).centroid)
+    return np.float32(int8_step(codebooks()[6], isa))
 
 
-def stored(library: Library, whole: np.ndarray) -> np.ndarray:
-    """Signed integers as the kernel keeps them: int16 rows, or bytes above their zero in half of each."""
-    form = int8_form(library.isa)
-    if not form.is_bytes:
-        return whole.astype(np.int16)
-    out = np.full((len(whole), 2 * whole.shape[1]), 7, np.uint8)
-    out[:, : whole.shape[1]] = whole + form.zero
-    return out.view(np.int16)
+def stored(isa: Isa, whole: np.ndarray, zeros: np.ndarray) -> np.ndarray:
+    """Signed integers as the kernel keeps them: above their row's zero point, packed as tiles are high."""
+    form, height = int8_form(isa), tile_shape(isa).rows
+    element = np.int16 if not form.is_bytes else np.uint8 if form.lowest == 0 else np.int8
+    moved = (whole + zeros[:, None]).astype(element)
+    blocks = [moved[i : i + height] for i in range(0, len(moved), height)]
+    packed = [b.reshape(len(b), -1, form.packing).transpose(1, 0, 2).reshape(-1) for b in blocks]
+    return np.concatenate(packed)
 
 
-def quantized(library: Library, a: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Signed integers and scales of rows, by the kernel."""
+def pairs(scales: np.ndarray, zeros: np.ndarray) -> np.ndarray:
+    """Scales and zero points as `RoundRowsArgs` has them."""
+    return np.stack([scales.astype(np.float32), zeros.astype(np.int32).view(np.float32)], 1)
+
+
+def rounded(
+    library: Library, a: np.ndarray, depth: int | None = None
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Signed integers, scales and zero points of rows, by the kernel."""
     rows, columns = a.shape
-    form = int8_form(library.isa)
-    q, scales = np.full((rows, columns + 6), 0x0707, np.int16), np.zeros(rows, np.float32)
-    args = QuantizeArgs(
-        a.ctypes.data, a.strides[0] // 4, columns, q.ctypes.data, columns + 6, scales.ctypes.data
+    form, height = int8_form(library.isa), tile_shape(library.isa).rows
+    depth = depth or columns
+    size = rows * depth * 4 // form.packing
+    q, scales = np.full(size + 64, 7, np.uint8), np.zeros((rows, 2), np.float32)
+    args = RoundRowsArgs(
+        *(a.ctypes.data, a.strides[0] // 4, rows, columns, q.ctypes.data, depth, scales.ctypes.data)
     )
-    call(address(library, "quantize_rows", quantize_rows_ir), args, rows)
-    kept = q.view(np.uint8 if form.zero else np.int8) if form.is_bytes else q
-    assert (kept[:, columns:] == (7 if form.is_bytes else 0x0707)).all(), "the kernel wrote past its columns"
-    return kept[:, :columns].astype(np.int64) - form.zero, scales
+    call(address(library, "round_rows", round_rows_ir), args, rows)
+    assert (q[size:] == 7).all(), "the kernel wrote past its rows"
+    element = np.int16 if not form.is_bytes else np.uint8 if form.lowest == 0 else np.int8
+    zeros = np.ascontiguousarray(scales[:, 1]).view(np.int32)
+    flat, out = q[:size].view(element), np.zeros((rows, depth), np.int64)
+    for i in range(0, rows, height):
+        n = min(height, rows - i)
+        block = flat[i * depth : (i + n) * depth].reshape(-1, n, form.packing)
+        out[i : i + n] = block.transpose(1, 0, 2).reshape(n, depth)
+    return out - zeros[:, None], np.ascontiguousarray(scales[:, 0]), zeros
 
 
 def product(
-    library: Library, matrix: Coded, whole: np.ndarray, scales: np.ndarray, **epilogue: object
+    library: Library,
+    matrix: Coded,
+    whole: np.ndarray,
+    scales: np.ndarray,
+    zeros: np.ndarray | None = None,
+    *,
+    has_sums: bool = False,
+    **epilogue: object,
 ) -> np.ndarray:
-    """The GEMM of signed integers, by the kernel."""
-    rows, columns = len(whole), matrix.weights.shape[1]
-    q = stored(library, whole)
+    """The GEMM of signed integers, by the kernel; `zeros` are the rows' zero points, else in the middle."""
+    isa, (rows, columns) = library.isa, (len(whole), matrix.weights.shape[1])
+    form = int8_form(isa)
+    if zeros is None:
+        zeros = np.full(rows, form.lowest + form.activation + 1 if form.is_bytes else 0)
+    q = stored(isa, whole, zeros)
     c = guarded(rows, columns, columns + 3)
-    args = GemmInt8Args(matrix.args(q, c[:, :columns], **epilogue), scales.ctypes.data, SCALE.ctypes.data)  # type: ignore[arg-type]
-    args.gemm.lda = q.strides[0] // 2
+    sums = np.clip(np.rint(matrix.weights * (np.float32(1) / step(isa))), -form.weight, form.weight).sum(0)
+    given = sums.astype(np.int32)
+    a_scales, worth = pairs(scales, zeros), np.array([step(isa)])
+    args = GemmInt8Args(
+        *(matrix.args(whole, c[:, :columns], **epilogue), a_scales.ctypes.data),  # type: ignore[arg-type]
+        *(worth.ctypes.data, given.ctypes.data if has_sums else None),
+    )
+    args.gemm.a = q.ctypes.data
     kernel = address(library, "gemm_int8", gemm_int8_ir)
-    call(kernel, args, units_int8(columns), scratch_bytes_int8(matrix.weights.shape[0]))
+    call(kernel, args, units_int8(columns), scratch_bytes_int8(matrix.weights.shape[0], isa))
     assert (c[:, columns:] == 7.0).all(), "the kernel wrote past its columns"
     return c[:, :columns]
 
@@ -86,13 +112,9 @@ def integers(isa: Isa, rows: int, depth: int, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).integers(-most, most + 1, (rows, depth))
 
 
-@pytest.fixture(
-    scope="session",
-    params=INTEGER_ROWS,
-    ids=integer_name,
-)
+@pytest.fixture(scope="session", params=INTEGER_ROWS, ids=integer_name)
 def isa(request: pytest.FixtureRequest) -> Isa:
-    """Also the rows whose bytes are multiplied at once, where need be through their portable lowering."""
+    """Also rows whose bytes are multiplied at once, through their portable lowering where need be."""
     found: Isa = request.param
     return found
 
@@ -115,7 +137,7 @@ def test_integers_are_exact(library: Library, along_rows: bool, rows: int) -> No
 def test_no_sum_can_saturate(isa: Isa) -> None:
     """Pairs of bytes are summed in 16 bits, two pairs together; 8192 rows in 32."""
     form = int8_form(isa)
-    largest = form.activation + form.zero
+    largest = 2 * form.activation + 1 if form.is_bytes and form.lowest == 0 else form.activation
     if form.is_bytes and not isa.has_dot:
         assert 4 * largest * form.weight < 2**15
     if form.is_bytes:
@@ -148,20 +170,59 @@ def test_epilogues(library: Library, name: str | None, rows: int) -> None:
     np.testing.assert_allclose(c, expected, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("rows", [1, 5])
-def test_activations_are_rounded_to_their_row_s_scale(library: Library, rows: int) -> None:
-    """Dynamic quantization: the largest value of a row is all steps, each other the nearest step."""
-    a = floats(rows, 64) * np.float32(10.0) ** np.arange(rows, dtype=np.float32)[:, None]
-    q, scales = quantized(library, a)
-    most = int8_form(library.isa).activation
-    np.testing.assert_allclose(scales, np.abs(a).max(1) / most, rtol=1e-6)
-    assert (np.abs(q).max(1) == most).all()
-    assert (np.abs(q * scales[:, None] - a) <= scales[:, None] * 0.501).all()
+@pytest.mark.parametrize("has_sums", [False, True], ids=["sums made", "sums given"])
+@pytest.mark.parametrize("rows", [1, 9])
+def test_every_row_has_a_zero_point_of_its_own(library: Library, rows: int, has_sums: bool) -> None:
+    """Rows from all negative to all positive; the columns' sums may come with the weights."""
+    form = int8_form(library.isa)
+    matrix = coded(library.isa, 64, 112, [3], is_int8=True, outliers=())
+    levels = 2 * form.activation + 1 if form.is_bytes else 0
+    zeros = form.lowest + np.linspace(0, levels, rows).astype(np.int64)
+    draw = np.random.default_rng(1)
+    whole = draw.integers(form.lowest, form.lowest + levels + 1, (rows, 64)) - zeros[:, None]
+    scales = np.full(rows, 1 / step(library.isa), np.float32)
+    c = product(library, matrix, whole, scales, zeros=zeros, has_sums=has_sums)
+    np.testing.assert_allclose(c, whole @ steps(library.isa, matrix), rtol=4 * 2.0**-24)
+
+
+@pytest.mark.parametrize("columns", [16, 40, 64, 100])
+@pytest.mark.parametrize("rows", [2, 17])
+def test_the_last_columns_are_made_beside_their_place(library: Library, rows: int, columns: int) -> None:
+    """Tiles are some column groups wide; C has what is left, with bias and residual."""
+    matrix = coded(library.isa, 64, -(-columns // 16) * 16, [5], is_int8=True)
+    q, scales = integers(library.isa, rows, 64), floats(rows, seed=2) ** 2 * 1e-3
+    bias, residual = floats(columns, seed=3), floats(rows, columns, seed=4)
+    narrow = replace(matrix, weights=matrix.weights[:, :columns], is_outlier=matrix.is_outlier[:, :columns])
+    c = product(library, narrow, q, scales, bias=bias, residual=residual)
+    sums = (q @ steps(library.isa, narrow)) * scales[:, None].astype(np.float64) * step(library.isa)
+    np.testing.assert_allclose(c, sums + bias + residual, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("columns", [64, 61])
+@pytest.mark.parametrize("rows", [1, 5, 8, 19])
+def test_activations_are_rounded_between_their_row_s_extremes(
+    library: Library, rows: int, columns: int
+) -> None:
+    """Dynamic quantization: each value is the nearest step, and what pads a row is zero."""
+    a = floats(rows, columns) * np.float32(10.0) ** np.arange(rows, dtype=np.float32)[:, None]
+    a[::2] = np.abs(a[::2])
+    q, scales, _ = rounded(library, a, 64)
+    form = int8_form(library.isa)
+    low, high = np.minimum(a.min(1), 0), np.maximum(a.max(1), 0)
+    if form.is_bytes:
+        expected = (high - low) / (2 * form.activation + 1)
+    else:
+        expected = np.maximum(high, -low) / form.activation
+    np.testing.assert_allclose(scales, expected, rtol=1e-6)
+    # At one end a value may be clipped by the half step that both ends were rounded outwards.
+    assert (np.abs(q[:, :columns] * scales[:, None] - a) <= scales[:, None] * 1.001).all()
+    assert (np.abs(q[:, :columns] * scales[:, None] - a) > scales[:, None] * 0.501).sum() <= rows
+    assert not q[:, columns:].any()
 
 
 def test_a_row_of_zeros_stays_zero(library: Library) -> None:
     """Its scale is 0, and nothing divides by it."""
-    q, scales = quantized(library, np.zeros((2, 32), np.float32))
+    q, scales, _ = rounded(library, np.zeros((2, 32), np.float32))
     assert not q.any()
     assert not scales.any()
 
@@ -171,10 +232,12 @@ def test_nan_and_infinity_make_their_row_nan(library: Library, value: float) -> 
     """Integers hold neither: the row's scale carries them on, other rows keep theirs."""
     a = floats(3, 64)
     a[1, 9] = value
-    q, scales = quantized(library, a)
+    q, scales, zeros = rounded(library, a)
     np.testing.assert_array_equal(np.isnan(scales), [False, True, False])
     matrix = coded(library.isa, 64, 16, [4], is_int8=True)
-    np.testing.assert_array_equal(np.isnan(product(library, matrix, q, scales)).all(1), [False, True, False])
+    np.testing.assert_array_equal(
+        np.isnan(product(library, matrix, q, scales, zeros)).all(1), [False, True, False]
+    )
 
 
 @pytest.mark.parametrize("bits", [2, 4, 6])
@@ -183,7 +246,7 @@ def test_rounding_costs_no_more_than_half_a_step(library: Library, bits: int) ->
     matrix = coded(library.isa, 384, 64, [bits], is_int8=True, outliers=0.01)
     a = floats(9, 384)
     expected = reference.gemm(a, matrix.weights)
-    error = product(library, matrix, *quantized(library, a)) - expected
+    error = product(library, matrix, *rounded(library, a)) - expected
     weight = 0.5 * step(library.isa) / np.sqrt((matrix.weights**2).mean())
     bound = weight + 0.5 * np.abs(a).max() / int8_form(library.isa).activation
     assert np.sqrt((error**2).mean()) <= bound * np.sqrt((expected**2).mean())

@@ -65,14 +65,14 @@ def test_outliers_ascend_within_their_group() -> None:
 
 
 def test_the_largest_integer_stands_for_no_less_than_the_largest_centroid() -> None:
-    """And leaves at most one weight in 2048 beyond it, unless that took more than half as much again."""
+    """And leaves at most one weight in 32768 beyond it, unless that took more than half as much again."""
     for scale in (0.01, 0.04, 0.2):
         matrix = weights(512, 256, scale=scale)
         coded = code_matrix(matrix, 6)
         top = np.abs(coded.codebook).max()
         assert top <= coded.largest <= 1.5 * top * (1 + 1e-6)
         n_beyond = np.count_nonzero(np.abs(coded.outlier_values) > coded.largest)
-        assert n_beyond <= matrix.size // 2048 or coded.largest > 1.49 * top
+        assert n_beyond <= matrix.size // 32768 or coded.largest > 1.49 * top
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])

@@ -7,7 +7,7 @@ import numpy as np
 from pliant.ir.bitwidths import FULL_BITS
 from pliant.ir.program import FULL
 from pliant.kernels.coded import gemm
-from pliant.kernels.coded.decode import decode_table, decode_table_int8, int8_scale
+from pliant.kernels.coded.decode import decode_table, decode_table_int8, int8_step
 from pliant.kernels.coded.gemm_args import BF16, F16, F32, SLICE_DTYPE
 from pliant.kernels.emit.isa import Isa
 from pliant.kernels.runtime.buffer import Buffer
@@ -27,12 +27,12 @@ class Weights:
         self, geometry: SliceGeometry, precision: Precision, resident: ResidentLayer, isa: Isa, compute: str
     ) -> None:
         self.resident = resident
-        scale = int8_scale(resident.codebooks[max(resident.codebooks)])
-        self._step = np.array([scale], np.float32)
+        step = int8_step(resident.codebooks[max(resident.codebooks)], isa)
+        self._step = np.array([step], np.float32)
         self._plane_bytes = geometry.plane_bytes
         self._full_bytes = geometry.full_bytes(precision)
         self._tables = {
-            k: decode_table(book, k, isa) if compute == "fp32" else decode_table_int8(book, k, isa, scale)
+            k: decode_table(book, k, isa) if compute == "fp32" else decode_table_int8(book, k, isa, step)
             for k, book in resident.codebooks.items()
         }
         # What a number of bits means to a kernel, and where its table is.

@@ -111,7 +111,7 @@ class _Work:
         q, scales = (fresh(self.graph, f"{near}|{part}") for part in ("rows", "scales"))
         self.types |= {
             q: TensorType("int16", (rows.shape[0], depth)),
-            scales: TensorType("float32", (rows.shape[0],)),
+            scales: TensorType("float32", (rows.shape[0], 2)),
         }
         self.quantized[key] = (q, scales)
         node = Node(

@@ -17,10 +17,10 @@ from collections.abc import Callable, Sequence
 
 from pliant.compiler.executable.call import Alias, Call, Extent, Field, Kernel, Lowered, Ref, Target
 from pliant.compiler.rules import lower_texts as texts
-from pliant.compiler.rules.row_calls import grain, layer_norm_call
+from pliant.compiler.rules.row_calls import layer_norm_call
 from pliant.ir.graph import Graph, Node
 from pliant.kernels.attention import attention_texts
-from pliant.kernels.coded import embed, gemm, gemm_int8
+from pliant.kernels.coded import embed, gemm, gemm_int8, round_rows
 from pliant.kernels.coded.gemm_args import ACTIVATIONS, SLICE_DTYPE, GemmArgs
 from pliant.kernels.rows import rowwise
 from pliant.models.encoder.encoder_graph import BLOCK_WORDS, DESCRIPTOR_WORDS
@@ -58,7 +58,7 @@ def _matmul(node: Node, graph: Graph, target: Target) -> Lowered:
 def _matmul_integer(node: Node, graph: Graph, target: Target) -> Lowered:
     q, scales, step, slices, bias, residual = (*node.inputs, "")[:6]
     columns = graph.types[node.outputs[0]].shape[1]
-    n_units = gemm_int8.units_int8(columns)
+    n_units, size = gemm_int8.units_int8(columns), gemm_int8.grain_int8(columns, target.isa, target.n_threads)
     fields = _gemm_fields(node, graph, q, slices, bias, residual)
     call = Call(
         kernel=Kernel("gemm_int8", gemm_int8.gemm_int8_ir),
@@ -68,9 +68,10 @@ def _matmul_integer(node: Node, graph: Graph, target: Target) -> Lowered:
         n_units=n_units,
         reads=tuple(x for x in node.inputs if x),
         writes=node.outputs,
-        scratch_bytes=gemm_int8.scratch_bytes_int8(graph.types[q].shape[1]),
+        grain=size,
+        scratch_bytes=gemm_int8.scratch_bytes_int8(graph.types[q].shape[1], target.isa),
         label=node.name,
-        extent=_extent(node, ("gemm.n_rows",), lambda lengths: (n_units, 1)),
+        extent=_extent(node, ("gemm.n_rows",), lambda lengths: (n_units, size)),
     )
     return Lowered((call,))
 
@@ -92,19 +93,20 @@ def _quantize(node: Node, graph: Graph, target: Target) -> Lowered:
     a, (q, scales) = node.inputs[0], node.outputs
     rows, columns = graph.types[q].shape
     fields: dict[str, Field] = {
-        **{"a": Ref(a), "lda": columns, "n_columns": columns},
-        **{"q": Ref(q), "ldq": columns, "scales": Ref(scales)},
+        **{"a": Ref(a), "lda": columns, "n_rows": rows, "n_columns": columns},
+        **{"q": Ref(q), "depth": columns, "scales": Ref(scales)},
     }
+    size = round_rows.row_grain(columns, target.isa)
     call = Call(
-        kernel=Kernel("quantize_rows", gemm_int8.quantize_rows_ir),
-        layout=gemm_int8.QuantizeArgs,
+        kernel=Kernel("round_rows", round_rows.round_rows_ir),
+        layout=round_rows.RoundRowsArgs,
         fields=fields,
         n_units=rows,
         reads=(a,),
         writes=(q, scales),
-        grain=grain(columns),
+        grain=size,
         label=node.name,
-        extent=_extent(node, (), lambda lengths: (sum(lengths), grain(columns))),
+        extent=_extent(node, ("n_rows",), lambda lengths: (sum(lengths), size)),
     )
     return Lowered((call,))
 

@@ -5,9 +5,10 @@ bit at 8b + (w ^ q) for planes 0 to 3, so within byte b of a column's word a nib
 planes is the whole index of row w (low nibble) or w + 4 (high nibble), in a bit order that depends on w & 3
 alone: there is one table for each of these four orders, and the weaving needs no shifts.
 
-Two forms of the lookup exist. Where a byte shuffle reads 16-entry tables (AVX2), bfloat16 centroids are
-looked up as two bytes, planes 4 and 5 blend between tables, and rows come out of bytes by shifts: 32 codes at
-once. Elsewhere a word index reads float32 tables, by `vpermps` in registers or by loads from memory.
+Three forms of the lookup exist. Where a byte permute reads 64-entry tables (AVX512-VBMI), the int8 GEMM
+uses it (decode_permute.py). Where a byte shuffle reads 16-entry tables (AVX2), bfloat16 centroids are
+looked up as two bytes, planes 4 and 5 blend between tables, and rows come out of bytes by shifts: 32 codes
+at once. Elsewhere a word index reads float32 tables, by `vpermps` in registers or by loads from memory.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -16,7 +17,8 @@ from itertools import product
 
 import numpy as np
 
-from pliant.arrays import Float, UInt8, UInt32
+from pliant.arrays import Float, Int32, UInt8, UInt32
+from pliant.kernels.coded.decode_permute import decode_by_permutes, table_64
 from pliant.kernels.coded.int8_form import int8_form
 from pliant.kernels.emit.builder import Function
 from pliant.kernels.emit.isa import Isa
@@ -40,21 +42,28 @@ def decode_table(codebook: Float[np.ndarray, "centroids"], bits: int, isa: Isa) 
     return _table(words, bits, isa, (16, 24))
 
 
-def int8_scale(codebook: Float[np.ndarray, "centroids"]) -> float:
-    """A layer's scale for the int8 GEMM: its largest centroid / 127.
+def int8_step(codebook: Float[np.ndarray, "centroids"], isa: Isa) -> float:
+    """What a step of a layer's weights is worth in the int8 GEMM.
 
     To be taken from the six-bit codebook, whose extremes are those of all prefixes, for a whole layer.
     """
-    return float(np.float32(np.abs(codebook).max() / 127 or 1.0))
+    return float(np.float32(np.abs(codebook).max() / int8_form(isa).centroid or 1.0))
 
 
 def decode_table_int8(
-    codebook: Float[np.ndarray, "centroids"], bits: int, isa: Isa, scale: float
+    codebook: Float[np.ndarray, "centroids"], bits: int, isa: Isa, step: float
 ) -> UInt8[np.ndarray, "bytes"]:
-    """As `decode_table`, of centroids in whole steps, `int8_form(isa).centroid` of which are 127 * scale."""
-    step = np.float32(scale) * np.float32(127 / int8_form(isa).centroid)
-    steps = np.rint(np.asarray(codebook, np.float32) * (np.float32(1) / step)).astype(np.int32)
+    """As `decode_table`, of centroids in whole steps, each worth `step`."""
+    steps = whole_steps(codebook, step)
+    if isa.has_byte_permute:
+        return _aligned(table_64(steps, bits))
     return _table(steps.view(np.uint32), bits, isa, (0,))
+
+
+def whole_steps(values: Float[np.ndarray, "*shape"], step: float) -> Int32[np.ndarray, "*shape"]:
+    """Weights in steps, as the kernels round them."""
+    steps: np.ndarray = np.rint(np.asarray(values, np.float32) * (np.float32(1) / np.float32(step)))
+    return steps.astype(np.int32)
 
 
 def decode_columns(f: Function, planes: Sequence[Value], table: Value, emit: Emit) -> None:
@@ -79,6 +88,9 @@ def decode_columns(f: Function, planes: Sequence[Value], table: Value, emit: Emi
 def decode_quads(f: Function, planes: Sequence[Value], table: Value, emit: Emit) -> None:
     """As `decode_columns`, from an int8 table: rows 4w .. 4w + 3 as bytes of i32 lanes, for w = 0..7."""
     words = [f.load(p, vector(f.lanes, "i32"), 4 * f.lanes) for p in planes]
+    if f.isa.has_byte_permute:
+        decode_by_permutes(f, words, weave(words), table, emit)
+        return
     if _by_bytes(f.isa):
         for w, (x,) in _look_up_bytes(f, words, table, 1, _natural):
             emit(w, _as(f, x, 8, "i32"))
@@ -182,7 +194,7 @@ def _word_order(bits: int, u: int) -> dict[int, int]:
     return {**nibble, 4: 4} if u < 2 else {0: 4, **{p + 1: q for p, q in nibble.items()}}
 
 
-def _weave(words: Sequence[Value]) -> list[Value]:
+def weave(words: Sequence[Value]) -> list[Value]:
     """For w & 3 = 0..3 the word whose nibbles are indices: low for w, high for w + 4."""
     bits = len(words)
     if bits == 1:
@@ -207,7 +219,7 @@ def _look_up_bytes(
 ) -> Iterator[tuple[int, list[Value]]]:
     """For each w: the bytes of an entry for rows 4w .. 4w + 3, 32 codes at a time, in `order`."""
     words = [order(f, p, 0) for p in planes]
-    woven = _weave(words)
+    woven = weave(words)
     masks = _masks(f, planes, words, order)
     tables = 1 << max(0, len(planes) - 4)
     for u in (3, 2, 1, 0):
@@ -307,7 +319,7 @@ def _as(f: Function, x: Value, lanes: int, element: str) -> Value:
 def _decode_words(f: Function, words: Sequence[Value], table: Value, emit: Emit) -> None:
     """One shifted word a row is the index into float32 tables."""
     bits = len(words)
-    woven = _weave(words)
+    woven = weave(words)
     mixed = _mix_fifth(woven, words[4]) if bits >= 5 else woven * 2
     for v in range(32):
         w, b = v >> 2, v & 3

@@ -11,6 +11,7 @@ from pliant.kernels.coded.fill import GROUP_ROWS, prefetch_next, slice_at, slice
 from pliant.kernels.coded.gemm_args import BF16, F16, F32, GemmArgs, SliceDesc
 from pliant.kernels.coded.int8_form import int8_form
 from pliant.kernels.coded.tile import COLUMNS
+from pliant.kernels.coded.tile_int8 import tile_shape
 from pliant.kernels.emit.builder import Function, Module
 from pliant.kernels.emit.values import Value, vector
 from pliant.kernels.emit.vmath import magnitude
@@ -61,7 +62,7 @@ def _write_block(f: Function) -> Value:
     local = column_group % per_slice
     first_slice = column_group // per_slice
     count = segment_rows >> 5
-    packing = _packing(f)
+    packing = int8_form(f.isa).packing
     with f.loop(0, n_segments, 1, carry=[f.const(0)]) as turn:
         s = turn.index
         desc, first_group, first_column = slice_at(f, args, first_slice + s)
@@ -84,15 +85,10 @@ def _write_block(f: Function) -> Value:
     return turn.carried[0]
 
 
-def _packing(f: Function) -> int:
-    """Rows of K in one i32 lane."""
-    return 4 if int8_form(f.isa).is_bytes else 2
-
-
 def _write_decode(f: Function, bits: int) -> None:
     desc, group, count, to, _ = f.params
     table, planes = slice_planes(f, desc, bits, group)
-    packing = _packing(f)
+    packing = int8_form(f.isa).packing
     decode = decode_quads if packing == 4 else decode_pairs
     with f.each(0, count) as g:
         prefetch_next(f, [f.at(p, g * COLUMNS, "i32") for p in planes], count)
@@ -111,18 +107,18 @@ def _write_full(f: Function, bits: int) -> None:
     (full,) = f.fields(desc, SliceDesc, "full")
     element = "float" if bits == F32 else "i16"
     source = f.at(full, group * (GROUP_ROWS * COLUMNS), element)
-    packing = _packing(f)
+    packing = int8_form(f.isa).packing
     width = 32 // packing
     with f.each(0, count * (GROUP_ROWS // packing)) as i, f.each(0, COLUMNS, f.lanes) as column:
         word = f.const(0, vector(f.lanes, "i32"))
         for row in range(packing):
             at = f.at(source, (i * packing + row) * COLUMNS + column, element)
             x = upcast(f, f.load(at, vector(f.lanes, element)), bits)
-            word = word | (_steps(f, x, steps) & ((1 << width) - 1)) << (width * row)
+            word = word | (clipped_steps(f, x, steps) & ((1 << width) - 1)) << (width * row)
         f.store(word, f.at(to, i * COLUMNS + column, "i32"), 4 * f.lanes)
 
 
-def _steps(f: Function, x: Value, steps: Value) -> Value:
+def clipped_steps(f: Function, x: Value, steps: Value) -> Value:
     """Floats as whole steps, as many as fit a weight."""
     scaled = x * (steps if x.type == "float" else f.splat(steps))
     limit = float(int8_form(f.isa).weight)
@@ -131,7 +127,7 @@ def _steps(f: Function, x: Value, steps: Value) -> Value:
     return nearest(f, f.select(scaled < low, low, scaled))
 
 
-def _outliers(f: Function, desc: Value, group: Value) -> tuple[Value, Value, Value, Value]:
+def outliers_of(f: Function, desc: Value, group: Value) -> tuple[Value, Value, Value, Value]:
     """(first, last + 1, offsets, values) of a column group's outliers."""
     names = ("outlier_rows", "outlier_offsets", "outlier_values")
     starts, offsets, values = f.fields(desc, SliceDesc, *names)
@@ -140,7 +136,7 @@ def _outliers(f: Function, desc: Value, group: Value) -> tuple[Value, Value, Val
     return begin, end, offsets, values
 
 
-def _place(f: Function, offsets: Value, i: Value) -> tuple[Value, Value]:
+def place_of(f: Function, offsets: Value, i: Value) -> tuple[Value, Value]:
     """(row, column) of outlier i."""
     offset = f.cast("zext", f.load(f.at(offsets, i, "i16"), "i16"), "i64")
     return offset >> 4, offset & (COLUMNS - 1)
@@ -153,48 +149,66 @@ def _is_beyond(f: Function, value: Value, steps: Value) -> Value:
 def _write_patch(module: Module) -> None:
     """`patch8(slice, column group, to, steps) -> i64`: a segment's outliers put in place."""
     params = [("desc", "ptr"), ("group", "i64"), ("to", "ptr"), ("steps", "float")]
-    packing = 4 if int8_form(module.isa).is_bytes else 2
+    packing = int8_form(module.isa).packing
     element = f"i{32 // packing}"
     with module.function("patch8", params, "i64", attributes="noinline", is_exported=False) as f:
         desc, group, to, steps = f.params
-        begin, end, offsets, values = _outliers(f, desc, group)
+        begin, end, offsets, values = outliers_of(f, desc, group)
         with f.loop(begin, end, 1, carry=[f.const(0)]) as turn:
-            row, column = _place(f, offsets, turn.index)
+            row, column = place_of(f, offsets, turn.index)
             value = f.load(f.at(values, turn.index))
             place = (row // packing) * (packing * COLUMNS) + column * packing + row % packing
-            f.store(f.cast("trunc", _steps(f, value, steps), element), f.at(to, place, element))
+            f.store(f.cast("trunc", clipped_steps(f, value, steps), element), f.at(to, place, element))
             turn.carry([turn.carried[0] + f.cast("zext", _is_beyond(f, value, steps), "i64")])
         f.ret(turn.carried[0])
 
 
 def _write_remainders(module: Module) -> None:
-    """`remainders(args, a, scales, rows, column group, steps, to)`.
+    """`remainders(args, a, scales, rows, column group, steps, c, ldc)`.
 
-    to[row, 0..15] += A times what outliers have beyond a byte, for rows of A from `a` on.
+    c[row, 0..15] += A times what outliers have beyond a byte, for rows of packed A from `a` on.
     """
     params = [("args", "ptr"), ("a", "ptr"), ("a_scales", "ptr"), ("n_rows", "i64")]
-    params += [("column_group", "i64"), ("steps", "float"), ("to", "ptr")]
+    params += [("column_group", "i64"), ("steps", "float"), ("c", "ptr"), ("ldc", "i64")]
     with module.function("remainders", params, attributes="noinline", is_exported=False) as f:
-        args, a, a_scales, n_rows, column_group, steps, to = f.params
-        names = ("lda", "segment_rows", "n_segments", "column_groups_per_slice")
-        lda, segment_rows, n_segments, per_slice = f.fields(args, GemmArgs, *names)
+        args, _, _, _, column_group, steps, _, _ = f.params
+        names = ("segment_rows", "n_segments", "column_groups_per_slice")
+        segment_rows, n_segments, per_slice = f.fields(args, GemmArgs, *names)
         step = f.const(1.0, "float") / steps
+        words = segment_rows * n_segments // 4
         with f.each(0, n_segments) as s:
             desc, _, first_column = slice_at(f, args, column_group // per_slice + s)
             (outlier_rows,) = f.fields(desc, SliceDesc, "outlier_rows")
             with f.when(outlier_rows.compare("ne", 0)):
-                begin, end, offsets, values = _outliers(f, desc, first_column + column_group % per_slice)
+                begin, end, offsets, values = outliers_of(f, desc, first_column + column_group % per_slice)
                 with f.each(begin, end) as i:
                     value = f.load(f.at(values, i))
                     with f.when(_is_beyond(f, value, steps)):
-                        row, column = _place(f, offsets, i)
-                        kept = f.cast("sitofp", _steps(f, value, steps), "float") * step
-                        by, k = value - kept, s * segment_rows + row
-                        with f.each(0, n_rows) as m:
-                            byte = f.load(f.at(a, m * lda * 2 + k, "i8"), "i8")
-                            q = f.cast("sext" if left_is_signed(f.isa) else "zext", byte, "i32")
-                            q = q - int8_form(f.isa).zero
-                            x = f.cast("sitofp", q, "float") * f.load(f.at(a_scales, m))
-                            place = f.at(to, m * COLUMNS + column)
-                            f.store(f.fma(x, by, f.load(place)), place)
+                        row, column = place_of(f, offsets, i)
+                        kept = f.cast("sitofp", clipped_steps(f, value, steps), "float") * step
+                        _add_remainder(f, words, s * segment_rows + row, column, value - kept)
         f.ret()
+
+
+def _add_remainder(f: Function, words: Value, k: Value, column: Value, by: Value) -> None:
+    """One outlier's, for all rows: c[row, column] += by * A[row, k]."""
+    _, a, a_scales, n_rows, _, _, c, ldc = f.params
+    height = tile_shape(f.isa).rows
+    to = f.at(c, column)
+
+    def add(block: Value, in_block: Value, row: Value) -> None:
+        place = ((k >> 2) * in_block + row) * 4 + (k & 3)
+        byte = f.load(f.at(f.at(a, block * words, "i32"), place, "i8"), "i8")
+        m = block + row
+        integer = f.cast("sext" if left_is_signed(f.isa) else "zext", byte, "i32")
+        less = integer - f.load(f.at(a_scales, m * 2 + 1, "i32"), "i32")
+        x = f.cast("sitofp", less, "float") * f.load(f.at(a_scales, m * 2))
+        here = f.at(to, m * ldc)
+        f.store(f.fma(x, by, f.load(here)), here)
+
+    full = n_rows - n_rows % height
+    with f.each(0, full, height) as block:
+        for i in range(height):
+            add(block, f.const(height), f.const(i))
+    with f.each(0, n_rows - full) as row:
+        add(full, n_rows - full, row)

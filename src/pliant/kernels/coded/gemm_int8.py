@@ -1,56 +1,41 @@
 """GEMM on integers: activations rounded by row, weights in the int8 steps of a layer's codebook.
 
-C = activation((Aq @ Bq) * row scale * step + outliers' remainders + bias + residual); the integer sums are
-exact.
+C = activation(((Aq - zero of the row) @ Bq) * row scale * step + outliers' remainders + bias + residual); the
+integer sums are exact.
 """
 
 import ctypes
+from dataclasses import dataclass
 
 from pliant.kernels.coded.activate import activate, write_activations
-from pliant.kernels.coded.fill_int8 import nearest, write_fill_int8
+from pliant.kernels.coded.fill_int8 import write_fill_int8
 from pliant.kernels.coded.gemm_args import GemmArgs
 from pliant.kernels.coded.int8_form import int8_form
+from pliant.kernels.coded.row_int8 import has_row_int8, write_row_int8
 from pliant.kernels.coded.tile import COLUMNS
-from pliant.kernels.coded.tile_int8 import TileInt8Args, call_rows_int8, write_tiles_int8
+from pliant.kernels.coded.tile_int8 import TileInt8Args, call_rows_int8, tile_shape, write_tiles_int8
 from pliant.kernels.emit.builder import Function, Module
 from pliant.kernels.emit.isa import Isa
-from pliant.kernels.emit.values import Value, vector
-from pliant.kernels.emit.vmath import magnitude
+from pliant.kernels.emit.values import Value
 from pliant.kernels.product.matmul_pack import write_copy_columns
 
-_TOGETHER = 32  # values of a row
-_BLOCK_ROWS = 512
-"""Rows at a time whose remainders are summed in scratch, and whose last columns are made there."""
-
-
-class QuantizeArgs(ctypes.Structure):
-    """Rows of float32 [n_rows, n_columns], stride lda, to integers and one scale a row.
-
-    `ldq` counts int16: a row of q begins every 2 * ldq bytes, of whatever width its integers are. Zeros
-    follow up to column n_padded.
-    """
-
-    _fields_ = (
-        ("a", ctypes.c_void_p),
-        ("lda", ctypes.c_int64),
-        ("n_columns", ctypes.c_int64),
-        ("q", ctypes.c_void_p),
-        ("ldq", ctypes.c_int64),
-        ("scales", ctypes.c_void_p),
-        ("n_padded", ctypes.c_int64),
-    )
+_BLOCK_ROWS = 240
+"""Rows at a time whose last columns are made in scratch: whole tiles of every height."""
 
 
 class GemmInt8Args(ctypes.Structure):
-    """`gemm` as for float32, but its `a` is what `quantize_rows` wrote and `lda` its `ldq`.
+    """`gemm` as for float32, but its `a` is what `round_rows` wrote, and `lda` is not read.
 
-    `weight_step` float32 is the layer's `int8_scale`, at which the slices' tables were made.
+    `a_scales` are the rows' scales and zero points. `weight_step` float32 is what a step is worth, at which
+    the slices' tables were made. `sums` int32 are the sums over K of the columns of every group in steps;
+    where it is null the kernel adds them up. Only rows whose integers are bytes read it.
     """
 
     _fields_ = (
         ("gemm", GemmArgs),
         ("a_scales", ctypes.c_void_p),
         ("weight_step", ctypes.c_void_p),
+        ("sums", ctypes.c_void_p),
     )
 
 
@@ -59,58 +44,40 @@ def units_int8(n_columns: int) -> int:
     return -(-n_columns // COLUMNS)
 
 
-def scratch_bytes_int8(depth: int) -> int:
+def grain_int8(n_columns: int, isa: Isa, n_threads: int) -> int:
+    """Units that a thread takes at a time: the columns of a tile, if that leaves work for every thread."""
+    groups = tile_shape(isa).groups
+    return groups if units_int8(n_columns) >= 2 * groups * n_threads else 1
+
+
+def scratch_bytes_int8(depth: int, isa: Isa) -> int:
     """Scratch a thread needs for matrices of up to `depth` rows, 64-byte aligned."""
-    return 2 * depth * COLUMNS + 4 * COLUMNS * (2 + 2 * _BLOCK_ROWS)
+    words = depth // int8_form(isa).packing
+    return 4 * tile_shape(isa).groups * COLUMNS * (words + 2 + _BLOCK_ROWS)
 
 
-def quantize_rows_ir(isa: Isa, name: str = "quantize_rows") -> str:
-    """The kernel that rounds activations; a unit is a row. A row with NaN or infinity gets a NaN scale."""
-    module = Module(isa)
-    form = int8_form(isa)
-    element = "i8" if form.is_bytes else "i16"
-    with module.kernel(name) as f:
-        args, lo, hi, _ = f.params
-        names = ("a", "lda", "n_columns", "q", "ldq", "scales", "n_padded")
-        a, lda, n_columns, q, ldq, scales, n_padded = f.fields(args, QuantizeArgs, *names)
-        whole_columns = n_columns & -_TOGETHER
-        with f.each(lo, hi) as row:
-            source, to = f.at(a, row * lda), f.at(q, row * ldq, "i16")
-            zero = f.const(0.0, f.vec)
-            chains = _TOGETHER // f.lanes
-            with f.loop(0, whole_columns, _TOGETHER, carry=[zero] * (2 * chains)) as turn:
-                largest, taint = turn.carried[:chains], turn.carried[chains:]
-                for i in range(chains):
-                    x = f.load(f.at(source, turn.index + i * f.lanes), f.vec)
-                    size = magnitude(f, x)
-                    largest[i] = f.select(size > largest[i], size, largest[i])
-                    taint[i] = f.fma(x, zero, taint[i])
-                turn.carry(largest + taint)
-            largest, taint = turn.carried[:chains], turn.carried[chains:]
-            for i in range(1, chains):
-                largest[0] = f.select(largest[i] > largest[0], largest[i], largest[0])
-                taint[0] = taint[0] + taint[i]
-            top = f.fold(largest[0], lambda x, y: f.select(x > y, x, y))
-            tainted = f.fold(taint[0], lambda x, y: x + y)
-            with f.loop(whole_columns, n_columns, carry=[top, tainted]) as turn:
-                x = f.load(f.at(source, turn.index))
-                size = magnitude(f, x)
-                top = f.select(size > turn.carried[0], size, turn.carried[0])
-                turn.carry([top, f.fma(x, f.const(0.0, "float"), turn.carried[1])])
-            top, tainted = turn.carried
-            f.store(top * (1.0 / form.activation) + tainted, f.at(scales, row))
-            most = f.const(float(form.activation), "float")
-            by = f.select(top > 0.0, most / top, f.const(0.0, "float"))
-            steps = f.splat(by)
-            with f.each(0, whole_columns, f.lanes) as column:
-                whole = nearest(f, f.load(f.at(source, column), f.vec) * steps) + form.zero
-                f.store(f.cast("trunc", whole, vector(f.lanes, element)), f.at(to, column, element))
-            with f.each(whole_columns, n_columns) as column:
-                one = nearest(f, f.load(f.at(source, column)) * by) + form.zero
-                f.store(f.cast("trunc", one, element), f.at(to, column, element))
-            with f.each(n_columns, n_padded) as column:
-                f.store(f.const(form.zero, element), f.at(to, column, element))
-    return module.text()
+@dataclass(frozen=True, slots=True)
+class _Panel:
+    """`width` columns in `groups` column groups from `group` on, and what all their rows share.
+
+    `b` has the groups in steps, `beyond` says how many outliers have a remainder; `own_c` is where columns
+    are made that are not whole groups.
+    """
+
+    group: Value
+    groups: int
+    width: Value
+    b: Value
+    words: Value
+    sums: Value
+    bias: Value
+    step: Value
+    beyond: Value
+    own_c: Value
+
+    @property
+    def columns(self) -> int:
+        return self.groups * COLUMNS
 
 
 def gemm_int8_ir(isa: Isa, name: str = "gemm_int8") -> str:
@@ -120,98 +87,160 @@ def gemm_int8_ir(isa: Isa, name: str = "gemm_int8") -> str:
     write_fill_int8(module)
     write_copy_columns(module)
     write_activations(module)
+    if has_row_int8(isa):
+        write_row_int8(module)
+    panel = tile_shape(isa).groups
     with module.kernel(name) as f:
-        _write_groups(f)
+        args, lo, hi, _ = f.params
+        whole = hi - (hi - lo) % panel
+        is_row = f.const(0, "i1")
+        if has_row_int8(isa):
+            (n_rows,) = f.fields(args, GemmArgs, "n_rows")
+            is_row = n_rows.compare("eq", 1)
+            whole = f.select(is_row, lo, whole)
+        with f.each(lo, whole, panel) as group:
+            _write_panel(f, group, panel)
+        with f.each(whole, hi) as group:
+            if has_row_int8(isa):
+                is_coded = f.call("is_coded", "i64", args, group)
+                assert is_coded is not None
+                is_row = is_row & is_coded.compare("ne", 0)
+                with f.when(is_row):
+                    _write_single_row(f, group)
+            if panel > 1:
+                with f.when(is_row.compare("eq", 0)):
+                    _write_panel(f, group, 1)
     return module.text()
 
 
-def _write_groups(f: Function) -> None:
-    args, lo, hi, scratch = f.params
-    names = ("segment_rows", "n_segments", "n_rows", "n_columns", "bias")
-    segment_rows, n_segments, n_rows, n_columns, bias = f.fields(args, GemmArgs, *names)
-    (weight_step,) = f.fields(args, GemmInt8Args, "weight_step")
-    form = int8_form(f.isa)
-    step = f.load(weight_step) * (127 / form.centroid)
-    steps = f.const(1.0, "float") / step
-    depth = segment_rows * n_segments
-    sums = f.at(scratch, depth * COLUMNS // 2, "i32")
-    zeros = f.table([0.0] * COLUMNS, "float")
-    with f.each(lo, hi) as group:
-        beyond = f.call("block8", "i64", args, group, scratch, steps)
-        assert beyond is not None
-        if form.is_bytes:
-            f.call("column_sums", "void", scratch, depth, sums)
-        column = group * COLUMNS
-        width = f.least(n_columns - column, COLUMNS)
-        bias_here = f.select(bias.compare("eq", 0), zeros, f.at(bias, column))
-        last_bias = f.at(sums, COLUMNS)
-        one = f.const(1)
-        with f.when(width < COLUMNS):
-            f.call("copy_columns", "void", bias_here, one, one, width, last_bias, f.const(COLUMNS))
-        bias_here = f.select(width < COLUMNS, last_bias, bias_here)
-        with f.each(0, n_rows, _BLOCK_ROWS) as first:
-            rows = f.least(n_rows - first, _BLOCK_ROWS)
-            _write_rows(f, group, width, (first, rows), (beyond > 0, steps, step), (sums, bias_here, depth))
-
-
-def _write_rows(
-    f: Function,
-    group: Value,
-    width: Value,
-    block: tuple[Value, Value],
-    weights: tuple[Value, Value, Value],
-    common: tuple[Value, Value, Value],
-) -> None:
-    """`width` columns of a block (first row, rows) of C.
-
-    `weights` are (whether outliers have remainders, steps in 1.0, a step's worth), `common` (the column
-    sums, the bias, K).
-    """
+def _write_single_row(f: Function, group: Value) -> None:
+    """One column group of a single row, decoded in registers."""
     args, _, _, scratch = f.params
-    (first, n_rows), (has_remainders, steps, step), (sums, bias, depth) = block, weights, common
-    a, lda, c, ldc = f.fields(args, GemmArgs, "a", "lda", "c", "ldc")
+    c, n_columns, residual, activation = f.fields(args, GemmArgs, "c", "n_columns", "residual", "activation")
+    a_scales, weight_step = f.fields(args, GemmInt8Args, "a_scales", "weight_step")
+    own_bias, own_c = f.at(scratch, 3 * COLUMNS), f.at(scratch, 4 * COLUMNS)
+    step, zero = f.load(weight_step), f.load(f.at(a_scales, 1, "i32"), "i32")
+    f.call("row8", "void", args, group, step, zero, scratch)
+    column, one, wide = group * COLUMNS, f.const(1), f.const(COLUMNS)
+    width = f.least(n_columns - column, COLUMNS)
+    is_tail, has_residual = width < COLUMNS, residual.compare("ne", 0)
+    bias = _bias(f, group, 1, width, own_bias)
+    added = f.select(has_residual, f.at(residual, column), f.table([0.0] * COLUMNS, "float"))
+    with f.when(is_tail & has_residual):
+        f.call("copy_columns", "void", added, one, one, width, own_c, one)
+    added = f.select(is_tail & has_residual, own_c, added)
+    to = f.select(is_tail, own_c, f.at(c, column))
+    scale, less = f.splat(f.load(a_scales) * step), f.splat(zero)
+    for v in range(0, COLUMNS, f.lanes):
+        products, sums = (f.load(f.at(scratch, i * COLUMNS + v, "i32"), less.type) for i in range(2))
+        total = f.cast("sitofp", products - sums * less, f.vec)
+        total = total + f.load(f.at(scratch, 2 * COLUMNS + v), f.vec)
+        more = f.load(f.at(bias, v), f.vec) + f.load(f.at(added, v), f.vec)
+        f.store(f.fma(total, scale, more), f.at(to, v))
+    activate(f, to, wide, one, wide, activation)
+    with f.when(is_tail):
+        f.call("copy_columns", "void", own_c, one, one, width, f.at(c, column), one)
+
+
+def _write_panel(f: Function, group: Value, groups: int) -> None:
+    """All rows of `groups` column groups from `group` on."""
+    args, _, _, scratch = f.params
+    names = ("segment_rows", "n_segments", "n_rows", "n_columns")
+    segment_rows, n_segments, n_rows, n_columns = f.fields(args, GemmArgs, *names)
+    (weight_step,) = f.fields(args, GemmInt8Args, "weight_step")
+    step = f.load(weight_step)
+    words = segment_rows * n_segments // int8_form(f.isa).packing
+    columns = tile_shape(f.isa).groups * COLUMNS
+    own_sums = f.at(scratch, words * columns, "i32")
+    own_bias = f.at(own_sums, columns)
+    own_c = f.at(own_bias, columns)
+    blocks = [f.at(scratch, words * (g * COLUMNS), "i32") for g in range(groups)]
+    beyond = f.const(0)
+    for g, block in enumerate(blocks):
+        more = f.call("block8", "i64", args, group + g, block, f.const(1.0, "float") / step)
+        assert more is not None
+        beyond = beyond + more
+    width = f.least(n_columns - group * COLUMNS, groups * COLUMNS)
+    sums = _sums(f, group, blocks, words, own_sums)
+    bias = _bias(f, group, groups, width, own_bias)
+    panel = _Panel(group, groups, width, scratch, words, sums, bias, step, beyond, own_c)
+    with f.each(0, n_rows, _BLOCK_ROWS) as first:
+        _write_rows(f, panel, first, f.least(n_rows - first, _BLOCK_ROWS))
+
+
+def _sums(f: Function, group: Value, blocks: list[Value], words: Value, own: Value) -> Value:
+    """Where the columns' sums stand: with the weights, or made in scratch."""
+    if not int8_form(f.isa).is_bytes:
+        return own
+    (given,) = f.fields(f.params[0], GemmInt8Args, "sums")
+    is_missing = given.compare("eq", 0)
+    with f.when(is_missing):
+        for g, block in enumerate(blocks):
+            f.call("column_sums", "void", block, words, f.at(own, g * COLUMNS, "i32"))
+    return f.select(is_missing, own, f.at(given, group * COLUMNS, "i32"))
+
+
+def _bias(f: Function, group: Value, groups: int, width: Value, own: Value) -> Value:
+    """Where as many biases as a tile has columns stand."""
+    (bias,) = f.fields(f.params[0], GemmArgs, "bias")
+    zeros = f.table([0.0] * (groups * COLUMNS), "float")
+    has_bias = bias.compare("ne", 0)
+    is_copied = has_bias & (width < groups * COLUMNS)
+    here, one = f.select(has_bias, f.at(bias, group * COLUMNS), zeros), f.const(1)
+    with f.when(is_copied):
+        f.call("copy_columns", "void", here, one, one, width, own, one)
+    return f.select(is_copied, own, here)
+
+
+def _write_rows(f: Function, panel: _Panel, first: Value, n_rows: Value) -> None:
+    """`n_rows` rows of C from row `first` on."""
+    args = f.params[0]
+    a, c, ldc = f.fields(args, GemmArgs, "a", "c", "ldc")
     residual, ldr, activation = f.fields(args, GemmArgs, "residual", "ldr", "activation")
     (a_scales,) = f.fields(args, GemmInt8Args, "a_scales")
-    is_tail, has_residual = width < COLUMNS, residual.compare("ne", 0)
-    column, wide = group * COLUMNS, f.const(COLUMNS)
-    a, a_scales = f.at(a, first * lda, "i16"), f.at(a_scales, first)
-    c = f.at(c, first * ldc + column)
-    added = f.select(has_residual, f.at(residual, first * ldr + column), f.table([0.0] * COLUMNS, "float"))
-    added_stride = f.select(has_residual, ldr, f.const(0))
-    own_added = f.at(sums, 2 * COLUMNS, "float")
-    own_c = f.at(own_added, _BLOCK_ROWS * COLUMNS)
-    is_copied = has_remainders | is_tail
-    with f.when(is_tail):
-        f.call("copy_columns", "void", added, added_stride, n_rows, width, own_added, wide)
-    is_whole = has_remainders & is_tail.compare("eq", 0)
-    with f.when(is_whole), f.each(0, n_rows) as row, f.each(0, COLUMNS, f.lanes) as v:
-        f.store(f.load(f.at(added, row * added_stride + v), f.vec), f.at(own_added, row * COLUMNS + v))
-    if int8_form(f.isa).is_bytes:
-        with f.when(has_remainders):
-            f.call("remainders", "void", args, a, a_scales, n_rows, group, steps, own_added)
-    added = f.select(is_copied, own_added, added)
-    added_stride = f.select(is_copied, wide, added_stride)
-    c_here, ldc_here = f.select(is_tail, own_c, c), f.select(is_tail, wide, ldc)
+    column, wide = panel.group * COLUMNS, f.const(panel.columns)
+    a, a_scales, c = (
+        f.at(a, first * panel.words, "i32"),
+        f.at(a_scales, first * 2),
+        f.at(c, first * ldc + column),
+    )
+    is_tail, has_residual = panel.width < panel.columns, residual.compare("ne", 0)
+    is_copied = is_tail & has_residual
+    zeros = f.table([0.0] * panel.columns, "float")
+    added = f.select(has_residual, f.at(residual, first * ldr + column), zeros)
+    with f.when(is_copied):
+        f.call("copy_columns", "void", added, ldr, n_rows, panel.width, panel.own_c, wide)
+    added = f.select(is_copied, panel.own_c, added)
+    added_stride = f.select(has_residual, f.select(is_copied, wide, ldr), f.const(0))
+    c_here, ldc_here = f.select(is_tail, panel.own_c, c), f.select(is_tail, wide, ldc)
+    # Where remainders are to be added, activations wait for them.
+    early = f.select(panel.beyond > 0, f.const(0), activation)
 
     def at(row: Value) -> TileInt8Args:
         return TileInt8Args(
-            a=f.at(a, row * lda, "i16"),
-            lda=lda,
-            b=scratch,
-            sums=sums,
+            a=f.at(a, row * panel.words, "i32"),
+            b=panel.b,
+            sums=panel.sums,
             c=f.at(c_here, row * ldc_here),
             ldc=ldc_here,
-            bias=bias,
+            bias=panel.bias,
             added=f.at(added, row * added_stride),
             added_stride=added_stride,
-            scales=f.at(a_scales, row),
-            depth=depth,
-            step=step,
+            scales=f.at(a_scales, row * 2),
+            words=panel.words,
+            step=panel.step,
         )
 
     def after(tile: TileInt8Args, rows: int) -> None:
-        activate(f, tile.c, ldc_here, f.const(rows), wide, activation)
+        activate(f, tile.c, ldc_here, f.const(rows), wide, early)
 
-    call_rows_int8(f, n_rows, at, after)
+    call_rows_int8(f, n_rows, panel.groups, at, after)
+    if int8_form(f.isa).is_bytes:
+        steps = f.const(1.0, "float") / panel.step
+        with f.when(panel.beyond > 0):
+            for g in range(panel.groups):
+                here, group = f.at(c_here, g * COLUMNS), panel.group + g
+                f.call("remainders", "void", args, a, a_scales, n_rows, group, steps, here, ldc_here)
+            activate(f, c_here, ldc_here, n_rows, wide, activation)
     with f.when(is_tail):
-        f.call("copy_columns", "void", own_c, wide, n_rows, width, c, ldc)
+        f.call("copy_columns", "void", panel.own_c, wide, n_rows, panel.width, c, ldc)

@@ -8,17 +8,23 @@ from pliant.kernels.product.integer_dots import left_is_signed
 
 @dataclass(frozen=True, slots=True)
 class Int8Form:
-    """Steps: `activation` in a row's largest value, `centroid` in a layer's largest, `weight` at most.
+    """Steps: `activation` to either side of 0, `centroid` in a layer's largest, `weight` at most.
 
-    Activations are stored with `zero` added. Outliers between `centroid` and `weight` are weights like
-    others; what is left of larger ones is added in float32.
+    Bytes of activations have a zero point a row and are at least `lowest`: 2 * activation + 1 steps lie
+    between a row's extremes. Outliers between `centroid` and `weight` are weights like others; what is left
+    of larger ones is added in float32.
     """
 
     is_bytes: bool
     activation: int
-    zero: int
+    lowest: int
     centroid: int
     weight: int
+
+    @property
+    def packing(self) -> int:
+        """Rows of K in one i32 word."""
+        return 4 if self.is_bytes else 2
 
 
 def int8_form(isa: Isa) -> Int8Form:
@@ -29,7 +35,7 @@ def int8_form(isa: Isa) -> Int8Form:
     product widen at once and take whole bytes.
     """
     if isa.has_dot:
-        return Int8Form(True, 127, 0 if left_is_signed(isa) else 128, 85, 127)
+        return Int8Form(True, 127, -128 if left_is_signed(isa) else 0, 85, 127)
     if isa.name in ("x86-64", "neon"):
         return Int8Form(False, 2047, 0, 127, 32767)
-    return Int8Form(True, 63, 64, 42, 63)
+    return Int8Form(True, 63, 0, 42, 63)

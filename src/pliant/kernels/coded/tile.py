@@ -21,7 +21,7 @@ class Tiling:
 
 
 def tiling(isa: Isa) -> Tiling:
-    """6 x 16 where there are 16 registers with FMA, 8 x 48 where there are 32, 3 x 16 on SSE."""
+    """6 x 16 where there are 16 registers with FMA, 8 x 48 where there are 32, 2 x 16 on SSE."""
     match isa.name:
         case "avx512":
             return Tiling(8, 3)
@@ -30,7 +30,7 @@ def tiling(isa: Isa) -> Tiling:
         case "neon":
             return Tiling(6, 1)
         case "x86-64":
-            return Tiling(3, 1)
+            return Tiling(2, 1)
 
 
 @dataclass(frozen=True, slots=True)

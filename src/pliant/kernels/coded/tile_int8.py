@@ -1,4 +1,4 @@
-"""The register tile of the int8 GEMM: integer rows times one column group, then scales and epilogue."""
+"""The register tile of the int8 GEMM: packed integer rows times column groups, then scales and epilogue."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,17 +14,46 @@ from pliant.kernels.product.integer_dots import add_pairs, add_quads, add_quads_
 _AVX2_BYTES = "llvm.x86.avx2.pmadd.ub.sw", "llvm.x86.avx2.pmadd.wd"
 _MATMUL = ".v4i32.v16i8"
 _AVX512_BYTES = "llvm.x86.avx512.pmaddubs.w.512", "llvm.x86.avx512.pmaddw.d.512"
+_PRODUCTS_A_TURN = 48
+_CHAINS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class TileShape:
+    """Rows and column groups of a full tile."""
+
+    rows: int
+    groups: int
+
+
+def tile_shape(isa: Isa) -> TileShape:
+    """As many sums as registers hold beside a word of each column vector and one of A's.
+
+    Rows that add pairs of bytes in 16 bits hold two words of B and the products beside them; where columns
+    change places (I8MM), their halves.
+    """
+    if isa.is_portable:
+        return TileShape(3, 2)  # little code: all of it is emulated
+    match isa.name:
+        case "avx512":
+            return TileShape(8, 3) if isa.has_dot else TileShape(8, 2)
+        case "avx2":
+            return TileShape(6, 1) if isa.has_dot else TileShape(4, 1)
+        case "neon":
+            return TileShape(4 if isa.has_matmul else 6, 1)
+        case _:
+            return TileShape(2, 1)
 
 
 @dataclass(frozen=True, slots=True)
 class TileInt8Args:
     """Where a tile reads and writes: C = (A @ B) * scales * step + bias + added. Strides in elements.
 
-    `a` holds int16 or bytes, `lda` counts int16; `sums` are what the sums of 16 columns start from.
+    `a` is a block of packed rows, `scales` their pairs (see `RoundRowsArgs`); `b` are column groups of
+    `words` words, and `sums` the columns' sums.
     """
 
     a: Value
-    lda: Value
     b: Value
     sums: Value
     c: Value
@@ -33,14 +62,16 @@ class TileInt8Args:
     added: Value
     added_stride: Value
     scales: Value
-    depth: Value
+    words: Value
     step: Value
 
 
 def write_tiles_int8(module: Module) -> None:
-    """Define the tiles of every height and, for bytes, `column_sums`."""
-    for rows in range(1, _tile_rows(module.isa) + 1):
-        _write_tile(module, rows)
+    """Define the tiles of every height, one and all column groups wide, and for bytes `column_sums`."""
+    shape = tile_shape(module.isa)
+    for groups in {1, shape.groups}:
+        for rows in range(1, shape.rows + 1):
+            _write_tile(module, rows, groups)
     if int8_form(module.isa).is_bytes:
         _write_column_sums(module)
 
@@ -48,19 +79,20 @@ def write_tiles_int8(module: Module) -> None:
 def call_rows_int8(
     f: Function,
     n_rows: Value,
+    groups: int,
     at: Callable[[Value], TileInt8Args],
     after: Callable[[TileInt8Args, int], None],
 ) -> None:
-    """Cover `n_rows` rows of a column group; `at(row)` says where the tile that starts at `row` works.
+    """Cover `n_rows` rows of some column groups; `at(row)` says where the tile that starts at `row` works.
 
     `after` follows each tile with its number of rows, while C is in L1.
     """
-    full = _tile_rows(f.isa)
+    full = tile_shape(f.isa).rows
 
     def tile(rows: int, row: Value) -> None:
         t = at(row)
         pointers = (t.a, t.b, t.c, t.bias, t.added, t.scales, t.sums)
-        f.call(f"tile8_{rows}", "void", *pointers, t.lda, t.ldc, t.added_stride, t.depth, t.step)
+        f.call(f"tile8_{groups}_{rows}", "void", *pointers, t.ldc, t.added_stride, t.words, t.step)
         after(t, rows)
 
     n_full = n_rows - n_rows % full
@@ -69,88 +101,96 @@ def call_rows_int8(
     f.match(n_rows - n_full, {n: partial(tile, n, n_full) for n in range(1, full)})
 
 
-def _tile_rows(isa: Isa) -> int:
-    """Rows whose sums and factors fill the registers; few where all is emulated, or columns change places."""
-    if isa.is_portable:
-        return 3
-    return 4 if isa.has_matmul else {"avx512": 12, "avx2": 4, "neon": 6, "x86-64": 3}[isa.name]
-
-
-def _turn(isa: Isa) -> int:
-    """Rows of K before the loop turns: short loops cost a tile of few rows a tenth.
-
-    In long ones LLVM takes loads of six rows by DotProd forward, for which there are no registers.
-    """
-    is_dot_product = _multiplication(isa) is _multiply_quads
-    return 8 if isa.is_portable or is_dot_product else 32
-
-
-def _write_tile(module: Module, rows: int) -> None:
-    """`rows` rows of C, 16 columns, all of K."""
+def _write_tile(module: Module, rows: int, groups: int) -> None:
+    """`rows` rows of C, `groups` column groups, all of K."""
     params = [(n, "ptr") for n in ("a", "b", "c", "bias", "added", "scales", "sums")]
-    params += [(n, "i64") for n in ("lda", "ldc", "added_stride", "depth")]
+    params += [(n, "i64") for n in ("ldc", "added_stride", "words")]
     params += [("step", "float")]
-    form = int8_form(module.isa)
-    with module.function(f"tile8_{rows}", params, attributes="noinline", is_exported=False) as f:
-        a, b, c, bias, added, scales, sums, lda, ldc, added_stride, depth, step = f.params
+    with module.function(f"tile8_{groups}_{rows}", params, attributes="noinline", is_exported=False) as f:
+        a, b, c, bias, added, scales, sums, ldc, added_stride, words, step = f.params
         for i in range(rows):
             f.prefetch(f.at(added, added_stride * i))
-        vectors = COLUMNS // f.lanes
-        a_rows = [f.at(a, lda * i, "i16") for i in range(rows)]
-        integers = vector(f.lanes, "i32")
-        zero = f.const(0, integers)
-        start = [f.load(f.at(sums, v * f.lanes, "i32"), integers) for v in range(vectors)]
-        begin = (start if form.is_bytes else [zero] * vectors) * rows
-        multiply = _multiplication(f.isa)
-        is_by_pairs = multiply is _multiply_pairs
+        places = range(0, groups * COLUMNS, f.lanes)
+        begin = _starts(f, sums, scales, rows, groups)
+        panels = [f.at(b, words * (g * COLUMNS), "i32") for g in range(groups)]
+        # A tile of few sums needs more chains of additions than it has sums.
+        chains = max(1, min(_CHAINS, _CHAINS // len(begin)))
+        per_word = len(begin)
+        together, is_by_pairs = _words_together(f.isa), _is_by_pairs(f.isa)
         if is_by_pairs:
             begin = _paired(f, begin, rows)
-        with f.loop(0, depth, _turn(f.isa), carry=begin) as turn:
-            turn.carry(multiply(f, turn.index, a_rows, b, list(turn.carried)))
-        sums_of_rows = _paired(f, turn.carried, rows) if is_by_pairs else turn.carried
+        turn_words = max(together * chains, min(8, _power_of_two(_PRODUCTS_A_TURN // per_word)))
+        zero = f.const(0, vector(f.lanes, "i32"))
+        with f.loop(0, words, turn_words, carry=begin + [zero] * (per_word * (chains - 1))) as turn:
+            carried = list(turn.carried)
+            for n, word in enumerate(range(0, turn_words, together)):
+                chain = n % chains * per_word
+                more = _multiply(f, turn.index + word, (a, rows), panels, carried[chain : chain + per_word])
+                carried[chain : chain + per_word] = more
+            turn.carry(carried)
+        totals = turn.carried[:per_word]
+        for chain in range(per_word, len(turn.carried), per_word):
+            totals = [x + y for x, y in zip(totals, turn.carried[chain : chain + per_word], strict=True)]
+        if is_by_pairs:
+            totals = _paired(f, totals, rows)
         for i in range(rows):
-            scale = f.splat(f.load(f.at(scales, i)) * step)
-            for v in range(vectors):
-                at = v * f.lanes
-                more = f.load(f.at(bias, at), f.vec) + f.load(f.at(added, added_stride * i + at), f.vec)
-                value = f.cast("sitofp", sums_of_rows[i * vectors + v], f.vec)
-                f.store(f.fma(value, scale, more), f.at(c, ldc * i + at))
+            scale = f.splat(f.load(f.at(scales, 2 * i)) * step)
+            for v, at in enumerate(places):
+                start = f.load(f.at(bias, at), f.vec) + f.load(f.at(added, added_stride * i + at), f.vec)
+                value = f.cast("sitofp", totals[i * len(places) + v], f.vec)
+                f.store(f.fma(value, scale, start), f.at(c, ldc * i + at))
         f.ret()
 
 
-def _multiplication(isa: Isa) -> Callable[[Function, Value, list[Value], Value, list[Value]], list[Value]]:
-    """How a tile of the row takes some rows of K."""
-    if not int8_form(isa).is_bytes:
-        return _multiply_words
-    if isa.name != "neon" or isa.is_portable:
-        return _multiply_bytes
-    return _multiply_pairs if isa.has_matmul else _multiply_quads
+def _is_by_pairs(isa: Isa) -> bool:
+    return isa.has_matmul and not isa.is_portable
 
 
-def _multiply_words(f: Function, k: Value, a_rows: list[Value], b: Value, sums: list[Value]) -> list[Value]:
-    """int16: two rows of K at a time."""
-    vectors = COLUMNS // f.lanes
-    for pair in range(_turn(f.isa) // 2):
-        columns = _columns(f, b, (k >> 1) + pair)
-        for i, p in enumerate(a_rows):
-            x = f.splat(f.load(f.at(p, k + 2 * pair, "i16"), "i32", 2))
-            for v, y in enumerate(columns):
-                n = i * vectors + v
-                # Opaque, or LLVM adds products of several turns first, and spills them.
-                sums[n] = f.opaque(add_pairs(f, sums[n], x, y))
-    return sums
+def _words_together(isa: Isa) -> int:
+    """Words of K that are multiplied at once: two where bytes are added in 16 bits, or rows go in pairs."""
+    return 2 if _is_by_pairs(isa) or (int8_form(isa).is_bytes and not isa.has_dot) else 1
 
 
-def _multiply_bytes(f: Function, k: Value, a_rows: list[Value], b: Value, sums: list[Value]) -> list[Value]:
-    """Bytes: eight rows of K at a time, whose products are added as int16 before they widen."""
-    vectors = COLUMNS // f.lanes
-    for eight in range(0, _turn(f.isa), 8):
-        quads = [_columns(f, b, (k + eight + four) >> 2) for four in (0, 4)]
-        for i, p in enumerate(a_rows):
-            xs = [f.splat(f.load(f.at(p, k + eight + four, "i8"), "i32", 1)) for four in (0, 4)]
-            for v in range(vectors):
-                n = i * vectors + v
-                sums[n] = f.opaque(_add_eight(f, sums[n], xs, [q[v] for q in quads]))
+def _power_of_two(n: int) -> int:
+    return 1 << max(0, n.bit_length() - 1)
+
+
+def _starts(f: Function, sums: Value, scales: Value, rows: int, groups: int) -> list[Value]:
+    """What the sums of each row begin with: less its zero point times the columns' sums."""
+    integers = vector(f.lanes, "i32")
+    places = range(0, groups * COLUMNS, f.lanes)
+    if not int8_form(f.isa).is_bytes:
+        return [f.const(0, integers)] * (rows * len(places))
+    of_columns = [f.load(f.at(sums, v, "i32"), integers) for v in places]
+    begin = []
+    for i in range(rows):
+        less = f.splat(-f.load(f.at(scales, 2 * i + 1, "i32"), "i32"))
+        begin += [x * less for x in of_columns]
+    return begin
+
+
+def _multiply(
+    f: Function, word: Value, a: tuple[Value, int], panels: list[Value], sums: list[Value]
+) -> list[Value]:
+    """Add the products of one word of K, or of as many as `_words_together`."""
+    if _is_by_pairs(f.isa):
+        return _multiply_pairs(f, word, a, panels, sums)
+    block, rows = a
+    form, together = int8_form(f.isa), _words_together(f.isa)
+    columns = [
+        [
+            f.load(f.at(b, (word + i) * COLUMNS + v, "i32"), vector(f.lanes, "i32"), 4 * f.lanes)
+            for b in panels
+            for v in range(0, COLUMNS, f.lanes)
+        ]
+        for i in range(together)
+    ]
+    for row in range(rows):
+        xs = [f.splat(f.load(f.at(block, (word + i) * rows + row, "i32"), "i32")) for i in range(together)]
+        for v, ys in enumerate(zip(*columns, strict=True)):
+            n = row * len(columns[0]) + v
+            # Opaque, or LLVM adds products of several turns first, and spills them.
+            sums[n] = f.opaque(_add(f, form.is_bytes, sums[n], xs, ys))
     return sums
 
 
@@ -160,7 +200,7 @@ def _paired(f: Function, sums: Sequence[Value], rows: int) -> list[Value]:
     Of rows i and i + 1, columns 0..3, the first block has columns 0 and 1 of both, the second 2 and 3. A last
     row without another stays as it is.
     """
-    vectors, out = COLUMNS // f.lanes, list(sums)
+    vectors, out = len(sums) // rows, list(sums)
     for i in range(0, rows - 1, 2):
         for v in range(vectors):
             at, below = i * vectors + v, (i + 1) * vectors + v
@@ -169,53 +209,41 @@ def _paired(f: Function, sums: Sequence[Value], rows: int) -> list[Value]:
     return out
 
 
-def _multiply_pairs(f: Function, k: Value, a_rows: list[Value], b: Value, sums: list[Value]) -> list[Value]:
-    """Bytes by I8MM: two rows and eight of K, times eight of K and two columns; sums are `_paired`."""
-    vectors, bytes_ = COLUMNS // f.lanes, vector(16, "i8")
-    for eight in range(0, _turn(f.isa), 8):
-        rows = [f.load(f.at(p, k + eight, "i8"), vector(2, "i32"), 1) for p in a_rows]
-        pairs = [f.shuffle(x, y, range(4)) for x, y in zip(rows[::2], rows[1::2], strict=False)]
-        for v in range(vectors):
-            low, high = (_column_vector(f, b, (k + eight + four) >> 2, v) for four in (0, 4))
-            halves = [f.shuffle(low, high, lanes) for lanes in ((0, 4, 1, 5), (2, 6, 3, 7))]
-            for i, pair in enumerate(pairs):
-                for half, y in enumerate(halves):
-                    n = (2 * i + half) * vectors + v
-                    x, y = (f.cast("bitcast", z, bytes_) for z in (pair, y))
-                    made = f.intrinsic("llvm.aarch64.neon.smmla", sums[n].type, sums[n], x, y, suffix=_MATMUL)
-                    sums[n] = f.opaque(made)
-            if len(rows) % 2:
-                n = (len(rows) - 1) * vectors + v
-                for part, y in enumerate((low, high)):
-                    x = f.shuffle(rows[-1], None, [part] * f.lanes)
-                    sums[n] = f.opaque(add_quads(f, sums[n], x, y))
-    return sums
-
-
-def _column_vector(f: Function, b: Value, row: Value, v: int) -> Value:
-    at = f.at(b, row * COLUMNS + v * f.lanes, "i32")
-    return f.load(at, vector(f.lanes, "i32"), 4 * f.lanes)
-
-
-def _multiply_quads(f: Function, k: Value, a_rows: list[Value], b: Value, sums: list[Value]) -> list[Value]:
-    """Bytes by DotProd: four rows of K at a time, whose columns have room beside the sums of six rows."""
-    vectors = COLUMNS // f.lanes
-    for four in range(0, _turn(f.isa), 4):
-        columns = _columns(f, b, (k + four) >> 2)
-        for i, p in enumerate(a_rows):
-            x = f.splat(f.load(f.at(p, k + four, "i8"), "i32", 1))
-            for v, y in enumerate(columns):
-                n = i * vectors + v
+def _multiply_pairs(
+    f: Function, word: Value, a: tuple[Value, int], panels: list[Value], sums: list[Value]
+) -> list[Value]:
+    """Bytes by I8MM: two rows and two words of K, times as many of K and two columns; sums are `_paired`."""
+    block, rows = a
+    bytes_, two, whole = vector(16, "i8"), vector(2, "i32"), vector(f.lanes, "i32")
+    both = [word, word + 1]
+    pairs = []
+    for i in range(0, rows - 1, 2):
+        x, y = (f.load(f.at(block, at * rows + i, "i32"), two) for at in both)
+        pairs.append(f.shuffle(x, y, (0, 2, 1, 3)))
+    places = [f.at(b, v, "i32") for b in panels for v in range(0, COLUMNS, f.lanes)]
+    for v, place in enumerate(places):
+        low, high = (f.load(f.at(place, at * COLUMNS, "i32"), whole, 4 * f.lanes) for at in both)
+        halves = [f.shuffle(low, high, lanes) for lanes in ((0, 4, 1, 5), (2, 6, 3, 7))]
+        for i, pair in enumerate(pairs):
+            for half, y in enumerate(halves):
+                n = (2 * i + half) * len(places) + v
+                x, y = (f.cast("bitcast", z, bytes_) for z in (pair, y))
+                made = f.intrinsic("llvm.aarch64.neon.smmla", whole, sums[n], x, y, suffix=_MATMUL)
+                sums[n] = f.opaque(made)
+        if rows % 2:
+            n = (rows - 1) * len(places) + v
+            for at, y in zip(both, (low, high), strict=True):
+                x = f.splat(f.load(f.at(block, at * rows + rows - 1, "i32"), "i32"))
                 sums[n] = f.opaque(add_quads(f, sums[n], x, y))
     return sums
 
 
-def _columns(f: Function, b: Value, row: Value) -> list[Value]:
-    return [_column_vector(f, b, row, v) for v in range(COLUMNS // f.lanes)]
+def _add(f: Function, is_bytes: bool, total: Value, xs: list[Value], ys: tuple[Value, ...]) -> Value:
+    return _add_bytes(f, total, xs, list(ys)) if is_bytes else add_pairs(f, total, xs[0], ys[0])
 
 
-def _add_eight(f: Function, total: Value, xs: list[Value], ys: list[Value]) -> Value:
-    """total + the products of unsigned bytes of xs and signed bytes of ys, four to a lane and twice."""
+def _add_bytes(f: Function, total: Value, xs: list[Value], ys: list[Value]) -> Value:
+    """total + the products of unsigned bytes of xs and signed bytes of ys, four to a lane of each."""
     if f.isa.is_portable or f.isa.has_dot:
         add = add_quads_portably if f.isa.is_portable else add_quads
         for x, y in zip(xs, ys, strict=True):
@@ -232,20 +260,27 @@ def _add_eight(f: Function, total: Value, xs: list[Value], ys: list[Value]) -> V
 
 
 def _write_column_sums(module: Module) -> None:
-    """`column_sums(b, depth, to)`: i32 [16], minus the activations' zero times the sum over K."""
-    params = [("b", "ptr"), ("depth", "i64"), ("to", "ptr")]
+    """`column_sums(b, words, to)`: i32 [16], the sums over K of a column group."""
+    params = [("b", "ptr"), ("words", "i64"), ("to", "ptr")]
     with module.function("column_sums", params, attributes="noinline", is_exported=False) as f:
-        b, depth, to = f.params
+        b, words, to = f.params
         integers = vector(f.lanes, "i32")
         ones = f.const(0x01010101, integers)
-        vectors = COLUMNS // f.lanes
-        with f.loop(0, depth, 8, carry=[f.const(0, integers)] * vectors) as turn:
-            quads = [_columns(f, b, (turn.index + four) >> 2) for four in (0, 4)]
-            turn.carry(
-                [_add_eight(f, turn.carried[v], [ones, ones], [q[v] for q in quads]) for v in range(vectors)]
-            )
-        for v in range(vectors):
-            f.store(turn.carried[v] * -int8_form(f.isa).zero, f.at(to, v * f.lanes, "i32"))
+        places = range(0, COLUMNS, f.lanes)
+        with f.loop(0, words, 8, carry=[f.const(0, integers)] * (4 * len(places))) as turn:
+            carried = list(turn.carried)
+            for chain in range(4):
+                for i, v in enumerate(places):
+                    at = (f.at(b, (turn.index + 2 * chain + n) * COLUMNS + v, "i32") for n in range(2))
+                    ys = [f.load(p, integers, 4 * f.lanes) for p in at]
+                    n = chain * len(places) + i
+                    carried[n] = _add_bytes(f, carried[n], [ones, ones], ys)
+            turn.carry(carried)
+        for i, v in enumerate(places):
+            total = turn.carried[i]
+            for chain in range(1, 4):
+                total = total + turn.carried[chain * len(places) + i]
+            f.store(total, f.at(to, v, "i32"))
         f.ret()
 
 

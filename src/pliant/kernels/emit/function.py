@@ -204,7 +204,7 @@ class Function:
         is_vector = value.type.startswith("<")
         if self.isa.is_portable and is_vector:
             return value
-        vector_register = "w" if self.isa.name == "neon" else "x"
+        vector_register = {"neon": "w", "avx512": "v"}.get(self.isa.name, "x")  # "x" are the first sixteen
         register = vector_register if is_vector else "r"
         return self.op(f'call {value.type} asm "", "={register},0"({value})', value.type)
 

@@ -19,6 +19,7 @@ class Isa:
     `triple` is LLVM's name of the machines that run it.
 
     `has_dot` says that bytes are multiplied and four products added at once: VNNI, or Arm's dot product.
+    `has_byte_permute` says that one instruction looks 64 bytes up in a register of 64: AVX-512's VBMI.
 
     `has_matmul` says that 2 x 8 bytes times 8 x 2 are one instruction (Arm's I8MM).
 
@@ -37,6 +38,7 @@ class Isa:
     is_portable: bool = False
     triple: str = _X86_64
     has_matmul: bool = False
+    has_byte_permute: bool = False
 
     @property
     def architecture(self) -> str:
@@ -56,6 +58,8 @@ _DOT: dict[IsaName, str] = {"avx512": "avx512_vnni", "avx2": "avx_vnni", "neon":
 
 AVX512 = Isa("avx512", 16, 32, True, True, False, "x86-64-v4")
 AVX512_VNNI = replace(AVX512, has_dot=True, features="+avx512vnni")
+AVX512_VBMI = replace(AVX512_VNNI, has_byte_permute=True, features="+avx512vnni,+avx512vbmi")
+"""Since Ice Lake and Zen 4; Cascade Lake has VNNI without it."""
 AVX2 = Isa("avx2", 8, 16, True, True, False, "x86-64-v3")
 AVX2_VNNI = replace(AVX2, has_dot=True, features="+avxvnni")
 X86_64 = Isa("x86-64", 4, 16, False, False, False, "x86-64")
@@ -63,7 +67,10 @@ NEON = Isa("neon", 4, 32, True, True, False, "generic", "+neon", triple=_AARCH64
 NEON_DOT = replace(NEON, has_dot=True, features=f"{NEON.features},+dotprod")
 NEON_I8MM = replace(NEON_DOT, has_matmul=True, features=f"{NEON_DOT.features},+i8mm")
 
-ISAS: tuple[Isa, ...] = (AVX512_VNNI, AVX512, AVX2_VNNI, AVX2, X86_64, NEON_I8MM, NEON_DOT, NEON)
+ISAS: tuple[Isa, ...] = (
+    *(AVX512_VBMI, AVX512_VNNI, AVX512, AVX2_VNNI, AVX2, X86_64),
+    *(NEON_I8MM, NEON_DOT, NEON),
+)
 """Every row, best first among those of one architecture."""
 
 
@@ -87,8 +94,10 @@ def runnable(isa: Isa) -> bool:
 
 def needed_flags(isa: Isa) -> frozenset[str]:
     """The features that a CPU of its architecture has if it executes code of `isa`, in Linux's spelling."""
-    dot = {_DOT[isa.name]} if isa.has_dot else set()
-    return _NEEDS[isa.name] | dot | ({"i8mm"} if isa.has_matmul else set())
+    more = {_DOT[isa.name]} if isa.has_dot else set()
+    more |= {"i8mm"} if isa.has_matmul else set()
+    more |= {"avx512vbmi"} if isa.has_byte_permute else set()
+    return _NEEDS[isa.name] | more
 
 
 def portable(isa: Isa) -> Isa:

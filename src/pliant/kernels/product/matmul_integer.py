@@ -133,7 +133,7 @@ def matmul_integer_name(form: IntegerForm, is_float: bool, activation: str | Non
 def matmul_integer_ir(isa: Isa, form: IntegerForm, is_float: bool, activation: str | None = None) -> str:
     """The kernel with MatmulIntegerArgs whose C is float32 if `is_float`, else int32."""
     module = Module(isa)
-    full = _tile_rows(isa)
+    full = _tile_rows(isa, form)
     for rows in range(1, full + 1):
         _write_tile(module, rows, form, is_float)
     write_copy_columns(module)
@@ -175,7 +175,7 @@ def _write_group(
     block = f.at(b, group * words * (COLUMNS * form.packing * form.b_bytes), "i8")
     scales, biases = f.at(b_scales, column), f.at(bias, column)
     start = _starts(f, column) if form is IntegerForm.BYTES else null
-    full = _tile_rows(f.isa)
+    full = _tile_rows(f.isa, form)
 
     def tile(n: int, at: Value) -> None:
         here = f.at(to, at * ldc)
@@ -213,11 +213,13 @@ def _starts(f: Function, column: Value) -> Value:
     return to
 
 
-def _tile_rows(isa: Isa) -> int:
-    """Rows whose sums fill the registers; few where vectors are emulated."""
+def _tile_rows(isa: Isa, form: IntegerForm) -> int:
+    """Rows whose sums stay in registers beside products and rows' addresses; few where all is emulated."""
     if isa.is_portable:
         return 3
-    return {"avx512": 12, "avx2": 6, "neon": 6, "x86-64": 3}[isa.name]
+    if isa.name == "avx2":
+        return 6 if form is IntegerForm.BYTES else 4
+    return {"avx512": 11, "neon": 6, "x86-64": 2}[isa.name]
 
 
 def _write_tile(module: Module, rows: int, form: IntegerForm, is_float: bool) -> None:

@@ -97,7 +97,7 @@ def _write_pack_rows(module: Module) -> None:
 
 
 def write_copy_columns(module: Module) -> None:
-    """`copy_columns(x, ld_x, rows, n, to, ld_to)`: n < 16 columns of each row."""
+    """`copy_columns(x, ld_x, rows, n, to, ld_to)`: n columns of each row, few."""
     params = [("x", "ptr"), ("ldx", "i64"), ("rows", "i64"), ("n", "i64"), ("to", "ptr"), ("ldt", "i64")]
     with module.function("copy_columns", params, attributes="noinline", is_exported=False) as f:
         x, ldx, rows, n, to, ldt = f.params

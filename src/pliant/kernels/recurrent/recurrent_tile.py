@@ -14,7 +14,7 @@ _AHEAD = 32  # rows of weights: what is multiplied while memory answers
 
 def tile_rows(isa: Isa) -> int:
     """Rows of a full tile of one gate."""
-    return {"avx512": 12, "avx2": 6, "neon": 6, "x86-64": 3}[isa.name]
+    return {"avx512": 12, "avx2": 6, "neon": 6, "x86-64": 2}[isa.name]
 
 
 def write_products(module: Module, gates: int) -> None:

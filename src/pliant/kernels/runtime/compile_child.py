@@ -6,9 +6,12 @@ output as eight bytes of little-endian length and the bytes. LLVM's 60 MB stay i
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 LENGTH_BYTES = 8
+
+T = TypeVar("T")
 
 
 def compile_objects(texts: Sequence[str], cpu: str, features: str, triple: str) -> list[bytes]:
@@ -16,6 +19,17 @@ def compile_objects(texts: Sequence[str], cpu: str, features: str, triple: str) 
 
     Raises RuntimeError with LLVM's words on bad IR.
     """
+    return _compiled(texts, cpu, features, triple, lambda machine, module: machine.emit_object(module))
+
+
+def compile_assembly(texts: Sequence[str], cpu: str, features: str, triple: str = "") -> list[str]:
+    """The same code as text, for people and for searches."""
+    return _compiled(texts, cpu, features, triple, lambda machine, module: machine.emit_assembly(module))
+
+
+def _compiled(
+    texts: Sequence[str], cpu: str, features: str, triple: str, emit: Callable[[Any, Any], T]
+) -> list[T]:
     import llvmlite.binding as llvm
 
     if triple.partition("-")[0] == llvm.get_process_triple().partition("-")[0]:
@@ -32,14 +46,14 @@ def compile_objects(texts: Sequence[str], cpu: str, features: str, triple: str) 
     options.loop_vectorization = False
     options.slp_vectorization = False
     builder = llvm.create_pass_builder(machine, options)
-    objects = []
+    made = []
     for text in texts:
         module = llvm.parse_assembly(text)
         module.triple = triple
         module.verify()
         builder.getModulePassManager().run(module, builder)
-        objects.append(machine.emit_object(module))
-    return objects
+        made.append(emit(machine, module))
+    return made
 
 
 def main() -> None:

@@ -146,7 +146,7 @@ class _Draft:
             return
         q, scales = f"{name}.q", f"{name}.scales"
         tokens, depth = shape[0], matrix.rows * segments
-        self.types |= {q: TensorType("int16", (tokens, depth)), scales: TensorType("float32", (tokens,))}
+        self.types |= {q: TensorType("int16", (tokens, depth)), scales: TensorType("float32", (tokens, 2))}
         self.nodes.append(Node("QuantizeRows", (a,), (q, scales), {"extent": 1}, q))
         self.add("CodedMatMulInteger", name, shape, (q, scales, "step", *rest), **attributes)
 

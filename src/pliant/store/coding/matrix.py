@@ -17,7 +17,7 @@ from pliant.store.coding.encode_layer import MAX_ROWS
 from pliant.store.coding.planes import pack_planes
 from pliant.store.coding.quantize import fit
 
-_BEYOND = 2048
+_BEYOND = 1 << 15
 """One weight in so many may be larger than the largest integer of the int8 form, which adds it as a float."""
 _HEADROOM = 1.5
 _TABLE_BYTES = 1024

@@ -3,18 +3,18 @@
 PlaneMatMul(a, planes, codebook, outlier rows, offsets, values, bias?, residual?) is FusedMatMul whose b is
 decoded in flight, float32. PlaneMatMulInteger(q, scales, planes, ..., bias?, residual?) is the same on the
 integers of QuantizeRows(a), at the steps of int8 that the codebook and outliers are rounded to. QuantizeRows
-gives q int16 [rows, K as the planes have it] and a scale a row; of a, `a_view` sees rows by columns.
+gives q int16 [rows, K as the planes have it] and a scale and a zero point a row; of a, `a_view` sees rows by
+columns.
 """
 
 from math import prod
 
 from pliant.compiler.executable.call import Call, Field, Kernel, Lowered, Ref, Target
 from pliant.compiler.rewrite.view import View, read, whole
-from pliant.compiler.rules.product.plane_args import N_INPUTS, pack_table_int8, planes_of
+from pliant.compiler.rules.product.plane_args import N_INPUTS, pack_int8, planes_of
 from pliant.compiler.rules.product.product_calls import Product, lower_product
-from pliant.compiler.rules.row_calls import grain
 from pliant.ir.graph import Graph, Node
-from pliant.kernels.coded import gemm_int8
+from pliant.kernels.coded import gemm_int8, round_rows
 from pliant.kernels.coded.gemm_args import ACTIVATIONS
 
 
@@ -44,14 +44,14 @@ def _matmul_integer(node: Node, graph: Graph, target: Target) -> Lowered:
     bias, residual = (*node.inputs[2 + N_INPUTS :], "", "")[:2]
     *_, columns = graph.types[node.outputs[0]].shape
     rows, depth = graph.types[q].shape
-    packed = pack_table_int8(planes, graph.constants[planes.tensors[1]], target.isa)
-    table, step = packed
+    packed = pack_int8(planes, graph.constants, target.isa)
+    table, step, sums = packed
     fields: dict[str, Field] = {
         **{"gemm.a": Ref(q), "gemm.lda": depth, "gemm.c": Ref(node.outputs[0]), "gemm.ldc": columns},
         **{"gemm.n_rows": rows, "gemm.n_columns": columns, "gemm.ldr": columns},
         **{"gemm.bias": Ref(bias) if bias else None, "gemm.residual": Ref(residual) if residual else None},
         **{"gemm.activation": ACTIVATIONS[_activation(node)], "a_scales": Ref(scales)},
-        "weight_step": Ref(step),
+        **{"weight_step": Ref(step), "sums": Ref(sums)},
     }
     read_too = [x for x in (bias, residual) if x]
     call = Call(
@@ -59,9 +59,10 @@ def _matmul_integer(node: Node, graph: Graph, target: Target) -> Lowered:
         layout=gemm_int8.GemmInt8Args,
         fields=fields | planes.fields(table, "gemm"),
         n_units=gemm_int8.units_int8(columns) if rows else 0,
-        reads=(q, scales, *planes.reads, table, step, *read_too),
+        reads=(q, scales, *planes.reads, *packed, *read_too),
         writes=node.outputs,
-        scratch_bytes=gemm_int8.scratch_bytes_int8(planes.depth),
+        grain=gemm_int8.grain_int8(columns, target.isa, target.n_threads),
+        scratch_bytes=gemm_int8.scratch_bytes_int8(planes.depth, target.isa),
         label=node.label,
     )
     return Lowered((call,), packed=packed)
@@ -73,16 +74,16 @@ def _quantize(node: Node, graph: Graph, target: Target) -> Lowered:
     rows, depth = graph.types[q].shape
     assert a.shape[0] == rows, node.name
     call = Call(
-        kernel=Kernel("quantize_rows", gemm_int8.quantize_rows_ir),
-        layout=gemm_int8.QuantizeArgs,
+        kernel=Kernel("round_rows", round_rows.round_rows_ir),
+        layout=round_rows.RoundRowsArgs,
         fields={
-            **{"a": a.ref(4), "lda": a.strides[0], "n_columns": a.shape[1]},
-            **{"q": Ref(q), "ldq": depth, "n_padded": depth, "scales": Ref(scales)},
+            **{"a": a.ref(4), "lda": a.strides[0], "n_rows": rows, "n_columns": a.shape[1]},
+            **{"q": Ref(q), "depth": depth, "scales": Ref(scales)},
         },
         n_units=rows if prod(a.shape) else 0,
         reads=(x,),
         writes=(q, scales),
-        grain=grain(depth),
+        grain=round_rows.row_grain(depth, target.isa),
         label=node.label,
     )
     return Lowered((call,))

@@ -4,16 +4,19 @@ Among a node's inputs it stands as five: planes, codebook, outlier rows, offsets
 `segment_rows`, `n_segments` and `largest` (see store.matrix.CodedMatrix).
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
+from pliant.arrays import Int32
 from pliant.compiler.executable.call import Field, Packed, Ref
 from pliant.ir.graph import Graph, Node
-from pliant.kernels.coded.decode import decode_table, decode_table_int8
+from pliant.kernels.coded.decode import decode_table, decode_table_int8, whole_steps
 from pliant.kernels.coded.int8_form import int8_form
 from pliant.kernels.emit.isa import Isa
-from pliant.models.slice_shapes import GROUP_ROWS, PLANE_GROUP_BYTES
+from pliant.models.slice_shapes import GROUP_COLUMNS, GROUP_ROWS, PLANE_GROUP_BYTES
+from pliant.store.coding.planes import unpack_planes
 
 N_INPUTS = 5
 
@@ -69,14 +72,37 @@ def pack_table(planes: Planes, codebook: np.ndarray, isa: Isa) -> tuple[str, Pac
     return f"{planes.tensors[0]}|table", _packed(table)
 
 
-def pack_table_int8(planes: Planes, codebook: np.ndarray, isa: Isa) -> dict[str, Packed]:
-    """The table that decodes to steps of int8, and GemmInt8Args.weight_step, by names that end so."""
-    form = int8_form(isa)
-    # The kernel takes a step to be 127 / form.centroid of this.
-    scale = np.float32(planes.largest / min(form.weight, 127) * form.centroid / 127 or 1.0)
-    table = decode_table_int8(codebook, planes.bits, isa, float(scale))
-    name = planes.tensors[0]
-    return {f"{name}|table8": _packed(table), f"{name}|step": _packed(np.array([scale]).view(np.uint8))}
+def pack_int8(planes: Planes, constants: Mapping[str, np.ndarray], isa: Isa) -> dict[str, Packed]:
+    """Table, step and columns' sums as GemmInt8Args has them, by names that end so."""
+    names = [f"{planes.tensors[0]}|{kind}" for kind in ("table8", "step", "sums8")]
+    step = np.float32(planes.largest / min(int8_form(isa).weight, 127) or 1.0)
+    table = decode_table_int8(constants[planes.tensors[1]], planes.bits, isa, float(step))
+    columns = planes.plane_bytes // PLANE_GROUP_BYTES * GROUP_ROWS // planes.depth * GROUP_COLUMNS
+
+    def fill_sums(memory: np.ndarray) -> None:
+        memory.view(np.int32)[:] = _column_sums(planes, constants, float(step), int8_form(isa).weight)
+
+    made = (_packed(table), _packed(np.array([step]).view(np.uint8)), Packed(4 * columns, fill_sums))
+    return dict(zip(names, made, strict=True))
+
+
+def _column_sums(
+    planes: Planes, constants: Mapping[str, np.ndarray], step: float, most: int
+) -> Int32[np.ndarray, " columns"]:
+    """Sums over K of the weights in steps, as kernels decode them, padding and clipped outliers included."""
+    coded, codebook, rows, offsets, values = (constants[x] for x in planes.tensors)
+    codes = unpack_planes(coded.reshape(planes.bits, -1, PLANE_GROUP_BYTES))
+    of_codes = whole_steps(codebook, step)
+    blocks = of_codes[codes].reshape(planes.n_segments, -1, planes.segment_rows, GROUP_COLUMNS)
+    sums = blocks.sum(2, dtype=np.int32).reshape(planes.n_segments, -1)
+    place = np.repeat(np.arange(rows.size - 1), np.diff(rows.astype(np.int64)).astype(np.int64))
+    segment, group = np.divmod(place, blocks.shape[1])
+    steps = np.clip(values.astype(np.float32) * (np.float32(1) / np.float32(step)), -most, most)
+    more = np.rint(steps).astype(np.int32) - of_codes[0]
+    used = slice(int(rows[0]), int(rows[-1]))
+    np.add.at(sums, (segment, group * GROUP_COLUMNS + offsets[used] % GROUP_COLUMNS), more[used])
+    total: np.ndarray = sums.sum(0, dtype=np.int32)
+    return total
 
 
 def _packed(values: np.ndarray) -> Packed:

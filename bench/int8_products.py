@@ -1,0 +1,326 @@
+"""int8 from 6-bit codes beside onnxruntime's int8: products in cache and of a model, whole models, errors.
+
+For CPUs with VNNI: the peak is a loop of independent `vpdpbusd`, measured here. Whole models are BERT-base
+and MiniLM with random weights, 128 tokens; onnxruntime quantizes the same file dynamically. Runtimes have
+processes of their own and take turns.
+"""
+
+import ctypes
+import logging
+import os
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import Self
+
+import numpy as np
+from onnxruntime.quantization import quantize_dynamic
+
+from compile import perturbed
+from local_gemms import Pass
+from local_layers import Model
+from local_peers import onnxruntime_products
+from paired import paired
+from pliant.kernels.coded.decode import decode_table_int8
+from pliant.kernels.coded.gemm_args import SLICE_DTYPE, GemmArgs
+from pliant.kernels.coded.gemm_int8 import (
+    GemmInt8Args,
+    gemm_int8_ir,
+    grain_int8,
+    scratch_bytes_int8,
+    units_int8,
+)
+from pliant.kernels.coded.int8_form import int8_form
+from pliant.kernels.coded.round_rows import RoundRowsArgs, round_rows_ir, row_grain
+from pliant.kernels.emit.builder import Module
+from pliant.kernels.emit.isa import Isa, host_isa
+from pliant.kernels.emit.values import vector
+from pliant.kernels.product.integer_dots import add_quads
+from pliant.kernels.runtime.aligned_memory import aligned_bytes
+from pliant.kernels.runtime.jit import Library
+from pliant.kernels.runtime.thread_pool import Pool
+from pliant.models.slice_shapes import slice_geometry
+from pliant.models.spec import Head, ModelSpec
+from pliant.store.coding.matrix import CodedMatrix, code_matrix
+from report import Report, interleaved, options
+from serving import Server, write_feeds
+from text_models import BERT, MINILM, feeds
+
+TOKENS, ROWS = 128, 128
+WHOLE, PRODUCTS, PEAK = 0.85, 0.9, 0.8
+HOT = ((768, 768), (384, 384), (768, 3072))
+_CHAINS, _UNROLL = 12, 4
+_REST_S = 0.05
+_KERNEL = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p)
+
+
+def main() -> None:
+    opts = options(__doc__ or "")
+    rounds = 5 if opts.quick else 21
+    isa = host_isa()
+    report = Report(
+        "int8_products", f"{ROWS} rows or tokens, weights of 6 bits, row {isa.name}{isa.features}", opts
+    )
+    if not isa.has_dot:
+        report.note("This CPU multiplies no four bytes at once: no claim of cpu.vnni can be measured here.")
+        report.finish()
+        return
+    library = Library(isa, Path(tempfile.mkdtemp(prefix="pliant-bench-")))
+    threads = sorted({1, min(2, len(os.sched_getaffinity(0)))})
+    _in_cache(report, library, rounds)
+    _products(report, library, threads, opts.quick, rounds)
+    for name, model in (("MiniLM-L6", MINILM), *(() if opts.quick else (("BERT-base", BERT),))):
+        _whole(report, name, model, threads, rounds)
+    report.finish()
+
+
+def peak_ir(isa: Isa) -> str:
+    """A kernel whose unit is _CHAINS * _UNROLL products of whole vectors, in _CHAINS independent sums."""
+    module = Module(isa)
+    with module.kernel("peak") as f:
+        _, lo, hi, scratch = f.params
+        words = vector(f.lanes, "i32")
+        x, y = (f.load(f.at(scratch, i * f.lanes, "i32"), words) for i in range(2))
+        with f.loop(lo, hi, carry=[x] * _CHAINS) as turn:
+            sums = list(turn.carried)
+            for _ in range(_UNROLL):
+                sums = [add_quads(f, total, x, y) for total in sums]
+            turn.carry(sums)
+        for i, total in enumerate(turn.carried):
+            f.store(total, f.at(scratch, i * f.lanes, "i32"))
+    return module.text()
+
+
+def _in_cache(report: Report, library: Library, rounds: int) -> None:
+    """One product again and again on one thread, its rows packed already: a fraction of the peak."""
+    isa, units = library.isa, 20_000
+    scratch = aligned_bytes(1 << 20)
+    scratch[:] = 0
+    peak = _KERNEL(library.function("peak", lambda: peak_ir(isa)))
+    kernel = _KERNEL(library.function("gemm_int8", lambda: gemm_int8_ir(isa)))
+    rounder = _KERNEL(library.function("round_rows", lambda: round_rows_ir(isa)))
+    functions = {"peak": _timed(lambda: peak(None, 0, units, scratch.ctypes.data))}
+    alive: list[object] = []
+    for K, N in HOT:
+        product, space = _Product.of(isa, K, N), aligned_bytes(scratch_bytes_int8(K, isa))
+        alive += [product, space]
+        rounder(ctypes.addressof(product.rounding), 0, ROWS, space.ctypes.data)
+        again = partial(kernel, ctypes.addressof(product.args), 0, units_int8(N), space.ctypes.data)
+        functions[f"{ROWS} x {N} x {K}"] = _timed(again)
+    for run in functions.values():
+        run()
+    seconds, ratio = interleaved(functions, 3 * rounds)
+    work = {f"{ROWS} x {N} x {K}": 2.0 * ROWS * N * K for K, N in HOT}
+    work["peak"] = 2.0 * 4 * isa.lanes * _CHAINS * _UNROLL * units
+    shares = {name: work[name] / work["peak"] / ratio(name, "peak") for name in functions}
+    report.table(
+        "One product in cache from 6 bits, 1 thread (median of paired ratios)",
+        [
+            {"product": name, "GOP/s": work[name] / median(seconds[name]) / 1e9, "of the peak": shares[name]}
+            for name in functions
+        ],
+    )
+    first = next(x for x in shares if x != "peak")
+    others = ", ".join(
+        f"{name}: {share:.2f}" for name, share in shares.items() if name not in ("peak", first)
+    )
+    bar = f"{first} from 6 bits in cache at least {PEAK} of the measured peak"
+    report.claim("cpu.vnni", shares[first], bar, shares[first] >= PEAK, others)
+
+
+@dataclass(frozen=True)
+class _Product:
+    """A product of normal weights in six bits, and the rounding of its rows; `kept` is what they point to."""
+
+    isa: Isa
+    K: int
+    N: int
+    coded: CodedMatrix
+    rounding: RoundRowsArgs
+    args: GemmInt8Args
+    kept: list[object]
+
+    @classmethod
+    def of(cls, isa: Isa, K: int, N: int) -> Self:
+        draw = np.random.default_rng(0)
+        coded = code_matrix(draw.standard_normal((K, N)).astype(np.float32) * np.float32(0.04), 6)
+        a, c = draw.standard_normal((ROWS, K)).astype(np.float32), np.zeros((ROWS, N), np.float32)
+        return cls._with(isa, coded, a, c, aligned_bytes(ROWS * K))
+
+    def copy(self) -> Self:
+        """The same product with planes of its own; rows and result are shared, as layers share them."""
+        planes = aligned_bytes(self.coded.planes.size).reshape(self.coded.planes.shape)
+        planes[:] = self.coded.planes
+        a, c, q = (x for x in self.kept[:3])
+        return self._with(self.isa, replace(self.coded, planes=planes), a, c, q)  # type: ignore[arg-type]
+
+    @classmethod
+    def _with(cls, isa: Isa, coded: CodedMatrix, a: np.ndarray, c: np.ndarray, q: np.ndarray) -> Self:
+        K, N = a.shape[1], c.shape[1]
+        step = coded.largest / min(int8_form(isa).weight, 127)
+        table = decode_table_int8(coded.codebook, 6, isa, step)
+        slices = np.zeros(1, SLICE_DTYPE)
+        slices["bits"], slices["table"] = 6, table.ctypes.data
+        slices["planes"][0, :6] = [plane.ctypes.data for plane in coded.planes]
+        slices["outlier_rows"] = coded.outlier_rows.ctypes.data
+        slices["outlier_offsets"] = coded.outlier_offsets.ctypes.data
+        slices["outlier_values"] = coded.outlier_values.ctypes.data
+        scales, worth = np.zeros((ROWS, 2), np.float32), np.array([step], np.float32)
+        sums = np.zeros(N, np.int32)  # as good as any for time
+        rounding = RoundRowsArgs(a.ctypes.data, K, ROWS, K, q.ctypes.data, K, scales.ctypes.data)
+        gemm = GemmArgs(
+            a=q.ctypes.data, c=c.ctypes.data, ldc=N, n_rows=ROWS, n_columns=N, slices=slices.ctypes.data,
+            segment_rows=coded.segment_rows, n_segments=coded.n_segments, column_groups_per_slice=N // 16,
+        )  # fmt: skip
+        args = GemmInt8Args(gemm, scales.ctypes.data, worth.ctypes.data, sums.ctypes.data)
+        return cls(isa, K, N, coded, rounding, args, [a, c, q, table, slices, scales, worth, sums])
+
+
+def _timed(run: Callable[[], object]) -> Callable[[], float]:
+    def seconds() -> float:
+        start = time.perf_counter()
+        run()
+        return time.perf_counter() - start
+
+    return seconds
+
+
+def _rested(run: Callable[[], float]) -> Callable[[], float]:
+    """A run behind a pause: onnxruntime's threads spin for a while after theirs."""
+
+    def seconds() -> float:
+        time.sleep(_REST_S)
+        return run()
+
+    return seconds
+
+
+def _products(report: Report, library: Library, threads: list[int], is_quick: bool, rounds: int) -> None:
+    """All products of a model, each with weights of its own; ours rounds A again for each."""
+    rows, worst = [], 0.0
+    shapes = [("MiniLM", 384, 3 if is_quick else 6), *([] if is_quick else [("BERT-base", 768, 12)])]
+    for name, hidden, n_layers in shapes:
+        model = _shapes(name, hidden, n_layers)
+        for n_threads in threads:
+            with (
+                Pool(n_threads, library, scratch_bytes_int8(4 * hidden, library.isa)) as pool,
+                tempfile.TemporaryDirectory(prefix="pliant-bench-") as folder,
+            ):
+                ours = _pass(pool, library, model)
+                theirs = onnxruntime_products(model, ROWS, Path(folder), n_threads)["onnxruntime int8"]
+                functions = {"pliant": _rested(ours.seconds), "onnxruntime int8": _rested(theirs)}
+                for run in functions.values():
+                    run()
+                seconds, ratio = interleaved(functions, rounds)
+            found = ratio("pliant", "onnxruntime int8")
+            worst = max(worst, found)
+            speed = ours.flops / median(seconds["pliant"]) / 1e9
+            row = {"model": name, "layers": n_layers, "threads": n_threads, "GOP/s": speed}
+            rows.append(row | {"/ onnxruntime int8": found})
+    report.table("All products of a model from 6 bits, rounding included (median of paired ratios)", rows)
+    bar = f"products alone at most {PRODUCTS} of onnxruntime int8's time, the worst row"
+    report.claim("cpu.vnni", worst, bar, worst <= PRODUCTS)
+
+
+def _shapes(name: str, hidden: int, n_layers: int) -> Model:
+    """A model of 12 heads without weights."""
+    head = Head("cls", None, None)
+    spec = ModelSpec(
+        "bert", 1, 12, hidden, 4 * hidden, hidden, 8, 8, 0, 0, "gelu", 1e-12, head, (12,), "F32"
+    )  # fmt: skip
+    nothing: tuple[None, ...] = (None,) * n_layers
+    return Model(name, slice_geometry(spec), spec.n_heads, nothing)  # type: ignore[arg-type]
+
+
+def _pass(pool: Pool, library: Library, model: Model) -> Pass:
+    """Rounding and product of every matrix, as compiled models have them: columns' sums with the weights."""
+    isa, out = library.isa, Pass(pool)
+    kernels = library.functions(
+        {"gemm_int8": lambda: gemm_int8_ir(isa), "round_rows": lambda: round_rows_ir(isa)}
+    )
+    made = {(K, N): _Product.of(isa, K, N) for _, _, K, N in model.matrices()}
+    for _, _, K, N in model.matrices():
+        product = made[K, N].copy()
+        size = grain_int8(N, isa, pool.n_threads)
+        out.add(kernels["round_rows"], product.rounding, ROWS, row_grain(K, isa), product)
+        out.add(kernels["gemm_int8"], product.args, units_int8(N), size)
+        out.flops += 2 * ROWS * K * N
+    return out
+
+
+def _whole(report: Report, name: str, model: object, threads: list[int], rounds: int) -> None:
+    """A model in both runtimes, and what int8 costs the answer in each."""
+    logging.getLogger().setLevel(logging.ERROR)
+    with tempfile.TemporaryDirectory(prefix="pliant-bench-") as folder:
+        path = perturbed(model, Path(folder) / f"{name}.onnx")  # type: ignore[arg-type]
+        quantized = path.with_suffix(".int8.onnx")
+        quantize_dynamic(path, quantized)
+        given = write_feeds(feeds(model), path.with_suffix(".npz"))  # type: ignore[arg-type]
+        files = {"onnxruntime": path, "onnxruntime int8": quantized, "6 bits": path, "6 bits int8": path}
+        for n_threads in threads:
+            with ExitStack() as stack:
+                servers = {
+                    kind: stack.enter_context(
+                        Server(kind.replace("runtime int8", "runtime"), file, given, n_threads)
+                    )
+                    for kind, file in files.items()
+                }
+                if n_threads == threads[0]:
+                    _errors(report, name, {kind: server.answer for kind, server in servers.items()})
+                seconds, _ = interleaved({kind: s.seconds for kind, s in servers.items()}, rounds)
+            rows = [
+                {
+                    "runtime": kind,
+                    "median ms": median(seconds[kind]) * 1e3,
+                    "/ onnxruntime int8": str(paired(seconds[kind], seconds["onnxruntime int8"])),
+                }
+                for kind in servers
+            ]
+            report.table(f"{name}, {TOKENS} tokens, {n_threads} threads", rows)
+            found = paired(seconds["6 bits int8"], seconds["onnxruntime int8"])
+            bar = f"int8 from 6 bits at most {WHOLE} of onnxruntime int8's time"
+            note = f"{name}, {n_threads} threads, 95 % interval {found.low:.3f} to {found.high:.3f}"
+            report.claim("cpu.vnni", found.value, bar, found.value <= WHOLE, note)
+
+
+def _errors(report: Report, name: str, answers: Mapping[str, np.ndarray]) -> None:
+    """rms(error) / rms: what int8 adds to each runtime's own weights, and to onnxruntime in float32."""
+
+    def error(of: str, against: str) -> float:
+        wanted = answers[against].astype(np.float64)
+        return float(np.sqrt(((answers[of] - wanted) ** 2).mean() / (wanted**2).mean()))
+
+    theirs = error("onnxruntime int8", "onnxruntime")
+    ours = error("6 bits int8", "6 bits")
+    whole, coded = error("6 bits int8", "onnxruntime"), error("6 bits", "onnxruntime")
+    rows = [
+        {"of": "onnxruntime int8", "against": "onnxruntime fp32", "error": theirs, "/ onnxruntime int8": 1.0},
+        {"of": "6 bits int8", "against": "6 bits fp32", "error": ours, "/ onnxruntime int8": ours / theirs},
+        {
+            "of": "6 bits fp32",
+            "against": "onnxruntime fp32",
+            "error": coded,
+            "/ onnxruntime int8": coded / theirs,
+        },
+        {
+            "of": "6 bits int8",
+            "against": "onnxruntime fp32",
+            "error": whole,
+            "/ onnxruntime int8": whole / theirs,
+        },
+    ]
+    report.table(f"{name}: error of the answer, rms / rms", rows)
+    bar = "error of int8, against the same weights in fp32, at most onnxruntime int8's"
+    note = (
+        f"{name}; against fp32 weights {whole / theirs:.2f}, of which the 6 bits alone {coded / theirs:.2f}"
+    )
+    report.claim("cpu.error", ours / theirs, bar, ours <= theirs, note)
+
+
+if __name__ == "__main__":
+    main()

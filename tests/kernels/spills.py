@@ -1,0 +1,85 @@
+"""Search compiled kernels for vectors that inner loops keep on the stack.
+
+`python -m tests.kernels.spills` prints what known_spills.json should hold.
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from pliant.kernels.emit.isa import Isa
+from pliant.kernels.runtime.compile_child import compile_assembly
+from tests.guards.generators import ROWS, cases
+
+_HOT = re.compile(
+    r"gemm( int8)?|matmul (None|of [46] bits)|matmul integer (words|bytes)( float None)?|attention 32"
+    r"|(depthwise |winograd |quantized )?conv_(nhwc_nhwc|nchw_nchw|u8_i8_i32)|grouped.*|points.*|planes.*"
+    r"|(lstm|gru|rnn)_(sigmoid_tanh_tanh|sigmoid_tanh|tanh)"
+)
+"""Generators with a register tile; the same tile under other epilogues is searched once."""
+
+_BRANCH = re.compile(r"^\s+(?:j\w+|b|b\.\w+|cbn?z|tbn?z)\s.*?(\.?L\w+)\s*$")
+_LABEL = re.compile(r"^(\.?L\w+):")
+_FUNCTION = re.compile(r"^(\w+):")
+_CALL = re.compile(r"^\s+(?:callq?|blr?)\s")
+_ON_STACK = {
+    "x86": re.compile(r"^\s+(?!v?movs[sd]\s)\S+\s.*(?:%[xyz]mm\d+.*\(%rsp\)|\(%rsp\).*%[xyz]mm\d+)"),
+    "neon": re.compile(r"^\s+(?:ld|st)\w+\s+q\d+,.*\[sp"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """An innermost loop of a function: its instructions."""
+
+    function: str
+    lines: tuple[str, ...]
+
+
+def inner_loops(assembly: str) -> Iterator[Loop]:
+    """The loops that contain no other and no call, from a label to the last branch back to it."""
+    function, labels = "", dict[str, int]()
+    lines = assembly.splitlines()
+    ends: dict[tuple[str, int], int] = {}
+    for i, line in enumerate(lines):
+        if found := _LABEL.match(line):
+            labels[found[1]] = i
+        elif named := _FUNCTION.match(line):
+            function, labels = named[1], {}
+        elif (branch := _BRANCH.match(line)) and branch[1] in labels:
+            ends[function, labels[branch[1]]] = i
+    for (function, start), end in ends.items():
+        if not any(start < other < end for _, other in ends):
+            body = tuple(lines[start + 1 : end + 1])
+            if not any(map(_CALL.match, body)):
+                yield Loop(function, body)
+
+
+def spills(loop: Loop, isa: Isa) -> int:
+    """Instructions of a loop that store a vector register on the stack or read one from there."""
+    on_stack = _ON_STACK["neon" if isa.name == "neon" else "x86"]
+    return sum(bool(on_stack.search(line)) for line in loop.lines)
+
+
+def hot_cases(isa: Isa) -> dict[str, Callable[[Isa], str]]:
+    """The generators that are searched, by their labels among the guards' cases."""
+    return {label: generator for label, generator in cases(isa).items() if _HOT.fullmatch(label)}
+
+
+def found_spills(isa: Isa) -> dict[str, int]:
+    """The most of any inner loop by "case, function", where there are some, in the code that is shipped."""
+    found = dict[str, int]()
+    generators = hot_cases(isa)
+    triple = isa.triple or "x86_64-unknown-linux-gnu"
+    texts = compile_assembly([g(isa) for g in generators.values()], isa.cpu, isa.features, triple)
+    for label, text in zip(generators, texts, strict=True):
+        for loop in inner_loops(text):
+            if n := spills(loop, isa):
+                key = f"{label}, {loop.function}"
+                found[key] = max(n, found.get(key, 0))
+    return found
+
+
+if __name__ == "__main__":
+    print(json.dumps({key: found_spills(row) for key, row in ROWS.items()}, indent=1))
