@@ -8,11 +8,13 @@ from pliant.api.model import ElasticModel
 from pliant.api.open_elastic import OnProgress, packed_store, profile_of
 from pliant.compiler.aot.model.library import LibraryBytes
 from pliant.compiler.aot.model.plan_source import LadderPlan
+from pliant.compiler.aot.model.text_tables import text_tables
 from pliant.compiler.aot.model.write_elastic import ElasticLibrary, write_elastic
 from pliant.compiler.executable.call import Target
 from pliant.errors import InputError
 from pliant.ir.device import DeviceProfile
 from pliant.models.encoder.encoder_graph import Precise
+from pliant.models.tokenizer import open_tokenizer
 from pliant.plan.result import Plan
 from pliant.profile.profile_cache import load_profile, why_unread
 from pliant.run.submodel.engine import runs_of
@@ -43,14 +45,18 @@ class LibraryOptions:
 
 @dataclass(frozen=True, slots=True)
 class LibraryReport:
-    """What was written, what it allocates when it is opened, and its plans by length and target."""
+    """What was written, what it allocates when it is opened, and its plans by length and target.
+
+    `ids_only` says why the library has no tokenizer, None where it has.
+    """
 
     output: Path
     library: Path | None
     reason: str
     sizes: LibraryBytes
     plans: tuple[Plan, ...]
-    is_direct_profile: bool
+    is_own_profile: bool
+    ids_only: str | None
 
 
 def compile_elastic(
@@ -80,6 +86,7 @@ def compile_elastic(
             compute=options.compute,
             adapts=False,
         )
+        text = text_tables(open_tokenizer(store.path, spec))
         _, held = planner.resident(terms)
         lengths = _lengths(planner, options.length)
         plans = tuple(
@@ -98,11 +105,19 @@ def compile_elastic(
             most_tokens=options.length,
             target=options.target,
             compute=options.compute,
-            text=None,
+            text=None if isinstance(text, str) else text,
         )
         emitted = write_elastic(made, out)
     done = emitted.emitted
-    return LibraryReport(out, done.library, done.reason, emitted.sizes, plans, options.profile is not None)
+    return LibraryReport(
+        out,
+        done.library,
+        done.reason,
+        emitted.sizes,
+        plans,
+        options.profile is None,
+        text if isinstance(text, str) else None,
+    )
 
 
 def _lengths(planner: Planner, longest: int) -> tuple[int, ...]:

@@ -21,7 +21,7 @@ from pliant.kernels.runtime.walker import Context, Slot, walker_ir
 TABLES = "tables.safetensors"
 _API = ("open", "run", "run_ids", "encode", "about", "close")
 _COMMON = ("model.c", "files.c", "xxh3.c", "pool.c", "text.c", "normalize.c")
-_HEADERS = ("pliant_model.h", "runtime.h")
+_HEADERS = ("pliant_model.h", "runtime.h", "text.h")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ def finish(
         (draft / path).write_text(_template(path), encoding="utf-8")
     sizes = [("context", sizeof(Context)), ("slot", sizeof(Slot))]
     checks = [f'_Static_assert(sizeof(struct {x}) == {n}, "as the kernels have it");' for x, n in sizes]
-    headers = [f'#include "{path}"' for path in ("runtime.h", *kind) if path.endswith(".h")]
+    headers = [f'#include "{path}"' for path in ("text.h", *kind) if path.endswith(".h")]
     (draft / f"{name}.c").write_text("\n".join([*headers, *checks, tables, ""]), encoding="utf-8")
     sources = [f"{name}.c", *_COMMON, *own]
     known = {"name": name, "triple": triple(isa), "sources": " ".join(sources)}

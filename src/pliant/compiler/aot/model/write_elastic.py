@@ -94,14 +94,14 @@ def write_elastic(made: ElasticLibrary, out: Path) -> EmittedElastic:
     with library_draft(out, made.name) as draft:
         arrays = resident_arrays(store, layers, made.most_tokens, isa, made.compute)
         layout, written = write_arrays(arrays, draft / TABLES)
-        text = "" if made.text is None else made.text.write(draft)
+        text, text_bytes = ("", 0) if made.text is None else made.text.write(draft)
         _copy_store(store, layers, draft / STORE)
         reads = Reads(store)
         preload, preload_bytes, bounce_bytes = preload_source(made.preload, reads)
         form_of = {width: 2 + i for i, width in enumerate(widths)}
         plans, ring_bytes = plans_source(made.plans, form_of, reads)
         arena, hidden_at = _arena(made, forms)
-        tables_bytes = layout.n_bytes + (0 if made.text is None else made.text.n_bytes)
+        tables_bytes = layout.n_bytes + text_bytes
         scratch = max(form.program.scratch_bytes for form in forms)
         sizes = LibraryBytes(preload_bytes, ring_bytes, arena, tables_bytes, scratch)
         tables = [

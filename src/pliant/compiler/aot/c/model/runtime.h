@@ -68,17 +68,18 @@ int check_manifest(const char *directory, const char *name, const char *identity
                    struct pliant_error *error);
 
 /* Text. `tables` is a file of aot/text_tables.py; the offsets are into it. */
+struct added;
 struct text_model {
     struct file file;
-    uint64_t decomposed, classes, actions, folded, sequences, combining, composed; /* normalization */
-    uint64_t slots, words, pool;         /* vocabulary: a hash table of words, their ids, their bytes */
-    uint64_t specials;                   /* added tokens that are found in the raw text */
-    uint32_t n_slots, n_composed, n_combining, n_specials;
-    uint32_t is_word_piece, most_chars, unknown, prefix_bytes;
-    uint32_t is_cleaned, spaces_cjk, strips_accents, n_replaced;
-    const char *prefix;
-    const char *const *replaced;         /* pairs of bytes that are replaced before all else */
-    const int32_t *before, *after;       /* special tokens of the template */
+    uint64_t blocks, index, records, sequences, composed; /* of code points */
+    uint64_t slots, words, pool;            /* vocabulary: hash table of words, their ends, their bytes */
+    uint32_t n_slots, n_composed, n_added, most_chars, most_bytes; /* of a word that is known */
+    int32_t unknown;
+    int is_word_piece, decomposes, composes;
+    const char *prefix;                     /* of pieces inside a word */
+    const char *replaced, *replacement;     /* before all else; or null */
+    const struct added *added;              /* found in the raw text, the longest first */
+    const int32_t *before, *after;          /* special tokens around a text */
     uint32_t n_before, n_after;
 };
 struct text { const struct text_model *model; unsigned char *tables; };
