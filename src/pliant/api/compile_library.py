@@ -4,12 +4,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from pliant.api.model import ElasticModel
+from pliant.api.model import ElasticModel, RecurrentNetwork
 from pliant.api.open_elastic import OnProgress, packed_store, profile_of
 from pliant.compiler.aot.model.library import LibraryBytes
 from pliant.compiler.aot.model.plan_source import LadderPlan
-from pliant.compiler.aot.model.text_tables import text_tables
+from pliant.compiler.aot.model.text_tables import TextTables, text_tables
 from pliant.compiler.aot.model.write_elastic import ElasticLibrary, write_elastic
+from pliant.compiler.aot.model.write_recurrent import write_recurrent
 from pliant.compiler.executable.call import Target
 from pliant.errors import InputError
 from pliant.ir.device import DeviceProfile
@@ -27,7 +28,7 @@ from pliant.store.read import Store
 class LibraryOptions:
     """What a library is made for: `targets_s` ascend, inputs have at most `length` tokens.
 
-    Every target is promised for all lengths. `profile` is a file that `pliant profile` kept on the device that
+    Every target is promised for all lengths; a recurrent model has none. `profile` is a file that `pliant profile` kept on the device that
     the library is for; without one plans are made for this machine.
     """
 
@@ -39,8 +40,8 @@ class LibraryOptions:
     profile: Path | None = None
 
     def __post_init__(self) -> None:
-        if not self.targets_s or list(self.targets_s) != sorted(set(self.targets_s)):
-            raise InputError("a library needs latency targets, each once and in rising order, as 10ms,20ms.")
+        if list(self.targets_s) != sorted(set(self.targets_s)):
+            raise InputError("latency targets rise and stand once each, as 10ms,20ms,50ms.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +73,8 @@ def compile_elastic(
     `options.length`; InputError for a length that the model does not read, a profile that cannot be read, and
     where `out` cannot be written; StoreError and ModelError as opening does.
     """
+    if not options.targets_s:
+        raise InputError("an elastic model is planned under latency targets: give some, as 10ms,20ms,50ms.")
     with packed_store(model, cache_folder(), on_progress) as store:
         spec = store.spec
         if not 1 <= options.length <= spec.max_tokens:
@@ -118,6 +121,28 @@ def compile_elastic(
         options.profile is None,
         text if isinstance(text, str) else None,
     )
+
+
+def compile_recurrent(
+    model: RecurrentNetwork, name: str, options: LibraryOptions, out: Path
+) -> LibraryReport:
+    """Write a recurrent model as the C library `name`, likewise; it answers in one way, under any target.
+
+    Raises InputError for a length that the model does not read, and where `out` cannot be written; ModelError.
+    """
+    source = model.source
+    if not 1 <= options.length <= source.spec.max_tokens:
+        raise InputError(
+            f"inputs of {options.length} words are not read; give 1 to {source.spec.max_tokens}."
+        )
+    text: TextTables | str = "its words are numbered by their hash"
+    if model.path is not None:
+        text = text_tables(open_tokenizer(model.path, source.spec))
+    known = None if isinstance(text, str) else text
+    emitted = write_recurrent(source, name, options.length, options.target, known, out)
+    done = emitted.emitted
+    why = text if isinstance(text, str) else None
+    return LibraryReport(out, done.library, done.reason, emitted.sizes, (), True, why)
 
 
 def _lengths(planner: Planner, longest: int) -> tuple[int, ...]:

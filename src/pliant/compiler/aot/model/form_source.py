@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from pliant.compiler.aot.c_source import array, byte_array, comment, numbers
 from pliant.compiler.executable.stage import Form
 
-Spaces = Mapping[str, str]
-"""Where each space of a form stands in C: an expression that counts spaces, and what is added to an offset."""
+Spaces = Mapping[str, tuple[str, int]]
+"""Where each space of a form stands in C: one of `enum space`, and the byte of it at which it begins."""
 
 
 def forms_source(forms: Sequence[Form], spaces: Sequence[Spaces], most_rows: int) -> str:
@@ -26,11 +26,13 @@ def forms_source(forms: Sequence[Form], spaces: Sequence[Spaces], most_rows: int
 
 def _form(i: int, form: Form, spaces: Spaces, most_rows: int) -> list[str]:
     program = form.program
-    addresses = [f"{{{a.at}u, {spaces[a.space]}, {a.offset}u}}" for a in program.addresses]
+    addresses = [
+        f"{{{a.at}u, {spaces[a.space][0]}, {spaces[a.space][1] + a.offset}u}}" for a in program.addresses
+    ]
     calls = [f"{{{row.kernel}, {row.arguments}u}} /* {comment(row.label)} */" for row in program.rows]
     shares = [f"{{{', '.join(map(str, share))}}}" for share in _shares(form, most_rows)]
     copies = [
-        f"{{{spaces[c.output]}, {spaces[c.space]}, {c.offset}u, {program.outputs[c.output].n_bytes}u}}"
+        f"{{{spaces[c.output][0]}, {spaces[c.space][0]}, {spaces[c.space][1] + c.offset}u, {program.outputs[c.output].n_bytes}u}}"
         for c in program.copies
     ]
     return [

@@ -10,7 +10,7 @@ from pathlib import Path
 from string import Template
 
 from pliant.compiler.aot.c_library import Emitted, link, triple
-from pliant.compiler.aot.c_source import array, quoted
+from pliant.compiler.aot.c_source import array, numbers, quoted
 from pliant.compiler.aot.compiled_files import draft_of, write_kernels
 from pliant.compiler.executable.encode_image import kernels
 from pliant.compiler.executable.stage import Form
@@ -20,7 +20,7 @@ from pliant.kernels.runtime.walker import Context, Slot, walker_ir
 
 TABLES = "tables.safetensors"
 _API = ("open", "run", "run_ids", "encode", "about", "close")
-_COMMON = ("model.c", "files.c", "xxh3.c", "pool.c", "text.c", "normalize.c")
+_COMMON = ("model.c", "files.c", "xxh3.c", "pool.c", "words.c", "text.c", "normalize.c")
 _HEADERS = ("pliant_model.h", "runtime.h", "text.h")
 
 
@@ -104,7 +104,7 @@ def data_source(
     return "\n".join(
         [
             array("char *const LABELS", [quoted(x) for x in labels], "NULL"),
-            array("uint64_t TARGETS", [f"{round(t * 1e6)}u" for t in targets]),
+            numbers("uint64_t TARGETS", [round(t * 1e6) for t in targets]),
             "const struct model_data PLIANT_DATA = {",
             f"    {{{quoted(about.name)}, {about.n_numbers}u, {len(labels)}u, LABELS, {about.most_tokens}u,",
             f"     {about.n_layers}u, {about.n_slices}u, {len(targets)}u, TARGETS,",

@@ -139,7 +139,8 @@ def _spaces(form: Form) -> Spaces:
     named = {*form.program.inputs, *form.program.outputs, ARENA}
     linears = linear_spaces()
     return {
-        x: space_of(x) if is_table(x) else linears[x] if x in linears else _RUNTIME[x] for x in sorted(named)
+        x: (space_of(x) if is_table(x) else linears[x] if x in linears else _RUNTIME[x], 0)
+        for x in sorted(named)
     }
 
 
@@ -203,13 +204,12 @@ def _elastic_source(
 ) -> str:
     store, spec = made.store, made.store.spec
     geometry = slice_geometry(spec)
-    embeddings = store.manifest.file(EMBEDDINGS)
+    file = f"{{{quoted(f'{STORE}/{EMBEDDINGS}')}, {store.manifest.file(EMBEDDINGS).n_bytes}u, 0}}"
     words, row_bytes, row_hashes = _word_table(store)
     slice_bytes = ", ".join(str(expected_slice_bytes(spec, part)) for part in range(FULL + 1))
     fields = {
         "layer_files": "LAYER_FILES",
-        "embeddings": f"{{{quoted(f'{STORE}/{EMBEDDINGS}')}, {embeddings.n_bytes}u, 0}}",
-        **{"words": f"{words}u", "row_bytes": f"{row_bytes}u", "row_hashes": f"{row_hashes}u"},
+        "words": f"{{{file}, {words}u, {row_bytes}u, {row_hashes}u}}",
         **{"n_layers": spec.n_layers, "n_slices": spec.n_heads, "slice_bytes": f"{{{slice_bytes}}}"},
         **{"full_code": FULL_CODES[spec.precision], "hashes": "HASHES", "held": "HELD"},
         **{"preload": "PRELOAD", "extents": "EXTENTS", "pieces": "PIECES"},

@@ -1,6 +1,5 @@
 /* An elastic model: the layers of a plan run while the weights of later ones are read (pipeline.c). */
 #define _GNU_SOURCE
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -22,34 +21,11 @@ static void walk_stage(struct pliant_model *model, uint32_t form, uint32_t table
     stage_walk(&engine->stages[form], &model->pool, spaces, n_tokens);
 }
 
-/* The rows of the word table that a text needs, one behind the other: the table stays on the disk. */
-static int read_words(struct pliant_model *model, uint32_t n_tokens, struct pliant_error *error) {
-    struct engine *engine = model->kind;
-    const struct elastic *data = engine->data;
-    uint64_t n = data->row_bytes;
-    for (uint32_t i = 0; i < n_tokens; i++) /* rows that are not cached come together */
-        posix_fadvise(engine->words_file, (off_t)(data->words + (uint64_t)model->ids[i] * n), (off_t)n,
-                      POSIX_FADV_WILLNEED);
-    for (uint32_t i = 0; i < n_tokens; i++) {
-        uint64_t id = (uint64_t)model->ids[i], hash;
-        int code = file_read(engine->words_file, data->embeddings.name, engine->words + i * n, n,
-                             data->words + id * n, error);
-        if (!code)
-            code = file_read(engine->words_file, data->embeddings.name, &hash, sizeof hash,
-                             data->row_hashes + id * sizeof hash, error);
-        if (!code && xxh3_64(engine->words + i * n, n) != hash)
-            code = fail(error, PLIANT_DAMAGED, "%s is damaged: row %llu of the word table; copy it again",
-                        data->embeddings.name, (unsigned long long)id);
-        if (code)
-            return code;
-        model->ids[i] = (int32_t)i;
-    }
-    return PLIANT_OK;
-}
-
 static int embed(struct pliant_model *model, uint32_t n_tokens, struct pliant_error *error) {
     struct engine *engine = model->kind;
-    int code = read_words(model, n_tokens, error);
+    int code = words_read(&engine->data->words, engine->words_file, model->ids, n_tokens, engine->words, error);
+    for (uint32_t i = 0; i < n_tokens; i++) /* of what was read */
+        model->ids[i] = (int32_t)i;
     uint32_t n_blocks = (n_tokens + engine->data->block_rows - 1) / engine->data->block_rows;
     for (uint32_t b = 0; b < n_blocks; b++) { /* as text_blocks of kernels/attention has it, of one text */
         int64_t block[] = {0, n_tokens, 0, 0};
@@ -178,7 +154,7 @@ static int open_files(struct engine *engine, const char *directory, struct plian
         if (data->layer_files[i].name &&
             (engine->files[i] = file_open(directory, &data->layer_files[i], &engine->is_direct, error)) < 0)
             return PLIANT_FILE;
-    engine->words_file = file_open(directory, &data->embeddings, &cached, error);
+    engine->words_file = file_open(directory, &data->words.file, &cached, error);
     return engine->words_file < 0 ? PLIANT_FILE : PLIANT_OK;
 }
 
@@ -216,7 +192,7 @@ int kind_open(struct pliant_model *model, const char *directory, struct pliant_e
     engine->preload = aligned(data->preload_bytes);
     engine->ring = aligned(data->ring_bytes);
     engine->arena = aligned(data->arena_bytes);
-    engine->words = aligned(n_tokens * data->row_bytes);
+    engine->words = aligned(n_tokens * data->words.row_bytes);
     engine->answer = aligned(data->n_answer * sizeof *engine->answer);
     engine->words_file = -1;
     if (!engine->stages || !engine->slices || !engine->blocks || !engine->files || !engine->run.done ||
@@ -255,7 +231,7 @@ void kind_close(struct pliant_model *model) {
     give_back(engine->preload, data->preload_bytes);
     give_back(engine->ring, data->ring_bytes);
     give_back(engine->arena, data->arena_bytes);
-    give_back(engine->words, model->about.most_tokens * data->row_bytes);
+    give_back(engine->words, model->about.most_tokens * data->words.row_bytes);
     give_back(engine->answer, data->n_answer * sizeof *engine->answer);
     free(engine->stages);
     free(engine->slices);

@@ -31,8 +31,7 @@ struct linear { uint32_t space; uint64_t packed, rows; }; /* a plain matrix: off
 
 struct elastic {
     const struct file *layer_files; /* of layers that no plan runs: without a name */
-    struct file embeddings;
-    uint64_t words, row_bytes, row_hashes; /* the word table: offsets in its file, bytes of a row */
+    struct word_table words;
     uint32_t n_layers, n_slices, slice_bytes[FULL + 1];
     int full_code;                         /* what a descriptor's `bits` is for full fidelity */
     const uint64_t *hashes;                /* [n_layers][FULL + 1][n_slices] */

@@ -67,6 +67,12 @@ unsigned char *file_load(const char *directory, const struct file *file, struct 
 int check_manifest(const char *directory, const char *name, const char *identity, int newest,
                    struct pliant_error *error);
 
+/* A table of words' vectors: offsets of its rows and of their XXH3 in a file. */
+struct word_table { struct file file; uint64_t rows, row_bytes, hashes; };
+/* The rows of `ids`, one behind the other, each checked. */
+int words_read(const struct word_table *table, int file, const int32_t *ids, uint32_t n, unsigned char *to,
+               struct pliant_error *error);
+
 /* Text. `tables` is a file of aot/text_tables.py; the offsets are into it. */
 struct added;
 struct text_model {
