@@ -1,6 +1,5 @@
 """Compile a text model to a C library: plans for a ladder of targets, made here; it runs without Python."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -19,7 +18,7 @@ from pliant.models.tokenizer import open_tokenizer
 from pliant.plan.result import Plan
 from pliant.profile.profile_cache import load_profile, why_unread
 from pliant.run.submodel.engine import runs_of
-from pliant.run.submodel.planning import Planner, SessionOptions, planner_of
+from pliant.run.submodel.planning import SessionOptions, planner_of
 from pliant.settings import cache_folder
 from pliant.store.read import Store
 
@@ -46,7 +45,7 @@ class LibraryOptions:
 
 @dataclass(frozen=True, slots=True)
 class LibraryReport:
-    """What was written, what it allocates when it is opened, and its plans by length and target.
+    """What was written, what it allocates when it is opened, its plans, and for which length each is.
 
     `ids_only` says why the library has no tokenizer, None where it has.
     """
@@ -56,6 +55,7 @@ class LibraryReport:
     reason: str
     sizes: LibraryBytes
     plans: tuple[Plan, ...]
+    lengths: tuple[int, ...]
     is_own_profile: bool
     ids_only: str | None
 
@@ -91,18 +91,16 @@ def compile_elastic(
         )
         text = text_tables(open_tokenizer(store.path, spec))
         _, held = planner.resident(terms)
-        lengths = _lengths(planner, options.length)
+        lengths = (*(n for n in planner.profile.lengths if n < options.length), options.length)
+        each = tuple(n for n in lengths for _ in options.targets_s)
         plans = tuple(
             planner.plan(replace(terms, target_s=target_s), n, held=held, is_promised=True)
-            for n in lengths
-            for target_s in options.targets_s
+            for n, target_s in zip(each, options.targets_s * len(lengths), strict=True)
         )
         made = ElasticLibrary(
             name=name,
             store=store,
-            plans=tuple(
-                _ladder_plan(plan, n) for plan, n in zip(plans, _each(lengths, options), strict=True)
-            ),
+            plans=tuple(_ladder_plan(plan, n) for plan, n in zip(plans, each, strict=True)),
             held=held,
             preload=runs_of(held),
             most_tokens=options.length,
@@ -118,6 +116,7 @@ def compile_elastic(
         done.reason,
         emitted.sizes,
         plans,
+        each,
         options.profile is None,
         text if isinstance(text, str) else None,
     )
@@ -142,17 +141,7 @@ def compile_recurrent(
     emitted = write_recurrent(source, name, options.length, options.target, known, out)
     done = emitted.emitted
     why = text if isinstance(text, str) else None
-    return LibraryReport(out, done.library, done.reason, emitted.sizes, (), True, why)
-
-
-def _lengths(planner: Planner, longest: int) -> tuple[int, ...]:
-    """The lengths that plans are made for: those that were profiled, up to the longest input."""
-    return (*(n for n in planner.profile.lengths if n < longest), longest)
-
-
-def _each(lengths: Sequence[int], options: LibraryOptions) -> list[int]:
-    """The length of each plan."""
-    return [n for n in lengths for _ in options.targets_s]
+    return LibraryReport(out, done.library, done.reason, emitted.sizes, (), (), True, why)
 
 
 def _ladder_plan(plan: Plan, n_tokens: int) -> LadderPlan:

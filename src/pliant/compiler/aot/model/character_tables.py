@@ -13,7 +13,7 @@ from functools import cache
 import numpy as np
 from tokenizers import normalizers, pre_tokenizers
 
-from pliant.arrays import UInt8, UInt16, UInt32
+from pliant.arrays import UInt16, UInt32
 
 BLOCK = 128
 _LAST = 0x110000
