@@ -27,8 +27,9 @@ from pliant.store.read import Store
 class LibraryOptions:
     """What a library is made for: `targets_s` ascend, inputs have at most `length` tokens.
 
-    Every target is promised for all lengths; a recurrent model has none. `profile` is a file that `pliant profile` kept on the device that
-    the library is for; without one plans are made for this machine.
+    Every target is promised for all lengths; a recurrent model has none. `working_bytes` bounds the memory
+    that layers in flight are read into. `profile` is a file that `pliant profile` kept on the device that the
+    library is for; without one plans are made for this machine.
     """
 
     targets_s: tuple[float, ...]
@@ -36,6 +37,7 @@ class LibraryOptions:
     length: int
     target: Target
     compute: Precise = "fp32"
+    working_bytes: int | None = None
     profile: Path | None = None
 
     def __post_init__(self) -> None:
@@ -84,6 +86,7 @@ def compile_elastic(
         terms = SessionOptions(
             target_s=options.targets_s[0],
             preload_bytes=options.preload_bytes,
+            working_bytes=options.working_bytes,
             length=options.length,
             n_threads=options.target.n_threads,
             compute=options.compute,
@@ -127,7 +130,7 @@ def compile_recurrent(
 ) -> LibraryReport:
     """Write a recurrent model as the C library `name`, likewise; it answers in one way, under any target.
 
-    Raises InputError for a length that the model does not read, and where `out` cannot be written; ModelError.
+    Raises InputError for a length that it does not read, and where `out` cannot be written; ModelError.
     """
     source = model.source
     if not 1 <= options.length <= source.spec.max_tokens:

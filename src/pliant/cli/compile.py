@@ -85,7 +85,7 @@ class CompileArguments:
     model: Annotated[
         str,
         typer.Argument(
-            help="An ONNX file; with --emit c also a text model: one that ships with pliant, a directory, a store.",
+            help="An ONNX file; with --emit c also a text model: a shipped one, a directory, a store.",
             autocompletion=shipped,
         ),
     ]
@@ -106,19 +106,26 @@ class CompileArguments:
     threads: Threads = None
     latency: Annotated[
         str | None,
-        typer.Option(help="Targets that a text model in C is planned for, such as 10ms,20ms,50ms."),
+        typer.Option(help="Text in C: targets that are planned for, such as 10ms,20ms."),
     ] = None
-    preload: Annotated[
-        str, typer.Option(help="Weights of a text model in C that stay in memory, such as 200KB.")
-    ] = "0KB"
+    preload: Annotated[str, typer.Option(help="Text in C: weights that stay in memory, such as 200KB.")] = (
+        "0KB"
+    )
+    working: Annotated[
+        str | None,
+        typer.Option(
+            help="Text in C: bound of the memory that layers in flight are read into, such as 1MB.",
+            show_default="unbounded",
+        ),
+    ] = None
     length: Annotated[
         int,
-        typer.Option(help="Longest input of a text model in C, in tokens: targets are kept up to it.", min=1),
+        typer.Option(help="Text in C: tokens of the longest input, up to which targets are kept.", min=1),
     ] = LENGTH
     profile: Annotated[
         Path | None,
         typer.Option(
-            help="The profile of the device that a text model in C is for.", show_default="this device's"
+            help="Text in C: the profile of the device that it is for.", show_default="this device's"
         ),
     ] = None
     json: Json = False
@@ -133,7 +140,7 @@ def compile(args: CompileArguments) -> None:
             refuse_options(model, args, ("dim", "without", "schedule", "weights"))
             _compile_text(args, model, for_cpu)
         case OnnxGraph():
-            refuse_options(model, args, ("latency", "preload", "length", "profile"), _TEXT_ONLY)
+            refuse_options(model, args, ("latency", "preload", "working", "length", "profile"), _TEXT_ONLY)
             _compile_graph(args, model, for_cpu)
         case _:
             raise refused(model, "pliant compile")
@@ -147,6 +154,7 @@ def _compile_text(args: CompileArguments, model: ElasticModel | RecurrentNetwork
     options = LibraryOptions(
         targets_s=tuple(parse_seconds(t) for t in args.latency.split(",")) if args.latency else (),
         preload_bytes=parse_bytes(args.preload),
+        working_bytes=None if args.working is None else parse_bytes(args.working),
         length=args.length,
         target=for_cpu,
         compute=args.compute,
@@ -154,7 +162,9 @@ def _compile_text(args: CompileArguments, model: ElasticModel | RecurrentNetwork
     )
     name = identifier(Path(model.name))
     if isinstance(model, RecurrentNetwork):
-        refuse_options(model, args, ("latency", "preload", "profile", "compute"), "it answers in one way")
+        refuse_options(
+            model, args, ("latency", "preload", "working", "profile", "compute"), "it answers in one way"
+        )
         report = compile_recurrent(model, name, options, args.output)
     else:
         with progress_bar() as on_progress:

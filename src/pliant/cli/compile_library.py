@@ -28,7 +28,7 @@ class PlanSummary:
 
 @dataclass(frozen=True, slots=True)
 class CompiledLibrary:
-    """What `--json` says. `ids_only` tells why there is no tokenizer in the library, null where there is one."""
+    """What `--json` says. `ids_only` tells why the library has no tokenizer, null where it has one."""
 
     output: str
     library: str | None

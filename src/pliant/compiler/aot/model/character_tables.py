@@ -1,8 +1,8 @@
 """What a tokenizer's normalizer and pre-tokenizer do to each code point, asked of the library itself.
 
-So the tables are of the version of Unicode that the library has. Each code point has a record: what it becomes
-before it is decomposed, its decomposition, its combining class, what it becomes at the end, and its class for
-the cut into words. c/model/normalize.c says how records are used.
+So the tables are of the version of Unicode that the library has. Each code point has a record: what it
+becomes before it is decomposed, its decomposition, its combining class, what it becomes at the end, and its
+class for the cut into words. c/model/normalize.c says how records are used.
 """
 
 import unicodedata
@@ -30,9 +30,9 @@ Normalize = Callable[[str], str]
 class NormalizerSteps:
     """A normalizer in steps, each of one code point but for the order of marks and their composition.
 
-    `first` makes of a code point itself, nothing, a space, or itself between spaces; then marks are decomposed
-    by `decompose`, ordered, and composed where `composes` says so; `last` is of each code point that is left.
-    None are left out.
+    `first` makes of a code point itself, nothing, a space, or itself between spaces; then marks are
+    decomposed by `decompose`, ordered, and composed where `composes` says so; `last` is of each code point
+    that is left. None are left out.
     """
 
     first: Normalize | None
@@ -103,15 +103,14 @@ def _first(own: str, text: str) -> int:
 
 def changed(normalize: Normalize) -> Mapping[int, str]:
     """What becomes of every code point that does not stay as it is."""
-    found = {}
+    found: dict[int, str] = {}
     for block in _blocks(range(_LAST)):
         text = _APART.join(map(chr, block))
         after = normalize(text)
         if after == text:
             continue
-        for c, part in zip(block, after.split(_APART), strict=True):
-            if part != chr(c):
-                found[c] = part
+        parts = zip(block, after.split(_APART), strict=True)
+        found |= {c: part for c, part in parts if part != chr(c)}
     return found
 
 

@@ -31,10 +31,11 @@ def _form(i: int, form: Form, spaces: Spaces, most_rows: int) -> list[str]:
     ]
     calls = [f"{{{row.kernel}, {row.arguments}u}} /* {comment(row.label)} */" for row in program.rows]
     shares = [f"{{{', '.join(map(str, share))}}}" for share in _shares(form, most_rows)]
-    copies = [
-        f"{{{spaces[c.output][0]}, {spaces[c.space][0]}, {spaces[c.space][1] + c.offset}u, {program.outputs[c.output].n_bytes}u}}"
-        for c in program.copies
-    ]
+    copies = []
+    for copy in program.copies:
+        (to, _), (source, at) = spaces[copy.output], spaces[copy.space]
+        n_bytes = program.outputs[copy.output].n_bytes
+        copies.append(f"{{{to}, {source}, {at + copy.offset}u, {n_bytes}u}}")
     return [
         f"static const unsigned char ARGUMENTS_{i}[] = {{{byte_array(program.arguments or bytes(1))}}};",
         array(f"struct address ADDRESSES_{i}", addresses, "{0, 0, 0}"),
@@ -46,7 +47,7 @@ def _form(i: int, form: Form, spaces: Spaces, most_rows: int) -> list[str]:
 
 
 def _shares(form: Form, most_rows: int) -> list[tuple[int, int, int, int, int]]:
-    """(call, first rows, units, units a row, grain): pieces in which a call's units rise in a straight line."""
+    """(call, first rows, units, units a row, grain): pieces in which a call's units rise in a line."""
     by_rows = [form.shares((n,)) for n in range(1, most_rows + 1)]
     found = []
     for call in range(len(form.program.rows)):
@@ -56,7 +57,7 @@ def _shares(form: Form, most_rows: int) -> list[tuple[int, int, int, int, int]]:
 
 
 def pieces(points: Sequence[tuple[int, int]]) -> list[tuple[int, int, int, int]]:
-    """`points[i]` are units and grain of i + 1 rows; (first rows, units, units a row, grain) of each piece."""
+    """(first rows, units, units a row, grain) of each piece; `points[i]` are those of i + 1 rows."""
     found = []
     at = 0
     while at < len(points):

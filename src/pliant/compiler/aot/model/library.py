@@ -1,4 +1,4 @@
-"""The directory of a model as a C library: sources, kernels, tables, example; and the library, where it links."""
+"""The directory of a model as a C library: sources, kernels, tables, an example, and the linked library."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -57,7 +57,7 @@ class LibraryBytes:
 
 @contextmanager
 def library_draft(out: Path, name: str) -> Iterator[Path]:
-    """A directory that becomes `out` when all is written. Raises InputError, as `draft_of`, and for a name."""
+    """A directory that becomes `out` once all is written. Raises InputError as `draft_of`, and for a name."""
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
         raise InputError(f"{name!r} cannot be the name of a C library: take letters, digits and underscores.")
     with draft_of(out, f"{name}.map") as draft:
@@ -93,7 +93,7 @@ def finish(
 def data_source(
     about: LibraryAbout, sizes: LibraryBytes, tables: tuple[int, int], has_text: bool, kind: str
 ) -> str:
-    """The description PLIANT_DATA; `tables` are bytes and XXH3 of the tables' file, `kind` names its own part."""
+    """The description PLIANT_DATA. `tables` are bytes and XXH3 of their file, `kind` names its own part."""
     labels, targets = about.labels or (), about.targets_s
     scratch = sizes.scratch * about.n_threads
     n_bytes = (sizes.preload, sizes.working, sizes.arena, sizes.tables, scratch)
@@ -109,8 +109,10 @@ def data_source(
             f"    {{{quoted(about.name)}, {about.n_numbers}u, {len(labels)}u, LABELS, {about.most_tokens}u,",
             f"     {about.n_layers}u, {about.n_slices}u, {len(targets)}u, TARGETS,",
             f"     {', '.join(f'{n}u' for n in n_bytes)}, 0, {int(has_text)}}},",
-            f"    {manifest}, {about.n_threads}, {int(about.is_normalized)}, {about.vocab}u, {about.n_types}u,",
-            f"    {{{quoted(TABLES)}, {tables[0]}u, UINT64_C({tables[1]})}}, {'&TEXT' if has_text else 'NULL'}, {kind}}};",
+            f"    {manifest}, {about.n_threads}, {int(about.is_normalized)},",
+            f"    {about.vocab}u, {about.n_types}u,",
+            f"    {{{quoted(TABLES)}, {tables[0]}u, UINT64_C({tables[1]})}},",
+            f"    {'&TEXT' if has_text else 'NULL'}, {kind}}};",
         ]
     )
 

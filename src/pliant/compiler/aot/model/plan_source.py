@@ -11,7 +11,7 @@ from pliant.store.read import Extent, Run, Store
 
 @dataclass(frozen=True, slots=True)
 class LadderPlan:
-    """A plan for inputs of up to `n_tokens` under one target; `n_slots` layers' reads are in memory at once."""
+    """A plan for inputs of up to `n_tokens` under one target, reads of `n_slots` layers being in memory."""
 
     target_s: float
     n_tokens: int
@@ -68,7 +68,7 @@ def plans_source(plans: Sequence[LadderPlan], forms: Mapping[int, int], reads: R
 
 
 def preload_source(runs: Sequence[Run], reads: Reads) -> tuple[str, int, int]:
-    """The array PRELOAD of the reads that fill the preload buffer, its bytes, and those of the largest read."""
+    """The array PRELOAD of the reads that fill the preload buffer; its bytes, those of the largest read."""
     extents = [extent for run in runs for extent in reads.store.plan_reads((run,))]
     kept = sum(-(-reads.store.run_bytes(run) // 64) * 64 for extent in extents for run in extent.runs)
     before = len(reads.extents)

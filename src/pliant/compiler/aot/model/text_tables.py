@@ -27,7 +27,7 @@ class AddedToken:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TextTables:
-    """All of a tokenizer that C needs. `vocabulary` are the words by id; `before` and `after` the template's ids."""
+    """All of a tokenizer that C needs. `before` and `after` are the template's ids around a text."""
 
     characters: CharacterTables
     decomposes: bool

@@ -1,4 +1,4 @@
-"""An elastic model as a C library: plans for a ladder of targets over one preload buffer, and its store's files."""
+"""An elastic model as a C library: plans for a ladder of targets, and its store's files."""
 
 import shutil
 from collections.abc import Sequence
@@ -228,7 +228,7 @@ def _elastic_source(
 
 
 def _word_table(store: Store) -> tuple[int, int, int]:
-    """Where the word table's rows begin in their file, the bytes of a row, and where the rows' hashes begin."""
+    """Where the word table's rows begin in their file, a row's bytes, and where the rows' hashes begin."""
     path, table = store.path / EMBEDDINGS, store.embeddings.word
     entry = store.manifest.file(EMBEDDINGS)
     with path.open("rb") as file:

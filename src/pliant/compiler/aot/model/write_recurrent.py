@@ -1,4 +1,4 @@
-"""A recurrent model as a C library: weights in memory, words' vectors read from the disk as texts need them."""
+"""A recurrent model as a C library: weights in memory, words' vectors read as texts need them."""
 
 from dataclasses import dataclass
 from pathlib import Path

@@ -108,6 +108,13 @@ static int ended(struct pliant_answer *answer, uint64_t start_us, uint64_t targe
     return code;
 }
 
+static int encode(const struct pliant_model *model, const char *text, size_t n_bytes, struct ids *ids,
+                  struct pliant_error *error) {
+    if (!model->data->text)
+        return fail(error, PLIANT_NO_TEXT, "this library has no tokenizer: give ids");
+    return text_encode(&model->text, (const unsigned char *)text, n_bytes, ids, error);
+}
+
 int pliant_model_run(struct pliant_model *model, const char *text, uint64_t target_us,
                      struct pliant_answer *answer) {
     if (!answer)
@@ -118,8 +125,7 @@ int pliant_model_run(struct pliant_model *model, const char *text, uint64_t targ
         return fail(&answer->error, PLIANT_ARGUMENT, "the %s is null", model ? "text" : "model");
     pthread_mutex_lock(&model->lock);
     struct ids ids = {model->ids, 0, model->about.most_tokens};
-    int code = model->data->text ? text_encode(&model->text, (const unsigned char *)text, strlen(text), &ids, &answer->error)
-                                 : fail(&answer->error, PLIANT_NO_TEXT, "this library has no tokenizer: give ids");
+    int code = encode(model, text, strlen(text), &ids, &answer->error);
     if (!code && ids.n > ids.room)
         code = too_long(model, ids.n, &answer->error);
     if (!code) {
@@ -176,9 +182,7 @@ int pliant_model_encode(struct pliant_model *model, const char *text, size_t n_b
         memset(error, 0, sizeof *error);
     if (!model || !text || !n_tokens)
         return fail(error, PLIANT_ARGUMENT, "model, text or n_tokens is null");
-    if (!model->data->text)
-        return fail(error, PLIANT_NO_TEXT, "this library has no tokenizer: give ids");
-    int code = text_encode(&model->text, (const unsigned char *)text, n_bytes, &found, error);
+    int code = encode(model, text, n_bytes, &found, error);
     *n_tokens = found.n;
     return code;
 }
