@@ -111,7 +111,7 @@ def main() -> None:
     targets = ", ".join(f"{t * 1e3:.0f}" for t in TARGETS_S)
     bench = Report(
         "c_library",
-        f"sst2 for {targets} ms with {PRELOAD_BYTES // 1000} KB preloaded, {n_texts} sentences of SST-2 dev in "
+        f"sst2 for {targets} ms with {PRELOAD_BYTES // 1000} KB preloaded, {n_texts} sentences of SST-2 in "
         f"a process for each target, {PAUSE_US / 1e3:.0f} ms between answers; imdb-lstm",
         chosen,
     )

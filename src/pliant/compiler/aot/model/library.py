@@ -19,9 +19,11 @@ from pliant.kernels.emit.isa import Isa
 from pliant.kernels.runtime.walker import Context, Slot, walker_ir
 
 TABLES = "tables.safetensors"
+_RUNTIME = "runtime"
+_HEADER = "pliant_model.h"
 _API = ("open", "run", "run_ids", "encode", "about", "close")
 _COMMON = ("model.c", "files.c", "xxh3.c", "pool.c", "words.c", "text.c", "normalize.c")
-_HEADERS = ("pliant_model.h", "runtime.h", "text.h")
+_HEADERS = ("runtime.h", "text.h")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,26 +69,28 @@ def library_draft(out: Path, name: str) -> Iterator[Path]:
 def finish(
     draft: Path, out: Path, name: str, isa: Isa, forms: Sequence[Form], kind: Sequence[str], tables: str
 ) -> Emitted:
-    """Write kernels, sources and the rest beside the tables of `NAME.c`, and link.
+    """Write `tables.c`, kernels, sources and the rest, and link.
 
     `kind` are the C files of this kind of model.
     """
     used = {x: kernel for form in forms for x, kernel in kernels(form.image).items()}
     write_kernels(used, isa, draft, {"walker": walker_ir(isa)})
     own = [path for path in kind if path.endswith(".c")]
+    (draft / _RUNTIME).mkdir()
     for path in (*_COMMON, *_HEADERS, *kind):
-        (draft / path).write_text(_template(path), encoding="utf-8")
+        (draft / _RUNTIME / path).write_text(_template(path), encoding="utf-8")
+    (draft / _HEADER).write_text(_template(_HEADER), encoding="utf-8")
     sizes = [("context", sizeof(Context)), ("slot", sizeof(Slot))]
     checks = [f'_Static_assert(sizeof(struct {x}) == {n}, "as the kernels have it");' for x, n in sizes]
-    headers = [f'#include "{path}"' for path in ("text.h", *kind) if path.endswith(".h")]
-    (draft / f"{name}.c").write_text("\n".join([*headers, *checks, tables, ""]), encoding="utf-8")
-    sources = [f"{name}.c", *_COMMON, *own]
+    headers = [f'#include "{_RUNTIME}/{path}"' for path in ("text.h", *kind) if path.endswith(".h")]
+    (draft / "tables.c").write_text("\n".join([*headers, *checks, tables, ""]), encoding="utf-8")
+    sources = ["tables.c", *(f"{_RUNTIME}/{path}" for path in (*_COMMON, *own))]
     known = {"name": name, "triple": triple(isa), "sources": " ".join(sources)}
     for path in ("example.c", "CMakeLists.txt"):
         (draft / path).write_text(Template(_template(path)).substitute(known), encoding="utf-8")
     exported = "; ".join(f"pliant_model_{x}" for x in _API)
     (draft / f"{name}.map").write_text(f"{{ global: {exported}; local: *; }};\n", encoding="utf-8")
-    library, reason = link(draft, name, isa, sources, ("-lm",))
+    library, reason = link(draft, name, isa, sources, ("-I.", "-lm"))
     return Emitted(out, out / library if library else None, reason)
 
 
