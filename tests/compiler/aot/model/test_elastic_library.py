@@ -100,7 +100,7 @@ def test_every_plan_answers_with_the_bits_it_tells(
 
 
 def test_targets_choose_the_largest_within(library: LibraryReport) -> None:
-    """Between two rungs the lower runs, without a target the highest; below all none, unless that is asked."""
+    """Between two rungs the lower runs, without a target the highest, and below all none unless asked."""
     low, high = (round(t * 1e6) for t in TARGETS_S)
     with CModel(library.library, library.output) as model:
         assert model.run("good", high).target_us == high
