@@ -90,7 +90,7 @@ def finish(
         (draft / path).write_text(Template(_template(path)).substitute(known), encoding="utf-8")
     exported = "; ".join(f"pliant_model_{x}" for x in _API)
     (draft / f"{name}.map").write_text(f"{{ global: {exported}; local: *; }};\n", encoding="utf-8")
-    library, reason = link(draft, name, isa, sources, ("-I.", "-lm"))
+    library, reason = link(draft, name, isa, sources, ("-I.", "-Wl,-Bsymbolic", "-lm"))
     return Emitted(out, out / library if library else None, reason)
 
 
