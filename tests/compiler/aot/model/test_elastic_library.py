@@ -11,7 +11,7 @@ import pytest
 
 from pliant.api.compile_library import LibraryReport
 from pliant.errors import BudgetError, InputError
-from pliant.kernels.emit.isa import NEON
+from pliant.kernels.emit.isa import AVX2, NEON, X86_64, Isa
 from pliant.models.tokenizer import Encoded, open_tokenizer
 from pliant.run.submodel.engine import Engine
 from pliant.store.manifest import MANIFEST, read_manifest
@@ -97,6 +97,25 @@ def test_every_plan_answers_with_the_bits_it_tells(
                 assert answer.label == label
                 scores = np.exp(answer.numbers.astype(float))
                 assert answer.score == pytest.approx(scores.max() / scores.sum(), rel=1e-6)
+
+
+@pytest.mark.parametrize("compute", ["fp32", "int8"])
+@pytest.mark.parametrize("isa", [X86_64, AVX2], ids=lambda isa: isa.name)
+def test_every_row_answers_as_its_engine(
+    isa: Isa, compute: str, tiny_stores: Stores, build_library: Build
+) -> None:
+    """Decode tables, blocks of rows and shares are those of the row that is compiled for."""
+    path = tiny_stores()
+    report = build_library(path, isa=isa, compute=compute)
+    with (
+        open_store(path) as store,
+        Engine(store, n_threads=2, tokens=LENGTH, compute=compute, isa=isa) as engine,
+        CModel(report.library, report.output) as model,
+    ):
+        for n_tokens in (1, 9, LENGTH):
+            encoded = Encoded(*random_ids(store.spec, n_tokens))
+            answer = model.run_ids(encoded.ids, 0, encoded.types)
+            assert_same(answer, expected(path, engine, encoded, answer.bits))
 
 
 def test_targets_choose_the_largest_within(library: LibraryReport) -> None:
@@ -189,6 +208,15 @@ def test_bad_input_is_told(library: LibraryReport) -> None:
         for text in ("", "  \n", b"\xff\xfe"[:0]):
             assert model.run(text).code == EMPTY
         assert model.run("good").code == 0  # none of that does harm
+
+
+def test_padding_has_no_place(tiny_stores: Stores, build_library: Build) -> None:
+    """RoBERTa counts no position for it: tokens behind it would shift, as a session says too."""
+    report = build_library(tiny_stores("roberta"))
+    with CModel(report.library, report.output) as model:
+        answer = model.run_ids([0, 1, 5])
+        assert (answer.code, "is padding (id 1)" in answer.message) == (ARGUMENT, True)
+        assert model.run_ids([0, 5]).code == 0
 
 
 def test_missing_cut_and_damaged_files_are_told(library: LibraryReport, copied: Path) -> None:

@@ -37,6 +37,8 @@ class LibraryAbout:
     most_tokens: int
     vocab: int
     n_types: int
+    padding: int | None
+    """An id that no input may hold."""
     n_threads: int
     n_layers: int = 0
     n_slices: int = 0
@@ -114,7 +116,7 @@ def data_source(
             f"     {about.n_layers}u, {about.n_slices}u, {len(targets)}u, TARGETS,",
             f"     {', '.join(f'{n}u' for n in n_bytes)}, 0, {int(has_text)}}},",
             f"    {manifest}, {about.n_threads}, {int(about.is_normalized)},",
-            f"    {about.vocab}u, {about.n_types}u,",
+            f"    {about.vocab}u, {about.n_types}u, {-1 if about.padding is None else about.padding},",
             f"    {{{quoted(TABLES)}, {tables[0]}u, UINT64_C({tables[1]})}},",
             f"    {'&TEXT' if has_text else 'NULL'}, {kind}}};",
         ]

@@ -162,6 +162,7 @@ def _about(made: ElasticLibrary) -> LibraryAbout:
         most_tokens=made.most_tokens,
         vocab=spec.vocab,
         n_types=spec.n_types,
+        padding=spec.position_offset - 1 if spec.family == "roberta" else None,
         n_threads=made.target.n_threads,
         n_layers=spec.n_layers,
         n_slices=spec.n_heads,

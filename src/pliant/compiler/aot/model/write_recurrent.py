@@ -64,6 +64,7 @@ def write_recurrent(
             most_tokens=most_tokens,
             vocab=spec.vocab,
             n_types=0,
+            padding=None,
             n_threads=target.n_threads,
         )
         offsets = dict(zip(form.program.weights, layout.offsets, strict=True))

@@ -12,8 +12,10 @@ static int answer(struct pliant_model *model, const char *text, uint64_t target_
     }
     if (answer.label)
         printf("%s (%.3f), ", answer.label, answer.score);
-    printf("%u tokens, %ux%u, %.1f ms%s\n", answer.n_tokens, answer.n_layers, answer.width,
-           (double)answer.elapsed_us / 1e3, answer.met ? "" : ", late");
+    printf("%u tokens, %.1f ms%s", answer.n_tokens, (double)answer.elapsed_us / 1e3, answer.met ? "" : ", late");
+    if (answer.n_layers)
+        printf(", %ux%u", answer.n_layers, answer.width);
+    putchar('\n');
     return 0;
 }
 

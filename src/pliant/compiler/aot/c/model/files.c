@@ -52,8 +52,8 @@ static int open_path(const char *directory, const char *name, int flags, struct 
     }
     int descriptor = open(path, O_RDONLY | O_CLOEXEC | flags);
     if (descriptor < 0 && !(flags && errno == EINVAL))
-        fail(error, PLIANT_FILE, "%s of %.120s cannot be opened: %s; copy the whole directory", name, directory,
-             strerror(errno));
+        fail(error, PLIANT_FILE, "%s of %.120s cannot be opened: %s; copy the whole directory", name,
+             directory, strerror(errno));
     return descriptor;
 }
 
@@ -74,15 +74,16 @@ int file_open(const char *directory, const struct file *file, int *is_direct, st
     if (*is_direct && lives_in_memory(descriptor))
         *is_direct = 0; /* reads go to memory: nothing is cold there */
     if (fstat(descriptor, &about) || (uint64_t)about.st_size != file->n_bytes) {
-        fail(error, PLIANT_FILE, "%s of %.100s has %lld bytes, not %llu: it was cut or changed; copy it again",
-             file->name, directory, (long long)about.st_size, (unsigned long long)file->n_bytes);
+        fail(error, PLIANT_FILE, "%s of %.100s has %lld bytes, not %llu: it was cut or changed; copy it "
+             "again", file->name, directory, (long long)about.st_size, (unsigned long long)file->n_bytes);
         close(descriptor);
         return -1;
     }
     return descriptor;
 }
 
-int file_read(int descriptor, const char *name, void *to, uint64_t n, uint64_t offset, struct pliant_error *error) {
+int file_read(int descriptor, const char *name, void *to, uint64_t n, uint64_t offset,
+              struct pliant_error *error) {
     for (uint64_t done = 0; done < n;) {
         ssize_t got = pread(descriptor, (char *)to + done, n - done, (off_t)(offset + done));
         if (got < 0 && errno == EINTR)
@@ -91,8 +92,8 @@ int file_read(int descriptor, const char *name, void *to, uint64_t n, uint64_t o
             return fail(error, PLIANT_FILE, "%s cannot be read at byte %llu: %s", name,
                         (unsigned long long)(offset + done), strerror(errno));
         if (!got)
-            return fail(error, PLIANT_FILE, "%s ends at byte %llu: it was cut while it is in use; copy it again",
-                        name, (unsigned long long)(offset + done));
+            return fail(error, PLIANT_FILE, "%s ends at byte %llu: it was cut while it is in use; copy it "
+                        "again", name, (unsigned long long)(offset + done));
         done += (uint64_t)got;
     }
     return PLIANT_OK;
@@ -108,8 +109,8 @@ unsigned char *file_load(const char *directory, const struct file *file, struct 
                            (unsigned long long)file->n_bytes, file->name);
     close(descriptor);
     if (!code && xxh3_64(data, file->n_bytes) != file->xxh3)
-        code = fail(error, PLIANT_DAMAGED, "%s of %.120s is damaged: its XXH3 is not what was written; copy it again",
-                    file->name, directory);
+        code = fail(error, PLIANT_DAMAGED, "%s of %.120s is damaged: its XXH3 is not what was written; copy it "
+                    "again", file->name, directory);
     if (code) {
         give_back(data, file->n_bytes);
         return NULL;
@@ -144,11 +145,11 @@ int check_manifest(const char *directory, const char *name, const char *identity
         if (!version || !is)
             code = fail(error, PLIANT_VERSION, "%s of %.120s is no manifest of a store", name, directory);
         else if (number < 2 || number > newest)
-            code = fail(error, PLIANT_VERSION, "%s of %.100s is of format version %d, this library reads 2 to %d: "
-                        "compile the model again", name, directory, number, newest);
+            code = fail(error, PLIANT_VERSION, "%s of %.100s is of format version %d, this library reads 2 "
+                        "to %d: compile the model again", name, directory, number, newest);
         else if (strncmp(is + 1, identity, strlen(identity)))
-            code = fail(error, PLIANT_VERSION, "the store in %.100s is not the one this library was compiled from: "
-                        "compile the model again, or copy its own directory", directory);
+            code = fail(error, PLIANT_VERSION, "the store in %.100s is not the one this library was compiled "
+                        "from: compile the model again, or copy its own directory", directory);
     }
     free(text);
     return code;

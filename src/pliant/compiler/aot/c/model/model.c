@@ -35,7 +35,8 @@ struct pliant_model *pliant_model_open(const char *directory, const struct plian
     memset(error, 0, sizeof *error);
     struct pliant_model *model = directory ? calloc(1, sizeof *model) : NULL;
     if (!model) {
-        fail(error, directory ? PLIANT_MEMORY : PLIANT_ARGUMENT, directory ? "no memory" : "the directory is null");
+        fail(error, directory ? PLIANT_MEMORY : PLIANT_ARGUMENT,
+             directory ? "no memory for the model" : "the directory is null");
         return NULL;
     }
     model->data = &PLIANT_DATA;
@@ -65,13 +66,18 @@ void pliant_model_close(struct pliant_model *model) {
 const struct pliant_about *pliant_model_about(const struct pliant_model *model) { return &model->about; }
 
 static int too_long(const struct pliant_model *model, uint32_t n_tokens, struct pliant_error *error) {
-    return fail(error, PLIANT_TOO_LONG, "the input is %u tokens long, special tokens included, but the library takes "
-                "%u: shorten it, or compile the model with a larger --length", n_tokens, model->about.most_tokens);
+    return fail(error, PLIANT_TOO_LONG, "the input is %u tokens long, special tokens included, but the library "
+                "takes %u: shorten it, or compile the model with a larger --length", n_tokens,
+                model->about.most_tokens);
 }
 
 /* The lock is held, and the ids are in the model. */
 static int run(struct pliant_model *model, uint32_t n_tokens, uint64_t target_us, struct pliant_answer *answer) {
     answer->n_tokens = n_tokens;
+    for (uint32_t i = 0; i < n_tokens; i++)
+        if (model->ids[i] == model->data->padding)
+            return fail(&answer->error, PLIANT_ARGUMENT, "token %u of the input is padding (id %d), which has no "
+                        "position: leave it out", i, model->ids[i]);
     int code = kind_run(model, n_tokens, target_us, answer);
     if (code)
         return code;
@@ -145,17 +151,17 @@ static int check_ids(const struct pliant_model *model, const int32_t *ids, const
     int32_t n_types = model->data->n_types ? (int32_t)model->data->n_types : 1;
     for (uint32_t i = 0; i < n; i++) {
         if (ids[i] < 0 || (uint32_t)ids[i] >= model->data->vocab)
-            return fail(error, PLIANT_ARGUMENT, "token id %d, number %u of the input, is none of 0 to %u", ids[i], i,
-                        model->data->vocab - 1);
+            return fail(error, PLIANT_ARGUMENT, "token id %d, number %u of the input, is none of 0 to %u", ids[i],
+                        i, model->data->vocab - 1);
         if (types && (types[i] < 0 || types[i] >= n_types))
-            return fail(error, PLIANT_ARGUMENT, "token type %d, number %u of the input, is none of 0 to %d", types[i],
-                        i, n_types - 1);
+            return fail(error, PLIANT_ARGUMENT, "token type %d, number %u of the input, is none of 0 to %d",
+                        types[i], i, n_types - 1);
     }
     return PLIANT_OK;
 }
 
-int pliant_model_run_ids(struct pliant_model *model, const int32_t *ids, const int32_t *types, uint32_t n_tokens,
-                         uint64_t target_us, struct pliant_answer *answer) {
+int pliant_model_run_ids(struct pliant_model *model, const int32_t *ids, const int32_t *types,
+                         uint32_t n_tokens, uint64_t target_us, struct pliant_answer *answer) {
     if (!answer)
         return PLIANT_ARGUMENT;
     uint64_t start_us = now_us();
@@ -175,8 +181,8 @@ int pliant_model_run_ids(struct pliant_model *model, const int32_t *ids, const i
     return ended(answer, start_us, target_us, code);
 }
 
-int pliant_model_encode(struct pliant_model *model, const char *text, size_t n_bytes, int32_t *ids, uint32_t room,
-                        uint32_t *n_tokens, struct pliant_error *error) {
+int pliant_model_encode(struct pliant_model *model, const char *text, size_t n_bytes, int32_t *ids,
+                        uint32_t room, uint32_t *n_tokens, struct pliant_error *error) {
     struct ids found = {ids, 0, ids ? room : 0};
     if (error)
         memset(error, 0, sizeof *error);

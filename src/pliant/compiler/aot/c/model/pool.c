@@ -40,7 +40,8 @@ int pool_open(struct pool *pool, int n_threads, uint64_t scratch_bytes, struct p
             *helper = (struct helper){pool->context, i};
         if (!helper || pthread_create(&pool->threads[pool->n_started], NULL, begin, helper)) {
             free(helper);
-            return fail(error, PLIANT_THREAD, "thread %d of %d cannot be started: ask for fewer", i + 1, n_threads);
+            return fail(error, PLIANT_THREAD, "thread %d of %d cannot be started: ask for fewer", i + 1,
+                        n_threads);
         }
         pool->n_started++;
     }

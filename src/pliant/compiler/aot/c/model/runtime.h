@@ -60,7 +60,8 @@ void give_back(void *memory, uint64_t n_bytes);
 /* Open a file of the model's directory and check its size; -1 and `error` on failure. */
 int file_open(const char *directory, const struct file *file, int *is_direct, struct pliant_error *error);
 /* Read exactly `n` bytes; what is missing is an error. */
-int file_read(int descriptor, const char *name, void *to, uint64_t n, uint64_t offset, struct pliant_error *error);
+int file_read(int descriptor, const char *name, void *to, uint64_t n, uint64_t offset,
+              struct pliant_error *error);
 /* A whole file in memory, its content checked; null and `error` on failure. */
 unsigned char *file_load(const char *directory, const struct file *file, struct pliant_error *error);
 /* Check that the manifest in the directory is of the store that the library was made from. */
@@ -104,6 +105,7 @@ struct model_data {
     const char *manifest, *identity;
     int newest_version, n_threads, is_normalized;
     uint32_t vocab, n_types;
+    int32_t padding; /* an id that has no position, such as RoBERTa's; -1: none */
     struct file tables;
     const struct text_model *text; /* null: ids only */
     const void *kind;
