@@ -22,6 +22,7 @@ _MEASURES = {
     "plan": ("plan", "ir"),
     "store": ("store", "models"),
     "local": ("kernels", "compiler", "run"),
+    "c_library": (*_COMPILER, "api", "plan", "store"),
     "compile": _COMPILER,
     "compile_folded": _COMPILER,
     "compile_int8": _COMPILER,

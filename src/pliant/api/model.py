@@ -225,10 +225,10 @@ Model = StoreModel | CheckpointModel | EncoderModel | RecurrentNetwork | OnnxGra
 _CLUSTER = ("cluster plan", "cluster run", "cluster bench", "worker", "node --cluster")
 _ANY = ("run", "plan", "profile", "eval", "bench", "inspect", "node")
 VERBS: dict[type[Model], tuple[str, ...]] = {
-    StoreModel: (*_ANY, "demo", *_CLUSTER),
-    CheckpointModel: (*_ANY, "demo", "pack", "stretch", *_CLUSTER),
+    StoreModel: (*_ANY, "compile", "demo", *_CLUSTER),
+    CheckpointModel: (*_ANY, "compile", "demo", "pack", "stretch", *_CLUSTER),
     EncoderModel: ("inspect", *_CLUSTER),
-    RecurrentNetwork: _ANY,
+    RecurrentNetwork: (*_ANY, "compile"),
     OnnxGraph: (*_ANY, "compile"),
     CompiledProgram: _ANY,
 }

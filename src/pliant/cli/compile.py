@@ -1,4 +1,4 @@
-"""`pliant compile`: an ONNX model becomes a directory that is loaded, or linked, without compiling again."""
+"""`pliant compile`: a model becomes a directory that is loaded, or linked, without compiling again."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -9,8 +9,19 @@ import typer
 from rich.table import Table
 
 from pliant.api import compile_onnx as compiled
-from pliant.cli.shared.show import console, print_json
-from pliant.cli.shared.verb_options import Json, Precise, Threads
+from pliant.api.compile_library import LibraryOptions, compile_elastic, compile_recurrent
+from pliant.api.model import (
+    CheckpointModel,
+    ElasticModel,
+    OnnxGraph,
+    RecurrentNetwork,
+    StoreModel,
+    refused,
+)
+from pliant.cli.compile_library import show_library
+from pliant.cli.shared.refuse_options import refuse_options
+from pliant.cli.shared.show import console, print_json, progress_bar
+from pliant.cli.shared.verb_options import LENGTH, Json, Precise, Threads, resolve_for, shipped
 from pliant.cli.shared.weight_bits import weights_of
 from pliant.compiler.aot.ahead_of_time import write_c
 from pliant.compiler.aot.compiled_directory import save
@@ -30,10 +41,9 @@ from pliant.kernels.emit.isa import (
     Isa,
     host_isa,
 )
-from pliant.models.onnx.onnx_file import open_onnx
-from pliant.quantities import format_bytes, format_seconds
+from pliant.quantities import format_bytes, format_seconds, parse_bytes, parse_seconds
 from pliant.run.graph.schedule_graph import ScheduleReport
-from pliant.settings import cache_folder, thread_count
+from pliant.settings import thread_count
 
 Emit = Literal["session", "c"]
 ScheduleName = Literal["static", "none", "paper", "exact"]
@@ -61,6 +71,7 @@ _ISAS: dict[str, Isa] = {
     "aarch64-dot": NEON_DOT,
     "aarch64": NEON,
 }
+_TEXT_ONLY = "a text model in C has it; this one is compiled for its shapes"
 Dims = Annotated[
     list[str] | None, typer.Option("--dim", help="Fix a symbolic dimension, such as batch=1; repeatable.")
 ]
@@ -85,7 +96,13 @@ class Compiled:
 class CompileArguments:
     """The options of `pliant compile`."""
 
-    model: Annotated[Path, typer.Argument(help="An ONNX file.")]
+    model: Annotated[
+        str,
+        typer.Argument(
+            help="An ONNX file; with --emit c also a text model: a shipped one, a directory, a store.",
+            autocompletion=shipped,
+        ),
+    ]
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Where the result goes.")] = None
     dim: Dims = None
     emit: Annotated[Emit, typer.Option(help="A directory for Python, or C source and a library.")] = "session"
@@ -101,12 +118,75 @@ class CompileArguments:
     ] = "fp32"
     compute: Precise = "fp32"
     threads: Threads = None
+    latency: Annotated[
+        str | None,
+        typer.Option(help="Text in C: targets that are planned for, such as 10ms,20ms."),
+    ] = None
+    preload: Annotated[str, typer.Option(help="Text in C: weights that stay in memory, such as 200KB.")] = (
+        "0KB"
+    )
+    working: Annotated[
+        str | None,
+        typer.Option(
+            help="Text in C: bound of the memory that layers in flight are read into, such as 1MB.",
+            show_default="unbounded",
+        ),
+    ] = None
+    length: Annotated[
+        int,
+        typer.Option(help="Text in C: tokens of the longest input, up to which targets are kept.", min=1),
+    ] = LENGTH
+    profile: Annotated[
+        Path | None,
+        typer.Option(
+            help="Text in C: the profile of the device that it is for.", show_default="this device's"
+        ),
+    ] = None
     json: Json = False
 
 
 def compile(args: CompileArguments) -> None:
-    """Compile an ONNX model and say what became of it."""
+    """Compile an ONNX model, or a text model to C, and say what became of it."""
+    model = resolve_for(args.model, "compile")
     for_cpu = Target(_ISAS[args.target] if args.target in _ISAS else host_isa(), thread_count(args.threads))
+    match model:
+        case StoreModel() | CheckpointModel() | RecurrentNetwork():
+            refuse_options(model, args, ("dim", "without", "schedule", "weights"))
+            _compile_text(args, model, for_cpu)
+        case OnnxGraph():
+            refuse_options(model, args, ("latency", "preload", "working", "length", "profile"), _TEXT_ONLY)
+            _compile_graph(args, model, for_cpu)
+        case _:
+            raise refused(model, "pliant compile")
+
+
+def _compile_text(args: CompileArguments, model: ElasticModel | RecurrentNetwork, for_cpu: Target) -> None:
+    if args.emit != "c" or args.output is None:
+        raise InputError(
+            f"{model.name} is {model.kind}, which is compiled to a C library: give --emit c and -o DIRECTORY."
+        )
+    options = LibraryOptions(
+        targets_s=tuple(parse_seconds(t) for t in args.latency.split(",")) if args.latency else (),
+        preload_bytes=parse_bytes(args.preload),
+        working_bytes=None if args.working is None else parse_bytes(args.working),
+        length=args.length,
+        target=for_cpu,
+        compute=args.compute,
+        profile=args.profile,
+    )
+    name = identifier(Path(model.name))
+    if isinstance(model, RecurrentNetwork):
+        refuse_options(
+            model, args, ("latency", "preload", "working", "profile", "compute"), "it answers in one way"
+        )
+        report = compile_recurrent(model, name, options, args.output)
+    else:
+        with progress_bar() as on_progress:
+            report = compile_elastic(model, name, options, args.output, on_progress)
+    show_library(report, for_cpu.isa, as_json=args.json)
+
+
+def _compile_graph(args: CompileArguments, model: OnnxGraph, for_cpu: Target) -> None:
     graph, image, report = compiled.whole(
         args.model,
         for_cpu,
@@ -118,10 +198,10 @@ def compile(args: CompileArguments) -> None:
     )
     library, reason = None, ""
     if args.output is not None and args.emit == "c":
-        emitted = write_c(image, identifier(args.model), args.output)
+        emitted = write_c(image, identifier(Path(args.model)), args.output)
         library, reason = emitted.library, emitted.reason
     elif args.output is not None:
-        save(image, args.output, open_onnx(args.model).identity(cache_folder()))
+        save(image, args.output, model.identity)
     said = Compiled(
         nodes=len(graph.nodes),
         calls=len(image.calls),

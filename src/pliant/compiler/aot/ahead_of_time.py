@@ -6,35 +6,23 @@ where a C compiler for the target is at hand.
 """
 
 import re
-import shutil
-import subprocess
 from ctypes import sizeof
-from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 from string import Template
 
-from pliant import system
+from pliant.compiler.aot.c_library import Emitted, link, triple
+from pliant.compiler.aot.c_source import array, byte_array, comment
 from pliant.compiler.aot.compiled_files import draft_of, write_objects, write_weights
 from pliant.compiler.executable.encode_image import Encoded, encode
 from pliant.compiler.executable.image import Image
 from pliant.errors import GraphError, InputError
 from pliant.ir.executable import ARENA
 from pliant.ir.graph import TensorType
-from pliant.kernels.emit.isa import Isa
 from pliant.kernels.runtime.walker import Context, Slot, walker_ir
 from pliant.store.container import Layout
 
 _MAX_RANK = 8
-
-
-@dataclass(frozen=True, slots=True)
-class Emitted:
-    """What was written: the directory, and the shared library or why there is none."""
-
-    directory: Path
-    library: Path | None
-    reason: str = ""
 
 
 def write_c(image: Image, name: str, out: Path) -> Emitted:
@@ -47,7 +35,7 @@ def write_c(image: Image, name: str, out: Path) -> Emitted:
         raise InputError(f"{name!r} cannot be the name of a C library: take letters, digits and underscores.")
     with draft_of(out, f"{name}.map") as draft:
         _write(image, name, draft)
-        library, reason = _link(draft, name, image.target.isa)
+        library, reason = link(draft, name, image.target.isa, [f"{name}.c"])
     return Emitted(out, out / library if library else None, reason)
 
 
@@ -62,7 +50,7 @@ def _write(image: Image, name: str, out: Path) -> None:
         "title": name,
         "n_inputs": len(program.inputs),
         "n_outputs": len(program.outputs),
-        "triple": isa.triple.replace("-unknown", ""),
+        "triple": triple(isa),
         "context_bytes": sizeof(Context),
         "slot_bytes": sizeof(Slot),
         "tables": _tables(program, layout, name),
@@ -100,7 +88,7 @@ def _tables(program: Encoded, layout: Layout, name: str) -> str:
     addresses = [f"{{{a.at}u, {where(a.space, a.offset)}}}" for a in program.addresses]
     rows = [
         f"{{{kernels_used.index(r.kernel)}u, {r.arguments}u, {r.n_units}, {r.grain}}}"
-        f" /* {_comment(r.label)} */"
+        f" /* {comment(r.label)} */"
         for r in program.rows
     ]
     faults = [f"{r.arguments + r.fault}u" for r in program.rows if r.fault is not None]
@@ -120,20 +108,15 @@ def _tables(program: Encoded, layout: Layout, name: str) -> str:
     lines += [f"extern void {k}(void *, int64_t, int64_t, void *);" for k in kernels_used]
     used = ", ".join(kernels_used) or "0"
     lines.append(f"static void (*const KERNELS[])(void *, int64_t, int64_t, void *) = {{{used}}};")
-    lines.append("static const unsigned char ARGUMENTS[] = {" + _bytes(program.arguments or b"\0") + "};")
-    lines.append(_array("struct address ADDRESSES", addresses, "{0, 0, 0, 0}"))
-    lines.append(_array("struct row ROWS", rows, "{0, 0, 0, 0}"))
-    lines.append(_array("struct copy COPIES", copies, "{0, 0, 0, 0}"))
-    lines.append(_array("uint32_t FAULTS", faults, "0"))
+    lines.append("static const unsigned char ARGUMENTS[] = {" + byte_array(program.arguments or b"\0") + "};")
+    lines.append(array("struct address ADDRESSES", addresses, "{0, 0, 0, 0}"))
+    lines.append(array("struct row ROWS", rows, "{0, 0, 0, 0}"))
+    lines.append(array("struct copy COPIES", copies, "{0, 0, 0, 0}"))
+    lines.append(array("uint32_t FAULTS", faults, "0"))
     for kind, tensors in (("inputs", program.inputs), ("outputs", program.outputs)):
         described = [_described(x, t) for x, t in tensors.items()] or ['{"", "", 0, {0}, 0}']
         lines.append(f"const struct {name}_tensor {name}_{kind}[] = {{{', '.join(described)}}};")
     return "\n".join(lines)
-
-
-def _array(declaration: str, entries: list[str], nothing: str) -> str:
-    body = ",\n    ".join(entries or [nothing])
-    return f"static const {declaration}[] = {{\n    {body}}};"
 
 
 def _described(tensor: str, type_: TensorType) -> str:
@@ -144,33 +127,8 @@ def _described(tensor: str, type_: TensorType) -> str:
     return f'{{"{quoted}", "{type_.dtype}", {len(type_.shape)}, {{{shape}}}, {type_.n_bytes}u}}'
 
 
-def _bytes(data: bytes) -> str:
-    lines = (",".join(map(str, data[i : i + 32])) for i in range(0, len(data), 32))
-    return ",\n".join(lines)
-
-
-def _comment(label: str) -> str:
-    return label.replace("*/", "* /").replace("\n", " ")
-
-
 def _fnv1a(data: bytes) -> int:
     value = 14695981039346656037
     for byte in data:
         value = (value ^ byte) * 1099511628211 % (1 << 64)
     return value
-
-
-def _link(directory: Path, name: str, isa: Isa) -> tuple[str | None, str]:
-    """The shared library's file name, or None and why it was not made."""
-    is_here = isa.architecture == system.machine()
-    compiler = "cc" if is_here else f"{isa.triple.replace('-unknown', '')}-gcc"
-    if shutil.which(compiler) is None:
-        return None, f"no {compiler} here: build it with CMakeLists.txt where there is one"
-    library = f"lib{name}.so"
-    command = [compiler, "-std=c11", "-O2", "-fPIC", "-shared", "-pthread", f"{name}.c"]
-    command += [f"kernels/{path.name}" for path in sorted((directory / "kernels").iterdir())]
-    command += [f"-Wl,--version-script={name}.map", "-o", library]
-    done = subprocess.run(command, cwd=directory, capture_output=True, text=True, check=False)
-    if done.returncode:
-        return None, f"{compiler} failed: {done.stderr.strip().splitlines()[-1] if done.stderr else ''}"
-    return library, ""

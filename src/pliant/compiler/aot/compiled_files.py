@@ -7,8 +7,10 @@ from pathlib import Path
 import numpy as np
 
 from pliant.compiler.executable.assemble_image import Image
+from pliant.compiler.executable.call import Kernel
 from pliant.compiler.executable.encode_image import kernels
 from pliant.errors import InputError
+from pliant.kernels.emit.isa import Isa
 from pliant.kernels.runtime.aligned_memory import aligned_bytes
 from pliant.kernels.runtime.jit import compile_modules
 from pliant.store.container import Field, Layout, Written, lay_out, write_file
@@ -40,8 +42,14 @@ def draft_of(out: Path, mark: str) -> Iterator[Path]:
 
 def write_objects(image: Image, out: Path, others: Mapping[str, str] | None = None) -> dict[str, bytes]:
     """Compile every kernel of the image, and the IR texts of `others`, to `kernels/NAME.o`."""
-    isa = image.target.isa
-    texts = dict(others or {}) | {name: kernel.ir(isa) for name, kernel in kernels(image).items()}
+    return write_kernels(kernels(image), image.target.isa, out, others)
+
+
+def write_kernels(
+    used: Mapping[str, Kernel], isa: Isa, out: Path, others: Mapping[str, str] | None = None
+) -> dict[str, bytes]:
+    """The same of the kernels `used`, for `isa`."""
+    texts = dict(others or {}) | {name: kernel.ir(isa) for name, kernel in used.items()}
     objects = dict(zip(texts, compile_modules(list(texts.values()), isa), strict=True))
     (out / OBJECTS).mkdir()
     for name, data in objects.items():

@@ -73,7 +73,7 @@ class Encoder:
         geometry = slice_geometry(spec)
         self._layers = [Weights(geometry, spec.precision, r, library.isa, compute) for r in resident]
         self._embeddings, self._ends = embeddings, head
-        self._plain = [PlainWeights(name, linear) for name, linear in _plain_layers(embeddings, head).items()]
+        self._plain = [PlainWeights(name, linear) for name, linear in plain_layers(embeddings, head).items()]
         self.reserve(tokens)
 
     def reserve(self, tokens: int) -> None:
@@ -215,12 +215,13 @@ def fixed_bytes(
     geometry, isa = slice_geometry(spec), host_isa()
     layers = (Weights(geometry, spec.precision, layer, isa, compute) for layer in resident)
     own = sum(array.nbytes for layer in layers for array in layer.arrays)
-    plain = sum(map(plain_bytes, _plain_layers(embeddings, head).values()))
+    plain = sum(map(plain_bytes, plain_layers(embeddings, head).values()))
     ends = sum(array.nbytes for array in _end_arrays(embeddings, head))
     return own + plain + ends + sum(layer.n_bytes for layer in resident)
 
 
-def _plain_layers(embeddings: Embeddings, head: HeadWeights) -> dict[str, Linear]:
+def plain_layers(embeddings: Embeddings, head: HeadWeights) -> dict[str, Linear]:
+    """The plain matrices around the layers, by their names in the graphs."""
     layers = {"project": embeddings.project, "dense": head.dense, "classifier": head.classifier}
     return {name: linear for name, linear in layers.items() if linear is not None}
 
@@ -229,7 +230,7 @@ def _end_arrays(embeddings: Embeddings, head: HeadWeights) -> list[np.ndarray]:
     """What the embeddings and the head hold, as stored, but for the word table."""
     arrays = [embeddings.position, embeddings.norm, embeddings.row_hashes]
     arrays += [] if embeddings.types is None else [embeddings.types]
-    plain = _plain_layers(embeddings, head).values()
+    plain = plain_layers(embeddings, head).values()
     return arrays + [array for linear in plain for array in (linear.weight, linear.bias)]
 
 

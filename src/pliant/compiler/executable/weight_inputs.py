@@ -1,9 +1,11 @@
 """Weights as inputs of graphs: descriptors of slices, biases and norms, and the place of each."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
+from pliant.arrays import Float32, UInt32
 from pliant.ir.bitwidths import FULL_BITS
 from pliant.ir.program import FULL
 from pliant.kernels.coded import gemm
@@ -17,7 +19,8 @@ from pliant.store.coding.encode_layer import ResidentLayer
 from pliant.store.store_files import Linear
 
 _BIASES = ("qkv_bias", "output_bias", "up_bias", "down_bias")
-_FULL_CODE: dict[Precision, int] = {"F16": F16, "BF16": BF16, "F32": F32}
+FULL_CODES: Mapping[Precision, int] = {"F16": F16, "BF16": BF16, "F32": F32}
+"""What a descriptor's `bits` is for full fidelity."""
 
 
 class Weights:
@@ -27,20 +30,16 @@ class Weights:
         self, geometry: SliceGeometry, precision: Precision, resident: ResidentLayer, isa: Isa, compute: str
     ) -> None:
         self.resident = resident
-        step = int8_step(resident.codebooks[max(resident.codebooks)], isa)
-        self._step = np.array([step], np.float32)
+        self._step = weight_step(resident, isa)
         self._plane_bytes = geometry.plane_bytes
         self._full_bytes = geometry.full_bytes(precision)
-        self._tables = {
-            k: decode_table(book, k, isa) if compute == "fp32" else decode_table_int8(book, k, isa, step)
-            for k, book in resident.codebooks.items()
-        }
+        self._tables = decode_tables(resident, isa, compute)
         # What a number of bits means to a kernel, and where its table is.
         self._codes = np.zeros(FULL_BITS + 1, np.int64)
         self._table_at = np.zeros(FULL_BITS + 1, np.uint64)
         for k, table in self._tables.items():
             self._codes[k], self._table_at[k] = k, table.ctypes.data
-        self._codes[FULL_BITS] = _FULL_CODE[precision]
+        self._codes[FULL_BITS] = FULL_CODES[precision]
         rows = resident.outlier_rows
         self.slices = np.zeros(len(rows), SLICE_DTYPE)
         self.slices["outlier_rows"] = rows.ctypes.data + rows.strides[0] * np.arange(len(rows))
@@ -82,33 +81,60 @@ class Weights:
         self.slices["table"][: len(row)] = self._table_at[row]
 
 
-class PlainWeights:
+def weight_step(resident: ResidentLayer, isa: Isa) -> Float32[np.ndarray, "1"]:
+    """What a step of a layer's weights is worth in its integer products."""
+    return np.array([int8_step(resident.codebooks[max(resident.codebooks)], isa)], np.float32)
+
+
+def decode_tables(resident: ResidentLayer, isa: Isa, compute: str) -> Mapping[int, np.ndarray]:
+    """The lookup tables of a layer by bits, as kernels of `isa` read them."""
+    step = float(weight_step(resident, isa)[0])
+    return {
+        k: decode_table(book, k, isa) if compute == "fp32" else decode_table_int8(book, k, isa, step)
+        for k, book in resident.codebooks.items()
+    }
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PlainArrays:
     """A linear layer as one slice at full fidelity, padded with zeros to whole groups."""
 
+    packed: np.ndarray
+    bias: Float32[np.ndarray, " columns"]
+    outlier_rows: UInt32[np.ndarray, " column_groups_and_one"]
+
+
+def plain_arrays(linear: Linear) -> PlainArrays:
+    """What kernels read of a linear layer."""
+    n_out, n_in = linear.weight.shape
+    matrix = np.zeros((padded(n_in), padded(n_out)), np.float32)
+    matrix[:n_in, :n_out] = linear.weight.T
+    bias = np.zeros(padded(n_out), np.float32)
+    bias[:n_out] = linear.bias
+    return PlainArrays(gemm.pack(matrix), bias, np.zeros(padded(n_out) // GROUP_COLUMNS + 1, np.uint32))
+
+
+class PlainWeights:
+    """A linear layer with its descriptor."""
+
     def __init__(self, name: str, linear: Linear) -> None:
-        n_out, n_in = linear.weight.shape
-        matrix = np.zeros((padded(n_in), padded(n_out)), np.float32)
-        matrix[:n_in, :n_out] = linear.weight.T
-        self._name = name
-        self._packed = gemm.pack(matrix)
-        self._bias = np.zeros(padded(n_out), np.float32)
-        self._bias[:n_out] = linear.bias
-        self._outlier_rows = np.zeros(padded(n_out) // GROUP_COLUMNS + 1, np.uint32)
+        self._name, self._plain = name, plain_arrays(linear)
         self._slices = np.zeros(1, SLICE_DTYPE)
-        self._slices["bits"], self._slices["full"] = F32, self._packed.ctypes.data
-        self._slices["outlier_rows"] = self._outlier_rows.ctypes.data
+        self._slices["bits"], self._slices["full"] = F32, self._plain.packed.ctypes.data
+        self._slices["outlier_rows"] = self._plain.outlier_rows.ctypes.data
 
     @property
     def arrays(self) -> list[np.ndarray]:
         """What is held beside the layer of the store, to be measured."""
-        return [self._packed, self._bias, self._outlier_rows, self._slices]
+        plain = self._plain
+        return [plain.packed, plain.bias, plain.outlier_rows, self._slices]
 
     @property
     def buffers(self) -> dict[str, Buffer]:
         """Where its inputs stand, by their names in a graph."""
         return {
             f"{self._name}.slices": Buffer.of(self._slices),
-            f"{self._name}.bias": Buffer.of(self._bias),
+            f"{self._name}.bias": Buffer.of(self._plain.bias),
         }
 
 

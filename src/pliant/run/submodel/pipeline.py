@@ -17,7 +17,8 @@ from pliant.ir.program import FULL, Compute, Load, Program, Run, bind
 from pliant.kernels.runtime.buffer import Buffer
 from pliant.run.execute import Do, execute
 from pliant.run.lanes import Lanes
-from pliant.store.read import Extent, Store, aligned_buffer
+from pliant.store.place_reads import place_reads
+from pliant.store.read import Store, aligned_buffer
 
 
 def _leading(mask: int) -> int:
@@ -89,7 +90,7 @@ class Pipeline:
         self._position = {layer: k for k, layer in enumerate(widths)}
         rows = held[list(widths), : max(widths.values())]
         self._held = np.where(rows == FULL_BITS, 1 << FULL, (1 << np.minimum(rows, FULL)) - 1)
-        self._reads = _layout(program, n_slots, store)
+        self._reads = place_reads(program, n_slots, store)
         self.ring_bytes = max(
             (at + extent.n_bytes for reads in self._reads.values() for extent, at in reads), default=0
         )
@@ -153,22 +154,3 @@ def _widths(program: Program) -> dict[int, int]:
     """The layers that run, in their order, and the number of slices of each."""
     works = [step.work for step in program.steps if isinstance(step.work, Compute)]
     return {w.layer: w.width for w in works if w.layer is not None and w.width is not None}
-
-
-def _layout(program: Program, n_slots: int, store: Store) -> dict[Load, tuple[tuple[Extent, int], ...]]:
-    """Each load's reads and where they land: layers take turns in the slots of a ring."""
-    loads = [step.work for step in program.steps if isinstance(step.work, Load)]
-    layers = list(dict.fromkeys(load.layer for load in loads))
-    reads = {load: store.plan_reads(load.runs) for load in loads}
-    sizes = {layer: sum(e.n_bytes for w in loads if w.layer == layer for e in reads[w]) for layer in layers}
-    slot = max(sizes.values(), default=0)
-    n_slots = max(1, min(n_slots, len(layers)))
-    free = {layer: (i % n_slots) * slot for i, layer in enumerate(layers)}
-    placed = {}
-    for load in loads:
-        spots = []
-        for extent in reads[load]:
-            spots.append((extent, free[load.layer]))
-            free[load.layer] += extent.n_bytes
-        placed[load] = tuple(spots)
-    return placed

@@ -1,0 +1,171 @@
+"""Compile a text model to a C library: plans for a ladder of targets, made here; it runs without Python."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from pliant.api.model import ElasticModel, RecurrentNetwork
+from pliant.api.open_elastic import OnProgress, packed_store, profile_of
+from pliant.compiler.aot.model.library import LibraryBytes
+from pliant.compiler.aot.model.plan_source import LadderPlan
+from pliant.compiler.aot.model.text_tables import TextTables, text_tables
+from pliant.compiler.aot.model.write_elastic import ElasticLibrary, write_elastic
+from pliant.compiler.aot.model.write_recurrent import write_recurrent
+from pliant.compiler.executable.call import Target
+from pliant.errors import InputError
+from pliant.ir.device import DeviceProfile
+from pliant.models.encoder.encoder_graph import Precise
+from pliant.models.tokenizer import open_tokenizer
+from pliant.plan.result import Plan
+from pliant.profile.profile_cache import load_profile, why_unread
+from pliant.run.submodel.engine import runs_of
+from pliant.run.submodel.planning import SessionOptions, planner_of
+from pliant.settings import cache_folder
+from pliant.store.read import Store
+
+
+@dataclass(frozen=True, slots=True)
+class LibraryOptions:
+    """What a library is made for: `targets_s` ascend, inputs have at most `length` tokens.
+
+    Every target is promised for all lengths; a recurrent model has none. `working_bytes` bounds the memory
+    that layers in flight are read into. `profile` is a file that `pliant profile` kept on the device that the
+    library is for; without one plans are made for this machine.
+    """
+
+    targets_s: tuple[float, ...]
+    preload_bytes: int
+    length: int
+    target: Target
+    compute: Precise = "fp32"
+    working_bytes: int | None = None
+    profile: Path | None = None
+
+    def __post_init__(self) -> None:
+        if list(self.targets_s) != sorted(set(self.targets_s)):
+            raise InputError("latency targets rise and stand once each, as 10ms,20ms,50ms.")
+
+
+@dataclass(frozen=True, slots=True)
+class LibraryReport:
+    """What was written, what it allocates when it is opened, its plans, and for which length each is.
+
+    `ids_only` says why the library has no tokenizer, None where it has.
+    """
+
+    output: Path
+    library: Path | None
+    reason: str
+    sizes: LibraryBytes
+    plans: tuple[Plan, ...]
+    lengths: tuple[int, ...]
+    is_own_profile: bool
+    ids_only: str | None
+
+
+def compile_elastic(
+    model: ElasticModel,
+    name: str,
+    options: LibraryOptions,
+    out: Path,
+    on_progress: OnProgress = lambda what, done, total: None,
+) -> LibraryReport:
+    """Write an elastic model as the C library `name` into the directory `out`, whole or not at all.
+
+    Raises BudgetError naming the nearest feasible target where one of the ladder cannot be met at
+    `options.length`; InputError for a length that the model does not read, a profile that cannot be read, and
+    where `out` cannot be written; StoreError and ModelError as opening does.
+    """
+    if not options.targets_s:
+        raise InputError("an elastic model is planned under latency targets: give some, as 10ms,20ms,50ms.")
+    with packed_store(model, cache_folder(), on_progress) as store:
+        spec = store.spec
+        if not 1 <= options.length <= spec.max_tokens:
+            raise InputError(f"inputs of {options.length} tokens are not read; give 1 to {spec.max_tokens}.")
+        profile = _profile(store, options, on_progress)
+        planner = planner_of(store.manifest, profile)
+        terms = SessionOptions(
+            target_s=options.targets_s[0],
+            preload_bytes=options.preload_bytes,
+            working_bytes=options.working_bytes,
+            length=options.length,
+            n_threads=options.target.n_threads,
+            compute=options.compute,
+            adapts=False,
+        )
+        text = text_tables(open_tokenizer(store.path, spec))
+        _, held = planner.resident(terms)
+        lengths = (*(n for n in planner.profile.lengths if n < options.length), options.length)
+        each = tuple(n for n in lengths for _ in options.targets_s)
+        plans = tuple(
+            planner.plan(replace(terms, target_s=target_s), n, held=held, is_promised=True)
+            for n, target_s in zip(each, options.targets_s * len(lengths), strict=True)
+        )
+        made = ElasticLibrary(
+            name=name,
+            store=store,
+            plans=tuple(_ladder_plan(plan, n) for plan, n in zip(plans, each, strict=True)),
+            held=held,
+            preload=runs_of(held),
+            most_tokens=options.length,
+            target=options.target,
+            compute=options.compute,
+            text=None if isinstance(text, str) else text,
+        )
+        emitted = write_elastic(made, out)
+    done = emitted.emitted
+    return LibraryReport(
+        out,
+        done.library,
+        done.reason,
+        emitted.sizes,
+        plans,
+        each,
+        options.profile is None,
+        text if isinstance(text, str) else None,
+    )
+
+
+def compile_recurrent(
+    model: RecurrentNetwork, name: str, options: LibraryOptions, out: Path
+) -> LibraryReport:
+    """Write a recurrent model as the C library `name`, likewise; it answers in one way, under any target.
+
+    Raises InputError for a length that it does not read, and where `out` cannot be written; ModelError.
+    """
+    source = model.source
+    if not 1 <= options.length <= source.spec.max_tokens:
+        raise InputError(
+            f"inputs of {options.length} words are not read; give 1 to {source.spec.max_tokens}."
+        )
+    text: TextTables | str = "its words are numbered by their hash"
+    if model.path is not None:
+        text = text_tables(open_tokenizer(model.path, source.spec))
+    known = None if isinstance(text, str) else text
+    emitted = write_recurrent(source, name, options.length, options.target, known, out)
+    done = emitted.emitted
+    why = text if isinstance(text, str) else None
+    return LibraryReport(out, done.library, done.reason, emitted.sizes, (), (), True, why)
+
+
+def _ladder_plan(plan: Plan, n_tokens: int) -> LadderPlan:
+    return LadderPlan(
+        target_s=plan.budget.target_s,
+        n_tokens=n_tokens,
+        predicted_s=plan.latency_p95_s,
+        meets=plan.meets_target,
+        layers=plan.layers,
+        width=plan.width,
+        n_slots=plan.n_slots,
+        program=plan.program,
+    )
+
+
+def _profile(store: Store, options: LibraryOptions, on_progress: OnProgress) -> DeviceProfile:
+    """The profile of the device that is compiled for, or this one's."""
+    if options.profile is None:
+        return profile_of(store, cache_folder(), options.target.n_threads, options.compute, on_progress)
+    found = load_profile(options.profile)
+    if found is None:
+        why = why_unread(options.profile) or "there is no such file"
+        raise InputError(f"the profile {options.profile} is not used, {why}; make one with pliant profile.")
+    return found

@@ -1,0 +1,45 @@
+"""Link emitted C source and kernels as a shared library, where a C compiler for the target is at hand."""
+
+import shutil
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pliant import system
+from pliant.compiler.aot.compiled_files import OBJECTS
+from pliant.kernels.emit.isa import Isa
+
+
+@dataclass(frozen=True, slots=True)
+class Emitted:
+    """What was written: the directory, and the shared library or why there is none."""
+
+    directory: Path
+    library: Path | None
+    reason: str = ""
+
+
+def triple(isa: Isa) -> str:
+    """The target as compilers for it are named."""
+    return isa.triple.replace("-unknown", "")
+
+
+def link(
+    directory: Path, name: str, isa: Isa, sources: Sequence[str], flags: Sequence[str] = ()
+) -> tuple[str | None, str]:
+    """The shared library's file name, or None and why it was not made.
+
+    `sources` and all kernels of `directory` are linked; what `NAME.map` says is exported.
+    """
+    compiler = "cc" if isa.architecture == system.machine() else f"{triple(isa)}-gcc"
+    if shutil.which(compiler) is None:
+        return None, f"no {compiler} here: build it with CMakeLists.txt where there is one"
+    library = f"lib{name}.so"
+    command = [compiler, "-std=c11", "-O2", "-fPIC", "-shared", "-pthread", *sources]
+    command += [f"{OBJECTS}/{path.name}" for path in sorted((directory / OBJECTS).iterdir())]
+    command += [f"-Wl,--version-script={name}.map", "-o", library, *flags]
+    done = subprocess.run(command, cwd=directory, capture_output=True, text=True, check=False)
+    if done.returncode:
+        return None, f"{compiler} failed: {done.stderr.strip().splitlines()[-1] if done.stderr else ''}"
+    return library, ""

@@ -1,0 +1,1 @@
+"""Text models as C libraries: elastic and recurrent ones, with the API of c/model/pliant_model.h."""

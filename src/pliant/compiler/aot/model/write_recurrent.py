@@ -1,0 +1,105 @@
+"""A recurrent model as a C library: weights in memory, words' vectors read as texts need them."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import xxhash
+
+from pliant.compiler.aot.c_library import Emitted
+from pliant.compiler.aot.c_source import quoted
+from pliant.compiler.aot.compiled_files import write_weights
+from pliant.compiler.aot.model.form_source import Spaces, forms_source
+from pliant.compiler.aot.model.library import (
+    TABLES,
+    LibraryAbout,
+    LibraryBytes,
+    data_source,
+    finish,
+    library_draft,
+)
+from pliant.compiler.aot.model.resident_tables import places_of, write_arrays
+from pliant.compiler.aot.model.text_tables import TextTables
+from pliant.compiler.executable.call import Target
+from pliant.compiler.executable.recurrent_stages import recurrent_form
+from pliant.compiler.executable.stage import Form
+from pliant.ir.executable import ARENA
+from pliant.models.recurrent.recurrent_graph import LOGITS, POOLED, STATES, VECTORS, recurrent_graph
+from pliant.models.recurrent.recurrent_source import RecurrentSource
+
+WORDS = "words.safetensors"
+_FILES = ("recurrent.h", "recurrent.c")
+
+
+@dataclass(frozen=True, slots=True)
+class EmittedRecurrent:
+    """The library, and what it allocates when it is opened."""
+
+    emitted: Emitted
+    sizes: LibraryBytes
+
+
+def write_recurrent(
+    source: RecurrentSource, name: str, most_tokens: int, target: Target, text: TextTables | None, out: Path
+) -> EmittedRecurrent:
+    """Write a recurrent model as the C library `name` into the new directory `out`, whole or not at all.
+
+    Raises InputError when `out` holds something else or cannot be written, or the name is no C identifier.
+    """
+    spec = source.spec
+    form = recurrent_form(recurrent_graph(spec, source.weights, most_tokens), target)
+    with library_draft(out, name) as draft:
+        layout, written = write_weights(form.image, draft / TABLES)
+        text_source, text_bytes = ("", 0) if text is None else text.write(draft)
+        activations = 4 * most_tokens * (spec.inputs + spec.width) + most_tokens * source.table[0].nbytes
+        arena = form.program.arena_bytes
+        sizes = LibraryBytes(
+            0, 0, arena + activations, layout.n_bytes + text_bytes, form.program.scratch_bytes
+        )
+        about = LibraryAbout(
+            name=name,
+            labels=spec.labels,
+            n_numbers=spec.features if spec.labels is None else len(spec.labels),
+            is_normalized=False,
+            most_tokens=most_tokens,
+            vocab=spec.vocab,
+            n_types=0,
+            padding=None,
+            n_threads=target.n_threads,
+        )
+        offsets = dict(zip(form.program.weights, layout.offsets, strict=True))
+        tables = [
+            text_source,
+            forms_source([form], [_spaces(form, offsets)], most_tokens),
+            _recurrent_source(source, form, draft),
+            data_source(about, sizes, (written.n_bytes, written.xxh3), text is not None, "&RECURRENT"),
+        ]
+        emitted = finish(draft, out, name, target.isa, [form], _FILES, "\n".join(tables))
+    return EmittedRecurrent(emitted, sizes)
+
+
+def _spaces(form: Form, weights: dict[str, int]) -> Spaces:
+    answer = LOGITS if LOGITS in form.program.outputs else POOLED
+    runtime = {ARENA: "SPACE_ARENA", VECTORS: "SPACE_WORDS", STATES: "SPACE_HIDDEN", answer: "SPACE_ANSWER"}
+    return {x: (space, 0) for x, space in runtime.items()} | {
+        x: ("SPACE_TABLES", at) for x, at in weights.items()
+    }
+
+
+def _recurrent_source(source: RecurrentSource, form: Form, draft: Path) -> str:
+    """Write the words' vectors; the description RECURRENT."""
+    table = np.ascontiguousarray(source.table)
+    hashes = np.array([xxhash.xxh3_64_intdigest(row.data) for row in table], np.uint64)
+    layout, _ = write_arrays({"hashes": hashes, "rows": table}, draft / WORDS)
+    at = places_of(layout)
+    words = (
+        f"{{{{{quoted(WORDS)}, {layout.n_bytes}u, 0}}, {at['rows']}u, {table[0].nbytes}u, {at['hashes']}u}}"
+    )
+    spec, program = source.spec, form.program
+    return "\n".join(
+        [
+            "static const struct recurrent RECURRENT = {",
+            f"    {words}, {int(table.dtype == np.float16)}, {spec.inputs}u, {spec.width}u,",
+            f"    {program.arena_bytes}u, {program.scratch_bytes}u, FORMS}};",
+        ]
+    )

@@ -1,0 +1,82 @@
+"""`pliant compile --emit c` on text models: what it says, and what it refuses."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.conftest import Cli
+from tests.compiler.aot.model.opened import CModel
+
+
+@pytest.fixture
+def linker() -> None:
+    if shutil.which("cc") is None:
+        pytest.skip("no C compiler here")
+
+
+def test_a_text_encoder_becomes_a_library(
+    linker: None, as_json: Callable[..., Any], model: Path, tmp_path: Path
+) -> None:
+    """The whole way of a user: compile, open, ask for text."""
+    out = tmp_path / "out"
+    words = ("--emit", "c", "--latency", "100ms,2s", "--preload", "8KB", "--length", "16", "-o", out)
+    said = as_json("compile", model, *words)
+    assert said["output"] == str(out)
+    assert {plan["target_s"] for plan in said["plans"]} == {0.1, 2.0}
+    assert max(plan["length"] for plan in said["plans"]) == 16
+    assert said["ids_only"] is None
+    assert said["profile"] == "this machine's profile"
+    with CModel(Path(said["library"]), out) as opened:
+        answer = opened.run("a good film")
+        assert answer.label in ("negative", "positive")
+        assert opened.about.preload_bytes == said["memory"]["preload"]
+
+
+def test_a_table_of_plans_is_printed(linker: None, cli: Cli, model: Path, tmp_path: Path) -> None:
+    """Targets with what is predicted for each, and where the library is; a second time it is replaced."""
+    for _ in range(2):
+        done = cli(
+            "compile", model, "--emit", "c", "--latency", "2s", "--length", "16", "-o", tmp_path / "out"
+        )
+        assert done.exit_code == 0, done.output
+        for part in ("target", "2 s", "memory: ", "linked as"):
+            assert part in done.output
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("-o", "out"), "give --emit c and -o DIRECTORY"),
+        (("--emit", "c"), "give --emit c and -o DIRECTORY"),
+        (("--emit", "c", "-o", "out"), "give some, as 10ms,20ms,50ms"),
+        (("--emit", "c", "-o", "out", "--latency", "2s,1s"), "latency targets rise"),
+        (("--emit", "c", "-o", "out", "--latency", "1s", "--length", "999"), "give 1 to"),
+        (("--emit", "c", "-o", "out", "--latency", "1s", "--dim", "a=1"), "no option --dim a=1"),
+        (
+            ("--emit", "c", "-o", "out", "--latency", "1s", "--length", "8", "--profile", "none.json"),
+            "there is no such file",
+        ),
+        (("--emit", "c", "-o", "out", "--latency", "1us", "--length", "8"), "within 1 "),
+    ],
+)
+def test_what_cannot_be_is_refused_and_nothing_written(
+    cli: Cli, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], said: str
+) -> None:
+    """Each error names the next move; no directory, whole or half, is left behind."""
+    monkeypatch.chdir(tmp_path)
+    done = cli("compile", model, *words)
+    assert done.exit_code != 0
+    assert said in done.output.replace("\n", " ")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_directory_of_something_else_is_kept(cli: Cli, model: Path, tmp_path: Path) -> None:
+    """A mistyped -o must not cost anybody their files."""
+    (tmp_path / "precious").write_text("kept")
+    done = cli("compile", model, "--emit", "c", "--latency", "2s", "--length", "16", "-o", tmp_path)
+    assert done.exit_code != 0
+    assert "choose another directory" in done.output.replace("\n", " ")
+    assert [path.name for path in tmp_path.iterdir()] == ["precious"]
