@@ -3,6 +3,8 @@
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
+
 from pliant.api.model import ElasticModel, RecurrentNetwork
 from pliant.api.open_elastic import OnProgress, packed_store, profile_of
 from pliant.compiler.aot.model.library import LibraryBytes
@@ -100,6 +102,8 @@ def compile_elastic(
             planner.plan(replace(terms, target_s=target_s), n, held=held, is_promised=True)
             for n, target_s in zip(each, options.targets_s * len(lengths), strict=True)
         )
+        used = {layer for plan in plans for layer in plan.layers}
+        held = np.where(np.isin(np.arange(len(held)), sorted(used))[:, None], held, 0)
         made = ElasticLibrary(
             name=name,
             store=store,

@@ -38,7 +38,7 @@ def link(
     library = f"lib{name}.so"
     command = [compiler, "-std=c11", "-O2", "-fPIC", "-shared", "-pthread", *sources]
     command += [f"{OBJECTS}/{path.name}" for path in sorted((directory / OBJECTS).iterdir())]
-    command += [f"-Wl,--version-script={name}.map", "-o", library, *flags]
+    command += [f"-Wl,--version-script={name}.map,-soname,{library}", "-o", library, *flags]
     done = subprocess.run(command, cwd=directory, capture_output=True, text=True, check=False)
     if done.returncode:
         return None, f"{compiler} failed: {done.stderr.strip().splitlines()[-1] if done.stderr else ''}"

@@ -21,7 +21,7 @@ from tests.compiler.aot.model.opened import CAnswer, CModel
 from tests.tiny import FAMILIES, random_ids
 
 ELASTIC = {"n_layers": 4, "widths": (2, 4)}
-ARGUMENT, EMPTY, TOO_LONG, TARGET, FILE, VERSION, DAMAGED = 1, 2, 3, 4, 6, 7, 8
+ARGUMENT, EMPTY, TOO_LONG, TARGET, FILE, VERSION, DAMAGED, MEMORY = 1, 2, 3, 4, 6, 7, 8, 9
 Stores = Callable[..., Path]
 
 
@@ -263,8 +263,64 @@ def test_another_store_or_version_is_refused(library: LibraryReport, copied: Pat
         code, message = CModel(library.library, copied).failure
         assert code == VERSION
         assert said in message
+    for cut in ('{"version": 3, "identity":', '{"version": 3', ""):
+        path.write_text(cut)
+        assert CModel(library.library, copied).failure[0] in (FILE, VERSION)
     path.unlink()
     assert CModel(library.library, copied).failure[0] == FILE
+
+
+def test_a_preload_holds_layers_that_plans_run(tiny_stores: Stores, build_library: Build) -> None:
+    """A store's other layers have no file in the library: it could not be opened."""
+    report = build_library(tiny_stores(**ELASTIC), preload_bytes=1 << 20, targets_s=(0.0012,))
+    with CModel(report.library, report.output) as model:
+        answer = model.run("good")
+        assert answer.code == 0, answer.message
+        assert not answer.bits.any(axis=1).all(), "it leaves a layer out"
+
+
+def test_a_text_of_any_length_is_refused_before_it_is_read_to_its_end(library: LibraryReport) -> None:
+    """Each holds the model's lock meanwhile: nothing grows with it but what is counted."""
+    with CModel(library.library, library.output) as model:
+        for text in ("a " * 1_000_000, "e" + "\u0301" * 1_000_000):
+            assert model.run(text).code in (TOO_LONG, MEMORY, 0)
+        assert model.run("good").code == 0
+
+
+_SIGNALS = """
+#define _GNU_SOURCE
+#include "pliant_model.h"
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+int main(int argc, char **argv) {
+    struct pliant_error error;
+    struct pliant_model *model = pliant_model_open(argv[argc - 1], NULL, &error);
+    sigset_t term;
+    sigemptyset(&term);
+    sigaddset(&term, SIGTERM);
+    pthread_sigmask(SIG_BLOCK, &term, NULL);
+    int descriptor = signalfd(-1, &term, 0);
+    struct signalfd_siginfo told;
+    kill(getpid(), SIGTERM);
+    if (!model || read(descriptor, &told, sizeof told) != sizeof told)
+        return 1;
+    puts("told");
+    pliant_model_close(model);
+    return 0;
+}
+"""
+
+
+def test_a_programs_signals_are_its_own(library: LibraryReport, tmp_path: Path) -> None:
+    """A daemon that blocks SIGTERM and waits for it must not be ended by a thread of the library."""
+    source = tmp_path / "signals.c"
+    source.write_text(_SIGNALS)
+    program = compiled_program(library, source)
+    done = subprocess.run([program, library.output], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "told\n")
 
 
 def test_what_cannot_be_had_is_told_before_anything_is_written(

@@ -195,11 +195,12 @@ int kind_open(struct pliant_model *model, const char *directory, struct pliant_e
     engine->words = aligned(n_tokens * data->words.row_bytes);
     engine->answer = aligned(data->n_answer * sizeof *engine->answer);
     engine->words_file = -1;
+    if (engine->files)
+        memset(engine->files, -1, data->n_layers * sizeof *engine->files);
     if (!engine->stages || !engine->slices || !engine->blocks || !engine->files || !engine->run.done ||
         !engine->preload || !engine->ring || !engine->arena || !engine->words || !engine->answer)
         return fail(error, PLIANT_MEMORY, "no memory for %llu bytes of weights and activations",
                     (unsigned long long)(data->preload_bytes + data->ring_bytes + data->arena_bytes));
-    memset(engine->files, -1, data->n_layers * sizeof *engine->files);
     engine->run.started = engine->run.done + engine->most_steps;
     engine->run.arrived = engine->run.started + engine->most_steps;
     for (uint32_t i = 0; i < data->n_forms; i++)

@@ -133,7 +133,7 @@ int check_manifest(const char *directory, const char *name, const char *identity
     if (descriptor < 0)
         return PLIANT_FILE;
     char *text = NULL;
-    int code = fstat(descriptor, &about) ? PLIANT_FILE : PLIANT_OK;
+    int code = fstat(descriptor, &about) ? fail(error, PLIANT_FILE, "%s cannot be looked at", name) : PLIANT_OK;
     if (!code && !(text = calloc(1, (size_t)about.st_size + 1)))
         code = fail(error, PLIANT_MEMORY, "no memory for %s", name);
     if (!code)
@@ -147,7 +147,7 @@ int check_manifest(const char *directory, const char *name, const char *identity
         else if (number < 2 || number > newest)
             code = fail(error, PLIANT_VERSION, "%s of %.100s is of format version %d, this library reads 2 "
                         "to %d: compile the model again", name, directory, number, newest);
-        else if (strncmp(is + 1, identity, strlen(identity)))
+        else if (*is != '"' || strncmp(is + 1, identity, strlen(identity)))
             code = fail(error, PLIANT_VERSION, "the store in %.100s is not the one this library was compiled "
                         "from: compile the model again, or copy its own directory", directory);
     }

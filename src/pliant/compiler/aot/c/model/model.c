@@ -66,8 +66,8 @@ void pliant_model_close(struct pliant_model *model) {
 const struct pliant_about *pliant_model_about(const struct pliant_model *model) { return &model->about; }
 
 static int too_long(const struct pliant_model *model, uint32_t n_tokens, struct pliant_error *error) {
-    return fail(error, PLIANT_TOO_LONG, "the input is %u tokens long, special tokens included, but the library "
-                "takes %u: shorten it, or compile the model with a larger --length", n_tokens,
+    return fail(error, PLIANT_TOO_LONG, "the input is at least %u tokens long, special tokens included, but the "
+                "library takes %u: shorten it, or compile the model with a larger --length", n_tokens,
                 model->about.most_tokens);
 }
 
@@ -75,7 +75,11 @@ static int too_long(const struct pliant_model *model, uint32_t n_tokens, struct 
 static int run(struct pliant_model *model, uint32_t n_tokens, uint64_t target_us, struct pliant_answer *answer) {
     answer->n_tokens = n_tokens;
     for (uint32_t i = 0; i < n_tokens; i++)
-        if (model->ids[i] == model->data->padding)
+        if ((uint32_t)model->ids[i] >= model->data->vocab)
+            return fail(&answer->error, PLIANT_ARGUMENT, "token %u of the text has the id %d, but the model has %u "
+                        "embeddings: compile with the tokenizer it was trained with", i, model->ids[i],
+                        model->data->vocab);
+        else if (model->ids[i] == model->data->padding)
             return fail(&answer->error, PLIANT_ARGUMENT, "token %u of the input is padding (id %d), which has no "
                         "position: leave it out", i, model->ids[i]);
     int code = kind_run(model, n_tokens, target_us, answer);
@@ -130,7 +134,7 @@ int pliant_model_run(struct pliant_model *model, const char *text, uint64_t targ
     if (!model || !text)
         return fail(&answer->error, PLIANT_ARGUMENT, "the %s is null", model ? "text" : "model");
     pthread_mutex_lock(&model->lock);
-    struct ids ids = {model->ids, 0, model->about.most_tokens};
+    struct ids ids = {model->ids, 0, model->about.most_tokens, model->about.most_tokens};
     int code = encode(model, text, strlen(text), &ids, &answer->error);
     if (!code && ids.n > ids.room)
         code = too_long(model, ids.n, &answer->error);
@@ -183,7 +187,7 @@ int pliant_model_run_ids(struct pliant_model *model, const int32_t *ids, const i
 
 int pliant_model_encode(struct pliant_model *model, const char *text, size_t n_bytes, int32_t *ids,
                         uint32_t room, uint32_t *n_tokens, struct pliant_error *error) {
-    struct ids found = {ids, 0, ids ? room : 0};
+    struct ids found = {ids, 0, ids ? room : 0, UINT32_MAX};
     if (error)
         memset(error, 0, sizeof *error);
     if (!model || !text || !n_tokens)

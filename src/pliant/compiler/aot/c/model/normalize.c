@@ -103,7 +103,7 @@ static void flush(struct scan *scan) {
 
 static int grow(struct scan *scan) {
     uint32_t n = 2 * scan->most_marks;
-    struct mark *marks = malloc(2 * n * sizeof *marks);
+    struct mark *marks = n > MOST_MARKS_IN_A_ROW ? NULL : malloc(2 * n * sizeof *marks);
     if (!marks)
         return 0;
     memcpy(marks, scan->marks, scan->n_marks * sizeof *marks);

@@ -59,8 +59,9 @@ static void load(struct engine *engine, const struct step *step) {
                 arrived[i] |= (uint8_t)(1 << piece->part);
             run->read_bytes += run->is_left ? 0 : piece->count * (uint64_t)engine->data->slice_bytes[piece->part];
         }
+        int is_over = run->code || run->is_left;
         pthread_mutex_unlock(&engine->reader.lock);
-        if (code)
+        if (is_over)
             return;
     }
 }
@@ -146,6 +147,7 @@ void pipeline_set_bits(struct engine *engine, uint32_t layer, uint32_t width, co
 /* Begin to read for a plan, once the reads of the run before have ended. */
 void pipeline_begin(struct engine *engine, const struct plan *plan) {
     struct run *run = &engine->run;
+    uint64_t start_us = now_us(); /* reads that are left of the run before count too */
     pthread_mutex_lock(&engine->reader.lock);
     while (engine->reader.is_busy)
         pthread_cond_wait(&engine->reader.ended, &engine->reader.lock);
@@ -155,7 +157,7 @@ void pipeline_begin(struct engine *engine, const struct plan *plan) {
     run->plan = plan;
     run->read_bytes = 0;
     run->is_left = run->code = 0;
-    run->start_us = now_us();
+    run->start_us = start_us;
     engine->reader.is_busy = 1;
     pthread_cond_signal(&engine->reader.wake);
     pthread_mutex_unlock(&engine->reader.lock);
@@ -170,7 +172,7 @@ int pipeline_open(struct engine *engine, struct pliant_error *error) {
     pthread_cond_init(&reader->wake, &monotonic);
     pthread_cond_init(&reader->ended, &monotonic);
     pthread_condattr_destroy(&monotonic);
-    if (pthread_create(&reader->thread, NULL, serve, engine))
+    if (thread_start(&reader->thread, serve, engine))
         return fail(error, PLIANT_THREAD, "the thread that reads weights cannot be started");
     reader->is_open = 1;
     return PLIANT_OK;

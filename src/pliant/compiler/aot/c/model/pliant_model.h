@@ -8,8 +8,9 @@
    pliant_model_close(model);
 
    Threads may share a model: their runs take turns, and no thread may use it after pliant_model_close began.
-   There is no global state; several models may be open at once. All memory is allocated by
-   pliant_model_open. A process that forks must open its own model in the child. */
+   There is no global state; a library may be open several times. Libraries of different models export the same
+   names: a program loads each by dlopen(..., RTLD_LOCAL), and links one at most. All memory is allocated by
+   pliant_model_open, but for texts with more than 64 accents in a row. A process that forks must open its own model in the child. */
 #ifndef PLIANT_MODEL_H
 #define PLIANT_MODEL_H
 

@@ -1,5 +1,6 @@
 /* The threads that share kernels, and forms bound to memory. */
 #define _GNU_SOURCE
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include "runtime.h"
@@ -17,6 +18,20 @@ static void *begin(void *helper) {
     free(helper);
     help(mine.context, mine.index);
     return NULL;
+}
+
+/* What a thread itself has done wrong: the process's handlers tell of it. */
+static const int OWN_SIGNALS[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP};
+
+int thread_start(pthread_t *thread, void *(*begin)(void *), void *argument) {
+    sigset_t all, own;
+    sigfillset(&all);
+    for (unsigned i = 0; i < sizeof OWN_SIGNALS / sizeof *OWN_SIGNALS; i++)
+        sigdelset(&all, OWN_SIGNALS[i]);
+    pthread_sigmask(SIG_SETMASK, &all, &own);
+    int code = pthread_create(thread, NULL, begin, argument);
+    pthread_sigmask(SIG_SETMASK, &own, NULL);
+    return code;
 }
 
 int pool_open(struct pool *pool, int n_threads, uint64_t scratch_bytes, struct pliant_error *error) {
@@ -38,7 +53,7 @@ int pool_open(struct pool *pool, int n_threads, uint64_t scratch_bytes, struct p
         struct helper *helper = malloc(sizeof *helper);
         if (helper)
             *helper = (struct helper){pool->context, i};
-        if (!helper || pthread_create(&pool->threads[pool->n_started], NULL, begin, helper)) {
+        if (!helper || thread_start(&pool->threads[pool->n_started], begin, helper)) {
             free(helper);
             return fail(error, PLIANT_THREAD, "thread %d of %d cannot be started: ask for fewer", i + 1,
                         n_threads);

@@ -23,6 +23,8 @@ struct context {
 };
 struct pool { struct context *context; pthread_t *threads; int n_started; };
 
+/* Start a thread that takes no signals of the process. */
+int thread_start(pthread_t *thread, void *(*begin)(void *), void *argument);
 int pool_open(struct pool *pool, int n_threads, uint64_t scratch_bytes, struct pliant_error *error);
 void pool_close(struct pool *pool);
 
@@ -91,7 +93,7 @@ struct text_model {
 };
 struct text { const struct text_model *model; unsigned char *tables; };
 /* A growing list of ids with room for `room`: `n` counts on behind it. */
-struct ids { int32_t *ids; uint32_t n, room; };
+struct ids { int32_t *ids; uint32_t n, room, most; };
 
 int text_open(struct text *text, const struct text_model *model, const char *directory,
               struct pliant_error *error);

@@ -155,7 +155,7 @@ static void read_points(struct scan *scan, const unsigned char *bytes, size_t n)
 
 static void read_bytes(struct scan *scan, const unsigned char *bytes, size_t n) {
     const struct text_model *model = scan->text->model;
-    for (size_t at = 0, taken = 0; at < n && !scan->is_short; at += taken) {
+    for (size_t at = 0, taken = 0; at < n && !scan->is_short && scan->ids->n <= scan->ids->most; at += taken) {
         uint32_t i = 0;
         while (i < model->n_added && !begins(bytes + at, n - at, model->added[i].content))
             i++;

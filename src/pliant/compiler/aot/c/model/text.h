@@ -4,7 +4,7 @@
 
 #include "runtime.h"
 
-enum { MOST_MARKS = 64, WORD_BYTES = 1024 };
+enum { MOST_MARKS = 64, MOST_MARKS_IN_A_ROW = 1 << 16, WORD_BYTES = 1024 };
 
 struct added { const char *content; int32_t id; };
 struct record { uint8_t first, combining, class, unused; uint32_t decomposed, folded; };
