@@ -98,7 +98,26 @@ def test_those_who_depend_on_it_are_answered_quickly_while_many_come() -> None:
     node.waits(0.0, 3.0)
     choice = ask(node, relaxed, 3.0)
     assert choice.option.accuracy == 0.815
-    assert choice.option.most_s == pytest.approx(0.096, rel=1e-3)
+    assert choice.option.most_s == pytest.approx(1.1 * 0.096)
+
+
+def test_one_who_can_wait_long_changes_nothing_for_those_who_cannot() -> None:
+    """An average with its slack would say that all of them can wait."""
+    node = device()
+    node.failed("up", 0.0)
+    node.waits(0.05, 0.0)
+    for i in range(30):
+        ask(node, SHORT, 0.1 * i)
+    ask(node, Terms(600.0, 0.81), 3.0)
+    assert ask(node, Terms(0.32, 0.81), 3.0).option.accuracy == 0.815
+
+
+def test_a_request_is_not_in_its_own_way() -> None:
+    """One that waits for another, and nobody behind it, gets the most accurate answer in time."""
+    node = Router("me", RouterSettings(100))
+    node.offer((level(0.815, 1.0), level(0.885, 2.0)))
+    node.waits(0.5, 0.0)
+    assert ask(node, Terms(2.95, 0.81), 0.0).option.accuracy == 0.885
 
 
 def test_an_endpoint_that_was_never_timed_may_take_all_the_time_there_is() -> None:

@@ -29,7 +29,8 @@ LOCAL = "local"
 """The name of this device's own session among candidates; upstreams are named by their URLs."""
 CLUSTER = "cluster"
 """The name of the cluster of which this device is the primary."""
-_ROUND = 1.0 + 1e-6
+_MORE = 1.03
+"""Times of the chosen level may have grown by so much when its work begins."""
 _ALIKE_LOST = 0.05
 """Options count as equal that differ by so many late requests, as bounds are kept 95 times of 100."""
 
@@ -136,7 +137,7 @@ class Choice:
 
     @property
     def runners_up(self) -> tuple[Option, ...]:
-        """The best of each other candidate: those that keep the terms first, in the order of the choice."""
+        """The best of each other candidate, as `ranked`: what they cost other requests does not count."""
         n, candidates, objective, terms = self._among
         return ranked(n, [c for c in candidates if c.name != self.target], objective, terms)
 
@@ -254,14 +255,15 @@ def _fewest_late(
                 continue
             late = 0.0 if bound_s <= deadline_s else 1.0 - chance(seconds, bound_s, deadline_s)
             late += 0.0 if c.crowding is None else c.crowding.lost(c.fixed_s, work_s)
-            found.append((late, level.quality, -_cost(n, c, seconds, objective), c, level))
+            found.append((late, round(level.quality, 9), -_cost(n, c, seconds, objective), c, level))
     if not found:
         return None
-    most = min(one[0] for one in found) + _ALIKE_LOST
-    _, _, _, c, level = max((one for one in found if one[0] <= most), key=lambda one: one[1:3])
+    most_late = min(late for late, *_ in found) + _ALIKE_LOST
+    _, _, _, c, level = max((one for one in found if one[0] <= most_late), key=lambda one: one[1:3])
     option = _option(n, c, level, objective, deadline_s)
-    most_s = None if c.crowding is None else _ROUND * level.bound_curve.at(n)
-    return replace(option, most_s=most_s or None)  # an endpoint that was never timed has a curve of 0 s
+    if c.crowding is None or level.bound is None:
+        return option
+    return replace(option, most_s=_MORE * level.bound_curve.at(n) or None)  # 0 s: it was never timed
 
 
 def _option(

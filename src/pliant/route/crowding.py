@@ -5,13 +5,16 @@ from math import exp
 from typing import final
 
 _MEMORY_S = 5.0
+"""A request counts 1 / e after so long."""
 _AVERAGED = 8.0
+"""So many requests make the average slack."""
 _FEWEST_PER_S, _FEWEST_QUEUED = 0.05, 0.5
+"""Fewer a second, or fewer lately that found the endpoint at work, do not count."""
 
 
 @dataclass(frozen=True, slots=True)
 class Crowding:
-    """`per_s` requests a second depend on an endpoint; each may wait `slack_s` there and still be in time."""
+    """`per_s` requests a second depend on an endpoint; on average they may wait `slack_s` and be in time."""
 
     per_s: float
     slack_s: float
@@ -43,7 +46,7 @@ class Dependents:
 
     def add(self, slack_s: float, *, is_queued: bool) -> None:
         """One came now that may wait for `slack_s`; whether the endpoint is at work."""
-        weight = 1.0 / _AVERAGED if self._per_s else 1.0
+        weight = max(1.0 / _AVERAGED, 1.0 / (1.0 + self._per_s * _MEMORY_S))  # what has faded is forgotten
         self._slack_s += (slack_s - self._slack_s) * weight
         self._per_s += 1.0 / _MEMORY_S
         self._queued += is_queued

@@ -33,7 +33,7 @@ class CurveAdvert:
     taken in the order in which they come from the node itself.
 
     `levels`, worst first, say what an input takes once its turn has come; `wait_s` is what it would wait
-    until then, at lengths as they came lately and averaged over the last seconds.
+    until then, at lengths as they came lately and as it is now, or in a broadcast on average lately.
     """
 
     node: str

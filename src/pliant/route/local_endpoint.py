@@ -18,6 +18,7 @@ from pliant.route.upstream.upstream_queue import RecentAverage
 
 _UNKNOWN = (ServiceLevel(Curve(((0, 0.0),))),)
 """An endpoint of which no time is known is tried first."""
+_FEW = 8.0
 _AVERAGED = 16.0
 """Answers whose joules count."""
 _SHIFT = 1.25
@@ -152,14 +153,13 @@ class LocalEndpoint:
 
 
 def note_dependent(
-    n: int, here: Mapping[str, LocalEndpoint], above: Sequence[Candidate], terms: Terms, now_s: float
+    n: int, here: Mapping[str, LocalEndpoint], above: Sequence[Candidate], terms: Terms
 ) -> None:
     """A request came: where all but one endpoint, of `here`, are hopeless for it, it depends on that one.
 
-    Endpoints here count as if they were idle, what is `above` with its queue, as far as that is known.
+    Endpoints here count as if they were idle, what is `above` with its queue, as far as that is known. One
+    that may wait for longer than an answer takes does not count: no job makes it late.
     """
-    for endpoint in here.values():
-        endpoint.dependents.pass_time(now_s)
     if terms.deadline_s is None:
         return
     able = []
@@ -173,5 +173,6 @@ def note_dependent(
                 able.append((c.name, seconds))
     if len(able) == 1 and able[0][0] in here:
         name, seconds = able[0]
-        slack_s = max(terms.deadline_s - seconds, 0.0)
-        here[name].dependents.add(slack_s, is_queued=here[name].wait_s > 0.0)
+        endpoint, slack_s = here[name], max(terms.deadline_s - seconds, 0.0)
+        if slack_s < _FEW * endpoint.way.best.curve.at(n):
+            endpoint.dependents.add(slack_s, is_queued=endpoint.wait_s > 0.0)

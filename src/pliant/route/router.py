@@ -82,15 +82,16 @@ class Router:
         all after its last hop. Raises RouteError if nothing is left, and as `choose_endpoint.choose` does.
         """
         self._expect(now_s)
-        above = self._above(now_s)
-        if is_coming:
-            self._pings.add(n)
-            self._last_n = n
-            note_dependent(n, self._here, above, terms, now_s)
-        candidates = [*self.ways_here, *above]
-        if exclude or trail is not None:
-            candidates = [c for c in candidates if self._is_allowed(c.name, exclude, trail)]
-        return choose(n, candidates, objective, terms)
+        candidates = self._candidates(now_s)
+        above = [c for c in candidates[len(self._here) :] if self._is_allowed(c.name, (), trail)]
+        candidates = [c for c in candidates if self._is_allowed(c.name, exclude, trail)]
+        try:
+            return choose(n, candidates, objective, terms)
+        finally:
+            if is_coming:
+                self._pings.add(n)
+                self._last_n = n
+                note_dependent(n, self._here, above, terms)
 
     def options(
         self, n: int, now_s: float, objective: Objective = TIME, terms: Terms = NO_TERMS
@@ -100,7 +101,7 @@ class Router:
         return ranked(n, self._candidates(now_s), objective, terms)
 
     def tell(self, now_s: float, predecessor: str | None = None) -> CurveAdvert:
-        """This node's advert (CRIME 4.2), and for a `predecessor` (a node's name) that it has been told."""
+        """This node's advert (CRIME 4.2); a `predecessor` (a node's name) has been told it."""
         self._expect(now_s)
         if predecessor is not None:
             self.predecessors.told(predecessor, self._word(predecessor, now_s))
@@ -114,7 +115,8 @@ class Router:
         found: list[Due] = [
             Ping(s.name)
             for s in self._successors.values()
-            if now_s >= s.ping_at_s and self._pings.asks(s, partial(self._candidates, now_s), now_s)
+            if now_s >= min(s.ping_at_s, s.queue.news_at_s)
+            and self._pings.asks(s, partial(self._candidates, now_s), now_s)
         ]
         found += self._broadcasts(now_s)
         found += self._probes(now_s)
@@ -264,8 +266,8 @@ class Router:
     def waits(self, wait_s: float, now_s: float, endpoint: str = LOCAL) -> None:
         """An input that came now would wait `wait_s` before its work here starts.
 
-        The next choice here takes that as it is; predecessors are told the average of the last
-        `wait_memory_s`: all of them following one moment's queue would fill and empty it in turns.
+        The next choice here takes that as it is, and so does who is answered or pings. Broadcasts tell the
+        average of the last `wait_memory_s`: all predecessors at once would fill and empty a queue in turns.
         """
         if self._here[endpoint].waits(wait_s, now_s):
             self._is_checked = False
@@ -340,11 +342,10 @@ class Router:
 
     def _candidates(self, now_s: float) -> list[Candidate]:
         """The same, with the wait of an input that comes now."""
-        return [*self.ways_here, *self._above(now_s)]
-
-    def _above(self, now_s: float) -> list[Candidate]:
-        ways = self._refreshed()[len(self._here) :]
-        return [self._successors[way.name].candidate(now_s) for way in ways]
+        for endpoint in self._here.values():
+            endpoint.dependents.pass_time(now_s)
+        above = self._refreshed()[len(self._here) :]
+        return [*self.ways_here, *[self._successors[way.name].candidate(now_s) for way in above]]
 
     def _is_allowed(self, name: str, exclude: Collection[str], trail: Trail | None) -> bool:
         if name in exclude:
@@ -395,5 +396,5 @@ class Router:
 
     def _earliest(self) -> float:
         probes_s = [here.probe_at_s for here in self._here.values()]
-        pings_s = [peer.ping_at_s for peer in self._successors.values()]
+        pings_s = [min(peer.ping_at_s, peer.queue.news_at_s) for peer in self._successors.values()]
         return min(self.predecessors.expires_at_s, *probes_s, *pings_s)

@@ -44,7 +44,7 @@ class Successor:
     ) -> None:
         self.name = name
         self.transfer = TransferTimes(prior, settings.transfer)
-        self.queue = UpstreamQueue(settings.wait_memory_s, radio)
+        self.queue = UpstreamQueue(settings.wait_memory_s, radio, has_news=settings.adapts_pings)
         self._radio = radio
         self.reason: str | None = None
         """Why it is no candidate; None while it is one, and before it was first heard of."""
@@ -62,7 +62,7 @@ class Successor:
         self._interval_s = settings.ping_after_s
         self._failures, self._is_mismatched = 0, False
         self._silence = Silence()
-        self._is_asked = False
+        self.is_asked = False
         """Whether a ping is under way."""
         self._asides = self._strikes = self._honest = 0
         self._crowded_s: deque[float] = deque(maxlen=_CROWD)
@@ -124,7 +124,7 @@ class Successor:
     @property
     def ping_at_s(self) -> float:
         """When it is to be pinged: as scheduled, or sooner after a hint."""
-        return min(self._due_s, self._hint_due_s, self.queue.news_at_s)
+        return min(self._due_s, self._hint_due_s)
 
     @property
     def is_ready(self) -> bool:
@@ -205,6 +205,7 @@ class Successor:
         ):  # nothing else shows that it recovered
             self._way_bound = AdaptiveBound()
         self._heard(is_surprise, now_s, is_ping=True, is_held_up=is_held_up)
+        self.queue.forget_seen()
         self.tell(told, now_s)
         self._candidate = None
 
@@ -236,9 +237,9 @@ class Successor:
         What was asked of it before it was down, and fails after, says nothing new.
         """
         self._is_mismatched = False
-        if self._failures and not self._is_asked:
+        if self._failures and not self.is_asked:
             return
-        self._is_asked = False
+        self.is_asked = False
         self._failures += 1
         self.reason = reason
         wait_s = self._settings.retry_s * 2.0 ** min(self._failures - 1, 16)
@@ -251,7 +252,7 @@ class Successor:
 
     def doubted(self, now_s: float) -> None:
         """It was not waited for long: a ping says whether it is there, unless it was heard a moment ago."""
-        if self._is_asked:
+        if self.is_asked:
             return
         if self._settings.adapts_pings:
             self._interval_s = min(_CONFIRM_S, self._settings.ping_after_s)
@@ -275,13 +276,13 @@ class Successor:
                 self._way_bound.observe(Timing(way_s, way_s), way_s + late_s)
                 self._candidate = None
         self.doubted(now_s)
-        if silence.is_silent and not self._is_asked:
+        if silence.is_silent and not self.is_asked:
             self.reason = "did not answer in time"
             self._due_s = max(now_s, self._aside_until_s)
 
     def set_aside(self, now_s: float, reason: str) -> None:
         """It sent what cannot be, or takes far longer than it tells: out, for twice as long each time."""
-        self._is_asked = False
+        self.is_asked = False
         if now_s < self._aside_until_s:
             return
         wait_s = min(self._settings.aside_s * 2.0 ** min(self._asides, 16), self._settings.aside_limit_s)
@@ -295,7 +296,7 @@ class Successor:
         self._due_s = now_s + max(self._interval_s, self._settings.retry_s)
         if now_s >= self._hint_due_s:
             self._hint_due_s, self._hinted_ping_s = float("inf"), now_s
-        self._is_asked = True
+        self.is_asked = True
 
     def postpone(self, now_s: float) -> None:
         """No ping now, as nothing depends on it."""
@@ -346,7 +347,7 @@ class Successor:
         usual_s, is_first = self._settings.ping_after_s, self.contact_s is None
         self._silence.heard(now_s)
         self._failures, self._is_mismatched = 0, False
-        self._is_asked = self._is_asked and not is_ping
+        self.is_asked = self.is_asked and not is_ping
         self.contact_s = now_s
         if self._settings.adapts_pings:
             if is_surprise:
@@ -356,8 +357,7 @@ class Successor:
             elif is_ping:
                 self._interval_s = min(2.0 * self._interval_s, _CALM * usual_s)
         is_aside = now_s < self._aside_until_s
-        wait_s = 0.0 if is_held_up else self._interval_s
-        self._due_s = self._aside_until_s if is_aside else now_s + wait_s
+        self._due_s = self._aside_until_s if is_aside else now_s + (0.0 if is_held_up else self._interval_s)
 
     def _judge(
         self,
@@ -380,7 +380,7 @@ class Successor:
         if self.told is None:
             return now_s >= self._aside_until_s
         spent_s, waited_s = times_s
-        wait_s = max(self.told.wait_s, told.wait_s if told is not None else 0.0)
+        wait_s = max(self.queue.peak_s(now_s), told.wait_s if told is not None else 0.0)
         told_s = self.told.curve.at(n) + wait_s
         is_kept = spent_s - waited_s <= _LIE * told_s + _LIE_S
         if is_kept or (spent_s <= away_s and away_s <= otherwise_s(n)):

@@ -8,7 +8,6 @@ from typing import final
 from pliant.route.choose_endpoint import Candidate
 from pliant.route.router_settings import RouterSettings
 from pliant.route.upstream.peer import Successor
-from pliant.route.upstream.upstream_queue import NEWS_S
 
 _OPTIMISM = 0.8
 _LATELY = 64
@@ -30,19 +29,31 @@ class PingSchedule:
 
     def asks(self, peer: Successor, candidates: Callable[[], Sequence[Candidate]], now_s: float) -> bool:
         """Whether `peer`, which is due, is pinged now; where nothing depends on it, that is put off."""
+        if now_s >= peer.queue.news_at_s and self._asks_news(peer, candidates, now_s):
+            return True
+        if now_s < peer.ping_at_s:
+            return False
         n_inputs, peer.n_inputs = self.n_inputs - peer.n_inputs, self.n_inputs
-        if now_s >= peer.queue.news_at_s:
-            is_worth = peer.is_ready and n_inputs > 0 and self._is_worth(peer, n_inputs, candidates())
-            peer.queue.news_at_s = inf if is_worth else now_s + NEWS_S
-            if is_worth:
-                peer.asked(now_s)
-            return is_worth
         if (
             self._settings.adapts_pings
             and not peer.is_overdue(now_s)
             and not self._is_worth(peer, n_inputs, candidates())
         ):
             peer.postpone(now_s)
+            return False
+        peer.asked(now_s)
+        return True
+
+    def _asks_news(
+        self, peer: Successor, candidates: Callable[[], Sequence[Candidate]], now_s: float
+    ) -> bool:
+        """Whether `peer` is asked how long its queue is; else that is looked at again while there is one."""
+        queue = peer.queue
+        n_inputs, queue.n_inputs = self.n_inputs - queue.n_inputs, self.n_inputs
+        queue.expect_news(now_s)
+        if not (n_inputs and peer.is_ready) or peer.is_asked or queue.news_at_s == inf:
+            return False
+        if not self._is_worth(peer, n_inputs, candidates()):
             return False
         peer.asked(now_s)
         return True

@@ -8,8 +8,8 @@ from pliant.route.radio_use import RadioUse
 
 _AVERAGED = 8
 _LEAST_LIMIT, _MOST_LIMIT = 4.0, 256.0
-NEWS_S = 0.5
-_SHORT_WAIT_S = 0.01
+_NEWS_S, _SHORT_WAIT_S = 0.5, 0.01
+"""A longer wait, and longer than an answer takes, is asked about after so long."""
 _FEW_QUEUED, _MANY_QUEUED = 1.0, 3.0
 
 
@@ -67,10 +67,10 @@ class UpstreamQueue:
     follows the number of requests that queue, as TCP Vegas does (Brakmo and Peterson, JSAC 1995, section
     3.2): time away over the least time there can be, times the requests in flight.
 
-    `radio` is this device's, which all upstreams share.
+    `radio` is this device's, for all upstreams. With `has_news`, and without it, the queue is asked about.
     """
 
-    def __init__(self, memory_s: float, radio: RadioUse | None = None) -> None:
+    def __init__(self, memory_s: float, radio: RadioUse | None = None, *, has_news: bool = True) -> None:
         self._radio = radio
         self._memory_s = memory_s
         self._sent_s = RecentAverage(memory_s)
@@ -79,6 +79,7 @@ class UpstreamQueue:
         self._others_s = self._told_s = 0.0
         self._others_at_s = self._told_at_s = float("-inf")
         self._service_s: float | None = None
+        self._has_news, self._peak_s, self.n_inputs = has_news and radio is None, 0.0, 0
         self.news_at_s = inf
         """When to ask how long the queue of others is now: inputs that avoid it do not show it."""
         self._limit = self._least = _LEAST_LIMIT
@@ -147,13 +148,23 @@ class UpstreamQueue:
 
     def told(self, wait_s: float, now_s: float) -> None:
         """The upstream says that a request waits there for `wait_s`: for this node's requests too."""
+        self._peak_s = max(wait_s, self.peak_s(now_s))
         self._told_s = max(wait_s - max(self._sent_s.at(now_s), self._in_flight_s), 0.0)
         self._told_at_s = now_s
-        self._expect_news(now_s)
+        self.expect_news(now_s)
 
-    def _expect_news(self, now_s: float) -> None:
+    def peak_s(self, now_s: float) -> float:
+        """The longest wait that it told lately, which fades."""
+        return self._peak_s * _halved((now_s - self._told_at_s) / self._memory_s)
+
+    def forget_seen(self) -> None:
+        """A ping came back: what it tells of the queue is newer than what answers waited for."""
+        self._others_s = 0.0
+
+    def expect_news(self, now_s: float) -> None:
+        """Plan when to ask about the queue, if there is one."""
         is_queue = self.others_s(now_s) > max(self._service_s or 0.0, _SHORT_WAIT_S)
-        self.news_at_s = now_s + NEWS_S if is_queue else inf
+        self.news_at_s = now_s + _NEWS_S if is_queue and self._has_news else inf
 
     def answered(
         self,
@@ -177,7 +188,7 @@ class UpstreamQueue:
         fresh = max(1.0 / _AVERAGED, 1.0 - _halved((now_s - self._others_at_s) / self._memory_s))
         self._others_s += (others_s - self._others_s) * fresh
         self._others_at_s = now_s
-        self._expect_news(now_s)
+        self.expect_news(now_s)
         self._least = _LEAST_LIMIT
         if self._service_s > 0.0:
             self._least = min(max(2.0 + floor_s / self._service_s, _LEAST_LIMIT), _MOST_LIMIT)

@@ -134,7 +134,9 @@ class Dispatcher:
         terms = wish.terms_at(now_s)
         exclude = (*failed, *full, *busy)
         try:
-            return self.router.choose(wish.length, now_s, asked.objective, exclude, asked.trail, terms)
+            return self.router.choose(
+                wish.length, now_s, asked.objective, exclude, asked.trail, terms, is_coming=not failed
+            )
         except DeadlineError as late:
             wait_s = min(local.backlog_s for local in self.here.values())
             retry_after_s = max(1, ceil(wait_s)) if wait_s else None
