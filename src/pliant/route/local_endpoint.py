@@ -42,6 +42,7 @@ class LocalEndpoint:
         self._probes = Probes(settings.probe_after_s, prior)
         self._offered: tuple[ServiceLevel, ...] | None = None
         self._is_quicker = False
+        self._last_n: int | None = None
         self._way: Candidate | None = None
         self.wait_s = 0.0
         self._usual_wait = RecentAverage(settings.wait_memory_s)
@@ -86,6 +87,9 @@ class LocalEndpoint:
         if levels is self._offered:
             return False
         self._offered, self._way = levels, None
+        if self._last_n is not None:
+            least_s = None if self._is_in_doubt else self._least_s(self._last_n)
+            self._probes.offered(levels[-1].curve, self._last_n, least_s)
         return True
 
     def answered(
@@ -99,6 +103,7 @@ class LocalEndpoint:
             self._work_j += joules - self._work_j / _AVERAGED
             self._work_s += seconds - self._work_s / _AVERAGED
             self._watts, self._way = self._work_j / self._work_s, None
+        self._last_n = last_n
         is_new = self._offered is None
         if is_new:
             if self._probes.is_overdue(now_s):

@@ -253,6 +253,7 @@ class Router:
             for peer in self._successors.values():
                 peer.assume(self._here[LOCAL].way.best.accuracy)
             self._changed()
+            self._next_due_s = min(self._next_due_s, self._here[endpoint].probe_at_s)
 
     def answered_here(
         self, n: int, seconds: float, now_s: float, endpoint: str = LOCAL, joules: float | None = None
