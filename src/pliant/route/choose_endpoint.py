@@ -31,7 +31,7 @@ CLUSTER = "cluster"
 """The name of the cluster of which this device is the primary."""
 _MORE = 1.03
 """Times of the chosen level may have grown by so much when its work begins."""
-_ALIKE_LOST = 0.05
+_ALIKE_LOST = 0.03
 """Options count as equal that differ by so many late requests, as bounds are kept 95 times of 100."""
 
 
