@@ -261,7 +261,7 @@ class Dispatcher:
 
     def _others(self, target: str, asked: Inquiry, tried: _Tried) -> Iterator[Choice]:
         """The next best endpoints whose answers may be in time, each once."""
-        but = (target,)
+        but: tuple[str, ...] = (target,)
         while True:
             try:
                 found = self.choose(asked, (*tried.failed, *but))

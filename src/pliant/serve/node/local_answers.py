@@ -86,13 +86,11 @@ class LocalAnswers:
             self._looking = asyncio.get_running_loop().create_task(self._look())
 
     async def answer(self, wish: PendingRequest, turn: Turn | None = None) -> Done[Reply[Any]]:
-        """The reply, in its `turn`. Raises NodeError where there is no room, or no answer is in time (503)."""
+        """The reply, in its `turn`. Raises NodeError (503) where nothing has room or is in time."""
         expected_s = self._served.estimate(wish.at(self.clock() + self.backlog_s)).seconds
         try:
             async with asyncio.timeout(self._patience_s(wish)):
-                done = await self._admission.run(
-                    partial(self._compute, wish), expected_s, wish.client, turn
-                )
+                done = await self._admission.run(partial(self._compute, wish), expected_s, wish.client, turn)
         except TimeoutError:  # its turn has not come: once begun it is answered, though late
             self._refuse_late(wish, expected_s)
         finally:
