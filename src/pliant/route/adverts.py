@@ -9,7 +9,7 @@ from pliant.ir.endpoint import ALIKE, ServiceLevel
 from pliant.ir.times.levels import has_moved, spread
 from pliant.route.choose_endpoint import Candidate
 from pliant.route.curve_advert import MAX_LEVELS, CurveAdvert
-from pliant.route.way_times import WayCurve, WayTimes
+from pliant.route.way_times import WayCurve, least
 
 _SHORT_S = 1e-4
 _FEW_POINTS = 12
@@ -25,7 +25,6 @@ class Adverts:
 
     def __init__(self, node: str, started: int, max_n: int, behind: Callable[[str], frozenset[str]]) -> None:
         self._node, self._started, self._max_n, self._behind = node, started, max_n, behind
-        self._medians, self._bounds = WayTimes(max_n), WayTimes(max_n)
         self._kept: dict[str | None, CurveAdvert] = {}
         self._ways: tuple[Candidate, ...] = ()
         """Those that adverts were made of."""
@@ -52,8 +51,7 @@ class Adverts:
     def _made(self, predecessor: str | None, ways: Sequence[Candidate]) -> CurveAdvert:
         self._n_adverts += 1
         stamp = (self._started, self._n_adverts)
-        made = advert_of(self._node, ways, self._behind, self._max_n, stamp, self._medians, self._bounds)
-        self._kept[predecessor] = made
+        made = self._kept[predecessor] = advert_of(self._node, ways, self._behind, self._max_n, stamp)
         return made
 
 
@@ -73,13 +71,11 @@ def advert_of(
     behind: Callable[[str], frozenset[str]],
     max_n: int,
     stamp: tuple[int, int],
-    medians: WayTimes | None = None,
-    bounds: WayTimes | None = None,
 ) -> CurveAdvert:
     """By accuracy the minimum of `ways`, which are without queues, and the nodes behind those least anywhere.
 
     `behind` gives the nodes that a way's curve depends on. At most `MAX_LEVELS` levels are told, the least
-    and the most accurate among them. `medians` and `bounds` keep what stays for the next advert.
+    and the most accurate among them.
     """
     found = [(way, level) for way in ways for level in way.levels]
     found.sort(key=lambda one: -one[1].quality)
@@ -88,9 +84,9 @@ def advert_of(
     counts = [sum(level.quality >= quality - ALIKE for _, level in found) for quality in falling]
     curves = [WayCurve(level.curve, way.fixed_s, way.per_item_s) for way, level in found]
     most_points = [MAX_POINTS, *[_FEW_POINTS] * (len(falling) - 1)]
-    least = (medians or WayTimes(max_n)).least(curves, counts, most_points)
+    medians = least(curves, counts, most_points, max_n)
     through = {node}
-    for _, touching in least:
+    for _, touching in medians:
         for (way, _), is_least in zip(found, touching, strict=False):
             if is_least:
                 through |= behind(way.name)
@@ -101,10 +97,10 @@ def advert_of(
             WayCurve(level.bound_curve, way.fixed_s * way.way_bound, way.per_item_s * way.way_bound)
             for way, level in found
         ]
-        made = (bounds or WayTimes(max_n)).least(late, counts, [_FEW_POINTS] * len(falling))
+        made = least(late, counts, [_FEW_POINTS] * len(falling), max_n)
         bounded = [bound if n_exact < count else None for (bound, _), count in zip(made, counts, strict=True)]
     levels = []
-    for quality, count, (curve, _), bound in zip(falling, counts, least, bounded, strict=True):
+    for quality, count, (curve, _), bound in zip(falling, counts, medians, bounded, strict=True):
         is_measured = all(level.accuracy is not None for _, level in found[:count])
         levels.append(ServiceLevel(curve, quality if is_measured else None, bound, quality))
     return CurveAdvert(node, tuple(reversed(levels)), frozenset(through), stamp)
