@@ -134,10 +134,10 @@ def exceeds_by(a: Curve, b: Curve, max_n: int, ratio: float) -> float:
     Between breakpoints and crossings this is linear, and at a crossing it is no maximum unless it is
     one at a breakpoint too: breakpoints suffice.
     """
-    knots: set[float] = {0, max_n}
-    knots.update(n for curve in (a, b) for n in curve.lengths if n < max_n)
     most = -float("inf")
-    for n in knots:
+    for n in {0, max_n, *a.lengths, *b.lengths}:
+        if n > max_n:
+            continue
         s, t = a.at(n), b.at(n)
         most = max(most, abs(s - t) - ratio * (s if s < t else t))
     return most
