@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from math import inf
 from typing import final
 
-from pliant.ir.curve import MAX_POINTS, Curve
+from pliant.ir.curve import MAX_POINTS, thinned
 from pliant.ir.endpoint import ALIKE, ServiceLevel
 from pliant.ir.times.levels import has_moved, spread
 from pliant.route.choose_endpoint import Candidate
@@ -82,28 +82,25 @@ def advert_of(
     rising = spread(sorted({level.quality for _, level in found}), MAX_LEVELS)
     falling = rising[::-1]
     counts = [sum(level.quality >= quality - ALIKE for _, level in found) for quality in falling]
-    curves = [WayCurve(level.curve, way.fixed_s, way.per_item_s) for way, level in found]
-    most_points = [MAX_POINTS, *[_FEW_POINTS] * (len(falling) - 1)]
-    medians = least(curves, counts, most_points, max_n)
-    through = {node}
-    for _, touching in medians:
-        for (way, _), is_least in zip(found, touching, strict=False):
-            if is_least:
-                through |= behind(way.name)
-    bounded: list[Curve | None] = [None] * len(falling)
+    kinds = [[WayCurve(level.curve, way.fixed_s, way.per_item_s) for way, level in found]]
     n_exact = next((i for i, (way, level) in enumerate(found) if _is_bounded(way, level)), len(found))
     if n_exact < len(found):
-        late = [
-            WayCurve(level.bound_curve, way.fixed_s * way.way_bound, way.per_item_s * way.way_bound)
-            for way, level in found
-        ]
-        made = least(late, counts, [_FEW_POINTS] * len(falling), max_n)
-        bounded = [bound if n_exact < count else None for (bound, _), count in zip(made, counts, strict=True)]
+        kinds.append(
+            [
+                WayCurve(level.bound_curve, way.fixed_s * way.way_bound, way.per_item_s * way.way_bound)
+                for way, level in found
+            ]
+        )
+    (medians, *bounds), touching = least(kinds, counts, max_n)
+    names = {way.name for (way, _), is_least in zip(found, touching, strict=True) if is_least}
+    through = frozenset({node}).union(*map(behind, names))
     levels = []
-    for quality, count, (curve, _), bound in zip(falling, counts, medians, bounded, strict=True):
+    for i, (quality, count) in enumerate(zip(falling, counts, strict=True)):
         is_measured = all(level.accuracy is not None for _, level in found[:count])
+        curve = thinned(medians[i], _FEW_POINTS if i else MAX_POINTS)
+        bound = thinned(bounds[0][i], _FEW_POINTS) if n_exact < count else None
         levels.append(ServiceLevel(curve, quality if is_measured else None, bound, quality))
-    return CurveAdvert(node, tuple(reversed(levels)), frozenset(through), stamp)
+    return CurveAdvert(node, tuple(reversed(levels)), through, stamp)
 
 
 def _is_bounded(way: Candidate, level: ServiceLevel) -> bool:

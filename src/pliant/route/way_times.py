@@ -7,7 +7,7 @@ from itertools import islice
 import numpy as np
 
 from pliant.arrays import Float
-from pliant.ir.curve import MAX_SECONDS, Curve, minimum, thinned
+from pliant.ir.curve import MAX_SECONDS, Curve, minimum
 
 FEW = 6
 """So many curves are compared piece by piece."""
@@ -31,47 +31,49 @@ class WayCurve:
 
 
 def least(
-    ways: Sequence[WayCurve], counts: Sequence[int], most_points: Sequence[int], max_n: int
-) -> list[tuple[Curve, list[bool]]]:
-    """For each of `counts`, rising: the minimum of the first so many `ways`, and which of them touch it.
-
-    The curve has at most `most_points` points, and lengths are 0..`max_n`.
+    kinds: Sequence[Sequence[WayCurve]], counts: Sequence[int], max_n: int
+) -> tuple[list[list[Curve]], list[bool]]:
+    """For each of `kinds` of times of the same ways, and each of `counts`, rising to all ways: the minimum of
+    the first so many ways at lengths 0..`max_n`. And which ways touch any of those of the first kind.
     """
-    if len(ways) > FEW and max_n <= DENSE:
-        return _dense(ways, counts, most_points, max_n)
-    curves = [way.whole for way in ways]
-    return [_piecewise(curves[:count], most, max_n) for count, most in zip(counts, most_points, strict=True)]
+    if len(kinds[0]) > FEW and max_n <= DENSE:
+        return _dense(kinds, counts, max_n)
+    curves = [[way.whole for way in ways] for ways in kinds]
+    found = [[minimum(of_kind[:count], max_n) for count in counts] for of_kind in curves]
+    touching = [
+        any(_touches(curve, made) for made, count in zip(found[0], counts, strict=True) if i < count)
+        for i, curve in enumerate(curves[0])
+    ]
+    return found, touching
 
 
-def _piecewise(curves: Sequence[Curve], most: int, max_n: int) -> tuple[Curve, list[bool]]:
-    made = minimum(curves, max_n)
-    touching = [any(curve.at(n) <= t * _ALIKE for n, t in made.points) for curve in curves]
-    return thinned(made, most), touching
+def _touches(curve: Curve, least: Curve) -> bool:
+    return any(curve.at(n) <= seconds * _ALIKE for n, seconds in least.points)
 
 
 def _dense(
-    ways: Sequence[WayCurve], counts: Sequence[int], most_points: Sequence[int], max_n: int
-) -> list[tuple[Curve, list[bool]]]:
-    times = _times(ways, max_n)
-    rows = np.minimum.accumulate(times)[np.array(counts) - 1]
-    touching = (times <= (rows * _ALIKE)[:, None]).any(2).tolist()
+    kinds: Sequence[Sequence[WayCurve]], counts: Sequence[int], max_n: int
+) -> tuple[list[list[Curve]], list[bool]]:
+    times = _times(kinds, max_n)
+    last = np.array(counts) - 1
+    rows = np.minimum.accumulate(times, axis=1)[:, last]
+    is_touching = (times[0] <= (rows[0] * _ALIKE)[:, None]).any(-1)  # counts, ways
+    is_touching &= np.arange(times.shape[1]) <= last[:, None]
     is_point = np.ones(rows.shape, np.bool_)  # both ends, and where a row bends
-    bends = np.abs(rows[:, 2:] - 2.0 * rows[:, 1:-1] + rows[:, :-2])
-    np.greater(bends, _STRAIGHT * rows[:, 1:-1], out=is_point[:, 1:-1])
-    points = zip(np.nonzero(is_point)[1].tolist(), rows[is_point].tolist(), strict=True)
-    curves = [Curve(tuple(islice(points, n))) for n in is_point.sum(1).tolist()]
-    return [
-        (thinned(curve, most), of_all[:count])
-        for curve, most, of_all, count in zip(curves, most_points, touching, counts, strict=True)
-    ]
+    bends = np.abs(rows[..., 2:] - 2.0 * rows[..., 1:-1] + rows[..., :-2])
+    np.greater(bends, _STRAIGHT * rows[..., 1:-1], out=is_point[..., 1:-1])
+    points = zip(np.nonzero(is_point)[-1].tolist(), rows[is_point].tolist(), strict=True)
+    found = [[Curve(tuple(islice(points, n))) for n in of_kind] for of_kind in is_point.sum(-1).tolist()]
+    return found, is_touching.any(0).tolist()
 
 
-def _times(ways: Sequence[WayCurve], max_n: int) -> Float[np.ndarray, "ways n"]:
+def _times(kinds: Sequence[Sequence[WayCurve]], max_n: int) -> Float[np.ndarray, "kinds ways n"]:
     lengths = np.arange(max_n + 1.0)
-    times: Float[np.ndarray, "ways n"] = np.array([way.curve.over(lengths) for way in ways])
-    times += np.array([way.fixed_s for way in ways])[:, None]
-    per_item_s = np.array([way.per_item_s for way in ways])
+    times: Float[np.ndarray, "kinds ways n"]
+    times = np.array([[way.curve.over(lengths) for way in ways] for ways in kinds])
+    times += np.array([[way.fixed_s for way in ways] for ways in kinds])[..., None]
+    per_item_s = np.array([[way.per_item_s for way in ways] for ways in kinds])
     if per_item_s.any():
-        times += per_item_s[:, None] * lengths
+        times += per_item_s[..., None] * lengths
     np.minimum(times, MAX_SECONDS, out=times)
     return times
