@@ -348,7 +348,7 @@ class _Simulation:
         away.is_over = True
         node, router = away.asked.node, away.asked.node.router
         if away.above is not None:
-            away.above.is_dropped = True
+            away.above.is_dropped, away.above = True, None  # it holds `away`: no cycle is left behind
         router.leave(away.target, away.passage, self._clock.now_s)
         self._nodes[node.links[away.target][0]].guests.pop(id(away), None)
         pending = node.pending[away.target]

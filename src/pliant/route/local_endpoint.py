@@ -1,7 +1,6 @@
 """One endpoint of this device as its router knows it: levels, queue, and when to probe it."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import final
 
 from pliant.ir.curve import Curve
@@ -79,8 +78,7 @@ class LocalEndpoint:
         crowding = self.dependents.crowding
         if not self.wait_s and crowding is None:
             return self.way
-        queued = local_candidate(self.way.levels, self.wait_s, self._watts, self.name)
-        return queued if crowding is None else replace(queued, crowding=crowding)
+        return local_candidate(self.way.levels, self.wait_s, self._watts, self.name, crowding)
 
     def offer(self, levels: tuple[ServiceLevel, ...]) -> bool:
         """It can give `levels` now, worst first; whether these are others than before."""
@@ -176,7 +174,9 @@ def note_dependent(
             bound_s = max(seconds, way_s * c.way_bound + quickest.bound_curve.at(n))
             if not is_hopeless(seconds, bound_s, terms.deadline_s):
                 able.append((c.name, seconds))
-    if len(able) == 1 and able[0][0] in here:
+                if len(able) > 1:
+                    return
+    if able and able[0][0] in here:
         name, seconds = able[0]
         endpoint, slack_s = here[name], max(terms.deadline_s - seconds, 0.0)
         if slack_s < _FEW * endpoint.way.best.curve.at(n):
