@@ -17,13 +17,15 @@ from pliant.ir.curve import Curve
 from research.deadline_oracle import Known, Level
 from research.deadline_world import Scenario
 from slo_records import Texts
-from slo_rig import Bed
+from slo_rig import LOCAL, Bed
 from slo_ways import open_cluster, open_local, upstream_alone
 
 _WORDS = (4, 12, 20, 30, 45)
 _TOKENS = 24
 _N_TRIALS = 7
 _PATIENCE_S = 5.0
+_SLOWER = 3.0
+"""Of this device, to see what its part of a cluster's answer takes."""
 _SLOW_S = 10.0
 """Of a worker that nothing is given to."""
 _MORE = 1e-6
@@ -52,6 +54,9 @@ def measure_known(bed: Bed, scenario: Scenario, texts: Texts) -> Known:
     beside_s = part * min(worker.seconds(0.0) for worker in scenario.workers.values())
     with open_cluster(bed) as cluster:
         together_s = _median_s(lambda: cluster(text))
+        bed.set_pace(LOCAL, _SLOWER * scenario.local.seconds(0.0))
+        slowed_s = _median_s(lambda: cluster(text))
+        bed.set_pace(LOCAL, scenario.local.seconds(0.0))
         for name in scenario.workers:
             bed.set_pace(name, _SLOW_S)
         member_part = min(_median_s(lambda: cluster(text)) / here_s, 1.0)
@@ -61,8 +66,10 @@ def measure_known(bed: Bed, scenario: Scenario, texts: Texts) -> Known:
     with upstream_alone(bed) as ask:
         above_s = _median_s(lambda: ask(text, _PATIENCE_S, 0.0))
     hop_s = above_s - link.latency_s - part * scenario.gateway.seconds(0.0)
-    exchange_s = together_s - member_part * beside_s
-    return Known(levels, member_part, max(exchange_s, 0.0), max(hop_s, 0.0))
+    ends_s = max(slowed_s - together_s, 0.0) / (_SLOWER - 1.0)
+    exchange_s = together_s - member_part * beside_s - ends_s
+    primary_part = ends_s / scenario.local.seconds(0.0)
+    return Known(levels, member_part, primary_part, max(exchange_s, 0.0), max(hop_s, 0.0))
 
 
 def _next(session: Any, floor: float) -> float | None:

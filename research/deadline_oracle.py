@@ -9,10 +9,13 @@ knew the whole world. Estimates and measures nothing.
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
+from pathlib import Path
 from typing import Literal
 
+import msgspec
+
 from pliant.ir.curve import Curve
-from research.deadline_world import Scenario, TimedRequest
+from research.deadline_world import Scenario, TimedRequest, read_toml
 
 Way = Literal["local", "cluster", "upstream"]
 WAYS: tuple[Way, ...] = ("local", "cluster", "upstream")
@@ -34,15 +37,42 @@ class Known:
     """What is known of model and network: `levels` with the whole model last; overheads in seconds.
 
     The cluster answers with the whole model, by the device that is quickest at it: that takes `member_part`
-    of what it takes a session there, and `exchange_s` more where it is a worker. An answer from above takes
-    `hop_s` more than its link and the gateway take. A request has `request_bytes`, both ways.
+    of what it takes a session there. Where it is a worker, this device still computes input and head,
+    `primary_part` of what the whole model takes here, and exchanges take `exchange_s` more. An answer from
+    above takes `hop_s` more than its link and the gateway take. A request has `request_bytes`, both ways.
     """
 
     levels: tuple[Level, ...]
     member_part: float = 1.0
+    primary_part: float = 0.0
     exchange_s: float = 0.0
     hop_s: float = 0.0
     request_bytes: float = 800.0
+
+
+class _KnownLevel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    accuracy: float
+    parts: tuple[float, ...]
+
+
+class _KnownFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    source: str
+    member_part: float
+    primary_part: float
+    exchange_s: float
+    hop_s: float
+    words: tuple[float, ...]
+    levels: tuple[_KnownLevel, ...]
+
+
+def read_known(path: Path) -> Known:
+    """What was measured of a bed, from its file. Raises InputError."""
+    told = read_toml(path, _KnownFile)
+    levels = [
+        Level(level.accuracy, Curve(tuple(zip(told.words, level.parts, strict=True))))
+        for level in told.levels
+    ]
+    return Known(tuple(levels), told.member_part, told.primary_part, told.exchange_s, told.hop_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,22 +203,27 @@ class _Queues:
                 yield i, option, free_s + option.away_s / 2.0 - self._requests[i].at_s / self._speed
 
 
+def together_s(scenario: Scenario, known: Known, words: float, now_s: float) -> float:
+    """What a cluster's answer to a text of so many words takes, by the device that is quickest at it."""
+    work_s = known.member_part * known.levels[-1].part.at(words)
+    beside_s = min((worker.seconds(now_s) for worker in scenario.workers.values()), default=inf)
+    here_s = scenario.local.seconds(now_s)
+    return min(work_s * here_s, work_s * beside_s + known.primary_part * here_s + known.exchange_s)
+
+
 def _options(scenario: Scenario, known: Known, request: TimedRequest, ways: Collection[Way]) -> list[_Option]:
     """The ways that keep deadline and floor if nothing else is there, as the world is when it comes."""
     now_s, words = request.at_s, request.n_words
     found: list[_Option] = []
     whole = known.levels[-1]
     here_s, above_s = scenario.local.seconds(now_s), scenario.gateway.seconds(now_s)
-    work_s = known.member_part * whole.part.at(words)
-    beside_s = min((worker.seconds(now_s) for worker in scenario.workers.values()), default=inf)
-    together_s = min(work_s * here_s, work_s * beside_s + known.exchange_s)
     link = scenario.link.at(now_s, 0.0)
     for level in known.levels:
         found.append(_Option("local", level.accuracy, 0.0, here_s * level.part.at(words)))
         if link is not None and above_s < inf:
             away_s = link.latency_s + known.request_bytes / link.bandwidth_Bps + known.hop_s
             found.append(_Option("upstream", level.accuracy, away_s, above_s * level.part.at(words)))
-    found.append(_Option("cluster", whole.accuracy, 0.0, together_s))
+    found.append(_Option("cluster", whole.accuracy, 0.0, together_s(scenario, known, words, now_s)))
     return [
         o
         for o in found

@@ -185,17 +185,17 @@ class Scenario:
 
 def read_world(path: Path) -> World:
     """A world's file. Raises InputError naming the file and what is wrong in it."""
-    return _read(path, World)
+    return read_toml(path, World)
 
 
 def read_seeds(path: Path) -> Seeds:
     """The seeds' file. Raises InputError."""
-    return _read(path, Seeds)
+    return read_toml(path, Seeds)
 
 
 def read_words(path: Path) -> Words:
     """The distribution of lengths. Raises InputError."""
-    return _read(path, Words)
+    return read_toml(path, Words)
 
 
 def draw(world: World, name: str, seed: int, words: Words, traces: Path) -> Scenario:
@@ -277,7 +277,8 @@ def read_link(window: LinkWindow, traces: Path, world: World) -> LinkSeries:
     return LinkSeries(tuple(starts), tuple(links))
 
 
-def _read(path: Path, kind: type[T]) -> T:
+def read_toml(path: Path, kind: type[T]) -> T:
+    """A file of settings as `kind`. Raises InputError naming the file and what is wrong in it."""
     try:
         return msgspec.convert(tomllib.loads(path.read_text()), kind)
     except (tomllib.TOMLDecodeError, msgspec.ValidationError) as error:

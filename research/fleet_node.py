@@ -106,7 +106,8 @@ class Machine:
     trade: Trade
     jobs: deque[Job] = field(default_factory=deque)
     running: Job | None = None
-    backlog_s: float = 0.0
+    _backlog_s: float = 0.0
+    begun_s: float = 0.0
     _parts: dict[float | None, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -116,13 +117,22 @@ class Machine:
     def has_room(self) -> bool:
         return len(self.jobs) + (self.running is not None) <= QUEUE
 
+    def backlog_s(self, now_s: float) -> float:
+        """What a job that came now would wait for: what is left of the one that runs, and the others."""
+        if self.running is None:
+            return self._backlog_s
+        return self._backlog_s - min(now_s - self.begun_s, self.running.expected_s)
+
     def add(self, job: Job) -> None:
         self.jobs.append(job)
-        self.backlog_s += job.expected_s
+        self._backlog_s += job.expected_s
+
+    def begin(self, job: Job, now_s: float) -> None:
+        self.running, self.begun_s = job, now_s
 
     def ended(self, job: Job) -> None:
         """Without rounding errors of sums."""
-        self.backlog_s = self.backlog_s - job.expected_s if self.jobs or self.running else 0.0
+        self._backlog_s = self._backlog_s - job.expected_s if self.jobs or self.running else 0.0
 
     def usual_s(self, n: int, accuracy: float | None) -> float:
         """What an input of length n really takes at a level, on average and while nothing slows it."""
@@ -147,7 +157,8 @@ class FleetNode:
         self._settings, self._max_n = settings, max_n
         self.listener = Listener(f"sim://{spec.name}")
         self.n_starts = 0
-        self.links: dict[str, tuple[int, Link]] = {}
+        self.links: dict[str, tuple[int, Link | None]] = {}
+        """By upstream; None while one is down."""
         self.guests: dict[int, Away] = {}
         """Requests that are here, by the id of their `Away`: who sent them notices when this node dies."""
         self.wakes_at_s = inf
@@ -166,8 +177,8 @@ class FleetNode:
                 self.router.endpoint(name)
             self.router.offer(machine.trade.levels(), name)
         self.links = {names[to]: (to, link) for to, link in self.spec.ups}
-        for name, (_, link) in self.links.items():
-            self.router.successor(name, link)
+        for to, link in self.spec.ups:
+            self.router.successor(names[to], link)
         self.pending = {name: deque() for name in self.links}
         self.guests.clear()
 
@@ -178,7 +189,7 @@ class FleetNode:
         """Tell the router how the machines stand."""
         for name, machine in self.machines.items():
             self.router.offer(machine.trade.levels(), name)
-            self.router.waits(machine.backlog_s, now_s, name)
+            self.router.waits(machine.backlog_s(now_s), now_s, name)
 
     def excluded(self) -> tuple[str, ...]:
         """Endpoints that have no room."""

@@ -11,6 +11,8 @@ from research.fleet_node import FleetNode, Job, Machine
 from research.virtual_clock import VirtualClock
 
 _THROTTLE_S = 0.02
+_PATIENCE_S = 1.0
+"""After so long a ping has failed."""
 
 
 @final
@@ -47,13 +49,17 @@ class Upkeep:
             case Ping(successor=target):
                 self.n_pings += 1
                 to, link = node.links[target]
-                self._clock.after(link.latency_s / 2.0, self._pinged, node, self._nodes[to], link)
+                if link is None:
+                    self._clock.after(_PATIENCE_S, self._ping_failed, node, self._nodes[to])
+                else:
+                    self._clock.after(link.latency_s / 2.0, self._pinged, node, self._nodes[to], link)
             case Broadcast(predecessors=names, told=told):
                 self.n_broadcasts += 1
                 for name in names:
                     below = self._index[name]
                     _, link = below.links[node.name]
-                    self._clock.after(link.latency_s / 2.0, self._hear, below, node.name, told)
+                    if link is not None:
+                        self._clock.after(link.latency_s / 2.0, self._hear, below, node.name, told)
             case Probe(length=n, endpoint=name):
                 machine = node.machines[name]
                 if machine.running is None:

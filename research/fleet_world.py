@@ -162,11 +162,22 @@ class FleetRequests:
 
 
 @dataclass(frozen=True, slots=True)
+class LinkChange:
+    """From `at_s` on, the link of `node` to its upstream `to` (indexes) is another one; None is down."""
+
+    at_s: float
+    node: int
+    to: int
+    link: Link | None
+
+
+@dataclass(frozen=True, slots=True)
 class Fleet:
     """What a seed makes of a world."""
 
     nodes: tuple[NodeSpec, ...]
     requests: FleetRequests
+    changes: tuple[LinkChange, ...] = ()
 
 
 def read_fleet(path: Path) -> FleetWorld:
@@ -233,7 +244,7 @@ def draw_requests(
     m = len(at_s)
     kind = random.choice(len(kinds), m, p=[kind.share for kind in kinds])
     lengths = random.integers(words[0], words[1], m, endpoint=True)
-    work, way = (_log_normal(random, spread, m) for spread in spreads)
+    work, way = (log_normal(random, spread, m) for spread in spreads)
     return FleetRequests(kinds, at_s, source, lengths, kind, work, way)
 
 
@@ -242,7 +253,7 @@ def _requests(
 ) -> FleetRequests:
     """By thinning: rates of nodes, and of whole subtrees in bursts."""
     traffic, n_ends = world.requests, world.tiers[0].count
-    weights = _log_normal(random, traffic.spread, n_ends)
+    weights = log_normal(random, traffic.spread, n_ends)
     weights /= weights.sum()
     bursts = {tier.name: [b for b in traffic.bursts if b.tier == tier.name] for tier in world.tiers}
     courses = [
@@ -292,11 +303,11 @@ def _course(spells: list[Spells], duration_s: float, random: np.random.Generator
     return Steps(tuple(starts), tuple(values))
 
 
-def _log_normal(random: np.random.Generator, spread: float, size: int) -> Float64[np.ndarray, " size"]:
+def log_normal(random: np.random.Generator, spread: float, size: int) -> Float64[np.ndarray, " size"]:
     """Of mean 1 and standard deviation `spread`."""
     sigma = sqrt(log1p(spread**2))
     return random.lognormal(-(sigma**2) / 2.0, sigma, size)
 
 
 def _one(random: np.random.Generator, spread: float) -> float:
-    return float(_log_normal(random, spread, 1)[0])
+    return float(log_normal(random, spread, 1)[0])

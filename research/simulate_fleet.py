@@ -18,12 +18,14 @@ from pliant.errors import BudgetError, DeadlineError, RouteError
 from pliant.ir.link import Link
 from pliant.route.choose_endpoint import LOCAL, Choice, choose
 from pliant.route.curve_advert import CurveAdvert, Trail
-from pliant.route.hedge import hedge
+from pliant.route.hedge import Hedge, hedge
 from pliant.route.router_settings import RouterSettings
 from pliant.route.terms import Terms
+from research.fleet_changes import Changes
 from research.fleet_node import LEAST_S, Answer, Away, FleetNode, Inquiry, Job, Machine
 from research.fleet_policies import Policy, routed
 from research.fleet_run import FleetRun, Row, run_of
+from research.fleet_second import SecondThoughts
 from research.fleet_upkeep import Upkeep
 from research.fleet_world import Fleet
 from research.virtual_clock import VirtualClock
@@ -60,6 +62,7 @@ class _Simulation:
         self._nodes = [FleetNode(spec, i, settings, max_n) for i, spec in enumerate(fleet.nodes)]
         self._names = tuple(node.name for node in self._nodes)
         self._upkeep = Upkeep(self._clock, self._nodes, self._work_on)
+        self._seconds = SecondThoughts(self._clock, self._chosen, self._begin)
         self._again: Callable[[], None] | None = None
         self._rows: list[Row] = []
         self._n_doubled = 0
@@ -69,18 +72,13 @@ class _Simulation:
         for node in self._nodes:
             node.start(self._names)
             self._upkeep.wake(node)
-            slower = node.spec.machines[0].slower
-            for at_s, value in zip(slower.starts, slower.values, strict=True):
-                if value == inf:
-                    self._clock.at(at_s, self._die, node)
-            for before, value, at_s in zip(slower.values, slower.values[1:], slower.starts[1:], strict=False):
-                if before == inf and value < inf:
-                    self._clock.at(at_s, self._revive, node)
+        Changes(self._clock, self._fleet, self._nodes, self._unreachable, self._upkeep).schedule()
         if clients is None:
             self._play()
         else:
             self._play_closed(*clients)
-        counts = (self._upkeep.n_pings, self._upkeep.n_broadcasts, self._n_doubled)
+        n_doubled = self._n_doubled + self._seconds.n_begun
+        counts = (self._upkeep.n_pings, self._upkeep.n_broadcasts, n_doubled)
         return run_of(self._rows, counts, perf_counter() - begun_s)
 
     # -- requests come
@@ -136,17 +134,35 @@ class _Simulation:
         choice = self._chosen(asked)
         if choice is None:
             self._end(asked, None)
-        elif choice.target in node.machines:
-            machine = node.machines[choice.target]
-            asked.most_s = choice.option.most_s
-            self._admit(node, machine, asked, lambda answer: self._end(asked, answer))
         else:
-            self._send_away(asked, choice)
+            job = self._begin(asked, choice)
+            if job is not None:
+                planned = self._planned(asked, choice)
+                self._seconds.watch(node.machines[choice.target], job, choice, planned)
         self._upkeep.wake(node)
 
-    def _chosen(self, asked: Inquiry) -> Choice | None:
+    def _begin(self, asked: Inquiry, choice: Choice) -> Job | None:
+        """Have the endpoint of `choice` answer; the job, where that is here and has let it in."""
+        node = asked.node
+        if choice.target not in node.machines:
+            self._send_away(asked, choice)
+            return None
+        asked.most_s = choice.option.most_s
+        machine = node.machines[choice.target]
+        return self._admit(node, machine, asked, lambda answer: self._end(asked, answer))
+
+    def _planned(self, asked: Inquiry, choice: Choice) -> Hedge | None:
+        node = asked.node
+        if choice.target == LOCAL:
+            return None
+        here = [
+            w for w in node.router.ways_here if node.machines[w.name].has_room and w.name != choice.target
+        ]
+        return hedge(asked.n, choice, here, asked.terms_at(self._clock.now_s))
+
+    def _chosen(self, asked: Inquiry, *but: str) -> Choice | None:
         router, now_s = asked.node.router, self._clock.now_s
-        exclude = (*asked.failed, *asked.node.excluded())
+        exclude = (*asked.failed, *asked.node.excluded(), *but)
         terms = asked.terms_at(now_s)
         try:
             return self._policy(router, asked.n, now_s, exclude, asked.trail, terms, self._random)
@@ -170,20 +186,23 @@ class _Simulation:
 
     def _admit(
         self, node: FleetNode, machine: Machine, asked: Inquiry, then: Callable[[Answer | None], None]
-    ) -> None:
-        pick = machine.pick(asked, self._clock.now_s + machine.backlog_s) if machine.has_room else None
+    ) -> Job | None:
+        now_s = self._clock.now_s
+        pick = machine.pick(asked, now_s + machine.backlog_s(now_s)) if machine.has_room else None
         if pick is None:
             then(None)
-            return
-        machine.add(Job(asked.n, pick.time.median_s, self._clock.now_s, asked, then))
+            return None
+        job = Job(asked.n, pick.time.median_s, now_s, asked, then)
+        machine.add(job)
         self._work_on(node, machine)
+        return job
 
     def _work_on(self, node: FleetNode, machine: Machine) -> None:
         while machine.running is None and machine.jobs:
             job = machine.jobs.popleft()
             asked = job.asked
             if asked is None:
-                pick = machine.trade.fullest(job.n)
+                pick = machine.trade.pick(job.n, None, LEAST_S)  # the quickest
             else:
                 found = None if asked.is_over or asked.is_dropped else machine.pick(asked, self._clock.now_s)
                 if found is None or self._clock.now_s + found.time.median_s > asked.due_s:
@@ -192,7 +211,7 @@ class _Simulation:
                         job.then(None)
                     continue
                 pick = found
-            machine.running = job
+            machine.begin(job, self._clock.now_s)
             factor = 1.0 if asked is None else self._work[asked.number]
             usual_s = machine.usual_s(job.n, pick.level.accuracy)
             seconds = usual_s * factor * machine.spec.slower.at(self._clock.now_s)
@@ -222,8 +241,7 @@ class _Simulation:
     def _send_away(self, asked: Inquiry, choice: Choice) -> None:
         node, now_s, target, n = asked.node, self._clock.now_s, choice.target, asked.n
         router = node.router
-        here = [way for way in router.ways_here if node.machines[way.name].has_room]
-        planned = hedge(n, choice, here, asked.terms_at(now_s))
+        planned = self._planned(asked, choice)
         state = router.state(target, now_s)
         wait_s = 0.0 if state is None else state.wait_s
         way_s = max(0.0, choice.seconds - wait_s - choice.option.level.curve.at(n))
@@ -244,6 +262,8 @@ class _Simulation:
         away.sent_s = now_s
         to, link = node.links[away.target]
         peer = self._nodes[to]
+        if link is None:
+            return  # what is sent gets lost, and is given up when it is due
         if peer.is_up(now_s):
             peer.guests[id(away)] = away
             self._clock.at(now_s + self._one_way_s(away, link), self._reach, away, peer, peer.n_starts)
@@ -262,10 +282,12 @@ class _Simulation:
         peer.router.heard_of(node.name, node.listener if node.spec.tier else None, self._clock.now_s)
         due_s = self._clock.now_s + max(asked.due_s - away.sent_s - away.way_s, LEAST_S)
         trail = asked.trail.sent().at(peer.name)
-        _, link = node.links[away.target]
 
         def reply(above: Inquiry, answer: Answer | None) -> None:
             told = peer.router.tell(self._clock.now_s, node.name)
+            _, link = node.links[away.target]
+            if link is None:
+                return
             spent_s = self._clock.now_s - above.asked_s
             back_s = self._one_way_s(away, link, _RECEIVED_BYTES)
             self._clock.after(back_s, self._back, away, answer, told, spent_s)
@@ -326,7 +348,7 @@ class _Simulation:
         away.is_over = True
         node, router = away.asked.node, away.asked.node.router
         if away.above is not None:
-            away.above.is_dropped = True
+            away.above.is_dropped, away.above = True, None  # it holds `away`: no cycle is left behind
         router.leave(away.target, away.passage, self._clock.now_s)
         self._nodes[node.links[away.target][0]].guests.pop(id(away), None)
         pending = node.pending[away.target]
@@ -373,17 +395,3 @@ class _Simulation:
         asked.node.offer(self._clock.now_s)
         self._admit(asked.node, asked.node.machines[endpoint], asked, then)
         self._upkeep.wake(asked.node)
-
-    # -- nodes change
-
-    def _die(self, node: FleetNode) -> None:
-        """Its jobs are gone, and its connections reset."""
-        for away in node.guests.values():
-            _, link = away.asked.node.links[node.name]
-            self._clock.after(link.latency_s / 2.0, self._unreachable, away)
-        node.n_starts += 1
-        node.guests.clear()
-
-    def _revive(self, node: FleetNode) -> None:
-        node.start(self._names)
-        self._upkeep.wake(node)

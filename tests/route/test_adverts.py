@@ -11,7 +11,7 @@ from pliant.ir.curve import Curve
 from pliant.ir.endpoint import ServiceLevel
 from pliant.route.adverts import Adverts
 from pliant.route.choose_endpoint import Candidate
-from pliant.route.way_times import DENSE, FEW, WayCurve, WayTimes
+from pliant.route.way_times import DENSE, FEW, WayCurve, least
 
 MAX_N = 60
 
@@ -39,8 +39,9 @@ def test_the_least_of_many_ways_is_exact_at_every_length(seeds: list[int], data:
     ways = [way(seed) for seed in seeds]
     first = data.draw(st.integers(1, len(ways)))
     counts = sorted({first, len(ways)})
-    found = WayTimes(MAX_N).least(ways, counts, [1000] * len(counts))
-    for count, (made, touching) in zip(counts, found, strict=True):
+    (found,), _ = least([ways], counts, MAX_N)
+    for count, made in zip(counts, found, strict=True):
+        _, touching = least([ways[:count]], [count], MAX_N)
         for n in range(MAX_N + 1):
             assert made.at(n) == pytest.approx(least_at(ways[:count], n), rel=1e-9)
         for one, is_least in zip(ways[:count], touching, strict=True):
@@ -54,32 +55,19 @@ def test_the_least_of_many_ways_is_exact_at_every_length(seeds: list[int], data:
                 assert is_least
 
 
-def test_what_changed_is_seen_and_what_did_not_is_kept() -> None:
-    """Rows and results are kept between adverts: a way that moves, a curve that is another, one that left."""
-    times, ways = WayTimes(MAX_N), [way(seed) for seed in range(FEW + 6)]
-
-    def made(some: Sequence[WayCurve]) -> Curve:
-        ((least, _),) = times.least(some, [len(some)], [1000])
-        for n in range(MAX_N + 1):
-            assert least.at(n) == pytest.approx(least_at(some, n), rel=1e-9)
-        return least
-
-    first = made(ways)
-    assert made(list(ways)) is first
-    slower = [*ways[1:], WayCurve(ways[0].curve, ways[0].fixed_s + 100.0, 0.0)]
-    made(slower)
-    made([*slower[:-1], way(999)])
-    made(slower[:-2])
-    for seed in range(1000, 1300):
-        made([*ways, way(seed)])
-    assert made(ways).points == first.points
+def test_a_row_of_lengths_is_what_the_curve_says_at_each() -> None:
+    """Before the first point, between points, at them, and beyond the last."""
+    made = Curve(((3, 0.5), (7, 0.25), (20, 1.0)))
+    assert made.over(np.arange(31.0)).tolist() == [made.at(n) for n in range(31)]
+    level = Curve(((3, 0.5), (7, 0.25)))
+    assert level.over(np.arange(31.0)).tolist() == [level.at(n) for n in range(31)]
 
 
 def test_long_inputs_have_adverts_too() -> None:
     """No row of all lengths is made for models that take millions of items."""
     max_n = 50 * DENSE
     ways = [WayCurve(curve(seed, max_n=max_n), 0.1 * seed, 0.0) for seed in range(FEW + 3)]
-    ((made, _),) = WayTimes(max_n).least(ways, [len(ways)], [10_000])
+    ((made,),), _ = least([ways], [len(ways)], max_n)
     for n in np.random.default_rng(0).integers(0, max_n, 500).tolist():
         assert made.at(n) == pytest.approx(least_at(ways, n), rel=1e-9)
 

@@ -21,7 +21,7 @@ from research.deadline_world import (
 )
 
 FOLDER = Path(__file__).parents[2] / "bench" / "worlds"
-NAMES = sorted({path.stem for path in FOLDER.glob("*.toml")} - {"seeds", "words", "tree"})
+NAMES = sorted({path.stem for path in FOLDER.glob("*.toml")} - {"seeds", "words", "tree", "known"})
 _BEGINS = datetime(2016, 11, 1)
 
 

@@ -32,6 +32,21 @@ def test_an_endpoint_that_offers_levels_is_probed_when_it_was_quicker_before() -
     assert {probe.endpoint for probe in probes} == {LOCAL}
 
 
+def test_one_slow_answer_is_enough_for_probes_soon() -> None:
+    """Levels that follow from an answer are offered after it is told: those of before looked well, and the
+    next probe was half a minute away, while every request was refused."""
+    node = router()
+    node.offer(_levels(1.0))
+    for at_s in (1.0, 2.0):
+        node.answered_here(5, 1.0, at_s)
+        node.choose(5, at_s)
+    node.answered_here(5, 3.0, 5.0)
+    node.offer(_levels(3.0))
+    node.choose(5, 5.5)
+    assert 5.0 < node.next_due_s(5.5) <= 5.0 + 3.0 / 0.33
+    assert any(isinstance(due, Probe) for due in node.due(5.0 + 3.0 / 0.33))
+
+
 def test_an_endpoint_that_slowed_is_probed_often_while_inputs_come_and_seldom_else() -> None:
     """Under deadlines a slow endpoint is not chosen, and its estimate stays as it was when it was slow; a
     device on a battery that nobody asks must not spend a tenth of its time on probes."""
@@ -143,7 +158,9 @@ def test_a_link_with_a_gap_is_not_used_until_a_word_comes_and_then_as_before() -
     assert node.due(1.0) == (Ping("up"),)
     node.pinged("up", 0.1, 0.0, word("up"), 1.4)
     assert node.choose(5, 1.4).target == "up"
-    assert _bound_s(node, 1.4) == before_s
+    assert _bound_s(node, 1.4) > before_s, "a link that carries hardly a byte answers pings"
+    node.answered_by("up", 5, 100, 100, 0.1, 0.0, None, 1.5)
+    assert _bound_s(node, 1.5) == pytest.approx(before_s)
 
 
 def test_a_client_that_gives_up_early_keeps_no_one_from_an_upstream() -> None:

@@ -8,7 +8,6 @@ counts is breakpoints, not samples.
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from math import floor, inf, isfinite
 
 import numpy as np
@@ -62,12 +61,11 @@ class Curve:
         start, seconds, slope = self._pieces[bisect_right(self._lengths, n)]
         return seconds + slope * (n - start)
 
-    def over(self, sizes: Float[np.ndarray, "*some"]) -> Float[np.ndarray, "*some"]:
-        """`at` for each of `sizes`."""
-        lengths, start, seconds, slope = _columns(self._lengths, self._pieces)
-        at = np.searchsorted(lengths, sizes, "right")
-        times: Float[np.ndarray, "*some"] = seconds[at] + slope[at] * (sizes - start[at])
-        return times
+    def over(self, sizes: Float[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
+        """`at` for each of `sizes`, which rise."""
+        times: Float[np.ndarray, " n"] = np.interp(sizes, self._lengths, [s for _, s in self.points])
+        last, _, slope = self._pieces[-1]
+        return times if sizes[-1] <= last else times + slope * np.maximum(sizes - last, 0.0)
 
     def plus(self, seconds: float, per_item: float = 0.0) -> "Curve":
         """This curve with `seconds` + `per_item` * n (both >= 0) added; no point rises above MAX_SECONDS."""
@@ -92,14 +90,6 @@ class Curve:
     @property
     def lengths(self) -> tuple[float, ...]:
         return self._lengths
-
-
-@lru_cache(maxsize=1024)
-def _columns(
-    lengths: tuple[float, ...], pieces: tuple[tuple[float, float, float], ...]
-) -> tuple[np.ndarray, ...]:
-    """As arrays, of which solvers ask some thousand times."""
-    return (np.array(lengths), *np.array(pieces).T.copy())
 
 
 def line(intercept_s: float, slope_s: float, max_n: int) -> Curve:
@@ -144,10 +134,10 @@ def exceeds_by(a: Curve, b: Curve, max_n: int, ratio: float) -> float:
     Between breakpoints and crossings this is linear, and at a crossing it is no maximum unless it is
     one at a breakpoint too: breakpoints suffice.
     """
-    knots: set[float] = {0, max_n}
-    knots.update(n for curve in (a, b) for n in curve.lengths if n < max_n)
     most = -float("inf")
-    for n in knots:
+    for n in {0, max_n, *a.lengths, *b.lengths}:
+        if n > max_n:
+            continue
         s, t = a.at(n), b.at(n)
         most = max(most, abs(s - t) - ratio * (s if s < t else t))
     return most
@@ -156,6 +146,8 @@ def exceeds_by(a: Curve, b: Curve, max_n: int, ratio: float) -> float:
 def thinned(curve: Curve, max_points: int) -> Curve:
     """`curve` with at most `max_points` >= 2 points, dropping those that change it least, one by one."""
     points = list(curve.points)
+    if len(points) <= max_points:
+        return curve
     costs = [_off(*points[i - 1 : i + 2]) for i in range(1, len(points) - 1)]
     while len(points) > max(max_points, 2):
         i = costs.index(min(costs))
@@ -164,7 +156,7 @@ def thinned(curve: Curve, max_points: int) -> Curve:
             costs[i] = _off(*points[i : i + 3])
         if i:
             costs[i - 1] = _off(*points[i - 1 : i + 2])
-    return curve if len(points) == len(curve.points) else Curve(tuple(points))
+    return Curve(tuple(points))
 
 
 def validated(points: object, max_points: int = MAX_POINTS) -> Curve:

@@ -4,12 +4,12 @@ from collections.abc import Callable, Sequence
 from math import inf
 from typing import final
 
-from pliant.ir.curve import MAX_POINTS, Curve
+from pliant.ir.curve import MAX_POINTS, thinned
 from pliant.ir.endpoint import ALIKE, ServiceLevel
 from pliant.ir.times.levels import has_moved, spread
 from pliant.route.choose_endpoint import Candidate
 from pliant.route.curve_advert import MAX_LEVELS, CurveAdvert
-from pliant.route.way_times import WayCurve, WayTimes
+from pliant.route.way_times import WayCurve, least
 
 _SHORT_S = 1e-4
 _FEW_POINTS = 12
@@ -25,7 +25,6 @@ class Adverts:
 
     def __init__(self, node: str, started: int, max_n: int, behind: Callable[[str], frozenset[str]]) -> None:
         self._node, self._started, self._max_n, self._behind = node, started, max_n, behind
-        self._medians, self._bounds = WayTimes(max_n), WayTimes(max_n)
         self._kept: dict[str | None, CurveAdvert] = {}
         self._ways: tuple[Candidate, ...] = ()
         """Those that adverts were made of."""
@@ -52,8 +51,7 @@ class Adverts:
     def _made(self, predecessor: str | None, ways: Sequence[Candidate]) -> CurveAdvert:
         self._n_adverts += 1
         stamp = (self._started, self._n_adverts)
-        made = advert_of(self._node, ways, self._behind, self._max_n, stamp, self._medians, self._bounds)
-        self._kept[predecessor] = made
+        made = self._kept[predecessor] = advert_of(self._node, ways, self._behind, self._max_n, stamp)
         return made
 
 
@@ -73,41 +71,36 @@ def advert_of(
     behind: Callable[[str], frozenset[str]],
     max_n: int,
     stamp: tuple[int, int],
-    medians: WayTimes | None = None,
-    bounds: WayTimes | None = None,
 ) -> CurveAdvert:
     """By accuracy the minimum of `ways`, which are without queues, and the nodes behind those least anywhere.
 
     `behind` gives the nodes that a way's curve depends on. At most `MAX_LEVELS` levels are told, the least
-    and the most accurate among them. `medians` and `bounds` keep what stays for the next advert.
+    and the most accurate among them.
     """
     found = [(way, level) for way in ways for level in way.levels]
     found.sort(key=lambda one: -one[1].quality)
     rising = spread(sorted({level.quality for _, level in found}), MAX_LEVELS)
     falling = rising[::-1]
     counts = [sum(level.quality >= quality - ALIKE for _, level in found) for quality in falling]
-    curves = [WayCurve(level.curve, way.fixed_s, way.per_item_s) for way, level in found]
-    most_points = [MAX_POINTS, *[_FEW_POINTS] * (len(falling) - 1)]
-    least = (medians or WayTimes(max_n)).least(curves, counts, most_points)
-    through = {node}
-    for _, touching in least:
-        for (way, _), is_least in zip(found, touching, strict=False):
-            if is_least:
-                through |= behind(way.name)
-    bounded: list[Curve | None] = [None] * len(falling)
+    kinds = [[WayCurve(level.curve, way.fixed_s, way.per_item_s) for way, level in found]]
     n_exact = next((i for i, (way, level) in enumerate(found) if _is_bounded(way, level)), len(found))
     if n_exact < len(found):
-        late = [
-            WayCurve(level.bound_curve, way.fixed_s * way.way_bound, way.per_item_s * way.way_bound)
-            for way, level in found
-        ]
-        made = (bounds or WayTimes(max_n)).least(late, counts, [_FEW_POINTS] * len(falling))
-        bounded = [bound if n_exact < count else None for (bound, _), count in zip(made, counts, strict=True)]
+        kinds.append(
+            [
+                WayCurve(level.bound_curve, way.fixed_s * way.way_bound, way.per_item_s * way.way_bound)
+                for way, level in found
+            ]
+        )
+    (medians, *bounds), touching = least(kinds, counts, max_n)
+    names = {way.name for (way, _), is_least in zip(found, touching, strict=True) if is_least}
+    through = frozenset({node}).union(*map(behind, names))
     levels = []
-    for quality, count, (curve, _), bound in zip(falling, counts, least, bounded, strict=True):
+    for i, (quality, count) in enumerate(zip(falling, counts, strict=True)):
         is_measured = all(level.accuracy is not None for _, level in found[:count])
+        curve = thinned(medians[i], _FEW_POINTS if i else MAX_POINTS)
+        bound = thinned(bounds[0][i], _FEW_POINTS) if n_exact < count else None
         levels.append(ServiceLevel(curve, quality if is_measured else None, bound, quality))
-    return CurveAdvert(node, tuple(reversed(levels)), frozenset(through), stamp)
+    return CurveAdvert(node, tuple(reversed(levels)), through, stamp)
 
 
 def _is_bounded(way: Candidate, level: ServiceLevel) -> bool:

@@ -31,7 +31,7 @@ CLUSTER = "cluster"
 """The name of the cluster of which this device is the primary."""
 _MORE = 1.03
 """Times of the chosen level may have grown by so much when its work begins."""
-_ALIKE_LOST = 0.05
+_ALIKE_LOST = 0.03
 """Options count as equal that differ by so many late requests, as bounds are kept 95 times of 100."""
 
 
@@ -183,9 +183,10 @@ def soonest(n: int, candidates: Sequence[Candidate], terms: Terms = NO_TERMS) ->
     """The candidate and level with the least bound at or above the floor; None if there is none."""
     floor = terms.accuracy_floor or 0.0
     allowed = [(c, level) for c in candidates for level in c.levels if level.reaches(floor)]
-    found = [_option(n, c, level, TIME, terms.deadline_s) for c, level in allowed]
-    best = min(found, key=lambda option: option.bound_s, default=None)
-    return None if best is None else Choice(best, (n, candidates, TIME, terms))
+    best = min(allowed, key=lambda one: _times_s(n, *one)[1], default=None)
+    if best is None:
+        return None
+    return Choice(_option(n, *best, TIME, terms.deadline_s), (n, candidates, TIME, terms))
 
 
 def _best(n: int, candidates: Sequence[Candidate], objective: Objective, terms: Terms) -> Option:
@@ -206,7 +207,7 @@ def _best(n: int, candidates: Sequence[Candidate], objective: Objective, terms: 
     least = (True, inf)
     for c in candidates:  # compared as numbers: most of a choice was making options that were not taken
         way_s = c.fixed_s + c.per_item_s * n
-        for level in c.levels[-1:] if is_free else c.levels:
+        for level in c.levels[-1:] if is_free else reversed(c.levels):
             if floor is not None and not level.reaches(floor):
                 continue
             quality = level.quality if is_ranked else 0.0
@@ -269,9 +270,7 @@ def _fewest_late(
 def _option(
     n: int, c: Candidate, level: ServiceLevel, objective: Objective, deadline_s: float | None
 ) -> Option:
-    way_s = c.fixed_s + c.per_item_s * n
-    seconds = way_s + level.curve.at(n)
-    bound_s = _bound_s(n, c, level, way_s, seconds)
+    seconds, bound_s = _times_s(n, c, level)
     is_late = deadline_s is not None and is_hopeless(seconds, bound_s, deadline_s)
     return Option(
         c.name,
@@ -282,6 +281,13 @@ def _option(
         _cost(n, c, seconds, objective),
         "deadline" if is_late else None,
     )
+
+
+def _times_s(n: int, c: Candidate, level: ServiceLevel) -> tuple[float, float]:
+    """The median, and the bound."""
+    way_s = c.fixed_s + c.per_item_s * n
+    seconds = way_s + level.curve.at(n)
+    return seconds, _bound_s(n, c, level, way_s, seconds)
 
 
 def _bound_s(n: int, c: Candidate, level: ServiceLevel, way_s: float, seconds: float) -> float:

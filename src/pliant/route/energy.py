@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pliant.errors import RouteError
 from pliant.ir.endpoint import ServiceLevel
 from pliant.route.choose_endpoint import LOCAL, Candidate
+from pliant.route.crowding import Crowding
 
 _MEGABIT_BYTES = 125_000.0
 
@@ -99,10 +100,14 @@ _LTE = (
 
 
 def local_candidate(
-    levels: tuple[ServiceLevel, ...], wait_s: float, watts: float, name: str = LOCAL
+    levels: tuple[ServiceLevel, ...],
+    wait_s: float,
+    watts: float,
+    name: str = LOCAL,
+    crowding: Crowding | None = None,
 ) -> Candidate:
     """This device by eq. 8: `watts` over what it spends idle, while it computes, not while it waits."""
-    return Candidate(name, levels, wait_s, watts=watts, free_s=wait_s)
+    return Candidate(name, levels, wait_s, watts=watts, free_s=wait_s, crowding=crowding)
 
 
 def remote_candidate(

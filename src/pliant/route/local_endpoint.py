@@ -1,7 +1,6 @@
 """One endpoint of this device as its router knows it: levels, queue, and when to probe it."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import final
 
 from pliant.ir.curve import Curve
@@ -42,6 +41,7 @@ class LocalEndpoint:
         self._probes = Probes(settings.probe_after_s, prior)
         self._offered: tuple[ServiceLevel, ...] | None = None
         self._is_quicker = False
+        self._last_n: int | None = None
         self._way: Candidate | None = None
         self.wait_s = 0.0
         self._usual_wait = RecentAverage(settings.wait_memory_s)
@@ -78,14 +78,16 @@ class LocalEndpoint:
         crowding = self.dependents.crowding
         if not self.wait_s and crowding is None:
             return self.way
-        queued = local_candidate(self.way.levels, self.wait_s, self._watts, self.name)
-        return queued if crowding is None else replace(queued, crowding=crowding)
+        return local_candidate(self.way.levels, self.wait_s, self._watts, self.name, crowding)
 
     def offer(self, levels: tuple[ServiceLevel, ...]) -> bool:
         """It can give `levels` now, worst first; whether these are others than before."""
         if levels is self._offered:
             return False
         self._offered, self._way = levels, None
+        if self._last_n is not None:
+            least_s = None if self._is_in_doubt else self._least_s(self._last_n)
+            self._probes.offered(levels[-1].curve, self._last_n, least_s)
         return True
 
     def answered(
@@ -99,6 +101,7 @@ class LocalEndpoint:
             self._work_j += joules - self._work_j / _AVERAGED
             self._work_s += seconds - self._work_s / _AVERAGED
             self._watts, self._way = self._work_j / self._work_s, None
+        self._last_n = last_n
         is_new = self._offered is None
         if is_new:
             if self._probes.is_overdue(now_s):
@@ -171,7 +174,9 @@ def note_dependent(
             bound_s = max(seconds, way_s * c.way_bound + quickest.bound_curve.at(n))
             if not is_hopeless(seconds, bound_s, terms.deadline_s):
                 able.append((c.name, seconds))
-    if len(able) == 1 and able[0][0] in here:
+                if len(able) > 1:
+                    return
+    if able and able[0][0] in here:
         name, seconds = able[0]
         endpoint, slack_s = here[name], max(terms.deadline_s - seconds, 0.0)
         if slack_s < _FEW * endpoint.way.best.curve.at(n):

@@ -9,9 +9,9 @@ from typing import final
 
 from pliant.ir.curve import Curve
 
-_CONFIRM_S = 1.0
+_CONFIRM_S = 0.5
 _SLOWED = 1.25
-_SHARE = 0.2
+_SHARE = 0.33
 """The part of an endpoint's time that probes take at most while inputs come."""
 
 
@@ -47,13 +47,15 @@ class Probes:
         """
         self._here_s = now_s
         self.at_s = now_s + (_CONFIRM_S if is_in_doubt else self._after_s)
-        best = self._best
-        if curve is None or last_n is None:
-            return
-        if best is None or curve.at(last_n) < best.at(last_n):
+        if curve is not None and last_n is not None:
+            self.offered(curve, last_n, None if is_in_doubt else least_s)
+
+    def offered(self, curve: Curve, last_n: int, least_s: float | None) -> None:
+        """Answers take `curve` since the last one; as `answered`. `least_s` is None where nothing presses."""
+        if self._best is None or curve.at(last_n) < self._best.at(last_n):
             self._best = curve
-        elif least_s is not None and not is_in_doubt and curve.at(last_n) > _SLOWED * best.at(last_n):
-            self.at_s = now_s + self._pause_s(least_s)
+        elif least_s is not None and curve.at(last_n) > _SLOWED * self._best.at(last_n):
+            self.at_s = min(self.at_s, self._here_s + self._pause_s(least_s))
 
     def length(
         self,

@@ -12,7 +12,7 @@ arrives, so no two nodes can raise each other's curves step by step. Requests ca
 limit as well (`Trail`), which holds while adverts are under way.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import partial
 from math import inf
@@ -24,7 +24,7 @@ from pliant.ir.link import Link
 from pliant.route.adverts import Adverts, wait_beyond
 from pliant.route.choose_endpoint import LOCAL, Candidate, Choice, Option, choose, ranked
 from pliant.route.curve_advert import CurveAdvert, Trail, checked_name
-from pliant.route.due import Broadcast, Due, Ping, Probe
+from pliant.route.due import Broadcast, Due, Probe
 from pliant.route.local_endpoint import LocalEndpoint, note_dependent
 from pliant.route.objective import TIME, Objective
 from pliant.route.predecessors import Listener, Predecessors
@@ -103,24 +103,21 @@ class Router:
     def tell(self, now_s: float, predecessor: str | None = None) -> CurveAdvert:
         """This node's advert (CRIME 4.2); a `predecessor` (a node's name) has been told it."""
         self._expect(now_s)
+        advert, ways = self._adverts.of(predecessor, self._refreshed())
         if predecessor is not None:
-            self.predecessors.told(predecessor, self._word(predecessor, now_s))
-        return self._word(predecessor, now_s, is_now=True)
+            self.predecessors.told(predecessor, self._word(advert, ways, now_s))
+        return self._word(advert, ways, now_s, is_now=True)
 
     def due(self, now_s: float) -> tuple[Due, ...]:
         """What is to be done now; each thing is said once."""
         if now_s < self._next_due_s and self._is_checked:
             return ()
         self.predecessors.expire(now_s)
-        found: list[Due] = [
-            Ping(s.name)
-            for s in self._successors.values()
-            if now_s >= min(s.ping_at_s, s.queue.news_at_s)
-            and self._pings.asks(s, partial(self._candidates, now_s), now_s)
-        ]
-        found += self._broadcasts(now_s)
-        found += self._probes(now_s)
-        self._is_checked = True
+        self._next_due_s, self._is_checked = self._earliest(), True
+        if now_s < self._next_due_s:
+            return tuple(self._broadcasts(now_s))
+        pings = self._pings.due(self._successors.values(), partial(self._candidates, now_s), now_s)
+        found: list[Due] = [*pings, *self._broadcasts(now_s), *self._probes(now_s)]
         self._next_due_s = self._earliest()
         return tuple(found)
 
@@ -253,6 +250,7 @@ class Router:
             for peer in self._successors.values():
                 peer.assume(self._here[LOCAL].way.best.accuracy)
             self._changed()
+            self._next_due_s = min(self._next_due_s, self._here[endpoint].probe_at_s)
 
     def answered_here(
         self, n: int, seconds: float, now_s: float, endpoint: str = LOCAL, joules: float | None = None
@@ -352,9 +350,10 @@ class Router:
             return False
         return trail is None or name in self._here or trail.may_reach(name, self._successors[name].told)
 
-    def _word(self, predecessor: str | None, now_s: float, *, is_now: bool = False) -> CurveAdvert:
-        """What `predecessor` is told: nothing that depends on it. The wait is that of now, or of lately."""
-        advert, ways = self._adverts.of(predecessor, self._refreshed())
+    def _word(
+        self, advert: CurveAdvert, ways: Sequence[Candidate], now_s: float, *, is_now: bool = False
+    ) -> CurveAdvert:
+        """`advert`, made of `ways`, with the wait of now, or of lately."""
         waits_s = [self._wait_s(way, now_s, is_now=is_now) for way in ways]
         wait_s = wait_beyond(advert, self._last_n, ways, waits_s) if any(waits_s) else 0.0
         return replace(advert, wait_s=wait_s) if wait_s else advert
@@ -374,10 +373,11 @@ class Router:
     def _broadcasts(self, now_s: float) -> list[Broadcast]:
         if not self.predecessors:
             return []
-        settings, common = self.settings, self._word(None, now_s)
+        settings, ways, of = self.settings, self._refreshed(), self._adverts.of
+        common = self._word(*of(None, ways), now_s)
         limits = (settings.max_n, settings.threshold_s, settings.threshold_ratio)
         behind = self.predecessors.behind(
-            lambda name: self._word(name, now_s) if name in common.through else common, *limits
+            lambda name: self._word(*of(name, ways), now_s) if name in common.through else common, *limits
         )
         return [Broadcast(names, advert) for advert, names in behind]
 

@@ -1,13 +1,13 @@
-"""The least of many curves at all lengths at once; rows and results are kept while they stay."""
+"""The least of many curves, with what the ways to them add, at all lengths at once."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import final
+from itertools import islice
 
 import numpy as np
 
 from pliant.arrays import Float
-from pliant.ir.curve import MAX_SECONDS, Curve, minimum, thinned
+from pliant.ir.curve import MAX_SECONDS, Curve, minimum
 
 FEW = 6
 """So many curves are compared piece by piece."""
@@ -15,7 +15,6 @@ DENSE = 4096
 """Up to this length, a row of all lengths costs less than comparing many curves piece by piece."""
 _ALIKE = 1.0 + 1e-9
 _STRAIGHT = 1e-12
-_MOST_KEPT = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,69 +30,50 @@ class WayCurve:
         return self.curve.plus(self.fixed_s, self.per_item_s)
 
 
-@final
-class WayTimes:
-    """Lengths are 0..`max_n`. An advert is made often, and most of the curves are those of the last one."""
+def least(
+    kinds: Sequence[Sequence[WayCurve]], counts: Sequence[int], max_n: int
+) -> tuple[list[list[Curve]], list[bool]]:
+    """For each of `kinds` of times of the same ways, and each of `counts`, rising to all ways: the minimum of
+    the first so many ways at lengths 0..`max_n`. And which ways touch any of those of the first kind.
+    """
+    if len(kinds[0]) > FEW and max_n <= DENSE:
+        return _dense(kinds, counts, max_n)
+    curves = [[way.whole for way in ways] for ways in kinds]
+    found = [[minimum(of_kind[:count], max_n) for count in counts] for of_kind in curves]
+    touching = [
+        any(_touches(curve, made) for made, count in zip(found[0], counts, strict=True) if i < count)
+        for i, curve in enumerate(curves[0])
+    ]
+    return found, touching
 
-    def __init__(self, max_n: int) -> None:
-        self._max_n = max_n
-        self._lengths = np.arange(max_n + 1.0 if max_n <= DENSE else 0.0)
-        self._rows: dict[int, tuple[Curve, Float[np.ndarray, " n"]]] = {}
-        """By the id of a curve, which is held here so that no other has it."""
-        self._made: dict[tuple[int, int, int], tuple[Float[np.ndarray, " n"], Curve]] = {}
 
-    def least(
-        self, ways: Sequence[WayCurve], counts: Sequence[int], most_points: Sequence[int]
-    ) -> list[tuple[Curve, list[bool]]]:
-        """For each of `counts`, rising: the minimum of the first so many `ways`, and which of them touch it.
+def _touches(curve: Curve, least: Curve) -> bool:
+    return any(curve.at(n) <= seconds * _ALIKE for n, seconds in least.points)
 
-        The curve has at most `most_points` points.
-        """
-        if len(ways) <= FEW or self._max_n > DENSE:
-            return [
-                self._piecewise([way.whole for way in ways[:count]], most)
-                for count, most in zip(counts, most_points, strict=True)
-            ]
-        times, found, done = self._times(ways), [], 0
-        least = np.full(len(self._lengths), np.inf)
-        for count, most in zip(counts, most_points, strict=True):
-            least = np.minimum(least, times[done:count].min(0)) if count > done else least
-            done = count
-            touching: list[bool] = np.any(times[:count] <= least * _ALIKE, axis=1).tolist()
-            found.append((self._curve(least, (len(ways), count, most)), touching))
-        return found
 
-    def _piecewise(self, curves: Sequence[Curve], most: int) -> tuple[Curve, list[bool]]:
-        least = minimum(curves, self._max_n)
-        touching = [any(curve.at(n) <= t * _ALIKE for n, t in least.points) for curve in curves]
-        return thinned(least, most), touching
+def _dense(
+    kinds: Sequence[Sequence[WayCurve]], counts: Sequence[int], max_n: int
+) -> tuple[list[list[Curve]], list[bool]]:
+    times = _times(kinds, max_n)
+    last = np.array(counts) - 1
+    rows = np.minimum.accumulate(times, axis=1)[:, last]
+    is_touching = (times[0] <= (rows[0] * _ALIKE)[:, None]).any(-1)  # counts, ways
+    is_touching &= np.arange(times.shape[1]) <= last[:, None]
+    is_point = np.ones(rows.shape, np.bool_)  # both ends, and where a row bends
+    bends = np.abs(rows[..., 2:] - 2.0 * rows[..., 1:-1] + rows[..., :-2])
+    np.greater(bends, _STRAIGHT * rows[..., 1:-1], out=is_point[..., 1:-1])
+    points = zip(np.nonzero(is_point)[-1].tolist(), rows[is_point].tolist(), strict=True)
+    found = [[Curve(tuple(islice(points, n))) for n in of_kind] for of_kind in is_point.sum(-1).tolist()]
+    return found, is_touching.any(0).tolist()
 
-    def _times(self, ways: Sequence[WayCurve]) -> Float[np.ndarray, "ways n"]:
-        rows = []
-        for way in ways:
-            known = self._rows.get(id(way.curve))
-            if known is None:
-                known = self._rows[id(way.curve)] = (way.curve, way.curve.over(self._lengths))
-            rows.append(known[1])
-        if len(self._rows) > 2 * len(ways) + _MOST_KEPT:
-            self._rows = {id(way.curve): self._rows[id(way.curve)] for way in ways}
-        times: Float[np.ndarray, "ways n"] = np.array(rows)
-        times += np.array([way.fixed_s for way in ways])[:, None]
-        per_item_s = np.array([way.per_item_s for way in ways])
-        if per_item_s.any():
-            times += per_item_s[:, None] * self._lengths
-        np.minimum(times, MAX_SECONDS, out=times)
-        return times
 
-    def _curve(self, least: Float[np.ndarray, " n"], key: tuple[int, int, int]) -> Curve:
-        """The curve through `least`, with points where it bends; `key` ends in how many it may have."""
-        known = self._made.get(key)
-        if known is not None and np.array_equal(known[0], least):
-            return known[1]
-        bends = np.abs(least[2:] - 2.0 * least[1:-1] + least[:-2]) > _STRAIGHT * least[1:-1]
-        lengths = [0, *(np.flatnonzero(bends) + 1).tolist(), self._max_n]
-        curve = thinned(Curve(tuple(zip(lengths, least[lengths].tolist(), strict=True))), key[2])
-        if len(self._made) >= _MOST_KEPT:
-            self._made.clear()
-        self._made[key] = (least, curve)
-        return curve
+def _times(kinds: Sequence[Sequence[WayCurve]], max_n: int) -> Float[np.ndarray, "kinds ways n"]:
+    lengths = np.arange(max_n + 1.0)
+    times: Float[np.ndarray, "kinds ways n"]
+    times = np.array([[way.curve.over(lengths) for way in ways] for ways in kinds])
+    times += np.array([[way.fixed_s for way in ways] for ways in kinds])[..., None]
+    per_item_s = np.array([[way.per_item_s for way in ways] for ways in kinds])
+    if per_item_s.any():
+        times += per_item_s[..., None] * lengths
+    np.minimum(times, MAX_SECONDS, out=times)
+    return times

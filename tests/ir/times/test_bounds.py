@@ -63,6 +63,25 @@ def test_forty_quick_answers_undo_what_slow_ones_taught() -> None:
     assert bound.corrected(PREDICTED).p95_s <= 1.3
 
 
+def test_four_quick_answers_in_a_row_undo_what_slow_ones_taught_of_the_bound() -> None:
+    """A device that had recovered was kept from whatever its old bound did not allow for 40 answers more."""
+    bound = AdaptiveBound()
+    for seconds in (*[4.0] * 10, *[1.0] * 3):
+        bound.observe(PREDICTED, seconds)
+    assert bound.corrected(PREDICTED).p95_s > 3.0
+    bound.observe(PREDICTED, 1.0)
+    assert bound.corrected(PREDICTED).p95_s <= 1.2 * bound.slack + 1e-12
+
+
+@pytest.mark.parametrize("period", [6, 10, 20, 50])
+def test_coverage_is_kept_where_load_comes_and_goes_again_and_again(period: int) -> None:
+    """Each time all is forgotten: what has come is learned by two answers that are late."""
+    rng = np.random.default_rng(2)
+    busy = np.where(np.arange(4000) // period % 2 == 1, 3.0, 1.0)
+    held = coverage(AdaptiveBound(), busy * np.exp(0.1 * rng.standard_normal(4000)), PREDICTED)
+    assert held[1000:].mean() >= KEPT - 0.012
+
+
 @given(st.lists(st.floats(0.1, 50.0), min_size=1, max_size=60), st.floats(1.0, 20.0))
 @settings(max_examples=60)
 def test_a_factor_is_positive_and_never_above_its_limit(times: list[float], most: float) -> None:

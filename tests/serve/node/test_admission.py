@@ -15,7 +15,9 @@ class Busy:
     """An admission whose thread is held by one piece until `gate` opens; `done` names what was done."""
 
     def __init__(self, queue: int) -> None:
-        self.admission, self.gate, self.done = Admission(queue), threading.Event(), list[str]()
+        self.now_s = 0.0
+        self.admission = Admission(queue, lambda: self.now_s)
+        self.gate, self.done = threading.Event(), list[str]()
         self._is_held = threading.Event()
 
     def ask(self, client: str, name: str = "") -> "asyncio.Task[object]":
@@ -86,6 +88,10 @@ def test_work_that_has_begun_is_done_and_counts_until_it_ends() -> None:
             await asyncio.sleep(0)
             assert not first.done()
             assert made.admission.backlog_s == 1.0
+            made.now_s = 0.75
+            assert made.admission.backlog_s == 0.25, "what is done of it is no wait"
+            made.now_s = 3.0
+            assert made.admission.backlog_s == 0.0
             made.gate.set()
             await first
             assert made.done == ["first"]

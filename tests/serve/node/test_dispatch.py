@@ -2,10 +2,10 @@
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -29,6 +29,7 @@ from pliant.serve.upstream.slots import Slot
 from tests.serve.models import Upper, texts
 from tests.serve.nodes import PATIENCE_S
 
+T = TypeVar("T")
 ABOVE = "http://above"
 DEADLINE_S, LONG_S = 6000.0, 5713.5
 """An endpoint here that says it takes so long is begun 0.8 s after an upstream was asked, and has minutes to
@@ -100,16 +101,31 @@ def answer(made: Dispatcher) -> Answer:
     """What a request under DEADLINE_S gets."""
 
     async def asked() -> Answer:
-        clock = asyncio.get_running_loop().time  # time.monotonic
-        pending = PendingRequest(Request(1, tensors={"text": texts("x")}), clock() + DEADLINE_S)
-        inquiry = Inquiry(
-            InferRequest("id", {}, (), NO_TERMS), pending, Trail().at("me"), "id", lambda: Body(b"", None)
-        )
+        return await made.answer(_inquiry(DEADLINE_S))
+
+    return _ended(made, asked())
+
+
+def _inquiry(deadline_s: float | None) -> Inquiry:
+    clock = asyncio.get_running_loop().time  # time.monotonic
+    due_s = None if deadline_s is None else clock() + deadline_s
+    pending = PendingRequest(Request(1, tensors={"text": texts("x")}), due_s)
+    return Inquiry(
+        InferRequest("id", {}, (), NO_TERMS), pending, Trail().at("me"), "id", lambda: Body(b"", None)
+    )
+
+
+async def _fails() -> None:
+    raise NodeError("it is gone", status=502)
+
+
+def _ended(made: Dispatcher, asked: Coroutine[Any, Any, T]) -> T:
+    async def in_time() -> T:
         async with asyncio.timeout(PATIENCE_S):
-            return await made.answer(inquiry)
+            return await asked
 
     try:
-        return asyncio.run(asked())
+        return asyncio.run(in_time())
     finally:
         for local in made.here.values():
             local.close()
@@ -196,6 +212,68 @@ def test_a_cluster_that_does_not_answer_in_time_is_hedged_by_the_device() -> Non
     found = answer(made)
     assert (word(found), found.target) == (b"X@local", LOCAL)
     assert n_of(made, "hedges") == {(CLUSTER, "here"): 1}
+
+
+class Held(Endpoint):
+    """Works on the first request until `gate` opens; `n_held` counts those it was given."""
+
+    def answer(self, request: Request) -> Reply[None]:
+        self.begun.set()
+        assert self.gate.wait(PATIENCE_S)
+        return super().answer(request)
+
+
+def test_a_request_whose_turn_is_late_leaves_the_queue_for_the_next_best() -> None:
+    """One that hangs took all that waited behind it along, while other endpoints were idle."""
+    local = Held("@local", 1e-3)
+    local.gate.clear()
+    made = dispatcher(Above(_fails), local=local, cluster=Endpoint("@cluster", 1.0))
+
+    async def run() -> tuple[Answer, Answer]:
+        first = asyncio.ensure_future(made.answer(_inquiry(None)))
+        await asyncio.to_thread(local.begun.wait, PATIENCE_S)
+        second = await made.answer(_inquiry(DEADLINE_S))
+        local.gate.set()
+        return await first, second
+
+    first, second = _ended(made, run())
+    assert (first.target, second.target) == (LOCAL, CLUSTER)
+    assert local.answered.count(b"") == 1, "who left the queue is not answered there"
+    assert n_of(made, "hedges") == {(LOCAL, "here"): 1}
+
+
+def test_work_beyond_its_bound_is_begun_elsewhere_and_the_first_answer_counts() -> None:
+    local = Held("@local", 1e-3)
+    local.gate.clear()
+    cluster = Endpoint("@cluster", 1.0)
+    made = dispatcher(Above(_fails), local=local, cluster=cluster)
+
+    async def run() -> Answer:
+        try:
+            return await made.answer(_inquiry(DEADLINE_S))
+        finally:
+            local.gate.set()
+
+    assert _ended(made, run()).target == CLUSTER
+    assert n_of(made, "hedges") == {(LOCAL, "here"): 1}
+
+
+def test_where_nothing_else_answers_in_time_a_late_turn_is_waited_for() -> None:
+    local = Held("@local", 1e-3)
+    local.gate.clear()
+    made = dispatcher(Above(_fails), local=local, cluster=Endpoint("@cluster", 10.0 * DEADLINE_S))
+
+    async def run() -> Answer:
+        first = asyncio.ensure_future(made.answer(_inquiry(None)))
+        await asyncio.to_thread(local.begun.wait, PATIENCE_S)
+        second = asyncio.ensure_future(made.answer(_inquiry(DEADLINE_S)))
+        await asyncio.wait({second}, timeout=0.1)
+        local.gate.set()
+        await first
+        return await second
+
+    assert _ended(made, run()).target == LOCAL
+    assert n_of(made, "hedges") == {}
 
 
 @pytest.mark.parametrize("status", [400, 500])

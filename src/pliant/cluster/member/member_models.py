@@ -36,7 +36,7 @@ class Holding:
         bound_bytes: Callable[[], int] | None = None,
     ) -> None:
         self._device, self._library, self._pool = device, library, pool
-        self._emulated = emulated or EmulatedDevice()
+        self.emulated = emulated or EmulatedDevice()
         self._bound_bytes = bound_bytes
         self.free_bytes = free_for_model(self) if bound_bytes is None else bound_bytes
         self._shards: dict[str, Shards] = {}
@@ -58,7 +58,7 @@ class Holding:
             self._pool,
             self.free_bytes(),
             ends=self._of(source) if is_primary else None,
-            emulated=self._emulated,
+            emulated=self.emulated,
         )
         handed = measure_hand_over(4 * tokens * source.spec.hidden)
         trim_heap()  # a layer in several shares was read and packed, and is gone again

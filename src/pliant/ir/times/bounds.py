@@ -100,8 +100,13 @@ class AdaptiveBound:
         self._paces.append(pace)
         self._n_slower = self._n_slower + 1 if is_beyond else 0
         self._n_quicker = self._n_quicker + 1 if pace * _QUICKER < self.pace else 0
-        if self._n_slower == _N_SLOWER or self._n_quicker == _N_QUICKER:
-            self._keep(_N_SLOWER if self._n_slower else _N_QUICKER)
+        if self._n_slower == _N_SLOWER:
+            self._keep(_N_SLOWER)
+        elif self._n_quicker == _N_QUICKER:
+            self._keep(_N_QUICKER)
+            lately = [*self._ratios][-_N_QUICKER:]
+            self._ratios.extend([1.0] * (_N_WINDOW - _N_QUICKER) + lately)
+            self._ranked = sorted(self._ratios, reverse=True)[_RANK - 1 :]
         self.pace = _limited(median(self._paces))
 
     def _keep(self, n: int) -> None:

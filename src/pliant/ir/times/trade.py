@@ -153,12 +153,18 @@ class Trade:
         if accuracy_floor is None and deadline_s is None:
             return self.fullest(n)
         allowed = self._allowed(self._of(n), accuracy_floor or 0.0)
-        ways = [Pick(level, self.bound.corrected(level.at(n)), True) for level in allowed]
-        in_time = [way for way in ways if is_in_time(way.time.p95_s, deadline_s) is not False]
-        if deadline_s is None or not in_time:
-            return replace(_fastest(ways), is_met=deadline_s is None)
-        top = max(way.level.rank for way in in_time) - ALIKE
-        return _fastest(way for way in in_time if way.level.rank >= top)
+        best: Pick | None = None
+        for level in reversed(allowed) if deadline_s is not None else ():
+            if best is not None and level.rank < best.level.rank - ALIKE:
+                return best
+            time = self.bound.corrected(level.at(n))
+            if is_in_time(time.p95_s, deadline_s) and (best is None or time.median_s <= best.time.median_s):
+                best = Pick(level, time, True)
+        return best or self._fastest(allowed, n, is_met=deadline_s is None)
+
+    def _fastest(self, levels: Iterable[Level], n: int, *, is_met: bool) -> Pick:
+        ways = (Pick(level, self.bound.corrected(level.at(n)), is_met) for level in levels)
+        return min(ways, key=lambda way: way.time.median_s)
 
     def took(self, level: Level, n: int, seconds: float) -> None:
         """An answer of `level` took so long: all levels are taken to be that much slower or faster."""
@@ -182,10 +188,6 @@ class Trade:
         raise BudgetError(
             f"{self._name} reaches an accuracy of {top:.4f} at most, not {floor:g}: lower the floor."
         )
-
-
-def _fastest(ways: Iterable[Pick]) -> Pick:
-    return min(ways, key=lambda way: way.time.median_s)
 
 
 def worthwhile(levels: Iterable[Level]) -> tuple[Level, ...]:

@@ -27,6 +27,8 @@ _HONEST = 16
 _CROWD = 8
 """Of so many answers that were away together, the quickest says what the way takes."""
 _CONFIRM_S = 1.0
+_DOUBTFUL = 2.0
+"""The least bound of a way after an overdue answer, until one comes: requests are hedged, or go elsewhere."""
 _RARELY = 8.0
 _CALM = 4.0
 """So many times T_ping, at most, lie between pings of a link that stays as it is (the paper: 1 to 10 min)."""
@@ -179,7 +181,9 @@ class Successor:
     @property
     def _way_factor(self) -> float:
         """How many times as long as its time the way takes at most."""
-        return max(1.0, self._way_bound.factor()) if self._settings.is_bounded else 1.0
+        if not self._settings.is_bounded:
+            return 1.0
+        return max(_DOUBTFUL if self._silence.is_doubtful else 1.0, self._way_bound.factor())
 
     def _shows_way(self, took_s: float, passage: Passage | None) -> bool:
         """Whether an answer says what the way takes: one that was alone does.
@@ -274,7 +278,7 @@ class Successor:
             spread_s = way_s * (way.way_bound - 1.0) + level.bound_curve.at(n) - level.curve.at(n)
             if silence.overdue(late_s, spread_s, now_s):
                 self._way_bound.observe(Timing(way_s, way_s), way_s + late_s)
-                self._candidate = None
+            self._candidate = None
         self.doubted(now_s)
         if silence.is_silent and not self.is_asked:
             self.reason = "did not answer in time"

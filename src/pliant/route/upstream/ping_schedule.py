@@ -1,11 +1,12 @@
 """Which upstreams that are due for a ping are pinged now: where no input would go, it is put off."""
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import inf
 from typing import final
 
 from pliant.route.choose_endpoint import Candidate
+from pliant.route.due import Ping
 from pliant.route.router_settings import RouterSettings
 from pliant.route.upstream.peer import Successor
 
@@ -27,8 +28,15 @@ class PingSchedule:
         self._lengths.append(n)
         self.n_inputs += 1
 
-    def asks(self, peer: Successor, candidates: Callable[[], Sequence[Candidate]], now_s: float) -> bool:
-        """Whether `peer`, which is due, is pinged now; where nothing depends on it, that is put off."""
+    def due(
+        self, peers: Iterable[Successor], candidates: Callable[[], Sequence[Candidate]], now_s: float
+    ) -> Iterator[Ping]:
+        """The pings of now, where something depends on them; else they are put off."""
+        for peer in peers:
+            if now_s >= min(peer.ping_at_s, peer.queue.news_at_s) and self._asks(peer, candidates, now_s):
+                yield Ping(peer.name)
+
+    def _asks(self, peer: Successor, candidates: Callable[[], Sequence[Candidate]], now_s: float) -> bool:
         if now_s >= peer.queue.news_at_s and self._asks_news(peer, candidates, now_s):
             return True
         if now_s < peer.ping_at_s:

@@ -12,21 +12,24 @@ class Silence:
         self.is_silent = False
         self._n_overdue = 0
         self._back_s = -inf
-        self._raised_s = inf
+        self._overdue_s = inf
 
     def overdue(self, late_s: float, spread_s: float, now_s: float) -> bool:
         """An answer is `late_s` later than expected, where `spread_s` are usual; whether it is not the first
         since the last that came: that one may have met a gap of the link."""
         self.is_silent = late_s > spread_s
         self._n_overdue += 1
-        if self._n_overdue < 2:
-            return False
-        self._raised_s = now_s
-        return True
+        self._overdue_s = now_s
+        return self._n_overdue > 1
+
+    @property
+    def is_doubtful(self) -> bool:
+        """Whether an answer was overdue, and none has come since."""
+        return self._n_overdue > 0
 
     def answered(self) -> None:
         """An answer came."""
-        self._n_overdue, self._raised_s = 0, inf
+        self._n_overdue, self._overdue_s = 0, inf
 
     def heard(self, now_s: float) -> None:
         """An answer or a ping came."""
@@ -34,10 +37,10 @@ class Silence:
             self.is_silent, self._back_s = False, now_s
 
     def is_forgiven(self, now_s: float, after_s: float) -> bool:
-        """Whether the last answer that was overdue again is longer ago than that; said once."""
-        if now_s - self._raised_s <= after_s:
+        """Whether the last answer that was overdue is longer ago than that; said once."""
+        if now_s - self._overdue_s <= after_s:
             return False
-        self._raised_s = inf
+        self._n_overdue, self._overdue_s = 0, inf
         return True
 
     def held_up(self, away_s: float, now_s: float) -> bool:

@@ -31,6 +31,8 @@ class RecentAverage:
 
     def at(self, now_s: float) -> float:
         """The average as of `now_s`."""
+        if self._average == self._now:
+            return self._now
         halvings = (now_s - self._since_s) / self._memory_s
         return self._now + (self._average - self._now) * _halved(halvings)
 
@@ -107,6 +109,8 @@ class UpstreamQueue:
 
     def others_s(self, now_s: float) -> float:
         """The wait there that is not this node's doing; without news of it, it is taken to fade."""
+        if not (self._others_s or self._told_s):
+            return 0.0
         seen_s = self._others_s * _halved((now_s - self._others_at_s) / self._memory_s)
         told_s = self._told_s * _halved((now_s - self._told_at_s) / self._memory_s)
         return max(seen_s, told_s)

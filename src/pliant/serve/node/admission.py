@@ -5,7 +5,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import ceil
 from typing import Any, Generic, TypeVar, final
 
@@ -23,12 +23,20 @@ class Done(Generic[T]):
     spent_s: float
 
 
+@dataclass(slots=True)
+class Turn:
+    """When a piece of work began; None while it waits for its turn."""
+
+    begun_s: float | None = None
+
+
 @dataclass(eq=False, slots=True)
 class _Piece:
     """Work of one client, of which `done` is the result; `is_displaced` where another takes its place."""
 
     client: str
     expected_s: float
+    turn: Turn = field(default_factory=Turn)
     done: "asyncio.Future[Any] | None" = None
     is_displaced: bool = False
 
@@ -42,9 +50,10 @@ class Admission:
     of the client with most, if that has two more waiting: one client alone may fill the queue, two get half.
     """
 
-    def __init__(self, queue: int) -> None:
+    def __init__(self, queue: int, clock: Callable[[], float] = time.monotonic) -> None:
         if queue < 0:
             raise InputError(f"a queue of {queue} cannot be; give 0 or more.")
+        self._clock = clock
         self._most = queue + 1
         self._pieces: dict[_Piece, None] = {}
         self._waiting: dict[_Piece, Callable[[], Any]] = {}  # both threads take from it, by `pop` alone
@@ -66,11 +75,14 @@ class Admission:
 
     @property
     def backlog_s(self) -> float:
-        """What everything that was let in is expected to take: about how long a new piece would wait."""
-        return sum(piece.expected_s for piece in self._pieces)
+        """What is left of everything that was let in, as expected: about how long a new piece would wait."""
+        now_s = self._clock()
+        return sum(_left_s(piece, now_s) for piece in self._pieces)
 
-    async def run(self, work: Callable[[], T], expected_s: float, client: str = "") -> Done[T]:
-        """Do `work` when its turn comes; call on the event loop.
+    async def run(
+        self, work: Callable[[], T], expected_s: float, client: str = "", turn: Turn | None = None
+    ) -> Done[T]:
+        """Do `work` when its turn comes, which `turn` is told; call on the event loop.
 
         Cancelled while it waits, it is not done; once it has begun, it is, and cancelling has no effect.
         Raises NodeError of status 503 where the queue is full or another client's piece takes its place, and
@@ -80,10 +92,10 @@ class Admission:
             raise self._refusal(
                 f"{self.n_waiting} requests wait already, which is as many as may; ask again."
             )
-        piece = _Piece(client, expected_s)
+        piece = _Piece(client, expected_s, turn or Turn())
         self._pieces[piece], self._waiting[piece] = None, work
         loop = asyncio.get_running_loop()
-        asked_s = time.perf_counter()
+        asked_s = self._clock()
         done: asyncio.Future[Done[T]] = loop.run_in_executor(self._pool, self._timed, piece, asked_s)
         piece.done = done
         try:
@@ -102,7 +114,7 @@ class Admission:
         """Do `work` on the thread and wait for it, before there is an event loop."""
         piece = _Piece("", 0.0)
         self._waiting[piece] = work
-        return self._pool.submit(self._timed, piece, time.perf_counter()).result()
+        return self._pool.submit(self._timed, piece, self._clock()).result()
 
     def close(self) -> None:
         """Once what was let in is done."""
@@ -138,7 +150,14 @@ class Admission:
         return True
 
     def _timed(self, piece: _Piece, asked_s: float) -> Done[Any]:
-        start_s = time.perf_counter()
+        start_s = self._clock()
         work = self._waiting.pop(piece, None)
-        result = None if work is None else work()  # nobody hears of one that was cancelled
-        return Done(result, start_s - asked_s, time.perf_counter() - start_s)
+        if work is None:  # it was cancelled, and nobody hears of it
+            return Done(None, start_s - asked_s, 0.0)
+        piece.turn.begun_s = start_s
+        return Done(work(), start_s - asked_s, self._clock() - start_s)
+
+
+def _left_s(piece: _Piece, now_s: float) -> float:
+    begun_s = piece.turn.begun_s
+    return piece.expected_s if begun_s is None else max(piece.expected_s - (now_s - begun_s), 0.0)

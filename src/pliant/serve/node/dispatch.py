@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from math import ceil, inf
 from typing import Any, final
@@ -17,6 +17,7 @@ from pliant.route.node_messages import RouteMessage, Spent
 from pliant.route.objective import TIME, Objective
 from pliant.route.router import Router
 from pliant.route.terms import Terms
+from pliant.serve.node.admission import Turn
 from pliant.serve.node.local_answers import LocalAnswers
 from pliant.serve.node.metrics import Metrics
 from pliant.serve.protocol.inference import Body, InferRequest, Signature, check_reply, with_parameter
@@ -24,6 +25,8 @@ from pliant.serve.protocol.terms import LEAST_S, PendingRequest
 from pliant.serve.upstream.upstreams import BLAMES_INPUT, Upstreams
 
 _LOG = logging.getLogger("pliant.serve")
+_LATE_TURN, _LATE_S = 1.05, 0.01
+"""A turn is late that comes after so many times the wait that was expected, and so much more."""
 _MOST_FAILURES = 2
 """Upstreams that may fail a request before it is answered here: each of them costs it time."""
 
@@ -113,8 +116,7 @@ class Dispatcher:
         while True:
             choice = self.choose(asked, tried.failed)
             tried_s = self._clock() - start_s
-            attempt = self._attempt if choice.target == LOCAL else self._there_or_here
-            answer = await attempt(choice, asked, tried)
+            answer = await self._first_of_two(choice, asked, tried)
             if answer is not None:
                 self._disprove(tried.blaming)
                 spent = Spent(tried_s + answer.spent.seconds, answer.spent.waited_s)
@@ -159,11 +161,13 @@ class Dispatcher:
             here = [way for way in self.router.ways_here if way.name == LOCAL]
             return choose(wish.length, here, terms=replace(terms, best_effort=True))
 
-    async def _attempt(self, choice: Choice, asked: Inquiry, tried: _Tried) -> Answer | None:
+    async def _attempt(
+        self, choice: Choice, asked: Inquiry, tried: _Tried, turn: Turn | None = None
+    ) -> Answer | None:
         """The answer of the endpoint that is chosen; None where it failed and `tried` says so."""
         target, is_here = choice.target, choice.target in self.here
         try:
-            return await (self._here if is_here else self._there)(choice, asked)
+            return await (self._here(choice, asked, turn) if is_here else self._there(choice, asked))
         except (BudgetError, ClusterError) as error:  # too long for its memory, or its workers failed
             if not is_here or target in tried.failed:
                 raise
@@ -184,40 +188,89 @@ class Dispatcher:
             assert self.upstreams is not None
             self.upstreams.failed(upstream, "blamed an input that others answer")
 
-    async def _there_or_here(self, choice: Choice, asked: Inquiry, tried: _Tried) -> Answer | None:
-        """The answer of an upstream, or of the cluster. When it is high time for an answer from another
-        endpoint here, that is begun as well, and the first of the two counts. None where both failed."""
-        start_s = self._clock()
-        away = asyncio.ensure_future(self._attempt(choice, asked, tried))
-        here: asyncio.Future[Answer | None] | None = None
+    async def _first_of_two(self, choice: Choice, asked: Inquiry, tried: _Tried) -> Answer | None:
+        """The answer of the endpoint that is chosen. Where that is about to be late, another begins as well,
+        and the first of the two counts. None where both failed."""
+        start_s, turn = self._clock(), Turn()
+        first = asyncio.ensure_future(self._attempt(choice, asked, tried, turn))
+        under_way, begun = {first: 0.0}, [first]
+        thoughts, error = self._second_thoughts(choice, asked, tried, turn), None
         try:
-            planned = self._fallback(choice, asked.wish, tried.failed)
-            if planned is None:
-                return await away
-            await asyncio.wait({away}, timeout=planned.after_s)
-            if away.done():
-                return away.result()
-            away_s = self._clock() - start_s
-            here = asyncio.ensure_future(self._hedge(planned.choice, asked, tried))
-            await asyncio.wait({away, here}, return_when=asyncio.FIRST_COMPLETED)
-            first, other = (away, here) if away.done() else (here, away)
-            if first.exception() is not None or first.result() is None:
-                first = other
-            answer = await first
-            if answer is None:
-                return away.result()
-            self.metrics.hedges.labels(choice.target, "there" if first is away else "here").inc()
-            if first is away:
-                return answer
-            if not away.done() and self.upstreams is not None and choice.target not in self.here:
-                late_s = self._clock() - start_s - choice.seconds
-                self.upstreams.overdue(choice.target, asked.wish.length, late_s)
-            return replace(answer, spent=Spent(answer.spent.seconds + away_s, answer.spent.waited_s))
+            while under_way:
+                thought = next(thoughts, None) if first in under_way and len(under_way) == 1 else None
+                if isinstance(thought, Choice):
+                    if choice.target in self.here and turn.begun_s is None:
+                        first.cancel()  # it leaves its place in the queue
+                        under_way.clear()
+                    begun.append(asyncio.ensure_future(self._hedge(thought, asked, tried)))
+                    under_way[begun[-1]] = self._clock() - start_s
+                    continue
+                await asyncio.wait(under_way, timeout=thought, return_when=asyncio.FIRST_COMPLETED)
+                for task in [task for task in under_way if task.done()]:
+                    tried_s = under_way.pop(task)
+                    error = error or task.exception()
+                    if task.exception() is None and (answer := task.result()) is not None:
+                        if len(begun) > 1:
+                            self._count_hedge(choice, asked, first, task, start_s)
+                        spent = Spent(answer.spent.seconds + tried_s, answer.spent.waited_s)
+                        return replace(answer, spent=spent)
+            if error is not None:
+                raise error
+            return None
         finally:
-            for task in (away, here):
-                if task is not None:
-                    task.add_done_callback(_seen)
-                    task.cancel()
+            for task in begun:
+                task.add_done_callback(_seen)
+                task.cancel()
+
+    def _count_hedge(
+        self,
+        choice: Choice,
+        asked: Inquiry,
+        first: "asyncio.Future[Answer | None]",
+        won: "asyncio.Future[Answer | None]",
+        start_s: float,
+    ) -> None:
+        self.metrics.hedges.labels(choice.target, "there" if won is first else "here").inc()
+        if won is not first and not first.done() and choice.target not in self.here:
+            assert self.upstreams is not None
+            late_s = self._clock() - start_s - choice.seconds
+            self.upstreams.overdue(choice.target, asked.wish.length, late_s)
+
+    def _second_thoughts(
+        self, choice: Choice, asked: Inquiry, tried: _Tried, turn: Turn
+    ) -> Iterator[float | Choice]:
+        """Seconds to wait for the answer of `choice`, by and by, and the endpoint to have answer as well.
+
+        That is an endpoint here when it is high time for its answer. Of an endpoint here: the next best once
+        it should have begun and has not, or works for longer than its bound.
+        """
+        wish = asked.wish
+        planned = None if choice.target == LOCAL else self._fallback(choice, wish, tried.failed)
+        if planned is not None:
+            yield planned.after_s
+            yield planned.choice
+        if choice.target not in self.here or wish.due_s is None or wish.best_effort:
+            return
+        level, n = choice.option.level, wish.length
+        yield _LATE_TURN * max(choice.seconds - level.curve.at(n), 0.0) + _LATE_S
+        if turn.begun_s is None:
+            yield from self._others(choice.target, asked, tried)
+        now_s = self._clock()
+        yield max((turn.begun_s or now_s) + level.bound_curve.at(n) + _LATE_S - now_s, 0.0)
+        yield from self._others(choice.target, asked, tried)
+
+    def _others(self, target: str, asked: Inquiry, tried: _Tried) -> Iterator[Choice]:
+        """The next best endpoints whose answers may be in time, each once."""
+        but: tuple[str, ...] = (target,)
+        while True:
+            try:
+                found = self.choose(asked, (*tried.failed, *but))
+            except (BudgetError, NodeError):
+                return
+            if found.option.excluded or found.target in (*tried.failed, *but):
+                return
+            but = (*but, found.target)
+            yield found
 
     async def _hedge(self, choice: Choice, asked: Inquiry, tried: _Tried) -> Answer | None:
         """As `_attempt`, of an endpoint here; None also where it says no: others may answer in time."""
@@ -275,9 +328,9 @@ class Dispatcher:
         spent = Spent(self._clock() - start_s, slot.waited_s + answer.waited_s)
         return Answer(content, target, answer.node, spent, {}, choice, slot.passage.joules)
 
-    async def _here(self, choice: Choice, asked: Inquiry) -> Answer:
+    async def _here(self, choice: Choice, asked: Inquiry, turn: Turn | None) -> Answer:
         local, wish = self.here[choice.target], replace(asked.wish, most_s=choice.option.most_s)
-        done = await local.answer(wish)
+        done = await local.answer(wish, turn)
         where = "here" if local.name == LOCAL else f"by {local.name}"
         _LOG.info("%s: length %d, answered %s in %.6f s", asked.id, wish.length, where, done.spent_s)
         reply, said = done.result, dict[str, object]()

@@ -16,7 +16,7 @@ from pliant.ir.times.timing import is_hopeless
 from pliant.route.choose_endpoint import LOCAL
 from pliant.route.router import Router
 from pliant.run.session.session import Session
-from pliant.serve.node.admission import Admission, Done
+from pliant.serve.node.admission import Admission, Done, Turn
 from pliant.serve.node.answer_energy import AnswerEnergy
 from pliant.serve.node.metrics import Metrics
 from pliant.serve.node.samples import sample_requests
@@ -85,12 +85,12 @@ class LocalAnswers:
             self._looked_s = now_s
             self._looking = asyncio.get_running_loop().create_task(self._look())
 
-    async def answer(self, wish: PendingRequest) -> Done[Reply[Any]]:
-        """The reply, in turn. Raises NodeError where there is no room, or no answer is in time (503)."""
+    async def answer(self, wish: PendingRequest, turn: Turn | None = None) -> Done[Reply[Any]]:
+        """The reply, in its `turn`. Raises NodeError (503) where nothing has room or is in time."""
         expected_s = self._served.estimate(wish.at(self.clock() + self.backlog_s)).seconds
         try:
             async with asyncio.timeout(self._patience_s(wish)):
-                done = await self._admission.run(partial(self._compute, wish), expected_s, wish.client)
+                done = await self._admission.run(partial(self._compute, wish), expected_s, wish.client, turn)
         except TimeoutError:  # its turn has not come: once begun it is answered, though late
             self._refuse_late(wish, expected_s)
         finally:
@@ -145,7 +145,7 @@ class LocalAnswers:
 
     def probe(self, n: int) -> None:
         """Answer a sample of length n, unless the model is busy: then its requests say as much."""
-        if self.backlog_s == 0.0 and not self._served.loading_s:  # nothing makes room for a sample
+        if self._admission.is_idle and not self._served.loading_s:  # nothing makes room for a sample
             self._probing = asyncio.get_running_loop().create_task(self._probe(n))
 
     def close(self) -> None:

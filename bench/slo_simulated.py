@@ -1,0 +1,92 @@
+"""The worlds of bench/slo.py, simulated: the same routers, worlds and seeds, without the machine's noise.
+
+Every world is played for the tuning seeds and for twenty others, by pliant's router and by random, nearest
+and power-of-two choices with the same knowledge and rules (research/fleet_policies.py); beside them the
+oracle, which knows the whole world. What model and network take is bench/worlds/known.toml, measured by
+bench/slo.py; works and ways vary by 5 % each. Takes two minutes and needs no testbed: settings of the router
+are tried here first.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import mean
+from typing import Any
+
+import numpy as np
+
+import checkout  # noqa: F401 - research lies there
+from pliant.route.router_settings import RouterSettings
+from report import Report, options
+from research.deadline_fleet import DEVICE, scenario_fleet
+from research.deadline_oracle import Decision, attained, informed, read_known
+from research.deadline_world import Scenario, read_seeds
+from research.fleet_policies import POLICIES, Policy
+from research.simulate_fleet import simulate_fleet
+from slo_lab import FOLDER, scenario_of
+
+WORLDS = ("commuter", "office", "rush", "crowd", "neighbours", "drift")
+_OTHERS = range(201, 221)
+_MAX_WORDS = 64
+_SMALL = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Of one way in a scenario: the part of requests that were attained, and their mean accuracy above the
+    oracle's, of those that both attain."""
+
+    attained: float
+    points: float
+
+
+def main() -> None:
+    told = options(__doc__ or "")
+    tuning = read_seeds(FOLDER / "seeds.toml").tuning
+    groups: dict[str, Sequence[int]] = {"tuning": tuning[:1] if told.quick else tuning}
+    if not told.quick:
+        groups["twenty other"] = _OTHERS
+    every = [seed for group in groups.values() for seed in group]
+    report = Report("slo_simulated", f"6 worlds, {len(every)} seeds, works and ways that vary by 5 %", told)
+    for name, chosen in groups.items():
+        report.table(f"In time and at their floor, {name} seeds", [_row(world, chosen) for world in WORLDS])
+    report.finish()
+
+
+def _row(world: str, seeds: Sequence[int]) -> dict[str, Any]:
+    found: dict[str, list[Outcome]] = {name: [] for name in POLICIES}
+    oracle = []
+    for seed in seeds:
+        scenario, known = scenario_of(world, seed), read_known(FOLDER / "known.toml")
+        best = informed(scenario, known)
+        oracle.append(attained(best))
+        for name, policy in POLICIES.items():
+            found[name].append(played(scenario, policy, best))
+    ours = found["pliant"]
+    return (
+        {"world": world}
+        | {f"{name} [%]": 100 * mean(one.attained for one in of) for name, of in found.items()}
+        | {"pliant, worst seed [%]": 100 * min(one.attained for one in ours)}
+        | {"oracle [%]": 100 * mean(oracle), "points to the oracle": 100 * mean(one.points for one in ours)}
+    )
+
+
+def played(scenario: Scenario, policy: Policy, best: Sequence[Decision]) -> Outcome:
+    """One way in a scenario, beside the oracle's decisions."""
+    known = read_known(FOLDER / "known.toml")
+    fleet = scenario_fleet(scenario, known, seed=scenario.seed)
+    made = simulate_fleet(fleet, RouterSettings(_MAX_WORDS), policy, scenario.seed)
+    requests = fleet.requests
+    own = np.flatnonzero(requests.source == DEVICE)  # in the order of the scenario's
+    place = {int(number): i for i, number in enumerate(made.number)}
+    kept, gaps = [], []
+    for request, number, decision in zip(scenario.requests, own, best, strict=True):
+        i = place[int(number)]
+        is_kept = made.seconds[i] <= request.deadline_s and made.accuracy[i] >= request.floor - _SMALL
+        kept.append(bool(is_kept))
+        if is_kept and decision.way is not None:
+            gaps.append(float(made.accuracy[i]) - decision.accuracy)
+    return Outcome(mean(kept), mean(gaps) if gaps else float("nan"))
+
+
+if __name__ == "__main__":
+    main()

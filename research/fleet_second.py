@@ -1,0 +1,69 @@
+"""Another endpoint where a turn or an answer at a machine is late, as in nodes (serve/node/dispatch.py)."""
+
+from collections.abc import Callable
+from typing import final
+
+from pliant.route.choose_endpoint import Choice
+from pliant.route.hedge import Hedge
+from research.fleet_node import Answer, Inquiry, Job, Machine
+from research.virtual_clock import VirtualClock
+
+_LATE_TURN, _LATE_S = 1.05, 0.01
+
+
+@final
+class SecondThoughts:
+    """`choose` gives the next best endpoint but one, `begin` has it answer as well."""
+
+    def __init__(
+        self,
+        clock: VirtualClock,
+        choose: Callable[[Inquiry, str], Choice | None],
+        begin: Callable[[Inquiry, Choice], object],
+    ) -> None:
+        self._clock, self._choose, self._begin = clock, choose, begin
+        self.n_begun = 0
+
+    def watch(self, machine: Machine, job: Job, choice: Choice, planned: Hedge | None) -> None:
+        """`job` was let in at `machine` by `choice`; `planned` is what to begin in any case, and when."""
+        if planned is not None:
+            self._clock.after(planned.after_s, self._is_late, machine, job, planned.choice)
+            return
+        level, n = choice.option.level, job.n
+        wait_s, bound_s = max(choice.seconds - level.curve.at(n), 0.0), level.bound_curve.at(n) + _LATE_S
+        self._clock.after(_LATE_TURN * wait_s + _LATE_S, self._should_run, machine, job, bound_s)
+
+    def _should_run(self, machine: Machine, job: Job, bound_s: float) -> None:
+        if job in machine.jobs and self._begin_elsewhere(machine, job, None):
+            return
+        now_s = self._clock.now_s
+        begun_s = machine.begun_s if machine.running is job else now_s
+        self._clock.at(max(begun_s + bound_s, now_s), self._is_late, machine, job, None)
+
+    def _is_late(self, machine: Machine, job: Job, choice: Choice | None) -> None:
+        if machine.running is job or job in machine.jobs:
+            self._begin_elsewhere(machine, job, choice)
+
+    def _begin_elsewhere(self, machine: Machine, job: Job, choice: Choice | None) -> bool:
+        """Whether another endpoint answers as well; a job that waits leaves the queue."""
+        asked, here = job.asked, machine.spec.name
+        assert asked is not None
+        if asked.is_over or asked.is_dropped:
+            return False
+        asked.node.offer(self._clock.now_s)
+        choice = choice or self._choose(asked, here)
+        if choice is None or choice.option.excluded or choice.target == here:
+            return False
+        if job in machine.jobs:
+            machine.jobs.remove(job)
+            machine.ended(job)
+        first = job.then
+
+        def then(answer: Answer | None) -> None:
+            if answer is not None and first is not None:
+                first(answer)
+
+        job.then = then
+        self.n_begun += 1
+        self._begin(asked, choice)
+        return True
