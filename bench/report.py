@@ -45,6 +45,7 @@ _MEASURES = {
     "crime_node": ("route", "serve"),
     "crime_real": ("route", "serve"),
     "slo_scale": ("route", "ir"),
+    "slo_simulated": ("route", "ir"),
     "slo": ("route", "serve", "api", "cluster", "plan", "run"),
 }
 """Packages of src/pliant that a page's figures depend on; a page not listed depends on all."""
