@@ -11,6 +11,7 @@ from pliant.kernels.emit.isa import (
     AVX2,
     AVX2_VNNI,
     AVX512,
+    AVX512_AMX,
     AVX512_VBMI,
     AVX512_VNNI,
     NEON,
@@ -21,6 +22,7 @@ from pliant.kernels.emit.isa import (
     portable,
     runnable,
 )
+from tests.kernels.tiles.amx_trap import missing
 
 
 def _here(*rows: Isa) -> list[Isa]:
@@ -28,9 +30,12 @@ def _here(*rows: Isa) -> list[Isa]:
 
 
 ROWS = _here(AVX512, AVX2, X86_64, NEON)
+TILE_ROWS = list(dict.fromkeys([*([AVX512_AMX] if missing() is None else []), *_here(AVX512_AMX)]))
+"""AMX natively, or else by a handler of its instructions where that works, and through portable lowering."""
 _EMULATED = replace(AVX512_VBMI, is_portable=True)
 INTEGER_ROWS = [
     *([_EMULATED] if runnable(AVX512_VBMI) else []),
+    *TILE_ROWS,
     *_here(AVX512_VBMI, AVX512_VNNI, AVX512, AVX2_VNNI, AVX2, X86_64, NEON_I8MM, NEON_DOT, NEON),
 ]
 """Also those whose integer products differ, and what a CPU without VBMI tests in its place."""
@@ -38,4 +43,5 @@ INTEGER_ROWS = [
 
 def integer_name(isa: Isa) -> str:
     """A row's name where its integer products matter."""
-    return f"{isa.name}{isa.features}{' emulated' if isa.is_portable else ''}"
+    how = " emulated" if isa.is_portable else ""
+    return f"{isa.name}{isa.features}{' tiles' if isa.has_tiles else ''}{how}"

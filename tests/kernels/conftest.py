@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from pliant.kernels.emit.isa import Isa
+from pliant.kernels.emit.isa import Isa, runnable
 from pliant.kernels.runtime.jit import Library
+from tests.kernels.tiles.amx_trap import Trap, claimed
 from tests.rows import ROWS
 
 
@@ -24,11 +25,17 @@ def isa(request: pytest.FixtureRequest) -> Isa:
 
 @pytest.fixture(scope="session")
 def library_of(kernel_cache: Path) -> Callable[[Isa], Library]:
-    """The session's library of a row."""
+    """The session's library of a row; AMX runs by a handler of its instructions where the CPU lacks it."""
     made: dict[Isa, Library] = {}
 
     def library(isa: Isa) -> Library:
-        return made.setdefault(isa, Library(isa, kernel_cache))
+        if isa in made:
+            return made[isa]
+        if not isa.has_tiles or runnable(isa):
+            return made.setdefault(isa, Library(isa, kernel_cache))
+        Trap(kernel_cache)
+        with claimed():
+            return made.setdefault(isa, Library(isa, kernel_cache))
 
     return library
 

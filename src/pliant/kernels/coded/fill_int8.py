@@ -9,7 +9,7 @@ from functools import partial
 from pliant.kernels.coded.decode import decode_pairs, decode_quads
 from pliant.kernels.coded.fill import GROUP_ROWS, prefetch_next, slice_at, slice_planes, upcast
 from pliant.kernels.coded.gemm_args import BF16, F16, F32, GemmArgs, SliceDesc
-from pliant.kernels.coded.int8_form import int8_form
+from pliant.kernels.coded.int8_form import int8_form, takes_tiles
 from pliant.kernels.coded.tile import COLUMNS
 from pliant.kernels.coded.tile_int8 import tile_shape
 from pliant.kernels.emit.builder import Function, Module
@@ -207,6 +207,13 @@ def _add_remainder(f: Function, words: Value, k: Value, column: Value, by: Value
         f.store(f.fma(x, by, f.load(here)), here)
 
     full = n_rows - n_rows % height
+    if f.isa.has_tiles:
+        # Rows that stand by themselves are blocks of one.
+        is_by_rows = takes_tiles(*f.fields(f.params[0], GemmArgs, "n_rows"))
+        full = f.select(is_by_rows, f.const(0), full)
+        with f.each(0, f.select(is_by_rows, n_rows, f.const(0))) as row:
+            add(row, f.const(1), f.const(0))
+        n_rows = f.select(is_by_rows, f.const(0), n_rows)
     with f.each(0, full, height) as block:
         for i in range(height):
             add(block, f.const(height), f.const(i))
