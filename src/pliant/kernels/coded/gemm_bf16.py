@@ -17,7 +17,7 @@ from pliant.kernels.coded.tile import COLUMNS, TileArgs, call_rows, tiling, writ
 from pliant.kernels.emit.builder import Function, Module
 from pliant.kernels.emit.isa import Isa
 from pliant.kernels.emit.values import Value
-from pliant.kernels.product.bf16_pairs import add_pairs_bf16
+from pliant.kernels.product.bf16_pairs import add_pairs_bf16, require_bf16
 from pliant.kernels.product.matmul_pack import write_copy_columns
 
 GROUP_ROWS = 32
@@ -25,6 +25,7 @@ GROUP_ROWS = 32
 
 _BLOCK_ROWS = 1536
 """Rows of B decoded at a time; three column groups of them stay in L2."""
+_PACKED_COLUMNS = 512
 _TAIL_ROWS = 240
 """Rows at a time whose last columns are made in scratch: whole tiles of every height."""
 
@@ -43,27 +44,37 @@ def _block_bytes(groups: int, depth: int) -> int:
     return 2 * COLUMNS * groups * depth
 
 
+def padded_depth(depth: int) -> int:
+    """K with the zeros that fill it up to whole groups of rows."""
+    return -(-depth // GROUP_ROWS) * GROUP_ROWS
+
+
 def pairs_shape(depth: int, n_columns: int) -> tuple[int, int, int, int]:
     """The shape of `pack_pairs`'s result for a matrix."""
-    return -(-n_columns // COLUMNS), -(-depth // GROUP_ROWS) * GROUP_ROWS // 2, COLUMNS, 2
+    return -(-n_columns // COLUMNS), padded_depth(depth) // 2, COLUMNS, 2
 
 
 def pack_pairs(matrix: Float[np.ndarray, "K N"], out: UInt16[np.ndarray, "groups half_K 16 2"]) -> None:
     """A matrix rounded to resident pairs of bfloat16, filled up with zeros; `out` as `pairs_shape` says."""
     depth, n = matrix.shape
-    words = np.ascontiguousarray(matrix, np.float32).view(np.uint32)
-    rounded = ((words + 0x7FFF + (words >> 16 & 1)) >> 16).astype(np.uint16)
-    rounded[np.isnan(matrix)] = 0x7FC0
-    rows = np.zeros((2 * out.shape[1], COLUMNS * len(out)), np.uint16)
-    rows[:depth, :n] = rounded
-    out[:] = rows.reshape(-1, 2, len(out), COLUMNS).transpose(2, 0, 3, 1)
+    for first in range(0, n, _PACKED_COLUMNS):  # some at a time: less memory beside the result
+        part = np.ascontiguousarray(matrix[:, first : first + _PACKED_COLUMNS], np.float32)
+        words = part.view(np.uint32)
+        rounded = ((words + 0x7FFF + (words >> 16 & 1)) >> 16).astype(np.uint16)
+        rounded[np.isnan(part)] = 0x7FC0
+        groups = out[first // COLUMNS : (first + _PACKED_COLUMNS) // COLUMNS]
+        rows = np.zeros((2 * out.shape[1], COLUMNS * len(groups)), np.uint16)
+        rows[:depth, : part.shape[1]] = rounded
+        groups[:] = rows.reshape(-1, 2, len(groups), COLUMNS).transpose(2, 0, 3, 1)
 
 
 def gemm_bf16_ir(isa: Isa, name: str = "gemm_bf16") -> str:
     """The bfloat16 GEMM kernel of `isa`, with GemmArgs, for every shape, mix of forms, and epilogue.
 
-    `a` is bfloat16 and `lda` counts pairs. C may end within a column group.
+    `a` is bfloat16 and `lda` counts pairs. C may end within a column group. Raises InputError for a row
+    without products of bfloat16.
     """
+    require_bf16(isa)
     module = Module(isa)
     panel = tiling(isa).panel
     for groups in {1, panel}:

@@ -4,7 +4,7 @@ import ctypes
 
 from pliant.kernels.emit.builder import Module
 from pliant.kernels.emit.isa import Isa
-from pliant.kernels.product.bf16_pairs import round_one, round_row
+from pliant.kernels.product.bf16_pairs import require_bf16, round_one, round_row
 
 
 class RoundBf16Args(ctypes.Structure):
@@ -29,6 +29,7 @@ def row_grain_bf16(depth: int) -> int:
 
 def round_bf16_ir(isa: Isa, name: str = "round_bf16") -> str:
     """The kernel with RoundBf16Args; a unit is a row."""
+    require_bf16(isa)
     module = Module(isa)
     with module.kernel(name) as f:
         args, lo, hi, _ = f.params

@@ -4,13 +4,25 @@ The low half of a lane is the pair's first number. A CPU with AVX512-BF16 takes 
 here and in its sums; the portable lowering keeps them.
 """
 
+from pliant.errors import InputError
 from pliant.kernels.emit.builder import Function
 from pliant.kernels.emit.dtypes import float_to_bfloat
+from pliant.kernels.emit.isa import Isa
 from pliant.kernels.emit.values import Value, vector
 
 _DOT = "llvm.x86.avx512bf16.dpbf16ps.512"
 _ROUND, _ROUND_TWO = "llvm.x86.avx512bf16.cvtneps2bf16.512", "llvm.x86.avx512bf16.cvtne2ps2bf16.512"
 _UPPER = -65536
+
+
+def require_bf16(isa: Isa) -> None:
+    """Raises InputError where a processor has no products of bfloat16."""
+    if not isa.has_bf16:
+        raise InputError(
+            "compute='bf16' takes a processor with AVX512-BF16 (avx512_bf16 in /proc/cpuinfo); this one is "
+            f"{isa.name}{isa.features}. Give compute='int8', which is faster and less exact, 'fp32', or "
+            "'auto', which takes what there is."
+        )
 
 
 def add_pairs_bf16(f: Function, x: Value, y: Value, total: Value) -> Value:
