@@ -12,6 +12,7 @@ from pliant.kernels.emit.isa import (
     AVX2_VNNI,
     AVX512,
     AVX512_AMX,
+    AVX512_BF16,
     AVX512_VBMI,
     AVX512_VNNI,
     NEON,
@@ -39,6 +40,13 @@ INTEGER_ROWS = [
     *_here(AVX512_VBMI, AVX512_VNNI, AVX512, AVX2_VNNI, AVX2, X86_64, NEON_I8MM, NEON_DOT, NEON),
 ]
 """Also those whose integer products differ, and what a CPU without VBMI tests in its place."""
+
+BF16_ROWS = [
+    replace(AVX512_BF16, is_portable=True),
+    *([AVX512_BF16] if runnable(AVX512_BF16) else []),
+    *TILE_ROWS,
+]
+"""Rows that multiply bfloat16, lowered portably and, where this CPU can, as they are."""
 
 
 def integer_name(isa: Isa) -> str:

@@ -15,6 +15,7 @@ from pliant.ir.bitwidths import Weights
 from pliant.ir.dilation import Dilation
 from pliant.ir.graph import Graph, TensorType
 from pliant.ir.port import Port, require_tensors
+from pliant.kernels.product.bf16_pairs import require_bf16
 from pliant.models.encoder.encoder_graph import Precise
 from pliant.models.onnx.onnx_file import open_onnx
 from pliant.quantities import parse_bytes
@@ -61,6 +62,7 @@ def compile(
 
     `weights` of 1 to 6 bits keep the weights of matrix products in the store's codes, outliers exact, and
     decode them in flight; `compute="int8"` rounds them, and each row of activations, to int8 as it does so.
+    `compute="bf16"` rounds both to bfloat16, coded or not, and takes a CPU with AVX512-BF16.
 
     `memory` ("8MB", or bytes) bounds what the session adds to the process: weights and activations, but not
     pages of mapped files (docs/memory.md). With `weights="auto"` they are fp32 where that fits, else the most
@@ -88,6 +90,8 @@ def open_graph(
 ) -> OnnxSession:
     """The session of an ONNX model, so many times slower as `dilation` says. Raises as `compile` does."""
     library, pool = shared_pool(threads, cache)
+    if options.compute == "bf16":
+        require_bf16(library.isa)
     return OnnxSession(open_onnx(model.content), pool, library, options, name=model.name, dilation=dilation)
 
 

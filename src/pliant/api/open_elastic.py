@@ -19,6 +19,7 @@ from pliant.errors import InputError, StoreError
 from pliant.ir.cost import costs_of
 from pliant.ir.device import DeviceProfile, emulate
 from pliant.ir.dilation import Dilation
+from pliant.models.encoder.encoder_graph import Precise
 from pliant.models.hf.checkpoint import open_checkpoint
 from pliant.models.spec import ModelSpec
 from pliant.plan.result import Plan
@@ -43,7 +44,7 @@ from pliant.store.coding.quantize import Quantizer
 from pliant.store.manifest import AccuracyTable, put_accuracy, put_importance
 from pliant.store.read import Store, open_store
 
-Compute = Literal["fp32", "int8"]
+Compute = Precise
 Baseline = Literal["load-exec", "stdpl-2", "stdpl-6", "stdpl-32", "preload-6", "preload-32"]
 # Called with what is being done, how much of it is done, and of how much.
 OnProgress = Callable[[str, int, int], None]

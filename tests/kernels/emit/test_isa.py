@@ -16,6 +16,7 @@ from pliant.kernels.emit.isa import (
     AVX2,
     AVX512,
     AVX512_AMX,
+    AVX512_BF16,
     AVX512_VBMI,
     AVX512_VNNI,
     ISAS,
@@ -74,6 +75,7 @@ _V3, _V4 = "avx2 fma f16c bmi1 bmi2 movbe abm", "avx512f avx512bw avx512cd avx51
         (f"{_V3} {_V4}", AVX512),
         (f"{_V3} {_V4} avx512_vnni", AVX512_VNNI),
         (f"{_V3} {_V4} avx512_vnni avx512vbmi", AVX512_VBMI),
+        (f"{_V3} {_V4} avx512_vnni avx512vbmi avx512_bf16", AVX512_BF16),
     ],
 )
 def test_a_row_needs_every_one_of_its_features(
@@ -98,7 +100,7 @@ _SAPPHIRE_RAPIDS = frozenset(
 
 @pytest.mark.usefixtures("forgotten")
 @pytest.mark.parametrize(
-    ("error", "expected"), [(0, AVX512_AMX), (errno.EPERM, AVX512_VBMI), (errno.ENOSPC, AVX512_VBMI)]
+    ("error", "expected"), [(0, AVX512_AMX), (errno.EPERM, AVX512_BF16), (errno.ENOSPC, AVX512_BF16)]
 )
 def test_amx_runs_where_the_system_lends_its_registers(
     error: int, expected: Isa, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
@@ -119,7 +121,7 @@ def test_nobody_asks_for_amx_on_a_cpu_without_it(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(platform, "machine", lambda: "x86_64")
     monkeypatch.setattr(system, "cpu_flags", lambda: _SAPPHIRE_RAPIDS - {"amx_int8"})
     monkeypatch.setattr(system, "request_tiles", lambda: pytest.fail("asked"))
-    assert host_isa() == AVX512_VBMI
+    assert host_isa() == AVX512_BF16
 
 
 _REFUSE = """

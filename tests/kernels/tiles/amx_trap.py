@@ -14,7 +14,7 @@ from pathlib import Path
 
 from pliant import system
 from pliant.kernels.emit import isa as table
-from pliant.kernels.emit.isa import AVX512_AMX, needed_flags, runnable
+from pliant.kernels.emit.isa import AVX512_AMX, AVX512_BF16, runnable
 
 SOURCE = Path(__file__).with_name("amx_trap.c")
 _FLAGS = frozenset(["amx_tile", "amx_int8", "amx_bf16"])
@@ -30,7 +30,7 @@ def missing() -> str | None:
     """Why AMX cannot be had here at all, not even by a handler."""
     if runnable(AVX512_AMX):
         return None
-    if system.machine() != "x86_64" or not needed_flags(AVX512_AMX) - _FLAGS <= table.host_flags():
+    if not runnable(AVX512_BF16):
         return "needs AVX-512 with VNNI, VBMI and BF16"
     return None if shutil.which("cc") else "needs a C compiler"
 

@@ -3,10 +3,10 @@
 CodedMatMul(a, slices, bias, residual?) = activation(a @ B + bias + residual), float32: a [rows, K] (of any
 rank), B [K, N] as `slices` describes it (SLICE_DTYPE, see kernels.gemm_args for the attributes).
 CodedMatMulInteger(q, scales, step, slices, bias, residual?) is the same on the integers of QuantizeRows(a),
-at the weights' int8 `step`. PaddedLayerNormalization(x, weight, bias) norms as many columns as there are
-weights and makes zeros of the others. SelfAttention is that of lower_texts.py.
-EmbedTokens(ids, types, word, codebook?, position, type?) sums rows of tables. PoolRows(x) is the mean or the
-greatest of all rows, or the first.
+at the weights' int8 `step`, and CodedMatMulBfloat(q, slices, bias, residual?) on the bfloat16 of
+RoundRows(a). PaddedLayerNormalization(x, weight, bias) norms as many columns as there are weights and makes
+zeros of the others. SelfAttention is that of lower_texts.py. EmbedTokens(ids, types, word, codebook?,
+position, type?) sums rows of tables. PoolRows(x) is the mean or the greatest of all rows, or the first.
 
 With the attribute `extent` an operator may run over fewer rows than its tensors have, those of one or more
 texts. None of these is among
@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 
 from pliant.compiler.executable.call import Alias, Call, Extent, Field, Kernel, Lowered, Ref, Target
 from pliant.compiler.rules import lower_texts as texts
+from pliant.compiler.rules.product.bf16_calls import product_call, round_call
 from pliant.compiler.rules.row_calls import layer_norm_call
 from pliant.ir.graph import Graph, Node
 from pliant.kernels.attention import attention_texts
@@ -76,6 +77,18 @@ def _matmul_integer(node: Node, graph: Graph, target: Target) -> Lowered:
     return Lowered((call,))
 
 
+def _matmul_bf16(node: Node, graph: Graph, target: Target) -> Lowered:
+    q, slices, bias, residual = (*node.inputs, "")[:4]
+    out = node.outputs[0]
+    rows, columns = graph.types[out].shape
+    depth, has_extent = graph.types[q].shape[1], node.flag("extent")
+    fields = _gemm_fields(node, graph, q, slices, bias, residual)
+    call = product_call(
+        fields, (rows, columns), depth, node.inputs, out, target, node.name, has_extent=has_extent
+    )
+    return Lowered((call,))
+
+
 def _gemm_fields(node: Node, graph: Graph, a: str, slices: str, bias: str, residual: str) -> dict[str, Field]:
     rows, columns = graph.types[node.outputs[0]].shape
     depth = graph.types[a].size // rows
@@ -108,6 +121,14 @@ def _quantize(node: Node, graph: Graph, target: Target) -> Lowered:
         label=node.name,
         extent=_extent(node, ("n_rows",), lambda lengths: (sum(lengths), size)),
     )
+    return Lowered((call,))
+
+
+def _round(node: Node, graph: Graph, target: Target) -> Lowered:
+    q = node.outputs[0]
+    rows, columns = graph.types[q].shape
+    a, has_extent = Ref(node.inputs[0]), node.flag("extent")
+    call = round_call(a, (rows, columns), columns, q, columns, target, node.name, has_extent=has_extent)
     return Lowered((call,))
 
 
@@ -181,8 +202,10 @@ def _extent(
 RULES = {
     "CodedMatMul": _matmul,
     "CodedMatMulInteger": _matmul_integer,
+    "CodedMatMulBfloat": _matmul_bf16,
     "SelfAttention": texts.RULES["SelfAttention"],
     "QuantizeRows": _quantize,
+    "RoundRows": _round,
     "PaddedLayerNormalization": _layer_norm,
     "EmbedTokens": _embed,
     "PoolRows": _pool,

@@ -9,13 +9,14 @@ from functools import partial
 from pliant.kernels.coded.decode import decode_pairs, decode_quads
 from pliant.kernels.coded.fill import GROUP_ROWS, prefetch_next, slice_at, slice_planes, upcast
 from pliant.kernels.coded.gemm_args import BF16, F16, F32, GemmArgs, SliceDesc
-from pliant.kernels.coded.int8_form import int8_form, takes_tiles
+from pliant.kernels.coded.int8_form import int8_form
 from pliant.kernels.coded.tile import COLUMNS
 from pliant.kernels.coded.tile_int8 import tile_shape
 from pliant.kernels.emit.builder import Function, Module
 from pliant.kernels.emit.values import Value, vector
 from pliant.kernels.emit.vmath import magnitude
 from pliant.kernels.product.integer_dots import left_is_signed
+from pliant.kernels.tiles.tile_rows import takes_tiles
 
 _FORMS = (1, 2, 3, 4, 5, 6, F16, BF16, F32)
 _PARAMS = (

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pliant.kernels.coded.activate import activate, write_activations
 from pliant.kernels.coded.fill_int8 import write_fill_int8
 from pliant.kernels.coded.gemm_args import GemmArgs
-from pliant.kernels.coded.int8_form import int8_form, takes_tiles
+from pliant.kernels.coded.int8_form import int8_form
 from pliant.kernels.coded.row_int8 import has_row_int8, write_row_int8
 from pliant.kernels.coded.tile import COLUMNS
 from pliant.kernels.coded.tile_int8 import TileInt8Args, call_rows_int8, tile_shape, write_tiles_int8
@@ -20,7 +20,7 @@ from pliant.kernels.emit.values import Value
 from pliant.kernels.product.matmul_pack import write_copy_columns
 from pliant.kernels.tiles.coded_int8 import TiledSums, call_rows_in_tiles, tiled_bytes, write_tiled_int8
 from pliant.kernels.tiles.tile_ops import TILE_ROWS
-from pliant.kernels.tiles.tile_rows import PANELS, config_space, release_tiles
+from pliant.kernels.tiles.tile_rows import PANELS, config_space, release_tiles, takes_tiles
 
 
 def _block_rows(isa: Isa) -> int:

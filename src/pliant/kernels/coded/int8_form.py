@@ -3,10 +3,7 @@
 from dataclasses import dataclass
 
 from pliant.kernels.emit.isa import Isa
-from pliant.kernels.emit.values import Value
 from pliant.kernels.product.integer_dots import left_is_signed
-
-_MOST_ROWS_IN_VECTORS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +39,3 @@ def int8_form(isa: Isa) -> Int8Form:
     if isa.name in ("x86-64", "neon"):
         return Int8Form(False, 2047, 0, 127, 32767)
     return Int8Form(True, 63, 0, 42, 63)
-
-
-def takes_tiles(n_rows: Value) -> Value:
-    """Whether a product of so many rows goes through tiles, on ISAs that have them; A stands row by row then.
-
-    A tile of fewer rows takes nearly as long as one of 16.
-    """
-    return n_rows > _MOST_ROWS_IN_VECTORS

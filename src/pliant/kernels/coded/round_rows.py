@@ -10,11 +10,12 @@ import ctypes
 from functools import partial
 
 from pliant.kernels.coded.fill_int8 import nearest
-from pliant.kernels.coded.int8_form import Int8Form, int8_form, takes_tiles
+from pliant.kernels.coded.int8_form import Int8Form, int8_form
 from pliant.kernels.coded.tile_int8 import tile_shape
 from pliant.kernels.emit.builder import Function, Module
 from pliant.kernels.emit.isa import Isa
 from pliant.kernels.emit.values import Value, vector
+from pliant.kernels.tiles.tile_rows import takes_tiles
 
 _TOGETHER = 32  # values of a row
 

@@ -48,13 +48,13 @@ def call_rows_in_tiles(
 ) -> None:
     """C of `n_rows` rows and some column groups; `at(row)` says where the row stands, A's row by row."""
     top = at(f.const(0))
-    row_bytes, beside = top.words * 4, top.words * (4 * COLUMNS)
+    columns = [f.at(top.b, top.words * (g * COLUMNS), "i32") for g in range(groups)]
     block = f.select(n_rows <= _ROWS_IN_ONE_PASS, top.words, f.const(_BLOCK_WORDS))
     with f.each(0, top.words, block) as word:
-        a = LeftRows(f.at(top.a, word, "i32"), row_bytes, f.const(0))
-        b = f.at(top.b, word * COLUMNS, "i32"), beside
+        a = LeftRows(f.at(top.a, word, "i32"), top.words * 4, f.const(0))
+        b = [f.at(p, word * COLUMNS, "i32") for p in columns]
         n, is_first = f.least(top.words - word, block), word.compare("eq", 0)
-        multiply_rows(f, "int8", tiles.config, a, b, tiles.at, n_rows, n, is_first, groups=groups)
+        multiply_rows(f, "int8", tiles.config, a, b, tiles.at, n_rows, n, is_first)
     pointers = (tiles.at, top.c, top.bias, top.added, top.scales, top.sums)
     f.call(f"finish8_{groups}", "void", *pointers, top.ldc, top.added_stride, n_rows, top.step)
 

@@ -4,7 +4,7 @@ A panel is one, two or four column groups of 16. Two rows of tiles stand beside 
 needs the fewest loads for a product; four columns take one row of tiles, for up to 16 rows.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -25,6 +25,7 @@ PANELS = (1, 2, 4)
 TILE = TILE_ROWS * TILE_BYTES
 """Bytes."""
 _ROW_WORDS = TILE_BYTES // 4
+_MOST_ROWS_IN_VECTORS = 8
 _A, _B = 4, 6
 
 
@@ -35,6 +36,11 @@ class LeftRows:
     at: Value
     row: Value
     part: Value
+
+
+def takes_tiles(n_rows: Value) -> Value:
+    """Whether a product of so many rows goes through tiles: one of a few takes nearly as long as of 16."""
+    return n_rows > _MOST_ROWS_IN_VECTORS
 
 
 def rows_of_tiles(groups: int) -> int:
@@ -73,57 +79,50 @@ def multiply_rows(
     kind: Kind,
     config: Value,
     a: LeftRows,
-    b: tuple[Value, Value],
+    b: Sequence[Value],
     sums: Value,
     n_rows: Value,
     words: Value,
     is_first: Value,
-    *,
-    groups: int,
     parts: int = 1,
 ) -> None:
     """sums += A @ B, or = where `is_first` (i1) holds.
 
-    `b` is the panel's first column group and the bytes to the next; `words` of four bytes are multiplied.
+    `b` are the panel's column groups, as many as `PANELS` has, [words][16] of four bytes each.
     """
-    more = (a.at, a.row, a.part, *b, sums, n_rows, words)
-    f.call(f"rows_{kind}_{parts}_{groups}", "void", config, *more, f.cast("zext", is_first, "i64"))
+    more = (a.at, a.row, a.part, sums, n_rows, words)
+    f.call(f"rows_{kind}_{parts}_{len(b)}", "void", config, *more, f.cast("zext", is_first, "i64"), *b)
 
 
 def _write_rows(module: Module, kind: Kind, parts: int, groups: int) -> None:
     """`rows_<kind>_<parts>_<groups>`: whole tiles along K, then one that is narrower."""
-    params = [
-        ("config", "ptr"),
-        ("a", "ptr"),
-        ("row", "i64"),
-        ("part", "i64"),
-        ("b", "ptr"),
-        ("beside", "i64"),
-    ]
-    params += [("sums", "ptr"), ("n_rows", "i64"), ("words", "i64"), ("first", "i64")]
+    params = [("config", "ptr"), ("a", "ptr"), ("row", "i64"), ("part", "i64"), ("sums", "ptr")]
+    params += [("n_rows", "i64"), ("words", "i64"), ("first", "i64"), *_columns(groups)]
     name = f"rows_{kind}_{parts}_{groups}"
     with module.function(name, params, attributes="noinline", is_exported=False) as f:
-        _, a, _, _, b, _, _, _, words, first = f.params
+        _, a, _, _, _, _, words, first, *b = f.params
         steps, left = words >> 4, words & (_ROW_WORDS - 1)
-        along = partial(_along, f, f"{kind}_{parts}", groups)
+        along = partial(_along, f, f"{kind}_{parts}")
         with f.when(steps > 0):
             along(a, b, f.const(_ROW_WORDS), steps, first)
         with f.when(left > 0):
             is_first = f.select(steps.compare("eq", 0), first, f.const(0))
-            along(f.at(a, steps * TILE_BYTES, "i8"), f.at(b, steps * TILE, "i8"), left, f.const(1), is_first)
+            beyond = [f.at(p, steps * TILE, "i8") for p in b]
+            along(f.at(a, steps * TILE_BYTES, "i8"), beyond, left, f.const(1), is_first)
         f.ret()
 
 
 def _along(
-    f: Function, kind: str, groups: int, a: Value, b: Value, words: Value, steps: Value, first: Value
+    f: Function, kind: str, a: Value, b: Sequence[Value], words: Value, steps: Value, first: Value
 ) -> None:
     """All rows, for `steps` tiles of `words` words along K."""
-    config, _, row_bytes, part, _, beside, sums, n_rows, _, _ = f.params
+    config, _, row_bytes, part, sums, n_rows, *_ = f.params
+    groups = len(b)
     high = rows_of_tiles(groups)
 
     def tiles(high: int, row: Value) -> None:
-        here = f.at(a, row * row_bytes, "i8"), b, f.at(sums, (row >> 4) * (groups * TILE), "i8")
-        f.call(f"tiles_{kind}_{high}x{groups}", "void", config, *here, row_bytes, part, beside, steps, first)
+        here = f.at(a, row * row_bytes, "i8"), f.at(sums, (row >> 4) * (groups * TILE), "i8")
+        f.call(f"tiles_{kind}_{high}x{groups}", "void", config, *here, row_bytes, part, steps, first, *b)
 
     full = n_rows & -(TILE_ROWS * high)
     left = n_rows - full
@@ -147,11 +146,11 @@ def _along(
 
 def _write_tiles(module: Module, kind: Kind, parts: int, high: int, groups: int) -> None:
     """`tiles_<kind>_<parts>_<high>x<groups>`: sums of high x groups tiles, held in registers along K."""
-    params = [("config", "ptr"), ("a", "ptr"), ("b", "ptr"), ("sums", "ptr")]
-    params += [(n, "i64") for n in ("row", "part", "beside", "steps", "first")]
+    params = [("config", "ptr"), ("a", "ptr"), ("sums", "ptr")]
+    params += [*((n, "i64") for n in ("row", "part", "steps", "first")), *_columns(groups)]
     name = f"tiles_{kind}_{parts}_{high}x{groups}"
     with module.function(name, params, attributes="noinline", is_exported=False) as f:
-        config, a, b, sums, row, part, beside, steps, first = f.params
+        config, a, sums, row, part, steps, first, *columns = f.params
         ops, wide = tile_ops(f, config), f.const(TILE_BYTES)
         places = list(_places(high, groups))
 
@@ -167,9 +166,6 @@ def _write_tiles(module: Module, kind: Kind, parts: int, high: int, groups: int)
 
         f.choose(first.compare("ne", 0), zero, resume)
         lower = f.at(a, row * TILE_ROWS, "i8")
-        columns = [b]
-        for _ in range(1, groups):
-            columns.append(f.at(columns[-1], beside, "i8"))
         with f.each(0, steps) as k:
             here = k * TILE_BYTES
             for p in range(parts):
@@ -183,6 +179,11 @@ def _write_tiles(module: Module, kind: Kind, parts: int, high: int, groups: int)
         for tile, r, g in places:
             ops.store(tile, f.at(sums, TILE * (r * groups + g), "i8"), wide)
         f.ret()
+
+
+def _columns(groups: int) -> list[tuple[str, str]]:
+    """The parameters that are a panel's column groups."""
+    return [(f"b{g}", "ptr") for g in range(groups)]
 
 
 def _places(high: int, groups: int) -> Iterator[tuple[int, int, int]]:
