@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from pliant.kernels.emit.isa import Isa, runnable
+from pliant.kernels.emit.isa import Isa
 from pliant.kernels.runtime.jit import Library
-from tests.kernels.tiles.amx_trap import Trap, claimed
+from tests.kernels.tiles.amx_trap import library_of as tiles_library
 from tests.rows import ROWS
 
 
@@ -29,13 +29,9 @@ def library_of(kernel_cache: Path) -> Callable[[Isa], Library]:
     made: dict[Isa, Library] = {}
 
     def library(isa: Isa) -> Library:
-        if isa in made:
-            return made[isa]
-        if not isa.has_tiles or runnable(isa):
-            return made.setdefault(isa, Library(isa, kernel_cache))
-        Trap(kernel_cache)
-        with claimed():
-            return made.setdefault(isa, Library(isa, kernel_cache))
+        if isa not in made:
+            made[isa] = tiles_library(isa, kernel_cache)
+        return made[isa]
 
     return library
 

@@ -14,7 +14,9 @@ from pathlib import Path
 
 from pliant import system
 from pliant.kernels.emit import isa as table
-from pliant.kernels.emit.isa import AVX512_AMX, AVX512_BF16, runnable
+from pliant.kernels.emit.isa import AVX512_AMX, AVX512_BF16, Isa, runnable
+from pliant.kernels.runtime.jit import Library
+from pliant.settings import cache_folder
 
 SOURCE = Path(__file__).with_name("amx_trap.c")
 _FLAGS = frozenset(["amx_tile", "amx_int8", "amx_bf16"])
@@ -40,6 +42,7 @@ class Trap:
 
     def __init__(self, folder: Path) -> None:
         path = folder / "amx_trap.so"
+        folder.mkdir(parents=True, exist_ok=True)
         if not path.exists():
             command = ["cc", "-O2", "-shared", "-fPIC", "-o", str(path), str(SOURCE), "-lm"]
             subprocess.run(command, check=True, capture_output=True)
@@ -55,6 +58,15 @@ class Trap:
     def is_configured(self) -> bool:
         """Whether this thread's tiles are in use still."""
         return bool(self._library.amx_is_configured())
+
+
+def library_of(isa: Isa, cache: Path | None) -> Library:
+    """A row's library; AMX runs by the handler where the CPU lacks it, for the rest of the process."""
+    if not isa.has_tiles or runnable(isa):
+        return Library(isa, cache)
+    Trap(cache or cache_folder())
+    with claimed():
+        return Library(isa, cache)
 
 
 @contextmanager

@@ -12,15 +12,11 @@ from pliant.kernels.tiles.tile_rows import (
     PANELS,
     TILE,
     LeftRows,
-    multiply_rows,
+    multiply_in_blocks,
     rows_of_tiles,
     sums_bytes,
     write_tile_rows,
 )
-
-_BLOCK_WORDS = 192
-"""Words of K that two column groups of B stay in L1 for, while rows pass by."""
-_ROWS_IN_ONE_PASS = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +45,8 @@ def call_rows_in_tiles(
     """C of `n_rows` rows and some column groups; `at(row)` says where the row stands, A's row by row."""
     top = at(f.const(0))
     columns = [f.at(top.b, top.words * (g * COLUMNS), "i32") for g in range(groups)]
-    block = f.select(n_rows <= _ROWS_IN_ONE_PASS, top.words, f.const(_BLOCK_WORDS))
-    with f.each(0, top.words, block) as word:
-        a = LeftRows(f.at(top.a, word, "i32"), top.words * 4, f.const(0))
-        b = [f.at(p, word * COLUMNS, "i32") for p in columns]
-        n, is_first = f.least(top.words - word, block), word.compare("eq", 0)
-        multiply_rows(f, "int8", tiles.config, a, b, tiles.at, n_rows, n, is_first)
+    a = LeftRows(top.a, top.words * 4, f.const(0))
+    multiply_in_blocks(f, "int8", tiles.config, a, columns, tiles.at, n_rows, top.words)
     pointers = (tiles.at, top.c, top.bias, top.added, top.scales, top.sums)
     f.call(f"finish8_{groups}", "void", *pointers, top.ldc, top.added_stride, n_rows, top.step)
 

@@ -26,6 +26,7 @@ TILE = TILE_ROWS * TILE_BYTES
 """Bytes."""
 _ROW_WORDS = TILE_BYTES // 4
 _MOST_ROWS_IN_VECTORS = 8
+_BLOCK_WORDS, _ROWS_IN_ONE_PASS = 192, 32
 _A, _B = 4, 6
 
 
@@ -57,6 +58,25 @@ def write_tile_rows(module: Module, kind: Kind, parts: int = 1) -> None:
             for high in range(1, rows_of_tiles(groups) + 1):
                 _write_tiles(module, kind, p, high, groups)
             _write_rows(module, kind, p, groups)
+
+
+def multiply_in_blocks(
+    f: Function,
+    kind: Kind,
+    config: Value,
+    a: LeftRows,
+    b: Sequence[Value],
+    sums: Value,
+    n_rows: Value,
+    words: Value,
+) -> None:
+    """sums = A @ B of all words of K, so many at a time that a panel of B stays in L1 while rows pass by."""
+    block = f.select(n_rows <= _ROWS_IN_ONE_PASS, words, f.const(_BLOCK_WORDS))
+    with f.each(0, words, block) as word:
+        rows = LeftRows(f.at(a.at, word, "i32"), a.row, a.part)
+        columns = [f.at(p, word * _ROW_WORDS, "i32") for p in b]
+        n, is_first = f.least(words - word, block), word.compare("eq", 0)
+        multiply_rows(f, kind, config, rows, columns, sums, n_rows, n, is_first)
 
 
 def config_space(f: Function) -> Value:
