@@ -21,7 +21,7 @@ from pliant.api.model import (
 from pliant.cli.compile_library import show_library
 from pliant.cli.shared.refuse_options import refuse_options
 from pliant.cli.shared.show import console, print_json, progress_bar
-from pliant.cli.shared.verb_options import LENGTH, Json, Precise, Threads, resolve_for, shipped
+from pliant.cli.shared.verb_options import LENGTH, Arithmetic, Json, Threads, resolve_for, shipped
 from pliant.cli.shared.weight_bits import weights_of
 from pliant.compiler.aot.ahead_of_time import write_c
 from pliant.compiler.aot.compiled_directory import save
@@ -119,7 +119,7 @@ class CompileArguments:
     weights: Annotated[
         str, typer.Option("--weights", help="Weights of products: fp32, or codes of 1..6 bits.")
     ] = "fp32"
-    compute: Precise = "fp32"
+    compute: Arithmetic = "fp32"
     threads: Threads = None
     latency: Annotated[
         str | None,
