@@ -23,7 +23,8 @@ class Block:
 
     `decode(f, planes, table, to)` writes 32 rows of as many columns as a vector has lanes; `full(f, source,
     bits, to, n_groups)` writes all columns, and `put(f, value, to, offset)` one float at row * 16 + column.
-    Slices of the form `in_place` stand so already, and are read where they are.
+    Slices of the form `in_place` stand so already, and are read where they are. `prefix` tells the functions
+    of two such blocks in one module apart.
     """
 
     row_bytes: int
@@ -31,6 +32,7 @@ class Block:
     decode: Callable[[Function, Sequence[Value], Value, Value], None]
     full: Callable[[Function, Value, int, Value, Value], None]
     put: Callable[[Function, Value, Value, Value], None]
+    prefix: str = ""
 
 
 FORMS = (1, 2, 3, 4, 5, 6, F16, BF16, F32)
@@ -62,7 +64,8 @@ def slice_at(f: Function, args: Value, index: Value) -> tuple[Value, Value, Valu
 def _write_block(module: Module, forms: Sequence[int], block: Block) -> None:
     """`block(args, column group, first row, rows, space) -> ptr`: a block of B, as `block` says."""
     params = [("args", "ptr"), ("group", "i64"), ("k", "i64"), ("n", "i64"), ("space", "ptr")]
-    with module.function("block", params, "ptr", attributes="noinline", is_exported=False) as f:
+    name = f"{block.prefix}block"
+    with module.function(name, params, "ptr", attributes="noinline", is_exported=False) as f:
         args, group, k, n, space = f.params
         segment_rows, per_slice = f.fields(args, GemmArgs, "segment_rows", "column_groups_per_slice")
         local = group % per_slice
@@ -84,21 +87,30 @@ def _write_block(module: Module, forms: Sequence[int], block: Block) -> None:
             count = last - first
             desc, base, first_column = slice_at(f, args, first_slice + s)
             to = f.at(space, (begin + first - k) * block.row_bytes, "i8")
-            _fill(f, desc, base + within + (first >> 5), count >> 5, segment_rows >> 5, to, forms)
+            here = base + within + (first >> 5)
+            _fill(f, desc, here, count >> 5, segment_rows >> 5, to, forms, block.prefix)
             (is_bits,) = f.fields(desc, SliceDesc, "bits")
             with f.when(is_bits <= 6):
-                f.call("patch", "void", desc, first_column + local, first * COLUMNS, last * COLUMNS, to)
+                ends = first * COLUMNS, last * COLUMNS
+                f.call(f"{block.prefix}patch", "void", desc, first_column + local, *ends, to)
         f.ret(space)
 
 
 def _fill(
-    f: Function, desc: Value, group: Value, count: Value, step: Value, to: Value, forms: Sequence[int]
+    f: Function,
+    desc: Value,
+    group: Value,
+    count: Value,
+    step: Value,
+    to: Value,
+    forms: Sequence[int],
+    prefix: str,
 ) -> None:
     """`count` groups of a slice from its group `group` on, at `to`."""
     (bits,) = f.fields(desc, SliceDesc, "bits")
 
     def fill(n: int) -> None:
-        f.call(f"fill{n}", "void", desc, group, count, step, to)
+        f.call(f"{prefix}fill{n}", "void", desc, group, count, step, to)
 
     f.match(bits, {n: partial(fill, n) for n in forms})
 
@@ -113,7 +125,7 @@ _FILL = (
 
 
 def _write_decode(module: Module, bits: int, block: Block) -> None:
-    with module.function(f"fill{bits}", _FILL, attributes="noinline", is_exported=False) as f:
+    with module.function(f"{block.prefix}fill{bits}", _FILL, attributes="noinline", is_exported=False) as f:
         desc, group, count, step, to = f.params
         table, planes = slice_planes(f, desc, bits, group)
         with f.each(0, count) as g:
@@ -153,7 +165,7 @@ def prefetch_next(f: Function, planes: Sequence[Value], step: Value) -> None:
 
 
 def _write_full(module: Module, bits: int, block: Block) -> None:
-    with module.function(f"fill{bits}", _FILL, attributes="noinline", is_exported=False) as f:
+    with module.function(f"{block.prefix}fill{bits}", _FILL, attributes="noinline", is_exported=False) as f:
         desc, group, count, _, to = f.params
         (full,) = f.fields(desc, SliceDesc, "full")
         source = f.at(full, group * (GROUP_ROWS * COLUMNS), full_element(bits))
@@ -191,7 +203,7 @@ def _put_float(f: Function, value: Value, to: Value, offset: Value) -> None:
 def _write_patch(module: Module, block: Block) -> None:
     """`patch(slice, column group, first, last, to)`: outliers with offsets first..last-1 put at to[0..]."""
     params = [("desc", "ptr"), ("group", "i64"), ("first", "i64"), ("last", "i64"), ("to", "ptr")]
-    with module.function("patch", params, attributes="noinline", is_exported=False) as f:
+    with module.function(f"{block.prefix}patch", params, attributes="noinline", is_exported=False) as f:
         desc, group, first, last, to = f.params
         names = ("outlier_rows", "outlier_offsets", "outlier_values")
         starts, offsets, values = f.fields(desc, SliceDesc, *names)

@@ -8,7 +8,7 @@ from pliant.errors import InputError
 from pliant.kernels.emit.builder import Function
 from pliant.kernels.emit.dtypes import float_to_bfloat
 from pliant.kernels.emit.isa import Isa
-from pliant.kernels.emit.values import Value, vector
+from pliant.kernels.emit.values import Value, like, vector
 
 _DOT = "llvm.x86.avx512bf16.dpbf16ps.512"
 _ROUND, _ROUND_TWO = "llvm.x86.avx512bf16.cvtneps2bf16.512", "llvm.x86.avx512bf16.cvtne2ps2bf16.512"
@@ -55,6 +55,12 @@ def round_row(f: Function, low: Value, high: Value) -> Value:
 def round_one(f: Function, x: Value) -> Value:
     """A float as bits of a bfloat16 (i16)."""
     return float_to_bfloat(f, x)
+
+
+def rest_of(f: Function, x: Value) -> Value:
+    """What rounding to bfloat16 leaves of floats: x less the nearest."""
+    words = f.cast("zext", float_to_bfloat(f, x), like(x.type, "i32")) << 16
+    return x - f.cast("bitcast", words, x.type)
 
 
 def _halves(f: Function, x: Value) -> Value:

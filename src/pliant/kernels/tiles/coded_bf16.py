@@ -1,4 +1,8 @@
-"""The bfloat16 GEMM in tiles: sums of a panel wait in memory while K passes in blocks that stay in L1."""
+"""The bfloat16 GEMM in tiles: sums of a panel wait in memory while K passes in blocks that stay in L1.
+
+Float32 is split into two bfloat16 numbers, upper and lower, whose sum it nearly is; then three products of
+four are made (all but lower by lower), two where B has no lower parts.
+"""
 
 from pliant.kernels.coded.activate import activate
 from pliant.kernels.coded.gemm_args import GemmArgs
@@ -25,11 +29,13 @@ _BIAS_AT = _SUMS_AT + sums_bytes(_BLOCK_ROWS, PANELS[-2])
 _C_AT = _BIAS_AT + 4 * COLUMNS
 TILED_BYTES = _C_AT + 4 * COLUMNS * _BLOCK_ROWS
 """Scratch that a thread needs."""
+SPLIT_BYTES = TILED_BYTES + PANELS[-1] * _GROUP_BYTES
+"""The same, with lower parts of B."""
 
 
-def write_tiled_bf16(module: Module) -> None:
-    """Define what `write_units_in_tiles` calls."""
-    write_tile_rows(module, "bf16")
+def write_tiled_bf16(module: Module, parts: int = 1) -> None:
+    """Define what `write_units_in_tiles` calls, or with two parts what `write_split_units` does."""
+    write_tile_rows(module, "bf16", parts)
     for groups in PANELS:
         _write_finish(module, groups)
 
@@ -37,24 +43,34 @@ def write_tiled_bf16(module: Module) -> None:
 def write_units_in_tiles(f: Function, config: Value) -> Value:
     """All units of the kernel, for rows that take tiles; the first unit that is left, if they do not."""
     args, lo, hi, _ = f.params
-    n_rows, n_columns = f.fields(args, GemmArgs, "n_rows", "n_columns")
-    is_tiled, is_low = takes_tiles(n_rows), n_rows <= TILE_ROWS
+    is_tiled = takes_tiles(*f.fields(args, GemmArgs, "n_rows"))
     with f.when(is_tiled):
-        n_groups = (n_columns + (COLUMNS - 1)) // COLUMNS
-        first, last = lo * PANELS[-1], f.least(hi * PANELS[-1], n_groups)
-        full = f.least(last, n_columns // COLUMNS)  # the last group may have fewer columns
-        panel = f.select(is_low, f.const(PANELS[-1]), f.const(PANELS[-2]))
-        whole = full - (full - first) % panel
-        for groups in PANELS[1:]:
-            with f.each(first, f.select(panel.compare("eq", groups), whole, first), groups) as group:
-                _write_panel(f, config, group, groups, f.const(groups * COLUMNS))
-        with f.each(whole, last) as group:
-            _write_panel(f, config, group, 1, f.least(n_columns - group * COLUMNS, COLUMNS))
-        release_tiles(f, config)
+        _write_units(f, config, 1)
     return f.select(is_tiled, hi, lo)
 
 
-def _write_panel(f: Function, config: Value, group: Value, groups: int, width: Value) -> None:
+def write_split_units(f: Function, config: Value) -> None:
+    """All units of a kernel whose rows of A have two parts: upper, then lower, `lda` words together."""
+    _write_units(f, config, 2)
+
+
+def _write_units(f: Function, config: Value, parts: int) -> None:
+    args, lo, hi, _ = f.params
+    n_rows, n_columns = f.fields(args, GemmArgs, "n_rows", "n_columns")
+    n_groups = (n_columns + (COLUMNS - 1)) // COLUMNS
+    first, last = lo * PANELS[-1], f.least(hi * PANELS[-1], n_groups)
+    full = f.least(last, n_columns // COLUMNS)  # the last group may have fewer columns
+    panel = f.select(n_rows <= TILE_ROWS, f.const(PANELS[-1]), f.const(PANELS[-2]))
+    whole = full - (full - first) % panel
+    for groups in PANELS[1:]:
+        with f.each(first, f.select(panel.compare("eq", groups), whole, first), groups) as group:
+            _write_panel(f, config, group, groups, f.const(groups * COLUMNS), parts)
+    with f.each(whole, last) as group:
+        _write_panel(f, config, group, 1, f.least(n_columns - group * COLUMNS, COLUMNS), parts)
+    release_tiles(f, config)
+
+
+def _write_panel(f: Function, config: Value, group: Value, groups: int, width: Value, parts: int) -> None:
     """All rows of C, `width` columns in `groups` column groups from `group` on."""
     args, _, _, scratch = f.params
     a, lda, n_rows = f.fields(args, GemmArgs, "a", "lda", "n_rows")
@@ -64,15 +80,36 @@ def _write_panel(f: Function, config: Value, group: Value, groups: int, width: V
         some = f.least(n_rows - row, _BLOCK_ROWS)
         with f.each(0, depth, _BLOCK_DEPTH) as k:
             n = f.least(depth - k, _BLOCK_DEPTH)
-            blocks = []
-            for g in range(groups):
-                space = f.at(scratch, g * _GROUP_BYTES, "i8")
-                block = f.call("block", "ptr", args, group + g, k, n, space)
-                assert block is not None
-                blocks.append(block)
-            rows = LeftRows(f.at(a, row * lda + (k >> 1), "i32"), lda * 4, f.const(0))
-            multiply_rows(f, "bf16", config, rows, blocks, sums, some, n >> 1, k.compare("eq", 0))
+            blocks = _blocks(f, "block", group, groups, (k, n), scratch)
+            rows = LeftRows(f.at(a, row * lda + (k >> 1), "i32"), lda * 4, lda * 2)
+            is_first = k.compare("eq", 0)
+            multiply_rows(f, "bf16", config, rows, blocks, sums, some, n >> 1, is_first, parts)
+            if parts == 2:
+                with f.when(_has_lower(f, group, groups)):
+                    lower = _blocks(f, "lower_block", group, groups, (k, n), f.at(scratch, TILED_BYTES, "i8"))
+                    multiply_rows(f, "bf16", config, rows, lower, sums, some, n >> 1, f.const(0, "i1"))
         _write_epilogue(f, group, groups, width, (row, some))
+
+
+def _blocks(
+    f: Function, name: str, group: Value, groups: int, rows: tuple[Value, Value], space: Value
+) -> list[Value]:
+    """Where blocks of B stand, of column groups from `group` on and of `rows` (first, how many)."""
+    found = []
+    for g in range(groups):
+        block = f.call(name, "ptr", f.params[0], group + g, *rows, f.at(space, g * _GROUP_BYTES, "i8"))
+        assert block is not None
+        found.append(block)
+    return found
+
+
+def _has_lower(f: Function, group: Value, groups: int) -> Value:
+    total = f.const(0)
+    for g in range(groups):
+        more = f.call("has_lower", "i64", f.params[0], group + g)
+        assert more is not None
+        total = total + more
+    return total.compare("ne", 0)
 
 
 def _write_epilogue(f: Function, group: Value, groups: int, width: Value, rows: tuple[Value, Value]) -> None:
