@@ -64,6 +64,17 @@ def test_bf16_answers_are_near_those_of_vectors(
         np.testing.assert_allclose(x, y, atol=2.0**-7 * np.abs(y).max())
 
 
+def test_fp32_answers_are_those_of_float32_to_a_few_millionths(
+    trap: Trap, tiny_store: Callable[..., Path], kernel_cache: Path
+) -> None:
+    """Split products err by 3e-6 of their size, and layers add that up."""
+    path, before = tiny_store(), trap.count(Executed.BFLOATS)
+    made = answers(path, kernel_cache, "fp32")
+    assert trap.count(Executed.BFLOATS) > before
+    for x, y in zip(made, answers(path, kernel_cache, "fp32", AVX512_BF16), strict=True):
+        np.testing.assert_allclose(x, y, atol=1e-4 * np.abs(y).max())
+
+
 def test_a_forked_child_may_use_tiles(
     trap: Trap, tiny_store: Callable[..., Path], kernel_cache: Path
 ) -> None:

@@ -92,7 +92,7 @@ def decode_tables(resident: ResidentLayer, isa: Isa, compute: str) -> Mapping[in
     """The lookup tables of a layer by bits, as kernels of `isa` read them."""
     step = float(weight_step(resident, isa)[0])
     forms: Mapping[str, Callable[[np.ndarray, int, Isa], np.ndarray]] = {
-        "fp32": decode_table,
+        "fp32": decode_table_bf16 if isa.has_tiles else decode_table,
         "bf16": decode_table_bf16,
         "int8": partial(decode_table_int8, step=step),
     }

@@ -35,6 +35,8 @@ _PLACES = ("first_group", "first_column_group", "segment_rows", "n_segments", "c
 def _matmul(node: Node, graph: Graph, target: Target) -> Lowered:
     a, slices, bias, residual = (*node.inputs, "")[:4]
     rows, columns = graph.types[node.outputs[0]].shape
+    if target.isa.has_tiles and node.flag("is_coded"):
+        return _matmul_split(node, graph, target)
 
     def share(lengths: Sequence[int]) -> tuple[int, int]:
         units = gemm.units(columns, target.isa)
@@ -54,6 +56,23 @@ def _matmul(node: Node, graph: Graph, target: Target) -> Lowered:
         extent=_extent(node, ("n_rows",), share),
     )
     return Lowered((call,))
+
+
+def _matmul_split(node: Node, graph: Graph, target: Target) -> Lowered:
+    """Float32 as sums of two bfloat16: rows of A are split once, for all threads."""
+    a, slices, bias, residual = (*node.inputs, "")[:4]
+    out, parts = node.outputs[0], f"{node.outputs[0]}|split"
+    rows, columns = graph.types[out].shape
+    depth, has_extent = graph.types[a].size // rows, node.flag("extent")
+    rounding = round_call(
+        Ref(a), (rows, depth), depth, parts, depth, target, node.name, has_extent=has_extent, is_split=True
+    )
+    fields = _gemm_fields(node, graph, a, slices, bias, residual) | {"a": Ref(parts)}
+    reads = (parts, slices, bias, residual)
+    product = product_call(
+        fields, (rows, columns), depth, reads, out, target, node.name, has_extent=has_extent, is_split=True
+    )
+    return Lowered((rounding, product), temporaries={parts: 4 * rows * depth})
 
 
 def _matmul_integer(node: Node, graph: Graph, target: Target) -> Lowered:

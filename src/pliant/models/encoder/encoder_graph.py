@@ -147,7 +147,7 @@ class _Draft:
         tokens, depth = shape[0], matrix.rows * segments
         match self.compute:
             case "fp32":
-                self.add("CodedMatMul", name, shape, (a, *rest), **attributes)
+                self.add("CodedMatMul", name, shape, (a, *rest), **attributes, is_coded=1)
             case "bf16":
                 self.types[q] = TensorType("bfloat16", (tokens, depth))
                 self.nodes.append(Node("RoundRows", (a,), (q,), {"extent": 1}, q))
