@@ -131,6 +131,7 @@ def open(
                     "bits; bound them with memory or preload."
                 )
             _check_values(given)
+            choosing = _choosing(compute, examples, tolerance)
             _warn_of_head(model)
             options = SessionOptions(
                 target_s=WHOLE_S if latency is None else parse_seconds(latency),
@@ -160,7 +161,7 @@ def open(
                 quantizer=quantizer,
                 cache=cache,
                 on_progress=on_progress,
-                choosing=_choosing(compute, examples, tolerance),
+                choosing=choosing,
             )
         case RecurrentNetwork():
             _check_options(model, given, ("threads", "cache", "dilation", "memory"))

@@ -13,7 +13,7 @@ from pliant.quantities import format_seconds
 TOLERANCE = 0.01
 """The error that `compute="auto"` accepts where none is stated."""
 
-Compute = Precise | Literal["auto"]
+Compute = Literal["fp32", "bf16", "int8", "auto"]
 """What is asked for: an arithmetic, or the fastest of them within a tolerance."""
 
 
