@@ -13,7 +13,7 @@ from pliant.kernels.runtime.compile_child import compile_assembly
 from tests.guards.generators import ROWS, cases
 
 _HOT = re.compile(
-    r"gemm( int8)?|matmul (None|of [46] bits)|matmul integer (words|bytes)( float None)?|attention 32"
+    r"gemm( int8| bf16)?|matmul (None|of [46] bits)|matmul integer (words|bytes)( float None)?|attention 32"
     r"|(depthwise |winograd |quantized )?conv_(nhwc_nhwc|nchw_nchw|u8_i8_i32)|grouped.*|points.*|planes.*"
     r"|(lstm|gru|rnn)_(sigmoid_tanh_tanh|sigmoid_tanh|tanh)"
 )
