@@ -19,9 +19,11 @@ from pliant.kernels.emit.isa import (
     NEON_I8MM,
     X86_64,
     Isa,
+    host_isa,
     portable,
     runnable,
 )
+from pliant.models.encoder.encoder_graph import Precise
 
 
 def _here(*rows: Isa) -> list[Isa]:
@@ -38,6 +40,9 @@ INTEGER_ROWS = [
 
 BF16_ROWS = [replace(AVX512_BF16, is_portable=True), *([AVX512_BF16] if runnable(AVX512_BF16) else [])]
 """Rows that multiply bfloat16, lowered portably and, where this CPU can, as they are."""
+
+FORMS: tuple[Precise, ...] = ("fp32", *(("bf16",) if host_isa().has_bf16 else ()), "int8")
+"""What this CPU's own row computes products in."""
 
 
 def integer_name(isa: Isa) -> str:
