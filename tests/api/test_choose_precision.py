@@ -13,8 +13,10 @@ from pliant.api.choose_elastic import as_weight_error
 from pliant.api.open_elastic import Measuring, profile_of
 from pliant.errors import InputError
 from pliant.ir.bitwidths import FULL_BITS
+from pliant.models.hf.checkpoint import open_checkpoint
 from pliant.plan.submodel.plan_options import OURS
 from pliant.run.graph.measure_forms import answer_error, forms_of
+from pliant.store.build import build
 from pliant.store.manifest import AccuracyEntry, AccuracyTable, put_accuracy
 from pliant.store.read import open_store
 from tests.rows import FORMS
@@ -118,9 +120,9 @@ def test_an_error_counts_as_that_of_weights_which_change_answers_as_much() -> No
 
 
 @pytest.fixture
-def store(tiny_store: Callable[..., Path], cache: Path) -> Path:
+def store(tiny_model: Callable[..., Path], cache: Path, tmp_path: Path) -> Path:
     """A store whose profiles are measured in no time, and kept."""
-    path = tiny_store("bert", True)
+    path = build(open_checkpoint(tiny_model("bert", True)), tmp_path / "store")
     with open_store(path) as opened:
         for compute in FORMS:
             profile_of(opened, cache, 1, compute, measuring=Measuring((8, 16), None, 0.05))

@@ -11,6 +11,7 @@ from pliant.kernels.emit import isa as table
 from pliant.kernels.emit.isa import (
     AVX2,
     AVX512,
+    AVX512_BF16,
     AVX512_VBMI,
     AVX512_VNNI,
     ISAS,
@@ -66,6 +67,7 @@ _V3, _V4 = "avx2 fma f16c bmi1 bmi2 movbe abm", "avx512f avx512bw avx512cd avx51
         (f"{_V3} avx512f", AVX2),
         (f"{_V3} {_V4}", AVX512),
         (f"{_V3} {_V4} avx512_vnni", AVX512_VNNI),
+        (f"{_V3} {_V4} avx512_vnni avx512vbmi avx512_bf16", AVX512_BF16),
         (f"{_V3} {_V4} avx512_vnni avx512vbmi", AVX512_VBMI),
     ],
 )
