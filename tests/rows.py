@@ -20,9 +20,11 @@ from pliant.kernels.emit.isa import (
     NEON_I8MM,
     X86_64,
     Isa,
+    host_isa,
     portable,
     runnable,
 )
+from pliant.models.encoder.encoder_graph import Precise
 from tests.kernels.tiles.amx_trap import missing
 
 
@@ -47,6 +49,9 @@ BF16_ROWS = [
     *TILE_ROWS,
 ]
 """Rows that multiply bfloat16, lowered portably and, where this CPU can, as they are."""
+
+FORMS: tuple[Precise, ...] = ("fp32", *(("bf16",) if host_isa().has_bf16 else ()), "int8")
+"""What this CPU's own row computes products in."""
 
 
 def integer_name(isa: Isa) -> str:

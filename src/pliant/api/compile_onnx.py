@@ -20,7 +20,7 @@ from pliant.ir.port import Port, require_tensors
 from pliant.kernels.product.bf16_pairs import require_bf16
 from pliant.models.encoder.encoder_graph import Precise
 from pliant.models.onnx.onnx_file import open_onnx
-from pliant.plan.precision import TOLERANCE, Compute
+from pliant.plan.precision import TOLERANCE, Compute, check_compute
 from pliant.quantities import parse_bytes
 from pliant.run.batches.buckets import Buckets
 from pliant.run.graph.model_options import ModelOptions
@@ -86,6 +86,7 @@ def compile(
     padding = Buckets(buckets or {}, pads or {})
     memory_bytes = None if memory is None else parse_bytes(memory)
     asked = partial(ModelOptions, dims or {}, without, images, schedule, weights)
+    check_compute(compute, examples)
     if compute != "auto":
         options = asked(compute, padding, memory_bytes)
         return open_graph(model, options, threads=threads, cache=cache)

@@ -24,9 +24,8 @@ from pliant.api.resolve import Source, resolve
 from pliant.errors import InputError, NodeError
 from pliant.ir.device import DeviceProfile
 from pliant.ir.dilation import Dilation, compute_alone
-from pliant.models.encoder.encoder_graph import Precise
 from pliant.models.hf.config import unread_head
-from pliant.plan.precision import TOLERANCE, Compute
+from pliant.plan.precision import TOLERANCE, Compute, check_compute
 from pliant.plan.result import WHOLE_S
 from pliant.plan.submodel.plan_options import OURS, Depths, PlanOptions
 from pliant.quantities import parse_bytes, parse_seconds
@@ -131,6 +130,7 @@ def open(
                     "bits; bound them with memory or preload."
                 )
             _check_values(given)
+            choosing = _choosing(compute, examples, tolerance)
             _warn_of_head(model)
             options = SessionOptions(
                 target_s=WHOLE_S if latency is None else parse_seconds(latency),
@@ -160,7 +160,7 @@ def open(
                 quantizer=quantizer,
                 cache=cache,
                 on_progress=on_progress,
-                choosing=_choosing(compute, examples, tolerance),
+                choosing=choosing,
             )
         case RecurrentNetwork():
             _check_options(model, given, ("threads", "cache", "dilation", "memory"))
@@ -170,7 +170,7 @@ def open(
         case OnnxGraph():
             own = ("threads", "cache", "dilation", "memory", "weights", "compute", "examples", "tolerance")
             _check_options(model, given, own)
-            _check_compute(compute, examples)
+            check_compute(compute, examples)
             from pliant.api.compile_onnx import open_fastest, open_graph  # onnx takes a while to import
             from pliant.run.graph.model_options import ModelOptions
 
@@ -192,19 +192,9 @@ def open(
             assert_never(model)
 
 
-def _check_compute(compute: Compute, examples: Sequence[Any]) -> None:
-    """Raise InputError for an arithmetic that is none, and for examples that nothing would compare."""
-    if compute not in (*get_args(Precise), "auto"):
-        raise InputError(f"compute is {compute!r}; give one of {', '.join(get_args(Precise))}, auto.")
-    if examples and compute != "auto":
-        raise InputError(
-            f"examples are compared for compute='auto' only, not for {compute!r}: leave one out."
-        )
-
-
 def _choosing(compute: Compute, examples: Sequence[Any], tolerance: float) -> Choosing | None:
     """By what a text encoder's arithmetic is chosen, where it is."""
-    _check_compute(compute, examples)
+    check_compute(compute, examples)
     if isinstance(examples, str) or not all(isinstance(text, str) for text in examples):
         raise InputError("examples of a text encoder are a list of texts.")
     return Choosing(tuple(examples), tolerance) if compute == "auto" else None

@@ -33,6 +33,7 @@ from pliant.kernels.emit.isa import (
     AVX2_VNNI,
     AVX512,
     AVX512_AMX,
+    AVX512_BF16,
     AVX512_VBMI,
     AVX512_VNNI,
     NEON,
@@ -51,6 +52,7 @@ ScheduleName = Literal["static", "none", "paper", "exact"]
 TargetName = Literal[
     "native",
     "avx512-amx",
+    "avx512-bf16",
     "avx512-vbmi",
     "avx512-vnni",
     "avx512",
@@ -64,6 +66,7 @@ TargetName = Literal[
 
 _ISAS: dict[str, Isa] = {
     "avx512-amx": AVX512_AMX,
+    "avx512-bf16": AVX512_BF16,
     "avx512-vbmi": AVX512_VBMI,
     "avx512-vnni": AVX512_VNNI,
     "avx512": AVX512,

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf, isnan
-from typing import Literal
+from typing import Literal, get_args
 
 from pliant.errors import InputError
 from pliant.ir.bitwidths import Weights
@@ -13,7 +13,7 @@ from pliant.quantities import format_seconds
 TOLERANCE = 0.01
 """The error that `compute="auto"` accepts where none is stated."""
 
-Compute = Precise | Literal["auto"]
+Compute = Literal["fp32", "bf16", "int8", "auto"]
 """What is asked for: an arithmetic, or the fastest of them within a tolerance."""
 
 
@@ -88,6 +88,16 @@ def choose_form(forms: Sequence[Form], tolerance: float, measure: str) -> Precis
         )
     chosen = min(allowed, key=lambda form: (-form.size, form.seconds, form.error))
     return PrecisionChoice(chosen, tuple(forms), tolerance, measure)
+
+
+def check_compute(compute: Compute, examples: Sequence[object]) -> None:
+    """Raises InputError for an arithmetic that is none, and for examples that nothing would compare."""
+    if compute not in get_args(Compute):
+        raise InputError(f"compute is {compute!r}; give one of {', '.join(get_args(Compute))}.")
+    if examples and compute != "auto":
+        raise InputError(
+            f"examples are compared for compute='auto' only, not for {compute!r}: leave one out."
+        )
 
 
 def check_tolerance(tolerance: float) -> None:

@@ -187,4 +187,6 @@ def _multiply(
         x = f.splat(f.load(f.at(p, k)))
         for v, column in enumerate(columns):
             n = at + i * len(columns) + v
-            sums[n] = f.opaque(multiply(f, x, column, sums[n]))
+            total = multiply(f, x, column, sums[n])
+            # Opaque, or LLVM loads ahead of the use and spills what it has loaded; SSE has no register left.
+            sums[n] = f.opaque(total) if f.isa.has_fma else total

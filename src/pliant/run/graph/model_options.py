@@ -48,9 +48,7 @@ class ModelOptions:
             )
         check_weights(self.weights)
         if self.compute not in get_args(Precise):
-            raise InputError(
-                f"nothing computes in {self.compute!r}; give one of {', '.join(get_args(Precise))} or auto."
-            )
+            raise InputError(f"nothing computes in {self.compute!r}; give one of {get_args(Precise)}.")
         if self.compute == "int8" and self.weights == "fp32":
             raise InputError(
                 f"int8 products take coded weights, not fp32; give weights=1 to {PLANES} as well "

@@ -18,6 +18,7 @@ from pliant.store.manifest import MANIFEST, read_manifest
 from pliant.store.read import open_store
 from tests.compiler.aot.model.conftest import LENGTH, TARGETS_S, Build, compiled_program
 from tests.compiler.aot.model.opened import CAnswer, CModel
+from tests.rows import FORMS
 from tests.tiny import FAMILIES, random_ids
 
 ELASTIC = {"n_layers": 4, "widths": (2, 4)}
@@ -73,7 +74,7 @@ def test_every_family_and_head_answers_as_the_engine(
             np.testing.assert_allclose(answer.numbers, want, rtol=0 if is_classifier else 1e-6, atol=0)
 
 
-@pytest.mark.parametrize("compute", ["fp32", "int8"])
+@pytest.mark.parametrize("compute", FORMS)
 @pytest.mark.parametrize("preload_bytes", [0, 8192, 1 << 30])
 def test_every_plan_answers_with_the_bits_it_tells(
     compute: str, preload_bytes: int, tiny_stores: Stores, build_library: Build
