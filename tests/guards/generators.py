@@ -58,7 +58,6 @@ from pliant.kernels.recurrent.recurrent_args import RecurrentForm
 from pliant.kernels.recurrent.recurrent_cells import ACTIVATIONS as CELL_ACTIVATIONS
 from pliant.kernels.recurrent.recurrent_kernel import recurrent_ir, start_ir
 from pliant.kernels.recurrent.recurrent_weights import interleave_ir
-from pliant.kernels.tiles.split import gemm_split_ir, split_rows_ir
 from pliant.kernels.rows.cumulate import cumulate_ir
 from pliant.kernels.rows.determinant import determinant_ir
 from pliant.kernels.rows.extremum import Extremum, extremum_ir
@@ -70,6 +69,7 @@ from pliant.kernels.rows.rms_norm import rms_norm_ir
 from pliant.kernels.rows.rowwise import layer_norm_ir, mean_ir, most_ir, softmax_ir
 from pliant.kernels.rows.topk import topk_ir
 from pliant.kernels.runtime.walker import walker_ir
+from pliant.kernels.tiles.split import gemm_split_ir, split_rows_ir
 
 Generator = Callable[[Isa], str]
 
