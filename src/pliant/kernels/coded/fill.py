@@ -91,8 +91,9 @@ def _write_block(module: Module, forms: Sequence[int], block: Block) -> None:
             _fill(f, desc, here, count >> 5, segment_rows >> 5, to, forms, block.prefix)
             (is_bits,) = f.fields(desc, SliceDesc, "bits")
             with f.when(is_bits <= 6):
+                here = first_column + local
                 ends = first * COLUMNS, last * COLUMNS
-                f.call(f"{block.prefix}patch", "void", desc, first_column + local, *ends, to)
+                f.call(f"{block.prefix}patch", "void", desc, here, *ends, to)
         f.ret(space)
 
 

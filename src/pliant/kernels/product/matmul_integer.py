@@ -166,11 +166,11 @@ def matmul_integer_ir(isa: Isa, form: IntegerForm, is_float: bool, activation: s
             row = unit // n_panels * ROW_BLOCK
             first = unit % n_panels * panel
             last = f.least(first + panel, n_groups)
-            n = f.least(n_rows - row, ROW_BLOCK)
             if config is not None:
+                n = f.least(n_rows - row, ROW_BLOCK)
                 first = _write_in_tiles(f, config, (first, last), row, n, bool(activation))
             with f.each(first, last) as group:
-                _write_group(f, form, group, row, n, bool(activation))
+                _write_group(f, form, group, row, f.least(n_rows - row, ROW_BLOCK), bool(activation))
         if config is not None:
             release_tiles(f, config)
     return module.text()
