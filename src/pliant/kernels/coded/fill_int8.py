@@ -210,7 +210,8 @@ def _add_remainder(f: Function, words: Value, k: Value, column: Value, by: Value
     full = n_rows - n_rows % height
     if f.isa.has_tiles:
         # Rows that stand by themselves are blocks of one.
-        is_by_rows = takes_tiles(*f.fields(f.params[0], GemmArgs, "n_rows"))
+        (all_rows,) = f.fields(f.params[0], GemmArgs, "n_rows")
+        is_by_rows = takes_tiles(all_rows, "int8")
         full = f.select(is_by_rows, f.const(0), full)
         with f.each(0, f.select(is_by_rows, n_rows, f.const(0))) as row:
             add(row, f.const(1), f.const(0))

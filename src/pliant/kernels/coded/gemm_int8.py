@@ -132,7 +132,7 @@ def _write_tiled(f: Function, config: Value, lo: Value) -> Value:
     """The whole kernel for rows that take tiles; the first unit that is left, if they do not."""
     args, _, hi, _ = f.params
     (n_rows,) = f.fields(args, GemmArgs, "n_rows")
-    is_tiled = takes_tiles(n_rows)
+    is_tiled = takes_tiles(n_rows, "int8")
     with f.when(is_tiled):
         panel = f.select(n_rows <= TILE_ROWS, f.const(PANELS[-1]), f.const(PANELS[-2]))
         whole = hi - (hi - lo) % panel

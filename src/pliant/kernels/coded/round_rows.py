@@ -65,7 +65,7 @@ def round_rows_ir(isa: Isa, name: str = "round_rows") -> str:
             if isa.has_tiles:
                 by_rows = f.at(q, row * (depth // form.packing), "i32"), None
                 f.choose(
-                    takes_tiles(n_rows),
+                    takes_tiles(n_rows, "int8"),
                     lambda: write(to=by_rows) or [],
                     lambda: write(to=(to, in_block)) or [],
                 )

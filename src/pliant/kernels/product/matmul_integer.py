@@ -183,7 +183,7 @@ def _write_in_tiles(
     args, _, _, scratch = f.params
     a, b, words = f.fields(args, MatmulIntegerArgs, "a", "b", "words")
     first, last = ends
-    is_tiled = takes_tiles(rows)
+    is_tiled = takes_tiles(rows, "int8")
     sums, whole = f.at(scratch, _TILED_AT, "i8"), last - (last - first) % _TILED_GROUPS
     left = LeftRows(f.at(a, row * words, "i32"), words * 4, f.const(0))
 

@@ -43,7 +43,8 @@ def write_tiled_bf16(module: Module, parts: int = 1) -> None:
 def write_units_in_tiles(f: Function, config: Value) -> Value:
     """All units of the kernel, for rows that take tiles; the first unit that is left, if they do not."""
     args, lo, hi, _ = f.params
-    is_tiled = takes_tiles(*f.fields(args, GemmArgs, "n_rows"))
+    (n_rows,) = f.fields(args, GemmArgs, "n_rows")
+    is_tiled = takes_tiles(n_rows, "bf16")
     with f.when(is_tiled):
         _write_units(f, config, 1)
     return f.select(is_tiled, hi, lo)

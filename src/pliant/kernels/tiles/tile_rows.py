@@ -25,7 +25,7 @@ PANELS = (1, 2, 4)
 TILE = TILE_ROWS * TILE_BYTES
 """Bytes."""
 _ROW_WORDS = TILE_BYTES // 4
-_MOST_ROWS_IN_VECTORS = 8
+_MOST_ROWS_IN_VECTORS: dict[Kind, int] = {"int8": 8, "bf16": 2}
 _BLOCK_WORDS, _ROWS_IN_ONE_PASS = 192, 32
 _A, _B = 4, 6
 
@@ -39,9 +39,12 @@ class LeftRows:
     part: Value
 
 
-def takes_tiles(n_rows: Value) -> Value:
-    """Whether a product of so many rows goes through tiles: one of a few takes nearly as long as of 16."""
-    return n_rows > _MOST_ROWS_IN_VECTORS
+def takes_tiles(n_rows: Value, kind: Kind) -> Value:
+    """Whether a product of so many rows goes through tiles: one of a few takes nearly as long as of 16.
+
+    VNNI multiplies at an eighth of the tiles' speed, `vdpbf16ps` at a thirtieth, where that was measured.
+    """
+    return n_rows > _MOST_ROWS_IN_VECTORS[kind]
 
 
 def rows_of_tiles(groups: int) -> int:
