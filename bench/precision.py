@@ -27,9 +27,9 @@ def main() -> None:
     opts = options(__doc__ or "")
     report = Report("precision", f"batch 1, 128 tokens, {THREADS} threads", opts)
     report.note(
-        "`pliant` and `bf16` keep the model's own weights, `6 bits` codes that are decoded in flight. OpenVINO "
-        'multiplies bfloat16 where this CPU does. `pliant.compile(..., compute="auto")` measures the same '
-        "for a model and its examples."
+        "`pliant` and `bf16` keep the model's own weights, `6 bits` codes that are decoded in flight. "
+        'OpenVINO multiplies bfloat16 where this CPU does. `pliant.compile(..., compute="auto")` '
+        "measures the same for a model and its examples."
     )
     if not host_isa().has_bf16:
         report.note("This CPU has no products of bfloat16: those rows were not measured.")

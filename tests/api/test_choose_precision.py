@@ -119,19 +119,25 @@ def test_an_error_counts_as_that_of_weights_which_change_answers_as_much() -> No
     assert as_weight_error(0.0, 0.0, errors) == 0.0
 
 
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Kernels and profiles."""
+    return tmp_path_factory.mktemp("cache")
+
+
 @pytest.fixture
-def store(tiny_model: Callable[..., Path], cache: Path, tmp_path: Path) -> Path:
+def store(tiny_model: Callable[..., Path], kept: Path, tmp_path: Path) -> Path:
     """A store whose profiles are measured in no time, and kept."""
     path = build(open_checkpoint(tiny_model("bert", True)), tmp_path / "store")
     with open_store(path) as opened:
         for compute in FORMS:
-            profile_of(opened, cache, 1, compute, measuring=Measuring((8, 16), None, 0.05))
+            profile_of(opened, kept, 1, compute, measuring=Measuring((8, 16), None, 0.05))
     return path
 
 
-def test_a_text_encoder_s_plan_says_what_was_chosen(store: Path, cache: Path) -> None:
+def test_a_text_encoder_s_plan_says_what_was_chosen(store: Path, kept: Path) -> None:
     """By the answers to examples, all of this CPU's forms measured."""
-    with pliant.open(store, threads=1, cache=cache, compute="auto", examples=TEXTS, tolerance=0.5) as session:
+    with pliant.open(store, threads=1, cache=kept, compute="auto", examples=TEXTS, tolerance=0.5) as session:
         choice = session.options.precision
         assert session.options.compute == choice.chosen.compute
         assert [form.compute for form in choice.forms] == list(FORMS)
@@ -141,11 +147,11 @@ def test_a_text_encoder_s_plan_says_what_was_chosen(store: Path, cache: Path) ->
         for plan in (session.plan, session.explain(8)):
             assert plan.reasons[: len(choice.reasons)] == choice.reasons
             assert choice.reasons[0] in str(plan)
-    with pliant.open(store, threads=1, cache=cache, compute="auto", examples=TEXTS, tolerance=0.0) as session:
+    with pliant.open(store, threads=1, cache=kept, compute="auto", examples=TEXTS, tolerance=0.0) as session:
         assert session.options.compute == "fp32"
 
 
-def test_without_examples_the_store_s_accuracy_decides(store: Path, cache: Path) -> None:
+def test_without_examples_the_store_s_accuracy_decides(store: Path, kept: Path) -> None:
     """What a form loses is told by how accuracy falls with bits; no tolerance leaves the most accurate."""
     with open_store(store) as opened:
         spec = opened.spec
@@ -156,7 +162,7 @@ def test_without_examples_the_store_s_accuracy_decides(store: Path, cache: Path)
             for bits in (2, 3, 4, 5, 6, FULL_BITS)
         )
     put_accuracy(store, AccuracyTable(500, entries))
-    with pliant.open(store, threads=1, cache=cache, compute="auto", tolerance=1.0) as session:
+    with pliant.open(store, threads=1, cache=kept, compute="auto", tolerance=1.0) as session:
         choice = session.options.precision
         assert "by the store's grid" in choice.reasons[0]
         found = {form.compute: form for form in choice.forms}
@@ -165,9 +171,9 @@ def test_without_examples_the_store_s_accuracy_decides(store: Path, cache: Path)
         assert choice.chosen.seconds == min(form.seconds for form in choice.forms)
 
 
-def test_a_profile_of_one_arithmetic_does_not_go_with_auto(store: Path, cache: Path) -> None:
+def test_a_profile_of_one_arithmetic_does_not_go_with_auto(store: Path, kept: Path) -> None:
     """It has no times of the others."""
     with open_store(store) as opened:
-        profile = replace(profile_of(opened, cache, 1))
+        profile = replace(profile_of(opened, kept, 1))
     with pytest.raises(InputError, match="profile= holds the times of one arithmetic"):
-        pliant.open(store, threads=1, cache=cache, compute="auto", examples=TEXTS, profile=profile)
+        pliant.open(store, threads=1, cache=kept, compute="auto", examples=TEXTS, profile=profile)

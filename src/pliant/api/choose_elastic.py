@@ -49,7 +49,8 @@ def fastest_options(
     `examples` an error is the rms of the difference of answers at 6 bits from float32's over that of the
     answers. Without, it is accuracy: what the store's grid expects of the best plan, less what it expects of
     this one. For that, an arithmetic's error counts as that of weights which change answers as much
-    (measured beside one plane less, on drawn token ids).
+    (measured beside one plane less, on drawn token ids). While answers are measured, all planes of the model
+    are in memory, whatever the bound of `options`.
 
     Raises InputError for a store without measured accuracy and no examples, BudgetError as planning does.
     """
@@ -171,4 +172,5 @@ def _measure(
     def error(compute: Precise, bits: int) -> float:
         return float(np.sqrt(np.square(answers(compute, bits) - wanted).mean())) / size
 
-    return _Measured({c: error(c, PLANES) for c in known}, error("fp32", PLANES - 1))
+    errors = {c: 0.0 if c == "fp32" else error(c, PLANES) for c in known}
+    return _Measured(errors, error("fp32", PLANES - 1))
