@@ -21,6 +21,7 @@ from pliant.kernels.tiles.tile_rows import (
     PANELS,
     LeftRows,
     config_space,
+    multiply_in_blocks,
     multiply_rows,
     release_tiles,
     sums_bytes,
@@ -44,7 +45,7 @@ class Args(ctypes.Structure):
     )
 
 
-def product_ir(isa: Isa, kind: Kind, groups: int, parts: int) -> str:
+def product_ir(isa: Isa, kind: Kind, groups: int, parts: int, in_blocks: bool) -> str:
     module = Module(isa)
     write_tile_rows(module, kind, parts)
     with module.kernel("product") as f:
@@ -55,7 +56,10 @@ def product_ir(isa: Isa, kind: Kind, groups: int, parts: int) -> str:
         columns = [f.at(b, beside * g, "i8") for g in range(groups)]
         left = LeftRows(a, row, part)
         is_first = first.compare("ne", 0)
-        multiply_rows(f, kind, config, left, columns, sums, n_rows, words, is_first, parts)
+        if in_blocks:
+            multiply_in_blocks(f, kind, config, left, columns, sums, n_rows, words)
+        else:
+            multiply_rows(f, kind, config, left, columns, sums, n_rows, words, is_first, parts)
         release_tiles(f, config)
     return module.text()
 
@@ -89,7 +93,15 @@ def factors(kind: Kind, shape: tuple[int, ...], seed: int, *, is_left: bool) -> 
 
 
 def check(
-    library: Library, kind: Kind, rows: int, words: int, groups: int, *, parts: int = 1, begin: int = 0
+    library: Library,
+    kind: Kind,
+    rows: int,
+    words: int,
+    groups: int,
+    *,
+    parts: int = 1,
+    begin: int = 0,
+    in_blocks: bool = False,
 ) -> None:
     """Sums of the kernel equal those of integers; `begin` is what is there before, if it counts."""
     packing = 4 if kind == "int8" else 2
@@ -102,7 +114,9 @@ def check(
     row, part, beside = 4 * (words + 1), 4 * (words + 1) * rows, 64 * words
     addresses = [x.ctypes.data for x in memory]
     args = Args(*addresses, row, part, beside, rows, words, int(not begin))
-    KERNEL(address(library, "product", product_ir, kind, groups, parts))(ctypes.addressof(args), 0, 1, None)
+    KERNEL(address(library, "product", product_ir, kind, groups, parts, in_blocks))(
+        ctypes.addressof(args), 0, 1, None
+    )
     whole = b.transpose(1, 3, 0, 2).reshape(depth, groups * 16)
     expected = a.sum(0)[:, :depth] @ whole + begin
     blocks = memory[2].view(kinds).reshape(-1, groups, 16, 16).transpose(0, 2, 1, 3)
@@ -131,6 +145,16 @@ def test_any_depth(library: Library, kind: Kind, words: int, groups: int) -> Non
 def test_sums_go_on(library: Library, kind: Kind, words: int) -> None:
     """Blocks of K add to what those before them left."""
     check(library, kind, 40, words, 2, begin=1000)
+
+
+@pytest.mark.parametrize(("rows", "words"), [(40, 500), (33, 192), (32, 500)])
+@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize("kind", KINDS)
+def test_deep_matrices_are_multiplied_in_blocks(
+    library: Library, kind: Kind, groups: int, rows: int, words: int
+) -> None:
+    """A panel of B stays in L1 for as many rows as make that worth it."""
+    check(library, kind, rows, words, groups, in_blocks=True)
 
 
 @pytest.mark.parametrize("groups", PANELS)
