@@ -1,4 +1,4 @@
-"""Elastic sessions on a processor with AMX, whose instructions a handler runs where this CPU lacks them."""
+"""Elastic sessions on a processor with AMX, or where a handler runs the instructions that this one lacks."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -14,20 +14,25 @@ from pliant.store.read import open_store
 from tests.kernels.tiles.amx_trap import Executed, Trap, claimed, missing
 from tests.tiny import random_ids
 
-pytestmark = [
-    pytest.mark.skipif(missing() is not None, reason=missing() or ""),
-    pytest.mark.skipif(runnable(AVX512_AMX), reason="this CPU has AMX, and every session uses it"),
-]
+pytestmark = pytest.mark.skipif(missing() is not None, reason=missing() or "")
 LENGTHS = (1, 9, 17, 24)
 
 
 @pytest.fixture
-def trap(tmp_path: Path) -> Iterator[Trap]:
-    """This CPU says that it has AMX."""
+def trap(tmp_path: Path) -> Iterator[Trap | None]:
+    """This CPU has AMX, or says so: then its instructions are counted."""
+    if runnable(AVX512_AMX):
+        yield None
+        return
     trap = Trap(tmp_path)
     with claimed():
         assert host_isa() == AVX512_AMX
         yield trap
+
+
+def executed(trap: Trap | None, what: Executed) -> int:
+    """How often so far, where that is counted."""
+    return 0 if trap is None else trap.count(what)
 
 
 def answers(store_path: Path, cache: Path, compute: str, isa: Isa | None = None) -> list[np.ndarray]:
@@ -43,40 +48,40 @@ def answers(store_path: Path, cache: Path, compute: str, isa: Isa | None = None)
 
 
 def test_int8_answers_are_those_of_vectors(
-    trap: Trap, tiny_store: Callable[..., Path], kernel_cache: Path
+    trap: Trap | None, tiny_store: Callable[..., Path], kernel_cache: Path
 ) -> None:
     """To the bit: the same integers, and the same epilogue. Nothing but the processor was chosen."""
-    path, before = tiny_store(), trap.count(Executed.BYTES)
+    path, before = tiny_store(), executed(trap, Executed.BYTES)
     made = answers(path, kernel_cache, "int8")
-    assert trap.count(Executed.BYTES) > before
+    assert trap is None or trap.count(Executed.BYTES) > before
     for x, y in zip(made, answers(path, kernel_cache, "int8", AVX512_BF16), strict=True):
         np.testing.assert_array_equal(x, y)
 
 
 def test_bf16_answers_are_near_those_of_vectors(
-    trap: Trap, tiny_store: Callable[..., Path], kernel_cache: Path
+    trap: Trap | None, tiny_store: Callable[..., Path], kernel_cache: Path
 ) -> None:
     """The same factors; sums in another order may turn some roundings to eight bits of the next layer."""
-    path, before = tiny_store(), trap.count(Executed.BFLOATS)
+    path, before = tiny_store(), executed(trap, Executed.BFLOATS)
     made = answers(path, kernel_cache, "bf16")
-    assert trap.count(Executed.BFLOATS) > before
+    assert trap is None or trap.count(Executed.BFLOATS) > before
     for x, y in zip(made, answers(path, kernel_cache, "bf16", AVX512_BF16), strict=True):
         np.testing.assert_allclose(x, y, atol=2.0**-7 * np.abs(y).max())
 
 
 def test_fp32_answers_are_those_of_float32_to_a_few_millionths(
-    trap: Trap, tiny_store: Callable[..., Path], kernel_cache: Path
+    trap: Trap | None, tiny_store: Callable[..., Path], kernel_cache: Path
 ) -> None:
     """Split products err by 3e-6 of their size, and layers add that up."""
-    path, before = tiny_store(), trap.count(Executed.BFLOATS)
+    path, before = tiny_store(), executed(trap, Executed.BFLOATS)
     made = answers(path, kernel_cache, "fp32")
-    assert trap.count(Executed.BFLOATS) > before
+    assert trap is None or trap.count(Executed.BFLOATS) > before
     for x, y in zip(made, answers(path, kernel_cache, "fp32", AVX512_BF16), strict=True):
         np.testing.assert_allclose(x, y, atol=1e-4 * np.abs(y).max())
 
 
 def test_a_forked_child_may_use_tiles(
-    trap: Trap, tiny_store: Callable[..., Path], kernel_cache: Path
+    trap: Trap | None, tiny_store: Callable[..., Path], kernel_cache: Path
 ) -> None:
     """The permission is inherited, and each kernel call configures tiles for itself."""
     path = tiny_store()
@@ -93,4 +98,4 @@ def test_a_forked_child_may_use_tiles(
             is_same = np.array_equal(engine.answer(encoded, layers, store.spec.n_heads), wanted)
             os._exit(0 if is_same else 1)
         assert os.waitpid(child, 0)[1] == 0
-    assert not trap.is_configured
+    assert trap is None or not trap.is_configured
