@@ -51,9 +51,13 @@ def main() -> None:
     )
     with TemporaryDirectory() as name:
         folder = Path(name)
-        subjects = [_trained(folder)]
+        subjects = [trained_model(folder)]
         if not opts.quick:
-            subjects = [_random(folder, "BERT-base", BERT), _random(folder, "MiniLM-L6", MINILM), *subjects]
+            subjects = [
+                random_model(folder, "BERT-base", BERT),
+                random_model(folder, "MiniLM-L6", MINILM),
+                *subjects,
+            ]
         for subject in subjects:
             _time(report, subject, 5 if opts.quick else 11)
         if not opts.quick:
@@ -62,12 +66,12 @@ def main() -> None:
     report.finish()
 
 
-def _random(folder: Path, name: str, model: object) -> Subject:
+def random_model(folder: Path, name: str, model: object) -> Subject:
     path = perturbed(model, folder / f"{name}.onnx")  # type: ignore[arg-type]
     return _subject(name, path, feeds(model))  # type: ignore[arg-type]
 
 
-def _trained(folder: Path) -> Subject:
+def trained_model(folder: Path) -> Subject:
     """The shipped model's encoder, in float32, reading English."""
     import torch
     from tokenizers import Tokenizer
@@ -134,7 +138,7 @@ def _time(report: Report, subject: Subject, rounds: int) -> None:
         # Its answer goes to the same file: what the float32 one said has been read.
         servers["onnxruntime int8"] = serve("onnxruntime", subject.int8)
         seconds, _ = interleaved({name: server.seconds for name, server in servers.items()}, rounds)
-        errors = {x: _error(server.answer, wanted) for x, server in servers.items()}
+        errors = {x: answer_error(server.answer, wanted) for x, server in servers.items()}
     int8 = paired(seconds["6 bits int8"], seconds["onnxruntime int8"])
     fp32 = paired(seconds["6 bits"], seconds["pliant"])
     rows = [
@@ -161,7 +165,7 @@ def _time(report: Report, subject: Subject, rounds: int) -> None:
         report.claim("compile.memory", fp32.value, bar, fp32.value <= 1.0, note)
 
 
-def _error(answer: np.ndarray, wanted: np.ndarray) -> float:
+def answer_error(answer: np.ndarray, wanted: np.ndarray) -> float:
     """Root mean square of the difference over that of the answer."""
     difference = answer.astype(np.float64) - wanted
     return float(np.sqrt(np.square(difference).mean() / np.square(wanted, dtype=np.float64).mean()))

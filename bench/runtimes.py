@@ -35,11 +35,13 @@ def _scheduled(path: Path, given: Feeds, threads: int, cache: Path | None, kind:
     return lambda: next(iter(session.run(given).values()))
 
 
-def _coded(path: Path, given: Feeds, threads: int, cache: Path | None, compute: str) -> Run:
-    """Weights in six bits."""
+def _coded(
+    path: Path, given: Feeds, threads: int, cache: Path | None, compute: str, weights: int | str = 6
+) -> Run:
+    """Weights in six bits, or resident."""
     import pliant
 
-    session = pliant.compile(path, threads=threads, weights=6, compute=compute, cache=cache)  # type: ignore[arg-type]
+    session = pliant.compile(path, threads=threads, weights=weights, compute=compute, cache=cache)  # type: ignore[arg-type]
     return lambda: next(iter(session.run(given).values()))
 
 
@@ -63,12 +65,12 @@ def _onnxruntime(path: Path, given: Feeds, threads: int, cache: Path | None) -> 
     return lambda: np.asarray(session.run(None, own)[0])
 
 
-def _openvino(path: Path, given: Feeds, threads: int, cache: Path | None) -> Run:
+def _openvino(path: Path, given: Feeds, threads: int, cache: Path | None, *, precision: str = "f32") -> Run:
     import openvino
 
     config = {
         "INFERENCE_NUM_THREADS": threads,
-        "INFERENCE_PRECISION_HINT": "f32",
+        "INFERENCE_PRECISION_HINT": precision,
         "PERFORMANCE_HINT": "LATENCY",
         "NUM_STREAMS": 1,
     }
@@ -130,9 +132,12 @@ RUNTIMES: dict[str, Callable[[Path, Feeds, int, Path | None], Run]] = {
     "exact": lambda *given: _scheduled(*given, "exact"),
     "6 bits": lambda *given: _coded(*given, "fp32"),
     "6 bits int8": lambda *given: _coded(*given, "int8"),
+    "6 bits bf16": lambda *given: _coded(*given, "bf16"),
+    "bf16": lambda *given: _coded(*given, "bf16", "fp32"),
     "loaded": _loaded,
     "onnxruntime": _onnxruntime,
     "openvino": _openvino,
+    "openvino bf16": lambda *given: _openvino(*given, precision="bf16"),
     "torch": _torch,
     "torch compiled": _torch_compiled,
     "tvm": _tvm,

@@ -11,6 +11,8 @@ from pliant.kernels.emit.isa import (
     AVX2,
     AVX2_VNNI,
     AVX512,
+    AVX512_AMX,
+    AVX512_BF16,
     AVX512_VBMI,
     AVX512_VNNI,
     NEON,
@@ -18,9 +20,12 @@ from pliant.kernels.emit.isa import (
     NEON_I8MM,
     X86_64,
     Isa,
+    host_isa,
     portable,
     runnable,
 )
+from pliant.models.encoder.encoder_graph import Precise
+from tests.kernels.tiles.amx_trap import missing
 
 
 def _here(*rows: Isa) -> list[Isa]:
@@ -28,14 +33,28 @@ def _here(*rows: Isa) -> list[Isa]:
 
 
 ROWS = _here(AVX512, AVX2, X86_64, NEON)
+TILE_ROWS = list(dict.fromkeys([*([AVX512_AMX] if missing() is None else []), *_here(AVX512_AMX)]))
+"""AMX natively, or else by a handler of its instructions where that works, and through portable lowering."""
 _EMULATED = replace(AVX512_VBMI, is_portable=True)
 INTEGER_ROWS = [
     *([_EMULATED] if runnable(AVX512_VBMI) else []),
+    *TILE_ROWS,
     *_here(AVX512_VBMI, AVX512_VNNI, AVX512, AVX2_VNNI, AVX2, X86_64, NEON_I8MM, NEON_DOT, NEON),
 ]
 """Also those whose integer products differ, and what a CPU without VBMI tests in its place."""
 
+BF16_ROWS = [
+    replace(AVX512_BF16, is_portable=True),
+    *([AVX512_BF16] if runnable(AVX512_BF16) else []),
+    *TILE_ROWS,
+]
+"""Rows that multiply bfloat16, lowered portably and, where this CPU can, as they are."""
+
+FORMS: tuple[Precise, ...] = ("fp32", *(("bf16",) if host_isa().has_bf16 else ()), "int8")
+"""What this CPU's own row computes products in."""
+
 
 def integer_name(isa: Isa) -> str:
     """A row's name where its integer products matter."""
-    return f"{isa.name}{isa.features}{' emulated' if isa.is_portable else ''}"
+    how = " emulated" if isa.is_portable else ""
+    return f"{isa.name}{isa.features}{' tiles' if isa.has_tiles else ''}{how}"

@@ -14,6 +14,7 @@ CPUINFO = Path("/proc/cpuinfo")
 _AT_HWCAP, _AT_HWCAP2 = 16, 26  # <linux/auxvec.h>
 _HWCAP = {1: "asimd", 10: "asimdhp", 20: "asimddp"}  # by bit: arch/arm64/include/uapi/asm/hwcap.h
 _HWCAP2 = {13: "i8mm", 14: "bf16"}
+_SYS_ARCH_PRCTL, _REQUEST_COMPONENT, _TILE_DATA = 158, 0x1023, 18  # arch/x86/include/uapi/asm/prctl.h
 _MACHINES = {"x86_64": "x86_64", "amd64": "x86_64", "aarch64": "aarch64", "arm64": "aarch64"}
 
 
@@ -30,6 +31,18 @@ def cpu_flags() -> frozenset[str] | None:
     /proc/cpuinfo may be another machine's there.
     """
     return _flags_of_arm() if machine() == "aarch64" else _flags_of_x86()
+
+
+def request_tiles() -> int:
+    """Ask for AMX's tile registers: 0, or the error number of a refusal.
+
+    A process asks once: the answer holds for its threads, those before included, and for children by fork.
+    Linux before 5.16 (EINVAL) and seccomp filters (EPERM) refuse, and so does Linux where a thread has an
+    alternate signal stack that is too small for the registers (ENOSPC).
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    refused = libc.syscall(_SYS_ARCH_PRCTL, _REQUEST_COMPONENT, _TILE_DATA)
+    return ctypes.get_errno() if refused else 0
 
 
 def reserve_code(n_bytes: int) -> int:

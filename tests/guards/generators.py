@@ -14,7 +14,9 @@ from pliant.kernels.attention.attention_texts import texts_ir
 from pliant.kernels.attention.rotary import rotary_ir
 from pliant.kernels.coded.embed import EmbedFormats, embed_ir
 from pliant.kernels.coded.gemm import gemm_ir
+from pliant.kernels.coded.gemm_bf16 import gemm_bf16_ir
 from pliant.kernels.coded.gemm_int8 import gemm_int8_ir
+from pliant.kernels.coded.round_bf16 import round_bf16_ir
 from pliant.kernels.coded.round_rows import round_rows_ir
 from pliant.kernels.conv.conv import conv_ir
 from pliant.kernels.conv.conv_activations import ACTIVATIONS as CONV_ACTIVATIONS
@@ -67,6 +69,7 @@ from pliant.kernels.rows.rms_norm import rms_norm_ir
 from pliant.kernels.rows.rowwise import layer_norm_ir, mean_ir, most_ir, softmax_ir
 from pliant.kernels.rows.topk import topk_ir
 from pliant.kernels.runtime.walker import walker_ir
+from pliant.kernels.tiles.split import gemm_split_ir, split_rows_ir
 
 Generator = Callable[[Isa], str]
 
@@ -79,6 +82,12 @@ def _products(isa: Isa) -> Iterator[tuple[str, Generator]]:
     yield "gemm", gemm_ir
     yield "gemm int8", gemm_int8_ir
     yield "gemm int8 rounding", round_rows_ir
+    if isa.has_bf16:
+        yield "gemm bf16", gemm_bf16_ir
+        yield "gemm bf16 rounding", round_bf16_ir
+    if isa.has_tiles:
+        yield "gemm split", gemm_split_ir
+        yield "gemm split rounding", split_rows_ir
     for activation in (None, *ACTIVATIONS):
         yield f"matmul {activation}", partial(matmul_ir, activation=activation)
     for bits in range(2, 7):

@@ -36,6 +36,7 @@ CASES: tuple[Case, ...] = (
     *((6, 12, (bits,), "fp32") for bits in range(1, 7)),
     *((6, 12, FULL, "fp32"), (6, 12, MIXED, "fp32"), (4, 9, MIXED, "fp32"), (1, 3, MIXED, "fp32")),
     *((6, 12, (6,), "int8"), (3, 6, (4,), "int8")),
+    *((6, 12, (6,), "bf16"), (6, 12, MIXED, "bf16"), (3, 6, (4,), "bf16")),
 )
 """Layers, slices, bits repeated over the slices of a layer, and how products are computed."""
 
@@ -95,7 +96,7 @@ def _encoder_answers(model: Path, store: Path, cases: Sequence[Case]) -> dict[st
         encoded = [open_tokenizer(store, spec).encode(text) for text in TEXTS]
         for compute, n_threads in product(get_args(Precise), THREADS):
             chosen = [case for case in cases if case[3] == compute]
-            if not chosen:
+            if not chosen or (compute == "bf16" and not host_isa().has_bf16):
                 continue
             with Engine(opened, n_threads=n_threads, compute=compute) as engine:
                 for layers, width, bits, _ in chosen:

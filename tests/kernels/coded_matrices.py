@@ -5,9 +5,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from pliant.kernels.coded.block_bf16 import decode_table_bf16
 from pliant.kernels.coded.decode import decode_table, decode_table_int8, int8_step
 from pliant.kernels.coded.gemm import GemmArgs
-from pliant.kernels.coded.gemm_args import BF16, F16, SLICE_DTYPE
+from pliant.kernels.coded.gemm_args import BF16, BF16_PAIRS, F16, SLICE_DTYPE
 from pliant.kernels.emit.isa import Isa
 from pliant.kernels.runtime.aligned_memory import aligned_bytes
 from pliant.store.coding.planes import pack_planes
@@ -76,6 +77,7 @@ def coded(
     outliers: float | Sequence[int] = 0.01,
     seed: int = 0,
     is_int8: bool = False,
+    is_bf16: bool = False,
 ) -> Coded:
     """One slice for each of `bits`. `outliers` is their share, or their offsets in each column group."""
     draw = np.random.default_rng(seed)
@@ -84,8 +86,9 @@ def coded(
     groups = width // 16
     books = codebooks(seed)
     step = int8_step(books[6], isa)
+    by_floats = decode_table_bf16 if is_bf16 else decode_table
     tables = {
-        k: decode_table_int8(book, k, isa, step) if is_int8 else decode_table(book, k, isa)
+        k: decode_table_int8(book, k, isa, step) if is_int8 else by_floats(book, k, isa)
         for k, book in books.items()
     }
     weights = np.zeros((rows, columns), np.float32)
@@ -123,6 +126,8 @@ def coded(
             is_outlier = np.zeros((groups, depth, 16), bool)
             block, stored = _full(draw, (groups, depth, 16), k)
             before = np.full(OTHER_COLUMN_GROUPS * OTHER_ROWS * 16, 77, stored.dtype)
+            if k == BF16_PAIRS:
+                stored = stored.reshape(groups, depth // 2, 2, 16).transpose(0, 1, 3, 2)
             row["full"] = keep(np.concatenate([before, stored.reshape(-1)]))
         place = slice(s * depth, (s + 1) * depth), slice(None)
         if not along_rows:
@@ -147,7 +152,7 @@ def _full(draw: np.random.Generator, shape: tuple[int, ...], bits: int) -> tuple
         half = values.astype(np.float16)
         half.reshape(-1)[:2] = (6e-8, -3e-5)  # subnormal
         return half.astype(np.float32), half.view(np.uint16)
-    if bits == BF16:
+    if bits in (BF16, BF16_PAIRS):
         words = (values.view(np.uint32) >> 16).astype(np.uint16)
         return (words.astype(np.uint32) << 16).view(np.float32), words
     return values, values

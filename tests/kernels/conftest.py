@@ -7,6 +7,7 @@ import pytest
 
 from pliant.kernels.emit.isa import Isa
 from pliant.kernels.runtime.jit import Library
+from tests.kernels.tiles.amx_trap import library_of as tiles_library
 from tests.rows import ROWS
 
 
@@ -24,11 +25,13 @@ def isa(request: pytest.FixtureRequest) -> Isa:
 
 @pytest.fixture(scope="session")
 def library_of(kernel_cache: Path) -> Callable[[Isa], Library]:
-    """The session's library of a row."""
+    """The session's library of a row; AMX runs by a handler of its instructions where the CPU lacks it."""
     made: dict[Isa, Library] = {}
 
     def library(isa: Isa) -> Library:
-        return made.setdefault(isa, Library(isa, kernel_cache))
+        if isa not in made:
+            made[isa] = tiles_library(isa, kernel_cache)
+        return made[isa]
 
     return library
 

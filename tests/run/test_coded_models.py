@@ -15,6 +15,7 @@ import pliant
 from pliant.compiler.aot.ahead_of_time import write_c
 from pliant.compiler.aot.compiled_directory import save
 from pliant.errors import InputError
+from tests.rows import FORMS
 from tests.store.coding.test_matrix import meant, weights
 
 SIZES = ((64, 200), (200, 90), (90, 70))
@@ -85,7 +86,7 @@ def test_int8_is_near_fp32(model: Path) -> None:
         assert np.sqrt(((y - exact) ** 2).mean()) < 0.05 * exact.std()
 
 
-@pytest.mark.parametrize("compute", ["fp32", "int8"])
+@pytest.mark.parametrize("compute", FORMS)
 def test_a_directory_holds_the_codes(model: Path, tmp_path: Path, compute: Any) -> None:
     """Smaller than the weights, and bit for bit what the session answers."""
     session = pliant.compile(model, threads=1, weights=6, compute=compute)
@@ -97,7 +98,7 @@ def test_a_directory_holds_the_codes(model: Path, tmp_path: Path, compute: Any) 
     assert (tmp_path / "saved" / "weights.safetensors").stat().st_size < 0.45 * products + table
 
 
-@pytest.mark.parametrize("compute", ["fp32", "int8"])
+@pytest.mark.parametrize("compute", FORMS)
 def test_the_c_library_holds_the_codes(model: Path, tmp_path: Path, compute: Any) -> None:
     """No Python at run time, the same bits."""
     if shutil.which("cc") is None:
@@ -134,5 +135,5 @@ def test_int8_needs_coded_weights(model: Path) -> None:
     """Float32 weights are not quietly quantized: the user says how many bits."""
     with pytest.raises(InputError, match="give weights=1 to 6"):
         pliant.compile(model, compute="int8")
-    with pytest.raises(InputError, match="nothing computes in 'int4'"):
+    with pytest.raises(InputError, match="compute is 'int4'; give one of fp32, bf16, int8, auto"):
         pliant.compile(model, weights=6, compute="int4")  # type: ignore[arg-type]

@@ -1,10 +1,12 @@
 """`pliant.compile`: compile an ONNX model into a session."""
 
 from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
+from pliant.api.choose_precision import options_of_fastest
 from pliant.api.load_compiled import load, shared_pool
 from pliant.api.model import OnnxGraph, refused
 from pliant.api.resolve import Source, resolve
@@ -15,13 +17,16 @@ from pliant.ir.bitwidths import Weights
 from pliant.ir.dilation import Dilation
 from pliant.ir.graph import Graph, TensorType
 from pliant.ir.port import Port, require_tensors
+from pliant.kernels.product.bf16_pairs import require_bf16
 from pliant.models.encoder.encoder_graph import Precise
 from pliant.models.onnx.onnx_file import open_onnx
+from pliant.plan.precision import TOLERANCE, Compute, check_compute
 from pliant.quantities import parse_bytes
 from pliant.run.batches.buckets import Buckets
 from pliant.run.graph.model_options import ModelOptions
 from pliant.run.graph.onnx_session import OnnxSession
 from pliant.run.graph.schedule_graph import ScheduleKind, ScheduleReport
+from pliant.run.session.feeds import GivenFeeds
 
 __all__ = ["compile", "load", "sample_feeds", "shared_pool", "whole"]
 
@@ -35,7 +40,9 @@ def compile(
     images: int = 8,
     schedule: ScheduleKind = "static",
     weights: Weights = "fp32",
-    compute: Precise = "fp32",
+    compute: Compute = "fp32",
+    examples: Sequence[GivenFeeds] = (),
+    tolerance: float = TOLERANCE,
     buckets: Mapping[str, Sequence[int]] | None = None,
     pads: Mapping[str, float] | None = None,
     memory: str | int | None = None,
@@ -61,6 +68,10 @@ def compile(
 
     `weights` of 1 to 6 bits keep the weights of matrix products in the store's codes, outliers exact, and
     decode them in flight; `compute="int8"` rounds them, and each row of activations, to int8 as it does so.
+    `compute="bf16"` rounds both to bfloat16, coded or not, and takes a CPU with AVX512-BF16.
+    `compute="auto"` answers `examples` (feeds) in each form that this CPU has and takes the fastest whose
+    error, the rms of the difference from fp32 over that of the answer, is at most `tolerance`; with
+    `weights="auto"` it chooses the bits as well. The session's `precision` and its plan say what was found.
 
     `memory` ("8MB", or bytes) bounds what the session adds to the process: weights and activations, but not
     pages of mapped files (docs/memory.md). With `weights="auto"` they are fp32 where that fits, else the most
@@ -74,8 +85,29 @@ def compile(
     model = _onnx_graph(source, "pliant.compile")
     padding = Buckets(buckets or {}, pads or {})
     memory_bytes = None if memory is None else parse_bytes(memory)
-    options = ModelOptions(dims or {}, without, images, schedule, weights, compute, padding, memory_bytes)
-    return open_graph(model, options, threads=threads, cache=cache)
+    asked = partial(ModelOptions, dims or {}, without, images, schedule, weights)
+    check_compute(compute, examples)
+    if compute != "auto":
+        options = asked(compute, padding, memory_bytes)
+        return open_graph(model, options, threads=threads, cache=cache)
+    return open_fastest(
+        model, asked("fp32", padding, memory_bytes), examples, tolerance, threads=threads, cache=cache
+    )
+
+
+def open_fastest(
+    model: OnnxGraph,
+    options: ModelOptions,
+    examples: Sequence[GivenFeeds],
+    tolerance: float,
+    *,
+    threads: int | None = None,
+    cache: Path | None = None,
+    dilation: Dilation = Dilation(),  # noqa: B008 - frozen
+) -> OnnxSession:
+    """As `open_graph`, in the fastest arithmetic within `tolerance`; see `options_of_fastest`."""
+    here = partial(open_graph, model, threads=threads, cache=cache)
+    return here(options_of_fastest(options, here, examples, tolerance), dilation=dilation)
 
 
 def open_graph(
@@ -88,6 +120,8 @@ def open_graph(
 ) -> OnnxSession:
     """The session of an ONNX model, so many times slower as `dilation` says. Raises as `compile` does."""
     library, pool = shared_pool(threads, cache)
+    if options.compute == "bf16":
+        require_bf16(library.isa)
     return OnnxSession(open_onnx(model.content), pool, library, options, name=model.name, dilation=dilation)
 
 

@@ -8,19 +8,23 @@ import shutil
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Literal
 
 import msgspec
 
+from pliant.api.choose_elastic import fastest_options
 from pliant.api.model import ElasticModel, StoreModel
 from pliant.errors import InputError, StoreError
 from pliant.ir.cost import costs_of
 from pliant.ir.device import DeviceProfile, emulate
 from pliant.ir.dilation import Dilation
+from pliant.models.encoder.encoder_graph import Precise
 from pliant.models.hf.checkpoint import open_checkpoint
 from pliant.models.spec import ModelSpec
+from pliant.plan.precision import TOLERANCE
 from pliant.plan.result import Plan
 from pliant.plan.submodel.baseline import load_and_execute, preload_model, standard_pipeline
 from pliant.profile.machine import cpu_model, frequency_limit
@@ -43,7 +47,6 @@ from pliant.store.coding.quantize import Quantizer
 from pliant.store.manifest import AccuracyTable, put_accuracy, put_importance
 from pliant.store.read import Store, open_store
 
-Compute = Literal["fp32", "int8"]
 Baseline = Literal["load-exec", "stdpl-2", "stdpl-6", "stdpl-32", "preload-6", "preload-32"]
 # Called with what is being done, how much of it is done, and of how much.
 OnProgress = Callable[[str, int, int], None]
@@ -52,6 +55,14 @@ OnProgress = Callable[[str, int, int], None]
 Importance = tuple[tuple[float, ...], ...]
 IMPORTANCE = "importance.json"
 ACCURACY = "accuracy.json"  # what submodels were measured to answer, likewise
+
+
+@dataclass(frozen=True, slots=True)
+class Choosing:
+    """What `compute="auto"` goes by: texts, none for the store's grid of accuracy, and the error accepted."""
+
+    examples: tuple[str, ...] = ()
+    tolerance: float = TOLERANCE
 
 
 def open_elastic(
@@ -65,11 +76,17 @@ def open_elastic(
     quantizer: Quantizer | None = None,
     cache: Path | None = None,
     on_progress: OnProgress = lambda what, done, total: None,
+    choosing: Choosing | None = None,
 ) -> ElasticSession:
-    """A session of `options` on `model`, warm: what `pliant.open` says of the arguments holds here."""
+    """A session of `options` on `model`, warm: what `pliant.open` says of the arguments holds here.
+
+    With `choosing` its arithmetic takes the place of `options.compute`.
+    """
     cache = cache_folder(cache)
     store = packed_store(model, cache, on_progress, quantizer)
     try:
+        if choosing is not None:
+            options = chosen_options(store, options, choosing, cache, on_progress, dilation, profile)
         if profile is None:
             profile = profile_of(store, cache, options.n_threads, options.compute, on_progress)
         device = emulate(profile, dilation)
@@ -94,6 +111,29 @@ def open_elastic(
         raise
     weakref.finalize(session, store.close)  # a session leaves its store open; this one has no other user
     return session
+
+
+def chosen_options(
+    store: Store,
+    options: SessionOptions,
+    choosing: Choosing,
+    cache: Path,
+    on_progress: OnProgress = lambda what, done, total: None,
+    dilation: Dilation = Dilation(),  # noqa: B008 - frozen
+    profile: DeviceProfile | None = None,
+) -> SessionOptions:
+    """`options` with the arithmetic chosen (see `fastest_options`); profiles what was not profiled yet."""
+    if profile is not None:
+        raise InputError(
+            "profile= holds the times of one arithmetic, and compute='auto' compares several: leave one out."
+        )
+
+    def profile_in(compute: Precise) -> DeviceProfile:
+        return emulate(profile_of(store, cache, options.n_threads, compute, on_progress), dilation)
+
+    return fastest_options(
+        store, options, profile_in, partial(plan_of, store), choosing.examples, choosing.tolerance, cache
+    )
 
 
 def plan_of(
@@ -207,7 +247,7 @@ def profile_of(
     store: Store,
     cache: Path,
     n_threads: int,
-    compute: Compute = "fp32",
+    compute: Precise = "fp32",
     on_progress: OnProgress = lambda what, done, total: None,
     *,
     measuring: "Measuring | None" = None,

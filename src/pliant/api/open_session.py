@@ -1,6 +1,6 @@
 """`pliant.open`: the session of any source."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import cache as remembered
 from inspect import signature
@@ -19,12 +19,13 @@ from pliant.api.model import (
     StoreModel,
     refused,
 )
-from pliant.api.open_elastic import Baseline, Compute, OnProgress, open_elastic
+from pliant.api.open_elastic import Baseline, Choosing, OnProgress, open_elastic
 from pliant.api.resolve import Source, resolve
 from pliant.errors import InputError, NodeError
 from pliant.ir.device import DeviceProfile
 from pliant.ir.dilation import Dilation, compute_alone
 from pliant.models.hf.config import unread_head
+from pliant.plan.precision import TOLERANCE, Compute, check_compute
 from pliant.plan.result import WHOLE_S
 from pliant.plan.submodel.plan_options import OURS, Depths, PlanOptions
 from pliant.quantities import parse_bytes, parse_seconds
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
     from pliant.serve.node.routing import Routing
 
 
-_CHOICES = {"compute": Compute, "depths": Depths, "baseline": Baseline, "quantizer": Quantizer}
+_CHOICES = {"depths": Depths, "baseline": Baseline, "quantizer": Quantizer}
 _TYPES = {"profile": DeviceProfile, "dilation": Dilation, "plan": PlanOptions}
 """Options of text encoders: their choices, and their types."""
 
@@ -57,6 +58,8 @@ def open(
     anytime: bool = True,
     best_effort: bool = False,
     compute: Compute = "fp32",
+    examples: Sequence[Any] = (),
+    tolerance: float = TOLERANCE,
     profile: DeviceProfile | None = None,
     memory: Memory | None = None,
     weights: "Weights" = "fp32",
@@ -77,15 +80,18 @@ def open(
     """A session that answers text, or arrays, with the model that `source` names.
 
     `source` is the name of a model that ships with pliant ("sst2", "imdb-lstm"), a Hugging Face model
-    directory, a hub id, a store, a recurrent model's directory or "random:CONFIG[:SEED]", what
-    `pliant compile` wrote, or an ONNX model: its path, its bytes or a ModelProto. Text encoders give an
+    directory, a hub id, a store, a recurrent model's directory or "random:CONFIG[:SEED]", what `pliant
+    compile` wrote, or an ONNX model: its path, its bytes or a ModelProto. Text encoders give an
     `ElasticSession`, recurrent models a `RecurrentSession`; both answer text. ONNX models and compiled ones
     answer arrays, as `pliant.compile` and `pliant.load` give them; `compile` has more options. Without
     `threads` and `cache`, settings.py decides. `dilation` emulates a slower device. `memory` ("8MB", or
     bytes) bounds what the session adds to the process: weights, buffers, activations (docs/memory.md).
-    `weights` of an ONNX model are "fp32", coded in 1 to 6 bits, or with "auto" the most that fit `memory`, as
-    `pliant.compile` says. All other options are for text encoders; InputError names one that was given for
-    another kind of model.
+    `compute` is the arithmetic of matrix products: "fp32", "bf16" (a CPU with AVX512-BF16), "int8", or with
+    "auto" the fastest within `tolerance`, by the answers to `examples` (texts, or feeds of an ONNX model)
+    or, of a text encoder without examples, by the store's measured accuracy; the plan says what was found
+    (docs/precision.md). `weights` of an ONNX model are "fp32", coded in 1 to 6 bits, or with "auto" the most
+    that fit `memory`, as `pliant.compile` says. All other options are for text encoders; InputError names
+    one that was given for another kind of model.
 
     A text encoder answers within `latency`, keeping `preload` bytes of weights; without `latency` it
     answers as accurately as it can. `length` is the number of tokens planned for; inputs of any length are
@@ -124,6 +130,7 @@ def open(
                     "bits; bound them with memory or preload."
                 )
             _check_values(given)
+            choosing = _choosing(compute, examples, tolerance)
             _warn_of_head(model)
             options = SessionOptions(
                 target_s=WHOLE_S if latency is None else parse_seconds(latency),
@@ -134,7 +141,7 @@ def open(
                 n_threads=thread_count(threads),
                 is_anytime=anytime,
                 best_effort=best_effort,
-                compute=compute,
+                compute="fp32" if compute == "auto" else compute,
                 plan=replace(
                     plan,
                     depths=depths or plan.depths,
@@ -153,6 +160,7 @@ def open(
                 quantizer=quantizer,
                 cache=cache,
                 on_progress=on_progress,
+                choosing=choosing,
             )
         case RecurrentNetwork():
             _check_options(model, given, ("threads", "cache", "dilation", "memory"))
@@ -160,12 +168,19 @@ def open(
             bound = memory if isinstance(memory, MemoryBudget) else bound_of(memory)
             return RecurrentSession(model.source, *made, name=model.name, dilation=slower, memory=bound)
         case OnnxGraph():
-            _check_options(model, given, ("threads", "cache", "dilation", "memory", "weights"))
-            from pliant.api.compile_onnx import open_graph  # onnx takes a while to import
+            own = ("threads", "cache", "dilation", "memory", "weights", "compute", "examples", "tolerance")
+            _check_options(model, given, own)
+            check_compute(compute, examples)
+            from pliant.api.compile_onnx import open_fastest, open_graph  # onnx takes a while to import
             from pliant.run.graph.model_options import ModelOptions
 
             slower = _compute_alone(model, dilation)
-            graph = ModelOptions({}, weights=weights, memory_bytes=_own_bound(model, memory))
+            exact = "fp32" if compute == "auto" else compute
+            graph = ModelOptions({}, weights=weights, compute=exact, memory_bytes=_own_bound(model, memory))
+            if compute == "auto":
+                return open_fastest(
+                    model, graph, examples, tolerance, threads=threads, cache=cache, dilation=slower
+                )
             return open_graph(model, graph, threads=threads, cache=cache, dilation=slower)
         case CompiledProgram():
             _check_options(model, given, ("threads", "dilation", "memory"))
@@ -175,6 +190,14 @@ def open(
             raise refused(model, "pliant.open")
         case _:
             assert_never(model)
+
+
+def _choosing(compute: Compute, examples: Sequence[Any], tolerance: float) -> Choosing | None:
+    """By what a text encoder's arithmetic is chosen, where it is."""
+    check_compute(compute, examples)
+    if isinstance(examples, str) or not all(isinstance(text, str) for text in examples):
+        raise InputError("examples of a text encoder are a list of texts.")
+    return Choosing(tuple(examples), tolerance) if compute == "auto" else None
 
 
 def _open_routed(given: dict[str, Any]) -> Session[Any]:

@@ -19,9 +19,9 @@ from pliant.cli.shared.show import console, print_json, progress_bar
 from pliant.cli.shared.trace import Trace, kept
 from pliant.cli.shared.verb_options import (
     LENGTH,
+    Arithmetic,
     Json,
     MemoryBound,
-    Precise,
     Preload,
     SessionArguments,
     Threads,
@@ -83,7 +83,7 @@ class BenchArguments:
     ] = None
     runs: Annotated[int, typer.Option(help="Timed runs of each.", min=3)] = 50
     weights: WeightBits = None
-    compute: Precise = "fp32"
+    compute: Arithmetic = "fp32"
     threads: Threads = None
     latency: Annotated[
         str | None,

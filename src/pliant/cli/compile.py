@@ -21,7 +21,7 @@ from pliant.api.model import (
 from pliant.cli.compile_library import show_library
 from pliant.cli.shared.refuse_options import refuse_options
 from pliant.cli.shared.show import console, print_json, progress_bar
-from pliant.cli.shared.verb_options import LENGTH, Json, Precise, Threads, resolve_for, shipped
+from pliant.cli.shared.verb_options import LENGTH, Arithmetic, Json, Threads, resolve_for, shipped
 from pliant.cli.shared.weight_bits import weights_of
 from pliant.compiler.aot.ahead_of_time import write_c
 from pliant.compiler.aot.compiled_directory import save
@@ -32,6 +32,8 @@ from pliant.kernels.emit.isa import (
     AVX2,
     AVX2_VNNI,
     AVX512,
+    AVX512_AMX,
+    AVX512_BF16,
     AVX512_VBMI,
     AVX512_VNNI,
     NEON,
@@ -49,6 +51,8 @@ Emit = Literal["session", "c"]
 ScheduleName = Literal["static", "none", "paper", "exact"]
 TargetName = Literal[
     "native",
+    "avx512-amx",
+    "avx512-bf16",
     "avx512-vbmi",
     "avx512-vnni",
     "avx512",
@@ -61,6 +65,8 @@ TargetName = Literal[
 ]
 
 _ISAS: dict[str, Isa] = {
+    "avx512-amx": AVX512_AMX,
+    "avx512-bf16": AVX512_BF16,
     "avx512-vbmi": AVX512_VBMI,
     "avx512-vnni": AVX512_VNNI,
     "avx512": AVX512,
@@ -116,7 +122,7 @@ class CompileArguments:
     weights: Annotated[
         str, typer.Option("--weights", help="Weights of products: fp32, or codes of 1..6 bits.")
     ] = "fp32"
-    compute: Precise = "fp32"
+    compute: Arithmetic = "fp32"
     threads: Threads = None
     latency: Annotated[
         str | None,

@@ -10,8 +10,8 @@ from pliant.api import open_elastic as api
 from pliant.api.model import ElasticModel
 from pliant.cli.shared.show import console, print_json, progress_bar
 from pliant.cli.shared.verb_options import (
+    Arithmetic,
     Json,
-    Precise,
     SessionArguments,
     Source,
     Threads,
@@ -41,7 +41,7 @@ class ProfileArguments:
         ),
     ] = None
     threads: Threads = None
-    compute: Precise = "fp32"
+    compute: Arithmetic = "fp32"
     seconds: Annotated[float, typer.Option(help="About how long to measure.", min=0.1)] = 6.0
     json: Json = False
 

@@ -15,7 +15,7 @@ from pliant.compiler.executable.call import Target
 from pliant.compiler.executable.image import make_image
 from pliant.errors import InputError
 from pliant.ir.graph import Graph, Node, TensorType
-from pliant.kernels.emit.isa import NEON, Isa, host_isa
+from pliant.kernels.emit.isa import AVX512_AMX, NEON, Isa, host_isa, runnable
 from pliant.kernels.runtime.jit import Library
 from pliant.kernels.runtime.thread_pool import Pool
 from pliant.run.graph.array_stage import open_image
@@ -172,6 +172,19 @@ def test_another_models_weights_are_refused(folder: Path) -> None:
         weights.write_bytes(broken)
         with pytest.raises(subprocess.CalledProcessError):
             run_example(out, "cc", [])
+
+
+@pytest.mark.skipif(host_isa().triple != AVX512_AMX.triple, reason="AMX is x86-64's")
+@pytest.mark.skipif(runnable(AVX512_AMX), reason="this system lends AMX")
+def test_a_library_for_amx_is_not_opened_where_the_system_lends_none(folder: Path) -> None:
+    """Its kernels would end the program with an illegal instruction."""
+    if shutil.which("cc") is None:
+        pytest.skip("no cc here")
+    out = folder / "tiles"
+    write_c(make_image(a_graph(), Target(AVX512_AMX)), "small", out)
+    with pytest.raises(subprocess.CalledProcessError) as failed:
+        run_example(out, "cc", [])
+    assert failed.value.returncode > 0, "it was opened, and died of a signal"
 
 
 def test_a_name_that_c_cannot_spell_and_a_foreign_directory_are_refused(folder: Path) -> None:

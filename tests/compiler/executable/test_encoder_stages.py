@@ -1,5 +1,7 @@
 """The local engine's graphs, compiled: what they take of memory at every width."""
 
+from typing import get_args
+
 import pytest
 
 from pliant.compiler.executable.call import Target
@@ -27,7 +29,7 @@ def _spec(n_heads: int, hidden: int, ffn: int) -> ModelSpec:
     return tiny_spec(n_heads=n_heads, hidden=hidden, ffn=ffn, embedding=hidden, widths=(n_heads,))
 
 
-@pytest.mark.parametrize("compute", ["fp32", "int8"])
+@pytest.mark.parametrize("compute", get_args(Precise))
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_a_narrower_layer_never_needs_a_larger_arena(shape: tuple[int, int, int], compute: Precise) -> None:
     """The arena is made for the full width, and layers of any width run in it, in place."""

@@ -42,7 +42,7 @@ def test_int8_products_of_one_tensor_share_its_rounding() -> None:
     outputs = [
         c.add(y, "MatMul", "x", c.constant(f"{y}.w", weights(64, 80, seed))) for seed, y in enumerate("qkv")
     ]
-    coded = code_weights(c.graph(*outputs), Coder(6), is_int8=True)
+    coded = code_weights(c.graph(*outputs), Coder(6), "int8")
     assert [node.op for node in coded.nodes] == ["QuantizeRows"] + ["PlaneMatMulInteger"] * 3
     assert str(coded.types[coded.nodes[0].outputs[0]]) == "int16[10,64]"
     assert {node.inputs[:2] for node in coded.nodes[1:]} == {coded.nodes[0].outputs}

@@ -18,12 +18,13 @@ from pliant.kernels.emit.isa import Isa
 from pliant.kernels.runtime.jit import Library
 from pliant.kernels.runtime.thread_pool import Pool
 from pliant.run.graph.array_stage import open_image
+from tests.kernels.tiles.amx_trap import library_of
 
 
 @cache
 def machine(isa: Isa, cache: Path | None = None) -> tuple[Library, Pool]:
     """Two threads and the kernels of a row; shared by all tests of the process."""
-    library = Library(isa, cache)
+    library = library_of(isa, cache)
     return library, Pool(2, library)
 
 

@@ -28,9 +28,14 @@ def step(isa: Isa) -> np.float32:
     return np.float32(int8_step(codebooks()[6], isa))
 
 
+def height_of(isa: Isa, rows: int) -> int:
+    """Rows that stand together: those of a vector tile, or one where tile registers hold the sums."""
+    return 1 if isa.has_tiles and rows > 8 else tile_shape(isa).rows
+
+
 def stored(isa: Isa, whole: np.ndarray, zeros: np.ndarray) -> np.ndarray:
     """Signed integers as the kernel keeps them: above their row's zero point, packed as tiles are high."""
-    form, height = int8_form(isa), tile_shape(isa).rows
+    form, height = int8_form(isa), height_of(isa, len(whole))
     element = np.int16 if not form.is_bytes else np.uint8 if form.lowest == 0 else np.int8
     moved = (whole + zeros[:, None]).astype(element)
     blocks = [moved[i : i + height] for i in range(0, len(moved), height)]
@@ -48,7 +53,7 @@ def rounded(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Signed integers, scales and zero points of rows, by the kernel."""
     rows, columns = a.shape
-    form, height = int8_form(library.isa), tile_shape(library.isa).rows
+    form, height = int8_form(library.isa), height_of(library.isa, rows)
     depth = depth or columns
     size = rows * depth * 4 // form.packing
     q, scales = np.full(size + 64, 7, np.uint8), np.zeros((rows, 2), np.float32)

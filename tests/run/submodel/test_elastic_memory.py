@@ -14,6 +14,7 @@ from pliant.run.memory_use import MemoryUse
 from pliant.run.submodel.elastic_session import ElasticSession
 from pliant.run.submodel.planning import SessionOptions
 from pliant.store.read import Store, open_store
+from tests.rows import FORMS
 from tests.run.conftest import paper_profile
 
 ELASTIC = {"n_layers": 4, "widths": (2, 4)}
@@ -67,7 +68,7 @@ def test_every_part_is_measured_as_it_was_predicted(store: Store, kernel_cache: 
     assert "of 700 KB" in str(plan)
 
 
-@pytest.mark.parametrize("compute", ["fp32", "int8"])
+@pytest.mark.parametrize("compute", FORMS)
 @pytest.mark.parametrize("family", ["bert", "distilbert", "roberta", "electra"])
 @pytest.mark.parametrize("is_classifier", [True, False])
 def test_what_every_plan_needs_is_counted_to_the_byte(

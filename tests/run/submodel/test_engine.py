@@ -14,6 +14,7 @@ from pliant.models.tokenizer import Encoded
 from pliant.run.submodel.engine import Engine, runs_of
 from pliant.store.read import open_store
 from tests.reference_model import run_model
+from tests.rows import FORMS
 from tests.run.submodel.stored_tensors import quantized, tensors_of
 from tests.tiny import FAMILIES, random_ids
 
@@ -91,6 +92,25 @@ def test_int8_compute_stays_near_the_quantized_weights(
         engine.hold(bits)
         measured = engine.answer(encoded, (0, 1), 4)
     assert np.abs(measured - expected).max() < 0.5 * np.abs(expected - exact).max() + 1e-2
+
+
+@pytest.mark.skipif("bf16" not in FORMS, reason="this CPU has no products of bfloat16")
+@pytest.mark.parametrize("family", ["bert", "roberta"])
+def test_bf16_compute_stays_near_the_quantized_weights(
+    tiny_model: Callable[..., Path], tiny_store: Callable[..., Path], kernel_cache: Path, family: str
+) -> None:
+    """Activations are rounded to 2**-9 of their size, centroids are bfloat16 already: below 2 % after all
+    layers, and not the same numbers as float32's, which would be another arithmetic."""
+    checkpoint = open_checkpoint(tiny_model(family))
+    spec = checkpoint.spec
+    bits = np.resize([2, 3, 4, 5, 6, 32], (2, 4))
+    encoded = _encoded(checkpoint, 12)
+    expected = run_model(spec, quantized(checkpoint, bits), encoded.ids, encoded.types)
+    with open_store(tiny_store(family)) as store, Engine(store, cache=kernel_cache, compute="bf16") as engine:
+        engine.hold(bits)
+        measured = engine.answer(encoded, (0, 1), 4)
+    error = np.sqrt(np.square(measured - expected).mean() / np.square(expected).mean())
+    assert 1e-5 < error < 0.02
 
 
 def test_a_longer_input_makes_room_for_itself(

@@ -16,6 +16,7 @@ from pliant.models.tokenizer import Encoded
 from pliant.run.submodel.engine import Engine
 from pliant.store.read import open_store
 from tests.reference_model import run_model
+from tests.rows import FORMS
 from tests.run.submodel.stored_tensors import quantized
 from tests.tiny import FAMILIES, random_ids, tiny_spec
 
@@ -50,7 +51,7 @@ def engines(
     made: dict[tuple[int, Precise], Engine] = {}
     with open_store(tiny_store()) as store:
         for n_threads in (1, 2):
-            for compute in ("fp32", "int8"):
+            for compute in FORMS:
                 engine = Engine(store, cache=kernel_cache, n_threads=n_threads, compute=compute, tokens=4)
                 engine.hold(BITS)
                 made[n_threads, compute] = engine
@@ -64,7 +65,7 @@ def engines(
     lengths=st.lists(st.integers(2, MOST_TOKENS), min_size=1, max_size=9),
     submodel=st.sampled_from([((0, 1), 4), ((0, 1), 3), ((0,), 2), ((1,), 1)]),
     n_threads=st.sampled_from([1, 2]),
-    compute=st.sampled_from(["fp32", "int8"]),
+    compute=st.sampled_from(FORMS),
     seed=st.integers(0, 1000),
 )
 def test_texts_together_answer_as_each_alone(

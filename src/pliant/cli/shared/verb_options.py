@@ -8,7 +8,7 @@ import typer
 
 from pliant.api import open_elastic as api
 from pliant.api.model import VERBS, ElasticModel, Model, OnnxGraph, refused
-from pliant.api.open_elastic import Baseline, Compute, OnProgress
+from pliant.api.open_elastic import Baseline, Choosing, OnProgress
 from pliant.api.open_session import open as open_session
 from pliant.api.resolve import resolve, shipped_models
 from pliant.cli.shared.refuse_options import option_text, refuse_options
@@ -16,6 +16,8 @@ from pliant.cli.shared.weight_bits import WeightBits, weights_of
 from pliant.errors import InputError
 from pliant.ir.device import DeviceProfile, emulate
 from pliant.ir.dilation import Dilation
+from pliant.models.encoder.encoder_graph import Precise
+from pliant.plan.precision import TOLERANCE, Compute
 from pliant.plan.result import WHOLE_S
 from pliant.plan.submodel.plan_options import OURS, PAPER, Choice, Depths, PlanOptions
 from pliant.quantities import parse_bytes, parse_seconds
@@ -44,7 +46,7 @@ Source = Annotated[
 Threads = Annotated[
     int | None, typer.Option(help="Compute threads.", show_default="the cores it may use", min=1)
 ]
-Precise = Annotated[Compute, typer.Option(help="Arithmetic of the matrix products.")]
+Arithmetic = Annotated[Precise, typer.Option("--compute", help="Arithmetic of the matrix products.")]
 System = Annotated[
     Baseline | None, typer.Option(help="Plan and run as one of the systems STI is compared with.")
 ]
@@ -126,7 +128,14 @@ class SessionArguments:
     anytime: Annotated[
         bool | None, typer.Option(help="Do without refinements that are late.", show_default="anytime")
     ] = None
-    compute: Precise = "fp32"
+    compute: Annotated[
+        Compute,
+        typer.Option(help="Arithmetic of the matrix products; auto is the fastest within the tolerance."),
+    ] = "fp32"
+    tolerance: Annotated[
+        float,
+        typer.Option(help="Of --compute auto: expected accuracy that may be lost, as a fraction.", min=0.0),
+    ] = TOLERANCE
     choose: Annotated[
         Choice | None,
         typer.Option(
@@ -201,7 +210,7 @@ class SessionArguments:
             n_threads=thread_count(self.threads),
             is_anytime=self.anytime is not False and not self.paper,
             best_effort=self.best_effort,
-            compute=self.compute,
+            compute="fp32" if self.compute == "auto" else self.compute,
             adapts=self.adapt is not False and not self.paper,
             plan=self.plan,
             margin=self.margin,
@@ -237,7 +246,7 @@ class SessionArguments:
         """
         if isinstance(model, ElasticModel):
             return self.open_elastic(model, on_progress, baseline)
-        known = (*_ANY_MODEL, *takes, *(("weights",) if isinstance(model, OnnxGraph) else ()))
+        known = (*_ANY_MODEL, *takes, *(("weights", "compute") if isinstance(model, OnnxGraph) else ()))
         others = {f.name for f in fields(self)} - {"source", *known}
         flags = ", ".join(f"--{name.replace('_', '-')}" for name in known)
         refuse_options(model, self, others, f"of a session's options it has {flags}")
@@ -247,6 +256,7 @@ class SessionArguments:
             dilation=Dilation(self.dilate_compute),
             memory=self.memory,
             weights=weights_of(self.weights),
+            compute=self.compute,
         )
 
     def open_elastic(
@@ -261,18 +271,26 @@ class SessionArguments:
             baseline=baseline,
             quantizer=self.quantizer,
             on_progress=on_progress,
+            choosing=self.choosing,
         )
+
+    @property
+    def choosing(self) -> Choosing | None:
+        """How the arithmetic is chosen, where it is."""
+        return Choosing((), self.tolerance) if self.compute == "auto" else None
 
     def open_store(self, model: ElasticModel, on_progress: OnProgress) -> Store:
         """The store that a session would run from; packed first where that was never done."""
         refuse_options(model, self, ("weights",), _PLANNED)
         return api.packed_store(model, cache_folder(), on_progress, self.quantizer)
 
-    def profile(self, store: Store, on_progress: OnProgress) -> DeviceProfile:
-        """The profile that a session would run with."""
-        threads = self.options.n_threads
-        kept = api.profile_of(store, cache_folder(), threads, self.compute, on_progress)
-        return emulate(kept, self.dilation)
+    def terms(self, store: Store, on_progress: OnProgress) -> tuple[DeviceProfile, SessionOptions]:
+        """The profile and the options that a session would run with."""
+        options, cache, choosing = self.options, cache_folder(), self.choosing
+        if choosing is not None:
+            options = api.chosen_options(store, options, choosing, cache, on_progress, self.dilation)
+        kept = api.profile_of(store, cache, options.n_threads, options.compute, on_progress)
+        return emulate(kept, self.dilation), options
 
 
 def numbers(text: str | None, name: str) -> tuple[int, ...] | None:

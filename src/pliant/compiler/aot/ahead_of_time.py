@@ -53,7 +53,7 @@ def _write(image: Image, name: str, out: Path) -> None:
         "triple": triple(isa),
         "context_bytes": sizeof(Context),
         "slot_bytes": sizeof(Slot),
-        "tables": _tables(program, layout, name),
+        "tables": _tables(program, layout, name, isa.has_tiles),
     }
     for template, target in (
         ("runtime.c", f"{name}.c"),
@@ -69,7 +69,7 @@ def _write(image: Image, name: str, out: Path) -> None:
     (out / f"{name}.map").write_text(f"{{ global: {exported}; local: *; }};\n", encoding="utf-8")
 
 
-def _tables(program: Encoded, layout: Layout, name: str) -> str:
+def _tables(program: Encoded, layout: Layout, name: str, needs_tiles: bool) -> str:
     """The model's own part of the C source."""
     weights = dict(zip(program.weights, layout.offsets, strict=True))
     inputs, outputs = list(program.inputs), list(program.outputs)
@@ -103,6 +103,7 @@ def _tables(program: Encoded, layout: Layout, name: str) -> str:
         "N_ADDRESSES": len(addresses),
         "N_COPIES": len(copies),
         "N_FAULTS": len(faults),
+        "NEEDS_TILES": int(needs_tiles),
     }
     lines = [f"#define {key} UINT64_C({number})" for key, number in numbers.items()]
     lines += [f"extern void {k}(void *, int64_t, int64_t, void *);" for k in kernels_used]

@@ -191,13 +191,17 @@ class Encoder:
 
 
 def arena_bytes(spec: ModelSpec, word: TableFormat, tokens: int, compute: Precise = "fp32") -> int:
-    """What the activations of up to `tokens` rows take, on any CPU, before anything is allocated."""
+    """What the activations of up to `tokens` rows take, before anything is allocated.
+
+    On all CPUs the same but for AMX, whose float32 products keep their rows in two parts.
+    """
+    isa = host_isa() if host_isa().has_tiles else X86_64
     graphs = (
         embedding_graph(spec, word, tokens),
         head_graph(spec, tokens),
         layer_graph(spec, spec.n_heads, tokens, compute),
     )
-    most = max(coded_form(graph, Target(X86_64)).image.arena_bytes for graph in graphs)
+    most = max(coded_form(graph, Target(isa)).image.arena_bytes for graph in graphs)
     return _padded(most) + 4 * tokens * slice_geometry(spec).hidden
 
 

@@ -1,7 +1,8 @@
 """Weights as inputs of graphs: descriptors of slices, biases and norms, and the place of each."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -9,6 +10,7 @@ from pliant.arrays import Float32, UInt32
 from pliant.ir.bitwidths import FULL_BITS
 from pliant.ir.program import FULL
 from pliant.kernels.coded import gemm
+from pliant.kernels.coded.block_bf16 import decode_table_bf16
 from pliant.kernels.coded.decode import decode_table, decode_table_int8, int8_step
 from pliant.kernels.coded.gemm_args import BF16, F16, F32, SLICE_DTYPE
 from pliant.kernels.emit.isa import Isa
@@ -89,10 +91,13 @@ def weight_step(resident: ResidentLayer, isa: Isa) -> Float32[np.ndarray, "1"]:
 def decode_tables(resident: ResidentLayer, isa: Isa, compute: str) -> Mapping[int, np.ndarray]:
     """The lookup tables of a layer by bits, as kernels of `isa` read them."""
     step = float(weight_step(resident, isa)[0])
-    return {
-        k: decode_table(book, k, isa) if compute == "fp32" else decode_table_int8(book, k, isa, step)
-        for k, book in resident.codebooks.items()
+    forms: Mapping[str, Callable[[np.ndarray, int, Isa], np.ndarray]] = {
+        "fp32": decode_table_bf16 if isa.has_tiles else decode_table,
+        "bf16": decode_table_bf16,
+        "int8": partial(decode_table_int8, step=step),
     }
+    made = forms[compute]
+    return {k: made(book, k, isa) for k, book in resident.codebooks.items()}
 
 
 @dataclass(frozen=True, slots=True, eq=False)

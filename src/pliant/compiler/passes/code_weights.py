@@ -1,11 +1,13 @@
 """Step `weights`: keep constant matrices of products in k-bit codes, as a store does.
 
-MatMul, Gemm, FusedMatMul and ScaledMatMul become `PlaneMatMul`, or for int8 `QuantizeRows`, once for all
-products of a tensor, and `PlaneMatMulInteger` (see compile.lower.plane_matmul); bias, activation and residual
-stay. Left in float32 are matrices of fewer than 32 rows, 16 columns or 4096 weights, those that would not get
-smaller or hold what is not finite, and what other operators read: an embedding stays mapped. Contract: the
-graph with each matrix replaced by what its codes stand for (store.matrix); for int8 within the rounding that
-`QuantizeRows` and the codebook's steps bring. It is no pass that can be switched off, but an option.
+MatMul, Gemm, FusedMatMul and ScaledMatMul become `PlaneMatMul`; for int8 `QuantizeRows`, once for all
+products of a tensor, and `PlaneMatMulInteger` (see compile.lower.plane_matmul); for bf16 `RoundRows`,
+likewise, and `PlaneMatMulBfloat`, or `PairMatMul` where weights are not coded; bias, activation and
+residual stay. Left in float32 are matrices of fewer than 32 rows, 16 columns or 4096 weights, those that
+would not get smaller or hold what is not finite, and what other operators read: an embedding stays mapped.
+Contract: the graph with each matrix replaced by what its codes stand for (store.matrix); for int8 within
+the rounding that `QuantizeRows` and the codebook's steps bring, for bf16 within that of both factors to
+eight bits. It is no pass that can be switched off, but an option.
 """
 
 from dataclasses import replace
@@ -17,17 +19,19 @@ from pliant.compiler.rewrite.affine import unpacked
 from pliant.compiler.rewrite.coder import MatrixCoder
 from pliant.compiler.rewrite.operands import Operands, operands
 from pliant.compiler.rewrite.rewrite import constant_type, fresh
-from pliant.compiler.rewrite.view import View, read
+from pliant.compiler.rewrite.rounded_rows import RoundedRows, as_rows
+from pliant.compiler.rewrite.view import matrix_at, read
 from pliant.errors import GraphError
 from pliant.ir.graph import Attribute, Graph, Node, TensorType
+from pliant.models.encoder.encoder_graph import Precise
 from pliant.store.coding.matrix import CodedMatrix
 
 _PARTS = ("planes", "codebook", "outlier_rows", "outlier_offsets", "outlier_values")
 
 
-def code_weights(graph: Graph, coder: MatrixCoder, *, is_int8: bool = False) -> Graph:
+def code_weights(graph: Graph, coder: MatrixCoder, compute: Precise = "fp32") -> Graph:
     """`graph` with its products' weights coded. Raises GraphError where there is no matrix to code."""
-    work = _Work(graph, coder, is_int8)
+    work = _Work(graph, coder, compute)
     nodes = [made for node in graph.nodes for made in work.coded(node)]
     coder.drop_pages()
     if len(work.made) == 0:
@@ -38,17 +42,17 @@ def code_weights(graph: Graph, coder: MatrixCoder, *, is_int8: bool = False) -> 
     read_still = {x for node in nodes for x in node.inputs} | set(graph.outputs)
     constants = {x: a for x, a in {**graph.constants, **work.constants}.items() if x in read_still}
     gone = set(graph.constants) - set(constants)
-    types = {x: t for x, t in {**graph.types, **work.types}.items() if x not in gone}
+    types = {x: t for x, t in {**graph.types, **work.types, **work.rounded.types}.items() if x not in gone}
     return replace(graph, nodes=tuple(nodes), constants=constants, types=types)
 
 
 class _Work:
-    def __init__(self, graph: Graph, coder: MatrixCoder, is_int8: bool) -> None:
-        self.graph, self.coder, self.is_int8 = graph, coder, is_int8
+    def __init__(self, graph: Graph, coder: MatrixCoder, compute: Precise) -> None:
+        self.graph, self.coder, self.compute = graph, coder, compute
         self.constants: dict[str, np.ndarray] = {}
         self.types: dict[str, TensorType] = {}
         self.made: dict[int, tuple[str, ...]] = {}
-        self.quantized: dict[tuple[str, tuple[int, ...], int], tuple[str, ...]] = {}
+        self.rounded = RoundedRows(graph)
 
     def coded(self, node: Node) -> tuple[Node, ...]:
         """What `node` becomes: itself, or one or two others."""
@@ -69,11 +73,12 @@ class _Work:
         added = [p.bias, p.residual]
         while added and not added[-1]:
             added.pop()
-        rows = _rows(p.a) if self.is_int8 else None
+        rows = None if self.compute == "fp32" else as_rows(p.a)
         if rows is not None:
-            before, q = self._quantized(rows, matrix.segment_rows * matrix.n_segments)
-            inputs = (*q, *parts, *added)
-            return (*before, Node("PlaneMatMulInteger", inputs, node.outputs, attributes, node.name))
+            is_int8, depth = self.compute == "int8", matrix.segment_rows * matrix.n_segments
+            before, q = (self.rounded.integers if is_int8 else self.rounded.bfloats)(rows, depth)
+            op = "PlaneMatMulInteger" if is_int8 else "PlaneMatMulBfloat"
+            return (*before, Node(op, (*q, *parts, *added), node.outputs, attributes, node.name))
         if p.a != read(self.graph, p.a.tensor):
             attributes["a_view"] = p.a.attribute
         return (Node("PlaneMatMul", (p.a.tensor, *parts, *added), node.outputs, attributes, node.name),)
@@ -84,7 +89,7 @@ class _Work:
         if p.b.tensor not in constants:
             return None
         if node.op != "ScaledMatMul":
-            read_b = partial(_matrix, view=p.b, alpha=p.alpha)
+            read_b = partial(matrix_at, view=p.b, alpha=p.alpha)
             return self.coder.code(constants[p.b.tensor], (p.b.attribute, p.alpha), read_b)
         scales, zeros = (*node.inputs[2:4], "")[:2]
         read_b = partial(unpacked, matrix=p.b, zeros=constants.get(zeros), scales=constants[scales])
@@ -101,41 +106,3 @@ class _Work:
             self.types |= {x: constant_type(a) for x, a in arrays.items()}
             self.made[key] = tuple(names.values())
         return self.made[key]
-
-    def _quantized(self, rows: View, depth: int) -> tuple[tuple[Node, ...], tuple[str, ...]]:
-        """The node that rounds rows, unless there is one, and the names of integers and scales."""
-        key = (rows.tensor, rows.attribute, depth)
-        if key in self.quantized:
-            return (), self.quantized[key]
-        near = f"{rows.tensor}|{len(self.quantized)}"
-        q, scales = (fresh(self.graph, f"{near}|{part}") for part in ("rows", "scales"))
-        self.types |= {
-            q: TensorType("int16", (rows.shape[0], depth)),
-            scales: TensorType("float32", (rows.shape[0], 2)),
-        }
-        self.quantized[key] = (q, scales)
-        node = Node(
-            "QuantizeRows", (rows.tensor,), (q, scales), {"a_view": rows.attribute}, f"{near} rounded"
-        )
-        return (node,), (q, scales)
-
-
-def _matrix(array: np.ndarray, view: View, alpha: float) -> np.ndarray:
-    flat = np.ascontiguousarray(array).reshape(-1)[view.offset :]
-    matrix = np.lib.stride_tricks.as_strided(flat, view.shape, [4 * s for s in view.strides], writeable=False)
-    return matrix if alpha == 1.0 else matrix * np.float32(alpha)
-
-
-def _rows(a: View) -> View | None:
-    """a as rows by columns; None where that takes more strides than two."""
-    *lead, depth = a.shape
-    if depth > 1 and a.strides[-1] != 1:
-        return None
-    rows, step = 1, 0
-    for n, stride in zip(reversed(lead), reversed(a.strides[:-1]), strict=True):
-        if n == 1:
-            continue
-        if rows > 1 and stride != rows * step:
-            return None
-        rows, step = rows * n, step or stride
-    return View(a.tensor, a.offset, (rows, depth), (step, 1))

@@ -18,6 +18,11 @@ _MOST_OUTLIERS = 16
 _DROP_EVERY_BYTES = 1 << 22
 
 
+def is_large(depth: int, columns: int) -> bool:
+    """Whether a matrix is large enough for a form of its own."""
+    return depth >= MIN_ROWS and columns >= MIN_COLUMNS and depth * columns >= MIN_WEIGHTS
+
+
 class MatrixCoder(Protocol):
     """What knows constant matrices in k-bit codes."""
 
@@ -64,7 +69,7 @@ class Coder:
 
     def is_worth(self, depth: int, columns: int) -> bool:
         """Whether a matrix is large enough for a code of its own."""
-        return depth >= MIN_ROWS and columns >= MIN_COLUMNS and depth * columns >= MIN_WEIGHTS
+        return is_large(depth, columns)
 
     def drop_pages(self) -> None:
         """Let go of what was read, and of what it took to code it."""

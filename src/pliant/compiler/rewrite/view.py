@@ -151,3 +151,10 @@ def merge(extents: Sequence[int], strides: Sequence[Sequence[int]]) -> tuple[lis
         for f, s in zip(found, strides, strict=True):
             f.append(s[d])
     return kept, found
+
+
+def matrix_at(array: np.ndarray, view: View, alpha: float = 1.0) -> np.ndarray:
+    """alpha times what a view of two dimensions sees of a float32 constant."""
+    flat = np.ascontiguousarray(array).reshape(-1)[view.offset :]
+    matrix = np.lib.stride_tricks.as_strided(flat, view.shape, [4 * s for s in view.strides], writeable=False)
+    return matrix if alpha == 1.0 else matrix * np.float32(alpha)

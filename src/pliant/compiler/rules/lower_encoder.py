@@ -3,10 +3,10 @@
 CodedMatMul(a, slices, bias, residual?) = activation(a @ B + bias + residual), float32: a [rows, K] (of any
 rank), B [K, N] as `slices` describes it (SLICE_DTYPE, see kernels.gemm_args for the attributes).
 CodedMatMulInteger(q, scales, step, slices, bias, residual?) is the same on the integers of QuantizeRows(a),
-at the weights' int8 `step`. PaddedLayerNormalization(x, weight, bias) norms as many columns as there are
-weights and makes zeros of the others. SelfAttention is that of lower_texts.py.
-EmbedTokens(ids, types, word, codebook?, position, type?) sums rows of tables. PoolRows(x) is the mean or the
-greatest of all rows, or the first.
+at the weights' int8 `step`, and CodedMatMulBfloat(q, slices, bias, residual?) on the bfloat16 of
+RoundRows(a). PaddedLayerNormalization(x, weight, bias) norms as many columns as there are weights and makes
+zeros of the others. SelfAttention is that of lower_texts.py. EmbedTokens(ids, types, word, codebook?,
+position, type?) sums rows of tables. PoolRows(x) is the mean or the greatest of all rows, or the first.
 
 With the attribute `extent` an operator may run over fewer rows than its tensors have, those of one or more
 texts. None of these is among
@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 
 from pliant.compiler.executable.call import Alias, Call, Extent, Field, Kernel, Lowered, Ref, Target
 from pliant.compiler.rules import lower_texts as texts
+from pliant.compiler.rules.product.bf16_calls import product_call, round_call
 from pliant.compiler.rules.row_calls import layer_norm_call
 from pliant.ir.graph import Graph, Node
 from pliant.kernels.attention import attention_texts
@@ -34,6 +35,8 @@ _PLACES = ("first_group", "first_column_group", "segment_rows", "n_segments", "c
 def _matmul(node: Node, graph: Graph, target: Target) -> Lowered:
     a, slices, bias, residual = (*node.inputs, "")[:4]
     rows, columns = graph.types[node.outputs[0]].shape
+    if target.isa.has_tiles and node.flag("is_coded"):
+        return _matmul_split(node, graph, target)
 
     def share(lengths: Sequence[int]) -> tuple[int, int]:
         units = gemm.units(columns, target.isa)
@@ -55,6 +58,23 @@ def _matmul(node: Node, graph: Graph, target: Target) -> Lowered:
     return Lowered((call,))
 
 
+def _matmul_split(node: Node, graph: Graph, target: Target) -> Lowered:
+    """Float32 as sums of two bfloat16: rows of A are split once, for all threads."""
+    a, slices, bias, residual = (*node.inputs, "")[:4]
+    out, parts = node.outputs[0], f"{node.outputs[0]}|split"
+    rows, columns = graph.types[out].shape
+    depth, has_extent = graph.types[a].size // rows, node.flag("extent")
+    rounding = round_call(
+        Ref(a), (rows, depth), depth, parts, depth, target, node.name, has_extent=has_extent, is_split=True
+    )
+    fields = _gemm_fields(node, graph, a, slices, bias, residual) | {"a": Ref(parts)}
+    reads = (parts, slices, bias, residual)
+    product = product_call(
+        fields, (rows, columns), depth, reads, out, target, node.name, has_extent=has_extent, is_split=True
+    )
+    return Lowered((rounding, product), temporaries={parts: 4 * rows * depth})
+
+
 def _matmul_integer(node: Node, graph: Graph, target: Target) -> Lowered:
     q, scales, step, slices, bias, residual = (*node.inputs, "")[:6]
     columns = graph.types[node.outputs[0]].shape[1]
@@ -72,6 +92,18 @@ def _matmul_integer(node: Node, graph: Graph, target: Target) -> Lowered:
         scratch_bytes=gemm_int8.scratch_bytes_int8(graph.types[q].shape[1], target.isa),
         label=node.name,
         extent=_extent(node, ("gemm.n_rows",), lambda lengths: (n_units, size)),
+    )
+    return Lowered((call,))
+
+
+def _matmul_bf16(node: Node, graph: Graph, target: Target) -> Lowered:
+    q, slices, bias, residual = (*node.inputs, "")[:4]
+    out = node.outputs[0]
+    rows, columns = graph.types[out].shape
+    depth, has_extent = graph.types[q].shape[1], node.flag("extent")
+    fields = _gemm_fields(node, graph, q, slices, bias, residual)
+    call = product_call(
+        fields, (rows, columns), depth, node.inputs, out, target, node.name, has_extent=has_extent
     )
     return Lowered((call,))
 
@@ -108,6 +140,14 @@ def _quantize(node: Node, graph: Graph, target: Target) -> Lowered:
         label=node.name,
         extent=_extent(node, ("n_rows",), lambda lengths: (sum(lengths), size)),
     )
+    return Lowered((call,))
+
+
+def _round(node: Node, graph: Graph, target: Target) -> Lowered:
+    q = node.outputs[0]
+    rows, columns = graph.types[q].shape
+    a, has_extent = Ref(node.inputs[0]), node.flag("extent")
+    call = round_call(a, (rows, columns), columns, q, columns, target, node.name, has_extent=has_extent)
     return Lowered((call,))
 
 
@@ -181,8 +221,10 @@ def _extent(
 RULES = {
     "CodedMatMul": _matmul,
     "CodedMatMulInteger": _matmul_integer,
+    "CodedMatMulBfloat": _matmul_bf16,
     "SelfAttention": texts.RULES["SelfAttention"],
     "QuantizeRows": _quantize,
+    "RoundRows": _round,
     "PaddedLayerNormalization": _layer_norm,
     "EmbedTokens": _embed,
     "PoolRows": _pool,

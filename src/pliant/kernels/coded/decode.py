@@ -5,10 +5,11 @@ bit at 8b + (w ^ q) for planes 0 to 3, so within byte b of a column's word a nib
 planes is the whole index of row w (low nibble) or w + 4 (high nibble), in a bit order that depends on w & 3
 alone: there is one table for each of these four orders, and the weaving needs no shifts.
 
-Three forms of the lookup exist. Where a byte permute reads 64-entry tables (AVX512-VBMI), the int8 GEMM
-uses it (decode_permute.py). Where a byte shuffle reads 16-entry tables (AVX2), bfloat16 centroids are
-looked up as two bytes, planes 4 and 5 blend between tables, and rows come out of bytes by shifts: 32 codes
-at once. Elsewhere a word index reads float32 tables, by `vpermps` in registers or by loads from memory.
+Three forms of the lookup exist. Where a byte permute reads 64-entry tables (AVX512-VBMI), GEMMs in int8 and
+bfloat16 use it (decode_permute.py). Where a byte shuffle reads 16-entry tables (AVX2), bfloat16 centroids
+are looked up as two bytes, planes 4 and 5 blend between tables, and rows come out of bytes by shifts: 32
+codes at once. Elsewhere a word index reads float32 tables, by `vpermps` in registers or by loads from
+memory.
 """
 
 from collections.abc import Callable, Iterator, Sequence

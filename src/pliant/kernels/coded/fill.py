@@ -1,7 +1,8 @@
-"""Fill scratch with a block of B as float32: planes decoded, full fidelity upcast, outliers put in place."""
+"""Fill scratch with a block of B: planes decoded, full fidelity converted, outliers put in place."""
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 from pliant.kernels.coded.decode import decode_columns
@@ -16,18 +17,37 @@ GROUP_BYTES = 64
 _AHEAD = 16  # groups: what is decoded while memory answers
 
 
-_FORMS = (1, 2, 3, 4, 5, 6, F16, BF16, F32)
+@dataclass(frozen=True, slots=True)
+class Block:
+    """How a block of B stands in scratch, [rows][16] numbers of `row_bytes` a row.
+
+    `decode(f, planes, table, to)` writes 32 rows of as many columns as a vector has lanes; `full(f, source,
+    bits, to, n_groups)` writes all columns, and `put(f, value, to, offset)` one float at row * 16 + column.
+    Slices of the form `in_place` stand so already, and are read where they are. `prefix` tells the functions
+    of two such blocks in one module apart.
+    """
+
+    row_bytes: int
+    in_place: int
+    decode: Callable[[Function, Sequence[Value], Value, Value], None]
+    full: Callable[[Function, Value, int, Value, Value], None]
+    put: Callable[[Function, Value, Value, Value], None]
+    prefix: str = ""
 
 
-def write_fill(module: Module, forms: Sequence[int] = _FORMS) -> None:
-    """Define `block` and what it calls, for slices of these `forms` (SliceDesc.bits)."""
+FORMS = (1, 2, 3, 4, 5, 6, F16, BF16, F32)
+
+
+def write_fill(module: Module, forms: Sequence[int] = FORMS, block: Block | None = None) -> None:
+    """Define `block` and what it calls, for slices of these `forms` (SliceDesc.bits); else as float32."""
+    block = block or Block(4 * COLUMNS, F32, _decode_floats, _upcast_floats, _put_float)
     for bits in forms:
         if bits <= 6:
-            _write_decode(module, bits)
+            _write_decode(module, bits, block)
         else:
-            _write_full(module, bits)
-    _write_patch(module)
-    _write_block(module, forms)
+            _write_full(module, bits, block)
+    _write_patch(module, block)
+    _write_block(module, forms, block)
 
 
 def slice_at(f: Function, args: Value, index: Value) -> tuple[Value, Value, Value]:
@@ -41,22 +61,23 @@ def slice_at(f: Function, args: Value, index: Value) -> tuple[Value, Value, Valu
     return f.select(is_own, own, given), group, first_column + before
 
 
-def _write_block(module: Module, forms: Sequence[int]) -> None:
-    """`block(args, column group, first row, rows, space) -> ptr`: a block of B as float32 [rows][16]."""
+def _write_block(module: Module, forms: Sequence[int], block: Block) -> None:
+    """`block(args, column group, first row, rows, space) -> ptr`: a block of B, as `block` says."""
     params = [("args", "ptr"), ("group", "i64"), ("k", "i64"), ("n", "i64"), ("space", "ptr")]
-    with module.function("block", params, "ptr", attributes="noinline", is_exported=False) as f:
+    name = f"{block.prefix}block"
+    with module.function(name, params, "ptr", attributes="noinline", is_exported=False) as f:
         args, group, k, n, space = f.params
         segment_rows, per_slice = f.fields(args, GemmArgs, "segment_rows", "column_groups_per_slice")
         local = group % per_slice
         first_slice = group // per_slice
         within = local * (segment_rows >> 5)
         segment = k // segment_rows
-        if F32 in forms:
+        if block.in_place in forms:
             row = k - segment * segment_rows
             here, base, _ = slice_at(f, args, first_slice + segment)
             bits, full = f.fields(here, SliceDesc, "bits", "full")
-            with f.when(bits.compare("eq", F32) & (row + n <= segment_rows)):
-                f.ret(f.at(full, ((base + within) * GROUP_ROWS + row) * COLUMNS))
+            with f.when(bits.compare("eq", block.in_place) & (row + n <= segment_rows)):
+                f.ret(f.at(full, ((base + within) * GROUP_ROWS + row) * block.row_bytes, "i8"))
                 f.place(f.label("dead"))
         end = k + n
         with f.each(segment, (end + segment_rows - 1) // segment_rows) as s:
@@ -65,22 +86,32 @@ def _write_block(module: Module, forms: Sequence[int]) -> None:
             last = f.least(end - begin, segment_rows)
             count = last - first
             desc, base, first_column = slice_at(f, args, first_slice + s)
-            to = f.at(space, (begin + first - k) * COLUMNS)
-            _fill(f, desc, base + within + (first >> 5), count >> 5, segment_rows >> 5, to, forms)
+            to = f.at(space, (begin + first - k) * block.row_bytes, "i8")
+            here = base + within + (first >> 5)
+            _fill(f, desc, here, count >> 5, segment_rows >> 5, to, forms, block.prefix)
             (is_bits,) = f.fields(desc, SliceDesc, "bits")
             with f.when(is_bits <= 6):
-                f.call("patch", "void", desc, first_column + local, first * COLUMNS, last * COLUMNS, to)
+                here = first_column + local
+                ends = first * COLUMNS, last * COLUMNS
+                f.call(f"{block.prefix}patch", "void", desc, here, *ends, to)
         f.ret(space)
 
 
 def _fill(
-    f: Function, desc: Value, group: Value, count: Value, step: Value, to: Value, forms: Sequence[int]
+    f: Function,
+    desc: Value,
+    group: Value,
+    count: Value,
+    step: Value,
+    to: Value,
+    forms: Sequence[int],
+    prefix: str,
 ) -> None:
-    """`count` groups of a slice from its group `group` on, as float32 rows at `to`."""
+    """`count` groups of a slice from its group `group` on, at `to`."""
     (bits,) = f.fields(desc, SliceDesc, "bits")
 
     def fill(n: int) -> None:
-        f.call(f"fill{n}", "void", desc, group, count, step, to)
+        f.call(f"{prefix}fill{n}", "void", desc, group, count, step, to)
 
     f.match(bits, {n: partial(fill, n) for n in forms})
 
@@ -94,21 +125,24 @@ _FILL = (
 )
 
 
-def _write_decode(module: Module, bits: int) -> None:
-    with module.function(f"fill{bits}", _FILL, attributes="noinline", is_exported=False) as f:
+def _write_decode(module: Module, bits: int, block: Block) -> None:
+    with module.function(f"{block.prefix}fill{bits}", _FILL, attributes="noinline", is_exported=False) as f:
         desc, group, count, step, to = f.params
         table, planes = slice_planes(f, desc, bits, group)
         with f.each(0, count) as g:
             prefetch_next(f, [f.at(p, g * COLUMNS, "i32") for p in planes], step)
             with f.each(0, COLUMNS, f.lanes) as column:
                 here = [f.at(p, g * COLUMNS + column, "i32") for p in planes]
-                rows = f.at(to, g * (GROUP_ROWS * COLUMNS) + column)
-
-                def emit(row: int, x: Value) -> None:
-                    f.store(x, f.at(rows, row * COLUMNS), 4 * f.lanes)
-
-                decode_columns(f, here, table, emit)
+                rows = f.at(to, g * (GROUP_ROWS * block.row_bytes), "i8")
+                block.decode(f, here, table, f.at(rows, column))
         f.ret()
+
+
+def _decode_floats(f: Function, planes: Sequence[Value], table: Value, to: Value) -> None:
+    def emit(row: int, x: Value) -> None:
+        f.store(x, f.at(to, row * COLUMNS), 4 * f.lanes)
+
+    decode_columns(f, planes, table, emit)
 
 
 def slice_planes(f: Function, desc: Value, bits: int, group: Value) -> tuple[Value, list[Value]]:
@@ -131,16 +165,25 @@ def prefetch_next(f: Function, planes: Sequence[Value], step: Value) -> None:
         f.prefetch(f.at(p, ahead, "i8"))
 
 
-def _write_full(module: Module, bits: int) -> None:
-    with module.function(f"fill{bits}", _FILL, attributes="noinline", is_exported=False) as f:
+def _write_full(module: Module, bits: int, block: Block) -> None:
+    with module.function(f"{block.prefix}fill{bits}", _FILL, attributes="noinline", is_exported=False) as f:
         desc, group, count, _, to = f.params
         (full,) = f.fields(desc, SliceDesc, "full")
-        element = {F32: "float", F16: "i16", BF16: "i16"}[bits]
-        source = f.at(full, group * (GROUP_ROWS * COLUMNS), element)
-        with f.each(0, count * (GROUP_ROWS * COLUMNS), f.lanes) as i:
-            raw = f.load(f.at(source, i, element), vector(f.lanes, element))
-            f.store(upcast(f, raw, bits), f.at(to, i))
+        source = f.at(full, group * (GROUP_ROWS * COLUMNS), full_element(bits))
+        block.full(f, source, bits, to, count)
         f.ret()
+
+
+def full_element(bits: int) -> str:
+    """What memory holds of a number at full fidelity."""
+    return "float" if bits == F32 else "i16"
+
+
+def _upcast_floats(f: Function, source: Value, bits: int, to: Value, count: Value) -> None:
+    element = full_element(bits)
+    with f.each(0, count * (GROUP_ROWS * COLUMNS), f.lanes) as i:
+        raw = f.load(f.at(source, i, element), vector(f.lanes, element))
+        f.store(upcast(f, raw, bits), f.at(to, i))
 
 
 def upcast(f: Function, raw: Value, bits: int) -> Value:
@@ -154,10 +197,14 @@ def upcast(f: Function, raw: Value, bits: int) -> Value:
             return raw
 
 
-def _write_patch(module: Module) -> None:
+def _put_float(f: Function, value: Value, to: Value, offset: Value) -> None:
+    f.store(value, f.at(to, offset))
+
+
+def _write_patch(module: Module, block: Block) -> None:
     """`patch(slice, column group, first, last, to)`: outliers with offsets first..last-1 put at to[0..]."""
     params = [("desc", "ptr"), ("group", "i64"), ("first", "i64"), ("last", "i64"), ("to", "ptr")]
-    with module.function("patch", params, attributes="noinline", is_exported=False) as f:
+    with module.function(f"{block.prefix}patch", params, attributes="noinline", is_exported=False) as f:
         desc, group, first, last, to = f.params
         names = ("outlier_rows", "outlier_offsets", "outlier_values")
         starts, offsets, values = f.fields(desc, SliceDesc, *names)
@@ -197,7 +244,7 @@ def _write_patch(module: Module) -> None:
         here = offset(i)
         f.branch_if(here < last, body, done)
         f.place(body)
-        f.store(f.load(f.at(values, i)), f.at(to, here - first))
+        block.put(f, f.load(f.at(values, i)), to, here - first)
         following = i + 1
         f.branch(head)
         f._fill_phi(i, [(before, origin), (following, body)])

@@ -16,6 +16,7 @@ from pliant.kernels.emit.builder import Function, Module
 from pliant.kernels.emit.values import Value, vector
 from pliant.kernels.emit.vmath import magnitude
 from pliant.kernels.product.integer_dots import left_is_signed
+from pliant.kernels.tiles.tile_rows import takes_tiles
 
 _FORMS = (1, 2, 3, 4, 5, 6, F16, BF16, F32)
 _PARAMS = (
@@ -207,6 +208,14 @@ def _add_remainder(f: Function, words: Value, k: Value, column: Value, by: Value
         f.store(f.fma(x, by, f.load(here)), here)
 
     full = n_rows - n_rows % height
+    if f.isa.has_tiles:
+        # Rows that stand by themselves are blocks of one.
+        (all_rows,) = f.fields(f.params[0], GemmArgs, "n_rows")
+        is_by_rows = takes_tiles(all_rows, "int8")
+        full = f.select(is_by_rows, f.const(0), full)
+        with f.each(0, f.select(is_by_rows, n_rows, f.const(0))) as row:
+            add(row, f.const(1), f.const(0))
+        n_rows = f.select(is_by_rows, f.const(0), n_rows)
     with f.each(0, full, height) as block:
         for i in range(height):
             add(block, f.const(height), f.const(i))

@@ -7,8 +7,11 @@ import numpy as np
 ACTIVATIONS = {None: 0, "gelu": 1, "gelu_tanh": 2, "relu": 3, "tanh": 4}
 """What `GemmArgs.activation` holds."""
 
-F16, BF16, F32 = 16, 17, 32
-"""What `SliceDesc.bits` holds for full fidelity; 1..6 count planes."""
+F16, BF16, BF16_PAIRS, F32 = 16, 17, 18, 32
+"""What `SliceDesc.bits` holds for full fidelity; 1..6 count planes.
+
+BF16_PAIRS is what the bfloat16 GEMM reads as it is: i32 [column groups][K / 2][16] whose low halves are even
+rows of K."""
 
 
 class SliceDesc(ctypes.Structure):

@@ -18,9 +18,14 @@ from pliant.kernels.emit.builder import Function, Module
 from pliant.kernels.emit.isa import Isa
 from pliant.kernels.emit.values import Value
 from pliant.kernels.product.matmul_pack import write_copy_columns
+from pliant.kernels.tiles.coded_int8 import TiledSums, call_rows_in_tiles, tiled_bytes, write_tiled_int8
+from pliant.kernels.tiles.tile_ops import TILE_ROWS
+from pliant.kernels.tiles.tile_rows import PANELS, config_space, release_tiles, takes_tiles
 
-_BLOCK_ROWS = 240
-"""Rows at a time whose last columns are made in scratch: whole tiles of every height."""
+
+def _block_rows(isa: Isa) -> int:
+    """Rows at a time whose last columns are made in scratch: whole tiles of every height."""
+    return 256 if isa.has_tiles else 240
 
 
 class GemmInt8Args(ctypes.Structure):
@@ -46,14 +51,19 @@ def units_int8(n_columns: int) -> int:
 
 def grain_int8(n_columns: int, isa: Isa, n_threads: int) -> int:
     """Units that a thread takes at a time: the columns of a tile, if that leaves work for every thread."""
-    groups = tile_shape(isa).groups
+    groups = _widest(isa)
     return groups if units_int8(n_columns) >= 2 * groups * n_threads else 1
 
 
 def scratch_bytes_int8(depth: int, isa: Isa) -> int:
     """Scratch a thread needs for matrices of up to `depth` rows, 64-byte aligned."""
-    words = depth // int8_form(isa).packing
-    return 4 * tile_shape(isa).groups * COLUMNS * (words + 2 + _BLOCK_ROWS)
+    words, rows = depth // int8_form(isa).packing, _block_rows(isa)
+    return 4 * _widest(isa) * COLUMNS * (words + 2 + rows) + (tiled_bytes(rows) if isa.has_tiles else 0)
+
+
+def _widest(isa: Isa) -> int:
+    """Column groups of the widest panel."""
+    return max(tile_shape(isa).groups, PANELS[-1] if isa.has_tiles else 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +71,7 @@ class _Panel:
     """`width` columns in `groups` column groups from `group` on, and what all their rows share.
 
     `b` has the groups in steps, `beyond` says how many outliers have a remainder; `own_c` is where columns
-    are made that are not whole groups.
+    are made that are not whole groups. `tiles` is None where vectors hold the sums.
     """
 
     group: Value
@@ -74,6 +84,7 @@ class _Panel:
     step: Value
     beyond: Value
     own_c: Value
+    tiles: TiledSums | None
 
     @property
     def columns(self) -> int:
@@ -89,9 +100,13 @@ def gemm_int8_ir(isa: Isa, name: str = "gemm_int8") -> str:
     write_activations(module)
     if has_row_int8(isa):
         write_row_int8(module)
+    if isa.has_tiles:
+        write_tiled_int8(module)
     panel = tile_shape(isa).groups
     with module.kernel(name) as f:
         args, lo, hi, _ = f.params
+        if isa.has_tiles:
+            lo = _write_tiled(f, config_space(f), lo)
         whole = hi - (hi - lo) % panel
         is_row = f.const(0, "i1")
         if has_row_int8(isa):
@@ -111,6 +126,24 @@ def gemm_int8_ir(isa: Isa, name: str = "gemm_int8") -> str:
                 with f.when(is_row.compare("eq", 0)):
                     _write_panel(f, group, 1)
     return module.text()
+
+
+def _write_tiled(f: Function, config: Value, lo: Value) -> Value:
+    """The whole kernel for rows that take tiles; the first unit that is left, if they do not."""
+    args, _, hi, _ = f.params
+    (n_rows,) = f.fields(args, GemmArgs, "n_rows")
+    is_tiled = takes_tiles(n_rows, "int8")
+    with f.when(is_tiled):
+        panel = f.select(n_rows <= TILE_ROWS, f.const(PANELS[-1]), f.const(PANELS[-2]))
+        whole = hi - (hi - lo) % panel
+        for groups in PANELS[1:]:
+            last = f.select(panel.compare("eq", groups), whole, lo)
+            with f.each(lo, last, groups) as group:
+                _write_panel(f, group, groups, config)
+        with f.each(whole, hi) as group:
+            _write_panel(f, group, 1, config)
+        release_tiles(f, config)
+    return f.select(is_tiled, hi, lo)
 
 
 def _write_single_row(f: Function, group: Value) -> None:
@@ -142,18 +175,19 @@ def _write_single_row(f: Function, group: Value) -> None:
         f.call("copy_columns", "void", own_c, one, one, width, f.at(c, column), one)
 
 
-def _write_panel(f: Function, group: Value, groups: int) -> None:
-    """All rows of `groups` column groups from `group` on."""
+def _write_panel(f: Function, group: Value, groups: int, config: Value | None = None) -> None:
+    """All rows of `groups` column groups from `group` on; in tiles where those have a configuration."""
     args, _, _, scratch = f.params
     names = ("segment_rows", "n_segments", "n_rows", "n_columns")
     segment_rows, n_segments, n_rows, n_columns = f.fields(args, GemmArgs, *names)
     (weight_step,) = f.fields(args, GemmInt8Args, "weight_step")
     step = f.load(weight_step)
     words = segment_rows * n_segments // int8_form(f.isa).packing
-    columns = tile_shape(f.isa).groups * COLUMNS
+    columns = _widest(f.isa) * COLUMNS
     own_sums = f.at(scratch, words * columns, "i32")
     own_bias = f.at(own_sums, columns)
     own_c = f.at(own_bias, columns)
+    tiles = TiledSums(config, f.at(own_c, _block_rows(f.isa) * columns)) if config else None
     blocks = [f.at(scratch, words * (g * COLUMNS), "i32") for g in range(groups)]
     beyond = f.const(0)
     for g, block in enumerate(blocks):
@@ -163,9 +197,10 @@ def _write_panel(f: Function, group: Value, groups: int) -> None:
     width = f.least(n_columns - group * COLUMNS, groups * COLUMNS)
     sums = _sums(f, group, blocks, words, own_sums)
     bias = _bias(f, group, groups, width, own_bias)
-    panel = _Panel(group, groups, width, scratch, words, sums, bias, step, beyond, own_c)
-    with f.each(0, n_rows, _BLOCK_ROWS) as first:
-        _write_rows(f, panel, first, f.least(n_rows - first, _BLOCK_ROWS))
+    panel = _Panel(group, groups, width, scratch, words, sums, bias, step, beyond, own_c, tiles)
+    most = _block_rows(f.isa)
+    with f.each(0, n_rows, most) as first:
+        _write_rows(f, panel, first, f.least(n_rows - first, most))
 
 
 def _sums(f: Function, group: Value, blocks: list[Value], words: Value, own: Value) -> Value:
@@ -234,7 +269,11 @@ def _write_rows(f: Function, panel: _Panel, first: Value, n_rows: Value) -> None
     def after(tile: TileInt8Args, rows: int) -> None:
         activate(f, tile.c, ldc_here, f.const(rows), wide, early)
 
-    call_rows_int8(f, n_rows, panel.groups, at, after)
+    if panel.tiles is None:
+        call_rows_int8(f, n_rows, panel.groups, at, after)
+    else:
+        call_rows_in_tiles(f, n_rows, panel.groups, panel.tiles, at)
+        activate(f, c_here, ldc_here, n_rows, wide, early)
     if int8_form(f.isa).is_bytes:
         steps = f.const(1.0, "float") / panel.step
         with f.when(panel.beyond > 0):

@@ -2,10 +2,12 @@
 
 Rows stand in blocks as high as a tile; the last block has as many rows as are left. A block is [words][rows]
 i32: the words of all its rows of A that meet one word of B stand side by side, so a tile reads them from one
-address. Every row has a scale and a zero point of its own.
+address. Every row has a scale and a zero point of its own. Where the product takes tiles (AMX), rows stand
+one behind the other instead.
 """
 
 import ctypes
+from functools import partial
 
 from pliant.kernels.coded.fill_int8 import nearest
 from pliant.kernels.coded.int8_form import Int8Form, int8_form
@@ -13,6 +15,7 @@ from pliant.kernels.coded.tile_int8 import tile_shape
 from pliant.kernels.emit.builder import Function, Module
 from pliant.kernels.emit.isa import Isa
 from pliant.kernels.emit.values import Value, vector
+from pliant.kernels.tiles.tile_rows import takes_tiles
 
 _TOGETHER = 32  # values of a row
 
@@ -58,7 +61,16 @@ def round_rows_ir(isa: Isa, name: str = "round_rows") -> str:
             by, scale, zero = _steps(f, form, *_extremes(f, source, n_columns))
             f.store(scale, f.at(scales, row * 2))
             f.store(zero, f.at(scales, row * 2 + 1, "i32"))
-            _write_row(f, form, source, (n_columns, depth), (to, in_block), by, zero)
+            write = partial(_write_row, f, form, source, (n_columns, depth), by=by, zero=zero)
+            if isa.has_tiles:
+                by_rows = f.at(q, row * (depth // form.packing), "i32"), None
+                f.choose(
+                    takes_tiles(n_rows, "int8"),
+                    lambda: write(to=by_rows) or [],
+                    lambda: write(to=(to, in_block)) or [],
+                )
+            else:
+                write(to=(to, in_block))
     return module.text()
 
 
@@ -106,11 +118,14 @@ def _write_row(
     form: Int8Form,
     source: Value,
     columns: tuple[Value, Value],
-    to: tuple[Value, Value],
+    to: tuple[Value, Value | None],
     by: Value,
     zero: Value,
 ) -> None:
-    """`columns` are (those of the row, those with its padding), `to` its first word and words from one on."""
+    """`columns` are (those of the row, those with its padding), `to` its first word and words from one on.
+
+    Where that is None, a row's words stand side by side.
+    """
     (n, depth), (first, stride) = columns, to
     packing, element = form.packing, f"i{32 // form.packing}"
     whole = n & -f.lanes
@@ -118,14 +133,14 @@ def _write_row(
     with f.each(0, whole, f.lanes) as column:
         integers = _integers(f, form, f.load(f.at(source, column), f.vec), steps, zeros)
         narrow = f.cast("trunc", integers, vector(f.lanes, element))
-        here = f.at(first, column // packing * stride, "i32")
-        count = f.lanes // packing
-        words = f.cast("bitcast", narrow, vector(count, "i32") if count > 1 else "i32")
-        for i in range(count):
-            word = f.extract(words, i) if count > 1 else words
-            f.store(word, f.at(here, stride * i, "i32"))
+        if stride is None:
+            f.store(narrow, f.at(first, column, element))
+        else:
+            _scatter(f, narrow, packing, f.at(first, column // packing * stride, "i32"), stride)
 
     def place(column: Value) -> Value:
+        if stride is None:
+            return f.at(first, column, element)
         return f.at(first, (column // packing * stride) * packing + column % packing, element)
 
     with f.each(whole, n) as column:
@@ -133,6 +148,15 @@ def _write_row(
         f.store(f.cast("trunc", one, element), place(column))
     with f.each(n, depth) as column:
         f.store(f.cast("trunc", zero, element), place(column))
+
+
+def _scatter(f: Function, integers: Value, packing: int, to: Value, stride: Value) -> None:
+    """Words of `packing` integers, `stride` words from one to the next."""
+    count = f.lanes // packing
+    words = f.cast("bitcast", integers, vector(count, "i32") if count > 1 else "i32")
+    for i in range(count):
+        word = f.extract(words, i) if count > 1 else words
+        f.store(word, f.at(to, stride * i, "i32"))
 
 
 def _integers(f: Function, form: Int8Form, x: Value, by: Value, zero: Value) -> Value:

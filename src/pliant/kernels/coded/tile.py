@@ -11,6 +11,9 @@ from pliant.kernels.emit.values import Value
 COLUMNS = 16
 UNROLL = 4
 
+MultiplyAdd = Callable[[Function, Value, Value, Value], Value]
+"""(f, a, b, sum) -> sum + a * b, in vectors of floats or of what stands for one in as many bytes."""
+
 
 @dataclass(frozen=True, slots=True)
 class Tiling:
@@ -38,7 +41,8 @@ class TileArgs:
     """Where a tile reads and writes: C = start + A @ B + added. Strides in floats.
 
     `start` is one row (bias or zeros); `added` has rows (residual, or C itself), or is null. From `ahead` on
-    4 * depth bytes are asked for on the way, for whoever comes next.
+    4 * depth bytes are asked for on the way, for whoever comes next. Where a word of A and B is a pair of
+    bfloat16, `depth` and `lda` count words.
     """
 
     a: Value
@@ -69,10 +73,10 @@ class TileArgs:
         )
 
 
-def write_tiles(module: Module, groups: int) -> None:
+def write_tiles(module: Module, groups: int, multiply: MultiplyAdd = Function.fma) -> None:
     """Define the tiles of 1 .. full rows by `groups` column groups, for any depth."""
     for rows in range(1, tiling(module.isa).rows + 1):
-        _write_tile(module, rows, groups)
+        _write_tile(module, rows, groups, multiply)
 
 
 def call_rows(
@@ -112,7 +116,7 @@ def _name(rows: int, groups: int) -> str:
     return f"tile_{rows}x{groups}"
 
 
-def _write_tile(module: Module, rows: int, groups: int) -> None:
+def _write_tile(module: Module, rows: int, groups: int, multiply: MultiplyAdd) -> None:
     params = [(n, "ptr") for n in ("a", "c", "start", "added", "ahead")]
     params += [(n, "i64") for n in ("lda", "ldc", "added_stride", "depth")]
     params += [(f"b{g}", "ptr") for g in range(groups)]
@@ -133,14 +137,14 @@ def _write_tile(module: Module, rows: int, groups: int) -> None:
             now = list(k.carried)
             f.prefetch(f.at(ahead, k.index), level=2)
             for step in range(UNROLL):
-                _multiply(f, a_rows, b, k.index + step, now, step % chains * len(sums))
+                _multiply(f, multiply, (a_rows, b), k.index + step, now, step % chains * len(sums))
             k.carry(now)
         total = k.carried[: len(sums)]
         for chain in range(1, chains):
             total = [x + y for x, y in zip(total, k.carried[chain * len(sums) :], strict=False)]
         with f.loop(whole, depth, carry=total) as k:
             now = list(k.carried)
-            _multiply(f, a_rows, b, k.index, now, 0)
+            _multiply(f, multiply, (a_rows, b), k.index, now, 0)
             k.carry(now)
         total = k.carried
         places = [(i, v * f.lanes) for i in range(rows) for v in range(vectors)]
@@ -168,13 +172,21 @@ def _plus_added(
 
 
 def _multiply(
-    f: Function, a_rows: list[Value], b: Sequence[Value], k: Value, sums: list[Value], at: int
+    f: Function,
+    multiply: MultiplyAdd,
+    factors: tuple[Sequence[Value], Sequence[Value]],
+    k: Value,
+    sums: list[Value],
+    at: int,
 ) -> None:
-    """One row of B, all column groups, into the sums from `at` on."""
+    """One row of B, all column groups, into the sums from `at` on; `factors` are A's rows and B's groups."""
+    a_rows, b = factors
     row = k * COLUMNS
     columns = [f.load(f.at(p, row + v), f.vec, 4 * f.lanes) for p in b for v in range(0, COLUMNS, f.lanes)]
     for i, p in enumerate(a_rows):
         x = f.splat(f.load(f.at(p, k)))
         for v, column in enumerate(columns):
             n = at + i * len(columns) + v
-            sums[n] = f.fma(x, column, sums[n])
+            total = multiply(f, x, column, sums[n])
+            # Opaque, or LLVM loads ahead of the use and spills what it has loaded; SSE has no register left.
+            sums[n] = f.opaque(total) if f.isa.has_fma else total

@@ -1,5 +1,7 @@
 """The instruction sets kernels are generated for, as rows of a table."""
 
+import logging
+import os
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Literal
@@ -9,6 +11,7 @@ from pliant.errors import KernelError
 
 IsaName = Literal["avx512", "avx2", "x86-64", "neon"]
 
+_LOG = logging.getLogger("pliant.kernels")
 _X86_64, _AARCH64 = "x86_64-unknown-linux-gnu", "aarch64-unknown-linux-gnu"
 
 
@@ -21,7 +24,12 @@ class Isa:
     `has_dot` says that bytes are multiplied and four products added at once: VNNI, or Arm's dot product.
     `has_byte_permute` says that one instruction looks 64 bytes up in a register of 64: AVX-512's VBMI.
 
+    `has_bf16` says that pairs of bfloat16 are multiplied and added to float32 (AVX512-BF16).
+
     `has_matmul` says that 2 x 8 bytes times 8 x 2 are one instruction (Arm's I8MM).
+
+    `has_tiles` says that blocks of 16 x 64 bytes are multiplied in registers of their own, as int8 or as
+    bfloat16 (AMX). The system lends those registers on request.
 
     `is_portable` marks a row whose code is lowered for a lesser CPU: vectors keep their width and are
     split by LLVM, and generators put generic IR where they would name an instruction of the row.
@@ -39,6 +47,8 @@ class Isa:
     triple: str = _X86_64
     has_matmul: bool = False
     has_byte_permute: bool = False
+    has_bf16: bool = False
+    has_tiles: bool = False
 
     @property
     def architecture(self) -> str:
@@ -60,6 +70,12 @@ AVX512 = Isa("avx512", 16, 32, True, True, False, "x86-64-v4")
 AVX512_VNNI = replace(AVX512, has_dot=True, features="+avx512vnni")
 AVX512_VBMI = replace(AVX512_VNNI, has_byte_permute=True, features="+avx512vnni,+avx512vbmi")
 """Since Ice Lake and Zen 4; Cascade Lake has VNNI without it."""
+AVX512_BF16 = replace(AVX512_VBMI, has_bf16=True, features="+avx512vnni,+avx512vbmi,+avx512bf16")
+"""Since Zen 4 and Sapphire Rapids; Ice Lake has VBMI without it."""
+_TILES = frozenset(["amx_tile", "amx_int8", "amx_bf16"])
+_TILE_FEATURES = "+amx-tile,+amx-int8,+amx-bf16"
+AVX512_AMX = replace(AVX512_BF16, has_tiles=True, features=f"{AVX512_BF16.features},{_TILE_FEATURES}")
+"""Since Sapphire Rapids."""
 AVX2 = Isa("avx2", 8, 16, True, True, False, "x86-64-v3")
 AVX2_VNNI = replace(AVX2, has_dot=True, features="+avxvnni")
 X86_64 = Isa("x86-64", 4, 16, False, False, False, "x86-64")
@@ -68,7 +84,7 @@ NEON_DOT = replace(NEON, has_dot=True, features=f"{NEON.features},+dotprod")
 NEON_I8MM = replace(NEON_DOT, has_matmul=True, features=f"{NEON_DOT.features},+i8mm")
 
 ISAS: tuple[Isa, ...] = (
-    *(AVX512_VBMI, AVX512_VNNI, AVX512, AVX2_VNNI, AVX2, X86_64),
+    *(AVX512_AMX, AVX512_BF16, AVX512_VBMI, AVX512_VNNI, AVX512, AVX2_VNNI, AVX2, X86_64),
     *(NEON_I8MM, NEON_DOT, NEON),
 )
 """Every row, best first among those of one architecture."""
@@ -89,7 +105,8 @@ def runnable(isa: Isa) -> bool:
     """Whether this CPU can execute code generated for `isa`; a portable row fits the CPU it was made on."""
     if isa.is_portable:
         return True
-    return isa.architecture == system.machine() and needed_flags(isa) <= host_flags()
+    has_it = isa.architecture == system.machine() and needed_flags(isa) <= host_flags()
+    return has_it and (not isa.has_tiles or lends_tiles())
 
 
 def needed_flags(isa: Isa) -> frozenset[str]:
@@ -97,6 +114,8 @@ def needed_flags(isa: Isa) -> frozenset[str]:
     more = {_DOT[isa.name]} if isa.has_dot else set()
     more |= {"i8mm"} if isa.has_matmul else set()
     more |= {"avx512vbmi"} if isa.has_byte_permute else set()
+    more |= {"avx512_bf16"} if isa.has_bf16 else set()
+    more |= _TILES if isa.has_tiles else set()
     return _NEEDS[isa.name] | more
 
 
@@ -117,6 +136,15 @@ def portable(isa: Isa) -> Isa:
 
 
 @cache
+def lends_tiles() -> bool:
+    """Whether the system lends AMX's registers to this process, which is asked once and logged if refused."""
+    error = system.request_tiles()
+    if error:
+        _LOG.warning("The system refuses AMX (%s); kernels of AVX-512 run instead.", os.strerror(error))
+    return not error
+
+
+@cache
 def host_flags() -> frozenset[str]:
     """This CPU's feature flags, in Linux's spelling. The CPU does not change while a process runs."""
     flags = system.cpu_flags()
@@ -127,6 +155,7 @@ def flags_by_llvm() -> frozenset[str]:
     """As `host_flags`, as LLVM finds them: on x86-64, where the kernel's list may be missing."""
     import llvmlite.binding as llvm  # 45 MB resident: only where nothing else tells
 
-    spelled = {"bmi": "bmi1", "avx512vnni": "avx512_vnni", "avxvnni": "avx_vnni"}
+    spelled = {"bmi": "bmi1", "avx512vnni": "avx512_vnni", "avxvnni": "avx_vnni", "avx512bf16": "avx512_bf16"}
+    spelled |= {f"amx-{x}": f"amx_{x}" for x in ("tile", "int8", "bf16")}
     present = [name for name, is_present in llvm.get_host_cpu_features().items() if is_present]
     return frozenset(spelled.get(name, name) for name in present)

@@ -19,9 +19,22 @@ from pliant.kernels.product.integer_dots import add_pairs, add_quads, left_is_si
 from pliant.kernels.product.matmul import write_activate
 from pliant.kernels.product.matmul_args import COLUMNS
 from pliant.kernels.product.matmul_pack import write_copy_columns
+from pliant.kernels.tiles.tile_ops import TILE_ROWS
+from pliant.kernels.tiles.tile_rows import (
+    TILE,
+    LeftRows,
+    config_space,
+    multiply_in_blocks,
+    release_tiles,
+    sums_bytes,
+    takes_tiles,
+    write_tile_rows,
+)
 
 ROW_BLOCK = 144
 _UNROLL = 4
+_TILED_GROUPS = 2
+_TILED_AT = 4 * COLUMNS * (ROW_BLOCK + 1)
 
 
 class IntegerForm(Enum):
@@ -114,9 +127,9 @@ def units(n_rows: int, n_columns: int, panel: int) -> int:
     return -(-n_rows // ROW_BLOCK) * -(-groups // panel)
 
 
-def scratch_bytes() -> int:
-    """Scratch a thread needs: the last columns of C, and where their sums begin."""
-    return 4 * COLUMNS * (ROW_BLOCK + 1)
+def scratch_bytes(isa: Isa) -> int:
+    """Scratch a thread needs: the last columns of C, where their sums begin, and those of tiles."""
+    return _TILED_AT + (sums_bytes(ROW_BLOCK, _TILED_GROUPS) if isa.has_tiles else 0)
 
 
 def matmul_integer_name(form: IntegerForm, is_float: bool, activation: str | None = None) -> str:
@@ -136,11 +149,16 @@ def matmul_integer_ir(isa: Isa, form: IntegerForm, is_float: bool, activation: s
     full = _tile_rows(isa, form)
     for rows in range(1, full + 1):
         _write_tile(module, rows, form, is_float)
+    has_tiles = isa.has_tiles and form is IntegerForm.BYTES
+    if has_tiles:
+        write_tile_rows(module, "int8")
+        _write_finish(module, is_float)
     write_copy_columns(module)
     if activation:
         write_activate(module, vmath.ACTIVATIONS[activation])
     with module.kernel(matmul_integer_name(form, is_float, activation)) as f:
         args, lo, hi, _ = f.params
+        config = config_space(f) if has_tiles else None
         n_rows, n_columns, panel = f.fields(args, MatmulIntegerArgs, "n_rows", "n_columns", "panel")
         n_groups = (n_columns + (COLUMNS - 1)) >> 4
         n_panels = (n_groups + panel - 1) // panel
@@ -148,15 +166,55 @@ def matmul_integer_ir(isa: Isa, form: IntegerForm, is_float: bool, activation: s
             row = unit // n_panels * ROW_BLOCK
             first = unit % n_panels * panel
             last = f.least(first + panel, n_groups)
+            if config is not None:
+                n = f.least(n_rows - row, ROW_BLOCK)
+                first = _write_in_tiles(f, config, (first, last), row, n, bool(activation))
             with f.each(first, last) as group:
                 _write_group(f, form, group, row, f.least(n_rows - row, ROW_BLOCK), bool(activation))
+        if config is not None:
+            release_tiles(f, config)
     return module.text()
 
 
+def _write_in_tiles(
+    f: Function, config: Value, ends: tuple[Value, Value], row: Value, rows: Value, has_activation: bool
+) -> Value:
+    """Column groups between `ends`, two at a time, if `rows` take tiles; the first that is left, if not."""
+    args, _, _, scratch = f.params
+    a, b, words = f.fields(args, MatmulIntegerArgs, "a", "b", "words")
+    first, last = ends
+    is_tiled = takes_tiles(rows, "int8")
+    sums, whole = f.at(scratch, _TILED_AT, "i8"), last - (last - first) % _TILED_GROUPS
+    left = LeftRows(f.at(a, row * words, "i32"), words * 4, f.const(0))
+
+    def panel(group: Value, groups: int) -> None:
+        columns = [f.at(b, (group + g) * words * COLUMNS, "i32") for g in range(groups)]
+        multiply_in_blocks(f, "int8", config, left, columns, sums, rows, words)
+        for g in range(groups):
+            tiled = f.at(sums, TILE * g, "i8"), f.const(TILE * groups)
+            _write_group(f, IntegerForm.BYTES, group + g, row, rows, has_activation, tiled)
+
+    with f.when(is_tiled):
+        with f.each(first, whole, _TILED_GROUPS) as group:
+            panel(group, _TILED_GROUPS)
+        with f.each(whole, last) as group:
+            panel(group, 1)
+    return f.select(is_tiled, last, first)
+
+
 def _write_group(
-    f: Function, form: IntegerForm, group: Value, row: Value, rows: Value, has_activation: bool
+    f: Function,
+    form: IntegerForm,
+    group: Value,
+    row: Value,
+    rows: Value,
+    has_activation: bool,
+    tiled: tuple[Value, Value] | None = None,
 ) -> None:
-    """One column group of a block of rows; the last columns are made in scratch."""
+    """One column group of a block of rows; the last columns are made in scratch.
+
+    `tiled` are its sums where tiles made them: the first block of 16 rows, and the bytes to the next.
+    """
     args, _, _, scratch = f.params
     names = ("a", "b", "c", "a_scale", "b_scales", "bias", "residual", "n_columns", "words")
     a, b, c, a_scale, b_scales, bias, residual, n_columns, words = f.fields(args, MatmulIntegerArgs, *names)
@@ -185,12 +243,39 @@ def _write_group(
         if has_activation:
             f.call("activate", "void", here, ldc, f.const(n), wide)
 
-    n_full = rows // full * full
-    with f.each(0, n_full, full) as at:
-        tile(full, at)
-    f.match(rows - n_full, {n: partial(tile, n, n_full) for n in range(1, full)})
+    if tiled is None:
+        n_full = rows // full * full
+        with f.each(0, n_full, full) as at:
+            tile(full, at)
+        f.match(rows - n_full, {n: partial(tile, n, n_full) for n in range(1, full)})
+    else:
+        f.call("finish", "void", *tiled, to, a_scale, scales, biases, added, start, ldc, rows)
+        if has_activation:
+            f.call("activate", "void", to, ldc, rows, wide)
     with f.when(is_tail):
         f.call("copy_columns", "void", to, wide, rows, width, c_here, n_columns)
+
+
+def _write_finish(module: Module, is_float: bool) -> None:
+    """`finish(sums, block, c, ...)`: C from the sums of tiles, as vector tiles make it of theirs."""
+    params = [("sums", "ptr"), ("block", "i64")]
+    params += [(n, "ptr") for n in ("c", "a_scale", "b_scales", "bias", "added", "start")]
+    params += [("ldc", "i64"), ("rows", "i64")]
+    with module.function("finish", params, attributes="noinline", is_exported=False) as f:
+        sums, block, c, a_scale, b_scales, bias, added, start, ldc, rows = f.params
+        integers, null = vector(f.lanes, "i32"), f.const(0, "ptr")
+        places = range(0, COLUMNS, f.lanes)
+        with f.each(0, rows) as row:
+            here = f.at(f.at(sums, (row >> 4) * block, "i8"), (row & (TILE_ROWS - 1)) * COLUMNS, "i32")
+            begin = [f.load(f.at(start, v, "i32"), integers) for v in places]
+            totals = [f.load(f.at(here, v, "i32"), integers) + x for v, x in zip(places, begin, strict=True)]
+            to, more = f.at(c, row * ldc), f.select(added.compare("eq", 0), null, f.at(added, row * ldc))
+            if is_float:
+                _store_floats(f, totals, (to, ldc), a_scale, b_scales, bias, more)
+            else:
+                for v, total in zip(places, totals, strict=True):
+                    f.store(total, f.at(to, v, "i32"))
+        f.ret()
 
 
 def _starts(f: Function, column: Value) -> Value:

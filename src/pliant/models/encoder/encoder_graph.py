@@ -7,13 +7,15 @@ with the attribute `extent` may run over fewer rows than their tensors have.
 
 from dataclasses import dataclass, field
 from math import sqrt
-from typing import Literal
+from typing import Literal, assert_never
 
 from pliant.ir.graph import Attribute, Graph, Node, TensorType
 from pliant.models.slice_shapes import GROUP_COLUMNS, MatrixGeometry, padded, slice_geometry
 from pliant.models.spec import Activation, ModelSpec, Precision
 
-Precise = Literal["fp32", "int8"]
+Precise = Literal["fp32", "bf16", "int8"]
+"""What a product multiplies: float32, both sides rounded to bfloat16, or both to steps of a byte. Sums of
+the first two are float32, those of the last exact."""
 TableFormat = Literal["codes", "F32", "F16", "BF16"]
 
 DESCRIPTOR_WORDS = 12
@@ -141,14 +143,24 @@ class _Draft:
         attributes = _product(matrix.rows, matrix.columns, segments, activation)
         attributes |= {"first_group": matrix.first_group, "first_column_group": matrix.first_column_group}
         rest = ("slices", f"{name}_bias", residual)
-        if self.compute == "fp32":
-            self.add("CodedMatMul", name, shape, (a, *rest), **attributes)
-            return
         q, scales = f"{name}.q", f"{name}.scales"
         tokens, depth = shape[0], matrix.rows * segments
-        self.types |= {q: TensorType("int16", (tokens, depth)), scales: TensorType("float32", (tokens, 2))}
-        self.nodes.append(Node("QuantizeRows", (a,), (q, scales), {"extent": 1}, q))
-        self.add("CodedMatMulInteger", name, shape, (q, scales, "step", *rest), **attributes)
+        match self.compute:
+            case "fp32":
+                self.add("CodedMatMul", name, shape, (a, *rest), **attributes, is_coded=1)
+            case "bf16":
+                self.types[q] = TensorType("bfloat16", (tokens, depth))
+                self.nodes.append(Node("RoundRows", (a,), (q,), {"extent": 1}, q))
+                self.add("CodedMatMulBfloat", name, shape, (q, *rest), **attributes)
+            case "int8":
+                self.types |= {
+                    q: TensorType("int16", (tokens, depth)),
+                    scales: TensorType("float32", (tokens, 2)),
+                }
+                self.nodes.append(Node("QuantizeRows", (a,), (q, scales), {"extent": 1}, q))
+                self.add("CodedMatMulInteger", name, shape, (q, scales, "step", *rest), **attributes)
+            case _:
+                assert_never(self.compute)
 
     def add_linear(
         self,

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 from pliant.ir.graph import TensorType
 from pliant.ir.port import Port
 from pliant.ir.program import Program
+from pliant.models.encoder.encoder_graph import Precise
+from pliant.plan.precision import PrecisionChoice
 from pliant.quantities import format_bytes, format_seconds
 from pliant.run.graph.operator_calls import OperatorCalls, operator_calls, operators_html, operators_text
 
@@ -46,6 +48,7 @@ class ArrayPlan:
     """The images that a session keeps, the latest last, with their shared memory.
 
     `arena_bytes` holds the intermediate tensors of whichever image runs; weights are held once for all.
+    `compute` is the arithmetic of products with constant matrices, `precision` how it was chosen.
     """
 
     name: str
@@ -55,6 +58,8 @@ class ArrayPlan:
     weight_bytes: int
     arena_bytes: int
     images: tuple[ImagePlan, ...]
+    compute: Precise | None = None
+    precision: PrecisionChoice | None = None
 
     def __str__(self) -> str:
         """The plan as a page: ports, memory, and for each image shapes, layouts, times and operators."""
@@ -94,6 +99,10 @@ def _summary(plan: ArrayPlan) -> Iterator[str]:
     yield f"model: {plan.name}, threads: {plan.n_threads}"
     yield f"  {' -> '.join(sides)}"
     yield f"memory: weights {format_bytes(plan.weight_bytes)}, arena {format_bytes(plan.arena_bytes)}"
+    if plan.precision is not None:
+        yield from plan.precision.reasons
+    elif plan.compute is not None:
+        yield f"compute: {plan.compute}"
     if not plan.images:
         yield "no shapes are compiled yet: the first input compiles its own, or explain(length) does."
 

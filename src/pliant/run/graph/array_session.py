@@ -16,6 +16,8 @@ from pliant.ir.port import Port, require_tensors
 from pliant.ir.reply import Reply
 from pliant.kernels.runtime.thread_pool import Pool
 from pliant.kernels.runtime.turns import Turns
+from pliant.models.encoder.encoder_graph import Precise
+from pliant.plan.precision import PrecisionChoice
 from pliant.quantities import check_whole
 from pliant.run.arena import Arena
 from pliant.run.batches.stacking import Item
@@ -95,6 +97,16 @@ class ArraySession(Session[None]):
     @abstractmethod
     def weight_bytes(self) -> int:
         """Of the weights held, as kernels read them; those of a loaded model are mapped."""
+
+    @property
+    def compute(self) -> Precise | None:
+        """The arithmetic of products with constant matrices; None where only what compiled it knows."""
+        return None
+
+    @property
+    def precision(self) -> PrecisionChoice | None:
+        """How it was chosen, where `compute="auto"` asked for that."""
+        return None
 
     @property
     def arena_bytes(self) -> int:
@@ -225,6 +237,8 @@ class ArraySession(Session[None]):
             self.weight_bytes,
             self.arena_bytes,
             images,
+            self.compute,
+            self.precision,
         )
 
     def _memory_use(

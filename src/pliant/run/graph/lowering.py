@@ -9,6 +9,7 @@ from pliant.compiler.executable.call import Target
 from pliant.compiler.executable.image import Image, make_image
 from pliant.compiler.passes.code_weights import code_weights
 from pliant.compiler.passes.pack_texts import TextShape, pack_texts
+from pliant.compiler.passes.pair_weights import pair_weights
 from pliant.compiler.rewrite.coder import Coder
 from pliant.errors import BudgetError, GraphError
 from pliant.ir.bitwidths import PLANES, Weights
@@ -75,7 +76,7 @@ class Lowering:
 
     def _chosen(self, bound: Graph, most: int | None) -> tuple[Weights, Lowered]:
         """The weights of most bits that fit, and the image in them. Raises BudgetError."""
-        exact: Weights = "fp32" if self._options.compute == "fp32" else PLANES
+        exact: Weights = PLANES if self._options.compute == "int8" else "fp32"
         lowered = self._lowered(bound, exact)
         if most is None or lowered.n_bytes <= most:
             return exact, lowered
@@ -112,10 +113,10 @@ class Lowering:
         return self._planners[weights]
 
     def _coding(self, weights: Weights) -> Callable[[Graph], Graph]:
+        compute = self._options.compute
         if isinstance(weights, str):
-            return lambda graph: graph
-        is_int8 = self._options.compute == "int8"
-        return partial(code_weights, coder=Coder(weights, self._drop_pages), is_int8=is_int8)
+            return pair_weights if compute == "bf16" else lambda graph: graph
+        return partial(code_weights, coder=Coder(weights, self._drop_pages), compute=compute)
 
     def _too_little(self, lowered: Lowered, weights: Weights) -> BudgetError:
         kind = "fp32" if isinstance(weights, str) else f"{weights} bit{'' if weights == 1 else 's'}"
@@ -133,6 +134,6 @@ class Lowering:
 
 def _plane_bytes(graph: Graph) -> int:
     """Bytes of one plane of all coded matrices."""
-    at = {"PlaneMatMul": 1, "PlaneMatMulInteger": 2}
+    at = {"PlaneMatMul": 1, "PlaneMatMulInteger": 2, "PlaneMatMulBfloat": 1}
     planes = [graph.constants[node.inputs[at[node.op]]] for node in graph.nodes if node.op in at]
     return max(1, sum({id(array): array.nbytes // len(array) for array in planes}.values()))

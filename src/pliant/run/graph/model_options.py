@@ -8,6 +8,7 @@ from pliant.errors import InputError
 from pliant.ir.bitwidths import PLANES, Weights, check_weights
 from pliant.ir.port import Port
 from pliant.models.encoder.encoder_graph import Precise
+from pliant.plan.precision import PrecisionChoice
 from pliant.quantities import check_whole
 from pliant.run.batches.buckets import Buckets, check_mapping
 from pliant.run.graph.schedule_graph import ScheduleKind
@@ -20,7 +21,8 @@ class ModelOptions:
     `schedule` says who chooses layouts and loops (run/graph/schedule_graph.py). `weights` are kept in as many
     bits (compiler/passes/code_weights.py), and multiplied as `compute` says. Dimensions of `buckets` are
     padded, and images for all their sizes are kept. `memory_bytes` bounds what the session adds to the
-    process; weights of "auto" are "fp32" where that fits, else the most bits that do.
+    process; weights of "auto" are "fp32" where that fits, else the most bits that do. `precision` is how
+    `compute` was chosen, where it was.
     """
 
     dims: Mapping[str, int]
@@ -31,6 +33,7 @@ class ModelOptions:
     compute: Precise = "fp32"
     buckets: Buckets = field(default_factory=Buckets)
     memory_bytes: int | None = None
+    precision: PrecisionChoice | None = None
 
     def __post_init__(self) -> None:
         check_mapping(self.dims, "dims", '{"batch": 1}')

@@ -27,8 +27,10 @@ from pliant.ir.graph import Graph, TensorType
 from pliant.ir.port import Port
 from pliant.kernels.runtime.jit import Library
 from pliant.kernels.runtime.thread_pool import Pool
+from pliant.models.encoder.encoder_graph import Precise
 from pliant.models.onnx.bind.onnx_blocks import check_whole, host_names
 from pliant.models.onnx.onnx_file import OnnxModel
+from pliant.plan.precision import PrecisionChoice
 from pliant.profile.system_memory import machine_bytes
 from pliant.run.arena import Arena
 from pliant.run.batches.packed_texts import IS_TOKEN, packed_texts
@@ -135,6 +137,14 @@ class OnnxSession(ArraySession):
     def weights(self) -> Weights:
         """What matrices are kept in: "fp32", or bits; "auto" until the first shapes decide."""
         return self._options.weights if self._lowering.weights is None else self._lowering.weights
+
+    @property
+    def compute(self) -> Precise:
+        return self._options.compute
+
+    @property
+    def precision(self) -> PrecisionChoice | None:
+        return self._options.precision
 
     def graph(self, feeds: GivenFeeds) -> Graph:
         """What would be compiled for these feeds, after all passes."""

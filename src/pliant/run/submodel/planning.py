@@ -13,6 +13,7 @@ from pliant.ir.dilation import Dilation
 from pliant.ir.program import Program
 from pliant.ir.times.timing import Percentile
 from pliant.models.encoder.encoder_graph import Precise
+from pliant.plan.precision import PrecisionChoice
 from pliant.plan.result import Budget, Grid, Plan
 from pliant.plan.submodel.accuracy import AccuracyInterval, ExpectedAccuracy, curves, expected_accuracy
 from pliant.plan.submodel.io_plan import fidelity, weights_of
@@ -43,7 +44,8 @@ class SessionOptions:
     process; the preload and the working buffer that are a part of it are the planner's choice where they are
     None (run/submodel/grant.py). Without it nothing is preloaded unless that is asked for.
     `yields` lets go of half the preload buffer whenever the system reports that memory is short. `adapts`
-    plans for compute and reads as they were observed lately, not as they were profiled.
+    plans for compute and reads as they were observed lately, not as they were profiled. `precision` is how
+    `compute` was chosen, where it was; plans say so.
     """
 
     target_s: float
@@ -60,6 +62,7 @@ class SessionOptions:
     working_bytes: int | None = None
     memory_bytes: int | None = None
     layer_bytes: int | None = None
+    precision: PrecisionChoice | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.length, Integral):
@@ -125,7 +128,16 @@ class Planner:
         how = options.planning
         best_effort = how.best_effort or (held is not None and not is_promised)
         terms = (self.bucket(n_tokens), replace(how, best_effort=best_effort), held, dilation)
-        sizes = (arena_bytes, fixed_bytes)
+        made = self._within(options, terms, (arena_bytes, fixed_bytes))
+        chosen = options.precision
+        return made if chosen is None else replace(made, reasons=(*chosen.reasons, *made.reasons))
+
+    def _within(
+        self,
+        options: SessionOptions,
+        terms: tuple[int, PlanOptions, Int[np.ndarray, "N M"] | None, Dilation],
+        sizes: tuple[int, int],
+    ) -> Plan:
         budget, most = options.budget, options.working_bytes
         if budget.layer_bytes is None or most is None:
             return self._plan(budget, terms, sizes)

@@ -11,17 +11,19 @@ import pytest
 
 from pliant.api.compile_library import LibraryReport
 from pliant.errors import BudgetError, InputError
-from pliant.kernels.emit.isa import AVX2, NEON, X86_64, Isa
+from pliant.kernels.emit.isa import AVX2, AVX512_AMX, NEON, X86_64, Isa, host_isa, runnable
 from pliant.models.tokenizer import Encoded, open_tokenizer
 from pliant.run.submodel.engine import Engine
 from pliant.store.manifest import MANIFEST, read_manifest
 from pliant.store.read import open_store
 from tests.compiler.aot.model.conftest import LENGTH, TARGETS_S, Build, compiled_program
 from tests.compiler.aot.model.opened import CAnswer, CModel
+from tests.rows import FORMS
 from tests.tiny import FAMILIES, random_ids
 
 ELASTIC = {"n_layers": 4, "widths": (2, 4)}
 ARGUMENT, EMPTY, TOO_LONG, TARGET, FILE, VERSION, DAMAGED, MEMORY = 1, 2, 3, 4, 6, 7, 8, 9
+PROCESSOR = 11
 Stores = Callable[..., Path]
 
 
@@ -72,7 +74,7 @@ def test_every_family_and_head_answers_as_the_engine(
             np.testing.assert_allclose(answer.numbers, want, rtol=0 if is_classifier else 1e-6, atol=0)
 
 
-@pytest.mark.parametrize("compute", ["fp32", "int8"])
+@pytest.mark.parametrize("compute", FORMS)
 @pytest.mark.parametrize("preload_bytes", [0, 8192, 1 << 30])
 def test_every_plan_answers_with_the_bits_it_tells(
     compute: str, preload_bytes: int, tiny_stores: Stores, build_library: Build
@@ -116,6 +118,16 @@ def test_every_row_answers_as_its_engine(
             encoded = Encoded(*random_ids(store.spec, n_tokens))
             answer = model.run_ids(encoded.ids, 0, encoded.types)
             assert_same(answer, expected(path, engine, encoded, answer.bits))
+
+
+@pytest.mark.skipif(host_isa().triple != AVX512_AMX.triple, reason="AMX is x86-64's")
+@pytest.mark.skipif(runnable(AVX512_AMX), reason="this system lends AMX")
+def test_a_library_for_amx_says_that_the_system_lends_none(tiny_stores: Stores, build_library: Build) -> None:
+    """Its kernels would end the process with an illegal instruction."""
+    report = build_library(tiny_stores(), isa=AVX512_AMX, compute="int8")
+    code, message = CModel(report.library, report.output).failure
+    assert code == PROCESSOR
+    assert "--target avx512-vbmi" in message
 
 
 def test_targets_choose_the_largest_within(library: LibraryReport) -> None:

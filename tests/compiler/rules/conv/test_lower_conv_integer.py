@@ -10,14 +10,16 @@ from pliant.compiler.rules.conv import lower_conv_integer as conv_integer
 from pliant.ir.graph import TensorType
 from pliant.kernels.emit.isa import AVX2, AVX2_VNNI, AVX512, AVX512_VNNI, X86_64, Isa, portable
 from tests.compiler.rules.running import run_node, type_of
+from tests.rows import TILE_ROWS
 
 torch = pytest.importorskip("torch", reason="torch is the reference")
 
-ISAS = [AVX2, X86_64, *(portable(isa) for isa in (AVX512, AVX512_VNNI, AVX2_VNNI))]
+ISAS = [AVX2, X86_64, *(portable(isa) for isa in (AVX512, AVX512_VNNI, AVX2_VNNI)), *TILE_ROWS]
 
 
 def _named(isa: Isa) -> str:
-    return f"{isa.name}-vnni" if isa.has_dot else isa.name
+    more = "-amx" if isa.has_tiles else "-vnni" if isa.has_dot else ""
+    return f"{isa.name}{more}{'-emulated' if isa.is_portable else ''}"
 
 
 @pytest.fixture(scope="session")

@@ -64,7 +64,7 @@ def run(
     constants = {x: given[x] for x in ("b", "c") if x in given}
     feeds = {x: array for x, array in given.items() if x not in constants}
     graph = Graph((node,), tuple(feeds), ("y",), types, constants)
-    coded = code_weights(graph, Coder(bits), is_int8=is_int8)
+    coded = code_weights(graph, Coder(bits), "int8" if is_int8 else "fp32")
     assert "b" not in coded.types
     assert coded.nodes[-1].op == ("PlaneMatMulInteger" if is_int8 else "PlaneMatMul")
     library, pool = machine(isa, cache)

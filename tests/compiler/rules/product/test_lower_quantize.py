@@ -14,12 +14,14 @@ from pliant.run.graph.model_options import ModelOptions
 from pliant.run.graph.onnx_session import OnnxSession
 from tests.compiler.family_models import MODELS, feeds_of, model_of
 from tests.compiler.rules.running import expected, machine, run_node
+from tests.rows import TILE_ROWS
 
-ISAS = [AVX2, X86_64, *(portable(isa) for isa in (AVX512, AVX512_VNNI, AVX2_VNNI))]
+ISAS = [AVX2, X86_64, *(portable(isa) for isa in (AVX512, AVX512_VNNI, AVX2_VNNI)), *TILE_ROWS]
 
 
 def _named(isa: Isa) -> str:
-    return f"{isa.name}-vnni" if isa.has_dot else isa.name
+    more = "-amx" if isa.has_tiles else "-vnni" if isa.has_dot else ""
+    return f"{isa.name}{more}{'-emulated' if isa.is_portable else ''}"
 
 
 @pytest.fixture(scope="session")

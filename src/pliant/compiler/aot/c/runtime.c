@@ -89,6 +89,11 @@ struct $name *${name}_open(const char *weights, int n_threads) {
         errno = EINVAL;
         return NULL;
     }
+#ifdef __x86_64__
+    /* arch_prctl(ARCH_REQ_XCOMP_PERM, XTILEDATA): Linux lends AMX's registers to processes that ask. */
+    if (NEEDS_TILES && syscall(158L, 0x1023L, 18L))
+        return NULL;
+#endif
     uint64_t n_scratch = (SCRATCH_BYTES + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
     uint64_t sizes[] = {sizeof(struct $name), ARENA_BYTES, n_scratch * n_threads, sizeof ARGUMENTS,
                         sizeof(struct entry) * N_ROWS, sizeof(pthread_t) * n_threads,

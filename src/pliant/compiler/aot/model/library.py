@@ -84,8 +84,9 @@ def finish(
     (draft / _HEADER).write_text(_template(_HEADER), encoding="utf-8")
     sizes = [("context", sizeof(Context)), ("slot", sizeof(Slot))]
     checks = [f'_Static_assert(sizeof(struct {x}) == {n}, "as the kernels have it");' for x, n in sizes]
+    tiles = f"const int PLIANT_TILES = {int(isa.has_tiles)};"
     headers = [f'#include "{_RUNTIME}/{path}"' for path in ("text.h", *kind) if path.endswith(".h")]
-    (draft / "tables.c").write_text("\n".join([*headers, *checks, tables, ""]), encoding="utf-8")
+    (draft / "tables.c").write_text("\n".join([*headers, *checks, tiles, tables, ""]), encoding="utf-8")
     sources = ["tables.c", *(f"{_RUNTIME}/{path}" for path in (*_COMMON, *own))]
     known = {"name": name, "triple": triple(isa), "sources": " ".join(sources)}
     for path in ("example.c", "CMakeLists.txt"):

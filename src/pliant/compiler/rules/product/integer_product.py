@@ -210,7 +210,7 @@ def integer_product(
         matmul_integer.units(rows.count, n_columns, panel),
         tuple(dict.fromkeys((rows.tensor, name, *(f.tensor for f in more.values() if isinstance(f, Ref))))),
         (y,),
-        scratch_bytes=matmul_integer.scratch_bytes(),
+        scratch_bytes=matmul_integer.scratch_bytes(target.isa),
         label=label,
     )
     return Lowered((call,), packed=packed)

@@ -12,6 +12,7 @@ import numpy as np
 from pliant.arrays import Int32
 from pliant.compiler.executable.call import Field, Packed, Ref
 from pliant.ir.graph import Graph, Node
+from pliant.kernels.coded.block_bf16 import decode_table_bf16
 from pliant.kernels.coded.decode import decode_table, decode_table_int8, whole_steps
 from pliant.kernels.coded.int8_form import int8_form
 from pliant.kernels.emit.isa import Isa
@@ -70,6 +71,11 @@ def pack_table(planes: Planes, codebook: np.ndarray, isa: Isa) -> tuple[str, Pac
     """The table that decodes to float32, and its name."""
     table = decode_table(codebook, planes.bits, isa)
     return f"{planes.tensors[0]}|table", _packed(table)
+
+
+def pack_table_bf16(planes: Planes, codebook: np.ndarray, isa: Isa) -> tuple[str, Packed]:
+    """The table that decodes to bfloat16, and its name."""
+    return f"{planes.tensors[0]}|table16", _packed(decode_table_bf16(codebook, planes.bits, isa))
 
 
 def pack_int8(planes: Planes, constants: Mapping[str, np.ndarray], isa: Isa) -> dict[str, Packed]:

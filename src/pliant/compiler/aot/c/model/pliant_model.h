@@ -32,7 +32,8 @@ enum pliant_code {
     PLIANT_VERSION,  /* the files are of another model or format than the library */
     PLIANT_DAMAGED,  /* a file's content is not what was written */
     PLIANT_MEMORY,   /* memory cannot be had */
-    PLIANT_THREAD    /* a thread cannot be started */
+    PLIANT_THREAD,   /* a thread cannot be started */
+    PLIANT_PROCESSOR /* the system does not lend what the kernels need: compile for another --target */
 };
 
 struct pliant_error {

@@ -113,6 +113,7 @@ struct model_data {
     const void *kind;
 };
 extern const struct model_data PLIANT_DATA;
+extern const int PLIANT_TILES; /* whether kernels use AMX */
 
 struct pliant_model {
     const struct model_data *data;

@@ -1,0 +1,196 @@
+"""AMX: products against what its tiles can do at most, and whole models beside onnxruntime and OpenVINO.
+
+Runs only where the processor has AMX and the system lends it; elsewhere it says why not, and claims nothing.
+OpenVINO computes in bfloat16 by itself on such a processor. Models are MiniLM and BERT-base with random
+weights, 128 tokens; runtimes have processes of their own and take turns.
+"""
+
+import ctypes
+import logging
+import os
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+from onnxruntime.quantization import quantize_dynamic
+
+from compile import perturbed
+from paired import paired
+from pliant.kernels.coded.block_bf16 import decode_table_bf16
+from pliant.kernels.coded.decode import decode_table, decode_table_int8
+from pliant.kernels.coded.gemm import gemm_ir, scratch_bytes, units
+from pliant.kernels.coded.gemm_args import SLICE_DTYPE, GemmArgs
+from pliant.kernels.coded.gemm_bf16 import gemm_bf16_ir, scratch_bytes_bf16, units_bf16
+from pliant.kernels.coded.gemm_int8 import GemmInt8Args, gemm_int8_ir, scratch_bytes_int8, units_int8
+from pliant.kernels.emit.builder import Module
+from pliant.kernels.emit.isa import AVX512_AMX, Isa, host_flags, needed_flags, runnable
+from pliant.kernels.runtime.aligned_memory import aligned_bytes
+from pliant.kernels.runtime.jit import Library
+from pliant.kernels.tiles.split import gemm_split_ir, scratch_bytes_split, units_split
+from pliant.kernels.tiles.tile_ops import Kind, tile_ops, write_configure
+from pliant.kernels.tiles.tile_rows import config_space
+from pliant.store.coding.matrix import CodedMatrix, code_matrix
+from report import Report, interleaved, options
+from serving import Server, write_feeds
+from text_models import BERT, MINILM, TextModel, feeds
+
+ROWS = 128
+SHAPES = ((768, 768), (768, 3072), (3072, 768), (384, 1536))
+_TURNS = 20_000
+_DEPTHS = {"int8": 64, "bf16": 32}
+_PEERS = ("openvino", "onnxruntime int8")
+_BARS = (("6 bits bf16", "openvino", 0.8), ("6 bits int8", "onnxruntime int8", 0.8))
+_KERNEL = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p)
+Run = Callable[[], object]
+
+
+def main() -> None:
+    opts = options(__doc__ or "")
+    isa = AVX512_AMX
+    report = Report("amx", f"{ROWS} rows or tokens, weights of 6 bits", opts)
+    if not runnable(isa):
+        lacking = sorted(needed_flags(isa) - host_flags())
+        why = f"this processor lacks {', '.join(lacking)}" if lacking else "the system does not lend it"
+        raise SystemExit(f"AMX cannot be measured here: {why}. Run this on Sapphire Rapids or later.")
+    rounds = 5 if opts.quick else 21
+    library = Library(isa, Path(tempfile.mkdtemp(prefix="pliant-bench-")))
+    _in_cache(report, library, rounds)
+    threads = min(2, len(os.sched_getaffinity(0)))
+    for name, model in (("MiniLM-L6", MINILM), *(() if opts.quick else (("BERT-base", BERT),))):
+        _whole(report, name, model, threads, rounds)
+    report.finish()
+
+
+def peak_ir(isa: Isa, kind: Kind) -> str:
+    """A kernel whose unit is four products of full tiles with as many sums."""
+    module = Module(isa)
+    write_configure(module)
+    with module.kernel("peak") as f:
+        _, lo, hi, scratch = f.params
+        config, sixteen, stride = config_space(f), f.const(16), f.const(64)
+        f.call("configure", "void", config, sixteen, sixteen, sixteen)
+        ops = tile_ops(f, config)
+        for tile in range(8):
+            ops.load(tile, scratch, stride)
+        with f.each(lo, hi):
+            for c in range(4):
+                ops.multiply(kind, c, 4 + c // 2, 6 + c % 2)
+        ops.release()
+    return module.text()
+
+
+def _in_cache(report: Report, library: Library, rounds: int) -> None:
+    """One product again and again on one thread, its rows rounded already, beside float32's FMA."""
+    rows = []
+    space = aligned_bytes(1 << 22)
+    space[:] = 0
+    for K, N in SHAPES:
+        coded = code_matrix(np.random.default_rng(0).standard_normal((K, N)).astype(np.float32), 6)
+        functions, kept = _kernels(library, coded, K, N, space)
+        for kind in ("int8", "bf16"):
+            peak = _KERNEL(library.function("peak", partial(peak_ir, library.isa, kind)))
+            functions[f"peak {kind}"] = _timed(partial(peak, None, 0, _TURNS, space.ctypes.data))
+        for run in functions.values():
+            run()
+        seconds, ratio = interleaved(functions, 3 * rounds)
+        work = {f"peak {kind}": 8.0 * 16 * 16 * depth * _TURNS for kind, depth in _DEPTHS.items()}
+        for name in ("fp32", "split", "bf16", "int8"):
+            peak_name = "peak int8" if name == "int8" else "peak bf16"
+            flops = 2.0 * ROWS * N * K
+            share = flops / work[peak_name] / ratio(name, peak_name)
+            row = {"N x K": f"{N} x {K}", "product": name, "GOP/s": flops / median(seconds[name]) / 1e9}
+            rows.append(row | {"of the tiles' peak": share, "/ fp32": ratio(name, "fp32")})
+        del kept
+    report.table(f"One product of {ROWS} rows in cache from 6 bits, 1 thread (median of paired ratios)", rows)
+
+
+def _kernels(
+    library: Library, coded: CodedMatrix, K: int, N: int, space: np.ndarray
+) -> tuple[dict[str, Callable[[], float]], list[object]]:
+    """The product in every form, and what its arguments point to; A's numbers do not matter for time."""
+    isa, step = library.isa, np.float32(coded.largest / 127)
+    a, c = aligned_bytes(8 * ROWS * K), np.zeros((ROWS, N), np.float32)
+    a[:] = 0
+    scales, sums = np.ones((ROWS, 2), np.float32), np.zeros(N, np.int32)
+    worth = np.array([step], np.float32)
+    tables = {
+        "fp32": decode_table(coded.codebook, 6, isa),
+        "bf16": decode_table_bf16(coded.codebook, 6, isa),
+        "int8": decode_table_int8(coded.codebook, 6, isa, float(step)),
+    }
+    tables["split"] = tables["bf16"]
+    strides = {"fp32": K, "split": K, "bf16": K // 2, "int8": 0}
+    forms = {
+        "fp32": (gemm_ir, units(N, isa), scratch_bytes(isa)),
+        "split": (gemm_split_ir, units_split(N), scratch_bytes_split()),
+        "bf16": (gemm_bf16_ir, units_bf16(N, isa), scratch_bytes_bf16(K, isa)),
+        "int8": (gemm_int8_ir, units_int8(N), scratch_bytes_int8(K, isa)),
+    }
+    kept: list[object] = [coded, a, c, scales, sums, worth, tables]
+    functions = {}
+    for name, (generate, n_units, scratch) in forms.items():
+        assert scratch <= space.nbytes
+        slices = np.zeros(1, SLICE_DTYPE)
+        slices["bits"], slices["table"] = 6, tables[name].ctypes.data
+        slices["planes"][0, :6] = [plane.ctypes.data for plane in coded.planes]
+        slices["outlier_rows"] = coded.outlier_rows.ctypes.data
+        slices["outlier_offsets"] = coded.outlier_offsets.ctypes.data
+        slices["outlier_values"] = coded.outlier_values.ctypes.data
+        args: ctypes.Structure = GemmArgs(
+            a=a.ctypes.data, lda=strides[name], c=c.ctypes.data, ldc=N, n_rows=ROWS, n_columns=N,
+            slices=slices.ctypes.data, segment_rows=coded.segment_rows, n_segments=coded.n_segments,
+            column_groups_per_slice=N // 16,
+        )  # fmt: skip
+        if name == "int8":
+            args = GemmInt8Args(args, scales.ctypes.data, worth.ctypes.data, sums.ctypes.data)
+        symbol = generate.__name__.removesuffix("_ir")
+        kernel = _KERNEL(library.function(symbol, partial(generate, isa)))
+        functions[name] = _timed(partial(kernel, ctypes.addressof(args), 0, n_units, space.ctypes.data))
+        kept += [slices, args]
+    return functions, kept
+
+
+def _timed(run: Run) -> Callable[[], float]:
+    def seconds() -> float:
+        start = time.perf_counter()
+        run()
+        return time.perf_counter() - start
+
+    return seconds
+
+
+def _whole(report: Report, name: str, model: TextModel, n_threads: int, rounds: int) -> None:
+    """A model in every runtime."""
+    logging.getLogger().setLevel(logging.ERROR)
+    with tempfile.TemporaryDirectory(prefix="pliant-bench-") as folder, ExitStack() as stack:
+        path = perturbed(model, Path(folder) / f"{name}.onnx")
+        quantized = path.with_suffix(".int8.onnx")
+        quantize_dynamic(path, quantized)
+        given = write_feeds(feeds(model), path.with_suffix(".npz"))
+        kinds = ("onnxruntime", "openvino", "6 bits", "6 bits bf16", "6 bits int8")
+        servers = {kind: stack.enter_context(Server(kind, path, given, n_threads)) for kind in kinds}
+        servers["onnxruntime int8"] = stack.enter_context(Server("onnxruntime", quantized, given, n_threads))
+        seconds, _ = interleaved({kind: s.seconds for kind, s in servers.items()}, rounds)
+    rows = [
+        {
+            "runtime": kind,
+            "median ms": median(seconds[kind]) * 1e3,
+            **{f"/ {peer}": str(paired(seconds[kind], seconds[peer])) for peer in _PEERS},
+        }
+        for kind in seconds
+    ]
+    report.table(f"{name}, 128 tokens, {n_threads} threads", rows)
+    for ours, peer, most in _BARS:
+        found = paired(seconds[ours], seconds[peer])
+        note = f"{name}, {n_threads} threads, 95 % interval {found.low:.3f} to {found.high:.3f}"
+        bar = f"{ours} at most {most} of {peer}'s time"
+        report.claim("cpu.amx", found.value, bar, found.value <= most, note)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,176 @@
+"""`compute="auto"` of a text encoder: the arithmetic is chosen together with depth, width and bits."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from pliant.arrays import Float64
+from pliant.errors import BudgetError, InputError
+from pliant.ir.bitwidths import PLANES
+from pliant.ir.device import DeviceProfile
+from pliant.kernels.emit.isa import host_isa
+from pliant.models.encoder.encoder_graph import Precise
+from pliant.models.tokenizer import Encoded, open_tokenizer
+from pliant.plan.precision import Form, PrecisionChoice, check_tolerance, choose_form
+from pliant.plan.result import Plan
+from pliant.plan.submodel.accuracy import curves
+from pliant.run.submodel.engine import Engine
+from pliant.run.submodel.planning import SessionOptions, planner_of
+from pliant.store.read import Store
+
+_DRAWN, _DRAWN_TOKENS, _LEAST_ID = 4, 32, 1000
+"""Inputs that are drawn where none are given: how many, of how many tokens, from which id on."""
+
+PlanOf = Callable[[DeviceProfile, SessionOptions], Plan]
+
+
+@dataclass(frozen=True, slots=True)
+class _Measured:
+    """Relative errors of whole answers at 6 bits, by arithmetic; `coarser` is that of 5 bits in float32."""
+
+    errors: Mapping[Precise, float]
+    coarser: float
+
+
+def fastest_options(
+    store: Store,
+    options: SessionOptions,
+    profile_of: Callable[[Precise], DeviceProfile],
+    plan_of: PlanOf,
+    examples: Sequence[str],
+    tolerance: float,
+    cache: Path,
+) -> SessionOptions:
+    """`options` with the arithmetic that is fastest here within `tolerance`, and how it was chosen.
+
+    Each is planned with by its own measured times, so a faster one may run more layers or bits in time. With
+    `examples` an error is the rms of the difference of answers at 6 bits from float32's over that of the
+    answers. Without, it is accuracy: what the store's grid expects of the best plan, less what it expects of
+    this one. For that, an arithmetic's error counts as that of weights which change answers as much
+    (measured beside one plane less, on drawn token ids). While answers are measured, all planes of the model
+    are in memory, whatever the bound of `options`.
+
+    Raises InputError for a store without measured accuracy and no examples, BudgetError as planning does.
+    """
+    check_tolerance(tolerance)
+    has_grid = store.manifest.accuracy is not None
+    if not examples and not has_grid:
+        raise InputError(
+            f"{store.path.name} has no measured accuracy, by which compute='auto' would choose: give "
+            "examples=[text, ...], or name the arithmetic: 'fp32', 'bf16' or 'int8'."
+        )
+    known: list[Precise] = ["fp32", *(["bf16"] if host_isa().has_bf16 else []), "int8"]  # type: ignore[list-item]
+    measured = _measure(store, known, _inputs(store, examples), options.n_threads, cache)
+    plans: dict[Precise, Plan] = {}
+    failed: BudgetError | None = None
+    profiles = {compute: profile_of(compute) for compute in known}
+    for compute, profile in profiles.items():
+        try:
+            plans[compute] = plan_of(profile, replace(options, compute=compute))
+        except BudgetError as error:
+            failed = error
+    if not plans:
+        assert failed is not None
+        raise failed
+    if examples:
+        choice = _by_answers(plans, measured, tolerance, len(examples))
+    else:
+        choice = _by_accuracy(store, profiles, plans, measured, tolerance, options)
+    return replace(options, compute=choice.chosen.compute, precision=choice)
+
+
+def _by_answers(
+    plans: Mapping[Precise, Plan], measured: _Measured, tolerance: float, n_examples: int
+) -> PrecisionChoice:
+    forms = [
+        Form(
+            compute,
+            error=measured.errors[compute],
+            seconds=plan.latency_s,
+            size=plan.n * plan.width * plan.fidelity,
+            submodel=f"{plan.n}x{plan.width}",
+        )
+        for compute, plan in plans.items()
+    ]
+    inputs = f"{n_examples} example{'' if n_examples == 1 else 's'}"
+    measure = f"rms of the difference from fp32 over rms of the answer at 6 bits, {inputs}"
+    return choose_form(forms, tolerance, measure)
+
+
+def _by_accuracy(
+    store: Store,
+    profiles: Mapping[Precise, DeviceProfile],
+    plans: Mapping[Precise, Plan],
+    measured: _Measured,
+    tolerance: float,
+    options: SessionOptions,
+) -> PrecisionChoice:
+    errors = options.planning.errors
+    net: dict[Precise, float] = {}
+    for compute, plan in plans.items():
+        planner = planner_of(store.manifest, profiles[compute])
+        assert planner.accuracy is not None
+        known = curves(planner.accuracy.grid, errors)
+        exact = known.at(plan.n, plan.width, plan.fidelity)
+        weight_error = as_weight_error(measured.errors[compute], measured.coarser, errors)
+        lowered = known.at(plan.n, plan.width, plan.fidelity - weight_error)
+        if plan.expected_accuracy is not None and exact is not None and lowered is not None:
+            net[compute] = plan.expected_accuracy - (exact - lowered)
+    if not net:
+        raise InputError(
+            f"the accuracy of no submodel of {store.path.name} that runs in time was measured: give "
+            "examples=[text, ...] for compute='auto'."
+        )
+    best = max(net.values())
+    forms = [
+        Form(c, error=best - net[c], seconds=plan.latency_s, submodel=f"{plan.n}x{plan.width}")
+        for c, plan in plans.items()
+        if c in net
+    ]
+    return choose_form(forms, tolerance, f"accuracy below the best plan's, {best:.4f}, by the store's grid")
+
+
+def as_weight_error(error: float, coarser: float, errors: Sequence[float]) -> float:
+    """The relative weight error, as fidelity counts it, that changes answers as much as `error` says.
+
+    `coarser` is how much answers change with one plane less than all; squares of changes are in proportion
+    to squared weight errors where both are small.
+    """
+    return (errors[PLANES - 1] - errors[PLANES]) * (error / coarser) ** 2 if coarser else 0.0
+
+
+def _inputs(store: Store, examples: Sequence[str]) -> list[Encoded]:
+    """The examples as token ids; else some that are drawn, the same ones each time."""
+    spec = store.spec
+    if examples:
+        tokenizer = open_tokenizer(store.path, spec)
+        return [tokenizer.encode(text) for text in examples]
+    draw, n = np.random.default_rng(0), min(_DRAWN_TOKENS, spec.max_tokens)
+    least = min(_LEAST_ID, spec.vocab // 2)
+    ids = draw.integers(least, spec.vocab, (_DRAWN, n)).astype(np.int32)
+    return [Encoded(row, np.zeros(n, np.int32)) for row in ids]
+
+
+def _measure(
+    store: Store, known: Sequence[Precise], inputs: Sequence[Encoded], n_threads: int, cache: Path
+) -> _Measured:
+    """Whole answers of the whole model in each arithmetic, beside float32's."""
+    most = max(len(text.ids) for text in inputs)
+
+    def answers(compute: Precise, bits: int) -> Float64[np.ndarray, "texts numbers"]:
+        spec = store.spec
+        with Engine(store, n_threads=n_threads, cache=cache, tokens=most, compute=compute) as engine:
+            engine.hold(np.full((spec.n_layers, spec.n_heads), bits))
+            layers = tuple(range(spec.n_layers))
+            return np.stack([engine.answer(text, layers, spec.n_heads) for text in inputs]).astype(np.float64)
+
+    wanted = answers("fp32", PLANES)
+    size = float(np.sqrt(np.square(wanted).mean())) or 1.0
+
+    def error(compute: Precise, bits: int) -> float:
+        return float(np.sqrt(np.square(answers(compute, bits) - wanted).mean())) / size
+
+    errors = {c: 0.0 if c == "fp32" else error(c, PLANES) for c in known}
+    return _Measured(errors, error("fp32", PLANES - 1))

@@ -1,0 +1,45 @@
+"""Step `weights` of `compute="bf16"`: multiply constant float32 matrices as pairs of bfloat16.
+
+MatMul, Gemm and FusedMatMul become `RoundRows`, once for all products of a tensor, and `PairMatMul` (see
+compile.lower.bf16_matmul); bias, activation and residual stay. Left in float32 are matrices of fewer than 32
+rows, 16 columns or 4096 weights, and what has no rows at even distances. Contract: the graph within the
+rounding of both factors to eight bits. It is no pass that can be switched off, but an option.
+"""
+
+from dataclasses import replace
+
+from pliant.compiler.rewrite.coder import is_large
+from pliant.compiler.rewrite.operands import operands
+from pliant.compiler.rewrite.rounded_rows import RoundedRows, as_rows
+from pliant.errors import GraphError
+from pliant.ir.graph import Attribute, Graph, Node
+from pliant.kernels.coded.gemm_bf16 import padded_depth
+
+
+def pair_weights(graph: Graph) -> Graph:
+    """`graph` with its products in bfloat16. Raises GraphError where there is none to change."""
+    rounded = RoundedRows(graph)
+    nodes = [made for node in graph.nodes for made in _paired(graph, node, rounded)]
+    if len(nodes) == len(graph.nodes):
+        raise GraphError(
+            f"{graph.name} has no product with a constant matrix of at least 32 x 16, and 4096 weights, that "
+            "bfloat16 would speed up; compile it with compute='fp32'."
+        )
+    return replace(graph, nodes=tuple(nodes), types={**graph.types, **rounded.types})
+
+
+def _paired(graph: Graph, node: Node, rounded: RoundedRows) -> tuple[Node, ...]:
+    p = None if node.op == "ScaledMatMul" else operands(graph, node)
+    if p is None or p.b.tensor not in graph.constants or not is_large(*p.b.shape):
+        return (node,)
+    rows = as_rows(p.a)
+    if rows is None:
+        return (node,)
+    before, (q,) = rounded.bfloats(rows, padded_depth(p.b.shape[0]))
+    attributes: dict[str, Attribute] = {"b_view": p.b.attribute, "alpha": p.alpha}
+    if activation := node.text("activation", ""):
+        attributes["activation"] = activation
+    added = [p.bias, p.residual]
+    while added and not added[-1]:
+        added.pop()
+    return (*before, Node("PairMatMul", (q, p.b.tensor, *added), node.outputs, attributes, node.name))

@@ -1,0 +1,59 @@
+"""Nodes that round the rows of a product's left side, one for all products of the same rows."""
+
+from typing import final
+
+from pliant.compiler.rewrite.rewrite import fresh
+from pliant.compiler.rewrite.view import View
+from pliant.ir.graph import Graph, Node, TensorType
+
+Made = tuple[tuple[Node, ...], tuple[str, ...]]
+"""The node to put before the product, unless there is one already, and the names of what it gives."""
+
+
+@final
+class RoundedRows:
+    """What was rounded of a graph so far; `types` are those of the tensors that are new."""
+
+    def __init__(self, graph: Graph) -> None:
+        self._graph = graph
+        self._known: dict[tuple[str, tuple[int, ...], int], tuple[str, ...]] = {}
+        self.types: dict[str, TensorType] = {}
+
+    def integers(self, rows: View, depth: int) -> Made:
+        """QuantizeRows: int16 [rows, depth], and a scale and a zero point a row."""
+        kinds = {
+            "rows": TensorType("int16", (rows.shape[0], depth)),
+            "scales": TensorType("float32", (rows.shape[0], 2)),
+        }
+        return self._rounded("QuantizeRows", rows, depth, kinds)
+
+    def bfloats(self, rows: View, depth: int) -> Made:
+        """RoundRows: bfloat16 [rows, depth]."""
+        return self._rounded(
+            "RoundRows", rows, depth, {"rows": TensorType("bfloat16", (rows.shape[0], depth))}
+        )
+
+    def _rounded(self, op: str, rows: View, depth: int, kinds: dict[str, TensorType]) -> Made:
+        key = (rows.tensor, rows.attribute, depth)
+        if key in self._known:
+            return (), self._known[key]
+        near = f"{rows.tensor}|{len(self._known)}"
+        names = {part: fresh(self._graph, f"{near}|{part}") for part in kinds}
+        self.types |= {names[part]: kind for part, kind in kinds.items()}
+        made = self._known[key] = tuple(names.values())
+        return (Node(op, (rows.tensor,), made, {"a_view": rows.attribute}, f"{near} rounded"),), made
+
+
+def as_rows(a: View) -> View | None:
+    """a as rows by columns; None where that takes more strides than two."""
+    *lead, depth = a.shape
+    if depth > 1 and a.strides[-1] != 1:
+        return None
+    rows, step = 1, 0
+    for n, stride in zip(reversed(lead), reversed(a.strides[:-1]), strict=True):
+        if n == 1:
+            continue
+        if rows > 1 and stride != rows * step:
+            return None
+        rows, step = rows * n, step or stride
+    return View(a.tensor, a.offset, (rows, depth), (step, 1))

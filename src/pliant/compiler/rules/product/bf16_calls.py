@@ -1,0 +1,67 @@
+"""Calls of the kernels that round rows to bfloat16 and multiply them."""
+
+from collections.abc import Mapping, Sequence
+
+from pliant.compiler.executable.call import Call, Extent, Field, Kernel, Ref, Target
+from pliant.kernels.coded.gemm_args import GemmArgs
+from pliant.kernels.coded.gemm_bf16 import gemm_bf16_ir, scratch_bytes_bf16, units_bf16
+from pliant.kernels.coded.round_bf16 import RoundBf16Args, round_bf16_ir, row_grain_bf16
+from pliant.kernels.tiles.split import gemm_split_ir, scratch_bytes_split, split_rows_ir, units_split
+
+
+def round_call(
+    a: Ref,
+    shape: tuple[int, int],
+    lda: int,
+    q: str,
+    depth: int,
+    target: Target,
+    label: str,
+    *,
+    has_extent: bool = False,
+    is_split: bool = False,
+) -> Call:
+    """Rows of `a`, float32 of `shape` and stride `lda`, to `q`, bfloat16 [rows, depth].
+
+    Of `is_split`, for rows with tiles, q is [rows, 2, depth]: two numbers for each.
+    """
+    (rows, columns), size = shape, row_grain_bf16(depth)
+    return Call(
+        kernel=Kernel("split_rows", split_rows_ir) if is_split else Kernel("round_bf16", round_bf16_ir),
+        layout=RoundBf16Args,
+        fields={"a": a, "lda": lda, "n_columns": columns, "q": Ref(q), "depth": depth},
+        n_units=rows if columns else 0,
+        reads=(a.tensor,),
+        writes=(q,),
+        grain=size,
+        label=label,
+        extent=Extent((), lambda lengths: (sum(lengths), size)) if has_extent else None,
+    )
+
+
+def product_call(
+    fields: Mapping[str, Field],
+    shape: tuple[int, int],
+    depth: int,
+    reads: Sequence[str],
+    out: str,
+    target: Target,
+    label: str,
+    *,
+    has_extent: bool = False,
+    is_split: bool = False,
+) -> Call:
+    """`out`, float32 [rows, columns] as `shape` says, from rows of `depth` bfloat16; `fields` of GemmArgs."""
+    rows, columns = shape
+    n_units = units_split(columns) if is_split else units_bf16(columns, target.isa)
+    return Call(
+        kernel=Kernel("gemm_split", gemm_split_ir) if is_split else Kernel("gemm_bf16", gemm_bf16_ir),
+        layout=GemmArgs,
+        fields={**fields, "lda": depth if is_split else depth // 2},
+        n_units=n_units if rows else 0,
+        reads=tuple(x for x in reads if x),
+        writes=(out,),
+        scratch_bytes=scratch_bytes_split() if is_split else scratch_bytes_bf16(depth, target.isa),
+        label=label,
+        extent=Extent(("n_rows",), lambda lengths: (n_units, 1)) if has_extent else None,
+    )

@@ -1,0 +1,79 @@
+"""Pairs of bfloat16 in 32-bit lanes: made from floats, multiplied and added in float32.
+
+The low half of a lane is the pair's first number. A CPU with AVX512-BF16 takes subnormal numbers as zero,
+here and in its sums; the portable lowering keeps them.
+"""
+
+from pliant.errors import InputError
+from pliant.kernels.emit.builder import Function
+from pliant.kernels.emit.dtypes import float_to_bfloat
+from pliant.kernels.emit.isa import Isa
+from pliant.kernels.emit.values import Value, like, vector
+
+_DOT = "llvm.x86.avx512bf16.dpbf16ps.512"
+_ROUND, _ROUND_TWO = "llvm.x86.avx512bf16.cvtneps2bf16.512", "llvm.x86.avx512bf16.cvtne2ps2bf16.512"
+_UPPER = -65536
+
+
+def require_bf16(isa: Isa) -> None:
+    """Raises InputError where a processor has no products of bfloat16."""
+    if not isa.has_bf16:
+        raise InputError(
+            "compute='bf16' takes a processor with AVX512-BF16 (avx512_bf16 in /proc/cpuinfo); this one is "
+            f"{isa.name}{isa.features}. Give compute='int8', which is faster and less exact, 'fp32', or "
+            "'auto', which takes what there is."
+        )
+
+
+def add_pairs_bf16(f: Function, x: Value, y: Value, total: Value) -> Value:
+    """total + both products of the pairs of x and y, vectors of float32 that stand for words."""
+    if not f.isa.is_portable:
+        halves = vector(2 * f.lanes, "bfloat")
+        x, y = (f.cast("bitcast", z, halves) for z in (x, y))
+        return f.intrinsic(_DOT, total.type, total, x, y, suffix="")
+    for half in (_first, _second):
+        total = f.fma(half(f, x), half(f, y), total)
+    return total
+
+
+def round_pairs(f: Function, first: Value, second: Value) -> Value:
+    """i32 lanes whose halves are the lanes of two vectors of float32, rounded to nearest even."""
+    low, high = (f.cast("zext", _halves(f, x), vector(f.lanes, "i32")) for x in (first, second))
+    return low | (high << 16)
+
+
+def round_row(f: Function, low: Value, high: Value) -> Value:
+    """As many words as a vector has lanes: the numbers of `low`, then of `high`, one behind the other."""
+    words = vector(f.lanes, "i32")
+    if not f.isa.is_portable:
+        two = f.intrinsic(_ROUND_TWO, vector(2 * f.lanes, "bfloat"), high, low, suffix="")
+        return f.cast("bitcast", two, words)
+    both = f.shuffle(_halves(f, low), _halves(f, high), range(2 * f.lanes))
+    return f.cast("bitcast", both, words)
+
+
+def round_one(f: Function, x: Value) -> Value:
+    """A float as bits of a bfloat16 (i16)."""
+    return float_to_bfloat(f, x)
+
+
+def rest_of(f: Function, x: Value) -> Value:
+    """What rounding to bfloat16 leaves of floats: x less the nearest."""
+    words = f.cast("zext", float_to_bfloat(f, x), like(x.type, "i32")) << 16
+    return x - f.cast("bitcast", words, x.type)
+
+
+def _halves(f: Function, x: Value) -> Value:
+    """Rounded bits, i16 in each lane."""
+    if f.isa.is_portable:
+        return float_to_bfloat(f, x)
+    halves = f.intrinsic(_ROUND, vector(f.lanes, "bfloat"), x, suffix="")
+    return f.cast("bitcast", halves, vector(f.lanes, "i16"))
+
+
+def _first(f: Function, words: Value) -> Value:
+    return f.cast("bitcast", f.cast("bitcast", words, vector(f.lanes, "i32")) << 16, f.vec)
+
+
+def _second(f: Function, words: Value) -> Value:
+    return f.cast("bitcast", f.cast("bitcast", words, vector(f.lanes, "i32")) & _UPPER, f.vec)

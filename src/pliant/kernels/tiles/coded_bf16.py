@@ -1,0 +1,157 @@
+"""The bfloat16 GEMM in tiles: sums of a panel wait in memory while K passes in blocks that stay in L1.
+
+Float32 is split into two bfloat16 numbers, upper and lower, whose sum it nearly is; then three products of
+four are made (all but lower by lower), two where B has no lower parts.
+"""
+
+from pliant.kernels.coded.activate import activate
+from pliant.kernels.coded.gemm_args import GemmArgs
+from pliant.kernels.coded.tile import COLUMNS
+from pliant.kernels.emit.builder import Function, Module
+from pliant.kernels.emit.values import Value
+from pliant.kernels.tiles.tile_ops import TILE_ROWS
+from pliant.kernels.tiles.tile_rows import (
+    PANELS,
+    TILE,
+    LeftRows,
+    multiply_rows,
+    release_tiles,
+    sums_bytes,
+    takes_tiles,
+    write_tile_rows,
+)
+
+_BLOCK_DEPTH, _BLOCK_ROWS = 384, 256
+"""Rows of B that are decoded at a time, and rows of A whose sums wait."""
+_GROUP_BYTES = 2 * COLUMNS * _BLOCK_DEPTH
+_SUMS_AT = PANELS[-1] * _GROUP_BYTES
+_BIAS_AT = _SUMS_AT + sums_bytes(_BLOCK_ROWS, PANELS[-2])
+_C_AT = _BIAS_AT + 4 * COLUMNS
+TILED_BYTES = _C_AT + 4 * COLUMNS * _BLOCK_ROWS
+"""Scratch that a thread needs."""
+SPLIT_BYTES = TILED_BYTES + PANELS[-1] * _GROUP_BYTES
+"""The same, with lower parts of B."""
+
+
+def write_tiled_bf16(module: Module, parts: int = 1) -> None:
+    """Define what `write_units_in_tiles` calls, or with two parts what `write_split_units` does."""
+    write_tile_rows(module, "bf16", parts)
+    for groups in PANELS:
+        _write_finish(module, groups)
+
+
+def write_units_in_tiles(f: Function, config: Value) -> Value:
+    """All units of the kernel, for rows that take tiles; the first unit that is left, if they do not."""
+    args, lo, hi, _ = f.params
+    (n_rows,) = f.fields(args, GemmArgs, "n_rows")
+    is_tiled = takes_tiles(n_rows, "bf16")
+    with f.when(is_tiled):
+        _write_units(f, config, 1)
+    return f.select(is_tiled, hi, lo)
+
+
+def write_split_units(f: Function, config: Value) -> None:
+    """All units of a kernel whose rows of A have two parts: upper, then lower, `lda` words together."""
+    _write_units(f, config, 2)
+
+
+def _write_units(f: Function, config: Value, parts: int) -> None:
+    args, lo, hi, _ = f.params
+    n_rows, n_columns = f.fields(args, GemmArgs, "n_rows", "n_columns")
+    n_groups = (n_columns + (COLUMNS - 1)) // COLUMNS
+    first, last = lo * PANELS[-1], f.least(hi * PANELS[-1], n_groups)
+    full = f.least(last, n_columns // COLUMNS)  # the last group may have fewer columns
+    panel = f.select(n_rows <= TILE_ROWS, f.const(PANELS[-1]), f.const(PANELS[-2]))
+    whole = full - (full - first) % panel
+    for groups in PANELS[1:]:
+        with f.each(first, f.select(panel.compare("eq", groups), whole, first), groups) as group:
+            _write_panel(f, config, group, groups, f.const(groups * COLUMNS), parts)
+    with f.each(whole, last) as group:
+        _write_panel(f, config, group, 1, f.least(n_columns - group * COLUMNS, COLUMNS), parts)
+    release_tiles(f, config)
+
+
+def _write_panel(f: Function, config: Value, group: Value, groups: int, width: Value, parts: int) -> None:
+    """All rows of C, `width` columns in `groups` column groups from `group` on."""
+    args, _, _, scratch = f.params
+    a, lda, n_rows = f.fields(args, GemmArgs, "a", "lda", "n_rows")
+    segment_rows, n_segments = f.fields(args, GemmArgs, "segment_rows", "n_segments")
+    depth, sums = segment_rows * n_segments, f.at(scratch, _SUMS_AT, "i8")
+    with f.each(0, n_rows, _BLOCK_ROWS) as row:
+        some = f.least(n_rows - row, _BLOCK_ROWS)
+        with f.each(0, depth, _BLOCK_DEPTH) as k:
+            n = f.least(depth - k, _BLOCK_DEPTH)
+            blocks = _blocks(f, "block", group, groups, (k, n), scratch)
+            rows = LeftRows(f.at(a, row * lda + (k >> 1), "i32"), lda * 4, lda * 2)
+            is_first = k.compare("eq", 0)
+            multiply_rows(f, "bf16", config, rows, blocks, sums, some, n >> 1, is_first, parts)
+            if parts == 2:
+                with f.when(_has_lower(f, group, groups)):
+                    lower = _blocks(f, "lower_block", group, groups, (k, n), f.at(scratch, TILED_BYTES, "i8"))
+                    multiply_rows(f, "bf16", config, rows, lower, sums, some, n >> 1, f.const(0, "i1"))
+        _write_epilogue(f, group, groups, width, (row, some))
+
+
+def _blocks(
+    f: Function, name: str, group: Value, groups: int, rows: tuple[Value, Value], space: Value
+) -> list[Value]:
+    """Where blocks of B stand, of column groups from `group` on and of `rows` (first, how many)."""
+    found = []
+    for g in range(groups):
+        block = f.call(name, "ptr", f.params[0], group + g, *rows, f.at(space, g * _GROUP_BYTES, "i8"))
+        assert block is not None
+        found.append(block)
+    return found
+
+
+def _has_lower(f: Function, group: Value, groups: int) -> Value:
+    total = f.const(0)
+    for g in range(groups):
+        more = f.call("has_lower", "i64", f.params[0], group + g)
+        assert more is not None
+        total = total + more
+    return total.compare("ne", 0)
+
+
+def _write_epilogue(f: Function, group: Value, groups: int, width: Value, rows: tuple[Value, Value]) -> None:
+    """C of `rows`, (first, how many): sums, bias, residual and activation."""
+    args, _, _, scratch = f.params
+    c, ldc, bias, residual, ldr = f.fields(args, GemmArgs, "c", "ldc", "bias", "residual", "ldr")
+    (activation,) = f.fields(args, GemmArgs, "activation")
+    (row, some), column, one, wide = rows, group * COLUMNS, f.const(1), f.const(groups * COLUMNS)
+    zeros = f.table([0.0] * (groups * COLUMNS), "float")
+    is_tail, has_bias, has_residual = width < wide, bias.compare("ne", 0), residual.compare("ne", 0)
+    own_bias, own_c = f.at(scratch, _BIAS_AT, "i8"), f.at(scratch, _C_AT, "i8")
+    bias_here, c_here = f.at(bias, column), f.at(c, row * ldc + column)
+    residual_here = f.at(residual, row * ldr + column)
+    with f.when(is_tail & has_bias):
+        f.call("copy_columns", "void", bias_here, one, one, width, own_bias, one)
+    with f.when(is_tail & has_residual):
+        f.call("copy_columns", "void", residual_here, ldr, some, width, own_c, wide)
+    start = f.select(has_bias, f.select(is_tail, own_bias, bias_here), zeros)
+    added = f.select(has_residual, f.select(is_tail, own_c, residual_here), zeros)
+    ld_added = f.select(has_residual, f.select(is_tail, wide, ldr), f.const(0))
+    to, ld_to = f.select(is_tail, own_c, c_here), f.select(is_tail, wide, ldc)
+    sums = f.at(scratch, _SUMS_AT, "i8")
+    f.call(f"finish_{groups}", "void", sums, to, start, added, ld_to, ld_added, some)
+    activate(f, to, ld_to, some, wide, activation)
+    with f.when(is_tail):
+        f.call("copy_columns", "void", own_c, wide, some, width, c_here, ldc)
+
+
+def _write_finish(module: Module, groups: int) -> None:
+    """`finish_<groups>(sums, c, bias, added, ldc, ld_added, n_rows)`: C = sums + bias + added."""
+    params = [(n, "ptr") for n in ("sums", "c", "bias", "added")]
+    params += [(n, "i64") for n in ("ldc", "ld_added", "n_rows")]
+    with module.function(f"finish_{groups}", params, attributes="noinline", is_exported=False) as f:
+        sums, c, bias, added, ldc, ld_added, n_rows = f.params
+        with f.each(0, n_rows) as row:
+            block = f.at(sums, (row >> 4) * (groups * TILE), "i8")
+            here = f.at(block, (row & (TILE_ROWS - 1)) * COLUMNS)
+            to, more = f.at(c, row * ldc), f.at(added, row * ld_added)
+            for v in range(0, groups * COLUMNS, f.lanes):
+                group, column = divmod(v, COLUMNS)
+                total = f.load(f.at(here, group * (TILE // 4) + column), f.vec)
+                total = total + f.load(f.at(bias, v), f.vec) + f.load(f.at(more, v), f.vec)
+                f.store(total, f.at(to, v))
+        f.ret()

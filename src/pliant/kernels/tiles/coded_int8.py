@@ -1,0 +1,74 @@
+"""Rows of the int8 GEMM in tiles: integer sums in memory, then scales and epilogue as in vectors."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pliant.kernels.coded.tile import COLUMNS
+from pliant.kernels.coded.tile_int8 import TileInt8Args
+from pliant.kernels.emit.builder import Function, Module
+from pliant.kernels.emit.values import Value, vector
+from pliant.kernels.tiles.tile_ops import TILE_ROWS
+from pliant.kernels.tiles.tile_rows import (
+    PANELS,
+    TILE,
+    LeftRows,
+    multiply_in_blocks,
+    rows_of_tiles,
+    sums_bytes,
+    write_tile_rows,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TiledSums:
+    """A configuration of the tiles, and where sums wait for their epilogue."""
+
+    config: Value
+    at: Value
+
+
+def tiled_bytes(rows: int) -> int:
+    """Memory for the sums of a panel of any width, for up to `rows` rows."""
+    return max(sums_bytes(rows if rows_of_tiles(groups) > 1 else TILE_ROWS, groups) for groups in PANELS)
+
+
+def write_tiled_int8(module: Module) -> None:
+    """Define what `call_rows_in_tiles` calls, for panels of every width."""
+    write_tile_rows(module, "int8")
+    for groups in PANELS:
+        _write_finish(module, groups)
+
+
+def call_rows_in_tiles(
+    f: Function, n_rows: Value, groups: int, tiles: TiledSums, at: Callable[[Value], TileInt8Args]
+) -> None:
+    """C of `n_rows` rows and some column groups; `at(row)` says where the row stands, A's row by row."""
+    top = at(f.const(0))
+    columns = [f.at(top.b, top.words * (g * COLUMNS), "i32") for g in range(groups)]
+    a = LeftRows(top.a, top.words * 4, f.const(0))
+    multiply_in_blocks(f, "int8", tiles.config, a, columns, tiles.at, n_rows, top.words)
+    pointers = (tiles.at, top.c, top.bias, top.added, top.scales, top.sums)
+    f.call(f"finish8_{groups}", "void", *pointers, top.ldc, top.added_stride, n_rows, top.step)
+
+
+def _write_finish(module: Module, groups: int) -> None:
+    """`finish8_<groups>`: C = (sums less zero points) * scales * step + bias + added."""
+    params = [(n, "ptr") for n in ("tiles", "c", "bias", "added", "scales", "sums")]
+    params += [(n, "i64") for n in ("ldc", "added_stride", "n_rows")]
+    params += [("step", "float")]
+    with module.function(f"finish8_{groups}", params, attributes="noinline", is_exported=False) as f:
+        tiles, c, bias, added, scales, sums, ldc, added_stride, n_rows, step = f.params
+        integers = vector(f.lanes, "i32")
+        with f.each(0, n_rows) as row:
+            scale = f.splat(f.load(f.at(scales, row * 2)) * step)
+            less = f.splat(f.load(f.at(scales, row * 2 + 1, "i32"), "i32"))
+            block = f.at(tiles, (row >> 4) * (groups * TILE), "i8")
+            here = f.at(block, (row & (TILE_ROWS - 1)) * COLUMNS, "i32")
+            to, more = f.at(c, row * ldc), f.at(added, row * added_stride)
+            for v in range(0, groups * COLUMNS, f.lanes):
+                group, column = divmod(v, COLUMNS)
+                total = f.load(f.at(here, group * (TILE // 4) + column, "i32"), integers)
+                total = total - f.load(f.at(sums, v, "i32"), integers) * less
+                start = f.load(f.at(bias, v), f.vec) + f.load(f.at(more, v), f.vec)
+                f.store(f.fma(f.cast("sitofp", total, f.vec), scale, start), f.at(to, v))
+        f.ret()

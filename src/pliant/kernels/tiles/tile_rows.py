@@ -1,0 +1,216 @@
+"""Rows of A times a panel of B in tiles: one block of K, added to sums that wait in memory.
+
+A panel is one, two or four column groups of 16. Two rows of tiles stand beside two columns of them, which
+needs the fewest loads for a product; four columns take one row of tiles, for up to 16 rows.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from pliant.kernels.emit.builder import Function, Module
+from pliant.kernels.emit.values import Value
+from pliant.kernels.tiles.tile_ops import (
+    CONFIG_BYTES,
+    TILE_BYTES,
+    TILE_ROWS,
+    Kind,
+    tile_ops,
+    write_configure,
+    write_tile_ops,
+)
+
+PANELS = (1, 2, 4)
+"""Column groups of a panel."""
+TILE = TILE_ROWS * TILE_BYTES
+"""Bytes."""
+_ROW_WORDS = TILE_BYTES // 4
+_MOST_ROWS_IN_VECTORS: dict[Kind, int] = {"int8": 8, "bf16": 2}
+_BLOCK_WORDS, _ROWS_IN_ONE_PASS = 192, 32
+_A, _B = 4, 6
+
+
+@dataclass(frozen=True, slots=True)
+class LeftRows:
+    """Where A stands: rows of words, `row` bytes from one to the next; a second part `part` bytes further."""
+
+    at: Value
+    row: Value
+    part: Value
+
+
+def takes_tiles(n_rows: Value, kind: Kind) -> Value:
+    """Whether a product of so many rows goes through tiles: one of a few takes nearly as long as of 16.
+
+    VNNI multiplies at an eighth of the tiles' speed, `vdpbf16ps` at a thirtieth, where that was measured.
+    """
+    return n_rows > _MOST_ROWS_IN_VECTORS[kind]
+
+
+def rows_of_tiles(groups: int) -> int:
+    """Rows of tiles that are held beside `groups` columns of them."""
+    return 2 if groups <= 2 else 1
+
+
+def write_tile_rows(module: Module, kind: Kind, parts: int = 1) -> None:
+    """Define what `multiply_rows` calls; `parts` of A stand for the same values."""
+    write_tile_ops(module)
+    write_configure(module)
+    for p in range(1, parts + 1):
+        for groups in PANELS:
+            for high in range(1, rows_of_tiles(groups) + 1):
+                _write_tiles(module, kind, p, high, groups)
+            _write_rows(module, kind, p, groups)
+
+
+def multiply_in_blocks(
+    f: Function,
+    kind: Kind,
+    config: Value,
+    a: LeftRows,
+    b: Sequence[Value],
+    sums: Value,
+    n_rows: Value,
+    words: Value,
+) -> None:
+    """sums = A @ B of all words of K, so many at a time that a panel of B stays in L1 while rows pass by."""
+    block = f.select(n_rows <= _ROWS_IN_ONE_PASS, words, f.const(_BLOCK_WORDS))
+    with f.each(0, words, block) as word:
+        rows = LeftRows(f.at(a.at, word, "i32"), a.row, a.part)
+        columns = [f.at(p, word * _ROW_WORDS, "i32") for p in b]
+        n, is_first = f.least(words - word, block), word.compare("eq", 0)
+        multiply_rows(f, kind, config, rows, columns, sums, n_rows, n, is_first)
+
+
+def config_space(f: Function) -> Value:
+    """64 bytes of a function's own for a configuration; to be asked for at its start."""
+    return f.op(f"alloca [{CONFIG_BYTES} x i8], align 64", "ptr")
+
+
+def release_tiles(f: Function, config: Value) -> None:
+    """Give the registers up at a kernel's end."""
+    tile_ops(f, config).release()
+
+
+def sums_bytes(rows: int, groups: int) -> int:
+    """Memory for the sums of some rows: [blocks of 16][groups][16][16] int32 or float32."""
+    return -(-rows // TILE_ROWS) * groups * TILE
+
+
+def multiply_rows(
+    f: Function,
+    kind: Kind,
+    config: Value,
+    a: LeftRows,
+    b: Sequence[Value],
+    sums: Value,
+    n_rows: Value,
+    words: Value,
+    is_first: Value,
+    parts: int = 1,
+) -> None:
+    """sums += A @ B, or = where `is_first` (i1) holds.
+
+    `b` are the panel's column groups, as many as `PANELS` has, [words][16] of four bytes each.
+    """
+    more = (a.at, a.row, a.part, sums, n_rows, words)
+    f.call(f"rows_{kind}_{parts}_{len(b)}", "void", config, *more, f.cast("zext", is_first, "i64"), *b)
+
+
+def _write_rows(module: Module, kind: Kind, parts: int, groups: int) -> None:
+    """`rows_<kind>_<parts>_<groups>`: whole tiles along K, then one that is narrower."""
+    params = [("config", "ptr"), ("a", "ptr"), ("row", "i64"), ("part", "i64"), ("sums", "ptr")]
+    params += [("n_rows", "i64"), ("words", "i64"), ("first", "i64"), *_columns(groups)]
+    name = f"rows_{kind}_{parts}_{groups}"
+    with module.function(name, params, attributes="noinline", is_exported=False) as f:
+        _, a, _, _, _, _, words, first, *b = f.params
+        steps, left = words >> 4, words & (_ROW_WORDS - 1)
+        along = partial(_along, f, f"{kind}_{parts}")
+        with f.when(steps > 0):
+            along(a, b, f.const(_ROW_WORDS), steps, first)
+        with f.when(left > 0):
+            is_first = f.select(steps.compare("eq", 0), first, f.const(0))
+            beyond = [f.at(p, steps * TILE, "i8") for p in b]
+            along(f.at(a, steps * TILE_BYTES, "i8"), beyond, left, f.const(1), is_first)
+        f.ret()
+
+
+def _along(
+    f: Function, kind: str, a: Value, b: Sequence[Value], words: Value, steps: Value, first: Value
+) -> None:
+    """All rows, for `steps` tiles of `words` words along K."""
+    config, _, row_bytes, part, sums, n_rows, *_ = f.params
+    groups = len(b)
+    high = rows_of_tiles(groups)
+
+    def tiles(high: int, row: Value) -> None:
+        here = f.at(a, row * row_bytes, "i8"), f.at(sums, (row >> 4) * (groups * TILE), "i8")
+        f.call(f"tiles_{kind}_{high}x{groups}", "void", config, *here, row_bytes, part, steps, first, *b)
+
+    full = n_rows & -(TILE_ROWS * high)
+    left = n_rows - full
+    with f.when(full > 0):
+        sixteen = f.const(TILE_ROWS)
+        f.call("configure", "void", config, sixteen, sixteen, words)
+        with f.each(0, full, TILE_ROWS * high) as row:
+            tiles(high, row)
+    with f.when(left > 0):
+        upper = f.least(left, TILE_ROWS)
+        lower = left - upper
+        f.call("configure", "void", config, upper, f.select(lower > 0, lower, upper), words)
+        if high == 1:
+            tiles(1, full)
+        else:
+            with f.when(lower > 0):
+                tiles(2, full)
+            with f.when(lower.compare("eq", 0)):
+                tiles(1, full)
+
+
+def _write_tiles(module: Module, kind: Kind, parts: int, high: int, groups: int) -> None:
+    """`tiles_<kind>_<parts>_<high>x<groups>`: sums of high x groups tiles, held in registers along K."""
+    params = [("config", "ptr"), ("a", "ptr"), ("sums", "ptr")]
+    params += [*((n, "i64") for n in ("row", "part", "steps", "first")), *_columns(groups)]
+    name = f"tiles_{kind}_{parts}_{high}x{groups}"
+    with module.function(name, params, attributes="noinline", is_exported=False) as f:
+        config, a, sums, row, part, steps, first, *columns = f.params
+        ops, wide = tile_ops(f, config), f.const(TILE_BYTES)
+        places = list(_places(high, groups))
+
+        def zero() -> list[Value]:
+            for tile, _, _ in places:
+                ops.zero(tile)
+            return []
+
+        def resume() -> list[Value]:
+            for tile, r, g in places:
+                ops.load(tile, f.at(sums, TILE * (r * groups + g), "i8"), wide)
+            return []
+
+        f.choose(first.compare("ne", 0), zero, resume)
+        lower = f.at(a, row * TILE_ROWS, "i8")
+        with f.each(0, steps) as k:
+            here = k * TILE_BYTES
+            for p in range(parts):
+                for r, rows in enumerate((a, lower)[:high]):
+                    ops.load(_A + r, f.at(f.at(rows, here, "i8"), part * p, "i8"), row)
+                for g, column in enumerate(columns):
+                    if p == 0 or groups > 2:
+                        ops.load(_B + g % 2, f.at(column, k * TILE, "i8"), wide)
+                    for tile, r, _ in (x for x in places if x[2] == g):
+                        ops.multiply(kind, tile, _A + r, _B + g % 2)
+        for tile, r, g in places:
+            ops.store(tile, f.at(sums, TILE * (r * groups + g), "i8"), wide)
+        f.ret()
+
+
+def _columns(groups: int) -> list[tuple[str, str]]:
+    """The parameters that are a panel's column groups."""
+    return [(f"b{g}", "ptr") for g in range(groups)]
+
+
+def _places(high: int, groups: int) -> Iterator[tuple[int, int, int]]:
+    """(tile, row of tiles, column of tiles) of C: those of lower rows are 2 and 3, as configured."""
+    for r in range(high):
+        for g in range(groups):
+            yield (g if groups > 2 else 2 * r + g), r, g

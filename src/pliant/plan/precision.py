@@ -1,0 +1,107 @@
+"""The choice among arithmetics: which form of a model's products runs, at what error, and why."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import inf, isnan
+from typing import Literal, get_args
+
+from pliant.errors import InputError
+from pliant.ir.bitwidths import Weights
+from pliant.models.encoder.encoder_graph import Precise
+from pliant.quantities import format_seconds
+
+TOLERANCE = 0.01
+"""The error that `compute="auto"` accepts where none is stated."""
+
+Compute = Literal["fp32", "bf16", "int8", "auto"]
+"""What is asked for: an arithmetic, or the fastest of them within a tolerance."""
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """One way to compute a model's products, with what it was found to cost.
+
+    `error` is in the unit of the choice's `measure`, against float32; `seconds` is the time of an answer.
+    `size` is how much of the model runs in that time: more is preferred before fast, and `submodel` says what
+    it is. A form that cannot run is `refused` for a reason.
+    """
+
+    compute: Precise
+    weights: Weights = "auto"
+    error: float = inf
+    seconds: float = inf
+    size: float = 0.0
+    submodel: str = ""
+    refused: str = ""
+
+    @property
+    def label(self) -> str:
+        """Its arithmetic, and the bits of its weights where they are the same everywhere."""
+        if isinstance(self.weights, str):
+            return self.compute
+        return f"{self.compute} from {self.weights} bit{'' if self.weights == 1 else 's'}"
+
+
+@dataclass(frozen=True, slots=True)
+class PrecisionChoice:
+    """What `choose_form` chose, from what; `measure` says what an error is and on what it was measured."""
+
+    chosen: Form
+    forms: tuple[Form, ...]
+    tolerance: float
+    measure: str
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """The choice as sentences for a plan, one a form."""
+        first = (
+            f"compute auto: {self.chosen.label} is the fastest form within a tolerance of "
+            f"{self.tolerance:.3g} ({self.measure})"
+        )
+        return first, *(self._line(form) for form in self.forms)
+
+    def _line(self, form: Form) -> str:
+        if form.refused:
+            return f"{form.label}: {form.refused}"
+        verdict = ""
+        if not form.error <= self.tolerance:
+            verdict = ", above the tolerance"
+        elif form.size < self.chosen.size:
+            verdict = ", but less of the model runs in time"
+        runs = f" of {form.submodel}" if form.submodel else ""
+        return (
+            f"{form.label}: error {form.error:.2g}, {format_seconds(form.seconds)} an answer{runs}{verdict}"
+        )
+
+
+def choose_form(forms: Sequence[Form], tolerance: float, measure: str) -> PrecisionChoice:
+    """The form whose error is at most `tolerance` that runs most of the model, and of these the fastest.
+
+    Of equally fast ones the least error counts. Raises InputError where there is none.
+    """
+    check_tolerance(tolerance)
+    allowed = [form for form in forms if not form.refused and form.error <= tolerance]
+    if not allowed:
+        raise InputError(
+            f"no form has an error of at most {tolerance:.3g} ({measure}): "
+            f"{'; '.join(f'{form.label} {form.refused or form.error}' for form in forms)}. Raise tolerance."
+        )
+    chosen = min(allowed, key=lambda form: (-form.size, form.seconds, form.error))
+    return PrecisionChoice(chosen, tuple(forms), tolerance, measure)
+
+
+def check_compute(compute: Compute, examples: Sequence[object]) -> None:
+    """Raises InputError for an arithmetic that is none, and for examples that nothing would compare."""
+    if compute not in get_args(Compute):
+        raise InputError(f"compute is {compute!r}; give one of {', '.join(get_args(Compute))}.")
+    if examples and compute != "auto":
+        raise InputError(
+            f"examples are compared for compute='auto' only, not for {compute!r}: leave one out."
+        )
+
+
+def check_tolerance(tolerance: float) -> None:
+    """Raises InputError for what is no error to accept."""
+    is_number = isinstance(tolerance, int | float) and not isinstance(tolerance, bool)
+    if not is_number or isnan(tolerance) or tolerance < 0:
+        raise InputError(f"a tolerance of {tolerance!r} is no error; give a number such as 0.01.")
