@@ -40,6 +40,11 @@ def user_path(text: str) -> Path:
         return Path(text)
 
 
+def takes_amx() -> bool:
+    """Whether AMX may be used where there is it: $PLIANT_AMX is 1, as no machine has run it natively yet."""
+    return os.environ.get("PLIANT_AMX") == "1"
+
+
 def child_environment(**changes: str) -> dict[str, str]:
     """This process's environment with `changes`, for a child process."""
     return {**os.environ, **changes}

@@ -36,9 +36,9 @@ CASES: tuple[Case, ...] = (
     *((6, 12, (bits,), "fp32") for bits in range(1, 7)),
     *((6, 12, FULL, "fp32"), (6, 12, MIXED, "fp32"), (4, 9, MIXED, "fp32"), (1, 3, MIXED, "fp32")),
     *((6, 12, (6,), "int8"), (3, 6, (4,), "int8")),
-    *((6, 12, (6,), "bf16"), (6, 12, MIXED, "bf16"), (3, 6, (4,), "bf16")),
 )
-"""Layers, slices, bits repeated over the slices of a layer, and how products are computed."""
+"""Layers, slices, bits repeated over the slices of a layer, and how products are computed. Sums of bfloat16
+products are left out: makers of CPUs round them each in their way."""
 
 pytestmark = pytest.mark.usefixtures("unchecked_shapes")
 

@@ -5,6 +5,7 @@ Everything else of that code needs AVX-512 with VBMI and BF16. Where those or a 
 """
 
 import ctypes
+import os
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -32,6 +33,8 @@ def missing() -> str | None:
     """Why AMX cannot be had here at all, not even by a handler."""
     if runnable(AVX512_AMX):
         return None
+    if table.host_flags() >= _FLAGS:
+        return "this CPU has AMX, which PLIANT_AMX=1 has pliant use"
     if not runnable(AVX512_BF16):
         return "needs AVX-512 with VNNI, VBMI and BF16"
     return None if shutil.which("cc") else "needs a C compiler"
@@ -72,14 +75,17 @@ def library_of(isa: Isa, cache: Path | None) -> Library:
 @contextmanager
 def claimed() -> Iterator[None]:
     """In the block this CPU says that it has AMX, and the system lends it."""
-    flags, request = system.cpu_flags, system.request_tiles
+    flags, request, wanted = system.cpu_flags, system.request_tiles, os.environ.get("PLIANT_AMX")
     _forget()
+    os.environ["PLIANT_AMX"] = "1"
     system.cpu_flags = lambda: (flags() or frozenset()) | _FLAGS
     system.request_tiles = lambda: 0
     try:
         yield
     finally:
         system.cpu_flags, system.request_tiles = flags, request
+        os.environ.pop("PLIANT_AMX")
+        os.environ.update({} if wanted is None else {"PLIANT_AMX": wanted})
         _forget()
 
 

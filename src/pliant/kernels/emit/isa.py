@@ -8,6 +8,7 @@ from typing import Literal
 
 from pliant import system
 from pliant.errors import KernelError
+from pliant.settings import takes_amx
 
 IsaName = Literal["avx512", "avx2", "x86-64", "neon"]
 
@@ -137,7 +138,12 @@ def portable(isa: Isa) -> Isa:
 
 @cache
 def lends_tiles() -> bool:
-    """Whether the system lends AMX's registers to this process, which is asked once and logged if refused."""
+    """Whether this process wants AMX's registers (`takes_amx`) and the system lends them.
+
+    It is asked once; a refusal is logged.
+    """
+    if not takes_amx():
+        return False
     error = system.request_tiles()
     if error:
         _LOG.warning("The system refuses AMX (%s); kernels of AVX-512 run instead.", os.strerror(error))
