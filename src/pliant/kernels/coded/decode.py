@@ -18,7 +18,7 @@ from itertools import product
 import numpy as np
 
 from pliant.arrays import Float, Int32, UInt8, UInt32
-from pliant.kernels.coded.decode_permute import permuted_quads, permuted_rows, table_64
+from pliant.kernels.coded.decode_permute import merge, permuted_quads, permuted_rows, table_64
 from pliant.kernels.coded.int8_form import int8_form
 from pliant.kernels.emit.builder import Function
 from pliant.kernels.emit.isa import Isa
@@ -219,6 +219,8 @@ def weave(words: Sequence[Value]) -> list[Value]:
 
 def _swap(a: Value, b: Value, mask: int) -> tuple[Value, Value]:
     """(a where mask else b, b where mask else a)."""
+    if a.function.isa.name == "avx512":
+        return merge(a, b, mask), merge(b, a, mask)
     t = (a ^ b) & mask
     return b ^ t, a ^ t
 

@@ -77,8 +77,8 @@ def _indices(f: Function, planes: Words, woven: Words) -> Iterator[tuple[int, Va
         if fourth is not None:
             upper = fourth.left(_FOURTH_LEFT[w])
             if fifth is not None:
-                upper = _merge(fifth.left(_FIFTH_LEFT[w]), upper, 0x20202020 if w % 2 == 0 else 0x10101010)
-            index = _merge(index, upper, _LOW)
+                upper = merge(fifth.left(_FIFTH_LEFT[w]), upper, 0x20202020 if w % 2 == 0 else 0x10101010)
+            index = merge(index, upper, _LOW)
         yield w, index
 
 
@@ -102,9 +102,14 @@ class _Moved:
         return word << n if n > 0 else word >> -n
 
 
-def _merge(a: Value, b: Value, mask: int) -> Value:
-    """a where mask, else b."""
-    return b ^ ((a ^ b) & mask)
+def merge(a: Value, b: Value, mask: int) -> Value:
+    """The bits of a where mask has ones, else of b."""
+    f = a.function
+    if f.isa.name != "avx512" or f.isa.is_portable:
+        return b ^ ((a ^ b) & mask)
+    # By name: LLVM makes two instructions of three operands' logic where it shares one of them.
+    constants = f.const(mask, a.type), f.const(0xCA, "i32")
+    return f.intrinsic("llvm.x86.avx512.pternlog.d.512", a.type, constants[0], a, b, constants[1], suffix="")
 
 
 def _permute(f: Function, table: Value, index: Value, element: str, bits: int = 4) -> Value:

@@ -115,12 +115,18 @@ def _write_row(
     packing, element = form.packing, f"i{32 // form.packing}"
     whole = n & -f.lanes
     steps, zeros = f.splat(by), f.splat(zero)
-    with f.each(0, whole, f.lanes) as column:
+    count = f.lanes // packing
+
+    def words_at(column: Value) -> Value:
         integers = _integers(f, form, f.load(f.at(source, column), f.vec), steps, zeros)
         narrow = f.cast("trunc", integers, vector(f.lanes, element))
-        here = f.at(first, column // packing * stride, "i32")
-        count = f.lanes // packing
-        words = f.cast("bitcast", narrow, vector(count, "i32") if count > 1 else "i32")
+        return f.cast("bitcast", narrow, vector(count, "i32") if count > 1 else "i32")
+
+    is_alone = stride.compare("eq", 1)
+    with f.when(is_alone), f.each(0, whole, f.lanes) as column:
+        f.store(words_at(column), f.at(first, column // packing, "i32"))
+    with f.each(f.select(is_alone, whole, f.const(0)), whole, f.lanes) as column:
+        words, here = words_at(column), f.at(first, column // packing * stride, "i32")
         for i in range(count):
             word = f.extract(words, i) if count > 1 else words
             f.store(word, f.at(here, stride * i, "i32"))
