@@ -32,6 +32,7 @@ from pliant.kernels.emit.isa import (
     AVX2,
     AVX2_VNNI,
     AVX512,
+    AVX512_BF16,
     AVX512_VBMI,
     AVX512_VNNI,
     NEON,
@@ -49,6 +50,7 @@ Emit = Literal["session", "c"]
 ScheduleName = Literal["static", "none", "paper", "exact"]
 TargetName = Literal[
     "native",
+    "avx512-bf16",
     "avx512-vbmi",
     "avx512-vnni",
     "avx512",
@@ -61,6 +63,7 @@ TargetName = Literal[
 ]
 
 _ISAS: dict[str, Isa] = {
+    "avx512-bf16": AVX512_BF16,
     "avx512-vbmi": AVX512_VBMI,
     "avx512-vnni": AVX512_VNNI,
     "avx512": AVX512,

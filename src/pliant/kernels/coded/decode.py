@@ -6,8 +6,8 @@ planes is the whole index of row w (low nibble) or w + 4 (high nibble), in a bit
 alone: there is one table for each of these four orders, and the weaving needs no shifts.
 
 Three forms of the lookup exist. Where a permute reads tables of 64 bytes or words (AVX512-VBMI), it looks up
-int8 or bfloat16 (decode_permute.py). Where a byte shuffle reads 16-entry tables (AVX2), bfloat16 centroids are
-looked up as two bytes, planes 4 and 5 blend between tables, and rows come out of bytes by shifts: 32 codes
+int8 or bfloat16 (decode_permute.py). Where a byte shuffle reads 16-entry tables (AVX2), bfloat16 centroids
+are looked up as two bytes, planes 4 and 5 blend between tables, and rows come out of bytes by shifts: 32 codes
 at once. Elsewhere a word index reads float32 tables, by `vpermps` in registers or by loads from memory.
 """
 
@@ -18,7 +18,13 @@ from itertools import product
 import numpy as np
 
 from pliant.arrays import Float, Int32, UInt8, UInt32
-from pliant.kernels.coded.decode_permute import merge, permuted_quads, permuted_rows, table_64
+from pliant.kernels.coded.decode_permute import (
+    merge,
+    permuted_pairs,
+    permuted_quads,
+    permuted_rows,
+    table_64,
+)
 from pliant.kernels.coded.int8_form import int8_form
 from pliant.kernels.emit.builder import Function
 from pliant.kernels.emit.isa import Isa
@@ -89,6 +95,13 @@ def decode_columns(f: Function, planes: Sequence[Value], table: Value, emit: Emi
     for w, (low, high) in _look_up_bytes(f, words, table, 2, _paired):
         for i, x in enumerate(_interleave(f, low, high)):
             rows(2 * w + i, x)
+
+
+def decode_bfloats(f: Function, planes: Sequence[Value], table: Value, emit: Emit) -> None:
+    """As `decode_columns`, rows i and i + 2 as bfloat16 halves of i32 lanes, for i & 3 < 2."""
+    words = [f.load(p, vector(f.lanes, "i32"), 4 * f.lanes) for p in planes]
+    for row, x in permuted_pairs(f, words, weave(words), table):
+        emit(row, x)
 
 
 def decode_quads(f: Function, planes: Sequence[Value], table: Value, emit: Emit) -> None:

@@ -6,7 +6,7 @@ for odd; the permute ignores the two bits above. One of 16 bits looks two rows o
 bfloat16 are the upper halves of float32.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -50,10 +50,15 @@ def permuted_quads(f: Function, planes: Words, woven: Words, table: Value) -> It
 
 def permuted_rows(f: Function, planes: Words, woven: Words, table: Value) -> Iterator[tuple[int, Value]]:
     """(row, its float32 weights in 16 columns) for all rows, from a table of bfloat16."""
-    for w, first, index in _word_indices(f, planes, woven):
-        both = _permute(f, f.at(table, _ENTRIES * (w & 3), "i16"), index, "i16", len(planes))
-        yield 4 * w + first, f.cast("bitcast", both << 16, f.vec)
-        yield 4 * w + first + 2, f.cast("bitcast", both & -65536, f.vec)
+    for row, both in permuted_pairs(f, planes, woven, table):
+        yield row, f.cast("bitcast", both << 16, f.vec)
+        yield row + 2, f.cast("bitcast", both & -65536, f.vec)
+
+
+def permuted_pairs(f: Function, planes: Words, woven: Words, table: Value) -> Iterator[tuple[int, Value]]:
+    """(row, bfloat16 of that row and the next but one in the halves of i32 lanes) for rows 4w and 4w + 1."""
+    for w, b, index in _word_indices(f, planes, woven):
+        yield 4 * w + b, _permute(f, f.at(table, _ENTRIES * (w & 3), "i16"), index, "i16", len(planes))
 
 
 def _word_indices(f: Function, planes: Words, woven: Words) -> Iterator[tuple[int, int, Value]]:

@@ -81,11 +81,11 @@ def gemm_ir(isa: Isa, name: str = "gemm") -> str:
 
 def _write_row_units(f: Function, panel: int) -> None:
     """The whole kernel for a single row of A; falls through for more."""
-    args, lo, hi, _ = f.params
+    args, lo, hi, scratch = f.params
     n_rows, n_columns = f.fields(args, GemmArgs, "n_rows", "n_columns")
     with f.when(n_rows.compare("eq", 1)):
         first, last = lo * panel, f.least(hi * panel, n_columns >> 4)
-        f.call("row", "void", args, first, last)
+        f.call("row", "void", args, first, last, scratch)
         c, ldc, activation = f.fields(args, GemmArgs, "c", "ldc", "activation")
         columns = (last - first) * COLUMNS
         activate(f, f.at(c, first * COLUMNS), ldc, n_rows, columns, activation)

@@ -21,6 +21,8 @@ class Isa:
     `has_dot` says that bytes are multiplied and four products added at once: VNNI, or Arm's dot product.
     `has_byte_permute` says that one instruction looks 64 bytes up in a register of 64: AVX-512's VBMI.
 
+    `has_bfloat_dot` says that pairs of bfloat16 are multiplied and added to float32 at once.
+
     `has_matmul` says that 2 x 8 bytes times 8 x 2 are one instruction (Arm's I8MM).
 
     `is_portable` marks a row whose code is lowered for a lesser CPU: vectors keep their width and are
@@ -39,6 +41,7 @@ class Isa:
     triple: str = _X86_64
     has_matmul: bool = False
     has_byte_permute: bool = False
+    has_bfloat_dot: bool = False
 
     @property
     def architecture(self) -> str:
@@ -59,7 +62,9 @@ _DOT: dict[IsaName, str] = {"avx512": "avx512_vnni", "avx2": "avx_vnni", "neon":
 AVX512 = Isa("avx512", 16, 32, True, True, False, "x86-64-v4")
 AVX512_VNNI = replace(AVX512, has_dot=True, features="+avx512vnni")
 AVX512_VBMI = replace(AVX512_VNNI, has_byte_permute=True, features="+avx512vnni,+avx512vbmi")
-"""Since Ice Lake and Zen 4; Cascade Lake has VNNI without it."""
+"""Since Ice Lake; Cascade Lake has VNNI without it."""
+AVX512_BF16 = replace(AVX512_VBMI, has_bfloat_dot=True, features=f"{AVX512_VBMI.features},+avx512bf16")
+"""Since Zen 4 and Sapphire Rapids."""
 AVX2 = Isa("avx2", 8, 16, True, True, False, "x86-64-v3")
 AVX2_VNNI = replace(AVX2, has_dot=True, features="+avxvnni")
 X86_64 = Isa("x86-64", 4, 16, False, False, False, "x86-64")
@@ -68,7 +73,7 @@ NEON_DOT = replace(NEON, has_dot=True, features=f"{NEON.features},+dotprod")
 NEON_I8MM = replace(NEON_DOT, has_matmul=True, features=f"{NEON_DOT.features},+i8mm")
 
 ISAS: tuple[Isa, ...] = (
-    *(AVX512_VBMI, AVX512_VNNI, AVX512, AVX2_VNNI, AVX2, X86_64),
+    *(AVX512_BF16, AVX512_VBMI, AVX512_VNNI, AVX512, AVX2_VNNI, AVX2, X86_64),
     *(NEON_I8MM, NEON_DOT, NEON),
 )
 """Every row, best first among those of one architecture."""
@@ -97,6 +102,7 @@ def needed_flags(isa: Isa) -> frozenset[str]:
     more = {_DOT[isa.name]} if isa.has_dot else set()
     more |= {"i8mm"} if isa.has_matmul else set()
     more |= {"avx512vbmi"} if isa.has_byte_permute else set()
+    more |= {"avx512_bf16"} if isa.has_bfloat_dot else set()
     return _NEEDS[isa.name] | more
 
 
@@ -127,6 +133,6 @@ def flags_by_llvm() -> frozenset[str]:
     """As `host_flags`, as LLVM finds them: on x86-64, where the kernel's list may be missing."""
     import llvmlite.binding as llvm  # 45 MB resident: only where nothing else tells
 
-    spelled = {"bmi": "bmi1", "avx512vnni": "avx512_vnni", "avxvnni": "avx_vnni"}
+    spelled = {"bmi": "bmi1", "avx512vnni": "avx512_vnni", "avxvnni": "avx_vnni", "avx512bf16": "avx512_bf16"}
     present = [name for name, is_present in llvm.get_host_cpu_features().items() if is_present]
     return frozenset(spelled.get(name, name) for name in present)
