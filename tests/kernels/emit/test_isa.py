@@ -11,6 +11,7 @@ from pliant.kernels.emit import isa as table
 from pliant.kernels.emit.isa import (
     AVX2,
     AVX512,
+    AVX512_BF16,
     AVX512_VBMI,
     AVX512_VNNI,
     ISAS,
@@ -67,6 +68,8 @@ _V3, _V4 = "avx2 fma f16c bmi1 bmi2 movbe abm", "avx512f avx512bw avx512cd avx51
         (f"{_V3} {_V4}", AVX512),
         (f"{_V3} {_V4} avx512_vnni", AVX512_VNNI),
         (f"{_V3} {_V4} avx512_vnni avx512vbmi", AVX512_VBMI),
+        (f"{_V3} {_V4} avx512_vnni avx512_bf16", AVX512_VNNI),
+        (f"{_V3} {_V4} avx512_vnni avx512vbmi avx512_bf16", AVX512_BF16),
     ],
 )
 def test_a_row_needs_every_one_of_its_features(
@@ -106,7 +109,7 @@ def test_llvm_and_the_kernel_agree_on_this_cpu() -> None:
     """Where /proc/cpuinfo is missing LLVM answers; the two must choose the same row."""
     if system.machine() != "x86_64":
         pytest.skip("on Arm nobody asks LLVM, which knows nothing of an emulated CPU")
-    needed = table.needed_flags(AVX512_VBMI)
+    needed = table.needed_flags(AVX512_BF16)
     assert table.flags_by_llvm() & needed == table.host_flags() & needed
 
 

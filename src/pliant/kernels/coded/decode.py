@@ -7,8 +7,8 @@ alone: there is one table for each of these four orders, and the weaving needs n
 
 Three forms of the lookup exist. Where a permute reads tables of 64 bytes or words (AVX512-VBMI), it looks up
 int8 or bfloat16 (decode_permute.py). Where a byte shuffle reads 16-entry tables (AVX2), bfloat16 centroids
-are looked up as two bytes, planes 4 and 5 blend between tables, and rows come out of bytes by shifts: 32 codes
-at once. Elsewhere a word index reads float32 tables, by `vpermps` in registers or by loads from memory.
+are looked up as two bytes, planes 4 and 5 blend between tables, and rows come out of bytes by shifts: 32
+codes at once. Elsewhere a word index reads float32 tables, by `vpermps` in registers or by loads from memory.
 """
 
 from collections.abc import Callable, Iterator, Sequence

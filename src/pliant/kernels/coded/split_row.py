@@ -54,6 +54,6 @@ def _add_pairs(f: Function, total: Value, x: Value, y: Value) -> Value:
     if not f.isa.is_portable:
         bfloats = vector(2 * f.lanes, "bfloat")
         return f.intrinsic(_DOT, f.vec, total, *(f.cast("bitcast", z, bfloats) for z in (x, y)), suffix="")
-    for part in (lambda z: z << 16, lambda z: z & -65536):
-        total = f.fma(*(f.cast("bitcast", part(z), f.vec) for z in (x, y)), total)
+    for left, right in ((x << 16, y << 16), (x & -65536, y & -65536)):
+        total = f.fma(f.cast("bitcast", left, f.vec), f.cast("bitcast", right, f.vec), total)
     return total
