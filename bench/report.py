@@ -27,6 +27,7 @@ _MEASURES = {
     "compile_folded": _COMPILER,
     "compile_int8": _COMPILER,
     "int8_products": _COMPILER,
+    "one_row": ("kernels", "store"),
     "shapes": (*_COMPILER, "ir"),
     "vision": _COMPILER,
     "vision_networks": _COMPILER,

@@ -21,7 +21,7 @@ from pliant.kernels.emit.builder import Function, Module
 from pliant.kernels.emit.isa import Isa
 from pliant.kernels.emit.values import Value, vector
 
-_CHAINS, _DOT_CHAINS = 8, 12
+_DOT_CHAINS = 12
 _MOST_ROWS = 4096  # of a segment in codes
 _FORMS = (1, 2, 3, 4, 5, 6, F16, BF16)
 _PARAMS = (
@@ -108,11 +108,11 @@ def _write_sum(module: Module, bits: int) -> None:
         read = _planes(f, desc, bits, group, count) if bits <= 6 else _full(f, desc, bits, group)
         with f.each(0, COLUMNS, f.lanes) as column:
             to = f.at(c, column)
-            zero = f.const(0.0, f.vec)
-            with f.loop(0, count, 1, carry=[f.load(to, f.vec)] + [zero] * (_CHAINS - 1)) as turn:
+            zero, chains = f.const(0.0, f.vec), f.isa.registers // 4
+            with f.loop(0, count, 1, carry=[f.load(to, f.vec)] + [zero] * (chains - 1)) as turn:
                 sums = list(turn.carried)
                 x_here = f.at(x, turn.index * GROUP_ROWS)
-                chain = cycle(range(_CHAINS))
+                chain = cycle(range(chains))
 
                 def emit(row: int, weights: Value) -> None:
                     n = next(chain)
