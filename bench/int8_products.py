@@ -246,7 +246,7 @@ def _pass(pool: Pool, library: Library, model: Model) -> Pass:
     made = {(K, N): _Product.of(isa, K, N) for _, _, K, N in model.matrices()}
     for _, _, K, N in model.matrices():
         product = made[K, N].copy()
-        size = grain_int8(N, isa, pool.n_threads)
+        size = grain_int8(N, ROWS, isa, pool.n_threads)
         out.add(kernels["round_rows"], product.rounding, ROWS, row_grain(K, isa), product)
         out.add(kernels["gemm_int8"], product.args, units_int8(N), size)
         out.flops += 2 * ROWS * K * N

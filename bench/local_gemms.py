@@ -92,7 +92,7 @@ def int8_pass(pool: Pool, kernels: Mapping[str, int], isa: Isa, model: Model, bi
         out.add(kernels["round_rows"], rounding, rows, row_grain(K, isa), a, q, scales)
         step = np.array([worth], np.float32)
         args = GemmInt8Args(gemm, scales.ctypes.data, step.ctypes.data, None)
-        size = grain_int8(N, isa, pool.n_threads)
+        size = grain_int8(N, rows, isa, pool.n_threads)
         out.add(kernels["gemm_int8"], args, units_int8(N), size, slices, table, c, bias, step)
         out.flops += 2 * rows * K * N
     return out

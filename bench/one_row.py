@@ -170,9 +170,8 @@ def _pass(
         rounding = RoundRowsArgs(a.ctypes.data, SIDE, rows, SIDE, q.ctypes.data, SIDE, scales.ctypes.data)
         out.add(rounder, rounding, rows, row_grain(SIDE, isa), a, q, scales)
         args = GemmInt8Args(gemm, scales.ctypes.data, worth.ctypes.data, sums.ctypes.data)
-        out.add(
-            kernel, args, units_int8(SIDE), grain_int8(SIDE, isa, pool.n_threads), slices, made, worth, sums
-        )
+        size = grain_int8(SIDE, rows, isa, pool.n_threads)
+        out.add(kernel, args, units_int8(SIDE), size, slices, made, coded, worth, sums, c)
     return out
 
 

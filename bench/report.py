@@ -28,6 +28,7 @@ _MEASURES = {
     "compile_int8": _COMPILER,
     "int8_products": _COMPILER,
     "amx": _COMPILER,
+    "one_row": ("kernels", "store"),
     "shapes": (*_COMPILER, "ir"),
     "vision": _COMPILER,
     "vision_networks": _COMPILER,

@@ -42,6 +42,11 @@ INTEGER_ROWS = [
     *_here(AVX512_VBMI, AVX512_VNNI, AVX512, AVX2_VNNI, AVX2, X86_64, NEON_I8MM, NEON_DOT, NEON),
 ]
 """Also those whose integer products differ, and what a CPU without VBMI tests in its place."""
+CODED_ROWS = [
+    *([replace(AVX512_BF16, is_portable=True)] if runnable(AVX512_BF16) else []),
+    *_here(AVX512_BF16, AVX512_VBMI, AVX512, AVX2, X86_64, NEON),
+]
+"""Those that decode weights to floats in their own ways."""
 
 BF16_ROWS = [
     replace(AVX512_BF16, is_portable=True),

@@ -1,7 +1,8 @@
 """Answers to the bit: the shipped models and MiniLM at fixed submodels, bits and threads.
 
 Protects: the order of every sum, from the packed weights to the answer. The values hold for one row of
-instruction sets, in a file of its own; on a machine whose best row has no file the tests are skipped.
+instruction sets, in a file of its own; on a machine whose best row has no file the tests are skipped. The row
+of AVX512-BF16 has none of coded models: makers of CPUs round sums of bfloat16 products each in their way.
 Update: `pytest tests/guards/test_answers.py --update-golden` on a machine of each row that has files; the
 commit says which sums are made otherwise. `weights` is the digest of the packed layers: where it differs
 too, the quantizer changed (or numpy's sums did), and not only the kernels.
@@ -37,8 +38,7 @@ CASES: tuple[Case, ...] = (
     *((6, 12, FULL, "fp32"), (6, 12, MIXED, "fp32"), (4, 9, MIXED, "fp32"), (1, 3, MIXED, "fp32")),
     *((6, 12, (6,), "int8"), (3, 6, (4,), "int8")),
 )
-"""Layers, slices, bits repeated over the slices of a layer, and how products are computed. Sums of bfloat16
-products are left out: makers of CPUs round them each in their way."""
+"""Layers, slices, bits repeated over the slices of a layer, and how products are computed."""
 
 pytestmark = pytest.mark.usefixtures("unchecked_shapes")
 

@@ -5,11 +5,19 @@ import pytest
 
 from pliant.kernels.coded.gemm import ACTIVATIONS, GemmArgs, gemm_ir, pack, scratch_bytes, units
 from pliant.kernels.coded.gemm_args import BF16, F16, F32, SLICE_DTYPE
-from pliant.kernels.emit.isa import AVX512, AVX512_VNNI, Isa
+from pliant.kernels.emit.isa import AVX512, AVX512_BF16, AVX512_VNNI, Isa
 from pliant.kernels.runtime.jit import Library, compile_modules
 from tests.kernels import reference
 from tests.kernels.calling import address, call, floats, guarded
 from tests.kernels.coded_matrices import Coded, coded
+from tests.rows import CODED_ROWS, integer_name
+
+
+@pytest.fixture(scope="session", params=CODED_ROWS, ids=integer_name)
+def isa(request: pytest.FixtureRequest) -> Isa:
+    found: Isa = request.param
+    return found
+
 
 ALL = (1, 2, 3, 4, 5, 6, F16, BF16, F32)
 # A sum of K products in float32 errs by at most K ulps of the sum of magnitudes; in practice by sqrt(K).
@@ -191,7 +199,19 @@ def test_units_cover_all_columns(isa: Isa) -> None:
     assert units(64, isa) == (2 if isa.name == "avx512" else 4)
 
 
-@pytest.mark.parametrize("isa", [AVX512, AVX512_VNNI], ids=["avx512", "vnni"])
+@pytest.mark.parametrize("bits", [2, 4, 6])
+def test_one_row_is_exact_to_float32_s_own_error(library: Library, bits: int) -> None:
+    """Also where each value is the sum of two bfloat16: at most 2**-18 a product, in either direction."""
+    matrix = coded(library.isa, 2048, 48, [bits], outliers=0.001)
+    a = floats(1, 2048)
+    c = product(library, matrix, a)
+    expected = reference.gemm(a, matrix.weights)
+    # Four deviations of a sum of 2048 products, rounded in splitting and once each in adding up.
+    deviation = np.sqrt(a.astype(np.float64) ** 2 @ matrix.weights**2)
+    assert (np.abs(c - expected) <= 4 * (2.0**-18 + 8 * ULP) * deviation + ULP * np.abs(expected)).all()
+
+
+@pytest.mark.parametrize("isa", [AVX512, AVX512_VNNI, AVX512_BF16], ids=["avx512", "vnni", "bf16"])
 def test_native_rows_compile_on_any_cpu(isa: Isa) -> None:
     """Their own instructions stand in no portable form: LLVM must at least accept them here."""
     (data,) = compile_modules([gemm_ir(isa)], isa)

@@ -76,6 +76,7 @@ _V3, _V4 = "avx2 fma f16c bmi1 bmi2 movbe abm", "avx512f avx512bw avx512cd avx51
         (f"{_V3} {_V4} avx512_vnni", AVX512_VNNI),
         (f"{_V3} {_V4} avx512_vnni avx512vbmi avx512_bf16", AVX512_BF16),
         (f"{_V3} {_V4} avx512_vnni avx512vbmi", AVX512_VBMI),
+        (f"{_V3} {_V4} avx512_vnni avx512_bf16", AVX512_VNNI),
     ],
 )
 def test_a_row_needs_every_one_of_its_features(

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pliant.errors import StoreError
-from pliant.store.coding.matrix import CodedMatrix, code_matrix
+from pliant.store.coding.matrix import CodedMatrix, blank_matrix, code_matrix, coded_bytes
 from pliant.store.coding.planes import unpack_planes
 from pliant.store.coding.quantize import fit
 
@@ -30,7 +30,8 @@ def read(coded: CodedMatrix, shape: tuple[int, int]) -> np.ndarray:
     """What the arrays say, element by element as CodedMatrix documents them."""
     depth, columns = shape
     column_groups, row_groups = -(-columns // 16), coded.segment_rows // 32
-    codes = unpack_planes(coded.planes.reshape(len(coded.planes), -1, 64))
+    groups = coded.planes.reshape(len(coded.planes), -1, 64)
+    codes = unpack_planes(groups[:, : coded.n_segments * column_groups * row_groups])
     values = coded.codebook[codes].reshape(coded.n_segments, column_groups, row_groups, 32, 16)
     whole = values.transpose(0, 2, 3, 1, 4).reshape(-1, 16 * column_groups).copy()
     for place in range(coded.n_segments * column_groups):
@@ -55,6 +56,19 @@ def test_deep_matrices_are_cut_into_segments() -> None:
     coded = code_matrix(matrix, 4)
     assert (coded.n_segments, coded.segment_rows) == (3, 3008)
     np.testing.assert_array_equal(read(coded, matrix.shape), meant(matrix, 4))
+
+
+@pytest.mark.parametrize(
+    ("shape", "padding"), [((1024, 2048), 31), ((2048, 1024), 37), ((8192, 512), 37), ((2048, 1008), 0)]
+)
+def test_large_planes_of_whole_pages_stand_apart(shape: tuple[int, int], padding: int) -> None:
+    """Streams a multiple of 4 KB apart share cache sets; what is between them is less than a column group."""
+    matrix = weights(*shape)
+    coded = code_matrix(matrix, 2)
+    assert coded.planes.shape[1] == shape[0] * shape[1] // 8 + 64 * padding
+    assert coded.planes.shape == blank_matrix(*shape, 2).planes.shape
+    assert coded.planes.size <= coded_bytes(*shape, 2, 0.0)
+    np.testing.assert_array_equal(read(coded, shape), meant(matrix, 2))
 
 
 def test_outliers_ascend_within_their_group() -> None:

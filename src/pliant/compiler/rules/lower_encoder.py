@@ -77,8 +77,13 @@ def _matmul_split(node: Node, graph: Graph, target: Target) -> Lowered:
 
 def _matmul_integer(node: Node, graph: Graph, target: Target) -> Lowered:
     q, scales, step, slices, bias, residual = (*node.inputs, "")[:6]
-    columns = graph.types[node.outputs[0]].shape[1]
-    n_units, size = gemm_int8.units_int8(columns), gemm_int8.grain_int8(columns, target.isa, target.n_threads)
+    rows, columns = graph.types[node.outputs[0]].shape
+
+    def share(lengths: Sequence[int]) -> tuple[int, int]:
+        size = gemm_int8.grain_int8(columns, sum(lengths), target.isa, target.n_threads)
+        return gemm_int8.units_int8(columns), size
+
+    n_units, size = share([rows])
     fields = _gemm_fields(node, graph, q, slices, bias, residual)
     call = Call(
         kernel=Kernel("gemm_int8", gemm_int8.gemm_int8_ir),
@@ -91,7 +96,7 @@ def _matmul_integer(node: Node, graph: Graph, target: Target) -> Lowered:
         grain=size,
         scratch_bytes=gemm_int8.scratch_bytes_int8(graph.types[q].shape[1], target.isa),
         label=node.name,
-        extent=_extent(node, ("gemm.n_rows",), lambda lengths: (n_units, size)),
+        extent=_extent(node, ("gemm.n_rows",), share),
     )
     return Lowered((call,))
 

@@ -29,7 +29,7 @@ def decode_table_bf16(
     words = np.ascontiguousarray(codebook, np.float32).view(np.int32)
     assert not (words & 0xFFFF).any(), "centroids must be rounded to bfloat16"
     table = aligned_bytes(2 * 256)
-    table[:] = np.concatenate([table_64(words >> shift, bits) for shift in (16, 24)])
+    table[:] = np.concatenate([table_64((words >> shift).astype(np.uint8), bits) for shift in (16, 24)])
     return table
 
 

@@ -5,11 +5,10 @@ bit at 8b + (w ^ q) for planes 0 to 3, so within byte b of a column's word a nib
 planes is the whole index of row w (low nibble) or w + 4 (high nibble), in a bit order that depends on w & 3
 alone: there is one table for each of these four orders, and the weaving needs no shifts.
 
-Three forms of the lookup exist. Where a byte permute reads 64-entry tables (AVX512-VBMI), GEMMs in int8 and
-bfloat16 use it (decode_permute.py). Where a byte shuffle reads 16-entry tables (AVX2), bfloat16 centroids
+Three forms of the lookup exist. Where a permute reads tables of 64 bytes or words (AVX512-VBMI), it looks up
+int8 or bfloat16 (decode_permute.py). Where a byte shuffle reads 16-entry tables (AVX2), bfloat16 centroids
 are looked up as two bytes, planes 4 and 5 blend between tables, and rows come out of bytes by shifts: 32
-codes at once. Elsewhere a word index reads float32 tables, by `vpermps` in registers or by loads from
-memory.
+codes at once. Elsewhere a word index reads float32 tables, by `vpermps` in registers or by loads from memory.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -19,7 +18,7 @@ from itertools import product
 import numpy as np
 
 from pliant.arrays import Float, Int32, UInt8, UInt32
-from pliant.kernels.coded.decode_permute import decode_by_permutes, table_64
+from pliant.kernels.coded.decode_permute import merge, permuted_pairs, permuted_quads, permuted_rows, table_64
 from pliant.kernels.coded.int8_form import int8_form
 from pliant.kernels.emit.builder import Function
 from pliant.kernels.emit.isa import Isa
@@ -40,6 +39,8 @@ def decode_table(codebook: Float[np.ndarray, "centroids"], bits: int, isa: Isa) 
     """
     words = np.ascontiguousarray(codebook, np.float32).view(np.uint32)
     assert not (words & 0xFFFF).any(), "centroids must be rounded to bfloat16"
+    if isa.has_byte_permute:
+        return _aligned(table_64((words >> 16).astype(np.uint16), bits))
     return _table(words, bits, isa, (16, 24))
 
 
@@ -57,7 +58,7 @@ def decode_table_int8(
     """As `decode_table`, of centroids in whole steps, each worth `step`."""
     steps = whole_steps(codebook, step)
     if isa.has_byte_permute:
-        return _aligned(table_64(steps, bits))
+        return _aligned(table_64(steps.astype(np.int8).view(np.uint8), bits))
     return _table(steps.view(np.uint32), bits, isa, (0,))
 
 
@@ -73,6 +74,10 @@ def decode_columns(f: Function, planes: Sequence[Value], table: Value, emit: Emi
     A group's 16 columns are 16 / lanes of these; one at a time keeps all of it in registers.
     """
     words = [f.load(p, vector(f.lanes, "i32"), 4 * f.lanes) for p in planes]
+    if f.isa.has_byte_permute:
+        for row, x in permuted_rows(f, words, weave(words), table):
+            emit(row, x)
+        return
     if not _by_bytes(f.isa):
         _decode_words(f, words, table, emit)
         return
@@ -86,11 +91,19 @@ def decode_columns(f: Function, planes: Sequence[Value], table: Value, emit: Emi
             rows(2 * w + i, x)
 
 
+def decode_bfloats(f: Function, planes: Sequence[Value], table: Value, emit: Emit) -> None:
+    """As `decode_columns`, rows i and i + 2 as bfloat16 halves of i32 lanes, for i & 3 < 2."""
+    words = [f.load(p, vector(f.lanes, "i32"), 4 * f.lanes) for p in planes]
+    for row, x in permuted_pairs(f, words, weave(words), table):
+        emit(row, x)
+
+
 def decode_quads(f: Function, planes: Sequence[Value], table: Value, emit: Emit) -> None:
     """As `decode_columns`, from an int8 table: rows 4w .. 4w + 3 as bytes of i32 lanes, for w = 0..7."""
     words = [f.load(p, vector(f.lanes, "i32"), 4 * f.lanes) for p in planes]
     if f.isa.has_byte_permute:
-        decode_by_permutes(f, words, weave(words), table, emit)
+        for w, x in permuted_quads(f, words, weave(words), table):
+            emit(w, x)
         return
     if _by_bytes(f.isa):
         for w, (x,) in _look_up_bytes(f, words, table, 1, _natural):
@@ -125,6 +138,8 @@ def decode_pairs(f: Function, planes: Sequence[Value], table: Value, emit: Emit)
 
 def first_centroid(f: Function, table: Value) -> Value:
     """The value of code 0, from a table of any number of bits."""
+    if f.isa.has_byte_permute:
+        return f.cast("bitcast", f.cast("zext", f.load(table, "i16"), "i32") << 16, "float")
     if not _by_bytes(f.isa):
         return f.load(table)
     low, high = (f.cast("zext", f.load(f.at(table, at, "i8"), "i8"), "i32") for at in (0, 16))
@@ -211,6 +226,8 @@ def weave(words: Sequence[Value]) -> list[Value]:
 
 def _swap(a: Value, b: Value, mask: int) -> tuple[Value, Value]:
     """(a where mask else b, b where mask else a)."""
+    if a.function.isa.name == "avx512":
+        return merge(a, b, mask), merge(b, a, mask)
     t = (a ^ b) & mask
     return b ^ t, a ^ t
 

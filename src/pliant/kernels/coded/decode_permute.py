@@ -1,16 +1,16 @@
-"""Turn nested bit-planes into bytes by one permute of 64 (AVX512-VBMI's `vpermb`) for 64 codes, or into
-bfloat16 by two.
+"""Turn nested bit-planes into weights by permutes of bytes (AVX512-VBMI's `vpermb`) or of 16 bits.
 
 Byte b of a column's word has the nibbles that decode.py weaves from planes 0 to 3: the low four bits of an
 index. Shifted and rotated words of planes 4 and 5 give its bits 4 and 5, in one order for even w and another
-for odd; the permute ignores the two bits above.
+for odd; the permute ignores the two bits above. One of 16 bits looks two rows of 16 columns up at once, whose
+bfloat16 are the upper halves of float32.
 """
 
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from pliant.arrays import Int32, UInt8
+from pliant.arrays import UInt8, UInt16
 from pliant.kernels.emit.builder import Function
 from pliant.kernels.emit.values import Value, vector
 
@@ -31,8 +31,10 @@ _FIFTH_LEFT = (5, 3, 3, 1, 1, -1, -1, -3)
 """Shift that brings the bit of plane 5 to index bit 5 (w even) or 4."""
 
 
-def table_64(values: Int32[np.ndarray, " centroids"], bits: int) -> UInt8[np.ndarray, " 256"]:
-    """The low bytes of 2**bits centroids by index, for each w & 3."""
+def table_64(
+    centroids: UInt8[np.ndarray, " centroids"] | UInt16[np.ndarray, " centroids"], bits: int
+) -> UInt8[np.ndarray, " bytes"]:
+    """The bytes of 2**bits centroids of one or two bytes by index, 64 of them for each w & 3."""
     entry = np.arange(_ENTRIES)
     tables = []
     for u in range(4):
@@ -40,46 +42,66 @@ def table_64(values: Int32[np.ndarray, " centroids"], bits: int) -> UInt8[np.nda
         code = np.zeros(_ENTRIES, np.int64)
         for q in range(bits):
             code |= (entry >> place[q] & 1) << (bits - 1 - q)
-        tables.append((values[code] & 0xFF).astype(np.uint8))
-    return np.concatenate(tables)
+        tables.append(centroids[code])
+    return np.concatenate(tables).view(np.uint8)
 
 
-def decode_by_permutes(
-    f: Function,
-    planes: Sequence[Value],
-    woven: Sequence[Value],
-    table: Value,
-    emit: Callable[[int, Value], None],
-) -> None:
-    """Emit (w, bytes of rows 4w .. 4w + 3 in the i32 lanes of 16 columns) of a group's words `planes`."""
+Words = Sequence[Value]
+"""A group's words of each plane, and woven from the first four of them."""
+
+
+def permuted_quads(f: Function, planes: Words, woven: Words, table: Value) -> Iterator[tuple[int, Value]]:
+    """(w, bytes of rows 4w .. 4w + 3 in the i32 lanes of 16 columns) for all w."""
     for w, index in _indices(f, planes, woven):
-        emit(w, _as_words(f, _permute(f, f.at(table, _ENTRIES * (w & 3), "i8"), index)))
+        yield w, _permute(f, f.at(table, _ENTRIES * (w & 3), "i8"), index, "i8")
+
+
+def permuted_rows(f: Function, planes: Words, woven: Words, table: Value) -> Iterator[tuple[int, Value]]:
+    """(row, its float32 weights in 16 columns) for all rows, from a table of bfloat16."""
+    for row, both in permuted_pairs(f, planes, woven, table):
+        yield row, f.cast("bitcast", both << 16, f.vec)
+        yield row + 2, f.cast("bitcast", both & -65536, f.vec)
+
+
+def permuted_pairs(f: Function, planes: Words, woven: Words, table: Value) -> Iterator[tuple[int, Value]]:
+    """(row, bfloat16 of that row and the next but one in the halves of i32 lanes) for rows 4w and 4w + 1."""
+    for w, b, index in _word_indices(f, planes, woven):
+        yield 4 * w + b, _permute(f, f.at(table, _ENTRIES * (w & 3), "i16"), index, "i16", len(planes))
 
 
 def decode_pairs_by_permutes(
-    f: Function,
-    planes: Sequence[Value],
-    woven: Sequence[Value],
-    table: Value,
-    emit: Callable[[int, Value], None],
+    f: Function, planes: Words, woven: Words, table: Value, emit: Callable[[int, Value], None]
 ) -> None:
     """Emit (i, rows 2i and 2i + 1 as bfloat16 in the i32 lanes of 16 columns).
 
     `table` has low bytes, then high bytes, each as `table_64` gives them.
     """
+    bytes_, words = vector(64, "i8"), vector(16, "i32")
     for w, index in _indices(f, planes, woven):
-        index = f.shuffle(index, None, _PAIRED)
+        paired = f.shuffle(f.cast("bitcast", index, bytes_), None, _PAIRED)
         low, high = (
-            _permute(f, f.at(table, _ENTRIES * (w & 3) + at, "i8"), index) for at in (0, 4 * _ENTRIES)
+            _permute(f, f.at(table, _ENTRIES * (w & 3) + at, "i8"), paired, "i8") for at in (0, 4 * _ENTRIES)
         )
         for pair in range(2):
             lanes = [16 * i + 8 * pair + j for i in range(4) for j in range(8)]
             mixed = f.shuffle(low, high, [x for i in lanes for x in (i, _ENTRIES + i)])
-            emit(2 * w + pair, _as_words(f, mixed))
+            emit(2 * w + pair, f.cast("bitcast", mixed, words))
 
 
-def _indices(f: Function, planes: Sequence[Value], woven: Sequence[Value]) -> Iterator[tuple[int, Value]]:
-    """(w, index bytes of rows 4w .. 4w + 3 of 16 columns)."""
+def _word_indices(f: Function, planes: Words, woven: Words) -> Iterator[tuple[int, int, Value]]:
+    """(w, b, index of row 4w + b in the lower half of a lane, of row 4w + b + 2 in the upper)."""
+    if len(planes) <= 4:
+        for u, word in enumerate(woven):
+            for nibble in range(4):
+                yield u + 4 * (nibble % 2), nibble // 2, word >> 4 * nibble if nibble else word
+        return
+    for w, index in _indices(f, planes, woven):
+        yield w, 0, index
+        yield w, 1, index >> 8
+
+
+def _indices(f: Function, planes: Words, woven: Words) -> Iterator[tuple[int, Value]]:
+    """For each w a word whose byte b is, but for its two upper bits, the index of row 4w + b."""
     fourth = _Moved(f, planes[4], is_rotated=True) if len(planes) > 4 else None
     fifth = _Moved(f, planes[5], is_rotated=False) if len(planes) > 5 else None
     for w in _W_ORDER:
@@ -87,9 +109,9 @@ def _indices(f: Function, planes: Sequence[Value], woven: Sequence[Value]) -> It
         if fourth is not None:
             upper = fourth.left(_FOURTH_LEFT[w])
             if fifth is not None:
-                upper = _merge(fifth.left(_FIFTH_LEFT[w]), upper, 0x20202020 if w % 2 == 0 else 0x10101010)
-            index = _merge(index, upper, _LOW)
-        yield w, f.cast("bitcast", index, vector(_ENTRIES, "i8"))
+                upper = merge(fifth.left(_FIFTH_LEFT[w]), upper, 0x20202020 if w % 2 == 0 else 0x10101010)
+            index = merge(index, upper, _LOW)
+        yield w, index
 
 
 class _Moved:
@@ -112,23 +134,37 @@ class _Moved:
         return word << n if n > 0 else word >> -n
 
 
-def _merge(a: Value, b: Value, mask: int) -> Value:
-    """a where mask, else b."""
-    return b ^ ((a ^ b) & mask)
+def merge(a: Value, b: Value, mask: int) -> Value:
+    """The bits of a where mask has ones, else of b."""
+    f = a.function
+    if f.isa.name != "avx512" or f.isa.is_portable:
+        return b ^ ((a ^ b) & mask)
+    # By name: LLVM makes two instructions of three operands' logic where it shares one of them.
+    constants = f.const(mask, a.type), f.const(0xCA, "i32")
+    return f.intrinsic("llvm.x86.avx512.pternlog.d.512", a.type, constants[0], a, b, constants[1], suffix="")
 
 
-def _permute(f: Function, table: Value, index: Value) -> Value:
-    """64 bytes of a table by the low six bits of each index."""
-    bytes_ = index.type
-    if not f.isa.is_portable:
-        entries = f.load(table, bytes_, _ENTRIES)
-        return f.intrinsic("llvm.x86.avx512.permvar.qi.512", bytes_, entries, index, suffix="")
-    found = f.const(0, bytes_)
-    for lane in range(_ENTRIES):
+def _permute(f: Function, table: Value, index: Value, element: str, bits: int = 4) -> Value:
+    """Entries of 8 or 16 bits in their places in i32 lanes; of 16 bits two registers from five bits on."""
+    lanes = 64 if element == "i8" else 32
+    whole, words = vector(lanes, element), index.type
+    index = f.cast("bitcast", index, whole)
+    if f.isa.is_portable:
+        return f.cast("bitcast", _look_up(f, table, index, element), words)
+    name = {"i8": "qi", "i16": "hi"}[element]
+    first = f.load(table, whole, 64)
+    if element == "i8" or bits <= 4:
+        found = f.intrinsic(f"llvm.x86.avx512.permvar.{name}.512", whole, first, index, suffix="")
+    else:
+        second = f.load(f.at(table, lanes, element), whole, 64)
+        found = f.intrinsic("llvm.x86.avx512.vpermi2var.hi.512", whole, first, index, second, suffix="")
+    return f.cast("bitcast", found, words)
+
+
+def _look_up(f: Function, table: Value, index: Value, element: str) -> Value:
+    """The same without the instruction."""
+    found = f.const(0, index.type)
+    for lane in range(int(index.type[1:].split(" ")[0])):
         at = f.cast("zext", f.extract(index, lane) & (_ENTRIES - 1), "i64")
-        found = f.insert(found, f.load(f.at(table, at, "i8"), "i8"), lane)
+        found = f.insert(found, f.load(f.at(table, at, element), element), lane)
     return found
-
-
-def _as_words(f: Function, bytes_: Value) -> Value:
-    return f.cast("bitcast", bytes_, vector(16, "i32"))

@@ -14,7 +14,7 @@ from pliant.kernels.emit.vmath import bfloat_to_float, half_to_float
 
 GROUP_ROWS = 32
 GROUP_BYTES = 64
-_AHEAD = 16  # groups: what is decoded while memory answers
+_AHEAD = 16, 32  # groups: what is decoded while memory answers
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,11 +154,12 @@ def slice_planes(f: Function, desc: Value, bits: int, group: Value) -> tuple[Val
 
 
 def prefetch_next(f: Function, planes: Sequence[Value], step: Value) -> None:
-    """Ask for the planes of the next column group, or of some more if it is short.
+    """Ask for planes as far ahead as the next column group, but neither too few nor too many.
 
     Many slices are more streams than the CPU follows by itself.
     """
-    groups = f.select(step < _AHEAD, f.const(_AHEAD), step)
+    least, most = _AHEAD
+    groups = f.least(f.select(step < least, f.const(least), step), most)
     # Opaque, or LLVM keeps a second pointer a plane for it and spills them all.
     ahead = f.op(f'call i64 asm sideeffect "", "=r,0"({groups * GROUP_BYTES})', "i64")
     for p in planes:

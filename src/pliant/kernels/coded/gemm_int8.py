@@ -49,9 +49,14 @@ def units_int8(n_columns: int) -> int:
     return -(-n_columns // COLUMNS)
 
 
-def grain_int8(n_columns: int, isa: Isa, n_threads: int) -> int:
-    """Units that a thread takes at a time: the columns of a tile, if that leaves work for every thread."""
+def grain_int8(n_columns: int, n_rows: int, isa: Isa, n_threads: int) -> int:
+    """Units that a thread takes at a time: the columns of a tile, if that leaves work for every thread.
+
+    Of a single row it takes more: where shares meet, both threads read what one asked for ahead.
+    """
     groups = _widest(isa)
+    if n_rows == 1:
+        return max(1, units_int8(n_columns) // (2 * n_threads))
     return groups if units_int8(n_columns) >= 2 * groups * n_threads else 1
 
 

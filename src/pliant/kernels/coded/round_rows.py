@@ -130,13 +130,17 @@ def _write_row(
     packing, element = form.packing, f"i{32 // form.packing}"
     whole = n & -f.lanes
     steps, zeros = f.splat(by), f.splat(zero)
-    with f.each(0, whole, f.lanes) as column:
+
+    def narrowed(column: Value) -> Value:
         integers = _integers(f, form, f.load(f.at(source, column), f.vec), steps, zeros)
-        narrow = f.cast("trunc", integers, vector(f.lanes, element))
-        if stride is None:
-            f.store(narrow, f.at(first, column, element))
-        else:
-            _scatter(f, narrow, packing, f.at(first, column // packing * stride, "i32"), stride)
+        return f.cast("trunc", integers, vector(f.lanes, element))
+
+    is_alone = f.const(1, "i1") if stride is None else stride.compare("eq", 1)
+    with f.when(is_alone), f.each(0, whole, f.lanes) as column:
+        f.store(narrowed(column), f.at(first, column, element))
+    if stride is not None:
+        with f.each(f.select(is_alone, whole, f.const(0)), whole, f.lanes) as column:
+            _scatter(f, narrowed(column), packing, f.at(first, column // packing * stride, "i32"), stride)
 
     def place(column: Value) -> Value:
         if stride is None:

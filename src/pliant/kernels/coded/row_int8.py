@@ -4,7 +4,8 @@ A single row waits for memory: it reads planes only, once. Outliers are no part 
 hold code 0 in their places: a sparse pass adds what they are beyond it.
 """
 
-from functools import partial
+from functools import partial, reduce
+from operator import add
 
 from pliant.kernels.coded.decode import decode_quads
 from pliant.kernels.coded.fill import GROUP_ROWS, prefetch_next, slice_at, slice_planes
@@ -17,7 +18,7 @@ from pliant.kernels.emit.isa import Isa
 from pliant.kernels.emit.values import Value, vector
 from pliant.kernels.product.integer_dots import add_quads, left_is_signed
 
-_CHAINS = 4
+_CHAINS, _SUM_CHAINS = 8, 4
 _WORDS = GROUP_ROWS // 4
 _PLANES = range(1, 7)
 _PARAMS = (("desc", "ptr"), ("group", "i64"), ("count", "i64"), ("x", "ptr"), ("to", "ptr"))
@@ -59,10 +60,10 @@ def _write_row(f: Function) -> None:
         x = f.at(a, s * segment_rows, "i8")
         (bits, outlier_rows) = f.fields(desc, SliceDesc, "bits", "outlier_rows")
 
-        def add(n: int) -> None:
+        def multiply(n: int) -> None:
             f.call(f"row8_{n}", "void", desc, first_group + local * count, count, x, to)
 
-        f.match(bits, {n: partial(add, n) for n in _PLANES})
+        f.match(bits, {n: partial(multiply, n) for n in _PLANES})
         with f.when(outlier_rows.compare("ne", 0)):
             f.call("sparse8", "void", desc, first_column + local, x, step, zero, f.at(to, 2 * COLUMNS))
 
@@ -88,7 +89,8 @@ def _write_sum(module: Module, bits: int) -> None:
         with f.each(0, COLUMNS, f.lanes) as column:
             here = f.at(to, column, "i32")
             sums_here = f.at(here, COLUMNS, "i32")
-            begin = [f.load(here, integers), *[zero] * (_CHAINS - 1), f.load(sums_here, integers), zero]
+            begin = [f.load(here, integers), *[zero] * (_CHAINS - 1)]
+            begin += [f.load(sums_here, integers), *[zero] * (_SUM_CHAINS - 1)]
             with f.loop(0, count, carry=begin) as turn:
                 totals = list(turn.carried)
                 at = [f.at(p, turn.index * COLUMNS + column, "i32") for p in planes]
@@ -97,17 +99,14 @@ def _write_sum(module: Module, bits: int) -> None:
 
                 def emit(w: int, weights: Value) -> None:
                     four = f.splat(f.load(f.at(words, w, "i32"), "i32"))
-                    n, m = w % _CHAINS, _CHAINS + w % 2
+                    n, m = w % _CHAINS, _CHAINS + w % _SUM_CHAINS
                     totals[n] = add_quads(f, totals[n], four, weights)
                     totals[m] = add_quads(f, totals[m], ones, weights)
 
                 decode_quads(f, at, table, emit)
                 turn.carry(totals)
-            first, *others = turn.carried[:_CHAINS]
-            for other in others:
-                first = first + other
-            f.store(first, here)
-            f.store(turn.carried[_CHAINS] + turn.carried[_CHAINS + 1], sums_here)
+            f.store(reduce(add, turn.carried[:_CHAINS]), here)
+            f.store(reduce(add, turn.carried[_CHAINS:]), sums_here)
         f.ret()
 
 

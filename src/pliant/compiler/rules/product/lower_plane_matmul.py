@@ -61,7 +61,7 @@ def _matmul_integer(node: Node, graph: Graph, target: Target) -> Lowered:
         n_units=gemm_int8.units_int8(columns) if rows else 0,
         reads=(q, scales, *planes.reads, *packed, *read_too),
         writes=node.outputs,
-        grain=gemm_int8.grain_int8(columns, target.isa, target.n_threads),
+        grain=gemm_int8.grain_int8(columns, rows, target.isa, target.n_threads),
         scratch_bytes=gemm_int8.scratch_bytes_int8(planes.depth, target.isa),
         label=node.label,
     )

@@ -28,7 +28,7 @@ class Planes:
 
     tensors: tuple[str, ...]
     bits: int
-    plane_bytes: int
+    plane_bytes: int  # with padding of less than a column group
     segment_rows: int
     n_segments: int
     largest: float
@@ -37,6 +37,10 @@ class Planes:
     def depth(self) -> int:
         """K with its padding."""
         return self.segment_rows * self.n_segments
+
+    @property
+    def column_groups(self) -> int:
+        return self.plane_bytes // PLANE_GROUP_BYTES * GROUP_ROWS // self.depth
 
     @property
     def reads(self) -> tuple[str, ...]:
@@ -48,10 +52,9 @@ class Planes:
         """Of GemmArgs, all that describes B, where the decode table is called `table`."""
         planes, _, rows, offsets, values = self.tensors
         places = tuple(Ref(planes, q * self.plane_bytes) if q < self.bits else None for q in range(6))
-        groups = self.plane_bytes // PLANE_GROUP_BYTES
         fields: dict[str, Field] = {
             **{"segment_rows": self.segment_rows, "n_segments": self.n_segments},
-            "column_groups_per_slice": groups * GROUP_ROWS // self.depth,
+            "column_groups_per_slice": self.column_groups,
             **{"own.bits": self.bits, "own.planes": places, "own.table": Ref(table)},
             **{"own.outlier_rows": Ref(rows), "own.outlier_offsets": Ref(offsets)},
             "own.outlier_values": Ref(values),
@@ -83,7 +86,7 @@ def pack_int8(planes: Planes, constants: Mapping[str, np.ndarray], isa: Isa) -> 
     names = [f"{planes.tensors[0]}|{kind}" for kind in ("table8", "step", "sums8")]
     step = np.float32(planes.largest / min(int8_form(isa).weight, 127) or 1.0)
     table = decode_table_int8(constants[planes.tensors[1]], planes.bits, isa, float(step))
-    columns = planes.plane_bytes // PLANE_GROUP_BYTES * GROUP_ROWS // planes.depth * GROUP_COLUMNS
+    columns = planes.column_groups * GROUP_COLUMNS
 
     def fill_sums(memory: np.ndarray) -> None:
         memory.view(np.int32)[:] = _column_sums(planes, constants, float(step), int8_form(isa).weight)
@@ -97,7 +100,8 @@ def _column_sums(
 ) -> Int32[np.ndarray, " columns"]:
     """Sums over K of the weights in steps, as kernels decode them, padding and clipped outliers included."""
     coded, codebook, rows, offsets, values = (constants[x] for x in planes.tensors)
-    codes = unpack_planes(coded.reshape(planes.bits, -1, PLANE_GROUP_BYTES))
+    groups = coded.reshape(planes.bits, -1, PLANE_GROUP_BYTES)
+    codes = unpack_planes(groups[:, : planes.column_groups * planes.depth // GROUP_ROWS])
     of_codes = whole_steps(codebook, step)
     blocks = of_codes[codes].reshape(planes.n_segments, -1, planes.segment_rows, GROUP_COLUMNS)
     sums = blocks.sum(2, dtype=np.int32).reshape(planes.n_segments, -1)
