@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
@@ -240,6 +241,63 @@ def test_a_request_whose_turn_is_late_leaves_the_queue_for_the_next_best() -> No
     assert (first.target, second.target) == (LOCAL, CLUSTER)
     assert local.answered.count(b"") == 1, "who left the queue is not answered there"
     assert n_of(made, "hedges") == {(LOCAL, "here"): 1}
+    assert second.spent.waited_s >= 0.01, "who asks would take the wait for work, and set this node aside"
+    assert second.spent.seconds >= second.spent.waited_s
+
+
+def test_an_answer_that_begins_as_it_is_called_off_counts_where_the_other_fails() -> None:
+    """It was computed and thrown away, and the request began anew."""
+    held, again = threading.Event(), threading.Event()
+
+    class Device(Endpoint):
+        def answer(self, request: Request) -> Reply[None]:
+            if self.begun.is_set():
+                again.set()
+            self.begun.set()
+            assert held.wait(PATIENCE_S)
+            return super().answer(request)
+
+    local = Device("@local", 1e-3)
+    made = dispatcher(Above(_fails), local=local, cluster=Endpoint("@cluster", 1.0, lost))
+
+    def clock() -> float:
+        if not held.is_set() and any(task.cancelling() for task in asyncio.all_tasks()):
+            held.set()
+            assert again.wait(PATIENCE_S)
+        return time.monotonic()
+
+    async def run() -> tuple[Answer, Answer]:
+        first = asyncio.ensure_future(made.answer(_inquiry(None)))
+        await asyncio.to_thread(local.begun.wait, PATIENCE_S)
+        second = await made.answer(_inquiry(DEADLINE_S))
+        return await first, second
+
+    made = Dispatcher(made.router, made.here, made.metrics, signature(local), clock)
+    first, second = _ended(made, run())
+    assert (first.target, second.target) == (LOCAL, LOCAL)
+    assert local.answered.count(b"") == 2, "once each"
+
+
+def test_an_endpoint_that_says_no_to_who_left_another_queue_is_not_asked_again() -> None:
+    """It was, every ten milliseconds until the deadline, while the request lost its place each time."""
+    cluster = Held("@cluster", 1e-3)
+    cluster.gate.clear()
+
+    local = Endpoint("@local", LONG_S, lambda: ZeroDivisionError("a bug"))
+    made = dispatcher(Above(_fails), local=local, cluster=cluster)
+
+    async def run() -> Answer:
+        first = asyncio.ensure_future(made.answer(_inquiry(None)))
+        await asyncio.to_thread(cluster.begun.wait, PATIENCE_S)
+        second = asyncio.ensure_future(made.answer(_inquiry(DEADLINE_S)))
+        await asyncio.to_thread(local.begun.wait, PATIENCE_S)
+        await asyncio.wait({second}, timeout=0.1)
+        cluster.gate.set()
+        await first
+        return await second
+
+    assert _ended(made, run()).target == CLUSTER
+    assert len(local.answered) == 1
 
 
 def test_work_beyond_its_bound_is_begun_elsewhere_and_the_first_answer_counts() -> None:
