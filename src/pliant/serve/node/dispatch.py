@@ -94,6 +94,8 @@ class Dispatcher:
         self.router, self.here, self.metrics = router, here, metrics
         self.upstreams: Upstreams | None = None
         self._signature, self._clock = signature, clock
+        self._leaving = asyncio.Lock()
+        """Requests begin elsewhere one after the other: each sees the queue that the last has joined."""
 
     def offer(self) -> None:
         """Tell the router how this device's endpoints stand."""
@@ -197,13 +199,16 @@ class Dispatcher:
         thoughts, error = self._second_thoughts(choice, asked, tried, turn), None
         try:
             while under_way:
-                thought = next(thoughts, None) if first in under_way and len(under_way) == 1 else None
-                if isinstance(thought, Choice):
-                    if choice.target in self.here and turn.begun_s is None:
-                        first.cancel()  # it leaves its place in the queue, unless it begins just now
-                    begun.append(asyncio.ensure_future(self._hedge(thought, asked, tried)))
-                    under_way[begun[-1]] = self._clock() - start_s
-                    continue
+                async with self._leaving:
+                    is_alone = list(under_way) == [first] and not first.done()
+                    thought = next(thoughts, None) if is_alone else None
+                    if isinstance(thought, Choice):
+                        if choice.target in self.here and turn.begun_s is None:
+                            first.cancel()  # it leaves its place in the queue, unless it begins just now
+                        begun.append(asyncio.ensure_future(self._hedge(thought, asked, tried)))
+                        under_way[begun[-1]] = self._clock() - start_s
+                        await asyncio.sleep(0)  # it stands in the other queue then
+                        continue
                 await asyncio.wait(under_way, timeout=thought, return_when=asyncio.FIRST_COMPLETED)
                 for task in [task for task in under_way if task.done()]:
                     tried_s = under_way.pop(task)
