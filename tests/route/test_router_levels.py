@@ -10,7 +10,7 @@ from pliant.route.adverts import advert_of, wait_beyond
 from pliant.route.choose_endpoint import CLUSTER, LOCAL, Candidate
 from pliant.route.due import Ping, Probe
 from pliant.route.router import Router
-from pliant.route.router_settings import RouterSettings
+from pliant.route.router_settings import RouterSettings, paper
 from pliant.route.terms import Terms
 from tests.route.routers import LINK, SETTINGS, router, word
 
@@ -199,6 +199,16 @@ def test_an_upstream_that_hung_is_tried_again_once_it_answers_pings_for_long() -
 def _bound_s(node: Router, now_s: float) -> float:
     (bound_s,) = [option.bound_s for option in node.options(5, now_s) if option.name == "up"]
     return bound_s
+
+
+def test_a_router_that_does_not_probe_does_not_where_levels_slowed() -> None:
+    """As published CRIME has no probes: levels that were offered brought them about."""
+    node = Router("me", paper(100))
+    for now_s, whole_s in enumerate((1.0, 4.0, 5.0)):
+        node.offer(tuple(ServiceLevel(Curve(((0, part * whole_s),))) for part in (0.5, 1.0)))
+        node.choose(10, float(now_s))
+        node.answered_here(10, whole_s, now_s + 0.5)
+    assert not [due for due in node.due(1000.0) if isinstance(due, Probe)]
 
 
 def test_a_router_without_bounds_keeps_deadlines_by_medians() -> None:

@@ -36,3 +36,12 @@ def test_the_second_overdue_answer_without_one_between_counts_until_it_is_long_a
     assert not silence.is_forgiven(64.0, 60.0), "it is said once"
     silence.answered()
     assert not silence.overdue(2.0, 1.0, 70.0)
+
+
+def test_a_single_overdue_answer_long_ago_leaves_what_was_learned_and_no_doubt() -> None:
+    """It raised nothing: what all answers before it showed of the way was forgotten all the same."""
+    silence = Silence()
+    silence.overdue(2.0, 1.0, 1.0)
+    assert silence.is_doubtful
+    assert not silence.is_forgiven(63.0, 60.0)
+    assert not silence.is_doubtful

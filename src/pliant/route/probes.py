@@ -54,7 +54,9 @@ class Probes:
         """Answers take `curve` since the last one; as `answered`. `least_s` is None where nothing presses."""
         if self._best is None or curve.at(last_n) < self._best.at(last_n):
             self._best = curve
-        elif least_s is not None and curve.at(last_n) > _SLOWED * self._best.at(last_n):
+        elif least_s is None or self._after_s == float("inf"):
+            return
+        elif curve.at(last_n) > _SLOWED * self._best.at(last_n):
             self.at_s = min(self.at_s, self._here_s + self._pause_s(least_s))
 
     def length(

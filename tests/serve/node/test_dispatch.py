@@ -2,8 +2,10 @@
 
 import asyncio
 import threading
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, TypeVar
 
@@ -11,7 +13,7 @@ import pytest
 
 from pliant.errors import ClusterError, NodeError
 from pliant.ir.curve import Curve
-from pliant.ir.endpoint import Request, ServiceLevel
+from pliant.ir.endpoint import Estimate, Request, ServiceLevel
 from pliant.ir.link import Link
 from pliant.ir.reply import Reply
 from pliant.route.choose_endpoint import CLUSTER, LOCAL
@@ -215,7 +217,10 @@ def test_a_cluster_that_does_not_answer_in_time_is_hedged_by_the_device() -> Non
 
 
 class Held(Endpoint):
-    """Works on the first request until `gate` opens; `n_held` counts those it was given."""
+    """Works on the first request until `gate` opens, and expects to take what it says."""
+
+    def estimate(self, request: Request) -> Estimate:
+        return replace(super().estimate(request), seconds=self._said[0].curve.at(request.length))
 
     def answer(self, request: Request) -> Reply[None]:
         self.begun.set()
@@ -240,13 +245,90 @@ def test_a_request_whose_turn_is_late_leaves_the_queue_for_the_next_best() -> No
     assert (first.target, second.target) == (LOCAL, CLUSTER)
     assert local.answered.count(b"") == 1, "who left the queue is not answered there"
     assert n_of(made, "hedges") == {(LOCAL, "here"): 1}
+    assert second.spent.waited_s >= 0.01, "who asks would take the wait for work, and set this node aside"
+
+
+def test_no_more_leave_a_queue_at_once_than_another_endpoint_can_answer_in_time() -> None:
+    """All that were late at the same moment went there, as none saw the others: most were late there too."""
+    local, cluster = Held("@local", 1e-3), Held("@cluster", DEADLINE_S / 2.5)
+    local.gate.clear()
+    cluster.gate.clear()
+    made = dispatcher(Above(_fails), local=local, cluster=cluster)
+    made.router.remove(ABOVE)
+
+    async def run() -> int:
+        first = asyncio.ensure_future(made.answer(_inquiry(None)))
+        await asyncio.to_thread(local.begun.wait, PATIENCE_S)
+        others = [asyncio.ensure_future(made.answer(_inquiry(DEADLINE_S))) for _ in range(6)]
+        await asyncio.to_thread(cluster.begun.wait, PATIENCE_S)
+        await asyncio.wait(others, timeout=0.1)
+        n_waiting = made.here[LOCAL].n_waiting
+        local.gate.set()
+        cluster.gate.set()
+        await asyncio.gather(first, *others)
+        return n_waiting
+
+    assert _ended(made, run()) == 4, "two leave: the third would be late there"
+
+
+def test_an_answer_that_begins_as_it_is_called_off_counts_where_the_other_fails() -> None:
+    """It was computed and thrown away, and the request began anew."""
+    held, again = threading.Event(), threading.Event()
+
+    class Device(Endpoint):
+        def answer(self, request: Request) -> Reply[None]:
+            if self.begun.is_set():
+                again.set()
+            self.begun.set()
+            assert held.wait(PATIENCE_S)
+            return super().answer(request)
+
+    local = Device("@local", 1e-3)
+    made = dispatcher(Above(_fails), local=local, cluster=Endpoint("@cluster", 1.0, lost))
+
+    def clock() -> float:
+        if not held.is_set() and any(task.cancelling() for task in asyncio.all_tasks()):
+            held.set()
+            assert again.wait(PATIENCE_S)
+        return time.monotonic()
+
+    async def run() -> tuple[Answer, Answer]:
+        first = asyncio.ensure_future(made.answer(_inquiry(None)))
+        await asyncio.to_thread(local.begun.wait, PATIENCE_S)
+        second = await made.answer(_inquiry(DEADLINE_S))
+        return await first, second
+
+    made = Dispatcher(made.router, made.here, made.metrics, signature(local), clock)
+    first, second = _ended(made, run())
+    assert (first.target, second.target) == (LOCAL, LOCAL)
+    assert local.answered.count(b"") == 2, "once each"
+
+
+def test_an_endpoint_that_says_no_to_who_left_another_queue_is_not_asked_again() -> None:
+    """It was, every ten milliseconds until the deadline, while the request lost its place each time."""
+    cluster = Held("@cluster", 1e-3)
+    cluster.gate.clear()
+
+    local = Endpoint("@local", LONG_S, lambda: ZeroDivisionError("a bug"))
+    made = dispatcher(Above(_fails), local=local, cluster=cluster)
+
+    async def run() -> Answer:
+        first = asyncio.ensure_future(made.answer(_inquiry(None)))
+        await asyncio.to_thread(cluster.begun.wait, PATIENCE_S)
+        second = asyncio.ensure_future(made.answer(_inquiry(DEADLINE_S)))
+        await asyncio.to_thread(local.begun.wait, PATIENCE_S)
+        await asyncio.wait({second}, timeout=0.1)
+        cluster.gate.set()
+        return (await asyncio.gather(second, first))[0]
+
+    assert _ended(made, run()).target == CLUSTER
+    assert len(local.answered) == 1
 
 
 def test_work_beyond_its_bound_is_begun_elsewhere_and_the_first_answer_counts() -> None:
     local = Held("@local", 1e-3)
     local.gate.clear()
-    cluster = Endpoint("@cluster", 1.0)
-    made = dispatcher(Above(_fails), local=local, cluster=cluster)
+    made = dispatcher(Above(_fails), local=local, cluster=Endpoint("@cluster", 1.0))
 
     async def run() -> Answer:
         try:

@@ -29,7 +29,8 @@ class AdaptiveBound:
     were beyond their bounds, of the last four where all were quicker than `pace` by a quarter. `factor`
     corrects bounds: the second largest of the last 40 ratios of observed time to predicted bound, times
     `slack`. Before anything was observed all ratios count as 1, so one outlier moves nothing, two slow
-    observations are enough to learn that a device has become slower, and 40 that it has recovered. `slack`
+    observations are enough to learn that a device has become slower, and 40 that it has recovered, or four
+    that were quicker than `pace` by a quarter: after these, what came before counts as 1 again. `slack`
     grows by 5 % with an observation beyond its bound and shrinks by 0.25 % with any other (Gibbs and
     Candes, "Adaptive conformal inference under distribution shift", NeurIPS 2021, eq. 2, on a logarithmic
     scale). By their proposition 4.1 this gives the coverage in the long run whatever the times do, as long

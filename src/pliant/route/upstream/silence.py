@@ -37,11 +37,15 @@ class Silence:
             self.is_silent, self._back_s = False, now_s
 
     def is_forgiven(self, now_s: float, after_s: float) -> bool:
-        """Whether the last answer that was overdue is longer ago than that; said once."""
+        """Whether overdue answers raised what its answers may take, the last longer ago than that; said once.
+
+        Then it is not in doubt any more, nor after a single one so long ago.
+        """
         if now_s - self._overdue_s <= after_s:
             return False
+        was_raised = self._n_overdue > 1
         self._n_overdue, self._overdue_s = 0, inf
-        return True
+        return was_raised
 
     def held_up(self, away_s: float, now_s: float) -> bool:
         """Whether it was silent while something was away, at least in part: that says nothing of the way."""

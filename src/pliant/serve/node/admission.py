@@ -99,14 +99,15 @@ class Admission:
         done: asyncio.Future[Done[T]] = loop.run_in_executor(self._pool, self._timed, piece, asked_s)
         piece.done = done
         try:
-            return await asyncio.shield(done)
-        except asyncio.CancelledError:
-            if piece.is_displaced:
-                why = "others wait too, and this client has more requests in the queue than its share"
-                raise self._refusal(f"{why}; ask again, or fewer at once.") from None
-            if self._cancel(piece):
-                raise
-            return await done
+            while True:
+                try:
+                    return await asyncio.shield(done)
+                except asyncio.CancelledError:
+                    if piece.is_displaced:
+                        why = "others wait too, and this client has more requests in the queue than its share"
+                        raise self._refusal(f"{why}; ask again, or fewer at once.") from None
+                    if self._cancel(piece) or done.cancelled():
+                        raise  # else it has begun, however often nobody waits for it any more
         finally:
             self._pieces.pop(piece, None)
 

@@ -94,6 +94,8 @@ class Dispatcher:
         self.router, self.here, self.metrics = router, here, metrics
         self.upstreams: Upstreams | None = None
         self._signature, self._clock = signature, clock
+        self._leaving = asyncio.Lock()
+        """Requests begin elsewhere one after the other: each sees the queue that the last has joined."""
 
     def offer(self) -> None:
         """Tell the router how this device's endpoints stand."""
@@ -197,22 +199,27 @@ class Dispatcher:
         thoughts, error = self._second_thoughts(choice, asked, tried, turn), None
         try:
             while under_way:
-                thought = next(thoughts, None) if first in under_way and len(under_way) == 1 else None
-                if isinstance(thought, Choice):
-                    if choice.target in self.here and turn.begun_s is None:
-                        first.cancel()  # it leaves its place in the queue
-                        under_way.clear()
-                    begun.append(asyncio.ensure_future(self._hedge(thought, asked, tried)))
-                    under_way[begun[-1]] = self._clock() - start_s
-                    continue
+                async with self._leaving:
+                    is_alone = list(under_way) == [first] and not first.done()
+                    thought = next(thoughts, None) if is_alone else None
+                    if isinstance(thought, Choice):
+                        if choice.target in self.here and turn.begun_s is None:
+                            first.cancel()  # it leaves its place in the queue, unless it begins just now
+                        begun.append(asyncio.ensure_future(self._hedge(thought, asked, tried)))
+                        under_way[begun[-1]] = self._clock() - start_s
+                        await asyncio.sleep(0)  # it stands in the other queue then
+                        continue
                 await asyncio.wait(under_way, timeout=thought, return_when=asyncio.FIRST_COMPLETED)
                 for task in [task for task in under_way if task.done()]:
                     tried_s = under_way.pop(task)
+                    if task.cancelled():
+                        continue
                     error = error or task.exception()
                     if task.exception() is None and (answer := task.result()) is not None:
                         if len(begun) > 1:
                             self._count_hedge(choice, asked, first, task, start_s)
-                        spent = Spent(answer.spent.seconds + tried_s, answer.spent.waited_s)
+                        queued_s = tried_s if first.cancelled() else 0.0
+                        spent = Spent(answer.spent.seconds + tried_s, answer.spent.waited_s + queued_s)
                         return replace(answer, spent=spent)
             if error is not None:
                 raise error
@@ -256,7 +263,8 @@ class Dispatcher:
         if turn.begun_s is None:
             yield from self._others(choice.target, asked, tried)
         now_s = self._clock()
-        yield max((turn.begun_s or now_s) + level.bound_curve.at(n) + _LATE_S - now_s, 0.0)
+        begun_s = now_s if turn.begun_s is None else turn.begun_s
+        yield max(begun_s + level.bound_curve.at(n) + _LATE_S - now_s, 0.0)
         yield from self._others(choice.target, asked, tried)
 
     def _others(self, target: str, asked: Inquiry, tried: _Tried) -> Iterator[Choice]:
@@ -273,11 +281,12 @@ class Dispatcher:
             yield found
 
     async def _hedge(self, choice: Choice, asked: Inquiry, tried: _Tried) -> Answer | None:
-        """As `_attempt`, of an endpoint here; None also where it says no: others may answer in time."""
+        """As `_attempt`; None also where an endpoint here says no: others may answer in time."""
         try:
             return await self._attempt(choice, asked, tried)
         except NodeError as error:
             _LOG.info("%s: %s", asked.id, error)
+            tried.failed = (*tried.failed, choice.target)  # else it is asked again, until the deadline
             return None
 
     def _fallback(self, choice: Choice, wish: PendingRequest, failed: Collection[str]) -> Hedge | None:

@@ -101,12 +101,12 @@ class Node:
         self.metrics = Metrics(lambda: sum(local.n_waiting for local in here.values()), self._states)
         common = (self.metrics, self._refitted, clock)
         self._memory = memory
-        queued = admission or Admission(queue)
+        queued = admission or Admission(queue, clock)
         here = {LOCAL: LocalAnswers(served, router, queued, *common, energy=energy)}
         if cluster is not None:
             self._check_same(cluster)
             router.endpoint(CLUSTER, watts=energy.most_W())
-            admission = Admission(queue)
+            admission = Admission(queue, clock)
             here[CLUSTER] = LocalAnswers(cluster, router, admission, *common, CLUSTER, energy)
         self.local = here[LOCAL]
         self.sessions = (served,) if cluster is None else (served, cluster)
