@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import final
 
 from pliant.route.choose_endpoint import Choice
-from pliant.route.hedge import Hedge
+from pliant.route.hedge import Hedge, spare_s
 from research.fleet_node import Answer, Inquiry, Job, Machine
 from research.virtual_clock import VirtualClock
 
@@ -31,9 +31,21 @@ class SecondThoughts:
             return
         level, n = choice.option.level, job.n
         wait_s, bound_s = max(choice.seconds - level.curve.at(n), 0.0), level.bound_curve.at(n) + _LATE_S
-        self._clock.after(_LATE_TURN * wait_s + _LATE_S, self._should_run, machine, job, bound_s)
+        self._clock.after(_LATE_TURN * wait_s + _LATE_S, self._should_run, machine, job, choice, bound_s)
 
-    def _should_run(self, machine: Machine, job: Job, bound_s: float) -> None:
+    def _should_run(self, machine: Machine, job: Job, choice: Choice, bound_s: float) -> None:
+        asked = job.asked
+        assert asked is not None
+        if job in machine.jobs and not (asked.is_over or asked.is_dropped):
+            asked.node.offer(self._clock.now_s)
+            other = self._choose(asked, machine.spec.name)
+            left_s = 0.0 if other is None else spare_s(choice, other, asked.terms_at(self._clock.now_s))
+            if left_s > 0.0:
+                self._clock.after(left_s, self._leave, machine, job, bound_s)
+                return
+        self._leave(machine, job, bound_s)
+
+    def _leave(self, machine: Machine, job: Job, bound_s: float) -> None:
         if job in machine.jobs and self._begin_elsewhere(machine, job, None):
             return
         now_s = self._clock.now_s

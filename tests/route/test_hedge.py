@@ -5,8 +5,8 @@ from hypothesis import strategies as st
 
 from pliant.ir.curve import Curve
 from pliant.ir.endpoint import ServiceLevel
-from pliant.route.choose_endpoint import LOCAL, Candidate, choose
-from pliant.route.hedge import hedge
+from pliant.route.choose_endpoint import LOCAL, Candidate, Choice, choose
+from pliant.route.hedge import hedge, spare_s
 from pliant.route.terms import Terms
 
 seconds = st.floats(0.001, 2.0).map(lambda x: round(x, 3))
@@ -67,3 +67,25 @@ def test_nothing_is_begun_without_a_deadline_or_an_endpoint_with_room() -> None:
     assert hedge(5, choose(5, [above]), [here], Terms(accuracy_floor=0.8)) is None
     assert hedge(5, choose(5, [above]), [], Terms(1.0)) is None
     assert hedge(5, choose(5, [above]), [here], Terms(1.0)) is not None
+
+
+@given(
+    seconds, seconds, st.sampled_from([0.8, 0.9]), st.sampled_from([0.8, 0.9]), seconds, st.floats(1.0, 3.0)
+)
+def test_a_late_turn_is_left_at_once_for_as_good_an_answer_and_at_the_last_moment_for_a_worse_one(
+    here_s: float, there_s: float, here: float, there: float, deadline_s: float, spread: float
+) -> None:
+    """A request with a minute left went to an endpoint of 0.6 after 11 ms in the queue of one of 0.95."""
+
+    def only(name: str, took_s: float, accuracy: float) -> Choice:
+        level = ServiceLevel(Curve(((0, took_s),)), accuracy, Curve(((0, took_s * spread),)))
+        return choose(1, [Candidate(name, (level,))])
+
+    found = spare_s(only(LOCAL, here_s, here), only("other", there_s, there), Terms(deadline_s))
+    if there >= here and there_s * spread <= deadline_s:
+        assert found == 0.0
+    elif found > 0.0:
+        # what is begun then is bound to be in time, with 5 % and 5 ms to spare
+        assert found + 1.05 * there_s * spread + 0.005 <= deadline_s + 1e-9
+    else:
+        assert 1.05 * there_s * spread + 0.005 >= deadline_s - 1e-9

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from pliant.ir.endpoint import ALIKE
 from pliant.ir.times.timing import chance
 from pliant.route.choose_endpoint import Candidate, Choice, soonest
 from pliant.route.terms import Terms
@@ -31,11 +32,27 @@ def hedge(n: int, choice: Choice, here: Sequence[Candidate], terms: Terms) -> He
     found = soonest(n, here, terms)
     if found is None:
         return None
-    after_s = terms.deadline_s - _SPARE * found.option.bound_s - _SPARE_S
+    after_s = _latest_s(terms.deadline_s, found)
     if after_s <= 0.0:
         return None
     is_worth = after_s >= choice.seconds or choice.option.bound_s > terms.deadline_s
     return Hedge(found, after_s) if is_worth and not _crowds(n, choice, found, here, terms, after_s) else None
+
+
+def spare_s(choice: Choice, other: Choice, terms: Terms) -> float:
+    """How long a request whose turn at `choice` is late waits on before it leaves for `other`: not at all
+    for an answer as accurate that is bound to be in time, else as long as the deadline allows."""
+    if terms.deadline_s is None:
+        return 0.0
+    is_as_good = other.option.level.quality >= choice.option.level.quality - ALIKE
+    return (
+        0.0 if is_as_good and other.option.bound_s <= terms.deadline_s else _latest_s(terms.deadline_s, other)
+    )
+
+
+def _latest_s(deadline_s: float, choice: Choice) -> float:
+    """When an answer is to be begun at the latest, if its bound is to keep the deadline."""
+    return deadline_s - _SPARE * choice.option.bound_s - _SPARE_S
 
 
 def _crowds(

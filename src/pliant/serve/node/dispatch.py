@@ -12,7 +12,7 @@ from pliant.errors import BudgetError, ClusterError, DeadlineError, InputError, 
 from pliant.ir.reply import Reply
 from pliant.route.choose_endpoint import LOCAL, Choice, choose
 from pliant.route.curve_advert import CurveAdvert, Trail
-from pliant.route.hedge import Hedge, hedge
+from pliant.route.hedge import Hedge, hedge, spare_s
 from pliant.route.node_messages import RouteMessage, Spent
 from pliant.route.objective import TIME, Objective
 from pliant.route.router import Router
@@ -249,7 +249,8 @@ class Dispatcher:
         """Seconds to wait for the answer of `choice`, by and by, and the endpoint to have answer as well.
 
         That is an endpoint here when it is high time for its answer. Of an endpoint here: the next best once
-        it should have begun and has not, or works for longer than its bound.
+        it should have begun and has not, when it is high time for that if it is worse (`spare_s`); or once it
+        works for longer than its bound.
         """
         wish = asked.wish
         planned = None if choice.target == LOCAL else self._fallback(choice, wish, tried.failed)
@@ -260,8 +261,12 @@ class Dispatcher:
             return
         level, n = choice.option.level, wish.length
         yield _LATE_TURN * max(choice.seconds - level.curve.at(n), 0.0) + _LATE_S
-        if turn.begun_s is None:
-            yield from self._others(choice.target, asked, tried)
+        found = next(self._others(choice.target, asked, tried), None) if turn.begun_s is None else None
+        if found is not None:
+            if (left_s := spare_s(choice, found, wish.terms_at(self._clock()))) > 0.0:
+                yield left_s
+            if turn.begun_s is None:
+                yield from self._others(choice.target, asked, tried)
         now_s = self._clock()
         begun_s = now_s if turn.begun_s is None else turn.begun_s
         yield max(begun_s + level.bound_curve.at(n) + _LATE_S - now_s, 0.0)
