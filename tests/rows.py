@@ -49,8 +49,8 @@ CODED_ROWS = [
 """Those that decode weights to floats in their own ways."""
 
 BF16_ROWS = [
-    replace(AVX512_BF16, is_portable=True),
-    *([AVX512_BF16] if runnable(AVX512_BF16) else []),
+    *([replace(AVX512_BF16, is_portable=True)] if runnable(AVX512_BF16) else []),
+    *_here(AVX512_BF16),
     *TILE_ROWS,
 ]
 """Rows that multiply bfloat16, lowered portably and, where this CPU can, as they are."""

@@ -158,7 +158,7 @@ def test_an_engagement_keeps_within_the_memory(store: Store, kernel_cache: Path)
     with store, opened(store, kernel_cache, MEMORY, preload_bytes=0) as session:
         with pytest.raises(BudgetError, match="keep less"), session.engagement(preload=MEMORY):
             pass
-        with session.engagement(preload=12_000):
+        with session.engagement(preload=11_500):
             for _ in range(3):
                 session(SHORT)
                 assert session.memory.predicted_bytes <= MEMORY
