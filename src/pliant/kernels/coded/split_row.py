@@ -7,6 +7,7 @@ has not, become infinite.
 
 from pliant.kernels.coded.fill import GROUP_ROWS
 from pliant.kernels.emit.builder import Function
+from pliant.kernels.emit.dtypes import float_to_bfloat
 from pliant.kernels.emit.values import Value, vector
 from pliant.kernels.emit.vmath import magnitude
 
@@ -20,7 +21,7 @@ def split_row(f: Function, x: Value, n: Value, to: Value) -> None:
     with f.each(0, n, _HALVES) as i:
         values = f.load(f.at(x, i), vector(_HALVES, "float"))
         rounded = _round(f, values)
-        upper = f.cast("fpext", rounded, values.type)
+        upper = f.cast("bitcast", f.cast("zext", rounded, vector(_HALVES, "i32")) << 16, values.type)
         is_finite = magnitude(f, upper) < float("inf")
         left = f.select(is_finite, values - upper, f.const(0.0, values.type))
         half = f.at(to, (i & -GROUP_ROWS) + ((i & _HALVES) >> 1), "i32")
@@ -41,11 +42,14 @@ def add_products(
 
 
 def _round(f: Function, values: Value) -> Value:
-    return f.cast("fptrunc", values, values.type.replace("float", "bfloat"))
+    """As bfloat16, in i16: LLVM calls C for it where there is no instruction."""
+    if f.isa.is_portable:
+        return float_to_bfloat(f, values)
+    rounded = f.cast("fptrunc", values, vector(_HALVES, "bfloat"))
+    return f.cast("bitcast", rounded, vector(_HALVES, "i16"))
 
 
-def _store_pairs(f: Function, values: Value, to: Value) -> None:
-    halves = f.cast("bitcast", values, vector(_HALVES, "i16"))
+def _store_pairs(f: Function, halves: Value, to: Value) -> None:
     f.store(f.shuffle(halves, None, _PAIRED), to)
 
 
