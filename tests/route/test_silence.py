@@ -42,6 +42,6 @@ def test_a_single_overdue_answer_long_ago_leaves_what_was_learned_and_no_doubt()
     """It raised nothing: what all answers before it showed of the way was forgotten all the same."""
     silence = Silence()
     silence.overdue(2.0, 1.0, 1.0)
-    assert silence.is_doubtful
+    assert silence.least_bound == 2.0
     assert not silence.is_forgiven(63.0, 60.0)
-    assert not silence.is_doubtful
+    assert silence.least_bound == 1.0

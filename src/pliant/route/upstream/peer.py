@@ -27,8 +27,6 @@ _HONEST = 16
 _CROWD = 8
 """Of so many answers that were away together, the quickest says what the way takes."""
 _CONFIRM_S = 1.0
-_DOUBTFUL = 2.0
-"""The least bound of a way after an overdue answer, until one comes: requests are hedged, or go elsewhere."""
 _RARELY = 8.0
 _CALM = 4.0
 """So many times T_ping, at most, lie between pings of a link that stays as it is (the paper: 1 to 10 min)."""
@@ -181,9 +179,7 @@ class Successor:
     @property
     def _way_factor(self) -> float:
         """How many times as long as its time the way takes at most."""
-        if not self._settings.is_bounded:
-            return 1.0
-        return max(_DOUBTFUL if self._silence.is_doubtful else 1.0, self._way_bound.factor())
+        return max(self._silence.least_bound, self._way_bound.factor()) if self._settings.is_bounded else 1.0
 
     def _shows_way(self, took_s: float, passage: Passage | None) -> bool:
         """Whether an answer says what the way takes: one that was alone does.

@@ -3,6 +3,8 @@
 from math import inf
 from typing import final
 
+_DOUBTFUL = 2.0
+
 
 @final
 class Silence:
@@ -23,9 +25,10 @@ class Silence:
         return self._n_overdue > 1
 
     @property
-    def is_doubtful(self) -> bool:
-        """Whether an answer was overdue, and none has come since."""
-        return self._n_overdue > 0
+    def least_bound(self) -> float:
+        """How many times as long as its time the way may take at least, by what is overdue: after an answer
+        that was, requests are hedged or go elsewhere until one comes."""
+        return _DOUBTFUL if self._n_overdue else 1.0
 
     def answered(self) -> None:
         """An answer came."""
