@@ -19,7 +19,7 @@ from pliant.route.node_messages import Spent
 from pliant.run.session.session import Session
 from pliant.serve.http.http_app import make_app
 from pliant.serve.http.limits import Limits
-from pliant.serve.http.security import Address, Tokens
+from pliant.serve.http.security import Address
 from pliant.serve.http.server import NodeServer, bind
 from pliant.serve.node.admission import Admission
 from pliant.serve.node.metrics import Metrics
@@ -61,7 +61,7 @@ async def unrouted(model: str) -> None:
     node: Any = Unrouted(served)
     sock = bind(ANY)
     print(f"http://127.0.0.1:{sock.getsockname()[1]}", flush=True)
-    await NodeServer(make_app(node, Tokens(), "0"), Limits(), None, lambda: None, 0.0).serve([sock])
+    await NodeServer(make_app(node, Access(), "0"), Limits(), None, lambda: None, 0.0).serve([sock])
 
 
 async def late(model: str, n: int) -> None:

@@ -17,7 +17,7 @@ from pliant.route.router_settings import RouterSettings
 from pliant.run.process_memory import MemoryBudget
 from pliant.run.session.session import Session
 from pliant.run.submodel.elastic_session import ElasticSession
-from pliant.serve.http.security import Address
+from pliant.serve.http.security import Address, bearer
 from pliant.serve.http.server import NodeServer
 from pliant.serve.node.serving_node import Node
 from pliant.serve.node.start_node import NodeOptions, serve
@@ -36,6 +36,8 @@ class Running:
     loop: asyncio.AbstractEventLoop | None = None
     server: NodeServer | None = None
     started: threading.Event = field(default_factory=threading.Event)
+    operator: dict[str, str] = field(default_factory=dict)
+    """The headers of its operator, where it has one."""
 
     @property
     def address(self) -> str:
@@ -119,6 +121,7 @@ def running(
     elif is_fixed and isinstance(served, ElasticSession):
         as_accurate = tuple(replace(level, curve=prior, bound=None) for level in served.levels())
         served.levels = lambda: as_accurate  # type: ignore[method-assign]
+    run.operator = bearer(next(iter(options.get("operator_tokens", ())), None))
     told = NodeOptions(**{"listen": ANY_PORT, "version": "0", "settle_s": 0.0, **options})
 
     def on_start(url: str, node: Node, stop: Callable[[], None]) -> None:

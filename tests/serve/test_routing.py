@@ -49,7 +49,8 @@ def until(holds: Callable[[], object], why: str = "it never came to that") -> No
 
 
 def explained(node: Running, length: int) -> Any:
-    return httpx.get(f"{node.url}/v2/pliant/route", params={"length": length}, timeout=PATIENCE_S).json()
+    url, params = f"{node.url}/v2/pliant/route", {"length": length}
+    return httpx.get(url, params=params, headers=node.operator, timeout=PATIENCE_S).json()
 
 
 def target_of(node: Running, length: int) -> Any:

@@ -12,9 +12,9 @@ import pytest
 
 from pliant.route.router import Router
 from pliant.route.router_settings import RouterSettings
+from pliant.serve.access.access import Access
 from pliant.serve.http.http_app import make_app
 from pliant.serve.http.limits import Limits
-from pliant.serve.http.security import Tokens
 from pliant.serve.node.serving_node import Node
 from tests.serve.models import Upper
 from tests.serve.nodes import asking
@@ -83,7 +83,7 @@ async def answered(slow: Slow) -> tuple[httpx.Response, float, list[int]]:
     """The answer, when it came, and the statuses of requests that another client made meanwhile."""
     served, admission = Upper(), 8
     with closing(Node(served, Router("here", RouterSettings(1000)), admission, LIMITS)) as node:
-        transport = httpx.ASGITransport(make_app(node, Tokens(), "0"))
+        transport = httpx.ASGITransport(make_app(node, Access(), "0"))
         async with httpx.AsyncClient(transport=transport, base_url="http://node", timeout=None) as client:
             task = asyncio.create_task(client.post(INFER, content=slow.parts()))
             statuses = []

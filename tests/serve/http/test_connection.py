@@ -202,6 +202,7 @@ def test_a_node_speaks_tls_with_its_certificate(tmp_path: Path) -> None:
     made = authority.issue_cert("127.0.0.1")
     made.cert_chain_pems[0].write_to_path(tmp_path / "cert")
     made.private_key_pem.write_to_path(tmp_path / "key")
+    (tmp_path / "key").chmod(0o600)
     authority.cert_pem.write_to_path(tmp_path / "ca")
     stranger.cert_pem.write_to_path(tmp_path / "other")
     with running(Upper(), tls=Tls(tmp_path / "cert", tmp_path / "key")) as node:

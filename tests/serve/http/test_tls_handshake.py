@@ -46,6 +46,7 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> Keys:
     made = authority.issue_cert("127.0.0.1")
     made.cert_chain_pems[0].write_to_path(folder / "cert")
     made.private_key_pem.write_to_path(folder / "key")
+    (folder / "key").chmod(0o600)
     authority.cert_pem.write_to_path(folder / "ca")
     return Keys(Tls(folder / "cert", folder / "key"), Tls(ca=folder / "ca").client())
 

@@ -285,6 +285,7 @@ def test_the_certificate_of_a_node_that_is_found_is_held_against_the_authority(
             made = signer.issue_cert(host)
             made.cert_chain_pems[0].write_to_path(tmp_path / f"{name}.cert")
             made.private_key_pem.write_to_path(tmp_path / f"{name}.key")
+            (tmp_path / f"{name}.key").chmod(0o600)
             tls = Tls(tmp_path / f"{name}.cert", tmp_path / f"{name}.key")
             nodes[name] = stack.enter_context(above(content, name, tls=tls)).url
         expected = {nodes["good"]: "ready", nodes["stranger"]: "down", nodes["other"]: "down"}

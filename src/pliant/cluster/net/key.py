@@ -4,16 +4,15 @@ The file is a ZeroMQ certificate (`zmq.auth` reads it). Whoever has it may join,
 """
 
 import os
-import stat
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 
 from pliant.cluster.net.zmq_sockets import zmq
 from pliant.errors import ClusterError
+from pliant.secret_files import is_exposed, shown_mode
 from pliant.settings import config_folder
 
-_PUBLIC_TO_ALL = stat.S_IRWXG | stat.S_IRWXO
 _LIMIT_BYTES = 1 << 16
 _FORM = """\
 #   The key of a pliant cluster. Whoever holds this file may join it: copy it to its members over a
@@ -84,7 +83,7 @@ def read_key(path: Path) -> Key:
     """
     try:
         with path.open("rb") as file:
-            mode = os.fstat(file.fileno()).st_mode
+            found = os.fstat(file.fileno())
             text = file.read(_LIMIT_BYTES).decode("utf-8", "replace")
     except FileNotFoundError:
         raise ClusterError(
@@ -95,10 +94,11 @@ def read_key(path: Path) -> Key:
         raise ClusterError(
             f"the cluster key at {path} cannot be read: {error.strerror}. Name the file."
         ) from error
-    if os.name == "posix" and mode & _PUBLIC_TO_ALL:
+    if is_exposed(found):
         raise ClusterError(
-            f"the cluster key at {path} is open to others (mode {stat.S_IMODE(mode):04o}; limit 0600): "
-            f"run `chmod 600 {path}`; if others may have read it, make a new key for all members."
+            f"the cluster key at {path} is open to others (mode {shown_mode(found)}; limit 0600, or 0440 of "
+            f"root and a group of this process): run `chmod 600 {path}`; if others may have read it, make a "
+            "new key for all members."
         )
     halves = dict(_field(line) for line in text.splitlines() if "=" in line and not line.startswith("#"))
     try:

@@ -1,6 +1,5 @@
 """A node's paths over HTTP: who may ask, how a body is read, what an error looks like."""
 
-import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
@@ -11,7 +10,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp
 
 from pliant.errors import BudgetError, InputError, NodeError, PliantError, RouteError
 from pliant.route.node_identity import NODE_HEADER, PROTOCOL_HEADER, mismatch, read_identity
@@ -26,11 +25,13 @@ from pliant.route.node_messages import (
 )
 from pliant.route.predecessors import Listener
 from pliant.route.terms import Terms
+from pliant.serve.access.access import Access
+from pliant.serve.access.guard import Guard, error_response
+from pliant.serve.access.roles import unruled
 from pliant.serve.http.bodies import Bodies
 from pliant.serve.http.limits import Limits
 from pliant.serve.http.model_apps import ModelApps
 from pliant.serve.http.openapi import document
-from pliant.serve.http.security import Tokens
 from pliant.serve.node.metrics import TEXT, text_by_model
 from pliant.serve.node.peers import PEERS_PATH, change_peers, peers_of
 from pliant.serve.node.serving_node import Call, Node
@@ -42,28 +43,25 @@ from pliant.serve.upstream.callback import Callbacks
 from pliant.serve.upstream.upstreams import CURVE_PATH, MISMATCH, REQUEST_HEADER
 
 EXTENSIONS = ("binary_tensor_data", "pliant_route")
-_HEALTH = "/v2/health/"
-_OF_NODES = (CURVE_PATH, TELL_PATH)
-_ROUTE = ROUTE_HEADER.lower().encode()
 _LONGEST_ID = 64
 _Answer = Callable[[Request], Awaitable[Response]]
 
 
 def make_app(
     node: Node,
-    tokens: Tokens,
+    access: Access,
     version: str,
     callbacks: Callbacks = Callbacks(),  # noqa: B008 - frozen
     beside: Sequence[Node] = (),
 ) -> ASGIApp:
-    """The ASGI application of `node`; everything but its health asks for a token, where there are any.
+    """The ASGI application of `node`; `access` says who may call what of it.
 
-    What nodes say to each other asks for a peer's. `callbacks` say where these may be told of changes.
+    `callbacks` say where these may be told of changes.
     `beside` are nodes of other models, which answer at the same address.
     """
     nodes = (node, *beside)
     bodies = Bodies(node.limits)
-    apps = [_app_of(one, nodes, bodies, tokens, version, callbacks) for one in nodes]
+    apps = [_app_of(one, nodes, bodies, access, version, callbacks) for one in nodes]
     if not beside:
         return apps[0]
     names = [one.served.name for one in nodes]
@@ -72,10 +70,10 @@ def make_app(
 
 
 def _app_of(
-    node: Node, nodes: Sequence[Node], bodies: Bodies, tokens: Tokens, version: str, callbacks: Callbacks
+    node: Node, nodes: Sequence[Node], bodies: Bodies, access: Access, version: str, callbacks: Callbacks
 ) -> ASGIApp:
     """Of one of `nodes`; its metrics are those of all."""
-    paths = _Paths(node, nodes, bodies, version, tokens, callbacks)
+    paths = _Paths(node, nodes, bodies, version, access, callbacks)
     name = node.served.name
     routes = [
         Route("/v2/health/live", paths.live, methods=["GET"]),
@@ -102,66 +100,11 @@ def _app_of(
     }
     app = Starlette(routes=routes, exception_handlers=handlers)
     app.router.redirect_slashes = False
-    return _Guard(app, node, tokens, frozenset(route.path for route in routes))
-
-
-class _Guard:
-    """Before everything else: a token, and a `Connection: close` from a node that is about to leave.
-
-    Every answer is counted by its status; those to other nodes, errors too, carry this node's identity.
-    """
-
-    def __init__(self, app: ASGIApp, node: Node, tokens: Tokens, paths: frozenset[str]) -> None:
-        self._app, self._node, self._tokens, self._paths = app, node, tokens, paths
-        self._identity = [(n.lower().encode(), v.encode()) for n, v in node.identity.headers().items()]
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        is_node = scope["path"] in _OF_NODES or any(name == _ROUTE for name, _ in scope["headers"])
-        no = self._refusal(scope, is_node)
-        identity = self._identity if is_node and no is None else ()
-        try:
-            await (no or self._app)(scope, receive, self._sending(scope["path"], send, identity))
-        except asyncio.CancelledError:  # the client has left, as in `_gone`
-            self._node.metrics.responses.labels(self._label(scope["path"]), 499).inc()
-            raise
-
-    def _refusal(self, scope: Scope, is_node: bool) -> Response | None:
-        """What a request is told that may not be made; None for one that may."""
-        if not scope["path"].isprintable():  # a route's pattern matches a path with a line break behind it
-            return _error(404, "there is no such path.", {"connection": "close"})
-        if scope["path"].startswith(_HEALTH) or (not self._tokens and scope["path"] != PEERS_PATH):
-            return None
-        given = [value.decode("latin-1") for name, value in scope["headers"] if name == b"authorization"]
-        shown = given[0] if len(given) == 1 else None
-        if not self._tokens.admit(shown):
-            why = "a bearer token is asked for: `Authorization: Bearer TOKEN`."
-            return _error(401, why, {"www-authenticate": "Bearer", "connection": "close"})
-        if scope["path"] == PEERS_PATH and not self._tokens.is_operator(shown):
-            why = f"{PEERS_PATH} is for operators: show a token of --operator-token-file."
-            return _error(403, why, {"connection": "close"})
-        if is_node and not self._tokens.is_peer(shown):
-            why = f"{scope['path']} and {ROUTE_HEADER} are for nodes: show a token of --peer-token-file."
-            return _error(403, why, {"connection": "close"})
-        return None
-
-    def _sending(self, path: str, send: Send, identity: Sequence[tuple[bytes, bytes]]) -> Send:
-        """`send`, with what every answer carries; its status is counted."""
-        label = self._label(path)
-
-        async def sending(message: Any) -> None:
-            if message["type"] == "http.response.start":
-                self._node.metrics.responses.labels(label, message["status"]).inc()
-                close = [(b"connection", b"close")] if self._node.is_draining else []
-                message = {**message, "headers": [*message["headers"], *identity, *close]}
-            await send(message)
-
-        return sending
-
-    def _label(self, path: str) -> str:
-        return path if path in self._paths else "other"
+    missing = unruled(
+        (method, route.path) for route in routes for method in route.methods or () if method != "HEAD"
+    )
+    assert not missing, f"{', '.join(missing)}: say in serve/access/roles.py who may call this"
+    return Guard(app, node, access, frozenset(route.path for route in routes))
 
 
 class _Paths:
@@ -173,14 +116,14 @@ class _Paths:
         nodes: Sequence[Node],
         bodies: Bodies,
         version: str,
-        tokens: Tokens,
+        access: Access,
         callbacks: Callbacks,
     ) -> None:
-        self._node, self._version, self._tokens, self._callbacks = node, version, tokens, callbacks
+        self._node, self._version, self._access, self._callbacks = node, version, access, callbacks
         self._nodes, self._bodies = nodes, bodies
         node.metrics.body_bytes.set_function(lambda: self._bodies.n_bytes)
         served = node.served
-        about = document(node.signature, served.max_length, served.best, version, bool(tokens))
+        about = document(node.signature, served.max_length, served.best, version, bool(access.tokens))
         self._openapi = _json(about).body
 
     async def live(self, request: Request) -> Response:
@@ -192,7 +135,9 @@ class _Paths:
         names = ", ".join(repr(one.served.name) for one in self._nodes)
         served = f"this node serves the model {names}, and /openapi.json lists its paths."
         why = {404: f"there is nothing here: {served}", 405: f"{request.method} is not answered here."}
-        return _error(error.status_code, why.get(error.status_code, error.detail), dict(error.headers or {}))
+        return error_response(
+            error.status_code, why.get(error.status_code, error.detail), dict(error.headers or {})
+        )
 
     async def ready(self, request: Request) -> Response:
         is_ready = not self._node.is_draining
@@ -294,7 +239,7 @@ class _Paths:
                 headers["retry-after"] = str(error.retry_after_s)
             if status in (408, 413):
                 headers["connection"] = "close"  # the rest of the body is not waited for
-        return _error(status, str(error), headers)
+        return error_response(status, str(error), headers)
 
     def _route(self, request: Request) -> RouteMessage | None:
         """What another node says about itself; it is one that may be told of changes from then on."""
@@ -307,7 +252,7 @@ class _Paths:
         if route.address is not None and request.client is not None:
             address = self._callbacks.url(route.address, request.client.host)
         if address is not None:
-            listener = Listener(address, self._tokens.shown(request.headers.get("authorization")))
+            listener = Listener(address, self._access.peer_token(request.headers.get("authorization")))
         self._node.heard_of(route, listener)
         return route
 
@@ -368,11 +313,7 @@ async def _gone(request: Request, error: Exception) -> Response:
 
 
 async def _broken(request: Request, error: Exception) -> Response:
-    return _error(500, "the node failed; its log says how.", {})
-
-
-def _error(status: int, why: str, headers: dict[str, str]) -> Response:
-    return Response(msgspec.json.encode({"error": why}), status, headers, JSON)
+    return error_response(500, "the node failed; its log says how.", {})
 
 
 def _json(value: Any, status: int = 200) -> Response:

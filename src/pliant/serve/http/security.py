@@ -1,14 +1,18 @@
 """Who may ask, and over what: bearer tokens, TLS, addresses that are safe to listen at."""
 
+import hashlib
 import hmac
+import os
 import ssl
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from ipaddress import ip_address
 from pathlib import Path
 from typing import final
 
 from pliant.errors import NodeError
+from pliant.secret_files import is_exposed, shown_mode
+from pliant.serve.access.roles import Role
 
 _LIMIT_BYTES = 1 << 16
 _SHORTEST = 16
@@ -18,9 +22,7 @@ _SHORTEST = 16
 class Tokens:
     """Tokens of clients, of other nodes (`peers`) and of `operators`.
 
-    Any of them opens the node; without clients' and peers' it is open. Only a peer's lets its bearer ping,
-    broadcast, pass requests on and be told of changes; only an operator's lets it change the upstreams, also
-    where the node is open otherwise. Raises NodeError for a token of two kinds.
+    Without clients' and peers' a node is open. Raises NodeError for a token of two kinds.
     """
 
     def __init__(
@@ -31,39 +33,52 @@ class Tokens:
                 "a token is of two kinds, so that every client could speak as a node, or an operator; give "
                 "--token-file, --peer-token-file and --operator-token-file different tokens."
             )
-        self._clients = tuple(token.encode() for token in clients)
-        self._peers = tuple(token.encode() for token in peers)
-        self._operators = tuple(token.encode() for token in operators)
+        kinds = ((Role.CLIENT, clients), (Role.PEER, peers), (Role.OPERATOR, operators))
+        self._known = tuple(
+            Known(role, token, _digest(token.encode())) for role, kind in kinds for token in kind
+        )
 
     def __bool__(self) -> bool:
-        return bool(self._clients or self._peers)
+        return self.have(Role.CLIENT) or self.have(Role.PEER)
 
-    def admit(self, authorization: str | None) -> bool:
-        """Whether an `Authorization` header opens the node."""
-        every = (*self._clients, *self._peers, *self._operators)
-        return not self or _shown(authorization, every) is not None
+    def have(self, role: Role) -> bool:
+        """Whether there are tokens of `role`."""
+        return any(known.role is role for known in self._known)
 
-    def is_operator(self, authorization: str | None) -> bool:
-        """Whether an `Authorization` header is an operator's: nobody's, where there are no such tokens."""
-        return _shown(authorization, self._operators) is not None
+    @property
+    def shown_upstream(self) -> str | None:
+        """The first of the peers'."""
+        return next(iter(self.peers), None)
 
-    def is_peer(self, authorization: str | None) -> bool:
-        """Whether an `Authorization` header is another node's; anybody's is, where there are no tokens."""
-        return not self or self.shown(authorization) is not None
+    @property
+    def peers(self) -> tuple[str, ...]:
+        return tuple(known.token for known in self._known if known.role is Role.PEER)
 
-    def shown(self, authorization: str | None) -> str | None:
-        """Which of the peers' tokens an `Authorization` header carries, None if it carries none of them."""
-        return _shown(authorization, self._peers)
+    def known(self, authorization: str | None) -> "Known | None":
+        """The token that an `Authorization` header carries; None for one that there is not.
+
+        Digests of one length are compared, in constant time, with those of all tokens: how long that takes
+        tells neither how long a token is nor how much of it was right.
+        """
+        scheme, _, given = (authorization or "").partition(" ")
+        digest, found = _digest(given.strip().encode("utf-8", "surrogateescape")), None
+        for known in self._known:
+            if hmac.compare_digest(known.digest, digest):
+                found = known
+        return found if scheme.lower() == "bearer" else None
 
 
-def _shown(authorization: str | None, tokens: Sequence[bytes]) -> str | None:
-    """Takes as long for any wrong token of a length: every token is compared, each in constant time."""
-    scheme, _, given = (authorization or "").partition(" ")
-    found = None
-    for token in tokens:
-        if hmac.compare_digest(token, given.strip().encode("utf-8", "surrogateescape")):
-            found = token
-    return found.decode() if found is not None and scheme.lower() == "bearer" else None
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A token that lets its bearer in as `role`; `digest` is its SHA-256."""
+
+    role: Role
+    token: str = field(repr=False)
+    digest: bytes = field(repr=False)
+
+
+def _digest(token: bytes) -> bytes:
+    return hashlib.sha256(token).digest()
 
 
 def bearer(token: str | None) -> dict[str, str]:
@@ -79,16 +94,16 @@ def read_tokens(path: Path) -> tuple[str, ...]:
     """
     try:
         with path.open("rb") as file:
-            mode = path.stat().st_mode
+            found = os.fstat(file.fileno())
             text = file.read(_LIMIT_BYTES).decode("ascii")
     except OSError as error:
         raise NodeError(f"the token file {path} cannot be read: {error.strerror}. Name another.") from error
     except UnicodeDecodeError as error:
         raise NodeError(f"{path} holds no tokens: a token is made of ASCII characters.") from error
-    if mode & 0o077:
+    if is_exposed(found):
         raise NodeError(
-            f"the token file {path} is open to others (mode {mode & 0o777:04o}; limit 0600): run "
-            f"`chmod 600 {path}`."
+            f"the token file {path} is open to others (mode {shown_mode(found)}; limit 0600, or 0440 of root "
+            f"and a group of this process): run `chmod 600 {path}`."
         )
     lines = (line.strip() for line in text.splitlines())
     tokens = tuple(line for line in lines if line and not line.startswith("#"))
@@ -121,11 +136,23 @@ class Tls:
             return None
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
+        self._check_key(self.key)
         try:
             context.load_cert_chain(self.cert, self.key)
         except (OSError, ssl.SSLError) as error:
             raise NodeError(f"{self.cert} and {self.key} are no certificate and its key: {error}.") from error
         return context
+
+    def _check_key(self, key: Path) -> None:
+        try:
+            found = key.stat()
+        except OSError as error:
+            raise NodeError(f"{self.cert} and {key} are no certificate and its key: {error}.") from error
+        if is_exposed(found):
+            raise NodeError(
+                f"the key {key} is open to others (mode {shown_mode(found)}; limit 0600, or 0440 of root and "
+                f"a group of this process): run `chmod 600 {key}`; or get a new one if it was read."
+            )
 
     def client(self) -> ssl.SSLContext:
         """What to call others with: against `ca`, or the system's authorities. Raises NodeError."""

@@ -29,6 +29,7 @@ from pliant.route.router_settings import RouterSettings
 from pliant.route.terms import Terms
 from pliant.run.process_memory import MemoryBudget
 from pliant.run.session.session import Session
+from pliant.serve.access.access import Access
 from pliant.serve.http.limits import Limits
 from pliant.serve.http.security import Address, Tls, Tokens, check_discovery, check_exposure
 from pliant.serve.node.admission import Admission
@@ -60,9 +61,9 @@ class NodeOptions:
     is_announced: bool = False
     discovers: bool = False
     address: str | None = None
-    tokens: tuple[str, ...] = ()
-    peer_tokens: tuple[str, ...] = ()
-    operator_tokens: tuple[str, ...] = ()
+    tokens: tuple[str, ...] = field(default=(), repr=False)
+    peer_tokens: tuple[str, ...] = field(default=(), repr=False)
+    operator_tokens: tuple[str, ...] = field(default=(), repr=False)
     callbacks: Callbacks = field(default_factory=Callbacks)
     tls: Tls = field(default_factory=Tls)
     is_insecure: bool = False
@@ -137,7 +138,7 @@ async def serve(
             upstreams.append(await connected(each, replace(options, address=options.address or url), open_))
         for each in nodes if options.learn_s else ():
             each.local.learn(LENGTHS, options.learn_s / len(nodes))
-        app = make_app(node, tokens, options.version or "", options.callbacks, others)
+        app = make_app(node, Access(tokens), options.version or "", options.callbacks, others)
         announced = await open_.enter_async_context(AsyncExitStack())
         if options.is_announced:
             from pliant.serve.node.topology import announce  # needs zeroconf

@@ -1,0 +1,1 @@
+"""Who may call a node, and how often: roles, tokens, certificates, rates."""

@@ -1,0 +1,89 @@
+"""Which roles may call which route: the table that the guard enforces and docs/security.md shows."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+
+class Role(StrEnum):
+    """What a caller is, by the token or the certificate that it shows."""
+
+    CLIENT = "client"
+    PEER = "peer"
+    OPERATOR = "operator"
+
+
+EVERYBODY: Final = frozenset[Role]()
+"""No token is asked for."""
+ANY: Final = frozenset(Role)
+PEERS: Final = frozenset({Role.PEER})
+OPERATORS: Final = frozenset({Role.OPERATOR})
+
+
+@dataclass(frozen=True, slots=True)
+class RouteRule:
+    """The `roles` that may call `method` of `path`; EVERYBODY may without any.
+
+    A segment `{name}` of a path stands for any one, a last segment `{name:path}` for any rest. Where a node
+    has no tokens, only routes that are `guarded` still ask for one: those that change what the node does.
+    """
+
+    method: str
+    path: str
+    roles: frozenset[Role]
+    is_guarded: bool = False
+
+    def fits(self, path: str) -> bool:
+        """Whether `path` is one of the rule's."""
+        mine, given = self.path.split("/"), path.split("/")
+        if mine[-1].endswith(":path}"):
+            n = len(mine) - 1
+            mine, given = mine[:n], given[:n] if len(given) > n else []
+        return len(mine) == len(given) and all(
+            bool(there) if here.startswith("{") else here == there
+            for here, there in zip(mine, given, strict=True)
+        )
+
+
+def _of_model(method: str, rest: str, roles: frozenset[Role] = ANY) -> tuple[RouteRule, ...]:
+    """A route of a model, with and without its version."""
+    bases = ("/v2/models/{model}", "/v2/models/{model}/versions/{version}")
+    return tuple(RouteRule(method, f"{base}{rest}", roles) for base in bases)
+
+
+RULES: Final[tuple[RouteRule, ...]] = (
+    RouteRule("GET", "/v2/health/live", EVERYBODY),
+    RouteRule("GET", "/v2/health/ready", EVERYBODY),
+    RouteRule("GET", "/v2", ANY),
+    *_of_model("GET", ""),
+    *_of_model("GET", "/ready"),
+    *_of_model("POST", "/infer"),
+    RouteRule("GET", "/metrics", ANY),
+    RouteRule("GET", "/openapi.json", ANY),
+    RouteRule("GET", "/v2/pliant/curve", PEERS),
+    RouteRule("POST", "/v2/pliant/tell", PEERS),
+    RouteRule("GET", "/v2/pliant/route", OPERATORS),
+    RouteRule("GET", "/v2/pliant/peers", OPERATORS, is_guarded=True),
+    RouteRule("POST", "/v2/pliant/peers", OPERATORS, is_guarded=True),
+)
+"""Of HTTP; and of gRPC, whose methods are paths that are posted to. Nothing is served without a line here."""
+_UNLISTED: Final = RouteRule("GET", "", ANY)
+"""There is nothing there, which is only said to callers that may call something."""
+
+
+def rule_for(method: str, path: str, rules: Iterable[RouteRule] = RULES) -> RouteRule:
+    """The rule of a call. One with a method that the path does not have is treated as the path's others."""
+    asked = "GET" if method == "HEAD" else method
+    fitting = [rule for rule in rules if rule.fits(path)]
+    return next((rule for rule in fitting if rule.method == asked), fitting[0] if fitting else _UNLISTED)
+
+
+def unruled(routes: Iterable[tuple[str, str]], rules: Iterable[RouteRule] = RULES) -> list[str]:
+    """Those of `routes` (method and path) that no rule names: a route is not served without one."""
+    ruled = tuple(rules)
+    return [
+        f"{method} {path}"
+        for method, path in routes
+        if not any(rule.method == method and rule.fits(path) for rule in ruled)
+    ]
