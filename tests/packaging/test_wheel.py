@@ -21,7 +21,7 @@ from tests.packaging.environments import ROOT, Environment, build_wheel, install
 pytestmark = pytest.mark.slow
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-EXTRAS = ("train", "plot", "hub", "cluster", "discover", "node", "bench")
+EXTRAS = ("train", "plot", "hub", "cluster", "discover", "node", "ray", "bench")
 PLIANT = ("-c", MAIN)
 TARGET = ("--latency", "10s", "--preload", "1MB")
 TEXT = ("--text", "a fine film")

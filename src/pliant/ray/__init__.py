@@ -1,0 +1,34 @@
+"""pliant on Ray: `Predictor` for Ray Data (extra `ray`)."""
+
+from importlib import import_module
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+from pliant.errors import InputError
+
+if TYPE_CHECKING:
+    from pliant.ray.predictor import Predictor as Predictor
+
+__all__ = ["Predictor"]
+
+_MODULES = {"Predictor": "pliant.ray.predictor"}
+
+if find_spec("ray") is None:
+    raise InputError("pliant.ray needs ray: pip install 'pliant[ray]'.")
+
+
+def __getattr__(name: str) -> Any:
+    """Import what is asked for alone: an actor of Ray Data has no use for Ray Serve, which is slow to import.
+
+    Raises InputError where Ray is there without the library that the name needs.
+    """
+    if name not in _MODULES:
+        raise AttributeError(f"module 'pliant.ray' has no attribute {name!r}")
+    try:
+        return getattr(import_module(_MODULES[name]), name)
+    except ImportError as error:
+        raise InputError(f"pliant.ray.{name} needs {error.name}: pip install 'pliant[ray]'.") from error
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
