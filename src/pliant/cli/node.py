@@ -27,6 +27,7 @@ from pliant.route.objective import parse_objective
 from pliant.route.terms import Terms
 from pliant.run.process_memory import MemoryBudget
 from pliant.run.session.session import Session
+from pliant.serve.access.rates import parse_rates
 from pliant.serve.http.security import Tls, parse_address, read_tokens
 
 LEARN_S = 3.0
@@ -91,6 +92,21 @@ class NodeArguments:
     insecure: Annotated[
         bool, typer.Option("--insecure", help="Listen where others can reach it without a token.")
     ] = False
+    client_rate: Annotated[
+        str | None,
+        typer.Option(
+            help="Requests a second of one client, by its token or else its address: RATE, or RATE:BURST; "
+            "more are answered 429.",
+            show_default="no limit",
+        ),
+    ] = None
+    client_bandwidth: Annotated[
+        str | None,
+        typer.Option(
+            help="Bytes a second of one client, of requests and answers: 10MB, or 10MB:50MB with a burst.",
+            show_default="no limit",
+        ),
+    ] = None
     tls_cert: Annotated[Path | None, typer.Option(help="The certificate to show, in PEM.")] = None
     tls_key: Annotated[Path | None, typer.Option(help="Its key, in PEM.")] = None
     ca: Annotated[
@@ -206,6 +222,7 @@ def node(args: NodeArguments) -> None:
         callbacks=parse_callbacks(args.peer_network or ()),
         tls=Tls(args.tls_cert, args.tls_key, args.ca),
         is_insecure=args.insecure,
+        rates=parse_rates(args.client_rate, args.client_bandwidth),
         upstreams=tuple(args.upstream or ()),
         is_announced=args.announce,
         discovers=args.discover,

@@ -1,11 +1,14 @@
-"""Decide whether a call may be made, by the tokens and the certificate that its caller shows."""
+"""Decide whether a call may be made: by what its caller shows, and how much it has called."""
 
-from collections.abc import Mapping, Sequence
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, final
 
+from pliant.serve.access.rates import ClientRates, RateLimiter, client_at
 from pliant.serve.access.roles import Role, RouteRule, rule_for
-from pliant.serve.http.security import Tokens
+from pliant.serve.http.security import Known, Tokens
 
 _LAST: Final = {"connection": "close"}
 
@@ -35,19 +38,54 @@ class Refusal:
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """A call that may be made; `client` is whom its bytes are counted for, None where nobody counts them."""
+
+    client: str | None
+
+
+_UNCOUNTED: Final = Admitted(None)
+
+
 @final
 class Access:
-    """Who may call a node, by the `tokens` that there are now."""
+    """Who may call a node, by the `tokens` that there are now, and how often, by `rates`.
 
-    def __init__(self, tokens: Tokens = Tokens()) -> None:  # noqa: B008 - never changed
+    A client is who shows one token, or else an address. Nodes with a token and operators may call as often as
+    they like: what a node passes on was counted where it began.
+    """
+
+    def __init__(
+        self,
+        tokens: Tokens = Tokens(),  # noqa: B008 - never changed
+        rates: ClientRates = ClientRates(),  # noqa: B008 - frozen
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.tokens = tokens
+        self._limiter = RateLimiter(rates, clock)
 
-    def refusal(self, shown: CallerShown) -> Refusal | None:
-        """Why a call may not be made; None for one that may."""
+    def admit(self, shown: CallerShown) -> Admitted | Refusal:
+        """Whether a call may be made, which is counted; questions about health are not."""
         rule = rule_for(shown.method, shown.path)
-        if not rule.roles or self._is_open(rule):
+        if not rule.roles:
+            return _UNCOUNTED
+        known = self._known(shown)
+        client = self._client(shown, known)
+        if client is not None and (wait_s := self._limiter.ask(client)) > 0.0:
+            why = f"too many requests or bytes of one client; try again in {wait_s:.3g} s."
+            return Refusal(429, why, {"retry-after": str(math.ceil(wait_s))})
+        return self._refusal(shown, rule, known) or Admitted(client)
+
+    def spend(self, admitted: Admitted, n_bytes: int) -> None:
+        """Bytes of a request came, or of its answer went."""
+        if admitted.client is not None:
+            self._limiter.take(admitted.client, n_bytes)
+
+    def _refusal(self, shown: CallerShown, rule: RouteRule, known: Known | None) -> Refusal | None:
+        if self._is_open(rule):
             return None
-        roles = self._roles(shown)
+        roles = self._roles(known)
         if not roles:
             why = "a bearer token is asked for: `Authorization: Bearer TOKEN`."
             return Refusal(401, why, {"www-authenticate": "Bearer", **_LAST})
@@ -70,12 +108,19 @@ class Access:
         has_none = not self.tokens and not self.tokens.have(Role.OPERATOR)
         return has_none and Role.OPERATOR in rule.roles and not rule.is_guarded
 
-    def _roles(self, shown: CallerShown) -> frozenset[Role]:
-        """What the caller is; nobody brings two tokens."""
-        known = self.tokens.known(shown.authorizations[0]) if len(shown.authorizations) == 1 else None
+    def _known(self, shown: CallerShown) -> Known | None:
+        """The token that is shown; nobody brings two."""
+        return self.tokens.known(shown.authorizations[0]) if len(shown.authorizations) == 1 else None
+
+    def _roles(self, known: Known | None) -> frozenset[Role]:
         if known is not None:
             return frozenset({known.role})
         return frozenset() if self.tokens else frozenset({Role.CLIENT, Role.PEER})
+
+    def _client(self, shown: CallerShown, known: Known | None) -> str | None:
+        if known is None:
+            return client_at(shown.address)
+        return known.digest.hex() if known.role is Role.CLIENT else None
 
 
 def _files(roles: frozenset[Role]) -> str:

@@ -9,7 +9,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from pliant.route.node_messages import ROUTE_HEADER
-from pliant.serve.access.access import Access, CallerShown
+from pliant.serve.access.access import Access, Admitted, CallerShown
 from pliant.serve.access.roles import PEERS, rule_for
 from pliant.serve.node.serving_node import Node
 from pliant.serve.protocol.inference import JSON
@@ -34,19 +34,45 @@ class Guard:
             await self._app(scope, receive, send)
             return
         shown = _shown(scope)
-        no = self._refusal(shown)
-        identity = self._identity if shown.of_node and no is None else ()
+        found = self._admit(shown)
+        if isinstance(found, Response):
+            await found(scope, receive, self._sending(shown.path, send, ()))
+            return
+        identity = self._identity if shown.of_node else ()
+        if found.client is not None:
+            receive, send = self._receiving(receive, found), self._counting(send, found)
         try:
-            await (no or self._app)(scope, receive, self._sending(shown.path, send, identity))
+            await self._app(scope, receive, self._sending(shown.path, send, identity))
         except asyncio.CancelledError:  # the client has left
             self._node.metrics.responses.labels(self._label(shown.path), 499).inc()
             raise
 
-    def _refusal(self, shown: CallerShown) -> Response | None:
+    def _admit(self, shown: CallerShown) -> Admitted | Response:
         if not shown.path.isprintable():  # a route's pattern matches a path with a line break behind it
             return error_response(404, "there is no such path.", {"connection": "close"})
-        refusal = self._access.refusal(shown)
-        return None if refusal is None else error_response(refusal.status, refusal.why, refusal.headers)
+        found = self._access.admit(shown)
+        if isinstance(found, Admitted):
+            return found
+        return error_response(found.status, found.why, found.headers)
+
+    def _receiving(self, receive: Receive, admitted: Admitted) -> Receive:
+        """`receive`, with the bytes that come counted."""
+
+        async def receiving() -> Any:
+            message = await receive()
+            self._access.spend(admitted, len(message.get("body", b"")))
+            return message
+
+        return receiving
+
+    def _counting(self, send: Send, admitted: Admitted) -> Send:
+        """`send`, with the bytes that go counted."""
+
+        async def counting(message: Any) -> None:
+            self._access.spend(admitted, len(message.get("body", b"")))
+            await send(message)
+
+        return counting
 
     def _sending(self, path: str, send: Send, identity: Sequence[tuple[bytes, bytes]]) -> Send:
         """`send`, with what every answer carries; its status is counted."""

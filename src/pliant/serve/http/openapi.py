@@ -37,6 +37,10 @@ def document(model: Signature, max_length: int, best: float | None, version: str
             {"200": {"description": "Text.", "content": {"text/plain": {"schema": {"type": "string"}}}}},
         ),
     }
+    for path in paths.values():
+        for operation in path.values():
+            if "security" not in operation:
+                operation["responses"] |= {"429": _ERROR}
     components: _Json = {"schemas": _schemas(model, best or 0.0)}
     about: _Json = {
         "openapi": "3.1.0",

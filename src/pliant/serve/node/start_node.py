@@ -30,6 +30,7 @@ from pliant.route.terms import Terms
 from pliant.run.process_memory import MemoryBudget
 from pliant.run.session.session import Session
 from pliant.serve.access.access import Access
+from pliant.serve.access.rates import ClientRates
 from pliant.serve.http.limits import Limits
 from pliant.serve.http.security import Address, Tls, Tokens, check_discovery, check_exposure
 from pliant.serve.node.admission import Admission
@@ -48,9 +49,9 @@ class NodeOptions:
     accepts requests after SIGTERM, saying that it is not ready, `learn_s` how long it may time samples
     before it starts; `prior` is what is known of this device without that. `tokens` are clients',
     `peer_tokens` other nodes', of which the first is shown upstream, `operator_tokens` of who may change the
-    upstreams; `callbacks` say where nodes below may be told of changes. `terms` are of requests that start
-    here and bring none. With `is_announced` nodes find this one by multicast DNS, and with `discovers` those
-    that are so found become upstreams.
+    upstreams; `rates` bound what one client asks, and `callbacks` say where nodes below may be told of
+    changes. `terms` are of requests that start here and bring none. With `is_announced` nodes find this one
+    by multicast DNS, and with `discovers` those that are so found become upstreams.
     `objective` says where requests that start here go; joules count by `energy` and `radio` (eq. 8 and 9).
     """
 
@@ -67,6 +68,7 @@ class NodeOptions:
     callbacks: Callbacks = field(default_factory=Callbacks)
     tls: Tls = field(default_factory=Tls)
     is_insecure: bool = False
+    rates: ClientRates = field(default_factory=ClientRates)
     queue: int = 64
     settle_s: float = 5.0
     limits: Limits = field(default_factory=Limits)
@@ -138,7 +140,7 @@ async def serve(
             upstreams.append(await connected(each, replace(options, address=options.address or url), open_))
         for each in nodes if options.learn_s else ():
             each.local.learn(LENGTHS, options.learn_s / len(nodes))
-        app = make_app(node, Access(tokens), options.version or "", options.callbacks, others)
+        app = make_app(node, Access(tokens, options.rates), options.version or "", options.callbacks, others)
         announced = await open_.enter_async_context(AsyncExitStack())
         if options.is_announced:
             from pliant.serve.node.topology import announce  # needs zeroconf
