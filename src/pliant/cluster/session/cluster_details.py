@@ -13,6 +13,7 @@ from pliant.cluster.lead.steer import Steering, Switch
 from pliant.ir.cost import Span, SpanState, latency, simulate
 from pliant.ir.partition import Mode, Partition
 from pliant.ir.program import Exchange, Program, value
+from pliant.ir.topology import Links
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +24,8 @@ class ClusterDetails:
     and loading weights for a new plan. `predicted_s` is what it should have taken. `mode` is that of the last
     segment, `partitions` are those of all (input, layers, head), `switches` the changes of plan inside the
     run, and `faults` the segments that were repeated. `spans` and `predicted_spans` have one entry a step of
-    `program`; `sent_bytes` is what exchanges moved.
+    `program`; `sent_bytes` is what exchanges moved. `links` are those of the network as the last plan took
+    them.
     """
 
     run_s: float
@@ -36,11 +38,13 @@ class ClusterDetails:
     program: Program
     spans: tuple[Span, ...]
     predicted_spans: tuple[Span, ...]
+    links: Links
 
 
 def details_of(led: RunRecord, steering: Steering, margins: Margins) -> ClusterDetails:
     """The details of a run that has just ended; `margins` learn from one without faults, by one plan."""
-    predicted = _predicted(led.program, [steering.solved(held) for held in led.plans])
+    solved = [steering.solved(held) for held in led.plans]
+    predicted = _predicted(led.program, solved)
     is_whole = all(span.state is SpanState.RAN for span in led.spans)
     if is_whole and not led.faults and len({held.number for held in led.plans}) == 1:
         predicted_s, layers_s = (_layers_s(led.program, one) for one in (predicted, led.spans))
@@ -57,6 +61,7 @@ def details_of(led: RunRecord, steering: Steering, margins: Margins) -> ClusterD
         program=led.program,
         spans=led.spans,
         predicted_spans=predicted,
+        links=solved[-1].picture.links,
     )
 
 

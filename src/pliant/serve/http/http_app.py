@@ -35,6 +35,7 @@ from pliant.serve.http.openapi import document
 from pliant.serve.node.metrics import TEXT, text_by_model
 from pliant.serve.node.peers import PEERS_PATH, change_peers, peers_of
 from pliant.serve.node.serving_node import Call, Node
+from pliant.serve.page.page_routes import page_routes
 from pliant.serve.protocol.inference import BINARY, HEADER_LENGTH, JSON, Body, header_bytes, shown_shape
 from pliant.serve.protocol.oip_tensors import DATATYPES
 from pliant.serve.upstream.ask import EXPLAIN_PATH, EXPLAINED
@@ -61,7 +62,8 @@ def make_app(
     """
     nodes = (node, *beside)
     bodies = Bodies(node.limits)
-    apps = [_app_of(one, nodes, bodies, access, version, callbacks) for one in nodes]
+    page = page_routes(lambda: nodes, version)
+    apps = [_app_of(one, nodes, bodies, access, version, callbacks, page) for one in nodes]
     if not beside:
         return apps[0]
     names = [one.served.name for one in nodes]
@@ -70,9 +72,15 @@ def make_app(
 
 
 def _app_of(
-    node: Node, nodes: Sequence[Node], bodies: Bodies, access: Access, version: str, callbacks: Callbacks
+    node: Node,
+    nodes: Sequence[Node],
+    bodies: Bodies,
+    access: Access,
+    version: str,
+    callbacks: Callbacks,
+    page: Sequence[Route],
 ) -> ASGIApp:
-    """Of one of `nodes`; its metrics are those of all."""
+    """Of one of `nodes`; its metrics and its page are those of all."""
     paths = _Paths(node, nodes, bodies, version, access, callbacks)
     name = node.served.name
     routes = [
@@ -85,6 +93,7 @@ def _app_of(
         Route(TELL_PATH, paths.tell, methods=["POST"]),
         Route(EXPLAIN_PATH, paths.explain, methods=["GET"]),
         Route(PEERS_PATH, paths.peers, methods=["GET", "POST"]),
+        *page,
     ]
     for base in (f"/v2/models/{name}", f"/v2/models/{name}/versions/1"):
         routes += [

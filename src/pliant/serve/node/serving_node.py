@@ -18,7 +18,7 @@ from pliant.route.objective import TIME, Objective
 from pliant.route.predecessors import Listener
 from pliant.route.router import Router
 from pliant.route.terms import NO_TERMS, Terms
-from pliant.run.process_memory import MemoryBudget
+from pliant.run.process_memory import MemoryBudget, MemoryShare
 from pliant.run.session.session import Session
 from pliant.serve.http.limits import Limits
 from pliant.serve.node.admission import Admission
@@ -27,6 +27,7 @@ from pliant.serve.node.dispatch import Dispatcher, Inquiry
 from pliant.serve.node.explain_choice import Explanation, explain
 from pliant.serve.node.local_answers import LocalAnswers
 from pliant.serve.node.metrics import Metrics, State
+from pliant.serve.page.answer_feed import AnswerFeed
 from pliant.serve.protocol.idempotency import IdempotencyCache
 from pliant.serve.protocol.inference import (
     Body,
@@ -110,6 +111,7 @@ class Node:
             here[CLUSTER] = LocalAnswers(cluster, router, admission, *common, CLUSTER, energy)
         self.local = here[LOCAL]
         self.sessions = (served,) if cluster is None else (served, cluster)
+        self.feed = AnswerFeed(clock)
         self.dispatcher = Dispatcher(router, here, self.metrics, self.signature, clock)
         self._once: IdempotencyCache[Answered] = IdempotencyCache(
             clock, lambda answer: len(answer.body.content)
@@ -123,6 +125,16 @@ class Node:
     def upstreams(self) -> Upstreams | None:
         """The nodes above; None where all is answered here."""
         return self.dispatcher.upstreams
+
+    @property
+    def shares(self) -> tuple[MemoryShare, ...]:
+        """What each model has of the memory that all share; none where they share none."""
+        return () if self._memory is None else self._memory.shares
+
+    @property
+    def budget_bytes(self) -> int | None:
+        """The memory that all models share; None where they share none."""
+        return None if self._memory is None else self._memory.total_bytes
 
     async def infer(self, call: Call) -> Answered:
         """The answer, made here or above; a request that came before under its id is not run again.
@@ -204,7 +216,7 @@ class Node:
             self.upstreams.changed()
 
     async def _answer(self, asked: Inquiry) -> Answered:
-        found = await self.dispatcher.answer(asked)
+        found = await self.feed.watched(asked, self.dispatcher.answer)
         body = found.content
         if not isinstance(body, Body):
             body = write_reply(asked.request, body.outputs, self.signature, found.said)

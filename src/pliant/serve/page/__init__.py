@@ -1,0 +1,1 @@
+"""The page of a node: what answers its requests, live, in a browser."""

@@ -1,0 +1,226 @@
+"""The latest answers of a node, kept for the page while somebody looks at it."""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, final
+
+import msgspec
+import numpy as np
+
+from pliant.errors import BudgetError, NodeError
+from pliant.ir.reply import Reply
+from pliant.ir.times.timing import is_in_time
+from pliant.route.choose_endpoint import LOCAL, Choice
+from pliant.serve.node.dispatch import Answer, Inquiry
+from pliant.serve.protocol.terms import PendingRequest
+
+N_EVENTS = 4096
+"""Events that a reader may be behind before it misses some."""
+N_RECORDS = 256
+"""Answers whose spans and bits are kept."""
+_LONGEST_TEXT = 2000
+
+
+class AnswerEvent(msgspec.Struct, frozen=True, array_like=True):
+    """One request that ended: seconds, `at_s` of them since 1970.
+
+    `outcome` is ok, refused, failed or cancelled. `target` is the endpoint that answered, and `node` who made
+    the answer there. `expected_s` and `bound_s` are what the choice expected. None where unknown.
+    """
+
+    number: int
+    id: str
+    at_s: float
+    length: int
+    target: str
+    outcome: str
+    seconds: float
+    waited_s: float = 0.0
+    deadline_s: float | None = None
+    met: bool | None = None
+    accuracy: float | None = None
+    floor: float | None = None
+    expected_s: float | None = None
+    bound_s: float | None = None
+    node: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerRecord:
+    """What is kept of one answer to show how it was made; `details` are the session's, `error` a refusal's.
+
+    `text` is the request's, None unless texts are kept.
+    """
+
+    event: AnswerEvent
+    choice: Choice | None = None
+    details: Any = None
+    error: str | None = None
+    text: str | None = None
+
+
+@dataclass(slots=True)
+class _End:
+    """How a request ended, as it is found out."""
+
+    answer: Answer | None = None
+    outcome: str = "failed"
+    error: str | None = None
+
+
+@final
+class AnswerFeed:
+    """Answers of one node, numbered from 1; nothing is kept, and nothing costs time, while nobody looks.
+
+    `keeps_texts` are kept for whoever may look. Any thread may record, one event loop reads.
+    """
+
+    def __init__(
+        self,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+        *,
+        keeps_texts: bool = False,
+    ) -> None:
+        self.keeps_texts = keeps_texts
+        self.n_viewers = 0
+        self._clock, self._wall = clock, wall
+        self._n = 0
+        self._events: deque[AnswerEvent] = deque(maxlen=N_EVENTS)
+        self._records: deque[AnswerRecord] = deque(maxlen=N_RECORDS)
+
+    @property
+    def last(self) -> int:
+        """The number of the latest event, 0 before any: where a new reader begins."""
+        return self._n
+
+    @contextmanager
+    def viewed(self) -> Iterator[None]:
+        """Somebody looks, until the context ends."""
+        self.n_viewers += 1
+        try:
+            yield
+        finally:
+            self.n_viewers -= 1
+            if not self.n_viewers:
+                self._events.clear()
+                self._records.clear()
+
+    def since(self, number: int) -> list[AnswerEvent]:
+        """The events after `number` that are still kept, oldest first."""
+        n_new = min(self._n - number, len(self._events))
+        return list(islice(self._events, len(self._events) - n_new, None)) if n_new > 0 else []
+
+    def record(self, number: int) -> AnswerRecord | None:
+        """What is kept of an answer; None of one that is too old."""
+        return next((one for one in reversed(self._records) if one.event.number == number), None)
+
+    @property
+    def latest(self) -> AnswerRecord | None:
+        """The latest answer with details of its own."""
+        return next((one for one in reversed(self._records) if one.details is not None), None)
+
+    async def watched(self, asked: Inquiry, answer: Callable[[Inquiry], Awaitable[Answer]]) -> Answer:
+        """`answer(asked)`, which is recorded where somebody looks. Raises what it raises."""
+        if not self.n_viewers:
+            return await answer(asked)
+        at_s, start_s, end = self._wall(), self._clock(), _End()
+        try:
+            end.answer = await answer(asked)
+            end.outcome = "ok"
+        except (BudgetError, NodeError) as error:
+            is_refused = isinstance(error, BudgetError) or error.status == 503
+            end.outcome, end.error = "refused" if is_refused else "failed", str(error)
+            raise
+        except asyncio.CancelledError:
+            end.outcome = "cancelled"
+            raise
+        finally:
+            self._ended(asked, end, at_s, start_s)
+        return end.answer
+
+    def answered(self, reply: Reply[Any], text: str | None = None) -> None:
+        """A session answered by itself, outside a node, just now."""
+        if not self.n_viewers:
+            return
+        event = AnswerEvent(
+            self._next(),
+            "",
+            self._wall() - reply.seconds,
+            reply.length,
+            LOCAL,
+            "ok",
+            reply.seconds,
+            reply.waited_s,
+            reply.target_s,
+            reply.met,
+            reply.accuracy,
+        )
+        self._keep(AnswerRecord(event, None, reply.details, None, self._kept(text)))
+
+    def _ended(self, asked: Inquiry, end: _End, at_s: float, start_s: float) -> None:
+        now_s, wish, answer = self._clock(), asked.wish, end.answer
+        choice = None if answer is None else answer.choice
+        content = None if answer is None else answer.content
+        reply = content if isinstance(content, Reply) else None
+        event = AnswerEvent(
+            self._next(),
+            asked.id,
+            at_s,
+            wish.length,
+            LOCAL if answer is None else answer.target,
+            end.outcome,
+            now_s - start_s,
+            0.0 if answer is None else answer.spent.waited_s,
+            _deadline_s(asked, start_s),
+            None if end.outcome == "cancelled" else is_in_time(now_s, wish.due_s) and answer is not None,
+            _accuracy(reply, choice),
+            wish.floor,
+            None if choice is None else choice.seconds,
+            None if choice is None else choice.option.bound_s,
+            None if answer is None else answer.node,
+        )
+        details = None if reply is None else reply.details
+        self._keep(AnswerRecord(event, choice, details, end.error, self._kept(_text_of(asked, wish))))
+
+    def _next(self) -> int:
+        self._n += 1
+        return self._n
+
+    def _keep(self, record: AnswerRecord) -> None:
+        self._events.append(record.event)
+        self._records.append(record)
+
+    def _kept(self, text: str | None) -> str | None:
+        return text[:_LONGEST_TEXT] if self.keeps_texts and text is not None else None
+
+
+def _accuracy(reply: Reply[Any] | None, choice: Choice | None) -> float | None:
+    """What the answer says of itself; of another node's, what was expected of it."""
+    if reply is not None:
+        return reply.accuracy
+    return None if choice is None else choice.option.accuracy
+
+
+def _deadline_s(asked: Inquiry, start_s: float) -> float | None:
+    """As the request said it, or else what was left when it was read, to the millisecond."""
+    due_s, said_s = asked.wish.due_s, asked.request.terms.deadline_s
+    if due_s is None or (said_s is not None and asked.is_source):
+        return None if due_s is None else said_s
+    return max(round(due_s - start_s, 3), 0.0)
+
+
+def _text_of(asked: Inquiry, wish: PendingRequest) -> str | None:
+    """The first text of a request; None where it brings arrays."""
+    if wish.request.text is not None:
+        return wish.request.text
+    texts = asked.request.tensors.get("text")
+    if texts is None or texts.dtype != np.object_ or not texts.size:
+        return None
+    first = texts.reshape(-1)[0]
+    return first.decode("utf-8", "replace") if isinstance(first, bytes) else str(first)

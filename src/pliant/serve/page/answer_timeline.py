@@ -1,0 +1,250 @@
+"""How one answer was made, for the page: predicted above measured, the bits of every shard, the choice."""
+
+from collections.abc import Iterator, Sequence
+from itertools import permutations
+from typing import Any, Protocol, assert_never, runtime_checkable
+
+import msgspec
+
+from pliant.ir.cost import Span, SpanState
+from pliant.ir.partition import Partition
+from pliant.ir.program import Compute, Exchange, Load, Program, Work
+from pliant.ir.topology import Links
+from pliant.run.submodel.details import ElasticDetails
+from pliant.serve.page.answer_feed import AnswerEvent, AnswerRecord
+
+_MOST_SPANS = 2000
+"""Of each side: more are no picture any more."""
+
+
+@runtime_checkable
+class Timed(Protocol):
+    """Details of an answer that tell when each step of `program` ran."""
+
+    @property
+    def program(self) -> Program: ...
+
+    @property
+    def spans(self) -> tuple[Span, ...]: ...
+
+
+@runtime_checkable
+class Predicted(Timed, Protocol):
+    """And when each should have."""
+
+    @property
+    def predicted_s(self) -> float: ...
+
+    @property
+    def predicted_spans(self) -> tuple[Span, ...]: ...
+
+
+@runtime_checkable
+class Divided(Protocol):
+    """Details of a cluster's answer: how its segments were divided, and those that were repeated."""
+
+    @property
+    def partitions(self) -> tuple[Partition, ...]: ...
+
+    @property
+    def faults(self) -> Sequence[object]: ...
+
+    @property
+    def links(self) -> Links: ...
+
+
+class Bar(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Some work on a lane, in seconds from the arrival of the request; `kind` is wait, way, compute, load or
+    exchange."""
+
+    lane: str
+    label: str
+    kind: str
+    start_s: float
+    end_s: float
+    layer: int | None = None
+    n_bytes: int | None = None
+    state: str = "ran"
+
+
+class Candidate(msgspec.Struct, frozen=True):
+    """An endpoint as the choice saw it."""
+
+    target: str
+    seconds: float
+    bound_s: float
+    accuracy: float | None
+    excluded: str | None
+
+
+class Shards(msgspec.Struct, frozen=True):
+    """Bits of shards by layer and slice; `planned` are what the plan wanted, where that is known."""
+
+    ran: tuple[tuple[int, ...], ...]
+    planned: tuple[tuple[int, ...], ...] | None = None
+
+
+class Share(msgspec.Struct, frozen=True):
+    """What a device of a cluster took."""
+
+    device: str
+    heads: int
+    rows: int
+    columns: int
+
+
+class Way(msgspec.Struct, frozen=True):
+    """One direction between two devices of a cluster."""
+
+    src: str
+    dst: str
+    latency_s: float
+    bandwidth_Bps: float
+
+
+class Split(msgspec.Struct, frozen=True):
+    """How a cluster divided an answer, and the links as its plan took them."""
+
+    mode: str
+    primary: str
+    tokens: int
+    shares: tuple[Share, ...]
+    bits: tuple[int, ...] = ()
+    ways: tuple[Way, ...] = ()
+
+
+class AnswerTimeline(msgspec.Struct, frozen=True):
+    """All that the page shows of one answer."""
+
+    event: AnswerEvent
+    reason: str | None
+    error: str | None
+    candidates: tuple[Candidate, ...]
+    lanes: tuple[str, ...]
+    predicted: tuple[Bar, ...]
+    measured: tuple[Bar, ...]
+    shards: Shards | None
+    split: Split | None
+    n_faults: int
+    text: str | None
+
+
+def timeline_of(record: AnswerRecord) -> AnswerTimeline:
+    """What is kept of an answer, as the page shows it."""
+    event, choice = record.event, record.choice
+    predicted, measured = tuple(_predicted(record)), tuple(_measured(record))
+    options = () if choice is None else (choice.option, *choice.runners_up)
+    return AnswerTimeline(
+        event,
+        None if choice is None else choice.reason,
+        record.error,
+        tuple(Candidate(o.name, o.seconds, o.bound_s, o.accuracy, o.excluded) for o in options),
+        tuple(dict.fromkeys(bar.lane for bar in (*measured, *predicted))),
+        predicted,
+        measured,
+        shards_of(record.details),
+        split_of(record.details),
+        len(record.details.faults) if isinstance(record.details, Divided) else 0,
+        record.text,
+    )
+
+
+def shards_of(details: Any) -> Shards | None:
+    """The bits that an elastic answer ran with; None of another."""
+    return Shards(details.bits, details.planned_bits) if isinstance(details, ElasticDetails) else None
+
+
+def split_of(details: Any) -> Split | None:
+    """How the last layers of a cluster's answer were divided; None of another."""
+    if not isinstance(details, Divided):
+        return None
+    partition, links = details.partitions[-1], details.links
+    shares = tuple(Share(s.device, s.heads, s.rows, s.columns) for s in partition.shares)
+    known = [name for name in partition.devices if name in links.interfaces]
+    ways = tuple(
+        Way(src, dst, link.latency_s, link.bandwidth_Bps)
+        for src, dst in permutations(known, 2)
+        for link in [links.link(src, dst)]
+    )
+    bits = partition.bits
+    return Split(partition.mode, partition.primary, partition.tokens, shares, bits, ways)
+
+
+def _predicted(record: AnswerRecord) -> Iterator[Bar]:
+    """What the choice expected: the wait or way, then the work, step by step where that is predicted."""
+    choice, event, details = record.choice, record.event, record.details
+    start_s = 0.0
+    if choice is not None:
+        work_s = choice.option.level.curve.at(event.length)
+        start_s = max(choice.seconds - work_s, 0.0)
+        yield from _before(event, start_s)
+        if not isinstance(details, Predicted):
+            yield Bar(_lane(event), "answer", "compute", start_s, start_s + work_s)
+    if isinstance(details, Predicted):
+        start_s += max(details.predicted_s - _end_s(details.predicted_spans), 0.0)
+        yield from _bars(details.program, details.predicted_spans, start_s)
+
+
+def _measured(record: AnswerRecord) -> Iterator[Bar]:
+    event, details = record.event, record.details
+    yield from _before(event, event.waited_s)
+    if event.outcome != "ok":
+        return
+    if isinstance(details, Timed):
+        # What precedes the first step (reading the input) is the rest of the time.
+        start_s = max(event.seconds - _end_s(details.spans), event.waited_s)
+        if start_s > event.waited_s:
+            yield Bar(_lane(event), "read the input", "compute", event.waited_s, start_s)
+        yield from _bars(details.program, details.spans, start_s)
+    else:
+        label = "way and answer" if _is_away(event) else "answer"
+        yield Bar(_lane(event), label, "compute", event.waited_s, event.seconds)
+
+
+def _before(event: AnswerEvent, seconds: float) -> Iterator[Bar]:
+    """The time before work begins: in a queue here, or on the way to another node and back."""
+    if seconds > 0.0:
+        yield Bar("queue", "way and queue" if _is_away(event) else "queue", "wait", 0.0, seconds)
+
+
+def _is_away(event: AnswerEvent) -> bool:
+    return event.target.startswith(("http:", "https:"))
+
+
+def _lane(event: AnswerEvent) -> str:
+    return "cpu" if event.target == "local" else event.target
+
+
+def _end_s(spans: Sequence[Span]) -> float:
+    return max((span.end_s for span in spans), default=0.0)
+
+
+def _bars(program: Program, spans: Sequence[Span], start_s: float) -> Iterator[Bar]:
+    steps = program.steps
+    for span in spans[:_MOST_SPANS]:
+        if span.state is SpanState.SKIPPED or span.step >= len(steps):
+            continue
+        kind, label, layer, n_bytes = _shown(steps[span.step].work)
+        yield Bar(
+            span.lane,
+            label,
+            kind,
+            start_s + span.start_s,
+            start_s + span.end_s,
+            layer,
+            n_bytes,
+            span.state.value,
+        )
+
+
+def _shown(work: Work) -> tuple[str, str, int | None, int | None]:
+    """Kind, label, layer and bytes of a step's work."""
+    match work:
+        case Compute(kernel=kernel, layer=layer):
+            return "compute", kernel if layer is None else f"{kernel} {layer}", layer, None
+        case Load(layer=layer, n_bytes=n_bytes):
+            return "load", f"load of layer {layer}", layer, n_bytes
+        case Exchange(n_bytes=n_bytes):
+            return "exchange", str(work), None, n_bytes if isinstance(n_bytes, int) else None
+        case _:
+            assert_never(work)

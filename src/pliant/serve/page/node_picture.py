@@ -1,0 +1,297 @@
+"""A node as the page shows it: its models, endpoints, choice by length, memory, devices and counts."""
+
+import time
+from collections.abc import Sequence
+from math import ceil
+
+import msgspec
+
+from pliant.cluster.lead.overview import MemberStatus
+from pliant.errors import BudgetError, PliantError, RouteError
+from pliant.ir.port import Port
+from pliant.plan.result import Plan
+from pliant.route.choose_endpoint import Option
+from pliant.route.terms import Terms
+from pliant.route.upstream.peer_state import PeerState
+from pliant.run.memory_use import MemoryUse, rss_bytes
+from pliant.run.process_memory import MemoryShare
+from pliant.serve.node.peers import LeadsWorkers
+from pliant.serve.node.serving_node import Node
+from pliant.serve.page.answer_timeline import Shards, Split, shards_of, split_of
+
+_N_LENGTHS = 24
+"""Lengths at which curves and choices are shown."""
+_OUTCOMES = ("ok", "refused", "failed", "cancelled")
+
+
+class PortPicture(msgspec.Struct, frozen=True):
+    """An input or output; an open dimension is -1."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+
+class Device(msgspec.Struct, frozen=True):
+    """A device beside this one: a node above, or a worker of the cluster; None where unknown."""
+
+    name: str
+    kind: str
+    state: str
+    node: str | None = None
+    reason: str | None = None
+    rtt_s: float | None = None
+    bandwidth_Bps: float | None = None
+    in_flight: int | None = None
+    limit: int | None = None
+    waiting: int | None = None
+    wait_s: float | None = None
+    heard_s_ago: float | None = None
+    free_bytes: int | None = None
+    n_threads: int | None = None
+    n_faults: int | None = None
+
+
+class PlanPicture(msgspec.Struct, frozen=True):
+    """A submodel of `layers` of a store, and the bits of its shards: planned, and held in memory before."""
+
+    layers: tuple[int, ...]
+    width: int
+    n_layers: int
+    n_slices: int
+    bits: tuple[tuple[int, ...], ...]
+    held: tuple[tuple[int, ...], ...]
+    latency_s: float
+    accuracy: float | None
+    reasons: tuple[str, ...]
+
+
+class ModelPicture(msgspec.Struct, frozen=True):
+    """What of a model seldom changes."""
+
+    name: str
+    platform: str
+    identity: str
+    max_length: int
+    inputs: tuple[PortPicture, ...]
+    outputs: tuple[PortPicture, ...]
+    deadline_s: float | None
+    floor: float | None
+    best_effort: bool
+    best: float | None
+    endpoints: tuple[str, ...]
+    memory: MemoryUse | None = None
+    plan: PlanPicture | None = None
+
+
+class NodePicture(msgspec.Struct, frozen=True):
+    """What of a node seldom changes; `shows_texts` where the texts of requests are kept for the page."""
+
+    name: str
+    version: str
+    run: str
+    shows_texts: bool
+    models: tuple[ModelPicture, ...]
+
+
+class ModelNumbers(msgspec.Struct, frozen=True):
+    """What of a model changes all the time: `requests` by endpoint and outcome, as `/metrics` counts them."""
+
+    requests: dict[str, dict[str, int]]
+    n_open: int
+    n_waiting: int
+    backlog_s: float
+    devices: tuple[Device, ...]
+    share: MemoryShare | None
+    shards: Shards | None
+    split: Split | None
+
+
+class NodeNumbers(msgspec.Struct, frozen=True):
+    """What of a node changes all the time; `cpu_s` is the processor time of its process."""
+
+    at_s: float
+    is_draining: bool
+    cpu_s: float
+    rss_bytes: int
+    budget_bytes: int | None
+    models: dict[str, ModelNumbers]
+
+
+class Outlook(msgspec.Struct, frozen=True):
+    """What each endpoint would take now for inputs of some lengths under some terms, and which is chosen.
+
+    `seconds` and `bounds` have an entry a length for each endpoint, None where it is no candidate; `chosen`
+    is None at a length that would be refused, for the reason in `reasons`.
+    """
+
+    model: str
+    lengths: tuple[int, ...]
+    seconds: dict[str, tuple[float | None, ...]]
+    bounds: dict[str, tuple[float | None, ...]]
+    accuracies: dict[str, tuple[float | None, ...]]
+    chosen: tuple[str | None, ...]
+    reasons: tuple[str, ...]
+
+
+def model_picture(node: Node) -> ModelPicture:
+    """Of a node's model; it may wait for the answer that its session is at: not for an event loop."""
+    served, terms = node.served, node.terms
+    return ModelPicture(
+        served.name,
+        served.platform,
+        served.identity,
+        served.max_length,
+        _ports(node.signature.inputs),
+        _ports(node.signature.outputs),
+        terms.deadline_s,
+        terms.accuracy_floor,
+        bool(terms.best_effort),
+        served.best,
+        node.router.endpoints,
+        _memory_of(node),
+        _plan_of(node),
+    )
+
+
+def numbers(nodes: Sequence[Node]) -> NodeNumbers:
+    """How the nodes of a process stand now; quick."""
+    first = nodes[0]
+    return NodeNumbers(
+        time.time(),
+        first.is_draining,
+        time.process_time(),
+        rss_bytes(),
+        first.budget_bytes,
+        {node.served.name: _model_numbers(node) for node in nodes},
+    )
+
+
+def outlook(node: Node, terms: Terms) -> Outlook:
+    """Curves and choices over the lengths that the model reads; `terms` precede those of the node."""
+    node.dispatcher.offer()
+    now_s, asked = node.clock(), terms.over(node.terms)
+    lengths = _lengths(node.served.max_length)
+    found: list[dict[str, Option]] = []
+    chosen: list[str | None] = []
+    reasons = []
+    for n in lengths:
+        options = {o.name: o for o in node.router.options(n, now_s, node.objective, asked)}
+        try:
+            choice = node.router.choose(n, now_s, node.objective, terms=asked, is_coming=False)
+            chosen.append(choice.target)
+            reasons.append(choice.reason)
+            options[choice.target] = choice.option
+        except (RouteError, BudgetError) as refusal:
+            chosen.append(None)
+            reasons.append(str(refusal))
+        found.append(options)
+    names = tuple(dict.fromkeys(name for options in found for name in options))
+    picked = {name: [options.get(name) for options in found] for name in names}
+    return Outlook(
+        node.served.name,
+        lengths,
+        {name: tuple(None if o is None else o.seconds for o in picked[name]) for name in names},
+        {name: tuple(None if o is None else o.bound_s for o in picked[name]) for name in names},
+        {name: tuple(None if o is None else o.accuracy for o in picked[name]) for name in names},
+        tuple(chosen),
+        tuple(reasons),
+    )
+
+
+def _ports(side: Sequence[Port]) -> tuple[PortPicture, ...]:
+    return tuple(
+        PortPicture(p.name, p.dtype, tuple(d if isinstance(d, int) else -1 for d in p.dims or ()))
+        for p in side
+    )
+
+
+def _lengths(longest: int) -> tuple[int, ...]:
+    """From 1 to the longest, closer where they are small."""
+    shown = min(longest, 4096)
+    return tuple(sorted({max(1, ceil(shown ** (i / (_N_LENGTHS - 1)))) for i in range(_N_LENGTHS)}))
+
+
+def _memory_of(node: Node) -> MemoryUse | None:
+    try:
+        return node.served.memory
+    except PliantError:
+        return None
+
+
+def _plan_of(node: Node) -> PlanPicture | None:
+    """Of an elastic model; others run whole."""
+    try:
+        plan = node.served.plan
+    except PliantError:
+        return None
+    if not isinstance(plan, Plan):
+        return None
+    return PlanPicture(
+        plan.layers,
+        plan.width,
+        plan.shape.n_layers,
+        plan.shape.n_slices,
+        plan.bits,
+        plan.held,
+        plan.latency_s,
+        plan.expected_accuracy,
+        plan.reasons,
+    )
+
+
+def _model_numbers(node: Node) -> ModelNumbers:
+    now_s, latest = node.clock(), node.feed.latest
+    details = None if latest is None else latest.details
+    leads = next((one for one in node.sessions if isinstance(one, LeadsWorkers)), None)
+    workers = [] if leads is None else [_worker(one) for one in leads.workers()]
+    return ModelNumbers(
+        _requests(node),
+        node.n_open,
+        sum(local.n_waiting for local in node.dispatcher.here.values()),
+        node.local.backlog_s,
+        (*(_upstream(peer, now_s) for peer in node.router.states(now_s)), *workers),
+        next((share for share in node.shares if share.name == node.served.name), None),
+        shards_of(details),
+        split_of(details),
+    )
+
+
+def _requests(node: Node) -> dict[str, dict[str, int]]:
+    counts: dict[str, dict[str, int]] = {}
+    for family in node.metrics.requests.collect():
+        for sample in family.samples:
+            if sample.name.endswith("_total"):
+                row = counts.setdefault(sample.labels["target"], dict.fromkeys(_OUTCOMES, 0))
+                row[sample.labels["outcome"]] = int(sample.value)
+    return counts
+
+
+def _upstream(peer: PeerState, now_s: float) -> Device:
+    return Device(
+        peer.name,
+        "upstream",
+        peer.state,
+        peer.node,
+        peer.reason,
+        peer.rtt_s,
+        peer.bandwidth_Bps,
+        peer.n_in_flight,
+        peer.limit,
+        peer.n_waiting,
+        peer.wait_s,
+        None if peer.contact_s is None else now_s - peer.contact_s,
+    )
+
+
+def _worker(member: MemberStatus) -> Device:
+    return Device(
+        member.name,
+        "worker",
+        "ready" if member.is_usable else "left out",
+        reason=member.reason,
+        heard_s_ago=member.heard_s_ago,
+        free_bytes=member.free_bytes,
+        n_threads=member.n_threads,
+        n_faults=member.n_faults,
+    )

@@ -1,0 +1,99 @@
+"""The page over HTTP: its files at `/`, and what it reads below `/v2/pliant/`."""
+
+from collections.abc import Callable, Sequence
+from math import isfinite
+from typing import final
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import Route
+
+from pliant.errors import InputError, NodeError
+from pliant.route.terms import Terms
+from pliant.serve.node.serving_node import Node
+from pliant.serve.page.answer_timeline import timeline_of
+from pliant.serve.page.event_stream import EventStream
+from pliant.serve.page.node_picture import outlook
+from pliant.serve.page.page_files import INDEX, answer_file
+
+FILES_PATH = "/page/"
+EVENTS_PATH, ANSWER_PATH, OUTLOOK_PATH = "/v2/pliant/events", "/v2/pliant/answer", "/v2/pliant/outlook"
+_STREAM = {"cache-control": "no-store", "x-accel-buffering": "no"}
+
+
+def page_routes(nodes: Callable[[], Sequence[Node]], version: str) -> list[Route]:
+    """The routes of the page of all `nodes` of a process, which may change."""
+    page = _Page(nodes, version)
+    return [
+        Route("/", page.index, methods=["GET"]),
+        Route(f"{FILES_PATH}{{name}}", page.file, methods=["GET"]),
+        Route(EVENTS_PATH, page.events, methods=["GET"]),
+        Route(ANSWER_PATH, page.answer, methods=["GET"]),
+        Route(OUTLOOK_PATH, page.outlook, methods=["GET"]),
+    ]
+
+
+@final
+class _Page:
+    """One method a path."""
+
+    def __init__(self, nodes: Callable[[], Sequence[Node]], version: str) -> None:
+        self._nodes = nodes
+        self._stream = EventStream(nodes, version)
+
+    async def index(self, request: Request) -> Response:
+        return _found(answer_file(request, INDEX), INDEX)
+
+    async def file(self, request: Request) -> Response:
+        name: str = request.path_params["name"]
+        return _found(answer_file(request, name), name)
+
+    async def events(self, request: Request) -> Response:
+        self._stream.check_room()
+        return StreamingResponse(self._stream.events(), media_type="text/event-stream", headers=_STREAM)
+
+    async def answer(self, request: Request) -> Response:
+        """One answer that is still kept, with its timeline."""
+        node, text = self._node(request), request.query_params.get("number", "")
+        number = int(text) if text.isascii() and text.isdigit() and len(text) < 16 else 0
+        record = node.feed.record(number)
+        if record is None:
+            raise NodeError(f"answer {text[:16]!r} is not kept; choose a later one.", status=404)
+        return _json(timeline_of(record))
+
+    async def outlook(self, request: Request) -> Response:
+        terms = Terms(_number(request, "deadline_s"), _number(request, "accuracy_floor"))
+        return _json(outlook(self._node(request), terms))
+
+    def _node(self, request: Request) -> Node:
+        """The node of the model that is named, or the first."""
+        nodes, asked = self._nodes(), request.query_params.get("model")
+        found = next((node for node in nodes if asked in (None, node.served.name)), None)
+        if found is None:
+            names = ", ".join(node.served.name for node in nodes)
+            raise NodeError(f"this node answers with {names}, not {str(asked)[:80]}.", status=404)
+        return found
+
+
+def _found(response: Response | None, name: str) -> Response:
+    if response is None:
+        raise NodeError(f"the page has no file {name[:80]!r}.", status=404)
+    return response
+
+
+def _number(request: Request, name: str) -> float | None:
+    text = request.query_params.get(name)
+    if text is None:
+        return None
+    try:
+        number = float(text)
+    except ValueError:
+        number = float("nan")
+    if not isfinite(number):
+        raise InputError(f"{name} is {text[:40]!r}; give a number.")
+    return number
+
+
+def _json(value: object) -> Response:
+    return Response(msgspec.json.encode(value), media_type="application/json")

@@ -1,0 +1,85 @@
+// What the node sends: server-sent events over fetch, which can show a token where EventSource cannot.
+
+const RETRY_MS = 2000;
+let token = null; // in memory only: a reload forgets it
+
+export class Refused extends Error {
+  constructor(status, why) {
+    super(why);
+    this.status = status;
+  }
+}
+
+export function showToken(value) {
+  token = value;
+}
+
+async function get(path, signal, kind) {
+  const headers = { accept: kind };
+  if (token) headers.authorization = `Bearer ${token}`;
+  const response = await fetch(path, { headers, signal, cache: "no-store", credentials: "omit", redirect: "error" });
+  if (!response.ok) {
+    const said = await response.json().catch(() => ({}));
+    throw new Refused(response.status, typeof said.error === "string" ? said.error : `status ${response.status}`);
+  }
+  return response;
+}
+
+/** JSON of a path with a query; undefined values are left out. */
+export async function ask(path, query = {}, signal = undefined) {
+  const given = Object.entries(query).filter(([, value]) => value !== undefined && value !== null && value !== "");
+  const search = new URLSearchParams(given).toString();
+  return (await get(search ? `${path}?${search}` : path, signal, "application/json")).json();
+}
+
+/** Follow the events until `stop` is called; `on` has a method an event, and `opened`, `lost` and `refused`. */
+export function follow(path, on) {
+  let abort = new AbortController();
+  let timer = 0;
+  let isStopped = false;
+
+  async function run() {
+    abort = new AbortController();
+    try {
+      const response = await get(path, abort.signal, "text/event-stream");
+      on.opened();
+      await read(response.body.getReader(), on);
+      again();
+    } catch (error) {
+      if (isStopped) return;
+      if (error instanceof Refused && (error.status === 401 || error.status === 403)) on.refused(error);
+      else again(error);
+    }
+  }
+  function again(error) {
+    if (isStopped) return;
+    on.lost(error);
+    timer = setTimeout(run, RETRY_MS);
+  }
+  run();
+  return () => {
+    isStopped = true;
+    clearTimeout(timer);
+    abort.abort();
+  };
+}
+
+async function read(reader, on) {
+  const decoder = new TextDecoder();
+  let rest = "";
+  for (;;) {
+    const { value, done } = await reader.read();
+    if (done) return;
+    const blocks = (rest + decoder.decode(value, { stream: true })).split("\n\n");
+    rest = blocks.pop();
+    for (const block of blocks) {
+      let name = "message";
+      let data = "";
+      for (const line of block.split("\n")) {
+        if (line.startsWith("event: ")) name = line.slice(7);
+        else if (line.startsWith("data: ")) data += line.slice(6);
+      }
+      if (data && on[name]) on[name](JSON.parse(data));
+    }
+  }
+}

@@ -1,0 +1,64 @@
+"""The feed of a node: nothing while nobody looks, and a bounded number of answers while somebody does."""
+
+from pliant.ir.reply import Reply
+from pliant.serve.page.answer_feed import N_EVENTS, N_RECORDS, AnswerFeed
+
+
+def reply(seconds: float = 0.01, target_s: float | None = None) -> Reply[None]:
+    return Reply({}, "upper", seconds, None, 3, target_s=target_s)
+
+
+def test_nothing_is_kept_while_nobody_looks() -> None:
+    """An answer of before the first viewer is nobody's business."""
+    feed = AnswerFeed()
+    feed.answered(reply())
+    assert feed.last == 0
+    with feed.viewed():
+        feed.answered(reply())
+        assert [event.number for event in feed.since(0)] == [1]
+    assert feed.since(0) == []
+    assert feed.record(1) is None
+
+
+def test_what_one_viewer_leaves_another_keeps() -> None:
+    """Two pages may be open, and the first be closed."""
+    feed = AnswerFeed()
+    with feed.viewed():
+        with feed.viewed():
+            feed.answered(reply())
+        assert feed.last == 1
+        assert feed.record(1) is not None
+
+
+def test_a_reader_gets_what_came_since_and_misses_what_is_too_old() -> None:
+    """The feed is bounded, however slow a reader is."""
+    feed = AnswerFeed()
+    with feed.viewed():
+        for _ in range(N_EVENTS + 10):
+            feed.answered(reply())
+        assert [event.number for event in feed.since(feed.last - 2)] == [N_EVENTS + 9, N_EVENTS + 10]
+        assert feed.since(feed.last) == []
+        kept = feed.since(0)
+        assert (len(kept), kept[0].number) == (N_EVENTS, 11)
+        assert feed.record(feed.last - N_RECORDS) is None
+        assert feed.record(feed.last - N_RECORDS + 1) is not None
+
+
+def test_texts_are_kept_only_where_that_was_asked_for() -> None:
+    """What people ask is not shown to whoever looks at a page."""
+    for keeps in (False, True):
+        feed = AnswerFeed(keeps_texts=keeps)
+        with feed.viewed():
+            feed.answered(reply(), "a secret")
+            record = feed.record(1)
+            assert record is not None
+            assert record.text == ("a secret" if keeps else None)
+
+
+def test_an_event_says_whether_the_target_was_kept() -> None:
+    """Late and in time are told apart, and neither is said where nothing was asked."""
+    feed = AnswerFeed()
+    with feed.viewed():
+        for seconds, target_s in ((0.2, 0.1), (0.05, 0.1), (0.2, None)):
+            feed.answered(reply(seconds, target_s))
+        assert [event.met for event in feed.since(0)] == [False, True, None]
