@@ -51,6 +51,13 @@ class NodeArguments:
     listen: Annotated[str, typer.Option(help="Where to answer: HOST:PORT; port 0 takes a free one.")] = (
         "127.0.0.1:8080"
     )
+    grpc: Annotated[
+        str | None,
+        typer.Option(
+            help="Answer the protocol over gRPC as well: HOST:PORT; port 0 takes a free one. Tokens and "
+            "certificates are those of HTTP. Needs the extra `grpc`."
+        ),
+    ] = None
     upstream: Annotated[
         list[str] | None, typer.Option(help="A node to pass requests on to: URL; repeatable.")
     ] = None
@@ -214,6 +221,7 @@ def node(args: NodeArguments) -> None:
         logging.getLogger("pliant.serve").setLevel(logging.INFO)
     options = NodeOptions(
         listen=parse_address(args.listen),
+        grpc=None if args.grpc is None else parse_address(args.grpc),
         version=__version__,
         name=args.name,
         tokens=() if args.token_file is None else read_tokens(args.token_file),
@@ -251,7 +259,8 @@ def node(args: NodeArguments) -> None:
         def on_start(url: str, node: Any, stop: Callable[[], None]) -> None:
             _exempt_from_collection()
             names = ", ".join(one.name for one in opened.served)
-            report("serves", model=names, url=url, name=node.name)
+            more = {} if node.grpc is None else {"grpc": str(node.grpc)}
+            report("serves", model=names, url=url, name=node.name, **more)
 
         first, *beside = opened.served
         asyncio.run(serve(options, first, on_start, opened.cluster, beside, opened.memory))

@@ -19,6 +19,8 @@ EVERYBODY: Final = frozenset[Role]()
 ANY: Final = frozenset(Role)
 PEERS: Final = frozenset({Role.PEER})
 OPERATORS: Final = frozenset({Role.OPERATOR})
+GRPC: Final = "/inference.GRPCInferenceService"
+"""Where the methods of gRPC are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +61,8 @@ RULES: Final[tuple[RouteRule, ...]] = (
     *_of_model("GET", ""),
     *_of_model("GET", "/ready"),
     *_of_model("POST", "/infer"),
+    *_of_model("GET", "/config"),
+    *_of_model("GET", "/stats"),
     RouteRule("GET", "/metrics", ANY),
     RouteRule("GET", "/openapi.json", ANY),
     RouteRule("GET", "/", EVERYBODY),
@@ -71,6 +75,14 @@ RULES: Final[tuple[RouteRule, ...]] = (
     RouteRule("GET", "/v2/pliant/route", OPERATORS),
     RouteRule("GET", "/v2/pliant/peers", OPERATORS, is_guarded=True),
     RouteRule("POST", "/v2/pliant/peers", OPERATORS, is_guarded=True),
+    *(RouteRule("POST", f"{GRPC}/{name}", EVERYBODY) for name in ("ServerLive", "ServerReady")),
+    *(
+        RouteRule("POST", f"{GRPC}/{name}", ANY)
+        for name in (
+            *("ModelReady", "ServerMetadata", "ModelMetadata", "ModelInfer"),
+            *("ModelConfig", "ModelStatistics", "RepositoryIndex"),
+        )
+    ),
 )
 """Of HTTP; and of gRPC, whose methods are paths that are posted to. Nothing is served without a line here."""
 _UNLISTED: Final = RouteRule("GET", "", ANY)

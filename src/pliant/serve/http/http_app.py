@@ -12,7 +12,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from pliant.errors import BudgetError, InputError, NodeError, PliantError, RouteError
+from pliant.errors import InputError, NodeError, PliantError
 from pliant.route.node_identity import NODE_HEADER, PROTOCOL_HEADER, mismatch, read_identity
 from pliant.route.node_messages import (
     CURVE_HEADER,
@@ -36,14 +36,14 @@ from pliant.serve.node.metrics import TEXT, text_by_model
 from pliant.serve.node.peers import PEERS_PATH, change_peers, peers_of
 from pliant.serve.node.serving_node import Call, Node
 from pliant.serve.page.page_routes import page_routes
-from pliant.serve.protocol.inference import BINARY, HEADER_LENGTH, JSON, Body, header_bytes, shown_shape
-from pliant.serve.protocol.oip_tensors import DATATYPES
+from pliant.serve.protocol.descriptions import model_config, model_metadata, server_metadata
+from pliant.serve.protocol.inference import BINARY, HEADER_LENGTH, JSON, Body, header_bytes
+from pliant.serve.protocol.statuses import http_status
 from pliant.serve.upstream.ask import EXPLAIN_PATH, EXPLAINED
 from pliant.serve.upstream.broadcasts import TELL_PATH
 from pliant.serve.upstream.callback import Callbacks
 from pliant.serve.upstream.upstreams import CURVE_PATH, MISMATCH, REQUEST_HEADER
 
-EXTENSIONS = ("binary_tensor_data", "pliant_route")
 _LONGEST_ID = 64
 _Answer = Callable[[Request], Awaitable[Response]]
 
@@ -100,6 +100,8 @@ def _app_of(
             Route(base, paths.model, methods=["GET"]),
             Route(f"{base}/ready", paths.model_ready, methods=["GET"]),
             Route(f"{base}/infer", paths.infer, methods=["POST"]),
+            Route(f"{base}/config", paths.config, methods=["GET"]),
+            Route(f"{base}/stats", paths.statistics, methods=["GET"]),
         ]
     handlers: Any = {
         PliantError: paths.failed,
@@ -158,16 +160,17 @@ class _Paths:
         return _json(about, 200 if is_ready else 503)
 
     async def server(self, request: Request) -> Response:
-        return _json({"name": self._node.name, "version": self._version, "extensions": EXTENSIONS})
+        return _json(server_metadata(self._node.name, self._version))
 
     async def model(self, request: Request) -> Response:
-        model = self._node.signature
-        sides = [
-            [{"name": p.name, "datatype": DATATYPES[p.dtype], "shape": shown_shape(p)} for p in side]
-            for side in (model.inputs, model.outputs)
-        ]
-        about = {"name": model.name, "versions": ["1"], "platform": model.platform}
-        return _json({**about, "inputs": sides[0], "outputs": sides[1]})
+        return _json(model_metadata(self._node.signature))
+
+    async def config(self, request: Request) -> Response:
+        served = self._node.served
+        return _json(model_config(self._node.signature, served.max_length, served.identity))
+
+    async def statistics(self, request: Request) -> Response:
+        return _json({"model_stats": [self._node.statistics_shown()]})
 
     async def metrics(self, request: Request) -> Response:
         if len(self._nodes) == 1:
@@ -237,13 +240,9 @@ class _Paths:
 
     async def failed(self, request: Request, error: Exception) -> Response:
         """The status and reason of a PliantError, and the name of this node, which says so."""
-        status, headers = 500, {NODE_HEADER: self._node.name}
-        if isinstance(error, InputError | RouteError):
-            status = 400
-        if isinstance(error, BudgetError):  # this device has not the accuracy, or the memory for this length
-            status = 422
+        assert isinstance(error, PliantError)
+        status, headers = http_status(error), {NODE_HEADER: self._node.name}
         if isinstance(error, NodeError):
-            status = error.status
             if error.retry_after_s is not None:
                 headers["retry-after"] = str(error.retry_after_s)
             if status in (408, 413):

@@ -28,6 +28,8 @@ def document(model: Signature, max_length: int, best: float | None, version: str
         base: _get("The model's inputs and outputs.", _json("Model")),
         f"{base}/ready": _get("Whether the model takes requests.", _states("ModelReady")),
         f"{base}/infer": {"post": _infer()},
+        f"{base}/config": _get("The model's configuration, in Triton's form.", _json("ModelConfig")),
+        f"{base}/stats": _get("What the model has answered so far.", _json("Any")),
         "/v2/pliant/curve": _get("How long this node takes, by length.", _json("Any")),
         "/v2/pliant/route": {"get": _explain(max_length)},
         "/v2/pliant/peers": _peers(),
@@ -149,6 +151,23 @@ def _schemas(model: Signature, best: float) -> _Json:
                 "platform": {"type": "string"},
                 "inputs": {"type": "array", "items": {"$ref": "#/components/schemas/Port"}},
                 "outputs": {"type": "array", "items": {"$ref": "#/components/schemas/Port"}},
+            }
+        ),
+        "ModelConfig": _object(
+            {
+                "name": {"const": model.name},
+                "platform": {"type": "string"},
+                "backend": {"type": "string"},
+                "max_batch_size": {"type": "integer", "minimum": 0},
+                "input": {"type": "array", "items": {"$ref": "#/components/schemas/ConfiguredPort"}},
+                "output": {"type": "array", "items": {"$ref": "#/components/schemas/ConfiguredPort"}},
+            }
+        ),
+        "ConfiguredPort": _object(
+            {
+                "name": {"type": "string"},
+                "data_type": {"type": "string", "pattern": "^TYPE_"},
+                "dims": {"type": "array", "items": {"type": "integer", "minimum": -1}},
             }
         ),
         "Port": _object(

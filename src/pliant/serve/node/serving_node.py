@@ -21,12 +21,14 @@ from pliant.route.terms import NO_TERMS, Terms
 from pliant.run.process_memory import MemoryBudget, MemoryShare
 from pliant.run.session.session import Session
 from pliant.serve.http.limits import Limits
+from pliant.serve.http.security import Address
 from pliant.serve.node.admission import Admission
 from pliant.serve.node.answer_energy import AnswerEnergy
 from pliant.serve.node.dispatch import Dispatcher, Inquiry
 from pliant.serve.node.explain_choice import Explanation, explain
 from pliant.serve.node.local_answers import LocalAnswers
 from pliant.serve.node.metrics import Metrics, State
+from pliant.serve.node.model_statistics import ModelStatistics
 from pliant.serve.page.answer_feed import AnswerFeed
 from pliant.serve.protocol.idempotency import IdempotencyCache
 from pliant.serve.protocol.inference import (
@@ -99,6 +101,9 @@ class Node:
         self.run = secrets.token_hex(8)
         """Tells this run of the node from others."""
         self.n_open = 0
+        self.grpc: Address | None = None
+        """Where gRPC is answered, once it is."""
+        self.statistics = ModelStatistics()
         self.metrics = Metrics(lambda: sum(local.n_waiting for local in here.values()), self._states)
         common = (self.metrics, self._refitted, clock)
         self._memory = memory
@@ -173,9 +178,14 @@ class Node:
             raise
         finally:
             self.n_open -= 1
+            self.statistics.add(outcome == "ok", self.clock() - start_s)
             self.metrics.requests.labels(target, outcome).inc()
             self.metrics.request_seconds.labels(target).observe(self.clock() - start_s)
         return answer
+
+    def statistics_shown(self) -> dict[str, Any]:
+        """What the model has answered so far, in the protocol's words."""
+        return self.statistics.shown(self.served.name, self.metrics.registry)
 
     def heard_of(self, route: RouteMessage, listener: Listener | None) -> None:
         """A request or ping came from another node, which hears of changes by `listener`."""

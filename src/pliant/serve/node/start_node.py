@@ -45,13 +45,14 @@ LENGTHS = (1, 64, 8, 512, 32, 4, 128, 16, 256)
 class NodeOptions:
     """What a node is told.
 
-    `address` is where other nodes call it, unless that is where it listens. `settle_s` is how long it still
-    accepts requests after SIGTERM, saying that it is not ready, `learn_s` how long it may time samples
-    before it starts; `prior` is what is known of this device without that. `tokens` are clients',
-    `peer_tokens` other nodes', of which the first is shown upstream, `operator_tokens` of who may change the
-    upstreams; `rates` bound what one client asks, and `callbacks` say where nodes below may be told of
-    changes. `terms` are of requests that start here and bring none. With `is_announced` nodes find this one
-    by multicast DNS, and with `discovers` those that are so found become upstreams.
+    `address` is where other nodes call it, unless that is where it listens; `grpc` where it answers the
+    protocol over gRPC as well. `settle_s` is how long it still accepts requests after SIGTERM, saying that it
+    is not ready, `learn_s` how long it may time samples before it starts; `prior` is what is known of this
+    device without that. `tokens` are clients', `peer_tokens` other nodes', of which the first is shown
+    upstream, `operator_tokens` of who may change the upstreams; `rates` bound what one client asks, and
+    `callbacks` say where nodes below may be told of changes. `terms` are of requests that start here and
+    bring none. With `is_announced` nodes find this one by multicast DNS, and with `discovers` those that are
+    so found become upstreams.
     `objective` says where requests that start here go; joules count by `energy` and `radio` (eq. 8 and 9).
     """
 
@@ -66,6 +67,7 @@ class NodeOptions:
     peer_tokens: tuple[str, ...] = field(default=(), repr=False)
     operator_tokens: tuple[str, ...] = field(default=(), repr=False)
     callbacks: Callbacks = field(default_factory=Callbacks)
+    grpc: Address | None = None
     tls: Tls = field(default_factory=Tls)
     is_insecure: bool = False
     rates: ClientRates = field(default_factory=ClientRates)
@@ -112,7 +114,9 @@ async def serve(
         _check_names(every)
         for one in every:
             _ask_for_curve((options.terms.accuracy_floor or 0.0) if alone else 0.0, one)
-        check_exposure(options.listen, tokens, options.is_insecure)
+        for at in (options.listen, options.grpc):
+            if at is not None:
+                check_exposure(at, tokens, options.is_insecure)
         if options.discovers:
             check_discovery(options.listen, options.peer_tokens, options.is_insecure)
         tls = options.tls.server()
@@ -140,7 +144,8 @@ async def serve(
             upstreams.append(await connected(each, replace(options, address=options.address or url), open_))
         for each in nodes if options.learn_s else ():
             each.local.learn(LENGTHS, options.learn_s / len(nodes))
-        app = make_app(node, Access(tokens, options.rates), options.version or "", options.callbacks, others)
+        access = Access(tokens, options.rates)
+        app = make_app(node, access, options.version or "", options.callbacks, others)
         announced = await open_.enter_async_context(AsyncExitStack())
         if options.is_announced:
             from pliant.serve.node.topology import announce  # needs zeroconf
@@ -160,6 +165,15 @@ async def serve(
             *(way.run() for way in upstreams),
         ):
             open_.push_async_callback(ended, loop.create_task(work))
+        if options.grpc is not None:
+            try:
+                from pliant.serve.grpc.grpc_server import serve_grpc
+            except ImportError as error:  # pragma: no cover - the tests need it
+                raise NodeError(f"gRPC needs {error.name}: pip install 'pliant[grpc]'.") from error
+
+            by_name = {each.served.name: each for each in nodes}
+            about = (access, options.tls, options.limits, options.version or "")
+            node.grpc = await open_.enter_async_context(serve_grpc(options.grpc, lambda: by_name, *about))
         await server.serve([sock])
 
 

@@ -1,0 +1,67 @@
+"""Serve the protocol over gRPC, on the event loop of the node."""
+
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+
+import grpc
+
+from pliant.errors import NodeError
+from pliant.serve.access.access import Access
+from pliant.serve.grpc.grpc_service import GrpcService
+from pliant.serve.http.limits import Limits
+from pliant.serve.http.security import Address, Tls
+from pliant.serve.node.serving_node import Node
+
+_CALLS_AT_ONCE = 256
+"""More are refused before their messages are read: each of these may hold one of `Limits.body_bytes`."""
+
+
+@asynccontextmanager
+async def serve_grpc(
+    listen: Address,
+    nodes: Callable[[], Mapping[str, Node]],
+    access: Access,
+    tls: Tls,
+    limits: Limits,
+    version: str,
+) -> AsyncIterator[Address]:
+    """Where gRPC is answered until the context ends; then what was called is answered first.
+
+    Raises NodeError where nothing can listen at `listen`.
+    """
+    server = grpc.aio.server(options=_options(limits), maximum_concurrent_rpcs=_CALLS_AT_ONCE)
+    server.add_generic_rpc_handlers((GrpcService(nodes, access, version).handler(),))
+    credentials = _credentials(tls)
+    try:
+        if credentials is None:
+            port = server.add_insecure_port(str(listen))
+        else:
+            port = server.add_secure_port(str(listen), credentials)
+    except RuntimeError as error:
+        raise NodeError(f"nothing can answer gRPC at {listen}: {error}. Name another address.") from error
+    await server.start()
+    try:
+        yield Address(listen.host, port)
+    finally:
+        await server.stop(limits.hop_s + limits.body_s)
+
+
+def _options(limits: Limits) -> list[tuple[str, int]]:
+    return [
+        ("grpc.so_reuseport", 0),  # else two nodes at one port would each get some of the calls
+        ("grpc.max_receive_message_length", limits.body_bytes),
+        ("grpc.max_send_message_length", limits.client_buffer_bytes),
+        ("grpc.max_metadata_size", limits.head_bytes),
+        ("grpc.absolute_max_metadata_size", limits.head_bytes),
+        ("grpc.max_concurrent_streams", _CALLS_AT_ONCE),
+        ("grpc.server_handshake_timeout_ms", round(limits.head_s * 1e3)),
+        ("grpc.max_connection_idle_ms", round(limits.idle_s * 1e3)),
+        ("grpc.keepalive_time_ms", round(limits.idle_s * 1e3)),
+        ("grpc.keepalive_timeout_ms", round(limits.write_s * 1e3)),
+    ]
+
+
+def _credentials(tls: Tls) -> grpc.ServerCredentials | None:
+    if tls.cert is None or tls.key is None:
+        return None
+    return grpc.ssl_server_credentials(((tls.key.read_bytes(), tls.cert.read_bytes()),))

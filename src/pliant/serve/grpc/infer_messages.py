@@ -1,0 +1,152 @@
+"""Inference over gRPC as the same request and answer as over REST: a body, of which the tensors are bytes."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from pliant.errors import InputError
+from pliant.serve.grpc.wire_messages import message
+from pliant.serve.http.limits import Limits
+from pliant.serve.protocol.inference import Body, answer_of
+from pliant.serve.protocol.oip_tensors import DTYPES, numpy_dtype, write_bytes
+
+_ENCODER = msgspec.json.Encoder()
+_RESPONSE = message("ModelInferResponse")
+_OUTPUT = message("ModelInferResponse.InferOutputTensor")
+_PARAMETER = message("InferParameter")
+_CONTENTS = {
+    "BOOL": "bool_contents",
+    **dict.fromkeys(("INT8", "INT16", "INT32"), "int_contents"),
+    **dict.fromkeys(("UINT8", "UINT16", "UINT32"), "uint_contents"),
+    "INT64": "int64_contents",
+    "UINT64": "uint64_contents",
+    "FP32": "fp32_contents",
+    "FP64": "fp64_contents",
+    "BYTES": "bytes_contents",
+}
+"""Where a tensor's elements stand that are no raw bytes; the floats of 16 bits have no such place."""
+_INT64 = range(-(1 << 63), 1 << 63)
+
+
+def read_infer(asked: Any, limits: Limits, deadline_s: float | None = None) -> Body:
+    """The body that asks over REST what the ModelInferRequest `asked` does, its answer to be in bytes.
+
+    `deadline_s`, where given, replaces its own. Raises InputError for contents that are neither all raw nor
+    all typed, and for elements that do not fit their datatype. What else the model does not take is found
+    where the body is read.
+    """
+    raw = _raw_contents(asked, limits)
+    inputs = [
+        {
+            "name": tensor.name,
+            "shape": list(tensor.shape),
+            "datatype": tensor.datatype,
+            "parameters": {**_plain(tensor.parameters), "binary_data_size": len(data)},
+        }
+        for tensor, data in zip(asked.inputs, raw, strict=True)
+    ]
+    parameters = {**_plain(asked.parameters), "binary_data_output": True}
+    if deadline_s is not None:
+        parameters["deadline_s"] = deadline_s
+    outputs = [
+        {"name": wanted.name, "parameters": {**_plain(wanted.parameters), "binary_data": True}}
+        for wanted in asked.outputs
+    ]
+    request = {"id": asked.id, "parameters": parameters, "inputs": inputs, "outputs": outputs}
+    head = _ENCODER.encode(request)
+    return Body(b"".join((head, *raw)), len(head))
+
+
+def write_infer(body: Body) -> Any:
+    """The ModelInferResponse of an answer that was asked for by `read_infer`; its tensors are raw."""
+    reply, tail = answer_of(body)
+    raw, outputs, at = [], [], 0
+    for output in reply.outputs:
+        end = at + output.parameters["binary_data_size"]
+        raw.append(bytes(tail[at:end]))
+        outputs.append(_OUTPUT(name=output.name, datatype=output.datatype, shape=output.shape))
+        at = end
+    return _RESPONSE(
+        model_name=reply.model_name,
+        model_version="1",
+        id=reply.id,
+        parameters=_written(reply.parameters),
+        outputs=outputs,
+        raw_output_contents=raw,
+    )
+
+
+def _raw_contents(asked: Any, limits: Limits) -> list[bytes]:
+    """The bytes of each input."""
+    raw = list(asked.raw_input_contents)
+    if not raw:
+        n_left = limits.n_elements
+        for tensor in asked.inputs:
+            raw.append(_bytes_of(tensor, n_left))
+            n_left -= _n_elements(tensor)
+        return raw
+    if len(raw) != len(asked.inputs) or any(tensor.HasField("contents") for tensor in asked.inputs):
+        raise InputError(
+            f"raw_input_contents has {len(raw)} parts for {len(asked.inputs)} inputs; give one for each "
+            "input, in their order, and no `contents`."
+        )
+    return raw
+
+
+def _n_elements(tensor: Any) -> int:
+    return sum(len(elements) for _, elements in tensor.contents.ListFields())
+
+
+def _bytes_of(tensor: Any, n_most: int) -> bytes:
+    """The elements of `contents`, which are read one at a time, in the protocol's binary form."""
+    field = _CONTENTS.get(tensor.datatype)
+    given = [descriptor.name for descriptor, _ in tensor.contents.ListFields()]
+    if field is None or given not in ([field], []):
+        wanted = "raw_input_contents" if field is None else f"`contents.{field}`, or raw_input_contents"
+        raise InputError(
+            f"{tensor.name!r} is {tensor.datatype!r:.40} in {', '.join(given) or 'nothing'}; give {wanted}."
+        )
+    elements = getattr(tensor.contents, field)
+    if len(elements) > n_most:
+        raise InputError(
+            f"{tensor.name!r} brings {len(elements)} elements in `contents.{field}` where {n_most} are left "
+            "of what is read so; send them in raw_input_contents."
+        )
+    dtype = DTYPES[tensor.datatype]
+    array = np.empty(len(elements), object) if dtype == "bytes" else None
+    if array is not None:
+        array[:] = elements
+        return write_bytes(array, dtype)
+    try:
+        return write_bytes(np.array(list(elements), numpy_dtype(dtype)), dtype)
+    except OverflowError as error:
+        raise InputError(f"{tensor.name!r}: a number does not fit {tensor.datatype}: {error}.") from error
+
+
+def _plain(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Parameters by name, as JSON has them; one that was left empty is null."""
+    found = {}
+    for name, value in parameters.items():
+        choice = value.WhichOneof("parameter_choice")
+        found[name] = None if choice is None else getattr(value, choice)
+    return found
+
+
+def _written(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of an answer; what has no form of its own there is JSON in a string."""
+    return {name: _parameter(value) for name, value in parameters.items()}
+
+
+def _parameter(value: Any) -> Any:
+    match value:
+        case bool():
+            return _PARAMETER(bool_param=value)
+        case int() if value in _INT64:
+            return _PARAMETER(int64_param=value)
+        case float():
+            return _PARAMETER(double_param=value)
+        case str():
+            return _PARAMETER(string_param=value)
+    return _PARAMETER(string_param=_ENCODER.encode(value).decode())

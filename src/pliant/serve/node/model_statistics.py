@@ -1,0 +1,73 @@
+"""What a model has answered so far, as Triton's statistics extension counts it."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, final
+
+from prometheus_client import CollectorRegistry
+
+_NS = 1e9
+_QUEUE, _COMPUTE = "pliant_waiting_seconds", "pliant_compute_seconds"
+
+
+@dataclass(slots=True)
+class _Duration:
+    """How many there were, and how long they took together."""
+
+    count: int = 0
+    seconds: float = 0.0
+
+    def add(self, seconds: float) -> None:
+        self.count += 1
+        self.seconds += seconds
+
+    def shown(self) -> dict[str, int]:
+        return {"count": self.count, "ns": round(self.seconds * _NS)}
+
+
+@final
+class ModelStatistics:
+    """Requests of one model that were answered and that were not, since the node holds it."""
+
+    def __init__(self, wall_clock: Callable[[], float] = time.time) -> None:
+        self._wall_clock = wall_clock
+        self._success, self._fail = _Duration(), _Duration()
+        self._last_s = 0.0
+
+    def add(self, is_answered: bool, seconds: float) -> None:
+        """A request has ended, `seconds` after it came."""
+        (self._success if is_answered else self._fail).add(seconds)
+        if is_answered:
+            self._last_s = self._wall_clock()
+
+    def shown(self, name: str, registry: CollectorRegistry) -> dict[str, Any]:
+        """In the protocol's words; how long requests waited and were computed here is read of `registry`."""
+        queue, compute = _histogram(registry, _QUEUE), _histogram(registry, _COMPUTE)
+        return {
+            "name": name,
+            "version": "1",
+            "last_inference": round(self._last_s * 1e3),
+            "inference_count": self._success.count,
+            "execution_count": compute.count,
+            "inference_stats": {
+                "success": self._success.shown(),
+                "fail": self._fail.shown(),
+                "queue": queue.shown(),
+                "compute_input": _Duration().shown(),
+                "compute_infer": compute.shown(),
+                "compute_output": _Duration().shown(),
+            },
+        }
+
+
+def _histogram(registry: CollectorRegistry, name: str) -> _Duration:
+    """Count and sum of a histogram over all its labels."""
+    found = _Duration()
+    for family in registry.collect():
+        for sample in family.samples if family.name == name else ():
+            if sample.name == f"{name}_count":
+                found.count += int(sample.value)
+            if sample.name == f"{name}_sum":
+                found.seconds += sample.value
+    return found

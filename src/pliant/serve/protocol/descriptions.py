@@ -1,0 +1,58 @@
+"""What the Open Inference Protocol says of a server and its models, the same over REST and gRPC."""
+
+from typing import Any
+
+from pliant.ir.port import Port
+from pliant.serve.protocol.inference import Signature, shown_shape
+from pliant.serve.protocol.oip_tensors import DATATYPES
+
+EXTENSIONS = ("binary_tensor_data", "model_configuration", "statistics", "pliant_route")
+VERSIONS = ("1",)
+_Json = dict[str, Any]
+
+
+def server_metadata(name: str, version: str) -> _Json:
+    """A server's metadata."""
+    return {"name": name, "version": version, "extensions": EXTENSIONS}
+
+
+def model_metadata(model: Signature) -> _Json:
+    """A model's metadata: its tensors, with -1 for dimensions that are open."""
+    return {
+        "name": model.name,
+        "versions": VERSIONS,
+        "platform": model.platform,
+        "inputs": [_tensor(port) for port in model.inputs],
+        "outputs": [_tensor(port) for port in model.outputs],
+    }
+
+
+def model_config(model: Signature, max_length: int, identity: str) -> _Json:
+    """A model's configuration in Triton's form.
+
+    Shapes are whole (`max_batch_size` is 0 where they are). An input is optional where some request does
+    without it.
+    """
+    optional = {port.name for port in model.inputs if any(port.name not in way for way in model.alternatives)}
+    return {
+        "name": model.name,
+        "platform": model.platform,
+        "backend": "pliant",
+        "max_batch_size": 0,
+        "input": [{**_configured(port), "optional": port.name in optional} for port in model.inputs],
+        "output": [_configured(port) for port in model.outputs],
+        "parameters": {
+            "max_length": {"string_value": str(max_length)},
+            "identity": {"string_value": identity},
+        },
+    }
+
+
+def _tensor(port: Port) -> _Json:
+    return {"name": port.name, "datatype": DATATYPES[port.dtype], "shape": shown_shape(port)}
+
+
+def _configured(port: Port) -> _Json:
+    datatype = DATATYPES[port.dtype]
+    data_type = f"TYPE_{'STRING' if datatype == 'BYTES' else datatype}"
+    return {"name": port.name, "data_type": data_type, "dims": shown_shape(port)}
