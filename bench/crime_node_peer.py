@@ -61,7 +61,7 @@ async def unrouted(model: str) -> None:
     node: Any = Unrouted(served)
     sock = bind(ANY)
     print(f"http://127.0.0.1:{sock.getsockname()[1]}", flush=True)
-    await NodeServer(make_app(node, Access(), "0"), Limits(), None, lambda: None, 0.0).serve([sock])
+    await NodeServer(make_app(node, Access(), "0"), Limits(), lambda: None, lambda: None, 0.0).serve([sock])
 
 
 async def late(model: str, n: int) -> None:

@@ -27,6 +27,7 @@ from pliant.route.objective import parse_objective
 from pliant.route.terms import Terms
 from pliant.run.process_memory import MemoryBudget
 from pliant.run.session.session import Session
+from pliant.serve.access.credentials import TokenFiles
 from pliant.serve.access.rates import parse_rates
 from pliant.serve.http.security import Tls, parse_address, read_tokens
 
@@ -119,6 +120,10 @@ class NodeArguments:
     ca: Annotated[
         Path | None,
         typer.Option(help="What upstreams' certificates are held against.", show_default="system"),
+    ] = None
+    client_ca: Annotated[
+        Path | None,
+        typer.Option(help="What certificates of nodes below are held against: only who shows one is a node."),
     ] = None
     name: Annotated[
         str | None, typer.Option(help="What this node is called.", show_default="its address")
@@ -228,7 +233,8 @@ def node(args: NodeArguments) -> None:
         peer_tokens=() if args.peer_token_file is None else read_tokens(args.peer_token_file),
         operator_tokens=() if args.operator_token_file is None else read_tokens(args.operator_token_file),
         callbacks=parse_callbacks(args.peer_network or ()),
-        tls=Tls(args.tls_cert, args.tls_key, args.ca),
+        token_files=TokenFiles(args.token_file, args.peer_token_file, args.operator_token_file),
+        tls=Tls(args.tls_cert, args.tls_key, args.ca, args.client_ca),
         is_insecure=args.insecure,
         rates=parse_rates(args.client_rate, args.client_bandwidth),
         upstreams=tuple(args.upstream or ()),

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, final
 
+from pliant.errors import NodeError
 from pliant.serve.access.rates import ClientRates, RateLimiter, client_at
 from pliant.serve.access.roles import Role, RouteRule, rule_for
 from pliant.serve.http.security import Known, Tokens
@@ -61,9 +62,19 @@ class Access:
         tokens: Tokens = Tokens(),  # noqa: B008 - never changed
         rates: ClientRates = ClientRates(),  # noqa: B008 - frozen
         clock: Callable[[], float] = time.monotonic,
+        asks_certificate: bool = False,
     ) -> None:
-        self.tokens = tokens
+        self._tokens, self._asks_certificate = tokens, asks_certificate
         self._limiter = RateLimiter(rates, clock)
+
+    @property
+    def tokens(self) -> Tokens:
+        """Those that there are now."""
+        return self._tokens
+
+    def accept(self, tokens: Tokens) -> None:
+        """From now on these alone hold, also for who is connected already."""
+        self._tokens = tokens
 
     def admit(self, shown: CallerShown) -> Admitted | Refusal:
         """Whether a call may be made, which is counted; questions about health are not."""
@@ -85,18 +96,32 @@ class Access:
     def _refusal(self, shown: CallerShown, rule: RouteRule, known: Known | None) -> Refusal | None:
         if self._is_open(rule):
             return None
-        roles = self._roles(known)
+        roles = self._roles(known, shown.names)
         if not roles:
             why = "a bearer token is asked for: `Authorization: Bearer TOKEN`."
             return Refusal(401, why, {"www-authenticate": "Bearer", **_LAST})
         if shown.of_node and Role.PEER not in roles:
-            why = "what nodes say to each other is for nodes: show a token of --peer-token-file."
-            return Refusal(403, why, _LAST)
+            how = "a certificate of --client-ca" if self._asks_certificate else "a token of --peer-token-file"
+            return Refusal(403, f"what nodes say to each other is for nodes: show {how}.", _LAST)
         if not roles & rule.roles:
             who = " or ".join(sorted(rule.roles))
             why = f"{shown.method} {rule.path} is for the role {who}: show a token of {_files(rule.roles)}."
             return Refusal(403, why, _LAST)
         return None
+
+    def check_sender(self, sender: str | None, names: tuple[str, ...]) -> None:
+        """Raise NodeError (403) where a node calls itself otherwise than its certificate does.
+
+        The default name of a node has its port behind its host's.
+        """
+        if not self._asks_certificate or sender is None:
+            return
+        if not {sender.lower(), sender.rpartition(":")[0].lower()} & {name.lower() for name in names}:
+            raise NodeError(
+                f"{sender} is not whom its certificate names ({', '.join(names)[:200]}): start that node "
+                "with --name, or give it a certificate of its name.",
+                status=403,
+            )
 
     def peer_token(self, authorization: str | None) -> str | None:
         """The peer token that a header carries, with which its bearer is told of changes."""
@@ -112,10 +137,15 @@ class Access:
         """The token that is shown; nobody brings two."""
         return self.tokens.known(shown.authorizations[0]) if len(shown.authorizations) == 1 else None
 
-    def _roles(self, known: Known | None) -> frozenset[Role]:
-        if known is not None:
-            return frozenset({known.role})
-        return frozenset() if self.tokens else frozenset({Role.CLIENT, Role.PEER})
+    def _roles(self, known: Known | None, names: tuple[str, ...]) -> frozenset[Role]:
+        """By the token; where certificates are asked for, only who shows one is a node."""
+        roles = {known.role} if known is not None else set() if self.tokens else {Role.CLIENT, Role.PEER}
+        if self._asks_certificate:
+            if not names:
+                return frozenset(Role.CLIENT if role is Role.PEER else role for role in roles)
+            if not self.tokens.have(Role.PEER):
+                roles.add(Role.PEER)
+        return frozenset(roles)
 
     def _client(self, shown: CallerShown, known: Known | None) -> str | None:
         if known is None:

@@ -104,5 +104,12 @@ def _shown(scope: Scope) -> CallerShown:
         path,
         [value.decode("latin-1") for name, value in headers if name == b"authorization"],
         rule_for(method, path).roles == PEERS or any(name == _ROUTE for name, _ in headers),
+        names=certificate_names(scope),
         address=scope["client"][0] if scope.get("client") else "",
     )
+
+
+def certificate_names(scope: Scope) -> tuple[str, ...]:
+    """Whom the certificate names that the caller showed; nobody, where it showed none."""
+    tls: Mapping[str, tuple[str, ...]] = scope.get("extensions", {}).get("tls", {})
+    return tls.get("client_cert_names", ())

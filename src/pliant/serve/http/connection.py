@@ -14,38 +14,45 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from pliant.serve.http.client_budget import ByteBudget
 from pliant.serve.http.limits import Limits
 from pliant.serve.http.places import Places
+from pliant.serve.http.security import names_of
 from pliant.serve.http.tls_handshake import TlsHandshake
 
 _HEALTH = b"/v2/health/"
 OnRefused = Callable[[int], None]
+CurrentTls = Callable[[], ssl.SSLContext | None]
 
 
 @dataclass(frozen=True, slots=True)
 class Shared:
     """What the connections of a server share: limits, places, bytes of answers that nobody has read yet.
 
-    `on_refused` hears the status of each request that is refused before it reaches the application.
+    `tls` is what connections are encrypted with from now on. `on_refused` hears the status of each request
+    that is refused before it reaches the application.
     """
 
     limits: Limits
     places: Places
     answers: ByteBudget
     on_refused: OnRefused
+    tls: CurrentTls
 
 
 def guarded(
-    limits: Limits, on_refused: OnRefused = lambda status: None, tls: ssl.SSLContext | None = None
+    limits: Limits, on_refused: OnRefused = lambda status: None, tls: CurrentTls = lambda: None
 ) -> Callable[..., asyncio.Protocol]:
     """uvicorn's protocol within `limits`: what makes one for each connection.
 
-    With `tls` they are encrypted; the sockets that listen are plain, so that a connection has its place
-    before its handshake.
+    They are encrypted with what `tls` says when they are made; the sockets that listen are plain, so that a
+    connection has its place before its handshake.
     """
     answers = ByteBudget(limits.buffer_bytes, limits.client_buffer_bytes)
-    make = partial(_Guarded, Shared(limits, Places(limits), answers, on_refused))
-    if tls is None:
-        return make
-    return lambda *args, **named: TlsHandshake(make(*args, **named), tls, limits)
+    shared = Shared(limits, Places(limits), answers, on_refused, tls)
+
+    def make(*args: Any, **named: Any) -> asyncio.Protocol:
+        connection, context = _Guarded(shared, *args, **named), tls()
+        return connection if context is None else TlsHandshake(connection, context, limits)
+
+    return make
 
 
 class _Guarded(HttpToolsProtocol):
@@ -121,6 +128,11 @@ class _Guarded(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         self._is_in_head = True
         super().on_message_begin()
+        if self.transport is not self._socket:
+            encrypted = self.transport.get_extra_info("ssl_object")
+            self.scope["extensions"] = {"tls": {"client_cert_names": names_of(encrypted.getpeercert())}}
+            if encrypted.context is not self._shared.tls():
+                self._is_leaving = True  # its certificates are others by now: it ends after this request
 
     def on_header(self, name: bytes, value: bytes) -> None:
         super().on_header(name, value)

@@ -26,7 +26,7 @@ from pliant.route.node_messages import (
 from pliant.route.predecessors import Listener
 from pliant.route.terms import Terms
 from pliant.serve.access.access import Access
-from pliant.serve.access.guard import Guard, error_response
+from pliant.serve.access.guard import Guard, certificate_names, error_response
 from pliant.serve.access.roles import unruled
 from pliant.serve.http.bodies import Bodies
 from pliant.serve.http.limits import Limits
@@ -255,6 +255,7 @@ class _Paths:
         if text is None:
             return None
         route = decode_route(text)
+        self._access.check_sender(route.sender, certificate_names(request.scope))
         self._check_identity(request, route.sender or "the sender")
         address, listener = None, None
         if route.address is not None and request.client is not None:

@@ -4,11 +4,12 @@ import hashlib
 import hmac
 import os
 import ssl
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from ipaddress import ip_address
 from pathlib import Path
-from typing import final
+from typing import Any, final
+from urllib.parse import urlsplit
 
 from pliant.errors import NodeError
 from pliant.secret_files import is_exposed, shown_mode
@@ -46,13 +47,14 @@ class Tokens:
         return any(known.role is role for known in self._known)
 
     @property
-    def shown_upstream(self) -> str | None:
-        """The first of the peers'."""
-        return next(iter(self.peers), None)
+    def kinds(self) -> tuple[tuple[str, ...], ...]:
+        """The tokens of clients, of peers and of operators."""
+        return tuple(tuple(known.token for known in self._known if known.role is role) for role in Role)
 
     @property
-    def peers(self) -> tuple[str, ...]:
-        return tuple(known.token for known in self._known if known.role is Role.PEER)
+    def shown_upstream(self) -> str | None:
+        """The first of the peers'."""
+        return next(iter(self.kinds[1]), None)
 
     def known(self, authorization: str | None) -> "Known | None":
         """The token that an `Authorization` header carries; None for one that there is not.
@@ -84,6 +86,20 @@ def _digest(token: bytes) -> bytes:
 def bearer(token: str | None) -> dict[str, str]:
     """The header that shows `token`; none without one."""
     return {} if token is None else {"authorization": f"Bearer {token}"}
+
+
+def is_in_clear(url: str) -> bool:
+    """Whether what is sent to `url` can be read on its way: over plain HTTP, and not within this machine."""
+    parts = urlsplit(url)
+    return parts.scheme == "http" and not Address(parts.hostname or "", 0).is_loopback
+
+
+def in_clear(url: str) -> str:
+    """The warning before a token goes to such a place."""
+    return (
+        f"a token is sent to {url} over plain HTTP, where others on the way can read it and use it: give "
+        "that node --tls-cert and --tls-key, and name it by https."
+    )
 
 
 def read_tokens(path: Path) -> tuple[str, ...]:
@@ -120,15 +136,25 @@ def read_tokens(path: Path) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """Files in PEM: the certificate and key a node shows, and the authority that peers' are held against."""
+    """Files in PEM: the certificate and key a node shows, and the authorities that others' are held against.
+
+    `ca` is that of upstreams, `client_ca` that of nodes below: with it, a caller may show a certificate, and
+    only who shows one is a node.
+    """
 
     cert: Path | None = None
     key: Path | None = None
     ca: Path | None = None
+    client_ca: Path | None = None
 
     def __post_init__(self) -> None:
         if (self.cert is None) != (self.key is None):
             raise NodeError("a certificate needs its key: give both --tls-cert and --tls-key.")
+        if self.client_ca is not None and self.cert is None:
+            raise NodeError(
+                f"--client-ca {self.client_ca} asks for certificates, which only TLS carries: give "
+                "--tls-cert and --tls-key."
+            )
 
     def server(self) -> ssl.SSLContext | None:
         """What to serve with, None without a certificate. Raises NodeError for files that do not fit."""
@@ -136,12 +162,21 @@ class Tls:
             return None
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
-        self._check_key(self.key)
-        try:
-            context.load_cert_chain(self.cert, self.key)
-        except (OSError, ssl.SSLError) as error:
-            raise NodeError(f"{self.cert} and {self.key} are no certificate and its key: {error}.") from error
+        self._show(context, self.cert, self.key)
+        if self.client_ca is not None:
+            context.verify_mode = ssl.CERT_OPTIONAL
+            try:
+                context.load_verify_locations(self.client_ca)
+            except (OSError, ssl.SSLError) as error:
+                raise NodeError(f"{self.client_ca} is no certificate authority: {error}.") from error
         return context
+
+    def _show(self, context: ssl.SSLContext, cert: Path, key: Path) -> None:
+        self._check_key(key)
+        try:
+            context.load_cert_chain(cert, key)
+        except (OSError, ssl.SSLError) as error:
+            raise NodeError(f"{cert} and {key} are no certificate and its key: {error}.") from error
 
     def _check_key(self, key: Path) -> None:
         try:
@@ -155,11 +190,27 @@ class Tls:
             )
 
     def client(self) -> ssl.SSLContext:
-        """What to call others with: against `ca`, or the system's authorities. Raises NodeError."""
+        """What to call others with: against `ca`, or the system's authorities; who asks is shown `cert`.
+
+        Raises NodeError.
+        """
         try:
-            return ssl.create_default_context(cafile=None if self.ca is None else str(self.ca))
+            context = ssl.create_default_context(cafile=None if self.ca is None else str(self.ca))
         except (OSError, ssl.SSLError) as error:
             raise NodeError(f"{self.ca} is no certificate authority: {error}.") from error
+        if self.cert is not None and self.key is not None:
+            self._show(context, self.cert, self.key)
+        return context
+
+
+def names_of(certificate: Mapping[str, Any] | None) -> tuple[str, ...]:
+    """Whom a certificate names, as `ssl` tells it: its common names, and the alternative ones behind."""
+    if not certificate:
+        return ()
+    parts = [field for part in certificate.get("subject", ()) for field in part]
+    subject = [value for name, value in parts if name == "commonName"]
+    kinds = ("DNS", "IP Address", "URI")
+    return (*subject, *(value for kind, value in certificate.get("subjectAltName", ()) if kind in kinds))
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,6 @@ import contextlib
 import resource
 import signal
 import socket
-import ssl
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -15,7 +14,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from pliant.errors import NodeError
-from pliant.serve.http.connection import OnRefused, guarded
+from pliant.serve.http.connection import CurrentTls, OnRefused, guarded
 from pliant.serve.http.limits import Limits
 from pliant.serve.http.security import Address
 
@@ -68,7 +67,7 @@ class NodeServer(uvicorn.Server):
         self,
         app: ASGIApp,
         limits: Limits,
-        tls: ssl.SSLContext | None,
+        tls: CurrentTls,
         on_drain: Callable[[], None],
         settle_s: float,
         on_refused: OnRefused = lambda status: None,

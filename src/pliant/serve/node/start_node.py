@@ -30,11 +30,13 @@ from pliant.route.terms import Terms
 from pliant.run.process_memory import MemoryBudget
 from pliant.run.session.session import Session
 from pliant.serve.access.access import Access
+from pliant.serve.access.credentials import Credentials, TokenFiles
 from pliant.serve.access.rates import ClientRates
 from pliant.serve.http.limits import Limits
 from pliant.serve.http.security import Address, Tls, Tokens, check_discovery, check_exposure
 from pliant.serve.node.admission import Admission
 from pliant.serve.node.answer_energy import AnswerEnergy
+from pliant.serve.node.reloads import Reloads
 from pliant.serve.upstream.callback import Callbacks
 
 LENGTHS = (1, 64, 8, 512, 32, 4, 128, 16, 256)
@@ -49,10 +51,10 @@ class NodeOptions:
     protocol over gRPC as well. `settle_s` is how long it still accepts requests after SIGTERM, saying that it
     is not ready, `learn_s` how long it may time samples before it starts; `prior` is what is known of this
     device without that. `tokens` are clients', `peer_tokens` other nodes', of which the first is shown
-    upstream, `operator_tokens` of who may change the upstreams; `rates` bound what one client asks, and
-    `callbacks` say where nodes below may be told of changes. `terms` are of requests that start here and
-    bring none. With `is_announced` nodes find this one by multicast DNS, and with `discovers` those that are
-    so found become upstreams.
+    upstream, `operator_tokens` of who may change the upstreams, and `token_files` say where they are read
+    anew; `rates` bound what one client asks, and `callbacks` say where nodes below may be told of changes.
+    `terms` are of requests that start here and bring none. With `is_announced` nodes find this one by
+    multicast DNS, and with `discovers` those that are so found become upstreams.
     `objective` says where requests that start here go; joules count by `energy` and `radio` (eq. 8 and 9).
     """
 
@@ -69,6 +71,7 @@ class NodeOptions:
     callbacks: Callbacks = field(default_factory=Callbacks)
     grpc: Address | None = None
     tls: Tls = field(default_factory=Tls)
+    token_files: TokenFiles = field(default_factory=TokenFiles)
     is_insecure: bool = False
     rates: ClientRates = field(default_factory=ClientRates)
     queue: int = 64
@@ -119,7 +122,7 @@ async def serve(
                 check_exposure(at, tokens, options.is_insecure)
         if options.discovers:
             check_discovery(options.listen, options.peer_tokens, options.is_insecure)
-        tls = options.tls.server()
+        credentials = Credentials(tokens, options.token_files, options.tls)
         sock = bind(options.listen)
     except BaseException:
         for one in every:
@@ -128,7 +131,7 @@ async def serve(
             cluster.close()
         raise
     listen = Address(options.listen.host, sock.getsockname()[1])
-    url = f"{'http' if tls is None else 'https'}://{listen}"
+    url = f"{'http' if credentials.server_tls is None else 'https'}://{listen}"
     loop = asyncio.get_running_loop()
     async with AsyncExitStack() as open_:
         open_.callback(sock.close)
@@ -141,10 +144,15 @@ async def serve(
         upstreams = []
         for each in nodes:
             open_.callback(each.close)
-            upstreams.append(await connected(each, replace(options, address=options.address or url), open_))
+            reached = replace(options, address=options.address or url)
+            upstreams.append(await connected(each, reached, open_, credentials))
         for each in nodes if options.learn_s else ():
             each.local.learn(LENGTHS, options.learn_s / len(nodes))
-        access = Access(tokens, options.rates)
+        access = Access(tokens, options.rates, asks_certificate=options.tls.client_ca is not None)
+        credentials.on_change.append(lambda: access.accept(credentials.tokens))
+        reloads = Reloads()
+        reloads.add(credentials.reload)
+        open_.enter_context(reloads.on_hangup())
         app = make_app(node, access, options.version or "", options.callbacks, others)
         announced = await open_.enter_async_context(AsyncExitStack())
         if options.is_announced:
@@ -158,11 +166,19 @@ async def serve(
             withdrawn = loop.create_task(announced.aclose())
             open_.push_async_callback(asyncio.wait, [withdrawn])
 
-        server = NodeServer(app, options.limits, tls, drain, options.settle_s, node.metrics.refused)
+        server = NodeServer(
+            app,
+            options.limits,
+            lambda: credentials.server_tls,
+            drain,
+            options.settle_s,
+            node.metrics.refused,
+        )
         logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # what clients do wrong is counted
         for work in (
             _when_started(server, lambda: on_start(url, node, server.stop)),
             *(way.run() for way in upstreams),
+            credentials.watch(),
         ):
             open_.push_async_callback(ended, loop.create_task(work))
         if options.grpc is not None:
@@ -223,28 +239,42 @@ def made_node(
     )
 
 
-async def connected(node: Node, options: NodeOptions, stack: AsyncExitStack) -> Upstreams:
-    """The node's way to other nodes, on the running loop, closed with `stack`."""
-    client = await stack.enter_async_context(Client(options.tls.client(), options.limits))
-    node.dispatcher.upstreams = Upstreams(
+async def connected(
+    node: Node, options: NodeOptions, stack: AsyncExitStack, credentials: Credentials | None = None
+) -> Upstreams:
+    """The node's way to other nodes, on the running loop, closed with `stack`.
+
+    It follows changes of `credentials`; without any, it shows what the options say.
+    """
+    if credentials is None:
+        credentials = Credentials(Tokens(peers=options.peer_tokens), TokenFiles(), options.tls)
+    client = await stack.enter_async_context(Client(credentials.client_tls, options.limits))
+    node.dispatcher.upstreams = upstreams = Upstreams(
         node.router,
         client,
         options.upstreams,
         node.served.name,
         options.address,
-        options.peer_tokens[0] if options.peer_tokens else None,
+        credentials.tokens.shown_upstream,
         node.probe,
         node.metrics,
         options.limits,
         options.queue,
         identity=node.identity,
     )
+
+    def changed() -> None:
+        client.renew(credentials.client_tls)
+        upstreams.show(credentials.tokens.shown_upstream)
+
+    credentials.on_change.append(changed)
+    stack.callback(credentials.on_change.remove, changed)
     if options.discovers:
         is_loopback = check_discovery(options.listen, options.peer_tokens, options.is_insecure)
         from pliant.serve.node.topology import discover  # needs zeroconf
 
         await discover(node, options.address or "", options.peer_tokens, is_loopback, stack)
-    return node.dispatcher.upstreams
+    return upstreams
 
 
 async def ended(task: asyncio.Task[None]) -> None:

@@ -1,5 +1,6 @@
 """Ask a node what it would choose, from outside of it."""
 
+import logging
 import ssl
 
 import httpx
@@ -7,10 +8,11 @@ import msgspec
 
 from pliant.errors import NodeError
 from pliant.route.terms import NO_TERMS, Terms
-from pliant.serve.http.security import bearer
+from pliant.serve.http.security import bearer, in_clear, is_in_clear
 from pliant.serve.node.explain_choice import Explanation
 from pliant.serve.upstream.client import checked_url
 
+_LOG = logging.getLogger("pliant.serve")
 EXPLAIN_PATH = "/v2/pliant/route"
 EXPLAINED = ("length", "deadline_s", "accuracy_floor", "model")
 """What it takes, once each; the length is needed."""
@@ -29,6 +31,8 @@ def ask_explanation(
 
     `model` is one of those that it serves; None for the first.
     """
+    if token is not None and is_in_clear(checked_url(url)):
+        _LOG.warning(in_clear(url))
     asked = zip(EXPLAINED, (length, terms.deadline_s, terms.accuracy_floor, model), strict=True)
     try:
         response = httpx.get(

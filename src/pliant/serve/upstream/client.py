@@ -1,6 +1,7 @@
 """Other nodes, over connections that are kept: requests, pings, broadcasts."""
 
 import asyncio
+import logging
 import socket
 import ssl
 import struct
@@ -14,13 +15,15 @@ from starlette.datastructures import Headers
 
 from pliant.errors import NodeError
 from pliant.serve.http.limits import Limits
-from pliant.serve.http.security import bearer
+from pliant.serve.http.security import bearer, in_clear, is_in_clear
 from pliant.serve.upstream.exchange import Connection, Received
 
 KEPT_S = 100.0
 """How long a connection may lie unused: less than the node at its other end keeps it (Limits.idle_s)."""
 _OPENING_S = 10.0
 _LINE_BYTES = 4
+_LOG = logging.getLogger("pliant.serve")
+_MOST_WARNED = 256
 MOST_KEPT = 128
 """Connections to all nodes that lie unused: each has a descriptor (server.py spares 256 for such)."""
 _READY = 2
@@ -70,6 +73,7 @@ class Client:
         """Unused connections and where they lead, in order of their last use."""
         self._spares: dict[tuple[str, str], asyncio.Task[None]] = {}
         """Those that are being opened."""
+        self._warned: set[str] = set()
 
     async def __aenter__(self) -> "Client":
         return self
@@ -78,6 +82,13 @@ class Client:
         for task in self._spares.values():
             task.cancel()
         await asyncio.gather(*self._spares.values(), return_exceptions=True)
+        for connection in self._kept:
+            connection.close()
+        self._kept.clear()
+
+    def renew(self, tls: ssl.SSLContext) -> None:
+        """New connections are encrypted by `tls`; those that lie unused are closed."""
+        self._tls = tls
         for connection in self._kept:
             connection.close()
         self._kept.clear()
@@ -92,6 +103,8 @@ class Client:
         token: str | None,
     ) -> Response:
         """One request and its whole answer. Raises NodeError (502, 504) where none comes, or one too long."""
+        if token is not None:
+            self._warn_in_clear(url)
         try:
             async with asyncio.timeout(timeout_s):
                 return await self._call(method, url, {**headers, **bearer(token)}, body)
@@ -103,6 +116,13 @@ class Client:
             raise NodeError(
                 f"{url} could not be asked: {error or type(error).__name__}.", status=502
             ) from error
+
+    def _warn_in_clear(self, url: str) -> None:
+        """Once for each place that a token goes to where others could read it on its way."""
+        place = "{0.scheme}://{0.netloc}".format(urlsplit(url))
+        if place not in self._warned and len(self._warned) < _MOST_WARNED and is_in_clear(place):
+            self._warned.add(place)
+            _LOG.warning(in_clear(place))
 
     def spare(self, url: str) -> None:
         """Have two connections to `url` ready: one for a request that comes now, and one more.

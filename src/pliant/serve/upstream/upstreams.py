@@ -117,6 +117,10 @@ class Upstreams:
             self._router.successor(url, FIRST_GUESS)
             self.changed()
 
+    def show(self, token: str | None) -> None:
+        """Upstreams are shown `token` from now on."""
+        self._token = token
+
     def remove(self, url: str) -> None:
         """`url` is no longer used. What waits for it goes elsewhere; what is on its way is still answered."""
         self._router.remove(url)

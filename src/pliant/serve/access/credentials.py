@@ -1,0 +1,114 @@
+"""The tokens, certificates and keys of a node as they are now: read anew when their files change."""
+
+import asyncio
+import logging
+import ssl
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, final
+
+from pliant.errors import NodeError
+from pliant.serve.http.security import Tls, Tokens, read_tokens
+
+_LOG = logging.getLogger("pliant.serve")
+POLL_S: Final = 1.0
+"""How often files are looked at. They are read once they have stayed the same for as long: a certificate and
+its key are two files."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenFiles:
+    """Where tokens stand, by role; None where they are given otherwise."""
+
+    clients: Path | None = None
+    peers: Path | None = None
+    operators: Path | None = None
+
+    def read(self, otherwise: Tokens) -> Tokens:
+        """Those in the files; of a role without a file those of `otherwise`. Raises NodeError."""
+        kinds = zip((self.clients, self.peers, self.operators), otherwise.kinds, strict=True)
+        return Tokens(*(given if path is None else read_tokens(path) for path, given in kinds))
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """What was read together: all of it is taken, or nothing."""
+
+    tokens: Tokens
+    server_tls: ssl.SSLContext | None
+    client_tls: ssl.SSLContext
+
+
+@final
+class Credentials:
+    """What a node asks of others and shows them. `on_change` hear of each change, on the event loop.
+
+    Raises NodeError for files that are none. Later, files that are none are logged, and what was read before
+    holds.
+    """
+
+    def __init__(self, tokens: Tokens, files: TokenFiles, tls: Tls) -> None:
+        self._files, self._tls = files, tls
+        self._now = _Read(tokens, tls.server(), tls.client())
+        self._seen = self._stamps()
+        self.on_change: list[Callable[[], None]] = []
+
+    @property
+    def tokens(self) -> Tokens:
+        return self._now.tokens
+
+    @property
+    def client_tls(self) -> ssl.SSLContext:
+        return self._now.client_tls
+
+    @property
+    def server_tls(self) -> ssl.SSLContext | None:
+        """What the next connection is encrypted with; None where none is."""
+        return self._now.server_tls
+
+    async def reload(self) -> None:
+        """Read all files now. Raises nothing."""
+        try:
+            self._now = await asyncio.to_thread(self._read)
+        except NodeError as error:
+            _LOG.error("tokens and certificates stay as they were: %s", error)
+            return
+        _LOG.warning("tokens and certificates were read anew")
+        for changed in self.on_change:
+            changed()
+
+    async def watch(self) -> None:
+        """Read the files anew whenever they have changed, until it is cancelled."""
+        if not self._paths:
+            return
+        last = self._seen
+        while True:
+            await asyncio.sleep(POLL_S)
+            found = await asyncio.to_thread(self._stamps)
+            if found == last and found != self._seen:
+                self._seen = found
+                await self.reload()
+            last = found
+
+    def _read(self) -> _Read:
+        return _Read(self._files.read(self._now.tokens), self._tls.server(), self._tls.client())
+
+    @property
+    def _paths(self) -> tuple[Path, ...]:
+        files, tls = self._files, self._tls
+        every = (files.clients, files.peers, files.operators, tls.cert, tls.key, tls.ca, tls.client_ca)
+        return tuple(path for path in every if path is not None)
+
+    def _stamps(self) -> tuple[object, ...]:
+        """What changes with the files, also where a link to them does, as in Kubernetes."""
+        return tuple(_stamps(self._paths))
+
+
+def _stamps(paths: Iterable[Path]) -> Iterable[object]:
+    for path in paths:
+        try:
+            found = path.stat()
+            yield (found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+        except OSError as error:
+            yield error.errno

@@ -1,0 +1,50 @@
+"""What a node reads anew on SIGHUP."""
+
+import asyncio
+import signal
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import final
+
+Reload = Callable[[], Awaitable[None]]
+
+
+@final
+class Reloads:
+    """Runs what was added, one after the other and in that order, once for each signal. On one event loop."""
+
+    def __init__(self) -> None:
+        self._actions: list[Reload] = []
+        self._turn = asyncio.Lock()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def add(self, action: Reload) -> None:
+        """`action` raises nothing: what cannot be read is logged, and what was read before holds."""
+        self._actions.append(action)
+
+    async def run(self) -> None:
+        """As SIGHUP does."""
+        async with self._turn:
+            for action in self._actions:
+                await action()
+
+    @contextmanager
+    def on_hangup(self) -> Iterator[None]:
+        """Run on SIGHUP until the context ends; where no signals come, in a thread, it is never sent."""
+        loop = asyncio.get_running_loop()
+        is_main = False
+        with suppress(ValueError, RuntimeError):
+            loop.add_signal_handler(signal.SIGHUP, self._start)
+            is_main = True
+        try:
+            yield
+        finally:
+            if is_main:
+                loop.remove_signal_handler(signal.SIGHUP)
+            for task in self._tasks:
+                task.cancel()
+
+    def _start(self) -> None:
+        task = asyncio.get_running_loop().create_task(self.run())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
