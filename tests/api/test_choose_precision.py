@@ -93,9 +93,11 @@ def test_open_takes_the_same_words(model: Path) -> None:
 
 
 def test_forms_follow_the_weights_that_were_asked_for() -> None:
-    """int8 products take coded weights."""
+    """int8 products take coded weights or bytes; bytes are not multiplied in bfloat16."""
     assert ("fp32", "int8") not in forms_of("fp32", is_bounded=False)
     assert {weights for weights, _ in forms_of(4, is_bounded=True)} == {4}
+    assert forms_of(8, is_bounded=False) == [(8, "fp32"), (8, "int8")]
+    assert (8, "int8") in forms_of("auto", is_bounded=False)
     assert {weights for weights, _ in forms_of("auto", is_bounded=True)} == {"auto"}
 
 

@@ -222,9 +222,9 @@ def test_weights_in_codes(tmp_path: Path) -> None:
     x = np.random.default_rng(1).standard_normal((3, 64)).astype(np.float32)
     np.testing.assert_allclose(pliant.load(out, threads=1).run({"x": x})["y"], x @ weights, atol=0.3)
     for words, said in (
-        (["--weights", "8"], "8 bits do not exist"),
-        (["--weights", "half"], "'half': give fp32, bits from 1 to 6, or auto"),
-        (["--compute", "int8"], "give weights=1 to 6"),
+        (["--weights", "7"], "no weights of 7 bits here"),
+        (["--weights", "half"], "'half': give fp32, 8 or 1 to 6 bits, or auto"),
+        (["--compute", "int8"], "give weights=8 as well"),
     ):
         status, _, error = run("compile", str(path), *words)
         assert status == 1

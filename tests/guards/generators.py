@@ -15,9 +15,9 @@ from pliant.kernels.attention.rotary import rotary_ir
 from pliant.kernels.coded.embed import EmbedFormats, embed_ir
 from pliant.kernels.coded.gemm import gemm_ir
 from pliant.kernels.coded.gemm_bf16 import gemm_bf16_ir
-from pliant.kernels.coded.gemm_int8 import gemm_int8_ir
+from pliant.kernels.coded.gemm_int8 import gemm_bytes_ir, gemm_int8_ir
 from pliant.kernels.coded.round_bf16 import round_bf16_ir
-from pliant.kernels.coded.round_rows import round_rows_ir
+from pliant.kernels.coded.round_rows import round_rows_ir, round_rows_name
 from pliant.kernels.conv.conv import conv_ir
 from pliant.kernels.conv.conv_activations import ACTIVATIONS as CONV_ACTIVATIONS
 from pliant.kernels.conv.conv_args import ConvForm
@@ -82,6 +82,9 @@ def _products(isa: Isa) -> Iterator[tuple[str, Generator]]:
     yield "gemm", gemm_ir
     yield "gemm int8", gemm_int8_ir
     yield "gemm int8 rounding", round_rows_ir
+    yield "gemm bytes", gemm_bytes_ir
+    if round_rows_name(True, isa) != round_rows_name(False, isa):
+        yield "gemm bytes rounding", partial(round_rows_ir, is_resident=True)
     if isa.has_bf16:
         yield "gemm bf16", gemm_bf16_ir
         yield "gemm bf16 rounding", round_bf16_ir

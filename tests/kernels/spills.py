@@ -13,7 +13,7 @@ from pliant.kernels.runtime.compile_child import compile_assembly
 from tests.guards.generators import ROWS, cases
 
 _HOT = re.compile(
-    r"gemm( int8| bf16| split)?|matmul (None|of [46] bits)|matmul integer (words|bytes)( float None)?"
+    r"gemm( int8| bytes| bf16| split)?|matmul (None|of [46] bits)|matmul integer (words|bytes)( float None)?"
     r"|attention 32|(depthwise |winograd |quantized )?conv_(nhwc_nhwc|nchw_nchw|u8_i8_i32)"
     r"|grouped.*|points.*|planes.*"
     r"|(lstm|gru|rnn)_(sigmoid_tanh_tanh|sigmoid_tanh|tanh)"

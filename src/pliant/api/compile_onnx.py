@@ -67,7 +67,8 @@ def compile(
     layouts and plain loops for comparison.
 
     `weights` of 1 to 6 bits keep the weights of matrix products in the store's codes, outliers exact, and
-    decode them in flight; `compute="int8"` rounds them, and each row of activations, to int8 as it does so.
+    decode them in flight; those of 8 keep them in bytes, with a scale for each column. `compute="int8"`
+    multiplies bytes: codes are rounded as they are decoded, and each row of activations is rounded.
     `compute="bf16"` rounds both to bfloat16, coded or not, and takes a CPU with AVX512-BF16.
     `compute="auto"` answers `examples` (feeds) in each form that this CPU has and takes the fastest whose
     error, the rms of the difference from fp32 over that of the answer, is at most `tolerance`; with

@@ -89,9 +89,9 @@ def open(
     `compute` is the arithmetic of matrix products: "fp32", "bf16" (a CPU with AVX512-BF16), "int8", or with
     "auto" the fastest within `tolerance`, by the answers to `examples` (texts, or feeds of an ONNX model)
     or, of a text encoder without examples, by the store's measured accuracy; the plan says what was found
-    (docs/precision.md). `weights` of an ONNX model are "fp32", coded in 1 to 6 bits, or with "auto" the most
-    that fit `memory`, as `pliant.compile` says. All other options are for text encoders; InputError names
-    one that was given for another kind of model.
+    (docs/precision.md). `weights` of an ONNX model are "fp32", bytes (8), coded in 1 to 6 bits, or with
+    "auto" the most that fit `memory`, as `pliant.compile` says. All other options are for text encoders;
+    InputError names one that was given for another kind of model.
 
     A text encoder answers within `latency`, keeping `preload` bytes of weights; without `latency` it
     answers as accurately as it can. `length` is the number of tokens planned for; inputs of any length are

@@ -185,5 +185,5 @@ def test_a_model_without_matrices_names_what_fp32_takes() -> None:
 
 def test_weights_of_no_kind_are_refused(mlp: Path) -> None:
     """The message names what there is."""
-    with pytest.raises(InputError, match="'fp32', 'auto' or 1 to 6"):
+    with pytest.raises(InputError, match="'fp32', 'auto', 1 to 6, or 8"):
         compile(mlp, weights="int4")  # type: ignore[arg-type]

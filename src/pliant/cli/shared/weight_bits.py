@@ -13,7 +13,7 @@ WeightBits = Annotated[
     str | None,
     typer.Option(
         "--weights",
-        help="Weights of an ONNX model's products: fp32, codes of 1..6 bits, or auto: what fits --memory.",
+        help="Weights of an ONNX model's products: fp32, 8 bits, codes of 1..6, or auto: what fits --memory.",
         show_default="fp32",
     ),
 ]
@@ -26,5 +26,5 @@ def weights_of(text: str | None) -> "Weights":
     if text == "auto":
         return "auto"
     if not text.isdecimal():
-        raise InputError(f"--weights {text!r}: give fp32, bits from 1 to 6, or auto for what fits --memory.")
+        raise InputError(f"--weights {text!r}: give fp32, 8 or 1 to 6 bits, or auto for what fits --memory.")
     return int(text)

@@ -44,7 +44,7 @@ def chooser(
     """
     if shares == "coedge" and mode not in ("auto", "ws"):
         raise InputError(f"CoEdge's shares are weight-stationary; in mode {mode!r} take the best.")
-    check_weights(weights)
+    check_weights(weights, has_bytes=False)
     gains = least_gain or (lambda: Margins().least_gain)
 
     def choose(

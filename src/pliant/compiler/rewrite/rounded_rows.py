@@ -4,7 +4,7 @@ from typing import final
 
 from pliant.compiler.rewrite.rewrite import fresh
 from pliant.compiler.rewrite.view import View
-from pliant.ir.graph import Graph, Node, TensorType
+from pliant.ir.graph import Attribute, Graph, Node, TensorType
 
 Made = tuple[tuple[Node, ...], tuple[str, ...]]
 """The node to put before the product, unless there is one already, and the names of what it gives."""
@@ -16,16 +16,19 @@ class RoundedRows:
 
     def __init__(self, graph: Graph) -> None:
         self._graph = graph
-        self._known: dict[tuple[str, tuple[int, ...], int], tuple[str, ...]] = {}
+        self._known: dict[tuple[str, tuple[int, ...], int, bool], tuple[str, ...]] = {}
         self.types: dict[str, TensorType] = {}
 
-    def integers(self, rows: View, depth: int) -> Made:
-        """QuantizeRows: int16 [rows, depth], and a scale and a zero point a row."""
+    def integers(self, rows: View, depth: int, *, is_resident: bool = False) -> Made:
+        """QuantizeRows: int16 [rows, depth], and a scale and a zero point a row.
+
+        `is_resident` are the weights that the rows meet.
+        """
         kinds = {
             "rows": TensorType("int16", (rows.shape[0], depth)),
             "scales": TensorType("float32", (rows.shape[0], 2)),
         }
-        return self._rounded("QuantizeRows", rows, depth, kinds)
+        return self._rounded("QuantizeRows", rows, depth, kinds, is_resident)
 
     def bfloats(self, rows: View, depth: int) -> Made:
         """RoundRows: bfloat16 [rows, depth]."""
@@ -33,15 +36,20 @@ class RoundedRows:
             "RoundRows", rows, depth, {"rows": TensorType("bfloat16", (rows.shape[0], depth))}
         )
 
-    def _rounded(self, op: str, rows: View, depth: int, kinds: dict[str, TensorType]) -> Made:
-        key = (rows.tensor, rows.attribute, depth)
+    def _rounded(
+        self, op: str, rows: View, depth: int, kinds: dict[str, TensorType], is_resident: bool = False
+    ) -> Made:
+        key = (rows.tensor, rows.attribute, depth, is_resident)
         if key in self._known:
             return (), self._known[key]
         near = f"{rows.tensor}|{len(self._known)}"
         names = {part: fresh(self._graph, f"{near}|{part}") for part in kinds}
         self.types |= {names[part]: kind for part, kind in kinds.items()}
         made = self._known[key] = tuple(names.values())
-        return (Node(op, (rows.tensor,), made, {"a_view": rows.attribute}, f"{near} rounded"),), made
+        attributes: dict[str, Attribute] = {"a_view": rows.attribute}
+        if is_resident:
+            attributes["is_resident"] = 1
+        return (Node(op, (rows.tensor,), made, attributes, f"{near} rounded"),), made
 
 
 def as_rows(a: View) -> View | None:

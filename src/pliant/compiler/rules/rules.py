@@ -24,6 +24,7 @@ from pliant.compiler.rules.move import lower_move as move
 from pliant.compiler.rules.move import lower_pad as pad
 from pliant.compiler.rules.product import loop_calls as loops
 from pliant.compiler.rules.product import lower_bf16_matmul as bf16_matmul
+from pliant.compiler.rules.product import lower_byte_matmul as byte_matmul
 from pliant.compiler.rules.product import lower_einsum as einsum
 from pliant.compiler.rules.product import lower_matmul as matmul
 from pliant.compiler.rules.product import lower_plane_matmul as plane_matmul
@@ -54,6 +55,7 @@ _FAMILIES: tuple[Mapping[str, Rule], ...] = (
     loops.RULES,
     matmul.RULES,
     plane_matmul.RULES,
+    byte_matmul.RULES,
     bf16_matmul.RULES,
     scaled_matmul.RULES,
     attention.RULES,

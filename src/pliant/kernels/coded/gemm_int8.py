@@ -1,16 +1,18 @@
-"""GEMM on integers: activations rounded by row, weights in the int8 steps of a layer's codebook.
+"""GEMM on integers: activations rounded by row, weights in the int8 steps of a codebook, or bytes already.
 
 C = activation(((Aq - zero of the row) @ Bq) * row scale * step + outliers' remainders + bias + residual); the
-integer sums are exact.
+integer sums are exact. Codes are decoded in flight; weights of a byte are resident as tiles read them, and
+have a step for each column and no outliers.
 """
 
 import ctypes
 from dataclasses import dataclass
 
 from pliant.kernels.coded.activate import activate, write_activations
+from pliant.kernels.coded.fill import GROUP_ROWS
 from pliant.kernels.coded.fill_int8 import write_fill_int8
-from pliant.kernels.coded.gemm_args import GemmArgs
-from pliant.kernels.coded.int8_form import int8_form
+from pliant.kernels.coded.gemm_args import GemmArgs, SliceDesc
+from pliant.kernels.coded.int8_form import Int8Form, int8_form, resident_form
 from pliant.kernels.coded.row_int8 import has_row_int8, write_row_int8
 from pliant.kernels.coded.tile import COLUMNS
 from pliant.kernels.coded.tile_int8 import TileInt8Args, call_rows_int8, tile_shape, write_tiles_int8
@@ -34,6 +36,9 @@ class GemmInt8Args(ctypes.Structure):
     `a_scales` are the rows' scales and zero points. `weight_step` float32 is what a step is worth, at which
     the slices' tables were made. `sums` int32 are the sums over K of the columns of every group in steps;
     where it is null the kernel adds them up. Only rows whose integers are bytes read it.
+
+    Of resident weights `gemm.own.full` are the words of `resident_shape`, K being padded to whole turns of
+    the loops; `weight_step` has a float32 for every column of every group, and `sums` are given.
     """
 
     _fields_ = (
@@ -60,8 +65,22 @@ def grain_int8(n_columns: int, n_rows: int, isa: Isa, n_threads: int) -> int:
     return groups if units_int8(n_columns) >= 2 * groups * n_threads else 1
 
 
+def resident_shape(depth: int, n_columns: int, isa: Isa) -> tuple[int, int, int, int]:
+    """int8 [column groups][words][16][packing] of a matrix whose weights are bytes."""
+    packing = resident_form(isa).packing
+    return units_int8(n_columns), padded_int8(depth) // packing, COLUMNS, packing
+
+
+def padded_int8(depth: int) -> int:
+    """K in whole turns of the tiles' loops."""
+    return -(-depth // GROUP_ROWS) * GROUP_ROWS
+
+
 def scratch_bytes_int8(depth: int, isa: Isa) -> int:
-    """Scratch a thread needs for matrices of up to `depth` rows, 64-byte aligned."""
+    """Scratch a thread needs for coded matrices of up to `depth` rows, 64-byte aligned.
+
+    Resident weights need what a depth of 0 does.
+    """
     words, rows = depth // int8_form(isa).packing, _block_rows(isa)
     return 4 * _widest(isa) * COLUMNS * (words + 2 + rows) + (tiled_bytes(rows) if isa.has_tiles else 0)
 
@@ -75,8 +94,9 @@ def _widest(isa: Isa) -> int:
 class _Panel:
     """`width` columns in `groups` column groups from `group` on, and what all their rows share.
 
-    `b` has the groups in steps, `beyond` says how many outliers have a remainder; `own_c` is where columns
-    are made that are not whole groups. `tiles` is None where vectors hold the sums.
+    `b` has the groups in steps, `beyond` says how many outliers have a remainder, None that none can have
+    one; `own_c` is where columns are made that are not whole groups. `tiles` is None where vectors hold the
+    sums.
     """
 
     group: Value
@@ -87,7 +107,7 @@ class _Panel:
     sums: Value
     bias: Value
     step: Value
-    beyond: Value
+    beyond: Value | None
     own_c: Value
     tiles: TiledSums | None
 
@@ -96,32 +116,43 @@ class _Panel:
         return self.groups * COLUMNS
 
 
-def gemm_int8_ir(isa: Isa, name: str = "gemm_int8") -> str:
-    """The int8 GEMM kernel of `isa`, for every shape, mix of bits, and epilogue."""
+def gemm_int8_ir(isa: Isa) -> str:
+    """The int8 GEMM kernel of `isa` for codes, for every shape, mix of bits, and epilogue."""
+    return _kernel(isa, "gemm_int8", int8_form(isa))
+
+
+def gemm_bytes_ir(isa: Isa) -> str:
+    """The same for resident weights of a byte."""
+    return _kernel(isa, "gemm_bytes", resident_form(isa))
+
+
+def _kernel(isa: Isa, name: str, form: Int8Form) -> str:
     module = Module(isa)
-    write_tiles_int8(module)
-    write_fill_int8(module)
+    write_tiles_int8(module, form)
+    if not form.is_resident:
+        write_fill_int8(module)
     write_copy_columns(module)
     write_activations(module)
-    if has_row_int8(isa):
+    has_row = has_row_int8(isa) and not form.is_resident
+    if has_row:
         write_row_int8(module)
     if isa.has_tiles:
-        write_tiled_int8(module)
+        write_tiled_int8(module, form)
     panel = tile_shape(isa).groups
     with module.kernel(name) as f:
         args, lo, hi, _ = f.params
         if isa.has_tiles:
-            lo = _write_tiled(f, config_space(f), lo)
+            lo = _write_tiled(f, form, config_space(f), lo)
         whole = hi - (hi - lo) % panel
         is_row = f.const(0, "i1")
-        if has_row_int8(isa):
+        if has_row:
             (n_rows,) = f.fields(args, GemmArgs, "n_rows")
             is_row = n_rows.compare("eq", 1)
             whole = f.select(is_row, lo, whole)
         with f.each(lo, whole, panel) as group:
-            _write_panel(f, group, panel)
+            _write_panel(f, form, group, panel)
         with f.each(whole, hi) as group:
-            if has_row_int8(isa):
+            if has_row:
                 is_coded = f.call("is_coded", "i64", args, group)
                 assert is_coded is not None
                 is_row = is_row & is_coded.compare("ne", 0)
@@ -129,11 +160,11 @@ def gemm_int8_ir(isa: Isa, name: str = "gemm_int8") -> str:
                     _write_single_row(f, group)
             if panel > 1:
                 with f.when(is_row.compare("eq", 0)):
-                    _write_panel(f, group, 1)
+                    _write_panel(f, form, group, 1)
     return module.text()
 
 
-def _write_tiled(f: Function, config: Value, lo: Value) -> Value:
+def _write_tiled(f: Function, form: Int8Form, config: Value, lo: Value) -> Value:
     """The whole kernel for rows that take tiles; the first unit that is left, if they do not."""
     args, _, hi, _ = f.params
     (n_rows,) = f.fields(args, GemmArgs, "n_rows")
@@ -144,9 +175,9 @@ def _write_tiled(f: Function, config: Value, lo: Value) -> Value:
         for groups in PANELS[1:]:
             last = f.select(panel.compare("eq", groups), whole, lo)
             with f.each(lo, last, groups) as group:
-                _write_panel(f, group, groups, config)
+                _write_panel(f, form, group, groups, config)
         with f.each(whole, hi) as group:
-            _write_panel(f, group, 1, config)
+            _write_panel(f, form, group, 1, config)
         release_tiles(f, config)
     return f.select(is_tiled, hi, lo)
 
@@ -180,39 +211,47 @@ def _write_single_row(f: Function, group: Value) -> None:
         f.call("copy_columns", "void", own_c, one, one, width, f.at(c, column), one)
 
 
-def _write_panel(f: Function, group: Value, groups: int, config: Value | None = None) -> None:
+def _write_panel(f: Function, form: Int8Form, group: Value, groups: int, config: Value | None = None) -> None:
     """All rows of `groups` column groups from `group` on; in tiles where those have a configuration."""
     args, _, _, scratch = f.params
     names = ("segment_rows", "n_segments", "n_rows", "n_columns")
     segment_rows, n_segments, n_rows, n_columns = f.fields(args, GemmArgs, *names)
     (weight_step,) = f.fields(args, GemmInt8Args, "weight_step")
-    step = f.load(weight_step)
-    words = segment_rows * n_segments // int8_form(f.isa).packing
+    step = f.at(weight_step, group * COLUMNS) if form.is_resident else f.load(weight_step)
+    words = segment_rows * n_segments // form.packing
     columns = _widest(f.isa) * COLUMNS
-    own_sums = f.at(scratch, words * columns, "i32")
+    own_sums = scratch if form.is_resident else f.at(scratch, words * columns, "i32")
     own_bias = f.at(own_sums, columns)
     own_c = f.at(own_bias, columns)
     tiles = TiledSums(config, f.at(own_c, _block_rows(f.isa) * columns)) if config else None
-    blocks = [f.at(scratch, words * (g * COLUMNS), "i32") for g in range(groups)]
-    beyond = f.const(0)
-    for g, block in enumerate(blocks):
-        more = f.call("block8", "i64", args, group + g, block, f.const(1.0, "float") / step)
-        assert more is not None
-        beyond = beyond + more
+    blocks: list[Value] = []
+    beyond: Value | None = None
+    if form.is_resident:
+        (full,) = f.fields(f.at(args, GemmArgs.own.offset, "i8"), SliceDesc, "full")
+        b = f.at(full, group * words * COLUMNS, form.word)
+    else:
+        b, beyond = scratch, f.const(0)
+        blocks = [f.at(scratch, words * (g * COLUMNS), "i32") for g in range(groups)]
+        for g, block in enumerate(blocks):
+            more = f.call("block8", "i64", args, group + g, block, f.const(1.0, "float") / step)
+            assert more is not None
+            beyond = beyond + more
     width = f.least(n_columns - group * COLUMNS, groups * COLUMNS)
-    sums = _sums(f, group, blocks, words, own_sums)
+    sums = _sums(f, form, group, blocks, words, own_sums)
     bias = _bias(f, group, groups, width, own_bias)
-    panel = _Panel(group, groups, width, scratch, words, sums, bias, step, beyond, own_c, tiles)
+    panel = _Panel(group, groups, width, b, words, sums, bias, step, beyond, own_c, tiles)
     most = _block_rows(f.isa)
     with f.each(0, n_rows, most) as first:
         _write_rows(f, panel, first, f.least(n_rows - first, most))
 
 
-def _sums(f: Function, group: Value, blocks: list[Value], words: Value, own: Value) -> Value:
+def _sums(f: Function, form: Int8Form, group: Value, blocks: list[Value], words: Value, own: Value) -> Value:
     """Where the columns' sums stand: with the weights, or made in scratch."""
-    if not int8_form(f.isa).is_bytes:
+    if not form.is_bytes:
         return own
     (given,) = f.fields(f.params[0], GemmInt8Args, "sums")
+    if form.is_resident:
+        return f.at(given, group * COLUMNS, "i32")
     is_missing = given.compare("eq", 0)
     with f.when(is_missing):
         for g, block in enumerate(blocks):
@@ -254,7 +293,8 @@ def _write_rows(f: Function, panel: _Panel, first: Value, n_rows: Value) -> None
     added_stride = f.select(has_residual, f.select(is_copied, wide, ldr), f.const(0))
     c_here, ldc_here = f.select(is_tail, panel.own_c, c), f.select(is_tail, wide, ldc)
     # Where remainders are to be added, activations wait for them.
-    early = f.select(panel.beyond > 0, f.const(0), activation)
+    beyond = panel.beyond
+    early = activation if beyond is None else f.select(beyond > 0, f.const(0), activation)
 
     def at(row: Value) -> TileInt8Args:
         return TileInt8Args(
@@ -279,9 +319,9 @@ def _write_rows(f: Function, panel: _Panel, first: Value, n_rows: Value) -> None
     else:
         call_rows_in_tiles(f, n_rows, panel.groups, panel.tiles, at)
         activate(f, c_here, ldc_here, n_rows, wide, early)
-    if int8_form(f.isa).is_bytes:
+    if beyond is not None and int8_form(f.isa).is_bytes:
         steps = f.const(1.0, "float") / panel.step
-        with f.when(panel.beyond > 0):
+        with f.when(beyond > 0):
             for g in range(panel.groups):
                 here, group = f.at(c_here, g * COLUMNS), panel.group + g
                 f.call("remainders", "void", args, a, a_scales, n_rows, group, steps, here, ldc_here)

@@ -10,7 +10,7 @@ import ctypes
 from functools import partial
 
 from pliant.kernels.coded.fill_int8 import nearest
-from pliant.kernels.coded.int8_form import Int8Form, int8_form
+from pliant.kernels.coded.int8_form import Int8Form, int8_form, resident_form
 from pliant.kernels.coded.tile_int8 import tile_shape
 from pliant.kernels.emit.builder import Function, Module
 from pliant.kernels.emit.isa import Isa
@@ -44,11 +44,20 @@ def row_grain(depth: int, isa: Isa) -> int:
     return height * max(1, 2048 // (depth * height))
 
 
-def round_rows_ir(isa: Isa, name: str = "round_rows") -> str:
-    """The kernel with RoundRowsArgs; a unit is a row. A row with NaN or infinity gets a NaN scale."""
+def round_rows_name(is_resident: bool, isa: Isa) -> str:
+    """The kernel's name: rows for resident weights are rounded alike on CPUs that hold their products."""
+    takes_more = is_resident and resident_form(isa).activation != int8_form(isa).activation
+    return "round_rows_finely" if takes_more else "round_rows"
+
+
+def round_rows_ir(isa: Isa, *, is_resident: bool = False) -> str:
+    """The kernel with RoundRowsArgs; a unit is a row. A row with NaN or infinity gets a NaN scale.
+
+    `is_resident` are the weights that the rows are multiplied with.
+    """
     module = Module(isa)
-    form = int8_form(isa)
-    with module.kernel(name) as f:
+    form = resident_form(isa) if is_resident else int8_form(isa)
+    with module.kernel(round_rows_name(is_resident, isa)) as f:
         args, lo, hi, _ = f.params
         names = ("a", "lda", "n_rows", "n_columns", "q", "depth", "scales")
         a, lda, n_rows, n_columns, q, depth, scales = f.fields(args, RoundRowsArgs, *names)

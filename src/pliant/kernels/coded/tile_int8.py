@@ -2,9 +2,10 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, reduce
+from operator import add
 
-from pliant.kernels.coded.int8_form import int8_form
+from pliant.kernels.coded.int8_form import Int8Form
 from pliant.kernels.coded.tile import COLUMNS
 from pliant.kernels.emit.builder import Function, Module
 from pliant.kernels.emit.isa import Isa
@@ -50,7 +51,8 @@ class TileInt8Args:
     """Where a tile reads and writes: C = (A @ B) * scales * step + bias + added. Strides in elements.
 
     `a` is a block of packed rows, `scales` their pairs (see `RoundRowsArgs`); `b` are column groups of
-    `words` words, and `sums` the columns' sums.
+    `words` words, and `sums` the columns' sums. Resident weights have a step for each column, to which
+    `step` points.
     """
 
     a: Value
@@ -66,13 +68,13 @@ class TileInt8Args:
     step: Value
 
 
-def write_tiles_int8(module: Module) -> None:
+def write_tiles_int8(module: Module, form: Int8Form) -> None:
     """Define the tiles of every height, one and all column groups wide, and for bytes `column_sums`."""
     shape = tile_shape(module.isa)
     for groups in {1, shape.groups}:
         for rows in range(1, shape.rows + 1):
-            _write_tile(module, rows, groups)
-    if int8_form(module.isa).is_bytes:
+            _write_tile(module, form, rows, groups)
+    if form.is_bytes and not form.is_resident:
         _write_column_sums(module)
 
 
@@ -101,22 +103,23 @@ def call_rows_int8(
     f.match(n_rows - n_full, {n: partial(tile, n, n_full) for n in range(1, full)})
 
 
-def _write_tile(module: Module, rows: int, groups: int) -> None:
+def _write_tile(module: Module, form: Int8Form, rows: int, groups: int) -> None:
     """`rows` rows of C, `groups` column groups, all of K."""
     params = [(n, "ptr") for n in ("a", "b", "c", "bias", "added", "scales", "sums")]
     params += [(n, "i64") for n in ("ldc", "added_stride", "words")]
-    params += [("step", "float")]
+    params += [("step", "ptr" if form.is_resident else "float")]
     with module.function(f"tile8_{groups}_{rows}", params, attributes="noinline", is_exported=False) as f:
         a, b, c, bias, added, scales, sums, ldc, added_stride, words, step = f.params
         for i in range(rows):
             f.prefetch(f.at(added, added_stride * i))
         places = range(0, groups * COLUMNS, f.lanes)
-        begin = _starts(f, sums, scales, rows, groups)
-        panels = [f.at(b, words * (g * COLUMNS), "i32") for g in range(groups)]
+        begin = _starts(f, form, sums, scales, rows, groups)
+        panels = [f.at(b, words * (g * COLUMNS), form.word) for g in range(groups)]
         # A tile of few sums needs more chains of additions than it has sums.
         chains = max(1, min(_CHAINS, _CHAINS // len(begin)))
         per_word = len(begin)
-        together, is_by_pairs = _words_together(f.isa), _is_by_pairs(f.isa)
+        is_by_pairs = _is_by_pairs(f.isa)
+        together = 2 if is_by_pairs else form.together
         if is_by_pairs:
             begin = _paired(f, begin, rows)
         turn_words = max(together * chains, min(8, _power_of_two(_PRODUCTS_A_TURN // per_word)))
@@ -125,7 +128,8 @@ def _write_tile(module: Module, rows: int, groups: int) -> None:
             carried = list(turn.carried)
             for n, word in enumerate(range(0, turn_words, together)):
                 chain = n % chains * per_word
-                more = _multiply(f, turn.index + word, (a, rows), panels, carried[chain : chain + per_word])
+                here = carried[chain : chain + per_word]
+                more = _multiply(f, form, turn.index + word, (a, rows), panels, here)
                 carried[chain : chain + per_word] = more
             turn.carry(carried)
         totals = turn.carried[:per_word]
@@ -134,32 +138,30 @@ def _write_tile(module: Module, rows: int, groups: int) -> None:
         if is_by_pairs:
             totals = _paired(f, totals, rows)
         for i in range(rows):
-            scale = f.splat(f.load(f.at(scales, 2 * i)) * step)
+            scale = f.load(f.at(scales, 2 * i))
+            scale = f.splat(scale if form.is_resident else scale * step)
             for v, at in enumerate(places):
+                by = scale * f.load(f.at(step, at), f.vec) if form.is_resident else scale
                 start = f.load(f.at(bias, at), f.vec) + f.load(f.at(added, added_stride * i + at), f.vec)
                 value = f.cast("sitofp", totals[i * len(places) + v], f.vec)
-                f.store(f.fma(value, scale, start), f.at(c, ldc * i + at))
+                f.store(f.fma(value, by, start), f.at(c, ldc * i + at))
         f.ret()
 
 
 def _is_by_pairs(isa: Isa) -> bool:
+    """Whether two rows go with two words of K at once."""
     return isa.has_matmul and not isa.is_portable
-
-
-def _words_together(isa: Isa) -> int:
-    """Words of K that are multiplied at once: two where bytes are added in 16 bits, or rows go in pairs."""
-    return 2 if _is_by_pairs(isa) or (int8_form(isa).is_bytes and not isa.has_dot) else 1
 
 
 def _power_of_two(n: int) -> int:
     return 1 << max(0, n.bit_length() - 1)
 
 
-def _starts(f: Function, sums: Value, scales: Value, rows: int, groups: int) -> list[Value]:
+def _starts(f: Function, form: Int8Form, sums: Value, scales: Value, rows: int, groups: int) -> list[Value]:
     """What the sums of each row begin with: less its zero point times the columns' sums."""
     integers = vector(f.lanes, "i32")
     places = range(0, groups * COLUMNS, f.lanes)
-    if not int8_form(f.isa).is_bytes:
+    if not form.is_bytes:
         return [f.const(0, integers)] * (rows * len(places))
     of_columns = [f.load(f.at(sums, v, "i32"), integers) for v in places]
     begin = []
@@ -170,28 +172,43 @@ def _starts(f: Function, sums: Value, scales: Value, rows: int, groups: int) -> 
 
 
 def _multiply(
-    f: Function, word: Value, a: tuple[Value, int], panels: list[Value], sums: list[Value]
+    f: Function,
+    form: Int8Form,
+    word: Value,
+    a: tuple[Value, int],
+    panels: list[Value],
+    sums: list[Value],
 ) -> list[Value]:
-    """Add the products of one word of K, or of as many as `_words_together`."""
+    """Add the products of one word of K, or of two where bytes are added in 16 bits or rows go in pairs."""
     if _is_by_pairs(f.isa):
         return _multiply_pairs(f, word, a, panels, sums)
     block, rows = a
-    form, together = int8_form(f.isa), _words_together(f.isa)
     columns = [
         [
-            f.load(f.at(b, (word + i) * COLUMNS + v, "i32"), vector(f.lanes, "i32"), 4 * f.lanes)
+            _weights(f, form, f.at(b, (word + i) * COLUMNS + v, form.word))
             for b in panels
             for v in range(0, COLUMNS, f.lanes)
         ]
-        for i in range(together)
+        for i in range(form.together)
     ]
     for row in range(rows):
-        xs = [f.splat(f.load(f.at(block, (word + i) * rows + row, "i32"), "i32")) for i in range(together)]
+        xs = [
+            f.splat(f.load(f.at(block, (word + i) * rows + row, "i32"), "i32")) for i in range(form.together)
+        ]
         for v, ys in enumerate(zip(*columns, strict=True)):
             n = row * len(columns[0]) + v
             # Opaque, or LLVM adds products of several turns first, and spills them.
             sums[n] = f.opaque(_add(f, form.is_bytes, sums[n], xs, ys))
     return sums
+
+
+def _weights(f: Function, form: Int8Form, at: Value) -> Value:
+    """A vector of B's words."""
+    words = vector(f.lanes, "i32")
+    if not form.is_widened:
+        return f.load(at, words, 4 * f.lanes)
+    narrow = f.load(at, vector(2 * f.lanes, "i8"), 2 * f.lanes)
+    return f.cast("bitcast", f.cast("sext", narrow, vector(2 * f.lanes, "i16")), words)
 
 
 def _paired(f: Function, sums: Sequence[Value], rows: int) -> list[Value]:
@@ -245,9 +262,9 @@ def _add(f: Function, is_bytes: bool, total: Value, xs: list[Value], ys: tuple[V
 def _add_bytes(f: Function, total: Value, xs: list[Value], ys: list[Value]) -> Value:
     """total + the products of unsigned bytes of xs and signed bytes of ys, four to a lane of each."""
     if f.isa.is_portable or f.isa.has_dot:
-        add = add_quads_portably if f.isa.is_portable else add_quads
+        add_one = add_quads_portably if f.isa.is_portable else add_quads
         for x, y in zip(xs, ys, strict=True):
-            total = add(f, total, x, y)
+            total = add_one(f, total, x, y)
         return total
     by_bytes, by_words = _AVX512_BYTES if f.lanes == 16 else _AVX2_BYTES
     halves = vector(2 * f.lanes, "i16")
@@ -255,7 +272,7 @@ def _add_bytes(f: Function, total: Value, xs: list[Value], ys: list[Value]) -> V
     for x, y in zip(xs, ys, strict=True):
         x8, y8 = (_as(f, z, 4 * f.lanes, "i8") for z in (x, y))
         products.append(f.intrinsic(by_bytes, halves, x8, y8, suffix=""))
-    both = products[0] + products[1]
+    both = reduce(add, products)
     return total + f.intrinsic(by_words, total.type, both, f.const(1, halves), suffix="")
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from pliant.kernels.coded.int8_form import Int8Form
 from pliant.kernels.coded.tile import COLUMNS
 from pliant.kernels.coded.tile_int8 import TileInt8Args
 from pliant.kernels.emit.builder import Function, Module
@@ -32,11 +33,11 @@ def tiled_bytes(rows: int) -> int:
     return max(sums_bytes(rows if rows_of_tiles(groups) > 1 else TILE_ROWS, groups) for groups in PANELS)
 
 
-def write_tiled_int8(module: Module) -> None:
+def write_tiled_int8(module: Module, form: Int8Form) -> None:
     """Define what `call_rows_in_tiles` calls, for panels of every width."""
     write_tile_rows(module, "int8")
     for groups in PANELS:
-        _write_finish(module, groups)
+        _write_finish(module, form, groups)
 
 
 def call_rows_in_tiles(
@@ -51,16 +52,20 @@ def call_rows_in_tiles(
     f.call(f"finish8_{groups}", "void", *pointers, top.ldc, top.added_stride, n_rows, top.step)
 
 
-def _write_finish(module: Module, groups: int) -> None:
-    """`finish8_<groups>`: C = (sums less zero points) * scales * step + bias + added."""
+def _write_finish(module: Module, form: Int8Form, groups: int) -> None:
+    """`finish8_<groups>`: C = (sums less zero points) * scales * step + bias + added.
+
+    Resident weights have a step for each column.
+    """
     params = [(n, "ptr") for n in ("tiles", "c", "bias", "added", "scales", "sums")]
     params += [(n, "i64") for n in ("ldc", "added_stride", "n_rows")]
-    params += [("step", "float")]
+    params += [("step", "ptr" if form.is_resident else "float")]
     with module.function(f"finish8_{groups}", params, attributes="noinline", is_exported=False) as f:
         tiles, c, bias, added, scales, sums, ldc, added_stride, n_rows, step = f.params
         integers = vector(f.lanes, "i32")
         with f.each(0, n_rows) as row:
-            scale = f.splat(f.load(f.at(scales, row * 2)) * step)
+            scale = f.load(f.at(scales, row * 2))
+            scale = f.splat(scale if form.is_resident else scale * step)
             less = f.splat(f.load(f.at(scales, row * 2 + 1, "i32"), "i32"))
             block = f.at(tiles, (row >> 4) * (groups * TILE), "i8")
             here = f.at(block, (row & (TILE_ROWS - 1)) * COLUMNS, "i32")
@@ -70,5 +75,6 @@ def _write_finish(module: Module, groups: int) -> None:
                 total = f.load(f.at(here, group * (TILE // 4) + column, "i32"), integers)
                 total = total - f.load(f.at(sums, v, "i32"), integers) * less
                 start = f.load(f.at(bias, v), f.vec) + f.load(f.at(more, v), f.vec)
-                f.store(f.fma(f.cast("sitofp", total, f.vec), scale, start), f.at(to, v))
+                by = scale * f.load(f.at(step, v), f.vec) if form.is_resident else scale
+                f.store(f.fma(f.cast("sitofp", total, f.vec), by, start), f.at(to, v))
         f.ret()

@@ -7,12 +7,13 @@ from typing import final
 
 from pliant.compiler.executable.call import Target
 from pliant.compiler.executable.image import Image, make_image
+from pliant.compiler.passes.byte_weights import byte_weights
 from pliant.compiler.passes.code_weights import code_weights
 from pliant.compiler.passes.pack_texts import TextShape, pack_texts
 from pliant.compiler.passes.pair_weights import pair_weights
 from pliant.compiler.rewrite.coder import Coder
 from pliant.errors import BudgetError, GraphError
-from pliant.ir.bitwidths import PLANES, Weights
+from pliant.ir.bitwidths import BYTE_BITS, PLANES, Weights
 from pliant.ir.graph import Graph
 from pliant.kernels.runtime.jit import Library
 from pliant.kernels.runtime.thread_pool import Pool
@@ -76,11 +77,17 @@ class Lowering:
 
     def _chosen(self, bound: Graph, most: int | None) -> tuple[Weights, Lowered]:
         """The weights of most bits that fit, and the image in them. Raises BudgetError."""
-        exact: Weights = PLANES if self._options.compute == "int8" else "fp32"
+        compute = self._options.compute
+        exact: Weights = BYTE_BITS if compute == "int8" else "fp32"
         lowered = self._lowered(bound, exact)
         if most is None or lowered.n_bytes <= most:
             return exact, lowered
         try:
+            if compute == "fp32":
+                in_bytes = self._lowered(bound, BYTE_BITS)
+                if in_bytes.n_bytes <= most:
+                    self._planners = {BYTE_BITS: self._planners[BYTE_BITS]}
+                    return BYTE_BITS, in_bytes
             coded = self._lowered(bound, PLANES)
         except GraphError:  # there is no matrix to code
             raise self._too_little(lowered, exact) from None
@@ -116,6 +123,8 @@ class Lowering:
         compute = self._options.compute
         if isinstance(weights, str):
             return pair_weights if compute == "bf16" else lambda graph: graph
+        if weights == BYTE_BITS:
+            return partial(byte_weights, compute=compute)
         return partial(code_weights, coder=Coder(weights, self._drop_pages), compute=compute)
 
     def _too_little(self, lowered: Lowered, weights: Weights) -> BudgetError:

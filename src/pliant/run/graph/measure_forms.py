@@ -7,7 +7,7 @@ from statistics import median
 import numpy as np
 
 from pliant.errors import BudgetError, GraphError, InputError
-from pliant.ir.bitwidths import PLANES, Weights
+from pliant.ir.bitwidths import BYTE_BITS, PLANES, Weights
 from pliant.models.encoder.encoder_graph import Precise
 from pliant.plan.precision import Form
 from pliant.run.graph.onnx_session import OnnxSession
@@ -25,12 +25,14 @@ def forms_of(weights: Weights, *, is_bounded: bool) -> list[tuple[Weights, Preci
     """What may run where `weights` were asked for; where `is_bounded`, a memory limit decides their bits."""
     if weights == "fp32":
         return [("fp32", "fp32"), ("fp32", "bf16")]
+    if weights == BYTE_BITS:
+        return [(weights, "fp32"), (weights, "int8")]
     if weights != "auto":
         return [(weights, "fp32"), (weights, "bf16"), (weights, "int8")]
     if is_bounded:
         return [("auto", "fp32"), ("auto", "bf16"), ("auto", "int8")]
     coded: list[tuple[Weights, Precise]] = [(PLANES, "fp32"), (PLANES, "bf16"), (PLANES, "int8")]
-    return [("fp32", "fp32"), ("fp32", "bf16"), *coded]
+    return [("fp32", "fp32"), ("fp32", "bf16"), (BYTE_BITS, "int8"), *coded]
 
 
 def measure_forms(

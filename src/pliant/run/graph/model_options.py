@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import get_args
 
 from pliant.errors import InputError
-from pliant.ir.bitwidths import PLANES, Weights, check_weights
+from pliant.ir.bitwidths import BYTE_BITS, PLANES, Weights, check_weights
 from pliant.ir.port import Port
 from pliant.models.encoder.encoder_graph import Precise
 from pliant.plan.precision import PrecisionChoice
@@ -51,8 +51,13 @@ class ModelOptions:
             raise InputError(f"nothing computes in {self.compute!r}; give one of {get_args(Precise)}.")
         if self.compute == "int8" and self.weights == "fp32":
             raise InputError(
-                f"int8 products take coded weights, not fp32; give weights=1 to {PLANES} as well "
-                f"({PLANES} is the most faithful)."
+                f"int8 products take weights of few bits, not fp32; give weights={BYTE_BITS} as well, which "
+                f"is the most faithful, or 1 to {PLANES}."
+            )
+        if self.compute == "bf16" and self.weights == BYTE_BITS:
+            raise InputError(
+                f"bf16 products take weights in fp32 or codes of 1 to {PLANES} bits, not {BYTE_BITS}; give "
+                "compute='int8' or 'fp32' with these."
             )
 
     @property

@@ -4,9 +4,10 @@ PlaneMatMul(a, planes, codebook, outlier rows, offsets, values, bias?, residual?
 decoded in flight, float32. PlaneMatMulInteger(q, scales, planes, ..., bias?, residual?) is the same on the
 integers of QuantizeRows(a), at the steps of int8 that the codebook and outliers are rounded to. QuantizeRows
 gives q int16 [rows, K as the planes have it] and a scale and a zero point a row; of a, `a_view` sees rows by
-columns.
+columns, and `is_resident` says that q is for weights in bytes (see lower_byte_matmul).
 """
 
+from functools import partial
 from math import prod
 
 from pliant.compiler.executable.call import Call, Field, Kernel, Lowered, Ref, Target
@@ -73,8 +74,12 @@ def _quantize(node: Node, graph: Graph, target: Target) -> Lowered:
     a = read(graph, x, node.integers("a_view", None))
     rows, depth = graph.types[q].shape
     assert a.shape[0] == rows, node.name
+    is_resident = node.flag("is_resident")
     call = Call(
-        kernel=Kernel("round_rows", round_rows.round_rows_ir),
+        kernel=Kernel(
+            round_rows.round_rows_name(is_resident, target.isa),
+            partial(round_rows.round_rows_ir, is_resident=is_resident),
+        ),
         layout=round_rows.RoundRowsArgs,
         fields={
             **{"a": a.ref(4), "lda": a.strides[0], "n_rows": rows, "n_columns": a.shape[1]},

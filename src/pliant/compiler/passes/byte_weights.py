@@ -1,0 +1,60 @@
+"""Step `weights` of `weights=8`: keep constant matrices of products in bytes, with a scale for each column.
+
+MatMul, Gemm, FusedMatMul and ScaledMatMul become `ByteMatMul`; for int8 `QuantizeRows`, once for all products
+of a tensor, and `ByteMatMulInteger` (see compile.lower.byte_matmul); bias, activation and residual stay. Left
+in float32 are matrices of fewer than 32 rows, 16 columns or 4096 weights; left as they are, for fp32, those
+that are integers with scales already. Contract: the graph with each column of a matrix rounded to 255 equal
+steps, or to as many as the processor's sums hold; for int8 with each row of activations rounded as well. It
+is no pass that can be switched off, but an option.
+"""
+
+from dataclasses import replace
+
+from pliant.compiler.rewrite.coder import is_large
+from pliant.compiler.rewrite.operands import Operands, operands
+from pliant.compiler.rewrite.rounded_rows import RoundedRows, as_rows
+from pliant.compiler.rewrite.view import read
+from pliant.errors import GraphError
+from pliant.ir.graph import Attribute, Graph, Node
+from pliant.kernels.coded.gemm_int8 import padded_int8
+from pliant.models.encoder.encoder_graph import Precise
+
+
+def byte_weights(graph: Graph, compute: Precise = "fp32") -> Graph:
+    """`graph` with its products' weights in bytes. Raises GraphError where there is no matrix to round."""
+    rounded = RoundedRows(graph)
+    nodes = [made for node in graph.nodes for made in _rounded(graph, node, rounded, compute)]
+    if all(made is node for made, node in zip(nodes, graph.nodes, strict=False)):
+        raise GraphError(
+            f"{graph.name} has no product with a constant matrix that bytes would make smaller (at least "
+            "32 x 16, and 4096 weights); compile it with weights='fp32'."
+        )
+    return replace(graph, nodes=tuple(nodes), types={**graph.types, **rounded.types})
+
+
+def _rounded(graph: Graph, node: Node, rounded: RoundedRows, compute: Precise) -> tuple[Node, ...]:
+    p = operands(graph, node)
+    if p is None or p.b.tensor not in graph.constants or not is_large(*p.b.shape):
+        return (node,)
+    scales, zeros = (*node.inputs[2:4], "")[:2] if node.op == "ScaledMatMul" else ("", "")
+    attributes: dict[str, Attribute] = {"b_view": p.b.attribute, "alpha": p.alpha}
+    if activation := node.text("activation", ""):
+        attributes["activation"] = activation
+    inputs = [p.b.tensor, scales, zeros, p.bias, p.residual]
+    while not inputs[-1]:
+        inputs.pop()
+    rows = as_rows(p.a) if compute == "int8" else None
+    if rows is not None:
+        before, q = rounded.integers(rows, padded_int8(p.b.shape[0]), is_resident=True)
+        return (*before, Node("ByteMatMulInteger", (*q, *inputs), node.outputs, attributes, node.name))
+    if node.op == "ScaledMatMul" and "float" not in node.text("element"):
+        return (node,)
+    return (_float(graph, p, node, inputs, attributes),)
+
+
+def _float(
+    graph: Graph, p: Operands, node: Node, inputs: list[str], attributes: dict[str, Attribute]
+) -> Node:
+    if p.a != read(graph, p.a.tensor):
+        attributes["a_view"] = p.a.attribute
+    return Node("ByteMatMul", (p.a.tensor, *inputs), node.outputs, attributes, node.name)
