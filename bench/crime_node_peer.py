@@ -26,6 +26,7 @@ from pliant.serve.node.metrics import Metrics
 from pliant.serve.node.serving_node import Answered, Call, Node
 from pliant.serve.node.start_node import NodeOptions, serve
 from pliant.serve.protocol.inference import read_request, signature, write_reply
+from pliant.serve.telemetry.request_context import ServedModel
 
 ANY = Address("127.0.0.1", 0)
 
@@ -41,7 +42,8 @@ class Unrouted:
         self.served, self.limits, self.clock = served, Limits(), time.monotonic
         self.identity, self.signature = Identity(served.identity), signature(served)
         self._admission = Admission(64)
-        self.metrics = Metrics(lambda: self._admission.n_waiting, lambda: iter(()))
+        self.metrics = Metrics(lambda: iter(()))
+        self.model = ServedModel(served.name, "1")
 
     async def infer(self, call: Call) -> Answered:
         start_s = self.clock()

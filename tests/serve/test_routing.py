@@ -9,6 +9,7 @@ from typing import Any
 
 import httpx
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from pliant.ir.endpoint import Request
 from pliant.route.node_identity import Identity
@@ -65,11 +66,16 @@ def answer_of(node: Running, text: str) -> str:
 
 
 def metric(node: Running, line: str) -> float:
-    """The number behind `line` in the node's metrics, 0 where it is not there."""
-    for said in httpx.get(f"{node.url}/metrics", timeout=PATIENCE_S).text.splitlines():
-        if said.startswith(line + " "):
-            return float(said.rpartition(" ")[2])
-    return 0.0
+    """The sum of the node's samples that have the name and labels of `line`, 0 where there is none."""
+    (wanted,) = next(iter(text_string_to_metric_families(f"{line} 0\n"))).samples
+    return sum(
+        sample.value
+        for family in text_string_to_metric_families(
+            httpx.get(f"{node.url}/metrics", timeout=PATIENCE_S).text
+        )
+        for sample in family.samples
+        if sample.name == wanted.name and wanted.labels.items() <= sample.labels.items()
+    )
 
 
 def end_below(url: str, **options: Any) -> AbstractContextManager[Running]:

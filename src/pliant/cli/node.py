@@ -2,7 +2,6 @@
 
 import asyncio
 import gc
-import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -30,6 +29,7 @@ from pliant.run.session.session import Session
 from pliant.serve.access.credentials import TokenFiles
 from pliant.serve.access.rates import parse_rates
 from pliant.serve.http.security import Tls, parse_address, read_tokens
+from pliant.serve.telemetry.log_lines import LogFormat, log_to
 
 LEARN_S = 3.0
 """A node may time its model so long before it starts."""
@@ -206,6 +206,13 @@ class NodeArguments:
         bool,
         typer.Option("--verbose", help="Say of each request, by its id, where it goes and what it took."),
     ] = False
+    log_format: Annotated[
+        LogFormat,
+        typer.Option(
+            help="Log lines on standard error: `text`, or `json`, an object a line. Both name the request, "
+            "its trace, and the model's version."
+        ),
+    ] = "text"
     json: Json = False
     memory: MemoryBound = None
     weights: WeightBits = None
@@ -221,9 +228,7 @@ def node(args: NodeArguments) -> None:
     if objective.per_joule and args.power is None:
         raise NodeError("joules can only count where it is said what computing draws: add --power.")
     worker_power = _watts_by_name(args.worker_power or ())
-    if args.verbose:
-        logging.basicConfig(format="%(asctime)s %(message)s")
-        logging.getLogger("pliant.serve").setLevel(logging.INFO)
+    log_to(None, args.log_format, args.verbose)
     options = NodeOptions(
         listen=parse_address(args.listen),
         grpc=None if args.grpc is None else parse_address(args.grpc),

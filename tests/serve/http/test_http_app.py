@@ -246,8 +246,8 @@ def test_answers_are_counted_by_status() -> None:
         assert client.get("/nowhere", headers=good).status_code == 404
         text = client.get("/metrics", headers=good).text
         for status, *_ in asked:
-            assert f'pliant_responses_total{{path="{INFER}",status="{status}"}} 1.0' in text
-        assert 'pliant_responses_total{path="other",status="404"} 1.0' in text
+            assert f'pliant_responses_total{{model="upper",path="{INFER}",status="{status}"}} 1.0' in text
+        assert 'pliant_responses_total{model="upper",path="other",status="404"} 1.0' in text
 
 
 def test_a_bug_answers_500_and_the_node_goes_on(client: httpx.Client) -> None:

@@ -39,11 +39,15 @@ from pliant.serve.page.page_routes import page_routes
 from pliant.serve.protocol.descriptions import model_config, model_metadata, server_metadata
 from pliant.serve.protocol.inference import BINARY, HEADER_LENGTH, JSON, Body, header_bytes
 from pliant.serve.protocol.statuses import http_status
+from pliant.serve.telemetry.observed_app import ObservedApp
+from pliant.serve.telemetry.tracing import Tracer, make_tracer
 from pliant.serve.upstream.ask import EXPLAIN_PATH, EXPLAINED
 from pliant.serve.upstream.broadcasts import TELL_PATH
 from pliant.serve.upstream.callback import Callbacks
 from pliant.serve.upstream.upstreams import CURVE_PATH, MISMATCH, REQUEST_HEADER
 
+_UNOBSERVED = ("/v2/health/", "/metrics", CURVE_PATH, TELL_PATH)
+"""What comes every few seconds has no span and no log line."""
 _LONGEST_ID = 64
 _Answer = Callable[[Request], Awaitable[Response]]
 
@@ -54,16 +58,21 @@ def make_app(
     version: str,
     callbacks: Callbacks = Callbacks(),  # noqa: B008 - frozen
     beside: Sequence[Node] = (),
+    tracer: Tracer | None = None,
 ) -> ASGIApp:
     """The ASGI application of `node`; `access` says who may call what of it.
 
     `callbacks` say where these may be told of changes.
-    `beside` are nodes of other models, which answer at the same address.
+    `beside` are nodes of other models, which answer at the same address. `tracer` makes the spans.
     """
     nodes = (node, *beside)
     bodies = Bodies(node.limits)
     page = page_routes(lambda: nodes, version)
-    apps = [_app_of(one, nodes, bodies, access, version, callbacks, page) for one in nodes]
+    tracer = tracer or make_tracer()
+    apps: list[ASGIApp] = []
+    for one in nodes:
+        app = _app_of(one, nodes, bodies, access, version, callbacks, page)
+        apps.append(ObservedApp(app, one.model, tracer, one.name, _UNOBSERVED))
     if not beside:
         return apps[0]
     names = [one.served.name for one in nodes]
@@ -173,8 +182,6 @@ class _Paths:
         return _json({"model_stats": [self._node.statistics_shown()]})
 
     async def metrics(self, request: Request) -> Response:
-        if len(self._nodes) == 1:
-            return Response(self._node.metrics.text(), headers={"content-type": TEXT})
         text = text_by_model({one.served.name: one.metrics for one in self._nodes})
         return Response(text, headers={"content-type": TEXT})
 

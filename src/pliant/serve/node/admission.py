@@ -5,7 +5,9 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from dataclasses import dataclass, field
+from functools import partial
 from math import ceil
 from typing import Any, Generic, TypeVar, final
 
@@ -96,7 +98,9 @@ class Admission:
         self._pieces[piece], self._waiting[piece] = None, work
         loop = asyncio.get_running_loop()
         asked_s = self._clock()
-        done: asyncio.Future[Done[T]] = loop.run_in_executor(self._pool, self._timed, piece, asked_s)
+        # In the request's context, which log lines of the work name.
+        work_of = partial(copy_context().run, self._timed, piece, asked_s)
+        done: asyncio.Future[Done[T]] = loop.run_in_executor(self._pool, work_of)
         piece.done = done
         try:
             while True:

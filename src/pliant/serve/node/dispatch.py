@@ -22,6 +22,8 @@ from pliant.serve.node.local_answers import LocalAnswers
 from pliant.serve.node.metrics import Metrics
 from pliant.serve.protocol.inference import Body, InferRequest, Signature, check_reply, with_parameter
 from pliant.serve.protocol.terms import LEAST_S, PendingRequest
+from pliant.serve.telemetry.request_context import inner_span, stages
+from pliant.serve.telemetry.tracing import Attribute
 from pliant.serve.upstream.upstreams import BLAMES_INPUT, Upstreams
 
 _LOG = logging.getLogger("pliant.serve")
@@ -59,7 +61,8 @@ class Answer:
     `node` is the name of the node that made it, however many hops away. What was spent is the wait and the
     work, or the time away; not what reading the request took, which whoever asks counts as the way. `said`
     goes into the parameters of the response. `choice` is how the endpoint was chosen. `energy_j` are the
-    joules that it took here, None where they are not counted.
+    joules that it took here, None where they are not counted; `accuracy` is what it was given at, where that
+    was measured.
     """
 
     content: Reply[Any] | Body
@@ -69,6 +72,7 @@ class Answer:
     said: dict[str, object]
     choice: Choice
     energy_j: float | None = None
+    accuracy: float | None = None
 
 
 @dataclass(slots=True)
@@ -312,6 +316,11 @@ class Dispatcher:
         return max(0.0, choice.seconds - wait_s - choice.option.level.curve.at(n))
 
     async def _there(self, choice: Choice, asked: Inquiry) -> Answer:
+        about: dict[str, Attribute] = {"pliant.endpoint": choice.target, "pliant.length": asked.wish.length}
+        with inner_span("upstream", "client", about):
+            return await self._passed_on(choice, asked)
+
+    async def _passed_on(self, choice: Choice, asked: Inquiry) -> Answer:
         wish, body = asked.wish, asked.body()
         assert self.upstreams is not None
         n, target, start_s = wish.length, choice.target, self._clock()
@@ -329,7 +338,7 @@ class Dispatcher:
                 target, n, choice.seconds, asked.trail, asked.id, body, slot, terms, left_s
             )
         try:
-            check_reply(answer.body, asked.request, self._signature)
+            accuracy = check_reply(answer.body, asked.request, self._signature)
         except InputError as error:
             self.upstreams.misbehaved(target, f"answered what was not asked: {error}")
             raise NodeError(f"{target} answered what was not asked: {error}", status=502) from error
@@ -340,11 +349,12 @@ class Dispatcher:
         if asked.is_source and slot.passage.joules is not None:
             content = with_parameter(content, "energy_j", slot.passage.joules)
         spent = Spent(self._clock() - start_s, slot.waited_s + answer.waited_s)
-        return Answer(content, target, answer.node, spent, {}, choice, slot.passage.joules)
+        return Answer(content, target, answer.node, spent, {}, choice, slot.passage.joules, accuracy)
 
     async def _here(self, choice: Choice, asked: Inquiry, turn: Turn | None) -> Answer:
         local, wish = self.here[choice.target], replace(asked.wish, most_s=choice.option.most_s)
         done = await local.answer(wish, turn)
+        stages(wish.length, local.name, done.waited_s, done.spent_s)
         where = "here" if local.name == LOCAL else f"by {local.name}"
         _LOG.info("%s: length %d, answered %s in %.6f s", asked.id, wish.length, where, done.spent_s)
         reply, said = done.result, dict[str, object]()
@@ -357,7 +367,8 @@ class Dispatcher:
         if (met := wish.met(self._clock())) is not None:
             said["met"] = met
         spent = Spent(done.waited_s + done.spent_s, done.waited_s)
-        return Answer(reply, local.name, self.router.name, spent, said, choice, reply.energy_j)
+        node = self.router.name
+        return Answer(reply, local.name, node, spent, said, choice, reply.energy_j, reply.accuracy)
 
 
 def _seen(task: "asyncio.Future[Answer | None]") -> None:

@@ -96,8 +96,8 @@ class LocalAnswers:
         finally:
             # Else the wait at the last choice would count as the usual one until the next request comes.
             self.offer()
-        self._metrics.waiting_seconds.observe(done.waited_s)
-        self._metrics.compute_seconds.observe(done.spent_s)
+        self._metrics.waiting_seconds.labels(self.name).observe(done.waited_s)
+        self._metrics.compute_seconds.labels(self.name).observe(done.spent_s)
         self._answered(wish.length, done.result, done.spent_s)
         return done
 

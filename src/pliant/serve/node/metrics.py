@@ -5,14 +5,17 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import final, get_args
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from pliant.route.upstream import peer_state
 
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
+_ACCURACIES = (0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.92, 0.94, 0.96, 0.98, 1.0)
 _BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+OUTCOMES = ("ok", "refused", "failed", "cancelled")
+DIRECTIONS = ("in", "out")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +36,7 @@ States = Callable[[], Iterator[State]]
 class Metrics:
     """Counters and histograms of one node, in a registry of their own: several nodes fit in a process."""
 
-    def __init__(self, queue_length: Callable[[], float], states: States) -> None:
+    def __init__(self, states: States) -> None:
         self.registry = here = CollectorRegistry()
         self.requests = Counter(
             "pliant_requests",
@@ -55,11 +58,16 @@ class Metrics:
             registry=here,
         )
         self.compute_seconds = Histogram(
-            "pliant_compute_seconds", "Answers computed here, waiting apart.", buckets=_BUCKETS, registry=here
+            "pliant_compute_seconds",
+            "Answers computed here, waiting apart, by endpoint.",
+            ("target",),
+            buckets=_BUCKETS,
+            registry=here,
         )
         self.waiting_seconds = Histogram(
             "pliant_waiting_seconds",
-            "How long requests waited for the local model.",
+            "How long requests waited for an endpoint of this device.",
+            ("target",),
             buckets=_BUCKETS,
             registry=here,
         )
@@ -103,9 +111,53 @@ class Metrics:
         self.body_bytes = Gauge(
             "pliant_body_bytes", "Bodies of requests that are read or wait for their answer.", registry=here
         )
-        queue = Gauge("pliant_queue_length", "Requests that wait for the local model.", registry=here)
-        queue.set_function(queue_length)
+        self.attainment = Counter(
+            "pliant_attainment",
+            "Requests with a deadline or an accuracy floor, by who answered and whether that was kept.",
+            ("target", "outcome"),
+            registry=here,
+        )
+        self.accuracy = Histogram(
+            "pliant_answer_accuracy",
+            "The accuracy that answers were given at, a fraction, where it was measured.",
+            ("target",),
+            buckets=_ACCURACIES,
+            registry=here,
+        )
+        self.client_bytes = Counter(
+            "pliant_client_bytes",
+            "Bytes of inference requests (in) and of their answers (out), by who answered.",
+            ("target", "direction"),
+            registry=here,
+        )
+        self.upstream_bytes = Counter(
+            "pliant_upstream_bytes",
+            "Bytes of requests passed on (out) and of their answers (in), headers too.",
+            ("upstream", "direction"),
+            registry=here,
+        )
+        self.info = Gauge(
+            "pliant_model_info",
+            "1; the labels say which version of the model and of pliant answers.",
+            ("node", "model_version", "identity", "platform", "version"),
+            registry=here,
+        )
         self.registry.register(_States(states))
+
+    def begin(self, target: str, *, is_upstream: bool) -> None:
+        """Have the counters of an endpoint start at 0: a rate needs a sample before the first event."""
+        for outcome in OUTCOMES:
+            self.requests.labels(target, outcome)
+        for outcome in ("met", "late", *OUTCOMES):
+            self.attainment.labels(target, outcome)
+        for direction in DIRECTIONS:
+            self.client_bytes.labels(target, direction)
+            if is_upstream:
+                self.upstream_bytes.labels(target, direction)
+        self.fallbacks.labels(target)
+        self.joules.labels(target)
+        if is_upstream:
+            self.mismatches.labels(target)
 
     def refused(self, status: int) -> None:
         """A request was refused with `status` before its path was known."""
@@ -113,11 +165,14 @@ class Metrics:
 
     def forget(self, upstream: str) -> None:
         """`upstream` is none any more: nodes that come and go would leave a line each."""
-        for counter in (self.fallbacks, self.mismatches, self.joules, self.request_seconds):
+        for counter in (self.fallbacks, self.mismatches, self.joules, self.request_seconds, self.accuracy):
             with suppress(KeyError):
                 counter.remove(upstream)
         for counter, others in (
-            (self.requests, ("ok", "refused", "failed", "cancelled")),
+            (self.requests, OUTCOMES),
+            (self.attainment, ("met", "late", *OUTCOMES)),
+            (self.client_bytes, DIRECTIONS),
+            (self.upstream_bytes, DIRECTIONS),
             (self.hedges, ("there", "here")),
             (self.exclusions, get_args(peer_state.State)),
             (self.pings, ("ok", "failed", "mismatch", "misbehaved")),
@@ -132,8 +187,9 @@ class Metrics:
 
 
 def text_by_model(every: Mapping[str, Metrics]) -> bytes:
-    """The metrics of several models' nodes in one text, each with the label `model`."""
+    """The metrics of models' nodes in one text, each with the label `model`, and the process's own."""
     together = CollectorRegistry()
+    ProcessCollector(registry=together)
     together.register(_ByModel(every))
     return generate_latest(together)
 

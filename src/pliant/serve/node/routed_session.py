@@ -34,6 +34,8 @@ from pliant.serve.node.start_node import NodeOptions, connected, ended, made_nod
 from pliant.serve.protocol.calls import read_answer, write_request
 from pliant.serve.protocol.inference import Body, InferRequest, RequestedOutput
 from pliant.serve.protocol.terms import PendingRequest
+from pliant.serve.telemetry.request_context import current_headers, hop
+from pliant.serve.telemetry.tracing import Attribute, make_tracer
 
 T = TypeVar("T")
 _TOGETHER = 32
@@ -86,6 +88,7 @@ class RoutedSession(Session[RoutedDetails]):
             routing=routing.settings,
         )
         self._node = made_node(options, local, cluster)
+        self._tracer = make_tracer()
         self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
         self._loop = self._runner.get_loop()
         self._is_closed = False
@@ -292,8 +295,10 @@ class RoutedSession(Session[RoutedDetails]):
             None,
             self._node.objective,
         )
+        about: dict[str, Attribute] = {"pliant.node": self._node.name, "pliant.length": given.length}
         try:
-            answer = await self._node.dispatcher.answer(inquiry)
+            with hop(current_headers(), self._node.model, self._tracer, "request", about):
+                answer = await self._node.dispatcher.answer(inquiry)
         except NodeError as error:
             if isinstance(error.__cause__, DeadlineError):
                 raise error.__cause__ from None

@@ -39,8 +39,11 @@ from pliant.serve.protocol.inference import (
     write_reply,
 )
 from pliant.serve.protocol.terms import LEAST_S, PendingRequest
+from pliant.serve.telemetry.request_context import ServedModel, own_id
 from pliant.serve.upstream.upstreams import Upstreams
 
+MODEL_VERSION = "1"
+"""Of a model that is not named with one."""
 _LOG = logging.getLogger("pliant.serve")
 
 
@@ -60,12 +63,16 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """The response to a call: its body, the endpoint and the node that it comes from, and what was spent."""
+    """The response to a call: its body, the endpoint and the node that it comes from, and what was spent.
+
+    `accuracy` is what it was given at, where that was measured.
+    """
 
     body: Body
     target: str
     node: str
     spent: Spent
+    accuracy: float | None = None
 
 
 @final
@@ -104,7 +111,10 @@ class Node:
         self.grpc: Address | None = None
         """Where gRPC is answered, once it is."""
         self.statistics = ModelStatistics()
-        self.metrics = Metrics(lambda: sum(local.n_waiting for local in here.values()), self._states)
+        self.metrics = Metrics(self._states)
+        self.model = ServedModel(served.name, MODEL_VERSION, served.identity or "")
+        about = (router.name, MODEL_VERSION, self.model.identity, served.platform, version or "")
+        self.metrics.info.labels(*about).set(1)
         common = (self.metrics, self._refitted, clock)
         self._memory = memory
         queued = admission or Admission(queue, clock)
@@ -114,6 +124,8 @@ class Node:
             router.endpoint(CLUSTER, watts=energy.most_W())
             admission = Admission(queue, clock)
             here[CLUSTER] = LocalAnswers(cluster, router, admission, *common, CLUSTER, energy)
+        for target in here:
+            self.metrics.begin(target, is_upstream=False)
         self.local = here[LOCAL]
         self.sessions = (served,) if cluster is None else (served, cluster)
         self.feed = AnswerFeed(clock)
@@ -156,7 +168,7 @@ class Node:
         if n > served.max_length:
             raise InputError(f"the input has length {n}; at most {served.max_length} is read.")
         asked = self._inquiry(call, request, given, start_s)
-        target, outcome = LOCAL, "failed"
+        target, outcome, kept = LOCAL, "failed", ""
         self.n_open += 1
         try:
             if call.id is None:
@@ -165,6 +177,7 @@ class Node:
                 key = f"{call.id} {len(call.body)} {hash(call.body)}"
                 answer = await self._once(key, lambda: self._answer(asked))
             target, outcome = answer.target, "ok"
+            kept = "late" if asked.wish.met(self.clock()) is False else "met"
         except BudgetError:
             outcome = "refused"
             raise
@@ -181,11 +194,22 @@ class Node:
             self.statistics.add(outcome == "ok", self.clock() - start_s)
             self.metrics.requests.labels(target, outcome).inc()
             self.metrics.request_seconds.labels(target).observe(self.clock() - start_s)
+            if not asked.wish.is_free:
+                self.metrics.attainment.labels(target, kept or outcome).inc()
+        self._count(call, answer)
         return answer
 
     def statistics_shown(self) -> dict[str, Any]:
         """What the model has answered so far, in the protocol's words."""
         return self.statistics.shown(self.served.name, self.metrics.registry)
+
+    def _count(self, call: Call, answer: Answered) -> None:
+        """Bytes and accuracy of an answer."""
+        target = answer.target
+        self.metrics.client_bytes.labels(target, "in").inc(len(call.body))
+        self.metrics.client_bytes.labels(target, "out").inc(len(answer.body.content))
+        if answer.accuracy is not None:
+            self.metrics.accuracy.labels(target).observe(answer.accuracy)
 
     def heard_of(self, route: RouteMessage, listener: Listener | None) -> None:
         """A request or ping came from another node, which hears of changes by `listener`."""
@@ -230,7 +254,7 @@ class Node:
         body = found.content
         if not isinstance(body, Body):
             body = write_reply(asked.request, body.outputs, self.signature, found.said)
-        return Answered(body, found.target, found.node, found.spent)
+        return Answered(body, found.target, found.node, found.spent, found.accuracy)
 
     def _inquiry(self, call: Call, request: InferRequest, given: Request, start_s: float) -> Inquiry:
         """The request with its terms: its source's, where another node passed it on."""
@@ -246,7 +270,7 @@ class Node:
             objective = route.wanted or objective
         due_s = None if terms.deadline_s is None else start_s + terms.deadline_s
         wish = PendingRequest(given, due_s, terms.accuracy_floor, bool(terms.best_effort), call.client)
-        id, body = call.id or secrets.token_hex(8), Body(call.body, call.header_bytes)
+        id, body = call.id or own_id(), Body(call.body, call.header_bytes)
         return Inquiry(request, wish, self._trail(call), id, lambda: body, route, objective)
 
     def _trail(self, call: Call) -> Trail:
@@ -262,6 +286,11 @@ class Node:
         now_s = self.clock()
         for n, seconds in self.router.tell(now_s).curve.points:
             yield State("pliant_curve_seconds", "What predecessors are told.", "length", str(n), seconds)
+        for target, local in self.dispatcher.here.items():
+            n, about = float(local.n_waiting), "Requests that wait for an endpoint of this device."
+            yield State("pliant_queue_length", about, "target", target, n)
+            about = "What a request that came now would wait there."
+            yield State("pliant_queue_seconds", about, "target", target, local.backlog_s)
         for peer in self.router.states(now_s):
             rows = [
                 ("pliant_upstream_rtt_seconds", "Round trip.", peer.rtt_s),

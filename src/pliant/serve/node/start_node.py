@@ -37,6 +37,7 @@ from pliant.serve.http.security import Address, Tls, Tokens, check_discovery, ch
 from pliant.serve.node.admission import Admission
 from pliant.serve.node.answer_energy import AnswerEnergy
 from pliant.serve.node.reloads import Reloads
+from pliant.serve.telemetry.tracing import Tracer
 from pliant.serve.upstream.callback import Callbacks
 
 LENGTHS = (1, 64, 8, 512, 32, 4, 128, 16, 256)
@@ -56,6 +57,7 @@ class NodeOptions:
     `terms` are of requests that start here and bring none. With `is_announced` nodes find this one by
     multicast DNS, and with `discovers` those that are so found become upstreams.
     `objective` says where requests that start here go; joules count by `energy` and `radio` (eq. 8 and 9).
+    `tracer` makes the spans of requests: OpenTelemetry's global one, unless it is given.
     """
 
     listen: Address = field(default_factory=lambda: Address("127.0.0.1", 0))
@@ -84,6 +86,7 @@ class NodeOptions:
     objective: Objective = TIME
     energy: AnswerEnergy = field(default_factory=AnswerEnergy)
     radio: RadioModel | None = None
+    tracer: Tracer | None = None
 
     def __post_init__(self) -> None:
         for url in self.upstreams if self.address is None else (*self.upstreams, self.address):
@@ -153,7 +156,7 @@ async def serve(
         reloads = Reloads()
         reloads.add(credentials.reload)
         open_.enter_context(reloads.on_hangup())
-        app = make_app(node, access, options.version or "", options.callbacks, others)
+        app = make_app(node, access, options.version or "", options.callbacks, others, options.tracer)
         announced = await open_.enter_async_context(AsyncExitStack())
         if options.is_announced:
             from pliant.serve.node.topology import announce  # needs zeroconf

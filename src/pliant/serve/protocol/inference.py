@@ -221,8 +221,8 @@ def answer_of(body: Body) -> tuple[_Reply, memoryview]:
         raise InputError(f"the answer is none in JSON: {error}.") from error
 
 
-def check_reply(body: Body, request: InferRequest, model: Signature) -> None:
-    """Raises InputError unless `body`, which another node sent, is an answer to `request`."""
+def check_reply(body: Body, request: InferRequest, model: Signature) -> float | None:
+    """The accuracy that `body`, another node's answer to `request`, says. Raises InputError if it is none."""
     reply, tail = answer_of(body)
     asked = {wanted.port.name: wanted for wanted in request.outputs}
     if (
@@ -250,6 +250,7 @@ def check_reply(body: Body, request: InferRequest, model: Signature) -> None:
             read_json(wanted.port.dtype, tuple(output.shape), msgspec.Raw(_ENCODER.encode(data)))
     if n_bytes != len(tail):
         raise InputError(f"the answer's tensors are {len(tail)} bytes, not {n_bytes}.")
+    return float(accuracy) if "accuracy" in reply.parameters else None
 
 
 def _check_answered(output: _Answered, port: Port, size: int | None) -> None:

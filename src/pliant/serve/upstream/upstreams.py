@@ -31,6 +31,7 @@ from pliant.route.terms import Terms
 from pliant.serve.http.limits import Limits
 from pliant.serve.node.metrics import Metrics
 from pliant.serve.protocol.inference import BINARY, HEADER_LENGTH, JSON, Body, header_bytes
+from pliant.serve.telemetry.request_context import current_headers
 from pliant.serve.upstream.broadcasts import Broadcasts
 from pliant.serve.upstream.client import Client, Response, checked_url
 from pliant.serve.upstream.found_upstreams import FoundUpstreams
@@ -115,6 +116,7 @@ class Upstreams:
         """`url` becomes an upstream, if it is none; it is pinged at once."""
         if self._router.state(url, self._clock()) is None:
             self._router.successor(url, FIRST_GUESS)
+            self._metrics.begin(url, is_upstream=True)
             self.changed()
 
     def show(self, token: str | None) -> None:
@@ -160,7 +162,7 @@ class Upstreams:
             best_effort=bool(terms.best_effort),
             patience_s=timeout_s,
         )
-        headers = {**self._headers(message), REQUEST_HEADER: id, "content-type": JSON}
+        headers = {**self._headers(message), **current_headers(), REQUEST_HEADER: id, "content-type": JSON}
         if body.header_bytes is not None:
             headers |= {HEADER_LENGTH: str(body.header_bytes), "content-type": BINARY}
         url = f"{upstream}/v2/models/{self._model}/infer"
@@ -168,6 +170,8 @@ class Upstreams:
             self._client.spare(upstream)
             response = await self._client.call("POST", url, headers, body.content, timeout_s, self._token)
             now_s = self._clock()
+            self._metrics.upstream_bytes.labels(upstream, "out").inc(response.sent_bytes)
+            self._metrics.upstream_bytes.labels(upstream, "in").inc(response.received_bytes)
             self._check_identity(upstream, response)
             spent = self._heard(upstream, n, response, slot, now_s)
         except NodeError as error:

@@ -1,0 +1,83 @@
+"""Log lines that say which request they are about, as text or as JSON."""
+
+import json
+import logging
+import sys
+import time
+from typing import Literal, TextIO, final
+
+from pliant.serve.telemetry.request_context import current
+
+LogFormat = Literal["text", "json"]
+_OF_LINES = ("request_id", "trace_id", "span_id", "model", "model_version", "identity")
+_ACCESS = ("method", "path", "status", "seconds", "client", "node")
+"""Fields that a record may bring by `extra`."""
+_IDENTITY = 12
+
+
+@final
+class RequestFields(logging.Filter):
+    """Adds the fields of the request under way to every record; empty ones between requests."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        context = current()
+        values = ("",) * len(_OF_LINES)
+        if context is not None:
+            trace, identity = context.trace, context.identity[:_IDENTITY]
+            values = (
+                context.id,
+                trace.trace_id,
+                trace.span_id,
+                context.model,
+                context.model_version,
+                identity,
+            )
+        for name, value in zip(_OF_LINES, values, strict=True):
+            setattr(record, name, value)
+        return True
+
+
+@final
+class TextLines(logging.Formatter):
+    """Time, message, and behind it the request's id, trace, model and version where there is one."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line = super().format(record)
+        about = " ".join(f"{name}={getattr(record, name)}" for name in _OF_LINES if getattr(record, name, ""))
+        head, *rest = line.split("\n", 1)  # a traceback follows its line
+        return "\n".join([f"{head} [{about}]" if about else head, *rest])
+
+
+@final
+class JsonLines(logging.Formatter):
+    """A JSON object a line: time (RFC 3339, UTC), level, logger, message, the request's fields, traceback."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        at = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+        line: dict[str, object] = {
+            "time": f"{at}.{int(record.msecs):03d}Z",
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        for name in (*_OF_LINES, *_ACCESS):
+            if (value := getattr(record, name, "")) != "":
+                line[name] = value
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line, ensure_ascii=False, default=str)
+
+
+def log_to(stream: TextIO | None, form: LogFormat, is_verbose: bool) -> logging.Handler:
+    """Have all log lines of the process written to `stream` (standard error) in `form`.
+
+    `is_verbose` adds a line or more for each request. The handler is the root logger's, and is returned for
+    whoever takes it away again.
+    """
+    handler = logging.StreamHandler(stream or sys.stderr)
+    handler.addFilter(RequestFields())
+    handler.setFormatter(JsonLines() if form == "json" else TextLines("%(asctime)s %(message)s"))
+    logging.getLogger().addHandler(handler)
+    if is_verbose:
+        logging.getLogger("pliant.serve").setLevel(logging.INFO)
+    return handler

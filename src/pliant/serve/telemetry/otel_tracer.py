@@ -1,0 +1,81 @@
+"""Spans through OpenTelemetry's API."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import final
+
+from opentelemetry.context import Context
+from opentelemetry.trace import (
+    NonRecordingSpan,
+    Span,
+    SpanContext,
+    SpanKind,
+    Status,
+    StatusCode,
+    TraceFlags,
+    TracerProvider,
+    TraceState,
+    set_span_in_context,
+    use_span,
+)
+
+from pliant.serve.telemetry.trace_context import TraceContext, new_trace
+from pliant.serve.telemetry.tracing import Attribute, Kind, OpenSpan
+
+_KINDS = {"server": SpanKind.SERVER, "client": SpanKind.CLIENT, "internal": SpanKind.INTERNAL}
+
+
+@final
+class _Recorded:
+    def __init__(self, span: Span, parent: TraceContext | None) -> None:
+        self._span = span
+        found = span.get_span_context()
+        if found.is_valid:
+            trace_id, span_id = f"{found.trace_id:032x}", f"{found.span_id:016x}"
+            state = found.trace_state.to_header()
+            self.context = TraceContext(trace_id, span_id, found.trace_flags.sampled, state)
+        else:  # a provider that makes none
+            self.context = new_trace() if parent is None else parent.child()
+
+    def tell(self, attributes: Mapping[str, Attribute]) -> None:
+        self._span.set_attributes(attributes)
+
+    def fail(self, why: str) -> None:
+        self._span.set_status(Status(StatusCode.ERROR, why))
+
+
+@final
+class OtelTracer:
+    """Spans of `provider`, whose SDK samples and exports them."""
+
+    def __init__(self, provider: TracerProvider) -> None:
+        self._tracer = provider.get_tracer("pliant")
+
+    @contextmanager
+    def span(
+        self, name: str, kind: Kind, parent: TraceContext | None, attributes: Mapping[str, Attribute]
+    ) -> Iterator[OpenSpan]:
+        span = self._tracer.start_span(name, _above(parent), _KINDS[kind], attributes)
+        with use_span(span, end_on_exit=True, record_exception=False):
+            yield _Recorded(span, parent)
+
+    def record(
+        self,
+        name: str,
+        parent: TraceContext,
+        start_ns: int,
+        end_ns: int,
+        attributes: Mapping[str, Attribute],
+    ) -> None:
+        span = self._tracer.start_span(name, _above(parent), attributes=attributes, start_time=start_ns)
+        span.end(end_ns)
+
+
+def _above(parent: TraceContext | None) -> Context:
+    """The context that a span is begun in: below `parent`, and else below nothing."""
+    if parent is None:
+        return Context()
+    flags = TraceFlags(TraceFlags.SAMPLED if parent.is_sampled else TraceFlags.DEFAULT)
+    state = TraceState.from_header([parent.state]) if parent.state else None
+    above = SpanContext(int(parent.trace_id, 16), int(parent.span_id, 16), True, flags, state)
+    return set_span_in_context(NonRecordingSpan(above), Context())

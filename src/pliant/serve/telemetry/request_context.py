@@ -1,0 +1,122 @@
+"""What is known of the request under way, wherever its work runs: its id, trace, model and version.
+
+Held in a context variable, which tasks inherit; work on another thread runs in a copy of the context.
+"""
+
+import secrets
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field, replace
+
+from pliant.serve.telemetry.trace_context import TraceContext, read_trace
+from pliant.serve.telemetry.tracing import Attribute, ContextTracer, Kind, OpenSpan, Tracer
+
+REQUEST_ID, MODEL_VERSION = "x-request-id", "pliant-model-version"
+_LONGEST = 128
+_CURRENT: ContextVar["RequestContext | None"] = ContextVar("pliant_request", default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class RequestContext:
+    """A request; `identity` is the content hash of the model. `id` `is_given` where it is the caller's."""
+
+    id: str
+    trace: TraceContext
+    model: str
+    model_version: str
+    identity: str = ""
+    tracer: Tracer = field(default_factory=ContextTracer)
+    is_given: bool = False
+
+    def headers(self) -> dict[str, str]:
+        """What an upstream is told, beside the model."""
+        return {REQUEST_ID: self.id, **self.trace.headers()}
+
+
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    """What log lines and answers say of the model that a request asks for."""
+
+    name: str
+    version: str
+    identity: str = ""
+
+
+def current() -> RequestContext | None:
+    """The request that this task or thread works for; None between requests."""
+    return _CURRENT.get()
+
+
+def current_headers() -> dict[str, str]:
+    """Id and trace of the request under way, for an upstream; nothing between requests."""
+    context = _CURRENT.get()
+    return {} if context is None else context.headers()
+
+
+def own_id() -> str:
+    """An id that no other request has: that of the request under way, unless its caller made it up."""
+    context = _CURRENT.get()
+    return secrets.token_hex(8) if context is None or context.is_given else context.id
+
+
+@contextmanager
+def hop(
+    headers: Mapping[str, str],
+    model: ServedModel,
+    tracer: Tracer,
+    name: str,
+    attributes: Mapping[str, Attribute],
+) -> Iterator[OpenSpan]:
+    """Work for a request that came with `headers` (lower-case names), inside a span of its own.
+
+    An id that is longer than 128 characters, or not printable, is replaced: it goes into log lines.
+    """
+    given = headers.get(REQUEST_ID, "")
+    is_good = 0 < len(given) <= _LONGEST and given.isascii() and given.isprintable()
+    id = given if is_good else secrets.token_hex(8)
+    about = {
+        "pliant.request_id": id,
+        "pliant.model": model.name,
+        "pliant.model_version": model.version,
+        **attributes,
+    }
+    with tracer.span(name, "server", read_trace(headers), about) as span:
+        about_model = (model.name, model.version, model.identity)
+        context = RequestContext(id, span.context, *about_model, tracer, is_good)
+        token = _CURRENT.set(context)
+        try:
+            yield span
+        finally:
+            _CURRENT.reset(token)
+
+
+@contextmanager
+def inner_span(name: str, kind: Kind, attributes: Mapping[str, Attribute]) -> Iterator[OpenSpan | None]:
+    """A span below that of the request under way, and above what is called inside; None between requests."""
+    context = _CURRENT.get()
+    if context is None:
+        yield None
+        return
+    with context.tracer.span(name, kind, context.trace, attributes) as span:
+        token = _CURRENT.set(replace(context, trace=span.context))
+        try:
+            yield span
+        except BaseException as error:
+            span.fail(f"{error}" or type(error).__name__)
+            raise
+        finally:
+            _CURRENT.reset(token)
+
+
+def stages(n: int, endpoint: str, waited_s: float, spent_s: float) -> None:
+    """Spans of an answer that has just ended: `spent_s` of work on an input of length n, after `waited_s`."""
+    context = _CURRENT.get()
+    if context is None:
+        return
+    end_ns = time.time_ns()
+    begun_ns = end_ns - int(spent_s * 1e9)
+    about: dict[str, Attribute] = {"pliant.endpoint": endpoint, "pliant.length": n}
+    context.tracer.record("queue", context.trace, begun_ns - int(waited_s * 1e9), begun_ns, about)
+    context.tracer.record("compute", context.trace, begun_ns, end_ns, about)
