@@ -7,7 +7,15 @@ import pytest
 
 from pliant.errors import NodeError
 from pliant.serve.access.roles import Role
-from pliant.serve.http.security import Address, Tls, Tokens, check_exposure, parse_address, read_tokens
+from pliant.serve.http.security import (
+    Address,
+    Tls,
+    Tokens,
+    check_exposure,
+    parse_address,
+    read_tokens,
+    warn_in_clear,
+)
 
 TOKEN = "0123456789abcdef"
 
@@ -149,3 +157,21 @@ def test_a_key_that_others_can_read_is_refused(tmp_path: Path) -> None:
     written(tmp_path / "c", "")
     with pytest.raises(NodeError, match=r"mode 0644; limit 0600.*chmod 600"):
         Tls(tmp_path / "c", written(tmp_path / "k", "", 0o644)).server()
+
+
+@pytest.mark.parametrize(
+    ("host", "tokens", "is_warned"),
+    [
+        ("0.0.0.0", Tokens([TOKEN]), True),
+        ("10.0.0.1", Tokens([], [TOKEN]), True),
+        ("127.0.0.1", Tokens([TOKEN]), False),
+        ("0.0.0.0", Tokens(), False),
+    ],
+)
+def test_tokens_over_plain_http_are_warned_of_at_the_start(
+    host: str, tokens: Tokens, is_warned: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Who runs the node may not know that nothing encrypts them."""
+    warn_in_clear(Address(host, 80), tokens, Tls())
+    assert ("plain HTTP" in caplog.text) is is_warned
+    assert TOKEN not in caplog.text

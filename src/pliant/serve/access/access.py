@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final, final
 
 from pliant.errors import NodeError
+from pliant.serve.access.foreign_pages import foreign_page
 from pliant.serve.access.rates import ClientRates, RateLimiter, client_at
 from pliant.serve.access.roles import Role, RouteRule, rule_for
 from pliant.serve.http.security import Known, Tokens
@@ -19,7 +20,8 @@ class CallerShown:
     """A call as its caller makes it, over HTTP or gRPC, from `address`.
 
     `authorizations` are its headers of that name. It is `of_node` where it says what only another node may.
-    `names` are those of the certificate that was shown; empty without one.
+    `names` are those of the certificate that was shown; empty without one. `host` is whom the caller thinks
+    it calls, and `origin` the site of the page that has a browser call, None where none does.
     """
 
     method: str
@@ -28,6 +30,8 @@ class CallerShown:
     of_node: bool = False
     names: tuple[str, ...] = ()
     address: str = ""
+    host: str = ""
+    origin: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +58,8 @@ class Access:
     """Who may call a node, by the `tokens` that there are now, and how often, by `rates`.
 
     A client is who shows one token, or else an address. Nodes with a token and operators may call as often as
-    they like: what a node passes on was counted where it began.
+    they like: what a node passes on was counted where it began. Where callers are to be of this machine
+    (`is_local`) and show no token, pages of other sites in their browsers are kept out.
     """
 
     def __init__(
@@ -63,7 +68,9 @@ class Access:
         rates: ClientRates = ClientRates(),  # noqa: B008 - frozen
         clock: Callable[[], float] = time.monotonic,
         asks_certificate: bool = False,
+        is_local: bool = False,
     ) -> None:
+        self._is_local = is_local
         self._tokens, self._asks_certificate = tokens, asks_certificate
         self._limiter = RateLimiter(rates, clock)
 
@@ -82,6 +89,8 @@ class Access:
         if not rule.roles:
             return _UNCOUNTED
         known = self._known(shown)
+        if self._is_local and not self.tokens and (why := foreign_page(shown.host, shown.origin)):
+            return Refusal(403, why, _LAST)
         client = self._client(shown, known)
         if client is not None and (wait_s := self._limiter.ask(client)) > 0.0:
             why = f"too many requests or bytes of one client; try again in {wait_s:.3g} s."

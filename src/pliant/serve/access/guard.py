@@ -99,6 +99,7 @@ def error_response(status: int, why: str, headers: Mapping[str, str]) -> Respons
 def _shown(scope: Scope) -> CallerShown:
     headers: list[tuple[bytes, bytes]] = scope["headers"]
     path, method = scope["path"], scope["method"]
+    first = {name: value.decode("latin-1") for name, value in reversed(headers)}
     return CallerShown(
         method,
         path,
@@ -106,6 +107,8 @@ def _shown(scope: Scope) -> CallerShown:
         rule_for(method, path).roles == PEERS or any(name == _ROUTE for name, _ in headers),
         names=certificate_names(scope),
         address=scope["client"][0] if scope.get("client") else "",
+        host=first.get(b"host", ""),
+        origin=first.get(b"origin"),
     )
 
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import hmac
+import logging
 import os
 import ssl
 from collections.abc import Mapping, Sequence
@@ -15,6 +16,7 @@ from pliant.errors import NodeError
 from pliant.secret_files import is_exposed, shown_mode
 from pliant.serve.access.roles import Role
 
+_LOG = logging.getLogger("pliant.serve")
 _LIMIT_BYTES = 1 << 16
 _SHORTEST = 16
 
@@ -256,6 +258,16 @@ def check_exposure(listen: Address, tokens: Tokens, is_insecure: bool) -> None:
         f"{listen} can be reached from other machines, and no token is asked for: give --token-file FILE, "
         "listen at 127.0.0.1, or say --insecure if the network is trusted."
     )
+
+
+def warn_in_clear(listen: Address, tokens: Tokens, tls: Tls) -> None:
+    """Log where callers from elsewhere will show their tokens to anybody on the way."""
+    if tokens and tls.cert is None and not listen.is_loopback:
+        _LOG.warning(
+            "tokens that are shown at %s travel over plain HTTP: give --tls-cert and --tls-key, unless a "
+            "proxy on this machine, or a network that nobody else is on, carries them.",
+            listen,
+        )
 
 
 def check_discovery(listen: Address, peer_tokens: Sequence[str], is_insecure: bool) -> bool:

@@ -33,7 +33,7 @@ from pliant.serve.access.access import Access
 from pliant.serve.access.credentials import Credentials, TokenFiles
 from pliant.serve.access.rates import ClientRates
 from pliant.serve.http.limits import Limits
-from pliant.serve.http.security import Address, Tls, Tokens, check_discovery, check_exposure
+from pliant.serve.http.security import Address, Tls, Tokens, check_discovery, check_exposure, warn_in_clear
 from pliant.serve.node.admission import Admission
 from pliant.serve.node.answer_energy import AnswerEnergy
 from pliant.serve.node.reloads import Reloads
@@ -126,6 +126,7 @@ async def serve(
         if options.discovers:
             check_discovery(options.listen, options.peer_tokens, options.is_insecure)
         credentials = Credentials(tokens, options.token_files, options.tls)
+        warn_in_clear(options.listen, tokens, options.tls)
         sock = bind(options.listen)
     except BaseException:
         for one in every:
@@ -151,7 +152,12 @@ async def serve(
             upstreams.append(await connected(each, reached, open_, credentials))
         for each in nodes if options.learn_s else ():
             each.local.learn(LENGTHS, options.learn_s / len(nodes))
-        access = Access(tokens, options.rates, asks_certificate=options.tls.client_ca is not None)
+        access = Access(
+            tokens,
+            options.rates,
+            asks_certificate=options.tls.client_ca is not None,
+            is_local=options.listen.is_loopback and not options.is_insecure,
+        )
         credentials.on_change.append(lambda: access.accept(credentials.tokens))
         reloads = Reloads()
         reloads.add(credentials.reload)

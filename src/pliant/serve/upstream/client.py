@@ -55,7 +55,8 @@ def checked_url(url: str) -> str:
     except ValueError:
         is_good = False
     if not is_good or parts.path not in ("", "/") or parts.query or parts.fragment or parts.username:
-        raise NodeError(f"{url!r:.80} is no node's address; give http://HOST:PORT or https://HOST:PORT.")
+        shown = url.rpartition("@")[2] if "@" in url else url  # before it, a password may stand
+        raise NodeError(f"{shown!r:.80} is no node's address; give http://HOST:PORT or https://HOST:PORT.")
     return url.rstrip("/")
 
 

@@ -1,0 +1,262 @@
+"""`serve.soak`: a node under 64 clients while models come and go, and its upstream is frozen and killed.
+
+A node of three models, slower than its upstream by emulation, is asked by 64 clients, each one request after
+the other. Each minute a model is unloaded and loaded again through the repository API, the upstream is
+stopped (SIGSTOP) and goes on (SIGCONT), and is killed (SIGKILL) and started again. Every answer is held
+against the local model's, which was computed beforehand; every request has an id, which its answer must bear,
+and the node's own count of answers must be that of the clients.
+"""
+
+import argparse
+import http.client
+import itertools
+import json
+import secrets
+import threading
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+from urllib.parse import urlsplit
+
+import numpy as np
+
+from pliant.api.open_endpoint import open_endpoint
+from report import Report, options
+from serve_soak_rig import DILATION, MODELS, N_CLIENTS, PATIENCE_S, Process, Step, nodes, steps
+
+N_TEXTS = 48
+WORDS = "the film was a charming and often affecting journey through what nobody wanted to see".split()  # noqa: SIM905
+CYCLE_S = 60.0
+SETTLED_S = 300.0
+TOLERANCE = 1e-3
+"""Of logits: float32, summed in another order where requests run together."""
+GROWTH, RIGHT = 0.03, 0.999
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What is asked of a model, and the logits and label of the right answer."""
+
+    model: str
+    body: bytes
+    logits: np.ndarray
+    label: str
+
+    def is_right(self, answer: Mapping[str, Any]) -> bool:
+        outputs = {output["name"]: output["data"] for output in answer["outputs"]}
+        logits = np.array(outputs["logits"], np.float32).reshape(-1)
+        is_close = np.allclose(logits, self.logits, atol=TOLERANCE, rtol=TOLERANCE)
+        return bool(is_close) and outputs["label"] == [self.label]
+
+
+def questions(model: str, rng: np.random.Generator) -> list[Question]:
+    """Texts of 4 to 40 words with their answers by the model alone, in this process."""
+    found = []
+    with open_endpoint(model, threads=1) as session:
+        for _ in range(N_TEXTS):
+            text = " ".join(rng.choice(WORDS, int(rng.integers(4, 41))))
+            reply = session(text)
+            tensor = {"name": "text", "shape": [1], "datatype": "BYTES", "data": [text]}
+            body = json.dumps({"inputs": [tensor]}).encode()
+            logits = np.asarray(reply.outputs["logits"]).reshape(-1)
+            found.append(Question(model, body, logits, str(reply.label)))
+    return found
+
+
+@dataclass(slots=True)
+class Seen:
+    """What clients saw, by model and outcome; `seconds` of right answers."""
+
+    outcomes: Counter[tuple[str, str]] = field(default_factory=Counter)
+    seconds: list[float] = field(default_factory=list)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def note(self, model: str, outcome: str, seconds: float) -> None:
+        with self.lock:
+            self.outcomes[model, outcome] += 1
+            if outcome == "right":
+                self.seconds.append(seconds)
+
+    def n(self, *outcomes: str, model: str | None = None) -> int:
+        found = self.outcomes.items()
+        return sum(k for (of, outcome), k in found if outcome in outcomes and model in (None, of))
+
+
+def ask_until(stop: threading.Event, url: str, asked: Sequence[Question], number: int, seen: Seen) -> None:
+    """One client, which asks again where it is told to, and counts what becomes of each request."""
+    connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=PATIENCE_S)
+    run = secrets.token_hex(4)
+    order = np.random.default_rng(number)
+    for i in itertools.count():
+        if stop.is_set():
+            connection.close()
+            return
+        question = asked[int(order.integers(len(asked)))]
+        id = f"{run}-{number}-{i}"
+        body = b'{"id": "' + id.encode() + b'", ' + question.body[1:]
+        start_s = time.perf_counter()
+        outcome = _asked(connection, question, id, body)
+        seen.note(question.model, outcome, time.perf_counter() - start_s)
+        if outcome in ("busy", "unloaded"):
+            time.sleep(0.02)
+
+
+def _asked(connection: http.client.HTTPConnection, question: Question, id: str, body: bytes) -> str:
+    """What became of a request: right, wrong, another's, busy, unloaded, refused, or lost."""
+    headers = {"content-type": "application/json", "pliant-request": id}
+    try:
+        connection.request("POST", f"/v2/models/{question.model}/infer", body, headers)
+        response = connection.getresponse()
+        content = response.read()
+    except (OSError, http.client.HTTPException):
+        connection.close()
+        return "lost"
+    if response.status == 503:
+        return "busy"
+    if response.status == 404:
+        return "unloaded"
+    if response.status != 200:
+        return f"refused {response.status}"
+    answer = json.loads(content)
+    if answer.get("id") != id:
+        return "another's"
+    return "right" if question.is_right(answer) else "wrong"
+
+
+def soak(node: Process, upstream: Process, token: str, asked: Sequence[Question], for_s: float) -> "Soaked":
+    """All clients for so long, in whole cycles."""
+    seen, stop, found = Seen(), threading.Event(), Soaked()
+    clients = [
+        threading.Thread(target=ask_until, args=(stop, node.url, asked, i, seen), daemon=True)
+        for i in range(N_CLIENTS)
+    ]
+    start_s = time.monotonic()
+    for client in clients:
+        client.start()
+    cycle_s = min(CYCLE_S, for_s / 4)
+    try:
+        for cycle in range(round(for_s / cycle_s)):
+            for step in (*steps(node, upstream, token), Step(1.0, "", lambda: None)):
+                while time.monotonic() < start_s + (cycle + step.at) * cycle_s:
+                    found.resident.append((cycle, node.resident_bytes))
+                    time.sleep(0.2)
+                step.act()
+                found.events[step.name] += bool(step.name)
+    finally:
+        stop.set()
+        for client in clients:
+            client.join(2 * PATIENCE_S)
+    found.took_s, found.seen = time.monotonic() - start_s, seen
+    found.n_stuck = sum(client.is_alive() for client in clients)
+    return found
+
+
+@dataclass(slots=True)
+class Soaked:
+    """What a soak found; `resident` bytes by cycle."""
+
+    seen: Seen = field(default_factory=Seen)
+    events: Counter[str] = field(default_factory=Counter)
+    resident: list[tuple[int, int]] = field(default_factory=list)
+    took_s: float = 0.0
+    n_stuck: int = 0
+
+    def growth(self, cycle_s: float) -> float:
+        """The highest peak of a cycle after the first five minutes, or half, over the first such."""
+        peaks: dict[int, int] = {}
+        for cycle, n_bytes in self.resident:
+            peaks[cycle] = max(peaks.get(cycle, 0), n_bytes)
+        settled = int(min(SETTLED_S / cycle_s, len(peaks) / 2))
+        later = [peaks[cycle] for cycle in sorted(peaks)[settled:]]
+        return max(later) / later[0] - 1.0
+
+
+def counted(url: str, model: str, outcome: str) -> int:
+    """How many requests of `model` ended so, by the node's own metrics."""
+    connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=PATIENCE_S)
+    connection.request("GET", "/metrics")
+    n = 0.0
+    for line in connection.getresponse().read().decode().splitlines():
+        is_it = line.startswith("pliant_requests_total{") and f'outcome="{outcome}"' in line
+        if is_it and f'model="{model}"' in line:
+            n += float(line.rpartition(" ")[2])
+    connection.close()
+    return int(n)
+
+
+def main() -> None:
+    told = options(__doc__ or "", _more)
+    minutes = told.minutes or (0.75 if told.quick else 30.0)
+    workload = (
+        f"{' and '.join(MODELS)} on one thread, slower by {DILATION}, under {N_CLIENTS} clients for "
+        f"{minutes:g} minutes; an upstream of {MODELS[0]}; all on one machine"
+    )
+    report = Report("serve_soak", workload, told)
+    rng, token = np.random.default_rng(0), secrets.token_hex(32)
+    asked = [question for model in MODELS for question in questions(model, rng)]
+    with TemporaryDirectory() as folder, nodes(Path(folder), token) as (node, upstream):
+        found = soak(node, upstream, token, asked, 60.0 * minutes)
+        n_counted = counted(node.url, MODELS[0], "ok")
+    tell(report, found, n_counted, minutes)
+    report.finish()
+
+
+def tell(report: Report, found: Soaked, n_counted: int, minutes: float) -> None:
+    seen, cycle_s = found.seen, min(CYCLE_S, 15.0 * minutes)
+    report.table(
+        "what became of requests",
+        [
+            {"model": model, "outcome": outcome, "requests": n}
+            for (model, outcome), n in sorted(seen.outcomes.items())
+        ],
+    )
+    report.table("what happened", [{"event": name, "times": n} for name, n in found.events.items() if name])
+    n_right, n_answered = seen.n("right"), seen.n("right", "wrong", "another's")
+    n_lost = seen.n("lost") + found.n_stuck
+    n_accepted = (
+        n_answered
+        + n_lost
+        + sum(n for (_, outcome), n in seen.outcomes.items() if outcome.startswith("refused"))
+    )
+    growth = found.growth(cycle_s)
+    n_clients = seen.n("right", "wrong", "another's", model=MODELS[0])
+    report.table(
+        f"{N_CLIENTS} clients for {found.took_s:.0f} s",
+        [
+            {
+                "requests": sum(seen.outcomes.values()),
+                "accepted": n_accepted,
+                "right": n_right,
+                "answers/s": n_right / found.took_s,
+                "median ms": 1e3 * float(np.median(seen.seconds)),
+                "p99 ms": 1e3 * float(np.quantile(seen.seconds, 0.99)),
+                "resident MB": found.resident[-1][1] / 1e6,
+                "growth": f"{growth:+.2%}",
+                f"{MODELS[0]}: counted by the node": n_counted,
+                "by its clients": n_clients,
+            }
+        ],
+    )
+    share = n_right / max(1, n_accepted)
+    is_single = n_counted == n_clients and not seen.n("another's")
+    report.claim(
+        "serve.soak",
+        f"{n_lost} lost, {abs(n_counted - n_clients)} answered twice or uncounted, {share:.4%} of accepted "
+        f"right, memory {growth:+.2%}",
+        f"30 minutes, {N_CLIENTS} clients: nothing lost, nothing answered twice, {RIGHT:.1%} of accepted "
+        f"right, memory within {GROWTH:.0%} after 5 minutes",
+        n_lost == 0 and is_single and share >= RIGHT and growth <= GROWTH and minutes >= 30,
+        "" if minutes >= 30 else f"{minutes:g} minutes only, so that it is not held by this run",
+    )
+
+
+def _more(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--minutes", type=float, help="of load, instead of 30 or 0.75")
+
+
+if __name__ == "__main__":
+    main()
