@@ -4,7 +4,7 @@ import asyncio
 import logging
 import ssl
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, final
 
@@ -38,6 +38,15 @@ class _Read:
     tokens: Tokens
     server_tls: ssl.SSLContext | None
     client_tls: ssl.SSLContext
+    shown: "ShownCertificate | None"
+
+
+@dataclass(frozen=True, slots=True)
+class ShownCertificate:
+    """A certificate with its chain, and its key, in PEM."""
+
+    cert: bytes
+    key: bytes = field(repr=False)
 
 
 @final
@@ -50,7 +59,7 @@ class Credentials:
 
     def __init__(self, tokens: Tokens, files: TokenFiles, tls: Tls) -> None:
         self._files, self._tls = files, tls
-        self._now = _Read(tokens, tls.server(), tls.client())
+        self._now = _Read(tokens, tls.server(), tls.client(), _shown(tls))
         self._seen = self._stamps()
         self.on_change: list[Callable[[], None]] = []
 
@@ -66,6 +75,11 @@ class Credentials:
     def server_tls(self) -> ssl.SSLContext | None:
         """What the next connection is encrypted with; None where none is."""
         return self._now.server_tls
+
+    @property
+    def shown(self) -> ShownCertificate | None:
+        """The same for who brings an implementation of TLS of its own."""
+        return self._now.shown
 
     async def reload(self) -> None:
         """Read all files now. Raises nothing."""
@@ -92,7 +106,8 @@ class Credentials:
             last = found
 
     def _read(self) -> _Read:
-        return _Read(self._files.read(self._now.tokens), self._tls.server(), self._tls.client())
+        tls = self._tls
+        return _Read(self._files.read(self._now.tokens), tls.server(), tls.client(), _shown(tls))
 
     @property
     def _paths(self) -> tuple[Path, ...]:
@@ -103,6 +118,16 @@ class Credentials:
     def _stamps(self) -> tuple[object, ...]:
         """What changes with the files, also where a link to them does, as in Kubernetes."""
         return tuple(_stamps(self._paths))
+
+
+def _shown(tls: Tls) -> ShownCertificate | None:
+    """Raises NodeError for files that have gone since they were checked."""
+    if tls.cert is None or tls.key is None:
+        return None
+    try:
+        return ShownCertificate(tls.cert.read_bytes(), tls.key.read_bytes())
+    except OSError as error:
+        raise NodeError(f"{tls.cert} and {tls.key} are no certificate and its key: {error}.") from error
 
 
 def _stamps(paths: Iterable[Path]) -> Iterable[object]:

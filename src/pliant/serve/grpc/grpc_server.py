@@ -2,14 +2,16 @@
 
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from typing import Any
 
 import grpc
 
 from pliant.errors import NodeError
 from pliant.serve.access.access import Access
+from pliant.serve.access.credentials import ShownCertificate
 from pliant.serve.grpc.grpc_service import GrpcService
 from pliant.serve.http.limits import Limits
-from pliant.serve.http.security import Address, Tls
+from pliant.serve.http.security import Address
 from pliant.serve.node.serving_node import Node
 
 _CALLS_AT_ONCE = 256
@@ -21,17 +23,17 @@ async def serve_grpc(
     listen: Address,
     nodes: Callable[[], Mapping[str, Node]],
     access: Access,
-    tls: Tls,
+    shown: Callable[[], ShownCertificate | None],
     limits: Limits,
     version: str,
 ) -> AsyncIterator[Address]:
     """Where gRPC is answered until the context ends; then what was called is answered first.
 
-    Raises NodeError where nothing can listen at `listen`.
+    `shown` is the certificate of new connections. Raises NodeError where nothing can listen at `listen`.
     """
     server = grpc.aio.server(options=_options(limits), maximum_concurrent_rpcs=_CALLS_AT_ONCE)
     server.add_generic_rpc_handlers((GrpcService(nodes, access, version).handler(),))
-    credentials = _credentials(tls)
+    credentials = _credentials(shown)
     try:
         if credentials is None:
             port = server.add_insecure_port(str(listen))
@@ -61,7 +63,12 @@ def _options(limits: Limits) -> list[tuple[str, int]]:
     ]
 
 
-def _credentials(tls: Tls) -> grpc.ServerCredentials | None:
-    if tls.cert is None or tls.key is None:
-        return None
-    return grpc.ssl_server_credentials(((tls.key.read_bytes(), tls.cert.read_bytes()),))
+def _credentials(shown: Callable[[], ShownCertificate | None]) -> grpc.ServerCredentials | None:
+    """Those of each handshake are the latest."""
+
+    def latest() -> Any:
+        now = shown()
+        return None if now is None else grpc.ssl_server_certificate_configuration(((now.key, now.cert),))
+
+    first = latest()
+    return None if first is None else grpc.dynamic_ssl_server_credentials(first, latest)

@@ -118,7 +118,8 @@ class GrpcService:
         shown = [value for name, value in context.invocation_metadata() or () if name == "authorization"]
         found = self._access.admit(CallerShown("POST", path, shown, address=_client(context)))
         if isinstance(found, Refusal):
-            raise NodeError(found.why, found.status)
+            after = found.headers.get("retry-after")
+            raise NodeError(found.why, found.status, None if after is None else int(after))
         return found
 
     def _node(self, name: str, version: str) -> Node:

@@ -197,7 +197,7 @@ async def serve(
                 raise NodeError(f"gRPC needs {error.name}: pip install 'pliant[grpc]'.") from error
 
             by_name = {each.served.name: each for each in nodes}
-            about = (access, options.tls, options.limits, options.version or "")
+            about = (access, lambda: credentials.shown, options.limits, options.version or "")
             node.grpc = await open_.enter_async_context(serve_grpc(options.grpc, lambda: by_name, *about))
         await server.serve([sock])
 
