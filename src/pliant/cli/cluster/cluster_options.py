@@ -1,13 +1,14 @@
 """Options that the verbs of `pliant cluster` share, and how they become a cluster."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from pliant.cli.cluster.process_metrics import MetricsAddress, primary_page
 from pliant.cli.shared.verb_options import Threads, shipped
 from pliant.cli.shared.weight_bits import weights_of
 from pliant.cluster.lead.choose_partition import AnyMode, Shares
@@ -16,6 +17,7 @@ from pliant.cluster.net.connect_members import PORT, Engine
 from pliant.ir.dilation import Dilation
 
 if TYPE_CHECKING:  # it needs pyzmq, which a verb's help must not
+    from pliant.api.open_cluster import Cluster
     from pliant.cluster.session.cluster_session import ClusterSession
 
 KeyFile = Annotated[
@@ -92,6 +94,7 @@ class PrimaryArguments:
     memory: Memory = None
     threads: Threads = None
     dilate_compute: Slower = 1.0
+    metrics: MetricsAddress = None
 
     @contextmanager
     def open(self, model: str) -> "Iterator[ClusterSession]":
@@ -99,9 +102,18 @@ class PrimaryArguments:
 
         `model` is opened first: nobody waits for workers to learn that it cannot be read.
         """
+        with ExitStack() as stack:
+            cluster = stack.enter_context(self._cluster())
+            if self.metrics is not None:
+                stack.enter_context(primary_page(self.metrics, cluster, self.wait, say))
+            session = cluster.open(model)
+            cluster.wait(self.wait, self.patience)
+            yield session
+
+    def _cluster(self) -> "Cluster":
         from pliant.api.open_cluster import Cluster
 
-        with Cluster(
+        return Cluster(
             self.listen,
             key=self.key,
             name=self.name,
@@ -117,10 +129,7 @@ class PrimaryArguments:
             adapt=self.adapt,
             dilation=Dilation(self.dilate_compute),
             on_event=say,
-        ) as cluster:
-            session = cluster.open(model)
-            cluster.wait(self.wait, self.patience)
-            yield session
+        )
 
 
 def say(text: str) -> None:

@@ -14,6 +14,7 @@ import typer
 
 from pliant import __version__
 from pliant.cli.cluster.cluster_options import DataEngine, DataPort, KeyFile, Memory, say
+from pliant.cli.cluster.process_metrics import MetricsAddress, worker_page
 from pliant.cli.shared.show import print_json
 from pliant.cli.shared.verb_options import Json, Threads, shipped
 from pliant.quantities import parse_seconds
@@ -59,6 +60,7 @@ class WorkerArguments:
         str,
         typer.Option(help="How long a primary may be silent, on a busy device, before it counts as lost."),
     ] = "1s"
+    metrics: MetricsAddress = None
     json: Json = False
 
 
@@ -113,6 +115,8 @@ def worker(args: WorkerArguments) -> None:
             known = _taken(found)
         if known:
             member = ends.enter_context(open_worker(options, known, sources))
+            if args.metrics is not None:
+                ends.enter_context(worker_page(args.metrics, member, report))
             report(f"{options.name} knocks at {', '.join(known)}")
             _stay(member, found, ended, report)
     report(f"{options.name} has left")

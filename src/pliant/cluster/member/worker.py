@@ -61,6 +61,18 @@ class Offer:
     engine: Engine = "zmq"
 
 
+@dataclass(frozen=True, slots=True)
+class WorkerStatus:
+    """How a worker stands: the primaries that took it in, and the runs that ended well and in an error."""
+
+    joined: tuple[str, ...]
+    n_refusals: int
+    n_plans: int
+    free_bytes: int
+    n_runs: int
+    n_failed: int
+
+
 OnEvent = Callable[[str], None]
 """Hears, in a sentence, what a user may want to know."""
 
@@ -99,6 +111,7 @@ class Worker:
         self._stopped = self._over = self._measured = -1
         self._inbox: SimpleQueue[tuple[str, Prepare | Forget | Measure] | None] = SimpleQueue()
         self._turns: SimpleQueue[Go | Stop | None] = SimpleQueue()
+        self._n_runs = self._n_failed = 0
         self._closed = Event()
         self._threads = [
             Thread(target=self._keep_plans, name="pliant-plans", daemon=True),
@@ -123,6 +136,15 @@ class Worker:
     def problems(self) -> tuple[str, ...]:
         """Why no primary is heard where this worker knocks: for people."""
         return tuple(self._control.problems)
+
+    @property
+    def status(self) -> WorkerStatus:
+        """As it is now."""
+        with self._lock:
+            n_plans = len(self._plans)
+        joined = tuple(sorted(self._welcome.copy()))
+        counts = (self._n_runs, self._n_failed)
+        return WorkerStatus(joined, len(self._refusals), n_plans, self._offer.free_bytes(), *counts)
 
     def join(self, address: str) -> None:
         """Knock at one more primary's HOST:PORT. Raises ClusterError if it is none."""
@@ -309,6 +331,7 @@ class Worker:
         try:
             with self._running:
                 self._performer.run(self._turn(first), following)
+            self._n_runs += 1
         except LaneError as error:
             segment = self._performer.number
             self._complain(first.epoch, segment, error)
@@ -337,6 +360,7 @@ class Worker:
         return held.turn(self.name, go.epoch, go.segment, go.entrants, go.patience_s)
 
     def _complain(self, epoch: int, segment: int, error: Exception) -> None:
+        self._n_failed += 1
         if epoch <= self._stopped or self._serving is None:
             return
         peer, is_misbehaviour, reason = fault_of(error)

@@ -1,0 +1,60 @@
+"""`--metrics`: health and metrics of a worker, or of the primary of a cluster."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:  # they need pyzmq and prometheus-client, which a verb's help must not
+    from pliant.api.open_cluster import Cluster
+    from pliant.cluster.member.worker import Worker
+    from pliant.serve.telemetry.process_page import ProcessPage
+
+MetricsAddress = Annotated[
+    str | None,
+    typer.Option(
+        "--metrics",
+        help="Where to answer /metrics (Prometheus) and /v2/health: HOST:PORT; port 0 takes a free one.",
+        show_default="nowhere",
+    ),
+]
+
+
+@contextmanager
+def worker_page(address: str, worker: "Worker", say: Callable[[str], None]) -> Iterator[None]:
+    """Health and metrics of `worker`, which is ready while a primary has it."""
+    from pliant.serve.telemetry.cluster_metrics import metrics_of_worker
+    from pliant.serve.telemetry.process_page import ProcessPage
+
+    page = ProcessPage(lambda: bool(worker.status.joined), lambda: metrics_of_worker(worker.status))
+    with _shown(address, page, say):
+        yield
+
+
+@contextmanager
+def primary_page(
+    address: str, cluster: "Cluster", n_workers: int, say: Callable[[str], None]
+) -> Iterator[None]:
+    """Health and metrics of `cluster`, which is ready while `n_workers` of its workers can be used."""
+    from pliant.serve.telemetry.cluster_metrics import metrics_of_primary
+    from pliant.serve.telemetry.process_page import ProcessPage
+
+    primary = cluster.leader.primary
+
+    def is_ready() -> bool:
+        return sum(member.is_usable for member in primary.status().members) >= n_workers
+
+    with _shown(address, ProcessPage(is_ready, lambda: metrics_of_primary(primary.status())), say):
+        yield
+
+
+@contextmanager
+def _shown(address: str, page: "ProcessPage", say: Callable[[str], None]) -> Iterator[None]:
+    from pliant.serve.http.security import parse_address
+    from pliant.serve.telemetry.process_page import process_page
+
+    where = parse_address(address)
+    with process_page(where.host, where.port, page) as url:
+        say(f"metrics at {url}/metrics")
+        yield

@@ -1,0 +1,40 @@
+"""Metrics of a cluster's primary and of a worker, read when Prometheus asks."""
+
+from collections.abc import Iterator
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from pliant.cluster.lead.overview import ClusterStatus
+from pliant.cluster.member.worker import WorkerStatus
+
+
+def metrics_of_primary(status: ClusterStatus) -> Iterator[Metric]:
+    """Runs by outcome, and each worker: whether it is used, its memory, its faults, when it was heard."""
+    runs = CounterMetricFamily("pliant_cluster_runs", "Runs, by how they ended.", labels=("outcome",))
+    runs.add_metric(("ok",), status.n_runs)
+    runs.add_metric(("failed",), status.n_failed)
+    yield runs
+    yield GaugeMetricFamily("pliant_cluster_running", "Whether a run is under way.", status.is_running)
+    rows = (
+        ("usable", "Whether a worker takes part.", [float(one.is_usable) for one in status.members]),
+        ("free_bytes", "What its model may take.", [one.free_bytes for one in status.members]),
+        ("heard_seconds", "Since it was heard.", [one.heard_s_ago for one in status.members]),
+        ("faults", "Segments that were repeated without it.", [one.n_faults for one in status.members]),
+    )
+    for name, about, values in rows:
+        family = GaugeMetricFamily(f"pliant_cluster_member_{name}", about, labels=("member",))
+        for member, value in zip(status.members, values, strict=True):
+            family.add_metric((member.name,), value)
+        yield family
+
+
+def metrics_of_worker(status: WorkerStatus) -> Iterator[Metric]:
+    """How many primaries it has joined and which plans it holds, what it ran, and the memory that is free."""
+    yield GaugeMetricFamily("pliant_worker_joined", "Primaries that took it in.", len(status.joined))
+    yield GaugeMetricFamily("pliant_worker_refused", "Primaries that refuse it.", status.n_refusals)
+    yield GaugeMetricFamily("pliant_worker_plans", "Plans that it holds ready.", status.n_plans)
+    yield GaugeMetricFamily("pliant_worker_free_bytes", "What its model may take.", status.free_bytes)
+    runs = CounterMetricFamily("pliant_worker_runs", "Runs that it took part in.", labels=("outcome",))
+    runs.add_metric(("ok",), status.n_runs)
+    runs.add_metric(("failed",), status.n_failed)
+    yield runs
