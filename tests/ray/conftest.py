@@ -14,14 +14,17 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     Actors import pliant from where this process does, and share its caches.
     """
     import ray
+    import ray.data
 
     import pliant
+    from tests.ray.fragile import MARKER
 
     folder = tmp_path_factory.mktemp("ray")
     kept = dict(os.environ)
     os.environ |= {
         "RAY_AUTH_MODE": "disabled",  # else a token is written to the home folder
         "RAY_USAGE_STATS_ENABLED": "0",
+        MARKER: str(folder / "killed"),
         "PYTHONPATH": os.pathsep.join(
             [
                 str(Path(pliant.__file__).parents[1]),
@@ -32,6 +35,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     }
     try:
         ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, object_store_memory=100 << 20)
+        ray.data.DataContext.get_current().enable_progress_bars = False
         yield folder
     finally:
         ray.shutdown()

@@ -2,31 +2,31 @@
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import typer
 
 from pliant.api.model import ElasticModel, Model
+from pliant.cli.eval_rows import EvalRow, Item, asker, examples_of
 from pliant.cli.shared.feed_file import is_feed_file, labelled_feeds
 from pliant.cli.shared.refuse_options import refuse_options
 from pliant.cli.shared.show import print_json, progress_bar
 from pliant.cli.shared.show_reply import show_truncation
 from pliant.cli.shared.text_lines import Text, Truncate, check_uncut, readable
-from pliant.cli.shared.text_model import best_class, text_model
+from pliant.cli.shared.text_model import text_model
 from pliant.cli.shared.verb_options import Json, SessionArguments, System, resolve_for
 from pliant.elastic.evaluate.intervals import accuracy
 from pliant.errors import InputError
-from pliant.ir.reply import Reply
+from pliant.ir.times.timing import is_in_time
 from pliant.models.examples import read_examples
 from pliant.plan.submodel.submodel import Cut
 from pliant.quantities import format_bytes, format_seconds
-from pliant.run.process_memory import peak_rss_bytes
 from pliant.run.session.session import Session
 from pliant.run.session.text_session import TextSession
-from pliant.run.submodel.details import ElasticDetails
 from pliant.run.submodel.elastic_session import ElasticSession
 
 _KEYS = (
@@ -52,31 +52,41 @@ class EvalArguments:
     baseline: System = None
     limit: Annotated[int | None, typer.Option(help="Only the first so many examples.", min=1)] = None
     truncate: Truncate = False
+    on: Annotated[
+        Literal["ray"] | None,
+        typer.Option(
+            help="Have actors of Ray answer, of --threads CPUs each: of the cluster that RAY_ADDRESS names, "
+            "or of this machine (extra `ray`).",
+            show_default="this process",
+        ),
+    ] = None
+    actors: Annotated[
+        int | None, typer.Option(help="Of --on ray.", min=1, show_default="as many as there are CPUs for")
+    ] = None
     json: Json = False
 
 
 @dataclass(frozen=True, slots=True)
 class _Answered:
-    """The replies to all examples, in their order, and whether each was right."""
+    """The answers to all examples, in their order, and whether each was right."""
 
-    replies: Sequence[Reply[Any]]
+    rows: Sequence[EvalRow]
     right: Sequence[bool]
     n_truncated: int = 0
 
 
-_OnProgress = Callable[[int, int], None]
-
-
 def evaluate(args: EvalArguments) -> None:
     """Answer every example of DATA once, one after the other, and say how well and how fast."""
+    if args.on is None and args.actors is not None:
+        raise InputError("--actors are Ray's: add --on ray, or leave it out.")
     model = resolve_for(args.session.source, "eval")
     if not isinstance(model, ElasticModel):
         refuse_options(model, args, ("baseline",))
     with progress_bar() as on_progress:
         session = args.session.open(model, on_progress, args.baseline, takes=("latency",))
         with session:
-            ask = _arrays if is_feed_file(args.data) else _texts
-            answered = ask(args, model, session, lambda i, n: on_progress("answering", i, n))
+            ask = partial(_rows, args, model, session, lambda i, n: on_progress("answering", i, n))
+            answered = (_arrays if is_feed_file(args.data) else _texts)(args, model, session, ask)
             values = _values(args, session, answered)
     if args.json:
         print_json(values)
@@ -84,70 +94,85 @@ def evaluate(args: EvalArguments) -> None:
         _show(values)
 
 
-def _texts(args: EvalArguments, model: Model, session: Session[Any], on_progress: _OnProgress) -> _Answered:
+_Ask = Callable[[Sequence[Item]], Sequence[EvalRow]]
+
+
+def _rows(
+    args: EvalArguments,
+    model: Model,
+    session: Session[Any],
+    on_row: Callable[[int, int], None],
+    items: Sequence[Item],
+) -> Sequence[EvalRow]:
+    """The answers here, or on Ray."""
+    if args.on == "ray":
+        from pliant.cli.eval_ray import rows_on_ray  # needs the extra
+
+        return rows_on_ray(args.session, args.baseline, items, args.actors, on_row)
+    ask = asker(model, session, isinstance(items[0], tuple))
+    found = []
+    for i, item in enumerate(items):
+        on_row(i, len(items))
+        found.append(ask(item))
+    return found
+
+
+def _texts(args: EvalArguments, model: Model, session: Session[Any], ask: _Ask) -> _Answered:
     """Of a TSV."""
     asked = text_model(model, session)
     labels = asked.labels or ()
     examples = read_examples(args.data, labels)[: args.limit]
     texts = readable((Text(e.text, e.pair, e.where) for e in examples), asked.reading, args.truncate)
-    replies = []
-    for i, text in enumerate(texts):
-        on_progress(i, len(texts))
-        replies.append(asked.answer(text.text, text.pair))
-    right = [labels[e.label] == r.label for e, r in zip(examples, replies, strict=True)]
-    return _Answered(replies, right, sum(text.is_truncated for text in texts))
+    rows = ask([(text.text, text.pair) for text in texts])
+    right = [labels[e.label] == row.answer for e, row in zip(examples, rows, strict=True)]
+    return _Answered(rows, right, sum(text.is_truncated for text in texts))
 
 
-def _arrays(args: EvalArguments, model: Model, session: Session[Any], on_progress: _OnProgress) -> _Answered:
+def _arrays(args: EvalArguments, model: Model, session: Session[Any], ask: _Ask) -> _Answered:
     """Of an .npz: the first dimension of every array counts the examples."""
     if isinstance(session, TextSession):
         raise InputError(f"{model.name} is {model.kind}, which reads text: give a TSV, not {args.data}.")
     check_uncut(args.data, args.truncate)
     feeds, labels = labelled_feeds(args.data)
-    n = len(labels[: args.limit])
-    replies = []
-    for i in range(n):
-        on_progress(i, n)
-        request = session.request({x: a[i : i + 1] for x, a in feeds.items()})
-        if i == 0:
-            session.answer(request)  # it is compiled now: nobody asked for that time
-        replies.append(session.answer(request))
-    return _Answered(replies, [best_class(r) == y for r, y in zip(replies, labels[:n], strict=True)])
+    labels = labels[: args.limit]
+    rows = ask(examples_of(feeds, len(labels)))
+    return _Answered(rows, [row.answer == y for row, y in zip(rows, labels, strict=True)])
 
 
 def _values(args: EvalArguments, session: Session[Any], answered: _Answered) -> dict[str, Any]:
     """The report for machines (design.md, "Interfaces")."""
-    replies = [replace(reply, target_s=args.session.target_s) for reply in answered.replies]
-    seconds = np.array([r.seconds for r in replies])
+    rows, target_s = answered.rows, args.session.target_s
+    seconds = np.array([row.seconds for row in rows])
     share = accuracy(np.array(answered.right, bool))
+    met = None if target_s is None else float(np.mean([is_in_time(row.seconds, target_s) for row in rows]))
     values: dict[str, Any] = {
         "accuracy": share.value,
         "accuracy_interval": [share.low, share.high],
-        "n": len(replies),
+        "n": len(rows),
         "seconds": {"median": float(np.median(seconds)), "p95": float(np.quantile(seconds, 0.95))},
-        "target_s": args.session.target_s,
-        "met_fraction": None if args.session.target_s is None else float(np.mean([r.met for r in replies])),
+        "target_s": target_s,
+        "met_fraction": met,
         "resident_weight_bytes": session.weight_bytes,
-        "peak_rss_bytes": peak_rss_bytes(),
+        "peak_rss_bytes": max(row.peak_rss_bytes for row in rows),
         "n_truncated": answered.n_truncated,
     }
     if isinstance(session, ElasticSession):
-        values |= _elastic_values(replies) | {
+        values |= _elastic_values(rows) | {
             "submodel": [session.plan.n, session.plan.width],
             "system": args.baseline or ("paper" if args.session.paper else "ours"),
         }
     return {key: values[key] for key in _KEYS if key in values}
 
 
-def _elastic_values(replies: Sequence[Reply[ElasticDetails]]) -> dict[str, Any]:
-    details = [reply.details for reply in replies]
-    ran = Counter((reply.details.submodel, reply.cut) for reply in replies)
+def _elastic_values(rows: Sequence[EvalRow]) -> dict[str, Any]:
+    elastic = [row.elastic for row in rows if row.elastic is not None]
+    ran = Counter((row.submodel, row.cut) for row in elastic)
     return {
-        "expected_accuracy": _mean([reply.accuracy for reply in replies]),
-        "within_reach_fraction": float(np.mean([d.within_reach for d in details])),
-        "resident_weight_bytes": max(d.resident_weight_bytes for d in details),
-        "arena_bytes": max(d.arena_bytes for d in details),
-        "reduced_fraction": float(np.mean([d.bits != d.planned_bits for d in details])),
+        "expected_accuracy": _mean([row.accuracy for row in rows]),
+        "within_reach_fraction": float(np.mean([row.within_reach for row in elastic])),
+        "resident_weight_bytes": max(row.resident_weight_bytes for row in elastic),
+        "arena_bytes": max(row.arena_bytes for row in elastic),
+        "reduced_fraction": float(np.mean([row.is_reduced for row in elastic])),
         "submodels_run": [
             {"submodel": list(nm), "cut": cut, "n": count} for (nm, cut), count in ran.most_common()
         ],

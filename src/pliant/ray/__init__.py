@@ -1,4 +1,4 @@
-"""pliant on Ray: `Predictor` for Ray Data (extra `ray`)."""
+"""pliant on Ray: `Predictor` for Ray Data, `Deployment` for Ray Serve (extra `ray`)."""
 
 from importlib import import_module
 from importlib.util import find_spec
@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 from pliant.errors import InputError
 
 if TYPE_CHECKING:
+    from pliant.ray.deployment import Deployment as Deployment
     from pliant.ray.predictor import Predictor as Predictor
 
-__all__ = ["Predictor"]
+__all__ = ["Deployment", "Predictor"]
 
-_MODULES = {"Predictor": "pliant.ray.predictor"}
+_MODULES = {"Deployment": "pliant.ray.deployment", "Predictor": "pliant.ray.predictor"}
 
 if find_spec("ray") is None:
     raise InputError("pliant.ray needs ray: pip install 'pliant[ray]'.")

@@ -1,0 +1,91 @@
+"""What `pliant eval` keeps of each answer, and how a session is asked for them."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from pliant.api.model import Model
+from pliant.cli.shared.text_model import best_class, text_model
+from pliant.ir.reply import Reply
+from pliant.run.process_memory import peak_rss_bytes
+from pliant.run.session.session import Session
+from pliant.run.submodel.details import ElasticDetails
+
+Item = tuple[str, str | None] | Mapping[str, np.ndarray]
+"""A text with its pair or without, or the feeds of an example, with a first dimension of 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class ElasticRow:
+    """What ran of an elastic model: see `ElasticDetails`."""
+
+    submodel: tuple[int, int]
+    cut: str | None
+    is_reduced: bool
+    within_reach: bool
+    resident_weight_bytes: int
+    arena_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class EvalRow:
+    """Of the answer to one example: `answer` is its label, or the number of its class; `seconds` it took."""
+
+    answer: str | int | None
+    seconds: float
+    accuracy: float | None
+    peak_rss_bytes: int
+    elastic: ElasticRow | None = None
+
+
+def asker(model: Model, session: Session[Any], is_text: bool) -> Callable[[Item], EvalRow]:
+    """What answers one example after another. Raises InputError for a model that reads no texts."""
+    return _text_asker(model, session) if is_text else _array_asker(session)
+
+
+def _text_asker(model: Model, session: Session[Any]) -> Callable[[Item], EvalRow]:
+    asked = text_model(model, session)
+
+    def ask(item: Item) -> EvalRow:
+        assert isinstance(item, tuple)
+        reply = asked.answer(*item)
+        return _row(reply, reply.label)
+
+    return ask
+
+
+def _array_asker(session: Session[Any]) -> Callable[[Item], EvalRow]:
+    met: list[bool] = []
+
+    def ask(item: Item) -> EvalRow:
+        assert isinstance(item, Mapping)
+        request = session.request(item)
+        if not met:
+            session.answer(request)  # it is compiled now: nobody asked for that time
+            met.append(True)
+        reply = session.answer(request)
+        return _row(reply, best_class(reply))
+
+    return ask
+
+
+def _row(reply: Reply[Any], answer: str | int | None) -> EvalRow:
+    elastic = None
+    if isinstance(reply.details, ElasticDetails):
+        d = reply.details
+        elastic = ElasticRow(
+            d.submodel,
+            reply.cut,
+            d.bits != d.planned_bits,
+            d.within_reach,
+            d.resident_weight_bytes,
+            d.arena_bytes,
+        )
+    return EvalRow(answer, reply.seconds, reply.accuracy, peak_rss_bytes(), elastic)
+
+
+def examples_of(feeds: Mapping[str, np.ndarray], n: int) -> Sequence[Item]:
+    """The first `n` rows of arrays, a row an example."""
+    return [{name: array[i : i + 1] for name, array in feeds.items()} for i in range(n)]

@@ -1,0 +1,113 @@
+"""`pliant.ray.Deployment`: a node as a deployment of Ray Serve, routed by its replicas' times."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ray import serve
+from ray.serve.config import RequestRouterConfig
+from ray.serve.context import ReplicaContext
+from starlette.types import ASGIApp
+
+from pliant.api.open_endpoint import open_endpoint
+from pliant.api.resolve import Source
+from pliant.errors import BudgetError, NodeError
+from pliant.quantities import parse_seconds
+from pliant.ray.assigned_threads import assigned_threads
+from pliant.ray.handle_call import Inputs, read_call, write_call
+from pliant.ray.replica_advert import advert_of, input_size
+from pliant.route.terms import Terms
+from pliant.serve.access.access import Access
+from pliant.serve.http.http_app import make_app
+from pliant.serve.node.start_node import LENGTHS, NodeOptions, made_node
+
+QUEUE = 64
+"""Requests that may wait at a replica."""
+_LEARN_S = 1.0
+_STATS_S = 1.0
+
+PerReplica = Callable[[ReplicaContext], Mapping[str, Any]]
+
+
+class Replica:
+    """A model that a replica of Ray Serve opens, and answers with over HTTP and by handle.
+
+    `source` and `options` are those of `pliant.open`, as a node opens them: a text encoder keeps 100 MB of
+    weights unless `preload` or `memory` bounds it. `per_replica` gives further options of one replica, by
+    Serve's context of it: `lambda context: {"memory": ...}` where devices are unequal. `threads` are
+    otherwise the CPUs that Ray assigned.
+
+    `latency` and `accuracy_floor` hold for requests that say nothing else, as with `pliant node`. `queue`
+    requests may wait; more are refused (503). Over HTTP a replica answers the paths of a node
+    (docs/nodes.md). Raises PliantError as `pliant.open` does, and NodeError for a floor that no answer has.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        *,
+        latency: str | float | None = None,
+        accuracy_floor: float | None = None,
+        queue: int = QUEUE,
+        per_replica: PerReplica | None = None,
+        **options: Any,
+    ) -> None:
+        context = serve.get_replica_context()
+        if per_replica is not None:
+            options = {**options, **per_replica(context)}
+        options["threads"] = assigned_threads(options.get("threads"))
+        session = open_endpoint(source, **options)
+        terms = Terms(None if latency is None else parse_seconds(latency), accuracy_floor)
+        try:
+            session.curve(accuracy_floor or 0.0)
+        except BudgetError as error:
+            raise NodeError(f"no request could have a floor of {accuracy_floor}: {error}") from error
+        name = f"replica-{context.replica_id.unique_id}"
+        self._node = made_node(NodeOptions(name=name, terms=terms, queue=queue), session)
+        self._node.local.learn(LENGTHS, _LEARN_S)
+        self._size = input_size(session)
+
+    def __serve_build_asgi_app__(self) -> ASGIApp:
+        """Called by Serve once the replica is made."""
+        from pliant import __version__
+
+        return make_app(self._node, Access(), __version__)
+
+    async def answer(
+        self,
+        inputs: Inputs,
+        *,
+        deadline_s: float | None = None,
+        accuracy_floor: float | None = None,
+        best_effort: bool | None = None,
+    ) -> dict[str, Any]:
+        """The outputs for a text, or for feeds by name, and `parameters` of the answer.
+
+        `handle.answer.remote("a fine film").result()["label"]`. Raises what a node refuses, as PliantError.
+        """
+        model = self._node.signature
+        call = write_call(inputs, Terms(deadline_s, accuracy_floor, best_effort), model)
+        return read_call(await self._node.infer(call), model)
+
+    def record_replica_metadata(self) -> dict[str, Any]:
+        """What routers are told when the replica is ready."""
+        return advert_of(self._node.served, self._size).encode()
+
+    def record_routing_stats(self) -> dict[str, Any]:
+        """What routers are told from then on."""
+        return advert_of(self._node.served, self._size).encode()
+
+    def __del__(self) -> None:
+        node = getattr(self, "_node", None)
+        if node is not None:
+            node.close()
+
+
+Deployment = serve.deployment(
+    name="pliant",
+    max_ongoing_requests=QUEUE + 1,
+    request_router_config=RequestRouterConfig(
+        request_router_class="pliant.ray.request_router.CurveRouter",
+        request_routing_stats_period_s=_STATS_S,
+    ),
+)(serve.ingress()(Replica))
+"""`Replica` as a deployment: `serve.run(Deployment.options(num_replicas=2).bind("sst2"))`."""

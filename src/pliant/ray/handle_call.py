@@ -1,0 +1,62 @@
+"""A call through a deployment's handle, as the Open Inference Protocol's request that a node answers."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from pliant.errors import InputError
+from pliant.route.terms import Terms
+from pliant.run.session.feeds import fed_array
+from pliant.run.session.text_feeds import as_bytes
+from pliant.serve.node.serving_node import Answered, Call
+from pliant.serve.protocol.calls import read_answer
+from pliant.serve.protocol.inference import Signature
+from pliant.serve.protocol.oip_tensors import DATATYPES, write_bytes
+
+Inputs = str | Mapping[str, Any]
+
+
+def write_call(inputs: Inputs, terms: Terms, model: Signature) -> Call:
+    """The call for a text, or for feeds by name as `run` of a session takes them, in binary.
+
+    Raises InputError for what the model does not read.
+    """
+    tensors, tail = [], []
+    for name, array in _feeds(inputs, model).items():
+        port = next(port for port in model.inputs if port.name == name)
+        data = write_bytes(array, port.dtype)
+        about = {"name": name, "shape": list(array.shape), "datatype": DATATYPES[port.dtype]}
+        tensors.append({**about, "parameters": {"binary_data_size": len(data)}})
+        tail.append(data)
+    parameters = {"deadline_s": terms.deadline_s, "accuracy_floor": terms.accuracy_floor,
+                  "best_effort": terms.best_effort}  # fmt: skip
+    given = {name: value for name, value in parameters.items() if value is not None}
+    head = msgspec.json.encode({"inputs": tensors, "parameters": {**given, "binary_data_output": True}})
+    return Call(b"".join((head, *tail)), len(head))
+
+
+def read_call(answered: Answered, model: Signature) -> dict[str, Any]:
+    """The outputs by name and, below `parameters`, what the node says of the answer."""
+    outputs, parameters = read_answer(answered.body, model)
+    return {**outputs, "parameters": parameters}
+
+
+def call_bytes(args: Sequence[Any], kwargs: Mapping[str, Any]) -> int | None:
+    """About how many bytes of JSON the inputs of a call have; None for a call without any."""
+    inputs = args[0] if args else kwargs.get("inputs")
+    if isinstance(inputs, str):
+        return len(inputs.encode())
+    if not isinstance(inputs, Mapping):
+        return None
+    return sum(len(msgspec.json.encode(np.asarray(value).tolist())) for value in inputs.values())
+
+
+def _feeds(inputs: Inputs, model: Signature) -> dict[str, "np.ndarray[Any, Any]"]:
+    if isinstance(inputs, str):
+        return {"text": as_bytes(inputs)}
+    ports = {port.name: port for port in model.inputs}
+    if unknown := sorted(inputs.keys() - ports.keys()):
+        raise InputError(f"{model.name} has no input {', '.join(unknown)}: it reads {', '.join(ports)}.")
+    return {name: fed_array(ports[name], value) for name, value in inputs.items()}

@@ -1,0 +1,94 @@
+"""What a replica tells the routers of its deployment: times by length, and lengths by bytes."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from pliant.errors import PeerCurveError
+from pliant.ir.curve import Curve, thinned, validated
+from pliant.run.session.session import Session
+from pliant.run.session.text_feeds import as_bytes
+from pliant.run.session.text_session import TextSession
+
+_MAX_POINTS = 16
+_SAMPLE = "The film is a charming and often affecting journey, and its cast never loses its way for long. "
+_SHORT, _LONG = 1, 64
+_HEAD = '{"inputs":[{"name":"text","shape":[1],"datatype":"BYTES","data":[""]}]}'
+
+
+@dataclass(frozen=True, slots=True)
+class InputSize:
+    """The length of an input by its bytes in JSON: `fixed` bytes in any case, and `per_item` for each item.
+
+    A router sees the bytes of a request, never its tokens. No input is shorter than `least` or longer than
+    `most` items.
+    """
+
+    fixed: float
+    per_item: float
+    least: int
+    most: int
+
+    def length(self, n_bytes: int) -> int:
+        """About how many items an input of so many bytes has."""
+        items = (n_bytes - self.fixed) / self.per_item if self.per_item > 0 else 0.0
+        return int(min(max(items, self.least), self.most))
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaAdvert:
+    """Seconds by length of a replica's most accurate answer: `curve` in the median, 95 % below `bound`."""
+
+    curve: Curve
+    bound: Curve
+    size: InputSize
+
+    def encode(self) -> dict[str, Any]:
+        """As Ray carries it: a dict of plain values."""
+        size = self.size
+        return {
+            "curve": [list(point) for point in self.curve.points],
+            "bound": [list(point) for point in self.bound.points],
+            "size": [size.fixed, size.per_item, size.least, size.most],
+        }
+
+
+def decode_advert(told: Mapping[str, Any]) -> ReplicaAdvert | None:
+    """What a replica told; None where it told nothing, or what cannot be."""
+    try:
+        fixed, per_item, least, most = told["size"]
+        curve, bound = validated(told["curve"]), validated(told["bound"])
+        return ReplicaAdvert(curve, bound, InputSize(float(fixed), float(per_item), int(least), int(most)))
+    except (KeyError, TypeError, ValueError, PeerCurveError):
+        return None
+
+
+def advert_of(session: Session[Any], size: InputSize) -> ReplicaAdvert:
+    """What answers of `session` take now."""
+    level = session.levels()[-1]
+    return ReplicaAdvert(_short(level.curve), _short(level.bound_curve), size)
+
+
+def input_size(session: Session[Any]) -> InputSize:
+    """Bytes of JSON by length, of a sample of English or of arrays. Takes no answer."""
+    if isinstance(session, TextSession):
+        n = session.request({"text": as_bytes(_SAMPLE)}).length
+        return InputSize(len(_HEAD), len(_SAMPLE) / n, 1, session.max_length)
+    (short, n_short), (long, n_long) = (_sampled(session, n) for n in (_SHORT, _LONG))
+    per_item = (n_long - n_short) / (long - short) if long > short else 0.0
+    return InputSize(n_short - per_item * short, per_item, short, session.max_length)
+
+
+def _sampled(session: Session[Any], length: int) -> tuple[int, int]:
+    """Length and bytes of a sample of about so many items."""
+    feeds = session.sample(min(length, session.max_length))
+    n_bytes = len(msgspec.json.encode({name: array.tolist() for name, array in feeds.items()}))
+    return session.request(feeds).length, n_bytes
+
+
+def _short(curve: Curve) -> Curve:
+    """`curve` with few points, at whole lengths."""
+    points = {round(n): seconds for n, seconds in thinned(curve, _MAX_POINTS).points}
+    return Curve(tuple(points.items()))

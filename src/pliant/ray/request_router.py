@@ -1,0 +1,157 @@
+"""A request router of Ray Serve: each request goes to the replica where its bound ends first."""
+
+import asyncio
+import pickle
+from collections.abc import Mapping
+from typing import Any, final
+
+from ray.exceptions import RayError
+from ray.serve.request_router import PendingRequest, ReplicaID, RequestRouter, RunningReplica
+
+from pliant.ray.handle_call import call_bytes
+from pliant.ray.in_flight import InFlight
+from pliant.ray.replica_advert import ReplicaAdvert, decode_advert
+
+_LOOK_S = 0.5
+"""How long a count of requests that other routers sent is believed."""
+_ANSWER_S = 5.0
+_INFER = "/infer"
+
+
+@final
+class CurveRouter(RequestRouter):  # type: ignore[misc]  # mypy skips Ray
+    """Replicas of a deployment may have unequal devices: what a request waits for is seconds, not requests.
+
+    A replica tells its times by length when it is ready and once a second (`replica_advert.py`). Its queue is
+    what this router sent and had no answer to, and what other routers sent, by the count that the replica
+    gives with every request. The end of a request there is the median of its queue and the bound of its own
+    answer. A replica that told nothing yet is tried first. Where the best replica has no room, the next best
+    is asked; where none has, Serve asks again after its back-off.
+    """
+
+    def initialize_state(self, **_: Any) -> None:
+        """Called by Serve before the first request."""
+        self._in_flight: InFlight[ReplicaID] = InFlight()
+        self._adverts: dict[ReplicaID, tuple[Mapping[str, Any], ReplicaAdvert | None]] = {}
+        self._ongoing: dict[ReplicaID, tuple[int, float]] = {}
+        self._asked: dict[ReplicaID, asyncio.Task[None]] = {}
+
+    async def choose_replicas(
+        self, candidate_replicas: list[RunningReplica], pending_request: PendingRequest | None = None
+    ) -> list[list[RunningReplica]]:
+        """The replicas, each a rank of its own, by when the request would end there."""
+        now_s = self._get_curr_time_s()
+        n_bytes = _n_bytes(pending_request)
+        ends = {}
+        for replica in candidate_replicas:
+            ends[replica.replica_id] = self._end_s(replica, n_bytes, now_s)
+        ranked = sorted(candidate_replicas, key=lambda replica: ends[replica.replica_id])
+        if pending_request is not None:
+            pending_request.routing_context.should_backoff = True
+            if ranked:
+                self._note(pending_request, ranked[0], now_s)
+                self._forget_if_cancelled(pending_request, ranked[0].replica_id)
+        return [[replica] for replica in ranked]
+
+    def on_request_routed(self, pending_request: PendingRequest, replica_id: ReplicaID, result: Any) -> None:
+        """A replica took the request: the best, or where that had no room the next."""
+        replica = self.curr_replicas.get(replica_id)
+        if replica is not None:
+            self._note(pending_request, replica, self._get_curr_time_s())
+
+    def on_request_completed(self, replica_id: ReplicaID, internal_request_id: str) -> None:
+        """It was answered, refused, or its replica is gone."""
+        self._in_flight.ended(internal_request_id, replica_id, self._get_curr_time_s())
+
+    def on_new_queue_len_info(self, replica_id: ReplicaID, num_ongoing_requests: int) -> None:
+        """A replica said how many requests of all routers it has."""
+        super().on_new_queue_len_info(replica_id, num_ongoing_requests)
+        others = max(num_ongoing_requests - self._in_flight.count(replica_id), 0)
+        self._ongoing[replica_id] = others, self._get_curr_time_s()
+
+    def on_replica_actor_died(self, replica_id: ReplicaID) -> None:
+        """Before the controller has noticed."""
+        super().on_replica_actor_died(replica_id)
+        self._forget()
+
+    def update_replicas(self, replicas: list[RunningReplica]) -> None:
+        """Replicas came, went, or told other times."""
+        super().update_replicas(replicas)
+        self._forget()
+
+    def _end_s(self, replica: RunningReplica, n_bytes: int | None, now_s: float) -> float:
+        """Seconds from now; -1 for a replica of which nothing is known and that has nothing to do."""
+        advert = self._advert(replica)
+        queue_s = self._in_flight.backlog_s(replica.replica_id, now_s)
+        if advert is None:
+            return queue_s + self._in_flight.count(replica.replica_id) - 1.0
+        others = self._others(replica, now_s)
+        usual_s = advert.curve.at(advert.size.length(int(advert.size.fixed)))
+        own_s = 0.0 if n_bytes is None else advert.bound.at(advert.size.length(n_bytes))
+        return queue_s + others * usual_s + own_s
+
+    def _note(self, pending: PendingRequest, replica: RunningReplica, now_s: float) -> None:
+        """Count the request where it is expected to go: the next one is chosen before this one is sent."""
+        advert, n_bytes = self._advert(replica), _n_bytes(pending)
+        expected_s = 0.0
+        if advert is not None and n_bytes is not None:
+            expected_s = advert.curve.at(advert.size.length(n_bytes))
+        self._in_flight.sent(pending.metadata.internal_request_id, replica.replica_id, expected_s, now_s)
+
+    def _advert(self, replica: RunningReplica) -> ReplicaAdvert | None:
+        told = replica.routing_stats or replica.replica_metadata
+        kept = self._adverts.get(replica.replica_id)
+        if kept is None or kept[0] != told:
+            kept = self._adverts[replica.replica_id] = told, decode_advert(told)
+        return kept[1]
+
+    def _others(self, replica: RunningReplica, now_s: float) -> int:
+        """Requests that other routers sent there; asked for anew where that is some time ago."""
+        others, said_s = self._ongoing.get(replica.replica_id, (0, now_s))
+        asked = self._asked.get(replica.replica_id)
+        if others and now_s - said_s > _LOOK_S and (asked is None or asked.done()):
+            task = asyncio.get_running_loop().create_task(self._ask(replica))
+            self._asked[replica.replica_id] = task
+        return others
+
+    async def _ask(self, replica: RunningReplica) -> None:
+        try:
+            async with asyncio.timeout(_ANSWER_S):
+                n = await replica.get_queue_len(deadline_s=_ANSWER_S)
+        except (RayError, TimeoutError):
+            return  # Serve finds out by the next request whether it is gone
+        self.on_new_queue_len_info(replica.replica_id, n)
+
+    def _forget_if_cancelled(self, pending: PendingRequest, replica_id: ReplicaID) -> None:
+        """A client that leaves before its request was sent has it dropped, which Serve tells nobody."""
+
+        def on_done(future: "asyncio.Future[Any]") -> None:
+            if future.cancelled():
+                self.on_request_completed(replica_id, pending.metadata.internal_request_id)
+
+        pending.future.add_done_callback(on_done)
+
+    def _forget(self) -> None:
+        """What is known of replicas that are gone."""
+        self._in_flight.keep(self.curr_replicas.keys())
+        for known in (self._adverts, self._ongoing, self._asked):
+            for replica_id in [one for one in known if one not in self.curr_replicas]:
+                del known[replica_id]
+
+
+def _n_bytes(pending: PendingRequest | None) -> int | None:
+    """Bytes of the input of a request; None for one that is answered without the model.
+
+    The proxy sends a replica the head of an HTTP request, pickled, and the body when the replica asks for it.
+    """
+    if pending is None:
+        return None
+    if not pending.metadata.is_http_request:
+        return call_bytes(pending.args, pending.kwargs)
+    given = pending.args[0]
+    request = pickle.loads(given) if isinstance(given, bytes) else given  # made by this process's proxy
+    scope = request.asgi_scope
+    if not scope["path"].endswith(_INFER):
+        return None
+    lengths = [value for name, value in scope["headers"] if name == b"content-length"]
+    return int(lengths[0]) if lengths and lengths[0].isdigit() else 0
