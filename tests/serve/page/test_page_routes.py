@@ -2,6 +2,8 @@
 
 import json
 import re
+import socket
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -9,6 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
+from pliant.ir.reply import Reply
 from pliant.serve.http.limits import Limits
 from pliant.serve.page.event_stream import MOST_VIEWERS
 from pliant.serve.page.page_files import page_files
@@ -180,3 +183,21 @@ def test_a_node_that_leaves_tells_its_pages_and_is_not_kept_by_them() -> None:
         node.stop()
         assert [name for name, _ in told][-1] == "leaves"
         node.join()
+
+
+def test_a_page_that_reads_nothing_is_dropped() -> None:
+    """Else each would keep some megabytes and a connection, for ever."""
+    reply = Reply({}, "upper", 0.01, None, 3)
+    with running(Upper(), name="here", limits=Limits(write_s=0.2)) as node:
+        assert node.node is not None
+        feed = node.node.feed
+        host, _, port = node.address.partition(":")
+        with socket.create_connection((host, int(port))) as sock:
+            sock.sendall(f"GET {EVENTS} HTTP/1.1\r\nhost: {host}\r\n\r\n".encode())
+            sock.recv(16)
+            ends_s = time.monotonic() + PATIENCE_S
+            while feed.n_viewers:
+                for _ in range(100):
+                    feed.answered(reply)
+                assert time.monotonic() < ends_s
+        assert feed.since(0) == []

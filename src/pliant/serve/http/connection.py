@@ -69,6 +69,7 @@ class _Guarded(HttpToolsProtocol):
         self._socket: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._unread: asyncio.TimerHandle | None = None
+        self._stalled: asyncio.TimerHandle | None = None
         self._head_bytes = 0
         self._head_since_s = self._heard_s = 0.0
         self._is_in_head = True
@@ -94,8 +95,9 @@ class _Guarded(HttpToolsProtocol):
         self._stop_timer()
         self._shared.places.leave(self)
         self._shared.answers.release(self)
-        if self._unread is not None:
-            self._unread.cancel()
+        for timer in (self._unread, self._stalled):
+            if timer is not None:
+                timer.cancel()
         self._give_up()
         self._unset_keepalive_if_required()  # uvicorn leaves it where the client has reset the connection
         super().connection_lost(exc)
@@ -124,6 +126,17 @@ class _Guarded(HttpToolsProtocol):
         super().data_received(data)
         if self._is_in_head and self._head_bytes > self.limits.head_bytes:
             self._refuse(431, f"headers are longer than {self.limits.head_bytes} bytes.")
+
+    def pause_writing(self) -> None:
+        """The client does not read: an answer that is sent as it is made would be kept for it for ever."""
+        super().pause_writing()
+        self._stalled = self.loop.call_later(self.limits.write_s, self._abort_unread)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._stalled is not None:
+            self._stalled.cancel()
+            self._stalled = None
 
     def on_message_begin(self) -> None:
         self._is_in_head = True

@@ -5,12 +5,14 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
+from threading import Lock
 from typing import Any, final
 
 import msgspec
 import numpy as np
+from msgspec import structs
 
 from pliant.errors import BudgetError, NodeError
 from pliant.ir.reply import Reply
@@ -90,6 +92,7 @@ class AnswerFeed:
         self.keeps_texts = keeps_texts
         self.n_viewers = 0
         self._clock, self._wall = clock, wall
+        self._lock = Lock()
         self._n = 0
         self._events: deque[AnswerEvent] = deque(maxlen=N_EVENTS)
         self._records: deque[AnswerRecord] = deque(maxlen=N_RECORDS)
@@ -107,23 +110,27 @@ class AnswerFeed:
             yield
         finally:
             self.n_viewers -= 1
-            if not self.n_viewers:
-                self._events.clear()
-                self._records.clear()
+            with self._lock:
+                if not self.n_viewers:
+                    self._events.clear()
+                    self._records.clear()
 
     def since(self, number: int) -> list[AnswerEvent]:
         """The events after `number` that are still kept, oldest first."""
-        n_new = min(self._n - number, len(self._events))
-        return list(islice(self._events, len(self._events) - n_new, None)) if n_new > 0 else []
+        with self._lock:
+            n_new = min(self._n - number, len(self._events))
+            return list(islice(self._events, len(self._events) - n_new, None)) if n_new > 0 else []
 
     def record(self, number: int) -> AnswerRecord | None:
         """What is kept of an answer; None of one that is too old."""
-        return next((one for one in reversed(self._records) if one.event.number == number), None)
+        with self._lock:
+            return next((one for one in reversed(self._records) if one.event.number == number), None)
 
     @property
     def latest(self) -> AnswerRecord | None:
         """The latest answer with details of its own."""
-        return next((one for one in reversed(self._records) if one.details is not None), None)
+        with self._lock:
+            return next((one for one in reversed(self._records) if one.details is not None), None)
 
     async def watched(self, asked: Inquiry, answer: Callable[[Inquiry], Awaitable[Answer]]) -> Answer:
         """`answer(asked)`, which is recorded where somebody looks. Raises what it raises."""
@@ -149,7 +156,7 @@ class AnswerFeed:
         if not self.n_viewers:
             return
         event = AnswerEvent(
-            self._next(),
+            0,
             "",
             self._wall() - reply.seconds,
             reply.length,
@@ -169,7 +176,7 @@ class AnswerFeed:
         content = None if answer is None else answer.content
         reply = content if isinstance(content, Reply) else None
         event = AnswerEvent(
-            self._next(),
+            0,
             asked.id,
             at_s,
             wish.length,
@@ -188,13 +195,13 @@ class AnswerFeed:
         details = None if reply is None else reply.details
         self._keep(AnswerRecord(event, choice, details, end.error, self._kept(_text_of(asked, wish))))
 
-    def _next(self) -> int:
-        self._n += 1
-        return self._n
-
     def _keep(self, record: AnswerRecord) -> None:
-        self._events.append(record.event)
-        self._records.append(record)
+        """With the next number."""
+        with self._lock:
+            self._n += 1
+            event = structs.replace(record.event, number=self._n)
+            self._events.append(event)
+            self._records.append(replace(record, event=event))
 
     def _kept(self, text: str | None) -> str | None:
         return text[:_LONGEST_TEXT] if self.keeps_texts and text is not None else None
