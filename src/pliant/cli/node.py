@@ -213,6 +213,12 @@ class NodeArguments:
             "its trace, and the model's version."
         ),
     ] = "text"
+    page_texts: Annotated[
+        bool,
+        typer.Option(
+            "--page-texts", help="Show the texts of requests on the page, to whoever may look at it."
+        ),
+    ] = False
     json: Json = False
     memory: MemoryBound = None
     weights: WeightBits = None
@@ -247,6 +253,7 @@ def node(args: NodeArguments) -> None:
         discovers=args.discover,
         address=args.address,
         queue=args.queue,
+        page_texts=args.page_texts,
         settle_s=parse_seconds(args.settle),
         terms=Terms(
             None if args.latency is None else parse_seconds(args.latency),

@@ -40,13 +40,17 @@ def find_chromium() -> str | None:
 class Tab:
     """One page of the browser; `events` are what the protocol told, in order."""
 
-    def __init__(self, browser: "Chromium", session: str) -> None:
-        self._browser, self._session = browser, session
+    def __init__(self, browser: "Chromium", target: str, session: str) -> None:
+        self._browser, self._target, self._session = browser, target, session
         self.events: list[dict[str, Any]] = []
 
     def call(self, method: str, **parameters: Any) -> dict[str, Any]:
         """The result of a method of the protocol. Raises RuntimeError where it fails."""
         return self._browser.call(method, parameters, self._session)
+
+    def close(self) -> None:
+        """Leave the page."""
+        self._browser.call("Target.closeTarget", {"targetId": self._target})
 
     def open(self, url: str) -> None:
         """Go there, and return once the page has loaded."""
@@ -150,7 +154,7 @@ class Chromium:
         """A new page, whose events are listened to."""
         target = self.call("Target.createTarget", {"url": "about:blank"})["targetId"]
         session = self.call("Target.attachToTarget", {"targetId": target, "flatten": True})["sessionId"]
-        self._tabs[session] = found = Tab(self, session)
+        self._tabs[session] = found = Tab(self, target, session)
         for domain in ("Page", "Runtime", "Network", "Log"):
             found.call(f"{domain}.enable")
         return found

@@ -82,7 +82,7 @@ class Node:
     `terms` and `objective` hold for requests that start here and say nothing else. `queue` requests may wait
     for each endpoint. `energy` counts joules. `cluster` answers with the same model as `served`, whole.
     Raises InputError where they are not the same. `admission` and the budget `memory` are those of several
-    models that this device answers with.
+    models that this device answers with. `feed` is what the page shows of its answers.
     """
 
     def __init__(
@@ -99,6 +99,7 @@ class Node:
         energy: AnswerEnergy = AnswerEnergy(),  # noqa: B008 - frozen
         admission: Admission | None = None,
         memory: MemoryBudget | None = None,
+        feed: AnswerFeed | None = None,
     ) -> None:
         self.identity = Identity(served.identity, version)
         self.terms, self.objective = terms, objective
@@ -128,7 +129,7 @@ class Node:
             self.metrics.begin(target, is_upstream=False)
         self.local = here[LOCAL]
         self.sessions = (served,) if cluster is None else (served, cluster)
-        self.feed = AnswerFeed(clock)
+        self.feed = feed or AnswerFeed(clock)
         self.dispatcher = Dispatcher(router, here, self.metrics, self.signature, clock)
         self._once: IdempotencyCache[Answered] = IdempotencyCache(
             clock, lambda answer: len(answer.body.content)

@@ -37,6 +37,7 @@ from pliant.serve.http.security import Address, Tls, Tokens, check_discovery, ch
 from pliant.serve.node.admission import Admission
 from pliant.serve.node.answer_energy import AnswerEnergy
 from pliant.serve.node.reloads import Reloads
+from pliant.serve.page.answer_feed import AnswerFeed
 from pliant.serve.telemetry.tracing import Tracer
 from pliant.serve.upstream.callback import Callbacks
 
@@ -56,6 +57,7 @@ class NodeOptions:
     anew; `rates` bound what one client asks, and `callbacks` say where nodes below may be told of changes.
     `terms` are of requests that start here and bring none. With `is_announced` nodes find this one by
     multicast DNS, and with `discovers` those that are so found become upstreams.
+    `page_texts` has the page show the texts of requests to whoever may look at it.
     `objective` says where requests that start here go; joules count by `energy` and `radio` (eq. 8 and 9).
     `tracer` makes the spans of requests: OpenTelemetry's global one, unless it is given.
     """
@@ -77,6 +79,7 @@ class NodeOptions:
     is_insecure: bool = False
     rates: ClientRates = field(default_factory=ClientRates)
     queue: int = 64
+    page_texts: bool = False
     settle_s: float = 5.0
     limits: Limits = field(default_factory=Limits)
     learn_s: float = 0.0
@@ -245,6 +248,7 @@ def made_node(
         energy=options.energy,
         admission=admission,
         memory=memory,
+        feed=AnswerFeed(keeps_texts=options.page_texts),
     )
 
 

@@ -200,7 +200,7 @@ async function pick(k, isOwn = true) {
 
 function terms() {
   const number = (id, by) => ($(id).value === "" ? undefined : $(id).valueAsNumber / by);
-  return { deadline_s: number("ask-deadline", 1e3), accuracy_floor: number("ask-floor", 100) };
+  return { deadline_s: number("ask-deadline", 1e3), accuracy_floor: number("ask-floor", 100) || undefined };
 }
 
 async function look() {

@@ -1,0 +1,241 @@
+"""The page in a real Chromium, at nodes that are being asked."""
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+import pliant
+from tests.run.conftest import paper_profile
+from tests.serve.models import Upper
+from tests.serve.nodes import PATIENCE_S, Running, asking, running
+from tests.serve.page.chromium import Chromium, Tab
+
+EVIL = "<img src=x onerror=window.hacked=1>"
+
+
+@contextmanager
+def page(browser: Chromium, url: str, *, width: int = 1280, **features: str) -> Iterator[Tab]:
+    """The page of a node, once it is live; it asks nobody else, and nothing goes wrong in it."""
+    tab = browser.tab()
+    tab.emulate(width, 800, {name.replace("_", "-"): value for name, value in features.items()})
+    tab.open(url)
+    tab.until("document.querySelector('#state').textContent === 'live' && document.title.endsWith('pliant')")
+    tab.until("document.querySelector('[data-key]') !== null")
+    yield tab
+    assert {re.match(r"https?://[^/]*", each)[0] for each in tab.requested} == {url}  # type: ignore[index]
+    assert [one for one in tab.complaints if "400 (Bad Request)" not in one] == []
+    tab.close()
+
+
+@pytest.fixture
+def node() -> Iterator[Running]:
+    with running(Upper(), name="here", page_texts=True) as found:
+        yield found
+
+
+def figure(tab: Tab, name: str) -> int:
+    return int(tab.run(f"document.querySelector('[data-key={name}] span').textContent").replace(",", ""))
+
+
+def counted(node: Running, outcome: str) -> int:
+    """What `/metrics` says of the model's requests."""
+    samples = httpx.get(f"{node.url}/metrics").text.splitlines()
+    found = [
+        line.rpartition(" ")[2]
+        for line in samples
+        if line.startswith("pliant_requests_total{") and f'outcome="{outcome}"' in line
+    ]
+    return int(sum(map(float, found)))
+
+
+def test_the_page_counts_as_metrics_do_and_shows_each_request(browser: Chromium, node: Running) -> None:
+    """What was answered before somebody looked is in the counts, what comes then is seen one by one."""
+    assert node.post("before").status_code == 200
+    with page(browser, node.url) as tab:
+        for i in range(12):
+            body = asking("word " * (i + 1), parameters={"deadline_s": 5.0})
+            assert httpx.post(f"{node.url}/v2/models/upper/infer", content=body).status_code == 200
+        bug = asking("bug", parameters={"deadline_s": 5.0})
+        assert httpx.post(f"{node.url}/v2/models/upper/infer", content=bug).status_code == 500
+        answered, failed = counted(node, "ok"), counted(node, "failed")
+        assert (answered, failed) == (13, 1)
+        tab.until(f"document.querySelector('[data-key=answered] span').textContent === '{answered}'")
+        assert figure(tab, "failed") == failed
+        assert figure(tab, "refused") == counted(node, "refused") == 0
+        tab.until("document.querySelectorAll('#latest tr').length === 10")
+        lengths = tab.run("[...document.querySelectorAll('#latest tr')].map(row => row.cells[2].textContent)")
+        assert lengths == ["3", *(str(5 * i) for i in range(12, 3, -1))]
+        assert tab.run("document.querySelector('#latest tr').cells[3].textContent") == "failed"
+        tab.until("document.querySelector('#attained-what').textContent === '92.3 % of 13 in time'")
+        row = tab.run("[...document.querySelector('#endpoints tbody tr').cells].map(c => c.textContent)")
+        assert row[:3] == ["local", "12", "100.0 %"]
+        inked = "(() => { const c = document.querySelector('#points'); return c.getContext('2d')"
+        assert tab.run(f"{inked}.getImageData(0, 0, c.width, c.height).data.some(v => v) }})()")
+
+
+def test_what_others_name_is_shown_as_text(browser: Chromium) -> None:
+    """Names of models, ids and texts of requests come from strangers."""
+    evil = Upper(EVIL, identity="evil")
+    with running(Upper(), [evil], name="here", page_texts=True) as node, page(browser, node.url) as tab:
+        tab.until("document.querySelectorAll('#model option').length === 2")
+        choose = f"m.value = {EVIL!r}; m.dispatchEvent(new Event('change'))"
+        tab.run(f"(m => {{ {choose} }})(document.querySelector('#model'))")
+        body = asking(EVIL, parameters={"deadline_s": 9})
+        answer = httpx.post(
+            f"{node.url}/v2/models/{EVIL.replace('=', '%3D')}/infer",
+            content=body,
+            headers={"Pliant-Request": "<b>id</b>"},
+        )
+        assert answer.status_code == 200
+        tab.until("document.querySelectorAll('#latest tr').length === 1")
+        tab.run("document.querySelector('#latest button').click()")
+        tab.until("!document.querySelector('#answer-text').hidden")
+        assert tab.run("document.querySelector('#answer-text').textContent") == EVIL
+        assert "id <b>id</b>" in tab.run("document.querySelector('#answer-what').textContent")
+        assert tab.run("document.querySelector('#model').selectedOptions[0].textContent") == EVIL
+        assert tab.run("document.querySelectorAll('img, b, script:not([src])').length") == 0
+        assert tab.run("window.hacked") is None
+
+
+def test_all_of_it_is_reached_by_keyboard_and_has_a_name(browser: Chromium, node: Running) -> None:
+    """Without a mouse: every control in turn, requests by arrow keys, a pause by its letter."""
+    with page(browser, node.url) as tab:
+        for text in ("a", "bb", "ccc"):
+            node.post(text)
+        tab.until("document.querySelectorAll('#latest tr').length === 3")
+        met: list[str] = []
+        focus = "document.activeElement"
+        while len(met) < 40:
+            tab.press("Tab", 9)
+            now = tab.run(f"{focus}.id || {focus}.className || {focus}.tagName")
+            if now in ("BODY", *met[:1]):  # all round
+                break
+            met.append(now)
+            assert tab.run(f"getComputedStyle({focus}).outlineStyle") != "none", now
+        wanted = [
+            "skip",
+            "model",
+            "pause",
+            "window",
+            "points",
+            "go",
+            "follow",
+            "ask-length",
+            "ask-deadline",
+            "ask-floor",
+        ]
+        assert [one for one in dict.fromkeys(met) if one in wanted] == wanted
+        nodes = tab.call("Accessibility.getFullAXTree")["nodes"]
+        unnamed = [
+            one["role"]["value"]
+            for one in nodes
+            if one.get("role", {}).get("value")
+            in ("button", "textbox", "spinbutton", "combobox", "image", "table")
+            and not one.get("name", {}).get("value")
+        ]
+        assert unnamed == []
+        tab.run("document.querySelector('#points').focus()")
+        for _ in range(2):
+            tab.press("ArrowLeft", 37)
+        tab.until("document.querySelector('#answer-what').textContent.includes('length 1 ')")
+        assert tab.run("document.querySelector('#follow').getAttribute('aria-pressed')") == "false"
+        tab.press("p", 80, "p")
+        assert tab.run("document.querySelector('#pause').getAttribute('aria-pressed')") == "true"
+        assert tab.run("document.querySelector('#state').textContent") == "paused"
+
+
+def test_what_is_typed_is_explained_as_the_node_explains_it(browser: Chromium, node: Running) -> None:
+    """The page asks the node and decides nothing."""
+    with page(browser, node.url) as tab:
+        typed = (
+            "(i => { i.value = {value}; i.dispatchEvent(new Event('input', {bubbles: true})) })"
+            "(document.querySelector('#{id}'))"
+        )
+        for id, value in (("ask-length", "7"), ("ask-floor", "90")):
+            tab.run(typed.replace("{value}", f"'{value}'").replace("{id}", id))
+        found = httpx.get(f"{node.url}/v2/pliant/route", params={"length": 7, "accuracy_floor": 0.9}).json()
+        assert found["target"] is None
+        tab.until(f"document.querySelector('#explain-why').textContent.includes({found['reason']!r})")
+        tab.run(typed.replace("{value}", "''").replace("{id}", "ask-floor"))
+        found = httpx.get(f"{node.url}/v2/pliant/route", params={"length": 7}).json()
+        tab.until(f"document.querySelector('#explain-why').textContent === 'local: {found['reason']}.'")
+        tab.run(typed.replace("{value}", "'99999'").replace("{id}", "ask-length"))
+        tab.until("document.querySelector('#explain-why').textContent.includes('99999')")
+
+
+def test_it_fits_a_phone_in_the_dark_without_motion(browser: Chromium, node: Running) -> None:
+    """360 px wide: nothing is cut off to the right; colours follow the system."""
+    features = {"prefers_color_scheme": "dark", "prefers_reduced_motion": "reduce"}
+    with page(browser, node.url, width=360, **features) as tab:
+        node.post("a film")
+        tab.until("document.querySelectorAll('#latest tr').length === 1")
+        assert tab.run("document.documentElement.scrollWidth") == 360
+        red, green, blue = map(
+            int, re.findall(r"\d+", tab.run("getComputedStyle(document.body).backgroundColor"))[:3]
+        )
+        assert max(red, green, blue) < 40
+        right = (
+            "Math.max(...[...document.querySelectorAll('section')].map(s => s.getBoundingClientRect().right))"
+        )
+        assert tab.run(right) <= 360
+
+
+def test_a_token_is_asked_for_and_kept_nowhere(browser: Chromium) -> None:
+    """A wrong one is asked for again; a right one opens the page, until it is loaded anew."""
+    token = "operator-0123456789"
+    with running(Upper(), name="here", operator_tokens=(token,), tokens=("client-0123456789",)) as node:
+        tab = browser.tab()
+        tab.open(node.url)
+
+        def enter(text: str) -> None:
+            tab.until("document.querySelector('#door').open")
+            tab.run(f"document.querySelector('#token').value = {text!r}")
+            tab.run("document.querySelector('#door-form button').click()")
+
+        enter("client-0123456789")
+        tab.until("document.querySelector('#door-why').textContent.includes('operator')")
+        enter(token)
+        tab.until("document.querySelector('#state').textContent === 'live'")
+        for kept in ("localStorage", "sessionStorage", "[document.cookie, location.href, history.state]"):
+            assert token not in tab.run(f"JSON.stringify({kept})")
+        assert tab.run("document.querySelector('#token').value") == ""
+        tab.open(node.url)
+        tab.until("document.querySelector('#door').open")
+        tab.close()
+
+
+def test_an_elastic_answer_shows_its_bits_loads_and_layers(
+    browser: Chromium, tiny_store: Callable[..., Path]
+) -> None:
+    """Predicted above measured, and the bits that ran: what the reply itself says of them."""
+    session = pliant.open(tiny_store(), memory="1MB", length=8, profile=paper_profile())
+    with running(session, name="here") as node, page(browser, node.url) as tab:
+        ids = {"name": "ids", "shape": [1, 6], "datatype": "INT64", "data": [1, 2, 3, 4, 5, 6]}
+        url = f"{node.url}/v2/models/{session.name}/infer"
+        assert httpx.post(url, json={"inputs": [ids]}, timeout=PATIENCE_S).status_code == 200
+        tab.until("document.querySelector('#bits-what').textContent.startsWith('latest answer')")
+        told = tab.run("fetch('/v2/pliant/answer?number=1').then(r => r.json())")
+        row = "r => [...r.querySelectorAll('td:not(.left)')].map(c => +c.textContent)"
+        cells = f"[...document.querySelectorAll('#bits tbody tr')].map({row})"
+        assert tab.run(cells) == told["shards"]["ran"]
+        tab.until("document.querySelectorAll('#timeline rect').length > 0")
+        bars = _bars(tab)
+        assert bars == {kind: len(told[kind]) for kind in ("predicted", "measured")}
+        layers = {bar.get("layer") for bar in told["measured"] if bar["kind"] == "compute"} - {None}
+        assert len(layers) == len(told["shards"]["ran"])
+        ends = [bar["end_s"] for bar in told["measured"]]
+        assert max(ends) <= told["event"][6] * 1.001
+        memory = tab.run(
+            "[...document.querySelectorAll('#memory tbody td:first-child')].map(c => c.textContent)"
+        )
+        assert [part.name for part in session.memory.parts] == memory[: len(session.memory.parts)]
+
+
+def _bars(tab: Tab) -> dict[str, Any]:
+    count = "document.querySelectorAll('#timeline rect.{}').length"
+    return {kind: tab.run(count.format(kind)) for kind in ("predicted", "measured")}
