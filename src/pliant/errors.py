@@ -59,7 +59,14 @@ class StoreError(PliantError):
 
 
 class BudgetError(PliantError):
-    """No plan meets the latency or memory asked for; the message names the nearest feasible one."""
+    """No plan meets the latency or memory asked for; the message names the nearest feasible one.
+
+    `short_bytes` more, where it is known, would have to be free in a budget that models share.
+    """
+
+    def __init__(self, message: str, short_bytes: int | None = None) -> None:
+        super().__init__(message)
+        self.short_bytes = short_bytes
 
 
 class ProfileError(PliantError):

@@ -4,7 +4,7 @@ import asyncio
 import json
 import socket
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -19,8 +19,11 @@ from pliant.run.session.session import Session
 from pliant.run.submodel.elastic_session import ElasticSession
 from pliant.serve.http.security import Address, bearer
 from pliant.serve.http.server import NodeServer
+from pliant.serve.node.reloads import Reloads
 from pliant.serve.node.serving_node import Node
-from pliant.serve.node.start_node import NodeOptions, serve
+from pliant.serve.node.start_node import NodeOptions, OnStart, serve, serve_models
+from pliant.serve.repository.model_entry import ModelEntry
+from pliant.serve.repository.model_repository import ModelRepository
 
 ANY_PORT = Address("127.0.0.1", 0)
 PATIENCE_S = 60.0
@@ -35,6 +38,8 @@ class Running:
     thread: threading.Thread | None = None
     loop: asyncio.AbstractEventLoop | None = None
     server: NodeServer | None = None
+    repository: ModelRepository | None = None
+    reloads: Reloads | None = None
     started: threading.Event = field(default_factory=threading.Event)
     operator: dict[str, str] = field(default_factory=dict)
     """The headers of its operator, where it has one."""
@@ -112,7 +117,6 @@ def running(
     **options: Any,
 ) -> Iterator[Running]:
     """A node that serves until the context ends; `beside` are other models, which share `memory`."""
-    run, failed = Running(), []
     prior = options.get("prior")
     is_fixed = prior is not None and options["routing"].refit_every >= 10**9
     if is_fixed and type(served).levels is Session.levels:
@@ -121,6 +125,34 @@ def running(
     elif is_fixed and isinstance(served, ElasticSession):
         as_accurate = tuple(replace(level, curve=prior, bound=None) for level in served.levels())
         served.levels = lambda: as_accurate  # type: ignore[method-assign]
+    with _started(
+        lambda told, on_start: serve(told, served, on_start, cluster, beside, memory), options
+    ) as run:
+        yield run
+
+
+@contextmanager
+def running_models(
+    entries: Sequence[ModelEntry], memory: MemoryBudget | None = None, **options: Any
+) -> Iterator[Running]:
+    """A node that loads and unloads the models of `entries`, which share `memory`, until the context ends."""
+    found: list[tuple[ModelRepository, Reloads]] = []
+    with _started(
+        lambda told, on_start: serve_models(
+            told, entries, on_start, memory, lambda *both: found.append(both)
+        ),
+        options,
+    ) as run:
+        ((run.repository, run.reloads),) = found
+        yield run
+
+
+Serve = Callable[[NodeOptions, OnStart], Coroutine[Any, Any, None]]
+
+
+@contextmanager
+def _started(serves: Serve, options: dict[str, Any]) -> Iterator[Running]:
+    run, failed = Running(), []
     run.operator = bearer(next(iter(options.get("operator_tokens", ())), None))
     told = NodeOptions(**{"listen": ANY_PORT, "version": "0", "settle_s": 0.0, **options})
 
@@ -131,7 +163,7 @@ def running(
 
     def work() -> None:
         try:
-            asyncio.run(serve(told, served, on_start, cluster, beside, memory))
+            asyncio.run(serves(told, on_start))
         except BaseException as error:  # noqa: BLE001 - raised again where the node was asked for
             failed.append(error)
         finally:

@@ -33,7 +33,7 @@ from pliant.settings import user_path
 from pliant.store.manifest import MANIFEST
 
 Source = str | os.PathLike[str] | bytes | Any
-"""`Any` is an onnx.ModelProto."""
+"""`Any` is an onnx.ModelProto, or a Model that was resolved before."""
 
 _CONFIG, _PROGRAM = "config.json", "program.json"
 _MARKERS = {MANIFEST: "a store", _PROGRAM: "a compiled model", _CONFIG: "a model directory"}
@@ -50,6 +50,8 @@ def resolve(source: Source, download: Callable[[str], Path] = download_model) ->
     was looked for and what to do, and for a directory that is two kinds of model at once; InputError for a
     value of another type.
     """
+    if isinstance(source, Model):
+        return source
     if not isinstance(source, str | os.PathLike):
         return OnnxGraph("model", _onnx_content(source))
     text = os.fspath(source)

@@ -2,39 +2,34 @@
 
 import asyncio
 import gc
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from pliant import __version__
-from pliant.api.model import ElasticModel, EncoderModel, Model, OnnxGraph
-from pliant.api.open_endpoint import open_endpoint
-from pliant.api.resolve import resolve
 from pliant.cli.cluster.cluster_options import KeyFile, Slower, say
-from pliant.cli.shared.refuse_options import option_text, refuse_options
+from pliant.cli.shared.refuse_options import option_text
 from pliant.cli.shared.show import print_json
 from pliant.cli.shared.verb_options import Json, LayersLeft, MemoryBound, Threads, shipped
-from pliant.cli.shared.weight_bits import WeightBits, weights_of
+from pliant.cli.shared.weight_bits import WeightBits
 from pliant.errors import InputError, NodeError
-from pliant.ir.dilation import Dilation
 from pliant.quantities import parse_bytes, parse_seconds
 from pliant.route.objective import parse_objective
 from pliant.route.terms import Terms
 from pliant.run.process_memory import MemoryBudget
-from pliant.run.session.session import Session
 from pliant.serve.access.credentials import TokenFiles
 from pliant.serve.access.rates import parse_rates
 from pliant.serve.http.security import Tls, parse_address, read_tokens
 from pliant.serve.telemetry.log_lines import LogFormat, log_to
 
+if TYPE_CHECKING:  # they need the extra; the help does not
+    from pliant.cli.shared.model_arguments import ModelArguments
+
 LEARN_S = 3.0
 """A node may time its model so long before it starts."""
-PATIENCE_S = 120.0
-"""How long to wait for the workers of a cluster."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,8 +39,8 @@ class NodeArguments:
     model: Annotated[
         list[str],
         typer.Argument(
-            help="A model that ships with pliant, a store, a directory, or an ONNX file. Several share "
-            "--memory.",
+            help="A model that ships with pliant, a store, a directory, or an ONNX file; NAME=MODEL to name "
+            "it. Several share --memory.",
             autocompletion=shipped,
         ),
     ]
@@ -124,6 +119,10 @@ class NodeArguments:
     client_ca: Annotated[
         Path | None,
         typer.Option(help="What certificates of nodes below are held against: only who shows one is a node."),
+    ] = None
+    model_name: Annotated[
+        str | None,
+        typer.Option(help="What requests call the model; of several, NAME=MODEL.", show_default="its file"),
     ] = None
     name: Annotated[
         str | None, typer.Option(help="What this node is called.", show_default="its address")
@@ -226,14 +225,14 @@ class NodeArguments:
 
 def node(args: NodeArguments) -> None:
     """Answer requests over HTTP (Open Inference Protocol v2), until Ctrl-C or SIGTERM."""
-    from pliant.serve.node.power import read_energy, read_radio
-    from pliant.serve.node.start_node import NodeOptions, serve  # needs the extra; the help does not
+    from pliant.serve.node.power import read_radio
+    from pliant.serve.node.start_node import NodeOptions, serve_models  # needs the extra; the help does not
+    from pliant.serve.repository.model_entry import ModelEndpoints
     from pliant.serve.upstream.callback import parse_callbacks
 
     objective = parse_objective(args.objective)
     if objective.per_joule and args.power is None:
         raise NodeError("joules can only count where it is said what computing draws: add --power.")
-    worker_power = _watts_by_name(args.worker_power or ())
     log_to(None, args.log_format, args.verbose)
     options = NodeOptions(
         listen=parse_address(args.listen),
@@ -271,50 +270,37 @@ def node(args: NodeArguments) -> None:
         else:
             say(" ".join([event, *map(str, more.values())]))
 
-    with _opened(args) as opened:
-        options = replace(options, energy=read_energy(args.power, worker_power, opened.served[0]))
+    models = _models(args)
+    entries = [one.entry(ModelEndpoints()) for one in models]
+    memory = None if args.memory is None or len(entries) == 1 else MemoryBudget(parse_bytes(args.memory))
 
-        def on_start(url: str, node: Any, stop: Callable[[], None]) -> None:
-            _exempt_from_collection()
-            names = ", ".join(one.name for one in opened.served)
-            more = {} if node.grpc is None else {"grpc": str(node.grpc)}
-            report("serves", model=names, url=url, name=node.name, **more)
+    def on_start(url: str, node: Any, stop: Callable[[], None]) -> None:
+        _exempt_from_collection()
+        names = ", ".join(str(entry.key) for entry in entries)
+        more = {} if node.grpc is None else {"grpc": str(node.grpc)}
+        report("serves", model=names, url=url, name=node.name, **more)
 
-        first, *beside = opened.served
-        asyncio.run(serve(options, first, on_start, opened.cluster, beside, opened.memory))
+    asyncio.run(serve_models(options, entries, on_start, memory))
     report("has left")
 
 
-@dataclass(frozen=True, slots=True)
-class _Opened:
-    """What answers: sessions on this device, which share the budget `memory`, and a cluster's."""
+def _models(args: NodeArguments) -> list["ModelArguments"]:
+    """Raises InputError for options of one model, where several were named."""
+    from pliant.cli.shared.model_arguments import ModelArguments, parse_model
 
-    served: tuple[Session[Any], ...]
-    cluster: Session[Any] | None = None
-    memory: MemoryBudget | None = None
-
-
-@contextmanager
-def _opened(args: NodeArguments) -> Iterator[_Opened]:
-    """The sessions of all models."""
-    if len(args.model) == 1:
-        with _opened_one(args) as opened:
-            yield opened
-        return
-    _check_several(args)
-    memory = None if args.memory is None else MemoryBudget(parse_bytes(args.memory))
-    slower = Dilation(args.dilate)
-    with ExitStack() as stack:
-        served = tuple(
-            stack.enter_context(open_endpoint(one, memory=memory, threads=args.threads, dilation=slower))
-            for one in args.model
-        )
-        yield _Opened(served, None, memory)
+    if len(args.model) > 1:
+        _check_several(args)
+    options = {f.name: getattr(args, f.name) for f in fields(ModelArguments) if hasattr(args, f.name)}
+    options |= {"worker_power": tuple(args.worker_power or ()), "name": args.model_name}
+    if len(args.model) > 1:
+        options["memory"] = None  # they share it
+    return [ModelArguments(**options | parse_model(text)) for text in args.model]
 
 
 def _check_several(args: NodeArguments) -> None:
     """Raise InputError for options of one model, where several were named."""
     names = (
+        "model_name",
         "cluster",
         "workers",
         "worker_power",
@@ -328,73 +314,9 @@ def _check_several(args: NodeArguments) -> None:
     given = [option_text(name, getattr(args, name)) for name in names if getattr(args, name)]
     if given:
         raise InputError(
-            f"{len(args.model)} models have no common option {', '.join(given)}: leave it out, or start "
-            "a node for each model. --memory bounds all of them together."
+            f"{len(args.model)} models have no common option {', '.join(given)}: leave it out, or write a "
+            "[[model]] for each into a file for --config. --memory bounds all of them together."
         )
-
-
-@contextmanager
-def _opened_one(args: NodeArguments) -> Iterator[_Opened]:
-    """This device's session and the cluster's beside it; the latter alone for models that only it runs."""
-    (source,) = args.model
-    model = _checked(args, source)
-    with ExitStack() as stack:
-        local = None
-        if not isinstance(model, EncoderModel) or args.cluster is None:
-            local = open_endpoint(
-                source,
-                preload=args.preload,
-                memory=args.memory,
-                threads=args.threads,
-                dilation=Dilation(args.dilate),
-                depths=args.depths,
-                weights=weights_of(args.weights),
-            )
-            stack.enter_context(local)
-        shared = None
-        if args.cluster is not None:
-            from pliant.api.open_cluster import Cluster  # needs pyzmq
-
-            cluster = stack.enter_context(
-                Cluster(
-                    args.cluster,
-                    key=args.key,
-                    threads=args.threads,
-                    memory=args.memory,
-                    dilation=Dilation(args.dilate),
-                    on_event=say,
-                )
-            )
-            shared = cluster.open(source)  # nobody waits for workers to learn that it cannot be read
-            cluster.wait(1 if args.workers is None else args.workers, PATIENCE_S)
-            shared.curve()  # measures the devices, before anybody asks
-        if local is not None:
-            yield _Opened((local,), shared)
-        else:
-            assert shared is not None
-            yield _Opened((shared,))
-
-
-def _checked(args: NodeArguments, source: str) -> Model:
-    """The model. Raises InputError for options that it does not have where it answers."""
-    model = resolve(source)
-    if isinstance(model, EncoderModel) and args.cluster is not None:
-        refuse_options(model, args, ("preload", "depths", "weights"), "leave it out with --cluster")
-        return model
-    if not isinstance(model, ElasticModel):
-        refuse_options(model, args, ("preload", "depths"))
-    if not isinstance(model, OnnxGraph):
-        refuse_options(model, args, ("weights",), "it is for ONNX models")
-    if args.cluster is None:
-        refuse_options(model, args, ("workers", "worker_power", "key"), "it is for --cluster")
-    return model
-
-
-def _watts_by_name(texts: Sequence[str]) -> dict[str, str]:
-    """Raises NodeError for what is no NAME=WATTS."""
-    if wrong := [text for text in texts if not text.partition("=")[0] or "=" not in text]:
-        raise NodeError(f"--worker-power {wrong[0]!r:.80} names no worker; give NAME=WATTS, such as hub=4.5.")
-    return dict(text.rsplit("=", 1) for text in texts)
 
 
 def _exempt_from_collection() -> None:

@@ -86,7 +86,8 @@ def divide(demands: Sequence[MemoryDemand], budget_bytes: int) -> tuple[Holding,
         shares = ", ".join(f"{demand.name} {demand.least_bytes}" for demand in demands)
         raise BudgetError(
             f"the {len(demands)} models that share {budget_bytes} bytes of memory take at least {least} "
-            f"({shares}). Give at least {least} bytes, or open fewer models."
+            f"({shares}). Give at least {least} bytes, or open fewer models.",
+            least - budget_bytes,
         )
     found = [_Division(0, 0.0, ())]
     for demand in demands:

@@ -97,6 +97,13 @@ class MemoryBudget:
         return self.total_bytes - sum(list(self._reserved.values()))
 
     @property
+    def least_bytes(self) -> int:
+        """What the sessions hold at the least: what others cannot have them let go of."""
+        members = dict(self._members)
+        fixed = sum(n_bytes for key, n_bytes in list(self._reserved.items()) if key not in members)
+        return fixed + sum(member.demand.least_bytes for member in members.values())
+
+    @property
     def shares(self) -> tuple[MemoryShare, ...]:
         """What each session among which the budget is divided has of it now."""
         now_s, found = self._clock(), []
@@ -116,7 +123,8 @@ class MemoryBudget:
                 raise BudgetError(
                     f"{format_bytes(n_bytes)} were asked for, but of the {format_bytes(self.total_bytes)} "
                     f"that all models share only {format_bytes(self.free_bytes + held)} are free. "
-                    "Lower this model's preload buffer, or close another model."
+                    "Lower this model's preload buffer, or close another model.",
+                    n_bytes - held - self.free_bytes,
                 )
             if id(owner) not in self._reserved:
                 weakref.finalize(owner, self._forget, id(owner)).atexit = False

@@ -29,6 +29,6 @@ def option_text(name: str, value: Any) -> str:
     flag = name.replace("_", "-")
     if isinstance(value, bool):
         return f"--{flag}" if value else f"--no-{flag}"
-    if isinstance(value, list):
+    if isinstance(value, list | tuple):
         return " ".join(f"--{flag} {one}" for one in value)
     return f"--{flag} {value}"

@@ -97,6 +97,11 @@ class Access:
             return Refusal(429, why, {"retry-after": str(math.ceil(wait_s))})
         return self._refusal(shown, rule, known) or Admitted(client)
 
+    def allows(self, shown: CallerShown) -> bool:
+        """Whether a call may be made, whatever its client's rate; it is not counted."""
+        rule = rule_for(shown.method, shown.path)
+        return not rule.roles or self._refusal(shown, rule, self._known(shown)) is None
+
     def spend(self, admitted: Admitted, n_bytes: int) -> None:
         """Bytes of a request came, or of its answer went."""
         if admitted.client is not None:

@@ -2,19 +2,33 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from typing import Any, final
+from typing import Any, Protocol, final
 
 import msgspec
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from pliant.route.node_identity import Identity
 from pliant.route.node_messages import ROUTE_HEADER
 from pliant.serve.access.access import Access, Admitted, CallerShown
 from pliant.serve.access.roles import PEERS, rule_for
-from pliant.serve.node.serving_node import Node
+from pliant.serve.node.metrics import Metrics
 from pliant.serve.protocol.inference import JSON
 
 _ROUTE = ROUTE_HEADER.lower().encode()
+
+
+class AtTheGate(Protocol):
+    """What the guard asks of the node behind it."""
+
+    @property
+    def identity(self) -> Identity: ...
+
+    @property
+    def metrics(self) -> Metrics: ...
+
+    @property
+    def is_draining(self) -> bool: ...
 
 
 @final
@@ -25,7 +39,7 @@ class Guard:
     `paths` are those that the metrics name.
     """
 
-    def __init__(self, app: ASGIApp, node: Node, access: Access, paths: frozenset[str]) -> None:
+    def __init__(self, app: ASGIApp, node: AtTheGate, access: Access, paths: frozenset[str]) -> None:
         self._app, self._node, self._access, self._paths = app, node, access, paths
         self._identity = [(n.lower().encode(), v.encode()) for n, v in node.identity.headers().items()]
 
@@ -46,6 +60,10 @@ class Guard:
         except asyncio.CancelledError:  # the client has left
             self._node.metrics.responses.labels(self._label(shown.path), 499).inc()
             raise
+
+    def allows(self, scope: Scope) -> bool:
+        """Whether a call may be made; it is not counted."""
+        return scope["path"].isprintable() and self._access.allows(_shown(scope))
 
     def _admit(self, shown: CallerShown) -> Admitted | Response:
         if not shown.path.isprintable():  # a route's pattern matches a path with a line break behind it

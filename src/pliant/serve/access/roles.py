@@ -75,6 +75,9 @@ RULES: Final[tuple[RouteRule, ...]] = (
     RouteRule("GET", "/v2/pliant/route", OPERATORS),
     RouteRule("GET", "/v2/pliant/peers", OPERATORS, is_guarded=True),
     RouteRule("POST", "/v2/pliant/peers", OPERATORS, is_guarded=True),
+    RouteRule("POST", "/v2/repository/index", OPERATORS, is_guarded=True),
+    RouteRule("POST", "/v2/repository/models/{model}/load", OPERATORS, is_guarded=True),
+    RouteRule("POST", "/v2/repository/models/{model}/unload", OPERATORS, is_guarded=True),
     *(RouteRule("POST", f"{GRPC}/{name}", EVERYBODY) for name in ("ServerLive", "ServerReady")),
     *(
         RouteRule("POST", f"{GRPC}/{name}", ANY)

@@ -3,7 +3,6 @@
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-import msgspec
 from starlette.applications import Starlette
 from starlette.datastructures import QueryParams
 from starlette.exceptions import HTTPException
@@ -30,8 +29,10 @@ from pliant.serve.access.guard import Guard, certificate_names, error_response
 from pliant.serve.access.roles import unruled
 from pliant.serve.http.bodies import Bodies
 from pliant.serve.http.limits import Limits
-from pliant.serve.http.model_apps import ModelApps
 from pliant.serve.http.openapi import document
+from pliant.serve.http.responses import broken as _broken
+from pliant.serve.http.responses import gone as _gone
+from pliant.serve.http.responses import json_response as _json
 from pliant.serve.node.metrics import TEXT, text_by_model
 from pliant.serve.node.peers import PEERS_PATH, change_peers, peers_of
 from pliant.serve.node.serving_node import Call, Node
@@ -39,6 +40,7 @@ from pliant.serve.page.page_routes import page_routes
 from pliant.serve.protocol.descriptions import model_config, model_metadata, server_metadata
 from pliant.serve.protocol.inference import BINARY, HEADER_LENGTH, JSON, Body, header_bytes
 from pliant.serve.protocol.statuses import http_status
+from pliant.serve.repository.model_entry import version_age
 from pliant.serve.telemetry.observed_app import ObservedApp
 from pliant.serve.telemetry.tracing import Tracer, make_tracer
 from pliant.serve.upstream.ask import EXPLAIN_PATH, EXPLAINED
@@ -46,41 +48,20 @@ from pliant.serve.upstream.broadcasts import TELL_PATH
 from pliant.serve.upstream.callback import Callbacks
 from pliant.serve.upstream.upstreams import CURVE_PATH, MISMATCH, REQUEST_HEADER
 
-_UNOBSERVED = ("/v2/health/", "/metrics", CURVE_PATH, TELL_PATH)
+UNOBSERVED = ("/v2/health/", "/metrics", CURVE_PATH, TELL_PATH)
 """What comes every few seconds has no span and no log line."""
 _LONGEST_ID = 64
 _Answer = Callable[[Request], Awaitable[Response]]
 
 
-def make_app(
-    node: Node,
-    access: Access,
-    version: str,
-    callbacks: Callbacks = Callbacks(),  # noqa: B008 - frozen
-    beside: Sequence[Node] = (),
-    tracer: Tracer | None = None,
-) -> ASGIApp:
-    """The ASGI application of `node`; `access` says who may call what of it.
-
-    `callbacks` say where these may be told of changes.
-    `beside` are nodes of other models, which answer at the same address. `tracer` makes the spans.
-    """
-    nodes = (node, *beside)
-    bodies = Bodies(node.limits)
-    page = page_routes(lambda: nodes, version)
-    tracer = tracer or make_tracer()
-    apps: list[ASGIApp] = []
-    for one in nodes:
-        app = _app_of(one, nodes, bodies, access, version, callbacks, page)
-        apps.append(ObservedApp(app, one.model, tracer, one.name, _UNOBSERVED))
-    if not beside:
-        return apps[0]
-    names = [one.served.name for one in nodes]
-    identities = {one.served.name: one.served.identity for one in nodes}
-    return ModelApps(dict(zip(names, apps, strict=True)), identities)
+def make_app(node: Node, access: Access, version: str, callbacks: Callbacks = Callbacks()) -> ASGIApp:  # noqa: B008 - frozen
+    """The ASGI application of `node` alone, as `model_app` has it."""
+    page = page_routes(lambda: (node,), version)
+    tracer = make_tracer()
+    return model_app(node, (node,), Bodies(node.limits), access, version, callbacks, page, tracer)
 
 
-def _app_of(
+def model_app(
     node: Node,
     nodes: Sequence[Node],
     bodies: Bodies,
@@ -88,8 +69,14 @@ def _app_of(
     version: str,
     callbacks: Callbacks,
     page: Sequence[Route],
+    tracer: Tracer,
 ) -> ASGIApp:
-    """Of one of `nodes`; its metrics and its page are those of all."""
+    """The ASGI application of `node`; `access` says who may call what of it.
+
+    `nodes` are those of all models at this address, it among them; its metrics are those of all, and so
+    are the routes of their `page`. `callbacks` say where other nodes may be told of changes. `tracer`
+    makes the spans.
+    """
     paths = _Paths(node, nodes, bodies, version, access, callbacks)
     name = node.served.name
     routes = [
@@ -104,7 +91,7 @@ def _app_of(
         Route(PEERS_PATH, paths.peers, methods=["GET", "POST"]),
         *page,
     ]
-    for base in (f"/v2/models/{name}", f"/v2/models/{name}/versions/1"):
+    for base in (f"/v2/models/{name}", f"/v2/models/{name}/versions/{node.model.version}"):
         routes += [
             Route(base, paths.model, methods=["GET"]),
             Route(f"{base}/ready", paths.model_ready, methods=["GET"]),
@@ -124,7 +111,8 @@ def _app_of(
         (method, route.path) for route in routes for method in route.methods or () if method != "HEAD"
     )
     assert not missing, f"{', '.join(missing)}: say in serve/access/roles.py who may call this"
-    return Guard(app, node, access, frozenset(route.path for route in routes))
+    guarded = Guard(app, node, access, frozenset(route.path for route in routes))
+    return ObservedApp(guarded, node.model, tracer, node.name, UNOBSERVED)
 
 
 class _Paths:
@@ -172,7 +160,8 @@ class _Paths:
         return _json(server_metadata(self._node.name, self._version))
 
     async def model(self, request: Request) -> Response:
-        return _json(model_metadata(self._node.signature))
+        versions = [one.model.version for one in self._nodes if one.served.name == self._node.served.name]
+        return _json(model_metadata(self._node.signature, sorted(versions, key=version_age)))
 
     async def config(self, request: Request) -> Response:
         served = self._node.served
@@ -321,16 +310,3 @@ def _answered(answer: Body) -> Response:
         return Response(answer.content, media_type=JSON)
     headers = {HEADER_LENGTH: str(answer.header_bytes)}
     return Response(answer.content, media_type=BINARY, headers=headers)
-
-
-async def _gone(request: Request, error: Exception) -> Response:
-    """Nobody hears it; it is counted, and no traceback is logged, with which a flood would fill a disk."""
-    return Response(status_code=499)
-
-
-async def _broken(request: Request, error: Exception) -> Response:
-    return error_response(500, "the node failed; its log says how.", {})
-
-
-def _json(value: Any, status: int = 200) -> Response:
-    return Response(msgspec.json.encode(value), status, media_type=JSON)

@@ -149,8 +149,7 @@ class LocalAnswers:
             self._probing = asyncio.get_running_loop().create_task(self._probe(n))
 
     def close(self) -> None:
-        """Once all that was let in is answered."""
-        self._admission.close()
+        """Call once all that was let in is answered."""
         if self.name == LOCAL:  # a cluster's session is its cluster's
             self._served.close()
 

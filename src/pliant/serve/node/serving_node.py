@@ -100,6 +100,7 @@ class Node:
         admission: Admission | None = None,
         memory: MemoryBudget | None = None,
         feed: AnswerFeed | None = None,
+        model_version: str = MODEL_VERSION,
     ) -> None:
         self.identity = Identity(served.identity, version)
         self.terms, self.objective = terms, objective
@@ -113,17 +114,19 @@ class Node:
         """Where gRPC is answered, once it is."""
         self.statistics = ModelStatistics()
         self.metrics = Metrics(self._states)
-        self.model = ServedModel(served.name, MODEL_VERSION, served.identity or "")
-        about = (router.name, MODEL_VERSION, self.model.identity, served.platform, version or "")
+        self.model = ServedModel(served.name, model_version, served.identity or "")
+        about = (router.name, model_version, self.model.identity, served.platform, version or "")
         self.metrics.info.labels(*about).set(1)
         common = (self.metrics, self._refitted, clock)
         self._memory = memory
         queued = admission or Admission(queue, clock)
+        self._own_admissions = [] if admission else [queued]
         here = {LOCAL: LocalAnswers(served, router, queued, *common, energy=energy)}
         if cluster is not None:
             self._check_same(cluster)
             router.endpoint(CLUSTER, watts=energy.most_W())
             admission = Admission(queue, clock)
+            self._own_admissions.append(admission)
             here[CLUSTER] = LocalAnswers(cluster, router, admission, *common, CLUSTER, energy)
         for target in here:
             self.metrics.begin(target, is_upstream=False)
@@ -233,7 +236,9 @@ class Node:
         self.is_draining = True
 
     def close(self) -> None:
-        """Once all that was let in is answered."""
+        """Once all that was let in is answered; an admission that was given goes on."""
+        for admission in self._own_admissions:
+            admission.close()
         for local in self.dispatcher.here.values():
             local.close()
 

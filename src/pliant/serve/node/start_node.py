@@ -4,18 +4,25 @@ import asyncio
 import logging
 import platform
 import re
+import ssl
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Protocol
 
-from pliant.errors import BudgetError, InputError, NodeError
+from pliant.errors import BudgetError, NodeError
 
 try:
-    from pliant.serve.http.http_app import make_app
+    from pliant.serve.http.http_app import model_app
+    from pliant.serve.http.model_apps import ModelApps
+    from pliant.serve.http.repository_paths import RepositoryPaths
     from pliant.serve.http.server import NodeServer, bind
     from pliant.serve.node.serving_node import Node
+    from pliant.serve.page.page_routes import page_routes
+    from pliant.serve.repository.live_model import ConnectedModel, Withdraw
+    from pliant.serve.repository.model_loader import ModelLoader
+    from pliant.serve.repository.model_repository import ModelRepository
     from pliant.serve.upstream.ask import ask_explanation as ask_explanation
     from pliant.serve.upstream.client import Client, checked_url
     from pliant.serve.upstream.upstreams import Upstreams
@@ -32,13 +39,22 @@ from pliant.run.session.session import Session
 from pliant.serve.access.access import Access
 from pliant.serve.access.credentials import Credentials, TokenFiles
 from pliant.serve.access.rates import ClientRates
+from pliant.serve.http.bodies import Bodies
 from pliant.serve.http.limits import Limits
 from pliant.serve.http.security import Address, Tls, Tokens, check_discovery, check_exposure, warn_in_clear
 from pliant.serve.node.admission import Admission
 from pliant.serve.node.answer_energy import AnswerEnergy
 from pliant.serve.node.reloads import Reloads
 from pliant.serve.page.answer_feed import AnswerFeed
-from pliant.serve.telemetry.tracing import Tracer
+from pliant.serve.repository.model_entry import (
+    FIRST_VERSION,
+    ModelEndpoints,
+    ModelEntry,
+    ModelKey,
+    OpenModel,
+    given_entry,
+)
+from pliant.serve.telemetry.tracing import Tracer, make_tracer
 from pliant.serve.upstream.callback import Callbacks
 
 LENGTHS = (1, 64, 8, 512, 32, 4, 128, 16, 256)
@@ -117,44 +133,45 @@ async def serve(
     them share.
     """
     every = (served, *beside)
+    entries = [given_entry(one, cluster if one is served else None) for one in every]
     try:
-        tokens = Tokens(options.tokens, options.peer_tokens, options.operator_tokens)
-        alone = cluster is None and not options.upstreams and not options.discovers
-        _check_names(every)
-        for one in every:
-            _ask_for_curve((options.terms.accuracy_floor or 0.0) if alone else 0.0, one)
-        for at in (options.listen, options.grpc):
-            if at is not None:
-                check_exposure(at, tokens, options.is_insecure)
-        if options.discovers:
-            check_discovery(options.listen, options.peer_tokens, options.is_insecure)
-        credentials = Credentials(tokens, options.token_files, options.tls)
-        warn_in_clear(options.listen, tokens, options.tls)
-        sock = bind(options.listen)
-    except BaseException:
-        for one in every:
+        await serve_models(options, entries, on_start, memory)
+    finally:
+        for one in every if cluster is None else (*every, cluster):
             one.close()
-        if cluster is not None:
-            cluster.close()
-        raise
+
+
+async def serve_models(
+    options: NodeOptions,
+    entries: Sequence[ModelEntry],
+    on_start: OnStart,
+    memory: MemoryBudget | None = None,
+    on_repository: Callable[[ModelRepository, Reloads], None] = lambda repository, reloads: None,
+) -> None:
+    """Serve the models of `entries`, which share `memory`, until SIGTERM, SIGINT or `stop`.
+
+    They are loaded and unloaded meanwhile as operators ask for it. `on_repository` is told what does so, and
+    what is done on SIGHUP, once the models are loaded. Raises PliantError where one of the first of them
+    cannot be loaded, and NodeError.
+    """
+    tokens = Tokens(options.tokens, options.peer_tokens, options.operator_tokens)
+    for at in (options.listen, options.grpc):
+        if at is not None:
+            check_exposure(at, tokens, options.is_insecure)
+    if options.discovers:
+        check_discovery(options.listen, options.peer_tokens, options.is_insecure)
+    credentials = Credentials(tokens, options.token_files, options.tls)
+    warn_in_clear(options.listen, tokens, options.tls)
+    sock = bind(options.listen)
     listen = Address(options.listen.host, sock.getsockname()[1])
     url = f"{'http' if credentials.server_tls is None else 'https'}://{listen}"
     loop = asyncio.get_running_loop()
     async with AsyncExitStack() as open_:
         open_.callback(sock.close)
-        if options.name is None:
-            options = replace(options, name=_name_at(listen.port))
+        options = replace(options, name=options.name or _name_at(listen.port), address=options.address or url)
         admission = Admission(options.queue)
-        node, *others = nodes = [
-            made_node(options, one, cluster if one is served else None, admission, memory) for one in every
-        ]
-        upstreams = []
-        for each in nodes:
-            open_.callback(each.close)
-            reached = replace(options, address=options.address or url)
-            upstreams.append(await connected(each, reached, open_, credentials))
-        for each in nodes if options.learn_s else ():
-            each.local.learn(LENGTHS, options.learn_s / len(nodes))
+        open_.callback(admission.close)
+        bodies, learn_s = Bodies(options.limits), options.learn_s / max(len(entries), 1)
         access = Access(
             tokens,
             options.rates,
@@ -165,33 +182,41 @@ async def serve(
         reloads = Reloads()
         reloads.add(credentials.reload)
         open_.enter_context(reloads.on_hangup())
-        app = make_app(node, access, options.version or "", options.callbacks, others, options.tracer)
-        announced = await open_.enter_async_context(AsyncExitStack())
-        if options.is_announced:
-            from pliant.serve.node.topology import announce  # needs zeroconf
 
-            await announce(node, options.address or url, options.peer_tokens, announced)
+        async def connect(entry: ModelEntry, opened: OpenModel, stack: AsyncExitStack) -> ConnectedModel:
+            own = replace(with_endpoints(options, entry.endpoints), learn_s=learn_s)
+            node, withdraw = await _connected_model(
+                own, entry.key, opened, (admission, memory, credentials), stack
+            )
+            app = model_app(node, repository.nodes, bodies, access, version, options.callbacks, page, tracer)
+            return ConnectedModel(node, app, withdraw)
+
+        version = options.version or ""
+        tracer = options.tracer or make_tracer()
+        page = page_routes(lambda: repository.nodes, version)
+        repository = ModelRepository(entries, ModelLoader(connect, memory))
+        open_.push_async_callback(repository.close)
+        await repository.start()
+        paths = RepositoryPaths(repository, bodies, access, options.name or "", version, page)
+        app = ModelApps(repository, paths)
 
         def drain() -> None:
-            for each in nodes:
-                each.drain()
-            withdrawn = loop.create_task(announced.aclose())
-            open_.push_async_callback(asyncio.wait, [withdrawn])
+            repository.drain()
+            for live in repository.live:
+                open_.push_async_callback(asyncio.wait, [loop.create_task(live.withdraw())])
 
-        server = NodeServer(
-            app,
-            options.limits,
-            lambda: credentials.server_tls,
-            drain,
-            options.settle_s,
-            node.metrics.refused,
-        )
+        def refused(status: int) -> None:
+            for node in repository.nodes[:1]:
+                node.metrics.refused(status)
+
+        def server_tls() -> ssl.SSLContext | None:
+            return credentials.server_tls
+
+        server = NodeServer(app, options.limits, server_tls, drain, options.settle_s, refused)
         logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # what clients do wrong is counted
-        for work in (
-            _when_started(server, lambda: on_start(url, node, server.stop)),
-            *(way.run() for way in upstreams),
-            credentials.watch(),
-        ):
+        on_repository(repository, reloads)
+        started = _when_started(server, lambda: on_start(url, repository.nodes[0], server.stop))
+        for work in (started, credentials.watch()):
             open_.push_async_callback(ended, loop.create_task(work))
         if options.grpc is not None:
             try:
@@ -199,17 +224,47 @@ async def serve(
             except ImportError as error:  # pragma: no cover - the tests need it
                 raise NodeError(f"gRPC needs {error.name}: pip install 'pliant[grpc]'.") from error
 
-            by_name = {each.served.name: each for each in nodes}
-            about = (access, lambda: credentials.shown, options.limits, options.version or "")
-            node.grpc = await open_.enter_async_context(serve_grpc(options.grpc, lambda: by_name, *about))
+            about = (access, lambda: credentials.shown, options.limits, version)
+            grpc = await open_.enter_async_context(serve_grpc(options.grpc, repository.by_name, *about))
+            repository.nodes[0].grpc = grpc
         await server.serve([sock])
 
 
-def _check_names(every: Sequence[Session[Any]]) -> None:
-    """Raise InputError for two models of one name: a path could not tell them apart."""
-    names = [one.name for one in every]
-    if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise InputError(f"two models are called {', '.join(twice)}: rename a file, or serve one of them.")
+def with_endpoints(options: NodeOptions, own: ModelEndpoints) -> NodeOptions:
+    """The options of the node of one model: its own where it has some."""
+    given = {f.name: getattr(own, f.name) for f in fields(own)}
+    return replace(options, **{name: value for name, value in given.items() if value is not None})
+
+
+async def _connected_model(
+    options: NodeOptions,
+    key: ModelKey,
+    opened: OpenModel,
+    shared: tuple[Admission, MemoryBudget | None, Credentials],
+    stack: AsyncExitStack,
+) -> tuple[Node, Withdraw]:
+    """The node of a model that is open, on the running loop; closed with `stack`. Raises NodeError."""
+    stack.push_async_callback(asyncio.to_thread, opened.close)
+    for session in (opened.local, opened.cluster):
+        if session is not None:
+            stack.push_async_callback(asyncio.to_thread, session.close)
+    alone = opened.cluster is None and not options.upstreams and not options.discovers
+    floor = (options.terms.accuracy_floor or 0.0) if alone else 0.0
+    await asyncio.to_thread(_ask_for_curve, floor, opened.local)
+    options = replace(options, energy=opened.energy or options.energy)
+    admission, memory, credentials = shared
+    node = made_node(options, opened.local, opened.cluster, admission, memory, key.version)
+    stack.push_async_callback(asyncio.to_thread, node.close)
+    if options.learn_s:  # before there are upstreams to be told of it
+        await asyncio.to_thread(node.local.learn, LENGTHS, options.learn_s)
+    upstreams = await connected(node, options, stack, credentials)
+    stack.push_async_callback(ended, asyncio.get_running_loop().create_task(upstreams.run()))
+    announced = await stack.enter_async_context(AsyncExitStack())
+    if options.is_announced:
+        from pliant.serve.node.topology import announce  # needs zeroconf
+
+        await announce(node, options.address or "", options.peer_tokens, announced)
+    return node, announced.aclose
 
 
 def _ask_for_curve(floor: float, served: Session[Any]) -> None:
@@ -229,6 +284,7 @@ def made_node(
     cluster: Session[Any] | None = None,
     admission: Admission | None = None,
     memory: MemoryBudget | None = None,
+    model_version: str = FIRST_VERSION,
 ) -> Node:
     """The node without its connections: its router, and the endpoints of this device."""
     settings = options.routing or RouterSettings(
@@ -249,6 +305,7 @@ def made_node(
         admission=admission,
         memory=memory,
         feed=AnswerFeed(keeps_texts=options.page_texts),
+        model_version=model_version,
     )
 
 

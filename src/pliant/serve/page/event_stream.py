@@ -57,9 +57,9 @@ class EventStream:
             with _Viewer(self._nodes) as viewer:
                 yield f"retry: {_RETRY_MS}\n\n".encode()
                 turn, shown = 0, b""
-                while not self._nodes()[0].is_draining:
+                while not any(node.is_draining for node in self._nodes()):
                     viewer.follow()
-                    if turn % _PICTURE_EVERY == 0:
+                    if turn % _PICTURE_EVERY == 0 and len(self._nodes()):
                         picture = msgspec.json.encode(await self._picture())
                         if picture != shown:
                             shown = picture
@@ -76,7 +76,7 @@ class EventStream:
 
     async def _picture(self) -> NodePicture:
         """On a thread: a session that answers is waited for."""
-        nodes = self._nodes()
+        nodes = tuple(self._nodes())
         models = await asyncio.to_thread(lambda: tuple(model_picture(node) for node in nodes))
         first = nodes[0]
         return NodePicture(first.name, self._version, first.run, first.feed.keeps_texts, models)

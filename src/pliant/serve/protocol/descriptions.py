@@ -1,12 +1,19 @@
 """What the Open Inference Protocol says of a server and its models, the same over REST and gRPC."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from pliant.ir.port import Port
 from pliant.serve.protocol.inference import Signature, shown_shape
 from pliant.serve.protocol.oip_tensors import DATATYPES
 
-EXTENSIONS = ("binary_tensor_data", "model_configuration", "statistics", "pliant_route")
+EXTENSIONS = (
+    "binary_tensor_data",
+    "model_configuration",
+    "statistics",
+    "model_repository",
+    "pliant_route",
+)
 VERSIONS = ("1",)
 _Json = dict[str, Any]
 
@@ -16,11 +23,11 @@ def server_metadata(name: str, version: str) -> _Json:
     return {"name": name, "version": version, "extensions": EXTENSIONS}
 
 
-def model_metadata(model: Signature) -> _Json:
+def model_metadata(model: Signature, versions: Sequence[str] = VERSIONS) -> _Json:
     """A model's metadata: its tensors, with -1 for dimensions that are open."""
     return {
         "name": model.name,
-        "versions": VERSIONS,
+        "versions": list(versions),
         "platform": model.platform,
         "inputs": [_tensor(port) for port in model.inputs],
         "outputs": [_tensor(port) for port in model.outputs],

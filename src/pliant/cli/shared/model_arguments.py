@@ -1,0 +1,177 @@
+"""A model as `pliant node` is told to serve it: its name, its source and how it is opened."""
+
+import re
+from collections.abc import Hashable
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, final
+
+from pliant.api.model import ElasticModel, EncoderModel, Model, OnnxGraph, RecurrentNetwork
+from pliant.api.open_endpoint import open_endpoint
+from pliant.api.resolve import resolve
+from pliant.cli.cluster.cluster_options import say
+from pliant.cli.shared.refuse_options import refuse_options
+from pliant.cli.shared.weight_bits import WeightBits, weights_of
+from pliant.errors import InputError, NodeError
+from pliant.ir.dilation import Dilation
+from pliant.plan.submodel.plan_options import Depths
+from pliant.quantities import parse_bytes
+from pliant.run.process_memory import MemoryBudget
+from pliant.run.session.session import Session
+from pliant.serve.node.power import read_energy
+from pliant.serve.node.samples import sample_requests
+from pliant.serve.repository.model_entry import FIRST_VERSION, ModelEndpoints, ModelEntry, ModelKey, OpenModel
+
+PATIENCE_S = 120.0
+"""How long to wait for the workers of a cluster."""
+_SAMPLED = (1, 64)
+"""Lengths by which the memory of a model is known that cannot share a budget."""
+_NAMED = re.compile(r"([A-Za-z0-9._-]+)(?::([A-Za-z0-9._-]+))?=(.+)", re.DOTALL)
+
+
+@final
+class _Reservation:
+    """What a model that cannot share the budget has of it, while this lives."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelArguments:
+    """What `pliant node` opens for one model; the fields are the options of the command line.
+
+    Without `name` it is called as its source says.
+    """
+
+    source: str
+    name: str | None = None
+    version: str = FIRST_VERSION
+    memory: str | None = None
+    preload: str | None = None
+    threads: int | None = None
+    depths: Depths | None = None
+    weights: WeightBits = None
+    dilate: float = 1.0
+    cluster: str | None = None
+    workers: int | None = None
+    power: str | None = None
+    worker_power: tuple[str, ...] = ()
+    key: Path | None = None
+    load: bool = True
+
+    def entry(self, endpoints: ModelEndpoints) -> ModelEntry:
+        """As a repository takes it. Raises PliantError for a source that names no model."""
+        model = self.checked()
+        return ModelEntry(
+            key=ModelKey(model.name, self.version),
+            open=self.opened,
+            source=self.source,
+            settings=self,
+            stamp=self._stamp,
+            endpoints=endpoints,
+            is_initial=self.load,
+        )
+
+    def checked(self) -> Model:
+        """The model. Raises InputError for options that it does not have where it answers."""
+        self._watts_by_name()
+        model = resolve(self.source)
+        if self.name is not None:
+            model = replace(model, name=self.name)
+        if isinstance(model, EncoderModel) and self.cluster is not None:
+            refuse_options(model, self, ("preload", "depths", "weights"), "leave it out with --cluster")
+            return model
+        if not isinstance(model, ElasticModel):
+            refuse_options(model, self, ("preload", "depths"))
+        if not isinstance(model, OnnxGraph):
+            refuse_options(model, self, ("weights",), "it is for ONNX models")
+        if self.cluster is None:
+            refuse_options(model, self, ("workers", "worker_power", "key"), "it is for --cluster")
+        return model
+
+    def opened(self, memory: MemoryBudget | None) -> OpenModel:
+        """This device's session and the cluster's beside it; the latter alone for models that only it runs.
+
+        They share `memory` with other models, unless the model has a bound of its own: that is reserved.
+        """
+        model = self.checked()
+        with ExitStack() as stack:
+            local = None
+            if not isinstance(model, EncoderModel) or self.cluster is None:
+                local = self._local(model, memory, stack)
+            shared = None if self.cluster is None else self._of_cluster(model, stack)
+            answers = local or shared
+            assert answers is not None
+            energy = read_energy(self.power, self._watts_by_name(), answers)
+            close = stack.pop_all().close
+        return OpenModel(answers, shared if local is not None else None, energy, close)
+
+    def _local(self, model: Model, budget: MemoryBudget | None, stack: ExitStack) -> Session[Any]:
+        """Raises BudgetError where the budget has too little for it."""
+        shares = self.memory is None and isinstance(model, ElasticModel | RecurrentNetwork)
+        reserved = _Reservation()
+        if budget is not None:
+            stack.callback(budget.release, reserved)
+            if self.memory is not None:
+                budget.reserve(reserved, parse_bytes(self.memory))
+        session = open_endpoint(
+            model,
+            preload=self.preload,
+            memory=budget if shares else self.memory,
+            threads=self.threads,
+            dilation=Dilation(self.dilate),
+            depths=self.depths,
+            weights=weights_of(self.weights),
+        )
+        stack.enter_context(session)
+        if budget is not None and self.memory is None and not shares:
+            budget.reserve(reserved, _taken_bytes(session))
+        return session
+
+    def _of_cluster(self, model: Model, stack: ExitStack) -> Session[Any]:
+        from pliant.api.open_cluster import Cluster  # needs pyzmq
+
+        assert self.cluster is not None
+        cluster = stack.enter_context(
+            Cluster(
+                self.cluster,
+                key=self.key,
+                threads=self.threads,
+                memory=self.memory,
+                dilation=Dilation(self.dilate),
+                on_event=say,
+            )
+        )
+        shared = cluster.open(self.source)  # nobody waits for workers to learn that it cannot be read
+        cluster.wait(1 if self.workers is None else self.workers, PATIENCE_S)
+        shared.name = model.name
+        shared.curve()  # measures the devices, before anybody asks
+        return shared
+
+    def _watts_by_name(self) -> dict[str, str]:
+        """Raises NodeError for what is no NAME=WATTS."""
+        if wrong := [text for text in self.worker_power if not text.partition("=")[0] or "=" not in text]:
+            raise NodeError(
+                f"--worker-power {wrong[0]!r:.80} names no worker; give NAME=WATTS, such as hub=4.5."
+            )
+        return dict(text.rsplit("=", 1) for text in self.worker_power)
+
+    def _stamp(self) -> Hashable:
+        return self.checked().identity
+
+
+def _taken_bytes(session: Session[Any]) -> int:
+    """What a session takes once it has answered samples: weights, and activations of these lengths."""
+    for sample in sample_requests(session, _SAMPLED):
+        session.answer(sample)
+    return session.memory.predicted_bytes
+
+
+def parse_model(text: str) -> dict[str, str]:
+    """`MODEL`, `NAME=MODEL` or `NAME:VERSION=MODEL` as fields of ModelArguments. Raises InputError."""
+    found = _NAMED.fullmatch(text)
+    if found is None:
+        if text.startswith("="):
+            raise InputError(f"{text!r:.80} names no model; give NAME=MODEL, such as search=model.onnx.")
+        return {"source": text}
+    name, version, source = found.groups()
+    return {"name": name, "source": source, **({} if version is None else {"version": version})}

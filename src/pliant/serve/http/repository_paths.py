@@ -1,0 +1,201 @@
+"""The paths of a node that belong to no model that is loaded: its repository, and what says why."""
+
+from collections.abc import Sequence
+from typing import TypeVar, final
+
+import msgspec
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Match, Route
+from starlette.types import Receive, Scope, Send
+
+from pliant.errors import BudgetError, InputError, NodeError, PliantError
+from pliant.route.node_identity import NODE_HEADER, Identity
+from pliant.serve.access.access import Access
+from pliant.serve.access.guard import Guard, error_response
+from pliant.serve.http.bodies import Bodies
+from pliant.serve.http.responses import broken, gone, json_response
+from pliant.serve.node.metrics import TEXT, Metrics
+from pliant.serve.protocol.descriptions import server_metadata
+from pliant.serve.repository.model_repository import ModelRepository
+
+REPOSITORY_PATH = "/v2/repository"
+"""Where models are loaded and unloaded; for operators."""
+_LIMIT_BYTES = 1 << 16
+_MODEL = "/v2/models/{name}"
+_METHODS = ("GET", "POST", "PUT", "DELETE", "PATCH", "OPTIONS")
+T = TypeVar("T")
+_IGNORED = ("unload_dependents",)
+"""Parameters of Triton's clients that change nothing here: no model depends on another."""
+
+
+class IndexRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """With `ready`, only models that are loaded are listed."""
+
+    ready: bool = False
+
+
+class ChangeRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`parameters` of loading and unloading: `version`, where a model has several."""
+
+    parameters: dict[str, str | bool | int | float] = {}
+
+
+@final
+class FrontNode:
+    """What stands for a model's node on paths without one: answers are counted with the first model's."""
+
+    def __init__(self, repository: ModelRepository, name: str, version: str) -> None:
+        self.name, self.identity = name, Identity(None, version)
+        self._repository, self._spare = repository, Metrics(lambda: iter(()))
+
+    @property
+    def metrics(self) -> Metrics:
+        return next((node.metrics for node in self._repository.nodes), self._spare)
+
+    @property
+    def is_draining(self) -> bool:
+        return self._repository.is_draining
+
+
+@final
+class RepositoryPaths:
+    """An ASGI application."""
+
+    def __init__(
+        self,
+        repository: ModelRepository,
+        bodies: Bodies,
+        access: Access,
+        name: str,
+        version: str,
+        page: Sequence[Route] = (),
+    ) -> None:
+        self._repository, self._bodies, self._page = repository, bodies, page
+        self._node, self._version = FrontNode(repository, name, version), version
+        routes = [
+            Route(f"{REPOSITORY_PATH}/index", self._index, methods=["POST"]),
+            Route(f"{REPOSITORY_PATH}/models/{{name}}/load", self._load, methods=["POST"]),
+            Route(f"{REPOSITORY_PATH}/models/{{name}}/unload", self._unload, methods=["POST"]),
+            Route("/v2/health/live", self._live, methods=["GET"]),
+            Route("/v2/health/ready", self._ready, methods=["GET"]),
+            Route("/v2", self._server, methods=["GET"]),
+            Route("/metrics", self._metrics, methods=["GET"]),
+            *page,
+        ]
+        for base in (f"{_MODEL}/versions/{{version}}", _MODEL):
+            routes.append(Route(f"{base}/ready", self._model_ready, methods=["GET"]))
+            routes.append(Route(f"{base}{{rest:path}}", self._model, methods=_METHODS))
+        handlers = {
+            PliantError: self._failed,
+            HTTPException: self._unanswered,
+            ClientDisconnect: gone,
+            Exception: broken,
+        }
+        app = Starlette(routes=routes, exception_handlers=handlers)
+        app.router.redirect_slashes = False
+        self._guard = Guard(app, self._node, access, frozenset(route.path for route in routes))
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._guard(scope, receive, send)
+
+    def owns(self, scope: Scope) -> bool:
+        """Whether a request is for no model, nor the first one: its answer may take long, as the page's."""
+        return _is_of_repository(scope["path"]) or any(
+            route.matches(scope)[0] is Match.FULL for route in self._page
+        )
+
+    def admits(self, scope: Scope) -> bool:
+        """Whether a request may have a model loaded."""
+        return self._guard.allows(scope)
+
+    def failure(self, error: PliantError) -> Response:
+        """The status and reason of an error, and the name of this node."""
+        status = error.status if isinstance(error, NodeError) else 500
+        if isinstance(error, BudgetError):
+            status = 409
+        elif isinstance(error, InputError) or not isinstance(error, NodeError):
+            status = 400  # a file that is no model, or a model that this device cannot run
+        headers = {NODE_HEADER: self._node.name}
+        if isinstance(error, NodeError) and error.retry_after_s is not None:
+            headers["retry-after"] = str(error.retry_after_s)
+        return error_response(status, str(error), headers)
+
+    async def _index(self, request: Request) -> Response:
+        asked = await self._read(request, IndexRequest)
+        return json_response(self._repository.index(asked.ready))
+
+    async def _load(self, request: Request) -> Response:
+        name, version = request.path_params["name"], await self._version_asked(request)
+        await self._repository.load(name, version)
+        return json_response({"name": name, "load": True})
+
+    async def _unload(self, request: Request) -> Response:
+        name, version = request.path_params["name"], await self._version_asked(request)
+        await self._repository.unload(name, version)
+        return json_response({"name": name, "unload": True})
+
+    async def _live(self, request: Request) -> Response:
+        return json_response({"live": True})
+
+    async def _ready(self, request: Request) -> Response:
+        is_ready = not self._node.is_draining
+        return json_response({"ready": is_ready}, 200 if is_ready else 503)
+
+    async def _server(self, request: Request) -> Response:
+        return json_response(server_metadata(self._node.name, self._version))
+
+    async def _metrics(self, request: Request) -> Response:
+        return Response(self._node.metrics.text(), headers={"content-type": TEXT})
+
+    async def _model_ready(self, request: Request) -> Response:
+        """A model that was evicted answers what comes, once it is loaded."""
+        asked = request.path_params
+        is_ready = self._repository.is_served(asked["name"], asked.get("version"))
+        about = {"name": asked["name"], "ready": is_ready and not self._node.is_draining}
+        return json_response(about, 200 if about["ready"] else 503)
+
+    async def _model(self, request: Request) -> Response:
+        """Raises NodeError saying why the model does not answer."""
+        asked = request.path_params
+        self._repository.wanted(asked["name"], asked.get("version"))
+        raise NodeError(f"{request.url.path[:80]} is not answered here.", status=404)
+
+    async def _version_asked(self, request: Request) -> str | None:
+        """Raises NodeError for parameters that would change the model in a way that this node does not."""
+        parameters = (await self._read(request, ChangeRequest)).parameters
+        if strange := sorted({*parameters} - {"version", *_IGNORED}):
+            raise InputError(
+                f"the parameter {', '.join(strange)[:80]} is unknown: this node loads what its options or "
+                "--config name; give `version`, where a model has several."
+            )
+        return str(parameters["version"]) if "version" in parameters else None
+
+    async def _read(self, request: Request, kind: type[T]) -> T:
+        async with self._bodies.read(request, _LIMIT_BYTES) as body:
+            if not body.strip():
+                return kind()
+            try:
+                return msgspec.json.decode(body, type=kind)
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+                raise InputError(f"the request cannot be read: {error}; send {{}} or nothing.") from error
+
+    async def _failed(self, request: Request, error: Exception) -> Response:
+        assert isinstance(error, PliantError)
+        return self.failure(error)
+
+    async def _unanswered(self, request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        names = ", ".join(map(repr, self._repository.names)) or "none"
+        why = {
+            404: f"there is nothing here: this node has the model {names}.",
+            405: f"{request.method} is not answered here.",
+        }
+        headers = dict(error.headers or {})
+        return error_response(error.status_code, why.get(error.status_code, error.detail), headers)
+
+
+def _is_of_repository(path: str) -> bool:
+    return path == REPOSITORY_PATH or path.startswith(f"{REPOSITORY_PATH}/")

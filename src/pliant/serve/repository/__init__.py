@@ -1,0 +1,1 @@
+"""Models that a node loads and unloads while it runs."""

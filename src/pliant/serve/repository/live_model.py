@@ -1,0 +1,78 @@
+"""A model that is loaded: its node and its paths, and the requests that hold it."""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Hashable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from typing import Any, final
+
+from starlette.types import ASGIApp
+
+from pliant.serve.node.serving_node import Node
+from pliant.serve.repository.model_entry import ModelEntry, ModelKey
+
+Withdraw = Callable[[], Coroutine[Any, Any, None]]
+"""Ends the announcement of a node, so that no others send requests."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class ConnectedModel:
+    """The node of a model and its paths; `withdraw` is called before it is closed."""
+
+    node: Node
+    app: ASGIApp
+    withdraw: Withdraw
+
+
+@final
+class LiveModel:
+    """Answers by `app` until it is closed. Call on one event loop.
+
+    `stack` closes its endpoints. `stamp` was the state of its files when it was opened. Evicting it frees
+    `floor_bytes` of the budget that models share.
+    """
+
+    def __init__(
+        self,
+        entry: ModelEntry,
+        connected: ConnectedModel,
+        stack: AsyncExitStack,
+        stamp: Hashable,
+        floor_bytes: int,
+        now_s: float,
+    ) -> None:
+        self.entry, self.node, self.app = entry, connected.node, connected.app
+        self.withdraw = connected.withdraw
+        self.floor_bytes, self.last_used_s = floor_bytes, now_s
+        self._stamp, self._stack, self._n_held = stamp, stack, 0
+        self._is_idle = asyncio.Event()
+        self._is_idle.set()
+
+    @property
+    def key(self) -> ModelKey:
+        return self.entry.key
+
+    def is_of(self, entry: ModelEntry) -> bool:
+        """Whether it is what `entry` would open now, with the same endpoints. Reads the state of files."""
+        mine = (self.entry.settings, self.entry.endpoints, self.entry.source)
+        return mine == (entry.settings, entry.endpoints, entry.source) and self._stamp == entry.stamp()
+
+    def hold(self, now_s: float) -> None:
+        """A request begins: the model is not closed before `release`."""
+        self._n_held += 1
+        self.last_used_s = now_s
+        self._is_idle.clear()
+
+    def release(self, now_s: float) -> None:
+        """A request ends."""
+        self._n_held -= 1
+        self.last_used_s = now_s
+        if self._n_held == 0:
+            self._is_idle.set()
+
+    async def close(self) -> None:
+        """Once every request that holds it is answered."""
+        await self.withdraw()
+        await self._is_idle.wait()
+        await self._stack.aclose()

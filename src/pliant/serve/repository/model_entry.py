@@ -1,0 +1,107 @@
+"""A model that a node may serve: its name and version, how it is opened, and its endpoints."""
+
+import re
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+from typing import Any
+
+from pliant.errors import InputError
+from pliant.route.objective import Objective
+from pliant.route.terms import Terms
+from pliant.run.process_memory import MemoryBudget
+from pliant.run.session.session import Session
+from pliant.serve.node.answer_energy import AnswerEnergy
+
+_WORD = re.compile(r"(?!\.+$)[A-Za-z0-9._-]{1,128}")
+FIRST_VERSION = "1"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class ModelKey:
+    """A model's name and version, as they stand in the paths of requests. Raises InputError for others."""
+
+    name: str
+    version: str = FIRST_VERSION
+
+    def __post_init__(self) -> None:
+        for what, text in (("name", self.name), ("version", self.version)):
+            if not _WORD.fullmatch(text):
+                raise InputError(
+                    f"{text[:140]!r} is no {what} of a model: give 1 to 128 letters, digits, '.', '_' "
+                    "and '-'."
+                )
+
+    def __str__(self) -> str:
+        return self.name if self.version == FIRST_VERSION else f"{self.name} version {self.version}"
+
+    @property
+    def age(self) -> tuple[int, int, str]:
+        """Orders versions, the oldest first."""
+        return version_age(self.version)
+
+
+def version_age(version: str) -> tuple[int, int, str]:
+    """Orders versions, the oldest first: numbers by value, and after other words."""
+    is_number = version.isdecimal() and version.isascii()
+    return (1, int(version), "") if is_number else (0, 0, version)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenModel:
+    """What answers for a model: a session of this device, and one of a cluster with the same model.
+
+    `energy` counts joules, where that is not as the node's options say. `close` ends what both need beside
+    themselves; call it when they are closed.
+    """
+
+    local: Session[Any]
+    cluster: Session[Any] | None = None
+    energy: AnswerEnergy | None = None
+    close: Callable[[], None] = lambda: None
+
+
+@dataclass(frozen=True, slots=True)
+class ModelEndpoints:
+    """What a model's node is told where that differs from the other models; None is as the node's options.
+
+    `upstreams` are other nodes that have this model; `terms` of its requests that start here.
+    """
+
+    upstreams: tuple[str, ...] | None = None
+    discovers: bool | None = None
+    is_announced: bool | None = None
+    terms: Terms | None = None
+    objective: Objective | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelEntry:
+    """A model of a repository.
+
+    `open` is called on a thread, with the budget that models share. Raises PliantError. `settings` and
+    `stamp`, which tells the state of its files, say whether a model that is loaded is still the one that
+    would be opened. With `is_initial` it is loaded when the node starts.
+    """
+
+    key: ModelKey
+    open: Callable[[MemoryBudget | None], OpenModel]
+    source: str = ""
+    settings: Hashable = None
+    stamp: Callable[[], Hashable] = lambda: None
+    endpoints: ModelEndpoints = field(default_factory=ModelEndpoints)
+    is_initial: bool = True
+
+
+def given_entry(local: Session[Any], cluster: Session[Any] | None = None) -> ModelEntry:
+    """Of sessions that are open already: once unloaded, they cannot be loaded again."""
+    left = [OpenModel(local, cluster)]
+
+    def open_once(memory: MemoryBudget | None) -> OpenModel:
+        if not left:
+            raise InputError(
+                f"{local.name} was given to the node as an open session, and cannot be opened again: name "
+                "its files where the node is started."
+            )
+        return left.pop()
+
+    return ModelEntry(key=ModelKey(local.name), open=open_once)

@@ -1,0 +1,86 @@
+"""Open a model within the budget that all models share, evicting others where that is too short."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from typing import Protocol, final
+
+from pliant.errors import BudgetError
+from pliant.quantities import format_bytes
+from pliant.run.process_memory import MemoryBudget
+from pliant.serve.repository.eviction import Evictable, choose_evictions
+from pliant.serve.repository.live_model import ConnectedModel, LiveModel
+from pliant.serve.repository.model_entry import ModelEntry, OpenModel
+from pliant.serve.repository.model_slot import EVICTED, ModelSlot, Slots
+
+_LOG = logging.getLogger("pliant.serve")
+
+
+class Connect(Protocol):
+    """Makes the node of a model that is open, and its paths; what they need is closed with `stack`."""
+
+    def __call__(
+        self, entry: ModelEntry, opened: OpenModel, stack: AsyncExitStack
+    ) -> Awaitable[ConnectedModel]: ...
+
+
+@final
+@dataclass(slots=True)
+class ModelLoader:
+    """Call on one event loop, for one model after the other."""
+
+    connect: Connect
+    memory: MemoryBudget | None = None
+    clock: Callable[[], float] = time.monotonic
+
+    async def load(self, entry: ModelEntry, slots: Slots, evicted: list[ModelSlot] | None) -> LiveModel:
+        """The model of `entry`. Of `slots`, some are evicted where it does not fit, and added to `evicted`;
+        none where that is None.
+
+        Raises BudgetError where there is too little memory even so, and PliantError for a model that cannot
+        be opened.
+        """
+        stamp = await asyncio.to_thread(entry.stamp)
+        while True:
+            floor_bytes = self._least_bytes
+            try:
+                opened = await asyncio.to_thread(entry.open, self.memory)
+                break
+            except BudgetError as error:
+                if error.short_bytes is None or evicted is None:
+                    raise
+                victims = self._victims(entry, slots, error.short_bytes, error)
+            for slot in victims:
+                evicted.append(slot)
+                _LOG.info("%s is evicted for %s", slot.key, entry.key)
+                await slot.retire(f"{EVICTED} for {entry.key}: its next request has it loaded")
+        async with AsyncExitStack() as stack:
+            connected = await self.connect(entry, opened, stack)
+            kept = stack.pop_all()
+        freed_bytes = self._least_bytes - floor_bytes
+        return LiveModel(entry, connected, kept, stamp, freed_bytes, self.clock())
+
+    @property
+    def _least_bytes(self) -> int:
+        return 0 if self.memory is None else self.memory.least_bytes
+
+    def _victims(
+        self, entry: ModelEntry, slots: Slots, short_bytes: int, error: BudgetError
+    ) -> list[ModelSlot]:
+        """Raises BudgetError where no others can make room."""
+        live = [slot.live for slot in slots.values() if slot.live is not None]
+        others = [
+            Evictable(one.key, one.floor_bytes, one.last_used_s) for one in live if one.key != entry.key
+        ]
+        found = choose_evictions(others, short_bytes)
+        if found:
+            return [slots[key] for key in found]
+        room = sum(one.frees_bytes for one in others)
+        itself = ", or unload it before it is loaded anew" if len(others) < len(live) else ""
+        raise BudgetError(
+            f"{entry.key} needs {format_bytes(short_bytes)} more memory than is free, and evicting all other "
+            f"models would free {format_bytes(room)}: start the node with more --memory{itself}. {error}"
+        ) from error

@@ -1,0 +1,312 @@
+"""The models of a node: loaded, unloaded, evicted and loaded again while requests come."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import final
+
+from pliant.errors import BudgetError, InputError, NodeError, PliantError
+from pliant.serve.node.serving_node import Node
+from pliant.serve.repository.live_model import LiveModel
+from pliant.serve.repository.model_entry import ModelEntry, ModelKey
+from pliant.serve.repository.model_loader import ModelLoader
+from pliant.serve.repository.model_slot import (
+    EVICTED,
+    UNLOADED,
+    LiveNodes,
+    ModelSlot,
+    State,
+    known_slots,
+)
+
+_LOG = logging.getLogger("pliant.serve")
+
+
+@dataclass(frozen=True, slots=True)
+class IndexRow:
+    """A model as the repository's index lists it; `reason` says why it is not ready."""
+
+    name: str
+    version: str
+    state: State
+    reason: str
+
+
+@final
+class ModelRepository:
+    """Call on one event loop. One model after the other is loaded or unloaded; requests go on meanwhile.
+
+    A model is unloaded once the requests that it has are answered; those that come meanwhile are refused.
+    Where the budget that models share is too short for one that is to be loaded, those least recently used
+    are evicted: a request for one of them has it loaded again. Where a load fails, the model goes on as
+    before, and what was evicted for it is loaded again.
+    """
+
+    def __init__(self, entries: Iterable[ModelEntry], loader: ModelLoader) -> None:
+        """Raises InputError for two models of one name and version."""
+        self._slots = {entry.key: ModelSlot(entry) for entry in _distinct(entries)}
+        self._loader, self._clock = loader, loader.clock
+        self._changing = asyncio.Lock()
+        self._under_way: set[asyncio.Task[None]] = set()
+        self.is_draining = False
+        self.nodes: Sequence[Node] = LiveNodes(lambda: self._slots)
+        """Those of the models that are loaded, as they are whenever it is looked at."""
+
+    @property
+    def live(self) -> tuple[LiveModel, ...]:
+        """The models that are loaded now."""
+        return tuple(slot.live for slot in self._slots.values() if slot.live is not None)
+
+    def by_name(self) -> dict[str, Node]:
+        """The nodes of the models that are loaded, of each the newest version."""
+        return {one.key.name: one.node for one in sorted(self.live, key=lambda one: one.key.age)}
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of all models that are known, each once."""
+        return tuple(dict.fromkeys(key.name for key in self._slots))
+
+    def versions(self, name: str) -> tuple[str, ...]:
+        """The versions of a model that are loaded, or would be for a request; the oldest first."""
+        found = [key for key, slot in self._slots.items() if key.name == name and slot.is_wanted]
+        return tuple(key.version for key in sorted(found, key=lambda key: key.age))
+
+    def index(self, is_ready: bool = False) -> tuple[IndexRow, ...]:
+        """Every model that is known; with `is_ready` those that are loaded."""
+        every = self._slots.values()
+        rows = (IndexRow(one.key.name, one.key.version, one.state, one.reason) for one in every)
+        return tuple(row for row in rows if not is_ready or row.state == "READY")
+
+    async def start(self) -> None:
+        """Load the models that are loaded from the start. Raises PliantError for one that cannot be.
+
+        Those that do not fit beside the ones before them are left for when they are asked.
+        """
+        for slot in list(self._slots.values()):
+            if not slot.entry.is_initial:
+                continue
+            try:
+                await self._load(slot, may_evict=False)
+            except BudgetError as error:
+                if not self.live or error.short_bytes is None:
+                    raise
+                slot.is_wanted, slot.reason = True, f"{EVICTED}: its next request has it loaded"
+                _LOG.warning("%s is loaded when it is asked for: %s", slot.key, error)
+
+    async def load(self, name: str, version: str | None = None) -> None:
+        """Load a model, all its versions where none is named; anew, if it is loaded and its files changed.
+
+        Goes on where the caller is cancelled. Raises NodeError (404) for a model that is not known,
+        BudgetError where memory is short, and PliantError for one that cannot be opened: everything is as it
+        was before.
+        """
+        slots = known_slots(self._slots, name, version)
+        await self._alone(lambda: _each(slots, self._load_if_other))
+
+    async def unload(self, name: str, version: str | None = None) -> None:
+        """Unload a model, all its versions where none is named, once its requests are answered.
+
+        One that is not loaded is no error. Goes on where the caller is cancelled. Raises NodeError (404).
+        """
+        slots = known_slots(self._slots, name, version)
+        for slot in slots:
+            slot.is_wanted = False  # requests that come from now on are refused
+        await self._alone(lambda: _each(slots, self._unload))
+
+    @asynccontextmanager
+    async def lease(self, name: str, version: str | None = None) -> AsyncIterator[LiveModel]:
+        """The model for one request, its newest version where none is named; it is not unloaded meanwhile.
+
+        One that was evicted is loaded. Raises NodeError: 404 for a model that is not known, 503 for one that
+        is not loaded, or for which there is no memory.
+        """
+        live = await self._held(self.wanted(name, version))
+        try:
+            yield live
+        finally:
+            live.release(self._clock())
+
+    async def configure(self, entries: Sequence[ModelEntry]) -> None:
+        """Have just these models: load those that are new or changed, unload those that are left out.
+
+        All of it or nothing: what is new is loaded first, and where that fails, PliantError is raised and the
+        models are as they were.
+        """
+        wanted = {entry.key: entry for entry in _distinct(entries)}
+        await self._alone(lambda: self._configure(wanted))
+
+    def is_served(self, name: str, version: str | None = None) -> bool:
+        """Whether a request gets its answer: the model is loaded, or would be for that request."""
+        return any(slot.is_wanted for slot in self._matching(name, version))
+
+    def is_live(self, name: str, version: str | None = None) -> bool:
+        """Whether the version that a request would get is loaded."""
+        served = [slot for slot in self._matching(name, version) if slot.is_wanted]
+        return bool(served) and served[-1].live is not None
+
+    def drain(self) -> None:
+        """Say from now on that no model is ready; nothing is loaded any more."""
+        self.is_draining = True
+        for live in self.live:
+            live.node.drain()
+
+    async def close(self) -> None:
+        """Once every request is answered, and what is being loaded or unloaded has ended."""
+        self.is_draining = True
+        while self._under_way:
+            await asyncio.wait(self._under_way)
+        for slot in reversed(self._slots.values()):
+            await slot.retire(UNLOADED)
+
+    def _matching(self, name: str, version: str | None) -> list[ModelSlot]:
+        try:
+            return known_slots(self._slots, name, version)
+        except NodeError:
+            return []
+
+    def wanted(self, name: str, version: str | None) -> ModelSlot:
+        """What a request for a model gets. Raises NodeError: 404 for none, 503 for one that is not loaded."""
+        known = known_slots(self._slots, name, version)
+        wanted = [slot for slot in known if slot.is_wanted]
+        if not wanted:
+            raise NodeError(
+                f"the model {known[-1].key} is not loaded ({known[-1].reason}): an operator loads it by POST "
+                f"/v2/repository/models/{name}/load.",
+                status=503,
+            )
+        return wanted[-1]
+
+    async def _held(self, slot: ModelSlot) -> LiveModel:
+        """The model, held for the caller; loaded where it is not."""
+        if slot.live is not None:
+            slot.live.hold(self._clock())
+            return slot.live
+        waiter: asyncio.Future[LiveModel] = asyncio.get_running_loop().create_future()
+        slot.waiters.append(waiter)
+        if slot.loading is None or slot.loading.done():
+            slot.loading = self._task(self._load_for_waiters(slot))
+        try:
+            return await waiter
+        except asyncio.CancelledError:
+            if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
+                waiter.result().release(self._clock())
+            raise
+
+    async def _load_for_waiters(self, slot: ModelSlot) -> None:
+        """Load what requests wait for; they are told where that fails."""
+        try:
+            async with self._changing:
+                if not slot.is_wanted:
+                    raise NodeError(f"the model {slot.key} was unloaded meanwhile.", status=503)
+                if slot.live is None:
+                    await self._load(slot)
+                slot.hand_over(self._clock())
+        except BudgetError as error:
+            slot.disappoint(NodeError(str(error), status=503))
+        except PliantError as error:
+            slot.disappoint(error)
+        finally:
+            slot.disappoint(NodeError(f"the model {slot.key} could not be loaded.", status=503))
+
+    def _task(self, work: Awaitable[None]) -> "asyncio.Task[None]":
+        async def run() -> None:
+            await work
+
+        task = asyncio.get_running_loop().create_task(run())
+        self._under_way.add(task)
+        task.add_done_callback(self._under_way.discard)
+        return task
+
+    async def _alone(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Do `work` when no other change is under way, to its end also where the caller is cancelled."""
+
+        async def run() -> None:
+            async with self._changing:
+                await work()
+
+        task = self._task(run())
+        task.add_done_callback(lambda task: task.cancelled() or task.exception())
+        await asyncio.shield(task)
+
+    async def _load_if_other(self, slot: ModelSlot) -> None:
+        if slot.live is None or not await asyncio.to_thread(slot.live.is_of, slot.entry):
+            await self._load(slot)
+        slot.hand_over(self._clock())
+
+    async def _unload(self, slot: ModelSlot) -> None:
+        slot.is_wanted = False
+        await slot.retire(UNLOADED)
+
+    async def _load(self, slot: ModelSlot, may_evict: bool = True) -> None:
+        """Have the slot's model loaded; one that it has already is closed once there is another."""
+        if self.is_draining:
+            raise NodeError("this node is about to end: nothing is loaded any more.", status=503)
+        reason = slot.reason
+        slot.state = "LOADING" if slot.live is None else "READY"
+        evicted: list[ModelSlot] = []
+        try:
+            live = await self._loader.load(slot.entry, self._slots, evicted if may_evict else None)
+        except BaseException as error:
+            if slot.live is None:
+                slot.state = "UNAVAILABLE"
+                slot.reason = f"loading failed: {error}" if isinstance(error, PliantError) else reason
+            await self._restore(evicted)
+            raise
+        _LOG.info("%s is loaded", slot.key)
+        old = slot.take_live(live)
+        if old is not None:
+            await old.close()
+
+    async def _restore(self, evicted: Iterable[ModelSlot]) -> None:
+        """Load what was evicted for a model that failed; one that fails waits for its next request."""
+        for slot in evicted:
+            try:
+                await self._load(slot, may_evict=False)
+                slot.hand_over(self._clock())
+            except PliantError as error:
+                _LOG.warning("%s is loaded when it is asked for: %s", slot.key, error)
+
+    async def _configure(self, wanted: dict[ModelKey, ModelEntry]) -> None:
+        made, evicted = dict[ModelKey, LiveModel](), list[ModelSlot]()
+        try:
+            for key, entry in wanted.items():
+                slot = self._slots.get(key)
+                is_new = slot is None and entry.is_initial
+                is_other = slot is not None and slot.live is not None
+                if is_other and slot is not None and slot.live is not None:
+                    is_other = not await asyncio.to_thread(slot.live.is_of, entry)
+                if is_new or is_other:
+                    made[key] = await self._loader.load(entry, self._slots, evicted)
+        except BaseException:
+            for live in made.values():
+                await live.close()
+            await self._restore(evicted)
+            raise
+        left = [slot for key, slot in self._slots.items() if key not in wanted]
+        self._slots = {key: self._slots.get(key) or ModelSlot(entry) for key, entry in wanted.items()}
+        for key, entry in wanted.items():
+            self._slots[key].entry = entry
+        replaced = [self._slots[key].take_live(live) for key, live in made.items()]
+        for slot in left:
+            await self._unload(slot)
+        for old in replaced:
+            if old is not None:
+                await old.close()
+
+
+def _distinct(entries: Iterable[ModelEntry]) -> list[ModelEntry]:
+    """The same entries. Raises InputError for two of one name and version."""
+    every = list(entries)
+    keys = [entry.key for entry in every]
+    if twice := sorted({str(key) for key in keys if keys.count(key) > 1}):
+        raise InputError(
+            f"two models are called {', '.join(twice)}: serve one as NAME=MODEL, or give it another version."
+        )
+    return every
+
+
+async def _each(slots: Iterable[ModelSlot], act: Callable[[ModelSlot], Awaitable[None]]) -> None:
+    for slot in slots:
+        await act(slot)
