@@ -55,7 +55,9 @@ class Unrouted:
         answer = write_reply(request, done.result.outputs, self.signature)
         self.metrics.requests.labels(LOCAL, "ok").inc()
         self.metrics.request_seconds.labels(LOCAL).observe(self.clock() - start_s)
-        return Answered(answer, LOCAL, self.name, Spent(done.waited_s + done.spent_s, done.waited_s))
+        return Answered(
+            answer, LOCAL, self.name, Spent(done.waited_s + done.spent_s, done.waited_s), given.length
+        )
 
 
 async def unrouted(model: str) -> None:

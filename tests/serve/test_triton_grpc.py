@@ -74,7 +74,7 @@ def test_the_client_finds_the_server_and_its_models(client: Any) -> None:
     assert not client.is_model_ready("other")
     assert "binary_tensor_data" in client.get_server_metadata().extensions
     about = client.get_model_metadata("upper")
-    assert [(p.name, p.datatype, list(p.shape)) for p in about.inputs] == [("text", "BYTES", [1])]
+    assert [(p.name, p.datatype, list(p.shape)) for p in about.inputs] == [("text", "BYTES", [-1])]
     config = client.get_model_config("echo").config
     assert [(p.name, p.data_type) for p in config.input][:2] == [("bool", 1), ("uint8", 2)]
     assert list(config.input[0].dims) == [-1, -1]

@@ -50,7 +50,6 @@ from pliant.serve.upstream.upstreams import CURVE_PATH, MISMATCH, REQUEST_HEADER
 
 UNOBSERVED = ("/v2/health/", "/metrics", CURVE_PATH, TELL_PATH)
 """What comes every few seconds has no span and no log line."""
-_LONGEST_ID = 64
 _Answer = Callable[[Request], Awaitable[Response]]
 
 
@@ -285,14 +284,9 @@ def _number(asked: QueryParams, name: str) -> float | None:
 
 def _call(request: Request, content: bytes, route: RouteMessage | None) -> Call:
     """Raises InputError for headers that cannot be."""
-    id = request.headers.get(REQUEST_HEADER)
-    if id is not None and not (0 < len(id) <= _LONGEST_ID and id.isascii() and id.isprintable()):
-        raise InputError(
-            f"{REQUEST_HEADER} is {id[:_LONGEST_ID]!a}, of {len(id)} characters; give 1 to {_LONGEST_ID} of "
-            "ASCII."
-        )
     client = request.client.host if request.client else ""
-    return Call(content, header_bytes(request.headers.get(HEADER_LENGTH)), route, id, client)
+    n_json, id = header_bytes(request.headers.get(HEADER_LENGTH)), request.headers.get(REQUEST_HEADER)
+    return Call(content, n_json, route, id, client)
 
 
 def _check_size(answer: Body, limits: Limits) -> None:

@@ -10,9 +10,10 @@ class Limits:
     """Bounds on sizes (bytes), counts and waits (seconds); all positive.
 
     `n_elements` bounds what of a request is decoded one element at a time: numbers as JSON, and BYTES; as
-    many take about 40 ms. `n_client_connections` and `client_buffer_bytes` hold for one address;
-    `n_reserved_connections` are beyond `n_connections`, for questions about health. `buffer_bytes` bounds the
-    bodies that are being read or wait for their answer, and as much again the answers that wait to be read.
+    many take about 40 ms. `n_rows` bounds the inputs of one request. `n_client_connections` and
+    `client_buffer_bytes` hold for one address; `n_reserved_connections` are beyond `n_connections`, for
+    questions about health. `buffer_bytes` bounds the bodies that are being read or wait for their answer, and
+    as much again the answers that wait to be read.
 
     `head_s` is how long a request line with its headers may take, `stall_s` how long head or body may stand
     still, `body_s` how long a body may take beyond what its bytes take at `body_Bps`; `idle_s` how long a
@@ -26,6 +27,7 @@ class Limits:
     n_tensors: int = 64
     n_dims: int = 8
     n_elements: int = 1 << 18
+    n_rows: int = 1024
     n_connections: int = 1024
     n_client_connections: int = 512
     n_reserved_connections: int = 32

@@ -3,7 +3,7 @@
 from typing import Any
 
 from pliant.ir.port import Port
-from pliant.serve.protocol.inference import Signature, shown_shape
+from pliant.serve.protocol.inference import Signature, open_shape
 from pliant.serve.protocol.oip_tensors import DATATYPES
 
 _Json = dict[str, Any]
@@ -279,7 +279,7 @@ def _sequence(items: list[_Json]) -> _Json:
 
 def _input(port: Port) -> _Json:
     """An input as JSON; where dimensions are open, one of the shapes it may have."""
-    shape = [1 if d < 0 else d for d in shown_shape(port)]
+    shape = [1 if d < 0 else d for d in open_shape(port)]
     n = 1
     for d in shape:
         n *= d

@@ -4,8 +4,9 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, final
 
 from pliant.errors import BudgetError, InputError, NodeError, RouteError
@@ -26,10 +27,12 @@ from pliant.serve.node.admission import Admission
 from pliant.serve.node.answer_energy import AnswerEnergy
 from pliant.serve.node.dispatch import Dispatcher, Inquiry
 from pliant.serve.node.explain_choice import Explanation, explain
+from pliant.serve.node.gather import gather
 from pliant.serve.node.local_answers import LocalAnswers
 from pliant.serve.node.metrics import Metrics, State
 from pliant.serve.node.model_statistics import ModelStatistics
 from pliant.serve.page.answer_feed import AnswerFeed
+from pliant.serve.protocol.batches import joined, row_body
 from pliant.serve.protocol.idempotency import IdempotencyCache
 from pliant.serve.protocol.inference import (
     Body,
@@ -40,11 +43,14 @@ from pliant.serve.protocol.inference import (
 )
 from pliant.serve.protocol.terms import LEAST_S, PendingRequest
 from pliant.serve.telemetry.request_context import ServedModel, own_id
-from pliant.serve.upstream.upstreams import Upstreams
+from pliant.serve.upstream.upstreams import REQUEST_HEADER, Upstreams
 
 MODEL_VERSION = "1"
 """Of a model that is not named with one."""
 _LOG = logging.getLogger("pliant.serve")
+_LONGEST_ID = 64
+_ROWS_AT_ONCE = 32
+"""Of one request: the others wait until these are answered, so that a batch leaves room in the queue."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,18 +66,28 @@ class Call:
     id: str | None = None
     client: str = ""
 
+    def __post_init__(self) -> None:
+        id = self.id
+        if id is not None and not (0 < len(id) <= _LONGEST_ID and id.isascii() and id.isprintable()):
+            raise InputError(
+                f"{REQUEST_HEADER} is {id[:_LONGEST_ID]!a}, of {len(id)} characters; give 1 to {_LONGEST_ID} "
+                "of ASCII."
+            )
+
 
 @dataclass(frozen=True, slots=True)
 class Answered:
     """The response to a call: its body, the endpoint and the node that it comes from, and what was spent.
 
-    `accuracy` is what it was given at, where that was measured.
+    `accuracy` is what it was given at, where that was measured. `length` is that of its input, of all its
+    rows together.
     """
 
     body: Body
     target: str
     node: str
     spent: Spent
+    length: int
     accuracy: float | None = None
 
 
@@ -107,6 +123,7 @@ class Node:
         self.served, self.router, self.limits, self.clock = served, router, limits, clock
         self.signature = signature(served)
         self.is_draining = False
+        self._queue = max(1, queue)
         self.run = secrets.token_hex(8)
         """Tells this run of the node from others."""
         self.n_open = 0
@@ -167,6 +184,8 @@ class Node:
         start_s = self.clock()
         served = self.served
         request = read_request(call.body, call.header_bytes, self.signature, self.limits, served.max_items)
+        if request.n_rows != 1:
+            return await self._infer_rows(call, request, start_s)
         given = served.request(request.tensors)
         n = given.length
         if n > served.max_length:
@@ -202,6 +221,32 @@ class Node:
                 self.metrics.attainment.labels(target, kept or outcome).inc()
         self._count(call, answer)
         return answer
+
+    async def _infer_rows(self, call: Call, request: InferRequest, start_s: float) -> Answered:
+        """The answers of a request with several inputs, each a request of its own. Raises as `infer` does."""
+        terms = request.terms.over(self.terms)
+
+        def ask(row: int) -> Awaitable[Answered]:
+            left = terms
+            if terms.deadline_s is not None:
+                left = replace(terms, deadline_s=max(terms.deadline_s + start_s - self.clock(), LEAST_S))
+            body = row_body(request, row, self.signature, left)
+            id = None if call.id is None else f"{call.id[-56:]}-{row}"
+            return self.infer(replace(call, body=body.content, header_bytes=body.header_bytes, id=id))
+
+        rows = [partial(ask, row) for row in range(request.n_rows)]
+        found = await gather(rows, min(_ROWS_AT_ONCE, self._queue))
+        spent = Spent(self.clock() - start_s, max(one.spent.waited_s for one in found))
+        accuracies = [one.accuracy for one in found if one.accuracy is not None]
+        nodes, targets = {one.node for one in found}, {one.target for one in found}
+        return Answered(
+            joined(request, [one.body for one in found], self.signature),
+            targets.pop() if len(targets) == 1 else LOCAL,
+            nodes.pop() if len(nodes) == 1 else self.name,
+            spent,
+            sum(one.length for one in found),
+            min(accuracies) if len(accuracies) == len(found) else None,
+        )
 
     def statistics_shown(self) -> dict[str, Any]:
         """What the model has answered so far, in the protocol's words."""
@@ -260,7 +305,8 @@ class Node:
         body = found.content
         if not isinstance(body, Body):
             body = write_reply(asked.request, body.outputs, self.signature, found.said)
-        return Answered(body, found.target, found.node, found.spent, found.accuracy)
+        spent, length = found.spent, asked.wish.length
+        return Answered(body, found.target, found.node, spent, length, found.accuracy)
 
     def _inquiry(self, call: Call, request: InferRequest, given: Request, start_s: float) -> Inquiry:
         """The request with its terms: its source's, where another node passed it on."""

@@ -1,18 +1,22 @@
 """Requests to other nodes, written, and their answers, read (Open Inference Protocol v2, binary tensors)."""
 
+from dataclasses import asdict
+
 import msgspec
 import numpy as np
 
+from pliant.route.terms import NO_TERMS, Terms
 from pliant.serve.protocol.inference import Body, InferRequest, Signature, answer_of
 from pliant.serve.protocol.oip_tensors import DATATYPES, read_bytes, write_bytes
 
 _ENCODER = msgspec.json.Encoder()
 
 
-def write_request(request: InferRequest, model: Signature) -> Body:
+def write_request(request: InferRequest, model: Signature, terms: Terms = NO_TERMS) -> Body:
     """The body of `request`, with its tensors and those of its answer in binary.
 
-    Deadline and floor are no part of it: they travel in a header, as they change on the way.
+    Between nodes deadline and floor are no part of it: they travel in a header, as they change on the way.
+    Otherwise `terms` are.
     """
     ports = {port.name: port for port in model.inputs}
     inputs, tail = [], []
@@ -25,7 +29,9 @@ def write_request(request: InferRequest, model: Signature) -> Body:
         {"name": wanted.port.name, "parameters": {"binary_data": wanted.is_binary}}
         for wanted in request.outputs
     ]
-    head = _ENCODER.encode({"id": request.id, "inputs": inputs, "outputs": outputs})
+    said = {name: value for name, value in asdict(terms).items() if value is not None}
+    more = {"parameters": said} if said else {}
+    head = _ENCODER.encode({"id": request.id, "inputs": inputs, "outputs": outputs, **more})
     return Body(b"".join((head, *tail)), len(head))
 
 

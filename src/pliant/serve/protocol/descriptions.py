@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from pliant.ir.port import Port
-from pliant.serve.protocol.inference import Signature, shown_shape
+from pliant.serve.protocol.inference import Signature
 from pliant.serve.protocol.oip_tensors import DATATYPES
 
 EXTENSIONS = (
@@ -29,8 +29,8 @@ def model_metadata(model: Signature, versions: Sequence[str] = VERSIONS) -> _Jso
         "name": model.name,
         "versions": list(versions),
         "platform": model.platform,
-        "inputs": [_tensor(port) for port in model.inputs],
-        "outputs": [_tensor(port) for port in model.outputs],
+        "inputs": [_tensor(port, model) for port in model.inputs],
+        "outputs": [_tensor(port, model) for port in model.outputs],
     }
 
 
@@ -46,8 +46,8 @@ def model_config(model: Signature, max_length: int, identity: str) -> _Json:
         "platform": model.platform,
         "backend": "pliant",
         "max_batch_size": 0,
-        "input": [{**_configured(port), "optional": port.name in optional} for port in model.inputs],
-        "output": [_configured(port) for port in model.outputs],
+        "input": [{**_configured(port, model), "optional": port.name in optional} for port in model.inputs],
+        "output": [_configured(port, model) for port in model.outputs],
         "parameters": {
             "max_length": {"string_value": str(max_length)},
             "identity": {"string_value": identity},
@@ -55,11 +55,11 @@ def model_config(model: Signature, max_length: int, identity: str) -> _Json:
     }
 
 
-def _tensor(port: Port) -> _Json:
-    return {"name": port.name, "datatype": DATATYPES[port.dtype], "shape": shown_shape(port)}
+def _tensor(port: Port, model: Signature) -> _Json:
+    return {"name": port.name, "datatype": DATATYPES[port.dtype], "shape": model.shown_shape(port)}
 
 
-def _configured(port: Port) -> _Json:
+def _configured(port: Port, model: Signature) -> _Json:
     datatype = DATATYPES[port.dtype]
     data_type = f"TYPE_{'STRING' if datatype == 'BYTES' else datatype}"
-    return {"name": port.name, "data_type": data_type, "dims": shown_shape(port)}
+    return {"name": port.name, "data_type": data_type, "dims": model.shown_shape(port)}

@@ -15,9 +15,8 @@ import numpy as np
 from msgspec import structs
 
 from pliant.errors import InputError
-from pliant.ir.port import Port, require_tensors
+from pliant.ir.port import Port
 from pliant.route.terms import Terms
-from pliant.run.session.session import Session
 from pliant.serve.http.limits import Limits
 from pliant.serve.protocol.oip_tensors import (
     DATATYPES,
@@ -28,6 +27,9 @@ from pliant.serve.protocol.oip_tensors import (
     write_bytes,
     write_json,
 )
+from pliant.serve.protocol.signature import Signature as Signature
+from pliant.serve.protocol.signature import open_shape as open_shape
+from pliant.serve.protocol.signature import signature as signature
 from pliant.serve.protocol.terms import read_terms
 
 T = TypeVar("T")
@@ -37,23 +39,6 @@ JSON, BINARY = "application/json", "application/octet-stream"
 _Size = Annotated[int, msgspec.Meta(ge=0, le=1 << 31)]
 _NOTHING, _NO_PARAMETERS, _NO_OUTPUTS = msgspec.Raw(b""), msgspec.Raw(b"{}"), msgspec.Raw(b"[]")
 _UNSUPPORTED = ("shared_memory_region", "classification")
-
-
-@dataclass(frozen=True, slots=True)
-class Signature:
-    """What a model takes and gives. A request brings the inputs of one of `alternatives`, no others."""
-
-    name: str
-    platform: str
-    inputs: tuple[Port, ...]
-    outputs: tuple[Port, ...]
-    alternatives: tuple[frozenset[str], ...]
-
-
-def signature(session: Session[Any]) -> Signature:
-    """What the protocol says of `session`. Raises InputError for one whose ports are no tensors."""
-    require_tensors((*session.inputs, *session.outputs), "a node")
-    return Signature(session.name, session.platform, session.inputs, session.outputs, session.ways)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +57,7 @@ class InferRequest:
     tensors: Mapping[str, np.ndarray]
     outputs: tuple[RequestedOutput, ...]
     terms: Terms
+    n_rows: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,14 +157,15 @@ def read_request(
     n_decoded = 0
     for given in inputs:
         payload, tail = _payload(given, tail)
-        _check_shape(ports[given.name], given, limits, max_length)
+        _check_shape(ports[given.name], given, model, limits, max_length)
         if payload is None or given.datatype == "BYTES":  # decoded one element at a time
             n_decoded += prod(given.shape)
             _check_elements(given, n_decoded, limits)
         tensors[given.name] = _tensor(ports[given.name], given, payload)
     if len(tail):
         raise InputError(f"{len(tail)} bytes follow the last binary tensor; say whose they are.")
-    return InferRequest(request.id, tensors, _wanted(outputs, parameters, model), read_terms(parameters))
+    wanted, terms = _wanted(outputs, parameters, model), read_terms(parameters)
+    return InferRequest(request.id, tensors, wanted, terms, _n_rows(inputs, model))
 
 
 def write_reply(
@@ -329,20 +316,34 @@ def _payload(given: _Given, tail: memoryview) -> tuple[memoryview | None, memory
     return tail[:size], tail[size:]
 
 
-def _check_shape(port: Port, given: _Given, limits: Limits, max_length: int | None) -> None:
+def _n_rows(inputs: list[_Given], model: Signature) -> int:
+    """How many inputs a request brings. Raises InputError where its tensors do not agree."""
+    found = {given.shape[0] for given in inputs} if model.is_batchable else {1}
+    if len(found) > 1:
+        raise InputError(f"the tensors have {sorted(found)} rows; give as many of each.")
+    return found.pop()
+
+
+def _check_shape(port: Port, given: _Given, model: Signature, limits: Limits, max_length: int | None) -> None:
     shape = given.shape
+    if model.is_batchable and shape and 1 < shape[0] <= limits.n_rows:
+        shape = (1, *shape[1:])
     if given.datatype not in DTYPES:
         raise InputError(
             f"{port.name!r} is of no datatype {given.datatype!r}; there are {', '.join(DTYPES)}."
         )
     if DTYPES[given.datatype] != port.dtype or len(shape) > limits.n_dims or not _fits(shape, port):
         raise InputError(
-            f"{port.name!r} is {given.datatype}{list(shape)}, but must be {DATATYPES[port.dtype]}"
-            f"{list(shown_shape(port))}."
+            f"{port.name!r} is {given.datatype}{list(given.shape)}, but must be {DATATYPES[port.dtype]}"
+            f"{list(model.shown_shape(port))}{_at_most(model, limits)}."
         )
     length = prod(n for n, dim in zip(shape, port.dims or (), strict=False) if not isinstance(dim, int))
     if max_length is not None and length > max_length:
         raise InputError(f"the input has length {length} in {port.name!r}; at most {max_length} is read.")
+
+
+def _at_most(model: Signature, limits: Limits) -> str:
+    return f" with at most {limits.n_rows} rows" if model.is_batchable else ""
 
 
 def _check_elements(given: _Given, n_decoded: int, limits: Limits) -> None:
@@ -362,11 +363,6 @@ def _tensor(port: Port, given: _Given, payload: memoryview | None) -> np.ndarray
         return read_bytes(port.dtype, given.shape, payload)
     except InputError as error:
         raise InputError(f"{port.name!r}: {error}") from error
-
-
-def shown_shape(port: Port) -> tuple[int, ...]:
-    """As the protocol shows it: -1 for a dimension that is open, [-1] where even their number is."""
-    return (-1,) if port.dims is None else tuple(d if isinstance(d, int) else -1 for d in port.dims)
 
 
 def _fits(shape: tuple[int, ...], port: Port) -> bool:

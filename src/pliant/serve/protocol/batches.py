@@ -1,0 +1,55 @@
+"""Several inputs in one request: divided into requests of one input each, and their answers joined.
+
+A model is asked so whose inputs and outputs all have a fixed first dimension of 1: a request may bring n
+there, and is answered with n. Each row is a request of its own: it waits, is routed and is counted as such.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from pliant.errors import InputError
+from pliant.route.terms import Terms
+from pliant.serve.protocol.calls import read_answer, write_request
+from pliant.serve.protocol.inference import Body, InferRequest, Signature, write_reply
+
+_CUTS = ("none", "trained", "measured", "untrained")
+"""Why layers were left out of an answer, from the least to the most that is unknown of it."""
+
+
+def row_body(request: InferRequest, row: int, model: Signature, terms: Terms) -> Body:
+    """What asks for one row alone, its answer in binary, by `terms`."""
+    tensors = {name: array[row : row + 1] for name, array in request.tensors.items()}
+    outputs = tuple(replace(wanted, is_binary=True) for wanted in request.outputs)
+    return write_request(replace(request, tensors=tensors, outputs=outputs), model, terms)
+
+
+def joined(request: InferRequest, answers: Sequence[Body], model: Signature) -> Body:
+    """The answer to `request`, of those to its rows in their order.
+
+    Raises InputError for rows of different shapes, as those of a model with another open dimension may be.
+    """
+    read = [read_answer(body, model) for body in answers]
+    outputs = {}
+    for wanted in request.outputs:
+        name = wanted.port.name
+        rows = [found[name] for found, _ in read]
+        if len({row.shape for row in rows}) > 1:
+            raise InputError(f"the rows' {name!r} have different shapes; ask for one row at a time.")
+        outputs[name] = np.concatenate(rows)
+    return write_reply(request, outputs, model, _said([said for _, said in read]))
+
+
+def _said(every: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Of all rows: the least accuracy, whether all were in time, joules together, the worst cut."""
+    found: dict[str, Any] = {}
+    for name, least in (("accuracy", min), ("met", all), ("energy_j", sum)):
+        values = [said[name] for said in every if name in said]
+        if len(values) == len(every):
+            found[name] = least(values)
+    cuts = [said["cut"] for said in every if said.get("cut") in _CUTS]
+    if cuts:
+        found["cut"] = max(cuts, key=_CUTS.index)
+    return found
