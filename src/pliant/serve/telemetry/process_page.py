@@ -6,7 +6,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from socket import AF_INET, AF_INET6
-from threading import Thread
+from threading import BoundedSemaphore, Thread
+from typing import Any
 
 from pliant.errors import NodeError
 
@@ -19,6 +20,8 @@ except ImportError as error:  # pragma: no cover - the tests need it
 
 _TEXT = "text/plain; version=0.0.4; charset=utf-8"
 _TIMEOUT_S = 10.0
+_MOST_AT_ONCE = 128
+"""Connections, each of which has a thread; more are closed."""
 _LOG = logging.getLogger("pliant.serve")
 
 
@@ -62,7 +65,20 @@ class _Server(ThreadingHTTPServer):
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
         self.registry.register(_Collected(page))
+        self._places = BoundedSemaphore(_MOST_AT_ONCE)
         super().__init__(address, _Answers)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if self._places.acquire(blocking=False):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._places.release()
 
 
 class _Collected(Collector):

@@ -1,0 +1,29 @@
+"""The health page of a worker under many connections that bring nothing."""
+
+import socket
+import threading
+from contextlib import ExitStack
+from urllib.parse import urlsplit
+
+import httpx
+
+from pliant.serve.telemetry.process_page import ProcessPage, process_page
+from tests.serve.nodes import PATIENCE_S
+from tests.serve.test_routing import until
+
+
+def test_connections_that_bring_nothing_take_no_more_threads_than_there_are_places() -> None:
+    """Each connection has a thread: thousands would take the memory of the worker's model."""
+    before = threading.active_count()
+    page = ProcessPage(lambda: True, lambda: iter(()))
+    with process_page("127.0.0.1", 0, page) as url:
+        parts = urlsplit(url)
+        with ExitStack() as stack:
+            for _ in range(300):
+                sock = socket.create_connection((parts.hostname or "", parts.port or 0), PATIENCE_S)
+                stack.enter_context(sock)
+            until(lambda: sock.recv(1) == b"", "the last is not closed")
+            assert threading.active_count() - before <= 128 + 1
+        until(lambda: threading.active_count() - before <= 1)
+        assert httpx.get(f"{url}/v2/health/ready", timeout=PATIENCE_S).json() == {"ready": True}
+        assert "process_" in httpx.get(f"{url}/metrics", timeout=PATIENCE_S).text
