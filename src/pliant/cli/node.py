@@ -3,9 +3,9 @@
 import asyncio
 import gc
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -25,9 +25,6 @@ from pliant.serve.access.rates import parse_rates
 from pliant.serve.http.security import Tls, parse_address, read_tokens
 from pliant.serve.telemetry.log_lines import LogFormat, log_to
 
-if TYPE_CHECKING:  # they need the extra; the help does not
-    from pliant.cli.shared.model_arguments import ModelArguments
-
 LEARN_S = 3.0
 """A node may time its model so long before it starts."""
 
@@ -37,13 +34,17 @@ class NodeArguments:
     """The options of `pliant node`."""
 
     model: Annotated[
-        list[str],
+        list[str] | None,
         typer.Argument(
             help="A model that ships with pliant, a store, a directory, or an ONNX file; NAME=MODEL to name "
             "it. Several share --memory.",
             autocompletion=shipped,
         ),
-    ]
+    ] = None
+    config: Annotated[
+        Path | None,
+        typer.Option(help="A TOML file with these options, and a [[model]] each; read anew on SIGHUP."),
+    ] = None
     listen: Annotated[str, typer.Option(help="Where to answer: HOST:PORT; port 0 takes a free one.")] = (
         "127.0.0.1:8080"
     )
@@ -225,11 +226,18 @@ class NodeArguments:
 
 def node(args: NodeArguments) -> None:
     """Answer requests over HTTP (Open Inference Protocol v2), until Ctrl-C or SIGTERM."""
+    from pliant.cli.shared.node_models import configured, model_entries, reload_models
     from pliant.serve.node.power import read_radio
+    from pliant.serve.node.reloads import Reloads
     from pliant.serve.node.start_node import NodeOptions, serve_models  # needs the extra; the help does not
-    from pliant.serve.repository.model_entry import ModelEndpoints
+    from pliant.serve.repository.model_repository import ModelRepository
     from pliant.serve.upstream.callback import parse_callbacks
 
+    given = args
+    args, tables = configured(given)
+    n_models = len(args.model or ()) + len(tables)
+    if n_models > 1:
+        _check_several(args, n_models)
     objective = parse_objective(args.objective)
     if objective.per_joule and args.power is None:
         raise NodeError("joules can only count where it is said what computing draws: add --power.")
@@ -270,9 +278,13 @@ def node(args: NodeArguments) -> None:
         else:
             say(" ".join([event, *map(str, more.values())]))
 
-    models = _models(args)
-    entries = [one.entry(ModelEndpoints()) for one in models]
-    memory = None if args.memory is None or len(entries) == 1 else MemoryBudget(parse_bytes(args.memory))
+    entries = model_entries(args, tables)
+    is_shared = args.memory is not None and (n_models > 1 or bool(tables))
+    memory = MemoryBudget(parse_bytes(args.memory or "0")) if is_shared else None
+
+    def on_repository(repository: ModelRepository, reloads: Reloads) -> None:
+        if given.config is not None:
+            reloads.add(lambda: reload_models(given, args, repository))
 
     def on_start(url: str, node: Any, stop: Callable[[], None]) -> None:
         _exempt_from_collection()
@@ -280,24 +292,11 @@ def node(args: NodeArguments) -> None:
         more = {} if node.grpc is None else {"grpc": str(node.grpc)}
         report("serves", model=names, url=url, name=node.name, **more)
 
-    asyncio.run(serve_models(options, entries, on_start, memory))
+    asyncio.run(serve_models(options, entries, on_start, memory, on_repository))
     report("has left")
 
 
-def _models(args: NodeArguments) -> list["ModelArguments"]:
-    """Raises InputError for options of one model, where several were named."""
-    from pliant.cli.shared.model_arguments import ModelArguments, parse_model
-
-    if len(args.model) > 1:
-        _check_several(args)
-    options = {f.name: getattr(args, f.name) for f in fields(ModelArguments) if hasattr(args, f.name)}
-    options |= {"worker_power": tuple(args.worker_power or ()), "name": args.model_name}
-    if len(args.model) > 1:
-        options["memory"] = None  # they share it
-    return [ModelArguments(**options | parse_model(text)) for text in args.model]
-
-
-def _check_several(args: NodeArguments) -> None:
+def _check_several(args: NodeArguments, n_models: int) -> None:
     """Raise InputError for options of one model, where several were named."""
     names = (
         "model_name",
@@ -314,7 +313,7 @@ def _check_several(args: NodeArguments) -> None:
     given = [option_text(name, getattr(args, name)) for name in names if getattr(args, name)]
     if given:
         raise InputError(
-            f"{len(args.model)} models have no common option {', '.join(given)}: leave it out, or write a "
+            f"{n_models} models have no common option {', '.join(given)}: leave it out, or write a "
             "[[model]] for each into a file for --config. --memory bounds all of them together."
         )
 

@@ -1,0 +1,110 @@
+"""The models of `pliant node`, by its command line and its file, and what SIGHUP changes of them."""
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_type_hints
+
+from pliant.cli.shared.model_arguments import ModelArguments, parse_model
+from pliant.cli.shared.node_file import read_node_file
+from pliant.errors import InputError, PliantError
+from pliant.quantities import parse_seconds
+from pliant.route.objective import parse_objective
+from pliant.route.terms import Terms
+from pliant.serve.repository.model_entry import ModelEndpoints, ModelEntry
+from pliant.serve.repository.model_repository import ModelRepository
+from pliant.serve.upstream.client import checked_url
+
+if TYPE_CHECKING:
+    from pliant.cli.node import NodeArguments
+
+_LOG = logging.getLogger("pliant.serve")
+_ENDPOINTS = ("upstream", "discover", "announce", "latency", "accuracy_floor", "best_effort", "objective")
+"""Options of a node that a model of its file may have for itself."""
+_COMMON = ("threads", "dilate", "power")
+"""Options of a node that hold for each of several models."""
+Table = Mapping[str, Any]
+
+
+def configured(args: "NodeArguments") -> tuple["NodeArguments", tuple[Table, ...]]:
+    """The options of the command line, which precede those of its `config`, and the models of that file.
+
+    Raises InputError for a file with mistakes, and where there is no model.
+    """
+    if args.config is None:
+        if not args.model:
+            raise InputError("no model is named: give MODEL, such as sst2, or a file by --config.")
+        return args, ()
+    types = get_type_hints(type(args))
+    ours = {name: kind for name, kind in types.items() if name not in ("model", "config", "model_name")}
+    theirs = get_type_hints(ModelArguments) | {name: types[name] for name in _ENDPOINTS}
+    found = read_node_file(args.config, ours, theirs)
+    if not args.model and not found.models:
+        raise InputError(f'{args.config} names no model: write [[model]], and below it source = "sst2".')
+    default = {one.name: one.default for one in fields(args)}
+    said = {
+        name: _valued(value, ours[name])
+        for name, value in found.node.items()
+        if getattr(args, name) == default[name]
+    }
+    return replace(args, **said), found.models
+
+
+def model_entries(args: "NodeArguments", tables: Sequence[Table]) -> list[ModelEntry]:
+    """What the repository is given. Raises PliantError for a model or an option that cannot be."""
+    named, several = args.model or [], bool(tables) or len(args.model or ()) > 1
+    own = [f.name for f in fields(ModelArguments) if hasattr(args, f.name) and f.name != "name"]
+    common = {name: getattr(args, name) for name in (_COMMON if several else own)}
+    if not several:
+        common |= {"worker_power": tuple(args.worker_power or ()), "name": args.model_name}
+    entries = [ModelArguments(**common | parse_model(text)).entry(ModelEndpoints()) for text in named]
+    for table in tables:
+        types = get_type_hints(ModelArguments)
+        mine = {k: _valued(v, types[k]) for k, v in table.items() if k not in _ENDPOINTS}
+        entries.append(ModelArguments(**common | mine).entry(_endpoints(args, table)))
+    return entries
+
+
+async def reload_models(
+    given: "NodeArguments", running: "NodeArguments", repository: ModelRepository
+) -> None:
+    """Read the file anew and have its models; raises nothing.
+
+    A file with a mistake, and one that changes what cannot change while the node runs, changes nothing: the
+    log says why.
+    """
+    try:
+        args, tables = configured(given)
+        if fixed := [f.name for f in fields(args) if getattr(args, f.name) != getattr(running, f.name)]:
+            names = ", ".join(name.replace("_", "-") for name in fixed)
+            raise InputError(f"{names} cannot change while the node runs: start it anew, or undo that.")
+        await repository.configure(model_entries(args, tables))
+    except PliantError as error:
+        _LOG.error("models stay as they were: %s", error)
+        return
+    _LOG.warning("%s was read anew", given.config)
+
+
+def _endpoints(args: "NodeArguments", table: Table) -> ModelEndpoints:
+    """Raises PliantError for addresses and terms that cannot be."""
+    latency = table.get("latency", args.latency)
+    terms = Terms(
+        None if latency is None else parse_seconds(latency),
+        table.get("accuracy_floor", args.accuracy_floor),
+        table.get("best_effort", args.best_effort) or None,
+    )
+    upstreams = table.get("upstream")
+    return ModelEndpoints(
+        None if upstreams is None else tuple(checked_url(url) for url in upstreams),
+        table.get("discover"),
+        table.get("announce"),
+        terms,
+        parse_objective(table["objective"]) if "objective" in table else None,
+    )
+
+
+def _valued(value: Any, wanted: Any) -> Any:
+    if isinstance(value, str) and Path in (wanted, *getattr(wanted, "__args__", ())):
+        return Path(value)
+    return tuple(value) if isinstance(value, list) and "tuple" in str(wanted) else value

@@ -1,0 +1,122 @@
+"""`node.toml`: every mistake with its line, and what SIGHUP changes of a node that runs."""
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+import httpx
+import pytest
+
+from pliant.cli.node import NodeArguments
+from pliant.cli.shared.node_models import configured, model_entries, reload_models
+from pliant.errors import InputError
+from tests.serve.nodes import PATIENCE_S, Running, running_models
+from tests.serve.repository.test_models_under_load import sums
+from tests.serve.repository.test_repository_api import OPERATOR, index
+
+WHOLE = """
+listen = "127.0.0.1:0"
+queue = 8
+peer-network = ["10.0.0.0/8"]
+tls-cert = "cert.pem"
+
+[[model]]
+source = "sst2"
+latency = "20ms"
+upstream = ["http://gateway:8080"]
+
+[[model]]
+name = "search"
+version = "2"
+source = "model.onnx"
+memory = "20MB"
+load = false
+"""
+
+
+def written(folder: Path, text: str) -> NodeArguments:
+    (folder / "node.toml").write_text(text)
+    return NodeArguments(config=folder / "node.toml")
+
+
+def test_a_file_holds_options_of_the_node_and_of_each_model(tmp_path: Path) -> None:
+    """What the command line says precedes it."""
+    args, tables = configured(written(tmp_path, WHOLE))
+    assert (args.queue, args.peer_network, args.tls_cert) == (8, ["10.0.0.0/8"], Path("cert.pem"))
+    assert [table["source"] for table in tables] == ["sst2", "model.onnx"]
+    (first,) = model_entries(args, tables[:1])
+    assert first.endpoints.upstreams == ("http://gateway:8080",)
+    assert first.endpoints.terms is not None
+    assert first.endpoints.terms.deadline_s == 0.02
+    args, _ = configured(replace(written(tmp_path, WHOLE), queue=9))
+    assert args.queue == 9
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line", "why"),
+    [
+        ("queue = 8", "queu = 8", 3, "'queu' is unknown; the nearest known key is 'queue'"),
+        ("queue = 8", 'queue = "8"', 3, "give a whole number"),
+        ("queue = 8", "queue = true", 3, "give a whole number"),
+        ('upstream = ["http', 'upstream = "http', 10, "list"),
+        ('source = "sst2"', 'sauce = "sst2"', 8, "'sauce' is unknown; the nearest known key is 'source'"),
+        ('source = "sst2"', "", 7, "has no source"),
+        ("load = false", "load = 0", 17, "give true or false"),
+    ],
+)
+def test_each_mistake_is_named_with_its_line(tmp_path: Path, old: str, new: str, line: int, why: str) -> None:
+    """All of them at once."""
+    text = WHOLE.replace(old, new)
+    if '"http' in new:
+        text = text.replace(':8080"]', ':8080"')
+    with pytest.raises(InputError) as error:
+        configured(written(tmp_path, text))
+    assert f"node.toml:{line}: " in str(error.value)
+    assert why in str(error.value)
+
+
+def test_a_file_that_is_no_toml_or_names_no_model_says_so(tmp_path: Path) -> None:
+    """TOML's own message has the line."""
+    with pytest.raises(InputError, match="line 2"):
+        configured(written(tmp_path, "queue = 8\nlisten = \n[a]"))
+    with pytest.raises(InputError, match="names no model"):
+        configured(written(tmp_path, "queue = 8"))
+
+
+def test_a_hangup_changes_the_models_or_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A file with a mistake, a model that is broken, and a change of what is fixed keep the old state."""
+    path = sums(tmp_path)
+    model = f'[[model]]\nname = "NAME"\nsource = "{path}"\nthreads = 1\n'
+    given = written(tmp_path, model.replace("NAME", "first"))
+    args, tables = configured(given)
+    with running_models(model_entries(args, tables), operator_tokens=(OPERATOR,)) as node:
+
+        def hangup(text: str) -> dict[str, str]:
+            written(tmp_path, text)
+            _on_loop(node, given, args)
+            return index(node)
+
+        first = {"first:1": "READY"}
+        assert index(node) == first
+        broken = tmp_path / "broken.onnx"
+        broken.write_bytes(b"no model")
+        both = model.replace("NAME", "first") + model.replace("NAME", "second")
+        for text, why in (
+            ("[[model", "is no TOML"),
+            (both.replace(f'second"\nsource = "{path}', f'second"\nsource = "{broken}'), "broken"),
+            (f"queue = 3\n{both}", "queue cannot change"),
+        ):
+            caplog.clear()
+            assert hangup(text) == first
+            assert why in caplog.text
+        assert hangup(both) == {"first:1": "READY", "second:1": "READY"}
+        assert hangup(model.replace("NAME", "second")) == {"second:1": "READY"}
+        gone = httpx.get(f"{node.url}/v2/models/first", timeout=PATIENCE_S)
+        assert gone.status_code == 404
+
+
+def _on_loop(node: Running, given: NodeArguments, args: NodeArguments) -> None:
+    assert node.loop is not None
+    assert node.repository is not None
+    work = reload_models(given, args, node.repository)
+    asyncio.run_coroutine_threadsafe(work, node.loop).result(PATIENCE_S)
