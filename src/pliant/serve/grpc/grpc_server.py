@@ -9,7 +9,7 @@ import grpc
 from pliant.errors import NodeError
 from pliant.serve.access.access import Access
 from pliant.serve.access.credentials import ShownCertificate
-from pliant.serve.grpc.grpc_service import GrpcService
+from pliant.serve.grpc.grpc_service import GrpcService, Lease
 from pliant.serve.http.limits import Limits
 from pliant.serve.http.security import Address
 from pliant.serve.node.serving_node import Node
@@ -22,6 +22,7 @@ _CALLS_AT_ONCE = 256
 async def serve_grpc(
     listen: Address,
     nodes: Callable[[], Mapping[str, Node]],
+    lease: Lease,
     access: Access,
     shown: Callable[[], ShownCertificate | None],
     limits: Limits,
@@ -32,7 +33,7 @@ async def serve_grpc(
     `shown` is the certificate of new connections. Raises NodeError where nothing can listen at `listen`.
     """
     server = grpc.aio.server(options=_options(limits), maximum_concurrent_rpcs=_CALLS_AT_ONCE)
-    server.add_generic_rpc_handlers((GrpcService(nodes, access, version).handler(),))
+    server.add_generic_rpc_handlers((GrpcService(nodes, lease, access, version).handler(),))
     credentials = _credentials(shown)
     try:
         if credentials is None:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from math import ceil
 from typing import Any, NoReturn, final
@@ -20,8 +21,10 @@ from pliant.serve.http.client_budget import ByteBudget
 from pliant.serve.node.serving_node import Call, Node
 from pliant.serve.protocol.descriptions import VERSIONS, model_config, model_metadata, server_metadata
 from pliant.serve.protocol.statuses import http_status
+from pliant.serve.repository.live_model import LiveModel
 from pliant.serve.upstream.upstreams import REQUEST_HEADER
 
+Lease = Callable[[str, str | None], AbstractAsyncContextManager[LiveModel]]
 _Method = Callable[[Any, Any], Awaitable[Any]]
 _CODES = {
     400: grpc.StatusCode.INVALID_ARGUMENT,
@@ -51,13 +54,16 @@ class _Message:
 
 @final
 class GrpcService:
-    """`nodes` are those of the models by name now, the first one's limits hold for all.
+    """`nodes` are those of the models by name now, the first one's limits hold for all. A model is not
+    unloaded while a request has its `lease`, and loaded for it where it was evicted.
 
     `access` says who may call what, by the same table as over HTTP.
     """
 
-    def __init__(self, nodes: Callable[[], Mapping[str, Node]], access: Access, version: str) -> None:
-        self._nodes, self._access, self._version = nodes, access, version
+    def __init__(
+        self, nodes: Callable[[], Mapping[str, Node]], lease: Lease, access: Access, version: str
+    ) -> None:
+        self._lease, self._nodes, self._access, self._version = lease, nodes, access, version
         limits = self._first.limits
         self._budget = ByteBudget(limits.buffer_bytes, limits.client_buffer_bytes)
 
@@ -167,7 +173,10 @@ class GrpcService:
         return message("RepositoryIndexResponse")(models=models)
 
     async def _infer(self, request: Any, context: Any) -> Any:
-        node = self._node(request.model_name, request.model_version)
+        async with self._lease(request.model_name, request.model_version or None) as live:
+            return await self._answered(live.node, request, context)
+
+    async def _answered(self, node: Node, request: Any, context: Any) -> Any:
         client = _client(context)
         held = _Message(client)
         if not self._budget.take(held, request.ByteSize()):

@@ -225,7 +225,9 @@ async def serve_models(
                 raise NodeError(f"gRPC needs {error.name}: pip install 'pliant[grpc]'.") from error
 
             about = (access, lambda: credentials.shown, options.limits, version)
-            grpc = await open_.enter_async_context(serve_grpc(options.grpc, repository.by_name, *about))
+            grpc = await open_.enter_async_context(
+                serve_grpc(options.grpc, repository.by_name, repository.lease, *about)
+            )
             repository.nodes[0].grpc = grpc
         await server.serve([sock])
 
