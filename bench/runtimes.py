@@ -38,7 +38,7 @@ def _scheduled(path: Path, given: Feeds, threads: int, cache: Path | None, kind:
 def _coded(
     path: Path, given: Feeds, threads: int, cache: Path | None, compute: str, weights: int | str = 6
 ) -> Run:
-    """Weights in six bits, or resident."""
+    """Weights in so many bits, or resident."""
     import pliant
 
     session = pliant.compile(path, threads=threads, weights=weights, compute=compute, cache=cache)  # type: ignore[arg-type]
@@ -132,6 +132,8 @@ RUNTIMES: dict[str, Callable[[Path, Feeds, int, Path | None], Run]] = {
     "exact": lambda *given: _scheduled(*given, "exact"),
     "6 bits": lambda *given: _coded(*given, "fp32"),
     "6 bits int8": lambda *given: _coded(*given, "int8"),
+    "8 bits": lambda *given: _coded(*given, "fp32", 8),
+    "8 bits int8": lambda *given: _coded(*given, "int8", 8),
     "6 bits bf16": lambda *given: _coded(*given, "bf16"),
     "bf16": lambda *given: _coded(*given, "bf16", "fp32"),
     "loaded": _loaded,
