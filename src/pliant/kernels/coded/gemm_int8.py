@@ -6,7 +6,7 @@ have a step for each column and no outliers.
 """
 
 import ctypes
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pliant.kernels.coded.activate import activate, write_activations
 from pliant.kernels.coded.fill import GROUP_ROWS
@@ -96,7 +96,8 @@ class _Panel:
 
     `b` has the groups in steps, `beyond` says how many outliers have a remainder, None that none can have
     one; `own_c` is where columns are made that are not whole groups. `tiles` is None where vectors hold the
-    sums.
+    sums. For each row `share` lines of the next panel are asked for, from the address in `asked` on; both
+    are None for panels that are decoded.
     """
 
     group: Value
@@ -110,6 +111,8 @@ class _Panel:
     beyond: Value | None
     own_c: Value
     tiles: TiledSums | None
+    share: Value | None = None
+    asked: Value | None = None
 
     @property
     def columns(self) -> int:
@@ -143,6 +146,7 @@ def _kernel(isa: Isa, name: str, form: Int8Form) -> str:
         args, lo, hi, _ = f.params
         if isa.has_tiles:
             lo = _write_tiled(f, form, config_space(f), lo)
+        asked = f.op("alloca ptr", "ptr") if form.is_resident else None
         whole = hi - (hi - lo) % panel
         is_row = f.const(0, "i1")
         if has_row:
@@ -150,7 +154,7 @@ def _kernel(isa: Isa, name: str, form: Int8Form) -> str:
             is_row = n_rows.compare("eq", 1)
             whole = f.select(is_row, lo, whole)
         with f.each(lo, whole, panel) as group:
-            _write_panel(f, form, group, panel)
+            _write_panel(f, form, group, panel, asked=asked)
         with f.each(whole, hi) as group:
             if has_row:
                 is_coded = f.call("is_coded", "i64", args, group)
@@ -211,7 +215,14 @@ def _write_single_row(f: Function, group: Value) -> None:
         f.call("copy_columns", "void", own_c, one, one, width, f.at(c, column), one)
 
 
-def _write_panel(f: Function, form: Int8Form, group: Value, groups: int, config: Value | None = None) -> None:
+def _write_panel(
+    f: Function,
+    form: Int8Form,
+    group: Value,
+    groups: int,
+    config: Value | None = None,
+    asked: Value | None = None,
+) -> None:
     """All rows of `groups` column groups from `group` on; in tiles where those have a configuration."""
     args, _, _, scratch = f.params
     names = ("segment_rows", "n_segments", "n_rows", "n_columns")
@@ -240,9 +251,23 @@ def _write_panel(f: Function, form: Int8Form, group: Value, groups: int, config:
     sums = _sums(f, form, group, blocks, words, own_sums)
     bias = _bias(f, group, groups, width, own_bias)
     panel = _Panel(group, groups, width, b, words, sums, bias, step, beyond, own_c, tiles)
+    if asked is not None:
+        lines = words * (groups * COLUMNS * int(form.word[1:]) // 8) // 64
+        f.store(f.at(b, lines * 64, "i8"), asked)
+        share = f.select(n_rows >= 32, (lines + n_rows - 1) // n_rows, f.const(0))
+        panel = replace(panel, share=share, asked=asked)
     most = _block_rows(f.isa)
     with f.each(0, n_rows, most) as first:
         _write_rows(f, panel, first, f.least(n_rows - first, most))
+
+
+def _ask_ahead(f: Function, panel: _Panel, lines: Value) -> None:
+    """Ask for more lines of the panel behind this one, which hardware finds as late as its first tile."""
+    assert panel.asked is not None
+    start = f.load(panel.asked, "ptr")
+    with f.each(0, lines) as line:
+        f.prefetch(f.at(start, line * 64, "i8"), level=2)
+    f.store(f.at(start, lines * 64, "i8"), panel.asked)
 
 
 def _sums(f: Function, form: Int8Form, group: Value, blocks: list[Value], words: Value, own: Value) -> Value:
@@ -313,6 +338,8 @@ def _write_rows(f: Function, panel: _Panel, first: Value, n_rows: Value) -> None
 
     def after(tile: TileInt8Args, rows: int) -> None:
         activate(f, tile.c, ldc_here, f.const(rows), wide, early)
+        if panel.share is not None:
+            _ask_ahead(f, panel, panel.share * rows)
 
     if panel.tiles is None:
         call_rows_int8(f, n_rows, panel.groups, at, after)
