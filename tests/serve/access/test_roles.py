@@ -140,3 +140,11 @@ def test_the_first_rule_that_fits_counts() -> None:
     assert rule_for("GET", "/v2/models//infer").path == ""
     assert rule_for("GET", "/nowhere").roles == ANY
     assert len({(rule.method, rule.path) for rule in RULES}) == len(RULES)
+
+
+@pytest.mark.parametrize("query", ["a=1&" * 40, "model=" * 40, "model=%FF%00", "&" * 500, "model=other"])
+def test_no_query_breaks_the_node(http: httpx.Client, query: str) -> None:
+    """It is read before the token is looked at, to find the model: a stranger had 500 from it."""
+    for path in ("/v2", "/metrics", EXPLAIN_PATH, "/v2/health/live", "/nowhere", "/v2/repository/index"):
+        for token in (None, *TOKENS.values()):
+            assert http.get(f"{path}?{query}", headers=bearing(token)).status_code < 500

@@ -12,6 +12,7 @@ from pliant.serve.repository.live_model import LiveModel
 from pliant.serve.repository.model_repository import ModelRepository
 
 _MODELS = "/v2/models/"
+_MOST_FIELDS = 16
 _IDENTITY = MODEL_HEADER.lower().encode()
 _Name = tuple[str, str | None]
 
@@ -58,8 +59,7 @@ class ModelApps:
             version = rest.split("/")[1] if rest.startswith("versions/") else None
             asked: list[_Name] = [(name, version)]
         else:
-            query = parse_qs(scope["query_string"].decode("latin-1"), max_num_fields=16)
-            asked = [(name, None) for name in query.get("model", [])]
+            asked = [(name, None) for name in _named(scope["query_string"])]
         known = next((one for one in asked if one[0] in self._repository.names), None)
         return known or self._of_identity(_identities(scope))
 
@@ -73,6 +73,14 @@ class ModelApps:
             if (live.node.identity.model or "").encode() in told:
                 return live.key.name, live.key.version
         return None
+
+
+def _named(query: bytes) -> list[str]:
+    """The models that a query names: none where it has more fields than any route takes."""
+    try:
+        return parse_qs(query.decode("latin-1"), max_num_fields=_MOST_FIELDS).get("model", [])
+    except ValueError:
+        return []
 
 
 def _identities(scope: Scope) -> list[bytes]:

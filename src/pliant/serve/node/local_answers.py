@@ -70,7 +70,7 @@ class LocalAnswers:
         """Whether one more request of `client` may wait."""
         return self._admission.has_room(client)
 
-    def offer(self) -> None:
+    def offer(self, may_look: bool = True) -> None:
         """Tell the router what an input that came now would wait for, and the levels that there are."""
         levels = self._served.levels()
         if self._offered is not levels:
@@ -81,7 +81,7 @@ class LocalAnswers:
                 self._on_refit()
         now_s, backlog_s = self.clock(), self.backlog_s
         self._router.waits(backlog_s, now_s, self.name)
-        if self._may_change and now_s - self._looked_s > _LOOK_S and self._admission.is_idle:
+        if may_look and self._may_change and now_s - self._looked_s > _LOOK_S and self._admission.is_idle:
             self._looked_s = now_s
             self._looking = asyncio.get_running_loop().create_task(self._look())
 
@@ -159,7 +159,7 @@ class LocalAnswers:
         self._compute(PendingRequest(sample))  # what only a first run pays is nobody's time
         for _ in range(_LEARNED):
             done = self._admission.run_now(partial(self._compute, PendingRequest(sample)))
-            self._answered(sample.length, done.result, done.spent_s)
+            self._answered(sample.length, done.result, done.spent_s, may_look=False)  # no event loop here
             if self.clock() - start_s > most_s:
                 return
 
@@ -177,12 +177,12 @@ class LocalAnswers:
             if done.result is not None:
                 self._answered(sample.length, done.result, done.spent_s)
 
-    def _answered(self, n: int, reply: Reply[Any], spent_s: float) -> None:
+    def _answered(self, n: int, reply: Reply[Any], spent_s: float, may_look: bool = True) -> None:
         """The router is told what a whole answer takes, by what this one took."""
         share = 1.0 if reply.whole_s is None or not reply.seconds else reply.whole_s / reply.seconds
         joules = None if reply.energy_j is None else reply.energy_j * share
         self._router.answered_here(n, spent_s * share, self.clock(), self.name, joules)
-        self.offer()
+        self.offer(may_look)
 
     def _reconsidered(self, wish: PendingRequest) -> Reply[Any] | None:
         """As `_compute`; None where the session is as quick as it can be."""
