@@ -46,6 +46,7 @@ _MEASURES = {
     "crime_faults": ("route", "serve"),
     "crime_node": ("route", "serve"),
     "crime_real": ("route", "serve"),
+    "serve_page": ("serve",),
     "slo_scale": ("route", "ir"),
     "slo_simulated": ("route", "ir"),
     "slo": ("route", "serve", "api", "cluster", "plan", "run"),

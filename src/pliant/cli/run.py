@@ -9,6 +9,7 @@ import typer
 
 from pliant.api.model import CompiledProgram, ElasticModel, Model, OnnxGraph
 from pliant.cli.shared.feed_file import is_feed_file, read_feeds
+from pliant.cli.shared.page import Page, shown_on_page
 from pliant.cli.shared.show import print_json, progress_bar
 from pliant.cli.shared.show_reply import reply_values, show_reply, show_steps
 from pliant.cli.shared.text_lines import Text, Truncate, check_uncut, readable, text_lines
@@ -44,6 +45,7 @@ class RunArguments:
         bool, typer.Option("--timeline", help="Also print each step, predicted beside measured.")
     ] = False
     trace: Trace = None
+    page: Page = False
     json: Json = False
 
 
@@ -55,9 +57,10 @@ def run(args: RunArguments) -> None:
     texts, feeds = _inputs(args, model)
     with progress_bar() as on_progress:
         session = args.session.open(model, on_progress, takes=("latency",))
-    with session:
+    with session, shown_on_page(session, is_wanted=args.page) as tell:
         answers = _to_texts(args, model, session, texts) if feeds is None else _to_feeds(args, session, feeds)
         for asked, reply in answers:
+            tell(replace(reply, target_s=args.session.target_s))
             _show(args, model, session, asked, replace(reply, target_s=args.session.target_s))
     if args.trace is not None:
         with kept(args.trace) as path:

@@ -9,6 +9,7 @@ import typer
 from pliant.cli.cluster.cluster_options import ModelName, PrimaryArguments
 from pliant.cli.cluster.cluster_show import reply_values, show_reply, show_steps
 from pliant.cli.shared.feed_file import is_feed_file, read_feeds
+from pliant.cli.shared.page import Page, shown_on_page
 from pliant.cli.shared.show import print_json
 from pliant.cli.shared.text_lines import Reading, Text, Truncate, check_uncut, readable, text_lines
 from pliant.cli.shared.trace import Trace, kept
@@ -42,6 +43,7 @@ class ClusterRunArguments:
         bool, typer.Option("--timeline", help="Also print each step, predicted beside measured.")
     ] = False
     trace: Trace = None
+    page: Page = False
     json: Json = False
 
 
@@ -59,10 +61,14 @@ def run(args: ClusterRunArguments) -> None:
         args.pair is not None and args.text is None
     ):
         raise InputError("give one of --text, alone or with --pair, --input FILE, or --tokens N.")
-    with args.primary.open(args.model) as session:
+    with (
+        args.primary.open(args.model) as session,
+        shown_on_page(session, is_wanted=args.page) as tell,
+    ):
         for question in _questions(args, session) * args.repeat:
             text = question.text
             reply = session(text.text, text.pair) if question.feeds is None else session(question.feeds)
+            tell(reply)
             if args.json:
                 print_json(reply_values(reply) | {"truncated": text.is_truncated})
                 continue

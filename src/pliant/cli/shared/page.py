@@ -1,0 +1,44 @@
+"""The page of a verb that answers by itself: `--page`."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Annotated, Any
+
+import typer
+
+from pliant.ir.reply import Reply
+from pliant.run.session.session import Session
+
+Page = Annotated[
+    bool,
+    typer.Option(
+        "--page", help="Show the answers on a page at loopback, until Ctrl-C or Enter (extra `node`)."
+    ),
+]
+Tell = Callable[[Reply[Any]], None]
+
+
+@contextmanager
+def shown_on_page(session: Session[Any], *, is_wanted: bool) -> Iterator[Tell]:
+    """What tells the page of an answer, where one `is_wanted`; the page stays until somebody ends it."""
+    if not is_wanted:
+        yield lambda reply: None
+        return
+    from pliant import __version__
+    from pliant.serve.node.start_node import NodeOptions  # needs the extra; the help does not
+    from pliant.serve.page.session_page import session_page
+
+    options = NodeOptions(version=__version__, settle_s=0.0)
+    with session_page(session, options) as page:
+        typer.echo(f"pliant: the page is at {page.url}", err=True)
+        _wait("Enter begins with the answers")
+        yield lambda reply: page.feed.answered(reply)
+        _wait("Enter ends")
+
+
+def _wait(what: str) -> None:
+    """Until Enter, where there is a terminal; its absence ends nothing and begins at once."""
+    stdin = typer.get_text_stream("stdin")
+    if stdin.isatty():
+        typer.echo(f"pliant: {what}", err=True)
+        stdin.readline()
