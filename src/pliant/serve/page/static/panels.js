@@ -40,7 +40,7 @@ function cell(bits, planned) {
   const depth = bits >= FULL ? 1 : 0.08 + (bits / 6) * 0.72;
   const isLess = planned !== undefined && bits < planned;
   const title = isLess ? `${bits} bits, ${planned} were planned: the rest came late` : `${bits} bits`;
-  const kinds = [depth > 0.55 ? "deep" : "", isLess ? "less" : ""].join(" ").trim();
+  const kinds = [depth > 0.7 ? "deep" : "", isLess ? "less" : ""].join(" ").trim();
   return h("td", { class: kinds || null, title, "--a": depth.toFixed(2) }, String(bits));
 }
 
