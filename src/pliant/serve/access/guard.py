@@ -13,6 +13,7 @@ from pliant.route.node_messages import ROUTE_HEADER
 from pliant.serve.access.access import Access, Admitted, CallerShown
 from pliant.serve.access.roles import PEERS, rule_for
 from pliant.serve.node.metrics import Metrics
+from pliant.serve.openai.openai_errors import OPENAI_PATHS, openai_error
 from pliant.serve.protocol.inference import JSON
 
 _ROUTE = ROUTE_HEADER.lower().encode()
@@ -71,7 +72,8 @@ class Guard:
         found = self._access.admit(shown)
         if isinstance(found, Admitted):
             return found
-        return error_response(found.status, found.why, found.headers)
+        form = openai_error if shown.path.startswith(OPENAI_PATHS) else error_response
+        return form(found.status, found.why, found.headers)
 
     def _receiving(self, receive: Receive, admitted: Admitted) -> Receive:
         """`receive`, with the bytes that come counted."""

@@ -63,6 +63,7 @@ RULES: Final[tuple[RouteRule, ...]] = (
     *_of_model("POST", "/infer"),
     *_of_model("GET", "/config"),
     *_of_model("GET", "/stats"),
+    RouteRule("POST", "/v1/embeddings", ANY),
     RouteRule("GET", "/metrics", ANY),
     RouteRule("GET", "/openapi.json", ANY),
     RouteRule("GET", "/", EVERYBODY),

@@ -30,6 +30,7 @@ def document(model: Signature, max_length: int, best: float | None, version: str
         f"{base}/infer": {"post": _infer()},
         f"{base}/config": _get("The model's configuration, in Triton's form.", _json("ModelConfig")),
         f"{base}/stats": _get("What the model has answered so far.", _json("Any")),
+        "/v1/embeddings": {"post": _embeddings(model)},
         "/v2/pliant/curve": _get("How long this node takes, by length.", _json("Any")),
         "/v2/pliant/route": {"get": _explain(max_length)},
         "/v2/pliant/peers": _peers(),
@@ -42,7 +43,7 @@ def document(model: Signature, max_length: int, best: float | None, version: str
     for path in paths.values():
         for operation in path.values():
             if "security" not in operation:
-                operation["responses"] |= {"429": _ERROR}
+                operation["responses"] = {"429": _ERROR} | operation["responses"]
     components: _Json = {"schemas": _schemas(model, best or 0.0)}
     about: _Json = {
         "openapi": "3.1.0",
@@ -56,7 +57,7 @@ def document(model: Signature, max_length: int, best: float | None, version: str
         for path in paths.values():
             for operation in path.values():
                 if "security" not in operation:
-                    operation["responses"] |= {"401": _ERROR, "403": _ERROR}
+                    operation["responses"] = {"401": _ERROR, "403": _ERROR} | operation["responses"]
     return about
 
 
@@ -126,6 +127,29 @@ def _infer() -> _Json:
         "summary": "An answer to one input.",
         "requestBody": {"required": True, "content": body},
         "responses": {**yes, **no},
+    }
+
+
+def _embeddings(model: Signature) -> _Json:
+    """OpenAI's form; 404 for a model that gives no vector."""
+    texts = {"type": "array", "items": {"type": "string"}, "minItems": 1, "maxItems": 4}
+    schema = {
+        "type": "object",
+        "required": ["model", "input"],
+        "properties": {
+            "model": {"const": model.name},
+            "input": {"oneOf": [{"type": "string"}, texts]},
+            "encoding_format": {"enum": ["float", "base64"]},
+        },
+    }
+    no = {"description": "No, and why.", "content": {"application/json": {"schema": {"type": "object"}}}}
+    return {
+        "summary": "Vectors of texts, in OpenAI's form.",
+        "requestBody": {"required": True, "content": {"application/json": {"schema": schema}}},
+        "responses": {
+            **_json("Any"),
+            **{str(s): no for s in (400, 401, 403, 404, 408, 413, 415, 422, 429, 500, 503)},
+        },
     }
 
 

@@ -1,0 +1,173 @@
+"""`POST /v1/embeddings` in OpenAI's form, for models that give a vector.
+
+Each input is a request of its own through `Node.infer`.
+"""
+
+import base64
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from functools import partial
+from typing import Any, Literal, Protocol
+
+import msgspec
+import numpy as np
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from pliant.errors import InputError, NodeError, PliantError
+from pliant.route.terms import NO_TERMS, Terms
+from pliant.serve.http.bodies import Bodies
+from pliant.serve.node.gather import gather
+from pliant.serve.node.serving_node import Answered, Call, Node
+from pliant.serve.openai.openai_errors import openai_error
+from pliant.serve.protocol.calls import read_answer, write_request
+from pliant.serve.protocol.inference import JSON, Body, InferRequest, RequestedOutput
+from pliant.serve.protocol.statuses import http_status
+
+EMBEDDINGS_PATH = "/v1/embeddings"
+VECTOR = "vector"
+_MOST_BYTES = 4 << 20
+_MOST_INPUTS = 2048
+_AT_ONCE = 32
+
+
+class Leased(Protocol):
+    """A model that stays loaded for now."""
+
+    @property
+    def node(self) -> Node: ...
+
+
+Lease = Callable[[str], AbstractAsyncContextManager[Leased]]
+
+
+class EmbeddingsRequest(msgspec.Struct, frozen=True):
+    """A text, several, the tokens of one, or of several; the last three are the terms of this node."""
+
+    model: str
+    input: str | list[str | int | list[int]]
+    encoding_format: Literal["float", "base64"] = "float"
+    dimensions: int | None = None
+    deadline_s: float | None = None
+    accuracy_floor: float | None = None
+    best_effort: bool | None = None
+
+
+_REQUEST = msgspec.json.Decoder(EmbeddingsRequest)
+
+
+def embeddings_route(nodes: Callable[[], Sequence[Node]], lease: Lease, bodies: Bodies) -> Route:
+    """The route. `nodes` are those that are loaded when it is asked, `lease` has one of them stay so."""
+
+    async def answer(request: Request) -> Response:
+        try:
+            async with bodies.read(request, _MOST_BYTES) as content:
+                asked = _read(content)
+                async with lease(asked.model) as live:
+                    return await _answer(live.node, asked, request.client.host if request.client else "")
+        except NodeError as error:
+            why = str(error)
+            if error.status == 404:
+                able = [one.served.name for one in nodes() if _width(one) is not None]
+                why = f"{why} Models that give embeddings here: {', '.join(able) or 'none'}."
+            after_s = error.retry_after_s
+            return openai_error(error.status, why, {} if after_s is None else {"retry-after": str(after_s)})
+        except PliantError as error:
+            return openai_error(http_status(error), str(error))
+        except HTTPException as error:
+            return openai_error(error.status_code, error.detail, error.headers or {})
+
+    return Route(EMBEDDINGS_PATH, answer, methods=["POST"])
+
+
+def _read(content: bytes) -> EmbeddingsRequest:
+    try:
+        return _REQUEST.decode(content)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InputError(f"the request is none for embeddings in JSON: {error}.") from error
+
+
+async def _answer(node: Node, asked: EmbeddingsRequest, client: str) -> Response:
+    _check_width(node, asked)
+    terms = Terms(asked.deadline_s, asked.accuracy_floor, asked.best_effort)
+    start_s = node.clock()
+
+    def ask(tensors: dict[str, np.ndarray]) -> Any:
+        left = terms
+        if terms.deadline_s is not None:
+            left = Terms(
+                max(terms.deadline_s + start_s - node.clock(), 1e-6), terms.accuracy_floor, terms.best_effort
+            )
+        body = _body(node, tensors, left)
+        return node.infer(Call(body.content, body.header_bytes, client=client))
+
+    inputs = [_tensors(item) for item in _items(asked.input)]
+    found: list[Answered] = await gather([partial(ask, tensors) for tensors in inputs], _AT_ONCE)
+    data = []
+    for index, one in enumerate(found):
+        vector = read_answer(one.body, node.signature)[0][VECTOR].ravel()
+        embedding: Any = vector.tolist()
+        if asked.encoding_format == "base64":
+            embedding = base64.b64encode(vector.astype("<f4").tobytes()).decode()
+        data.append({"object": "embedding", "index": index, "embedding": embedding})
+    n = sum(one.length for one in found)
+    usage = {"prompt_tokens": n, "total_tokens": n}
+    reply = {"object": "list", "data": data, "model": asked.model, "usage": usage}
+    return Response(msgspec.json.encode(reply), media_type=JSON)
+
+
+def _check_width(node: Node, asked: EmbeddingsRequest) -> None:
+    """Raise NodeError (404) for a model that gives no vector; InputError for another width."""
+    width = _width(node)
+    if width is None:
+        raise NodeError(f"{asked.model[:80]!r} gives no embeddings.", 404)
+    if asked.dimensions not in (None, width):
+        raise InputError(f"{asked.model} gives {width} dimensions, not {asked.dimensions}; leave it out.")
+
+
+def _width(node: Node) -> int | None:
+    """How many numbers a model's vector has; None for one that gives none, or reads no text."""
+    dims = next((port.dims for port in node.signature.outputs if port.name == VECTOR), None)
+    width = dims[-1] if dims else None
+    reads = frozenset({"text"}) in node.signature.alternatives
+    return width if reads and isinstance(width, int) else None
+
+
+def _items(given: str | list[str | int | list[int]]) -> list[str | list[int]]:
+    """One for each embedding. Raises InputError for kinds that are mixed, none, and too many."""
+    if isinstance(given, str):
+        return [given]
+    tokens = [item for item in given if isinstance(item, int)]
+    if tokens and len(tokens) == len(given):
+        return [tokens]
+    texts = [item for item in given if isinstance(item, str)]
+    arrays = [item for item in given if isinstance(item, list)]
+    if not given or len(given) not in (len(texts), len(arrays)) or not all(arrays):
+        raise InputError(
+            "`input` is a text, texts, tokens, or lists of tokens: one kind, none of them empty."
+        )
+    if len(given) > _MOST_INPUTS:
+        raise InputError(f"`input` has {len(given)} elements; at most {_MOST_INPUTS} are read at once.")
+    return [*texts, *arrays]
+
+
+def _tensors(item: str | list[int]) -> dict[str, np.ndarray]:
+    """Raises InputError for tokens that are no numbers of one, and text that is not Unicode."""
+    try:
+        if isinstance(item, list):
+            return {"ids": np.array([item], np.int64)}
+        text = np.empty(1, object)
+        text[0] = item.encode()
+    except (OverflowError, UnicodeEncodeError) as error:
+        raise InputError(f"an input cannot be read: {error}.") from error
+    return {"text": text}
+
+
+def _body(node: Node, tensors: dict[str, np.ndarray], terms: Terms = NO_TERMS) -> Body:
+    port = next(port for port in node.signature.outputs if port.name == VECTOR)
+    request = InferRequest("", tensors, (RequestedOutput(port, True),), terms)
+    if not tensors.keys() <= {port.name for port in node.signature.inputs}:
+        raise InputError(f"{node.served.name} reads no tokens; send texts.")
+    return write_request(request, node.signature, terms)

@@ -1,0 +1,115 @@
+"""OpenAI's own client asks a node for embeddings."""
+
+from collections.abc import Iterator
+from typing import Any, Literal
+
+import httpx
+import numpy as np
+import pytest
+
+from pliant.errors import InputError
+from pliant.ir.endpoint import Request
+from pliant.ir.port import Port
+from tests.serve.models import Fake, Upper
+from tests.serve.nodes import Running, running
+
+openai = pytest.importorskip("openai", reason="openai's client is not installed")
+TOKEN = "client-token-0123"
+
+
+class Counts(Fake):
+    """`text` or `ids` -> `vector`, counts of the bytes or tokens 97, 98 and 99, and 1/3."""
+
+    name = identity = "counts"
+    max_length = 50
+    degree: Literal[1, 2] = 1
+    inputs = (Port("text", "bytes", (1,)), Port("ids", "int64", (1, None)))
+    outputs = (Port("vector", "float32", (1, 4)),)
+    ways = (frozenset({"text"}), frozenset({"ids"}))  # type: ignore[assignment]
+
+    def request(self, feeds: Any) -> Request:
+        tokens = [*feeds["text"][0]] if "text" in feeds else feeds["ids"][0].tolist()
+        return Request(len(tokens), tensors={"ids": np.array([tokens])})
+
+    def _answer(self, request: Request) -> Any:
+        tokens = request.tensors["ids"][0].tolist()
+        return {"vector": np.array([vector_of(tokens)], np.float32)}
+
+    def sample(self, length: int) -> Any:
+        raise InputError("there is none")
+
+    def close(self) -> None:
+        pass
+
+
+def vector_of(tokens: list[int] | bytes) -> list[float]:
+    return [tokens.count(97), tokens.count(98), tokens.count(99), float(np.float32(1 / 3))]
+
+
+@pytest.fixture(scope="module")
+def node() -> Iterator[Running]:
+    with running(Upper(), [Counts()], tokens=(TOKEN,)) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def client(node: Running) -> Iterator[Any]:
+    with openai.OpenAI(base_url=f"{node.url}/v1", api_key=TOKEN, max_retries=0) as client:
+        yield client
+
+
+@pytest.mark.parametrize("form", [{}, {"encoding_format": "float"}, {"encoding_format": "base64"}])
+@pytest.mark.parametrize("given", ["abca", ["abca"], ["a", "bb", "ccc"] * 20, [97, 97, 98], [[97], [98, 99]]])
+def test_the_client_gets_a_vector_for_each_input(client: Any, given: Any, form: dict[str, str]) -> None:
+    """[serve.clients] texts and tokens, in both forms; by itself the client asks for base64, and decodes."""
+    found = client.embeddings.create(model="counts", input=given, **form)
+    items = [given] if isinstance(given, str) or isinstance(given[0], int) else given
+    items = [item.encode() if isinstance(item, str) else item for item in items]
+    vectors = [one.embedding for one in found.data]
+    if form.get("encoding_format") == "base64":
+        import base64
+
+        vectors = [
+            np.frombuffer(base64.b64decode(v), "<f4").tolist() if isinstance(v, str) else v for v in vectors
+        ]
+    assert vectors == [vector_of(item) for item in items]
+    assert [one.index for one in found.data] == list(range(len(items)))
+    assert found.model == "counts"
+    assert found.usage.prompt_tokens == found.usage.total_tokens == sum(map(len, items))
+
+
+def test_the_client_reads_our_errors(node: Running, client: Any) -> None:
+    """By the class that it raises for each, with the reason."""
+    create = client.embeddings.create
+    for given, kind, why in (
+        ({"model": "upper", "input": "a"}, openai.NotFoundError, "embeddings here: counts"),
+        ({"model": "no", "input": "a"}, openai.NotFoundError, "embeddings here: counts"),
+        ({"model": "counts", "input": []}, openai.BadRequestError, "none of them empty"),
+        ({"model": "counts", "input": ["a", [97]]}, openai.BadRequestError, "one kind"),
+        ({"model": "counts", "input": ["a"] * 2049}, openai.BadRequestError, "at most 2048"),
+        ({"model": "counts", "input": [[2**70]]}, openai.BadRequestError, "cannot be read|in JSON"),
+        ({"model": "counts", "input": "a" * 51}, openai.BadRequestError, "at most 50"),
+        ({"model": "counts", "input": "a", "dimensions": 2}, openai.BadRequestError, "4 dimensions"),
+        ({"model": "counts", "input": "a" * (5 << 20)}, openai.APIStatusError, "longer than"),
+    ):  # fmt: skip
+        with pytest.raises(kind, match=why):
+            create(**given)
+    assert create(model="counts", input="a", dimensions=4).data[0].embedding[0] == 1
+    late = {"deadline_s": 1e-6}
+    with pytest.raises(openai.InternalServerError, match="in time"):
+        create(model="counts", input="a", extra_body=late)
+    with (
+        openai.OpenAI(base_url=f"{node.url}/v1", api_key="wrong", max_retries=0) as other,
+        pytest.raises(openai.AuthenticationError, match="bearer token"),
+    ):
+        other.embeddings.create(model="counts", input="a")
+
+
+def test_what_is_no_request_is_refused_in_the_same_form(node: Running) -> None:
+    """Also before it is read."""
+    for content in (b"", b"{", b"[]", b'{"model": 1, "input": "a"}', b"\xff", b"[" * 10_000):
+        answer = httpx.post(
+            f"{node.url}/v1/embeddings", content=content, headers={"authorization": f"Bearer {TOKEN}"}
+        )
+        assert answer.status_code == 400
+        assert answer.json()["error"]["type"] == "invalid_request_error"
