@@ -72,7 +72,9 @@ def asked(http: httpx.Client, model: str, name: str, array: np.ndarray, is_binar
 def leave_amid(node: Running, model: str, array: np.ndarray) -> None:
     """Send half of a request, and go."""
     content, _ = body_of("x", array, False)
-    head = f"POST /v2/models/{model}/infer HTTP/1.1\r\nhost: x\r\ncontent-length: {len(content)}\r\n\r\n"
+    head = (
+        f"POST /v2/models/{model}/infer HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(content)}\r\n\r\n"
+    )
     with connect(node) as sock:
         sock.sendall(head.encode() + content[: len(content) // 2])
         sock.shutdown(socket.SHUT_WR)

@@ -39,7 +39,7 @@ SMALL = replace(
     LIMITS, n_connections=64, body_bytes=1 << 20, buffer_bytes=4 << 20, client_buffer_bytes=2 << 20
 )
 INFER = "/v2/models/upper/infer"
-HALF = b"POST /v2/models/upper/infer HTTP/1.1\r\nhost: x\r\n"
+HALF = b"POST /v2/models/upper/infer HTTP/1.1\r\nhost: localhost\r\n"
 
 
 @contextmanager
@@ -75,7 +75,7 @@ def test_health_is_answered_while_every_place_is_taken_by_a_request() -> None:
         asked = [pool.submit(node.post, f"{i}") for i in range(FEW.n_client_connections)]
         until(lambda: node.node is not None and node.node.n_open == len(asked))
         assert is_live(node)
-        answer = said(node, b"GET /v2 HTTP/1.1\r\nhost: x\r\n\r\n")
+        answer = said(node, b"GET /v2 HTTP/1.1\r\nhost: localhost\r\n\r\n")
         assert b" 503 " in answer.partition(b"\r\n")[0]
         assert b"retry-after" in answer
         served.gate.set()

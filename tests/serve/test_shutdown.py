@@ -121,7 +121,7 @@ def test_a_handshake_that_ends_after_others_are_refused_is_answered(
         with socket.create_connection((host, port), timeout=PATIENCE_S) as early:
             node.stop()
             _until(lambda: _is_refused(host, port))
-            early.sendall(b"GET /v2 HTTP/1.1\r\nhost: x\r\n\r\n")
+            early.sendall(b"GET /v2 HTTP/1.1\r\nhost: localhost\r\n\r\n")
             answer = early.recv(4096)
         node.stop()  # the second time it goes at once
     assert answer.startswith(b"HTTP/1.1 200 OK\r\n")
@@ -151,7 +151,7 @@ def test_who_had_connected_is_answered_after_the_node_listens_no_more(sent: byte
             assert httpx.get(f"{node.url}/v2", timeout=PATIENCE_S).status_code == 200
             node.stop()
             _until(lambda: _is_refused(host, int(port)))
-            early.sendall(b"GET /v2 HTTP/1.1\r\nhost: x\r\n\r\n"[len(sent) :])
+            early.sendall(b"GET /v2 HTTP/1.1\r\nhost: localhost\r\n\r\n"[len(sent) :])
             parts = []
             while part := early.recv(4096):
                 parts.append(part)

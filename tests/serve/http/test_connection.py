@@ -110,7 +110,7 @@ def test_a_head_that_trickles_in_is_cut_off() -> None:
 
 def test_a_body_that_trickles_in_is_cut_off() -> None:
     """[crime.damage] the same behind a complete head."""
-    head = b"POST /v2/models/upper/infer HTTP/1.1\r\nhost: x\r\ncontent-length: 1000\r\n\r\n"
+    head = b"POST /v2/models/upper/infer HTTP/1.1\r\nhost: localhost\r\ncontent-length: 1000\r\n\r\n"
     with running(Upper(), limits=replace(LIMITS, body_s=0.5)) as node:
         assert b" 408 " in said(node, head, b"{")
         until(lambda: answers_in_the_end(node))
@@ -126,7 +126,7 @@ def test_who_never_reads_an_answer_is_cut_off() -> None:
         head = json.dumps({"inputs": [{"name": "float64", **about}], "outputs": [wanted]}).encode()
         lines = (
             "POST /v2/models/echo/infer HTTP/1.1",
-            "host: x",
+            "host: localhost",
             f"inference-header-content-length: {len(head)}",
             f"content-length: {len(head) + 8 * n}",
         )
@@ -174,7 +174,7 @@ def test_heads_that_are_huge_or_none_are_refused(node: Running, head: bytes, sta
 
 def test_requests_behind_each_other_are_answered_in_order(node: Running) -> None:
     """Pipelining is part of HTTP/1.1."""
-    one = b"POST /v2/models/upper/infer HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n%s\r\n%s"
+    one = b"POST /v2/models/upper/infer HTTP/1.1\r\nhost: localhost\r\ncontent-length: %d\r\n%s\r\n%s"
     bodies = [asking(text) for text in ("one", "two")]
     sent = b"".join(
         one % (len(body), b"connection: close\r\n" if body is bodies[-1] else b"", body) for body in bodies
@@ -223,7 +223,7 @@ def until_answered(sock: socket.socket) -> bytes:
     return found
 
 
-LIVE = b"GET /v2/health/live HTTP/1.1\r\nhost: x\r\n"
+LIVE = b"GET /v2/health/live HTTP/1.1\r\nhost: localhost\r\n"
 
 
 def test_a_body_that_is_late_for_its_answer_holds_no_connection() -> None:
@@ -369,7 +369,9 @@ def test_a_request_is_begun_once_the_answers_before_it_are_read() -> None:
         connection = made(config, ServerState(), {})
         connection.connection_made(transport)
         transport.write.side_effect = lambda part: len(part) < 100_000 or connection.pause_writing()
-        connection.data_received(b"".join(b"GET /%d HTTP/1.1\r\nhost: x\r\n\r\n" % i for i in range(3)))
+        connection.data_received(
+            b"".join(b"GET /%d HTTP/1.1\r\nhost: localhost\r\n\r\n" % i for i in range(3))
+        )
         for expected in (["/0"], ["/0", "/1"], ["/0", "/1", "/2"]):
             for _ in range(5):
                 await asyncio.sleep(0)

@@ -120,7 +120,7 @@ def test_a_handshake_that_begins_after_the_node_listens_no_more_is_answered(keys
             until(lambda: _is_refused(host, int(port)))
             sock.sendall(hello[n_early:])
             _exchange(client.do_handshake, sock, incoming, outgoing)
-            client.write(b"GET /v2 HTTP/1.1\r\nhost: x\r\n\r\n")  # with the end of the handshake
+            client.write(b"GET /v2 HTTP/1.1\r\nhost: localhost\r\n\r\n")  # with the end of the handshake
             sock.sendall(outgoing.read())
             answer = _exchange(lambda: client.read(65536), sock, incoming, outgoing).lower()
     assert answer.startswith(b"http/1.1 200 ok")
@@ -179,7 +179,7 @@ def test_who_never_reads_an_answer_over_tls_is_cut_off(keys: Keys) -> None:
     head = json.dumps({"inputs": [given], "outputs": [wanted]}).encode()
     lines = (
         "POST /v2/models/echo/infer HTTP/1.1",
-        "host: x",
+        "host: localhost",
         f"inference-header-content-length: {len(head)}",
         f"content-length: {len(head) + 8 * n}",
     )
