@@ -1,8 +1,10 @@
 """What a router counts on a replica's queue."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+pytest.importorskip("ray", reason="ray is not installed: pip install 'pliant[ray]'")
 from pliant.ray.in_flight import InFlight
 
 

@@ -7,8 +7,10 @@ import pytest
 
 import pliant
 from pliant.ir.curve import Curve
-from pliant.ray.replica_advert import InputSize, ReplicaAdvert, advert_of, decode_advert, input_size
 from tests.models.onnx_models import parse
+
+pytest.importorskip("ray", reason="ray is not installed: pip install 'pliant[ray]'")
+from pliant.ray.replica_advert import InputSize, ReplicaAdvert, advert_of, decode_advert, input_size
 
 ADVERT = ReplicaAdvert(
     Curve(((0, 0.001), (64, 0.02))), Curve(((0, 0.002), (64, 0.03))), InputSize(70.0, 4.5, 1, 512)

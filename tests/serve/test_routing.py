@@ -22,6 +22,7 @@ from tests.serve.models import Upper
 from tests.serve.nodes import PATIENCE_S, Running, fixed, reserved, running
 
 TOKEN = "0123456789abcdef"
+OPERATOR = "fedcba9876543210"
 GOOD = json.dumps(
     {
         "model_name": "upper",
@@ -396,10 +397,12 @@ def test_nodes_show_each_other_the_token() -> None:
     """Requests, pings and broadcasts alike; without it nothing is passed on."""
     with running(Upper(mark="@up"), name="up", peer_tokens=(TOKEN,), **fixed(*HONEST)) as up:
         options = {"name": "end", "upstreams": (up.url,), **fixed(*LATE)}
-        with running(Upper(mark="@end"), peer_tokens=(TOKEN,), **options) as end:
+        tokens: dict[str, Any] = {"peer_tokens": (TOKEN,), "operator_tokens": (OPERATOR,)}
+        with running(Upper(mark="@end"), **tokens, **options) as end:
             good = {"authorization": f"Bearer {TOKEN}"}
+            asks = {"authorization": f"Bearer {OPERATOR}"}
             explain = f"{end.url}/v2/pliant/route?length=50"
-            until(lambda: httpx.get(explain, headers=good, timeout=PATIENCE_S).json()["target"] == up.url)
+            until(lambda: httpx.get(explain, headers=asks, timeout=PATIENCE_S).json()["target"] == up.url)
             assert end.post("x", headers=good).json()["outputs"][0]["data"] == ["X@up"]
             assert end.post("x").status_code == 401
         with running(Upper(mark="@end"), **options) as end:

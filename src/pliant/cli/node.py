@@ -226,14 +226,15 @@ class NodeArguments:
 
 def node(args: NodeArguments) -> None:
     """Answer requests over HTTP (Open Inference Protocol v2), until Ctrl-C or SIGTERM."""
+    from pliant.serve.node.start_node import NodeOptions, serve_models  # first: it names the missing extra
+
+    given = args
     from pliant.cli.shared.node_models import configured, model_entries, reload_models
     from pliant.serve.node.power import read_radio
     from pliant.serve.node.reloads import Reloads
-    from pliant.serve.node.start_node import NodeOptions, serve_models  # needs the extra; the help does not
     from pliant.serve.repository.model_repository import ModelRepository
     from pliant.serve.upstream.callback import parse_callbacks
 
-    given = args
     args, tables = configured(given)
     n_models = len(args.model or ()) + len(tables)
     if n_models > 1:
