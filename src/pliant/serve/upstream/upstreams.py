@@ -1,7 +1,4 @@
-"""The nodes above this one: requests passed on, pings; and what else the router has due.
-
-What comes of each call goes to the router; what a node above says that cannot be sets it aside.
-"""
+"""The nodes above this one: requests passed on, pings, and what else is due; the router learns from each."""
 
 import asyncio
 import logging
