@@ -21,7 +21,8 @@ from tests.packaging.environments import ROOT, Environment, build_wheel, install
 pytestmark = pytest.mark.slow
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-EXTRAS = ("train", "plot", "hub", "cluster", "discover", "node", "ray", "bench")
+EXTRAS = tuple(extra for extra in PROJECT["optional-dependencies"] if extra not in ("all", "dev"))
+"""For users, in pyproject's order."""
 PLIANT = ("-c", MAIN)
 TARGET = ("--latency", "10s", "--preload", "1MB")
 TEXT = ("--text", "a fine film")

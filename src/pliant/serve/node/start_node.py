@@ -55,8 +55,10 @@ from pliant.serve.repository.model_entry import (
     OpenModel,
     given_entry,
 )
+from pliant.serve.telemetry.service_manager import service_manager
 from pliant.serve.telemetry.tracing import Tracer, make_tracer
 from pliant.serve.upstream.callback import Callbacks
+from pliant.settings import child_environment
 
 LENGTHS = (1, 64, 8, 512, 32, 4, 128, 16, 256)
 """Of the samples that a node learns its first curve from; where time is short, of the first of them."""
@@ -202,7 +204,10 @@ async def serve_models(
         paths = RepositoryPaths(repository, bodies, access, options.name or "", version, page)
         app = ModelApps(repository, paths)
 
+        manager = service_manager(child_environment())
+
         def drain() -> None:
+            manager.tell("STOPPING=1")
             repository.drain()
             for live in repository.live:
                 open_.push_async_callback(asyncio.wait, [loop.create_task(live.withdraw())])
@@ -217,8 +222,13 @@ async def serve_models(
         server = NodeServer(app, options.limits, server_tls, drain, options.settle_s, refused)
         logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # what clients do wrong is counted
         on_repository(repository, reloads)
-        started = _when_started(server, lambda: on_start(url, repository.nodes[0], server.stop))
-        for work in (started, credentials.watch()):
+
+        def say_ready() -> None:
+            on_start(url, repository.nodes[0], server.stop)
+            manager.tell("READY=1", f"STATUS=serves at {url}")
+
+        started = _when_started(server, say_ready)
+        for work in (started, manager.keep_alive(), credentials.watch()):
             open_.push_async_callback(ended, loop.create_task(work))
         if options.grpc is not None:
             try:
