@@ -100,3 +100,24 @@ def test_the_client_reads_our_errors(client: Any) -> None:
     tensor = asked("text", np.array([1], np.int32), "INT32", True)
     with pytest.raises(InferenceServerException, match="must be BYTES"):
         client.infer("upper", [tensor])
+
+
+@pytest.mark.parametrize("is_binary", [True, False])
+@pytest.mark.parametrize("packs", ["gzip", "deflate", None])
+@pytest.mark.parametrize("unpacks", ["gzip", "deflate", None])
+def test_the_client_packs_its_requests_and_unpacks_answers(
+    client: Any, packs: str | None, unpacks: str | None, is_binary: bool
+) -> None:
+    """Long enough to be packed; an answer for `deflate` is plain, which the client takes as well."""
+    text = "a word and " * 90
+    tensor = asked("text", texts(text), "BYTES", is_binary)
+    result = client.infer(
+        "upper",
+        [tensor],
+        outputs=[triton.InferRequestedOutput(x, binary_data=is_binary) for x in ("upper", "n")],
+        request_compression_algorithm=packs,
+        response_compression_algorithm=unpacks,
+    )
+    assert result.as_numpy("n").tolist() == [len(text)]
+    word = result.as_numpy("upper")[0]
+    assert (word if isinstance(word, str) else word.decode()) == text.upper()

@@ -11,6 +11,7 @@ from starlette.requests import Request
 
 from pliant.errors import NodeError
 from pliant.serve.http.client_budget import ByteBudget
+from pliant.serve.http.content_coding import Decoder
 from pliant.serve.http.limits import Limits
 
 _LEAVES = {"connection": "close", "retry-after": "1"}
@@ -50,10 +51,11 @@ class Bodies:
 
     @asynccontextmanager
     async def read(self, request: Request, most: int) -> AsyncIterator[bytes]:
-        """The whole body, which counts as held until the context ends.
+        """The whole body, decompressed, which counts as held until the context ends.
 
-        Raises NodeError for one of more than `most` bytes (413), too slow (408), or coded (415), and
-        HTTPException (503) where there is no room for it.
+        Raises NodeError for one of more than `most` bytes (413), compressed or not, too slow (408), or in
+        another coding (415), InputError for broken data, and HTTPException (503) where there is no room for
+        it. What is decompressed is counted piece by piece.
         """
         _check(request, most)
         body = _Body(request.client.host if request.client else "", asyncio.timeout(None))
@@ -64,6 +66,7 @@ class Bodies:
 
     async def _read(self, body: _Body, request: Request, most: int) -> bytes:
         limits, start_s, n_bytes = self._limits, asyncio.get_running_loop().time(), 0
+        decoder, n_plain = Decoder(", ".join(request.headers.getlist("content-encoding")) or "identity"), 0
         try:
             async with body.timeout as timeout:
                 self._wait(timeout, start_s, 0)
@@ -71,10 +74,17 @@ class Bodies:
                     n_bytes += len(part)
                     if n_bytes > most:
                         raise _too_long(most)
-                    if body.is_evicted or not self._budget.take(body, len(part)):
-                        raise _no_room(limits)
-                    body.parts.append(part)
+                    for piece in decoder.pieces(part):
+                        n_plain += len(piece)
+                        if n_plain > most:
+                            raise _too_long(most)
+                        if body.is_evicted or not self._budget.take(body, len(piece)):
+                            raise _no_room(limits)
+                        body.parts.append(piece)
+                        if n_plain > n_bytes:
+                            await asyncio.sleep(0)  # others have their turn between two pieces
                     self._wait(timeout, start_s, n_bytes)
+                decoder.check_end()
         except TimeoutError:
             if body.is_evicted:
                 raise _no_room(limits) from None
@@ -95,9 +105,6 @@ class Bodies:
 
 
 def _check(request: Request, most: int) -> None:
-    coding = request.headers.get("content-encoding", "identity")
-    if coding != "identity":
-        raise NodeError(f"a body coded as {coding[:40]!r} is not read; send it plain.", status=415)
     said = request.headers.get("content-length", "0")
     if not said.isdigit() or int(said) > most:
         raise _too_long(most)

@@ -28,6 +28,7 @@ from pliant.serve.access.access import Access
 from pliant.serve.access.guard import Guard, certificate_names, error_response
 from pliant.serve.access.roles import unruled
 from pliant.serve.http.bodies import Bodies
+from pliant.serve.http.content_coding import CODINGS
 from pliant.serve.http.limits import Limits
 from pliant.serve.http.openapi import document
 from pliant.serve.http.responses import broken as _broken
@@ -242,6 +243,8 @@ class _Paths:
                 headers["retry-after"] = str(error.retry_after_s)
             if status in (408, 413):
                 headers["connection"] = "close"  # the rest of the body is not waited for
+            if status == 415:
+                headers["accept-encoding"] = CODINGS
         return error_response(status, str(error), headers)
 
     def _route(self, request: Request) -> RouteMessage | None:

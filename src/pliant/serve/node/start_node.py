@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from pliant.errors import BudgetError, NodeError
 
 try:
+    from pliant.serve.http.content_coding import Compressed
     from pliant.serve.http.http_app import model_app
     from pliant.serve.http.model_apps import ModelApps
     from pliant.serve.http.repository_paths import RepositoryPaths
@@ -202,7 +203,7 @@ async def serve_models(
         open_.push_async_callback(repository.close)
         await repository.start()
         paths = RepositoryPaths(repository, bodies, access, options.name or "", version, page)
-        app = ModelApps(repository, paths)
+        app = Compressed(ModelApps(repository, paths))
 
         manager = service_manager(child_environment())
 

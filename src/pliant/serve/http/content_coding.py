@@ -1,0 +1,76 @@
+"""Bodies that travel compressed (RFC 9110, 8.4): requests within the limits, answers to who asks for it."""
+
+import re
+import zlib
+from collections.abc import Iterator
+from typing import final
+
+from starlette.datastructures import Headers
+from starlette.middleware.gzip import GZipMiddleware
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from pliant.errors import InputError, NodeError
+
+CODINGS = "gzip, deflate, identity"
+"""Of requests. Answers are coded as gzip, or not at all."""
+LEAST_BYTES = 1024
+"""A shorter answer fits one packet as it is."""
+_PIECE_BYTES = 1 << 18
+_LEVEL = 1
+"""The quickest: the processor is there for answers."""
+_WINDOWS = {"gzip": 16 + zlib.MAX_WBITS, "x-gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
+_REFUSED = re.compile(r"gzip\s*;\s*q=0(?:\.0*)?\s*(?:,|$)", re.IGNORECASE)
+
+
+@final
+class Decoder:
+    """Decompresses one body in pieces of `_PIECE_BYTES` at most, whatever it would become as a whole.
+
+    `coding` is the value of Content-Encoding; raises NodeError (415) for one that is not read.
+    """
+
+    def __init__(self, coding: str) -> None:
+        name = coding.strip().lower()
+        if name not in ("identity", *_WINDOWS):
+            raise NodeError(f"a body coded as {coding[:40]!r} is not read; send one of {CODINGS}.", 415)
+        self._coding = name
+        self._stream = zlib.decompressobj(_WINDOWS[name]) if name in _WINDOWS else None
+
+    def pieces(self, part: bytes) -> Iterator[bytes]:
+        """What `part` becomes behind the parts before it. Raises InputError for what is not so coded."""
+        stream = self._stream
+        if stream is None:
+            yield part
+            return
+        is_full = False
+        while part or (is_full and not stream.eof):  # the stream may hold back what had no room
+            if stream.eof:
+                raise InputError(f"more follows the end of the body's {self._coding} data; send one stream.")
+            try:
+                piece = stream.decompress(part, _PIECE_BYTES)
+            except zlib.error as error:
+                raise InputError(
+                    f"the body is no {self._coding} data, as its coding says: {error}."
+                ) from error
+            part, is_full = stream.unconsumed_tail or stream.unused_data, len(piece) == _PIECE_BYTES
+            yield piece
+
+    def check_end(self) -> None:
+        """Raise InputError where the data end before they say so."""
+        if self._stream is not None and not self._stream.eof:
+            raise InputError(f"the body's {self._coding} data are cut off; send them whole.")
+
+
+@final
+class Compressed:
+    """`app`, with answers of `LEAST_BYTES` and more in gzip for clients that accept it; no event streams."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+        self._coded = GZipMiddleware(app, minimum_size=LEAST_BYTES, compresslevel=_LEVEL)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        is_coded = scope["type"] == "http" and not _REFUSED.search(
+            Headers(scope=scope).get("accept-encoding", "")
+        )
+        await (self._coded if is_coded else self._app)(scope, receive, send)
