@@ -1,1 +1,0 @@
-"""Which of the requests that wait run next, and together."""

@@ -1,1 +1,0 @@
-"""Planning of batches."""
