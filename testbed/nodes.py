@@ -20,7 +20,7 @@ from testbed.spec import DeviceSpec
 PORT = 8080
 _MAIN = "from pliant.cli import main; main()"
 _PATIENCE_S = 120.0
-_EXECUTED = re.compile(r"^\S+ \S+ (\S+): length (\d+), answered here in (\S+) s$")
+_EXECUTED = re.compile(r"^\S+ \S+ (\S+): length (\d+), answered here in (\S+) s(?: \[.*\])?$")
 
 
 @dataclass(frozen=True, slots=True)
