@@ -55,7 +55,7 @@ class Bodies:
 
         Raises NodeError for one of more than `most` bytes (413), compressed or not, too slow (408), or in
         another coding (415), InputError for broken data, and HTTPException (503) where there is no room for
-        it. What is decompressed is counted piece by piece.
+        it. A body counts by its decompressed bytes, while these come.
         """
         _check(request, most)
         body = _Body(request.client.host if request.client else "", asyncio.timeout(None))
