@@ -92,7 +92,7 @@ def test_what_several_models_cannot_have_is_said(
     cli: Callable[..., Result], words: list[str], word: str
 ) -> None:
     """By value and limit, and what to do instead."""
-    result = cli("node", "imdb-lstm", "random:cove-200", "--threads", 1, *words)
+    result = cli("node", "imdb-lstm", "random:cove-200", "--threads", 1, "--listen", "127.0.0.1:0", *words)
     assert result.exit_code == 1
     assert word in result.output
     assert "Traceback" not in result.output
