@@ -105,12 +105,13 @@ class AnswerFeed:
     @contextmanager
     def viewed(self) -> Iterator[None]:
         """Somebody looks, until the context ends."""
-        self.n_viewers += 1
+        with self._lock:
+            self.n_viewers += 1
         try:
             yield
         finally:
-            self.n_viewers -= 1
             with self._lock:
+                self.n_viewers -= 1
                 if not self.n_viewers:
                     self._events.clear()
                     self._records.clear()
@@ -196,8 +197,10 @@ class AnswerFeed:
         self._keep(AnswerRecord(event, choice, details, end.error, self._kept(_text_of(asked, wish))))
 
     def _keep(self, record: AnswerRecord) -> None:
-        """With the next number."""
+        """With the next number, unless the last viewer has left meanwhile."""
         with self._lock:
+            if not self.n_viewers:
+                return
             self._n += 1
             event = structs.replace(record.event, number=self._n)
             self._events.append(event)
