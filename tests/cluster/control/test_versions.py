@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from pliant.api.open_cluster import Cluster
+from pliant.cluster.control import messages
 from pliant.cluster.control.messages import Hello
 from pliant.cluster.lead.lead_run import RunRecord
 from pliant.cluster.net.key import make_key
@@ -107,6 +108,32 @@ def test_a_cluster_of_two_neighbouring_versions_answers(version: int) -> None:
             assert isinstance(led, RunRecord)
             assert set(led.plans[0].partition.participants) == {"p", "same", "other"}
             assert not led.faults
+
+
+def _earlier(data: bytes) -> bytes:
+    """A control message without the fields that were appended since the envelope: those with a default."""
+    version, sender, incarnation, (kind, *values) = msgspec.msgpack.decode(data)
+    fields = msgspec.structs.fields(getattr(messages, kind))
+    n_kept = sum(field.required for field in fields)
+    assert all(field.required for field in fields[:n_kept]), "what is appended stands last"
+    return msgspec.msgpack.encode([version, sender, incarnation, [kind, *values[:n_kept]]])
+
+
+@pytest.mark.parametrize("rewrite", [_earlier, _next])
+@pytest.mark.parametrize("member", ["p", "other"])
+def test_a_cluster_answers_where_one_member_has_fewer_or_more_fields(
+    member: str, rewrite: Callable[[bytes], bytes]
+) -> None:
+    """The primary `p` is updated first, or last."""
+    with FakeCluster() as cluster:
+        cluster.wires.rewrite[member] = rewrite
+        cluster.add("other")
+        cluster.primary.wait_for(1, 10.0)
+        answer, wanted, led = cluster.run(seed=0)
+        np.testing.assert_allclose(answer, wanted, atol=1e-5)
+        assert isinstance(led, RunRecord)
+        assert set(led.plans[0].partition.participants) == {"p", "other"}
+        assert not led.faults
 
 
 def _sent_by_the_version_before() -> dict[str, bytes]:
