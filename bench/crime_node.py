@@ -49,11 +49,12 @@ def body(n_words: int) -> bytes:
 class Connection:
     """One connection that is kept; a request is one write."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, model: str = MODEL) -> None:
+        self._path = f"/v2/models/{model}/infer"
         self._http = http.client.HTTPConnection(urlsplit(url).netloc, timeout=60)
 
     def post(self, content: bytes) -> int:
-        self._http.request("POST", f"/v2/models/{MODEL}/infer", content, {"content-type": "application/json"})
+        self._http.request("POST", self._path, content, {"content-type": "application/json"})
         response = self._http.getresponse()
         response.read()
         return response.status

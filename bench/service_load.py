@@ -8,8 +8,12 @@ import asyncio
 import json
 import time
 from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import cycle, islice
 from urllib.parse import urlsplit
+
+import numpy as np
 
 from pliant.route.node_identity import NODE_HEADER
 
@@ -20,6 +24,15 @@ _END = b"\r\n\r\n"
 def infer_body(tensor: dict[str, object]) -> bytes:
     """An inference request in JSON with one input."""
     return json.dumps({"inputs": [tensor]}).encode()
+
+
+def infer_inputs(feeds: Mapping[str, np.ndarray]) -> bytes:
+    """An inference request in JSON, of int64 arrays."""
+    inputs = [
+        {"name": name, "shape": list(array.shape), "datatype": "INT64", "data": array.ravel().tolist()}
+        for name, array in feeds.items()
+    ]
+    return json.dumps({"inputs": inputs}).encode()
 
 
 @dataclass(slots=True)
@@ -36,19 +49,34 @@ class Answers:
         return self.statuses["200"] / self.took_s
 
 
-def load(url: str, body: bytes, n_clients: int, for_s: float) -> Answers:
-    """`n_clients` at once for `for_s` seconds; those under way at the end are waited for."""
-    return asyncio.run(_load(url, body, n_clients, for_s))
+def load(
+    url: str, bodies: bytes | Sequence[bytes], n_clients: int, for_s: float, model: str = MODEL
+) -> Answers:
+    """`n_clients` at once for `for_s` seconds; those under way at the end are waited for.
+
+    Each client sends all bodies in turn, and begins with another one than the last.
+    """
+    every = [bodies] if isinstance(bodies, bytes) else bodies
+    return asyncio.run(_load(url, every, n_clients, for_s, model))
 
 
-async def _load(url: str, body: bytes, n_clients: int, for_s: float) -> Answers:
-    at, loop, found = urlsplit(url), asyncio.get_running_loop(), Answers()
+def post(at: str, model: str, body: bytes) -> bytes:
+    """The request of an inference, `at` a host and port."""
     head = (
-        f"POST /v2/models/{MODEL}/infer HTTP/1.1\r\nhost: {at.netloc}\r\ncontent-type: application/json\r\n"
+        f"POST /v2/models/{model}/infer HTTP/1.1\r\nhost: {at}\r\ncontent-type: application/json\r\n"
         f"content-length: {len(body)}\r\n\r\n"
     )
-    request, start_s = head.encode() + body, time.perf_counter()
-    clients = [_Client(request, start_s + for_s, found, loop.create_future()) for _ in range(n_clients)]
+    return head.encode() + body
+
+
+async def _load(url: str, bodies: Sequence[bytes], n_clients: int, for_s: float, model: str) -> Answers:
+    at, loop, found = urlsplit(url), asyncio.get_running_loop(), Answers()
+    requests = [post(at.netloc, model, body) for body in bodies]
+    start_s = time.perf_counter()
+    clients = [
+        _Client(islice(cycle(requests), i, None), start_s + for_s, found, loop.create_future())
+        for i in range(n_clients)
+    ]
     for client in clients:
         await loop.create_connection(lambda c=client: c, at.hostname or "", at.port or 80)  # type: ignore[misc]
     await asyncio.gather(*(client.ended for client in clients))
@@ -57,8 +85,10 @@ async def _load(url: str, body: bytes, n_clients: int, for_s: float) -> Answers:
 
 
 class _Client(asyncio.Protocol):
-    def __init__(self, request: bytes, ends_s: float, found: Answers, ended: "asyncio.Future[None]") -> None:
-        self._request, self._ends_s, self._found, self.ended = request, ends_s, found, ended
+    def __init__(
+        self, requests: Iterator[bytes], ends_s: float, found: Answers, ended: "asyncio.Future[None]"
+    ) -> None:
+        self._requests, self._ends_s, self._found, self.ended = requests, ends_s, found, ended
         self._came = b""
         self._sent_s = 0.0
         self._transport: asyncio.Transport
@@ -70,7 +100,7 @@ class _Client(asyncio.Protocol):
 
     def _send(self) -> None:
         self._came, self._sent_s = b"", time.perf_counter()
-        self._transport.write(self._request)
+        self._transport.write(next(self._requests))
 
     def data_received(self, data: bytes) -> None:
         self._came += data

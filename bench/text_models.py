@@ -76,6 +76,20 @@ class Last(torch.nn.Module):
         return found
 
 
+class Pooled(torch.nn.Module):
+    """The mean of a text's last hidden states, as sentence encoders give it."""
+
+    def __init__(self, inner: Any) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        states = self.inner(input_ids=ids, attention_mask=mask)[0]
+        counted = mask[:, :, None].to(states.dtype)
+        found: torch.Tensor = (states * counted).sum(1) / counted.sum(1)
+        return found
+
+
 class Classifier(torch.nn.Module):
     """The logits of a classifier over the mean of a text's last hidden states."""
 
@@ -113,6 +127,12 @@ def export(model: TextModel, path: Path, *, is_open: bool = False) -> Path:
     """Write the model as ONNX by TorchScript's exporter, shapes fixed unless batch and tokens are open."""
     arguments = tuple(torch.from_numpy(x) for x in feeds(model).values())
     return export_module(Last(build(model)), arguments, path, {0: "batch", 1: "tokens"} if is_open else {})
+
+
+def export_pooled(model: TextModel, path: Path) -> Path:
+    """Write a sentence encoder, a vector for each text, as ONNX, batch and tokens open."""
+    arguments = tuple(torch.from_numpy(x) for x in feeds(model).values())
+    return export_module(Pooled(build(model)), arguments, path, {0: "batch", 1: "tokens"}, {0: "batch"})
 
 
 def export_classifier(directory: Path, path: Path) -> Path:

@@ -56,11 +56,13 @@ class _Chunk:
     items: tuple[Item, ...]
     fits: tuple[Fit, ...]
     shapes: _Shapes
+    n_rows: int
+    """Of the batch: as many as there are items, or more."""
 
     @property
     def size(self) -> int:
         """Elements of all that is fed."""
-        return len(self.items) * _size(self.shapes)
+        return self.n_rows * _size(self.shapes)
 
     @property
     def keys(self) -> list[_Key]:
@@ -96,6 +98,11 @@ class Stacking:
         self._cuts: dict[_Key, Cuts] = {}
 
     @property
+    def is_able(self) -> bool:
+        """Whether feeds may run together: their inputs allow it, and no comparison showed otherwise."""
+        return self._rows is not None
+
+    @property
     def n_images(self) -> int:
         """Images for each combination of the other sizes: for feeds alone, and for each number together."""
         return 1 + len(self._counts)
@@ -115,6 +122,30 @@ class Stacking:
             results |= zip(chunk.numbers, _rows(chunk, batch, cuts[chunk]), strict=True)
         return [results[i] for i in range(len(items))]
 
+    def in_parts(self, items: Sequence[Item], parts: Sequence[Sequence[int]], by: Answers) -> list[_Arrays]:
+        """As `answers`, with the items of each part in one batch; parts run in parallel, one on each thread.
+
+        A batch has the next number of rows in COUNTS: those that are left over are a text of one item.
+        """
+        chunks = [self._part(items, part) for part in parts]
+        cuts = [self._cuts_of(chunk) for chunk in chunks]
+        results: dict[int, _Arrays] = {}
+        if len(chunks) > 1 and None not in cuts:
+            batches = by.parallel([self._batch(chunk) for chunk in chunks])
+            for chunk, batch, how in zip(chunks, batches, cuts, strict=True):
+                results |= zip(chunk.numbers, _rows(chunk, batch, how or ()), strict=True)
+        else:
+            for chunk in chunks:
+                results |= zip(chunk.numbers, self._shared(chunk, by), strict=True)
+        return [results[i] for i in range(len(items))]
+
+    def _part(self, items: Sequence[Item], numbers: Sequence[int]) -> _Chunk:
+        here = tuple(items[i] for i in numbers)
+        fits = tuple(self._buckets.fit(self._inputs, item.shapes).without(self._rows) for item in here)
+        shapes = tuple(fits[0].shape(port, here[0].shapes[port.name]) for port in self._inputs)
+        n_rows = next((n for n in reversed(COUNTS) if n >= len(here)), len(here))
+        return _Chunk(tuple(numbers), here, fits, shapes, n_rows)
+
     def _chunks(self, items: Sequence[Item]) -> Iterator[_Chunk]:
         """The items in parts that may run together: of equal shapes once they are padded."""
         groups: dict[_Shapes, list[tuple[int, Fit]]] = {}
@@ -131,13 +162,13 @@ class Stacking:
             are_rows = self._rows is not None and all(shape[0] == 1 for shape in shapes)
             counts = [n for n in self._counts if n * _size(shapes) <= most] if are_rows else ()
             for part in _parts(group, counts):
-                fits = tuple(fit if len(part) == 1 else fit.without(self._rows) for _, fit in part)
                 numbers = tuple(i for i, _ in part)
-                yield _Chunk(numbers, tuple(items[i] for i in numbers), fits, shapes)
+                fits = tuple(fit if len(part) == 1 else fit.without(self._rows) for _, fit in part)
+                yield _Chunk(numbers, tuple(items[i] for i in numbers), fits, shapes, len(numbers))
 
     def _cuts_of(self, chunk: _Chunk) -> list[Cuts] | None:
         """How each item's answer is cut; None where a comparison has yet to show it."""
-        if len(chunk.items) > 1:
+        if chunk.n_rows > 1:
             found = [self._cuts.get(key) for key in chunk.keys]
         else:
             (fit,) = chunk.fits
@@ -150,17 +181,19 @@ class Stacking:
             self._buckets.padded(self._inputs, item.feeds, fit, {})
             for item, fit in zip(chunk.items, chunk.fits, strict=True)
         ]
-        if len(padded) == 1:
+        if chunk.n_rows == 1:
             return padded[0]
+        left = chunk.n_rows - len(padded)
+        padded += [padded[0]] * left
         batch = {port.name: np.concatenate([feeds[port.name] for feeds in padded]) for port in self._inputs}
         if self._tokens is not None:
-            lengths = [fit.fed[self._tokens] for fit in chunk.fits]
+            lengths = [fit.fed[self._tokens] for fit in chunk.fits] + [1] * left
             batch[IS_TOKEN] = is_token(lengths, chunk.fits[0].run[self._tokens])
         return batch
 
     def _shared(self, chunk: _Chunk, by: Answers) -> list[_Arrays]:
         """The answers to one chunk on all threads; what no comparison has shown yet is compared."""
-        if len(chunk.items) > 1 and self._rows is not None:
+        if chunk.n_rows > 1 and self._rows is not None:
             feeds = self._batch(chunk)
             batch = by.exact(feeds)
             cuts = self._compared(chunk, feeds, batch, by)
@@ -171,7 +204,7 @@ class Stacking:
 
     def _compared(self, chunk: _Chunk, feeds: Feeds, batch: Feeds, by: Answers) -> list[Cuts] | None:
         """How each item's answer is cut; None from a model that does not answer row by row."""
-        if any(array.ndim == 0 or len(array) != len(chunk.items) for array in batch.values()):
+        if any(array.ndim == 0 or len(array) != chunk.n_rows for array in batch.values()):
             return None
         is_telling = any((feeds[x.name][1:] != feeds[x.name][:1]).any() for x in self._inputs)
         found: dict[_Key, Cuts] = {}
@@ -201,7 +234,7 @@ class Stacking:
 
 def _rows(chunk: _Chunk, batch: Feeds, cuts: Sequence[Cuts]) -> list[_Arrays]:
     """Each item's answer, in arrays of its own."""
-    if len(chunk.items) == 1:
+    if chunk.n_rows == 1:
         rows: list[Feeds] = [batch]
     else:
         rows = [{y: array[i : i + 1] for y, array in batch.items()} for i in range(len(chunk.items))]

@@ -2,7 +2,7 @@
 
 import time
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +20,8 @@ from pliant.models.encoder.encoder_graph import Precise
 from pliant.plan.precision import PrecisionChoice
 from pliant.quantities import check_whole
 from pliant.run.arena import Arena
-from pliant.run.batches.stacking import Item
+from pliant.run.batches.stacking import Answers, Item
+from pliant.run.batches.together import Together
 from pliant.run.graph.array_plan import ArrayPlan, image_plan
 from pliant.run.graph.array_stage import AllTensors, Tensors
 from pliant.run.graph.graph_runner import GraphRunner
@@ -166,6 +167,44 @@ class ArraySession(Session[None]):
         shapes_of(self.inputs, arrays)
         return Request(self._length(arrays), tensors=arrays)
 
+    def together(self, request: Request) -> Hashable | None:
+        company = self._company
+        return None if company is None else company.key(_tensor_shapes(request.tensors))
+
+    def answers(self, requests: Sequence[Request]) -> list[Reply[None]]:
+        company = self._company
+        if len(requests) < 2 or company is None:
+            return super().answers(requests)
+        for request in requests:
+            self.curve(request.accuracy_floor or 0.0)
+        items = [Item(request.tensors, _tensor_shapes(request.tensors)) for request in requests]
+        start_s = self._clock()
+        with self._turns.lock:
+            waited_s = self._clock() - start_s
+            self._check_open()
+            answers = company.answers(items, self._ways_to_answer)
+            self._slow_down(start_s + waited_s)
+        seconds = self._clock() - start_s
+        pairs = zip(requests, answers, strict=True)
+        return [Reply(y, self.name, seconds, None, request.length, waited_s) for request, y in pairs]
+
+    @property
+    def most_together(self) -> int:
+        return 1 if self._company is None else self._company.most
+
+    def prepare_together(self, length: int) -> bool:
+        company, longest = self._company, self._item(0, self.sample(length))
+        size = None if company is None else company.size(longest.shapes)
+        if company is None or size is None:
+            return False
+
+        def samples(n: int) -> list[Item]:  # of several lengths, so that padding is compared
+            return [self._item(i, self.sample(max(length - i % 4, 1))) for i in range(n)]
+
+        with self._turns.lock:
+            self._check_open()
+            return company.prepare(size, samples, self._ways_to_answer, self._clock)
+
     def sample(self, length: int) -> dict[str, np.ndarray]:
         """Ones; the last open dimension of each input is `length`, and equal names have equal sizes.
 
@@ -187,6 +226,16 @@ class ArraySession(Session[None]):
     @abstractmethod
     def _answer(self, feeds: AllTensors, out: Feeds | None, shapes: Shapes) -> Tensors:
         """Outputs for feeds that fit the inputs, while no other thread runs."""
+
+    @property
+    def _company(self) -> Together | None:
+        """Which requests run together; None where none do."""
+        return None
+
+    @property
+    def _ways_to_answer(self) -> Answers:
+        """How `_company` runs what it lets run together."""
+        raise AssertionError("this session has no company")
 
     def _answer_many(self, items: Sequence[Item]) -> list[Tensors]:
         """As `_answer`, for each of several feeds."""
@@ -277,6 +326,10 @@ class ArraySession(Session[None]):
     def _check_open(self) -> None:
         if self._closed:
             raise InputError("this session is closed; compile or load the model again.")
+
+
+def _tensor_shapes(tensors: Mapping[str, np.ndarray]) -> Shapes:
+    return {x: array.shape for x, array in tensors.items()}
 
 
 def _dims(port: Port) -> Sequence[tuple[str | None, int | str | None]]:

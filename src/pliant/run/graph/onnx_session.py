@@ -37,6 +37,7 @@ from pliant.run.batches.packed_texts import IS_TOKEN, packed_texts
 from pliant.run.batches.padding import Padding
 from pliant.run.batches.parallel_runs import ParallelRuns
 from pliant.run.batches.stacking import Answers, Item, Stacking
+from pliant.run.batches.together import Together
 from pliant.run.graph.array_session import ArraySession
 from pliant.run.graph.array_stage import AllTensors, Tensors
 from pliant.run.graph.evictions import Evictions
@@ -105,8 +106,9 @@ class OnnxSession(ArraySession):
         self._padding = Padding(options.buckets, self._tensors, self.outputs)
         self._stacking = Stacking(options.buckets, self._padding, self.inputs, self.outputs, pool.n_threads)
         self._parallel = ParallelRuns(pool.n_threads, library)
-        sizes = prod(map(len, options.buckets.sizes.values()))
-        self._most_images = max(options.images, sizes * (self._stacking.n_images if sizes > 1 else 1))
+        self._together = Together(self._tensors, self.outputs, pool.n_threads)
+        n_sizes = prod(map(len, options.buckets.sizes.values()))
+        self._most_images = max(options.images, n_sizes * (self._stacking.n_images if n_sizes > 1 else 1))
         self._evictions = Evictions(self._most_images)
         if ahead and all(port.is_static for port in self.inputs):
             self._compile_ahead()
@@ -219,11 +221,19 @@ class OnnxSession(ArraySession):
         return made, profiles[0]
 
     def _answer_many(self, items: Sequence[Item]) -> list[Tensors]:
-        # Batches take larger activations, and parallel runs more of them: within a bound of memory fewer bits
-        # of weights would be left.
+        # Batches take more memory for activations: within a bound, fewer bits of weights would be left.
         if self._options.memory_bytes is not None or (items and self._is_in_parts(items[0].feeds)):
             return super()._answer_many(items)
-        return self._stacking.answers(items, Answers(self._alone, self._whole, self._each, self._once))
+        return self._stacking.answers(items, self._ways_to_answer)
+
+    @property
+    def _company(self) -> Together | None:
+        is_apart = self._has_parts is not False or self._options.memory_bytes is not None
+        return None if is_apart or self._options.buckets.sizes or self._binder.by_value else self._together
+
+    @property
+    def _ways_to_answer(self) -> Answers:
+        return Answers(self._alone, self._whole, self._each, self._once)
 
     def _is_in_parts(self, feeds: AllTensors) -> bool:
         """Whether data divide the model into several programs, whose answers cannot be put together."""
@@ -258,8 +268,7 @@ class OnnxSession(ArraySession):
     def _once(self, feeds: AllTensors) -> Tensors:
         """The answer to feeds of their own shapes, from an image that is kept only if it was."""
         known = self._images.get(self._binder.key(_shapes(feeds), feeds))
-        image = known or self._compile(_shapes(feeds), feeds)
-        results = image.walk(feeds, None)
+        results = (known or self._compile(_shapes(feeds), feeds)).walk(feeds, None)
         if known is None:
             self._trim()
         return results
@@ -281,7 +290,7 @@ class OnnxSession(ArraySession):
 
     def _evict(self, newest: Key) -> None:
         """Let go of an image where there are too many; one that is bound again in no time goes first."""
-        if len(self._images) <= self._most_images:
+        if len(self._images) <= self._most_images + self._together.n_images:
             return
         bound = (key for key, image in self._images.items() if key != newest and _is_bound(image))
         evicted = next(bound, None)

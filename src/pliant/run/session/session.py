@@ -2,7 +2,7 @@
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, NoReturn, Self, TypeVar, overload
 
@@ -248,6 +248,29 @@ class Session(ABC, Generic[D]):
             self._level.observe(self._loaded.at(request.length), whole_s)
             self._times.add(request.length, whole_s)
         return replace(reply, seconds=seconds, whole_s=whole_s)
+
+    @property
+    def most_together(self) -> int:
+        """How many requests run together at most."""
+        return 1
+
+    def together(self, request: Request) -> Hashable | None:
+        """Requests of equal keys run together in `answers`; None for one that gains nothing by company."""
+        return None
+
+    def answers(self, requests: Sequence[Request]) -> list[Reply[D]]:
+        """The replies to requests of one key, run together: what `answer` gives, up to rounding.
+
+        `seconds` of each reply are those of all of them. Raises what the run of any of them does.
+        """
+        return [self.answer(request) for request in requests]
+
+    def prepare_together(self, length: int) -> bool:
+        """Make ready what runs requests of about this length together, which may take seconds.
+
+        Returns whether there is such a thing, so that `together` gives them a key from now on.
+        """
+        return False
 
     def traced(self, request: Request) -> Reply[Any]:
         """As `answer`, with details that tell when each step of this run ran: `program` and `spans`.

@@ -1,28 +1,37 @@
-"""One thread that computes, behind a queue of bounded length."""
+"""One thread that computes, behind a bounded queue: what has least slack next, with company that gains."""
 
 import asyncio
+import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextvars import copy_context
-from dataclasses import dataclass, field
-from functools import partial
-from math import ceil
-from typing import Any, Generic, TypeVar, final
+from contextlib import suppress
+from contextvars import Context, copy_context
+from dataclasses import dataclass, replace
+from math import ceil, inf
+from typing import Any, Generic, Protocol, TypeVar, final
 
 from pliant.errors import InputError, NodeError
+from pliant.ir.times.timing import Timing
+from pliant.serve.batching.batch_times import BatchTimes
+from pliant.serve.batching.plan_batch import Waiting, plan_batch, wait_s
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class Done(Generic[T]):
-    """A result, what it waited for its turn, and what it took then (seconds)."""
+    """A result, what it waited for its turn, and what it took then (seconds).
+
+    Of a batch, each result took what it would have taken alone, or the whole batch where that is less: the
+    rest is waiting. `n_together` results came at once.
+    """
 
     result: T
     waited_s: float
     spent_s: float
+    n_together: int = 1
 
 
 @dataclass(slots=True)
@@ -32,22 +41,97 @@ class Turn:
     begun_s: float | None = None
 
 
+class Worker(Protocol):
+    """How the requests of one endpoint are worked on, on the thread."""
+
+    times: BatchTimes
+
+    @property
+    def most_together(self) -> int:
+        """How many run together at most."""
+        ...
+
+    def refusal(self, one: Any, is_contended: bool) -> Exception | None:
+        """Why a request whose bound does not keep its deadline any more is refused; None where it is not.
+
+        `is_contended` where another one waits that would still be in time.
+        """
+        ...
+
+    def work(self, ones: Sequence[Any]) -> Sequence[Any]:
+        """A result for each request, in their order, or the Exception that it fails with."""
+        ...
+
+
 @dataclass(eq=False, slots=True)
 class _Piece:
-    """Work of one client, of which `done` is the result; `is_displaced` where another takes its place."""
+    """Work of one client; `done` will have its result. `is_displaced` where another takes its place."""
 
+    worker: Worker
+    one: Any
+    waiting: Waiting
     client: str
-    expected_s: float
-    turn: Turn = field(default_factory=Turn)
-    done: "asyncio.Future[Any] | None" = None
+    turn: Turn
+    asked_s: float
+    done: "asyncio.Future[Done[Any]]"
+    context: Context
     is_displaced: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """Pieces that work together, since when, and what is expected of them."""
+
+    pieces: tuple[_Piece, ...]
+    begun_s: float
+    expected_s: float
+
+
+@dataclass(slots=True)
+class _Load:
+    """What waits of one worker: how many, their items, and the seconds that they take one by one."""
+
+    worker: Worker
+    n: int = 0
+    n_items: int = 0
+    seconds: float = 0.0
+
+    def add(self, waiting: Waiting, sign: int) -> None:
+        """One more waits, or one less."""
+        self.n += sign
+        self.n_items += sign * waiting.length
+        self.seconds = max(self.seconds + sign * waiting.alone.median_s, 0.0) if self.n else 0.0
+
+    @property
+    def pace(self) -> float:
+        """What those that wait take together, as a part of that."""
+        n = min(self.n, self.worker.most_together)
+        if n < 2:
+            return 1.0
+        return self.worker.times.expected(n, n * self.n_items // self.n, Timing(1.0, 1.0)).median_s
+
+
+@final
+class _Alone:
+    """A worker for one piece of work that is called."""
+
+    most_together = 1
+
+    def __init__(self) -> None:
+        self.times = BatchTimes()
+
+    def refusal(self, one: Callable[[], Any], is_contended: bool) -> None:
+        return None
+
+    def work(self, ones: Sequence[Callable[[], Any]]) -> list[Any]:
+        return [one() for one in ones]
 
 
 @final
 class Admission:
     """Work for one thread; kernels let go of the interpreter, so that the event loop goes on meanwhile.
 
-    At most `queue` pieces wait behind the one that runs: more are refused at once, which costs a client less
+    At most `queue` pieces wait behind what runs: more are refused at once, which costs a client less
     than an answer that comes too late. Where the queue is full, a client takes the place of the latest piece
     of the client with most, if that has two more waiting: one client alone may fill the queue, two get half.
     """
@@ -55,16 +139,21 @@ class Admission:
     def __init__(self, queue: int, clock: Callable[[], float] = time.monotonic) -> None:
         if queue < 0:
             raise InputError(f"a queue of {queue} cannot be; give 0 or more.")
-        self._clock = clock
-        self._most = queue + 1
+        self._clock, self._queue = clock, queue
         self._pieces: dict[_Piece, None] = {}
-        self._waiting: dict[_Piece, Callable[[], Any]] = {}  # both threads take from it, by `pop` alone
+        self._lock = threading.Lock()
+        self._waiting: dict[_Piece, None] = {}  # under the lock: both threads take from it
+        self._loads: dict[Worker, _Load] = {}
+        self._running: _Run | None = None
+        self._fair_s = -inf
+        self._alone = _Alone()
         self._pool = ThreadPoolExecutor(1, "pliant-compute")
 
     @property
     def n_waiting(self) -> int:
         """Pieces that wait for their turn."""
-        return max(0, len(self._pieces) - 1)
+        n_begun = sum(piece.turn.begun_s is not None for piece in self._pieces)
+        return len(self._pieces) - min(max(1, n_begun), len(self._pieces))
 
     @property
     def is_idle(self) -> bool:
@@ -73,35 +162,48 @@ class Admission:
 
     def has_room(self, client: str = "") -> bool:
         """Whether the next piece of `client` would be let in."""
-        return len(self._pieces) < self._most or self._displaceable(client) is not None
+        return self._is_free or self._displaceable(client) is not None
 
     @property
     def backlog_s(self) -> float:
         """What is left of everything that was let in, as expected: about how long a new piece would wait."""
-        now_s = self._clock()
-        return sum(_left_s(piece, now_s) for piece in self._pieces)
+        return self._busy_s + sum(load.seconds * load.pace for load in list(self._loads.values()))
+
+    def wait_s(self, new: Waiting) -> float:
+        """What a piece that came now would wait for, by its slack (`batching.plan_batch.wait_s`)."""
+        waiting = [piece.waiting for piece in self._waiting_now()]
+        pace = max((load.pace for load in list(self._loads.values()) if load.n), default=1.0)
+        return wait_s(waiting, new, self._clock(), self._busy_s, pace)
 
     async def run(
         self, work: Callable[[], T], expected_s: float, client: str = "", turn: Turn | None = None
     ) -> Done[T]:
-        """Do `work` when its turn comes, which `turn` is told; call on the event loop.
+        """Do `work` alone when its turn comes: as `join`."""
+        return await self.join(self._alone, work, Waiting(Timing(expected_s, expected_s)), client, turn)
+
+    async def join(
+        self, worker: Worker, one: Any, waiting: Waiting, client: str = "", turn: Turn | None = None
+    ) -> Done[Any]:
+        """Have `worker` work on `one` when its turn comes, which `turn` is told; call on the event loop.
 
         Cancelled while it waits, it is not done; once it has begun, it is, and cancelling has no effect.
         Raises NodeError of status 503 where the queue is full or another client's piece takes its place, and
-        what `work` raises.
+        what the work raises.
         """
         if not self._make_room(client):
             raise self._refusal(
                 f"{self.n_waiting} requests wait already, which is as many as may; ask again."
             )
-        piece = _Piece(client, expected_s, turn or Turn())
-        self._pieces[piece], self._waiting[piece] = None, work
-        loop = asyncio.get_running_loop()
         asked_s = self._clock()
-        # In the request's context, which log lines of the work name.
-        work_of = partial(copy_context().run, self._timed, piece, asked_s)
-        done: asyncio.Future[Done[T]] = loop.run_in_executor(self._pool, work_of)
-        piece.done = done
+        self._fair_s = max(self._fair_s, asked_s + self.backlog_s)  # expectations change, the order does not
+        waiting = replace(waiting, fair_s=self._fair_s)
+        done: asyncio.Future[Done[Any]] = asyncio.get_running_loop().create_future()
+        piece = _Piece(worker, one, waiting, client, turn or Turn(), asked_s, done, copy_context())
+        self._pieces[piece] = None
+        with self._lock:
+            self._waiting[piece] = None
+            self._loads.setdefault(worker, _Load(worker)).add(waiting, +1)
+        self._pool.submit(self._work)
         try:
             while True:
                 try:
@@ -117,16 +219,33 @@ class Admission:
 
     def run_now(self, work: Callable[[], T]) -> Done[T]:
         """Do `work` on the thread and wait for it, before there is an event loop."""
-        piece = _Piece("", 0.0)
-        self._waiting[piece] = work
-        return self._pool.submit(self._timed, piece, self._clock()).result()
+
+        def timed() -> Done[T]:
+            start_s = self._clock()
+            return Done(work(), 0.0, self._clock() - start_s)
+
+        return self._pool.submit(timed).result()
 
     def close(self) -> None:
         """Once what was let in is done."""
         self._pool.shutdown()
 
+    @property
+    def _is_free(self) -> bool:
+        return not self._pieces or self.n_waiting < self._queue
+
+    @property
+    def _busy_s(self) -> float:
+        """What is left of the work that runs, as expected."""
+        run = self._running
+        return 0.0 if run is None else max(run.begun_s + run.expected_s - self._clock(), 0.0)
+
+    def _waiting_now(self) -> list[_Piece]:
+        with self._lock:
+            return list(self._waiting)
+
     def _make_room(self, client: str) -> bool:
-        while len(self._pieces) >= self._most:
+        while not self._is_free:
             piece = self._displaceable(client)
             if piece is None:
                 return False
@@ -136,7 +255,7 @@ class Admission:
         return True
 
     def _displaceable(self, client: str) -> _Piece | None:
-        waiting = list(self._waiting)
+        waiting = self._waiting_now()
         counts = Counter(piece.client for piece in waiting)
         most = max(counts.values(), default=0)
         if most < counts[client] + 2:
@@ -147,22 +266,105 @@ class Admission:
         return NodeError(why, status=503, retry_after_s=max(1, ceil(self.backlog_s)))
 
     def _cancel(self, piece: _Piece) -> bool:
-        """False where it has begun."""
-        if self._waiting.pop(piece, None) is None:
-            return False
-        if piece.done is not None:
-            piece.done.cancel()
+        """False where it has begun, or was refused."""
+        with self._lock:
+            if piece not in self._waiting:
+                return False
+            self._leaves(piece)
+        piece.done.cancel()
         return True
 
-    def _timed(self, piece: _Piece, asked_s: float) -> Done[Any]:
-        start_s = self._clock()
-        work = self._waiting.pop(piece, None)
-        if work is None:  # it was cancelled, and nobody hears of it
-            return Done(None, start_s - asked_s, 0.0)
-        piece.turn.begun_s = start_s
-        return Done(work(), start_s - asked_s, self._clock() - start_s)
+    # On the thread
+
+    def _work(self) -> None:
+        """Work on what is next, with company; nothing where that was done, or cancelled, meanwhile."""
+        run = self._taken()
+        if run is None:
+            return
+        worker, begun_s = run.pieces[0].worker, run.begun_s
+        try:
+            # In the context of the most urgent request, which log lines of the work name.
+            results = run.pieces[0].context.run(worker.work, [piece.one for piece in run.pieces])
+        except BaseException as error:  # noqa: BLE001 - whoever asked is told
+            results = [error] * len(run.pieces)
+        spent_s = self._clock() - begun_s
+        if not any(isinstance(result, BaseException) for result in results):
+            alone_s = sum(piece.waiting.alone.median_s for piece in run.pieces)
+            n_items = sum(piece.waiting.length for piece in run.pieces)
+            worker.times.observe(len(run.pieces), n_items, Timing(alone_s, alone_s), spent_s)
+        self._running = None
+        _tell(
+            [
+                (piece, _done(piece, result, run, spent_s))
+                for piece, result in zip(run.pieces, results, strict=True)
+            ]
+        )
+
+    def _taken(self) -> _Run | None:
+        """What begins now."""
+        with self._lock:
+            now_s = self._clock()
+            refused = list(self._refused(now_s))
+            for piece, _ in refused:
+                self._leaves(piece)
+            run = self._next(now_s)
+            for piece in () if run is None else run.pieces:
+                self._leaves(piece)
+                piece.turn.begun_s = now_s
+            self._running = run
+        _tell(refused)
+        return run
+
+    def _leaves(self, piece: _Piece) -> None:
+        """It waits no more; call under the lock."""
+        del self._waiting[piece]
+        load = self._loads[piece.worker]
+        load.add(piece.waiting, -1)
+        if not load.n:  # a model that is unloaded is kept by nobody
+            del self._loads[piece.worker]
+
+    def _next(self, now_s: float) -> _Run | None:
+        waiting = list(self._waiting)
+        if not waiting:
+            return None
+        worker = min(waiting, key=lambda piece: piece.waiting.start_s(now_s)).worker
+        times, most = worker.times, worker.most_together
+        batch = plan_batch([piece.waiting for piece in waiting], now_s, most, times.expected)
+        return _Run(tuple(waiting[i] for i in batch.numbers), now_s, batch.expected.median_s)
+
+    def _refused(self, now_s: float) -> Iterator[tuple[_Piece, Exception]]:
+        """What waits and cannot be in time any more, and what is told."""
+        in_time = [piece for piece in self._waiting if piece.waiting.is_in_time(now_s)]
+        is_contended = any(piece.waiting.due_s < inf for piece in in_time)
+        for piece in self._waiting if len(in_time) < len(self._waiting) else ():
+            if not piece.waiting.is_in_time(now_s):
+                error = piece.worker.refusal(piece.one, is_contended)
+                if error is not None:
+                    yield piece, error
 
 
-def _left_s(piece: _Piece, now_s: float) -> float:
-    begun_s = piece.turn.begun_s
-    return piece.expected_s if begun_s is None else max(piece.expected_s - (now_s - begun_s), 0.0)
+def _done(piece: _Piece, result: Any, run: _Run, spent_s: float) -> Done[Any] | BaseException:
+    if isinstance(result, BaseException):
+        return result
+    own_s = spent_s if len(run.pieces) == 1 else min(spent_s, piece.waiting.alone.median_s)
+    waited_s = run.begun_s - piece.asked_s + spent_s - own_s
+    return Done(result, waited_s, own_s, len(run.pieces))
+
+
+def _tell(ends: Sequence[tuple[_Piece, Done[Any] | BaseException]]) -> None:
+    """Those who wait for these pieces are told of their ends, on their event loop."""
+    loops = {piece.done.get_loop() for piece, _ in ends}
+    for loop in loops:
+        here = [(piece.done, end) for piece, end in ends if piece.done.get_loop() is loop]
+        with suppress(RuntimeError):  # the loop was closed: nobody waits
+            loop.call_soon_threadsafe(_settle, here)
+
+
+def _settle(ends: "Sequence[tuple[asyncio.Future[Done[Any]], Done[Any] | BaseException]]") -> None:
+    for future, end in ends:
+        if future.done():
+            continue
+        if isinstance(end, BaseException):
+            future.set_exception(end)
+        else:
+            future.set_result(end)

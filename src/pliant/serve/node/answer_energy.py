@@ -53,6 +53,20 @@ class AnswerEnergy:
             joules = sum(meter.joules(a, b) for meter, a, b in spent) - self.power.idle_W * seconds
         return replace(reply, energy_j=max(joules, 0.0))
 
+    def counted_together(self, answers: Callable[[], list[Reply[Any]]]) -> list[Reply[Any]]:
+        """As `counted`, for replies that come at once: each has its part of the joules, by its length."""
+        replies: list[Reply[Any]] = []
+
+        def first() -> Reply[Any]:
+            replies.extend(answers())
+            return replies[0]
+
+        joules = self.counted(first).energy_j
+        if joules is None:
+            return replies
+        n_items = sum(max(reply.length, 1) for reply in replies)
+        return [replace(reply, energy_j=joules * max(reply.length, 1) / n_items) for reply in replies]
+
     def most_W(self) -> float:  # noqa: N802 - watts
         """What a cluster draws while all of its devices compute."""
         own_W = 0.0 if self.power is None else self.power.compute_W

@@ -101,10 +101,10 @@ class Dispatcher:
         self._leaving = asyncio.Lock()
         """Requests begin elsewhere one after the other: each sees the queue that the last has joined."""
 
-    def offer(self) -> None:
-        """Tell the router how this device's endpoints stand."""
+    def offer(self, wish: PendingRequest | None = None) -> None:
+        """Tell the router how this device's endpoints stand, for `wish`."""
         for local in self.here.values():
-            local.offer()
+            local.offer(wish)
 
     def tell(self, predecessor: str | None) -> CurveAdvert:
         """This node's word, for the node that asks."""
@@ -136,7 +136,7 @@ class Dispatcher:
         Raises BudgetError where the floor is out of reach, NodeError (503) where no answer is in time.
         """
         now_s, wish = self._clock(), asked.wish
-        self.offer()
+        self.offer(wish)
         full = self.upstreams.slots.full if self.upstreams is not None else ()
         busy = tuple(name for name, local in self.here.items() if not local.has_room(wish.client))
         terms = wish.terms_at(now_s)

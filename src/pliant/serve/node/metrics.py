@@ -71,6 +71,13 @@ class Metrics:
             buckets=_BUCKETS,
             registry=here,
         )
+        self.batch_sizes = Histogram(
+            "pliant_batch_size",
+            "Requests that an endpoint of this device answered together.",
+            ("target",),
+            buckets=(1, 2, 4, 8, 16, 32),
+            registry=here,
+        )
         self.fallbacks = Counter(
             "pliant_fallbacks",
             "Requests whose chosen upstream failed, by upstream.",

@@ -1,0 +1,1 @@
+"""Which of the requests that wait run next, and together."""

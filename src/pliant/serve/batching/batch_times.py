@@ -1,0 +1,50 @@
+"""What requests that run together take, from what each takes alone: learned from batches as they come."""
+
+from typing import final
+
+from pliant.ir.times.bounds import AdaptiveBound
+from pliant.ir.times.timing import Timing
+
+_SHORT = 16
+"""Rows of texts up to which a batch gains alike; every doubling beyond is learned apart."""
+_TRY_AGAIN = 256
+"""Batches after which a kind that none of them was of is tried again: the device may have changed."""
+
+
+@final
+class BatchTimes:
+    """Batches are alike in their number of requests and their mean length, each to a power of two.
+
+    One of a kind that was not seen yet is expected to gain as much as those of fewer requests, and is tried.
+    """
+
+    def __init__(self) -> None:
+        self._classes: dict[tuple[int, int], AdaptiveBound] = {}
+        self._tried: dict[tuple[int, int], int] = {}
+        self._n_batches = 0
+
+    def expected(self, n: int, length: int, alone: Timing) -> Timing:
+        """What `n` requests of `length` items in all take together, which would take `alone` one by one."""
+        of_n, of_length = _class(n, length)
+        fewer = (self._lately((m, of_length)) for m in range(of_n, -1, -1))
+        known = next((bound for bound in fewer if bound is not None), None)
+        if known is None:
+            return alone
+        median_s = alone.median_s * known.pace
+        return Timing(median_s, max(median_s, alone.median_s * known.factor()))
+
+    def observe(self, n: int, length: int, alone: Timing, seconds: float) -> None:
+        """Such a batch took `seconds`."""
+        key = _class(n, length)
+        self._n_batches += 1
+        self._tried[key] = self._n_batches
+        known = self._classes.setdefault(key, AdaptiveBound())
+        known.observe(Timing(alone.median_s, alone.median_s), seconds)
+
+    def _lately(self, key: tuple[int, int]) -> AdaptiveBound | None:
+        is_old = self._n_batches - self._tried.get(key, 0) > _TRY_AGAIN
+        return None if is_old and key[0] else self._classes.get(key)
+
+
+def _class(n: int, length: int) -> tuple[int, int]:
+    return (n - 1).bit_length(), max(length // n // _SHORT, 1).bit_length()

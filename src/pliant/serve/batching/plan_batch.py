@@ -1,0 +1,117 @@
+"""Which of the requests that wait run next, and together: the least slack first, and none made late.
+
+A request should begin at the latest where its bound, alone, still ends at its deadline: that is its slack.
+"""
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from math import inf
+
+from pliant.ir.times.timing import Timing
+
+Price = Callable[[int, int, Timing], Timing]
+"""What some requests take together, by their number, their items in all, and what they take one by one."""
+
+_ALIKE = 1e-2
+"""Parts that differ by less are equal."""
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A request that waits. `alone` is what it takes by itself; `due_s` is infinity where it is never due.
+
+    Those of an equal `key` may run together; one without runs alone. `fair_s` is when it would have begun had
+    all been served as they came: where a deadline does not tell, or cannot be kept, requests go by that.
+    """
+
+    alone: Timing
+    length: int = 1
+    due_s: float = inf
+    fair_s: float = 0.0
+    key: Hashable | None = None
+
+    def start_s(self, now_s: float) -> float:
+        """When it should begin at the latest."""
+        return self.latest_s if self.is_in_time(now_s) and self.due_s < inf else self.fair_s
+
+    @property
+    def latest_s(self) -> float:
+        """When it has to begin for its bound to keep its deadline."""
+        return self.due_s - self.alone.p95_s
+
+    def is_in_time(self, begun_s: float) -> bool:
+        """Whether its bound, alone, keeps its deadline when it begins at `begun_s`."""
+        return begun_s <= self.latest_s
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """The numbers of the requests that run next, the least slack first, and what they should take."""
+
+    numbers: tuple[int, ...]
+    expected: Timing
+
+
+def plan_batch(waiting: Sequence[Waiting], now_s: float, most: int, price: Price) -> Batch:
+    """The next of `waiting`, at least one, with at most `most` - 1 others that run together with it.
+
+    Others are considered in the order of their slack. One is left out where a member that alone would be in
+    time would end late, and where one that was left out before would begin too late by it. Of the batches
+    that this makes, one after the other, it is the one that takes the least part of what its requests take
+    one by one; of equal ones the largest.
+    """
+    order = sorted(range(len(waiting)), key=lambda i: waiting[i].start_s(now_s))
+    head = waiting[order[0]]
+    chosen, n_items, alone = [order[0]], head.length, head.alone
+    expected = price(1, n_items, alone)
+    best, best_part = Batch((order[0],), expected), _part(expected, alone)
+    ends_by_s = _ends_by(head, now_s)
+    left_out: list[float] = []  # when those that were left out have to begin, where they can be in time
+    for i in order[1:] if head.key is not None else ():
+        if len(chosen) == most:
+            break
+        one = waiting[i]
+        if one.key == head.key:
+            both = Timing(alone.median_s + one.alone.median_s, alone.p95_s + one.alone.p95_s)
+            together = price(len(chosen) + 1, n_items + one.length, both)
+            before_s, end_s = now_s + expected.p95_s, now_s + together.p95_s
+            is_kept = end_s <= min(ends_by_s, _ends_by(one, now_s))
+            if is_kept and not any(before_s <= latest_s < end_s for latest_s in left_out):
+                chosen.append(i)
+                n_items, alone, expected = n_items + one.length, both, together
+                ends_by_s = min(ends_by_s, _ends_by(one, now_s))
+                if (part := _part(expected, alone)) <= best_part * (1.0 + _ALIKE):
+                    best, best_part = Batch(tuple(chosen), expected), min(part, best_part)
+                continue
+        left_out.append(one.latest_s)
+    return best
+
+
+def wait_s(waiting: Sequence[Waiting], new: Waiting, now_s: float, busy_s: float, pace: float) -> float:
+    """How long `new` would wait if it came now: behind those with less slack, while that makes nobody late.
+
+    What runs now takes `busy_s` more, those that wait `pace` times what they take alone. Where a request with
+    more slack would be late by it, `new` waits for all of them.
+    """
+    begin_s = now_s + busy_s
+    ours_s = new.start_s(begin_s)
+    before_s = after_s = 0.0
+    harms = False
+    added_s = pace * new.alone.median_s
+    for one in sorted(waiting, key=lambda one: one.start_s(now_s)):
+        if one.start_s(now_s) <= ours_s:
+            before_s += pace * one.alone.median_s
+            continue
+        at_s = begin_s + before_s + after_s
+        harms = harms or (one.is_in_time(at_s) and not one.is_in_time(at_s + added_s))
+        after_s += pace * one.alone.median_s
+    return busy_s + before_s + (after_s if harms else 0.0)
+
+
+def _part(together: Timing, alone: Timing) -> float:
+    return together.median_s / alone.median_s if alone.median_s else 1.0
+
+
+def _ends_by(one: Waiting, now_s: float) -> float:
+    """When a batch with `one` has to end: at its deadline, where it would keep it alone."""
+    return one.due_s if one.is_in_time(now_s) else inf

@@ -1,0 +1,122 @@
+"""Requests of several lengths that run together are answered as each is alone."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pliant.api.compile_onnx import compile
+from pliant.errors import InputError
+from pliant.run.batches.stacking import COUNTS
+from pliant.run.batches.together import balanced
+from tests.models.onnx_models import parse
+from tests.run.batches.test_stacking import ATTENDING, ENCODER, MEAN, OVER_ROWS
+
+MOST = 2 * COUNTS[0]
+_WEIGHT = ", ".join(map(str, np.random.default_rng(0).standard_normal(4096).round(3).tolist()))
+ROWS_OF_64 = parse(
+    f"g (float[B,S,64] x) => (float[B,S,64] y) {{ w = Constant <value = float[64,64] {{{_WEIGHT}}}> () "
+    "h = MatMul(x, w) r = Relu(h) y = MatMul(r, w) }"
+)
+"""Large enough for its weights to be coded."""
+
+
+def _feeds(length: int, seed: int) -> dict[str, np.ndarray]:
+    x = np.random.default_rng(seed).standard_normal((1, length, 8)).astype(np.float32)
+    return {"x": x, "mask": np.ones((1, length), np.float32)}
+
+
+def _opened(model: Any, **options: Any) -> Any:
+    session = compile(model, threads=2, **options)
+    session.answer(session.request(session.sample(3)))  # what a node learns first
+    return session
+
+
+@pytest.mark.parametrize("model", [ENCODER, ATTENDING], ids=["packed", "padded"])
+def test_texts_together_are_answered_as_each_alone(model: Any) -> None:
+    """Of every number of texts and any lengths, on one thread or several; sums in another order."""
+    session, alone = _opened(model), compile(model, threads=1)
+    assert session.prepare_together(60)
+    assert session.most_together == MOST
+    rng = np.random.default_rng(0)
+    for n in range(2, MOST + 1):
+        feeds = [_feeds(int(length), n) for length in rng.integers(1, 65, n)]
+        requests = [session.request(one) for one in feeds]
+        assert len({session.together(request) for request in requests} - {None}) == 1
+        for one, reply in zip(feeds, session.answers(requests), strict=True):
+            for y, wanted in alone.run(one).items():
+                assert reply.outputs[y].shape == wanted.shape
+                np.testing.assert_allclose(reply.outputs[y], wanted, rtol=1e-4, atol=1e-4)
+
+
+def test_whole_numbers_together_are_those_of_each_alone() -> None:
+    """Products of int8 are sums of whole numbers, scaled row by row: only a last bit may differ."""
+    session = _opened(ROWS_OF_64, compute="int8", weights=6)
+    assert session.prepare_together(64)
+    rng = np.random.default_rng(0)
+    feeds = [{"x": rng.standard_normal((1, n, 64)).astype(np.float32)} for n in (3, 64, 20, 1, 33)]
+    alone = [session.run(one)["y"] for one in feeds]
+    for wanted, reply in zip(alone, session.answers([session.request(one) for one in feeds]), strict=True):
+        np.testing.assert_allclose(reply.outputs["y"], wanted, rtol=0, atol=1e-6 * np.abs(wanted).max())
+
+
+@pytest.mark.parametrize("model", [OVER_ROWS, MEAN], ids=["mixes rows", "takes padding for data"])
+def test_a_model_that_company_would_change_answers_alone(model: Any) -> None:
+    """That is found out before anybody asks."""
+    session = _opened(model)
+    assert not session.prepare_together(8)
+    assert session.together(session.request(session.sample(8))) is None
+
+
+def test_lengths_that_were_not_prepared_run_alone() -> None:
+    """Nobody who waits should wait for a compiler besides."""
+    session = _opened(ENCODER)
+    assert session.together(session.request(_feeds(5, 0))) is None
+    assert session.prepare_together(5)
+    assert session.together(session.request(_feeds(5, 0))) is not None
+    assert session.together(session.request(_feeds(65, 0))) is None
+
+
+def test_requests_of_several_rows_run_alone() -> None:
+    """A batch that a client made is one already."""
+    session = _opened(ENCODER)
+    assert session.prepare_together(5)
+    rows = {name: np.concatenate([array, array]) for name, array in _feeds(5, 0).items()}
+    assert session.together(session.request(rows)) is None
+
+
+def test_a_bound_of_memory_is_kept_by_requests_alone() -> None:
+    """Batches take larger activations."""
+    session = _opened(ENCODER, memory="64MB")
+    assert not session.prepare_together(5)
+
+
+def test_rows_of_images_run_together() -> None:
+    """Where no other dimension is open, rows are put together as they are."""
+    session = _opened(parse("g (float[N,4] x) => (float[N,4] y) { y = Neg(x) }"))
+    assert session.prepare_together(1)
+    feeds = [{"x": np.full((1, 4), i, np.float32)} for i in range(11)]
+    replies = session.answers([session.request(one) for one in feeds])
+    assert [reply.outputs["y"].tolist() for reply in replies] == [[[-float(i)] * 4] for i in range(11)]
+
+
+def test_a_closed_session_says_so() -> None:
+    session = _opened(ENCODER)
+    assert session.prepare_together(5)
+    requests = [session.request(_feeds(5, i)) for i in range(2)]
+    session.close()
+    with pytest.raises(InputError, match="closed"):
+        session.answers(requests)
+
+
+@given(st.lists(st.integers(1, 64), min_size=1, max_size=MOST), st.integers(2, 4))
+def test_parts_have_all_texts_once_and_about_equal_work(lengths: list[int], n_parts: int) -> None:
+    """No part is longer than a batch may be; none has more than another by more than one text."""
+    parts = balanced(lengths, n_parts)
+    assert sorted(i for part in parts for i in part) == list(range(len(lengths)))
+    assert max(map(len, parts)) <= COUNTS[0]
+    if len(lengths) <= COUNTS[0]:
+        work = [sum(lengths[i] for i in part) for part in parts]
+        assert max(work) - min(work) <= max(lengths)

@@ -1,0 +1,139 @@
+"""A batch makes nobody late, holds the request with the least slack, and leaves out none that would fit."""
+
+from itertools import combinations
+from math import inf
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pliant.ir.times.timing import Timing
+from pliant.serve.batching.plan_batch import Waiting, plan_batch, wait_s
+
+_SECONDS = st.sampled_from([0.5, 1.0, 2.0, 3.0])
+
+
+@st.composite
+def requests(draw: st.DrawFn) -> Waiting:
+    median_s = draw(_SECONDS)
+    return Waiting(
+        Timing(median_s, median_s * draw(st.sampled_from([1.0, 1.5]))),
+        draw(st.integers(1, 9)),
+        draw(st.one_of(st.just(inf), st.integers(0, 24).map(lambda x: x / 2))),
+        draw(st.integers(0, 9)) / 10,
+        draw(st.sampled_from(["a", "a", "a", "b", None])),
+    )
+
+
+def half(n: int, length: int, alone: Timing) -> Timing:
+    """The first of a batch costs what it does alone, each other half."""
+    part = (1.0 + 0.5 * (n - 1)) / n
+    return Timing(alone.median_s * part, alone.p95_s * part)
+
+
+def dearer(n: int, length: int, alone: Timing) -> Timing:
+    """A batch takes longer than its requests one by one."""
+    return Timing(alone.median_s * (1 + 0.1 * (n - 1)), alone.p95_s * (1 + 0.1 * (n - 1)))
+
+
+def end_s(waiting: list[Waiting], numbers: tuple[int, ...], now_s: float) -> float:
+    """When a batch ends by its bound, computed from nothing but its members."""
+    alone = Timing(
+        sum(waiting[i].alone.median_s for i in numbers), sum(waiting[i].alone.p95_s for i in numbers)
+    )
+    return now_s + half(len(numbers), 0, alone).p95_s
+
+
+def late(waiting: list[Waiting], numbers: tuple[int, ...], now_s: float) -> set[int]:
+    """Members that end after their deadline, which they would have kept alone."""
+    at_s = end_s(waiting, numbers, now_s)
+    return {i for i in numbers if now_s + waiting[i].alone.p95_s <= waiting[i].due_s < at_s}
+
+
+@given(st.lists(requests(), min_size=1, max_size=6), st.integers(1, 6))
+def test_a_batch_is_one_of_those_that_a_search_of_all_allows(waiting: list[Waiting], most: int) -> None:
+    """Brute force: every subset with the most urgent request, of its key, that makes no member late."""
+    now_s = 1.0
+    found = plan_batch(waiting, now_s, most, half).numbers
+    head = min(range(len(waiting)), key=lambda i: waiting[i].start_s(now_s))
+    others = [i for i in range(len(waiting)) if i != head and waiting[i].key == waiting[head].key is not None]
+    allowed = {
+        frozenset((head, *more))
+        for n in range(most)
+        for more in combinations(others, n)
+        if not late(waiting, (head, *more), now_s)
+    }
+    assert found[0] == head
+    assert frozenset(found) in allowed
+    assert len(set(found)) == len(found)
+
+
+@given(st.lists(requests(), min_size=1, max_size=6))
+def test_what_is_left_out_would_make_somebody_late(waiting: list[Waiting]) -> None:
+    """Otherwise it waits for nothing: here a larger batch always takes a lesser part."""
+    now_s = 1.0
+    found = plan_batch(waiting, now_s, 6, half).numbers
+    head = waiting[found[0]]
+    out = [i for i in range(len(waiting)) if i not in found]
+    for i in (i for i in out if waiting[i].key == head.key is not None):
+        longer = (*found, i)
+        begins_late = [
+            j
+            for j in out
+            if j != i
+            and end_s(waiting, found, now_s) <= waiting[j].due_s - waiting[j].alone.p95_s
+            and end_s(waiting, longer, now_s) > waiting[j].due_s - waiting[j].alone.p95_s
+        ]
+        assert late(waiting, longer, now_s) or begins_late
+
+
+def test_a_batch_may_have_to_be_large_to_gain() -> None:
+    """Two together take longer than one after the other, four take half: a search that stops at the first
+    loss would run each alone."""
+
+    def price(n: int, length: int, alone: Timing) -> Timing:
+        part = {1: 1.0, 2: 1.2, 3: 1.1}.get(n, 0.5)
+        return Timing(alone.median_s * part, alone.p95_s * part)
+
+    one = Waiting(Timing(1.0, 1.0), key="a")
+    assert len(plan_batch([one] * 6, 0.0, 4, price).numbers) == 4
+    assert len(plan_batch([one] * 3, 0.0, 4, price).numbers) == 1
+
+
+@given(st.lists(requests(), min_size=2, max_size=6))
+def test_a_batch_that_gains_nothing_is_not_made(waiting: list[Waiting]) -> None:
+    assert len(plan_batch(waiting, 0.0, 6, dearer).numbers) == 1
+
+
+def test_those_with_the_least_slack_go_first_and_late_ones_as_they_came() -> None:
+    """A late answer, which somebody asked for nevertheless, may not make those late that can be in time."""
+    one = Timing(1.0, 1.0)
+    never, tight, loose, lost = (
+        Waiting(one, due_s=inf, fair_s=3.0),
+        Waiting(one, due_s=2.5),
+        Waiting(one, due_s=9.0),
+        Waiting(one, due_s=0.5, fair_s=4.0),
+    )
+    assert plan_batch([never, loose, tight, lost], 1.0, 4, half).numbers == (2,)
+    assert plan_batch([never, loose, lost], 1.0, 4, half).numbers == (0,)
+    assert plan_batch([loose, lost], 1.0, 4, half).numbers == (1,)
+
+
+@pytest.mark.parametrize(
+    ("due_s", "waits_s"),
+    [
+        (4.0, 2.0),  # before both: one of them has time, the other never is due
+        (inf, 5.0),
+    ],
+)
+def test_a_request_waits_for_those_with_less_slack(due_s: float, waits_s: float) -> None:
+    waiting = [Waiting(Timing(2.0, 2.0), due_s=20.0), Waiting(Timing(1.0, 1.0), fair_s=9.0)]
+    new = Waiting(Timing(1.0, 1.0), due_s=due_s, fair_s=30.0)
+    assert wait_s(waiting, new, 0.0, 2.0, 1.0) == waits_s
+
+
+def test_a_request_that_would_make_another_late_waits_for_all() -> None:
+    """Whoever was let in is answered in time; the new one may go elsewhere, or be refused at once."""
+    waiting = [Waiting(Timing(2.0, 2.0), due_s=4.5), Waiting(Timing(1.0, 1.0), fair_s=9.0)]
+    new = Waiting(Timing(1.0, 1.0), due_s=3.4)
+    assert wait_s(waiting, new, 0.0, 2.0, 1.0) == 5.0
