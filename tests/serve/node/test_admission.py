@@ -1,13 +1,18 @@
 """Work that nobody waits for is not done, and no client takes all of the queue from others."""
 
 import asyncio
+import gc
 import threading
-from collections.abc import AsyncIterator, Callable
+import weakref
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
 import pytest
 
 from pliant.errors import NodeError
+from pliant.ir.times.timing import Timing
+from pliant.serve.batching.batch_times import BatchTimes
+from pliant.serve.batching.plan_batch import Waiting
 from pliant.serve.node.admission import Admission
 
 
@@ -137,5 +142,42 @@ def test_who_has_no_more_than_others_is_not_displaced() -> None:
             assert not any(task.done() for task in here)
             made.gate.set()
             await asyncio.gather(*here)
+
+    asyncio.run(run())
+
+
+class Shouting:
+    """A worker of batches: capitals."""
+
+    most_together = 4
+
+    def __init__(self) -> None:
+        self.times = BatchTimes()
+
+    def refusal(self, one: str, is_contended: bool) -> None:
+        return None
+
+    def work(self, ones: Sequence[str]) -> list[str]:
+        return [one.upper() for one in ones]
+
+
+def test_a_worker_is_kept_by_nobody_once_its_requests_ended() -> None:
+    """A model that was unloaded would stay in memory, with all its weights: one answered, one cancelled."""
+
+    async def run() -> None:
+        async with busy(8) as (made, first):
+            worker, waiting = Shouting(), Waiting(Timing(1.0, 1.0), key="any")
+            stays = [asyncio.create_task(made.admission.join(worker, x, waiting)) for x in ("a", "b")]
+            gone = asyncio.create_task(made.admission.join(worker, "c", waiting))
+            await asyncio.sleep(0)
+            gone.cancel()
+            made.gate.set()
+            assert [done.result for done in await asyncio.gather(*stays)] == ["A", "B"]
+            await first
+            kept = weakref.ref(worker)
+            del worker, stays, gone
+            await made.admission.run(lambda: None, 0.0)  # the thread has gone on
+            gc.collect()
+            assert kept() is None
 
     asyncio.run(run())

@@ -3,9 +3,9 @@
 import asyncio
 import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import Context, copy_context
 from dataclasses import dataclass, replace
@@ -142,7 +142,9 @@ class Admission:
         self._clock, self._queue = clock, queue
         self._pieces: dict[_Piece, None] = {}
         self._lock = threading.Lock()
-        self._waiting: dict[_Piece, None] = {}  # under the lock: both threads take from it
+        self._waiting: dict[_Piece, None] = {}  # under the lock, as what follows: both threads take from it
+        self._ahead: deque[Callable[[], None]] = deque()
+        self._is_working = False
         self._loads: dict[Worker, _Load] = {}
         self._running: _Run | None = None
         self._fair_s = -inf
@@ -203,7 +205,9 @@ class Admission:
         with self._lock:
             self._waiting[piece] = None
             self._loads.setdefault(worker, _Load(worker)).add(waiting, +1)
-        self._pool.submit(self._work)
+            begins, self._is_working = not self._is_working, True
+        if begins:  # else the thread takes it when it comes to it
+            asyncio.get_running_loop().run_in_executor(self._pool, self._work)
         try:
             while True:
                 try:
@@ -218,13 +222,22 @@ class Admission:
             self._pieces.pop(piece, None)
 
     def run_now(self, work: Callable[[], T]) -> Done[T]:
-        """Do `work` on the thread and wait for it, before there is an event loop."""
+        """Do `work` on the thread, before what waits, and wait for it: from another thread than the loop's."""
+        done: Future[Done[T]] = Future()
 
-        def timed() -> Done[T]:
+        def timed() -> None:
             start_s = self._clock()
-            return Done(work(), 0.0, self._clock() - start_s)
+            try:
+                done.set_result(Done(work(), 0.0, self._clock() - start_s))
+            except BaseException as error:  # noqa: BLE001 - whoever asked is told
+                done.set_exception(error)
 
-        return self._pool.submit(timed).result()
+        with self._lock:
+            self._ahead.append(timed)
+            begins, self._is_working = not self._is_working, True
+        if begins:
+            self._pool.submit(self._work)
+        return done.result()
 
     def close(self) -> None:
         """Once what was let in is done."""
@@ -277,10 +290,20 @@ class Admission:
     # On the thread
 
     def _work(self) -> None:
-        """Work on what is next, with company; nothing where that was done, or cancelled, meanwhile."""
-        run = self._taken()
-        if run is None:
-            return
+        """Work until nothing waits."""
+        while True:
+            with self._lock:
+                ahead = self._ahead.popleft() if self._ahead else None
+            if ahead is not None:
+                ahead()
+                continue
+            run, is_over = self._taken()
+            if run is not None:
+                self._work_on(run)
+            if is_over:
+                return
+
+    def _work_on(self, run: _Run) -> None:
         worker, begun_s = run.pieces[0].worker, run.begun_s
         try:
             # In the context of the most urgent request, which log lines of the work name.
@@ -300,8 +323,8 @@ class Admission:
             ]
         )
 
-    def _taken(self) -> _Run | None:
-        """What begins now."""
+    def _taken(self) -> tuple[_Run | None, bool]:
+        """What begins now, and whether the thread ends, which is when nothing does."""
         with self._lock:
             now_s = self._clock()
             refused = list(self._refused(now_s))
@@ -312,8 +335,10 @@ class Admission:
                 self._leaves(piece)
                 piece.turn.begun_s = now_s
             self._running = run
+            self._is_working = run is not None or bool(self._ahead)
+            is_over = not self._is_working
         _tell(refused)
-        return run
+        return run, is_over
 
     def _leaves(self, piece: _Piece) -> None:
         """It waits no more; call under the lock."""
