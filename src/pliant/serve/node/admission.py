@@ -222,7 +222,7 @@ class Admission:
             self._pieces.pop(piece, None)
 
     def run_now(self, work: Callable[[], T]) -> Done[T]:
-        """Do `work` on the thread, before what waits, and wait for it: from another thread than the loop's."""
+        """Do `work` on the thread, before what waits, and wait for it; not on the event loop."""
         done: Future[Done[T]] = Future()
 
         def timed() -> None:
