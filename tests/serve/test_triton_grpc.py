@@ -30,7 +30,7 @@ def client_of(node: Running, **more: Any) -> Any:
 
 @pytest.fixture(scope="module")
 def node() -> Iterator[Running]:
-    with running(Upper(), [Echo()], grpc=ANY_PORT, name="here") as found:
+    with running(Upper(), [Echo()], grpc=ANY_PORT, name="here", operator_tokens=("operator" * 4,)) as found:
         yield found
 
 
@@ -64,7 +64,7 @@ def status(do: Callable[[], object]) -> tuple[str, str]:
     return refused.value.code().name, refused.value.details()
 
 
-def test_the_client_finds_the_server_and_its_models(client: Any) -> None:
+def test_the_client_finds_the_server_and_its_models(node: Running, client: Any) -> None:
     """[serve.clients] health, metadata, configuration and index, by the client's own words for them."""
     assert client.is_server_live()
     assert client.is_server_ready()
@@ -78,7 +78,7 @@ def test_the_client_finds_the_server_and_its_models(client: Any) -> None:
     config = client.get_model_config("echo").config
     assert [(p.name, p.data_type) for p in config.input][:2] == [("bool", 1), ("uint8", 2)]
     assert list(config.input[0].dims) == [-1, -1]
-    index = client.get_model_repository_index()
+    index = client.get_model_repository_index(headers=node.operator)
     assert [(m.name, m.state) for m in index.models] == [("upper", "READY"), ("echo", "READY")]
 
 

@@ -52,8 +52,9 @@ def test_typed_contents_are_read_as_they_were_meant(dtype: str) -> None:
     request = read_request(body.content, body.header_bytes, model(dtype), LIMITS)
     assert request.tensors["x"].dtype == array.dtype
     assert request.tensors["x"].tolist() == array.tolist()
-    answer = write_infer(write_reply(request, {"x": request.tensors["x"]}, model(dtype), {"met": True}))
-    assert (answer.id, answer.model_name, answer.model_version) == ("7", "m", "1")
+    reply = write_reply(request, {"x": request.tensors["x"]}, model(dtype), {"met": True})
+    answer = write_infer(reply, "3")
+    assert (answer.id, answer.model_name, answer.model_version) == ("7", "m", "3")
     assert answer.parameters["met"].bool_param
     assert list(answer.outputs[0].shape) == [2, 2]
     if dtype == "bytes":

@@ -84,8 +84,12 @@ RULES: Final[tuple[RouteRule, ...]] = (
         RouteRule("POST", f"{GRPC}/{name}", ANY)
         for name in (
             *("ModelReady", "ServerMetadata", "ModelMetadata", "ModelInfer"),
-            *("ModelConfig", "ModelStatistics", "RepositoryIndex"),
+            *("ModelConfig", "ModelStatistics"),
         )
+    ),
+    *(
+        RouteRule("POST", f"{GRPC}/{name}", OPERATORS, is_guarded=True)
+        for name in ("RepositoryIndex", "RepositoryModelLoad", "RepositoryModelUnload")
     ),
 )
 """Of HTTP; and of gRPC, whose methods are paths that are posted to. Nothing is served without a line here."""

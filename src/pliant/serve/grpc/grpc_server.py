@@ -1,18 +1,16 @@
 """Serve the protocol over gRPC, on the event loop of the node."""
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
 import grpc
 
 from pliant.errors import NodeError
-from pliant.serve.access.access import Access
 from pliant.serve.access.credentials import ShownCertificate
-from pliant.serve.grpc.grpc_service import GrpcService, Lease
+from pliant.serve.grpc.grpc_service import GrpcService
 from pliant.serve.http.limits import Limits
 from pliant.serve.http.security import Address
-from pliant.serve.node.serving_node import Node
 
 _CALLS_AT_ONCE = 256
 """More are refused before their messages are read: each of these may hold one of `Limits.body_bytes`."""
@@ -21,19 +19,16 @@ _CALLS_AT_ONCE = 256
 @asynccontextmanager
 async def serve_grpc(
     listen: Address,
-    nodes: Callable[[], Mapping[str, Node]],
-    lease: Lease,
-    access: Access,
+    service: GrpcService,
     shown: Callable[[], ShownCertificate | None],
     limits: Limits,
-    version: str,
 ) -> AsyncIterator[Address]:
     """Where gRPC is answered until the context ends; then what was called is answered first.
 
     `shown` is the certificate of new connections. Raises NodeError where nothing can listen at `listen`.
     """
     server = grpc.aio.server(options=_options(limits), maximum_concurrent_rpcs=_CALLS_AT_ONCE)
-    server.add_generic_rpc_handlers((GrpcService(nodes, lease, access, version).handler(),))
+    server.add_generic_rpc_handlers((service.handler(),))
     credentials = _credentials(shown)
     try:
         if credentials is None:

@@ -59,8 +59,11 @@ def read_infer(asked: Any, limits: Limits, deadline_s: float | None = None) -> B
     return Body(b"".join((head, *raw)), len(head))
 
 
-def write_infer(body: Body) -> Any:
-    """The ModelInferResponse of an answer that was asked for by `read_infer`; its tensors are raw."""
+def write_infer(body: Body, version: str) -> Any:
+    """The ModelInferResponse of an answer of that `version` of a model, asked for by `read_infer`.
+
+    Its tensors are raw.
+    """
     reply, tail = answer_of(body)
     raw, outputs, at = [], [], 0
     for output in reply.outputs:
@@ -70,7 +73,7 @@ def write_infer(body: Body) -> Any:
         at = end
     return _RESPONSE(
         model_name=reply.model_name,
-        model_version="1",
+        model_version=version,
         id=reply.id,
         parameters=_written(reply.parameters),
         outputs=outputs,

@@ -11,14 +11,16 @@ from starlette.responses import Response
 from starlette.routing import Match, Route
 from starlette.types import Receive, Scope, Send
 
-from pliant.errors import BudgetError, InputError, NodeError, PliantError
-from pliant.route.node_identity import NODE_HEADER, Identity
+from pliant.errors import InputError, NodeError, PliantError
+from pliant.route.node_identity import NODE_HEADER
 from pliant.serve.access.access import Access
 from pliant.serve.access.guard import Guard, error_response
 from pliant.serve.http.bodies import Bodies
 from pliant.serve.http.responses import broken, gone, json_response
-from pliant.serve.node.metrics import TEXT, Metrics
+from pliant.serve.node.metrics import TEXT
 from pliant.serve.protocol.descriptions import server_metadata
+from pliant.serve.repository.change_requests import change_status, version_asked
+from pliant.serve.repository.front_node import FrontNode
 from pliant.serve.repository.model_repository import ModelRepository
 
 REPOSITORY_PATH = "/v2/repository"
@@ -27,8 +29,6 @@ _LIMIT_BYTES = 1 << 16
 _MODEL = "/v2/models/{name}"
 _METHODS = ("GET", "POST", "PUT", "DELETE", "PATCH", "OPTIONS")
 T = TypeVar("T")
-_IGNORED = ("unload_dependents",)
-"""Parameters of Triton's clients that change nothing here: no model depends on another."""
 
 
 class IndexRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -41,23 +41,6 @@ class ChangeRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`parameters` of loading and unloading: `version`, where a model has several."""
 
     parameters: dict[str, str | bool | int | float] = {}
-
-
-@final
-class FrontNode:
-    """What stands for a model's node on paths without one: answers are counted with the first model's."""
-
-    def __init__(self, repository: ModelRepository, name: str, version: str) -> None:
-        self.name, self.identity = name, Identity(None, version)
-        self._repository, self._spare = repository, Metrics(lambda: iter(()))
-
-    @property
-    def metrics(self) -> Metrics:
-        return next((node.metrics for node in self._repository.nodes), self._spare)
-
-    @property
-    def is_draining(self) -> bool:
-        return self._repository.is_draining
 
 
 @final
@@ -98,6 +81,11 @@ class RepositoryPaths:
         app.router.redirect_slashes = False
         self._guard = Guard(app, self._node, access, frozenset(route.path for route in routes))
 
+    @property
+    def front(self) -> FrontNode:
+        """What answers where a call is for no model."""
+        return self._node
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self._guard(scope, receive, send)
 
@@ -113,11 +101,7 @@ class RepositoryPaths:
 
     def failure(self, error: PliantError) -> Response:
         """The status and reason of an error, and the name of this node."""
-        status = error.status if isinstance(error, NodeError) else 500
-        if isinstance(error, BudgetError):
-            status = 409
-        elif isinstance(error, InputError) or not isinstance(error, NodeError):
-            status = 400  # a file that is no model, or a model that this device cannot run
+        status = change_status(error)
         headers = {NODE_HEADER: self._node.name}
         if isinstance(error, NodeError) and error.retry_after_s is not None:
             headers["retry-after"] = str(error.retry_after_s)
@@ -164,14 +148,7 @@ class RepositoryPaths:
         raise NodeError(f"{request.url.path[:80]} is not answered here.", status=404)
 
     async def _version_asked(self, request: Request) -> str | None:
-        """Raises NodeError for parameters that would change the model in a way that this node does not."""
-        parameters = (await self._read(request, ChangeRequest)).parameters
-        if strange := sorted({*parameters} - {"version", *_IGNORED}):
-            raise InputError(
-                f"the parameter {', '.join(strange)[:80]} is unknown: this node loads what its options or "
-                "--config name; give `version`, where a model has several."
-            )
-        return str(parameters["version"]) if "version" in parameters else None
+        return version_asked((await self._read(request, ChangeRequest)).parameters)
 
     async def _read(self, request: Request, kind: type[T]) -> T:
         async with self._bodies.read(request, _LIMIT_BYTES) as body:

@@ -41,12 +41,12 @@ class ModelStatistics:
         if is_answered:
             self._last_s = self._wall_clock()
 
-    def shown(self, name: str, registry: CollectorRegistry) -> dict[str, Any]:
+    def shown(self, name: str, version: str, registry: CollectorRegistry) -> dict[str, Any]:
         """In the protocol's words; how long requests waited and were computed here is read of `registry`."""
         queue, compute = _histogram(registry, _QUEUE), _histogram(registry, _COMPUTE)
         return {
             "name": name,
-            "version": "1",
+            "version": version,
             "last_inference": round(self._last_s * 1e3),
             "inference_count": self._success.count,
             "execution_count": compute.count,

@@ -250,7 +250,7 @@ class Node:
 
     def statistics_shown(self) -> dict[str, Any]:
         """What the model has answered so far, in the protocol's words."""
-        return self.statistics.shown(self.served.name, self.metrics.registry)
+        return self.statistics.shown(self.model.name, self.model.version, self.metrics.registry)
 
     def _count(self, call: Call, answer: Answered) -> None:
         """Bytes and accuracy of an answer."""

@@ -234,12 +234,13 @@ async def serve_models(
         if options.grpc is not None:
             try:
                 from pliant.serve.grpc.grpc_server import serve_grpc
+                from pliant.serve.grpc.grpc_service import GrpcService
             except ImportError as error:  # pragma: no cover - the tests need it
                 raise NodeError(f"gRPC needs {error.name}: pip install 'pliant[grpc]'.") from error
 
-            about = (access, lambda: credentials.shown, options.limits, version)
+            service = GrpcService(repository, paths.front, access, options.limits, tracer)
             grpc = await open_.enter_async_context(
-                serve_grpc(options.grpc, repository.by_name, repository.lease, *about)
+                serve_grpc(options.grpc, service, lambda: credentials.shown, options.limits)
             )
             repository.nodes[0].grpc = grpc
         await server.serve([sock])

@@ -14,7 +14,6 @@ EXTENSIONS = (
     "model_repository",
     "pliant_route",
 )
-VERSIONS = ("1",)
 _Json = dict[str, Any]
 
 
@@ -23,7 +22,7 @@ def server_metadata(name: str, version: str) -> _Json:
     return {"name": name, "version": version, "extensions": EXTENSIONS}
 
 
-def model_metadata(model: Signature, versions: Sequence[str] = VERSIONS) -> _Json:
+def model_metadata(model: Signature, versions: Sequence[str]) -> _Json:
     """A model's metadata: its tensors, with -1 for dimensions that are open."""
     return {
         "name": model.name,

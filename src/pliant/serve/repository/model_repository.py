@@ -59,10 +59,6 @@ class ModelRepository:
         """The models that are loaded now."""
         return tuple(slot.live for slot in self._slots.values() if slot.live is not None)
 
-    def by_name(self) -> dict[str, Node]:
-        """The nodes of the models that are loaded, of each the newest version."""
-        return {one.key.name: one.node for one in sorted(self.live, key=lambda one: one.key.age)}
-
     @property
     def names(self) -> tuple[str, ...]:
         """Of all models that are known, each once."""

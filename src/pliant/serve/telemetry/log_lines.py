@@ -10,7 +10,7 @@ from pliant.serve.telemetry.request_context import current
 
 LogFormat = Literal["text", "json"]
 _OF_LINES = ("request_id", "trace_id", "span_id", "model", "model_version", "identity")
-_ACCESS = ("method", "path", "status", "seconds", "client", "node")
+_ACCESS = ("method", "path", "status", "grpc_status", "seconds", "client", "node")
 """Fields that a record may bring by `extra`."""
 _IDENTITY = 12
 

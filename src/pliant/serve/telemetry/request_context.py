@@ -93,6 +93,21 @@ def hop(
 
 
 @contextmanager
+def asks_for(model: ServedModel) -> Iterator[None]:
+    """The request under way turns out to be for `model`: log lines and answers name it from here on."""
+    context = _CURRENT.get()
+    if context is None:
+        yield
+        return
+    named = replace(context, model=model.name, model_version=model.version, identity=model.identity)
+    token = _CURRENT.set(named)
+    try:
+        yield
+    finally:
+        _CURRENT.reset(token)
+
+
+@contextmanager
 def inner_span(name: str, kind: Kind, attributes: Mapping[str, Attribute]) -> Iterator[OpenSpan | None]:
     """A span below that of the request under way, and above what is called inside; None between requests."""
     context = _CURRENT.get()

@@ -1,0 +1,85 @@
+"""Calls over gRPC have an id, a trace, a span and a log line, as requests over HTTP have."""
+
+import logging
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, final
+from urllib.parse import unquote
+
+import grpc
+
+from pliant.serve.telemetry.request_context import (
+    MODEL_VERSION,
+    REQUEST_ID,
+    ServedModel,
+    current,
+    hop,
+)
+from pliant.serve.telemetry.trace_context import TRACEPARENT
+from pliant.serve.telemetry.tracing import OpenSpan, Tracer
+
+_LOG = logging.getLogger("pliant.serve.access")
+_NO_MODEL = ServedModel("", "")
+_OURS = (grpc.StatusCode.INTERNAL, grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.UNKNOWN)
+"""Statuses that are errors of a server's span (OpenTelemetry's conventions for gRPC)."""
+
+
+@final
+class ObservedCall:
+    """A call under way. `said` is what its answer's metadata tells: id, trace, and what is added to it."""
+
+    def __init__(self, span: OpenSpan | None) -> None:
+        self._span = span
+        self.code = grpc.StatusCode.UNKNOWN
+        self.said: dict[str, str] = {}
+        if (context := current()) is not None:
+            self.said = {REQUEST_ID: context.id, TRACEPARENT: context.trace.traceparent}
+
+    def is_for(self, model: ServedModel) -> None:
+        """The model that answers, once it is known."""
+        self.said[MODEL_VERSION] = model.version
+        if self._span is not None:
+            self._span.tell({"pliant.model": model.name, "pliant.model_version": model.version})
+
+
+@contextmanager
+def observed(path: str, context: Any, tracer: Tracer, node: str) -> Iterator[ObservedCall]:
+    """Around a call of `path` (`/SERVICE/METHOD`); whoever answers sets its `code`."""
+    _, service, method = path.split("/")
+    about = {"rpc.system": "grpc", "rpc.service": service, "rpc.method": method, "pliant.node": node}
+    start_s = time.perf_counter()
+    with hop(metadata_of(context), _NO_MODEL, tracer, path.removeprefix("/"), about) as span:
+        call = ObservedCall(span)
+        try:
+            yield call
+        finally:
+            span.tell({"rpc.grpc.status_code": call.code.value[0]})
+            if call.code in _OURS:
+                span.fail(f"status {call.code.name}")
+            if _LOG.isEnabledFor(logging.INFO):
+                seconds = time.perf_counter() - start_s
+                extra: dict[str, object] = {
+                    "method": "POST",
+                    "path": path,
+                    "grpc_status": call.code.name,
+                    "seconds": round(seconds, 6),
+                    "client": client_of(context),
+                    "node": node,
+                }
+                _LOG.info("%s %s in %.6f s", path, call.code.name, seconds, extra=extra)
+
+
+def metadata_of(context: Any) -> dict[str, str]:
+    """The text that a caller brings, by name; a name that comes twice is joined, as over HTTP."""
+    found: dict[str, str] = {}
+    for name, value in context.invocation_metadata() or ():
+        if isinstance(value, str):
+            found[name] = f"{found[name]},{value}" if name in found else value
+    return found
+
+
+def client_of(context: Any) -> str:
+    """The caller's address, without its port: `ipv4:127.0.0.1:4711`, `ipv6:%5B::1%5D:4711`."""
+    kind, _, address = unquote(context.peer()).partition(":")
+    return address.rpartition(":")[0].strip("[]") if kind in ("ipv4", "ipv6") else address
