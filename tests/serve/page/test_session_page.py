@@ -17,6 +17,6 @@ def test_answers_of_a_session_are_on_its_page() -> None:
             assert next(told)[0] == "picture"
             page.feed.answered(session.answer(session.request({"text": texts("a film")})))
             (batch,) = next(value for name, value in told if name == "answers")
-            assert batch["answers"][0][3:6] == [6, "local", "ok"]
+            assert batch["answers"][0][2:5] == [6, "local", "ok"]
         assert httpx.get(page.url).status_code == 200
     assert session.is_closed

@@ -37,6 +37,7 @@ from pliant.serve.http.responses import json_response as _json
 from pliant.serve.node.metrics import TEXT, text_by_model
 from pliant.serve.node.peers import PEERS_PATH, change_peers, peers_of
 from pliant.serve.node.serving_node import Call, Node
+from pliant.serve.page.event_stream import ShownProcess
 from pliant.serve.page.page_routes import page_routes
 from pliant.serve.protocol.descriptions import model_config, model_metadata, server_metadata
 from pliant.serve.protocol.inference import BINARY, HEADER_LENGTH, JSON, Body, header_bytes
@@ -56,7 +57,7 @@ _Answer = Callable[[Request], Awaitable[Response]]
 
 def make_app(node: Node, access: Access, version: str, callbacks: Callbacks = Callbacks()) -> ASGIApp:  # noqa: B008 - frozen
     """The ASGI application of `node` alone, as `model_app` has it."""
-    page = page_routes(lambda: (node,), version)
+    page = page_routes(ShownProcess(node.name, version, lambda: (node,), lambda: node.is_draining))
     tracer = make_tracer()
     return model_app(node, (node,), Bodies(node.limits), access, version, callbacks, page, tracer)
 

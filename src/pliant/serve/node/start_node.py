@@ -21,6 +21,7 @@ try:
     from pliant.serve.http.server import NodeServer, bind
     from pliant.serve.node.serving_node import Node
     from pliant.serve.openai.embeddings import embeddings_route
+    from pliant.serve.page.event_stream import ShownProcess
     from pliant.serve.page.page_routes import page_routes
     from pliant.serve.repository.live_model import ConnectedModel, Withdraw
     from pliant.serve.repository.model_loader import ModelLoader
@@ -198,7 +199,10 @@ async def serve_models(
         version = options.version or ""
         tracer = options.tracer or make_tracer()
         embeddings = embeddings_route(lambda: repository.nodes, lambda name: repository.lease(name), bodies)
-        page = [*page_routes(lambda: repository.nodes, version), embeddings]
+        shown = ShownProcess(
+            options.name or "", version, lambda: repository.nodes, lambda: repository.is_draining
+        )
+        page = [*page_routes(shown), embeddings]
         repository = ModelRepository(entries, ModelLoader(connect, memory))
         open_.push_async_callback(repository.close)
         await repository.start()

@@ -154,15 +154,14 @@ def model_picture(node: Node) -> ModelPicture:
     )
 
 
-def numbers(nodes: Sequence[Node]) -> NodeNumbers:
+def numbers(nodes: Sequence[Node], is_draining: bool) -> NodeNumbers:
     """How the nodes of a process stand now; quick."""
-    first = nodes[0]
     return NodeNumbers(
         time.time(),
-        first.is_draining,
+        is_draining,
         time.process_time(),
         rss_bytes(),
-        first.budget_bytes,
+        next((node.budget_bytes for node in nodes), None),
         {node.served.name: _model_numbers(node) for node in nodes},
     )
 

@@ -1,6 +1,5 @@
 """The page over HTTP: its files at `/`, and what it reads below `/v2/pliant/`."""
 
-from collections.abc import Callable, Sequence
 from math import isfinite
 from typing import final
 
@@ -8,12 +7,13 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
 from pliant.errors import InputError, NodeError
 from pliant.route.terms import Terms
 from pliant.serve.node.serving_node import Node
 from pliant.serve.page.answer_timeline import timeline_of
-from pliant.serve.page.event_stream import EventStream
+from pliant.serve.page.event_stream import EventStream, ShownProcess
 from pliant.serve.page.node_picture import outlook
 from pliant.serve.page.page_files import INDEX, answer_file
 
@@ -22,9 +22,9 @@ EVENTS_PATH, ANSWER_PATH, OUTLOOK_PATH = "/v2/pliant/events", "/v2/pliant/answer
 _STREAM = {"cache-control": "no-store", "x-accel-buffering": "no"}
 
 
-def page_routes(nodes: Callable[[], Sequence[Node]], version: str) -> list[Route]:
-    """The routes of the page of all `nodes` of a process, which may change."""
-    page = _Page(nodes, version)
+def page_routes(shown: ShownProcess) -> list[Route]:
+    """The routes of the page of a process."""
+    page = _Page(shown)
     return [
         Route("/", page.index, methods=["GET"]),
         Route(f"{FILES_PATH}{{name}}", page.file, methods=["GET"]),
@@ -35,12 +35,26 @@ def page_routes(nodes: Callable[[], Sequence[Node]], version: str) -> list[Route
 
 
 @final
+class _EventResponse(StreamingResponse):
+    """The events of `stream` for one viewer, who has a place from before the first byte to after the last."""
+
+    def __init__(self, stream: EventStream) -> None:
+        super().__init__(stream.events(), media_type="text/event-stream", headers=_STREAM)
+        self._stream = stream
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Raises NodeError (503) where as many look as may."""
+        with self._stream.viewed():
+            await super().__call__(scope, receive, send)
+
+
+@final
 class _Page:
     """One method a path."""
 
-    def __init__(self, nodes: Callable[[], Sequence[Node]], version: str) -> None:
-        self._nodes = nodes
-        self._stream = EventStream(nodes, version)
+    def __init__(self, shown: ShownProcess) -> None:
+        self._nodes = shown.nodes
+        self._stream = EventStream(shown)
 
     async def index(self, request: Request) -> Response:
         return _found(answer_file(request, INDEX), INDEX)
@@ -50,8 +64,7 @@ class _Page:
         return _found(answer_file(request, name), name)
 
     async def events(self, request: Request) -> Response:
-        self._stream.check_room()
-        return StreamingResponse(self._stream.events(), media_type="text/event-stream", headers=_STREAM)
+        return _EventResponse(self._stream)
 
     async def answer(self, request: Request) -> Response:
         """One answer that is still kept, with its timeline."""
@@ -71,7 +84,7 @@ class _Page:
         nodes, asked = self._nodes(), request.query_params.get("model")
         found = next((node for node in nodes if asked in (None, node.served.name)), None)
         if found is None:
-            names = ", ".join(node.served.name for node in nodes)
+            names = ", ".join(node.served.name for node in nodes) or "no model that is loaded"
             raise NodeError(f"this node answers with {names}, not {str(asked)[:80]}.", status=404)
         return found
 

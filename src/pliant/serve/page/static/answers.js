@@ -8,7 +8,10 @@ const NAMES = Object.keys(OUTCOMES);
 export class Answers {
   constructor() {
     this.n = 0; // ever
-    this.missed = 0;
+    this.run = null; // of the model: one that was loaded anew counts anew
+    this.asked = 0; // the first of this run: the node keeps no earlier ones
+    this.missed = 0; // told to others while this page read too slowly
+    this.next = 0; // the number that comes next; 0: any
     this.endpoints = []; // names, in order of appearance: their index is their colour
     this.at = new Float64Array(SIZE); // arrival, seconds of the node's clock
     this.number = new Float64Array(SIZE);
@@ -33,8 +36,10 @@ export class Answers {
   }
 
   add(batch) {
-    this.missed += batch.n_missed;
-    for (const [number, , at, length, target, outcome, seconds, waited, deadline, met, accuracy] of batch.answers) {
+    if (this.run !== batch.run) [this.run, this.asked, this.next] = [batch.run, this.n, 0];
+    if (this.next) this.missed += batch.answers[0][0] - this.next;
+    this.next = batch.answers.at(-1)[0] + 1;
+    for (const [number, at, length, target, outcome, seconds, waited, deadline, met, accuracy] of batch.answers) {
       const i = this.n & MASK;
       this.number[i] = number;
       this.at[i] = at;

@@ -47,8 +47,11 @@ const devices = new Devices();
 function open() {
   page.stop?.();
   page.stop = follow("/v2/pliant/events", {
-    opened: () => state("live", "live"),
-    lost: () => state("lost", "no contact, trying again"),
+    opened: () => {
+      for (const answers of page.kept.values()) answers.next = 0;
+      state("live", "live");
+    },
+    lost: (why) => state("lost", why),
     refused: (error) => knock(error),
     leaves: () => state("lost", "the node is leaving"),
     picture: (picture) => showPicture(picture),
@@ -73,7 +76,9 @@ function showPicture(picture) {
   document.title = `${picture.name} · pliant`;
   text($("about"), `pliant ${picture.version} · run ${picture.run} · ${picture.shows_texts ? "texts of requests are shown" : "texts of requests are not kept"}`);
   const names = picture.models.map((one) => one.name);
-  const chosen = names.includes(page.model) ? page.model : names[0];
+  $("no-model").hidden = names.length > 0;
+  for (const one of document.querySelectorAll("main > section, main > dl")) one.hidden = !names.length;
+  const chosen = names.includes(page.model) ? page.model : names[0] ?? null;
   if ([...$("model").options].map((one) => one.value).join("\n") !== names.join("\n")) {
     fill($("model"), names.map((name) => h("option", { value: name }, name)));
   }
@@ -83,6 +88,7 @@ function showPicture(picture) {
 
 function choose(model) {
   page.model = model;
+  if (model === null) return;
   scatter.selected = null;
   scatter.show(answersOf(model));
   timeline.clear();
@@ -116,6 +122,7 @@ function showAll() {
   showBits(model.plan, now.shards, now.split);
   showMemory(page.picture.models, model, page.numbers);
   devices.show(page.picture.name, now.devices, now.split);
+  text($("missed"), answers.missed ? ` ${count(answers.missed)} were not told to this page, which reads too slowly.` : "");
   scatter.rescale();
   $("scatter-empty").hidden = answers.n > 0;
   if (scatter.common !== scatter.commonDeadline()) scatter.drawGrid();
@@ -185,6 +192,7 @@ async function pick(k, isOwn = true) {
   for (const one of $("latest").children) one.toggleAttribute("aria-current", Number(one.dataset.k) === k);
   const model = page.model;
   try {
+    if (k < answersOf(model).asked) throw new Refused(404, "This model has been loaded anew since: the answer is not kept.");
     const answer = await ask("/v2/pliant/answer", { model, number: row.number });
     if (model === page.model) timeline.show(answer);
   } catch (error) {

@@ -1,6 +1,7 @@
 // What the node sends: server-sent events over fetch, which can show a token where EventSource cannot.
 
 const RETRY_MS = 2000;
+const BUSY_MS = 5000;
 let token = null; // in memory only: a reload forgets it
 
 export class Refused extends Error {
@@ -47,14 +48,15 @@ export function follow(path, on) {
       again();
     } catch (error) {
       if (isStopped) return;
-      if (error instanceof Refused && (error.status === 401 || error.status === 403)) on.refused(error);
-      else again(error);
+      if (!(error instanceof Refused)) again();
+      else if (error.status === 401 || error.status === 403) on.refused(error);
+      else again(error.message, BUSY_MS);
     }
   }
-  function again(error) {
+  function again(why = "no contact", wait = RETRY_MS) {
     if (isStopped) return;
-    on.lost(error);
-    timer = setTimeout(run, RETRY_MS);
+    on.lost(`${why.replace(/[.]$/, "")}; trying again`);
+    timer = setTimeout(run, wait);
   }
   run();
   return () => {
