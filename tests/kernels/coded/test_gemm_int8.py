@@ -151,6 +151,17 @@ def test_no_sum_can_saturate(isa: Isa) -> None:
     assert 8192 * largest * min(form.weight, 127) < 2**31
 
 
+@pytest.mark.parametrize("share", [0.003, 0.1], ids=["listed", "too many to list"])
+def test_remainders_are_added_before_the_activation(library: Library, share: float) -> None:
+    """A panel's few are added tile by tile, many at the end: the last tile is lower, the last panel narrower."""
+    matrix = coded(library.isa, 256, 112, [4], is_int8=True, outliers=share)
+    q, scales = integers(library.isa, 45, 256), np.full(45, 1 / step(library.isa), np.float32)
+    bias = floats(112, seed=3) * np.float32(1e5)
+    c = product(library, matrix, q, scales, bias=bias, activation=ACTIVATIONS["relu"])
+    exact = q @ steps(library.isa, matrix) + bias
+    np.testing.assert_allclose(c, np.maximum(exact, 0), rtol=1e-6, atol=2.0**-20 * np.abs(exact).max())
+
+
 @pytest.mark.parametrize("bits", range(1, 7))
 def test_sums_do_not_overflow_at_their_largest(library: Library, bits: int) -> None:
     """4096 rows of the largest activation and the largest centroid fit 32 bits."""

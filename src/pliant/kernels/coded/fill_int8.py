@@ -1,7 +1,7 @@
 """Fill scratch with a column group of B in steps of int8: bytes [K/4][16][4], or int16 [K/2][16][2].
 
-Bytes hold at most `int8_form(isa).weight` steps; what an outlier has beyond is counted here and added to C by
-`remainders`.
+Bytes hold at most `int8_form(isa).weight` steps; what an outlier has beyond is counted here and added to C
+in float32 (remainders.py).
 """
 
 from functools import partial
@@ -11,12 +11,9 @@ from pliant.kernels.coded.fill import GROUP_ROWS, prefetch_next, slice_at, slice
 from pliant.kernels.coded.gemm_args import BF16, F16, F32, GemmArgs, SliceDesc
 from pliant.kernels.coded.int8_form import int8_form
 from pliant.kernels.coded.tile import COLUMNS
-from pliant.kernels.coded.tile_int8 import tile_shape
 from pliant.kernels.emit.builder import Function, Module
 from pliant.kernels.emit.values import Value, vector
 from pliant.kernels.emit.vmath import magnitude
-from pliant.kernels.product.integer_dots import left_is_signed
-from pliant.kernels.tiles.tile_rows import takes_tiles
 
 _FORMS = (1, 2, 3, 4, 5, 6, F16, BF16, F32)
 _PARAMS = (
@@ -46,8 +43,6 @@ def write_fill_int8(module: Module) -> None:
     params = [("args", "ptr"), ("column_group", "i64"), ("space", "ptr"), ("steps", "float")]
     with module.function("block8", params, "i64", attributes="noinline", is_exported=False) as f:
         f.ret(_write_block(f))
-    if int8_form(module.isa).is_bytes:
-        _write_remainders(module)
 
 
 def nearest(f: Function, x: Value) -> Value:
@@ -143,7 +138,8 @@ def place_of(f: Function, offsets: Value, i: Value) -> tuple[Value, Value]:
     return offset >> 4, offset & (COLUMNS - 1)
 
 
-def _is_beyond(f: Function, value: Value, steps: Value) -> Value:
+def is_beyond(f: Function, value: Value, steps: Value) -> Value:
+    """Whether an outlier has a remainder."""
     return magnitude(f, value * steps) > float(int8_form(f.isa).weight)
 
 
@@ -160,64 +156,5 @@ def _write_patch(module: Module) -> None:
             value = f.load(f.at(values, turn.index))
             place = (row // packing) * (packing * COLUMNS) + column * packing + row % packing
             f.store(f.cast("trunc", clipped_steps(f, value, steps), element), f.at(to, place, element))
-            turn.carry([turn.carried[0] + f.cast("zext", _is_beyond(f, value, steps), "i64")])
+            turn.carry([turn.carried[0] + f.cast("zext", is_beyond(f, value, steps), "i64")])
         f.ret(turn.carried[0])
-
-
-def _write_remainders(module: Module) -> None:
-    """`remainders(args, a, scales, rows, column group, steps, c, ldc)`.
-
-    c[row, 0..15] += A times what outliers have beyond a byte, for rows of packed A from `a` on.
-    """
-    params = [("args", "ptr"), ("a", "ptr"), ("a_scales", "ptr"), ("n_rows", "i64")]
-    params += [("column_group", "i64"), ("steps", "float"), ("c", "ptr"), ("ldc", "i64")]
-    with module.function("remainders", params, attributes="noinline", is_exported=False) as f:
-        args, _, _, _, column_group, steps, _, _ = f.params
-        names = ("segment_rows", "n_segments", "column_groups_per_slice")
-        segment_rows, n_segments, per_slice = f.fields(args, GemmArgs, *names)
-        step = f.const(1.0, "float") / steps
-        words = segment_rows * n_segments // 4
-        with f.each(0, n_segments) as s:
-            desc, _, first_column = slice_at(f, args, column_group // per_slice + s)
-            (outlier_rows,) = f.fields(desc, SliceDesc, "outlier_rows")
-            with f.when(outlier_rows.compare("ne", 0)):
-                begin, end, offsets, values = outliers_of(f, desc, first_column + column_group % per_slice)
-                with f.each(begin, end) as i:
-                    value = f.load(f.at(values, i))
-                    with f.when(_is_beyond(f, value, steps)):
-                        row, column = place_of(f, offsets, i)
-                        kept = f.cast("sitofp", clipped_steps(f, value, steps), "float") * step
-                        _add_remainder(f, words, s * segment_rows + row, column, value - kept)
-        f.ret()
-
-
-def _add_remainder(f: Function, words: Value, k: Value, column: Value, by: Value) -> None:
-    """One outlier's, for all rows: c[row, column] += by * A[row, k]."""
-    _, a, a_scales, n_rows, _, _, c, ldc = f.params
-    height = tile_shape(f.isa).rows
-    to = f.at(c, column)
-
-    def add(block: Value, in_block: Value, row: Value) -> None:
-        place = ((k >> 2) * in_block + row) * 4 + (k & 3)
-        byte = f.load(f.at(f.at(a, block * words, "i32"), place, "i8"), "i8")
-        m = block + row
-        integer = f.cast("sext" if left_is_signed(f.isa) else "zext", byte, "i32")
-        less = integer - f.load(f.at(a_scales, m * 2 + 1, "i32"), "i32")
-        x = f.cast("sitofp", less, "float") * f.load(f.at(a_scales, m * 2))
-        here = f.at(to, m * ldc)
-        f.store(f.fma(x, by, f.load(here)), here)
-
-    full = n_rows - n_rows % height
-    if f.isa.has_tiles:
-        # Rows that stand by themselves are blocks of one.
-        (all_rows,) = f.fields(f.params[0], GemmArgs, "n_rows")
-        is_by_rows = takes_tiles(all_rows, "int8")
-        full = f.select(is_by_rows, f.const(0), full)
-        with f.each(0, f.select(is_by_rows, n_rows, f.const(0))) as row:
-            add(row, f.const(1), f.const(0))
-        n_rows = f.select(is_by_rows, f.const(0), n_rows)
-    with f.each(0, full, height) as block:
-        for i in range(height):
-            add(block, f.const(height), f.const(i))
-    with f.each(0, n_rows - full) as row:
-        add(full, n_rows - full, row)

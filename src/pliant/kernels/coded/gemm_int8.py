@@ -6,13 +6,26 @@ have a step for each column and no outliers.
 """
 
 import ctypes
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from pliant.kernels.coded.activate import activate, write_activations
+from pliant.kernels.coded.ask_ahead import (
+    Ask,
+    ahead_of_bytes,
+    ahead_of_planes,
+    space_to_ask,
+    write_ask_planes,
+)
 from pliant.kernels.coded.fill import GROUP_ROWS
 from pliant.kernels.coded.fill_int8 import write_fill_int8
 from pliant.kernels.coded.gemm_args import GemmArgs, SliceDesc
 from pliant.kernels.coded.int8_form import Int8Form, int8_form, resident_form
+from pliant.kernels.coded.remainders import (
+    MOST_LISTED,
+    list_remainders,
+    space_for_list,
+    write_remainders,
+)
 from pliant.kernels.coded.row_int8 import has_row_int8, write_row_int8
 from pliant.kernels.coded.tile import COLUMNS
 from pliant.kernels.coded.tile_int8 import TileInt8Args, call_rows_int8, tile_shape, write_tiles_int8
@@ -91,13 +104,21 @@ def _widest(isa: Isa) -> int:
 
 
 @dataclass(frozen=True, slots=True)
+class _Space:
+    """Memory on the stack: for what was asked for, and for a list of remainders where there can be some."""
+
+    asked: Value
+    listed: Value | None
+
+
+@dataclass(frozen=True, slots=True)
 class _Panel:
     """`width` columns in `groups` column groups from `group` on, and what all their rows share.
 
     `b` has the groups in steps, `beyond` says how many outliers have a remainder, None that none can have
     one; `own_c` is where columns are made that are not whole groups. `tiles` is None where vectors hold the
-    sums. For each row `share` lines of the next panel are asked for, from the address in `asked` on; both
-    are None for panels that are decoded.
+    sums. Where they do, `listed` is where remainders are listed that are few, and `ask` asks for the next
+    panel's weights.
     """
 
     group: Value
@@ -111,8 +132,8 @@ class _Panel:
     beyond: Value | None
     own_c: Value
     tiles: TiledSums | None
-    share: Value | None = None
-    asked: Value | None = None
+    listed: Value | None
+    ask: Ask | None
 
     @property
     def columns(self) -> int:
@@ -134,6 +155,9 @@ def _kernel(isa: Isa, name: str, form: Int8Form) -> str:
     write_tiles_int8(module, form)
     if not form.is_resident:
         write_fill_int8(module)
+        write_ask_planes(module)
+        if form.is_bytes:
+            write_remainders(module)
     write_copy_columns(module)
     write_activations(module)
     has_row = has_row_int8(isa) and not form.is_resident
@@ -146,7 +170,7 @@ def _kernel(isa: Isa, name: str, form: Int8Form) -> str:
         args, lo, hi, _ = f.params
         if isa.has_tiles:
             lo = _write_tiled(f, form, config_space(f), lo)
-        asked = f.op("alloca ptr", "ptr") if form.is_resident else None
+        space = _Space(space_to_ask(f), space_for_list(f) if form.is_bytes and not form.is_resident else None)
         whole = hi - (hi - lo) % panel
         is_row = f.const(0, "i1")
         if has_row:
@@ -154,7 +178,7 @@ def _kernel(isa: Isa, name: str, form: Int8Form) -> str:
             is_row = n_rows.compare("eq", 1)
             whole = f.select(is_row, lo, whole)
         with f.each(lo, whole, panel) as group:
-            _write_panel(f, form, group, panel, asked=asked)
+            _write_panel(f, form, group, panel, space=space)
         with f.each(whole, hi) as group:
             if has_row:
                 is_coded = f.call("is_coded", "i64", args, group)
@@ -164,7 +188,7 @@ def _kernel(isa: Isa, name: str, form: Int8Form) -> str:
                     _write_single_row(f, group)
             if panel > 1:
                 with f.when(is_row.compare("eq", 0)):
-                    _write_panel(f, form, group, 1)
+                    _write_panel(f, form, group, 1, space=space)
     return module.text()
 
 
@@ -221,7 +245,7 @@ def _write_panel(
     group: Value,
     groups: int,
     config: Value | None = None,
-    asked: Value | None = None,
+    space: _Space | None = None,
 ) -> None:
     """All rows of `groups` column groups from `group` on; in tiles where those have a configuration."""
     args, _, _, scratch = f.params
@@ -250,24 +274,21 @@ def _write_panel(
     width = f.least(n_columns - group * COLUMNS, groups * COLUMNS)
     sums = _sums(f, form, group, blocks, words, own_sums)
     bias = _bias(f, group, groups, width, own_bias)
-    panel = _Panel(group, groups, width, b, words, sums, bias, step, beyond, own_c, tiles)
-    if asked is not None:
+    ask: Ask | None = None
+    listed: Value | None = None
+    if space is not None and form.is_resident:
         lines = words * (groups * COLUMNS * int(form.word[1:]) // 8) // 64
-        f.store(f.at(b, lines * 64, "i8"), asked)
-        share = f.select(n_rows >= 32, (lines + n_rows - 1) // n_rows, f.const(0))
-        panel = replace(panel, share=share, asked=asked)
+        ask = ahead_of_bytes(f, space.asked, f.at(b, lines * 64, "i8"), lines, n_rows)
+    elif space is not None:
+        ask = ahead_of_planes(f, space.asked, group + groups, groups, f.params[2])
+    if space is not None and space.listed is not None and beyond is not None:
+        listed = space.listed
+        with f.when((beyond > 0) & (beyond <= MOST_LISTED)):
+            list_remainders(f, group, groups, f.const(1.0, "float") / step, listed)
+    panel = _Panel(group, groups, width, b, words, sums, bias, step, beyond, own_c, tiles, listed, ask)
     most = _block_rows(f.isa)
     with f.each(0, n_rows, most) as first:
         _write_rows(f, panel, first, f.least(n_rows - first, most))
-
-
-def _ask_ahead(f: Function, panel: _Panel, lines: Value) -> None:
-    """Ask for more lines of the panel behind this one, which hardware finds as late as its first tile."""
-    assert panel.asked is not None
-    start = f.load(panel.asked, "ptr")
-    with f.each(0, lines) as line:
-        f.prefetch(f.at(start, line * 64, "i8"), level=2)
-    f.store(f.at(start, lines * 64, "i8"), panel.asked)
 
 
 def _sums(f: Function, form: Int8Form, group: Value, blocks: list[Value], words: Value, own: Value) -> Value:
@@ -317,9 +338,10 @@ def _write_rows(f: Function, panel: _Panel, first: Value, n_rows: Value) -> None
     added = f.select(is_copied, panel.own_c, added)
     added_stride = f.select(has_residual, f.select(is_copied, wide, ldr), f.const(0))
     c_here, ldc_here = f.select(is_tail, panel.own_c, c), f.select(is_tail, wide, ldc)
-    # Where remainders are to be added, activations wait for them.
+    # Where remainders are added at the end, activations wait for them.
     beyond = panel.beyond
-    early = activation if beyond is None else f.select(beyond > 0, f.const(0), activation)
+    is_late = None if beyond is None else beyond > (0 if panel.listed is None else MOST_LISTED)
+    early = activation if is_late is None else f.select(is_late, f.const(0), activation)
 
     def at(row: Value) -> TileInt8Args:
         return TileInt8Args(
@@ -337,18 +359,23 @@ def _write_rows(f: Function, panel: _Panel, first: Value, n_rows: Value) -> None
         )
 
     def after(tile: TileInt8Args, rows: int) -> None:
+        if beyond is not None and panel.listed is not None:
+            n = f.select(beyond > MOST_LISTED, f.const(0), beyond)
+            where = (tile.a, tile.scales, f.const(rows), tile.c, ldc_here)
+            with f.when(n > 0):
+                f.call("add_listed", "void", panel.listed, n, *where)
         activate(f, tile.c, ldc_here, f.const(rows), wide, early)
-        if panel.share is not None:
-            _ask_ahead(f, panel, panel.share * rows)
+        if panel.ask is not None:
+            panel.ask(rows)
 
     if panel.tiles is None:
         call_rows_int8(f, n_rows, panel.groups, at, after)
     else:
         call_rows_in_tiles(f, n_rows, panel.groups, panel.tiles, at)
         activate(f, c_here, ldc_here, n_rows, wide, early)
-    if beyond is not None and int8_form(f.isa).is_bytes:
+    if is_late is not None and int8_form(f.isa).is_bytes:
         steps = f.const(1.0, "float") / panel.step
-        with f.when(beyond > 0):
+        with f.when(is_late):
             for g in range(panel.groups):
                 here, group = f.at(c_here, g * COLUMNS), panel.group + g
                 f.call("remainders", "void", args, a, a_scales, n_rows, group, steps, here, ldc_here)
