@@ -153,7 +153,7 @@ def test_no_sum_can_saturate(isa: Isa) -> None:
 
 @pytest.mark.parametrize("share", [0.003, 0.1], ids=["listed", "too many to list"])
 def test_remainders_are_added_before_the_activation(library: Library, share: float) -> None:
-    """A panel's few are added tile by tile, many at the end; the last tile is lower, the last panel narrow."""
+    """A few are added to each tile, many at the end; the last tile is lower, the last panel narrower."""
     matrix = coded(library.isa, 256, 112, [4], is_int8=True, outliers=share)
     q, scales = integers(library.isa, 45, 256), np.full(45, 1 / step(library.isa), np.float32)
     bias = floats(112, seed=3) * np.float32(1e5)
