@@ -42,8 +42,8 @@ class Replica:
 
 
 def _told(per_item_s: float) -> dict[str, Any]:
-    curve = Curve(((0, 0.0), (100, 100 * per_item_s)))
-    return ReplicaAdvert(curve, curve.plus(0.001), InputSize(0.0, 1.0, 1, 1000)).encode()
+    curve = Curve(((0, 0.001), (100, 100 * per_item_s)))
+    return ReplicaAdvert(curve, InputSize(0.0, 1.0, 1, 1000)).encode()
 
 
 class Clock:
@@ -92,8 +92,8 @@ async def _pending(*texts: str) -> list[PendingRequest]:
 
 
 def test_a_queue_fills_before_a_slow_replica_is_used(router: CurveRouter) -> None:
-    """Four times as slow: three requests wait for the quick one before the fourth ends first at the other."""
-    replicas = [Replica("slow", 0.004), Replica("quick", 0.001)]
+    """3.5 times as slow: two requests wait for the quick one before the fourth ends first at the other."""
+    replicas = [Replica("slow", 0.0035), Replica("quick", 0.001)]
 
     async def run() -> list[str]:
         return [await first(router, replicas, one) for one in await _pending(*["x" * 100] * 5)]
@@ -111,9 +111,25 @@ def test_short_requests_go_where_long_ones_do_not(router: CurveRouter) -> None:
     assert asyncio.run(run()) == ["quick", "quick", "slow"]
 
 
+def test_a_replica_counts_for_what_its_requests_took(router: CurveRouter, clock: Clock) -> None:
+    """Not for what its model took alone: whatever else a machine does shows in when requests end."""
+    busy, other = Replica("busy", 0.001), Replica("other", 0.0015)
+
+    async def run() -> list[str]:
+        found = []
+        for one in await _pending(*["x" * 100] * 6):
+            found.append(await first(router, [busy, other], one))
+            clock.now_s += 0.5 if found[-1] == "busy" else 0.2
+            replica = busy if found[-1] == "busy" else other
+            router.on_request_completed(replica.replica_id, one.metadata.internal_request_id)
+        return found
+
+    assert asyncio.run(run()) == ["busy"] + ["other"] * 5
+
+
 def test_ended_and_cancelled_requests_leave_the_queue(router: CurveRouter) -> None:
     """Else a replica would look busy for ever, and get nothing."""
-    quick, slow = Replica("quick", 0.001), Replica("slow", 0.002)
+    quick, slow = Replica("quick", 0.001), Replica("slow", 0.0019)
 
     async def run() -> list[str]:
         asked = await _pending(*["x" * 100] * 4)
@@ -157,6 +173,7 @@ def test_requests_of_other_routers_count_and_are_asked_for_anew(router: CurveRou
         asked = await _pending(*["x" * 100] * 3)
         found = [await first(router, [slow, quick], asked[0])]
         assert quick.n_asked == 0
+        router.on_request_completed(slow.replica_id, "0")
         clock.now_s += 10.0
         found.append(await first(router, [slow, quick], asked[1]))
         while not quick.n_asked:

@@ -39,10 +39,9 @@ class InputSize:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaAdvert:
-    """Seconds by length of a replica's most accurate answer: `curve` in the median, 95 % below `bound`."""
+    """Seconds by length of a replica's most accurate answer, in the median."""
 
     curve: Curve
-    bound: Curve
     size: InputSize
 
     def encode(self) -> dict[str, Any]:
@@ -50,7 +49,6 @@ class ReplicaAdvert:
         size = self.size
         return {
             "curve": [list(point) for point in self.curve.points],
-            "bound": [list(point) for point in self.bound.points],
             "size": [size.fixed, size.per_item, size.least, size.most],
         }
 
@@ -59,16 +57,15 @@ def decode_advert(told: Mapping[str, Any]) -> ReplicaAdvert | None:
     """What a replica told; None where it told nothing, or what cannot be."""
     try:
         fixed, per_item, least, most = told["size"]
-        curve, bound = validated(told["curve"]), validated(told["bound"])
-        return ReplicaAdvert(curve, bound, InputSize(float(fixed), float(per_item), int(least), int(most)))
+        size = InputSize(float(fixed), float(per_item), int(least), int(most))
+        return ReplicaAdvert(validated(told["curve"]), size)
     except (KeyError, TypeError, ValueError, PeerCurveError):
         return None
 
 
 def advert_of(session: Session[Any], size: InputSize) -> ReplicaAdvert:
     """What answers of `session` take now."""
-    level = session.levels()[-1]
-    return ReplicaAdvert(_short(level.curve), _short(level.bound_curve), size)
+    return ReplicaAdvert(_short(session.levels()[-1].curve), size)
 
 
 def input_size(session: Session[Any]) -> InputSize:

@@ -1,4 +1,4 @@
-"""A request router of Ray Serve: each request goes to the replica where its bound ends first."""
+"""A request router of Ray Serve: each request goes to the replica where it is expected to end first."""
 
 import asyncio
 import pickle
@@ -22,11 +22,12 @@ _INFER = "/infer"
 class CurveRouter(RequestRouter):  # type: ignore[misc]  # mypy skips Ray
     """Replicas of a deployment may have unequal devices: what a request waits for is seconds, not requests.
 
-    A replica tells its times by length when it is ready and once a second (`replica_advert.py`). Its queue is
-    what this router sent and had no answer to, and what other routers sent, by the count that the replica
-    gives with every request. The end of a request there is the median of its queue and the bound of its own
-    answer. A replica that told nothing yet is tried first. Where the best replica has no room, the next best
-    is asked; where none has, Serve asks again after its back-off.
+    A replica tells its times by length when it is ready and once a second (`replica_advert.py`): those of its
+    model. What requests take there beyond that, Ray's own work and that of its neighbours on the machine, is
+    learned from when they end (`in_flight.py`). Its queue is what this router sent and had no answer to, and
+    what other routers sent, by the count that the replica gives with every request. A replica that told
+    nothing yet is tried first. Where the best replica has no room, the next best is asked; where none has,
+    Serve asks again after its back-off.
     """
 
     def initialize_state(self, **_: Any) -> None:
@@ -85,10 +86,9 @@ class CurveRouter(RequestRouter):  # type: ignore[misc]  # mypy skips Ray
         queue_s = self._in_flight.backlog_s(replica.replica_id, now_s)
         if advert is None:
             return queue_s + self._in_flight.count(replica.replica_id) - 1.0
-        others = self._others(replica, now_s)
-        usual_s = advert.curve.at(advert.size.length(int(advert.size.fixed)))
-        own_s = 0.0 if n_bytes is None else advert.bound.at(advert.size.length(n_bytes))
-        return queue_s + others * usual_s + own_s
+        others_s = self._others(replica, now_s) * advert.curve.at(advert.size.length(int(advert.size.fixed)))
+        own_s = 0.0 if n_bytes is None else advert.curve.at(advert.size.length(n_bytes))
+        return queue_s + self._in_flight.slowdown(replica.replica_id, now_s) * (others_s + own_s)
 
     def _note(self, pending: PendingRequest, replica: RunningReplica, now_s: float) -> None:
         """Count the request where it is expected to go: the next one is chosen before this one is sent."""
@@ -127,7 +127,7 @@ class CurveRouter(RequestRouter):  # type: ignore[misc]  # mypy skips Ray
 
         def on_done(future: "asyncio.Future[Any]") -> None:
             if future.cancelled():
-                self.on_request_completed(replica_id, pending.metadata.internal_request_id)
+                self._in_flight.withdrawn(pending.metadata.internal_request_id, replica_id)
 
         pending.future.add_done_callback(on_done)
 
