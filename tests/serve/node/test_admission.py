@@ -2,9 +2,10 @@
 
 import asyncio
 import gc
+import sys
 import threading
 import weakref
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 
 import pytest
@@ -179,5 +180,32 @@ def test_a_worker_is_kept_by_nobody_once_its_requests_ended() -> None:
             await made.admission.run(lambda: None, 0.0)  # the thread has gone on
             gc.collect()
             assert kept() is None
+
+    asyncio.run(run())
+
+
+@pytest.fixture
+def quick_switches() -> Iterator[None]:
+    """Threads take turns after a microsecond, not five milliseconds."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+def test_the_backlog_is_told_while_the_thread_takes_from_it(quick_switches: None) -> None:
+    """One request in some thousands failed (500): the last piece had gone between two lines."""
+
+    async def run() -> None:
+        admission, worker = Admission(64), Shouting()
+        waiting = Waiting(Timing(1e-6, 1e-6), key="any")
+        for _ in range(60):
+            asked = [asyncio.create_task(admission.join(worker, "a", waiting)) for _ in range(16)]
+            while not all(task.done() for task in asked):
+                assert admission.backlog_s >= 0.0
+                assert admission.wait_s(waiting) >= 0.0
+                await asyncio.sleep(0)
+            assert {task.result().result for task in asked} == {"A"}
+        admission.close()
 
     asyncio.run(run())

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 from typing import Final
 
 
@@ -97,7 +98,8 @@ _UNLISTED: Final = RouteRule("GET", "", ANY)
 """There is nothing there, which is only said to callers that may call something."""
 
 
-def rule_for(method: str, path: str, rules: Iterable[RouteRule] = RULES) -> RouteRule:
+@lru_cache(maxsize=64)
+def rule_for(method: str, path: str, rules: tuple[RouteRule, ...] = RULES) -> RouteRule:
     """The rule of a call. One with a method that the path does not have is treated as the path's others."""
     asked = "GET" if method == "HEAD" else method
     fitting = [rule for rule in rules if rule.fits(path)]

@@ -80,7 +80,9 @@ def model_app(
     """
     paths = _Paths(node, nodes, bodies, version, access, callbacks)
     name = node.served.name
+    bases = (f"/v2/models/{name}", f"/v2/models/{name}/versions/{node.model.version}")
     routes = [
+        *(Route(f"{base}/infer", paths.infer, methods=["POST"]) for base in bases),  # looked for in order
         Route("/v2/health/live", paths.live, methods=["GET"]),
         Route("/v2/health/ready", paths.ready, methods=["GET"]),
         Route("/v2", paths.server, methods=["GET"]),
@@ -92,11 +94,10 @@ def model_app(
         Route(PEERS_PATH, paths.peers, methods=["GET", "POST"]),
         *page,
     ]
-    for base in (f"/v2/models/{name}", f"/v2/models/{name}/versions/{node.model.version}"):
+    for base in bases:
         routes += [
             Route(base, paths.model, methods=["GET"]),
             Route(f"{base}/ready", paths.model_ready, methods=["GET"]),
-            Route(f"{base}/infer", paths.infer, methods=["POST"]),
             Route(f"{base}/config", paths.config, methods=["GET"]),
             Route(f"{base}/stats", paths.statistics, methods=["GET"]),
         ]

@@ -141,7 +141,7 @@ class Admission:
             raise InputError(f"a queue of {queue} cannot be; give 0 or more.")
         self._clock, self._queue = clock, queue
         self._pieces: dict[_Piece, None] = {}
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # who is refused hears of the backlog
         self._waiting: dict[_Piece, None] = {}  # under the lock, as what follows: both threads take from it
         self._ahead: deque[Callable[[], None]] = deque()
         self._is_working = False
@@ -169,12 +169,14 @@ class Admission:
     @property
     def backlog_s(self) -> float:
         """What is left of everything that was let in, as expected: about how long a new piece would wait."""
-        return self._busy_s + sum(load.seconds * load.pace for load in list(self._loads.values()))
+        with self._lock:  # the thread takes from what waits
+            return self._busy_s + sum(load.seconds * load.pace for load in self._loads.values())
 
     def wait_s(self, new: Waiting) -> float:
         """What a piece that came now would wait for, by its slack (`batching.plan_batch.wait_s`)."""
-        waiting = [piece.waiting for piece in self._waiting_now()]
-        pace = max((load.pace for load in list(self._loads.values()) if load.n), default=1.0)
+        with self._lock:
+            waiting = [piece.waiting for piece in self._waiting]
+            pace = max((load.pace for load in self._loads.values()), default=1.0)
         return wait_s(waiting, new, self._clock(), self._busy_s, pace)
 
     async def run(
