@@ -23,9 +23,10 @@ from pliant.serve.http.security import Address
 from pliant.serve.http.server import NodeServer, bind
 from pliant.serve.node.admission import Admission
 from pliant.serve.node.metrics import Metrics
-from pliant.serve.node.serving_node import Answered, Call, Node
+from pliant.serve.node.serving_node import Answered, Call
 from pliant.serve.node.start_node import NodeOptions, serve
 from pliant.serve.protocol.inference import read_request, signature, write_reply
+from pliant.serve.repository.front_node import FrontNode
 from pliant.serve.telemetry.request_context import ServedModel
 
 ANY = Address("127.0.0.1", 0)
@@ -77,7 +78,7 @@ async def late(model: str, n: int) -> None:
         for stop in stops:
             stop()
 
-    def on_start(url: str, node: Node, stop: Callable[[], None]) -> None:
+    def on_start(url: str, front: FrontNode, stop: Callable[[], None]) -> None:
         stops.append(stop)
         # Each server takes the signal for itself as it starts: the last would be the only one to hear it.
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, end)

@@ -22,8 +22,9 @@ from pliant.serve.http.server import NodeServer
 from pliant.serve.node.reloads import Reloads
 from pliant.serve.node.serving_node import Node
 from pliant.serve.node.start_node import NodeOptions, OnStart, serve, serve_models
+from pliant.serve.repository.front_node import FrontNode
 from pliant.serve.repository.model_entry import ModelEntry
-from pliant.serve.repository.model_repository import ModelRepository
+from pliant.serve.repository.model_repository import FindModels, ModelRepository
 
 ANY_PORT = Address("127.0.0.1", 0)
 PATIENCE_S = 60.0
@@ -35,6 +36,8 @@ class Running:
 
     url: str = ""
     node: Node | None = None
+    """That of its first model, if it had one from the start."""
+    grpc: Address | None = None
     thread: threading.Thread | None = None
     loop: asyncio.AbstractEventLoop | None = None
     server: NodeServer | None = None
@@ -133,13 +136,17 @@ def running(
 
 @contextmanager
 def running_models(
-    entries: Sequence[ModelEntry], memory: MemoryBudget | None = None, **options: Any
+    entries: Sequence[ModelEntry],
+    memory: MemoryBudget | None = None,
+    find: FindModels = lambda: (),
+    **options: Any,
 ) -> Iterator[Running]:
-    """A node that loads and unloads the models of `entries`, which share `memory`, until the context ends."""
+    """A node that loads and unloads the models of `entries`, which share `memory`, until the context ends;
+    and those that `find` finds."""
     found: list[tuple[ModelRepository, Reloads]] = []
     with _started(
         lambda told, on_start: serve_models(
-            told, entries, on_start, memory, lambda *both: found.append(both)
+            told, entries, on_start, memory, lambda *both: found.append(both), find
         ),
         options,
     ) as run:
@@ -156,8 +163,9 @@ def _started(serves: Serve, options: dict[str, Any]) -> Iterator[Running]:
     run.operator = bearer(next(iter(options.get("operator_tokens", ())), None))
     told = NodeOptions(**{"listen": ANY_PORT, "version": "0", "settle_s": 0.0, **options})
 
-    def on_start(url: str, node: Node, stop: Callable[[], None]) -> None:
-        run.url, run.node, run.server = url, node, stop.__self__  # type: ignore[attr-defined]
+    def on_start(url: str, front: FrontNode, stop: Callable[[], None]) -> None:
+        run.url, run.node, run.server = url, front.node, stop.__self__  # type: ignore[attr-defined]
+        run.grpc = front.grpc
         run.loop = asyncio.get_running_loop()
         run.started.set()
 

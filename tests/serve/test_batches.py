@@ -65,7 +65,7 @@ def test_batches_over_grpc_and_from_many_clients() -> None:
     triton = pytest.importorskip("tritonclient.grpc", reason="tritonclient is not installed")
     with running(Upper(), grpc=ANY_PORT) as node:
         assert node.node is not None
-        with triton.InferenceServerClient(str(node.node.grpc)) as client:
+        with triton.InferenceServerClient(str(node.grpc)) as client:
 
             def ask(number: int) -> None:
                 words = [f"{number} {word}" for word in WORDS[:5]]

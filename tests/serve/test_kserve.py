@@ -32,7 +32,7 @@ def test_the_sdk_is_answered_over_rest_and_grpc() -> None:
     with running(Upper(), grpc=ANY_PORT) as node:
         assert node.node is not None
         calls = Path(__file__).with_name("kserve_calls.py")
-        command = [PYTHON, "-P", "-W", "ignore", calls, node.url, str(node.node.grpc)]
+        command = [PYTHON, "-P", "-W", "ignore", calls, node.url, str(node.grpc)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout.splitlines()[-1]) == {"rest": EXPECTED, "grpc": EXPECTED}

@@ -149,4 +149,4 @@ def test_grpc_requests_may_have_fields_that_this_version_does_not_know() -> None
 
 
 def _grpc(node: Any) -> Any:
-    return node.node.grpc
+    return node.grpc

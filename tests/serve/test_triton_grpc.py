@@ -25,7 +25,7 @@ CLIENTS = 24
 
 def client_of(node: Running, **more: Any) -> Any:
     assert node.node is not None
-    return triton.InferenceServerClient(str(node.node.grpc), **more)
+    return triton.InferenceServerClient(str(node.grpc), **more)
 
 
 @pytest.fixture(scope="module")
@@ -178,7 +178,7 @@ def test_messages_that_are_none_and_too_large_ones_are_refused() -> None:
         bomb = message("ModelInferRequest")(
             model_name="echo", inputs=[tensor], raw_input_contents=[bytes(4 << 20)]
         ).SerializeToString()
-        with grpc.insecure_channel(str(node.node.grpc)) as channel:
+        with grpc.insecure_channel(str(node.grpc)) as channel:
             infer = partial(call, channel, "ModelInfer")
             assert status(lambda: infer(b"\xff" * 50))[0] == "INVALID_ARGUMENT"
             assert status(lambda: infer(bomb))[0] == "RESOURCE_EXHAUSTED"
@@ -281,5 +281,5 @@ def test_a_port_that_is_taken_is_said(node: Running) -> None:
     from pliant.errors import NodeError
 
     assert node.node is not None
-    with pytest.raises(NodeError, match="Name another address"), running(Upper(), grpc=node.node.grpc):
+    with pytest.raises(NodeError, match="Name another address"), running(Upper(), grpc=node.grpc):
         pass

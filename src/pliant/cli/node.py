@@ -5,7 +5,7 @@ import gc
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -44,6 +44,13 @@ class NodeArguments:
     config: Annotated[
         Path | None,
         typer.Option(help="A TOML file with these options, and a [[model]] each; read anew on SIGHUP."),
+    ] = None
+    models: Annotated[
+        Path | None,
+        typer.Option(
+            help="A folder of models, DIR/NAME.onnx, DIR/NAME or DIR/NAME/VERSION: operators load them, now "
+            "or when they have come."
+        ),
     ] = None
     listen: Annotated[str, typer.Option(help="Where to answer: HOST:PORT; port 0 takes a free one.")] = (
         "127.0.0.1:8080"
@@ -229,9 +236,10 @@ def node(args: NodeArguments) -> None:
     from pliant.serve.node.start_node import NodeOptions, serve_models  # first: it names the missing extra
 
     given = args
-    from pliant.cli.shared.node_models import configured, model_entries, reload_models
+    from pliant.cli.shared.node_models import configured, found_models, model_entries, reload_models
     from pliant.serve.node.power import read_radio
     from pliant.serve.node.reloads import Reloads
+    from pliant.serve.repository.front_node import FrontNode
     from pliant.serve.repository.model_repository import ModelRepository
     from pliant.serve.upstream.callback import parse_callbacks
 
@@ -280,20 +288,21 @@ def node(args: NodeArguments) -> None:
             say(" ".join([event, *map(str, more.values())]))
 
     entries = model_entries(args, tables)
-    is_shared = args.memory is not None and (n_models > 1 or bool(tables))
+    is_shared = args.memory is not None and (n_models > 1 or bool(tables) or args.models is not None)
     memory = MemoryBudget(parse_bytes(args.memory or "0")) if is_shared else None
 
     def on_repository(repository: ModelRepository, reloads: Reloads) -> None:
         if given.config is not None:
             reloads.add(lambda: reload_models(given, args, repository))
 
-    def on_start(url: str, node: Any, stop: Callable[[], None]) -> None:
+    def on_start(url: str, front: FrontNode, stop: Callable[[], None]) -> None:
         _exempt_from_collection()
-        names = ", ".join(str(entry.key) for entry in entries)
-        more = {} if node.grpc is None else {"grpc": str(node.grpc)}
-        report("serves", model=names, url=url, name=node.name, **more)
+        names = ", ".join(str(entry.key) for entry in entries) or "no model yet"
+        more = {} if front.grpc is None else {"grpc": str(front.grpc)}
+        report("serves", model=names, url=url, name=front.name, **more)
 
-    asyncio.run(serve_models(options, entries, on_start, memory, on_repository))
+    find = found_models(args)
+    asyncio.run(serve_models(options, entries, on_start, memory, on_repository, find))
     report("has left")
 
 

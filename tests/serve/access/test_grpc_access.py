@@ -42,7 +42,7 @@ def called(channel: Any, path: str, *metadata: tuple[str, str]) -> tuple[str, di
 
 def at(node: Running) -> str:
     assert node.node is not None
-    return str(node.node.grpc)
+    return str(node.grpc)
 
 
 @pytest.mark.parametrize("rule", METHODS, ids=lambda rule: rule.path.rpartition("/")[2])

@@ -24,7 +24,7 @@ def clients(node: Running) -> Iterator[dict[str, Any]]:
     assert node.node is not None
     with (
         http.InferenceServerClient(node.address) as over_http,
-        grpc.InferenceServerClient(str(node.node.grpc)) as over_grpc,
+        grpc.InferenceServerClient(str(node.grpc)) as over_grpc,
     ):
         yield {"http": over_http, "grpc": over_grpc}
 
@@ -116,7 +116,7 @@ def test_over_grpc_a_version_is_meant_by_its_parameter_and_is_said_in_answers() 
         parameters = {"version": message("ModelRepositoryParameter")(string_param="2")}
         request = message("RepositoryModelUnloadRequest")(model_name="first", parameters=parameters)
         assert node.node is not None
-        with stub.insecure_channel(str(node.node.grpc)) as channel:
+        with stub.insecure_channel(str(node.grpc)) as channel:
             call = channel.unary_unary(f"/{SERVICE}/RepositoryModelUnload")
             call(request.SerializeToString(), metadata=tuple(AS_OPERATOR.items()), timeout=60)
         assert [shelf.opened[0].is_closed for shelf in shelves] == [False, True]

@@ -24,7 +24,7 @@ def infer(node: Running, text: str, **metadata: str) -> tuple[bytes, dict[str, s
     raw = [write_bytes(texts(text), "bytes")]
     request = message("ModelInferRequest")(model_name="upper", inputs=[tensor], raw_input_contents=raw)
     given = tuple((name.replace("_", "-"), value) for name, value in metadata.items())
-    with grpc.insecure_channel(str(node.node.grpc)) as channel:
+    with grpc.insecure_channel(str(node.grpc)) as channel:
         method = channel.unary_unary(INFER, response_deserializer=message("ModelInferResponse").FromString)
         try:
             answer, call = method.with_call(request.SerializeToString(), PATIENCE_S, metadata=given)

@@ -71,6 +71,17 @@ class ModelArguments:
             is_initial=self.load,
         )
 
+    def found(self, key: ModelKey) -> ModelEntry:
+        """Of a source that is looked at when it is opened: its files may still be on their way."""
+        return ModelEntry(
+            key=key,
+            open=self.opened,
+            source=self.source,
+            settings=self,
+            stamp=self._stamp,
+            is_initial=self.load,
+        )
+
     def checked(self) -> Model:
         """The model. Raises InputError for options that it does not have where it answers."""
         self._watts_by_name()

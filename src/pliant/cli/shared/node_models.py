@@ -1,7 +1,7 @@
 """The models of `pliant node`, by its command line and its file, and what SIGHUP changes of them."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_type_hints
@@ -13,6 +13,7 @@ from pliant.quantities import parse_seconds
 from pliant.route.objective import parse_objective
 from pliant.route.terms import Terms
 from pliant.serve.repository.model_entry import ModelEndpoints, ModelEntry
+from pliant.serve.repository.model_folder import models_in
 from pliant.serve.repository.model_repository import ModelRepository
 from pliant.serve.upstream.client import checked_url
 
@@ -33,14 +34,16 @@ def configured(args: "NodeArguments") -> tuple["NodeArguments", tuple[Table, ...
     Raises InputError for a file with mistakes, and where there is no model.
     """
     if args.config is None:
-        if not args.model:
-            raise InputError("no model is named: give MODEL, such as sst2, or a file by --config.")
+        if not args.model and args.models is None:
+            raise InputError(
+                "no model is named: give MODEL, such as sst2, a file by --config, or a folder by --models."
+            )
         return args, ()
     types = get_type_hints(type(args))
     ours = {name: kind for name, kind in types.items() if name not in ("model", "config", "model_name")}
     theirs = get_type_hints(ModelArguments) | {name: types[name] for name in _ENDPOINTS}
     found = read_node_file(args.config, ours, theirs)
-    if not args.model and not found.models:
+    if not args.model and not found.models and args.models is None and "models" not in found.node:
         raise InputError(f'{args.config} names no model: write [[model]], and below it source = "sst2".')
     default = {one.name: one.default for one in fields(args)}
     said = {
@@ -64,6 +67,27 @@ def model_entries(args: "NodeArguments", tables: Sequence[Table]) -> list[ModelE
         mine = {k: _valued(v, types[k]) for k, v in table.items() if k not in _ENDPOINTS}
         entries.append(ModelArguments(**common | mine).entry(_endpoints(args, table)))
     return entries
+
+
+def found_models(args: "NodeArguments") -> Callable[[], Sequence[ModelEntry]]:
+    """What finds the models of `--models` whenever a repository looks. Raises InputError for no folder."""
+    folder = args.models
+    if folder is None:
+        return lambda: ()
+    if not folder.is_dir():
+        raise InputError(f"{folder} is no folder of models: make it, or name another for --models.")
+    common = {name: getattr(args, name) for name in _COMMON}
+
+    def find() -> Sequence[ModelEntry]:
+        found = []
+        for key, source in models_in(folder):
+            options = ModelArguments(
+                source=str(source), name=key.name, version=key.version, load=False, **common
+            )
+            found.append(options.found(key))
+        return found
+
+    return find
 
 
 async def reload_models(

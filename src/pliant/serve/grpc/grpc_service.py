@@ -187,6 +187,7 @@ class GrpcService:
             return message("ModelStatisticsResponse")(model_stats=[live.node.statistics_shown()])
 
     async def _index(self, request: Any, asked: _Asked) -> Any:
+        await self._repository.look()
         rows = self._repository.index(request.ready)
         models = [
             {"name": row.name, "version": row.version, "state": row.state, "reason": row.reason}

@@ -1,18 +1,43 @@
 """The OpenAPI document of a node and its model."""
 
-from typing import Any
+from typing import Any, Final
 
 from pliant.ir.port import Port
+from pliant.serve.http.openapi_repository import (
+    ERROR,
+    REPOSITORY_SCHEMAS,
+    object_schema,
+    repository_paths,
+)
+from pliant.serve.http.openapi_repository import (
+    json_answer as _json,
+)
 from pliant.serve.protocol.inference import Signature, open_shape
 from pliant.serve.protocol.oip_tensors import DATATYPES
 
 _Json = dict[str, Any]
 _NAME = {"type": "string", "pattern": "^[A-Za-z0-9][A-Za-z0-9._:-]{0,63}$"}
 _SECONDS = {"type": "number", "minimum": 0, "maximum": 1000000}
-_ERROR = {
-    "description": "No, and why.",
-    "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}},
+
+
+_SERVER_SCHEMAS: Final[_Json] = {
+    "Any": {"type": "object"},
+    "Error": object_schema({"error": {"type": "string"}}),
+    "Live": object_schema({"live": {"type": "boolean"}}),
+    "Ready": object_schema({"ready": {"type": "boolean"}}),
+    "Server": object_schema(
+        {
+            "name": {"type": "string"},
+            "version": {"type": "string"},
+            "extensions": {"type": "array", "items": {"type": "string"}},
+        }
+    ),
 }
+_COUNT: Final[_Json] = {"type": "integer", "minimum": 0}
+_DURATION: Final[_Json] = object_schema({"count": _COUNT, "ns": _COUNT})
+_DURATIONS = ("success", "fail", "queue", "compute_input", "compute_infer", "compute_output")
+_ROWS = (1, 2, 3)
+"""Of requests in the document: a schema cannot say that tensors have as many elements as their shapes."""
 
 
 def document(model: Signature, max_length: int, best: float | None, version: str, has_tokens: bool) -> _Json:
@@ -22,32 +47,46 @@ def document(model: Signature, max_length: int, best: float | None, version: str
     """
     base = f"/v2/models/{model.name}"
     paths: _Json = {
-        "/v2/health/live": _get("Whether the node runs.", _json("Live"), is_open=True),
-        "/v2/health/ready": _get("Whether the node takes requests.", _states("Ready"), is_open=True),
-        "/v2": _get("The node and its extensions.", _json("Server")),
         base: _get("The model's inputs and outputs.", _json("Model")),
         f"{base}/ready": _get("Whether the model takes requests.", _states("ModelReady")),
         f"{base}/infer": {"post": _infer()},
         f"{base}/config": _get("The model's configuration, in Triton's form.", _json("ModelConfig")),
-        f"{base}/stats": _get("What the model has answered so far.", _json("Any")),
+        f"{base}/stats": _get("What the model has answered so far.", _json("ModelStatistics")),
         "/v1/embeddings": {"post": _embeddings(model)},
         "/v2/pliant/curve": _get("How long this node takes, by length.", _json("Any")),
         "/v2/pliant/route": {"get": _explain(max_length)},
         "/v2/pliant/peers": _peers(),
         "/v2/pliant/tell": {"post": _tell()},
+    }
+    title = f"pliant node: {model.name}"
+    return _assembled(title, version, paths, _schemas(model, best or 0.0), has_tokens)
+
+
+def front_document(version: str, has_tokens: bool) -> _Json:
+    """OpenAPI 3.1 of a node that has no model now: what it answers to all the same."""
+    return _assembled("pliant node", version, {}, {}, has_tokens)
+
+
+def _assembled(title: str, version: str, of_model: _Json, schemas: _Json, has_tokens: bool) -> _Json:
+    paths: _Json = {
+        "/v2/health/live": _get("Whether the node runs.", _json("Live"), is_open=True),
+        "/v2/health/ready": _get("Whether the node takes requests.", _states("Ready"), is_open=True),
+        "/v2": _get("The node and its extensions.", _json("Server")),
+        **of_model,
+        **repository_paths(),
         "/metrics": _get(
             "Counters for Prometheus.",
             {"200": {"description": "Text.", "content": {"text/plain": {"schema": {"type": "string"}}}}},
         ),
     }
     for path in paths.values():
-        for operation in path.values():
+        for operation in _operations(path):
             if "security" not in operation:
-                operation["responses"] = {"429": _ERROR} | operation["responses"]
-    components: _Json = {"schemas": _schemas(model, best or 0.0)}
+                operation["responses"] = {"429": ERROR} | operation["responses"]
+    components: _Json = {"schemas": {**_SERVER_SCHEMAS, **REPOSITORY_SCHEMAS, **schemas}}
     about: _Json = {
         "openapi": "3.1.0",
-        "info": {"title": f"pliant node: {model.name}", "version": version},
+        "info": {"title": title, "version": version},
         "paths": paths,
         "components": components,
     }
@@ -55,20 +94,19 @@ def document(model: Signature, max_length: int, best: float | None, version: str
         components["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
         about["security"] = [{"token": []}]
         for path in paths.values():
-            for operation in path.values():
+            for operation in _operations(path):
                 if "security" not in operation:
-                    operation["responses"] = {"401": _ERROR, "403": _ERROR} | operation["responses"]
+                    operation["responses"] = {"401": ERROR, "403": ERROR} | operation["responses"]
     return about
+
+
+def _operations(path: _Json) -> list[_Json]:
+    return [operation for method, operation in path.items() if method != "parameters"]
 
 
 def _get(summary: str, responses: _Json, is_open: bool = False) -> _Json:
     operation: _Json = {"summary": summary, "responses": responses}
     return {"get": {**operation, "security": []} if is_open else operation}
-
-
-def _json(schema: str) -> _Json:
-    content = {"application/json": {"schema": {"$ref": f"#/components/schemas/{schema}"}}}
-    return {"200": {"description": "As it is.", "content": content}}
 
 
 def _states(schema: str) -> _Json:
@@ -85,7 +123,7 @@ def _explain(max_length: int) -> _Json:
     deadline = {"name": "deadline_s", "in": "query", "schema": seconds}
     floor = {"name": "accuracy_floor", "in": "query", "schema": fraction}
     model = {"name": "model", "in": "query", "schema": {"type": "string"}}
-    responses = {**_json("Any"), "400": _ERROR, "404": _ERROR}
+    responses = {**_json("Any"), "400": ERROR, "404": ERROR}
     return {
         "summary": "What this node would choose, and why.",
         "parameters": [length, deadline, floor, model],
@@ -97,20 +135,20 @@ def _peers() -> _Json:
     urls = {"type": "array", "items": {"type": "string"}}
     changes = {"type": "object", "properties": {"add": urls, "remove": urls}, "additionalProperties": False}
     body = {"required": True, "content": {"application/json": {"schema": changes}}}
-    no = {str(status): _ERROR for status in (403, 408, 413, 415, 503)}
+    no = {str(status): ERROR for status in (403, 408, 413, 415, 503)}
     return {
-        "get": {"summary": "The nodes above and below.", "responses": {**_json("Any"), "403": _ERROR}},
+        "get": {"summary": "The nodes above and below.", "responses": {**_json("Any"), "403": ERROR}},
         "post": {
             "summary": "Upstreams that join or leave; for operators.",
             "requestBody": body,
-            "responses": {**_json("Any"), "400": _ERROR, **no},
+            "responses": {**_json("Any"), "400": ERROR, **no},
         },
     }
 
 
 def _tell() -> _Json:
     body = {"application/json": {"schema": {"$ref": "#/components/schemas/Word"}}}
-    no = {str(status): _ERROR for status in (400, 404, 408, 413, 415)}
+    no = {str(status): ERROR for status in (400, 404, 408, 413, 415)}
     return {
         "summary": "Another node's curve has changed.",
         "requestBody": {"required": True, "content": body},
@@ -120,7 +158,7 @@ def _tell() -> _Json:
 
 def _infer() -> _Json:
     body = {"application/json": {"schema": {"$ref": "#/components/schemas/InferRequest"}}}
-    no = {str(status): _ERROR for status in (400, 408, 409, 413, 415, 422, 431, 500, 503, 508)}
+    no = {str(status): ERROR for status in (400, 408, 409, 413, 415, 422, 431, 500, 503, 508)}
     yes = _json("InferResponse")
     yes["200"]["content"]["application/octet-stream"] = {"schema": {"type": "string", "format": "binary"}}
     return {
@@ -154,22 +192,15 @@ def _embeddings(model: Signature) -> _Json:
 
 
 def _schemas(model: Signature, best: float) -> _Json:
-    inputs = {port.name: _input(port) for port in model.inputs}
-    ways = [[inputs[name] for name in sorted(way)] for way in model.alternatives]
+    ports = {port.name: port for port in model.inputs}
+    ways = [
+        [_input(ports[name], n_rows) for name in sorted(way)]
+        for way in model.alternatives
+        for n_rows in (_ROWS if model.is_batchable else _ROWS[:1])
+    ]
     return {
-        "Any": {"type": "object"},
-        "Error": _object({"error": {"type": "string"}}),
-        "Live": _object({"live": {"type": "boolean"}}),
-        "Ready": _object({"ready": {"type": "boolean"}}),
-        "ModelReady": _object({"name": {"const": model.name}, "ready": {"type": "boolean"}}),
-        "Server": _object(
-            {
-                "name": {"type": "string"},
-                "version": {"type": "string"},
-                "extensions": {"type": "array", "items": {"type": "string"}},
-            }
-        ),
-        "Model": _object(
+        "ModelReady": object_schema({"name": {"const": model.name}, "ready": {"type": "boolean"}}),
+        "Model": object_schema(
             {
                 "name": {"const": model.name},
                 "platform": {"type": "string"},
@@ -177,7 +208,7 @@ def _schemas(model: Signature, best: float) -> _Json:
                 "outputs": {"type": "array", "items": {"$ref": "#/components/schemas/Port"}},
             }
         ),
-        "ModelConfig": _object(
+        "ModelConfig": object_schema(
             {
                 "name": {"const": model.name},
                 "platform": {"type": "string"},
@@ -187,14 +218,25 @@ def _schemas(model: Signature, best: float) -> _Json:
                 "output": {"type": "array", "items": {"$ref": "#/components/schemas/ConfiguredPort"}},
             }
         ),
-        "ConfiguredPort": _object(
+        "ModelStatistics": object_schema(
+            {"model_stats": {"type": "array", "items": {"$ref": "#/components/schemas/Statistics"}}}
+        ),
+        "Statistics": object_schema(
+            {
+                "name": {"const": model.name},
+                "version": {"type": "string"},
+                **dict.fromkeys(("last_inference", "inference_count", "execution_count"), _COUNT),
+                "inference_stats": object_schema(dict.fromkeys(_DURATIONS, _DURATION)),
+            }
+        ),
+        "ConfiguredPort": object_schema(
             {
                 "name": {"type": "string"},
                 "data_type": {"type": "string", "pattern": "^TYPE_"},
                 "dims": {"type": "array", "items": {"type": "integer", "minimum": -1}},
             }
         ),
-        "Port": _object(
+        "Port": object_schema(
             {
                 "name": {"type": "string"},
                 "datatype": {"enum": sorted(DATATYPES.values())},
@@ -207,7 +249,7 @@ def _schemas(model: Signature, best: float) -> _Json:
             "properties": {
                 "id": {"type": "string"},
                 "parameters": _terms(best),
-                "inputs": {"oneOf": [_sequence(way) for way in ways]},
+                "inputs": {"oneOf": [_sequence(way) for way in ways], "description": _described(model)},
                 "outputs": {
                     "type": "array",
                     "maxItems": 1,
@@ -301,9 +343,20 @@ def _sequence(items: list[_Json]) -> _Json:
     return {"type": "array", "prefixItems": items, "items": False, "minItems": n, "maxItems": n}
 
 
-def _input(port: Port) -> _Json:
-    """An input as JSON; where dimensions are open, one of the shapes it may have."""
+def _described(model: Signature) -> str:
+    if not model.is_batchable:
+        return "One input; open dimensions may have any length that the model reads."
+    return (
+        "One input, or several: as many in the first dimension of every tensor. Each is a request of its "
+        "own, and the answer has as many rows. Open dimensions may have any length that the model reads."
+    )
+
+
+def _input(port: Port, n_rows: int) -> _Json:
+    """`n_rows` of an input as JSON; where dimensions are open, one of the shapes it may have."""
     shape = [1 if d < 0 else d for d in open_shape(port)]
+    if n_rows > 1:
+        shape[0] = n_rows
     n = 1
     for d in shape:
         n *= d
@@ -330,7 +383,3 @@ def _element(dtype: str) -> _Json:
         return {"type": "integer", "minimum": low, "maximum": high}
     most = 60000.0
     return {"type": "number", "minimum": -most, "maximum": most}
-
-
-def _object(properties: _Json) -> _Json:
-    return {"type": "object", "required": list(properties), "properties": properties}

@@ -15,10 +15,13 @@ from pliant.errors import InputError, NodeError, PliantError
 from pliant.route.node_identity import NODE_HEADER
 from pliant.serve.access.access import Access
 from pliant.serve.access.guard import Guard, error_response
+from pliant.serve.access.roles import unruled
 from pliant.serve.http.bodies import Bodies
+from pliant.serve.http.openapi import front_document
 from pliant.serve.http.responses import broken, gone, json_response
 from pliant.serve.node.metrics import TEXT
 from pliant.serve.protocol.descriptions import server_metadata
+from pliant.serve.protocol.inference import JSON
 from pliant.serve.repository.change_requests import change_status, version_asked
 from pliant.serve.repository.front_node import FrontNode
 from pliant.serve.repository.model_repository import ModelRepository
@@ -66,8 +69,15 @@ class RepositoryPaths:
             Route("/v2/health/ready", self._ready, methods=["GET"]),
             Route("/v2", self._server, methods=["GET"]),
             Route("/metrics", self._metrics, methods=["GET"]),
+            Route("/openapi.json", self._openapi, methods=["GET"]),
             *page,
         ]
+        missing = unruled(
+            (method, route.path) for route in routes for method in route.methods or () if method != "HEAD"
+        )
+        assert not missing, f"{', '.join(missing)}: say in serve/access/roles.py who may call this"
+        about = front_document(version, bool(access.tokens))
+        self._document = json_response(about).body
         for base in (f"{_MODEL}/versions/{{version}}", _MODEL):
             routes.append(Route(f"{base}/ready", self._model_ready, methods=["GET"]))
             routes.append(Route(f"{base}{{rest:path}}", self._model, methods=_METHODS))
@@ -109,6 +119,7 @@ class RepositoryPaths:
 
     async def _index(self, request: Request) -> Response:
         asked = await self._read(request, IndexRequest)
+        await self._repository.look()
         return json_response(self._repository.index(asked.ready))
 
     async def _load(self, request: Request) -> Response:
@@ -130,6 +141,9 @@ class RepositoryPaths:
 
     async def _server(self, request: Request) -> Response:
         return json_response(server_metadata(self._node.name, self._version))
+
+    async def _openapi(self, request: Request) -> Response:
+        return Response(self._document, media_type=JSON)
 
     async def _metrics(self, request: Request) -> Response:
         return Response(self._node.metrics.text(), headers={"content-type": TEXT})

@@ -22,7 +22,6 @@ from pliant.route.terms import NO_TERMS, Terms
 from pliant.run.process_memory import MemoryBudget, MemoryShare
 from pliant.run.session.session import Session
 from pliant.serve.http.limits import Limits
-from pliant.serve.http.security import Address
 from pliant.serve.node.admission import Admission
 from pliant.serve.node.answer_energy import AnswerEnergy
 from pliant.serve.node.dispatch import Dispatcher, Inquiry
@@ -127,8 +126,6 @@ class Node:
         self.run = secrets.token_hex(8)
         """Tells this run of the node from others."""
         self.n_open = 0
-        self.grpc: Address | None = None
-        """Where gRPC is answered, once it is."""
         self.statistics = ModelStatistics()
         self.metrics = Metrics(self._states)
         self.model = ServedModel(served.name, model_version, served.identity or "")

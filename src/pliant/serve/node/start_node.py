@@ -23,9 +23,10 @@ try:
     from pliant.serve.openai.embeddings import embeddings_route
     from pliant.serve.page.event_stream import ShownProcess
     from pliant.serve.page.page_routes import page_routes
+    from pliant.serve.repository.front_node import FrontNode
     from pliant.serve.repository.live_model import ConnectedModel, Withdraw
     from pliant.serve.repository.model_loader import ModelLoader
-    from pliant.serve.repository.model_repository import ModelRepository
+    from pliant.serve.repository.model_repository import FindModels, ModelRepository
     from pliant.serve.upstream.ask import ask_explanation as ask_explanation
     from pliant.serve.upstream.client import Client, checked_url
     from pliant.serve.upstream.upstreams import Upstreams
@@ -118,9 +119,9 @@ class NodeOptions:
 
 
 class OnStart(Protocol):
-    """Told once the node answers: where, and how it is stopped from this event loop."""
+    """Told once the node answers: where, what it is, and how it is stopped from this event loop."""
 
-    def __call__(self, url: str, node: Node, stop: Callable[[], None]) -> None: ...
+    def __call__(self, url: str, front: FrontNode, stop: Callable[[], None]) -> None: ...
 
 
 async def serve(
@@ -152,12 +153,13 @@ async def serve_models(
     on_start: OnStart,
     memory: MemoryBudget | None = None,
     on_repository: Callable[[ModelRepository, Reloads], None] = lambda repository, reloads: None,
+    find: FindModels = lambda: (),
 ) -> None:
     """Serve the models of `entries`, which share `memory`, until SIGTERM, SIGINT or `stop`.
 
-    They are loaded and unloaded meanwhile as operators ask for it. `on_repository` is told what does so, and
-    what is done on SIGHUP, once the models are loaded. Raises PliantError where one of the first of them
-    cannot be loaded, and NodeError.
+    They are loaded and unloaded meanwhile as operators ask for it, and so are those that `find` finds then.
+    `on_repository` is told what does so, and what is done on SIGHUP, once the models are loaded. Raises
+    PliantError where one of the first of them cannot be loaded, and NodeError.
     """
     tokens = Tokens(options.tokens, options.peer_tokens, options.operator_tokens)
     for at in (options.listen, options.grpc):
@@ -203,7 +205,7 @@ async def serve_models(
             options.name or "", version, lambda: repository.nodes, lambda: repository.is_draining
         )
         page = [*page_routes(shown), embeddings]
-        repository = ModelRepository(entries, ModelLoader(connect, memory))
+        repository = ModelRepository(entries, ModelLoader(connect, memory), find)
         open_.push_async_callback(repository.close)
         await repository.start()
         paths = RepositoryPaths(repository, bodies, access, options.name or "", version, page)
@@ -218,8 +220,7 @@ async def serve_models(
                 open_.push_async_callback(asyncio.wait, [loop.create_task(live.withdraw())])
 
         def refused(status: int) -> None:
-            for node in repository.nodes[:1]:
-                node.metrics.refused(status)
+            paths.front.metrics.refused(status)
 
         def server_tls() -> ssl.SSLContext | None:
             return credentials.server_tls
@@ -229,7 +230,7 @@ async def serve_models(
         on_repository(repository, reloads)
 
         def say_ready() -> None:
-            on_start(url, repository.nodes[0], server.stop)
+            on_start(url, paths.front, server.stop)
             manager.tell("READY=1", f"STATUS=serves at {url}")
 
         started = _when_started(server, say_ready)
@@ -243,10 +244,9 @@ async def serve_models(
                 raise NodeError(f"gRPC needs {error.name}: pip install 'pliant[grpc]'.") from error
 
             service = GrpcService(repository, paths.front, access, options.limits, tracer)
-            grpc = await open_.enter_async_context(
+            paths.front.grpc = await open_.enter_async_context(
                 serve_grpc(options.grpc, service, lambda: credentials.shown, options.limits)
             )
-            repository.nodes[0].grpc = grpc
         await server.serve([sock])
 
 

@@ -11,6 +11,7 @@ from pliant.errors import NodeError
 from pliant.run.session.session import Session
 from pliant.serve.node.start_node import NodeOptions, serve
 from pliant.serve.page.answer_feed import AnswerFeed
+from pliant.serve.repository.front_node import FrontNode
 
 _PATIENCE_S = 60.0
 
@@ -33,8 +34,9 @@ def session_page(session: Session[Any], options: NodeOptions) -> Iterator[Sessio
     found: list[Any] = []
     failed: list[BaseException] = []
 
-    def on_start(url: str, node: Any, stop: Any) -> None:
-        found.extend((SessionPage(url, node.feed), stop, asyncio.get_running_loop()))
+    def on_start(url: str, front: FrontNode, stop: Any) -> None:
+        assert front.node is not None
+        found.extend((SessionPage(url, front.node.feed), stop, asyncio.get_running_loop()))
         started.set()
 
     def work() -> None:

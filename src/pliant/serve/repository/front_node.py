@@ -3,7 +3,9 @@
 from typing import final
 
 from pliant.route.node_identity import Identity
+from pliant.serve.http.security import Address
 from pliant.serve.node.metrics import Metrics
+from pliant.serve.node.serving_node import Node
 from pliant.serve.repository.model_repository import ModelRepository
 
 
@@ -14,10 +16,17 @@ class FrontNode:
     def __init__(self, repository: ModelRepository, name: str, version: str) -> None:
         self.name, self.identity = name, Identity(None, version)
         self._repository, self._spare = repository, Metrics(lambda: iter(()))
+        self.grpc: Address | None = None
+        """Where gRPC is answered, once it is."""
+
+    @property
+    def node(self) -> Node | None:
+        """That of the first model that is loaded."""
+        return next(iter(self._repository.nodes), None)
 
     @property
     def metrics(self) -> Metrics:
-        return next((node.metrics for node in self._repository.nodes), self._spare)
+        return self._spare if self.node is None else self.node.metrics
 
     @property
     def is_draining(self) -> bool:

@@ -24,6 +24,10 @@ from pliant.serve.repository.model_slot import (
 _LOG = logging.getLogger("pliant.serve")
 
 
+FindModels = Callable[[], Sequence[ModelEntry]]
+"""The models that there are now beside those that were named; called on a thread. Raises PliantError."""
+
+
 @dataclass(frozen=True, slots=True)
 class IndexRow:
     """A model as the repository's index lists it; `reason` says why it is not ready."""
@@ -44,10 +48,16 @@ class ModelRepository:
     before, and what was evicted for it is loaded again.
     """
 
-    def __init__(self, entries: Iterable[ModelEntry], loader: ModelLoader) -> None:
-        """Raises InputError for two models of one name and version."""
+    def __init__(
+        self, entries: Iterable[ModelEntry], loader: ModelLoader, find: FindModels = lambda: ()
+    ) -> None:
+        """Raises InputError for two models of one name and version.
+
+        What `find` finds is known as well, and looked for anew whenever models are listed or one is loaded.
+        """
         self._slots = {entry.key: ModelSlot(entry) for entry in _distinct(entries)}
         self._loader, self._clock = loader, loader.clock
+        self._find, self._found = find, set[ModelKey]()
         self._changing = asyncio.Lock()
         self._under_way: set[asyncio.Task[None]] = set()
         self.is_draining = False
@@ -75,11 +85,26 @@ class ModelRepository:
         rows = (IndexRow(one.key.name, one.key.version, one.state, one.reason) for one in every)
         return tuple(row for row in rows if not is_ready or row.state == "READY")
 
+    async def look(self) -> None:
+        """Know the models that `find` finds now, beside those that were named, and no longer those that have
+        gone, unless they are loaded. Raises PliantError."""
+        found = {entry.key: entry for entry in await asyncio.to_thread(self._find)}
+        for key in self._found - found.keys():
+            slot = self._slots.get(key)
+            if slot is None or (slot.live is None and not slot.is_wanted and slot.state == "UNAVAILABLE"):
+                self._slots.pop(key, None)
+                self._found.discard(key)
+        for key, entry in found.items():
+            if key not in self._slots:
+                self._slots[key] = ModelSlot(entry)
+                self._found.add(key)
+
     async def start(self) -> None:
         """Load the models that are loaded from the start. Raises PliantError for one that cannot be.
 
         Those that do not fit beside the ones before them are left for when they are asked.
         """
+        await self.look()
         for slot in list(self._slots.values()):
             if not slot.entry.is_initial:
                 continue
@@ -98,6 +123,7 @@ class ModelRepository:
         BudgetError where memory is short, and PliantError for one that cannot be opened: everything is as it
         was before.
         """
+        await self.look()
         slots = known_slots(self._slots, name, version)
         await self._alone(lambda: _each(slots, self._load_if_other))
 
@@ -266,6 +292,8 @@ class ModelRepository:
 
     async def _configure(self, wanted: dict[ModelKey, ModelEntry]) -> None:
         made, evicted = dict[ModelKey, LiveModel](), list[ModelSlot]()
+        self._found -= wanted.keys()
+        wanted |= {key: self._slots[key].entry for key in self._found if key in self._slots}
         try:
             for key, entry in wanted.items():
                 slot = self._slots.get(key)

@@ -1,0 +1,88 @@
+"""The repository of models in the OpenAPI document of a node, and what all parts of that document share."""
+
+from typing import Any, Final
+
+_Json = dict[str, Any]
+ERROR: Final[_Json] = {
+    "description": "No, and why.",
+    "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}},
+}
+
+
+def json_answer(schema: str) -> _Json:
+    """An answer of 200 in the form of a schema of this document."""
+    content = {"application/json": {"schema": {"$ref": f"#/components/schemas/{schema}"}}}
+    return {"200": {"description": "As it is.", "content": content}}
+
+
+def object_schema(properties: _Json) -> _Json:
+    """An object that has all of `properties`."""
+    return {"type": "object", "required": list(properties), "properties": properties}
+
+
+REPOSITORY_SCHEMAS: Final[_Json] = {
+    "RepositoryIndex": {
+        "type": "array",
+        "items": object_schema(
+            {
+                "name": {"type": "string"},
+                "version": {"type": "string"},
+                "state": {"enum": ["READY", "UNAVAILABLE", "LOADING", "UNLOADING"]},
+                "reason": {"type": "string", "description": "Why it is not ready."},
+            }
+        ),
+    },
+    "ModelChange": {
+        "type": "object",
+        "properties": {
+            "parameters": {
+                "type": "object",
+                "properties": {
+                    "version": {"type": "string", "description": "One version; else all of them."},
+                    "unload_dependents": {"type": "boolean", "description": "Changes nothing here."},
+                },
+                "additionalProperties": False,
+            }
+        },
+        "additionalProperties": False,
+    },
+    "Loaded": object_schema({"name": {"type": "string"}, "load": {"const": True}}),
+    "Unloaded": object_schema({"name": {"type": "string"}, "unload": {"const": True}}),
+}
+
+
+def repository_paths() -> _Json:
+    """For operators alone: the models that there are, and what loads and unloads them."""
+    asked = {
+        "type": "object",
+        "properties": {"ready": {"type": "boolean", "description": "Only models that are loaded."}},
+        "additionalProperties": False,
+    }
+    name = {
+        "name": "model",
+        "in": "path",
+        "required": True,
+        "schema": {"type": "string", "pattern": "^[A-Za-z0-9_-]{1,128}$"},
+    }
+    paths: _Json = {
+        "/v2/repository/index": _change("Every model that this node knows.", asked, "RepositoryIndex", ())
+    }
+    for verb, schema, why in (
+        ("load", "Loaded", "Load a model, or load it anew where its files have changed."),
+        ("unload", "Unloaded", "Unload a model, once the requests that it has are answered."),
+    ):
+        change = {"$ref": "#/components/schemas/ModelChange"}
+        found = _change(why, change, schema, (404, 409))
+        paths[f"/v2/repository/models/{{model}}/{verb}"] = {**found, "parameters": [name]}
+    return paths
+
+
+def _change(summary: str, body: _Json, schema: str, more: tuple[int, ...]) -> _Json:
+    no = {str(status): ERROR for status in (400, 401, 403, 408, 413, 415, *more, 503)}
+    return {
+        "post": {
+            "summary": summary,
+            "requestBody": {"required": False, "content": {"application/json": {"schema": body}}},
+            "responses": {**json_answer(schema), **no},
+        }
+    }

@@ -1,0 +1,66 @@
+"""`pliant node --models DIR`: which models a folder holds, and that they are opened as named ones are."""
+
+import shutil
+from pathlib import Path
+
+import httpx
+import pytest
+
+from pliant.cli.node import NodeArguments
+from pliant.cli.shared.node_models import configured, found_models, model_entries
+from pliant.errors import InputError
+from pliant.serve.repository.model_folder import models_in
+from tests.cli.test_node_file import sums
+from tests.serve.nodes import PATIENCE_S, running_models
+from tests.serve.repository.test_repository_api import OPERATOR, change, index
+
+
+def test_names_and_versions_are_those_of_files_and_folders(tmp_path: Path) -> None:
+    """As in a repository of Triton's; what is hidden, or no model's name, is passed over."""
+    for path in (
+        *("plain.onnx", "notes.txt", ".hidden.onnx", "no name!.onnx", "both.onnx"),
+        *("both/config.json", "directory/config.json", "single/net.onnx"),
+        *("many/1/model.onnx", "many/2/a.onnx", "many/2/b.onnx", "many/config.pbtxt"),
+    ):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).touch()
+    found = {str(key): str(source.relative_to(tmp_path)) for key, source in models_in(tmp_path)}
+    assert found == {
+        "plain": "plain.onnx",
+        "both": "both",
+        "directory": "directory",
+        "single": "single/net.onnx",
+        "many": "many/1/model.onnx",
+        "many version 2": "many/2",
+    }
+    assert list(models_in(tmp_path / "gone")) == []
+
+
+def test_a_file_that_comes_into_the_folder_is_loaded_and_answers(tmp_path: Path) -> None:
+    """From an empty folder on; a file that is no model is refused, with why."""
+    model, folder = sums(tmp_path), tmp_path / "models"
+    folder.mkdir()
+    args, tables = configured(NodeArguments(models=folder, threads=1))
+    entries = model_entries(args, tables)
+    assert entries == []
+    with running_models(entries, None, found_models(args), operator_tokens=(OPERATOR,)) as node:
+        assert index(node) == {}
+        shutil.copy(model, folder / "sums.onnx")
+        (folder / "broken.onnx").write_bytes(b"no model")
+        assert index(node) == {"broken:1": "UNAVAILABLE", "sums:1": "UNAVAILABLE"}
+        assert change(node, "sums", "load").status_code == 200
+        refused = change(node, "broken", "load")
+        assert refused.status_code == 400
+        assert "broken.onnx" in refused.json()["error"]
+        about = httpx.get(f"{node.url}/v2/models/sums", timeout=PATIENCE_S).json()
+        assert about["name"] == "sums"
+        document = httpx.get(f"{node.url}/openapi.json", timeout=PATIENCE_S).json()
+        assert {"/v2/models/sums/infer", "/v2/repository/index"} <= document["paths"].keys()
+
+
+def test_a_folder_that_is_none_is_refused_at_the_start(tmp_path: Path) -> None:
+    args, _ = configured(NodeArguments(models=tmp_path / "none"))
+    with pytest.raises(InputError, match="no folder of models: make it"):
+        found_models(args)
+    with pytest.raises(InputError, match="or a folder by --models"):
+        configured(NodeArguments())
