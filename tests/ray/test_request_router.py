@@ -154,7 +154,7 @@ def test_a_full_replica_hands_on_what_it_was_counted_for(router: CurveRouter) ->
         router.update_replicas([quick, slow])
         one, two, three = await _pending(*["x" * 100] * 3)
         found = [await first(router, [slow, quick], one)]
-        router.on_request_routed(one, slow.replica_id, None)
+        router.on_sent(one, slow)
         found.append(await first(router, [slow, quick], two))
         router.update_replicas([quick])  # the slow one is gone, with what it had
         router.update_replicas([quick, slow])

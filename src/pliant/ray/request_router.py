@@ -11,6 +11,7 @@ from ray.serve.request_router import PendingRequest, ReplicaID, RequestRouter, R
 from pliant.ray.handle_call import call_bytes
 from pliant.ray.in_flight import InFlight
 from pliant.ray.replica_advert import ReplicaAdvert, decode_advert
+from pliant.ray.replica_answer import AskedReplica
 
 _LOOK_S = 0.5
 """How long a count of requests that other routers sent is believed."""
@@ -36,6 +37,11 @@ class CurveRouter(RequestRouter):  # type: ignore[misc]  # mypy skips Ray
         self._adverts: dict[ReplicaID, tuple[Mapping[str, Any], ReplicaAdvert | None]] = {}
         self._ongoing: dict[ReplicaID, tuple[int, float]] = {}
         self._asked: dict[ReplicaID, asyncio.Task[None]] = {}
+        self._lost: set[str] = set()
+
+    def create_replica_wrapper(self, replica_info: Any) -> AskedReplica:
+        """Called by Serve for a replica that is new."""
+        return AskedReplica(replica_info, self, self._lost)
 
     async def choose_replicas(
         self, candidate_replicas: list[RunningReplica], pending_request: PendingRequest | None = None
@@ -54,11 +60,21 @@ class CurveRouter(RequestRouter):  # type: ignore[misc]  # mypy skips Ray
                 self._forget_if_cancelled(pending_request, ranked[0].replica_id)
         return [[replica] for replica in ranked]
 
-    def on_request_routed(self, pending_request: PendingRequest, replica_id: ReplicaID, result: Any) -> None:
-        """A replica took the request: the best, or where that had no room the next."""
-        replica = self.curr_replicas.get(replica_id)
-        if replica is not None:
-            self._note(pending_request, replica, self._get_curr_time_s())
+    def on_sent(self, pending: PendingRequest, replica: RunningReplica) -> None:
+        """To the best, or where that had no room the next."""
+        self._note(pending, replica, self._get_curr_time_s())
+
+    def on_rejected(self, pending: PendingRequest, replica_id: ReplicaID) -> None:
+        """The replica had no room, so that it told nothing of what requests take."""
+        self._in_flight.withdrawn(pending.metadata.internal_request_id, replica_id)
+
+    def ongoing(self, replica_id: ReplicaID) -> int:
+        """Requests of all routers there, as far as is known."""
+        return self._in_flight.count(replica_id) + self._ongoing.get(replica_id, (0, 0.0))[0]
+
+    def has_others(self, replica_id: ReplicaID) -> bool:
+        """Whether there are other replicas than this one."""
+        return any(one != replica_id for one in self.curr_replicas)
 
     def on_request_completed(self, replica_id: ReplicaID, internal_request_id: str) -> None:
         """It was answered, refused, or its replica is gone."""
@@ -128,6 +144,7 @@ class CurveRouter(RequestRouter):  # type: ignore[misc]  # mypy skips Ray
         def on_done(future: "asyncio.Future[Any]") -> None:
             if future.cancelled():
                 self._in_flight.withdrawn(pending.metadata.internal_request_id, replica_id)
+                self._lost.discard(pending.metadata.internal_request_id)
 
         pending.future.add_done_callback(on_done)
 
