@@ -51,12 +51,19 @@ class Prometheus:
 
 
 @contextmanager
-def scraping(folder: Path, targets: Sequence[str]) -> Iterator[Prometheus]:
-    """A Prometheus with the alerts of `deploy`; it scrapes `targets` (HOST:PORT) several times a second."""
+def scraping(folder: Path, targets: Sequence[str], is_patient: bool = True) -> Iterator[Prometheus]:
+    """A Prometheus with the alerts of `deploy`; it scrapes `targets` (HOST:PORT) several times a second.
+
+    One that is not patient has alerts fire as soon as their condition holds.
+    """
     program = binary("prometheus")
     config = yaml.safe_load((DEPLOY / "prometheus" / "prometheus.yml").read_text())
     config["global"] = {"scrape_interval": "250ms", "scrape_timeout": "250ms", "evaluation_interval": "500ms"}
-    config["rule_files"] = [str(DEPLOY / "prometheus" / "alerts.yml")]
+    alerts = yaml.safe_load((DEPLOY / "prometheus" / "alerts.yml").read_text())
+    for rule in alerts["groups"][0]["rules"] if not is_patient else ():
+        rule.pop("for", None)
+    (folder / "alerts.yml").write_text(yaml.safe_dump(alerts))
+    config["rule_files"] = ["alerts.yml"]
     config["scrape_configs"][0]["static_configs"] = [{"targets": list(targets)}]
     (folder / "prometheus.yml").write_text(yaml.safe_dump(config))
     log = folder / "prometheus.log"

@@ -25,7 +25,8 @@ from pliant.run.process_memory import MemoryBudget
 from pliant.serve.node.answer_energy import AnswerEnergy
 from tests.cluster.processes import PATIENT, WAIT_S, small_model
 from tests.deploy.prometheus import DEPLOY, Prometheus, binary, scraping
-from tests.serve.nodes import PATIENCE_S, Running, asking, running
+from tests.serve.models import Upper
+from tests.serve.nodes import PATIENCE_S, Running, asking, fixed, reserved, running
 from tests.serve.test_routing import until
 
 ALERTS = DEPLOY / "prometheus" / "alerts.yml"
@@ -172,6 +173,30 @@ def test_prometheus_finds_every_metric_of_dashboard_and_alerts(tmp_path: Path) -
             if address == end.address:  # the other one's also count what this one passed on
                 until(lambda: seen.value(counted) == n, "Prometheus and the clients count differently")  # noqa: B023
         assert len(seen.query("pliant_model_info")) == 3
+
+
+def test_alerts_fire_for_a_node_that_has_gone_and_clear_once_it_is_back(tmp_path: Path) -> None:
+    """Who operates hears of it, and of its end; the node below answers by itself meanwhile."""
+    binary("prometheus")
+
+    def firing() -> set[str]:
+        return {
+            one["labels"]["alertname"] for one in seen.get("alerts")["alerts"] if one["state"] == "firing"
+        }
+
+    with reserved() as where, ExitStack() as stack:
+        above = {"listen": where, "name": "up"}
+        first = stack.enter_context(ExitStack())
+        up = first.enter_context(running(Upper(), **above))
+        end = stack.enter_context(running(Upper(), name="end", upstreams=(up.url,), **fixed((1, 1.0))))
+        seen = stack.enter_context(scraping(tmp_path, [up.address, end.address], is_patient=False))
+        until(lambda: seen.value("sum(up)") == 2 and seen.value("min(pliant_upstream_ready)") == 1)
+        assert firing() == set()
+        first.close()
+        assert end.post("a film").status_code == 200
+        until(lambda: firing() == {"PliantDown", "PliantUpstreamIsOut"}, "no alert of a node that has gone")
+        stack.enter_context(running(Upper(), **above))
+        until(lambda: firing() == set(), "alerts of a node that is back")
 
 
 def _rules(seen: Prometheus) -> list[dict[str, str]]:
