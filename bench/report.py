@@ -47,6 +47,7 @@ _MEASURES = {
     "crime_node": ("route", "serve"),
     "crime_real": ("route", "serve"),
     "serve_page": ("serve",),
+    "serve_soak": ("serve", "route", "run"),
     "slo_scale": ("route", "ir"),
     "slo_simulated": ("route", "ir"),
     "slo": ("route", "serve", "api", "cluster", "plan", "run"),

@@ -14,6 +14,7 @@ import pytest
 from pliant.errors import NodeError
 from pliant.multicast import Found
 from pliant.route.node_identity import Identity
+from pliant.serve.access.credentials import TokenFiles
 from pliant.serve.http.security import Address, Tls, check_discovery
 from pliant.serve.upstream.discover import (
     SERVICE,
@@ -257,6 +258,24 @@ def test_a_stranger_is_not_called_where_nodes_share_a_token(content: str) -> Non
         up = stack.enter_context(above(content, **tokens))
         until(lambda: states(end) == {up.url: "ready"})
         assert liar.n_calls == 0
+
+
+def test_announcements_are_proven_by_the_tokens_of_now(content: str, tmp_path: Path) -> None:
+    """Nodes whose peer tokens are replaced find each other again, and nobody by the old ones."""
+    files = [tmp_path / name for name in ("up", "end")]
+    for file in files:
+        file.touch(mode=0o600)
+        file.write_text(TOKEN)
+    up_options, end_options = (
+        {"tokens": ("client-token-0123",), "peer_tokens": (TOKEN,), "token_files": TokenFiles(peers=file)}
+        for file in files
+    )
+    with above(content, **up_options) as up, below(content, **end_options) as end:
+        until(lambda: states(end) == {up.url: "ready"})
+        files[1].write_text(OTHER_TOKEN)
+        until(lambda: states(end) == {})
+        files[0].write_text(OTHER_TOKEN)
+        until(lambda: states(end) == {up.url: "ready"})
 
 
 def test_a_liar_that_is_found_is_checked_as_one_that_was_named(content: str) -> None:

@@ -54,6 +54,10 @@ class Tokens:
         return tuple(tuple(known.token for known in self._known if known.role is role) for role in Role)
 
     @property
+    def peers(self) -> tuple[str, ...]:
+        return self.kinds[1]
+
+    @property
     def shown_upstream(self) -> str | None:
         """The first of the peers'."""
         return next(iter(self.kinds[1]), None)

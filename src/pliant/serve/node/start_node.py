@@ -283,7 +283,7 @@ async def _connected_model(
     if options.is_announced:
         from pliant.serve.node.topology import announce  # needs zeroconf
 
-        await announce(node, options.address or "", options.peer_tokens, announced)
+        await announce(node, options.address or "", credentials, announced)
     return node, announced.aclose
 
 
@@ -363,7 +363,7 @@ async def connected(
         is_loopback = check_discovery(options.listen, options.peer_tokens, options.is_insecure)
         from pliant.serve.node.topology import discover  # needs zeroconf
 
-        await discover(node, options.address or "", options.peer_tokens, is_loopback, stack)
+        await discover(node, options.address or "", credentials, is_loopback, stack)
     return upstreams
 
 

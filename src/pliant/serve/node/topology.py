@@ -1,43 +1,94 @@
 """Announce a node, and find its upstreams, by multicast DNS while it runs."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, suppress
+import logging
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, contextmanager, suppress
 
+from pliant.errors import MulticastError, NodeError
+from pliant.serve.access.credentials import Credentials
 from pliant.serve.node.serving_node import Node
 from pliant.serve.upstream.discover import Announcer, Discovery, announcing, discovering
 
+_LOG = logging.getLogger("pliant.serve")
 MOST_FOUND = 64
 """Upstreams that announcements may bring: each is pinged, and looked at for every request."""
 LOOPBACK = "127.0.0.1"
 
 
-async def announce(node: Node, url: str, tokens: tuple[str, ...], stack: AsyncExitStack) -> None:
-    """Until `stack` is closed, others find `node` at `url`. Raises NodeError and MulticastError.
+async def announce(node: Node, url: str, credentials: Credentials, stack: AsyncExitStack) -> None:
+    """Until `stack` is closed, others find `node` at `url`, with a proof by the peer tokens of now.
 
-    `tokens` are its peers'.
+    Raises NodeError and MulticastError.
     """
-    await stack.enter_async_context(_off_the_loop(announcing(_announcer(node, url, tokens))))
+
+    @contextmanager
+    def announced() -> Iterator[None]:
+        with announcing(_announcer(node, url, credentials.tokens.peers)):
+            yield
+
+    await _renewed(announced, credentials, stack)
 
 
 async def discover(
-    node: Node, url: str, tokens: tuple[str, ...], is_loopback: bool, stack: AsyncExitStack
+    node: Node, url: str, credentials: Credentials, is_loopback: bool, stack: AsyncExitStack
 ) -> None:
     """Until `stack` is closed, others that announce themselves become upstreams of `node`.
 
-    Where `is_loopback`, those of this machine. Raises MulticastError.
+    Where `is_loopback`, those of this machine. Once the peer tokens change, those that were found by others
+    are upstreams only as long as they answer. Raises MulticastError.
     """
     assert node.upstreams is not None
-    loop, found = asyncio.get_running_loop(), node.upstreams.found
-    me = _announcer(node, url, tokens)
-    discovery = Discovery(me, found.join, found.leave, is_loopback, MOST_FOUND)
+    loop, heard = asyncio.get_running_loop(), node.upstreams.found
+    hosts = (LOOPBACK,) if is_loopback else ()
 
     def on_loop(act: Callable[[], None]) -> None:
         with suppress(RuntimeError):  # the loop has ended
             loop.call_soon_threadsafe(act)
 
-    hosts = (LOOPBACK,) if is_loopback else ()
-    await stack.enter_async_context(_off_the_loop(discovering(discovery, on_loop, hosts)))
+    @contextmanager
+    def browsing() -> Iterator[None]:
+        me = _announcer(node, url, credentials.tokens.peers)
+        discovery = Discovery(me, heard.join, heard.leave, is_loopback, MOST_FOUND)
+        with discovering(discovery, on_loop, hosts):
+            yield
+        on_loop(discovery.end)
+
+    await _renewed(browsing, credentials, stack)
+
+
+async def _renewed(
+    enter: Callable[[], AbstractContextManager[None]], credentials: Credentials, stack: AsyncExitStack
+) -> None:
+    """`enter()` until `stack` is closed; left and entered anew whenever the peer tokens change."""
+    changed, entered, is_over = asyncio.Event(), AsyncExitStack(), False
+    await entered.enter_async_context(_off_the_loop(enter()))
+    tokens = credentials.tokens.peers
+
+    async def follow() -> None:
+        nonlocal tokens
+        while await changed.wait() and not is_over:
+            changed.clear()
+            if tokens == credentials.tokens.peers:
+                continue
+            tokens = credentials.tokens.peers
+            await entered.aclose()
+            try:
+                await entered.enter_async_context(_off_the_loop(enter()))
+            except (NodeError, MulticastError) as error:
+                _LOG.error("this node is not announced, or finds none, any more: %s", error)
+
+    async def end() -> None:
+        nonlocal is_over
+        is_over = True  # what is under way is not cancelled: threads would go on with it
+        changed.set()
+        await following
+        await entered.aclose()
+
+    following = asyncio.get_running_loop().create_task(follow())
+    credentials.on_change.append(changed.set)
+    stack.push_async_callback(end)
+    stack.callback(credentials.on_change.remove, changed.set)
 
 
 def _announcer(node: Node, url: str, tokens: tuple[str, ...]) -> Announcer:

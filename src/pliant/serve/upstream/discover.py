@@ -112,6 +112,11 @@ class Discovery:
         if url is not None and url not in self._urls.values():
             self._on_leave(url)
 
+    def end(self) -> None:
+        """Nothing counts as announced any more."""
+        for name in list(self._urls):
+            self.gone(name)
+
     def _url(self, service: Found) -> str | None:
         """The URL of a service that may be an upstream; None for another."""
         said, me = service.properties, self._me
