@@ -28,9 +28,6 @@ from pliant.kernels.emit.builder import Function, Module
 from pliant.kernels.emit.isa import Isa
 from pliant.kernels.emit.values import Value
 
-_VECTORS = 3  # of rows in a full block: with 4 broadcasts, 12 sums fill AVX2's 16 registers
-
-
 _AXES = ("batch", "head", "row")
 
 
@@ -76,9 +73,17 @@ def of_qkv(
     return args
 
 
+def block_vectors(isa: Isa) -> int:
+    """Vectors of rows in a full block: with 4 broadcasts, 12 sums fill AVX2's 16 registers.
+
+    Without FMA a product takes one more.
+    """
+    return 3 if isa.has_fma else 2
+
+
 def block_rows(isa: Isa) -> int:
     """Query rows of one unit."""
-    return _VECTORS * isa.lanes
+    return block_vectors(isa) * isa.lanes
 
 
 def blocks(n_tokens: int, isa: Isa) -> int:
@@ -136,7 +141,7 @@ def write_blocks(module: Module, key_dim: int, value_dim: int) -> Strip:
     isa = module.isa
     strips = [
         Strip(key_dim, value_dim, n, block_rows(isa), isa.lanes, isa.registers)
-        for n in range(1, _VECTORS + 1)
+        for n in range(1, block_vectors(isa) + 1)
     ]
     for strip in strips:
         _write_attend(module, strip)
@@ -147,12 +152,12 @@ def call_block(
     f: Function, args: Value, scratch: Value, batch: Value, head: Value, first: Value, n_rows: Value
 ) -> None:
     """Attend to the rows from row `first` of `n_rows` on; scratch holds the keys and values of the head."""
-    n_vectors = f.least((n_rows - first + (f.lanes - 1)) // f.lanes, _VECTORS)
+    n_vectors = f.least((n_rows - first + (f.lanes - 1)) // f.lanes, block_vectors(f.isa))
 
     def call(vectors: int) -> None:
         f.call(f"attend{vectors}", "void", args, scratch, batch, head, first)
 
-    f.match(n_vectors, {n: partial(call, n) for n in range(1, _VECTORS + 1)})
+    f.match(n_vectors, {n: partial(call, n) for n in range(1, block_vectors(f.isa) + 1)})
 
 
 def head_rows(f: Function, args: Value, name: str, batch: Value, head: Value) -> tuple[Value, Value]:

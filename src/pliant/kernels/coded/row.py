@@ -109,6 +109,7 @@ def _write_sum(module: Module, bits: int) -> None:
         with f.each(0, COLUMNS, f.lanes) as column:
             to = f.at(c, column)
             zero, chains = f.const(0.0, f.vec), f.isa.registers // 4
+            is_pinned = f.isa.name in ("avx2", "avx512") and not f.isa.has_byte_permute
             with f.loop(0, count, 1, carry=[f.load(to, f.vec)] + [zero] * (chains - 1)) as turn:
                 sums = list(turn.carried)
                 x_here = f.at(x, turn.index * GROUP_ROWS)
@@ -117,6 +118,8 @@ def _write_sum(module: Module, bits: int) -> None:
                 def emit(row: int, weights: Value) -> None:
                     n = next(chain)
                     sums[n] = f.fma(f.splat(f.load(f.at(x_here, row))), weights, sums[n])
+                    if is_pinned:  # or weights of many rows are decoded before the first is multiplied
+                        (sums[n],) = f.pinned([sums[n]])
 
                 read(turn.index, column, emit)
                 turn.carry(sums)

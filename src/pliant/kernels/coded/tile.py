@@ -185,8 +185,7 @@ def _multiply(
     columns = [f.load(f.at(p, row + v), f.vec, 4 * f.lanes) for p in b for v in range(0, COLUMNS, f.lanes)]
     for i, p in enumerate(a_rows):
         x = f.splat(f.load(f.at(p, k)))
-        for v, column in enumerate(columns):
-            n = at + i * len(columns) + v
-            total = multiply(f, x, column, sums[n])
-            # Opaque, or LLVM loads ahead of the use and spills what it has loaded; SSE has no register left.
-            sums[n] = f.opaque(total) if f.isa.has_fma else total
+        of_row = slice(at + i * len(columns), at + (i + 1) * len(columns))
+        totals = [multiply(f, x, c, total) for c, total in zip(columns, sums[of_row], strict=True)]
+        # SSE, without FMA, has no register left.
+        sums[of_row] = f.kept(totals) if f.isa.has_fma else totals

@@ -10,7 +10,7 @@ from pliant.kernels.coded.tile import COLUMNS
 from pliant.kernels.emit.builder import Function, Module
 from pliant.kernels.emit.isa import Isa
 from pliant.kernels.emit.values import Value, vector
-from pliant.kernels.product.integer_dots import add_pairs, add_quads, add_quads_portably
+from pliant.kernels.product.integer_dots import add_pairs, add_quads, add_quads_portably, shared_word
 
 _AVX2_BYTES = "llvm.x86.avx2.pmadd.ub.sw", "llvm.x86.avx2.pmadd.wd"
 _MATMUL = ".v4i32.v16i8"
@@ -41,7 +41,7 @@ def tile_shape(isa: Isa) -> TileShape:
         case "avx2":
             return TileShape(6, 1) if isa.has_dot else TileShape(4, 1)
         case "neon":
-            return TileShape(4 if isa.has_matmul else 6, 1)
+            return TileShape(4 if isa.has_matmul else 6 if isa.has_dot else 5, 1)
         case _:
             return TileShape(2, 1)
 
@@ -193,12 +193,12 @@ def _multiply(
     ]
     for row in range(rows):
         xs = [
-            f.splat(f.load(f.at(block, (word + i) * rows + row, "i32"), "i32")) for i in range(form.together)
+            shared_word(f, f.load(f.at(block, (word + i) * rows + row, "i32"), "i32"))
+            for i in range(form.together)
         ]
-        for v, ys in enumerate(zip(*columns, strict=True)):
-            n = row * len(columns[0]) + v
-            # Opaque, or LLVM adds products of several turns first, and spills them.
-            sums[n] = f.opaque(_add(f, form.is_bytes, sums[n], xs, ys))
+        of_row = slice(row * len(columns[0]), (row + 1) * len(columns[0]))
+        pairs = zip(sums[of_row], zip(*columns, strict=True), strict=True)
+        sums[of_row] = f.kept([_add(f, form.is_bytes, total, xs, ys) for total, ys in pairs])
     return sums
 
 

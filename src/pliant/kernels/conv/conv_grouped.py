@@ -246,9 +246,11 @@ def _write_tile(module: Module, form: GroupedForm) -> None:
             taps = f.at(b, turn.index * (form.channels * form.kernel_w * COLUMNS))
             if form.channels < f.lanes:
                 sums = turn.carried
+                every = 2 if f.isa.name == "avx512" else 1  # channels whose pixels registers hold
                 for j in range(form.channels):
                     lanes = [i // form.channels * form.channels + j for i in range(f.lanes)]
                     sums = _tap(f, form, f.at(taps, j * form.kernel_w * COLUMNS), row, lanes, sums)
+                    sums = f.pinned(sums) if j % every == every - 1 else sums
                 turn.carry(sums)
             else:
                 with f.loop(0, form.channels, carry=turn.carried) as channel:

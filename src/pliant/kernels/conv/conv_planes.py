@@ -152,6 +152,7 @@ def _write_tile(module: Module, form: PlanesForm) -> None:
                     for n, (pixel, v) in enumerate(places):
                         if pixel == i:
                             now[n] = f.fma(x, columns[v], now[n])
+                now = now if f.isa.name == "avx512" else f.pinned(now)
             turn.carry(now)
         bounds = f.splat(low), f.splat(high)
         for (i, v), total in zip(places, turn.carried, strict=True):

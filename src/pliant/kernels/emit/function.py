@@ -139,6 +139,13 @@ class Function:
         together = self.op(f"call {{{kinds}}} {asm}", f"{{{kinds}}}")
         return [self.op(f"extractvalue {together}, {i}", v.type) for i, v in enumerate(vectors)]
 
+    def kept(self, sums: Sequence[Value]) -> list[Value]:
+        """The sums of a row of a tile, so that LLVM neither loads ahead of the use nor adds products first.
+
+        x86 reads factors from memory as it multiplies: no more than `opaque` is needed there.
+        """
+        return self.pinned(sums) if self.isa.name == "neon" else [self.opaque(x) for x in sums]
+
     def prefetch(self, pointer: Value, for_write: bool = False, level: int = 1) -> None:
         """Ask for the cache line at `pointer` in the cache of `level`; any address is allowed."""
         self.module.declare("llvm.prefetch.p0", "void", ("ptr", "i32", "i32", "i32"))

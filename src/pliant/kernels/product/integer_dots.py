@@ -16,16 +16,32 @@ def left_is_signed(isa: Isa) -> bool:
     return isa.name == "neon"
 
 
+def shared_word(f: Function, word: Value) -> Value:
+    """An i32 word of A in every lane, as `add_pairs` and `add_quads` take it."""
+    lanes = f.splat(word)
+    # Opaque, or LLVM keeps both halves of every vector of B in registers, where SMULL2 reads the upper one.
+    return f.opaque(lanes) if f.isa.name == "neon" else lanes
+
+
 def add_pairs(f: Function, total: Value, x: Value, y: Value) -> Value:
     """total + x's int16 times y's, two to an i32 lane."""
     halves, whole = vector(2 * f.lanes, "i16"), vector(f.lanes, "i32")
     x, y = f.cast("bitcast", x, halves), f.cast("bitcast", y, halves)
     if f.isa.name != "neon" and not f.isa.is_portable:
         return total + f.intrinsic(_PAIRS[f.lanes], whole, x, y, suffix="")
+    if f.isa.name == "neon" and not f.isa.is_portable:
+        low, high = (_halves(f, x, y, first) for first in (0, f.lanes))
+        return total + f.intrinsic("llvm.aarch64.neon.addp", whole, low, high)
     wide = vector(2 * f.lanes, "i32")
     products = f.cast("sext", x, wide) * f.cast("sext", y, wide)
     even, odd = (f.shuffle(products, None, range(i, 2 * f.lanes, 2)) for i in (0, 1))
     return total + (even + odd)
+
+
+def _halves(f: Function, x: Value, y: Value, first: int) -> Value:
+    """Products of `lanes` int16 of x and y from `first` on, in int32."""
+    x, y = (f.shuffle(z, None, range(first, first + f.lanes)) for z in (x, y))
+    return f.intrinsic("llvm.aarch64.neon.smull", vector(f.lanes, "i32"), x, y)
 
 
 def add_quads(f: Function, total: Value, x: Value, y: Value) -> Value:

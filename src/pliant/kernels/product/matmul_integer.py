@@ -15,7 +15,7 @@ from pliant.kernels.emit import vmath
 from pliant.kernels.emit.builder import Function, Module
 from pliant.kernels.emit.isa import Isa
 from pliant.kernels.emit.values import Value, vector
-from pliant.kernels.product.integer_dots import add_pairs, add_quads, left_is_signed
+from pliant.kernels.product.integer_dots import add_pairs, add_quads, left_is_signed, shared_word
 from pliant.kernels.product.matmul import write_activate
 from pliant.kernels.product.matmul_args import COLUMNS
 from pliant.kernels.product.matmul_pack import write_copy_columns
@@ -302,9 +302,16 @@ def _tile_rows(isa: Isa, form: IntegerForm) -> int:
     """Rows whose sums stay in registers beside products and rows' addresses; few where all is emulated."""
     if isa.is_portable:
         return 3
-    if isa.name == "avx2":
-        return 6 if form is IntegerForm.BYTES else 4
-    return {"avx512": 11, "neon": 6, "x86-64": 2}[isa.name]
+    is_bytes = form is IntegerForm.BYTES
+    match isa.name:
+        case "avx512":
+            return 11
+        case "avx2":
+            return 6 if is_bytes else 4
+        case "neon":
+            return 6 if is_bytes else 5
+        case _:
+            return 2
 
 
 def _write_tile(module: Module, rows: int, form: IntegerForm, is_float: bool) -> None:
@@ -321,11 +328,9 @@ def _write_tile(module: Module, rows: int, form: IntegerForm, is_float: bool) ->
         def step(word: Value, sums: list[Value]) -> list[Value]:
             columns = [_columns(f, form, b, word * COLUMNS + v * f.lanes) for v in range(vectors)]
             for i, p in enumerate(a_rows):
-                x = f.splat(f.load(f.at(p, word, "i32"), "i32", form.a_bytes))
-                for v, y in enumerate(columns):
-                    n = i * vectors + v
-                    # Opaque, or LLVM adds products of several turns first, and spills them.
-                    sums[n] = f.opaque(add(f, sums[n], x, y))
+                x = shared_word(f, f.load(f.at(p, word, "i32"), "i32", form.a_bytes))
+                of_row = slice(i * vectors, (i + 1) * vectors)
+                sums[of_row] = f.kept([add(f, t, x, y) for t, y in zip(sums[of_row], columns, strict=True)])
             return sums
 
         if form is IntegerForm.BYTES:

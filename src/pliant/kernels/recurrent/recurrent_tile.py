@@ -47,10 +47,15 @@ def _write_tile(module: Module, gates: int, rows: int) -> None:
     """All gates, as many at a time as there are registers for their sums."""
     isa = module.isa
     vectors = LANES // isa.lanes
-    room = 24 if isa.registers == 32 else 12
-    together = max(n for n in (1, 2, 3, 4) if gates % n == 0 and (n == 1 or n * rows * vectors <= room))
-    sums_at_once = together * rows * vectors
-    chains = max(n for n in (1, 2, 4) if n == 1 or n * sums_at_once <= room)
+    most = 24 if isa.registers == 32 else 12
+
+    def fits(together: int, chains: int) -> bool:
+        """Whether registers hold the sums, and a row of weights and a word of the state beside them."""
+        sums = chains * together * rows * vectors
+        return sums <= most and sums + together * vectors + 1 <= isa.registers
+
+    together = max(n for n in (1, 2, 3, 4) if gates % n == 0 and (n == 1 or fits(n, 1)))
+    chains = max(n for n in (1, 2, 4) if n == 1 or fits(together, n))
     params = [("a", "ptr"), ("lda", "i64"), ("b", "ptr"), ("c", "ptr"), ("depth", "i64")]
     with module.function(f"tile{gates}x{rows}", params, attributes="noinline", is_exported=False) as f:
         a, lda, b, c, depth = f.params
@@ -78,6 +83,8 @@ def _write_tile(module: Module, gates: int, rows: int) -> None:
                         for v, column_values in enumerate(loaded):
                             n = step % chains * len(sums) + i * len(loaded) + v
                             now[n] = f.fma(x, column_values, now[n])
+                        if isa.has_fma and i in (rows // 2, rows - 1):
+                            now = f.pinned(now)
                 k.carry(now)
             total = k.carried[: len(sums)]
             for chain in range(1, chains):
