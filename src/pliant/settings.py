@@ -40,6 +40,17 @@ def user_path(text: str) -> Path:
         return Path(text)
 
 
+def secret_variable(name: str) -> str | None:
+    """What a variable holds that an operator names for a secret; None where it is not set."""
+    return os.environ.get(name)
+
+
+def credentials_folder() -> Path | None:
+    """Where systemd has put the credentials of this service ($CREDENTIALS_DIRECTORY), if it has."""
+    given = os.environ.get("CREDENTIALS_DIRECTORY")
+    return Path(given) if given else None
+
+
 def takes_amx() -> bool:
     """Whether AMX may be used where there is it: $PLIANT_AMX is 1, as no machine has run it natively yet."""
     return os.environ.get("PLIANT_AMX") == "1"

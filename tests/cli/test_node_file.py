@@ -9,7 +9,8 @@ import pytest
 
 from pliant.cli.node import NodeArguments
 from pliant.cli.shared.node_models import configured, model_entries, reload_models
-from pliant.errors import InputError
+from pliant.errors import InputError, NodeError
+from pliant.serve.http.security import read_tokens
 from tests.serve.nodes import PATIENCE_S, Running, running_models
 from tests.serve.repository.test_models_under_load import sums
 from tests.serve.repository.test_repository_api import OPERATOR, index
@@ -62,6 +63,9 @@ def test_a_file_holds_options_of_the_node_and_of_each_model(tmp_path: Path) -> N
         ('source = "sst2"', 'sauce = "sst2"', 8, "'sauce' is unknown; the nearest known key is 'source'"),
         ('source = "sst2"', "", 7, "has no source"),
         ("load = false", "load = 0", 17, "give true or false"),
+        ("queue = 8", 'token-file = { file = "x" }', 3, '{ env = "NAME" } or { credential = "NAME" }'),
+        ("queue = 8", 'tls-key = { env = "KEY" }', 3, 'give a path, or { credential = "NAME" }'),
+        ("queue = 8", "token-file = { env = 3 }", 3, "give a path"),
     ],
 )
 def test_each_mistake_is_named_with_its_line(tmp_path: Path, old: str, new: str, line: int, why: str) -> None:
@@ -81,6 +85,61 @@ def test_a_file_that_is_no_toml_or_names_no_model_says_so(tmp_path: Path) -> Non
         configured(written(tmp_path, "queue = 8\nlisten = \n[a]"))
     with pytest.raises(InputError, match="names no model"):
         configured(written(tmp_path, "queue = 8"))
+
+
+def test_secrets_are_read_from_variables_and_credentials(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the file, and of the command line, which says `env:NAME` and `credential:NAME`."""
+    folder = tmp_path / "credentials"
+    folder.mkdir()
+    monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(folder))
+    monkeypatch.setenv("MY_TOKENS", f"{OPERATOR}\n# an old one\n{OPERATOR}2\n")
+    (folder / "peers").write_text("peer" * 8)
+    (folder / "peers").chmod(0o440)  # as systemd has it: root's, and its reader's by an ACL
+    said = 'operator-token-file = { env = "MY_TOKENS" }\npeer-token-file = { credential = "peers" }\n'
+    args, _ = configured(written(tmp_path, said + WHOLE))
+    named = replace(written(tmp_path, WHOLE), operator_token_file=Path("env:MY_TOKENS"))
+    named, _ = configured(replace(named, peer_token_file=Path("credential:peers")))
+    for given in (args, named):
+        assert given.operator_token_file is not None
+        assert given.peer_token_file == folder / "peers"
+        assert read_tokens(given.operator_token_file) == (OPERATOR, f"{OPERATOR}2")
+        assert read_tokens(given.peer_token_file) == ("peer" * 8,)
+    monkeypatch.delenv("MY_TOKENS")
+    with pytest.raises(NodeError, match="variable MY_TOKENS is not set"):
+        read_tokens(Path("env:MY_TOKENS"))
+    for name in ("../peers", "", "."):
+        with pytest.raises(NodeError, match="LoadCredential"):
+            configured(replace(written(tmp_path, WHOLE), token_file=Path(f"credential:{name}")))
+    monkeypatch.delenv("CREDENTIALS_DIRECTORY")
+    with pytest.raises(NodeError, match="no credential 'peers'"):
+        configured(written(tmp_path, said + WHOLE))
+
+
+def test_a_hangup_changes_the_queue_and_rates(tmp_path: Path) -> None:
+    """Those that ask too often are told so from then on, and no longer once the rate is gone."""
+    text = f'[[model]]\nname = "first"\nsource = "{sums(tmp_path)}"\nthreads = 1\n'
+    given = written(tmp_path, text)
+    args, tables = configured(given)
+    with running_models(model_entries(args, tables), operator_tokens=(OPERATOR,)) as node:
+        assert node.controls is not None
+        assert node.node is not None
+        assert node.node.upstreams is not None
+
+        def statuses() -> list[int]:
+            get = f"{node.url}/v2/models/first"
+            return [httpx.get(get, timeout=PATIENCE_S).status_code for _ in range(4)]
+
+        assert statuses() == [200] * 4
+        written(tmp_path, f'client-rate = "0.001:2"\nqueue = 3\n{text}')
+        _on_loop(node, given, args)
+        assert statuses() == [200, 200, 429, 429]
+        assert (node.controls.admission.queue, node.node.upstreams.slots.most) == (3, 3)
+        written(tmp_path, text)
+        _on_loop(node, given, args)
+        assert statuses() == [200] * 4
+        assert node.controls.admission.queue == args.queue
 
 
 def test_a_hangup_changes_the_models_or_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -104,7 +163,9 @@ def test_a_hangup_changes_the_models_or_nothing(tmp_path: Path, caplog: pytest.L
         for text, why in (
             ("[[model", "is no TOML"),
             (both.replace(f'second"\nsource = "{path}', f'second"\nsource = "{broken}'), "broken"),
-            (f"queue = 3\n{both}", "queue cannot change"),
+            (f'listen = "127.0.0.1:1"\n{both}', "listen cannot change"),
+            (f"queue = -1\n{both}", "a queue of -1 cannot be"),
+            (f'client-rate = "fast"\n{both}', "is no rate"),
         ):
             caplog.clear()
             assert hangup(text) == first
@@ -117,6 +178,6 @@ def test_a_hangup_changes_the_models_or_nothing(tmp_path: Path, caplog: pytest.L
 
 def _on_loop(node: Running, given: NodeArguments, args: NodeArguments) -> None:
     assert node.loop is not None
-    assert node.repository is not None
-    work = reload_models(given, args, node.repository)
+    assert node.controls is not None
+    work = reload_models(given, args, node.controls)
     asyncio.run_coroutine_threadsafe(work, node.loop).result(PATIENCE_S)

@@ -19,6 +19,7 @@ from pliant.run.session.session import Session
 from pliant.run.submodel.elastic_session import ElasticSession
 from pliant.serve.http.security import Address, bearer
 from pliant.serve.http.server import NodeServer
+from pliant.serve.node.node_controls import NodeControls
 from pliant.serve.node.reloads import Reloads
 from pliant.serve.node.serving_node import Node
 from pliant.serve.node.start_node import NodeOptions, OnStart, serve, serve_models
@@ -43,6 +44,7 @@ class Running:
     server: NodeServer | None = None
     repository: ModelRepository | None = None
     reloads: Reloads | None = None
+    controls: NodeControls | None = None
     started: threading.Event = field(default_factory=threading.Event)
     operator: dict[str, str] = field(default_factory=dict)
     """The headers of its operator, where it has one."""
@@ -143,14 +145,13 @@ def running_models(
 ) -> Iterator[Running]:
     """A node that loads and unloads the models of `entries`, which share `memory`, until the context ends;
     and those that `find` finds."""
-    found: list[tuple[ModelRepository, Reloads]] = []
+    found: list[NodeControls] = []
     with _started(
-        lambda told, on_start: serve_models(
-            told, entries, on_start, memory, lambda *both: found.append(both), find
-        ),
+        lambda told, on_start: serve_models(told, entries, on_start, memory, found.append, find),
         options,
     ) as run:
-        ((run.repository, run.reloads),) = found
+        (run.controls,) = found
+        run.repository, run.reloads = run.controls.repository, run.controls.reloads
         yield run
 
 

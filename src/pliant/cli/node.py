@@ -237,10 +237,9 @@ def node(args: NodeArguments) -> None:
 
     given = args
     from pliant.cli.shared.node_models import configured, found_models, model_entries, reload_models
+    from pliant.serve.node.node_controls import NodeControls
     from pliant.serve.node.power import read_radio
-    from pliant.serve.node.reloads import Reloads
     from pliant.serve.repository.front_node import FrontNode
-    from pliant.serve.repository.model_repository import ModelRepository
     from pliant.serve.upstream.callback import parse_callbacks
 
     args, tables = configured(given)
@@ -291,9 +290,9 @@ def node(args: NodeArguments) -> None:
     is_shared = args.memory is not None and (n_models > 1 or bool(tables) or args.models is not None)
     memory = MemoryBudget(parse_bytes(args.memory or "0")) if is_shared else None
 
-    def on_repository(repository: ModelRepository, reloads: Reloads) -> None:
+    def on_controls(controls: NodeControls) -> None:
         if given.config is not None:
-            reloads.add(lambda: reload_models(given, args, repository))
+            controls.reloads.add(lambda: reload_models(given, args, controls))
 
     def on_start(url: str, front: FrontNode, stop: Callable[[], None]) -> None:
         _exempt_from_collection()
@@ -302,7 +301,7 @@ def node(args: NodeArguments) -> None:
         report("serves", model=names, url=url, name=front.name, **more)
 
     find = found_models(args)
-    asyncio.run(serve_models(options, entries, on_start, memory, on_repository, find))
+    asyncio.run(serve_models(options, entries, on_start, memory, on_controls, find))
     report("has left")
 
 

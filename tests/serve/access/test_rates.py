@@ -173,3 +173,18 @@ def test_bytes_of_requests_and_answers_are_counted() -> None:
             statuses += [http.post(f"{node.url}{INFER}", content=asking("a")).status_code for _ in range(2)]
             assert statuses[0] == 200
             assert statuses[-1] == 429
+
+
+def test_other_rates_hold_from_then_on_and_forgive_nothing() -> None:
+    """What a client has left counts on, up to the new burst; a rate that is new begins with a whole one."""
+    now = [0.0]
+    limiter = RateLimiter(ClientRates(requests=Rate(1.0, 3.0)), lambda: now[0])
+    assert [limiter.ask("a") for _ in range(3)] == [0.0] * 3
+    limiter.change(ClientRates(requests=Rate(2.0, 10.0)))
+    assert limiter.ask("a") == pytest.approx(0.5)
+    now[0] = 0.5
+    assert limiter.ask("a") == 0.0
+    limiter.change(ClientRates())
+    assert [limiter.ask("a") for _ in range(9)] == [0.0] * 9
+    limiter.change(ClientRates(requests=Rate(1.0, 2.0)))
+    assert [limiter.ask("a") > 0.0 for _ in range(3)] == [False, False, True]

@@ -10,8 +10,14 @@ from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
 from pliant.errors import InputError
+from pliant.secret_sources import CREDENTIAL, VARIABLE
 
 MODEL = "model"
+SECRETS = {
+    **dict.fromkeys(("token_file", "peer_token_file", "operator_token_file"), (VARIABLE, CREDENTIAL)),
+    **dict.fromkeys(("tls_key", "key"), (CREDENTIAL,)),
+}
+"""What may be read from elsewhere than a file, and from where: `{ env = "NAME" }`."""
 _TABLE = re.compile(r"\s*\[\[?\s*([\w.\"'-]+)\s*\]\]?")
 _KEY = re.compile(r"\s*[\"']?([\w-]+)[\"']?\s*=")
 
@@ -50,7 +56,12 @@ def read_node_file(path: Path, node: Mapping[str, Any], model: Mapping[str, Any]
 
 
 def _named(table: Mapping[str, Any]) -> dict[str, Any]:
-    return {_field(key): value for key, value in table.items()}
+    return {_field(key): _secret(value) for key, value in table.items()}
+
+
+def _secret(value: Any) -> Any:
+    """`{ env = "NAME" }` as the command line has it: `env:NAME`."""
+    return value if not isinstance(value, dict) else "".join(f"{kind}:{name}" for kind, name in value.items())
 
 
 def _field(key: str) -> str:
@@ -65,6 +76,10 @@ def _mistakes(
         if _field(key) not in known:
             near = get_close_matches(_field(key), known, 1, 0.0)
             yield line, f"{key!r} is unknown; the nearest known key is {near[0].replace('_', '-')!r}."
+        elif isinstance(value, dict) and (kinds := SECRETS.get(_field(key))):
+            if [f"{kind}:" for kind in value if isinstance(value[kind], str)] not in [[one] for one in kinds]:
+                ways = " or ".join(f'{{ {kind.rstrip(":")} = "NAME" }}' for kind in kinds)
+                yield line, f"{key} is {value!r:.60}; give a path, or {ways}."
         elif not _fits(value, known[_field(key)]):
             yield line, f"{key} is {value!r:.60}; give {_wanted(known[_field(key)])}."
 

@@ -7,14 +7,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_type_hints
 
 from pliant.cli.shared.model_arguments import ModelArguments, parse_model
-from pliant.cli.shared.node_file import read_node_file
+from pliant.cli.shared.node_file import SECRETS, read_node_file
 from pliant.errors import InputError, PliantError
 from pliant.quantities import parse_seconds
 from pliant.route.objective import parse_objective
 from pliant.route.terms import Terms
+from pliant.secret_sources import secret_path
+from pliant.serve.access.rates import parse_rates
+from pliant.serve.node.node_controls import NodeControls
 from pliant.serve.repository.model_entry import ModelEndpoints, ModelEntry
 from pliant.serve.repository.model_folder import models_in
-from pliant.serve.repository.model_repository import ModelRepository
 from pliant.serve.upstream.client import checked_url
 
 if TYPE_CHECKING:
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger("pliant.serve")
 _ENDPOINTS = ("upstream", "discover", "announce", "latency", "accuracy_floor", "best_effort", "objective")
 """Options of a node that a model of its file may have for itself."""
+_CHANGING = ("queue", "client_rate", "client_bandwidth")
+"""Options of a node that may change while it runs."""
 _COMMON = ("threads", "dilate", "power")
 """Options of a node that hold for each of several models."""
 Table = Mapping[str, Any]
@@ -33,6 +37,7 @@ def configured(args: "NodeArguments") -> tuple["NodeArguments", tuple[Table, ...
 
     Raises InputError for a file with mistakes, and where there is no model.
     """
+    args = replace(args, **_secrets(args))
     if args.config is None:
         if not args.model and args.models is None:
             raise InputError(
@@ -90,22 +95,25 @@ def found_models(args: "NodeArguments") -> Callable[[], Sequence[ModelEntry]]:
     return find
 
 
-async def reload_models(
-    given: "NodeArguments", running: "NodeArguments", repository: ModelRepository
-) -> None:
-    """Read the file anew and have its models; raises nothing.
+async def reload_models(given: "NodeArguments", running: "NodeArguments", controls: NodeControls) -> None:
+    """Read the file anew and have its models, its queue and its clients' rates; raises nothing.
 
     A file with a mistake, and one that changes what cannot change while the node runs, changes nothing: the
     log says why.
     """
     try:
         args, tables = configured(given)
-        if fixed := [f.name for f in fields(args) if getattr(args, f.name) != getattr(running, f.name)]:
+        others = [f.name for f in fields(args) if getattr(args, f.name) != getattr(running, f.name)]
+        if fixed := [name for name in others if name not in _CHANGING]:
             names = ", ".join(name.replace("_", "-") for name in fixed)
             raise InputError(f"{names} cannot change while the node runs: start it anew, or undo that.")
-        await repository.configure(model_entries(args, tables))
+        rates = parse_rates(args.client_rate, args.client_bandwidth)
+        if args.queue < 0:
+            raise InputError(f"a queue of {args.queue} cannot be; give 0 or more.")
+        await controls.repository.configure(model_entries(args, tables))
+        controls.limit(args.queue, rates)
     except PliantError as error:
-        _LOG.error("models stay as they were: %s", error)
+        _LOG.error("models and limits stay as they were: %s", error)
         return
     _LOG.warning("%s was read anew", given.config)
 
@@ -128,7 +136,13 @@ def _endpoints(args: "NodeArguments", table: Table) -> ModelEndpoints:
     )
 
 
+def _secrets(args: "NodeArguments") -> dict[str, Any]:
+    """The files of secrets that the command line names. Raises NodeError for a credential that is none."""
+    named = {name: getattr(args, name) for name in SECRETS}
+    return {name: secret_path(path) for name, path in named.items() if path is not None}
+
+
 def _valued(value: Any, wanted: Any) -> Any:
     if isinstance(value, str) and Path in (wanted, *getattr(wanted, "__args__", ())):
-        return Path(value)
+        return secret_path(Path(value))
     return tuple(value) if isinstance(value, list) and "tuple" in str(wanted) else value

@@ -11,6 +11,7 @@ from tempfile import NamedTemporaryFile
 from pliant.cluster.net.zmq_sockets import zmq
 from pliant.errors import ClusterError
 from pliant.secret_files import is_exposed, shown_mode
+from pliant.secret_sources import is_credential
 from pliant.settings import config_folder
 
 _LIMIT_BYTES = 1 << 16
@@ -94,7 +95,7 @@ def read_key(path: Path) -> Key:
         raise ClusterError(
             f"the cluster key at {path} cannot be read: {error.strerror}. Name the file."
         ) from error
-    if is_exposed(found):
+    if is_exposed(found, is_credential(path)):
         raise ClusterError(
             f"the cluster key at {path} is open to others (mode {shown_mode(found)}; limit 0600, or 0440 of "
             f"root and a group of this process): run `chmod 600 {path}`; if others may have read it, make a "

@@ -83,6 +83,10 @@ class Access:
         """From now on these alone hold, also for who is connected already."""
         self._tokens = tokens
 
+    def limit(self, rates: ClientRates) -> None:
+        """From now on one client asks at most at these."""
+        self._limiter.change(rates)
+
     def admit(self, shown: CallerShown) -> Admitted | Refusal:
         """Whether a call may be made, which is counted; questions about health are not."""
         rule = rule_for(shown.method, shown.path)

@@ -57,6 +57,16 @@ class RateLimiter:
         """How many are kept count of."""
         return len(self._clients)
 
+    def change(self, rates: ClientRates) -> None:
+        """Other rates from now on: what a client has left of a burst counts on, up to the new one.
+
+        A rate that there was not before begins with a whole burst.
+        """
+        before, self._rates = self._rates, rates
+        for found in self._clients.values():
+            found.requests = _carried(found.requests, before.requests, rates.requests)
+            found.n_bytes = _carried(found.n_bytes, before.n_bytes, rates.n_bytes)
+
     def ask(self, client: str) -> float:
         """One request more; seconds to wait before it may be made, 0 where it may now."""
         if self._rates == ClientRates():
@@ -102,6 +112,12 @@ class _Client:
     at_s: float
     requests: float
     n_bytes: float
+
+
+def _carried(left: float, before: Rate | None, now: Rate | None) -> float:
+    if now is None:
+        return 0.0
+    return now.burst if before is None else min(left, now.burst)
 
 
 def client_at(address: str) -> str:

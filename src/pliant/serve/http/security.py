@@ -14,7 +14,9 @@ from urllib.parse import urlsplit
 
 from pliant.errors import NodeError
 from pliant.secret_files import is_exposed, shown_mode
+from pliant.secret_sources import is_credential, variable_of
 from pliant.serve.access.roles import Role
+from pliant.settings import secret_variable
 
 _LOG = logging.getLogger("pliant.serve")
 _LIMIT_BYTES = 1 << 16
@@ -109,24 +111,16 @@ def in_clear(url: str) -> str:
 
 
 def read_tokens(path: Path) -> tuple[str, ...]:
-    """The tokens in a file, one a line; empty lines and those that begin with # are not.
+    """The tokens in a file, one a line; empty lines and those that begin with # are not. `env:NAME` reads the
+    environment variable.
 
     A node shows the first of its peers' tokens to others. Raises NodeError if there is none, if one is too
     short to be safe, or if others than the file's owner can read it.
     """
-    try:
-        with path.open("rb") as file:
-            found = os.fstat(file.fileno())
-            text = file.read(_LIMIT_BYTES).decode("ascii")
-    except OSError as error:
-        raise NodeError(f"the token file {path} cannot be read: {error.strerror}. Name another.") from error
-    except UnicodeDecodeError as error:
-        raise NodeError(f"{path} holds no tokens: a token is made of ASCII characters.") from error
-    if is_exposed(found):
-        raise NodeError(
-            f"the token file {path} is open to others (mode {shown_mode(found)}; limit 0600, or 0440 of root "
-            f"and a group of this process): run `chmod 600 {path}`."
-        )
+    variable = variable_of(path)
+    text = _file_text(path) if variable is None else secret_variable(variable)
+    if text is None:
+        raise NodeError(f"the environment variable {variable} is not set: it is to hold tokens, one a line.")
     lines = (line.strip() for line in text.splitlines())
     tokens = tuple(line for line in lines if line and not line.startswith("#"))
     if not tokens:
@@ -138,6 +132,24 @@ def read_tokens(path: Path) -> tuple[str, ...]:
                 "spaces, such as `openssl rand -hex 32` prints."
             )
     return tokens
+
+
+def _file_text(path: Path) -> str:
+    """Raises NodeError for a file that cannot be read, or that others can read."""
+    try:
+        with path.open("rb") as file:
+            found = os.fstat(file.fileno())
+            text = file.read(_LIMIT_BYTES).decode("ascii")
+    except OSError as error:
+        raise NodeError(f"the token file {path} cannot be read: {error.strerror}. Name another.") from error
+    except UnicodeDecodeError as error:
+        raise NodeError(f"{path} holds no tokens: a token is made of ASCII characters.") from error
+    if is_exposed(found, is_credential(path)):
+        raise NodeError(
+            f"the token file {path} is open to others (mode {shown_mode(found)}; limit 0600, or 0440 of root "
+            f"and a group of this process): run `chmod 600 {path}`."
+        )
+    return text
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +201,7 @@ class Tls:
             found = key.stat()
         except OSError as error:
             raise NodeError(f"{self.cert} and {key} are no certificate and its key: {error}.") from error
-        if is_exposed(found):
+        if is_exposed(found, is_credential(key)):
             raise NodeError(
                 f"the key {key} is open to others (mode {shown_mode(found)}; limit 0600, or 0440 of root and "
                 f"a group of this process): run `chmod 600 {key}`; or get a new one if it was read."

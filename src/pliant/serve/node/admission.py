@@ -139,7 +139,7 @@ class Admission:
     def __init__(self, queue: int, clock: Callable[[], float] = time.monotonic) -> None:
         if queue < 0:
             raise InputError(f"a queue of {queue} cannot be; give 0 or more.")
-        self._clock, self._queue = clock, queue
+        self._clock, self.queue = clock, queue
         self._pieces: dict[_Piece, None] = {}
         self._lock = threading.RLock()  # who is refused hears of the backlog
         self._waiting: dict[_Piece, None] = {}  # under the lock, as what follows: both threads take from it
@@ -247,7 +247,7 @@ class Admission:
 
     @property
     def _is_free(self) -> bool:
-        return not self._pieces or self.n_waiting < self._queue
+        return not self._pieces or self.n_waiting < self.queue
 
     @property
     def _busy_s(self) -> float:

@@ -245,6 +245,14 @@ class Node:
             min(accuracies) if len(accuracies) == len(found) else None,
         )
 
+    def allow(self, queue: int) -> None:
+        """So many requests may wait for each endpoint from now on."""
+        self._queue = max(1, queue)
+        for admission in self._own_admissions:
+            admission.queue = queue
+        if self.upstreams is not None:
+            self.upstreams.slots.most = queue
+
     def statistics_shown(self) -> dict[str, Any]:
         """What the model has answered so far, in the protocol's words."""
         return self.statistics.shown(self.model.name, self.model.version, self.metrics.registry)

@@ -48,6 +48,7 @@ from pliant.serve.http.limits import Limits
 from pliant.serve.http.security import Address, Tls, Tokens, check_discovery, check_exposure, warn_in_clear
 from pliant.serve.node.admission import Admission
 from pliant.serve.node.answer_energy import AnswerEnergy
+from pliant.serve.node.node_controls import NodeControls
 from pliant.serve.node.reloads import Reloads
 from pliant.serve.page.answer_feed import AnswerFeed
 from pliant.serve.repository.model_entry import (
@@ -152,13 +153,13 @@ async def serve_models(
     entries: Sequence[ModelEntry],
     on_start: OnStart,
     memory: MemoryBudget | None = None,
-    on_repository: Callable[[ModelRepository, Reloads], None] = lambda repository, reloads: None,
+    on_controls: Callable[[NodeControls], None] = lambda controls: None,
     find: FindModels = lambda: (),
 ) -> None:
     """Serve the models of `entries`, which share `memory`, until SIGTERM, SIGINT or `stop`.
 
     They are loaded and unloaded meanwhile as operators ask for it, and so are those that `find` finds then.
-    `on_repository` is told what does so, and what is done on SIGHUP, once the models are loaded. Raises
+    `on_controls` is told what does so, and what is done on SIGHUP, once the models are loaded. Raises
     PliantError where one of the first of them cannot be loaded, and NodeError.
     """
     tokens = Tokens(options.tokens, options.peer_tokens, options.operator_tokens)
@@ -191,7 +192,7 @@ async def serve_models(
         open_.enter_context(reloads.on_hangup())
 
         async def connect(entry: ModelEntry, opened: OpenModel, stack: AsyncExitStack) -> ConnectedModel:
-            own = replace(with_endpoints(options, entry.endpoints), learn_s=learn_s)
+            own = replace(with_endpoints(options, entry.endpoints), learn_s=learn_s, queue=controls.queue)
             node, withdraw = await _connected_model(
                 own, entry.key, opened, (admission, memory, credentials), stack
             )
@@ -206,6 +207,7 @@ async def serve_models(
         )
         page = [*page_routes(shown), embeddings]
         repository = ModelRepository(entries, ModelLoader(connect, memory), find)
+        controls = NodeControls(repository, reloads, access, admission, options.queue)
         open_.push_async_callback(repository.close)
         await repository.start()
         paths = RepositoryPaths(repository, bodies, access, options.name or "", version, page)
@@ -227,7 +229,7 @@ async def serve_models(
 
         server = NodeServer(app, options.limits, server_tls, drain, options.settle_s, refused)
         logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # what clients do wrong is counted
-        on_repository(repository, reloads)
+        on_controls(controls)
 
         def say_ready() -> None:
             on_start(url, paths.front, server.stop)
