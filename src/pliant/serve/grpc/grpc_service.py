@@ -1,8 +1,9 @@
 """The methods of the protocol's gRPC service: who may call them, and what they answer with."""
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, final
 
 import grpc
@@ -10,6 +11,7 @@ from google.protobuf.message import DecodeError
 
 from pliant.errors import InputError, NodeError, PliantError
 from pliant.route.node_identity import NODE_HEADER
+from pliant.route.terms import Terms
 from pliant.serve.access.access import Access, Admitted, CallerShown, Refusal
 from pliant.serve.access.roles import GRPC, unruled
 from pliant.serve.grpc.call_status import code_of, refuse
@@ -20,6 +22,8 @@ from pliant.serve.http.client_budget import ByteBudget
 from pliant.serve.http.limits import Limits
 from pliant.serve.node.serving_node import Call, Node
 from pliant.serve.protocol.descriptions import model_config, model_metadata, server_metadata
+from pliant.serve.protocol.early_terms import stated_terms
+from pliant.serve.protocol.terms import LEAST_S
 from pliant.serve.repository.change_requests import change_status, version_asked
 from pliant.serve.repository.front_node import FrontNode
 from pliant.serve.repository.live_model import LiveModel
@@ -29,6 +33,7 @@ from pliant.serve.telemetry.tracing import Tracer
 from pliant.serve.upstream.upstreams import REQUEST_HEADER
 
 _Method = Callable[[Any, "_Asked"], Awaitable[Any]]
+_LONGEST_S = 1e6
 _UNOBSERVED = ("ServerLive", "ServerReady")
 """What comes every few seconds has no span and no log line."""
 
@@ -214,21 +219,23 @@ class GrpcService:
             raise NodeError(str(error), status=change_status(error)) from error
 
     async def _infer(self, request: Any, asked: _Asked) -> Any:
-        async with self._repository.lease(request.model_name, request.model_version or None) as live:
+        start_s, terms = time.monotonic(), _early_terms(request, asked.context)
+        async with self._repository.lease(request.model_name, request.model_version or None, terms) as live:
             asked.is_for(live)
             with asks_for(live.node.model):
-                return await self._inferred(live.node, request, asked)
+                return await self._inferred(live.node, request, asked, time.monotonic() - start_s)
 
-    async def _inferred(self, node: Node, request: Any, asked: _Asked) -> Any:
+    async def _inferred(self, node: Node, request: Any, asked: _Asked, waited_s: float) -> Any:
         client = client_of(asked.context)
         held = _Message(client)
         if not self._budget.take(held, request.ByteSize()):
             raise NodeError("requests that wait take all the room there is for them; try again.", 503, 1)
         try:
             self._budget.keep(held)
-            body = read_infer(request, node.limits, _deadline_s(request, asked.context, node))
+            left_s = _deadline_s(request, asked.context, node)
+            body = read_infer(request, node.limits, None if left_s is None else left_s + waited_s)
             id = metadata_of(asked.context).get(REQUEST_HEADER.lower())
-            answer = await node.infer(Call(body.content, body.header_bytes, None, id, client))
+            answer = await node.infer(Call(body.content, body.header_bytes, None, id, client, waited_s))
         finally:
             self._budget.release(held)
         if asked.call is not None:
@@ -260,6 +267,15 @@ def _deadline_s(request: Any, context: Any, node: Node) -> float | None:
             return None  # is refused where the terms are read
         said = getattr(given, choice)
     return left_s if said is None or said > left_s else None
+
+
+def _early_terms(request: Any, context: Any) -> Terms:
+    """The request's own terms, and the call's deadline where that is sooner."""
+    terms = stated_terms({name: _plain(value) for name, value in request.parameters.items()})
+    left_s = context.time_remaining()
+    if left_s is None or (terms.deadline_s is not None and terms.deadline_s <= left_s):
+        return terms
+    return replace(terms, deadline_s=min(max(left_s, LEAST_S), _LONGEST_S))
 
 
 def _plain(value: Any) -> object:

@@ -52,6 +52,8 @@ from pliant.serve.upstream.upstreams import CURVE_PATH, MISMATCH, REQUEST_HEADER
 
 UNOBSERVED = ("/v2/health/", "/metrics", CURVE_PATH, TELL_PATH)
 """What comes every few seconds has no span and no log line."""
+WAITED = "pliant.waited_s"
+"""In a request's scope: how long it has waited for its model to be loaded."""
 _Answer = Callable[[Request], Awaitable[Response]]
 
 
@@ -291,7 +293,7 @@ def _call(request: Request, content: bytes, route: RouteMessage | None) -> Call:
     """Raises InputError for headers that cannot be."""
     client = request.client.host if request.client else ""
     n_json, id = header_bytes(request.headers.get(HEADER_LENGTH)), request.headers.get(REQUEST_HEADER)
-    return Call(content, n_json, route, id, client)
+    return Call(content, n_json, route, id, client, request.scope.get(WAITED, 0.0))
 
 
 def _check_size(answer: Body, limits: Limits) -> None:

@@ -1,18 +1,30 @@
 """Several models at one address: each request goes to the application of the model that it names."""
 
+import asyncio
+from contextlib import AsyncExitStack
 from typing import final
 from urllib.parse import parse_qs
 
-from starlette.types import Receive, Scope, Send
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.types import Message, Receive, Scope, Send
 
-from pliant.errors import NodeError
+from pliant.errors import PliantError
 from pliant.route.node_identity import MODEL_HEADER
+from pliant.route.node_messages import ROUTE_HEADER
+from pliant.serve.access.guard import error_response
+from pliant.serve.http.bodies import Bodies
+from pliant.serve.http.http_app import WAITED
+from pliant.serve.http.limits import Limits
 from pliant.serve.http.repository_paths import RepositoryPaths
+from pliant.serve.protocol.early_terms import early_terms
+from pliant.serve.protocol.inference import HEADER_LENGTH
 from pliant.serve.repository.live_model import LiveModel
 from pliant.serve.repository.model_repository import ModelRepository
 
 _MODELS = "/v2/models/"
 _MOST_FIELDS = 16
+_INFER = "/infer"
 _IDENTITY = MODEL_HEADER.lower().encode()
 _Name = tuple[str, str | None]
 
@@ -26,8 +38,11 @@ class ModelApps:
     is loaded again.
     """
 
-    def __init__(self, repository: ModelRepository, front: RepositoryPaths) -> None:
+    def __init__(
+        self, repository: ModelRepository, front: RepositoryPaths, bodies: Bodies, limits: Limits
+    ) -> None:
         self._repository, self._front = repository, front
+        self._bodies, self._limits = bodies, limits
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or self._front.owns(scope):
@@ -37,11 +52,32 @@ class ModelApps:
         if asked is None or not self._may_lease(scope, *asked):
             await self._front(scope, receive, send)
             return
+        is_asked = scope["method"] == "POST" and scope["path"].endswith(_INFER)
         try:
+            if is_asked and not self._repository.is_live(*asked):
+                await self._infer_when_loaded(scope, receive, send, asked)
+                return
             async with self._repository.lease(*asked) as live:
                 await live.app(_renamed(scope, live), receive, send)
-        except NodeError as error:  # the model's own paths answer with theirs
+        except PliantError as error:  # the model's own paths answer with theirs
             await self._front.failure(error)(scope, receive, send)
+        except HTTPException as error:
+            refused = error_response(error.status_code, error.detail, dict(error.headers or {}))
+            await refused(scope, receive, send)
+        except ClientDisconnect:
+            return
+
+    async def _infer_when_loaded(self, scope: Scope, receive: Receive, send: Send, asked: _Name) -> None:
+        """The wait for a model that was evicted counts against the deadline, which stands in the body."""
+        request, loop = Request(scope, receive), asyncio.get_running_loop()
+        async with AsyncExitStack() as held:
+            async with self._bodies.read(request, self._limits.body_bytes) as content:
+                headers = request.headers
+                terms = early_terms(content, headers.get(HEADER_LENGTH), headers.get(ROUTE_HEADER))
+                start_s = loop.time()
+                live = await held.enter_async_context(self._repository.lease(*asked, terms))
+            again = {**_decoded(scope), WAITED: loop.time() - start_s}
+            await live.app(_renamed(again, live), _replayed(content, receive), send)
 
     def _may_lease(self, scope: Scope, name: str, version: str | None) -> bool:
         """Whether a request is for the model's own paths; it has a model that was evicted loaded again."""
@@ -73,6 +109,22 @@ class ModelApps:
             if (live.node.identity.model or "").encode() in told:
                 return live.key.name, live.key.version
         return None
+
+
+def _decoded(scope: Scope) -> Scope:
+    """Of a request whose body was read, and is no longer compressed or in pieces."""
+    gone = (b"content-encoding", b"content-length", b"transfer-encoding")
+    return {**scope, "headers": [one for one in scope["headers"] if one[0] not in gone]}
+
+
+def _replayed(content: bytes, receive: Receive) -> Receive:
+    """The body once more, and then what comes of the connection."""
+    left: list[Message] = [{"type": "http.request", "body": content, "more_body": False}]
+
+    async def replaying() -> Message:
+        return left.pop() if left else await receive()
+
+    return replaying
 
 
 def _named(query: bytes) -> list[str]:

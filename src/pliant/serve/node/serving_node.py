@@ -56,7 +56,8 @@ _ROWS_AT_ONCE = 32
 class Call:
     """A request as it came, from the address `client`.
 
-    It has `route` and `id` where a node passed it on, or a client wants it run once.
+    It has `route` and `id` where a node passed it on, or a client wants it run once. It has waited for its
+    model to be loaded for `waited_s`, which counts against its deadline.
     """
 
     body: bytes
@@ -64,6 +65,7 @@ class Call:
     route: RouteMessage | None = None
     id: str | None = None
     client: str = ""
+    waited_s: float = 0.0
 
     def __post_init__(self) -> None:
         id = self.id
@@ -178,7 +180,7 @@ class Node:
         and an input too long for its memory, NodeError for a circle (508), where nobody has room (503), and
         for a model that fails (500).
         """
-        start_s = self.clock()
+        start_s = self.clock() - call.waited_s
         served = self.served
         request = read_request(call.body, call.header_bytes, self.signature, self.limits, served.max_items)
         if request.n_rows != 1:
@@ -229,7 +231,8 @@ class Node:
                 left = replace(terms, deadline_s=max(terms.deadline_s + start_s - self.clock(), LEAST_S))
             body = row_body(request, row, self.signature, left)
             id = None if call.id is None else f"{call.id[-56:]}-{row}"
-            return self.infer(replace(call, body=body.content, header_bytes=body.header_bytes, id=id))
+            one = replace(call, body=body.content, header_bytes=body.header_bytes, id=id, waited_s=0.0)
+            return self.infer(one)
 
         rows = [partial(ask, row) for row in range(request.n_rows)]
         found = await gather(rows, min(_ROWS_AT_ONCE, self._queue))

@@ -211,7 +211,7 @@ async def serve_models(
         open_.push_async_callback(repository.close)
         await repository.start()
         paths = RepositoryPaths(repository, bodies, access, options.name or "", version, page)
-        app = Compressed(ModelApps(repository, paths))
+        app = Compressed(ModelApps(repository, paths, bodies, options.limits))
 
         manager = service_manager(child_environment())
 

@@ -5,9 +5,11 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from math import ceil
 from typing import final
 
-from pliant.errors import BudgetError, InputError, NodeError, PliantError
+from pliant.errors import BudgetError, DeadlineError, InputError, NodeError, PliantError
+from pliant.route.terms import Terms
 from pliant.serve.node.serving_node import Node
 from pliant.serve.repository.live_model import LiveModel
 from pliant.serve.repository.model_entry import ModelEntry, ModelKey
@@ -138,13 +140,20 @@ class ModelRepository:
         await self._alone(lambda: _each(slots, self._unload))
 
     @asynccontextmanager
-    async def lease(self, name: str, version: str | None = None) -> AsyncIterator[LiveModel]:
+    async def lease(
+        self, name: str, version: str | None = None, asked: Terms | None = None
+    ) -> AsyncIterator[LiveModel]:
         """The model for one request, its newest version where none is named; it is not unloaded meanwhile.
 
-        One that was evicted is loaded. Raises NodeError: 404 for a model that is not known, 503 for one that
-        is not loaded, or for which there is no memory.
+        One that was evicted is loaded. Where that alone takes longer than the deadline of `asked`, by what it
+        took the last time, the request is refused at once, and the model is loaded for those that come after.
+        Raises NodeError: 404 for a model that is not known, 503 for one that is not loaded, or for which
+        there is no memory, or no time.
         """
-        live = await self._held(self.wanted(name, version))
+        slot = self.wanted(name, version)
+        if asked is not None:
+            self._check_time(slot, asked.over(slot.terms))
+        live = await self._held(slot)
         try:
             yield live
         finally:
@@ -200,6 +209,22 @@ class ModelRepository:
             )
         return wanted[-1]
 
+    def _check_time(self, slot: ModelSlot, terms: Terms) -> None:
+        """Raise NodeError (503, after a DeadlineError) where loading leaves no time for an answer."""
+        wait_s, deadline_s = slot.wait_s(self._clock()), terms.deadline_s
+        if deadline_s is None or terms.best_effort or wait_s <= deadline_s:
+            return
+        self._begin_loading(slot)
+        why = (
+            f"{slot.key} was evicted, and loading it takes about {wait_s:.3g} s, longer than the deadline of "
+            f"{deadline_s:.3g} s: it is loaded now, ask again then, or with best_effort."
+        )
+        raise NodeError(why, status=503, retry_after_s=max(1, ceil(wait_s))) from DeadlineError(why, wait_s)
+
+    def _begin_loading(self, slot: ModelSlot) -> None:
+        if slot.loading is None or slot.loading.done():
+            slot.loading = self._task(self._load_for_waiters(slot))
+
     async def _held(self, slot: ModelSlot) -> LiveModel:
         """The model, held for the caller; loaded where it is not."""
         if slot.live is not None:
@@ -207,8 +232,7 @@ class ModelRepository:
             return slot.live
         waiter: asyncio.Future[LiveModel] = asyncio.get_running_loop().create_future()
         slot.waiters.append(waiter)
-        if slot.loading is None or slot.loading.done():
-            slot.loading = self._task(self._load_for_waiters(slot))
+        self._begin_loading(slot)
         try:
             return await waiter
         except asyncio.CancelledError:
@@ -268,6 +292,7 @@ class ModelRepository:
         reason = slot.reason
         slot.state = "LOADING" if slot.live is None else "READY"
         evicted: list[ModelSlot] = []
+        slot.loading_since_s = begun_s = self._clock()
         try:
             live = await self._loader.load(slot.entry, self._slots, evicted if may_evict else None)
         except BaseException as error:
@@ -276,6 +301,9 @@ class ModelRepository:
                 slot.reason = f"loading failed: {error}" if isinstance(error, PliantError) else reason
             await self._restore(evicted)
             raise
+        finally:
+            slot.loading_since_s = None
+        slot.load_s = self._clock() - begun_s
         _LOG.info("%s is loaded", slot.key)
         old = slot.take_live(live)
         if old is not None:

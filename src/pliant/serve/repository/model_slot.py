@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal, final, overload
 
 from pliant.errors import NodeError
+from pliant.route.terms import NO_TERMS, Terms
 from pliant.serve.node.serving_node import Node
 from pliant.serve.repository.live_model import LiveModel
 from pliant.serve.repository.model_entry import ModelEntry, ModelKey
@@ -26,11 +27,23 @@ class ModelSlot:
     is_wanted: bool = False
     live: LiveModel | None = None
     loading: "asyncio.Task[None] | None" = None
+    load_s: float | None = None
+    """What loading it took the last time, with what was evicted for it; None before the first."""
+    loading_since_s: float | None = None
+    terms: Terms = NO_TERMS
+    """Of its requests that name none, once it was loaded."""
     waiters: "list[asyncio.Future[LiveModel]]" = field(default_factory=list)
 
     @property
     def key(self) -> ModelKey:
         return self.entry.key
+
+    def wait_s(self, now_s: float) -> float:
+        """What is left of loading it, by what that took; 0 where it is loaded, or that is not known."""
+        if self.live is not None or self.load_s is None:
+            return 0.0
+        begun_s = now_s if self.loading_since_s is None else self.loading_since_s
+        return max(self.load_s - (now_s - begun_s), 0.0)
 
     def hand_over(self, now_s: float) -> None:
         """Requests that wait for the model hold it before anything can evict it again."""
@@ -47,7 +60,7 @@ class ModelSlot:
     def take_live(self, live: LiveModel) -> LiveModel | None:
         """Answer with `live` from now on; returns what answered before."""
         old, self.live = self.live, live
-        self.state, self.reason, self.is_wanted = "READY", "", True
+        self.state, self.reason, self.is_wanted, self.terms = "READY", "", True, live.node.terms
         return old
 
     async def retire(self, reason: str) -> None:

@@ -1,0 +1,142 @@
+"""A deadline counts the wait for a model that was evicted, and loading alone may be too long for it."""
+
+import gzip
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+import httpx
+import pytest
+
+from pliant.route.node_messages import ROUTE_HEADER, RouteMessage, encode_route
+from pliant.run.process_memory import MemoryBudget
+from pliant.serve.repository.model_slot import ModelSlot
+from tests.serve.nodes import ANY_PORT, PATIENCE_S, Running, asking
+from tests.serve.repository.test_repository_api import Shelf, asked, change, index, mark_of, serving
+from tests.serve.test_routing import until
+
+LONG_S = 50.0
+"""What loading is said to have taken: far more than any deadline here, and no test waits for it."""
+
+
+@contextmanager
+def evicted(monkeypatch: pytest.MonkeyPatch, **options: Any) -> Iterator[tuple[Running, Shelf]]:
+    """A node whose model `slow` was evicted, and takes LONG_S to load as far as the node knows."""
+    slow, other = Shelf("slow", n_bytes=60), Shelf("other", n_bytes=60, is_initial=False)
+    known = ModelSlot.wait_s
+
+    def wait_s(slot: ModelSlot, now_s: float) -> float:
+        is_slow = slot.key.name == "slow" and slot.live is None
+        assert not is_slow or slot.load_s is not None, "loading was not measured"
+        return LONG_S if is_slow else known(slot, now_s)
+
+    monkeypatch.setattr(ModelSlot, "wait_s", wait_s)
+    with serving(slow, other, memory=MemoryBudget(100), **options) as node:
+        assert mark_of(asked(node, "slow")) == "slow:1:a"
+        assert change(node, "other", "load").status_code == 200
+        assert index(node)["slow:1"] == "UNAVAILABLE"
+        yield node, slow
+
+
+def infer(node: Running, body: bytes, **headers: str) -> httpx.Response:
+    return httpx.post(f"{node.url}/v2/models/slow/infer", content=body, headers=headers, timeout=PATIENCE_S)
+
+
+def soon(**parameters: Any) -> bytes:
+    return asking("ab", parameters=parameters)
+
+
+def test_a_request_whose_deadline_loading_alone_exceeds_is_refused_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With the time to come again; the model is loaded meanwhile, for those that come then."""
+    with evicted(monkeypatch) as (node, slow):
+        slow.gate.clear()
+        for body, headers in (
+            (soon(deadline_s=5.0), {}),
+            (gzip.compress(soon(deadline_s=5.0)), {"content-encoding": "gzip"}),
+            (
+                asking("ab"),
+                {ROUTE_HEADER: encode_route(RouteMessage(("below",), 3, "below", deadline_s=5.0))},
+            ),
+        ):
+            refused = infer(node, body, **headers)
+            assert refused.status_code == 503
+            assert refused.headers["retry-after"] == "50"
+            assert "takes about 50 s, longer than the deadline of 5 s" in refused.json()["error"]
+        assert len(slow.opened) == 1
+        slow.gate.set()
+        until(lambda: index(node)["slow:1"] == "READY")
+        assert mark_of(infer(node, soon(deadline_s=40.0))) == "slow:1:a"
+
+
+@pytest.mark.parametrize(
+    "body", [soon(deadline_s=5.0, best_effort=True), soon(deadline_s=60.0), asking("ab")]
+)
+def test_requests_that_can_wait_are_answered_once_it_is_loaded(
+    monkeypatch: pytest.MonkeyPatch, body: bytes
+) -> None:
+    """Compressed or not, the body that was read early is the one that is answered."""
+    with evicted(monkeypatch) as (node, slow):
+        packed = infer(node, gzip.compress(body), **{"content-encoding": "gzip"})
+        assert mark_of(packed) == "slow:1:a"
+        assert slow.opened[-1].answered == [b"ab"]
+
+
+def test_the_wait_for_a_model_counts_against_the_deadline() -> None:
+    """A request that waited longer than it may is refused, and not answered as if it had just come."""
+    slow, other = Shelf("slow", n_bytes=60), Shelf("other", n_bytes=60, is_initial=False)
+    with serving(slow, other, memory=MemoryBudget(100)) as node, ThreadPoolExecutor(2) as pool:
+        change(node, "other", "load")
+        slow.gate.clear()
+        slow.is_opening.clear()
+        waiting = [pool.submit(infer, node, soon(deadline_s=0.3, best_effort=late)) for late in (False, True)]
+        assert slow.is_opening.wait(PATIENCE_S)
+        threading.Event().wait(0.5)  # the deadline passes
+        slow.gate.set()
+        refused, late = (one.result() for one in waiting)
+        assert refused.status_code == 503
+        assert "deadline" in refused.json()["error"]
+        assert mark_of(late) == "slow:1:a"
+        assert late.json()["parameters"]["met"] is False
+        assert slow.opened[-1].answered == [b"ab"]
+
+
+def test_what_cannot_be_read_early_is_refused_where_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its model is loaded for that, as for any request."""
+    with evicted(monkeypatch) as (node, _):
+        for body in (
+            b"{",
+            b'{"parameters": 3}',
+            soon(deadline_s="soon"),
+            soon(deadline_s=-1),
+            soon(deadline_s=1e300),
+        ):
+            assert infer(node, body).status_code == 400, body
+            assert change(node, "other", "unload").status_code == 200
+
+
+def test_a_call_over_grpc_has_the_same_deadlines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its parameter, or the call's own deadline; refused with the status that says so."""
+    grpc = pytest.importorskip("tritonclient.grpc", reason="tritonclient is not installed")
+    from tritonclient.utils import InferenceServerException
+
+    from tests.serve.models import texts
+
+    with (
+        evicted(monkeypatch, grpc=ANY_PORT) as (node, slow),
+        grpc.InferenceServerClient(str(node.grpc)) as client,
+    ):
+        tensor = grpc.InferInput("text", [1], "BYTES")
+        tensor.set_data_from_numpy(texts("ab"))
+        slow.gate.clear()
+        for more in ({"parameters": {"deadline_s": 5.0}}, {"client_timeout": 5.0}):
+            with pytest.raises(InferenceServerException, match="longer than the deadline") as refused:
+                client.infer("slow", [tensor], **more)
+            assert refused.value.status() == "StatusCode.DEADLINE_EXCEEDED"
+        slow.gate.set()
+        until(lambda: index(node)["slow:1"] == "READY")
+        answer = client.infer("slow", [tensor], parameters={"deadline_s": 40.0})
+        assert answer.get_response().parameters["met"].bool_param
