@@ -12,6 +12,7 @@ import pytest
 
 from pliant.route.node_messages import ROUTE_HEADER, RouteMessage, encode_route
 from pliant.run.process_memory import MemoryBudget
+from pliant.serve.http.limits import Limits
 from pliant.serve.repository.model_slot import ModelSlot
 from tests.serve.nodes import ANY_PORT, PATIENCE_S, Running, asking
 from tests.serve.repository.test_repository_api import Shelf, asked, change, index, mark_of, serving
@@ -140,3 +141,12 @@ def test_a_call_over_grpc_has_the_same_deadlines(monkeypatch: pytest.MonkeyPatch
         until(lambda: index(node)["slow:1"] == "READY")
         answer = client.infer("slow", [tensor], parameters={"deadline_s": 40.0})
         assert answer.get_response().parameters["met"].bool_param
+
+
+def test_a_body_that_is_too_long_ends_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is left of it would be read as the next request."""
+    limits = Limits(body_bytes=1000)
+    with evicted(monkeypatch, limits=limits) as (node, slow):
+        refused = infer(node, asking("a" * 2000))
+        assert (refused.status_code, refused.headers["connection"]) == (413, "close")
+        assert len(slow.opened) == 1

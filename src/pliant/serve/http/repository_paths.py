@@ -115,6 +115,8 @@ class RepositoryPaths:
         headers = {NODE_HEADER: self._node.name}
         if isinstance(error, NodeError) and error.retry_after_s is not None:
             headers["retry-after"] = str(error.retry_after_s)
+        if status in (408, 413):
+            headers["connection"] = "close"  # the rest of the body is not waited for
         return error_response(status, str(error), headers)
 
     async def _index(self, request: Request) -> Response:
