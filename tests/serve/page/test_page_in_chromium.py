@@ -1,8 +1,9 @@
 """The page in a real Chromium, at nodes that are being asked."""
 
+import asyncio
 import re
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,17 @@ import httpx
 import pytest
 
 import pliant
+from pliant.api.open_encoder import open_encoder
+from pliant.cluster.lead.open_member import MemberOptions, open_worker
+from pliant.cluster.net.key import new_key
+from pliant.models.encoder.encoder_source import EncoderSource
+from pliant.serve.page.event_stream import MOST_VIEWERS
+from tests.cluster.processes import CONFIG, PATIENT, WAIT_S, small_model
 from tests.run.conftest import paper_profile
 from tests.serve.models import Upper
-from tests.serve.nodes import PATIENCE_S, Running, asking, running
+from tests.serve.nodes import PATIENCE_S, Running, asking, running, running_models
 from tests.serve.page.chromium import Chromium, Tab
+from tests.serve.repository.test_repository_api import Shelf
 
 EVIL = "<img src=x onerror=window.hacked=1>"
 
@@ -233,6 +241,77 @@ def test_an_elastic_answer_shows_its_bits_loads_and_layers(
             "[...document.querySelectorAll('#memory tbody td:first-child')].map(c => c.textContent)"
         )
         assert [part.name for part in session.memory.parts] == memory[: len(session.memory.parts)]
+
+
+def test_a_cluster_shows_its_workers_with_their_shares_and_links(browser: Chromium, tmp_path: Path) -> None:
+    """A real primary and two workers: what the answer's own details say of them."""
+    key, model = new_key(), small_model(tmp_path)
+    source: EncoderSource = open_encoder(model, tmp_path)
+    with ExitStack() as stack:
+        given: dict[str, Any] = {"key": key, "threads": 1, "patience": PATIENT}
+        cluster = stack.enter_context(pliant.Cluster("127.0.0.1:0", shares="equal", cache=tmp_path, **given))
+        address = cluster.address.removeprefix("tcp://")
+        for name in ("left", "right"):
+            options = MemberOptions(name, key, pliant.__version__, tmp_path, 1, patience=PATIENT)
+            stack.enter_context(open_worker(options, [address], [source]))
+        cluster.wait(2, WAIT_S)
+        node = stack.enter_context(running(cluster.open(model), name="here"))
+        assert node.node is not None
+        tab = stack.enter_context(page(browser, node.url))
+        tab.until("document.querySelector('#devices-what').textContent === '2 in the cluster'")
+        ids = {"name": "ids", "shape": [1, 12], "datatype": "INT64", "data": list(range(1, 13))}
+        url = f"{node.url}/v2/models/{node.node.served.name}/infer"
+        assert httpx.post(url, json={"inputs": [ids]}, timeout=PATIENCE_S).status_code == 200
+        tab.until(
+            "document.querySelector('#devices-what').textContent.startsWith('2 in the cluster · mode ')"
+        )
+        told = tab.run("fetch('/v2/pliant/answer?number=1').then(r => r.json())")["split"]
+        cells = "t => [...t.querySelectorAll('tbody tr')].map(r => [...r.cells].map(c => c.textContent))"
+        workers, shares, links = tab.run(
+            f"[...document.querySelectorAll('#devices-table table')].map({cells})"
+        )
+        assert [row[:3] for row in workers] == [[name, "worker", "ready"] for name in ("left", "right")]
+        fields = ("device", "heads", "rows", "columns")
+        assert shares == [[str(share[one]) for one in fields] for share in told["shares"]]
+        assert sum(share["heads"] for share in told["shares"]) == CONFIG["num_attention_heads"]
+        assert len(links) == len(told["ways"]) == 6
+        drawn = tab.run("[...document.querySelectorAll('#devices svg text')].map(t => t.textContent)")
+        assert {"left", "right", "here", "this device"} < set(drawn)
+
+
+def test_a_node_whose_last_model_is_unloaded_says_so(browser: Chromium) -> None:
+    """Its page goes on, without figures of what is not there."""
+    with running_models([Shelf("upper").entry], name="here") as node, page(browser, node.url) as tab:
+        assert node.repository is not None
+        assert node.loop is not None
+        tab.press("p", 80, "p")  # it asks for no curves meanwhile
+        is_without = "!document.querySelector('#no-model').hidden"
+        assert not tab.run(is_without)
+
+        def change(work: Coroutine[Any, Any, None]) -> None:
+            asyncio.run_coroutine_threadsafe(work, node.loop).result(PATIENCE_S)  # type: ignore[arg-type]
+
+        change(node.repository.unload("upper"))
+        tab.until(is_without)
+        assert tab.run("[...document.querySelectorAll('main > section')].every(one => one.hidden)")
+        assert tab.run("document.querySelector('#node').textContent") == "here"
+        change(node.repository.load("upper"))
+        tab.until(f"!({is_without}) && document.querySelector('#model').value === 'upper'")
+
+
+def test_a_page_too_many_says_why_it_shows_nothing(browser: Chromium, node: Running) -> None:
+    """Sixteen are enough for a node; whoever opens one more must not take it for a node that is down."""
+    url = f"{node.url}/v2/pliant/events"
+    with ExitStack() as stack:
+        kept = []
+        for _ in range(MOST_VIEWERS):
+            told = stack.enter_context(httpx.stream("GET", url, timeout=PATIENCE_S))
+            kept.append(told.iter_bytes())
+            next(kept[-1])
+        tab = browser.tab()
+        tab.open(node.url)
+        tab.until("document.querySelector('#state').textContent.startsWith('16 pages are open')")
+        tab.close()
 
 
 def _bars(tab: Tab) -> dict[str, Any]:

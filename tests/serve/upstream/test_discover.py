@@ -261,20 +261,18 @@ def test_a_stranger_is_not_called_where_nodes_share_a_token(content: str) -> Non
 
 
 def test_announcements_are_proven_by_the_tokens_of_now(content: str, tmp_path: Path) -> None:
-    """Nodes whose peer tokens are replaced find each other again, and nobody by the old ones."""
-    files = [tmp_path / name for name in ("up", "end")]
-    for file in files:
+    """Nodes that share no token find each other once both have read a new one."""
+    given, files = (TOKEN, OTHER_TOKEN), [tmp_path / name for name in ("up", "end")]
+    for file, token in zip(files, given, strict=True):
         file.touch(mode=0o600)
-        file.write_text(TOKEN)
+        file.write_text(token)
     up_options, end_options = (
-        {"tokens": ("client-token-0123",), "peer_tokens": (TOKEN,), "token_files": TokenFiles(peers=file)}
-        for file in files
+        {"tokens": ("client-token-0123",), "peer_tokens": (token,), "token_files": TokenFiles(peers=file)}
+        for file, token in zip(files, given, strict=True)
     )
     with above(content, **up_options) as up, below(content, **end_options) as end:
-        until(lambda: states(end) == {up.url: "ready"})
-        files[1].write_text(OTHER_TOKEN)
-        until(lambda: states(end) == {})
-        files[0].write_text(OTHER_TOKEN)
+        for file in files:
+            file.write_text("a-new-token-of-peers")
         until(lambda: states(end) == {up.url: "ready"})
 
 

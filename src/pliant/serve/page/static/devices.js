@@ -82,7 +82,7 @@ function box({ one, x, y }, split, self) {
 
 function state(one) {
   if (one.state !== "ready") return one.state;
-  return one.kind === "worker" ? `${one.n_threads} threads, ${bytes(one.free_bytes)} free` : one.wait_s > 0.0005 ? `ready, ${seconds(one.wait_s)} wait` : "ready";
+  return one.kind === "worker" ? `${one.n_threads} thread${one.n_threads === 1 ? "" : "s"}, ${bytes(one.free_bytes)} free` : one.wait_s > 0.0005 ? `ready, ${seconds(one.wait_s)} wait` : "ready";
 }
 
 /** A bar of this device's part of the heads, or of the rows where heads are not divided. */
