@@ -211,7 +211,7 @@ def main() -> None:
     arguments = options((__doc__ or "").splitlines()[0])
     if find_chromium() is None:
         raise SystemExit("this bench needs Chromium: apt-get install chromium.")
-    rounds, seconds = (4, 1.5) if arguments.quick else (24, 2.0)
+    rounds, seconds = (4, 1.5) if arguments.quick else (20, 2.0)
     cores = sorted(os.sched_getaffinity(0))
     if len(cores) < 2:
         raise SystemExit("this bench needs two cores: one is the node's alone.")
