@@ -105,7 +105,7 @@ class _Client(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self._came += data
         head, end, body = self._came.partition(_END)
-        if not end or len(body) < _length(head):
+        if not end or len(body) < answer_length(head):
             return
         now_s = time.perf_counter()
         self._found.statuses[head[9:12].decode()] += 1
@@ -122,7 +122,8 @@ class _Client(asyncio.Protocol):
             self.ended.set_result(None)
 
 
-def _length(head: bytes) -> int:
+def answer_length(head: bytes) -> int:
+    """The bytes of a body, by the head before it."""
     return int(_field(head, "content-length") or 0)
 
 

@@ -1,0 +1,165 @@
+"""[serve.deadline] More requests than a node can answer, each with a deadline: which are answered in time.
+
+64 clients of a sentence encoder from ONNX (as serve_batch.py has it) send at 1.5 times the rate at which the
+node answers 64 clients that wait for each answer. Requests come at random (a Poisson process), with
+deadlines of 20 to 200 ms, which the client counts, from sending a request to its answer. Processes share two
+cores with the clients.
+
+Beside the node stands the same node, told no deadlines: it answers first come, first served, in batches too,
+and refuses only what does not fit its queue. A long queue makes every answer late, so that it has the queue,
+of several lengths, that gives the most answers in time; this one is told the result in advance. They are
+asked in turns.
+"""
+
+import json
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+
+import numpy as np
+
+from crime_node import PLIANT, started
+from paired import paired
+from report import Report, options
+from serve_batch import LENGTHS, MODEL
+from service_load import infer_inputs, load
+from service_open_load import Offered, OpenLoad, open_load
+from text_models import MINILM, export_pooled
+
+CLIENTS, OVERLOAD = 64, 1.5
+DEADLINES_S = (0.02, 0.2)
+QUEUES = (4, 8, 16, 32, 64)
+"""Of the node that answers first come, first served."""
+KEPT, GAIN = 0.99, 1.3
+NODE, FIRST = "by slack, refusing", "first come, first served"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Of one turn: answers in time a second, the part of those accepted, and the part that was accepted."""
+
+    goodput: float
+    kept: float
+    accepted: float
+
+
+def main() -> None:
+    told = options(__doc__ or "")
+    for_s, rounds = (2.0, 2) if told.quick else (5.0, 7)
+    span = f"{DEADLINES_S[0] * 1e3:g} to {DEADLINES_S[1] * 1e3:g} ms"
+    workload = f"{MINILM.name} from ONNX, {LENGTHS[0]} to {LENGTHS[1]} tokens, {CLIENTS} clients, {span}"
+    report = Report("serve_deadline", workload, told)
+    with TemporaryDirectory() as name, ExitStack() as stack:
+        file = export_pooled(MINILM, Path(name) / f"{MODEL}.onnx")
+        nodes = {NODE: stack.enter_context(started(_node(file, CLIENTS)))[0][0]}
+        capacity = median(_capacity(nodes[NODE], 0.5 * for_s) for _ in range(3))
+        report.note(f"Capacity: {capacity:.0f} answers a second; offered {OVERLOAD * capacity:.0f}.")
+        queue = _best_queue(file, capacity, for_s, report)
+        nodes[FIRST] = stack.enter_context(started(_node(file, queue)))[0][0]
+        _compare(nodes, capacity, for_s, rounds, report)
+    report.finish()
+
+
+def _node(file: Path, queue: int) -> list[str]:
+    more = ["--listen", "127.0.0.1:0", "--json", "--settle", "1ms", "--queue", str(queue)]
+    return [*PLIANT, "node", str(file), *more]
+
+
+def _capacity(url: str, for_s: float) -> float:
+    return load(url, _bodies(), CLIENTS, for_s, MODEL).rate
+
+
+def _bodies() -> list[bytes]:
+    rng = np.random.default_rng(0)
+    return [_body(rng, None) for _ in range(CLIENTS)]
+
+
+def _offered(rate: float, for_s: float, seed: int, has_deadline: bool) -> list[Offered]:
+    """Requests of all clients together, whose coming is independent."""
+    rng = np.random.default_rng(seed)
+    at_s, found = 0.0, []
+    while (at_s := at_s + float(rng.exponential(1.0 / rate))) < for_s:
+        deadline_s = float(rng.uniform(*DEADLINES_S))
+        found.append(Offered(at_s, deadline_s, _body(rng, deadline_s if has_deadline else None)))
+    return found
+
+
+def _body(rng: np.random.Generator, deadline_s: float | None) -> bytes:
+    n = int(rng.integers(LENGTHS[0], LENGTHS[1] + 1))
+    ids = rng.integers(1000, MINILM.vocabulary, (1, n), dtype=np.int64)
+    asked = json.loads(infer_inputs({"ids": ids, "mask": np.ones_like(ids)}))
+    terms = {} if deadline_s is None else {"parameters": {"deadline_s": deadline_s}}
+    return json.dumps(asked | terms).encode()
+
+
+def _turn(url: str, rate: float, for_s: float, seed: int, has_deadline: bool) -> tuple[Outcome, OpenLoad]:
+    found = open_load(url, _offered(rate, for_s, seed, has_deadline), MODEL)
+    answered = sum(one.status == 200 for one in found.ended)
+    in_time = sum(one.is_in_time for one in found.ended)
+    kept = in_time / answered if answered else 0.0
+    return Outcome(in_time / found.took_s, kept, answered / len(found.ended)), found
+
+
+def _best_queue(file: Path, capacity: float, for_s: float, report: Report) -> int:
+    """The queue with which first come, first served has the most answers in time."""
+    rows: list[dict[str, object]] = []
+    goodputs: dict[int, float] = {}
+    for queue in QUEUES:
+        with started(_node(file, queue)) as ((url,), _):
+            load(url, _bodies(), CLIENTS, 1.0, MODEL)
+            outcome, _ = _turn(url, OVERLOAD * capacity, for_s, 0, False)
+        goodputs[queue] = outcome.goodput
+        rows.append({"queue": queue, "in time a second": outcome.goodput, "of accepted": outcome.kept})
+    report.table(f"{FIRST}: its queue", rows)
+    return max(goodputs, key=lambda queue: goodputs[queue])
+
+
+def _compare(nodes: dict[str, str], capacity: float, for_s: float, rounds: int, report: Report) -> None:
+    found: dict[str, list[Outcome]] = {name: [] for name in nodes}
+    statuses: dict[str, dict[int, int]] = {name: {} for name in nodes}
+    late_s = 0.0
+    for name, url in nodes.items():
+        _turn(url, OVERLOAD * capacity, 1.0, 1, name == NODE)
+    for turn in range(rounds):
+        for name in list(nodes)[:: 1 if turn % 2 else -1]:
+            outcome, loaded = _turn(nodes[name], OVERLOAD * capacity, for_s, 2 + turn, name == NODE)
+            found[name].append(outcome)
+            late_s = max(late_s, loaded.most_late_s)
+            for one in loaded.ended:
+                statuses[name][one.status] = statuses[name].get(one.status, 0) + 1
+    report.table(
+        f"{rounds} turns of {for_s:g} s each",
+        [
+            {
+                "node": name,
+                "in time a second": median(one.goodput for one in turns),
+                "of accepted in time": median(one.kept for one in turns),
+                "accepted": median(one.accepted for one in turns),
+                "statuses": str(dict(sorted(statuses[name].items()))),
+            }
+            for name, turns in found.items()
+        ],
+    )
+    report.note(f"The clients sent a request {late_s * 1e3:.1f} ms late at most.")
+    kept = [one.kept for one in found[NODE]]
+    report.claim(
+        "serve.deadline",
+        median(kept),
+        f"at least {KEPT:g} of the accepted requests in time",
+        median(kept) >= KEPT,
+        f"from {min(kept):.4f} to {max(kept):.4f}",
+    )
+    gain = paired(*([one.goodput for one in found[name]] for name in (NODE, FIRST)))
+    report.claim(
+        "serve.deadline",
+        gain.value,
+        f"at least {GAIN:g} times the answers in time of the same node, {FIRST}",
+        gain.value >= GAIN,
+        str(gain),
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,115 @@
+"""Open-loop clients for benches of nodes: requests come when they come, whether or not others were answered.
+
+One process and one event loop, raw sockets and no parsing beyond an answer's length, as service_load.py has
+it. A client opens another connection where all of its own wait for answers.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from urllib.parse import urlsplit
+
+from service_load import answer_length, post
+
+_END = b"\r\n\r\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Offered:
+    """A request that comes `at_s` seconds after the start, and is worth nothing after `deadline_s` more."""
+
+    at_s: float
+    deadline_s: float
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The status of an answer, and the seconds from its request to it."""
+
+    asked: Offered
+    status: int
+    seconds: float
+
+    @property
+    def is_in_time(self) -> bool:
+        """Whether it was answered, by its deadline."""
+        return self.status == 200 and self.seconds <= self.asked.deadline_s
+
+
+@dataclass(slots=True)
+class OpenLoad:
+    """What became of the requests; `most_late_s` is how late one was sent at most, which is no answer's."""
+
+    ended: list[Ended] = field(default_factory=list)
+    took_s: float = 0.0
+    most_late_s: float = 0.0
+
+
+def open_load(url: str, offered: Sequence[Offered], model: str) -> OpenLoad:
+    """Send each request when it is due; returns once all are answered."""
+    return asyncio.run(_open_load(url, offered, model))
+
+
+async def _open_load(url: str, offered: Sequence[Offered], model: str) -> OpenLoad:
+    at, loop, found = urlsplit(url), asyncio.get_running_loop(), OpenLoad()
+    free: list[_Connection] = []
+    requests = [post(at.netloc, model, one.body) for one in offered]
+
+    async def ask(one: Offered, request: bytes) -> None:
+        found.most_late_s = max(found.most_late_s, time.perf_counter() - start_s - one.at_s)
+        sent_s = time.perf_counter()
+        if free:
+            connection = free.pop()
+        else:
+            make = partial(_Connection, free.append)
+            _, connection = await loop.create_connection(make, at.hostname or "", at.port or 80)
+        status = await connection.ask(request)
+        found.ended.append(Ended(one, status, time.perf_counter() - sent_s))
+
+    start_s = time.perf_counter()
+    tasks = []
+    for one, request in zip(offered, requests, strict=True):
+        await asyncio.sleep(max(0.0, start_s + one.at_s - time.perf_counter()))
+        tasks.append(asyncio.create_task(ask(one, request)))
+    await asyncio.gather(*tasks)
+    found.took_s = time.perf_counter() - start_s
+    for connection in free:
+        connection.close()
+    return found
+
+
+class _Connection(asyncio.Protocol):
+    """One request after the other; `done` is told when it is free again."""
+
+    def __init__(self, done: Callable[["_Connection"], None]) -> None:
+        self._done, self._came = done, b""
+        self._answer: asyncio.Future[int] | None = None
+        self._transport: asyncio.Transport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    async def ask(self, request: bytes) -> int:
+        """The status of the answer; 0 where the connection was lost."""
+        self._came, self._answer = b"", asyncio.get_running_loop().create_future()
+        self._transport.write(request)
+        return await self._answer
+
+    def close(self) -> None:
+        self._transport.close()
+
+    def data_received(self, data: bytes) -> None:
+        self._came += data
+        head, end, body = self._came.partition(_END)
+        if end and len(body) >= answer_length(head):
+            assert self._answer is not None
+            self._answer.set_result(int(head[9:12]))
+            self._done(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._answer is not None and not self._answer.done():
+            self._answer.set_result(0)
