@@ -1,5 +1,6 @@
 """Serve the protocol over gRPC, on the event loop of the node."""
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -8,6 +9,7 @@ import grpc
 
 from pliant.errors import NodeError
 from pliant.serve.access.credentials import ShownCertificate
+from pliant.serve.grpc.connection_watch import GrpcConnections
 from pliant.serve.grpc.grpc_service import GrpcService
 from pliant.serve.http.limits import Limits
 from pliant.serve.http.security import Address
@@ -38,9 +40,15 @@ async def serve_grpc(
     except RuntimeError as error:
         raise NodeError(f"nothing can answer gRPC at {listen}: {error}. Name another address.") from error
     await server.start()
+    loop = asyncio.get_running_loop()
+    connections = GrpcConnections(port, limits, loop.time)
+    service.around = connections.call
+    watching = loop.create_task(connections.watch())
     try:
         yield Address(listen.host, port)
     finally:
+        watching.cancel()
+        await asyncio.wait({watching})
         await server.stop(limits.hop_s + limits.body_s)
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, final
 
@@ -16,7 +17,7 @@ from pliant.serve.access.access import Access, Admitted, CallerShown, Refusal
 from pliant.serve.access.roles import GRPC, unruled
 from pliant.serve.grpc.call_status import code_of, refuse
 from pliant.serve.grpc.infer_messages import read_infer, write_infer
-from pliant.serve.grpc.observed_calls import ObservedCall, client_of, metadata_of, observed
+from pliant.serve.grpc.observed_calls import ObservedCall, client_of, metadata_bytes, metadata_of, observed
 from pliant.serve.grpc.wire_messages import METHODS, SERVICE, message
 from pliant.serve.http.client_budget import ByteBudget
 from pliant.serve.http.limits import Limits
@@ -77,6 +78,10 @@ class GrpcService:
         tracer: Tracer,
     ) -> None:
         self._repository, self._front, self._access, self._tracer = repository, front, access, tracer
+        self.around: Callable[[str, int], AbstractContextManager[None]] = lambda caller, n_bytes: (
+            nullcontext()
+        )
+        """Around each call, whose message has come whole: who calls, and how many bytes have come."""
         self._budget = ByteBudget(limits.buffer_bytes, limits.client_buffer_bytes)
 
     def handler(self) -> grpc.GenericRpcHandler:
@@ -111,9 +116,11 @@ class GrpcService:
         path, read = f"{GRPC}/{name}", message(f"{name}Request").FromString
 
         async def answer(content: bytes, context: Any) -> Any:
-            if name in _UNOBSERVED:
-                return await self._answer(path, method, read, content, _Asked(context, None))
-            with observed(path, context, self._tracer, self._front.name) as call:
+            n_bytes = len(content) + metadata_bytes(context)
+            with self.around(context.peer(), n_bytes), ExitStack() as stack:
+                call = None
+                if name not in _UNOBSERVED:
+                    call = stack.enter_context(observed(path, context, self._tracer, self._front.name))
                 return await self._answer(path, method, read, content, _Asked(context, call))
 
         return answer

@@ -79,6 +79,11 @@ def metadata_of(context: Any) -> dict[str, str]:
     return found
 
 
+def metadata_bytes(context: Any) -> int:
+    """How long what a caller brings is, beside its message."""
+    return sum(len(name) + len(value) for name, value in context.invocation_metadata() or ())
+
+
 def client_of(context: Any) -> str:
     """The caller's address, without its port: `ipv4:127.0.0.1:4711`, `ipv6:%5B::1%5D:4711`."""
     kind, _, address = unquote(context.peer()).partition(":")
