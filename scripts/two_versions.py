@@ -91,11 +91,11 @@ def nodes(lower: Version, upper: Version, work: Path) -> str:
     below, above = work / "lower.log", work / "upper.log"
     serve = ("node", MODEL, "--listen", "127.0.0.1:0", "--json")
     with upper.started(above, *serve, "--name", "upper") as up:
-        up_url = _url(up)
+        up_url = _url(up, upper)
         wanted, _ = _asked(up_url)
         slow = ("--name", "lower", "--dilate", "100", "--upstream", up_url)
         with lower.started(below, *serve, *slow) as low:
-            url = _url(low)
+            url = _url(low, lower)
             return _until(
                 lambda: _answered_above(url, wanted, (below, above)),
                 f"no request went up, and nothing says why; see {below.name}",
@@ -148,11 +148,11 @@ def _check(found: Sequence[float], wanted: Sequence[float]) -> None:
     assert is_same, f"answered {found}, not {wanted}"
 
 
-def _url(node: "subprocess.Popen[str]") -> str:
+def _url(node: "subprocess.Popen[str]", version: Version) -> str:
     """Where a node serves, as its first line says."""
     assert node.stdout is not None
     line = node.stdout.readline()
-    assert line, "the node ended before it served"
+    assert line, f"the node of the {version.name} version ended before it served: does that start by itself?"
     return str(json.loads(line)["url"])
 
 
