@@ -1,0 +1,135 @@
+"""A data set through actors of Ray Data: rows a second beside bare loops; each row once, an actor killed."""
+
+import os
+import signal
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+import numpy as np
+import ray.data
+
+from pliant.ray import Predictor
+from report import Report
+from scale_ray_bare import BareLoops, bare_loops
+
+ACTORS, BATCH, BLOCK = 2, 64, 512
+TOLERANCE = 1e-5
+"""Of logits: float32, summed in another order where other rows run together."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batched:
+    """The least share of actors times a bare loop, and what became of the rows with an actor killed."""
+
+    share: float
+    is_killed: bool
+    lost_or_twice: int
+    other_answers: int
+
+
+class Watched:
+    """A predictor that notes when each batch began and ended, and where; killed once, at row `at`."""
+
+    def __init__(self, model: str, marker: str = "", at: int = -1) -> None:
+        self._predictor, self._marker, self._at = Predictor(model), Path(marker), at
+
+    def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
+        begun_s = time.monotonic()
+        answers = self._predictor(batch)
+        if self._at in batch["id"] and not self._marker.exists():
+            self._marker.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        where = {"actor": os.getpid(), "begun_s": begun_s, "ended_s": time.monotonic()}
+        n = len(batch["id"])
+        return {
+            "id": batch["id"],
+            "logits": answers["logits"],
+            **{k: np.full(n, v) for k, v in where.items()},
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """The rows that came out, column by column, and the seconds of it all, from the call to the last row."""
+
+    columns: "dict[str, np.ndarray[Any, Any]]"
+    whole_s: float
+
+    def rate(self) -> float:
+        """Rows a second while every actor has begun and none has come to its end.
+
+        A batch counts for its part within, and so does what lies between batches; what actors take to open
+        does not.
+        """
+        actor, begun_s, ended_s = (self.columns[name] for name in ("actor", "begun_s", "ended_s"))
+        each = [actor == one for one in np.unique(actor)]
+        first_s = max(begun_s[one].min() for one in each)
+        last_s = min(ended_s[one].max() for one in each)
+        within_s = np.minimum(ended_s, last_s) - np.maximum(begun_s, first_s)
+        return float((np.maximum(within_s, 0.0) / (ended_s - begun_s)).sum() / (last_s - first_s))
+
+    def lost_or_twice(self, n: int) -> int:
+        came = Counter(self.columns["id"].tolist())
+        return sum(came[i] != 1 for i in range(n)) + len(came.keys() - set(range(n)))
+
+    def other_answers(self, right: "np.ndarray[Any, Any]") -> int:
+        """Rows whose logits are not those of the bare loops."""
+        off = np.abs(self.columns["logits"] - right[self.columns["id"]]).max(axis=1)
+        return int((~(off <= TOLERANCE)).sum())
+
+
+def batched(report: Report, model: str, texts: Sequence[str], rounds: int, folder: Path) -> Batched:
+    """Rounds of bare loops and of actors, in turns, then one with an actor killed."""
+    rows, shares = [], []
+    for _ in range(rounds):
+        bare = bare_loops(model, texts, ACTORS, BATCH)
+        ran = _through(texts, model)
+        rate = ran.rate()
+        shares.append(rate / (ACTORS * mean(bare.rates)))
+        rows.append(_row("all actors", ran, texts, bare) | _rates(f"{rate:.0f}", f"{shares[-1]:.3f}"))
+    marker = folder / "killed"
+    ran = _through(texts, model, str(marker), len(texts) // 2)
+    rows.append(_row("one killed in the middle", ran, texts, bare) | _rates("", ""))
+    report.table(f"{len(texts)} reviews, {model}, {ACTORS} actors of one thread, batches of {BATCH}", rows)
+    report.note(
+        "Of actors, rows a second count while all of them are at work: from when the last of them begins its "
+        "first batch until the first of them ends its last one. Seconds in all count Ray's start of actors, "
+        "their imports and the opening of the model, too. Bare loops are processes without Ray, one thread "
+        f"each, {ACTORS} at once. Logits are equal within {TOLERANCE:g}."
+    )
+    return Batched(
+        min(shares), marker.exists(), ran.lost_or_twice(len(texts)), ran.other_answers(bare.logits)
+    )
+
+
+def _row(run: str, ran: Ran, texts: Sequence[str], bare: BareLoops) -> dict[str, Any]:
+    return {
+        "run": run,
+        "rows": len(ran.columns["id"]),
+        "lost or twice": ran.lost_or_twice(len(texts)),
+        "other answers": ran.other_answers(bare.logits),
+        "seconds in all": ran.whole_s,
+        "a bare loop's rows/s": ", ".join(f"{rate:.0f}" for rate in bare.rates),
+    }
+
+
+def _rates(rate: str, share: str) -> dict[str, str]:
+    return {"rows/s, all at work": rate, "of actors x bare": share}
+
+
+def _through(texts: Sequence[str], *args: Any) -> Ran:
+    table = [{"id": i, "text": text} for i, text in enumerate(texts)]
+    data = ray.data.from_items(table, override_num_blocks=max(1, len(texts) // BLOCK))
+    start_s = time.monotonic()
+    answered = data.map_batches(
+        Watched, fn_constructor_args=args, batch_size=BATCH, num_cpus=1,
+        compute=ray.data.ActorPoolStrategy(size=ACTORS),
+    )  # fmt: skip
+    parts = list(answered.iter_batches(batch_size=None))
+    whole_s = time.monotonic() - start_s
+    return Ran({name: np.concatenate([part[name] for part in parts]) for name in parts[0]}, whole_s)
