@@ -1,10 +1,13 @@
-"""A batch makes nobody late, holds the request with the least slack, and leaves out none that would fit."""
+"""While all can be in time a batch makes nobody late, and holds who has the least slack and all that fit.
+
+Else it answers most for its time, and keeps its members in time.
+"""
 
 from itertools import combinations
 from math import inf
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from pliant.ir.times.timing import Timing
@@ -50,10 +53,22 @@ def late(waiting: list[Waiting], numbers: tuple[int, ...], now_s: float) -> set[
     return {i for i in numbers if now_s + waiting[i].alone.p95_s <= waiting[i].due_s < at_s}
 
 
+def are_in_time(waiting: list[Waiting], now_s: float) -> bool:
+    """Whether all with a deadline that is left would keep it one by one, the earliest first."""
+    at_s = now_s
+    for one in sorted(waiting, key=lambda one: one.due_s):
+        if one.due_s < inf and now_s + one.alone.p95_s <= one.due_s:
+            at_s += one.alone.p95_s
+            if at_s > one.due_s:
+                return False
+    return True
+
+
 @given(st.lists(requests(), min_size=1, max_size=6), st.integers(1, 6))
 def test_a_batch_is_one_of_those_that_a_search_of_all_allows(waiting: list[Waiting], most: int) -> None:
     """Brute force: every subset with the most urgent request, of its key, that makes no member late."""
     now_s = 1.0
+    assume(are_in_time(waiting, now_s))
     found = plan_batch(waiting, now_s, most, half).numbers
     head = min(range(len(waiting)), key=lambda i: waiting[i].start_s(now_s))
     others = [i for i in range(len(waiting)) if i != head and waiting[i].key == waiting[head].key is not None]
@@ -72,6 +87,7 @@ def test_a_batch_is_one_of_those_that_a_search_of_all_allows(waiting: list[Waiti
 def test_what_is_left_out_would_make_somebody_late(waiting: list[Waiting]) -> None:
     """Otherwise it waits for nothing: here a larger batch always takes a lesser part."""
     now_s = 1.0
+    assume(are_in_time(waiting, now_s))
     found = plan_batch(waiting, now_s, 6, half).numbers
     head = waiting[found[0]]
     out = [i for i in range(len(waiting)) if i not in found]
@@ -85,6 +101,31 @@ def test_what_is_left_out_would_make_somebody_late(waiting: list[Waiting]) -> No
             and end_s(waiting, longer, now_s) > waiting[j].due_s - waiting[j].alone.p95_s
         ]
         assert late(waiting, longer, now_s) or begins_late
+
+
+@given(st.lists(requests(), min_size=1, max_size=6), st.integers(1, 6))
+def test_members_are_in_time_where_others_cannot_be(waiting: list[Waiting], most: int) -> None:
+    found = plan_batch(waiting, 1.0, most, half).numbers
+    assert 1 <= len(found) == len(set(found)) <= most
+    assert not late(waiting, found, 1.0)
+    assert len(found) == 1 or len({waiting[i].key for i in found}) == 1
+
+
+@given(st.lists(st.integers(2, 16).map(lambda x: x / 2), min_size=3, max_size=9), st.integers(1, 9))
+def test_too_many_requests_are_answered_by_the_largest_batch_in_time(due: list[float], most: int) -> None:
+    """Brute force, with requests that take alike: the largest batch has the least part."""
+    waiting = [Waiting(Timing(1.0, 1.0), due_s=due_s, key="a") for due_s in due]
+    assume(not all(i + 1 <= due_s for i, due_s in enumerate(sorted(due))))
+    largest = max(n for n in range(1, most + 1) if sum(due_s >= 0.5 + 0.5 * n for due_s in due) >= n)
+    assert len(plan_batch(waiting, 0.0, most, half).numbers) == largest
+
+
+def test_a_tight_request_does_not_keep_many_from_a_batch() -> None:
+    """Served one by one, the tight ones would make the others late."""
+    tight = [Waiting(Timing(1.0, 1.0), due_s=1.0 + i / 10, key="a") for i in range(4)]
+    loose = [Waiting(Timing(1.0, 1.0), due_s=6.0, key="a") for _ in range(8)]
+    numbers = plan_batch(tight + loose, 0.0, 16, half).numbers
+    assert sorted(numbers) == list(range(4, 12))
 
 
 def test_a_batch_may_have_to_be_large_to_gain() -> None:

@@ -1,11 +1,13 @@
-"""Which of the requests that wait run next, and together: the least slack first, and none made late.
+"""Which of the requests that wait run next, and together.
 
 A request should begin at the latest where its bound, alone, still ends at its deadline: that is its slack.
+While all that wait can be in time, the least slack runs first and nobody is made late. Once they cannot, some
+are late whatever runs: then the batch runs that answers most for its time, of members that it keeps in time.
 """
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from math import inf
+from math import ceil, inf
 
 from pliant.ir.times.timing import Timing
 
@@ -14,6 +16,10 @@ Price = Callable[[int, int, Timing], Timing]
 
 _ALIKE = 1e-2
 """Parts that differ by less are equal."""
+_SPARE = 2.0
+"""Batches that make nobody late take so many times as long as the best ones."""
+_LARGER = 1.25
+"""Sizes of batches that are tried, each to the one before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,14 +59,87 @@ class Batch:
 
 
 def plan_batch(waiting: Sequence[Waiting], now_s: float, most: int, price: Price) -> Batch:
-    """The next of `waiting`, at least one, with at most `most` - 1 others that run together with it.
+    """The next of `waiting`, at least one, with at most `most` - 1 others that run together with it."""
+    order = sorted(range(len(waiting)), key=lambda i: waiting[i].start_s(now_s))
+    if _can_all_be_in_time(waiting, now_s, most, price):
+        return _harmless(waiting, order, now_s, most, price)
+    return _quickest(waiting, order, now_s, most, price)
+
+
+def _can_all_be_in_time(waiting: Sequence[Waiting], now_s: float, most: int, price: Price) -> bool:
+    """Whether all that would be in time alone can be, by their deadlines, with time to spare."""
+    due = sorted((one for one in waiting if one.due_s < inf and one.is_in_time(now_s)), key=_due_s)
+    if not due:
+        return True
+    n = min(most, len(due))
+    pace = _SPARE * _part(_usual(due, n, price), _share(due, n))
+    end_s = now_s
+    for one in due:
+        end_s += min(pace, 1.0) * one.alone.median_s
+        if end_s > one.due_s:
+            return False
+    return True
+
+
+def _quickest(
+    waiting: Sequence[Waiting], order: Sequence[int], now_s: float, most: int, price: Price
+) -> Batch:
+    """Of batches of those that run together with the least slack, each of members that it keeps in time, the
+    one that takes the least part of what they take one by one; of equal ones the largest."""
+    head = waiting[order[0]]
+    alike = [i for i in order if waiting[i].key == head.key] if head.key is not None else [order[0]]
+    best, best_part = Batch((order[0],), price(1, head.length, head.alone)), inf
+    size = 1
+    while size <= min(most, len(alike)):
+        usual = _usual([waiting[i] for i in alike], size, price)
+        kept = [i for i in alike if now_s + usual.p95_s <= _ends_by(waiting[i], now_s)][:size]
+        made = _priced(waiting, kept, price)
+        kept = [i for i in kept if now_s + made.expected.p95_s <= _ends_by(waiting[i], now_s)]
+        if kept:
+            made = _priced(waiting, kept, price)
+            part = _part(made.expected, _alone([waiting[i] for i in kept]))
+            if part <= best_part * (1.0 + _ALIKE):
+                best, best_part = made, min(part, best_part)
+        size = max(size + 1, int(size * _LARGER))
+    return best
+
+
+def _usual(some: Sequence[Waiting], n: int, price: Price) -> Timing:
+    """What `n` requests as `some` are on average take together."""
+    return price(n, ceil(sum(one.length for one in some) * n / len(some)), _share(some, n))
+
+
+def _share(some: Sequence[Waiting], n: int) -> Timing:
+    """The same one by one."""
+    alone = _alone(some)
+    return Timing(alone.median_s * n / len(some), alone.p95_s * n / len(some))
+
+
+def _priced(waiting: Sequence[Waiting], numbers: Sequence[int], price: Price) -> Batch:
+    chosen = [waiting[i] for i in numbers]
+    n_items = sum(one.length for one in chosen)
+    return Batch(tuple(numbers), price(len(chosen), n_items, _alone(chosen)) if chosen else Timing(0.0, 0.0))
+
+
+def _alone(some: Sequence[Waiting]) -> Timing:
+    """What they take one by one."""
+    return Timing(sum(one.alone.median_s for one in some), sum(one.alone.p95_s for one in some))
+
+
+def _due_s(one: Waiting) -> float:
+    return one.due_s
+
+
+def _harmless(
+    waiting: Sequence[Waiting], order: Sequence[int], now_s: float, most: int, price: Price
+) -> Batch:
+    """The one with the least slack, and others with which nobody is late who would be in time alone.
 
     Others are considered in the order of their slack. One is left out where a member that alone would be in
     time would end late, and where one that was left out before would begin too late by it. Of the batches
     that this makes, one after the other, it is the one that takes the least part of what its requests take
     one by one; of equal ones the largest.
     """
-    order = sorted(range(len(waiting)), key=lambda i: waiting[i].start_s(now_s))
     head = waiting[order[0]]
     chosen, n_items, alone = [order[0]], head.length, head.alone
     expected = price(1, n_items, alone)

@@ -15,6 +15,7 @@ from typing import Any, Generic, Protocol, TypeVar, final
 from pliant.errors import InputError, NodeError
 from pliant.ir.times.timing import Timing
 from pliant.serve.batching.batch_times import BatchTimes
+from pliant.serve.batching.hand_over import HandOver
 from pliant.serve.batching.plan_batch import Waiting, plan_batch, wait_s
 
 T = TypeVar("T")
@@ -140,6 +141,7 @@ class Admission:
         if queue < 0:
             raise InputError(f"a queue of {queue} cannot be; give 0 or more.")
         self._clock, self.queue = clock, queue
+        self.hand_over = HandOver()
         self._pieces: dict[_Piece, None] = {}
         self._lock = threading.RLock()  # who is refused hears of the backlog
         self._waiting: dict[_Piece, None] = {}  # under the lock, as what follows: both threads take from it
@@ -195,9 +197,8 @@ class Admission:
         what the work raises.
         """
         if not self._make_room(client):
-            raise self._refusal(
-                f"{self.n_waiting} requests wait already, which is as many as may; ask again."
-            )
+            full = f"{self.n_waiting} requests wait already, which is as many as may; ask again."
+            raise self._refusal(full)
         asked_s = self._clock()
         self._fair_s = max(self._fair_s, asked_s + self.backlog_s)  # expectations change, the order does not
         waiting = replace(waiting, fair_s=self._fair_s)
@@ -213,7 +214,9 @@ class Admission:
         try:
             while True:
                 try:
-                    return await asyncio.shield(done)
+                    found = await asyncio.shield(done)
+                    self.hand_over.observe(self._clock() - asked_s - found.waited_s - found.spent_s)
+                    return found
                 except asyncio.CancelledError:
                     if piece.is_displaced:
                         why = "others wait too, and this client has more requests in the queue than its share"

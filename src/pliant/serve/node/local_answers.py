@@ -122,7 +122,7 @@ class LocalAnswers:
         """Of a request that is likely late: nobody asked for a late answer. Where others wait that would be
         in time, also of one whose bound is late."""
         now_s = self.clock()
-        left_s = one.left_s(now_s)
+        left_s = one.left_s(now_s) - self._admission.hand_over.bound_s
         found = self._served.estimate(one.at(now_s))
         bound_s = found.seconds if found.bound_s is None else found.bound_s
         is_late = bound_s > left_s if is_contended else is_hopeless(found.seconds, bound_s, left_s)
@@ -158,7 +158,7 @@ class LocalAnswers:
         return Waiting(
             Timing(found.seconds, bound_s),
             wish.length,
-            inf if wish.due_s is None else wish.due_s,
+            inf if wish.due_s is None else wish.due_s - self._admission.hand_over.bound_s,
             key=None if key is None else (self, key),
         )
 

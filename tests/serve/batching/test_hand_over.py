@@ -1,0 +1,31 @@
+"""The way over the event loop follows what answers took lately, and no single one."""
+
+from pliant.serve.batching.hand_over import HandOver
+
+
+def test_nothing_is_added_before_answers_were_seen() -> None:
+    assert HandOver().bound_s == 0.0
+
+
+def test_the_bound_is_twice_what_95_of_100_take() -> None:
+    hand_over = HandOver()
+    for i in range(1, 65):
+        hand_over.observe(i / 64)
+    assert hand_over.bound_s == 2.0 * 60 / 64
+
+
+def test_a_single_stall_moves_nothing_and_old_times_are_forgotten() -> None:
+    hand_over = HandOver()
+    for seconds in [*[0.001] * 31, 5.0, *[0.001] * 32]:
+        hand_over.observe(seconds)
+    assert hand_over.bound_s == 0.002
+    for _ in range(64):
+        hand_over.observe(0.0)
+    assert hand_over.bound_s == 0.0
+
+
+def test_clocks_that_step_back_add_nothing() -> None:
+    hand_over = HandOver()
+    for _ in range(8):
+        hand_over.observe(-1.0)
+    assert hand_over.bound_s == 0.0
