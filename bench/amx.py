@@ -26,7 +26,7 @@ from pliant.kernels.coded.decode import decode_table, decode_table_int8
 from pliant.kernels.coded.gemm import gemm_ir, scratch_bytes, units
 from pliant.kernels.coded.gemm_args import SLICE_DTYPE, GemmArgs
 from pliant.kernels.coded.gemm_bf16 import gemm_bf16_ir, scratch_bytes_bf16, units_bf16
-from pliant.kernels.coded.gemm_int8 import GemmInt8Args, gemm_int8_ir, scratch_bytes_int8, units_int8
+from pliant.kernels.coded.int8.gemm_int8 import GemmInt8Args, gemm_int8_ir, scratch_bytes_int8, units_int8
 from pliant.kernels.emit.builder import Module
 from pliant.kernels.emit.isa import AVX512_AMX, Isa, host_flags, needed_flags, runnable
 from pliant.kernels.runtime.aligned_memory import aligned_bytes

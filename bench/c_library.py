@@ -28,7 +28,7 @@ from pliant.compiler.executable.call import Target
 from pliant.ir.bitwidths import FULL_BITS
 from pliant.kernels.emit.isa import NEON, Isa, host_isa
 from pliant.models.tokenizer import open_tokenizer
-from pliant.run.graph.recurrent_session import RecurrentSession
+from pliant.run.array_sessions.recurrent_session import RecurrentSession
 from pliant.run.submodel.engine import Engine
 from pliant.settings import cache_folder, thread_count
 from report import ROOT, Report, options

@@ -17,10 +17,10 @@ from pliant.ir.curve import Curve, line, minimum
 from pliant.ir.endpoint import ServiceLevel
 from pliant.ir.link import Link
 from pliant.ir.times.pieces import Quadratic, piecewise
+from pliant.route.choice.energy import A53_COVE, LTE
+from pliant.route.choice.objective import Objective
 from pliant.route.curve_advert import CurveAdvert
-from pliant.route.energy import A53_COVE, LTE
 from pliant.route.node_messages import Spent, decode_told, encode_told
-from pliant.route.objective import Objective
 from pliant.route.router import Router
 from pliant.route.router_settings import RouterSettings, paper
 from report import Report, options

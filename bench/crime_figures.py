@@ -19,8 +19,8 @@ from crime_worlds import (
     two_levels,
 )
 from pliant.ir.curve import Curve
-from pliant.route.energy import A53_COVE, A53_IMDB
-from pliant.route.objective import ENERGY
+from pliant.route.choice.energy import A53_COVE, A53_IMDB
+from pliant.route.choice.objective import ENERGY
 
 Rows = list[dict[str, Any]]
 PANELS = {"a": "SNLI", "b": "SQuAD", "c": "SNLI_200", "d": "IMDB"}

@@ -15,7 +15,7 @@ def items(found: Mapping[str, Any]) -> list[dict[str, str]]:
     rows = (
         (
             "Figure 1, eq. 1 (the LSTM)",
-            "tests/run/graph/test_recurrent_session.py",
+            "tests/run/array_sessions/test_recurrent_session.py",
             "result: [crime.outputs], recurrent.md",
         ),
         (
@@ -44,12 +44,12 @@ def items(found: Mapping[str, Any]) -> list[dict[str, str]]:
         ),
         (
             "Figure 8 (power by length)",
-            "src/pliant/route/energy.py",
+            "src/pliant/route/choice/energy.py",
             "miss: no meter here (no RAPL, no hwmon); the paper's watts are data, with their source",
         ),
         (
             "Eq. 8, 9 (energy)",
-            "tests/route/test_energy.py",
+            "tests/route/choice/test_energy.py",
             "result: and the oracle's, tests/route/test_oracle.py",
         ),
         ("Figure 9 (systems A, B, C)", "crime_worlds.py", "result: as worlds of the simulator"),

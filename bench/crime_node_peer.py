@@ -13,16 +13,16 @@ from typing import Any
 
 from pliant.api.open_endpoint import open_endpoint
 from pliant.ir.curve import Curve
-from pliant.route.choose_endpoint import LOCAL
+from pliant.route.choice.choose_endpoint import LOCAL
 from pliant.route.node_identity import Identity
 from pliant.route.node_messages import Spent
 from pliant.run.session.session import Session
+from pliant.serve.answers.admission import Admission
+from pliant.serve.answers.metrics import Metrics
 from pliant.serve.http.http_app import make_app
 from pliant.serve.http.limits import Limits
 from pliant.serve.http.security import Address
 from pliant.serve.http.server import NodeServer, bind
-from pliant.serve.node.admission import Admission
-from pliant.serve.node.metrics import Metrics
 from pliant.serve.node.serving_node import Answered, Call
 from pliant.serve.node.start_node import NodeOptions, serve
 from pliant.serve.protocol.inference import read_request, signature, write_reply

@@ -17,8 +17,8 @@ import numpy as np
 import checkout  # noqa: F401 - research and testbed lie there
 from crime_devices import MODELS, Devices
 from pliant.ir.link import Link
-from pliant.route.energy import A53_COVE, A53_IMDB, LTE
-from pliant.route.objective import TIME, Objective
+from pliant.route.choice.energy import A53_COVE, A53_IMDB, LTE
+from pliant.route.choice.objective import TIME, Objective
 from pliant.route.router_settings import RouterSettings, paper
 from report import ROOT
 from research.oracle import Verdict, alone, judge, oracle

@@ -22,9 +22,9 @@ from pliant.compiler.executable.image import make_image
 from pliant.ir.graph import Graph, Node, TensorType
 from pliant.kernels.runtime.thread_pool import Pool
 from pliant.models.onnx.onnx_file import open_onnx
+from pliant.run.array_sessions.onnx_session import OnnxSession
 from pliant.run.graph.array_stage import open_image
 from pliant.run.graph.model_options import ModelOptions
-from pliant.run.graph.onnx_session import OnnxSession
 from pliant.run.graph.schedule_graph import OperatorTime, Planner
 from runtimes import THREADS
 

@@ -26,9 +26,9 @@ from pliant.ir.graph import Graph
 from pliant.kernels.runtime.thread_pool import Pool
 from pliant.models.onnx.onnx_file import open_onnx
 from pliant.profile.form_costs import CostFile
+from pliant.run.array_sessions.onnx_session import OnnxSession
 from pliant.run.graph.array_stage import open_image
 from pliant.run.graph.model_options import ModelOptions
-from pliant.run.graph.onnx_session import OnnxSession
 from pliant.run.graph.schedule_graph import Planner, ScheduleKind, ScheduleReport
 from report import interleaved
 from runtimes import THREADS

@@ -29,7 +29,7 @@ from local_peers import onnxruntime_products
 from paired import paired
 from pliant.kernels.coded.decode import decode_table_int8
 from pliant.kernels.coded.gemm_args import SLICE_DTYPE, GemmArgs
-from pliant.kernels.coded.gemm_int8 import (
+from pliant.kernels.coded.int8.gemm_int8 import (
     GemmInt8Args,
     gemm_bytes_ir,
     gemm_int8_ir,
@@ -39,8 +39,8 @@ from pliant.kernels.coded.gemm_int8 import (
     scratch_bytes_int8,
     units_int8,
 )
+from pliant.kernels.coded.int8.round_rows import RoundRowsArgs, round_rows_ir, round_rows_name, row_grain
 from pliant.kernels.coded.int8_form import int8_form
-from pliant.kernels.coded.round_rows import RoundRowsArgs, round_rows_ir, round_rows_name, row_grain
 from pliant.kernels.emit.builder import Module
 from pliant.kernels.emit.isa import Isa, host_isa
 from pliant.kernels.emit.values import vector

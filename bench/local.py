@@ -16,8 +16,8 @@ from local_gemms import coded_pass, int8_pass, resident_pass
 from local_layers import Model, bert, minilm
 from local_peers import onnxruntime_products, torch_products
 from pliant.kernels.coded.gemm import gemm_ir, scratch_bytes
-from pliant.kernels.coded.gemm_int8 import gemm_int8_ir, scratch_bytes_int8
-from pliant.kernels.coded.round_rows import round_rows_ir
+from pliant.kernels.coded.int8.gemm_int8 import gemm_int8_ir, scratch_bytes_int8
+from pliant.kernels.coded.int8.round_rows import round_rows_ir
 from pliant.kernels.emit.isa import Isa, host_isa
 from pliant.kernels.runtime.jit import Library
 from pliant.kernels.runtime.thread_pool import Pool

@@ -9,8 +9,8 @@ from local_layers import Model, is_along_columns
 from pliant.kernels.coded.decode import decode_table, decode_table_int8, int8_step
 from pliant.kernels.coded.gemm import SLICE_DTYPE, GemmArgs, grain, pack, units
 from pliant.kernels.coded.gemm_args import F32
-from pliant.kernels.coded.gemm_int8 import GemmInt8Args, grain_int8, units_int8
-from pliant.kernels.coded.round_rows import RoundRowsArgs, row_grain
+from pliant.kernels.coded.int8.gemm_int8 import GemmInt8Args, grain_int8, units_int8
+from pliant.kernels.coded.int8.round_rows import RoundRowsArgs, row_grain
 from pliant.kernels.emit.isa import Isa
 from pliant.kernels.runtime.thread_pool import Pool, Table
 from pliant.models.slice_shapes import MatrixGeometry

@@ -16,15 +16,15 @@ from local_gemms import Pass
 from pliant.kernels.coded.decode import decode_table, decode_table_int8
 from pliant.kernels.coded.gemm import gemm_ir, scratch_bytes
 from pliant.kernels.coded.gemm_args import SLICE_DTYPE, GemmArgs
-from pliant.kernels.coded.gemm_int8 import (
+from pliant.kernels.coded.int8.gemm_int8 import (
     GemmInt8Args,
     gemm_int8_ir,
     grain_int8,
     scratch_bytes_int8,
     units_int8,
 )
+from pliant.kernels.coded.int8.round_rows import RoundRowsArgs, round_rows_ir, row_grain
 from pliant.kernels.coded.int8_form import int8_form
-from pliant.kernels.coded.round_rows import RoundRowsArgs, round_rows_ir, row_grain
 from pliant.kernels.emit.builder import Module
 from pliant.kernels.emit.isa import Isa, host_isa
 from pliant.kernels.emit.values import vector

@@ -22,7 +22,7 @@ import torch
 import pliant
 from paired import paired
 from pliant.models.recurrent.recurrent_source import RecurrentSource
-from pliant.run.graph.recurrent_session import RecurrentSession
+from pliant.run.array_sessions.recurrent_session import RecurrentSession
 from report import Report, interleaved, options
 
 MODELS = ("imdb-lstm", "random:cove-300", "random:cove-200", "random:gru-300")

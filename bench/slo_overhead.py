@@ -23,16 +23,16 @@ from pliant.ir.endpoint import Request, ServiceLevel
 from pliant.ir.link import Link
 from pliant.ir.times.timing import Timing
 from pliant.ir.times.trade import Level, Trade
-from pliant.route.choose_endpoint import CLUSTER, LOCAL
+from pliant.route.choice.choose_endpoint import CLUSTER, LOCAL
+from pliant.route.choice.terms import NO_TERMS, Terms
 from pliant.route.curve_advert import CurveAdvert, Trail
 from pliant.route.router import Router
 from pliant.route.router_settings import RouterSettings
-from pliant.route.terms import NO_TERMS, Terms
 from pliant.run.session.session import Session
-from pliant.serve.node.admission import Admission
-from pliant.serve.node.dispatch import Dispatcher, Inquiry
-from pliant.serve.node.local_answers import LocalAnswers
-from pliant.serve.node.metrics import Metrics
+from pliant.serve.answers.admission import Admission
+from pliant.serve.answers.dispatch import Dispatcher, Inquiry
+from pliant.serve.answers.local_answers import LocalAnswers
+from pliant.serve.answers.metrics import Metrics
 from pliant.serve.protocol.inference import Body, InferRequest, Signature
 from pliant.serve.protocol.terms import PendingRequest
 from report import Report

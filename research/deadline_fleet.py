@@ -8,7 +8,7 @@ what is simulated is what is measured on real processes, but for the machine's n
 import numpy as np
 
 from pliant.ir.link import Link
-from pliant.route.choose_endpoint import CLUSTER, LOCAL
+from pliant.route.choice.choose_endpoint import CLUSTER, LOCAL
 from research.deadline_oracle import Known, together_s
 from research.deadline_world import Course, Kind, Scenario, Steps
 from research.fleet_world import (

@@ -1,7 +1,7 @@
 """A node of a simulated fleet: its router, its machines with their queues, and what waits for upstreams.
 
-Machines work as nodes do (serve/node): one request after another, each at the level that keeps what is left
-of its time, refused where even the quickest would be late.
+Machines work as nodes do (serve/answers): one request after another, each at the level that keeps what is
+left of its time, refused where even the quickest would be late.
 """
 
 from collections import deque
@@ -14,12 +14,12 @@ from pliant.errors import BudgetError
 from pliant.ir.link import Link
 from pliant.ir.times.timing import Timing
 from pliant.ir.times.trade import Level, Pick, Trade
-from pliant.route.choose_endpoint import LOCAL
+from pliant.route.choice.choose_endpoint import LOCAL
+from pliant.route.choice.terms import Terms
 from pliant.route.curve_advert import Trail
 from pliant.route.predecessors import Listener
 from pliant.route.router import Router
 from pliant.route.router_settings import RouterSettings
-from pliant.route.terms import Terms
 from pliant.route.upstream.upstream_queue import Passage
 from research.fleet_world import MachineSpec, NodeSpec, part_of_length
 

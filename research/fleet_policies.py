@@ -8,11 +8,11 @@ of these in their own way, and have it answer at the best level that keeps the t
 from collections.abc import Callable, Collection, Mapping
 from random import Random
 
-from pliant.route.choose_endpoint import Choice, Option
+from pliant.route.choice.choose_endpoint import Choice, Option
+from pliant.route.choice.objective import TIME
+from pliant.route.choice.terms import Terms
 from pliant.route.curve_advert import Trail
-from pliant.route.objective import TIME
 from pliant.route.router import Router
-from pliant.route.terms import Terms
 
 Policy = Callable[[Router, int, float, Collection[str], Trail, Terms, Random], Choice]
 """(router, length, now, endpoints left out, trail, terms, randomness) -> the choice; raises as `choose`."""

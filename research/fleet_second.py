@@ -1,10 +1,10 @@
-"""Another endpoint where a turn or an answer at a machine is late, as in nodes (serve/node/dispatch.py)."""
+"""Another endpoint where a turn or an answer is late, as nodes do (serve/answers/dispatch.py)."""
 
 from collections.abc import Callable
 from typing import final
 
-from pliant.route.choose_endpoint import Choice
-from pliant.route.hedge import Hedge, spare_s
+from pliant.route.choice.choose_endpoint import Choice
+from pliant.route.choice.hedge import Hedge, spare_s
 from research.fleet_node import Answer, Inquiry, Job, Machine
 from research.virtual_clock import VirtualClock
 

@@ -17,7 +17,7 @@ import numpy as np
 from pliant.arrays import Float64, Int64
 from pliant.errors import InputError
 from pliant.ir.link import Link
-from pliant.route.choose_endpoint import CLUSTER, LOCAL
+from pliant.route.choice.choose_endpoint import CLUSTER, LOCAL
 from research.deadline_world import Kind, Steps, World
 
 USUAL_WORDS = 24

@@ -17,10 +17,10 @@ import numpy as np
 from pliant.arrays import Float64, Int64
 from pliant.errors import RouteError
 from pliant.ir.link import Link
-from pliant.route.choose_endpoint import LOCAL
+from pliant.route.choice.choose_endpoint import LOCAL
+from pliant.route.choice.objective import TIME
 from pliant.route.curve_advert import CurveAdvert
 from pliant.route.due import Broadcast, Ping, Probe
-from pliant.route.objective import TIME
 from pliant.route.predecessors import Listener
 from pliant.route.router import Router
 from pliant.route.router_settings import RouterSettings

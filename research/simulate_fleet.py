@@ -16,11 +16,11 @@ from typing import Any, final
 
 from pliant.errors import BudgetError, DeadlineError, RouteError
 from pliant.ir.link import Link
-from pliant.route.choose_endpoint import LOCAL, Choice, choose
+from pliant.route.choice.choose_endpoint import LOCAL, Choice, choose
+from pliant.route.choice.hedge import Hedge, hedge
+from pliant.route.choice.terms import Terms
 from pliant.route.curve_advert import CurveAdvert, Trail
-from pliant.route.hedge import Hedge, hedge
 from pliant.route.router_settings import RouterSettings
-from pliant.route.terms import Terms
 from research.fleet_changes import Changes
 from research.fleet_node import LEAST_S, Answer, Away, FleetNode, Inquiry, Job, Machine
 from research.fleet_policies import Policy, routed
@@ -126,7 +126,7 @@ class _Simulation:
             # Who is refused asks again a little later.
             self._clock.after((0.0 if answer is not None else 0.05), self._again)
 
-    # -- a request at a node (serve/node/dispatch.py)
+    # -- a request at a node (serve/answers/dispatch.py)
 
     def _dispatch(self, asked: Inquiry) -> None:
         node, now_s = asked.node, self._clock.now_s
@@ -182,7 +182,7 @@ class _Simulation:
             asked.is_over = True
             asked.reply(asked, answer)
 
-    # -- here (serve/node/local_answers.py, admission.py)
+    # -- here (serve/answers/local_answers.py, admission.py)
 
     def _admit(
         self, node: FleetNode, machine: Machine, asked: Inquiry, then: Callable[[Answer | None], None]

@@ -10,8 +10,8 @@ import numpy as np
 from pliant.arrays import Float64, Int64
 from pliant.errors import RouteError
 from pliant.ir.curve import Curve
-from pliant.route.energy import PowerModel, RadioModel
-from pliant.route.objective import TIME, Objective
+from pliant.route.choice.energy import PowerModel, RadioModel
+from pliant.route.choice.objective import TIME, Objective
 from pliant.route.router_settings import RouterSettings
 from research.series import LinkSeries
 

@@ -15,7 +15,7 @@ from pliant.errors import InputError
 from pliant.ir.bitwidths import FULL_BITS
 from pliant.models.hf.checkpoint import open_checkpoint
 from pliant.plan.submodel.plan_options import OURS
-from pliant.run.graph.measure_forms import answer_error, forms_of
+from pliant.run.array_sessions.measure_forms import answer_error, forms_of
 from pliant.store.build import build
 from pliant.store.manifest import AccuracyEntry, AccuracyTable, put_accuracy
 from pliant.store.read import open_store

@@ -23,8 +23,8 @@ from pliant.ir.dilation import Dilation
 from pliant.ir.endpoint import Request, ServiceLevel
 from pliant.ir.port import Port
 from pliant.ir.reply import Reply
-from pliant.route.energy import LTE, PowerModel
-from pliant.serve.node.answer_energy import AnswerEnergy
+from pliant.route.choice.energy import LTE, PowerModel
+from pliant.serve.answers.answer_energy import AnswerEnergy
 from pliant.serve.node.routed_session import RoutedSession
 from pliant.serve.node.routing import RoutedDetails, Routing
 from pliant.store.manifest import AccuracyEntry, AccuracyTable, put_accuracy
@@ -32,9 +32,9 @@ from tests.cluster.coded import small_store
 from tests.cluster.processes import PATIENT, WAIT_S, workers
 from tests.cluster.test_clustered import write_key
 from tests.multicast import multicast as multicast
+from tests.serve.answers.test_dispatch import DEADLINE_S, LONG_S
 from tests.serve.conftest import patience as patience
 from tests.serve.models import Fake, Upper
-from tests.serve.node.test_dispatch import DEADLINE_S, LONG_S
 from tests.serve.node.test_peers import OPERATOR, peers
 from tests.serve.nodes import PATIENCE_S, Running, running
 from tests.serve.test_routing import until

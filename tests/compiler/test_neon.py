@@ -19,9 +19,9 @@ from pliant.ir.graph import Graph
 from pliant.kernels.emit.isa import NEON, NEON_DOT, host_isa
 from pliant.kernels.runtime.jit import Library
 from pliant.kernels.runtime.thread_pool import Pool
+from pliant.run.array_sessions.onnx_session import OnnxSession
 from pliant.run.graph.array_stage import open_image
 from pliant.run.graph.model_options import ModelOptions
-from pliant.run.graph.onnx_session import OnnxSession
 from tests.compiler.comparing import assert_same
 from tests.compiler.family_models import MODELS, feeds_of, model_of
 from tests.compiler.union import union

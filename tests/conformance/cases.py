@@ -21,8 +21,8 @@ from pliant.compiler.executable.kernel_addresses import addresses
 from pliant.errors import GraphError, PliantError
 from pliant.models.onnx.onnx_file import open_onnx
 from pliant.models.onnx.onnx_nodes import operator_key
+from pliant.run.array_sessions.onnx_session import OnnxSession
 from pliant.run.graph.model_options import ModelOptions
-from pliant.run.graph.onnx_session import OnnxSession
 
 _ROOT = Path(__file__).parents[2]
 

@@ -11,7 +11,7 @@ from pliant.errors import BudgetError, InputError
 from pliant.ir.endpoint import Endpoint
 from pliant.ir.reply import Reply
 from pliant.ir.schedule import violations
-from pliant.run.graph.array_session import ArraySession
+from pliant.run.array_sessions.array_session import ArraySession
 from tests.conformance.opened_session import Opened
 from tests.conformance.session_kind import LENGTHS
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pliant.api.compile_onnx import compile as compile_model
-from pliant.run.graph.onnx_session import OnnxSession
+from pliant.run.array_sessions.onnx_session import OnnxSession
 
 torch = pytest.importorskip("torch")
 onnxruntime = pytest.importorskip("onnxruntime")

@@ -20,9 +20,9 @@ from pliant.cli.cluster.process_metrics import primary_page, worker_page
 from pliant.cluster.lead.open_member import MemberOptions, open_worker
 from pliant.cluster.net.key import new_key
 from pliant.models.encoder.encoder_source import EncoderSource
-from pliant.route.energy import PowerModel
+from pliant.route.choice.energy import PowerModel
 from pliant.run.process_memory import MemoryBudget
-from pliant.serve.node.answer_energy import AnswerEnergy
+from pliant.serve.answers.answer_energy import AnswerEnergy
 from tests.cluster.processes import PATIENT, WAIT_S, small_model
 from tests.deploy.prometheus import DEPLOY, Prometheus, binary, scraping
 from tests.serve.models import Upper

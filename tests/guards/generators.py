@@ -15,20 +15,20 @@ from pliant.kernels.attention.rotary import rotary_ir
 from pliant.kernels.coded.embed import EmbedFormats, embed_ir
 from pliant.kernels.coded.gemm import gemm_ir
 from pliant.kernels.coded.gemm_bf16 import gemm_bf16_ir
-from pliant.kernels.coded.gemm_int8 import gemm_bytes_ir, gemm_int8_ir
+from pliant.kernels.coded.int8.gemm_int8 import gemm_bytes_ir, gemm_int8_ir
+from pliant.kernels.coded.int8.round_rows import round_rows_ir, round_rows_name
 from pliant.kernels.coded.round_bf16 import round_bf16_ir
-from pliant.kernels.coded.round_rows import round_rows_ir, round_rows_name
 from pliant.kernels.conv.conv import conv_ir
 from pliant.kernels.conv.conv_activations import ACTIVATIONS as CONV_ACTIVATIONS
 from pliant.kernels.conv.conv_args import ConvForm
-from pliant.kernels.conv.conv_deform import deform_ir
-from pliant.kernels.conv.conv_depthwise import depthwise_ir
 from pliant.kernels.conv.conv_grouped import GroupedForm, grouped_ir
 from pliant.kernels.conv.conv_planes import PlanesForm, planes_ir
-from pliant.kernels.conv.conv_points import PointsForm, points_ir
-from pliant.kernels.conv.conv_quantized import QuantizedConvForm, quantized_conv_ir
-from pliant.kernels.conv.conv_transpose import gather_ir as transposed_gather_ir
 from pliant.kernels.conv.conv_weights import pack_ir
+from pliant.kernels.conv.direct.conv_deform import deform_ir
+from pliant.kernels.conv.direct.conv_depthwise import depthwise_ir
+from pliant.kernels.conv.direct.conv_points import PointsForm, points_ir
+from pliant.kernels.conv.direct.conv_quantized import QuantizedConvForm, quantized_conv_ir
+from pliant.kernels.conv.direct.conv_transpose import gather_ir as transposed_gather_ir
 from pliant.kernels.conv.winograd import winograd_ir
 from pliant.kernels.emit import isa as isa_table
 from pliant.kernels.emit.dtypes import DTYPES

@@ -23,9 +23,9 @@ from pliant.ir.curve import line
 from pliant.ir.link import Link
 from pliant.ir.times.timing import Timing
 from pliant.ir.times.trade import Level, Trade
-from pliant.route.choose_endpoint import LOCAL, Choice
-from pliant.route.energy import A53_COVE, LTE
-from pliant.route.objective import ENERGY, Objective
+from pliant.route.choice.choose_endpoint import LOCAL, Choice
+from pliant.route.choice.energy import A53_COVE, LTE
+from pliant.route.choice.objective import ENERGY, Objective
 from pliant.route.router import Router
 from pliant.route.router_settings import RouterSettings, paper
 from research.oracle import judge, oracle

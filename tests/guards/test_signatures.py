@@ -28,9 +28,9 @@ from pliant.ir.partition import Partition, Share
 from pliant.ir.reply import Reply
 from pliant.plan.result import Plan
 from pliant.plan.submodel.plan_options import PlanOptions
-from pliant.run.graph.graph_session import GraphSession
-from pliant.run.graph.onnx_session import OnnxSession
-from pliant.run.graph.recurrent_session import RecurrentSession
+from pliant.run.array_sessions.graph_session import GraphSession
+from pliant.run.array_sessions.onnx_session import OnnxSession
+from pliant.run.array_sessions.recurrent_session import RecurrentSession
 from pliant.run.process_memory import MemoryBudget
 from pliant.run.session.call_profile import Profile
 from pliant.run.submodel.details import ElasticDetails

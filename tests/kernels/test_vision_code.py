@@ -8,8 +8,8 @@ import pytest
 from pliant.kernels.conv.conv import conv_ir
 from pliant.kernels.conv.conv_args import ConvForm, Layout
 from pliant.kernels.conv.conv_grouped import GroupedForm, grouped_ir
-from pliant.kernels.conv.conv_points import PointsForm, points_ir, tile_vectors
 from pliant.kernels.conv.conv_tile import UNROLL, tile_panels, tile_pixels
+from pliant.kernels.conv.direct.conv_points import PointsForm, points_ir, tile_vectors
 from pliant.kernels.emit.isa import AVX2, AVX512, NEON, Isa
 from pliant.kernels.pool.pool_rows import pool_rows_ir
 from pliant.kernels.pool.pool_window import PoolForm

@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from pliant.ir.link import Link
-from pliant.route.choose_endpoint import LOCAL
+from pliant.route.choice.choose_endpoint import LOCAL
 from pliant.route.router_settings import RouterSettings
 from research.deadline_world import Kind, Steps
 from research.fleet_policies import POLICIES

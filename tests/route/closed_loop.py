@@ -12,7 +12,7 @@ from itertools import count
 
 from pliant.ir.curve import Curve
 from pliant.ir.link import Link
-from pliant.route.choose_endpoint import LOCAL
+from pliant.route.choice.choose_endpoint import LOCAL
 from pliant.route.router import Router
 from pliant.route.router_settings import RouterSettings
 from pliant.route.upstream.upstream_queue import Passage

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pliant.ir.curve import Curve
 from pliant.ir.endpoint import ServiceLevel
 from pliant.route.adverts import Adverts
-from pliant.route.choose_endpoint import Candidate
+from pliant.route.choice.choose_endpoint import Candidate
 from pliant.route.way_times import DENSE, FEW, WayCurve, least
 
 MAX_N = 60

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from pliant.errors import BudgetError, DeadlineError
 from pliant.ir.curve import Curve
 from pliant.ir.endpoint import ServiceLevel
-from pliant.route.choose_endpoint import Candidate, Choice, choose, ranked, soonest
-from pliant.route.objective import ENERGY, TIME, Objective
-from pliant.route.terms import Terms
+from pliant.route.choice.choose_endpoint import Candidate, Choice, choose, ranked, soonest
+from pliant.route.choice.objective import ENERGY, TIME, Objective
+from pliant.route.choice.terms import Terms
 
 part = st.floats(0, 3).map(lambda x: round(x, 3))
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from pliant.ir.curve import line
 from pliant.ir.link import Link
-from pliant.route.choose_endpoint import LOCAL
+from pliant.route.choice.choose_endpoint import LOCAL
 from pliant.route.curve_advert import Trail
 from pliant.route.due import Broadcast, Ping
 from pliant.route.predecessors import Listener

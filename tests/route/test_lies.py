@@ -3,7 +3,7 @@
 import pytest
 
 from pliant.ir.curve import line
-from pliant.route.choose_endpoint import LOCAL
+from pliant.route.choice.choose_endpoint import LOCAL
 from pliant.route.due import Ping
 from pliant.route.router import Router
 from tests.route.routers import MAX_N, router, word

@@ -11,7 +11,8 @@ from pliant.errors import PeerCurveError, RouteError
 from pliant.ir.curve import MAX_POINTS, Curve
 from pliant.ir.endpoint import ServiceLevel
 from pliant.route.adverts import advert_of
-from pliant.route.choose_endpoint import Candidate
+from pliant.route.choice.choose_endpoint import Candidate
+from pliant.route.choice.objective import Objective
 from pliant.route.curve_advert import CurveAdvert, Trail
 from pliant.route.node_messages import (
     LIMIT_BYTES,
@@ -24,7 +25,6 @@ from pliant.route.node_messages import (
     encode_route,
     encode_told,
 )
-from pliant.route.objective import Objective
 from tests.ir.test_curve import curves
 from tests.route.routers import only
 from tests.route.test_choose_level import levels

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from pliant.errors import RouteError
 from pliant.ir.curve import line
 from pliant.ir.link import Link
-from pliant.route.energy import A53_COVE, LTE
-from pliant.route.objective import ENERGY
+from pliant.route.choice.energy import A53_COVE, LTE
+from pliant.route.choice.objective import ENERGY
 from pliant.route.router_settings import RouterSettings
 from research.oracle import alone, judge, oracle
 from research.series import LinkSeries, constant, steps

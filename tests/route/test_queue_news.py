@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from pliant.route.choose_endpoint import LOCAL
+from pliant.route.choice.choose_endpoint import LOCAL
 from pliant.route.due import Ping
 from pliant.route.router import Router
 from tests.route.routers import SETTINGS, SLOW, router, word

@@ -6,7 +6,7 @@ import pytest
 
 from pliant.errors import RouteError
 from pliant.ir.curve import line
-from pliant.route.choose_endpoint import LOCAL
+from pliant.route.choice.choose_endpoint import LOCAL
 from pliant.route.curve_advert import Trail
 from pliant.route.due import Broadcast, Ping, Probe
 from pliant.route.predecessors import Listener

@@ -7,11 +7,11 @@ from hypothesis import strategies as st
 from pliant.ir.curve import Curve
 from pliant.ir.endpoint import ServiceLevel
 from pliant.route.adverts import advert_of, wait_beyond
-from pliant.route.choose_endpoint import CLUSTER, LOCAL, Candidate
+from pliant.route.choice.choose_endpoint import CLUSTER, LOCAL, Candidate
+from pliant.route.choice.terms import Terms
 from pliant.route.due import Ping, Probe
 from pliant.route.router import Router
 from pliant.route.router_settings import RouterSettings, paper
-from pliant.route.terms import Terms
 from tests.route.routers import LINK, SETTINGS, router, word
 
 

@@ -6,8 +6,8 @@ import pytest
 from pliant.errors import RouteError
 from pliant.ir.curve import Curve, line
 from pliant.ir.link import Link
-from pliant.route.energy import A53_COVE, LTE
-from pliant.route.objective import ENERGY
+from pliant.route.choice.energy import A53_COVE, LTE
+from pliant.route.choice.objective import ENERGY
 from pliant.route.router_settings import RouterSettings, paper
 from research.oracle import alone, judge, oracle
 from research.series import LinkSeries, constant, steps

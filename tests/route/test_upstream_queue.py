@@ -3,7 +3,7 @@
 import pytest
 
 from pliant.ir.curve import line
-from pliant.route.choose_endpoint import LOCAL
+from pliant.route.choice.choose_endpoint import LOCAL
 from pliant.route.upstream.upstream_queue import RecentAverage, UpstreamQueue
 from tests.route.closed_loop import ClosedLoop
 from tests.route.routers import MAX_N, router, word

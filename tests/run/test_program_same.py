@@ -16,9 +16,10 @@ from pliant.ir.link import Link
 from pliant.ir.program import Program, bind
 from pliant.ir.schedule import violations
 from pliant.models.recurrent.recurrent_spec import RecurrentSpec
+from pliant.run.array_sessions import recurrent_session
 from pliant.run.execute import execute
 from pliant.run.execute_alone import execute_alone, spans_alone
-from pliant.run.graph import graph_runner, recurrent_session
+from pliant.run.graph import graph_runner
 from pliant.run.submodel import pipeline
 from pliant.run.submodel.planning import SessionOptions
 from tests.models.onnx_models import parse

@@ -15,7 +15,7 @@ from pliant.api.compile_onnx import compile, whole
 from pliant.compiler.aot.compiled_directory import save
 from pliant.compiler.executable.call import Target
 from pliant.kernels.emit.isa import host_isa
-from pliant.run.graph.array_session import ArraySession as Session
+from pliant.run.array_sessions.array_session import ArraySession as Session
 from tests.models.onnx_models import parse
 
 MODEL = parse(

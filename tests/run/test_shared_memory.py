@@ -16,7 +16,7 @@ from pliant.errors import BudgetError, InputError, ModelError, StoreError
 from pliant.ir.endpoint import Request
 from pliant.plan.memory_shares import Holding
 from pliant.plan.result import WHOLE_S
-from pliant.run.graph.recurrent_session import RecurrentSession
+from pliant.run.array_sessions.recurrent_session import RecurrentSession
 from pliant.run.process_memory import MemoryBudget
 from pliant.run.submodel.elastic_session import ElasticSession
 from pliant.run.submodel.planning import SessionOptions

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from pliant.api.open_session import open as open_session
-from pliant.run.graph.recurrent_session import RecurrentSession
+from pliant.run.array_sessions.recurrent_session import RecurrentSession
 from testbed import DeviceSpec, why_not
 from testbed.inside import inside
 from testbed.nodes import NodeBed, open_nodes

@@ -7,9 +7,9 @@ from pliant.errors import InputError
 from pliant.ir.bitwidths import Weights
 from pliant.models.encoder.encoder_graph import Precise
 from pliant.plan.precision import choose_form
-from pliant.run.graph.measure_forms import forms_of, measure_forms
+from pliant.run.array_sessions.measure_forms import forms_of, measure_forms
+from pliant.run.array_sessions.onnx_session import OnnxSession
 from pliant.run.graph.model_options import ModelOptions
-from pliant.run.graph.onnx_session import OnnxSession
 from pliant.run.session.feeds import GivenFeeds
 
 OpenGraph = Callable[[ModelOptions], OnnxSession]

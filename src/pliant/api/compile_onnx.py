@@ -22,9 +22,9 @@ from pliant.models.encoder.encoder_graph import Precise
 from pliant.models.onnx.onnx_file import open_onnx
 from pliant.plan.precision import TOLERANCE, Compute, check_compute
 from pliant.quantities import parse_bytes
+from pliant.run.array_sessions.onnx_session import OnnxSession
 from pliant.run.batches.buckets import Buckets
 from pliant.run.graph.model_options import ModelOptions
-from pliant.run.graph.onnx_session import OnnxSession
 from pliant.run.graph.schedule_graph import ScheduleKind, ScheduleReport
 from pliant.run.session.feeds import GivenFeeds
 

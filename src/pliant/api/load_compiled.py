@@ -11,7 +11,7 @@ from pliant.kernels.emit.isa import host_isa
 from pliant.kernels.runtime.jit import Library
 from pliant.kernels.runtime.thread_pool import Pool
 from pliant.quantities import parse_bytes
-from pliant.run.graph.graph_session import GraphSession
+from pliant.run.array_sessions.graph_session import GraphSession
 from pliant.settings import cache_folder, thread_count
 
 

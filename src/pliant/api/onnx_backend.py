@@ -15,7 +15,7 @@ import numpy as np
 
 from pliant.api.compile_onnx import compile
 from pliant.errors import InputError
-from pliant.run.graph.onnx_session import OnnxSession
+from pliant.run.array_sessions.onnx_session import OnnxSession
 
 Inputs = Sequence[np.ndarray] | Mapping[str, np.ndarray] | np.ndarray
 

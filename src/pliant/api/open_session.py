@@ -29,7 +29,7 @@ from pliant.plan.precision import TOLERANCE, Compute, check_compute
 from pliant.plan.result import WHOLE_S
 from pliant.plan.submodel.plan_options import OURS, Depths, PlanOptions
 from pliant.quantities import parse_bytes, parse_seconds
-from pliant.run.graph.recurrent_session import RecurrentSession
+from pliant.run.array_sessions.recurrent_session import RecurrentSession
 from pliant.run.process_memory import Memory, MemoryBudget, bound_of, preload_of
 from pliant.run.session.session import Session
 from pliant.run.submodel.planning import MARGIN, SessionOptions

@@ -10,7 +10,7 @@ from pliant.api.resolve import Source
 from pliant.errors import InputError
 from pliant.ir.reply import Reply
 from pliant.ray.assigned_threads import assigned_threads
-from pliant.run.graph.array_session import ArraySession
+from pliant.run.array_sessions.array_session import ArraySession
 from pliant.run.session.text_session import TextSession
 
 Columns = Mapping[str, "np.ndarray[Any, Any]"]

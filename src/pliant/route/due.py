@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from pliant.route.choose_endpoint import LOCAL
+from pliant.route.choice.choose_endpoint import LOCAL
 from pliant.route.curve_advert import CurveAdvert
 
 

@@ -7,12 +7,12 @@ from pliant.ir.curve import Curve
 from pliant.ir.endpoint import ServiceLevel
 from pliant.ir.times.fit import LocalTimes
 from pliant.ir.times.timing import is_hopeless
-from pliant.route.choose_endpoint import Candidate
-from pliant.route.crowding import Dependents
-from pliant.route.energy import local_candidate
+from pliant.route.choice.choose_endpoint import Candidate
+from pliant.route.choice.crowding import Dependents
+from pliant.route.choice.energy import local_candidate
+from pliant.route.choice.terms import Terms
 from pliant.route.probes import Probes
 from pliant.route.router_settings import RouterSettings
-from pliant.route.terms import Terms
 from pliant.route.upstream.upstream_queue import RecentAverage
 
 _UNKNOWN = (ServiceLevel(Curve(((0, 0.0),))),)

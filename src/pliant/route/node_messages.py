@@ -17,8 +17,8 @@ import msgspec
 from pliant.errors import PeerCurveError, RouteError
 from pliant.ir.curve import MAX_POINTS, Curve, validated
 from pliant.ir.endpoint import ServiceLevel
+from pliant.route.choice.objective import Objective
 from pliant.route.curve_advert import MAX_LEVELS, NAME, CurveAdvert, Trail
-from pliant.route.objective import Objective
 
 ROUTE_HEADER = "Pliant-Route"
 CURVE_HEADER = "Pliant-Curve"

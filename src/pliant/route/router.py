@@ -22,15 +22,15 @@ from pliant.ir.curve import Curve
 from pliant.ir.endpoint import ServiceLevel
 from pliant.ir.link import Link
 from pliant.route.adverts import Adverts, wait_beyond
-from pliant.route.choose_endpoint import LOCAL, Candidate, Choice, Option, choose, ranked
+from pliant.route.choice.choose_endpoint import LOCAL, Candidate, Choice, Option, choose, ranked
+from pliant.route.choice.objective import TIME, Objective
+from pliant.route.choice.radio_use import RadioUse
+from pliant.route.choice.terms import NO_TERMS, Terms
 from pliant.route.curve_advert import CurveAdvert, Trail, checked_name
 from pliant.route.due import Broadcast, Due, Probe
 from pliant.route.local_endpoint import LocalEndpoint, note_dependent
-from pliant.route.objective import TIME, Objective
 from pliant.route.predecessors import Listener, Predecessors
-from pliant.route.radio_use import RadioUse
 from pliant.route.router_settings import RouterSettings
-from pliant.route.terms import NO_TERMS, Terms
 from pliant.route.upstream.peer import Successor
 from pliant.route.upstream.peer_state import PeerState
 from pliant.route.upstream.ping_schedule import PingSchedule

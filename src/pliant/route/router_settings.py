@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from pliant.errors import RouteError
 from pliant.ir.times.fit import FitSettings
-from pliant.route.energy import PowerModel, RadioModel
+from pliant.route.choice.energy import PowerModel, RadioModel
 from pliant.route.upstream.transfer import TransferSettings
 
 

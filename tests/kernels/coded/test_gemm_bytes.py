@@ -5,7 +5,7 @@ import pytest
 
 from pliant.kernels.coded.gemm import ACTIVATIONS
 from pliant.kernels.coded.gemm_args import GemmArgs
-from pliant.kernels.coded.gemm_int8 import (
+from pliant.kernels.coded.int8.gemm_int8 import (
     GemmInt8Args,
     gemm_bytes_ir,
     padded_int8,
@@ -13,9 +13,9 @@ from pliant.kernels.coded.gemm_int8 import (
     scratch_bytes_int8,
     units_int8,
 )
+from pliant.kernels.coded.int8.round_rows import RoundRowsArgs, round_rows_ir, round_rows_name
+from pliant.kernels.coded.int8.tile_int8 import tile_shape
 from pliant.kernels.coded.int8_form import Int8Form, resident_form
-from pliant.kernels.coded.round_rows import RoundRowsArgs, round_rows_ir, round_rows_name
-from pliant.kernels.coded.tile_int8 import tile_shape
 from pliant.kernels.emit.isa import ISAS, Isa
 from pliant.kernels.product.matmul_integer import pack
 from pliant.kernels.runtime.aligned_memory import aligned_bytes

@@ -9,10 +9,10 @@ import pytest
 from pliant.kernels.coded.decode import int8_step
 from pliant.kernels.coded.gemm import ACTIVATIONS
 from pliant.kernels.coded.gemm_args import BF16, F16, F32
-from pliant.kernels.coded.gemm_int8 import GemmInt8Args, gemm_int8_ir, scratch_bytes_int8, units_int8
+from pliant.kernels.coded.int8.gemm_int8 import GemmInt8Args, gemm_int8_ir, scratch_bytes_int8, units_int8
+from pliant.kernels.coded.int8.round_rows import RoundRowsArgs, round_rows_ir
+from pliant.kernels.coded.int8.tile_int8 import tile_shape
 from pliant.kernels.coded.int8_form import int8_form
-from pliant.kernels.coded.round_rows import RoundRowsArgs, round_rows_ir
-from pliant.kernels.coded.tile_int8 import tile_shape
 from pliant.kernels.emit.isa import ISAS, Isa
 from pliant.kernels.runtime.jit import Library
 from tests.kernels import reference

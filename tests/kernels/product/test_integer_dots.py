@@ -5,7 +5,7 @@ import re
 import llvmlite.binding as llvm
 import pytest
 
-from pliant.kernels.coded.gemm_int8 import gemm_int8_ir
+from pliant.kernels.coded.int8.gemm_int8 import gemm_int8_ir
 from pliant.kernels.emit.isa import (
     AVX2,
     AVX2_VNNI,

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from pliant.kernels.coded.gemm_bf16 import gemm_bf16_ir
-from pliant.kernels.coded.gemm_int8 import gemm_int8_ir
+from pliant.kernels.coded.int8.gemm_int8 import gemm_int8_ir
 from pliant.kernels.emit.builder import Module
 from pliant.kernels.emit.isa import AVX512_AMX, Isa, runnable
 from pliant.kernels.product.matmul_integer import IntegerForm, matmul_integer_ir

@@ -11,7 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 import pliant
 from pliant.api.compile_onnx import compile
 from pliant.errors import BudgetError, InputError
-from pliant.run.graph.onnx_session import OnnxSession
+from pliant.run.array_sessions.onnx_session import OnnxSession
 from tests.models.onnx_models import parse
 
 pytestmark = pytest.mark.usefixtures("unchecked_shapes")

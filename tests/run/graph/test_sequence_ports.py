@@ -15,7 +15,7 @@ from pliant.compiler.executable.call import Target
 from pliant.errors import GraphError, InputError
 from pliant.ir.reply import Reply
 from pliant.models.onnx.onnx_file import open_onnx
-from pliant.run.graph.onnx_session import OnnxSession
+from pliant.run.array_sessions.onnx_session import OnnxSession
 from pliant.serve.protocol.inference import signature
 from tests.models.onnx_models import parse
 

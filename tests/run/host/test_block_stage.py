@@ -10,7 +10,7 @@ import pytest
 
 from pliant import compile
 from pliant.errors import GraphError, InputError
-from pliant.run.graph.onnx_session import OnnxSession
+from pliant.run.array_sessions.onnx_session import OnnxSession
 from tests.models.onnx_models import parse
 
 # Where y comes from matrix products of 5 numbers, 1e-5 of their size covers any order of additions.

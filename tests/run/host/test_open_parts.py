@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pliant.api.compile_onnx import compile
+from pliant.run.array_sessions.onnx_session import OnnxSession
 from pliant.run.graph.lowering import Lowering
-from pliant.run.graph.onnx_session import OnnxSession
 from tests.models.onnx_models import parse
 
 # Sums of at most 150 products of numbers near 1, in two orders.

@@ -10,8 +10,8 @@ import pytest
 from pliant.errors import NodeError
 from pliant.ir.endpoint import Request
 from pliant.profile.energy_meter import Meter
-from pliant.route.energy import LTE, PowerModel
-from pliant.route.objective import ENERGY, TIME, Objective
+from pliant.route.choice.energy import LTE, PowerModel
+from pliant.route.choice.objective import ENERGY, TIME, Objective
 from pliant.serve.node.power import measured_power, read_power, read_radio
 from tests.serve.models import Upper
 from tests.serve.nodes import fixed, running

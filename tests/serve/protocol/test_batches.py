@@ -8,7 +8,7 @@ import pytest
 
 from pliant.errors import InputError
 from pliant.ir.port import Port
-from pliant.route.terms import Terms
+from pliant.route.choice.terms import Terms
 from pliant.serve.http.limits import Limits
 from pliant.serve.protocol.batches import joined, row_body
 from pliant.serve.protocol.inference import InferRequest, Signature, answer_of, read_request, write_reply

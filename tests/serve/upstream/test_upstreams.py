@@ -12,12 +12,12 @@ import pytest
 from pliant.errors import NodeError, RouteError
 from pliant.ir.curve import Curve
 from pliant.ir.link import Link
+from pliant.route.choice.terms import Terms
 from pliant.route.curve_advert import CurveAdvert, Trail
 from pliant.route.due import Broadcast, Due
 from pliant.route.node_messages import decode_told
 from pliant.route.router import Router
 from pliant.route.router_settings import RouterSettings
-from pliant.route.terms import Terms
 from pliant.serve.http.limits import Limits
 from pliant.serve.protocol.inference import Body
 from pliant.serve.upstream.slots import Slot

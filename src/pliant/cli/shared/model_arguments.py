@@ -19,8 +19,8 @@ from pliant.plan.submodel.plan_options import Depths
 from pliant.quantities import parse_bytes
 from pliant.run.process_memory import MemoryBudget
 from pliant.run.session.session import Session
+from pliant.serve.answers.samples import sample_requests
 from pliant.serve.node.power import read_energy
-from pliant.serve.node.samples import sample_requests
 from pliant.serve.repository.model_entry import FIRST_VERSION, ModelEndpoints, ModelEntry, ModelKey, OpenModel
 
 PATIENCE_S = 120.0

@@ -16,7 +16,7 @@ from pliant.compiler.rewrite.rounded_rows import RoundedRows, as_rows
 from pliant.compiler.rewrite.view import read
 from pliant.errors import GraphError
 from pliant.ir.graph import Attribute, Graph, Node
-from pliant.kernels.coded.gemm_int8 import padded_int8
+from pliant.kernels.coded.int8.gemm_int8 import padded_int8
 from pliant.models.encoder.encoder_graph import Precise
 
 

@@ -21,8 +21,9 @@ from pliant.compiler.rules.product.bf16_calls import product_call, round_call
 from pliant.compiler.rules.row_calls import layer_norm_call
 from pliant.ir.graph import Graph, Node
 from pliant.kernels.attention import attention_texts
-from pliant.kernels.coded import embed, gemm, gemm_int8, round_rows
+from pliant.kernels.coded import embed, gemm
 from pliant.kernels.coded.gemm_args import ACTIVATIONS, SLICE_DTYPE, GemmArgs
+from pliant.kernels.coded.int8 import gemm_int8, round_rows
 from pliant.kernels.rows import rowwise
 from pliant.models.encoder.encoder_graph import BLOCK_WORDS, DESCRIPTOR_WORDS
 

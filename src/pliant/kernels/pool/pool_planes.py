@@ -7,8 +7,8 @@ planes are turned to pixels in scratch, so that each window is found once for al
 from dataclasses import dataclass
 from functools import partial
 
+from pliant.kernels.conv.direct.window import AXES, Axis
 from pliant.kernels.conv.turn_planes import pixels_of, planes_of
-from pliant.kernels.conv.window import AXES, Axis
 from pliant.kernels.emit.builder import Function, Module
 from pliant.kernels.emit.isa import Isa
 from pliant.kernels.emit.values import Value

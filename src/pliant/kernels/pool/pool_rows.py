@@ -6,7 +6,7 @@ A window costs as many steps as it has rows and columns, not as many as it has t
 from collections.abc import Sequence
 from functools import partial
 
-from pliant.kernels.conv.window import AXES, Axis
+from pliant.kernels.conv.direct.window import AXES, Axis
 from pliant.kernels.emit.builder import Function, Module
 from pliant.kernels.emit.isa import Isa
 from pliant.kernels.emit.spans import pairs

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from pliant.kernels.conv.window import Axis
+from pliant.kernels.conv.direct.window import Axis
 from pliant.kernels.emit.builder import Function
 from pliant.kernels.emit.values import Value
 from pliant.kernels.pool.pool_window import PoolArgs, PoolForm, combined, first_value, rooted

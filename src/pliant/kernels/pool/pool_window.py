@@ -13,7 +13,7 @@ from functools import partial
 from typing import Literal
 
 from pliant.kernels.conv.conv_args import Layout
-from pliant.kernels.conv.window import AXES, FIELDS, Axis
+from pliant.kernels.conv.direct.window import AXES, FIELDS, Axis
 from pliant.kernels.emit.builder import Function, Module
 from pliant.kernels.emit.isa import Isa
 from pliant.kernels.emit.values import Value, scalar, vector

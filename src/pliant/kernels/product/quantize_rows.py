@@ -5,7 +5,7 @@ Two kernels: `value_range` finds the least and largest of each chunk, `quantize_
 
 import ctypes
 
-from pliant.kernels.coded.fill_int8 import nearest
+from pliant.kernels.coded.int8.fill_int8 import nearest
 from pliant.kernels.emit.builder import Module
 from pliant.kernels.emit.isa import Isa
 from pliant.kernels.emit.spans import Span, over, reduce

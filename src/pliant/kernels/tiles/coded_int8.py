@@ -3,9 +3,9 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from pliant.kernels.coded.int8.tile_int8 import TileInt8Args
 from pliant.kernels.coded.int8_form import Int8Form
 from pliant.kernels.coded.tile import COLUMNS
-from pliant.kernels.coded.tile_int8 import TileInt8Args
 from pliant.kernels.emit.builder import Function, Module
 from pliant.kernels.emit.values import Value, vector
 from pliant.kernels.tiles.tile_ops import TILE_ROWS

@@ -9,10 +9,10 @@ from pliant.ir.link import Link
 from pliant.ir.times.bounds import AdaptiveBound
 from pliant.ir.times.levels import has_moved
 from pliant.ir.times.timing import Timing
-from pliant.route.choose_endpoint import Candidate
+from pliant.route.choice.choose_endpoint import Candidate
+from pliant.route.choice.energy import remote_candidate
+from pliant.route.choice.radio_use import RadioUse
 from pliant.route.curve_advert import CurveAdvert
-from pliant.route.energy import remote_candidate
-from pliant.route.radio_use import RadioUse
 from pliant.route.router_settings import RouterSettings
 from pliant.route.upstream.peer_state import PeerState, State
 from pliant.route.upstream.silence import Silence

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import inf
 from typing import final
 
-from pliant.route.choose_endpoint import Candidate
+from pliant.route.choice.choose_endpoint import Candidate
 from pliant.route.due import Ping
 from pliant.route.router_settings import RouterSettings
 from pliant.route.upstream.peer import Successor

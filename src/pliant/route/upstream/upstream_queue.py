@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import final
 
-from pliant.route.radio_use import RadioUse
+from pliant.route.choice.radio_use import RadioUse
 
 _AVERAGED = 8
 _LEAST_LIMIT, _MOST_LIMIT = 4.0, 256.0

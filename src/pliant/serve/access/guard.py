@@ -12,7 +12,7 @@ from pliant.route.node_identity import Identity
 from pliant.route.node_messages import ROUTE_HEADER
 from pliant.serve.access.access import Access, Admitted, CallerShown
 from pliant.serve.access.roles import PEERS, rule_for
-from pliant.serve.node.metrics import Metrics
+from pliant.serve.answers.metrics import Metrics
 from pliant.serve.openai.openai_errors import OPENAI_PATHS, openai_error
 from pliant.serve.protocol.inference import JSON
 

@@ -11,8 +11,8 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from pliant.errors import InputError, NodeError, PliantError
+from pliant.route.choice.terms import Terms
 from pliant.route.node_identity import NODE_HEADER
-from pliant.route.terms import Terms
 from pliant.serve.access.access import Access, Admitted, CallerShown, Refusal
 from pliant.serve.access.roles import GRPC, unruled
 from pliant.serve.grpc.call_status import code_of, refuse

@@ -12,6 +12,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from pliant.errors import InputError, NodeError, PliantError
+from pliant.route.choice.terms import Terms
 from pliant.route.node_identity import NODE_HEADER, PROTOCOL_HEADER, mismatch, read_identity
 from pliant.route.node_messages import (
     CURVE_HEADER,
@@ -23,10 +24,10 @@ from pliant.route.node_messages import (
     encode_told,
 )
 from pliant.route.predecessors import Listener
-from pliant.route.terms import Terms
 from pliant.serve.access.access import Access
 from pliant.serve.access.guard import Guard, certificate_names, error_response
 from pliant.serve.access.roles import unruled
+from pliant.serve.answers.metrics import TEXT, text_by_model
 from pliant.serve.http.bodies import Bodies
 from pliant.serve.http.content_coding import CODINGS
 from pliant.serve.http.limits import Limits
@@ -34,7 +35,6 @@ from pliant.serve.http.openapi import document
 from pliant.serve.http.responses import broken as _broken
 from pliant.serve.http.responses import gone as _gone
 from pliant.serve.http.responses import json_response as _json
-from pliant.serve.node.metrics import TEXT, text_by_model
 from pliant.serve.node.peers import PEERS_PATH, change_peers, peers_of
 from pliant.serve.node.serving_node import Call, Node
 from pliant.serve.page.event_stream import ShownProcess

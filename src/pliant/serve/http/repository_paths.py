@@ -16,10 +16,10 @@ from pliant.route.node_identity import NODE_HEADER
 from pliant.serve.access.access import Access
 from pliant.serve.access.guard import Guard, error_response
 from pliant.serve.access.roles import unruled
+from pliant.serve.answers.metrics import TEXT
 from pliant.serve.http.bodies import Bodies
 from pliant.serve.http.openapi import front_document
 from pliant.serve.http.responses import broken, gone, json_response
-from pliant.serve.node.metrics import TEXT
 from pliant.serve.protocol.descriptions import server_metadata
 from pliant.serve.protocol.inference import JSON
 from pliant.serve.repository.change_requests import change_status, version_asked

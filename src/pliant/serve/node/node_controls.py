@@ -5,7 +5,7 @@ from typing import final
 
 from pliant.serve.access.access import Access
 from pliant.serve.access.rates import ClientRates
-from pliant.serve.node.admission import Admission
+from pliant.serve.answers.admission import Admission
 from pliant.serve.node.reloads import Reloads
 from pliant.serve.repository.model_repository import ModelRepository
 

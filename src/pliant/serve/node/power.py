@@ -12,10 +12,10 @@ import msgspec
 from pliant.errors import NodeError, RouteError
 from pliant.ir.endpoint import Request
 from pliant.profile.energy_meter import Meter, find_meters
-from pliant.route.energy import LTE, PowerModel, RadioModel
+from pliant.route.choice.energy import LTE, PowerModel, RadioModel
 from pliant.run.session.session import Session
-from pliant.serve.node.answer_energy import AnswerEnergy
-from pliant.serve.node.samples import sample_requests
+from pliant.serve.answers.answer_energy import AnswerEnergy
+from pliant.serve.answers.samples import sample_requests
 
 MEASURE = "measure"
 _RADIOS = {LTE.name: LTE}

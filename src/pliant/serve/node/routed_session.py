@@ -17,17 +17,17 @@ from pliant.ir.curve import Curve
 from pliant.ir.endpoint import Estimate, Request, ServiceLevel
 from pliant.ir.reply import Reply
 from pliant.quantities import parse_seconds
-from pliant.route.choose_endpoint import Option
+from pliant.route.choice.choose_endpoint import Option
+from pliant.route.choice.terms import NO_TERMS, Terms
 from pliant.route.curve_advert import Trail
-from pliant.route.terms import NO_TERMS, Terms
 from pliant.run.memory_use import MemoryUse
 from pliant.run.session.feeds import GivenFeeds, fed_array
 from pliant.run.session.ports import Feeds
 from pliant.run.session.session import Session
 from pliant.run.session.text_feeds import as_bytes
 from pliant.run.session.text_session import TextSession
-from pliant.serve.node.dispatch import Answer, Inquiry
-from pliant.serve.node.explain_choice import Explanation
+from pliant.serve.answers.dispatch import Answer, Inquiry
+from pliant.serve.answers.explain_choice import Explanation
 from pliant.serve.node.power import read_energy, read_radio
 from pliant.serve.node.routing import RoutedDetails, Routing
 from pliant.serve.node.start_node import NodeOptions, connected, ended, made_node

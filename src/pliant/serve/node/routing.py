@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from pliant.route.choose_endpoint import Option
-from pliant.route.energy import PowerModel, RadioModel
-from pliant.route.objective import TIME, Objective
+from pliant.route.choice.choose_endpoint import Option
+from pliant.route.choice.energy import PowerModel, RadioModel
+from pliant.route.choice.objective import TIME, Objective
 from pliant.route.router_settings import RouterSettings
 from pliant.serve.http.security import Tls
 

@@ -11,25 +11,25 @@ from typing import Any, final
 
 from pliant.errors import BudgetError, InputError, NodeError, RouteError
 from pliant.ir.endpoint import Request
-from pliant.route.choose_endpoint import CLUSTER, LOCAL
+from pliant.route.choice.choose_endpoint import CLUSTER, LOCAL
+from pliant.route.choice.objective import TIME, Objective
+from pliant.route.choice.terms import NO_TERMS, Terms
 from pliant.route.curve_advert import Trail
 from pliant.route.node_identity import Identity
 from pliant.route.node_messages import RouteMessage, Spent
-from pliant.route.objective import TIME, Objective
 from pliant.route.predecessors import Listener
 from pliant.route.router import Router
-from pliant.route.terms import NO_TERMS, Terms
 from pliant.run.process_memory import MemoryBudget, MemoryShare
 from pliant.run.session.session import Session
+from pliant.serve.answers.admission import Admission
+from pliant.serve.answers.answer_energy import AnswerEnergy
+from pliant.serve.answers.dispatch import Dispatcher, Inquiry
+from pliant.serve.answers.explain_choice import Explanation, explain
+from pliant.serve.answers.gather import gather
+from pliant.serve.answers.local_answers import LocalAnswers
+from pliant.serve.answers.metrics import Metrics, State
+from pliant.serve.answers.model_statistics import ModelStatistics
 from pliant.serve.http.limits import Limits
-from pliant.serve.node.admission import Admission
-from pliant.serve.node.answer_energy import AnswerEnergy
-from pliant.serve.node.dispatch import Dispatcher, Inquiry
-from pliant.serve.node.explain_choice import Explanation, explain
-from pliant.serve.node.gather import gather
-from pliant.serve.node.local_answers import LocalAnswers
-from pliant.serve.node.metrics import Metrics, State
-from pliant.serve.node.model_statistics import ModelStatistics
 from pliant.serve.page.answer_feed import AnswerFeed
 from pliant.serve.protocol.batches import joined, row_body
 from pliant.serve.protocol.idempotency import IdempotencyCache

@@ -33,21 +33,21 @@ try:
 except ImportError as error:  # pragma: no cover - the tests need them
     raise NodeError(f"a node needs {error.name}: pip install 'pliant[node]'.") from error
 from pliant.ir.curve import Curve
-from pliant.route.energy import RadioModel
-from pliant.route.objective import TIME, Objective
+from pliant.route.choice.energy import RadioModel
+from pliant.route.choice.objective import TIME, Objective
+from pliant.route.choice.terms import Terms
 from pliant.route.router import Router
 from pliant.route.router_settings import RouterSettings
-from pliant.route.terms import Terms
 from pliant.run.process_memory import MemoryBudget
 from pliant.run.session.session import Session
 from pliant.serve.access.access import Access
 from pliant.serve.access.credentials import Credentials, TokenFiles
 from pliant.serve.access.rates import ClientRates
+from pliant.serve.answers.admission import Admission
+from pliant.serve.answers.answer_energy import AnswerEnergy
 from pliant.serve.http.bodies import Bodies
 from pliant.serve.http.limits import Limits
 from pliant.serve.http.security import Address, Tls, Tokens, check_discovery, check_exposure, warn_in_clear
-from pliant.serve.node.admission import Admission
-from pliant.serve.node.answer_energy import AnswerEnergy
 from pliant.serve.node.node_controls import NodeControls
 from pliant.serve.node.reloads import Reloads
 from pliant.serve.page.answer_feed import AnswerFeed

@@ -17,9 +17,9 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from pliant.errors import InputError, NodeError, PliantError
-from pliant.route.terms import NO_TERMS, Terms
+from pliant.route.choice.terms import NO_TERMS, Terms
+from pliant.serve.answers.gather import gather
 from pliant.serve.http.bodies import Bodies
-from pliant.serve.node.gather import gather
 from pliant.serve.node.serving_node import Answered, Call, Node
 from pliant.serve.openai.openai_errors import openai_error
 from pliant.serve.protocol.calls import read_answer, write_request

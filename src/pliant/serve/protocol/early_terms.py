@@ -5,8 +5,8 @@ from typing import Any
 import msgspec
 
 from pliant.errors import InputError, RouteError
+from pliant.route.choice.terms import NO_TERMS, Terms
 from pliant.route.node_messages import decode_route
-from pliant.route.terms import NO_TERMS, Terms
 
 
 class _Asked(msgspec.Struct, frozen=True):

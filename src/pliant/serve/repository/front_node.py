@@ -3,8 +3,8 @@
 from typing import final
 
 from pliant.route.node_identity import Identity
+from pliant.serve.answers.metrics import Metrics
 from pliant.serve.http.security import Address
-from pliant.serve.node.metrics import Metrics
 from pliant.serve.node.serving_node import Node
 from pliant.serve.repository.model_repository import ModelRepository
 

@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pliant.errors import InputError
-from pliant.route.objective import Objective
-from pliant.route.terms import Terms
+from pliant.route.choice.objective import Objective
+from pliant.route.choice.terms import Terms
 from pliant.run.process_memory import MemoryBudget
 from pliant.run.session.session import Session
-from pliant.serve.node.answer_energy import AnswerEnergy
+from pliant.serve.answers.answer_energy import AnswerEnergy
 
 _WORD = re.compile(r"(?!\.+$)[A-Za-z0-9._-]{1,128}")
 FIRST_VERSION = "1"

@@ -9,7 +9,7 @@ from math import ceil
 from typing import final
 
 from pliant.errors import BudgetError, DeadlineError, InputError, NodeError, PliantError
-from pliant.route.terms import Terms
+from pliant.route.choice.terms import Terms
 from pliant.serve.node.serving_node import Node
 from pliant.serve.repository.live_model import LiveModel
 from pliant.serve.repository.model_entry import ModelEntry, ModelKey

@@ -7,9 +7,9 @@ import httpx
 import msgspec
 
 from pliant.errors import NodeError
-from pliant.route.terms import NO_TERMS, Terms
+from pliant.route.choice.terms import NO_TERMS, Terms
+from pliant.serve.answers.explain_choice import Explanation
 from pliant.serve.http.security import bearer, in_clear, is_in_clear
-from pliant.serve.node.explain_choice import Explanation
 from pliant.serve.upstream.client import checked_url
 
 _LOG = logging.getLogger("pliant.serve")

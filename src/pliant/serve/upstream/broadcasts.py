@@ -5,7 +5,7 @@ from typing import final
 from pliant.errors import NodeError
 from pliant.route.node_identity import Identity
 from pliant.route.predecessors import Predecessors
-from pliant.serve.node.metrics import Metrics
+from pliant.serve.answers.metrics import Metrics
 from pliant.serve.upstream.client import Client
 
 TELL_PATH = "/v2/pliant/tell"

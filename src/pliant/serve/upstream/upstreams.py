@@ -11,6 +11,7 @@ from typing import final
 
 from pliant.errors import InputError, NodeError, PeerCurveError, PliantError, RouteError
 from pliant.ir.link import Link
+from pliant.route.choice.terms import Terms
 from pliant.route.curve_advert import NAME, Trail
 from pliant.route.due import Broadcast, Ping, Probe
 from pliant.route.node_identity import NODE_HEADER, PROTOCOL_HEADER, Identity, mismatch, read_identity
@@ -24,9 +25,8 @@ from pliant.route.node_messages import (
     encode_told,
 )
 from pliant.route.router import Router
-from pliant.route.terms import Terms
+from pliant.serve.answers.metrics import Metrics
 from pliant.serve.http.limits import Limits
-from pliant.serve.node.metrics import Metrics
 from pliant.serve.protocol.inference import BINARY, HEADER_LENGTH, JSON, Body, header_bytes
 from pliant.serve.telemetry.request_context import current_headers
 from pliant.serve.upstream.broadcasts import Broadcasts

@@ -10,7 +10,7 @@ from pliant.compiler.executable.call import Target
 from pliant.compiler.executable.image import make_image
 from pliant.compiler.rules.conv.lower_conv_points import tile_rows
 from pliant.ir.graph import Graph, Node, TensorType
-from pliant.kernels.conv.conv_points import tile_vectors
+from pliant.kernels.conv.direct.conv_points import tile_vectors
 from pliant.kernels.emit.isa import AVX2, AVX512, NEON, X86_64, Isa, portable
 from tests.compiler.rules.conv.test_lower_conv import normal, reference
 from tests.compiler.rules.running import run_node

@@ -9,8 +9,8 @@ from pliant.compiler.executable.call import Call, Field, Kernel, Lowered, Packed
 from pliant.compiler.rules.conv.conv_call import Shape, tensors_of
 from pliant.compiler.rules.conv.window_extents import along
 from pliant.ir.graph import Graph, Node
-from pliant.kernels.conv import conv_depthwise
 from pliant.kernels.conv.conv_args import ConvForm
+from pliant.kernels.conv.direct import conv_depthwise
 
 
 def is_depthwise(node: Node, graph: Graph, form: ConvForm, s: Shape) -> bool:

@@ -27,7 +27,7 @@ from pliant.compiler.rules.product.integer_product import (
 from pliant.compiler.rules.product.lower_quantize import requantized
 from pliant.errors import GraphError
 from pliant.ir.graph import Graph, Node
-from pliant.kernels.conv.conv_quantized import QuantizedConvArgs, QuantizedConvForm, quantized_conv_ir
+from pliant.kernels.conv.direct.conv_quantized import QuantizedConvArgs, QuantizedConvForm, quantized_conv_ir
 from pliant.kernels.emit.expression import leaf
 from pliant.kernels.product.matmul_integer import IntegerForm
 

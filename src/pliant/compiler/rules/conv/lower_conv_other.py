@@ -16,8 +16,9 @@ from pliant.compiler.rules.conv.window_extents import Window, along, window
 from pliant.compiler.rules.move.lower_move import require
 from pliant.errors import GraphError
 from pliant.ir.graph import Graph, Node
-from pliant.kernels.conv import conv_deform, conv_transpose, conv_weights
+from pliant.kernels.conv import conv_weights
 from pliant.kernels.conv.conv_args import ConvForm
+from pliant.kernels.conv.direct import conv_deform, conv_transpose
 
 _POINT = Window((1,), (1,), (1,), (0,), (0,))
 

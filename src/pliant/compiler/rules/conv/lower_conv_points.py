@@ -8,9 +8,9 @@ import numpy as np
 from pliant.compiler.executable.call import Call, Kernel, Lowered, Packed, Target
 from pliant.compiler.rules.conv.conv_call import Shape, tensors_of
 from pliant.ir.graph import Graph, Node
-from pliant.kernels.conv import conv_points
 from pliant.kernels.conv.conv_args import ConvForm
-from pliant.kernels.conv.conv_points import PointsArgs, PointsForm, tile_vectors
+from pliant.kernels.conv.direct import conv_points
+from pliant.kernels.conv.direct.conv_points import PointsArgs, PointsForm, tile_vectors
 from pliant.kernels.emit.isa import Isa
 
 _ROWS = range(2, 9)

@@ -16,7 +16,7 @@ from pliant.compiler.rewrite.affine import unpacked
 from pliant.compiler.rewrite.view import View, matrix_at, read
 from pliant.compiler.rules.product.scaled_weights import Scaled
 from pliant.ir.graph import Graph, Node
-from pliant.kernels.coded.gemm_int8 import resident_shape
+from pliant.kernels.coded.int8.gemm_int8 import resident_shape
 from pliant.kernels.coded.int8_form import resident_form
 from pliant.kernels.emit.isa import Isa
 from pliant.kernels.product.matmul_args import COLUMNS

@@ -10,8 +10,8 @@ from pliant.compiler.rewrite.view import View, read, whole
 from pliant.compiler.rules.product.byte_matrix import N_INPUTS, matrix_of, pack_floating, pack_resident
 from pliant.compiler.rules.product.product_calls import Product, lower_product
 from pliant.ir.graph import Graph, Node
-from pliant.kernels.coded import gemm_int8
 from pliant.kernels.coded.gemm_args import ACTIVATIONS
+from pliant.kernels.coded.int8 import gemm_int8
 
 
 def _matmul(node: Node, graph: Graph, target: Target) -> Lowered:

@@ -15,8 +15,8 @@ from pliant.compiler.rewrite.view import View, read, whole
 from pliant.compiler.rules.product.plane_args import N_INPUTS, pack_int8, planes_of
 from pliant.compiler.rules.product.product_calls import Product, lower_product
 from pliant.ir.graph import Graph, Node
-from pliant.kernels.coded import gemm_int8, round_rows
 from pliant.kernels.coded.gemm_args import ACTIVATIONS
+from pliant.kernels.coded.int8 import gemm_int8, round_rows
 
 
 def _matmul(node: Node, graph: Graph, target: Target) -> Lowered:

@@ -1,0 +1,159 @@
+"""What outliers have beyond the bytes of the int8 GEMM, added to C in float32.
+
+There are few, so a panel's are listed first, and added to each tile's rows while those are in L1. Where they
+are more than the list holds, or rows are no vectors' tiles, they are added to all rows at the end. Both add
+them in one order, and give the same numbers.
+"""
+
+import ctypes
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from pliant.kernels.coded.fill import slice_at
+from pliant.kernels.coded.gemm_args import GemmArgs, SliceDesc
+from pliant.kernels.coded.int8.fill_int8 import clipped_steps, is_beyond, outliers_of, place_of
+from pliant.kernels.coded.int8.tile_int8 import tile_shape
+from pliant.kernels.coded.tile import COLUMNS
+from pliant.kernels.emit.builder import Function, Module
+from pliant.kernels.emit.values import Value
+from pliant.kernels.product.integer_dots import left_is_signed
+from pliant.kernels.tiles.tile_rows import takes_tiles
+
+MOST_LISTED = 64
+"""Remainders that a list holds: of a panel of 48 columns and 3072 rows four on average."""
+
+
+class _Listed(ctypes.Structure):
+    """A remainder: its row of K, its column in the panel, its size."""
+
+    _fields_ = (("k", ctypes.c_int64), ("column", ctypes.c_int32), ("by", ctypes.c_float))
+
+
+def space_for_list(f: Function) -> Value:
+    """Memory for a list, to be written in a function's first block."""
+    return f.op(f"alloca [{MOST_LISTED * ctypes.sizeof(_Listed)} x i8], align 8", "ptr")
+
+
+def write_remainders(module: Module) -> None:
+    """Define `remainders`, `list_remainders` and `add_listed`."""
+    _write_remainders(module)
+    _write_list(module)
+    _write_add_listed(module)
+
+
+def list_remainders(f: Function, group: Value, groups: int, steps: Value, to: Value) -> None:
+    """List those of `groups` column groups from `group` on: they must not be more than MOST_LISTED."""
+    here = to
+    for g in range(groups):
+        column = f.const(g * COLUMNS, "i32")
+        n = f.call("list_remainders", "i64", f.params[0], group + g, column, steps, here)
+        assert n is not None
+        here = f.at(here, n * ctypes.sizeof(_Listed), "i8")
+
+
+def _write_remainders(module: Module) -> None:
+    """`remainders(args, a, scales, rows, column group, steps, c, ldc)`.
+
+    c[row, 0..15] += A times what outliers have beyond a byte, for rows of packed A from `a` on.
+    """
+    params = [("args", "ptr"), ("a", "ptr"), ("a_scales", "ptr"), ("n_rows", "i64")]
+    params += [("column_group", "i64"), ("steps", "float"), ("c", "ptr"), ("ldc", "i64")]
+    with module.function("remainders", params, attributes="noinline", is_exported=False) as f:
+        args, _, _, _, column_group, steps, _, _ = f.params
+        segment_rows, n_segments = f.fields(args, GemmArgs, "segment_rows", "n_segments")
+        words = segment_rows * n_segments // 4
+        with _each(f, args, column_group, steps) as (k, column, by):
+            _add_to_all(f, words, k, column, by)
+        f.ret()
+
+
+def _write_list(module: Module) -> None:
+    """`list_remainders(args, column group, its first column, steps, to) -> i64`: how many those were."""
+    params = [("args", "ptr"), ("group", "i64"), ("column", "i32"), ("steps", "float"), ("to", "ptr")]
+    with module.function("list_remainders", params, "i64", attributes="noinline", is_exported=False) as f:
+        args, group, first, steps, to = f.params
+        n = f.op("alloca i64", "ptr")
+        f.store(f.const(0), n)
+        with _each(f, args, group, steps) as (k, column, by):
+            count = f.load(n, "i64")
+            here = f.at(to, count * ctypes.sizeof(_Listed), "i8")
+            places = {"k": k, "column": f.cast("trunc", column, "i32") + first, "by": by}
+            for name, value in places.items():
+                f.store(value, f.at(here, getattr(_Listed, name).offset, "i8"))
+            f.store(count + 1, n)
+        f.ret(f.load(n, "i64"))
+
+
+def _write_add_listed(module: Module) -> None:
+    """`add_listed(list, n, block of A, scales, rows, c, ldc)`: of a block's rows to c[row, 0..]."""
+    params = [("list", "ptr"), ("n", "i64"), ("a", "ptr"), ("a_scales", "ptr"), ("n_rows", "i64")]
+    params += [("c", "ptr"), ("ldc", "i64")]
+    with module.function("add_listed", params, attributes="noinline", is_exported=False) as f:
+        listed, n, block, scales, n_rows, c, ldc = f.params
+        with f.each(0, n) as i:
+            here = f.at(listed, i * ctypes.sizeof(_Listed), "i8")
+            k, by = f.fields(here, _Listed, "k", "by")
+            column = f.load(f.at(here, _Listed.column.offset, "i8"), "i32")
+            to = f.at(c, f.cast("zext", column, "i64"))
+            first = f.at(block, (k >> 2) * (n_rows * 4) + (k & 3), "i8")
+            with f.each(0, n_rows) as row:
+                byte = f.load(f.at(first, row * 4, "i8"), "i8")
+                _add(f, byte, by, f.at(scales, row * 2), f.at(to, row * ldc))
+        f.ret()
+
+
+@contextmanager
+def _each(
+    f: Function, args: Value, column_group: Value, steps: Value
+) -> Iterator[tuple[Value, Value, Value]]:
+    """Write a block for (row of K, column of the group, remainder) of all that a column group has."""
+    names = ("segment_rows", "n_segments", "column_groups_per_slice")
+    segment_rows, n_segments, per_slice = f.fields(args, GemmArgs, *names)
+    step = f.const(1.0, "float") / steps
+    with f.each(0, n_segments) as s:
+        desc, _, first_column = slice_at(f, args, column_group // per_slice + s)
+        (outlier_rows,) = f.fields(desc, SliceDesc, "outlier_rows")
+        with f.when(outlier_rows.compare("ne", 0)):
+            begin, end, offsets, values = outliers_of(f, desc, first_column + column_group % per_slice)
+            with f.each(begin, end) as i:
+                value = f.load(f.at(values, i))
+                with f.when(is_beyond(f, value, steps)):
+                    row, column = place_of(f, offsets, i)
+                    whole = f.cast("sitofp", clipped_steps(f, value, steps), "float") * step
+                    yield s * segment_rows + row, column, value - whole
+
+
+def _add_to_all(f: Function, words: Value, k: Value, column: Value, by: Value) -> None:
+    """One outlier's, for all rows: c[row, column] += by * A[row, k]."""
+    _, a, a_scales, n_rows, _, _, c, ldc = f.params
+    height = tile_shape(f.isa).rows
+    to = f.at(c, column)
+
+    def add(block: Value, in_block: Value, row: Value) -> None:
+        place = ((k >> 2) * in_block + row) * 4 + (k & 3)
+        byte = f.load(f.at(f.at(a, block * words, "i32"), place, "i8"), "i8")
+        m = block + row
+        _add(f, byte, by, f.at(a_scales, m * 2), f.at(to, m * ldc))
+
+    full = n_rows - n_rows % height
+    if f.isa.has_tiles:
+        # Rows that stand by themselves are blocks of one.
+        (all_rows,) = f.fields(f.params[0], GemmArgs, "n_rows")
+        is_by_rows = takes_tiles(all_rows, "int8")
+        full = f.select(is_by_rows, f.const(0), full)
+        with f.each(0, f.select(is_by_rows, n_rows, f.const(0))) as row:
+            add(row, f.const(1), f.const(0))
+        n_rows = f.select(is_by_rows, f.const(0), n_rows)
+    with f.each(0, full, height) as block:
+        for i in range(height):
+            add(block, f.const(height), f.const(i))
+    with f.each(0, n_rows - full) as row:
+        add(full, n_rows - full, row)
+
+
+def _add(f: Function, byte: Value, by: Value, scales: Value, to: Value) -> None:
+    """One activation's product with a remainder."""
+    integer = f.cast("sext" if left_is_signed(f.isa) else "zext", byte, "i32")
+    less = integer - f.load(f.at(scales, 1, "i32"), "i32")
+    x = f.cast("sitofp", less, "float") * f.load(scales)
+    f.store(f.fma(x, by, f.load(to)), to)

@@ -1,0 +1,193 @@
+"""Round rows of float32 to the integers of the int8 GEMM, packed as its tiles read them.
+
+Rows stand in blocks as high as a tile; the last block has as many rows as are left. A block is [words][rows]
+i32: the words of all its rows of A that meet one word of B stand side by side, so a tile reads them from one
+address. Every row has a scale and a zero point of its own. Where the product takes tiles (AMX), rows stand
+one behind the other instead.
+"""
+
+import ctypes
+from functools import partial
+
+from pliant.kernels.coded.int8.fill_int8 import nearest
+from pliant.kernels.coded.int8.tile_int8 import tile_shape
+from pliant.kernels.coded.int8_form import Int8Form, int8_form, resident_form
+from pliant.kernels.emit.builder import Function, Module
+from pliant.kernels.emit.isa import Isa
+from pliant.kernels.emit.values import Value, vector
+from pliant.kernels.tiles.tile_rows import takes_tiles
+
+_TOGETHER = 32  # values of a row
+
+
+class RoundRowsArgs(ctypes.Structure):
+    """Rows of float32 [n_rows, n_columns], stride lda, to words `q` and to `scales` [n_rows, 2].
+
+    Row i of A is about scales[i, 0] * (integers - zero), where the 32 bits of scales[i, 1] are the zero
+    point. Rows are `depth` integers long: what stands behind n_columns is the zero point.
+    """
+
+    _fields_ = (
+        ("a", ctypes.c_void_p),
+        ("lda", ctypes.c_int64),
+        ("n_rows", ctypes.c_int64),
+        ("n_columns", ctypes.c_int64),
+        ("q", ctypes.c_void_p),
+        ("depth", ctypes.c_int64),
+        ("scales", ctypes.c_void_p),
+    )
+
+
+def row_grain(depth: int, isa: Isa) -> int:
+    """Rows that a thread rounds at a time: whole blocks, which share cache lines."""
+    height = tile_shape(isa).rows
+    return height * max(1, 2048 // (depth * height))
+
+
+def round_rows_name(is_resident: bool, isa: Isa) -> str:
+    """The kernel's name: rows for resident weights are rounded alike on CPUs that hold their products."""
+    takes_more = is_resident and resident_form(isa).activation != int8_form(isa).activation
+    return "round_rows_finely" if takes_more else "round_rows"
+
+
+def round_rows_ir(isa: Isa, *, is_resident: bool = False) -> str:
+    """The kernel with RoundRowsArgs; a unit is a row. A row with NaN or infinity gets a NaN scale.
+
+    `is_resident` are the weights that the rows are multiplied with.
+    """
+    module = Module(isa)
+    form = resident_form(isa) if is_resident else int8_form(isa)
+    with module.kernel(round_rows_name(is_resident, isa)) as f:
+        args, lo, hi, _ = f.params
+        names = ("a", "lda", "n_rows", "n_columns", "q", "depth", "scales")
+        a, lda, n_rows, n_columns, q, depth, scales = f.fields(args, RoundRowsArgs, *names)
+        height = tile_shape(isa).rows
+        with f.each(lo, hi) as row:
+            source = f.at(a, row * lda)
+            first = row // height * height
+            in_block = f.least(n_rows - first, height)
+            to = f.at(q, first * (depth // form.packing) + (row - first), "i32")
+            by, scale, zero = _steps(f, form, *_extremes(f, source, n_columns))
+            f.store(scale, f.at(scales, row * 2))
+            f.store(zero, f.at(scales, row * 2 + 1, "i32"))
+            write = partial(_write_row, f, form, source, (n_columns, depth), by=by, zero=zero)
+            if isa.has_tiles:
+                by_rows = f.at(q, row * (depth // form.packing), "i32"), None
+                f.choose(
+                    takes_tiles(n_rows, "int8"),
+                    lambda: write(to=by_rows) or [],
+                    lambda: write(to=(to, in_block)) or [],
+                )
+            else:
+                write(to=(to, in_block))
+    return module.text()
+
+
+def _extremes(f: Function, source: Value, n: Value) -> tuple[Value, Value, Value]:
+    """(least, largest) of a row and 0, and a float that is NaN if the row holds NaN or infinity, else 0."""
+    whole = n & -_TOGETHER
+    zeros = f.const(0.0, f.vec)
+    chains = _TOGETHER // f.lanes
+    with f.loop(0, whole, _TOGETHER, carry=[zeros] * (3 * chains)) as turn:
+        least, most, taint = (list(turn.carried[i * chains : (i + 1) * chains]) for i in range(3))
+        for i in range(chains):
+            x = f.load(f.at(source, turn.index + i * f.lanes), f.vec)
+            least[i], most[i] = f.select(x < least[i], x, least[i]), f.select(x > most[i], x, most[i])
+            taint[i] = f.fma(x, zeros, taint[i])
+        turn.carry([*least, *most, *taint])
+    found = []
+    for i, combine in enumerate((_least, _most, _sum)):
+        first, *others = turn.carried[i * chains : (i + 1) * chains]
+        for other in others:
+            first = combine(first, other)
+        found.append(f.fold(first, combine))
+    with f.loop(whole, n, carry=found) as turn:
+        x = f.load(f.at(source, turn.index))
+        low, high, tainted = turn.carried
+        turn.carry([_least(x, low), _most(x, high), f.fma(x, f.const(0.0, "float"), tainted)])
+    low, high, tainted = turn.carried
+    return low, high, tainted
+
+
+def _steps(f: Function, form: Int8Form, low: Value, high: Value, taint: Value) -> tuple[Value, Value, Value]:
+    """(steps in 1.0, a step's worth, zero point) of a row."""
+    if form.is_bytes:
+        levels, size = float(2 * form.activation + 1), high - low
+    else:
+        levels, size = float(form.activation), _most(high, -low)
+    by = f.select(size > 0.0, f.const(levels, "float") / size, f.const(0.0, "float"))
+    scale = size * (1.0 / levels) + taint
+    if not form.is_bytes:
+        return by, scale, f.const(0, "i32")
+    return by, scale, nearest(f, -low * by) + form.lowest
+
+
+def _write_row(
+    f: Function,
+    form: Int8Form,
+    source: Value,
+    columns: tuple[Value, Value],
+    to: tuple[Value, Value | None],
+    by: Value,
+    zero: Value,
+) -> None:
+    """`columns` are (those of the row, those with its padding), `to` its first word and words from one on.
+
+    Where that is None, a row's words stand side by side.
+    """
+    (n, depth), (first, stride) = columns, to
+    packing, element = form.packing, f"i{32 // form.packing}"
+    whole = n & -f.lanes
+    steps, zeros = f.splat(by), f.splat(zero)
+
+    def narrowed(column: Value) -> Value:
+        integers = _integers(f, form, f.load(f.at(source, column), f.vec), steps, zeros)
+        return f.cast("trunc", integers, vector(f.lanes, element))
+
+    is_alone = f.const(1, "i1") if stride is None else stride.compare("eq", 1)
+    with f.when(is_alone), f.each(0, whole, f.lanes) as column:
+        f.store(narrowed(column), f.at(first, column, element))
+    if stride is not None:
+        with f.each(f.select(is_alone, whole, f.const(0)), whole, f.lanes) as column:
+            _scatter(f, narrowed(column), packing, f.at(first, column // packing * stride, "i32"), stride)
+
+    def place(column: Value) -> Value:
+        if stride is None:
+            return f.at(first, column, element)
+        return f.at(first, (column // packing * stride) * packing + column % packing, element)
+
+    with f.each(whole, n) as column:
+        one = _integers(f, form, f.load(f.at(source, column)), by, zero)
+        f.store(f.cast("trunc", one, element), place(column))
+    with f.each(n, depth) as column:
+        f.store(f.cast("trunc", zero, element), place(column))
+
+
+def _scatter(f: Function, integers: Value, packing: int, to: Value, stride: Value) -> None:
+    """Words of `packing` integers, `stride` words from one to the next."""
+    count = f.lanes // packing
+    words = f.cast("bitcast", integers, vector(count, "i32") if count > 1 else "i32")
+    for i in range(count):
+        word = f.extract(words, i) if count > 1 else words
+        f.store(word, f.at(to, stride * i, "i32"))
+
+
+def _integers(f: Function, form: Int8Form, x: Value, by: Value, zero: Value) -> Value:
+    whole = nearest(f, x * by) + zero
+    if not form.is_bytes:
+        return whole
+    # Both ends may round outwards, by one step together.
+    highest = f.const(form.lowest + 2 * form.activation + 1, whole.type)
+    return f.select(whole > highest, highest, whole)
+
+
+def _least(a: Value, b: Value) -> Value:
+    return a.function.select(a < b, a, b)
+
+
+def _most(a: Value, b: Value) -> Value:
+    return a.function.select(a > b, a, b)
+
+
+def _sum(a: Value, b: Value) -> Value:
+    return a + b

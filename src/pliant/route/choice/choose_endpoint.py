@@ -1,0 +1,323 @@
+"""The decision: which endpoint answers an input, and at which accuracy.
+
+CRIME (eq. 5, 6, 8, 9) takes the candidate that costs least. Here each candidate has levels of accuracy, and
+a request may have a deadline and a floor:
+
+- with neither, the most accurate answer; of equally accurate ones the one that costs least;
+- with a deadline, the most accurate answer whose bound keeps it, again the least cost among equals; where no
+  bound does, the likeliest to be in time, if one in four such answers is. Where requests come that only one
+  endpoint can answer in time (`Crowding`), those options come first that make the fewest requests late;
+- with a floor alone, the least cost among answers that reach it.
+
+The curves of levels are projections of costs: what a whole program takes by the input's length, simulated
+with an `ir.cost.Cost` or fitted to answers. Other nodes tell curves, and neither programs nor devices.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from math import inf
+from typing import Literal
+
+from pliant.errors import BudgetError, DeadlineError, RouteError
+from pliant.ir.endpoint import ALIKE, ServiceLevel
+from pliant.ir.times.timing import chance, is_hopeless, margin
+from pliant.route.choice.crowding import Crowding
+from pliant.route.choice.objective import TIME, Objective
+from pliant.route.choice.terms import NO_TERMS, Terms
+
+LOCAL = "local"
+"""The name of this device's own session among candidates; upstreams are named by their URLs."""
+CLUSTER = "cluster"
+"""The name of the cluster of which this device is the primary."""
+_MORE = 1.03
+"""Times of the chosen level may have grown by so much when its work begins."""
+_ALIKE_LOST = 0.03
+"""Options count as equal that differ by so many late requests, as bounds are kept 95 times of 100."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One endpoint for an input of length n: its `levels`, worst first, and the way there.
+
+    An answer takes `fixed_s` + `per_item_s` * n + curve(n) seconds: waiting, or round trip and bytes, apart
+    from the time spent answering (eq. 4). The first two vary: 95 % of ways take less than `way_bound` times
+    that. This device spends `fixed_j` + `per_item_j` * n joules on it, and `watts` over the seconds that it
+    takes, but for the first `free_s` (eq. 8; eq. 9 with E_tx0 and P_tx). `crowding` tells of requests that
+    depend on it; None where there are none.
+    """
+
+    name: str
+    levels: tuple[ServiceLevel, ...]
+    fixed_s: float = 0.0
+    per_item_s: float = 0.0
+    fixed_j: float = 0.0
+    per_item_j: float = 0.0
+    watts: float = 0.0
+    way_bound: float = 1.0
+    free_s: float = 0.0
+    crowding: Crowding | None = None
+
+    def __post_init__(self) -> None:
+        if not self.levels:
+            raise RouteError(f"{self.name} has no level of accuracy; give one at least.")
+
+    @property
+    def best(self) -> ServiceLevel:
+        """The most accurate level."""
+        return self.levels[-1]
+
+    def seconds(self, n: int) -> float:
+        """Until the most accurate answer to an input of length n is here."""
+        return self.fixed_s + self.per_item_s * n + self.best.curve.at(n)
+
+    def joules(self, n: int, seconds: float) -> float:
+        """What this device spends on an input of length n that takes `seconds`."""
+        return self.fixed_j + self.per_item_j * n + self.watts * max(seconds - self.free_s, 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """A candidate's estimates for one input at one level; 95 % of such answers come within `bound_s`.
+
+    `excluded` is the constraint of the request that it does not keep, None where it keeps all. The work takes
+    `most_s` seconds at most; None where it may take what is left of the deadline.
+    """
+
+    name: str
+    level: ServiceLevel
+    seconds: float
+    bound_s: float
+    energy_j: float
+    cost: float
+    excluded: Literal["floor", "deadline"] | None = None
+    most_s: float | None = None
+
+    @property
+    def accuracy(self) -> float | None:
+        return self.level.accuracy
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Where an input goes and at which level (`option`), and the other candidates."""
+
+    option: Option
+    _among: tuple[int, Sequence[Candidate], Objective, Terms] = field(repr=False, compare=False)
+    """What it was chosen by: most choices are followed without a look at the others."""
+
+    @property
+    def target(self) -> str:
+        """`LOCAL`, `CLUSTER`, or a successor's name."""
+        return self.option.name
+
+    @property
+    def seconds(self) -> float:
+        return self.option.seconds
+
+    @property
+    def energy_j(self) -> float:
+        return self.option.energy_j
+
+    @property
+    def reason(self) -> str:
+        """The rule that decided, for people."""
+        _, candidates, objective, terms = self._among
+        cost = "time" if not objective.per_joule else "energy" if not objective.per_second else "cost"
+        if self.option.excluded is not None:
+            return "no answer is in time: the soonest"
+        if terms.deadline_s is not None and _is_crowded(candidates):
+            return "the fewest requests late, with those that only one endpoint can answer; then accuracy"
+        if terms.deadline_s is not None and self.option.bound_s > terms.deadline_s:
+            return "no bound keeps the deadline: the likeliest to be in time"
+        if terms.deadline_s is not None:
+            return f"the most accurate in time, then the least {cost}"
+        if terms.accuracy_floor is not None:
+            return f"the least {cost} at or above the floor"
+        return f"the most accurate, then the least {cost}"
+
+    @property
+    def runners_up(self) -> tuple[Option, ...]:
+        """The best of each other candidate, as `ranked`: what they cost other requests does not count."""
+        n, candidates, objective, terms = self._among
+        return ranked(n, [c for c in candidates if c.name != self.target], objective, terms)
+
+
+def ranked(
+    n: int, candidates: Sequence[Candidate], objective: Objective = TIME, terms: Terms = NO_TERMS
+) -> tuple[Option, ...]:
+    """The best option of each candidate, best first; of equals, the one that was given first."""
+    is_ranked = terms.deadline_s is not None or terms.accuracy_floor is None
+
+    def order(option: Option) -> tuple[int, float, float]:
+        if option.excluded is not None:
+            return (2 if option.excluded == "deadline" else 3), 0.0, option.seconds
+        if terms.deadline_s is not None and option.bound_s > terms.deadline_s:
+            return 1, 0.0, -margin(option.seconds, option.bound_s, terms.deadline_s)
+        return 0, -round(option.level.quality, 9) if is_ranked else 0.0, option.cost
+
+    return tuple(sorted((_best(n, [c], objective, terms) for c in candidates), key=order))
+
+
+def choose(
+    n: int, candidates: Sequence[Candidate], objective: Objective = TIME, terms: Terms = NO_TERMS
+) -> Choice:
+    """The candidate and level for length n; of equals the first, so put this device first (eq. 6).
+
+    `terms.deadline_s` is what is left of the deadline. Where no answer is likely to keep it, the soonest is
+    taken by best effort; otherwise DeadlineError says what that would be. Raises BudgetError where none
+    reaches the floor, RouteError if there is no candidate.
+    """
+    if not candidates:
+        raise RouteError(
+            "no device may answer this input: none is left of those that answered lately. Try again later."
+        )
+    best = _best(n, candidates, objective, terms)
+    if best.excluded == "floor":
+        raise BudgetError(_unreached(best, terms))
+    if best.excluded == "deadline" and not terms.best_effort:
+        raise DeadlineError(_late(best, terms), best.seconds)
+    return Choice(best, (n, candidates, objective, terms))
+
+
+def soonest(n: int, candidates: Sequence[Candidate], terms: Terms = NO_TERMS) -> Choice | None:
+    """The candidate and level with the least bound at or above the floor; None if there is none."""
+    floor = terms.accuracy_floor or 0.0
+    allowed = [(c, level) for c in candidates for level in c.levels if level.reaches(floor)]
+    best = min(allowed, key=lambda one: _times_s(n, *one)[1], default=None)
+    if best is None:
+        return None
+    return Choice(_option(n, *best, TIME, terms.deadline_s), (n, candidates, TIME, terms))
+
+
+def _best(n: int, candidates: Sequence[Candidate], objective: Objective, terms: Terms) -> Option:
+    """The best of all levels whose bounds keep the deadline; else the likeliest to be in time.
+
+    Where none is likely to, the soonest; where none reaches the floor, the most accurate.
+    """
+    floor, deadline_s = terms.accuracy_floor, terms.deadline_s
+    is_ranked = deadline_s is not None or floor is None
+    is_free = deadline_s is None and floor is None
+    best: tuple[Candidate, ServiceLevel] | None = None
+    late: tuple[Candidate, ServiceLevel] | None = None
+    if deadline_s is not None and _is_crowded(candidates):
+        fewest = _fewest_late(n, candidates, objective, floor or 0.0, deadline_s)
+        if fewest is not None:
+            return fewest
+    top = best_cost = 0.0
+    least = (True, inf)
+    for c in candidates:  # compared as numbers: most of a choice was making options that were not taken
+        way_s = c.fixed_s + c.per_item_s * n
+        for level in c.levels[-1:] if is_free else reversed(c.levels):
+            if floor is not None and not level.reaches(floor):
+                continue
+            quality = level.quality if is_ranked else 0.0
+            if best is not None and quality < top - ALIKE:
+                continue
+            seconds = way_s + level.curve.at(n)
+            if deadline_s is not None:
+                bound_s = _bound_s(n, c, level, way_s, seconds)
+                if bound_s > deadline_s:
+                    is_late = is_hopeless(seconds, bound_s, deadline_s)
+                    order = (is_late, seconds if is_late else -margin(seconds, bound_s, deadline_s))
+                    if late is None or order < least:
+                        late, least = (c, level), order
+                    continue
+            cost = _cost(n, c, seconds, objective)
+            if best is None or quality > top + ALIKE or cost < best_cost:
+                best, best_cost, top = (c, level), cost, max(top, quality)
+    found = best or late
+    if found is not None:
+        return _option(n, *found, objective, deadline_s)
+    most = max(candidates, key=lambda c: c.best.accuracy or 0.0)
+    return replace(_option(n, most, most.best, objective, None), excluded="floor")
+
+
+def _is_crowded(candidates: Sequence[Candidate]) -> bool:
+    return any(c.crowding is not None for c in candidates)
+
+
+def _fewest_late(
+    n: int, candidates: Sequence[Candidate], objective: Objective, floor: float, deadline_s: float
+) -> Option | None:
+    """The most accurate, then the cheapest, of the options that make the fewest requests late.
+
+    That is this one by its chance, and those that depend on the endpoint. None where no option has a chance.
+    """
+    found: list[tuple[float, float, float, Candidate, ServiceLevel]] = []
+    for c in candidates:
+        way_s = c.fixed_s + c.per_item_s * n
+        for level in c.levels:
+            if not level.reaches(floor):
+                continue
+            work_s = level.curve.at(n)
+            seconds = way_s + work_s
+            bound_s = _bound_s(n, c, level, way_s, seconds)
+            if is_hopeless(seconds, bound_s, deadline_s):
+                continue
+            late = 0.0 if bound_s <= deadline_s else 1.0 - chance(seconds, bound_s, deadline_s)
+            late += 0.0 if c.crowding is None else c.crowding.lost(c.fixed_s, work_s)
+            found.append((late, round(level.quality, 9), -_cost(n, c, seconds, objective), c, level))
+    if not found:
+        return None
+    most_late = min(late for late, *_ in found) + _ALIKE_LOST
+    _, _, _, c, level = max((one for one in found if one[0] <= most_late), key=lambda one: one[1:3])
+    option = _option(n, c, level, objective, deadline_s)
+    if c.crowding is None or level.bound is None:
+        return option
+    return replace(option, most_s=_MORE * level.bound_curve.at(n) or None)  # 0 s: it was never timed
+
+
+def _option(
+    n: int, c: Candidate, level: ServiceLevel, objective: Objective, deadline_s: float | None
+) -> Option:
+    seconds, bound_s = _times_s(n, c, level)
+    is_late = deadline_s is not None and is_hopeless(seconds, bound_s, deadline_s)
+    return Option(
+        c.name,
+        level,
+        seconds,
+        bound_s,
+        c.joules(n, seconds),
+        _cost(n, c, seconds, objective),
+        "deadline" if is_late else None,
+    )
+
+
+def _times_s(n: int, c: Candidate, level: ServiceLevel) -> tuple[float, float]:
+    """The median, and the bound."""
+    way_s = c.fixed_s + c.per_item_s * n
+    seconds = way_s + level.curve.at(n)
+    return seconds, _bound_s(n, c, level, way_s, seconds)
+
+
+def _bound_s(n: int, c: Candidate, level: ServiceLevel, way_s: float, seconds: float) -> float:
+    return max(seconds, way_s * c.way_bound + level.bound_curve.at(n))
+
+
+def _cost(n: int, c: Candidate, seconds: float, objective: Objective) -> float:
+    if not objective.per_joule:
+        return objective.per_second * seconds
+    return objective.per_second * seconds + objective.per_joule * c.joules(n, seconds)
+
+
+def _late(soonest: Option, terms: Terms) -> str:
+    accuracy = "" if soonest.accuracy is None else f" with an accuracy of {soonest.accuracy:.4g}"
+    return (
+        f"no answer is in time: {(terms.deadline_s or 0.0) * 1e3:.4g} ms are left of the deadline, and the "
+        f"soonest, by {soonest.name}, takes {soonest.seconds * 1e3:.4g} ms{accuracy}, and less than "
+        f"{soonest.bound_s * 1e3:.4g} ms 95 times of 100. Give a longer `deadline_s`, or `best_effort`: true "
+        "for that answer."
+    )
+
+
+def _unreached(most: Option, terms: Terms) -> str:
+    floor = terms.accuracy_floor or 0.0
+    if most.accuracy is None:
+        return (
+            f"the accuracy of {most.name} was never measured, so no floor of {floor:g} is promised: leave it "
+            "out, or pack the model with `--importance`."
+        )
+    return (
+        f"an accuracy of {most.accuracy:.4f}, by {most.name}, is the most there is, not {floor:g}: lower the "
+        "floor."
+    )

@@ -1,0 +1,337 @@
+"""What sessions on graphs share: arrays by name in and out, whatever the model is."""
+
+import time
+from abc import abstractmethod
+from collections.abc import Hashable, Mapping, Sequence
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pliant.errors import InputError
+from pliant.ir.dilation import Dilation
+from pliant.ir.endpoint import Request
+from pliant.ir.graph import numpy_type
+from pliant.ir.port import Port, require_tensors
+from pliant.ir.reply import Reply
+from pliant.kernels.runtime.thread_pool import Pool
+from pliant.kernels.runtime.turns import Turns
+from pliant.models.encoder.encoder_graph import Precise
+from pliant.plan.precision import PrecisionChoice
+from pliant.quantities import check_whole
+from pliant.run.arena import Arena
+from pliant.run.array_sessions.array_plan import ArrayPlan, image_plan
+from pliant.run.batches.stacking import Answers, Item
+from pliant.run.batches.together import Together
+from pliant.run.graph.array_stage import AllTensors, Tensors
+from pliant.run.graph.graph_runner import GraphRunner
+from pliant.run.memory_use import MemoryUse, is_mapped, part, rss_bytes, scratch_part
+from pliant.run.session.feeds import GivenFeeds, fed_arrays
+from pliant.run.session.ports import Feeds, Shapes, shapes_of, shown, symbols
+from pliant.run.session.session import Session
+from pliant.run.weight_sizes import combined
+
+if TYPE_CHECKING:
+    from pliant.run.session.call_profile import Profile
+
+_MOST_ITEMS = 4096
+
+
+class ArraySession(Session[None]):
+    """A session that answers arrays by name; threads take turns.
+
+    An input's length is the product of the open dimensions of the model's first input, 1 where it has none.
+    The pool may be shared with other sessions and is left open.
+    """
+
+    platform = "pliant_compiled"
+    max_length = _MOST_ITEMS
+
+    def __init__(
+        self, name: str, inputs: Sequence[Port], outputs: Sequence[Port], pool: Pool, dilation: Dilation
+    ) -> None:
+        super().__init__(dilation)
+        self.name, self.inputs, self.outputs = name, tuple(inputs), tuple(outputs)
+        self._tensors = tuple(port for port in self.inputs if port.element is None)
+        self._pool, self._turns, self._closed = pool, Turns(), False
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else f"{self._pool.n_threads} threads"
+        return shown(f"{type(self).__name__} of {self.name}", self.inputs, self.outputs, state)
+
+    def __call__(self, value: Any, /) -> Reply[None]:  # type: ignore[override]  # a list holds numbers here
+        """The reply of a model with one input; `value` is what `run` takes as a feed.
+
+        `reply.output` is the array of a model with one output, `reply.outputs` has all by name. Raises
+        InputError as `run` does, and for a model with several inputs.
+        """
+        if len(self.inputs) != 1:
+            names = [port.name for port in self.inputs]
+            raise InputError(f"the model has {len(names)} inputs, {names}: call run({{name: array, ...}}).")
+        if isinstance(value, Mapping):
+            raise InputError(
+                "a call takes the input's array, without a name: by name, call run({name: array})."
+            )
+        start_s = time.perf_counter()
+        arrays = fed_arrays(self.inputs, {self.inputs[0].name: value})
+        outputs = self._run(arrays, None)
+        return Reply(outputs, self.name, time.perf_counter() - start_s, None, self._length(arrays))
+
+    def run_many(self, feeds: Sequence[GivenFeeds]) -> list[Tensors]:
+        """What `run` gives for each of several feeds, in their order; none for an empty list.
+
+        A model whose inputs have an open first dimension answers several feeds in one run: those of equal
+        sizes, or, with `buckets`, those that are padded to equal sizes. Runs that are alike in size go in
+        parallel, one on each thread, in memory of its own. Answers are those of `run` up to rounding, which
+        is found out by comparing; else, and under a bound of memory, feeds run one after another. Raises
+        InputError naming the feeds that do not fit, before any of them runs.
+        """
+        items = [self._item(i, given) for i, given in enumerate(feeds)]
+        with self._turns.lock:
+            self._check_open()
+            start_s = self._clock()
+            answers = self._answer_many(items)
+            self._slow_down(start_s)
+            return answers
+
+    @property
+    @abstractmethod
+    def weight_bytes(self) -> int:
+        """Of the weights held, as kernels read them; those of a loaded model are mapped."""
+
+    @property
+    def compute(self) -> Precise | None:
+        """The arithmetic of products with constant matrices; None where only what compiled it knows."""
+        return None
+
+    @property
+    def precision(self) -> PrecisionChoice | None:
+        """How it was chosen, where `compute="auto"` asked for that."""
+        return None
+
+    @property
+    def arena_bytes(self) -> int:
+        """What intermediate tensors take: as much as those of the largest image."""
+        return max((runner.arena_bytes for runner in self._runners()), default=0)
+
+    @property
+    def plan(self) -> ArrayPlan:
+        """What runs for the shapes compiled so far; it prints as a page."""
+        with self._turns.lock:
+            return self._plan(self._runners())
+
+    def explain(self, length: int) -> ArrayPlan:
+        """What runs for `sample(length)`, which is compiled now where it was not yet.
+
+        Raises InputError and GraphError as `run` does.
+        """
+        check_whole(length, "length")
+        feeds = fed_arrays(self.inputs, self.sample(length))
+        shapes_of(self.inputs, feeds)
+        with self._turns.lock:
+            self._check_open()
+            runner, _ = self._runner(feeds)
+            return self._plan((runner,))
+
+    def profile(self, feeds: GivenFeeds, runs: int = 20) -> "Profile":
+        """Where the time of a run goes, step by step, over `runs` runs after one that is not counted."""
+        if runs < 1:
+            raise InputError(f"a profile of {runs} runs measures nothing; give at least 1.")
+        arrays = fed_arrays(self.inputs, feeds)
+        shapes_of(self.inputs, arrays)
+        with self._turns.lock:
+            self._check_open()
+            runner, fed = self._runner(arrays)
+            return runner.profile(fed, runs)
+
+    def traced(self, request: Request) -> "Reply[Profile]":
+        start_s = self._clock()
+        arrays = fed_arrays(self.inputs, request.tensors)
+        shapes_of(self.inputs, arrays)
+        ready_s = self._clock()
+        with self._turns.lock:
+            waited_s = self._clock() - ready_s
+            self._check_open()
+            outputs, profile = self._traced(arrays)
+            self._slow_down(start_s + waited_s)
+        seconds = self._clock() - start_s
+        return Reply(outputs, self.name, seconds, profile, request.length, waited_s, whole_s=seconds)
+
+    def request(self, feeds: Mapping[str, np.ndarray]) -> Request:
+        """The request of one array for each input. Raises InputError for arrays that do not fit.
+
+        A model whose inputs or outputs are no tensors has none: it answers `run` and calls.
+        """
+        require_tensors((*self.inputs, *self.outputs), "a request")
+        arrays = fed_arrays(self.inputs, feeds)
+        shapes_of(self.inputs, arrays)
+        return Request(self._length(arrays), tensors=arrays)
+
+    def together(self, request: Request) -> Hashable | None:
+        company = self._company
+        return None if company is None else company.key(_tensor_shapes(request.tensors))
+
+    def answers(self, requests: Sequence[Request]) -> list[Reply[None]]:
+        company = self._company
+        if len(requests) < 2 or company is None:
+            return super().answers(requests)
+        for request in requests:
+            self.curve(request.accuracy_floor or 0.0)
+        items = [Item(request.tensors, _tensor_shapes(request.tensors)) for request in requests]
+        start_s = self._clock()
+        with self._turns.lock:
+            waited_s = self._clock() - start_s
+            self._check_open()
+            answers = company.answers(items, self._ways_to_answer)
+            self._slow_down(start_s + waited_s)
+        seconds = self._clock() - start_s
+        pairs = zip(requests, answers, strict=True)
+        return [Reply(y, self.name, seconds, None, request.length, waited_s) for request, y in pairs]
+
+    @property
+    def most_together(self) -> int:
+        return 1 if self._company is None else self._company.most
+
+    def prepare_together(self, length: int) -> bool:
+        company, longest = self._company, self._item(0, self.sample(length))
+        size = None if company is None else company.size(longest.shapes)
+        if company is None or size is None:
+            return False
+
+        def samples(n: int) -> list[Item]:  # of several lengths, so that padding is compared
+            return [self._item(i, self.sample(max(length - i % 4, 1))) for i in range(n)]
+
+        with self._turns.lock:
+            self._check_open()
+            return company.prepare(size, samples, self._ways_to_answer, self._clock)
+
+    def sample(self, length: int) -> dict[str, np.ndarray]:
+        """Ones; the last open dimension of each input is `length`, and equal names have equal sizes.
+
+        Raises InputError for a model whose inputs are no tensors.
+        """
+        require_tensors(self.inputs, "a sample")
+        sizes: dict[str, int] = {}
+        for port in self.inputs:
+            last = [s for s in symbols(port) if s is not None][-1:]
+            sizes |= dict.fromkeys(last, max(1, length))
+        return {
+            port.name: np.ones(
+                [d if isinstance(d, int) else sizes.get(s or "", 1) for s, d in _dims(port)],
+                numpy_type(port.dtype),
+            )
+            for port in self.inputs
+        }
+
+    @abstractmethod
+    def _answer(self, feeds: AllTensors, out: Feeds | None, shapes: Shapes) -> Tensors:
+        """Outputs for feeds that fit the inputs, while no other thread runs."""
+
+    @property
+    def _company(self) -> Together | None:
+        """Which requests run together; None where none do."""
+        return None
+
+    @property
+    def _ways_to_answer(self) -> Answers:
+        """How `_company` runs what it lets run together."""
+        raise AssertionError("this session has no company")
+
+    def _answer_many(self, items: Sequence[Item]) -> list[Tensors]:
+        """As `_answer`, for each of several feeds."""
+        return [self._answer(item.feeds, None, item.shapes) for item in items]
+
+    @abstractmethod
+    def _runner(self, feeds: AllTensors) -> tuple[GraphRunner, AllTensors]:
+        """What runs feeds that fit the inputs, and these as it takes them."""
+
+    def _traced(self, feeds: AllTensors) -> "tuple[Tensors, Profile]":
+        """As `_answer`, with the profile of the run."""
+        runner, fed = self._runner(feeds)
+        return runner.traced(fed)
+
+    @abstractmethod
+    def _runners(self) -> Sequence[GraphRunner]:
+        """All that there are now, the latest last."""
+
+    def _run(self, feeds: GivenFeeds, out: Feeds | None) -> Tensors:
+        start_s = self._clock()
+        arrays = fed_arrays(self.inputs, feeds)
+        shapes = shapes_of(self.inputs, arrays)
+        ready_s = self._clock()
+        with self._turns.lock:
+            waited_s = self._clock() - ready_s
+            self._check_open()
+            results = self._answer(arrays, out, shapes)
+            self._slow_down(start_s + waited_s)  # a slower device is slower at checking feeds too
+            return results
+
+    def _item(self, i: int, feeds: GivenFeeds) -> Item:
+        try:
+            arrays = fed_arrays(self.inputs, feeds)
+            return Item(arrays, shapes_of(self.inputs, arrays))
+        except InputError as error:
+            raise InputError(f"feeds {i} of the list: {error}") from error
+
+    def _reply(self, request: Request) -> Reply[None]:
+        return Reply(self._run(request.tensors, None), self.name, 0.0, None, request.length)
+
+    def _plan(self, runners: Sequence[GraphRunner]) -> ArrayPlan:
+        images = tuple(map(image_plan, runners))
+        return ArrayPlan(
+            self.name,
+            self.inputs,
+            self.outputs,
+            self._pool.n_threads,
+            self.weight_bytes,
+            self.arena_bytes,
+            images,
+            self.compute,
+            self.precision,
+        )
+
+    def _memory_use(
+        self,
+        budget_bytes: int | None,
+        arena: Arena,
+        given: Sequence[np.ndarray] = (),
+        parallel: Sequence[np.ndarray] = (),
+    ) -> MemoryUse:
+        runners = self._runners()
+        sizes = combined(runner.sizes for runner in runners)
+        held = [array for runner in runners for array in runner.weights.values()]
+        mapped = {array.ctypes.data: array for array in held if is_mapped(array)}
+        return MemoryUse(
+            budget_bytes,
+            (
+                part("weights", sizes.form_bytes, [a for a in held if a.ctypes.data not in mapped]),
+                *([part("weights as given", sizes.given_bytes, given)] if given else ()),
+                part("activations", self.arena_bytes, [arena.memory]),
+                *([part("parallel runs", sum(a.nbytes for a in parallel), parallel)] if parallel else ()),
+            ),
+            (
+                part("weights in mapped files", sum(a.nbytes for a in mapped.values()), mapped.values()),
+                scratch_part(self._pool),
+            ),
+            rss_bytes(),
+        )
+
+    def _length(self, arrays: AllTensors) -> int:
+        if not self.inputs or self.inputs[0].element is not None:
+            return 1
+        first = self.inputs[0]
+        shape = arrays[first.name].shape
+        return prod(shape[i] for i, (_, d) in enumerate(_dims(first)) if not isinstance(d, int))
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise InputError("this session is closed; compile or load the model again.")
+
+
+def _tensor_shapes(tensors: Mapping[str, np.ndarray]) -> Shapes:
+    return {x: array.shape for x, array in tensors.items()}
+
+
+def _dims(port: Port) -> Sequence[tuple[str | None, int | str | None]]:
+    """(symbol, dimension) of each axis."""
+    return list(zip(symbols(port), port.dims or (), strict=True))

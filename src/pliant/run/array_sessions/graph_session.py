@@ -1,0 +1,75 @@
+"""A session on a compiled directory: one shape, one native call."""
+
+from collections.abc import Sequence
+from typing import final
+
+import numpy as np
+
+from pliant.compiler.aot.compiled_directory import OpenedDirectory
+from pliant.errors import BudgetError
+from pliant.ir.dilation import Dilation
+from pliant.ir.port import static_port
+from pliant.kernels.runtime.thread_pool import Pool
+from pliant.run.arena import Arena
+from pliant.run.array_sessions.array_session import ArraySession
+from pliant.run.graph.array_stage import ExecutableStage
+from pliant.run.graph.graph_runner import GraphRunner, one_stage
+from pliant.run.memory_use import MemoryUse
+from pliant.run.session.ports import Feeds, Shapes
+
+
+@final
+class GraphSession(ArraySession):
+    """Answers arrays of the shapes that its graph was compiled for; its weights stay mapped."""
+
+    def __init__(
+        self,
+        name: str,
+        saved: OpenedDirectory,
+        pool: Pool,
+        dilation: Dilation = Dilation(),  # noqa: B008 - frozen
+        *,
+        memory_bytes: int | None = None,
+    ) -> None:
+        """Raises BudgetError where activations take more than `memory_bytes`."""
+        needed = saved.program.arena_bytes
+        if memory_bytes is not None and needed > memory_bytes:
+            raise BudgetError(
+                f"{memory_bytes} bytes of memory are too little for {name}: its weights stay mapped, but its "
+                f"activations take {needed}. Give at least {needed} bytes, or compile it for smaller shapes."
+            )
+        self._memory_bytes = memory_bytes
+        self._arena = Arena()
+        stage = ExecutableStage(saved.program, saved.weights, saved.addresses, pool, self._arena)
+        runner = one_stage(stage, pool)
+        inputs, outputs = (
+            [static_port(x, t) for x, t in side.items()]
+            for side in (saved.program.inputs, saved.program.outputs)
+        )
+        super().__init__(name, inputs, outputs, pool, dilation)
+        self.identity = saved.identity
+        self._kept: tuple[GraphRunner, ...] = (runner,)
+
+    @property
+    def weight_bytes(self) -> int:
+        return sum(array.nbytes for runner in self._kept for array in runner.weights.values())
+
+    @property
+    def memory(self) -> MemoryUse:
+        """Predicted when it was compiled, and measured now."""
+        with self._turns.lock:
+            return self._memory_use(self._memory_bytes, self._arena)
+
+    def close(self) -> None:
+        """Let go of all memory; running afterwards is an error. The pool stays open."""
+        with self._turns.lock:
+            self._closed, self._kept, self._arena = True, (), Arena()
+
+    def _answer(self, feeds: Feeds, out: Feeds | None, shapes: Shapes) -> dict[str, np.ndarray]:
+        return self._kept[0].walk(feeds, out)
+
+    def _runner(self, feeds: Feeds) -> tuple[GraphRunner, Feeds]:
+        return self._kept[0], feeds
+
+    def _runners(self) -> Sequence[GraphRunner]:
+        return self._kept

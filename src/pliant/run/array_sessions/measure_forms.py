@@ -1,0 +1,111 @@
+"""Measure the forms of a graph's products on examples: error and time beside float32, in turns."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from statistics import median
+
+import numpy as np
+
+from pliant.errors import BudgetError, GraphError, InputError
+from pliant.ir.bitwidths import BYTE_BITS, PLANES, Weights
+from pliant.models.encoder.encoder_graph import Precise
+from pliant.plan.precision import Form
+from pliant.run.array_sessions.onnx_session import OnnxSession
+from pliant.run.session.feeds import GivenFeeds
+
+Open = Callable[[Weights, Precise], OnnxSession]
+"""A session of these weights and arithmetic; of "auto" weights within the memory that was granted."""
+
+_ROUNDS = 9
+_FEW_S = 0.02
+"""A run below this is timed more often: up to so many times as it fits into."""
+
+
+def forms_of(weights: Weights, *, is_bounded: bool) -> list[tuple[Weights, Precise]]:
+    """What may run where `weights` were asked for; where `is_bounded`, a memory limit decides their bits."""
+    if weights == "fp32":
+        return [("fp32", "fp32"), ("fp32", "bf16")]
+    if weights == BYTE_BITS:
+        return [(weights, "fp32"), (weights, "int8")]
+    if weights != "auto":
+        return [(weights, "fp32"), (weights, "bf16"), (weights, "int8")]
+    if is_bounded:
+        return [("auto", "fp32"), ("auto", "bf16"), ("auto", "int8")]
+    coded: list[tuple[Weights, Precise]] = [(PLANES, "fp32"), (PLANES, "bf16"), (PLANES, "int8")]
+    return [("fp32", "fp32"), ("fp32", "bf16"), (BYTE_BITS, "int8"), *coded]
+
+
+def measure_forms(
+    forms: Sequence[tuple[Weights, Precise]],
+    reference: OnnxSession,
+    open_form: Open,
+    examples: Sequence[GivenFeeds],
+    clock: Callable[[], float] = time.perf_counter,
+) -> list[Form]:
+    """What each form costs on `examples`, beside `reference`, which runs in turns with it.
+
+    The sessions of forms are closed again; two are open at a time. A form that this processor, the memory or
+    the model does not allow is refused with the reason.
+    """
+    wanted = [reference.run(feeds) for feeds in examples]
+    found = []
+    for weights, compute in forms:
+        try:
+            session = open_form(weights, compute)
+        except (InputError, BudgetError, GraphError) as error:
+            found.append(Form(compute, weights, refused=str(error)))
+            continue
+        with session:
+            try:
+                found.append(_measured(session, compute, reference, (examples, wanted), clock))
+            except (BudgetError, GraphError) as error:
+                found.append(Form(compute, weights, refused=str(error)))
+    return found
+
+
+def _measured(
+    session: OnnxSession,
+    compute: Precise,
+    reference: OnnxSession,
+    data: tuple[Sequence[GivenFeeds], Sequence[Mapping[str, np.ndarray]]],
+    clock: Callable[[], float],
+) -> Form:
+    examples, wanted = data
+    answers = [session.run(feeds) for feeds in examples]
+    error = max(answer_error(y, x) for y, x in zip(answers, wanted, strict=True))
+
+    def seconds(one: OnnxSession) -> float:
+        start = clock()
+        for feeds in examples:
+            one.run(feeds)
+        return (clock() - start) / len(examples)
+
+    first = seconds(reference)
+    rounds = _ROUNDS * max(1, min(5, int(_FEW_S / max(first, 1e-6))))
+    pairs = [(seconds(session), seconds(reference)) for _ in range(rounds)]
+    ratio = median(own / its for own, its in pairs)
+    return Form(compute, session.weights, error, ratio * median(its for _, its in pairs))
+
+
+def answer_error(answer: Mapping[str, np.ndarray], wanted: Mapping[str, np.ndarray]) -> float:
+    """The largest over all outputs of the rms of their difference over that of the wanted one.
+
+    Of whole numbers it is the share of those that differ. inf where one is not finite and the other is.
+    """
+    return max((_error(np.asarray(answer[name]), np.asarray(x)) for name, x in wanted.items()), default=0.0)
+
+
+def _error(answer: np.ndarray, wanted: np.ndarray) -> float:
+    if wanted.size == 0:
+        return 0.0
+    if wanted.dtype.kind not in "fV":
+        return float(np.mean(answer != wanted))
+    y, x = answer.astype(np.float64), wanted.astype(np.float64)
+    is_finite = np.isfinite(x)
+    if not np.array_equal(is_finite, np.isfinite(y)):
+        return float("inf")
+    y, x = y[is_finite], x[is_finite]
+    if x.size == 0:
+        return 0.0
+    difference, size = np.sqrt(np.square(y - x).mean()), np.sqrt(np.square(x).mean())
+    return float(difference / size) if size else float(difference)

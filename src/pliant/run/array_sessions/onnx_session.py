@@ -1,0 +1,400 @@
+"""A session on an ONNX model: feeds of any shape in, arrays out.
+
+What runs has numbers for all dimensions. Where a model has open ones, a new shape is bound to a form of the
+executable that takes it (run/graph/symbolic_forms.py), or compiled; so is each value of the inputs from which
+shapes follow.
+"""
+
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import cached_property
+from itertools import chain
+from math import prod
+from typing import TYPE_CHECKING, final
+
+import numpy as np
+
+from pliant.compiler.executable.call import Target
+from pliant.compiler.executable.image import Image, make_image
+from pliant.compiler.executable.image_executable import image_executable
+from pliant.compiler.passes.pack_texts import TextShape
+from pliant.errors import InputError, ValueNeeded
+from pliant.ir.bitwidths import Weights
+from pliant.ir.dilation import Dilation
+from pliant.ir.executable import Executable
+from pliant.ir.graph import Graph, TensorType
+from pliant.ir.port import Port
+from pliant.kernels.runtime.jit import Library
+from pliant.kernels.runtime.thread_pool import Pool
+from pliant.models.encoder.encoder_graph import Precise
+from pliant.models.onnx.bind.onnx_blocks import check_whole, host_names
+from pliant.models.onnx.onnx_file import OnnxModel
+from pliant.plan.precision import PrecisionChoice
+from pliant.profile.system_memory import machine_bytes
+from pliant.run.arena import Arena
+from pliant.run.array_sessions.array_session import ArraySession
+from pliant.run.array_sessions.evictions import Evictions
+from pliant.run.batches.packed_texts import IS_TOKEN, packed_texts
+from pliant.run.batches.padding import Padding
+from pliant.run.batches.parallel_runs import ParallelRuns
+from pliant.run.batches.stacking import Answers, Item, Stacking
+from pliant.run.batches.together import Together
+from pliant.run.graph.array_stage import AllTensors, Tensors
+from pliant.run.graph.graph_runner import GRAPH, GraphRunner, one_stage
+from pliant.run.graph.lowering import Lowered, Lowering
+from pliant.run.graph.model_binder import Key, ModelBinder
+from pliant.run.graph.model_options import ModelOptions
+from pliant.run.graph.open_graph import GraphOpener, check_memory, packed_bytes
+from pliant.run.graph.schedule_graph import ScheduleReport
+from pliant.run.graph.symbolic_forms import SizedStage, SymbolicForms
+from pliant.run.host.block_stage import Types, nested
+from pliant.run.host.host_stage import owned
+from pliant.run.host.part_binder import PartBinder, PartSteps
+from pliant.run.memory_use import MemoryUse
+from pliant.run.packed_weights import SharedWeights
+from pliant.run.session.feeds import GivenFeeds, fed_arrays
+from pliant.run.session.ports import Feeds, Shapes, fixed, shapes_of, shown, symbols
+from pliant.run.weight_sizes import combined
+from pliant.settings import cache_folder
+
+if TYPE_CHECKING:
+    from pliant.run.session.call_profile import Profile
+
+
+@final
+class OnnxSession(ArraySession):
+    """Answers feeds with a model's outputs; threads may share it, and take turns.
+
+    A model whose shapes are all known is compiled at once unless `ahead` is off, others when a shape is first
+    met. When there are more than `options.images` images, the least recently used one goes, unless one can be
+    bound again at once; the first time that one has to be compiled again, a UserWarning says so. Weights are
+    held once for all of them, and one arena, as large as the largest needs. `schedule` tells how the last
+    graph was scheduled, unless that went by rule. A forked child may use the session, on workers of its own.
+
+    With buckets, the first answer of each is compared with that of the exact shape (run/batches/padding.py),
+    whose image is not kept.
+    """
+
+    def __init__(
+        self,
+        model: OnnxModel,
+        pool: Pool,
+        library: Library,
+        options: ModelOptions,
+        *,
+        name: str = "model",
+        ahead: bool = True,
+        dilation: Dilation = Dilation(),  # noqa: B008 - frozen
+    ) -> None:
+        _check_dims(model, options.dims)
+        inputs, outputs = ([fixed(p, options.dims) for p in side] for side in (model.inputs, model.outputs))
+        super().__init__(name, inputs, outputs, pool, dilation)
+        options.check_ports((*inputs, *outputs))
+        self._model = model
+        self._library = library
+        self._options = options
+        self._weights, self._arena = SharedWeights(model.drop_pages), Arena()
+        self._forms = SymbolicForms()
+        self._steps: list[PartSteps] = []
+        self._binder = ModelBinder(model, options.buckets)
+        self._has_parts: bool | None = len(self._tensors) < len(inputs) or None  # None: unknown yet
+        self._lowering = Lowering(name, options, pool, library, model.drop_pages)
+        self.schedule: ScheduleReport | None = None
+        self._images: OrderedDict[Key, GraphRunner] = OrderedDict()
+        self._latest: tuple[Shapes, GraphRunner] | None = None  # the last of the images, where shapes decide
+        self._padding = Padding(options.buckets, self._tensors, self.outputs)
+        self._stacking = Stacking(options.buckets, self._padding, self.inputs, self.outputs, pool.n_threads)
+        self._parallel = ParallelRuns(pool.n_threads, library)
+        self._together = Together(self._tensors, self.outputs, pool.n_threads)
+        n_sizes = prod(map(len, options.buckets.sizes.values()))
+        self._most_images = max(options.images, n_sizes * (self._stacking.n_images if n_sizes > 1 else 1))
+        self._evictions = Evictions(self._most_images)
+        if ahead and all(port.is_static for port in self.inputs):
+            self._compile_ahead()
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else f"{len(self._images)} images, {self._pool.n_threads} threads"
+        return shown(f"OnnxSession of {self._model.source}", self.inputs, self.outputs, state)
+
+    @cached_property  # a large file takes a while to hash, and few ask
+    def identity(self) -> str:  # type: ignore[override]
+        """The content hash of the model's file and of those beside it, or of its bytes. Raises ModelError."""
+        self._model.check_same()
+        return self._model.identity(cache_folder())
+
+    @property
+    def weight_bytes(self) -> int:
+        return sum({id(a): a.nbytes for one in self._runners() for a in one.weights.values()}.values())
+
+    @property
+    def memory(self) -> MemoryUse:
+        """Predicted when its images were made, and measured now. `weights` says in which bits they are."""
+        with self._turns.lock:
+            return self._memory_use(
+                self._options.memory_bytes, self._arena, self._weights.given, self._parallel.memory
+            )
+
+    @property
+    def weights(self) -> Weights:
+        """What matrices are kept in: "fp32", or bits; "auto" until the first shapes decide."""
+        return self._options.weights if self._lowering.weights is None else self._lowering.weights
+
+    @property
+    def compute(self) -> Precise:
+        return self._options.compute
+
+    @property
+    def precision(self) -> PrecisionChoice | None:
+        return self._options.precision
+
+    def graph(self, feeds: GivenFeeds) -> Graph:
+        """What would be compiled for these feeds, after all passes."""
+        arrays = self._as_run(feeds)
+        with self._turns.lock:
+            part = self._binder.bound(_shapes(arrays), arrays)
+            planned = self._lowering.planned(check_whole(part, self._model.source))
+            self.schedule = planned.report
+            return planned.graph
+
+    def image(self, feeds: GivenFeeds) -> Image:
+        """The calls and places that feeds of these shapes run."""
+        return make_image(self.graph(feeds), Target(self._library.isa, self._pool.n_threads))
+
+    def executable(self, feeds: GivenFeeds) -> Executable:
+        """What feeds of these shapes run, as a value; where it serves other sizes as well, by formulas."""
+        shapes = _shapes(self._as_run(feeds))
+        with self._turns.lock:
+            stage = None if IS_TOKEN in shapes else self._forms.stage(shapes) or self._new_form(shapes)
+            graph = None if stage is None else self._forms.graph(shapes, self._open_dims, self._binder.first)
+            if graph is not None and not graph.waiting:
+                sizes = dict(zip(graph.family.names, graph.family.sizes(shapes) or (), strict=True))
+                return image_executable(self._lowering.lower(graph.graph).image, sizes, with_digests=True)
+        return image_executable(self.image(feeds), with_digests=True)
+
+    def close(self) -> None:
+        """Let go of all memory; running afterwards is an error. The pool stays open."""
+        with self._turns.lock:
+            self._closed, self._latest = True, None
+            self._images.clear()
+            self._padding.clear()
+            self._parallel.close()
+            self._weights, self._arena = SharedWeights(), Arena()
+            self._forms, self._steps = SymbolicForms(), []
+
+    def _runners(self) -> Sequence[GraphRunner]:
+        every = chain.from_iterable(map(nested, list(self._images.values())))  # others compile meanwhile
+        return tuple({id(runner): runner for runner in every}.values())
+
+    def _runner(self, feeds: AllTensors) -> tuple[GraphRunner, AllTensors]:
+        fed = self._padding.padded(feeds, self._padding.fit(shapes_of(self.inputs, feeds)))
+        return self._image(_shapes(fed), fed), fed
+
+    def _answer(self, feeds: AllTensors, out: Feeds | None, shapes: Shapes) -> Tensors:
+        if self._latest is not None and self._latest[0] == shapes:
+            return self._latest[1].walk(feeds, out)
+        fit = self._padding.fit(shapes)
+        if not fit.padded:
+            image = self._image(_shapes(feeds), feeds)
+            if self._has_parts:
+                return owned(image.walk(feeds, out), feeds, out)
+            if not self._binder.by_value:
+                self._latest = shapes, image
+            return image.walk(feeds, out)
+        # Methods are handed over for the call: held, they would keep a dropped session alive.
+        return self._padding.answer(fit, feeds, out, self._again, self._once)
+
+    def _traced(self, feeds: AllTensors) -> "tuple[Tensors, Profile]":
+        fit = self._padding.fit(shapes_of(self.inputs, feeds))
+        profiles: list[Profile] = []
+
+        def run(fed: AllTensors, held: Feeds) -> Tensors:
+            made, profile = self._image(_shapes(fed), fed).traced(fed)
+            profiles.append(profile)
+            return made
+
+        if fit.padded:
+            made = self._padding.answer(fit, feeds, None, run, self._once)
+        else:
+            made = run(feeds, {})
+            made = owned(made, feeds, None) if self._has_parts else made
+        return made, profiles[0]
+
+    def _answer_many(self, items: Sequence[Item]) -> list[Tensors]:
+        # Batches take more memory for activations: within a bound, fewer bits of weights would be left.
+        if self._options.memory_bytes is not None or (items and self._is_in_parts(items[0].feeds)):
+            return super()._answer_many(items)
+        return self._stacking.answers(items, self._ways_to_answer)
+
+    @property
+    def _company(self) -> Together | None:
+        is_apart = self._has_parts is not False or self._options.memory_bytes is not None
+        return None if is_apart or self._options.buckets.sizes or self._binder.by_value else self._together
+
+    @property
+    def _ways_to_answer(self) -> Answers:
+        return Answers(self._alone, self._whole, self._each, self._once)
+
+    def _is_in_parts(self, feeds: AllTensors) -> bool:
+        """Whether data divide the model into several programs, whose answers cannot be put together."""
+        if self._has_parts is None:
+            fed = self._padding.padded(feeds, self._padding.fit(shapes_of(self.inputs, feeds)))
+            self._has_parts = bool(self._binder.bound(_shapes(fed), fed).waiting)
+        return self._has_parts
+
+    def _alone(self, feeds: AllTensors) -> Tensors:
+        return self._answer(feeds, None, _shapes(feeds))
+
+    def _whole(self, feeds: AllTensors) -> Tensors:
+        return self._exact(feeds, None)
+
+    def _each(self, batches: Sequence[Feeds]) -> list[Tensors]:
+        results = self._parallel.run([(self._image(_shapes(feeds), feeds), feeds) for feeds in batches])
+        self._trim()  # more may have run than are kept
+        return results
+
+    def _as_run(self, feeds: GivenFeeds) -> AllTensors:
+        """The feeds as large as they are run."""
+        arrays = fed_arrays(self.inputs, feeds)
+        return self._padding.padded(arrays, self._padding.fit(shapes_of(self.inputs, arrays)))
+
+    def _exact(self, feeds: AllTensors, out: Feeds | None) -> Tensors:
+        return self._image(_shapes(feeds), feeds).walk(feeds, out)
+
+    def _again(self, feeds: AllTensors, held: Feeds) -> Tensors:
+        """As `_exact`, into arrays of an earlier run; where shapes follow from values they may not fit."""
+        return self._exact(feeds, None if self._binder.by_value else held)
+
+    def _once(self, feeds: AllTensors) -> Tensors:
+        """The answer to feeds of their own shapes, from an image that is kept only if it was."""
+        known = self._images.get(self._binder.key(_shapes(feeds), feeds))
+        results = (known or self._compile(_shapes(feeds), feeds)).walk(feeds, None)
+        if known is None:
+            self._trim()
+        return results
+
+    def _image(self, shapes: Shapes, feeds: AllTensors) -> GraphRunner:
+        """The image for these shapes, compiled now if they are new."""
+        self._latest = None
+        key = self._binder.key(shapes, feeds)
+        image = self._images.get(key)
+        if image is None:
+            image = self._compile(shapes, feeds)
+            # Compiling may have found more inputs that shapes follow from.
+            key = self._binder.key(shapes, feeds)
+            self._images[key] = image
+            self._evict(key)
+            self._evictions.warn(key, self._model.source)
+        self._images.move_to_end(key)
+        return image
+
+    def _evict(self, newest: Key) -> None:
+        """Let go of an image where there are too many; one that is bound again in no time goes first."""
+        if len(self._images) <= self._most_images + self._together.n_images:
+            return
+        bound = (key for key, image in self._images.items() if key != newest and _is_bound(image))
+        evicted = next(bound, None)
+        if evicted is None:
+            evicted = next(iter(self._images))
+            self._evictions.add(evicted)
+        image = self._images.pop(evicted)
+        is_largest = all(kept.arena_bytes < image.arena_bytes for kept in self._images.values())
+        if _is_bound(image) and not is_largest:
+            self._parallel.drop(image)  # its weights are its form's
+        else:
+            self._trim()
+
+    def _trim(self) -> None:
+        """Let go of what no image that is kept needs."""
+        self._arena.resize(self.arena_bytes)
+        self._parallel.keep(self._runners())
+        runners, forms = self._runners(), self._forms.forms
+        self._weights.keep([*(kept.weights for kept in runners), *(form.weights for form in forms)])
+
+    def _compile(self, shapes: Shapes, feeds: AllTensors) -> GraphRunner:
+        self._latest = None
+        self._model.check_same()
+        own = {x: shape for x, shape in shapes.items() if x != IS_TOKEN}
+        texts = TextShape(*shapes[IS_TOKEN]) if IS_TOKEN in shapes else None
+        stage = None if texts else self._forms.stage(own) or self._new_form(own)
+        if stage is not None and not stage.form.graph.waiting:
+            check_memory(stage.numbers, 0, self._model.source)
+            return one_stage(stage, self._pool, sizes=stage.weight_sizes)
+        if stage is not None:
+            self._options.check_parts(host_names(stage.form.graph.waiting))
+            return self._parts.sized(stage, *self._in_parts(own), self._steps)
+        part = self._binder.bound(own, feeds)
+        self._has_parts = bool(part.waiting) or len(self._tensors) < len(self.inputs)
+        if self._has_parts:
+            self._options.check_parts(host_names(part.waiting))
+            return self._parts.numbered(part, *self._in_parts(own), self._steps)
+        lowered = self._lowering.lower(part.graph, texts)
+        self.schedule = lowered.planned.report
+        check_memory(lowered.image, packed_bytes(lowered.image), self._model.source)
+        self._make_room(lowered)
+        return self._opener.opened(lowered, packed_texts(lowered.image, texts))
+
+    def _in_parts(self, shapes: Shapes) -> tuple[Types, Mapping[str, Port]]:
+        """Inputs and outputs of a model that data divide."""
+        fed = [port for port in self.inputs if port.name not in self._binder.by_value]
+        inputs = {p.name: None if p.element else TensorType(p.dtype, shapes[p.name]) for p in fed}
+        return inputs, {port.name: port for port in self.outputs}
+
+    @property
+    def _opener(self) -> GraphOpener:
+        lowering, weights, arena = self._lowering, self._weights, self._arena
+        return GraphOpener(lowering, weights, arena, self._pool, self._library, self._model.source)
+
+    @property
+    def _parts(self) -> PartBinder:
+        opener, options = self._opener, self._options
+        return PartBinder(self._model, opener, options.images, machine_bytes(), options.is_open)
+
+    def _new_form(self, shapes: Shapes) -> SizedStage | None:
+        """What runs these shapes on a form that takes others too; None where none can be made."""
+        if not self._options.is_open or self._binder.by_value or len(self._tensors) < len(self.inputs):
+            return None
+        if any(port.dims is None for port in self.inputs):
+            return None
+        stage = self._forms.open(shapes, self._open_dims, self._binder.first, self._opener.form)
+        if stage is not None:
+            self._has_parts = bool(stage.form.graph.waiting)
+        return stage
+
+    @property
+    def _open_dims(self) -> dict[str, tuple[str | None, ...]]:
+        return {port.name: symbols(port) for port in self.inputs}
+
+    def _make_room(self, lowered: Lowered) -> None:
+        """Let the least recently used images go until one more, which fits alone, fits beside the others."""
+        most = self._options.memory_bytes
+        while most is not None and self._images and self._with(lowered) > most:
+            evicted, _ = self._images.popitem(last=False)
+            self._evictions.add(evicted)
+            self._trim()
+
+    def _with(self, lowered: Lowered) -> int:
+        sizes = combined([lowered.sizes, *(kept.sizes for kept in self._images.values())])
+        return sizes.n_bytes + max(self.arena_bytes, lowered.image.arena_bytes)
+
+    def _compile_ahead(self) -> None:
+        shapes = {port.name: tuple(d for d in port.dims or () if isinstance(d, int)) for port in self.inputs}
+        with suppress(ValueNeeded):  # known when it is fed
+            self._image(shapes, {})
+
+
+def _is_bound(image: GraphRunner) -> bool:
+    return isinstance(image.stages.get(GRAPH), SizedStage)
+
+
+def _shapes(feeds: AllTensors) -> Shapes:
+    return {x: array.shape for x, array in feeds.items() if isinstance(array, np.ndarray)}
+
+
+def _check_dims(model: OnnxModel, dims: Mapping[str, int]) -> None:
+    known = {s for port in model.inputs for s in symbols(port) if s is not None}
+    for name, size in dims.items():
+        if name not in known:
+            raise InputError(f"the model has no dimension {name!r}; it has {sorted(known)}.")
+        if isinstance(size, bool) or not isinstance(size, int) or size < 0:
+            raise InputError(f"dimension {name!r} is {size!r}; it must be a whole number, 0 or more.")

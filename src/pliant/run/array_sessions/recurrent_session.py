@@ -1,0 +1,284 @@
+"""A session on a recurrent model: words in, label or vector out, one native call between.
+
+Kernels are the same for all lengths; a form is lowered for each power of two, when it is first needed, and a
+run cuts it to the steps there are.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from itertools import accumulate, repeat
+from operator import mul
+from typing import TYPE_CHECKING, TypeVar, final
+
+import numpy as np
+
+from pliant.arrays import Float32
+from pliant.compiler.executable.stage import Stage
+from pliant.errors import InputError
+from pliant.ir.dilation import Dilation
+from pliant.ir.endpoint import Request
+from pliant.ir.program import Compute, Linear, Program, Segment, Step, bind
+from pliant.ir.reply import Reply
+from pliant.kernels.runtime.aligned_memory import trim_heap
+from pliant.kernels.runtime.jit import Library
+from pliant.kernels.runtime.thread_pool import Pool
+from pliant.kernels.runtime.turns import Turns
+from pliant.models.recurrent.recurrent_source import RecurrentSource
+from pliant.models.recurrent.recurrent_spec import MAX_TOKENS, RecurrentSpec
+from pliant.models.tokenizer import Encoded
+from pliant.quantities import check_whole
+from pliant.run.array_sessions.operator_calls import operator_calls
+from pliant.run.array_sessions.recurrent_plan import RecurrentPlan
+from pliant.run.array_sessions.recurrent_runner import LEAST_STEPS, RecurrentRunner
+from pliant.run.execute_alone import execute_alone, spans_alone
+from pliant.run.memory_use import MemoryUse, rss_bytes, scratch_part
+from pliant.run.process_memory import MemoryBudget
+from pliant.run.session.feeds import GivenFeeds
+from pliant.run.session.ports import shown
+from pliant.run.session.text_session import TextInput, TextSession
+
+if TYPE_CHECKING:
+    from pliant.run.session.call_profile import Profile, TimedRun
+
+T = TypeVar("T")
+_WORDS = "words"
+_PROGRAM = Program((Segment((Step("cpu", Compute("recurrent", rows=Linear(_WORDS))),)),), extents=(_WORDS,))
+
+
+@final
+class RecurrentSession(TextSession[None]):
+    """A recurrent model on this device; threads may share it, and take turns. The pool is left open.
+
+    Its time grows in line with the words. The texts of a list run one after another.
+    """
+
+    platform = "pliant_recurrent"
+    degree = 1
+
+    def __init__(
+        self,
+        source: RecurrentSource,
+        library: Library,
+        pool: Pool,
+        *,
+        name: str | None = None,
+        dilation: Dilation = Dilation(),  # noqa: B008 - frozen
+        memory: int | MemoryBudget | None = None,
+    ) -> None:
+        """`memory` bounds what the session takes, or is shared: then the model is in memory while there is
+        room for it beside others, is loaded again for a request, and takes turns with them.
+
+        Raises BudgetError where the weights, with activations of the shortest form, take more memory.
+        """
+        spec = source.spec
+        super().__init__(
+            name or source.name,
+            source.identity,
+            labels=spec.labels,
+            features=spec.features,
+            max_length=spec.max_tokens,
+            vocab=spec.vocab,
+            dilation=dilation,
+        )
+        self._pool, self._closed = pool, False
+        self._shared = memory if isinstance(memory, MemoryBudget) else None
+        self._turns = Turns() if self._shared is None else self._shared.turns
+        with self._turns.lock:
+            self.runner = RecurrentRunner(source, library, pool, self.name, memory, self._clock)
+        trim_heap()  # what was read and packed leaves pieces
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else f"{self._pool.n_threads} threads"
+        return shown(f"RecurrentSession of {self.name}", self.inputs, self.outputs, state)
+
+    @property
+    def source(self) -> RecurrentSource:
+        return self.runner.source
+
+    @property
+    def spec(self) -> RecurrentSpec:
+        return self.source.spec
+
+    @property
+    def loading_s(self) -> float:
+        return self.runner.loading_s
+
+    @property
+    def weight_bytes(self) -> int:
+        """Of all weights in memory: as kernels want them, as the source has them, and the words' vectors."""
+        return self.runner.weight_bytes
+
+    @property
+    def memory(self) -> MemoryUse:
+        """Predicted when its forms were made, and measured now."""
+        with self._turns.lock:
+            runner = self.runner
+            return MemoryUse(runner.most_bytes, runner.memory, (scratch_part(self._pool),), rss_bytes())
+
+    def look_again(self) -> None:
+        """Have the budget that models share divided by how often they were asked lately."""
+        if self._shared is not None:
+            self._shared.rebalance()
+
+    @property
+    def plan(self) -> RecurrentPlan:
+        """What runs for as many words as the largest form has room for; it prints as a page."""
+        with self._turns.lock:
+            self._make_ready()
+            return self._planned(max(self.runner.steps, default=LEAST_STEPS))
+
+    def explain(self, length: int) -> RecurrentPlan:
+        """What runs for so many words; forms for all lengths up to it are made now, so that none takes longer
+        for being the first. Raises InputError for a length that the model does not read."""
+        check_whole(length, "length")
+        if not 1 <= length <= self.max_length:
+            raise InputError(f"a text of {length} words is not read; give 1 to {self.max_length}.")
+        with self._turns.lock:
+            self._make_ready()
+            for steps in accumulate(repeat(2), mul, initial=LEAST_STEPS):
+                self.runner.reserve(steps)
+                if steps >= length:
+                    break
+            return self._planned(length)
+
+    def profile(self, feeds: GivenFeeds | str, runs: int = 20) -> "Profile":
+        """Where the time of an answer to a text, or to feeds, goes, step by step, over `runs` runs after one
+        that is not counted."""
+        if runs < 1:
+            raise InputError(f"a profile of {runs} runs measures nothing; give at least 1.")
+        given = {"text": feeds} if isinstance(feeds, str) else feeds
+        ids = self._encoded(given).ids
+        with self._turns.lock:
+            self._make_ready()
+            self._run_steps(self.runner.fed(ids), len(ids))
+            timed = [self._timed(ids) for _ in range(runs)]
+        return self._profiled(len(ids), timed)
+
+    def traced(self, request: Request) -> "Reply[Profile]":
+        asked = self._asked_by(request)
+        ids = asked.encoded.ids
+        asked_s = self._clock()
+        with self._turns.lock:
+            start_s = self._clock()
+            self._make_ready()
+            timed = self._timed(ids)
+            fields = self.outputs_of(self.runner.numbers.copy())
+            self._slow_down(start_s)
+        seconds = time.perf_counter() - asked.start_s
+        profile = self._profiled(len(ids), [timed])
+        return Reply(
+            endpoint=self.name,
+            seconds=seconds,
+            details=profile,
+            length=len(ids),
+            waited_s=start_s - asked_s,
+            whole_s=seconds,
+            **fields,
+        )
+
+    def encode(self, text: str, pair: str | None = None) -> Encoded:
+        """The numbers of a text's words. Raises InputError for none, too many, or a pair."""
+        if pair is not None:
+            raise InputError(f"{self.name} is a recurrent model, which reads one text and no pair.")
+        return self.source.encode(text)
+
+    def truncate(self, text: str, pair: str | None = None) -> tuple[str, str | None]:
+        """The beginning of a text that the model reads."""
+        return self.source.truncate(text), pair
+
+    def states(self, vectors: Float32[np.ndarray, "tokens inputs"]) -> Float32[np.ndarray, "tokens width"]:
+        """The last layer's state after each step, both directions side by side: what an encoder is for.
+
+        Raises InputError for vectors that the model cannot read.
+        """
+        n, inputs = len(vectors), self.spec.inputs
+        if not 1 <= n <= MAX_TOKENS or vectors.shape[1:] != (inputs,):
+            raise InputError(
+                f"vectors of {list(vectors.shape)} cannot be read; give 1 to {MAX_TOKENS} rows of {inputs}."
+            )
+        with self._turns.lock:
+            start_s = self._clock()
+            self._make_ready()
+            self._run_steps(self.runner.fed_vectors(vectors), n)
+            states = self.runner.states[:n].copy()
+            self._slow_down(start_s)
+            return states
+
+    def close(self) -> None:
+        """Let go of all memory; answering afterwards is an error."""
+        with self._turns.lock:
+            self._closed = True
+            self.runner.close()
+
+    def _answers(self, asked: Sequence[TextInput], target_s: float | None) -> list[Reply[None]]:
+        return [self._answer(one, target_s) for one in asked]
+
+    def _answer(self, asked: TextInput, target_s: float | None) -> Reply[None]:
+        ids = asked.encoded.ids
+        fields, waited_s = self._read_in_turn(ids, self.outputs_of)
+        return Reply(
+            endpoint=self.name,
+            seconds=time.perf_counter() - asked.start_s,
+            details=None,
+            length=len(ids),
+            waited_s=waited_s,
+            target_s=target_s,
+            **fields,
+        )
+
+    def _asked_by(self, request: Request) -> TextInput:
+        asked = super()._asked_by(request)
+        if request.text is None:  # nobody says who made it
+            self.source.check(asked.encoded.ids)
+        return asked
+
+    def _outputs(self, feeds: GivenFeeds) -> dict[str, np.ndarray]:
+        return self._read_in_turn(self._encoded(feeds).ids, self._named)[0]
+
+    def _read_in_turn(self, ids: np.ndarray, read: Callable[[np.ndarray], T]) -> tuple[T, float]:
+        """What `read` makes of the numbers for words, and the seconds that other threads had the session."""
+        asked_s = self._clock()
+        with self._turns.lock:
+            start_s = self._clock()
+            self._make_ready()
+            self._run_steps(self.runner.fed(ids), len(ids))
+            found = read(self.runner.numbers.copy())
+            self._slow_down(start_s)  # a slower device is slower at words and labels too
+            return found, start_s - asked_s
+
+    def _run_steps(self, stage: Stage, n: int) -> None:
+        execute_alone(_PROGRAM, lambda *_: stage.walk((n,), self._pool))
+
+    def _timed(self, ids: np.ndarray) -> "TimedRun":
+        from pliant.run.session.call_profile import TimedRun  # draws tables, which no run needs
+
+        stage, lengths = self.runner.fed(ids), (len(ids),)
+        ends_s: list[np.ndarray] = []
+        readings_s = execute_alone(_PROGRAM, lambda *_: ends_s.append(stage.walk_timed(lengths, self._pool)))
+        return TimedRun(spans_alone(_PROGRAM, readings_s), ends_s)
+
+    def _profiled(self, n: int, runs: "Sequence[TimedRun]") -> "Profile":
+        from pliant.run.session.call_profile import profile_of
+
+        return profile_of(bind(_PROGRAM, {_WORDS: n}), [self.runner.calls(n)], runs, self._pool.n_threads)
+
+    def _make_ready(self) -> None:
+        """Raise InputError once closed; load the model where a budget had it let go of."""
+        if self._closed:
+            raise InputError("this session is closed; open the model again.")
+        self._loaded_s += self.runner.load()
+
+    def _planned(self, length: int) -> RecurrentPlan:
+        times = self._times
+        return RecurrentPlan(
+            self.name,
+            self.spec,
+            self._pool.n_threads,
+            length,
+            bind(_PROGRAM, {_WORDS: length}),
+            operator_calls(self.runner.calls(length)),
+            self.runner.steps,
+            self.weight_bytes,
+            self.runner.arena_bytes,
+            None if times is None or times.curve is None else times.curve.at(length),
+        )

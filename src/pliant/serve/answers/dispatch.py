@@ -1,0 +1,377 @@
+"""Have each request answered by the endpoint that serves it best: here, over the cluster, or above."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from math import ceil, inf
+from typing import Any, final
+
+from pliant.errors import BudgetError, ClusterError, DeadlineError, InputError, NodeError, RouteError
+from pliant.ir.reply import Reply
+from pliant.route.choice.choose_endpoint import LOCAL, Choice, choose
+from pliant.route.choice.hedge import Hedge, hedge, spare_s
+from pliant.route.choice.objective import TIME, Objective
+from pliant.route.choice.terms import Terms
+from pliant.route.curve_advert import CurveAdvert, Trail
+from pliant.route.node_messages import RouteMessage, Spent
+from pliant.route.router import Router
+from pliant.serve.answers.admission import Turn
+from pliant.serve.answers.local_answers import LocalAnswers
+from pliant.serve.answers.metrics import Metrics
+from pliant.serve.protocol.inference import Body, InferRequest, Signature, check_reply, with_parameter
+from pliant.serve.protocol.terms import LEAST_S, PendingRequest
+from pliant.serve.telemetry.request_context import inner_span, stages
+from pliant.serve.telemetry.tracing import Attribute
+from pliant.serve.upstream.upstreams import BLAMES_INPUT, Upstreams
+
+_LOG = logging.getLogger("pliant.serve")
+_LATE_TURN, _LATE_S = 1.05, 0.01
+"""A turn is late that comes after so many times the wait that was expected, and so much more."""
+_MOST_FAILURES = 2
+"""Upstreams that may fail a request before it is answered here: each of them costs it time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Inquiry:
+    """A request under way. `body` makes what an upstream is sent; `objective` says what is least.
+
+    `route` is what a node that passed it on says.
+    """
+
+    request: InferRequest
+    wish: PendingRequest
+    trail: Trail
+    id: str
+    body: Callable[[], Body]
+    route: RouteMessage | None = None
+    objective: Objective = TIME
+
+    @property
+    def is_source(self) -> bool:
+        """Whether it starts here: joules count at the source alone (CRIME 4.4)."""
+        return self.route is None or not self.route.path
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """An answer: a session's reply, or the body that an upstream sent; `target` is the endpoint that gave it.
+
+    `node` is the name of the node that made it, however many hops away. What was spent is the wait and the
+    work, or the time away; not what reading the request took, which whoever asks counts as the way. `said`
+    goes into the parameters of the response. `choice` is how the endpoint was chosen. `energy_j` are the
+    joules that it took here, None where they are not counted; `accuracy` is what it was given at, where that
+    was measured.
+    """
+
+    content: Reply[Any] | Body
+    target: str
+    node: str
+    spent: Spent
+    said: dict[str, object]
+    choice: Choice
+    energy_j: float | None = None
+    accuracy: float | None = None
+
+
+@dataclass(slots=True)
+class _Tried:
+    """The endpoints that failed a request so far; those in `blaming` said that nobody can answer it."""
+
+    failed: tuple[str, ...] = ()
+    blaming: list[str] = field(default_factory=list)
+
+
+@final
+class Dispatcher:
+    """Call on one event loop. `here` are this device's endpoints by name; `upstreams` are set later."""
+
+    def __init__(
+        self,
+        router: Router,
+        here: dict[str, LocalAnswers],
+        metrics: Metrics,
+        signature: Signature,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.router, self.here, self.metrics = router, here, metrics
+        self.upstreams: Upstreams | None = None
+        self._signature, self._clock = signature, clock
+        self._leaving = asyncio.Lock()
+        """Requests begin elsewhere one after the other: each sees the queue that the last has joined."""
+
+    def offer(self, wish: PendingRequest | None = None) -> None:
+        """Tell the router how this device's endpoints stand, for `wish`."""
+        for local in self.here.values():
+            local.offer(wish)
+
+    def tell(self, predecessor: str | None) -> CurveAdvert:
+        """This node's word, for the node that asks."""
+        self.offer()
+        return self.router.tell(self._clock(), predecessor)
+
+    async def answer(self, asked: Inquiry) -> Answer:
+        """By the endpoint that is chosen; where that fails, by the next best.
+
+        Raises BudgetError for a floor out of reach, NodeError (503) where no answer is in time or nobody has
+        room, and for what upstreams and models fail with.
+        """
+        tried = _Tried()
+        start_s = self._clock()
+        while True:
+            choice = self.choose(asked, tried.failed)
+            tried_s = self._clock() - start_s
+            answer = await self._first_of_two(choice, asked, tried)
+            if answer is not None:
+                self._disprove(tried.blaming)
+                spent = Spent(tried_s + answer.spent.seconds, answer.spent.waited_s)
+                return replace(answer, spent=spent)
+            if len([name for name in tried.failed if name not in self.here]) >= _MOST_FAILURES:
+                asked = replace(asked, trail=replace(asked.trail, hops_left=0))
+
+    def choose(self, asked: Inquiry, failed: Collection[str] = ()) -> Choice:
+        """The endpoint for a request that comes now, by queues as they are; none of those that `failed` it.
+
+        Raises BudgetError where the floor is out of reach, NodeError (503) where no answer is in time.
+        """
+        now_s, wish = self._clock(), asked.wish
+        self.offer(wish)
+        full = self.upstreams.slots.full if self.upstreams is not None else ()
+        busy = tuple(name for name, local in self.here.items() if not local.has_room(wish.client))
+        terms = wish.terms_at(now_s)
+        exclude = (*failed, *full, *busy)
+        try:
+            return self.router.choose(
+                wish.length, now_s, asked.objective, exclude, asked.trail, terms, is_coming=not failed
+            )
+        except DeadlineError as late:
+            wait_s = min(local.backlog_s for local in self.here.values())
+            retry_after_s = max(1, ceil(wait_s)) if wait_s else None
+            raise NodeError(str(late), status=503, retry_after_s=retry_after_s) from late
+        except BudgetError as unreached:
+            if not exclude:
+                raise
+            try:
+                self.router.choose(
+                    wish.length, now_s, asked.objective, (), asked.trail, terms, is_coming=False
+                )
+            except BudgetError:
+                raise unreached from None
+            except DeadlineError:
+                pass
+            busy_s = max(1, ceil(min(local.backlog_s for local in self.here.values())))
+            why = "the endpoints that reach this accuracy are busy or failed; ask again."
+            raise NodeError(why, status=503, retry_after_s=busy_s) from unreached
+        except RouteError:  # queues here are full and nobody above answers: the session says by how much
+            here = [way for way in self.router.ways_here if way.name == LOCAL]
+            return choose(wish.length, here, terms=replace(terms, best_effort=True))
+
+    async def _attempt(
+        self, choice: Choice, asked: Inquiry, tried: _Tried, turn: Turn | None = None
+    ) -> Answer | None:
+        """The answer of the endpoint that is chosen; None where it failed and `tried` says so."""
+        target, is_here = choice.target, choice.target in self.here
+        try:
+            return await (self._here(choice, asked, turn) if is_here else self._there(choice, asked))
+        except (BudgetError, ClusterError) as error:  # too long for its memory, or its workers failed
+            if not is_here or target in tried.failed:
+                raise
+            _LOG.warning("%s: %s cannot answer: %s", asked.id, target, error)
+        except NodeError as error:
+            if is_here:
+                raise
+            _LOG.info("%s: %s", asked.id, error)
+            if error.status in BLAMES_INPUT:
+                tried.blaming.append(target)
+        tried.failed = (*tried.failed, target)
+        self.metrics.fallbacks.labels(target).inc()
+        return None
+
+    def _disprove(self, blaming: Iterable[str]) -> None:
+        """There is an answer: upstreams that said there can be none have failed."""
+        for upstream in blaming:
+            assert self.upstreams is not None
+            self.upstreams.failed(upstream, "blamed an input that others answer")
+
+    async def _first_of_two(self, choice: Choice, asked: Inquiry, tried: _Tried) -> Answer | None:
+        """The answer of the endpoint that is chosen. Where that is about to be late, another begins as well,
+        and the first of the two counts. None where both failed."""
+        start_s, turn = self._clock(), Turn()
+        first = asyncio.ensure_future(self._attempt(choice, asked, tried, turn))
+        under_way, begun = {first: 0.0}, [first]
+        thoughts, error = self._second_thoughts(choice, asked, tried, turn), None
+        try:
+            while under_way:
+                async with self._leaving:
+                    is_alone = list(under_way) == [first] and not first.done()
+                    thought = next(thoughts, None) if is_alone else None
+                    if isinstance(thought, Choice):
+                        if choice.target in self.here and turn.begun_s is None:
+                            first.cancel()  # it leaves its place in the queue, unless it begins just now
+                        begun.append(asyncio.ensure_future(self._hedge(thought, asked, tried)))
+                        under_way[begun[-1]] = self._clock() - start_s
+                        await asyncio.sleep(0)  # it stands in the other queue then
+                        continue
+                await asyncio.wait(under_way, timeout=thought, return_when=asyncio.FIRST_COMPLETED)
+                for task in [task for task in under_way if task.done()]:
+                    tried_s = under_way.pop(task)
+                    if task.cancelled():
+                        continue
+                    error = error or task.exception()
+                    if task.exception() is None and (answer := task.result()) is not None:
+                        if len(begun) > 1:
+                            self._count_hedge(choice, asked, first, task, start_s)
+                        queued_s = tried_s if first.cancelled() else 0.0
+                        spent = Spent(answer.spent.seconds + tried_s, answer.spent.waited_s + queued_s)
+                        return replace(answer, spent=spent)
+            if error is not None:
+                raise error
+            return None
+        finally:
+            for task in begun:
+                task.add_done_callback(_seen)
+                task.cancel()
+
+    def _count_hedge(
+        self,
+        choice: Choice,
+        asked: Inquiry,
+        first: "asyncio.Future[Answer | None]",
+        won: "asyncio.Future[Answer | None]",
+        start_s: float,
+    ) -> None:
+        self.metrics.hedges.labels(choice.target, "there" if won is first else "here").inc()
+        if won is not first and not first.done() and choice.target not in self.here:
+            assert self.upstreams is not None
+            late_s = self._clock() - start_s - choice.seconds
+            self.upstreams.overdue(choice.target, asked.wish.length, late_s)
+
+    def _second_thoughts(
+        self, choice: Choice, asked: Inquiry, tried: _Tried, turn: Turn
+    ) -> Iterator[float | Choice]:
+        """Seconds to wait for the answer of `choice`, by and by, and the endpoint to have answer as well.
+
+        That is an endpoint here when it is high time for its answer. Of an endpoint here: the next best once
+        it should have begun and has not, when it is high time for that if it is worse (`spare_s`); or once it
+        works for longer than its bound.
+        """
+        wish = asked.wish
+        planned = None if choice.target == LOCAL else self._fallback(choice, wish, tried.failed)
+        if planned is not None:
+            yield planned.after_s
+            yield planned.choice
+        if choice.target not in self.here or wish.due_s is None or wish.best_effort:
+            return
+        level, n = choice.option.level, wish.length
+        yield _LATE_TURN * max(choice.seconds - level.curve.at(n), 0.0) + _LATE_S
+        found = next(self._others(choice.target, asked, tried), None) if turn.begun_s is None else None
+        if found is not None:
+            if (left_s := spare_s(choice, found, wish.terms_at(self._clock()))) > 0.0:
+                yield left_s
+            if turn.begun_s is None:
+                yield from self._others(choice.target, asked, tried)
+        now_s = self._clock()
+        begun_s = now_s if turn.begun_s is None else turn.begun_s
+        yield max(begun_s + level.bound_curve.at(n) + _LATE_S - now_s, 0.0)
+        yield from self._others(choice.target, asked, tried)
+
+    def _others(self, target: str, asked: Inquiry, tried: _Tried) -> Iterator[Choice]:
+        """The next best endpoints whose answers may be in time, each once."""
+        but: tuple[str, ...] = (target,)
+        while True:
+            try:
+                found = self.choose(asked, (*tried.failed, *but))
+            except (BudgetError, NodeError):
+                return
+            if found.option.excluded or found.target in (*tried.failed, *but):
+                return
+            but = (*but, found.target)
+            yield found
+
+    async def _hedge(self, choice: Choice, asked: Inquiry, tried: _Tried) -> Answer | None:
+        """As `_attempt`; None also where an endpoint here says no: others may answer in time."""
+        try:
+            return await self._attempt(choice, asked, tried)
+        except NodeError as error:
+            _LOG.info("%s: %s", asked.id, error)
+            tried.failed = (*tried.failed, choice.target)  # else it is asked again, until the deadline
+            return None
+
+    def _fallback(self, choice: Choice, wish: PendingRequest, failed: Collection[str]) -> Hedge | None:
+        """What to begin here while `choice` is away, and when; not at that, nor those that `failed`."""
+        if wish.due_s is None:
+            return None
+        here = [
+            way
+            for way in self.router.ways_here
+            if way.name not in (*failed, choice.target) and self.here[way.name].has_room(wish.client)
+        ]
+        return hedge(wish.length, choice, here, wish.terms_at(self._clock()))
+
+    def _way_s(self, choice: Choice, n: int, now_s: float) -> float:
+        """What of `choice` is spent on the way, neither waiting there nor answering."""
+        peer = self.router.state(choice.target, now_s)
+        wait_s = 0.0 if peer is None else peer.wait_s
+        return max(0.0, choice.seconds - wait_s - choice.option.level.curve.at(n))
+
+    async def _there(self, choice: Choice, asked: Inquiry) -> Answer:
+        about: dict[str, Attribute] = {"pliant.endpoint": choice.target, "pliant.length": asked.wish.length}
+        with inner_span("upstream", "client", about):
+            return await self._passed_on(choice, asked)
+
+    async def _passed_on(self, choice: Choice, asked: Inquiry) -> Answer:
+        wish, body = asked.wish, asked.body()
+        assert self.upstreams is not None
+        n, target, start_s = wish.length, choice.target, self._clock()
+        _LOG.info("%s: length %d, to %s, %.6f s expected", asked.id, n, target, choice.seconds)
+        patience_s = inf
+        if wish.due_s is not None and not wish.best_effort:
+            patience_s = max(wish.left_s(start_s), LEAST_S)  # a late answer is not asked for
+        if asked.route is not None and asked.route.patience_s is not None:
+            patience_s = min(patience_s, asked.route.patience_s / 2.0)  # the rest is for another try
+        way_s = 0.0 if wish.is_free else self._way_s(choice, n, start_s)
+        async with self.upstreams.slots.take(target, n, patience_s) as slot:
+            terms = Terms() if wish.is_free else wish.passed_on(self._clock(), way_s)
+            left_s = patience_s - slot.waited_s
+            answer = await self.upstreams.ask(
+                target, n, choice.seconds, asked.trail, asked.id, body, slot, terms, left_s
+            )
+        try:
+            accuracy = check_reply(answer.body, asked.request, self._signature)
+        except InputError as error:
+            self.upstreams.misbehaved(target, f"answered what was not asked: {error}")
+            raise NodeError(f"{target} answered what was not asked: {error}", status=502) from error
+        content = answer.body
+        met = wish.met(self._clock())
+        if met is not None:
+            content = with_parameter(answer.body, "met", met)
+        if asked.is_source and slot.passage.joules is not None:
+            content = with_parameter(content, "energy_j", slot.passage.joules)
+        spent = Spent(self._clock() - start_s, slot.waited_s + answer.waited_s)
+        return Answer(content, target, answer.node, spent, {}, choice, slot.passage.joules, accuracy)
+
+    async def _here(self, choice: Choice, asked: Inquiry, turn: Turn | None) -> Answer:
+        local, wish = self.here[choice.target], replace(asked.wish, most_s=choice.option.most_s)
+        done = await local.answer(wish, turn)
+        stages(wish.length, local.name, done.waited_s, done.spent_s)
+        where = "here" if local.name == LOCAL else f"by {local.name}"
+        _LOG.info("%s: length %d, answered %s in %.6f s", asked.id, wish.length, where, done.spent_s)
+        reply, said = done.result, dict[str, object]()
+        if reply.accuracy is not None:
+            said["accuracy"] = reply.accuracy
+        if reply.cut is not None:
+            said["cut"] = reply.cut
+        if reply.energy_j is not None and asked.is_source:
+            said["energy_j"] = reply.energy_j
+        if (met := wish.met(self._clock())) is not None:
+            said["met"] = met
+        spent = Spent(done.waited_s + done.spent_s, done.waited_s)
+        node = self.router.name
+        return Answer(reply, local.name, node, spent, said, choice, reply.energy_j, reply.accuracy)
+
+
+def _seen(task: "asyncio.Future[Answer | None]") -> None:
+    """Nobody asks how a task ended whose answer is not wanted any more."""
+    if not task.cancelled():
+        task.exception()

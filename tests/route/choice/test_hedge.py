@@ -1,0 +1,91 @@
+"""When an answer is begun here while one from above is awaited, against the rule written out."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pliant.ir.curve import Curve
+from pliant.ir.endpoint import ServiceLevel
+from pliant.route.choice.choose_endpoint import LOCAL, Candidate, Choice, choose
+from pliant.route.choice.hedge import hedge, spare_s
+from pliant.route.choice.terms import Terms
+
+seconds = st.floats(0.001, 2.0).map(lambda x: round(x, 3))
+
+
+def candidate(name: str, quick_s: float, whole_s: float, spread: float, wait_s: float = 0.0) -> Candidate:
+    """Two levels, of 0.8 and 0.9."""
+    levels = tuple(
+        ServiceLevel(Curve(((0, s),)), accuracy, Curve(((0, s * spread),)))
+        for s, accuracy in ((quick_s, 0.8), (quick_s + whole_s, 0.9))
+    )
+    return Candidate(name, levels, wait_s)
+
+
+@given(
+    seconds,
+    seconds,
+    seconds,
+    seconds,
+    st.floats(1.0, 3.0),
+    seconds,
+    seconds,
+    st.sampled_from([None, 0.85, 0.95]),
+)
+def test_an_answer_begun_then_is_bound_to_be_in_time_and_as_late_as_that_allows(
+    here_s: float,
+    more_s: float,
+    above_s: float,
+    way_s: float,
+    spread: float,
+    wait_s: float,
+    deadline_s: float,
+    floor: float | None,
+) -> None:
+    """Else it comes too late to help, or doubles what most requests cost."""
+    here = candidate(LOCAL, here_s, more_s, spread, wait_s)
+    above = candidate("up", above_s, more_s, spread, way_s)
+    willing = Terms(deadline_s, None if floor == 0.95 else floor, best_effort=True)
+    choice = choose(5, [above], terms=willing)
+    found = hedge(5, choice, [here], Terms(deadline_s, floor))
+    bound_s = wait_s + spread * (here_s + (more_s if floor == 0.85 else 0.0))
+    latest_s = deadline_s - 1.05 * bound_s - 0.005
+    if floor == 0.95 or latest_s <= 0.0:
+        assert found is None
+        return
+    is_sure = choice.option.bound_s <= deadline_s
+    if is_sure and latest_s < choice.seconds:
+        assert found is None, "an answer is expected after that, and bound to be in time"
+        return
+    assert found is not None
+    assert abs(found.after_s - latest_s) < 1e-9
+    assert found.choice.target == LOCAL
+
+
+def test_nothing_is_begun_without_a_deadline_or_an_endpoint_with_room() -> None:
+    """There is no time by which it would have to be begun."""
+    here, above = candidate(LOCAL, 0.1, 0.1, 1.2), candidate("up", 0.01, 0.01, 1.2)
+    assert hedge(5, choose(5, [above]), [here], Terms(accuracy_floor=0.8)) is None
+    assert hedge(5, choose(5, [above]), [], Terms(1.0)) is None
+    assert hedge(5, choose(5, [above]), [here], Terms(1.0)) is not None
+
+
+@given(
+    seconds, seconds, st.sampled_from([0.8, 0.9]), st.sampled_from([0.8, 0.9]), seconds, st.floats(1.0, 3.0)
+)
+def test_a_late_turn_is_left_at_once_for_as_good_an_answer_and_at_the_last_moment_for_a_worse_one(
+    here_s: float, there_s: float, here: float, there: float, deadline_s: float, spread: float
+) -> None:
+    """A request with a minute left went to an endpoint of 0.6 after 11 ms in the queue of one of 0.95."""
+
+    def only(name: str, took_s: float, accuracy: float) -> Choice:
+        level = ServiceLevel(Curve(((0, took_s),)), accuracy, Curve(((0, took_s * spread),)))
+        return choose(1, [Candidate(name, (level,))])
+
+    found = spare_s(only(LOCAL, here_s, here), only("other", there_s, there), Terms(deadline_s))
+    if there >= here and there_s * spread <= deadline_s:
+        assert found == 0.0
+    elif found > 0.0:
+        # what is begun then is bound to be in time, with 5 % and 5 ms to spare
+        assert found + 1.05 * there_s * spread + 0.005 <= deadline_s + 1e-9
+    else:
+        assert 1.05 * there_s * spread + 0.005 >= deadline_s - 1e-9

@@ -1,0 +1,211 @@
+"""Work that nobody waits for is not done, and no client takes all of the queue from others."""
+
+import asyncio
+import gc
+import sys
+import threading
+import weakref
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager
+
+import pytest
+
+from pliant.errors import NodeError
+from pliant.ir.times.timing import Timing
+from pliant.serve.answers.admission import Admission
+from pliant.serve.batching.batch_times import BatchTimes
+from pliant.serve.batching.plan_batch import Waiting
+
+
+class Busy:
+    """An admission whose thread is held by one piece until `gate` opens; `done` names what was done."""
+
+    def __init__(self, queue: int) -> None:
+        self.now_s = 0.0
+        self.admission = Admission(queue, lambda: self.now_s)
+        self.gate, self.done = threading.Event(), list[str]()
+        self._is_held = threading.Event()
+
+    def ask(self, client: str, name: str = "") -> "asyncio.Task[object]":
+        work = self._doing(name or client)
+        return asyncio.create_task(self.admission.run(work, 1.0, client))
+
+    def _doing(self, name: str) -> Callable[[], None]:
+        return lambda: self.done.append(name)
+
+    def hold(self) -> None:
+        self._is_held.set()
+        assert self.gate.wait(60)
+        self.done.append("first")
+
+    async def begun(self) -> None:
+        await asyncio.to_thread(self._is_held.wait, 60)
+
+
+@asynccontextmanager
+async def busy(queue: int) -> AsyncIterator[tuple[Busy, "asyncio.Task[object]"]]:
+    made = Busy(queue)
+    first = asyncio.create_task(made.admission.run(made.hold, 1.0, "first"))
+    await asyncio.sleep(0)
+    await made.begun()
+    try:
+        yield made, first
+    finally:
+        made.gate.set()
+        await asyncio.gather(first, return_exceptions=True)
+        made.admission.close()
+
+
+async def asked(made: Busy, *clients: str) -> "list[asyncio.Task[object]]":
+    tasks = [made.ask(client, f"{client}{i}") for i, client in enumerate(clients)]
+    await asyncio.sleep(0)
+    return tasks
+
+
+def refused(task: "asyncio.Task[object]") -> bool:
+    return task.done() and isinstance(task.exception(), NodeError)
+
+
+def test_work_that_is_cancelled_while_it_waits_is_not_done_and_leaves_its_place() -> None:
+    """The device worked for clients that had left, while those that had not were refused."""
+
+    async def run() -> None:
+        async with busy(1) as (made, first):
+            (gone,) = await asked(made, "a")
+            assert not made.admission.has_room("a")
+            gone.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await gone
+            assert made.admission.backlog_s == 1.0
+            (stays,) = await asked(made, "b")
+            made.gate.set()
+            await asyncio.gather(first, stays)
+            assert made.done == ["first", "b0"]
+
+    asyncio.run(run())
+
+
+def test_work_that_has_begun_is_done_and_counts_until_it_ends() -> None:
+    """A thread cannot be stopped: were its place free, the backlog would be too short by it."""
+
+    async def run() -> None:
+        async with busy(0) as (made, first):
+            for why in ("its deadline passed", "another endpoint answered"):
+                first.cancel(why)
+                await asyncio.sleep(0)
+                await asyncio.sleep(0)
+                assert not first.done(), why
+                assert not made.admission.is_idle
+            assert made.admission.backlog_s == 1.0
+            made.now_s = 0.75
+            assert made.admission.backlog_s == 0.25, "what is done of it is no wait"
+            made.now_s = 3.0
+            assert made.admission.backlog_s == 0.0
+            made.gate.set()
+            await first
+            assert made.done == ["first"]
+            assert made.admission.backlog_s == 0.0
+
+    asyncio.run(run())
+
+
+def test_one_client_alone_may_fill_the_queue_and_two_get_half_each() -> None:
+    """One that sent 64 requests had every other client refused until they were answered."""
+
+    async def run() -> None:
+        async with busy(4) as (made, first):
+            greedy = await asked(made, *"aaaa")
+            assert not made.admission.has_room("a")
+            assert made.admission.has_room("b")
+            others = await asked(made, *"bbb")
+            await asyncio.wait([*greedy[2:], others[2]], timeout=60)
+            assert [refused(task) for task in greedy] == [False, False, True, True]
+            assert [refused(task) for task in others] == [False, False, True]
+            with pytest.raises(NodeError, match="more requests in the queue than its share") as told:
+                await greedy[3]
+            assert told.value.status == 503
+            assert told.value.retry_after_s == 5
+            made.gate.set()
+            await asyncio.gather(first, *greedy[:2], *others[:2])
+            assert made.done == ["first", "a0", "a1", "b0", "b1"]
+
+    asyncio.run(run())
+
+
+def test_who_has_no_more_than_others_is_not_displaced() -> None:
+    """Each would take the other's place in turn, and nobody would be answered."""
+
+    async def run() -> None:
+        async with busy(2) as (made, _):
+            here = await asked(made, "a", "b")
+            (late,) = await asked(made, "c")
+            assert refused(late)
+            assert not any(task.done() for task in here)
+            made.gate.set()
+            await asyncio.gather(*here)
+
+    asyncio.run(run())
+
+
+class Shouting:
+    """A worker of batches: capitals."""
+
+    most_together = 4
+
+    def __init__(self) -> None:
+        self.times = BatchTimes()
+
+    def refusal(self, one: str, is_contended: bool) -> None:
+        return None
+
+    def work(self, ones: Sequence[str]) -> list[str]:
+        return [one.upper() for one in ones]
+
+
+def test_a_worker_is_kept_by_nobody_once_its_requests_ended() -> None:
+    """A model that was unloaded would stay in memory, with all its weights: one answered, one cancelled."""
+
+    async def run() -> None:
+        async with busy(8) as (made, first):
+            worker, waiting = Shouting(), Waiting(Timing(1.0, 1.0), key="any")
+            stays = [asyncio.create_task(made.admission.join(worker, x, waiting)) for x in ("a", "b")]
+            gone = asyncio.create_task(made.admission.join(worker, "c", waiting))
+            await asyncio.sleep(0)
+            gone.cancel()
+            made.gate.set()
+            assert [done.result for done in await asyncio.gather(*stays)] == ["A", "B"]
+            await first
+            kept = weakref.ref(worker)
+            del worker, stays, gone
+            await made.admission.run(lambda: None, 0.0)  # the thread has gone on
+            gc.collect()
+            assert kept() is None
+
+    asyncio.run(run())
+
+
+@pytest.fixture
+def quick_switches() -> Iterator[None]:
+    """Threads take turns after a microsecond, not five milliseconds."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+def test_the_backlog_is_told_while_the_thread_takes_from_it(quick_switches: None) -> None:
+    """One request in some thousands failed (500): the last piece had gone between two lines."""
+
+    async def run() -> None:
+        admission, worker = Admission(64), Shouting()
+        waiting = Waiting(Timing(1e-6, 1e-6), key="any")
+        for _ in range(60):
+            asked = [asyncio.create_task(admission.join(worker, "a", waiting)) for _ in range(16)]
+            while not all(task.done() for task in asked):
+                assert admission.backlog_s >= 0.0
+                assert admission.wait_s(waiting) >= 0.0
+                await asyncio.sleep(0)
+            assert {task.result().result for task in asked} == {"A"}
+        admission.close()
+
+    asyncio.run(run())

@@ -1,0 +1,35 @@
+"""What an explanation says to people: one line an endpoint, and the rule or refusal that decided."""
+
+from pliant.ir.curve import Curve
+from pliant.ir.endpoint import ServiceLevel
+from pliant.route.choice.objective import TIME
+from pliant.route.choice.terms import Terms
+from pliant.serve.answers.explain_choice import explain
+from tests.route.routers import router
+
+
+def test_each_endpoint_has_a_line_and_the_last_one_says_why() -> None:
+    """`print(session.explain(40))` is what users try first; the command prints the same."""
+    node = router("http://up:1", "http://other:1")  # 0.1 s away
+    node.offer((ServiceLevel(Curve(((0, 0.02),)), 0.8), ServiceLevel(Curve(((0, 0.3),)), 0.9)))
+    node.failed("http://other:1", 0.0, "no answer in 2 s")
+    found = str(explain(node, 5, TIME, Terms(deadline_s=0.05), 1.0)).splitlines()
+    assert found[0] == "me, an input of length 5 within 50 ms:"
+    assert found[1].startswith("-> local")
+    assert "0.8000  20 ms, 95 % within 20 ms" in found[1]
+    assert found[2].startswith("   http://up:1")
+    assert "100 ms away" in found[2]
+    assert found[2].endswith("is later than the deadline")
+    assert found[3].endswith("does not answer; pinged again with back-off (no answer in 2 s)")
+    assert found[4] == "local: the most accurate in time, then the least time."
+
+
+def test_a_refusal_says_what_there_is() -> None:
+    node = router()
+    node.offer((ServiceLevel(Curve(((0, 0.02),)), 0.8),))
+    found = str(explain(node, 5, TIME, Terms(accuracy_floor=0.9), 1.0)).splitlines()
+    assert found[0].endswith("at an accuracy of 0.9 or more:")
+    assert found[1].startswith("   local")
+    assert "less accurate than the floor" in found[1]
+    assert "0.8000" in found[2]
+    assert "lower the floor" in found[2]
