@@ -26,12 +26,23 @@ import numpy as np
 
 from pliant.api.open_endpoint import open_endpoint
 from report import Report, options
-from serve_soak_rig import DILATION, MODELS, N_CLIENTS, PATIENCE_S, Process, Step, nodes, steps
+from serve_soak_rig import (
+    COMES_AND_GOES,
+    DILATION,
+    MODELS,
+    N_CLIENTS,
+    PATIENCE_S,
+    Process,
+    Step,
+    nodes,
+    steps,
+)
 
 N_TEXTS = 48
 WORDS = "the film was a charming and often affecting journey through what nobody wanted to see".split()  # noqa: SIM905
 CYCLE_S = 60.0
 SETTLED_S = 300.0
+N_SPANS = 10
 TOLERANCE = 1e-3
 """Of logits: float32, summed in another order where requests run together."""
 GROWTH, RIGHT = 0.03, 0.999
@@ -137,14 +148,15 @@ def soak(node: Process, upstream: Process, token: str, asked: Sequence[Question]
     start_s = time.monotonic()
     for client in clients:
         client.start()
-    cycle_s = min(CYCLE_S, for_s / 4)
+    cycle_s, is_loaded = min(CYCLE_S, for_s / 4), True
     try:
         for cycle in range(round(for_s / cycle_s)):
             for step in (*steps(node, upstream, token), Step(1.0, "", lambda: None)):
-                while time.monotonic() < start_s + (cycle + step.at) * cycle_s:
-                    found.resident.append((cycle, node.resident_bytes))
+                while (now_s := time.monotonic() - start_s) < (cycle + step.at) * cycle_s:
+                    found.resident.append(Resident(now_s, cycle, is_loaded, node.resident_bytes))
                     time.sleep(0.2)
                 step.act()
+                is_loaded = {"model unloaded": False, "model loaded": True}.get(step.name, is_loaded)
                 found.events[step.name] += bool(step.name)
     finally:
         stop.set()
@@ -155,24 +167,47 @@ def soak(node: Process, upstream: Process, token: str, asked: Sequence[Question]
     return found
 
 
+@dataclass(frozen=True, slots=True)
+class Resident:
+    """The node's memory at a time, and whether the model that comes and goes was loaded."""
+
+    at_s: float
+    cycle: int
+    is_loaded: bool
+    n_bytes: int
+
+
 @dataclass(slots=True)
 class Soaked:
-    """What a soak found; `resident` bytes by cycle."""
+    """What a soak found."""
 
     seen: Seen = field(default_factory=Seen)
     events: Counter[str] = field(default_factory=Counter)
-    resident: list[tuple[int, int]] = field(default_factory=list)
+    resident: list[Resident] = field(default_factory=list)
     took_s: float = 0.0
     n_stuck: int = 0
 
     def growth(self, cycle_s: float) -> float:
         """The highest peak of a cycle after the first five minutes, or half, over the first such."""
         peaks: dict[int, int] = {}
-        for cycle, n_bytes in self.resident:
-            peaks[cycle] = max(peaks.get(cycle, 0), n_bytes)
+        for one in self.resident:
+            peaks[one.cycle] = max(peaks.get(one.cycle, 0), one.n_bytes)
         settled = int(min(SETTLED_S / cycle_s, len(peaks) / 2))
         later = [peaks[cycle] for cycle in sorted(peaks)[settled:]]
         return max(later) / later[0] - 1.0
+
+    def curve(self) -> list[dict[str, Any]]:
+        """Its memory over time, in tenths of the soak, by whether the model was loaded."""
+        span_s, rows = self.took_s / N_SPANS, []
+        for i in range(N_SPANS):
+            within = [one for one in self.resident if i <= one.at_s / span_s < i + 1]
+            row: dict[str, Any] = {"minutes": f"{i * span_s / 60:.3g} to {(i + 1) * span_s / 60:.3g}"}
+            for state, is_loaded in (("loaded", True), ("unloaded", False)):
+                found = [one.n_bytes / 1e6 for one in within if one.is_loaded == is_loaded]
+                row[f"{state}: median MB"] = np.median(found) if found else ""
+                row[f"{state}: most"] = max(found, default="")
+            rows.append(row)
+        return rows
 
 
 def counted(url: str, model: str, outcome: str) -> int:
@@ -234,13 +269,14 @@ def tell(report: Report, found: Soaked, n_counted: int, minutes: float) -> None:
                 "answers/s": n_right / found.took_s,
                 "median ms": 1e3 * float(np.median(seen.seconds)),
                 "p99 ms": 1e3 * float(np.quantile(seen.seconds, 0.99)),
-                "resident MB": found.resident[-1][1] / 1e6,
+                "resident MB": found.resident[-1].n_bytes / 1e6,
                 "growth": f"{growth:+.2%}",
                 f"{MODELS[0]}: counted by the node": n_counted,
                 "by its clients": n_clients,
             }
         ],
     )
+    report.table(f"memory of the node, with {COMES_AND_GOES} and without", found.curve())
     share = n_right / max(1, n_accepted)
     is_single = n_counted == n_clients and not seen.n("another's")
     report.claim(

@@ -2,6 +2,8 @@
 
 import ctypes
 import platform
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -22,6 +24,38 @@ def test_code_that_is_installed_runs_and_cannot_be_written() -> None:
     assert ctypes.CFUNCTYPE(ctypes.c_int)(base)() == 7
     (found,) = (line for line in Path("/proc/self/maps").read_text().splitlines() if _holds(line, base))
     assert found.split()[1] == "r-xp"
+
+
+_ALLOCATE_ON_THREADS = """
+import ctypes, sys, threading
+from pliant import system
+if "one" in sys.argv:
+    system.use_one_heap()
+libc = ctypes.CDLL(None)
+libc.malloc.restype = ctypes.c_void_p
+barrier = threading.Barrier(4)
+def allocate():
+    barrier.wait()
+    for _ in range(100):
+        libc.malloc(5000)
+threads = [threading.Thread(target=allocate) for _ in range(4)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+libc.malloc_stats()
+"""
+
+
+def test_threads_allocate_from_one_heap() -> None:
+    """What one thread freed would be of no use to another; glibc counts its heaps as arenas."""
+    if platform.libc_ver()[0] != "glibc":
+        pytest.skip("other C libraries have heaps of their own kind")
+    found = []
+    for word in ("several", "one"):
+        command = [sys.executable, "-c", _ALLOCATE_ON_THREADS, word]
+        run = subprocess.run(command, capture_output=True, text=True, check=True)
+        found.append(sum(line.startswith("Arena") for line in run.stderr.splitlines()))
+    assert found[0] > 1
+    assert found[1] == 1
 
 
 def _holds(line: str, address: int) -> bool:

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from pliant import __version__
+from pliant import __version__, system
 from pliant.cli.cluster.cluster_options import KeyFile, Slower, say
 from pliant.cli.shared.refuse_options import option_text
 from pliant.cli.shared.show import print_json
@@ -233,6 +233,7 @@ class NodeArguments:
 
 def node(args: NodeArguments) -> None:
     """Answer requests over HTTP (Open Inference Protocol v2), until Ctrl-C or SIGTERM."""
+    system.use_one_heap()
     from pliant.serve.node.start_node import NodeOptions, serve_models  # first: it names the missing extra
 
     given = args

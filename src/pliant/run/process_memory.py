@@ -1,5 +1,6 @@
 """The memory of this process, and one budget that several sessions share."""
 
+import gc
 import logging
 import resource
 import time
@@ -35,6 +36,21 @@ def preload_of(preload: str | int | None, memory: "Memory | None") -> int | None
 def peak_rss_bytes() -> int:
     """The largest resident set this process has had, in bytes."""
     return _status("VmHWM") or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def release_unused() -> None:
+    """Free what closed sessions left in reference cycles, and hand the memory back to the system.
+
+    That includes objects which the collector was told to skip (`gc.freeze`), as it is again afterwards. It
+    takes as long as a full collection: some 50 ms in a node of two models.
+    """
+    is_frozen = gc.get_freeze_count() > 0
+    gc.unfreeze()
+    gc.collect()
+    if is_frozen:
+        gc.freeze()
+        gc.collect()  # tells the collector how little is left
+    trim_heap()
 
 
 class BudgetedSession(Protocol):

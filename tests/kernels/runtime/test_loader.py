@@ -95,6 +95,14 @@ def test_another_machines_object_is_refused() -> None:
         load(data)
 
 
+def test_the_same_object_is_mapped_once() -> None:
+    """Code is never unmapped: each opening of a model would leave another copy of its kernels behind."""
+    text = "define i64 @twice(i64 %x) {\n  %y = shl i64 %x, 1\n  ret i64 %y\n}"
+    first = load(_object(text))
+    assert load(bytes(_object(text))) == first
+    assert load(_object(text.replace("1", "2")))["twice"] != first["twice"]
+
+
 def test_code_cannot_be_written_to() -> None:
     """Memory is either writable or executable, never both."""
     symbols = load(_object("define void @f() {\n  ret void\n}"))

@@ -1,6 +1,8 @@
 """Models that are loaded and unloaded while a node runs, over HTTP, with models that count."""
 
+import gc
 import threading
+import weakref
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -187,6 +189,21 @@ def test_a_load_that_fails_leaves_everything_as_it_was() -> None:
         assert index(node) == {"first:1": "READY", "late:1": "UNAVAILABLE"}
         assert mark_of(asked(node, "first")) == "first:1:a"
         assert "no model" in asked(node, "late").json()["error"]
+
+
+def test_an_unloaded_model_is_freed_at_once(request: pytest.FixtureRequest) -> None:
+    """A node and its connections form reference cycles, and `pliant node` has the collector skip what it
+    began with: an operator who unloads a model would get no memory back."""
+    shelf = Shelf("m")
+    request.addfinalizer(gc.unfreeze)
+    with serving(Shelf("first"), shelf) as node:
+        gc.freeze()
+        for _ in range(3):
+            session = weakref.ref(shelf.opened.pop())
+            assert change(node, "m", "unload").status_code == 200
+            assert session() is None
+            assert change(node, "m", "load").status_code == 200
+        assert gc.get_freeze_count()
 
 
 def test_a_request_gets_the_newest_version_or_the_one_it_names() -> None:

@@ -40,7 +40,7 @@ class Library:
         self.isa = isa
         self.cache = cache_folder(cache)
         self.compiler = f"{isa.triple}\n{isa.cpu}\n{isa.features}\nllvmlite {llvmlite.__version__}"
-        self._loaded: dict[Path, dict[str, int]] = {}
+        self._loaded: dict[Path, Mapping[str, int]] = {}
         self._turns = Turns()
 
     def function(self, name: str, ir: Callable[[], str]) -> int:

@@ -6,6 +6,8 @@ LLVM could do this too, but its library takes 45 MB of resident memory; a kernel
 import ctypes
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
+from hashlib import sha256
 
 from pliant import system
 from pliant.errors import KernelError
@@ -15,12 +17,26 @@ from pliant.kernels.runtime.relocate import MACHINES, STUB_BYTES, Machine
 _ABSOLUTE = 0xFFF1
 
 
-def load(data: bytes) -> dict[str, int]:
+def load(data: bytes) -> Mapping[str, int]:
     """Map an object's code read-only and executable; the addresses of its defined symbols.
 
-    The code stays mapped as long as the process lives, so an address is never left dangling.
+    The code stays mapped as long as the process lives, so an address is never left dangling. An object has
+    no state, so the same one is mapped once, however often models that need it are opened.
     Raises KernelError for an object that is not this machine's or needs what is not here.
     """
+    symbols = _symbols_of(sha256(data).digest())
+    if not symbols:
+        symbols.update(_mapped(data))
+    return symbols
+
+
+@cache
+def _symbols_of(digest: bytes) -> dict[str, int]:
+    """Those of the object with this digest; empty until it is mapped."""
+    return {}
+
+
+def _mapped(data: bytes) -> dict[str, int]:
     linker = Linker.of(data)
     if linker.machine.name != system.machine():
         raise KernelError(

@@ -10,6 +10,7 @@ from typing import final
 
 from pliant.errors import BudgetError, DeadlineError, InputError, NodeError, PliantError
 from pliant.route.choice.terms import Terms
+from pliant.run.process_memory import release_unused
 from pliant.serve.node.serving_node import Node
 from pliant.serve.repository.live_model import LiveModel
 from pliant.serve.repository.model_entry import ModelEntry, ModelKey
@@ -243,7 +244,7 @@ class ModelRepository:
     async def _load_for_waiters(self, slot: ModelSlot) -> None:
         """Load what requests wait for; they are told where that fails."""
         try:
-            async with self._changing:
+            async with self._change():
                 if not slot.is_wanted:
                     raise NodeError(f"the model {slot.key} was unloaded meanwhile.", status=503)
                 if slot.live is None:
@@ -265,11 +266,20 @@ class ModelRepository:
         task.add_done_callback(self._under_way.discard)
         return task
 
+    @asynccontextmanager
+    async def _change(self) -> AsyncIterator[None]:
+        """Nothing else is loaded or unloaded meanwhile; then the system has what that left unused."""
+        async with self._changing:
+            try:
+                yield
+            finally:
+                await asyncio.to_thread(release_unused)
+
     async def _alone(self, work: Callable[[], Awaitable[None]]) -> None:
         """Do `work` when no other change is under way, to its end also where the caller is cancelled."""
 
         async def run() -> None:
-            async with self._changing:
+            async with self._change():
                 await work()
 
         task = self._task(run())
