@@ -302,6 +302,46 @@ def answered(connection: Any) -> None:
     connection.on_response_complete()
 
 
+@pytest.mark.parametrize(
+    ("method", "length", "n_writes"),
+    [("GET", b"2", 1), ("HEAD", b"2", 1), ("GET", None, 3), ("GET", b"0", 2)],
+)
+def test_an_answer_of_known_length_is_one_write(
+    method: str, length: bytes | None, n_writes: int, by_hand: tuple[Any, Mock, Timers]
+) -> None:
+    """A system call costs more than a copy. Nothing waits for a body that may not come."""
+    connection, transport, _ = by_hand
+    connection.data_received(LIVE.replace(b"GET", method.encode()) + b"\r\n")
+    headers = [] if length is None else [(b"content-length", length)]
+
+    async def send() -> None:
+        cycle = connection.cycle
+        await cycle.send({"type": "http.response.start", "status": 200, "headers": headers})
+        if length is None:
+            await cycle.send({"type": "http.response.body", "body": b"ok", "more_body": True})
+        body = b"" if length in (None, b"0") else b"ok"
+        await cycle.send({"type": "http.response.body", "body": body})
+
+    asyncio.run(send())
+    written = [call.args[0] for call in transport.write.call_args_list]
+    assert len(written) == n_writes
+    assert b"".join(written).startswith(b"HTTP/1.1 200 OK\r\n")
+    assert (b"ok" in b"".join(written)) == (method == "GET" and length != b"0")
+
+
+def test_an_answers_head_is_sent_where_its_body_fails(by_hand: tuple[Any, Mock, Timers]) -> None:
+    connection, transport, _ = by_hand
+    connection.data_received(LIVE + b"\r\n")
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
+        raise RuntimeError
+
+    asyncio.run(connection.cycle.run_asgi(app))
+    assert transport.write.call_args.args[0].startswith(b"HTTP/1.1 200 OK\r\n")
+    assert transport.close.called
+
+
 def test_an_answer_has_its_own_time_to_be_read(by_hand: tuple[Any, Mock, Timers]) -> None:
     """The time of the answer before it ended a later one, which had only begun."""
     connection, transport, timers = by_hand

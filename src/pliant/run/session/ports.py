@@ -1,6 +1,7 @@
 """The inputs and outputs of a session: shapes checked, onnxruntime's call."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import lru_cache
 from itertools import chain
 from typing import Any
 
@@ -30,6 +31,7 @@ def shapes_of(ports: Sequence[Port], feeds: Mapping[str, Any]) -> Shapes:
     return shapes
 
 
+@lru_cache(maxsize=256)
 def symbols(port: Port) -> tuple[str | None, ...]:
     """The name of each open dimension; one that the model gives none is called "input.axis"."""
     named = (f"{port.name}.{i}" if d is None else d for i, d in enumerate(port.dims or ()))

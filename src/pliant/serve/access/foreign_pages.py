@@ -1,5 +1,6 @@
 """Keep pages of other sites in a browser on this machine from a node that asks for no token."""
 
+from functools import lru_cache
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
@@ -21,6 +22,7 @@ def foreign_page(host: str, origin: str | None) -> str | None:
     return None
 
 
+@lru_cache(maxsize=64)
 def _is_here(host: str) -> bool:
     """An address, which no page can have, or a name that no network resolves."""
     try:

@@ -156,7 +156,7 @@ class Admission:
     @property
     def n_waiting(self) -> int:
         """Pieces that wait for their turn."""
-        n_begun = sum(piece.turn.begun_s is not None for piece in self._pieces)
+        n_begun = len(self._pieces) - len(self._waiting)
         return len(self._pieces) - min(max(1, n_begun), len(self._pieces))
 
     @property

@@ -197,6 +197,8 @@ class Dispatcher:
     async def _first_of_two(self, choice: Choice, asked: Inquiry, tried: _Tried) -> Answer | None:
         """The answer of the endpoint that is chosen. Where that is about to be late, another begins as well,
         and the first of the two counts. None where both failed."""
+        if self.upstreams is None and len(self.here) == 1:
+            return await self._only(choice, asked, tried)
         start_s, turn = self._clock(), Turn()
         first = asyncio.ensure_future(self._attempt(choice, asked, tried, turn))
         under_way, begun = {first: 0.0}, [first]
@@ -232,6 +234,15 @@ class Dispatcher:
             for task in begun:
                 task.add_done_callback(_seen)
                 task.cancel()
+
+    async def _only(self, choice: Choice, asked: Inquiry, tried: _Tried) -> Answer | None:
+        """The same where nobody else could answer, which needs no task of its own."""
+        task = asyncio.current_task()
+        assert task is not None
+        answer = await self._attempt(choice, asked, tried)
+        if task.cancelling():  # once work has begun it is done, though nobody waits for it any more
+            raise asyncio.CancelledError
+        return answer
 
     def _count_hedge(
         self,
@@ -352,7 +363,9 @@ class Dispatcher:
         return Answer(content, target, answer.node, spent, {}, choice, slot.passage.joules, accuracy)
 
     async def _here(self, choice: Choice, asked: Inquiry, turn: Turn | None) -> Answer:
-        local, wish = self.here[choice.target], replace(asked.wish, most_s=choice.option.most_s)
+        local, wish, most_s = self.here[choice.target], asked.wish, choice.option.most_s
+        if most_s is not None:
+            wish = replace(wish, most_s=most_s)
         done = await local.answer(wish, turn)
         stages(wish.length, local.name, done.waited_s, done.spent_s)
         where = "here" if local.name == LOCAL else f"by {local.name}"

@@ -22,12 +22,15 @@ class BatchTimes:
         self._classes: dict[tuple[int, int], AdaptiveBound] = {}
         self._tried: dict[tuple[int, int], int] = {}
         self._n_batches = 0
+        self._found: dict[tuple[int, int], AdaptiveBound | None] = {}
 
     def expected(self, n: int, length: int, alone: Timing) -> Timing:
         """What `n` requests of `length` items in all take together, which would take `alone` one by one."""
-        of_n, of_length = _class(n, length)
-        fewer = (self._lately((m, of_length)) for m in range(of_n, -1, -1))
-        known = next((bound for bound in fewer if bound is not None), None)
+        key = _class(n, length)
+        if key not in self._found:  # asked for several times between two batches
+            fewer = (self._lately((m, key[1])) for m in range(key[0], -1, -1))
+            self._found[key] = next((bound for bound in fewer if bound is not None), None)
+        known = self._found[key]
         if known is None:
             return alone
         median_s = alone.median_s * known.pace
@@ -38,6 +41,7 @@ class BatchTimes:
         key = _class(n, length)
         self._n_batches += 1
         self._tried[key] = self._n_batches
+        self._found.clear()
         known = self._classes.setdefault(key, AdaptiveBound())
         known.observe(Timing(alone.median_s, alone.median_s), seconds)
 

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import final
 
@@ -14,6 +14,8 @@ from pliant.serve.http.client_budget import ByteBudget
 from pliant.serve.http.content_coding import Decoder
 from pliant.serve.http.limits import Limits
 
+WHOLE = "pliant.is_whole"
+"""In the scope of a request whose body has come with its head."""
 _LEAVES = {"connection": "close", "retry-after": "1"}
 
 
@@ -66,9 +68,11 @@ class Bodies:
 
     async def _read(self, body: _Body, request: Request, most: int) -> bytes:
         limits, start_s, n_bytes = self._limits, asyncio.get_running_loop().time(), 0
-        decoder, n_plain = Decoder(", ".join(request.headers.getlist("content-encoding")) or "identity"), 0
+        coding = ", ".join(request.headers.getlist("content-encoding")) or "identity"
+        decoder, n_plain = Decoder(coding), 0
+        is_awaited = WHOLE not in request.scope or coding != "identity"
         try:
-            async with body.timeout as timeout:
+            async with body.timeout if is_awaited else nullcontext() as timeout:
                 self._wait(timeout, start_s, 0)
                 async for part in request.stream():
                     n_bytes += len(part)
@@ -98,8 +102,10 @@ class Bodies:
         body.parts.clear()
         return content
 
-    def _wait(self, timeout: asyncio.Timeout, start_s: float, n_bytes: int) -> None:
+    def _wait(self, timeout: asyncio.Timeout | None, start_s: float, n_bytes: int) -> None:
         """Until when the next part may come."""
+        if timeout is None:
+            return
         limits, now_s = self._limits, asyncio.get_running_loop().time()
         timeout.reschedule(min(now_s + limits.stall_s, start_s + limits.body_s + n_bytes / limits.body_Bps))
 

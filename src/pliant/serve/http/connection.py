@@ -6,11 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
-from typing import Any
+from typing import Any, final
 
 import msgspec
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from pliant.serve.http.bodies import WHOLE
 from pliant.serve.http.client_budget import ByteBudget
 from pliant.serve.http.limits import Limits
 from pliant.serve.http.places import Places
@@ -53,6 +54,44 @@ def guarded(
         return connection if context is None else TlsHandshake(connection, context, limits)
 
     return make
+
+
+@final
+class _HeadWithBody:
+    """A connection's transport, on which an answer's head waits for the body behind it: one write for both.
+
+    uvicorn's cycle writes the head by itself. One whose length is unknown is not held back: its body may come
+    much later.
+    """
+
+    def __init__(self, cycle: Any) -> None:
+        self._cycle = cycle
+        self._transport: asyncio.Transport = cycle.transport
+        self._head: bytes | None = b""
+
+    def write(self, data: bytes) -> None:
+        if self._head is None:
+            self._transport.write(data)
+        elif not self._head and self._is_followed:
+            self._head = data
+        else:
+            head, self._head = self._head, None
+            self._transport.write(head + data if head else data)
+
+    def close(self) -> None:
+        if self._head:
+            self.write(b"")
+        self._transport.close()
+
+    def is_closing(self) -> bool:
+        return self._transport.is_closing()
+
+    @property
+    def _is_followed(self) -> bool:
+        """Whether a body is sure to follow what is written now, which is a head."""
+        cycle = self._cycle
+        has_body = cycle.chunked_encoding is False and cycle.expected_content_length > 0
+        return has_body and cycle.scope["method"] != "HEAD"
 
 
 class _Guarded(HttpToolsProtocol):
@@ -239,6 +278,7 @@ class _Guarded(HttpToolsProtocol):
 
         The answer to each would else lie in memory, for a client that sends requests and reads nothing.
         """
+        cycle.transport = _HeadWithBody(cycle)
         if cycle.more_body:
             self._shared.places.reads(self)
         else:
@@ -247,6 +287,8 @@ class _Guarded(HttpToolsProtocol):
 
     async def _when_read(self, cycle: Any, app: Any, *asgi: Any) -> None:
         await self.flow.drain()
+        if not cycle.more_body:
+            cycle.scope[WHOLE] = True
         if self.transport.is_closing():
             cycle.disconnected = True
             return

@@ -70,7 +70,6 @@ class Compressed:
         self._coded = GZipMiddleware(app, minimum_size=LEAST_BYTES, compresslevel=_LEVEL)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        is_coded = scope["type"] == "http" and not _REFUSED.search(
-            Headers(scope=scope).get("accept-encoding", "")
-        )
+        accepted = Headers(scope=scope).get("accept-encoding", "") if scope["type"] == "http" else ""
+        is_coded = "gzip" in accepted and not _REFUSED.search(accepted)
         await (self._coded if is_coded else self._app)(scope, receive, send)

@@ -29,7 +29,8 @@ from pliant.serve.repository.model_repository import ModelRepository
 REPOSITORY_PATH = "/v2/repository"
 """Where models are loaded and unloaded; for operators."""
 _LIMIT_BYTES = 1 << 16
-_MODEL = "/v2/models/{name}"
+_MODELS = "/v2/models/"
+_MODEL = f"{_MODELS}{{name}}"
 _METHODS = ("GET", "POST", "PUT", "DELETE", "PATCH", "OPTIONS")
 T = TypeVar("T")
 
@@ -101,8 +102,10 @@ class RepositoryPaths:
 
     def owns(self, scope: Scope) -> bool:
         """Whether a request is for no model, nor the first one: its answer may take long, as the page's."""
-        return _is_of_repository(scope["path"]) or any(
-            route.matches(scope)[0] is Match.FULL for route in self._page
+        path = scope["path"]
+        return _is_of_repository(path) or (
+            not path.startswith(_MODELS)
+            and any(route.matches(scope)[0] is Match.FULL for route in self._page)
         )
 
     def admits(self, scope: Scope) -> bool:
