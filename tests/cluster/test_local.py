@@ -5,9 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from pliant.cluster.member.shard import Shard
 from pliant.errors import InputError, LaneError
 from pliant.ir.partition import Mode, Partition, Share
-from pliant.ir.program import Exchange
+from pliant.ir.program import Compute, Exchange
 from pliant.kernels.emit.isa import host_isa
 from pliant.kernels.runtime.jit import Library
 from pliant.plan.partition.grid_solver import solve_grid
@@ -75,10 +76,15 @@ def test_a_grid_that_was_chosen_answers_as_the_whole(library: Library) -> None:
     check("post-norm", chosen, library)
 
 
-def test_a_device_that_fails_stops_the_others(library: Library) -> None:
+def test_a_device_that_fails_stops_the_others(library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first error reaches the caller at once, not after everybody's patience with the one that failed."""
+
+    def fails(shard: Shard, step: int, work: Compute) -> None:
+        raise InputError(f"{work} cannot be done.")
+
+    monkeypatch.setattr(Shard, "compute", fails)
     spec = SPECS["post-norm"]
     p = Partition("ws", "b", (Share("a", 2, 3), Share("b", 1, 4)), 7)
     with pytest.raises(LaneError, match="input") as failure:
-        run_local(random_source(spec), p, {"given": np.zeros((6, 13), np.float32)}, library)
+        run_local(random_source(spec), p, feeds(spec, 7), library)
     assert isinstance(failure.value.__cause__, InputError)

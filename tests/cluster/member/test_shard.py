@@ -188,3 +188,23 @@ def test_a_partition_of_strangers_is_refused(shards: Shards) -> None:
     """A device must find itself in the plan it is sent."""
     with pytest.raises(InputError, match="'a' is no device"):
         shards.prepare(Partition("ws", "b", (Share("b", 3, 9),), 9))
+
+
+def test_an_answer_outlasts_the_next_run(shards: Shards) -> None:
+    """A reply is read after the next request has begun; feeds of another shape are refused before that."""
+    alone = Partition("ws", "a", (Share("a", 3, 9),), 9)
+    shard = shards.prepare(alone)
+    answers = []
+    for seed in (0, 1):
+        with pytest.raises(InputError):
+            shard.begin({name: array[1:] for name, array in feeds(SPEC, 9, seed).items()})
+        shard.begin(feeds(SPEC, 9, seed))
+        with pytest.raises(InputError, match="no answer"):
+            shard.answer()
+        for step in split(SPEC, alone).steps:
+            assert isinstance(step.work, Compute)
+            shard.compute(0, step.work)
+        answers.append(shard.answer())
+    again = answers[0].copy()
+    assert not np.array_equal(answers[0], answers[1])
+    assert np.array_equal(answers[0], again)

@@ -1,6 +1,7 @@
 """One device's share of a partition: its stages, ready to run, and its tensors."""
 
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from typing import final
 from weakref import WeakSet
 
@@ -10,14 +11,18 @@ from pliant.cluster.member.buffers import Buffers, Fill
 from pliant.cluster.member.part_forms import Compiled, Forms, WeightKey
 from pliant.cluster.member.perform import LoadedWeights
 from pliant.compiler.executable.call import Target
+from pliant.compiler.executable.encode_image import kernels
 from pliant.compiler.executable.fragment import fragment_image
+from pliant.compiler.executable.kernel_addresses import addresses
+from pliant.compiler.executable.stage import Form
 from pliant.compiler.executable.stage import Stage as BoundStage
 from pliant.errors import InputError
 from pliant.ir.executable import ARENA
-from pliant.ir.graph import Graph
+from pliant.ir.graph import Graph, TensorType
 from pliant.ir.partition import Partition
+from pliant.ir.port import Port
 from pliant.ir.program import Compute, Exchange
-from pliant.kernels.runtime.aligned_memory import trim_heap
+from pliant.kernels.runtime.aligned_memory import aligned_bytes, trim_heap
 from pliant.kernels.runtime.buffer import Buffer
 from pliant.kernels.runtime.jit import Library
 from pliant.kernels.runtime.thread_pool import Pool
@@ -26,11 +31,22 @@ from pliant.plan.split.split import HEAD, INPUT
 from pliant.plan.split.stage_graphs import graph_part, inputs, outputs
 from pliant.plan.split.stages import Stage, stages
 from pliant.run.arena import Arena
-from pliant.run.graph.array_stage import ExecutableStage, open_image
 from pliant.run.memory_use import MemoryPart, part
+from pliant.run.packed_weights import SharedWeights
+from pliant.run.session.feeds import fed_arrays
+from pliant.run.session.ports import shapes_of
 
 _MOST_ENDS = 64
 """Compiled ends kept, two a length."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _End:
+    """The input or the head for one number of rows."""
+
+    form: Form
+    kernels: Mapping[str, int]
+    weights: Mapping[str, np.ndarray]
 
 
 @final
@@ -44,7 +60,7 @@ class Shards:
         self.device, self.source = device, source
         self._library, self._pool = library, pool
         self._forms = Forms(source, library, pool)
-        self._ends: dict[tuple[str, int], ExecutableStage] = {}
+        self._ends: dict[tuple[str, int], _End] = {}
         self._made: WeakSet[Shard] = WeakSet()
 
     @property
@@ -61,8 +77,8 @@ class Shards:
         """What this device holds of the model: predicted when it was packed, and measured now."""
         ends, made = list(self._ends.values()), list(self._made)
         end_weights = [array for end in ends for array in end.weights.values()]
-        own = [end.arena for end in ends] + [array for one in made for array in (one.arena, *one.buffers)]
-        used = sum(end.arena_bytes for end in ends) + sum(one.arena_bytes for one in made)
+        own = [array for one in made for array in (one.arena, *one.buffers)]
+        used = sum(one.arena_bytes for one in made)
         return (
             part("weights", self.weight_bytes, self._forms.arrays),
             part("input and head", self.end_bytes, end_weights),
@@ -103,13 +119,15 @@ class Shards:
             shard.release()
             self._made.discard(shard)
 
-    def _end(self, kernel: str, rows: int) -> ExecutableStage:
+    def _end(self, kernel: str, rows: int) -> _End:
         key = kernel, rows
         end = self._ends.pop(key, None)
         if end is None:
             graph: Graph = self.source.input(rows) if kernel == INPUT else self.source.head(rows)
             image = fragment_image(graph, Target(self._library.isa, self._pool.n_threads))
-            end = open_image(image, self._pool, self._library)
+            self._pool.reserve(image.scratch_bytes)
+            weights = SharedWeights().of(image, {})
+            end = _End(Form(image), addresses(kernels(image), self._library), weights)
         self._ends[key] = end  # the latest last
         if len(self._ends) > _MOST_ENDS:
             del self._ends[next(iter(self._ends))]
@@ -127,15 +145,14 @@ class Shard:
         first: int,
         forms: Forms,
         pool: Pool,
-        ends: Mapping[str, ExecutableStage],
+        ends: Mapping[str, _End],
         *,
         is_alone: bool = False,
     ) -> None:
         self.device, self.partition = device, partition
         self.model = forms.source.identity
-        self._pool, self._ends = pool, ends
-        self._feeds: Mapping[str, np.ndarray] = {}
-        self._answer: np.ndarray | None = None
+        self._pool, self._n_layers = pool, forms.source.spec.n_layers
+        self._is_answered = False
         spec = forms.source.spec
         mine = [[s for s in stages(spec, partition, k) if s.device == device] for k in range(2)]
         self._buffers = Buffers([*mine[0], *mine[1]], partition.tokens, spec.hidden)
@@ -146,7 +163,10 @@ class Shard:
             for bits in set(bits_of[first:])
         }
         self._arena = Arena()
-        self._arena.resize(max((c.form.image.arena_bytes for c in compiled.values()), default=0))
+        used = [one.form for one in compiled.values()] + [end.form for end in ends.values()]
+        self._arena.resize(max((form.image.arena_bytes for form in used), default=0))
+        self._ports: dict[str, dict[str, np.ndarray]] = {}
+        self._ends = {kernel: self._bind_end(kernel, end) for kernel, end in ends.items()}
         self._weights: dict[WeightKey, np.ndarray] = {}
         self._stages: dict[tuple[str, int], tuple[BoundStage, int, tuple[Fill, ...]]] = {}
         if is_alone:
@@ -168,7 +188,6 @@ class Shard:
         self.loaded = LoadedWeights(forms.weight_bytes - before, forms.load_s - before_s)
         if self.loaded.n_bytes:
             trim_heap()  # what it took to read and pack weights is several times what is kept
-        self._n_layers = spec.n_layers
 
     @property
     def weight_bytes(self) -> int:
@@ -183,7 +202,7 @@ class Shard:
     @property
     def arena_bytes(self) -> int:
         """Of everything that lives for a run: tensors between stages and inside of them."""
-        return self._arena.n_bytes + self._buffers.n_bytes
+        return self._arena.n_bytes + sum(array.nbytes for array in self.buffers)
 
     @property
     def arena(self) -> np.ndarray:
@@ -192,8 +211,8 @@ class Shard:
 
     @property
     def buffers(self) -> tuple[np.ndarray, ...]:
-        """The memory of tensors between stages, likewise."""
-        return self._buffers.arrays
+        """The memory of tensors between stages, and of feeds and answer, likewise."""
+        return (*self._buffers.arrays, *(array for ports in self._ports.values() for array in ports.values()))
 
     def release(self) -> None:
         """Let go of the weights, whoever still holds this object; a stage that runs keeps them to its end."""
@@ -201,8 +220,14 @@ class Shard:
         self._weights = {}
 
     def begin(self, feeds: Mapping[str, np.ndarray]) -> None:
-        """The primary's: what the input stage of the coming run reads."""
-        self._feeds, self._answer = feeds, None
+        """The primary's: what the input stage of the coming run reads. Raises InputError for other feeds."""
+        into = self._ports[INPUT]
+        ports = [Port(name, str(array.dtype), array.shape) for name, array in into.items()]
+        arrays = fed_arrays(ports, feeds)
+        shapes_of(ports, arrays)
+        for name, array in arrays.items():
+            into[name][...] = array
+        self._is_answered = False
 
     def state(self, layer: int) -> np.ndarray:
         """What enters `layer`, float32 [tokens, hidden], as a view that may be written.
@@ -213,14 +238,17 @@ class Shard:
 
     def answer(self) -> np.ndarray:
         """The primary's: what the head made of the last run. Raises InputError before there is any."""
-        if self._answer is None:
+        if not self._is_answered:
             raise InputError("this run has no answer yet: its head has not run on this device.")
-        return self._answer
+        (answer,) = self._ports[HEAD].values()
+        return answer.copy()
 
     def compute(self, step: int, work: Compute) -> None:
         """Run one stage on what lies in the arrays. Raises InputError for one this device was not given."""
-        if work.kernel in self._ends:
-            self._run_end(work.kernel)
+        end = self._ends.get(work.kernel)
+        if end is not None:
+            end.walk((self.partition.tokens,), self._pool)
+            self._is_answered = work.kernel == HEAD
             return
         found = self._stages.get((work.kernel, work.layer or 0))
         if found is None:
@@ -236,12 +264,16 @@ class Shard:
         """What travels, float32 [rows, columns]: what this device made, or where it reads it; a view."""
         return self._buffers.sent(work) if work.src == self.device else self._buffers.received(work)
 
-    def _run_end(self, kernel: str) -> None:
-        end = self._ends[kernel]
-        if kernel == INPUT:
-            end.run(self._feeds, {end.outputs[0]: self.state(0)})
-        else:
-            self._answer = end.run({end.inputs[0]: self.state(self._n_layers)})[end.outputs[0]]
+    def _bind_end(self, kernel: str, end: _End) -> BoundStage:
+        """The input or the head with memory of its own, so that its step is one native call."""
+        program, at = end.form.program, {x: Buffer.of(array) for x, array in end.weights.items()}
+        is_input = kernel == INPUT
+        own, (joined,) = (program.inputs, program.outputs) if is_input else (program.outputs, program.inputs)
+        self._ports[kernel] = {x: _array_of(type_) for x, type_ in own.items()}
+        at |= {x: Buffer.of(array) for x, array in self._ports[kernel].items()}
+        at[joined] = Buffer.of(self.state(0 if is_input else self._n_layers))
+        at[ARENA] = self._arena.buffer
+        return BoundStage(end.form, end.kernels, at)
 
     def _bind(self, stage: Stage, compiled: Compiled, layer: int, forms: Forms) -> BoundStage:
         weights = forms.weights(compiled, layer)
@@ -252,3 +284,7 @@ class Shard:
         for port in (*inputs(stage), *outputs(stage)):
             at[port.name] = Buffer.of(self._buffers.port(stage, port))
         return BoundStage(compiled.form, compiled.kernels, at)
+
+
+def _array_of(type_: TensorType) -> np.ndarray:
+    return aligned_bytes(type_.n_bytes).view(type_.numpy).reshape(type_.shape)
