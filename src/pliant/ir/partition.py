@@ -1,8 +1,8 @@
 """A partition: which device takes which heads, rows and columns of every layer (Hepti 4.2)."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from itertools import accumulate
+from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
 from typing import Literal, get_args
 
 from pliant.errors import InputError
@@ -140,6 +140,13 @@ class Partition:
     @property
     def n_columns(self) -> int:
         return sum(share.columns for share in self.shares)
+
+    def resized(self, tokens: int) -> "Partition":
+        """The same for so many tokens, with rows in proportion."""
+        ends = accumulate((share.rows for share in self.shares), initial=0)
+        cuts = pairwise(round(tokens * end / self.tokens) for end in ends)
+        shares = tuple(replace(s, rows=b - a) for s, (a, b) in zip(self.shares, cuts, strict=True))
+        return replace(self, shares=shares, tokens=tokens)
 
     def share(self, device: str) -> Share:
         """Raises InputError for a stranger."""

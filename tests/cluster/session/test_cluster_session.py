@@ -14,6 +14,7 @@ from pliant.api.open_encoder import open_encoder
 from pliant.cluster.member.ready_plan import ReadyPlan
 from pliant.cluster.net.key import new_key
 from pliant.errors import BudgetError, InputError
+from pliant.ir.dilation import Dilation
 from pliant.ir.endpoint import Endpoint, Request
 from pliant.ir.times.bounds import AdaptiveBound
 from pliant.ir.times.timing import Timing
@@ -99,6 +100,33 @@ def test_a_node_answers_over_its_workers_and_without_them(
             np.testing.assert_allclose([logits], alone.outputs["logits"], atol=TOLERANCE)
             assert label == alone.label
     assert len(predicted) > n_predicted
+
+
+def test_an_answer_that_shows_another_pace_waits_for_no_other_plan(
+    key: Path, tiny_model: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It scales what others are expected to take, at no time to nothing; lengths are planned anew once
+    nobody waits."""
+    pace = [1.0]
+    with Cluster(
+        "127.0.0.1:0", key=key, threads=1, cache=tmp_path, dilation=lambda: Dilation(pace[0])
+    ) as cluster:
+        session = cluster.open(str(tiny_model("bert")))
+        request = session.request({"text": texts(TEXT)})
+        before_s = session.curve().at(request.length)
+        steering, planned = cluster.leader.steering, list[int]()
+        solve = steering.solve
+        monkeypatch.setattr(
+            steering, "solve", lambda spec, n, *more: planned.append(n) or solve(spec, n, *more)
+        )
+        pace[0] = 40.0
+        for _ in range(12):
+            session.answer(request)
+            assert session.estimate(request).seconds > 0
+        assert session.estimate(request).seconds > 4 * before_s
+        assert set(planned) <= {request.length}
+        session.look_again()
+        assert len(set(planned)) > 2
 
 
 def test_before_the_first_answer_its_times_are_its_plans(

@@ -1,6 +1,7 @@
 """Have a plan held ready by all members in it, and let go of plans that nobody needs any more."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
+from itertools import accumulate
 from threading import Condition
 from typing import final
 
@@ -15,6 +16,8 @@ from pliant.cluster.watch.monitor import Monitor
 from pliant.errors import ClusterError
 from pliant.ir.partition import Partition
 from pliant.models.encoder.encoder_source import EncoderSource
+
+_KEPT, _MOST_KEPT, _ROWS_KEPT = 4, 32, 1024
 
 
 class PlanNotReadyError(ClusterError):
@@ -142,3 +145,14 @@ class PlanDistribution:
         if failure is not None:
             raise failure
         return ready
+
+
+def latest(held: Sequence[ReadyPlan]) -> list[ReadyPlan]:
+    """Those of the plans, the latest used last, that members go on holding, of other lengths and models too.
+
+    Texts come in every length, and to have a plan held ready takes as long as a short run: few are kept
+    whatever their lengths, more of short ones.
+    """
+    n_rows = accumulate(one.partition.tokens for one in reversed(held))
+    n_kept = sum(n <= _ROWS_KEPT for n in n_rows)
+    return list(held[-min(max(n_kept, _KEPT), _MOST_KEPT) :])

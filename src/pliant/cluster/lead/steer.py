@@ -8,12 +8,14 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import final
 
 from pliant.cluster.control.messages import Note
 from pliant.cluster.lead.choose_partition import Choose
+from pliant.cluster.lead.found_partitions import FoundPartitions
 from pliant.cluster.lead.lead_run import Pause
-from pliant.cluster.lead.plan_distribution import PlanNotReadyError
+from pliant.cluster.lead.plan_distribution import PlanNotReadyError, latest
 from pliant.cluster.lead.predict import Solved, by_picture, is_in_vain, layer_seconds, predict
 from pliant.cluster.lead.primary import Primary
 from pliant.cluster.member.ready_plan import ReadyPlan
@@ -28,10 +30,8 @@ from pliant.plan.split.stage_graphs import weight_bytes
 
 _LOAD_BPS = 200e6
 """Loading and packing weights, until a worker has shown how fast it does that."""
-_KEPT = 4
-"""Plans that members hold ready at a time, of other lengths or models too."""
 _KNOWN = 64
-"""Plans of earlier runs that can still be told of."""
+"""Plans of earlier runs that can still be told of, beside those that are held."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +92,7 @@ class Steering:
         self._known = ClusterPicture(primary, free_bytes, is_measuring=is_measuring, on_event=on_event)
         self._coding, self._is_adaptive, self._on_event = coding, is_adaptive, on_event
         self._plans: dict[int, _Plan] = {}
+        self._found = FoundPartitions()
         self._held: list[ReadyPlan] = []
         self._pending: Future[_Better | None] | None = None
         self._better: _Better | None = None
@@ -120,16 +121,16 @@ class Steering:
     ) -> ReadyPlan:
         """The plan of the last run if it still fits, or a new one, down to the primary alone."""
         found = None if self._pending is None else self._take_pending()
-        better, self._better = self._better, None
-        tight, self._tight = self._tight, None
+        better, self._better, tight, self._tight = self._better, None, self._tight, None
         if tight is not None:
             better = found
         if number == 0:
             self.switches.clear()
             self._stuck.clear()
             tight = None  # of a run that is over
-            self._plans = dict(list(self._plans.items())[-_KNOWN:])
-        self._forget(self._held[-_KEPT:])
+            known = {*list(self._plans)[-_KNOWN:], *(held.number for held in self._held)}
+            self._plans = {n: plan for n, plan in self._plans.items() if n in known}
+        self._forget(latest(self._held))
         self._without = frozenset(without)
         if (
             number
@@ -203,9 +204,9 @@ class Steering:
     def solve(self, spec: EncoderSpec, tokens: int, without: Collection[str] = ()) -> Solved:
         """Choose a partition by the picture as it is now, and predict it."""
         picture = self._known.picture(without)
-        name = self._primary.name
         links = as_coded_links(picture.links, self._coding)
-        partition = self._choose(spec, tokens, picture.capabilities, links, name)
+        search = partial(self._choose, spec, tokens, picture.capabilities, links, self._primary.name)
+        partition = self._found.of(spec, tokens, picture, self._primary.clock(), search)
         return predict(spec, partition, picture, self._coding)
 
     def measure(self, source: EncoderSource, tokens: int) -> None:
@@ -214,6 +215,7 @@ class Steering:
 
     def reconsider(self) -> bool:
         """Count again on devices that were left out as slow; whether there are any."""
+        self._found.clear()
         return self._known.reconsider()
 
     def forget(self, source: EncoderSource) -> None:
@@ -274,6 +276,7 @@ class Steering:
                 and plan.solved.picture.capabilities.keys() == here
                 and self._primary.plans.is_held(held)
             ):
+                self._held = [*(one for one in self._held if one is not held), held]
                 if not self._is_adaptive or not (self._reason(held) or self._recovered(held)):
                     return held
                 anew = self.solve(source.spec, tokens, self._without)

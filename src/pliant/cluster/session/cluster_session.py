@@ -21,6 +21,7 @@ from pliant.ir.partition import Partition
 from pliant.ir.port import Port
 from pliant.ir.reply import Reply
 from pliant.ir.times.bounds import AdaptiveBound
+from pliant.ir.times.levels import scaled
 from pliant.ir.times.timing import Timing
 from pliant.models.encoder.encoder_family import Feeds
 from pliant.models.encoder.encoder_source import Encoder
@@ -92,7 +93,7 @@ class ClusterSession(TextSession[ClusterDetails]):
         self._bound = AdaptiveBound()
         self._length = min(_LENGTH, self.max_length) if self._is_open_ended else self.max_length
         self._workers: tuple[str, ...] = ()
-        self._prior, self._ratio = Curve(((0, 0.0),)), 1.0
+        self._prior, self._is_stale = Curve(((0, 0.0),)), False
         port, longest = self.inputs[-1], self.sample(self.max_length)
         sizes = zip(longest[port.name].shape, port.dims or (), strict=True)
         self._max_items = int(prod(n for n, dim in sizes if dim is None))
@@ -263,20 +264,19 @@ class ClusterSession(TextSession[ClusterDetails]):
         return super().curve(accuracy_floor)
 
     def look_again(self) -> None:
-        """Predict times anew where other workers can be used than before."""
+        """Predict times anew where other workers can be used than before, or answers took other times."""
         if self._times is not None:
             self._follow_workers()
 
     def answer(self, request: Request) -> Reply[ClusterDetails]:
-        """The reply to a request; times are predicted anew where workers came or left, or plans changed."""
-        self._follow_workers()
-        reply = super().answer(request)
-        n, predicted_s = request.length, reply.details.predicted_s
-        ratio = predicted_s / self._prior.at(n)
-        if reply.details.switches or not self._ratio / _OTHER <= ratio <= self._ratio * _OTHER:
-            self._times = None
+        """The reply to a request. Where plans changed, its time scales the others until `look_again`."""
+        if self._times is None:
             self._follow_workers()
-            self._ratio = predicted_s / self._prior.at(n)
+        reply = super().answer(request)
+        ratio = reply.details.predicted_s / self._prior.at(request.length)
+        if reply.details.switches or not 1 / _OTHER <= ratio <= _OTHER:
+            self._prior, self._is_stale = scaled(self._prior, ratio), True
+            self.expect(self._prior)
         return reply
 
     def reconsider(self) -> bool:
@@ -308,11 +308,11 @@ class ClusterSession(TextSession[ClusterDetails]):
 
     def _follow_workers(self) -> None:
         usable = self._primary.usable_workers()
-        if self._times is None or usable != self._workers:
-            self._workers = usable
+        if self._times is None or self._is_stale or usable != self._workers:
+            self._workers, self._is_stale = usable, False
             lengths = [n for n in _LENGTHS if n < self.max_length and self._is_open_ended] + [self.max_length]
             plans = {n: self._solved(n) for n in lengths}
-            self._prior, self._ratio = Curve(tuple((n, solved.seconds) for n, solved in plans.items())), 1.0
+            self._prior = Curve(tuple((n, solved.seconds) for n, solved in plans.items()))
             self.expect(self._prior)
             n_layers = self.encoder.spec.n_layers
             each = [self._accuracy_in([solved.partition] * n_layers) for solved in plans.values()]

@@ -122,6 +122,7 @@ def end_flops(spec: EncoderSpec, tokens: int) -> float:
     return float(tokens * spec.hidden)
 
 
+@lru_cache(maxsize=256)
 def _blocks(spec: EncoderSpec, partition: Partition) -> dict[str, set[Block]]:
     held: dict[str, set[Block]] = {device: set() for device in partition.devices}
     alike: dict[str, set[Block]] = {}

@@ -1,0 +1,113 @@
+"""A partition found lately serves inputs of about that length, until what a search reads has changed."""
+
+from dataclasses import replace
+from typing import Any, cast
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pliant.cluster.lead.choose_partition import chooser
+from pliant.cluster.lead.found_partitions import FoundPartitions
+from pliant.cluster.lead.plan_distribution import latest
+from pliant.cluster.lead.predict import predict
+from pliant.cluster.member.ready_plan import ReadyPlan
+from pliant.cluster.watch.adapt import Picture
+from pliant.ir.partition import Partition, Share
+from pliant.ir.topology import Capability, Drift, Interface, Links
+from tests.cluster.fakes import MadeUp
+from tests.plan.splits import bert, partition
+
+SPEC = bert(384, 12, 1536, 6)
+DEVICE = Capability(1.0, 1e9, 1 << 30)
+LINKS = Links({name: Interface(1e8, 1e8) for name in "pab"})
+PICTURE = Picture(dict.fromkeys("pab", DEVICE), LINKS)
+HALF = Partition("ws", "p", (Share("p", 0, 0), Share("a", 6, 24), Share("b", 6, 16)), 40)
+
+
+def drifted(factor: float, name: str = "a") -> Picture:
+    slower = replace(DEVICE, drifts=(Drift("attend", factor),))
+    return replace(PICTURE, capabilities={**PICTURE.capabilities, name: slower})
+
+
+def searched(found: FoundPartitions, tokens: int, picture: Picture = PICTURE, now_s: float = 1.0) -> bool:
+    """Whether a partition of so many tokens takes a search."""
+    searches = []
+
+    def search() -> Partition:
+        searches.append(tokens)
+        return HALF.resized(tokens)
+
+    assert found.of(SPEC, tokens, picture, now_s, search).tokens == tokens
+    return bool(searches)
+
+
+def held(number: int, tokens: int) -> ReadyPlan:
+    alone = Partition("ws", "p", (Share("p", 4, tokens),), tokens)
+    return ReadyPlan(number, MadeUp(bert(n_layers=1)), alone, "fp32", cast(Any, None))
+
+
+@pytest.fixture
+def found() -> FoundPartitions:
+    known = FoundPartitions()
+    assert searched(known, 40, now_s=0.0)
+    return known
+
+
+def test_a_text_of_about_that_length_needs_no_search(found: FoundPartitions) -> None:
+    """Texts come in every length; a search takes as long as a short answer, which waits for it."""
+    assert not any(searched(found, tokens) for tokens in (32, 39, 40, 50))
+
+
+def test_nothing_stands_once_it_may_be_another(found: FoundPartitions) -> None:
+    """Devices that slow down, leave or come, memory that is short, time, other lengths, other models."""
+    left = replace(PICTURE, capabilities=dict.fromkeys("pa", DEVICE))
+    short = {**PICTURE.capabilities, "b": replace(DEVICE, free_bytes=1000)}
+    for picture in (drifted(1.3), left, replace(PICTURE, capabilities=short)):
+        assert searched(found, 40, picture)
+    assert not searched(found, 40)
+    assert searched(found, 31)
+    assert searched(found, 51)
+    assert searched(found, 40, now_s=60.0)
+    found.clear()
+    assert searched(found, 40)
+
+
+@given(st.integers(0, 999), st.integers(1, 4), st.integers(1, 60), st.integers(1, 60))
+def test_rows_of_another_length_are_in_proportion(seed: int, ranks: int, before: int, tokens: int) -> None:
+    """Within a row, and nothing else changes: weights stay where they are."""
+    for mode in ("ws", "1d", "2d"):
+        one = partition(bert(), mode, ranks, before, seed)  # type: ignore[arg-type]
+        other = one.resized(tokens)
+        for was, share in zip(one.shares, other.shares, strict=True):
+            assert abs(share.rows - was.rows * tokens / before) <= 1
+            assert replace(share, rows=was.rows) == was
+        assert replace(other, shares=one.shares, tokens=before) == one
+
+
+@settings(max_examples=8, deadline=None)
+@given(st.floats(0.2, 5.0), st.floats(0.2, 5.0), st.floats(1e6, 1e9), st.integers(32, 50))
+def test_what_is_found_for_one_length_is_hardly_slower_at_another(
+    a: float, b: float, bandwidth_Bps: float, tokens: int
+) -> None:
+    """Than what a search finds: by less, in the cost model, than lengths that are near differ by."""
+    devices = {"p": DEVICE, "a": replace(DEVICE, cycles_per_flop=a), "b": replace(DEVICE, cycles_per_flop=b)}
+    picture = Picture(devices, Links({name: Interface(bandwidth_Bps, bandwidth_Bps) for name in devices}))
+    choose = chooser()
+    taken, best = (
+        predict(SPEC, one, picture).seconds
+        for one in (
+            choose(SPEC, 40, devices, picture.links, "p").resized(tokens),
+            choose(SPEC, tokens, devices, picture.links, "p"),
+        )
+    )
+    assert taken <= 1.25 * best
+
+
+def test_members_hold_more_plans_of_short_inputs_than_of_long_ones() -> None:
+    """Those used last; each takes memory by its rows."""
+    short, long = [held(i, 20) for i in range(60)], [held(i, 512) for i in range(9)]
+    assert latest(short) == short[-32:]
+    assert latest(long) == long[-4:]
+    assert latest([*long, *short[:10]]) == [long[-1], *short[:10]]
+    assert latest([]) == []
