@@ -67,6 +67,8 @@ def details_of(led: RunRecord, steering: Steering, margins: Margins) -> ClusterD
 
 def _predicted(program: Program, planned: Sequence[Solved]) -> tuple[Span, ...]:
     """Every segment by the plan that it ran by; the spans of the whole."""
+    if all(one is planned[0] for one in planned) and program.segments == planned[0].program.segments:
+        return planned[0].spans  # kept from answer to answer
     spans: list[Span] = []
     start_s = 0.0
     ran = zip(program.segments, planned, strict=True)

@@ -56,8 +56,9 @@ class ClusterPicture:
     def picture(self, without: Collection[str] = ()) -> Picture:
         """Devices that a plan may count on now, and links, as measured and as seen since."""
         free = {member.name: member.free_bytes for member in self._usable() if member.name not in without}
-        own = self._free_bytes() if self._own_free_bytes is None else self._own_free_bytes
-        free = {self._primary.name: own} | free
+        if self._own_free_bytes is None:
+            self._own_free_bytes = self._free_bytes()
+        free = {self._primary.name: self._own_free_bytes} | free
         devices = {name: replace(self._device(name), free_bytes=n) for name, n in free.items()}
         return Picture(devices, self._links_of(devices))
 
