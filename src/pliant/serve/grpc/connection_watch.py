@@ -2,8 +2,7 @@
 
 The library that answers gRPC neither tells of connections nor bounds them. They are this process's own
 sockets, so they are found among its descriptors (Linux), and the system counts what has come over each
-(tcp(7), TCP_INFO). One that is shut down is to the library as if its client had left. Bytes of a compressed
-message count as they are decompressed, so that who sends such ones may have more in part than others.
+(tcp(7), TCP_INFO). One that is shut down is to the library as if its client had left.
 """
 
 import asyncio

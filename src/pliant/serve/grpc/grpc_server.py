@@ -11,6 +11,7 @@ from pliant.errors import NodeError
 from pliant.serve.access.credentials import ShownCertificate
 from pliant.serve.grpc.connection_watch import GrpcConnections
 from pliant.serve.grpc.grpc_service import GrpcService
+from pliant.serve.grpc.message_coding import AS_SENT
 from pliant.serve.http.limits import Limits
 from pliant.serve.http.security import Address
 
@@ -55,6 +56,7 @@ async def serve_grpc(
 def _options(limits: Limits) -> list[tuple[str, int]]:
     return [
         ("grpc.so_reuseport", 0),  # else two nodes at one port would each get some of the calls
+        AS_SENT,
         ("grpc.max_receive_message_length", limits.body_bytes),
         ("grpc.max_send_message_length", limits.client_buffer_bytes),
         ("grpc.max_metadata_size", limits.head_bytes),

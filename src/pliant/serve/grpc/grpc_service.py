@@ -17,6 +17,7 @@ from pliant.serve.access.access import Access, Admitted, CallerShown, Refusal
 from pliant.serve.access.roles import GRPC, unruled
 from pliant.serve.grpc.call_status import code_of, refuse
 from pliant.serve.grpc.infer_messages import read_infer, write_infer
+from pliant.serve.grpc.message_coding import decompressed
 from pliant.serve.grpc.observed_calls import ObservedCall, client_of, metadata_bytes, metadata_of, observed
 from pliant.serve.grpc.wire_messages import METHODS, SERVICE, message
 from pliant.serve.http.client_budget import ByteBudget
@@ -82,6 +83,7 @@ class GrpcService:
             nullcontext()
         )
         """Around each call, whose message has come whole: who calls, and how many bytes have come."""
+        self._most_bytes = limits.body_bytes
         self._budget = ByteBudget(limits.buffer_bytes, limits.client_buffer_bytes)
 
     def handler(self) -> grpc.GenericRpcHandler:
@@ -132,8 +134,9 @@ class GrpcService:
         said = {} if asked.call is None else asked.call.said
         try:
             admitted = self._admitted(path, asked.context)
-            self._access.spend(admitted, len(content))
-            result = await method(_read(read, content), asked)
+            plain = decompressed(content, self._most_bytes)
+            self._access.spend(admitted, len(plain))
+            result = await method(_read(read, plain), asked)
             self._access.spend(admitted, result.ByteSize())
             code = grpc.StatusCode.OK
         except PliantError as error:
