@@ -17,17 +17,18 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from pliant.errors import InputError, NodeError, PliantError
-from pliant.route.choice.terms import NO_TERMS, Terms
+from pliant.ir.port import Port
+from pliant.route.choice.terms import Terms
 from pliant.serve.answers.gather import gather
 from pliant.serve.http.bodies import Bodies
 from pliant.serve.node.serving_node import Answered, Call, Node
+from pliant.serve.openai.embedders import Embedder, embedder
 from pliant.serve.openai.openai_errors import openai_error
 from pliant.serve.protocol.calls import read_answer, write_request
 from pliant.serve.protocol.inference import JSON, Body, InferRequest, RequestedOutput
 from pliant.serve.protocol.statuses import http_status
 
 EMBEDDINGS_PATH = "/v1/embeddings"
-VECTOR = "vector"
 _MOST_BYTES = 4 << 20
 _MOST_INPUTS = 2048
 _AT_ONCE = 32
@@ -70,7 +71,7 @@ def embeddings_route(nodes: Callable[[], Sequence[Node]], lease: Lease, bodies: 
         except NodeError as error:
             why = str(error)
             if error.status == 404:
-                able = [one.served.name for one in nodes() if _width(one) is not None]
+                able = [one.served.name for one in nodes() if embedder(one.signature) is not None]
                 why = f"{why} Models that give embeddings here: {', '.join(able) or 'none'}."
             after_s = error.retry_after_s
             return openai_error(error.status, why, {} if after_s is None else {"retry-after": str(after_s)})
@@ -90,7 +91,7 @@ def _read(content: bytes) -> EmbeddingsRequest:
 
 
 async def _answer(node: Node, asked: EmbeddingsRequest, client: str) -> Response:
-    _check_width(node, asked)
+    embeds = _embedder(node, asked)
     terms = Terms(asked.deadline_s, asked.accuracy_floor, asked.best_effort)
     start_s = node.clock()
 
@@ -100,14 +101,14 @@ async def _answer(node: Node, asked: EmbeddingsRequest, client: str) -> Response
             left = Terms(
                 max(terms.deadline_s + start_s - node.clock(), 1e-6), terms.accuracy_floor, terms.best_effort
             )
-        body = _body(node, tensors, left)
+        body = _body(node, tensors, embeds.output, left)
         return node.infer(Call(body.content, body.header_bytes, client=client))
 
-    inputs = [_tensors(item) for item in _items(asked.input)]
+    inputs = [embeds.tensors(item) for item in _items(asked.input)]
     found: list[Answered] = await gather([partial(ask, tensors) for tensors in inputs], _AT_ONCE)
     data = []
     for index, one in enumerate(found):
-        vector = read_answer(one.body, node.signature)[0][VECTOR].ravel()
+        vector = read_answer(one.body, node.signature)[0][embeds.output.name].ravel()
         embedding: Any = vector.tolist()
         if asked.encoding_format == "base64":
             embedding = base64.b64encode(vector.astype("<f4").tobytes()).decode()
@@ -118,21 +119,16 @@ async def _answer(node: Node, asked: EmbeddingsRequest, client: str) -> Response
     return Response(msgspec.json.encode(reply), media_type=JSON)
 
 
-def _check_width(node: Node, asked: EmbeddingsRequest) -> None:
-    """Raise NodeError (404) for a model that gives no vector; InputError for another width."""
-    width = _width(node)
-    if width is None:
+def _embedder(node: Node, asked: EmbeddingsRequest) -> Embedder:
+    """Raises NodeError (404) for a model that gives no vector; InputError for another width."""
+    found = embedder(node.signature)
+    if found is None:
         raise NodeError(f"{asked.model[:80]!r} gives no embeddings.", 404)
-    if asked.dimensions not in (None, width):
-        raise InputError(f"{asked.model} gives {width} dimensions, not {asked.dimensions}; leave it out.")
-
-
-def _width(node: Node) -> int | None:
-    """How many numbers a model's vector has; None for one that gives none, or reads no text."""
-    dims = next((port.dims for port in node.signature.outputs if port.name == VECTOR), None)
-    width = dims[-1] if dims else None
-    reads = frozenset({"text"}) in node.signature.alternatives
-    return width if reads and isinstance(width, int) else None
+    if asked.dimensions not in (None, found.width):
+        raise InputError(
+            f"{asked.model} gives {found.width} dimensions, not {asked.dimensions}; leave it out."
+        )
+    return found
 
 
 def _items(given: str | list[str | int | list[int]]) -> list[str | list[int]]:
@@ -153,21 +149,6 @@ def _items(given: str | list[str | int | list[int]]) -> list[str | list[int]]:
     return [*texts, *arrays]
 
 
-def _tensors(item: str | list[int]) -> dict[str, np.ndarray]:
-    """Raises InputError for tokens that are no numbers of one, and text that is not Unicode."""
-    try:
-        if isinstance(item, list):
-            return {"ids": np.array([item], np.int64)}
-        text = np.empty(1, object)
-        text[0] = item.encode()
-    except (OverflowError, UnicodeEncodeError) as error:
-        raise InputError(f"an input cannot be read: {error}.") from error
-    return {"text": text}
-
-
-def _body(node: Node, tensors: dict[str, np.ndarray], terms: Terms = NO_TERMS) -> Body:
-    port = next(port for port in node.signature.outputs if port.name == VECTOR)
-    request = InferRequest("", tensors, (RequestedOutput(port, True),), terms)
-    if not tensors.keys() <= {port.name for port in node.signature.inputs}:
-        raise InputError(f"{node.served.name} reads no tokens; send texts.")
+def _body(node: Node, tensors: dict[str, np.ndarray], output: Port, terms: Terms) -> Body:
+    request = InferRequest("", tensors, (RequestedOutput(output, True),), terms)
     return write_request(request, node.signature, terms)

@@ -1,0 +1,70 @@
+"""Which models give embeddings, and what they are fed for one: text models, and text graphs from ONNX."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from pliant.errors import InputError
+from pliant.ir.port import Port
+from pliant.serve.protocol.signature import Signature
+
+VECTOR = "vector"
+_IDS, _ONES, _ZEROS = ("input_ids", "ids"), ("attention_mask", "mask"), ("token_type_ids", "types")
+"""Names of the inputs of text graphs: tokens, which of them are no padding, and which text they are of."""
+
+
+@dataclass(frozen=True, slots=True)
+class Embedder:
+    """A model whose `output` is a vector of `width` numbers. A graph is fed tokens under several names."""
+
+    name: str
+    output: Port
+    width: int
+    reads_text: bool
+    fed: Mapping[str, int | None]
+    """By input what each token is fed as; None for its number."""
+
+    def tensors(self, item: str | list[int]) -> dict[str, np.ndarray]:
+        """What an input is fed as. Raises InputError for tokens or text that the model does not read."""
+        if isinstance(item, str) and not self.reads_text:
+            raise InputError(f"{self.name} reads no texts; send lists of tokens.")
+        if not (isinstance(item, str) or self.fed):
+            raise InputError(f"{self.name} reads no tokens; send texts.")
+        try:
+            if isinstance(item, str):
+                text = np.empty(1, object)
+                text[0] = item.encode()
+                return {"text": text}
+            tokens = np.array([item], np.int64)
+        except (OverflowError, UnicodeEncodeError) as error:
+            raise InputError(f"an input cannot be read: {error}.") from error
+        return {x: tokens if as_ is None else np.full_like(tokens, as_) for x, as_ in self.fed.items()}
+
+
+def embedder(signature: Signature) -> Embedder | None:
+    """How a model gives embeddings; None for one that does not.
+
+    One that reads text gives its `vector`. A graph that reads tokens gives its only output of one vector a
+    text: states of every token are none, as nobody says how they become one.
+    """
+    if frozenset({"text"}) in signature.alternatives:
+        vectors = [port for port in signature.outputs if port.name == VECTOR]
+        fed = {"ids": None} if frozenset({"ids"}) in signature.alternatives else {}
+        return _of(signature, vectors, True, fed)
+    found: dict[str, int | None] = {}
+    for names, as_ in ((_IDS, None), (_ONES, 1), (_ZEROS, 0)):
+        found |= {port.name: as_ for port in signature.inputs if port.name in names}
+    is_text = all(port.dtype == "int64" and len(port.dims or ()) == 2 for port in signature.inputs)
+    if None not in found.values() or len(found) != len(signature.inputs) or not is_text:
+        return None
+    vectors = [port for port in signature.outputs if len(port.dims or ()) == 2 and port.dtype == "float32"]
+    return _of(signature, vectors, False, found)
+
+
+def _of(
+    signature: Signature, vectors: list[Port], reads_text: bool, fed: Mapping[str, int | None]
+) -> Embedder | None:
+    dims = vectors[0].dims if len(vectors) == 1 else None
+    width = dims[-1] if dims else None
+    return Embedder(signature.name, vectors[0], width, reads_text, fed) if isinstance(width, int) else None
