@@ -22,6 +22,7 @@ from pliant.cluster.net.key import make_key
 from pliant.errors import BudgetError, DeadlineError, NodeError
 from pliant.ir.dilation import Dilation
 from pliant.ir.reply import Reply
+from pliant.models.tokenizer import Encoded
 from pliant.route.node_identity import NODE_HEADER
 from pliant.run.session.session import Session
 from pliant.run.submodel.elastic_session import ElasticSession
@@ -86,7 +87,8 @@ class References:
         """None for an answer that is that of the accuracy told, bit by bit, and as accurate as was asked."""
         if accuracy is None or accuracy < floor - 1e-9:
             return f"{text!r}: an accuracy of {accuracy} where {floor} was asked"
-        if logits.tolist() in self.by_accuracy[text].get(_key(accuracy), []):
+        every = self.by_accuracy[text].get(_key(accuracy), [])
+        if any(np.allclose(logits, one, rtol=0.0, atol=TOLERANCE) for one in every):
             return None
         is_whole = abs(accuracy - self.best) < 1e-9
         if is_whole and np.allclose(logits, self.whole[text], rtol=0.0, atol=TOLERANCE):
@@ -109,13 +111,18 @@ def references(graded_store: Path, kernel_cache: Path) -> References:
         for text in TEXTS:
             encoded = session.encode(text)
             for level in levels(session.runner):
-                if level.first <= encoded.n_tokens <= level.last:
-                    assert isinstance(level.key, float)
-                    answered = session.runner.answer(encoded, level.key, as_profiled=True, is_timed=False)
-                    assert level.accuracy is not None
-                    by_accuracy[text][_key(level.accuracy)].append(answered.numbers.tolist())
-                    if abs(level.accuracy - best) < 1e-9:
-                        whole[text] = answered.numbers.copy()
+                others = level.last - encoded.n_tokens
+                if others < 0:
+                    continue
+                # Requests that wait together have the plan of an input with the rows of all.
+                rest = Encoded(np.resize(encoded.ids, others), np.resize(encoded.types, others))
+                texts = [encoded, rest] if others else [encoded]
+                assert isinstance(level.key, float)
+                answered = session.runner.answer(texts, level.key, as_profiled=True, is_timed=False)[0]
+                assert level.accuracy is not None
+                by_accuracy[text][_key(level.accuracy)].append(answered.numbers.tolist())
+                if abs(level.accuracy - best) < 1e-9:
+                    whole[text] = answered.numbers.copy()
     logits = np.stack(list(whole.values()))
     gaps = np.abs(logits[:, None] - logits[None]).max(-1) + np.eye(len(TEXTS))
     assert gaps.min() > 10 * TOLERANCE, "else one text's answer would pass for another's"

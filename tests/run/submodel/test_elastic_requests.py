@@ -251,7 +251,7 @@ def test_plans_for_requests_do_not_follow_the_answers_to_calls(
 ) -> None:
     """Requests have a bound of their own: what calls took would be counted twice."""
     with opened(store, slow_profile()) as fixed, opened(store, slow_profile(), adapts=True) as follows:
-        answered = follows.runner.answer(follows.encode(TEXT), 0.01)
+        (answered,) = follows.runner.answer([follows.encode(TEXT)], 0.01)
         for _ in range(5):
             follows.runner.observe(answered, 0.01, 1.0, 0.0)
         assert follows.plan_at(8, 0.01) != fixed.plan_at(8, 0.01)

@@ -7,6 +7,7 @@ import threading
 import weakref
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
+from math import inf
 
 import pytest
 
@@ -151,6 +152,7 @@ class Shouting:
     """A worker of batches: capitals."""
 
     most_together = 4
+    most_items = inf
 
     def __init__(self) -> None:
         self.times = BatchTimes()

@@ -178,3 +178,10 @@ def test_a_request_that_would_make_another_late_waits_for_all() -> None:
     waiting = [Waiting(Timing(2.0, 2.0), due_s=4.5), Waiting(Timing(1.0, 1.0), fair_s=9.0)]
     new = Waiting(Timing(1.0, 1.0), due_s=3.4)
     assert wait_s(waiting, new, 0.0, 2.0, 1.0) == 5.0
+
+
+@given(st.lists(requests(), min_size=1, max_size=6), st.integers(1, 20))
+def test_a_batch_has_no_more_items_than_there_is_room_for(waiting: list[Waiting], most_items: int) -> None:
+    """Else it would take memory that is others'; one that is longer runs alone, and somebody always runs."""
+    found = plan_batch(waiting, 1.0, 6, half, most_items).numbers
+    assert len(found) == 1 or sum(waiting[i].length for i in found) <= most_items

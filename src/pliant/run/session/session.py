@@ -4,6 +4,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
+from math import inf
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, NoReturn, Self, TypeVar, overload
 
 import numpy as np
@@ -253,6 +254,11 @@ class Session(ABC, Generic[D]):
     def most_together(self) -> int:
         """How many requests run together at most."""
         return 1
+
+    @property
+    def most_items_together(self) -> float:
+        """How many items they have at most, all together."""
+        return inf
 
     def together(self, request: Request) -> Hashable | None:
         """Requests of equal keys run together in `answers`; None for one that gains nothing by company."""

@@ -4,9 +4,8 @@ A session has one store and one device profile; `api` finds, packs and profiles 
 """
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, final
 
@@ -17,7 +16,6 @@ from pliant.ir.curve import Curve
 from pliant.ir.device import DeviceProfile
 from pliant.ir.endpoint import Estimate, Request, ServiceLevel
 from pliant.ir.reply import Reply
-from pliant.ir.times.bounds import AdaptiveBound
 from pliant.ir.times.timing import Percentile
 from pliant.ir.times.trade import Trade
 from pliant.kernels.runtime.turns import Turns
@@ -30,16 +28,19 @@ from pliant.run.process_memory import MemoryBudget
 from pliant.run.session.feeds import GivenFeeds
 from pliant.run.session.ports import shown
 from pliant.run.session.text_session import TextInput, TextSession
+from pliant.run.submodel.batches import batches
 from pliant.run.submodel.details import ElasticDetails
-from pliant.run.submodel.levels import levels
 from pliant.run.submodel.planning import SessionOptions
 from pliant.run.submodel.replies import AnswerTimes, replies_of
+from pliant.run.submodel.request_plans import RequestPlans, company_of
 from pliant.run.submodel.submodel_runner import SubmodelRunner, TextAnswer
 from pliant.run.submodel.submodel_share import SubmodelShare
 from pliant.store.read import Store
 
 if TYPE_CHECKING:
     from pliant.run.session.program_profile import ProgramProfile
+
+_MOST_TOGETHER = 64
 
 
 @final
@@ -86,17 +87,16 @@ class ElasticSession(TextSession[ElasticDetails]):
         )
         self.store, self.device = store, device
         self._tokenizer = open_tokenizer(store.path, spec)
-        self._trade: Trade | None = None
-        self._n_traded = 0
-        self._pace = AdaptiveBound()
         self._turns, self._closed = Turns(), False
         self.share: SubmodelShare | None = None
         if memory is not None and options.preload_bytes is None and fixed is None:
             self.share, self._turns = SubmodelShare(memory, self.name, self._renew_trade), memory.turns
             with self._turns.lock:
                 self.runner = self.share.open_runner(store, device, options, cache)
+                self._plans = RequestPlans(self.runner, self.name)
         else:
             self.runner = SubmodelRunner(store, device, options, cache=cache, shared=memory, fixed=fixed)
+            self._plans = RequestPlans(self.runner, self.name)
         self._pressure = PressureFlag() if options.yields else None
 
     def __repr__(self) -> str:
@@ -186,11 +186,11 @@ class ElasticSession(TextSession[ElasticDetails]):
 
         A change of what is in memory renews it, so that a node that reads it does not wait for an answer.
         """
-        found = self._trade
+        found = self._plans.alone
         if found is None:
             with self._turns.lock:
                 self._check_open()
-                found = self._traded()
+                found = self._plans.renew()
         return found
 
     @property
@@ -222,32 +222,36 @@ class ElasticSession(TextSession[ElasticDetails]):
 
         Raises BudgetError for a floor out of reach, InputError, and LaneError from StoreError on damage.
         """
-        n, asked = request.length, self._asked_by(request)
+        return self.answers((request,))[0]
+
+    @property
+    def most_together(self) -> int:
+        return _MOST_TOGETHER
+
+    @property
+    def most_items_together(self) -> int:
+        return self.runner.most_rows
+
+    def together(self, request: Request) -> Hashable | None:
+        return company_of(request)
+
+    def answers(self, requests: Sequence[Request]) -> list[Reply[ElasticDetails]]:
+        """The replies to requests of one key by one plan, which keeps the tightest deadline and the highest
+        floor. Where memory has not room for all at once, they run one batch after the other.
+
+        Raises what `answer` does.
+        """
+        asked = [self._asked_by(request) for request in requests]
+        lengths = [one.encoded.n_tokens for one in asked]
+        replies: dict[int, Reply[ElasticDetails]] = {}
         with self._turns.lock:
-            waited_s = self._turn_of(asked)
-            self.runner.reserve(n)  # weights may give way to a longer input, before plans are compared
-            trade = self._traded()
-            pick = trade.pick(n, request.accuracy_floor, request.deadline_s)
-            assert isinstance(pick.level.key, float)
-            answered = self.runner.answer(
-                asked.encoded,
-                pick.level.key,
-                cpu_s=asked.cpu_s,
-                as_profiled=True,
-                # Late reads cost bits only to keep a deadline, and never those that a floor counts on.
-                is_timed=request.deadline_s is not None and not request.accuracy_floor,
-            )
-            reply = self._reply_of(asked, answered, waited_s, pick.level.key)
-            # Waiting for other threads says nothing of the device.
-            trade.took(pick.level, n, reply.seconds - waited_s)
-        expected_s = pick.level.at(n).median_s
-        whole_s = trade.fullest(n).level.at(n).median_s / expected_s * reply.seconds if expected_s else None
-        return replace(
-            reply,
-            target_s=request.deadline_s,
-            whole_s=whole_s,
-            details=replace(reply.details, within_reach=pick.is_met),
-        )
+            self._make_ready(max(lengths))
+            # Weights may give way to a longer input, before plans are compared.
+            self.runner.reserve(max(lengths))
+            for numbers in batches(lengths, [None] * len(asked), self.runner.most_rows):
+                some = [requests[i] for i in numbers], [asked[i] for i in numbers]
+                replies |= zip(numbers, self._plans.answer(*some, self._replies), strict=True)
+        return [replies[i] for i in range(len(asked))]
 
     # What changes it
 
@@ -348,39 +352,21 @@ class ElasticSession(TextSession[ElasticDetails]):
 
     def _answer(self, asked: TextInput, target_s: float | None) -> Reply[ElasticDetails]:
         with self._turns.lock:
-            waited_s = self._turn_of(asked)
+            waited_s = time.perf_counter() - asked.ready_s
+            self._make_ready(asked.encoded.n_tokens)
             target_s = self.options.target_s if target_s is None else target_s
-            answered = self.runner.answer(asked.encoded, target_s, cpu_s=asked.cpu_s)
+            (answered,) = self.runner.answer([asked.encoded], target_s, cpu_s=asked.cpu_s)
             seconds = time.perf_counter() - asked.start_s
             self.runner.observe(answered, target_s, seconds, waited_s)
-            return self._reply_of(asked, answered, waited_s, target_s)
-
-    def _turn_of(self, asked: TextInput) -> float:
-        """The seconds for which an input waited for its turn, which it has now. Raises InputError."""
-        waited_s = time.perf_counter() - asked.ready_s
-        self._make_ready(asked.encoded.n_tokens)
-        return waited_s
-
-    def _reply_of(
-        self, asked: TextInput, answered: TextAnswer, waited_s: float, target_s: float
-    ) -> Reply[ElasticDetails]:
-        """The reply to the one input of a run, which ends with it."""
-        times = AnswerTimes(time.perf_counter() - asked.start_s, waited_s, target_s)
-        (reply,) = self._replies([answered], [times])
-        self.runner.count_kept()
-        return reply
-
-    def _traded(self) -> Trade:
-        """The trade over what is in memory now; call in a turn."""
-        if self._trade is None or self._n_traded != self.runner.n_changes:
-            self._trade = Trade(levels(self.runner), self.name, self._pace)
-            self._n_traded = self.runner.n_changes
-        return self._trade
+            times = AnswerTimes(time.perf_counter() - asked.start_s, waited_s, target_s)
+            (reply,) = self._replies([answered], [times])
+            self.runner.count_kept()
+            return reply
 
     def _renew_trade(self) -> None:
         """After a change of what is in memory, where requests are answered; call in a turn."""
-        if self._trade is not None:
-            self._traded()
+        if self._plans.alone is not None:
+            self._plans.renew()
 
     def _replies(
         self, answered: Sequence[TextAnswer], times: Sequence[AnswerTimes]

@@ -106,8 +106,7 @@ class Pipeline:
     ) -> Outcome:
         """Run once over texts of `lengths` tokens. `embed` fills `encoder.hidden`, `head` reads it.
 
-        Latest starts are those of one text: several wait for the bits that were planned, and so does one
-        unless it `is_timed`.
+        Unless it `is_timed`, latest starts do not count: it waits for the bits that were planned.
         Raises LaneError, chained to what failed: StoreError when a read does not match its hash.
         """
         self.ring.fit(self.ring_bytes)
@@ -141,10 +140,10 @@ class Pipeline:
                     if self._keep is not None:
                         self._keep(run, buffer[at : at + n_bytes])
 
-        key = sum(lengths), is_timed and len(lengths) == 1
+        key = sum(lengths), is_timed
         program = self._bound.get(key)
         if program is None:
-            unbound = self.program if key[1] else self.program.untimed
+            unbound = self.program if is_timed else self.program.untimed
             program = self._bound[key] = bind(unbound, {"tokens": sum(lengths)})
         spans = execute(program, Do(compute, load), lanes)
         return Outcome(spans, tuple(bits), n_read)

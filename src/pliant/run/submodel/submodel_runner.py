@@ -16,11 +16,10 @@ from pliant.ir.dilation import Dilation
 from pliant.ir.program import Run
 from pliant.ir.times.trade import Level
 from pliant.models.tokenizer import Encoded
-from pliant.models.word_table import QuantizedTable
 from pliant.plan.result import Plan, PlanMemory
 from pliant.run.emulated_device import EmulatedDevice
 from pliant.run.lanes import Lanes
-from pliant.run.memory_use import MemoryUse, part, rss_bytes, scratch_part
+from pliant.run.memory_use import MemoryUse
 from pliant.run.process_memory import MemoryBudget
 from pliant.run.submodel.batches import MOST_ROWS, batches
 from pliant.run.submodel.engine import Engine, runs_of
@@ -28,6 +27,7 @@ from pliant.run.submodel.grant import MemoryBesideWeights, beside_weights, grant
 from pliant.run.submodel.pipeline import Outcome
 from pliant.run.submodel.planning import SessionOptions, planner_of
 from pliant.run.submodel.plans import BoundPlan, Plans
+from pliant.run.submodel.submodel_memory import memory_use
 from pliant.run.submodel.weight_memory import WeightMemory
 from pliant.store.container import BLOCK
 from pliant.store.read import Store
@@ -121,29 +121,22 @@ class SubmodelRunner:
 
     def answer(
         self,
-        encoded: Encoded,
+        texts: Sequence[Encoded],
         target_s: float,
         *,
         cpu_s: float = 0.0,
         as_profiled: bool = False,
         is_timed: bool = True,
-    ) -> TextAnswer:
-        """Run the plan for an input. An emulated device takes longer for the `cpu_s` that tokenising took.
+    ) -> list[TextAnswer]:
+        """Run the plan for one input with the rows of all `texts` over them.
 
-        Unless it `is_timed`, late reads are waited for, and the bits that run are those planned.
-        Raises LaneError, chained to StoreError, on damage.
+        An emulated device takes longer for the `cpu_s` that tokenising took. Unless it `is_timed`, late reads
+        are waited for. Raises LaneError, chained to StoreError, on damage.
         """
-        emulated, most_s = self.lanes.emulated, inf
-        if self.is_steady:
-            costs = self.planner.undilated(encoded.n_tokens)
-            emulated.most_s, most_s = costs.seconds, costs.tokenise_s / 2
-        since_s = self._rest_host(emulated.host_s() - cpu_s, most_s)
-        self.reserve(encoded.n_tokens)
-        bound = self.bound(encoded.n_tokens, target_s, as_profiled=as_profiled)
-        emulated.dilation = self.dilation.at_width(bound.plan.width)
-        (answered,) = self._run([encoded], bound, is_timed=is_timed)
-        self._rest_host(since_s, most_s)
-        return answered
+        n_rows = sum(text.n_tokens for text in texts)
+        self.reserve(n_rows)
+        bound = self.bound(n_rows, target_s, as_profiled=as_profiled)
+        return self._answered(texts, bound, cpu_s, is_timed)
 
     def answer_batches(
         self, texts: Sequence[Encoded], target_s: float, *, cpu_s: float = 0.0
@@ -154,24 +147,24 @@ class SubmodelRunner:
         a budget of memory a batch has no more rows than there is room for once the longest text has it.
         An engagement plans anew after every run, so that each text is a batch. Raises as `answer` does.
         """
+        cpu_s /= len(texts)
         if self.weights.keep_bytes is not None:
             for i, text in enumerate(texts):
-                yield (i,), [self.answer(text, target_s, cpu_s=cpu_s / len(texts))]
+                yield (i,), self.answer([text], target_s, cpu_s=cpu_s)
                 self.count_kept()
             return
-        since_s = self._rest_host(self.lanes.emulated.host_s() - cpu_s)
         self.reserve(max(text.n_tokens for text in texts))  # may change the weights that plans are bound to
         plans = [self.bound(text.n_tokens, target_s) for text in texts]
-        is_bounded = self._shared is not None or self.options.memory_bytes is not None
-        rows = self.engine.encoder.tokens if is_bounded else MOST_ROWS
-        for numbers in batches([text.n_tokens for text in texts], plans, rows):
-            bound = plans[numbers[0]]
-            self.lanes.emulated.dilation = self.dilation.at_width(bound.plan.width)
+        for numbers in batches([text.n_tokens for text in texts], plans, self.most_rows):
             batch = [texts[i] for i in numbers]
             self.reserve(sum(text.n_tokens for text in batch))  # what `memory` predicts grows with the arena
-            answered = self._run(batch, bound)
-            since_s = self._rest_host(since_s)
-            yield numbers, answered
+            n = len(batch)
+            yield numbers, self._answered(batch, plans[numbers[0]], n * cpu_s, is_timed=n == 1)
+
+    @property
+    def most_rows(self) -> int:
+        """Tokens that run together at most: within a bound of memory, what there is room for."""
+        return self.engine.encoder.tokens if self._is_bounded else MOST_ROWS
 
     def observe(self, answered: TextAnswer, target_s: float, seconds: float, waited_s: float) -> None:
         """Plan for the device as it was for this answer, which took `seconds`, `waited_s` of them waiting."""
@@ -205,20 +198,7 @@ class SubmodelRunner:
     @property
     def memory(self) -> MemoryUse:
         """What was planned, over all plans made so far, and what of it is in memory now."""
-        preload, working = self.weights.blocks
-        encoder, word, beside = self.engine.encoder, self.store.embeddings.word, self._plans.beside
-        table = word.codes if isinstance(word, QuantizedTable) else word.values
-        return MemoryUse(
-            self.options.memory_bytes,
-            (
-                part("weights kept (preload)", self.weights.preload_bytes, preload),
-                part("weights read (working)", self.weights.working_bytes, [working]),
-                part("activations", beside.arena_bytes, [encoder.arena]),
-                part("codebooks, embeddings, head", beside.fixed_bytes, encoder.fixed_arrays),
-            ),
-            (part("word table (mapped file)", table.nbytes, [table]), scratch_part(self.engine.pool)),
-            rss_bytes(),
-        )
+        return memory_use(self.options.memory_bytes, self.weights, self.engine, self._plans.beside)
 
     def warm_up(self, short: Encoded) -> None:
         """Plan for every bucket up to `options.length` and run each once, undilated, on tokens of `short`."""
@@ -250,7 +230,7 @@ class SubmodelRunner:
         if n_tokens <= self.engine.encoder.tokens:
             return
         beside = beside_weights(self.store, self.options.compute, n_tokens)
-        if self._shared is not None or self.options.memory_bytes is not None:
+        if self._is_bounded:
             self._replan(beside)
         self.engine.reserve(n_tokens)
         self._plans.beside = beside
@@ -319,6 +299,20 @@ class SubmodelRunner:
         self.weights.keep_bytes = None
         self._replan(self._plans.beside)
 
+    def _answered(
+        self, texts: Sequence[Encoded], bound: BoundPlan, cpu_s: float, is_timed: bool
+    ) -> list[TextAnswer]:
+        """As `answer`, by `bound`."""
+        emulated, most_s = self.lanes.emulated, inf
+        if self.is_steady:
+            costs = self.planner.undilated(sum(text.n_tokens for text in texts))
+            emulated.most_s, most_s = costs.seconds, costs.tokenise_s / 2
+        since_s = self._rest_host(emulated.host_s() - cpu_s, most_s)
+        emulated.dilation = self.dilation.at_width(bound.plan.width)
+        answered = self._run(texts, bound, is_timed=is_timed)
+        self._rest_host(since_s, most_s)
+        return answered
+
     def _run(self, texts: Sequence[Encoded], bound: BoundPlan, *, is_timed: bool = True) -> list[TextAnswer]:
         """One run over all texts."""
         lengths = tuple(text.n_tokens for text in texts)
@@ -336,6 +330,10 @@ class SubmodelRunner:
             TextAnswer(numbers, bound, outcome, n, sum(lengths))
             for numbers, n in zip(answers, lengths, strict=True)
         ]
+
+    @property
+    def _is_bounded(self) -> bool:
+        return self._shared is not None or self.options.memory_bytes is not None
 
     def _rest_host(self, since_s: float, most_s: float = inf) -> float:
         emulated = self.lanes.emulated

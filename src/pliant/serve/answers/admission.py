@@ -10,13 +10,14 @@ from contextlib import suppress
 from contextvars import Context, copy_context
 from dataclasses import dataclass, replace
 from math import ceil, inf
-from typing import Any, Generic, Protocol, TypeVar, final
+from typing import Any, Generic, TypeVar, final
 
 from pliant.errors import InputError, NodeError
 from pliant.ir.times.timing import Timing
 from pliant.serve.batching.batch_times import BatchTimes
 from pliant.serve.batching.hand_over import HandOver
 from pliant.serve.batching.plan_batch import Waiting, plan_batch, wait_s
+from pliant.serve.batching.worker import Load, Worker
 
 T = TypeVar("T")
 
@@ -40,28 +41,6 @@ class Turn:
     """When a piece of work began; None while it waits for its turn."""
 
     begun_s: float | None = None
-
-
-class Worker(Protocol):
-    """How the requests of one endpoint are worked on, on the thread."""
-
-    times: BatchTimes
-
-    @property
-    def most_together(self) -> int:
-        """How many run together at most."""
-        ...
-
-    def refusal(self, one: Any, is_contended: bool) -> Exception | None:
-        """Why a request whose bound does not keep its deadline any more is refused; None where it is not.
-
-        `is_contended` where another one waits that would still be in time.
-        """
-        ...
-
-    def work(self, ones: Sequence[Any]) -> Sequence[Any]:
-        """A result for each request, in their order, or the Exception that it fails with."""
-        ...
 
 
 @dataclass(eq=False, slots=True)
@@ -88,35 +67,11 @@ class _Run:
     expected_s: float
 
 
-@dataclass(slots=True)
-class _Load:
-    """What waits of one worker: how many, their items, and the seconds that they take one by one."""
-
-    worker: Worker
-    n: int = 0
-    n_items: int = 0
-    seconds: float = 0.0
-
-    def add(self, waiting: Waiting, sign: int) -> None:
-        """One more waits, or one less."""
-        self.n += sign
-        self.n_items += sign * waiting.length
-        self.seconds = max(self.seconds + sign * waiting.alone.median_s, 0.0) if self.n else 0.0
-
-    @property
-    def pace(self) -> float:
-        """What those that wait take together, as a part of that."""
-        n = min(self.n, self.worker.most_together)
-        if n < 2:
-            return 1.0
-        return self.worker.times.expected(n, n * self.n_items // self.n, Timing(1.0, 1.0)).median_s
-
-
 @final
 class _Alone:
     """A worker for one piece of work that is called."""
 
-    most_together = 1
+    most_together = most_items = 1
 
     def __init__(self) -> None:
         self.times = BatchTimes()
@@ -147,7 +102,7 @@ class Admission:
         self._waiting: dict[_Piece, None] = {}  # under the lock, as what follows: both threads take from it
         self._ahead: deque[Callable[[], None]] = deque()
         self._is_working = False
-        self._loads: dict[Worker, _Load] = {}
+        self._loads: dict[Worker, Load] = {}
         self._running: _Run | None = None
         self._fair_s = -inf
         self._alone = _Alone()
@@ -207,7 +162,7 @@ class Admission:
         self._pieces[piece] = None
         with self._lock:
             self._waiting[piece] = None
-            self._loads.setdefault(worker, _Load(worker)).add(waiting, +1)
+            self._loads.setdefault(worker, Load(worker)).add(waiting, +1)
             begins, self._is_working = not self._is_working, True
         if begins:  # else the thread takes it when it comes to it
             asyncio.get_running_loop().run_in_executor(self._pool, self._work)
@@ -358,8 +313,8 @@ class Admission:
         if not waiting:
             return None
         worker = min(waiting, key=lambda piece: piece.waiting.start_s(now_s)).worker
-        times, most = worker.times, worker.most_together
-        batch = plan_batch([piece.waiting for piece in waiting], now_s, most, times.expected)
+        most, price = worker.most_together, worker.times.expected
+        batch = plan_batch([piece.waiting for piece in waiting], now_s, most, price, worker.most_items)
         return _Run(tuple(waiting[i] for i in batch.numbers), now_s, batch.expected.median_s)
 
     def _refused(self, now_s: float) -> Iterator[tuple[_Piece, Exception]]:

@@ -69,6 +69,11 @@ class LocalAnswers:
         return self._served.most_together
 
     @property
+    def most_items(self) -> float:
+        """How many items they have at most, all together."""
+        return self._served.most_items_together
+
+    @property
     def n_waiting(self) -> int:
         """Requests that wait for their turn."""
         return self._admission.n_waiting

@@ -58,20 +58,27 @@ class Batch:
     expected: Timing
 
 
-def plan_batch(waiting: Sequence[Waiting], now_s: float, most: int, price: Price) -> Batch:
-    """The next of `waiting`, at least one, with at most `most` - 1 others that run together with it."""
+def plan_batch(
+    waiting: Sequence[Waiting], now_s: float, most: int, price: Price, most_items: float = inf
+) -> Batch:
+    """The next of `waiting`, at least one, with at most `most` - 1 others that run together with it.
+
+    They have at most `most_items` items all together; one that has more runs alone.
+    """
     order = sorted(range(len(waiting)), key=lambda i: waiting[i].start_s(now_s))
-    if _can_all_be_in_time(waiting, now_s, most, price):
-        return _harmless(waiting, order, now_s, most, price)
-    return _quickest(waiting, order, now_s, most, price)
+    if _can_all_be_in_time(waiting, now_s, most, price, most_items):
+        return _harmless(waiting, order, now_s, most, price, most_items)
+    return _quickest(waiting, order, now_s, most, price, most_items)
 
 
-def _can_all_be_in_time(waiting: Sequence[Waiting], now_s: float, most: int, price: Price) -> bool:
+def _can_all_be_in_time(
+    waiting: Sequence[Waiting], now_s: float, most: int, price: Price, most_items: float
+) -> bool:
     """Whether all that would be in time alone can be, by their deadlines, with time to spare."""
     due = sorted((one for one in waiting if one.due_s < inf and one.is_in_time(now_s)), key=_due_s)
     if not due:
         return True
-    n = min(most, len(due))
+    n = max(1, int(min(most, len(due), most_items * len(due) / sum(one.length for one in due))))
     pace = _SPARE * _part(_usual(due, n, price), _share(due, n))
     end_s = now_s
     for one in due:
@@ -82,7 +89,12 @@ def _can_all_be_in_time(waiting: Sequence[Waiting], now_s: float, most: int, pri
 
 
 def _quickest(
-    waiting: Sequence[Waiting], order: Sequence[int], now_s: float, most: int, price: Price
+    waiting: Sequence[Waiting],
+    order: Sequence[int],
+    now_s: float,
+    most: int,
+    price: Price,
+    most_items: float,
 ) -> Batch:
     """Of batches of those that run together with the least slack, each of members that it keeps in time, the
     one that takes the least part of what they take one by one; of equal ones the largest."""
@@ -92,7 +104,8 @@ def _quickest(
     size = 1
     while size <= min(most, len(alike)):
         usual = _usual([waiting[i] for i in alike], size, price)
-        kept = [i for i in alike if now_s + usual.p95_s <= _ends_by(waiting[i], now_s)][:size]
+        kept = [i for i in alike if now_s + usual.p95_s <= _ends_by(waiting[i], now_s)]
+        kept = _fitting(waiting, kept[:size], most_items)
         made = _priced(waiting, kept, price)
         kept = [i for i in kept if now_s + made.expected.p95_s <= _ends_by(waiting[i], now_s)]
         if kept:
@@ -102,6 +115,16 @@ def _quickest(
                 best, best_part = made, min(part, best_part)
         size = max(size + 1, int(size * _LARGER))
     return best
+
+
+def _fitting(waiting: Sequence[Waiting], numbers: Sequence[int], most_items: float) -> list[int]:
+    """The first of them, and those behind it with which there are at most so many items."""
+    kept, n_items = list(numbers[:1]), sum(waiting[i].length for i in numbers[:1])
+    for i in numbers[1:]:
+        if n_items + waiting[i].length <= most_items:
+            kept.append(i)
+            n_items += waiting[i].length
+    return kept
 
 
 def _usual(some: Sequence[Waiting], n: int, price: Price) -> Timing:
@@ -131,7 +154,12 @@ def _due_s(one: Waiting) -> float:
 
 
 def _harmless(
-    waiting: Sequence[Waiting], order: Sequence[int], now_s: float, most: int, price: Price
+    waiting: Sequence[Waiting],
+    order: Sequence[int],
+    now_s: float,
+    most: int,
+    price: Price,
+    most_items: float,
 ) -> Batch:
     """The one with the least slack, and others with which nobody is late who would be in time alone.
 
@@ -150,7 +178,7 @@ def _harmless(
         if len(chosen) == most:
             break
         one = waiting[i]
-        if one.key == head.key:
+        if one.key == head.key and n_items + one.length <= most_items:
             both = Timing(alone.median_s + one.alone.median_s, alone.p95_s + one.alone.p95_s)
             together = price(len(chosen) + 1, n_items + one.length, both)
             before_s, end_s = now_s + expected.p95_s, now_s + together.p95_s

@@ -1,0 +1,105 @@
+"""Which plan answers a request, or several that run together: the trade of each over what is in memory."""
+
+import time
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import replace
+from typing import final
+
+from pliant.ir.endpoint import Request
+from pliant.ir.reply import Reply
+from pliant.ir.times.bounds import AdaptiveBound
+from pliant.ir.times.trade import Pick, Trade
+from pliant.run.session.text_session import TextInput
+from pliant.run.submodel.details import ElasticDetails
+from pliant.run.submodel.levels import levels
+from pliant.run.submodel.replies import AnswerTimes
+from pliant.run.submodel.submodel_runner import SubmodelRunner, TextAnswer
+
+Replies = Callable[[Sequence[TextAnswer], Sequence[AnswerTimes]], list[Reply[ElasticDetails]]]
+
+_BEST, _ACCURATE, _IN_TIME = "best", "accurate", "in time"
+
+
+@final
+class RequestPlans:
+    """The levels of one runner, corrected by what requests took: `alone`, and several together.
+
+    Several are planned for as one input with the rows of all of them. Their times have a bound of their own:
+    they attend to fewer rows each, and have a head each. Call in a turn, but for `alone`.
+    """
+
+    def __init__(self, runner: SubmodelRunner, name: str) -> None:
+        self._runner, self._name = runner, name
+        self._paces = AdaptiveBound(), AdaptiveBound()
+        self._n_changes = 0
+        self.alone: Trade | None = None
+        self._together: Trade | None = None
+
+    def renew(self) -> Trade:
+        """Plan over what is in memory now, where that is not done yet."""
+        if self.alone is None or self._together is None or self._n_changes != self._runner.n_changes:
+            made = levels(self._runner)
+            self._together = Trade(made, self._name, self._paces[1])
+            self.alone = Trade(made, self._name, self._paces[0])
+            self._n_changes = self._runner.n_changes
+        return self.alone
+
+    def pick(self, requests: Sequence[Request]) -> Pick:
+        """The level of requests of one key: it keeps the tightest deadline and the highest floor.
+
+        Raises BudgetError for a floor out of reach.
+        """
+        n_rows = sum(request.length for request in requests)
+        floors = [one.accuracy_floor for one in requests if one.accuracy_floor is not None]
+        deadlines_s = [one.deadline_s for one in requests if one.deadline_s is not None]
+        return self._of(requests).pick(n_rows, max(floors, default=None), min(deadlines_s, default=None))
+
+    def answer(
+        self, requests: Sequence[Request], asked: Sequence[TextInput], replies: Replies
+    ) -> list[Reply[ElasticDetails]]:
+        """What `replies` makes of the answers to `asked`, which are those of `requests`, in one run."""
+        turn_s = time.perf_counter()
+        pick, trade = self.pick(requests), self._of(requests)
+        assert isinstance(pick.level.key, float)
+        answered = self._runner.answer(
+            [one.encoded for one in asked],
+            pick.level.key,
+            cpu_s=sum(one.cpu_s for one in asked),
+            as_profiled=True,
+            # Late reads cost bits only to keep a deadline, and never those that a floor counts on.
+            is_timed=all(one.deadline_s is not None and not one.accuracy_floor for one in requests),
+        )
+        end_s = time.perf_counter()
+        times = [AnswerTimes(end_s - one.start_s, turn_s - one.ready_s, pick.level.key) for one in asked]
+        told = replies(answered, times)
+        self._runner.count_kept()
+        n_rows = answered[0].n_rows
+        # Waiting for other threads says nothing of the device.
+        trade.took(pick.level, n_rows, end_s - turn_s + sum(one.ready_s - one.start_s for one in asked))
+        expected_s, whole_s = (one.at(n_rows).median_s for one in (pick.level, trade.fullest(n_rows).level))
+        return [
+            replace(
+                reply,
+                target_s=request.deadline_s,
+                whole_s=whole_s / expected_s * reply.seconds if expected_s else None,
+                details=replace(reply.details, within_reach=pick.is_met),
+            )
+            for request, reply in zip(requests, told, strict=True)
+        ]
+
+    def _of(self, requests: Sequence[Request]) -> Trade:
+        self.renew()
+        trade = self.alone if len(requests) == 1 else self._together
+        assert trade is not None
+        return trade
+
+
+def company_of(request: Request) -> Hashable:
+    """Requests of one key may have one plan: nobody has a less accurate answer for the sake of others' time.
+
+    Such as ask for nothing get the best there is, those with a floor alone the quickest above it, and those
+    with a deadline the most accurate that keeps it.
+    """
+    if request.deadline_s is not None:
+        return _IN_TIME
+    return _BEST if request.accuracy_floor is None else _ACCURATE

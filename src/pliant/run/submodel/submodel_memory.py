@@ -1,0 +1,27 @@
+"""What a session on submodels adds to its process."""
+
+from pliant.models.word_table import QuantizedTable
+from pliant.run.memory_use import MemoryUse, part, rss_bytes, scratch_part
+from pliant.run.submodel.engine import Engine
+from pliant.run.submodel.grant import MemoryBesideWeights
+from pliant.run.submodel.weight_memory import WeightMemory
+
+
+def memory_use(
+    most_bytes: int | None, weights: WeightMemory, engine: Engine, beside: MemoryBesideWeights
+) -> MemoryUse:
+    """What was planned, over all plans made so far, and what of it is in memory now."""
+    preload, working = weights.blocks
+    encoder, word = engine.encoder, engine.store.embeddings.word
+    table = word.codes if isinstance(word, QuantizedTable) else word.values
+    return MemoryUse(
+        most_bytes,
+        (
+            part("weights kept (preload)", weights.preload_bytes, preload),
+            part("weights read (working)", weights.working_bytes, [working]),
+            part("activations", beside.arena_bytes, [encoder.arena]),
+            part("codebooks, embeddings, head", beside.fixed_bytes, encoder.fixed_arrays),
+        ),
+        (part("word table (mapped file)", table.nbytes, [table]), scratch_part(engine.pool)),
+        rss_bytes(),
+    )
