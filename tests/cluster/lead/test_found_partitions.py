@@ -25,8 +25,8 @@ PICTURE = Picture(dict.fromkeys("pab", DEVICE), LINKS)
 HALF = Partition("ws", "p", (Share("p", 0, 0), Share("a", 6, 24), Share("b", 6, 16)), 40)
 
 
-def drifted(factor: float, name: str = "a") -> Picture:
-    slower = replace(DEVICE, drifts=(Drift("attend", factor),))
+def drifted(factor: float, name: str = "a", kind: str = "rest") -> Picture:
+    slower = replace(DEVICE, drifts=(Drift(kind, factor),))
     return replace(PICTURE, capabilities={**PICTURE.capabilities, name: slower})
 
 
@@ -36,9 +36,11 @@ def searched(found: FoundPartitions, tokens: int, picture: Picture = PICTURE, no
 
     def search() -> Partition:
         searches.append(tokens)
-        return HALF.resized(tokens)
+        alone = Partition("ws", "p", (Share("p", 12, tokens),), tokens)
+        return HALF.resized(tokens) if "b" in picture.capabilities else alone
 
-    assert found.of(SPEC, tokens, picture, now_s, search).tokens == tokens
+    solved = found.of(SPEC, tokens, picture, now_s, search)
+    assert (solved.partition.tokens, solved.picture) == (tokens, picture)
     return bool(searches)
 
 
@@ -63,9 +65,9 @@ def test_nothing_stands_once_it_may_be_another(found: FoundPartitions) -> None:
     """Devices that slow down, leave or come, memory that is short, time, other lengths, other models."""
     left = replace(PICTURE, capabilities=dict.fromkeys("pa", DEVICE))
     short = {**PICTURE.capabilities, "b": replace(DEVICE, free_bytes=1000)}
-    for picture in (drifted(1.3), left, replace(PICTURE, capabilities=short)):
+    for picture in (drifted(1.4), left, replace(PICTURE, capabilities=short)):
         assert searched(found, 40, picture)
-    assert not searched(found, 40)
+    assert not searched(found, 40, drifted(3.0, kind="head"))  # no layer feels it
     assert searched(found, 31)
     assert searched(found, 51)
     assert searched(found, 40, now_s=60.0)

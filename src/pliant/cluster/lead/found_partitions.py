@@ -2,8 +2,11 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import final
 
+from pliant.cluster.lead.predict import Solved, layer_seconds, predict
+from pliant.cluster.net.activation_coding import Coding
 from pliant.cluster.watch.adapt import Picture, reason_to_solve, recovered
 from pliant.ir.partition import Partition
 from pliant.models.encoder.encoder_spec import EncoderSpec
@@ -19,21 +22,23 @@ _MOST = 16
 @dataclass(frozen=True, slots=True)
 class _Found:
     spec: EncoderSpec
-    partition: Partition
-    picture: Picture
+    solved: Solved
     need: Mapping[str, int]
     found_s: float
 
     def is_near(self, tokens: int, now_s: float) -> bool:
         """Whether it is of about that length, and of late."""
-        before = self.partition.tokens
+        before = self.solved.partition.tokens
         return max(before, tokens) <= _NEAR * min(before, tokens) and now_s - self.found_s <= _FRESH_S
 
     def holds(self, picture: Picture) -> bool:
-        """Whether nothing changed since it was found that a search would look at."""
-        participants = self.partition.participants
-        reason = reason_to_solve(self.picture, picture, participants, self.need)
-        return reason is None and not recovered(self.picture, picture, participants)
+        """Whether nothing changed since it was found that a search would look at and a layer feels."""
+        before, participants = self.solved.picture, self.solved.partition.participants
+        if before.capabilities.keys() != picture.capabilities.keys():
+            return False
+        felt_s = partial(layer_seconds, self.solved)
+        reason = reason_to_solve(before, picture, participants, self.need, layer_s=felt_s)
+        return reason is None and not recovered(before, picture, participants)
 
 
 @final
@@ -50,7 +55,8 @@ class FoundPartitions:
         picture: Picture,
         now_s: float,
         search: Callable[[], Partition],
-    ) -> Partition:
+        coding: Coding = "fp32",
+    ) -> Solved:
         """The latest for about so many tokens, its rows in proportion; where there is none, by `search`.
 
         That is also where a search by `picture` might find another than before: devices came or left, are
@@ -58,11 +64,11 @@ class FoundPartitions:
         """
         for one in reversed(self._found):
             if one.spec == spec and one.is_near(tokens, now_s) and one.holds(picture):
-                return one.partition.resized(tokens)
-        partition = search()
-        found = _Found(spec, partition, picture, weight_bytes(spec, partition), now_s)
+                return predict(spec, one.solved.partition.resized(tokens), picture, coding)
+        solved = predict(spec, search(), picture, coding)
+        found = _Found(spec, solved, weight_bytes(spec, solved.partition), now_s)
         self._found = (*self._found, found)[-_MOST:]
-        return partition
+        return solved
 
     def clear(self) -> None:
         """What comes is searched for anew."""

@@ -16,7 +16,7 @@ from pliant.cluster.lead.choose_partition import Choose
 from pliant.cluster.lead.found_partitions import FoundPartitions
 from pliant.cluster.lead.lead_run import Pause
 from pliant.cluster.lead.plan_distribution import PlanNotReadyError, latest
-from pliant.cluster.lead.predict import Solved, by_picture, is_in_vain, layer_seconds, predict
+from pliant.cluster.lead.predict import Solved, by_picture, is_in_vain, layer_seconds
 from pliant.cluster.lead.primary import Primary
 from pliant.cluster.member.ready_plan import ReadyPlan
 from pliant.cluster.member.worker import OnEvent
@@ -206,8 +206,7 @@ class Steering:
         picture = self._known.picture(without)
         links = as_coded_links(picture.links, self._coding)
         search = partial(self._choose, spec, tokens, picture.capabilities, links, self._primary.name)
-        partition = self._found.of(spec, tokens, picture, self._primary.clock(), search)
-        return predict(spec, partition, picture, self._coding)
+        return self._found.of(spec, tokens, picture, self._primary.clock(), search, self._coding)
 
     def measure(self, source: EncoderSource, tokens: int) -> None:
         """Measure whoever was not measured with this model yet, and links to whoever is new (Hepti 4.1)."""
