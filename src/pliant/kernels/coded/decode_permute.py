@@ -1,8 +1,8 @@
 """Turn nested bit-planes into weights by permutes of bytes (AVX512-VBMI's `vpermb`) or of 16 bits.
 
 Byte b of a column's word has the nibbles that decode.py weaves from planes 0 to 3: the low four bits of an
-index. Shifted and rotated words of planes 4 and 5 give its bits 4 and 5, in one order for even w and another
-for odd; the permute ignores the two bits above. One of 16 bits looks two rows of 16 columns up at once, whose
+index. Planes 4 and 5, woven into pairs, give its bits 4 and 5, in one order for even w and another for odd;
+the permute ignores the two bits above. One of 16 bits looks two rows of 16 columns up at once, whose
 bfloat16 are the upper halves of float32.
 """
 
@@ -15,7 +15,7 @@ from pliant.kernels.emit.builder import Function
 from pliant.kernels.emit.values import Value, vector
 
 _ENTRIES = 64
-_LOW = 0x0F0F0F0F
+_LOW, _EVEN = 0x0F0F0F0F, 0x55555555
 _PAIRED = [
     16 * i + 4 * column + 2 * pair + row
     for i in range(4)
@@ -25,10 +25,6 @@ _PAIRED = [
 ]
 """Bytes [column][row] of each four columns as [row pair][column][row of the pair]."""
 _W_ORDER = (0, 4, 1, 5, 2, 6, 3, 7)
-_FOURTH_LEFT = (0, 0, 6, 6, -4, -4, 2, 2)
-"""Rotation that brings the bit of plane 4, for w = 0..7, to index bit 4 (w even) or 5."""
-_FIFTH_LEFT = (5, 3, 3, 1, 1, -1, -1, -3)
-"""Shift that brings the bit of plane 5 to index bit 5 (w even) or 4."""
 
 
 def table_64(
@@ -102,36 +98,31 @@ def _word_indices(f: Function, planes: Words, woven: Words) -> Iterator[tuple[in
 
 def _indices(f: Function, planes: Words, woven: Words) -> Iterator[tuple[int, Value]]:
     """For each w a word whose byte b is, but for its two upper bits, the index of row 4w + b."""
-    fourth = _Moved(f, planes[4], is_rotated=True) if len(planes) > 4 else None
-    fifth = _Moved(f, planes[5], is_rotated=False) if len(planes) > 5 else None
+    upper = _upper(f, planes)
     for w in _W_ORDER:
-        index = woven[w & 3] >> 4 if w >= 4 else woven[w & 3]
-        if fourth is not None:
-            upper = fourth.left(_FOURTH_LEFT[w])
-            if fifth is not None:
-                upper = merge(fifth.left(_FIFTH_LEFT[w]), upper, 0x20202020 if w % 2 == 0 else 0x10101010)
-            index = merge(index, upper, _LOW)
-        yield w, index
+        index = woven[w & 3]
+        if upper:  # of w from 4 on it stands four bits beyond where it is read
+            pair = (upper[w & 3], index) if w >= 4 else (index, upper[w & 3])
+            index = merge(*pair, _LOW)
+        yield w, _rotated(f, index, -4) if w >= 4 else index
 
 
-class _Moved:
-    """A word shifted or rotated by some numbers, each once."""
+def _upper(f: Function, planes: Words) -> list[Value]:
+    """For each w & 3 a word with planes 4 and 5 side by side, above the index of w and below that of w + 4.
 
-    def __init__(self, f: Function, word: Value, *, is_rotated: bool) -> None:
-        self._f, self._word, self._is_rotated = f, word, is_rotated
-        self._made = {0: word}
+    Row 4w + b has its bit of plane 5 at 8b + w, and of plane 4 at 8b + (4, 5, -2, -1, 8, 9, 2, 3)[w].
+    """
+    if len(planes) < 5:
+        return []
+    both = [planes[4]] * 2
+    if len(planes) == 6:
+        fifth = merge(_rotated(f, planes[5], 5), _rotated(f, planes[5], -3), 0x66666666)
+        both = [merge(planes[4], fifth, _EVEN), merge(_rotated(f, fifth, -2), planes[4], _EVEN)]
+    return both + [_rotated(f, x, 6) for x in both]
 
-    def left(self, n: int) -> Value:
-        if n not in self._made:
-            self._made[n] = self._move(n)
-        return self._made[n]
 
-    def _move(self, n: int) -> Value:
-        word = self._word
-        if self._is_rotated:
-            by = self._f.const(n % 32, word.type)
-            return self._f.intrinsic("llvm.fshl", word.type, word, word, by)
-        return word << n if n > 0 else word >> -n
+def _rotated(f: Function, word: Value, left: int) -> Value:
+    return f.intrinsic("llvm.fshl", word.type, word, word, f.const(left % 32, word.type))
 
 
 def merge(a: Value, b: Value, mask: int) -> Value:

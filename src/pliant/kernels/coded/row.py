@@ -13,7 +13,7 @@ from functools import partial
 from itertools import cycle
 
 from pliant.kernels.coded.decode import Emit, decode_bfloats, decode_columns, first_centroid
-from pliant.kernels.coded.fill import GROUP_ROWS, prefetch_next, slice_at, slice_planes, upcast
+from pliant.kernels.coded.fill import GROUP_ROWS, prefetch_streams, slice_at, slice_planes, upcast
 from pliant.kernels.coded.gemm_args import BF16, F16, F32, GemmArgs, SliceDesc
 from pliant.kernels.coded.split_row import add_products, split_row
 from pliant.kernels.coded.tile import COLUMNS, TileArgs, call_tile
@@ -21,7 +21,7 @@ from pliant.kernels.emit.builder import Function, Module
 from pliant.kernels.emit.isa import Isa
 from pliant.kernels.emit.values import Value, vector
 
-_DOT_CHAINS = 12
+_DOT_CHAINS = 8
 _MOST_ROWS = 4096  # of a segment in codes
 _FORMS = (1, 2, 3, 4, 5, 6, F16, BF16)
 _PARAMS = (
@@ -105,7 +105,7 @@ def _write_sum(module: Module, bits: int) -> None:
     """`row<bits>`: c[0..15] += x @ the groups from `group` on."""
     with module.function(f"row{bits}", _PARAMS, attributes="noinline", is_exported=False) as f:
         desc, group, count, x, c = f.params
-        read = _planes(f, desc, bits, group, count) if bits <= 6 else _full(f, desc, bits, group)
+        read = _planes(f, desc, bits, group) if bits <= 6 else _full(f, desc, bits, group)
         with f.each(0, COLUMNS, f.lanes) as column:
             to = f.at(c, column)
             zero, chains = f.const(0.0, f.vec), f.isa.registers // 4
@@ -137,7 +137,7 @@ def _write_dots(module: Module, bits: int) -> None:
         with f.loop(0, count, 1, carry=begin) as turn:
             sums = list(turn.carried)
             here = [f.at(p, turn.index * COLUMNS, "i32") for p in planes]
-            prefetch_next(f, here, count)
+            prefetch_streams(f, here)
             x, chain = f.at(split, turn.index * GROUP_ROWS, "i32"), cycle(range(half))
 
             def emit(row: int, weights: Value) -> None:
@@ -160,12 +160,12 @@ Read = Callable[[Value, Value, Emit], None]
 """Hands the rows of group g, columns from `column` on, to `emit`."""
 
 
-def _planes(f: Function, desc: Value, bits: int, group: Value, count: Value) -> Read:
+def _planes(f: Function, desc: Value, bits: int, group: Value) -> Read:
     table, planes = slice_planes(f, desc, bits, group)
 
     def read(g: Value, column: Value, emit: Emit) -> None:
         here = [f.at(p, g * COLUMNS + column, "i32") for p in planes]
-        prefetch_next(f, here, count)
+        prefetch_streams(f, here)
         decode_columns(f, here, table, emit)
 
     return read

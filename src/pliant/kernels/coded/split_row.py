@@ -37,7 +37,7 @@ def add_products(
     added = []
     for at, total in zip((0, _HALVES), sums, strict=True):
         words = f.splat(f.load(f.at(pair, at, "i32"), "i32"))
-        added.append(_add_pairs(f, total, words, weights))
+        added.append(_add_pairs(f, total, weights, words))
     return added
 
 
@@ -54,7 +54,7 @@ def _store_pairs(f: Function, halves: Value, to: Value) -> None:
 
 
 def _add_pairs(f: Function, total: Value, x: Value, y: Value) -> Value:
-    """total + the products of both bfloat16 of each lane."""
+    """total + the products of both bfloat16 of each lane; `y` may be read from memory by the instruction."""
     if not f.isa.is_portable:
         bfloats = vector(2 * f.lanes, "bfloat")
         return f.intrinsic(_DOT, f.vec, total, *(f.cast("bitcast", z, bfloats) for z in (x, y)), suffix="")

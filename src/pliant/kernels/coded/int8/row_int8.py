@@ -8,7 +8,7 @@ from functools import partial, reduce
 from operator import add
 
 from pliant.kernels.coded.decode import decode_quads
-from pliant.kernels.coded.fill import GROUP_ROWS, prefetch_next, slice_at, slice_planes
+from pliant.kernels.coded.fill import GROUP_ROWS, prefetch_streams, slice_at, slice_planes
 from pliant.kernels.coded.gemm_args import GemmArgs, SliceDesc
 from pliant.kernels.coded.int8.fill_int8 import clipped_steps, outliers_of, place_of
 from pliant.kernels.coded.int8_form import int8_form
@@ -18,7 +18,7 @@ from pliant.kernels.emit.isa import Isa
 from pliant.kernels.emit.values import Value, vector
 from pliant.kernels.product.integer_dots import add_quads, left_is_signed
 
-_CHAINS, _SUM_CHAINS = 8, 4
+_CHAINS = 4  # of products, and as many of sums
 _WORDS = GROUP_ROWS // 4
 _PLANES = range(1, 7)
 _PARAMS = (("desc", "ptr"), ("group", "i64"), ("count", "i64"), ("x", "ptr"), ("to", "ptr"))
@@ -90,16 +90,16 @@ def _write_sum(module: Module, bits: int) -> None:
             here = f.at(to, column, "i32")
             sums_here = f.at(here, COLUMNS, "i32")
             begin = [f.load(here, integers), *[zero] * (_CHAINS - 1)]
-            begin += [f.load(sums_here, integers), *[zero] * (_SUM_CHAINS - 1)]
+            begin += [f.load(sums_here, integers), *[zero] * (_CHAINS - 1)]
             with f.loop(0, count, carry=begin) as turn:
                 totals = list(turn.carried)
                 at = [f.at(p, turn.index * COLUMNS + column, "i32") for p in planes]
-                prefetch_next(f, at, count)
+                prefetch_streams(f, at)
                 words = f.at(x, turn.index * _WORDS, "i32")
 
                 def emit(w: int, weights: Value) -> None:
                     four = f.splat(f.load(f.at(words, w, "i32"), "i32"))
-                    n, m = w % _CHAINS, _CHAINS + w % _SUM_CHAINS
+                    n, m = w % _CHAINS, _CHAINS + w % _CHAINS
                     totals[n] = add_quads(f, totals[n], four, weights)
                     totals[m] = add_quads(f, totals[m], ones, weights)
 
