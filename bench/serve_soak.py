@@ -201,7 +201,7 @@ class Soaked:
         span_s, rows = self.took_s / N_SPANS, []
         for i in range(N_SPANS):
             within = [one for one in self.resident if i <= one.at_s / span_s < i + 1]
-            row: dict[str, Any] = {"minutes": f"{i * span_s / 60:.3g} to {(i + 1) * span_s / 60:.3g}"}
+            row: dict[str, Any] = {"minutes": f"{i * span_s / 60:.2g} to {(i + 1) * span_s / 60:.2g}"}
             for state, is_loaded in (("loaded", True), ("unloaded", False)):
                 found = [one.n_bytes / 1e6 for one in within if one.is_loaded == is_loaded]
                 row[f"{state}: median MB"] = np.median(found) if found else ""
