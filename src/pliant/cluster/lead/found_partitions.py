@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import final
 
 from pliant.cluster.lead.predict import Solved, layer_seconds, predict
@@ -36,7 +35,10 @@ class _Found:
         before, participants = self.solved.picture, self.solved.partition.participants
         if before.capabilities.keys() != picture.capabilities.keys():
             return False
-        felt_s = partial(layer_seconds, self.solved)
+
+        def felt_s(by: Picture) -> float:
+            return self.solved.layer_s if by is before else layer_seconds(self.solved, by)
+
         reason = reason_to_solve(before, picture, participants, self.need, layer_s=felt_s)
         return reason is None and not recovered(before, picture, participants)
 
@@ -62,9 +64,10 @@ class FoundPartitions:
         That is also where a search by `picture` might find another than before: devices came or left, are
         slower, or quicker without a part in it, or have too little memory.
         """
-        for one in reversed(self._found):
-            if one.spec == spec and one.is_near(tokens, now_s) and one.holds(picture):
-                return predict(spec, one.solved.partition.resized(tokens), picture, coding)
+        near = (one for one in reversed(self._found) if one.spec == spec and one.is_near(tokens, now_s))
+        latest = next(near, None)
+        if latest is not None and latest.holds(picture):
+            return predict(spec, latest.solved.partition.resized(tokens), picture, coding)
         solved = predict(spec, search(), picture, coding)
         found = _Found(spec, solved, weight_bytes(spec, solved.partition), now_s)
         self._found = (*self._found, found)[-_MOST:]

@@ -82,17 +82,22 @@ def weight_bytes(spec: EncoderSpec, *partitions: Partition) -> dict[str, int]:
     Matrices are float32, or in codes where a partition says their bits. Of several partitions a device holds
     together what any of them needs: what they share, once.
     """
-    held: dict[str, set[tuple[Block, int, int | None]]] = {}
-    for partition in partitions:
-        layers = partition.bits or (None,) * spec.n_layers
+    held: dict[str, dict[tuple[int, ...], set[Block]]] = {}
+    for partition in partitions:  # many share their blocks: layers come last
         for device, blocks in _blocks(spec, partition).items():
-            found = held.setdefault(device, set())
-            found |= {(block, layer, bits) for layer, bits in enumerate(layers) for block in blocks}
+            held.setdefault(device, {}).setdefault(partition.bits, set()).update(blocks)
     share = 0.0 if spec.coded is None else spec.coded.outlier_share
-    return {
-        device: sum(_block_bytes(block, bits, share) for block, _, bits in found)
-        for device, found in held.items()
-    }
+
+    def total(by_bits: dict[tuple[int, ...], set[Block]]) -> int:
+        layers = {
+            (block, layer, bits)
+            for of_layers, blocks in by_bits.items()
+            for layer, bits in enumerate(of_layers or (None,) * spec.n_layers)
+            for block in blocks
+        }
+        return sum(_block_bytes(block, bits, share) for block, _, bits in layers)
+
+    return {device: total(by_bits) for device, by_bits in held.items()}
 
 
 def flops(spec: EncoderSpec, partition: Partition, stage: Stage) -> int:
