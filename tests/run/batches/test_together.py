@@ -14,7 +14,7 @@ from pliant.run.batches.together import balanced
 from tests.models.onnx_models import parse
 from tests.run.batches.test_stacking import ATTENDING, ENCODER, MEAN, OVER_ROWS
 
-MOST = 2 * COUNTS[0]
+MOST = 8
 _WEIGHT = ", ".join(map(str, np.random.default_rng(0).standard_normal(4096).round(3).tolist()))
 ROWS_OF_64 = parse(
     f"g (float[B,S,64] x) => (float[B,S,64] y) {{ w = Constant <value = float[64,64] {{{_WEIGHT}}}> () "
