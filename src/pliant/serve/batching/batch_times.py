@@ -5,6 +5,8 @@ from typing import final
 from pliant.ir.times.bounds import AdaptiveBound
 from pliant.ir.times.timing import Timing
 
+_KEPT = 0.99
+"""The part of the batches that bounds hold for: a late batch is late for each of its requests."""
 _SHORT = 16
 """Rows of texts up to which a batch gains alike; every doubling beyond is learned apart."""
 _TRY_AGAIN = 256
@@ -42,7 +44,7 @@ class BatchTimes:
         self._n_batches += 1
         self._tried[key] = self._n_batches
         self._found.clear()
-        known = self._classes.setdefault(key, AdaptiveBound())
+        known = self._classes.setdefault(key, AdaptiveBound(_KEPT))
         known.observe(Timing(alone.median_s, alone.median_s), seconds)
 
     def _lately(self, key: tuple[int, int]) -> AdaptiveBound | None:

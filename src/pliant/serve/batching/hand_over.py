@@ -4,12 +4,12 @@ from collections import deque
 from typing import final
 
 _WINDOW, _EACH = 64, 8
-_KEPT = 0.95
+_KEPT = 0.99
 
 
 @final
 class HandOver:
-    """The way back is timed: 95 of 100 answers lately were handed over within half of `bound_s`.
+    """The way back is timed: of the last 64 answers all but one were handed over within half of `bound_s`.
 
     The way there cannot be: who sent a request waits while the loop has not read it. It counts as the same.
     """
