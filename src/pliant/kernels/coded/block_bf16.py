@@ -17,7 +17,6 @@ from pliant.kernels.product.bf16_pairs import rest_of, round_one, round_pairs
 from pliant.kernels.runtime.aligned_memory import aligned_bytes
 
 _UPPER = -65536
-_NOWHERE = -1  # no form
 
 
 def decode_table_bf16(
@@ -36,9 +35,12 @@ def decode_table_bf16(
 def write_fill_lower(module: Module) -> None:
     """Define `lower_block`: what bfloat16 leaves of B, as bfloat16; and `has_lower(args, column group)`.
 
-    Centroids are bfloat16 themselves: only outliers and full fidelity have lower parts.
+    Centroids are bfloat16 themselves: only outliers and full fidelity have lower parts, and pairs where
+    those are resident as well.
     """
-    block = Block(2 * COLUMNS, _NOWHERE, _decode_zeros, _convert_lower, _put_lower, prefix="lower_")
+    block = Block(
+        2 * COLUMNS, BF16_PAIRS, _decode_zeros, _convert_lower, _put_lower, prefix="lower_", place="table"
+    )
     write_fill(module, (*FORMS, BF16_PAIRS), block)
     with module.function(
         "has_lower", [("args", "ptr"), ("group", "i64")], "i64", attributes="noinline", is_exported=False
@@ -47,14 +49,14 @@ def write_fill_lower(module: Module) -> None:
         n_segments, per_slice = f.fields(args, GemmArgs, "n_segments", "column_groups_per_slice")
         with f.loop(0, n_segments, carry=[f.const(0)]) as turn:
             desc, _, first_column = slice_at(f, args, group // per_slice + turn.index)
-            bits, starts = f.fields(desc, SliceDesc, "bits", "outlier_rows")
+            bits, starts, lower = f.fields(desc, SliceDesc, "bits", "outlier_rows", "table")
 
             def outliers() -> list[Value]:
                 at = first_column + group % per_slice
                 first, last = (f.load(f.at(starts, i, "i32"), "i32") for i in (at, at + 1))
                 return [f.cast("zext", last - first, "i64")]
 
-            is_exact = bits.compare("eq", BF16) | bits.compare("eq", BF16_PAIRS)
+            is_exact = bits.compare("eq", BF16) | (bits.compare("eq", BF16_PAIRS) & lower.compare("eq", 0))
             full = f.select(is_exact, f.const(0), f.const(1))
             found = f.choose(bits <= 6, outliers, lambda: [full])
             turn.carry([turn.carried[0] + found[0]])

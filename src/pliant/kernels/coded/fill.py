@@ -24,8 +24,8 @@ class Block:
 
     `decode(f, planes, table, to)` writes 32 rows of as many columns as a vector has lanes; `full(f, source,
     bits, to, n_groups)` writes all columns, and `put(f, value, to, offset)` one float at row * 16 + column.
-    Slices of the form `in_place` stand so already, and are read where they are. `prefix` tells the functions
-    of two such blocks in one module apart.
+    Slices of the form `in_place` stand so already where their field `place` is not null, and are read there.
+    `prefix` tells the functions of two such blocks in one module apart.
     """
 
     row_bytes: int
@@ -34,6 +34,7 @@ class Block:
     full: Callable[[Function, Value, int, Value, Value], None]
     put: Callable[[Function, Value, Value, Value], None]
     prefix: str = ""
+    place: str = "full"
 
 
 FORMS = (1, 2, 3, 4, 5, 6, F16, BF16, F32)
@@ -76,9 +77,12 @@ def _write_block(module: Module, forms: Sequence[int], block: Block) -> None:
         if block.in_place in forms:
             row = k - segment * segment_rows
             here, base, _ = slice_at(f, args, first_slice + segment)
-            bits, full = f.fields(here, SliceDesc, "bits", "full")
-            with f.when(bits.compare("eq", block.in_place) & (row + n <= segment_rows)):
-                f.ret(f.at(full, ((base + within) * GROUP_ROWS + row) * block.row_bytes, "i8"))
+            bits, place = f.fields(here, SliceDesc, "bits", block.place)
+            is_there = bits.compare("eq", block.in_place) & (row + n <= segment_rows)
+            if block.place != "full":
+                is_there = is_there & place.compare("ne", 0)
+            with f.when(is_there):
+                f.ret(f.at(place, ((base + within) * GROUP_ROWS + row) * block.row_bytes, "i8"))
                 f.place(f.label("dead"))
         end = k + n
         with f.each(segment, (end + segment_rows - 1) // segment_rows) as s:

@@ -62,18 +62,40 @@ def pairs_shape(depth: int, n_columns: int) -> tuple[int, int, int, int]:
     return -(-n_columns // COLUMNS), padded_depth(depth) // 2, COLUMNS, 2
 
 
-def pack_pairs(matrix: Float[np.ndarray, "K N"], out: UInt16[np.ndarray, "groups half_K 16 2"]) -> None:
-    """A matrix rounded to resident pairs of bfloat16, filled up with zeros; `out` as `pairs_shape` says."""
-    depth, n = matrix.shape
+def pack_pairs(
+    matrix: Float[np.ndarray, "K N"],
+    out: UInt16[np.ndarray, "groups half_K 16 2"],
+    lower: UInt16[np.ndarray, "groups half_K 16 2"] | None = None,
+) -> None:
+    """A matrix rounded to resident pairs of bfloat16, filled up with zeros; `out` as `pairs_shape` says.
+
+    `lower` gets what that leaves of the matrix, likewise.
+    """
+    n = matrix.shape[1]
     for first in range(0, n, _PACKED_COLUMNS):  # some at a time: less memory beside the result
         part = np.ascontiguousarray(matrix[:, first : first + _PACKED_COLUMNS], np.float32)
-        words = part.view(np.uint32)
-        rounded = ((words + 0x7FFF + (words >> 16 & 1)) >> 16).astype(np.uint16)
-        rounded[np.isnan(part)] = 0x7FC0
-        groups = out[first // COLUMNS : (first + _PACKED_COLUMNS) // COLUMNS]
-        rows = np.zeros((2 * out.shape[1], COLUMNS * len(groups)), np.uint16)
-        rows[:depth, : part.shape[1]] = rounded
-        groups[:] = rows.reshape(-1, 2, len(groups), COLUMNS).transpose(2, 0, 3, 1)
+        groups = slice(first // COLUMNS, (first + _PACKED_COLUMNS) // COLUMNS)
+        rounded = _rounded(part)
+        _place_pairs(rounded, out[groups])
+        if lower is not None:
+            upper = (rounded.astype(np.uint32) << 16).view(np.float32)
+            rest = np.subtract(part, upper, out=np.zeros_like(part), where=np.isfinite(upper))
+            _place_pairs(_rounded(rest), lower[groups])
+
+
+def _rounded(part: Float[np.ndarray, "K N"]) -> UInt16[np.ndarray, "K N"]:
+    words = part.view(np.uint32)
+    rounded = ((words + 0x7FFF + (words >> 16 & 1)) >> 16).astype(np.uint16)
+    rounded[np.isnan(part)] = 0x7FC0
+    return rounded
+
+
+def _place_pairs(
+    rounded: UInt16[np.ndarray, "K N"], groups: UInt16[np.ndarray, "groups half_K 16 2"]
+) -> None:
+    rows = np.zeros((2 * groups.shape[1], COLUMNS * len(groups)), np.uint16)
+    rows[: len(rounded), : rounded.shape[1]] = rounded
+    groups[:] = rows.reshape(-1, 2, len(groups), COLUMNS).transpose(2, 0, 3, 1)
 
 
 def gemm_bf16_ir(isa: Isa, name: str = "gemm_bf16") -> str:

@@ -24,8 +24,9 @@ PANELS = (1, 2, 4)
 """Column groups of a panel."""
 TILE = TILE_ROWS * TILE_BYTES
 """Bytes."""
+MOST_ROWS_IN_VECTORS: dict[Kind, int] = {"int8": 8, "bf16": 2}
+"""Of a product; of more, tiles multiply."""
 _ROW_WORDS = TILE_BYTES // 4
-_MOST_ROWS_IN_VECTORS: dict[Kind, int] = {"int8": 8, "bf16": 2}
 _BLOCK_WORDS, _ROWS_IN_ONE_PASS = 192, 32
 _A, _B = 4, 6
 
@@ -44,7 +45,7 @@ def takes_tiles(n_rows: Value, kind: Kind) -> Value:
 
     VNNI multiplies at an eighth of the tiles' speed, `vdpbf16ps` at a thirtieth, where that was measured.
     """
-    return n_rows > _MOST_ROWS_IN_VECTORS[kind]
+    return n_rows > MOST_ROWS_IN_VECTORS[kind]
 
 
 def rows_of_tiles(groups: int) -> int:

@@ -31,9 +31,8 @@ def _round(node: Node, graph: Graph, target: Target) -> Lowered:
 def _planes(node: Node, graph: Graph, target: Target) -> Lowered:
     planes = planes_of(node, graph, 1)
     table, made = pack_table_bf16(planes, graph.constants[planes.tensors[1]], target.isa)
-    of_b = {name.removeprefix("b."): value for name, value in planes.fields(table, "b").items()}
     added = node.inputs[1 + N_INPUTS :]
-    return _product(node, graph, target, of_b, (*planes.reads, table), added, {table: made})
+    return _product(node, graph, target, planes.fields(table), (*planes.reads, table), added, {table: made})
 
 
 def _pairs(node: Node, graph: Graph, target: Target) -> Lowered:

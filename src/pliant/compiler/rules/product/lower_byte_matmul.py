@@ -8,7 +8,8 @@ on the integers of QuantizeRows(a, is_resident=1), in as many steps as the proce
 from pliant.compiler.executable.call import Call, Field, Kernel, Lowered, Ref, Target
 from pliant.compiler.rewrite.view import View, read, whole
 from pliant.compiler.rules.product.byte_matrix import N_INPUTS, matrix_of, pack_floating, pack_resident
-from pliant.compiler.rules.product.product_calls import Product, lower_product
+from pliant.compiler.rules.product.product import Product
+from pliant.compiler.rules.product.product_calls import lower_product
 from pliant.ir.graph import Graph, Node
 from pliant.kernels.coded.gemm_args import ACTIVATIONS
 from pliant.kernels.coded.int8 import gemm_int8

@@ -6,7 +6,8 @@ goes to the kernel for any strides.
 
 from pliant.compiler.executable.call import Lowered, Target
 from pliant.compiler.rewrite.view import View, whole
-from pliant.compiler.rules.product.product_calls import Product, lower_contraction, lower_product
+from pliant.compiler.rules.product.product import Product
+from pliant.compiler.rules.product.product_calls import lower_contraction, lower_product
 from pliant.errors import GraphError
 from pliant.ir.graph import Graph, Node
 from pliant.kernels.product.contract import MAX_OPERANDS, OUT_DIMS, SUM_DIMS

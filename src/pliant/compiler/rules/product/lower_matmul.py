@@ -5,13 +5,15 @@ FusedMatMul(a, b, bias?, residual?) = activation(alpha * a @ b + bias + residual
 an operand is another tensor seen through strides; `y_view` is how the result, and what is added, lie.
 """
 
+from dataclasses import replace
 from math import prod
 
 import numpy as np
 
 from pliant.compiler.executable.call import Lowered, Packed, Target
 from pliant.compiler.rewrite.view import View, broadcast_shape, read, whole
-from pliant.compiler.rules.product.product_calls import Product, lower_contraction, lower_product
+from pliant.compiler.rules.product.product import Product
+from pliant.compiler.rules.product.product_calls import lower_contraction, lower_product
 from pliant.ir.graph import Graph, Node
 
 
@@ -103,7 +105,7 @@ def _gemm(node: Node, graph: Graph, target: Target) -> Lowered:
         return _contract(node, graph, out, a, b, added, alpha, beta)
     product = Product(out, a, b, bias, residual, None, alpha, node.label)
     lowered = lower_product(product, dict(graph.constants), target)
-    return Lowered(calls=lowered.calls, packed={**lowered.packed, **packed})
+    return replace(lowered, packed={**lowered.packed, **packed})
 
 
 def _added(

@@ -13,7 +13,8 @@ from math import prod
 from pliant.compiler.executable.call import Call, Field, Kernel, Lowered, Ref, Target
 from pliant.compiler.rewrite.view import View, read, whole
 from pliant.compiler.rules.product.plane_args import N_INPUTS, pack_int8, planes_of
-from pliant.compiler.rules.product.product_calls import Product, lower_product
+from pliant.compiler.rules.product.product import Product
+from pliant.compiler.rules.product.product_calls import lower_product
 from pliant.ir.graph import Graph, Node
 from pliant.kernels.coded.gemm_args import ACTIVATIONS
 from pliant.kernels.coded.int8 import gemm_int8, round_rows
@@ -58,7 +59,7 @@ def _matmul_integer(node: Node, graph: Graph, target: Target) -> Lowered:
     call = Call(
         kernel=Kernel("gemm_int8", gemm_int8.gemm_int8_ir),
         layout=gemm_int8.GemmInt8Args,
-        fields=fields | planes.fields(table, "gemm"),
+        fields=fields | planes.fields(table, "gemm."),
         n_units=gemm_int8.units_int8(columns) if rows else 0,
         reads=(q, scales, *planes.reads, *packed, *read_too),
         writes=node.outputs,

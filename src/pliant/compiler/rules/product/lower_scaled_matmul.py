@@ -9,7 +9,8 @@ from typing import cast
 
 from pliant.compiler.executable.call import Lowered, Target
 from pliant.compiler.rewrite.view import View, read, whole
-from pliant.compiler.rules.product.product_calls import Product, lower_product
+from pliant.compiler.rules.product.product import Product
+from pliant.compiler.rules.product.product_calls import lower_product
 from pliant.compiler.rules.product.scaled_weights import pack_scaled
 from pliant.ir.graph import Graph, Node
 from pliant.kernels.product.scaled_block import Element

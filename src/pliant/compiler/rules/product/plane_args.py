@@ -48,7 +48,7 @@ class Planes:
         planes, _, *outliers = self.tensors
         return (planes, *outliers)
 
-    def fields(self, table: str, prefix: str) -> dict[str, Field]:
+    def fields(self, table: str, prefix: str = "") -> dict[str, Field]:
         """Of GemmArgs, all that describes B, where the decode table is called `table`."""
         planes, _, rows, offsets, values = self.tensors
         places = tuple(Ref(planes, q * self.plane_bytes) if q < self.bits else None for q in range(6))
@@ -59,7 +59,7 @@ class Planes:
             **{"own.outlier_rows": Ref(rows), "own.outlier_offsets": Ref(offsets)},
             "own.outlier_values": Ref(values),
         }
-        return {f"{prefix}.{name}": value for name, value in fields.items()}
+        return {f"{prefix}{name}": value for name, value in fields.items()}
 
 
 def planes_of(node: Node, graph: Graph, first: int) -> Planes:

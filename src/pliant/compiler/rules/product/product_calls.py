@@ -2,16 +2,15 @@
 
 import ctypes
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from itertools import permutations
 from math import prod
 
 import numpy as np
 
 from pliant.compiler.executable.call import Call, Extent, Field, Kernel, Lowered, Packed, Ref, Target
 from pliant.compiler.rewrite.view import View, merge
-from pliant.compiler.rules.product.plane_args import Planes, pack_table
-from pliant.compiler.rules.product.scaled_weights import Scaled
+from pliant.compiler.rules.product.plane_args import pack_table
+from pliant.compiler.rules.product.product import Product, with_most_rows
+from pliant.compiler.rules.product.split_product import lower_split, takes_split
 from pliant.errors import GraphError
 from pliant.kernels.coded.tile import tiling
 from pliant.kernels.product import contract, matmul
@@ -26,35 +25,12 @@ from pliant.kernels.product.matmul_args import (
 )
 from pliant.kernels.product.matmul_pack import pack_panels, packed_bytes
 
-_MAX_FREE = 4
-"""Of more leading dimensions the order stays."""
-
-
-@dataclass(frozen=True, slots=True)
-class Product:
-    """out = activation(alpha * a @ b + bias + residual), all views of one rank with equal batch shape.
-
-    `a` [..., M, K], `b` [..., K, N], `out` and `residual` [..., M, N] with unit column stride. `bias` is a
-    tensor of N elements. float32. A `coded` or `scaled` b is one matrix for a whole batch; `b` then says its
-    shape. With an extent all leading dimensions are rows, of which fewer may be there.
-    """
-
-    out: View
-    a: View
-    b: View
-    bias: str | None = None
-    residual: View | None = None
-    activation: str | None = None
-    alpha: float = 1.0
-    label: str = ""
-    coded: Planes | None = None
-    scaled: Scaled | None = None
-    has_extent: bool = False
-
 
 def lower_product(p: Product, constants: dict[str, np.ndarray], target: Target) -> Lowered:
-    """One call; a constant `b` is packed once."""
-    p = _most_rows(_across(p))
+    """One call, or two where tiles multiply; a constant `b` is packed once."""
+    p = with_most_rows(p)
+    if takes_split(p, constants, target):
+        return lower_split(p, constants, target)
     *batch, n_rows, depth = p.a.shape
     n_columns = p.out.shape[-1]
     packed: dict[str, Packed] = {}
@@ -112,7 +88,7 @@ def lower_product(p: Product, constants: dict[str, np.ndarray], target: Target) 
         table, made = pack_table(p.coded, constants[p.coded.tensors[1]], target.isa)
         packed = {table: made}
         fields = {f"product.{name}": value for name, value in fields.items()}
-        fields |= p.coded.fields(table, "coded")
+        fields |= p.coded.fields(table, "coded.")
         reads += [*p.coded.reads, table]
         layout = MatmulCodedArgs
     if p.scaled is not None:
@@ -191,75 +167,6 @@ def lower_contraction(
         label=label,
     )
     return Lowered(calls=(call,))
-
-
-def _across(p: Product) -> Product:
-    """A single column of an A whose columns are contiguous as a row: kernels read B so, and would copy A."""
-    is_column = p.out.shape[-1] == 1 and p.out.strides[-2] == 1
-    is_bare = p.bias is None and p.residual is None and p.coded is None and p.scaled is None
-    if not (is_column and is_bare and p.a.strides[-2] == 1 and p.a.shape[-2] > 1 and p.a.shape[-1] > 1):
-        return p
-    return replace(p, out=_turned(p.out), a=_turned(p.b), b=_turned(p.a))
-
-
-def _turned(v: View) -> View:
-    """Rows as columns."""
-    rank = len(v.shape)
-    return v.transposed((*range(rank - 2), rank - 1, rank - 2))
-
-
-def _most_rows(p: Product) -> Product:
-    """The product with as many rows as its operands' strides allow, B being read once for all of them.
-
-    The dimensions along which B does not change, rows among them, may come in any order: of a sequence-first
-    batch [L, B, K] that was transposed from [B, L, K], B products have L rows each, not L products B rows.
-    An A whose columns are not neighbours is copied along its rows, which then stay.
-    """
-    axes = range(len(p.a.shape) - 1)
-    free = [i for i in axes if (i == axes[-1] or p.b.strides[i] == 0) and p.a.shape[i] != 1]
-    if len(free) > _MAX_FREE or p.a.strides[-1] != 1:
-        return _fold_rows(p)
-    kept = [i for i in axes if i not in free]
-    orders = [axes, *((*kept, *order) for order in permutations(free) if order)]
-    found = [_fold_rows(_reordered(p, order)) for order in orders]
-    return max(found, key=lambda q: q.a.shape[-2])  # the first of several
-
-
-def _reordered(p: Product, order: Sequence[int]) -> Product:
-    """Leading dimension i is dimension order[i]."""
-    if tuple(order) == tuple(range(len(order))):
-        return p
-    steps = (*p.b.strides[:-2], 0)
-    lead = [p.a.shape[i] for i in order[:-1]], [steps[i] for i in order[:-1]]
-    b = View(p.b.tensor, p.b.offset, (*lead[0], *p.b.shape[-2:]), (*lead[1], *p.b.strides[-2:]))
-    last = len(order)
-    residual = p.residual.transposed((*order, last)) if p.residual else None
-    return replace(
-        p, a=p.a.transposed((*order, last)), out=p.out.transposed((*order, last)), b=b, residual=residual
-    )
-
-
-def _fold_rows(p: Product) -> Product:
-    """Batch dimensions along which B does not change become rows, where A, C and the residual allow it."""
-    while len(p.a.shape) > 2:
-        views = [v for v in (p.a, p.out, p.residual) if v is not None]
-        is_even = all(v.strides[-3] == v.strides[-2] * v.shape[-2] for v in views) or p.a.shape[-3] == 1
-        is_single = p.a.shape[-2] == 1 and p.b.strides[-3] == 0
-        if (p.b.strides[-3] != 0 and p.a.shape[-3] != 1) or not (is_even or is_single):
-            return p
-        residual = _rows_folded(p.residual) if p.residual else None
-        b = View(
-            p.b.tensor, p.b.offset, (*p.b.shape[:-3], *p.b.shape[-2:]), (*p.b.strides[:-3], *p.b.strides[-2:])
-        )
-        p = replace(p, out=_rows_folded(p.out), a=_rows_folded(p.a), b=b, residual=residual)
-    return p
-
-
-def _rows_folded(v: View) -> View:
-    *outer, n, rows, columns = v.shape
-    *outer_strides, stride, row, column = v.strides
-    step = stride if rows == 1 else row
-    return View(v.tensor, v.offset, (*outer, n * rows, columns), (*outer_strides, step, column))
 
 
 def _pack(p: Product, array: np.ndarray) -> tuple[str, dict[str, Packed]]:

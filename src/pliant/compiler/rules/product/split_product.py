@@ -1,0 +1,74 @@
+"""Lower float32 products with a constant matrix for tiles: each number as the sum of two bfloat16 numbers."""
+
+from collections.abc import Mapping
+from math import prod
+
+import numpy as np
+
+from pliant.compiler.executable.call import Field, Lowered, Packed, Ref, Target
+from pliant.compiler.rewrite.coder import is_large
+from pliant.compiler.rewrite.view import View, matrix_at
+from pliant.compiler.rules.product.bf16_calls import product_call, round_call
+from pliant.compiler.rules.product.plane_args import pack_table_bf16
+from pliant.compiler.rules.product.product import Product
+from pliant.kernels.coded.gemm_args import ACTIVATIONS, BF16_PAIRS
+from pliant.kernels.coded.gemm_bf16 import pack_pairs, padded_depth, pairs_shape
+from pliant.kernels.tiles.tile_rows import MOST_ROWS_IN_VECTORS
+
+
+def takes_split(p: Product, constants: Mapping[str, np.ndarray], target: Target) -> bool:
+    """Whether tiles multiply: more than a few rows, in one batch, with a large matrix that is known before."""
+    rows, depth = p.a.shape[-2:]
+    is_one = prod(p.a.shape[:-2]) == 1 and p.a.strides[-1] == 1
+    is_known = p.coded is not None or (p.scaled is None and p.b.tensor in constants)
+    is_worth = rows > MOST_ROWS_IN_VECTORS["bf16"] and is_large(depth, p.out.shape[-1])
+    return target.isa.has_tiles and is_one and is_known and is_worth and p.activation in ACTIVATIONS
+
+
+def lower_split(p: Product, constants: Mapping[str, np.ndarray], target: Target) -> Lowered:
+    """Rows of A are split once for all threads; B's two parts are packed once, or decoded in flight."""
+    rows, columns = p.out.shape[-2:]
+    parts = f"{p.out.tensor}|split"
+    if p.coded is None:
+        depth = padded_depth(p.a.shape[-1])
+        of_b, packed = _pairs(p, constants[p.b.tensor])
+        tensors = tuple(packed)
+    else:
+        depth = p.coded.depth
+        table, made = pack_table_bf16(p.coded, constants[p.coded.tensors[1]], target.isa)
+        of_b, packed, tensors = p.coded.fields(table), {table: made}, (*p.coded.reads, table)
+    rounding = round_call(
+        p.a.ref(4), (rows, p.a.shape[-1]), p.a.strides[-2], parts, depth, target, p.label,
+        has_extent=p.has_extent, is_split=True,
+    )  # fmt: skip
+    residual = p.residual
+    fields: dict[str, Field] = {
+        **{"a": Ref(parts), "c": p.out.ref(4), "ldc": p.out.strides[-2]},
+        **{"n_rows": rows, "n_columns": columns, "bias": Ref(p.bias) if p.bias else None},
+        "residual": residual.ref(4) if residual else None,
+        "ldr": residual.strides[-2] if residual else 0,
+        "activation": ACTIVATIONS[p.activation],
+    }
+    reads = (parts, *tensors, p.bias or "", residual.tensor if residual else "")
+    call = product_call(
+        fields | dict(of_b), (rows, columns), depth, reads, p.out.tensor, target, p.label,
+        has_extent=p.has_extent, is_split=True,
+    )  # fmt: skip
+    return Lowered((rounding, call), temporaries={parts: 4 * rows * depth}, packed=packed)
+
+
+def _pairs(p: Product, array: np.ndarray) -> tuple[dict[str, Field], dict[str, Packed]]:
+    """Pairs of B, then of what they leave of it."""
+    b = View(p.b.tensor, p.b.offset, p.b.shape[-2:], p.b.strides[-2:])
+    shape = pairs_shape(*b.shape)
+    size, name = 2 * prod(shape), f"{b.tensor}|split|{','.join(map(str, (*b.attribute, p.alpha)))}"
+
+    def fill(memory: np.ndarray) -> None:
+        upper, lower = memory.view(np.uint16).reshape(2, *shape)
+        pack_pairs(matrix_at(array, b, p.alpha), upper, lower)
+
+    of_b: dict[str, Field] = {
+        **{"segment_rows": 2 * shape[1], "n_segments": 1, "column_groups_per_slice": shape[0]},
+        **{"own.bits": BF16_PAIRS, "own.full": Ref(name), "own.table": Ref(name, size)},
+    }
+    return of_b, {name: Packed(2 * size, fill, b.tensor)}
