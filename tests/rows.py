@@ -16,6 +16,7 @@ from pliant.kernels.emit.isa import (
     AVX512_VBMI,
     AVX512_VNNI,
     NEON,
+    NEON_BF16,
     NEON_DOT,
     NEON_I8MM,
     X86_64,
@@ -50,7 +51,7 @@ CODED_ROWS = [
 
 BF16_ROWS = [
     *([replace(AVX512_BF16, is_portable=True)] if runnable(AVX512_BF16) else []),
-    *_here(AVX512_BF16),
+    *_here(AVX512_BF16, NEON_BF16),
     *TILE_ROWS,
 ]
 """Rows that multiply bfloat16, lowered portably and, where this CPU can, as they are."""

@@ -21,6 +21,7 @@ from pliant.kernels.emit.isa import (
     AVX512_VNNI,
     ISAS,
     NEON,
+    NEON_BF16,
     NEON_DOT,
     NEON_I8MM,
     X86_64,
@@ -170,7 +171,9 @@ def test_a_seccomp_filter_may_refuse_amx() -> None:
         (["asimd"], NEON),
         (["asimd", "i8mm"], NEON),
         (["asimd", "asimddp"], NEON_DOT),
-        (["asimd", "asimddp", "i8mm", "bf16"], NEON_I8MM),
+        (["asimd", "asimddp", "i8mm"], NEON_I8MM),
+        (["asimd", "asimddp", "i8mm", "bf16"], NEON_BF16),
+        (["asimd", "asimddp", "bf16"], NEON_DOT),
     ],
 )
 def test_arm_has_rows_of_its_own(flags: list[str], expected: Isa, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from pliant.kernels.coded.tile import COLUMNS, TileArgs, call_rows, tiling, writ
 from pliant.kernels.emit.builder import Function, Module
 from pliant.kernels.emit.isa import Isa
 from pliant.kernels.emit.values import Value
-from pliant.kernels.product.bf16_pairs import add_pairs_bf16, require_bf16
+from pliant.kernels.product.bf16_pairs import add_block_bf16, add_pairs_bf16, require_bf16
 from pliant.kernels.product.matmul_pack import write_copy_columns
 from pliant.kernels.tiles.coded_bf16 import TILED_BYTES, write_tiled_bf16, write_units_in_tiles
 from pliant.kernels.tiles.tile_rows import PANELS, config_space
@@ -108,7 +108,7 @@ def gemm_bf16_ir(isa: Isa, name: str = "gemm_bf16") -> str:
     module = Module(isa)
     panel = tiling(isa).panel
     for groups in {1, panel}:
-        write_tiles(module, groups, add_pairs_bf16)
+        write_tiles(module, groups, add_pairs_bf16, add_block_bf16 if isa.has_matmul else None)
     write_fill_bf16(module)
     write_activations(module)
     write_copy_columns(module)

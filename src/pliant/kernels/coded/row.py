@@ -41,7 +41,7 @@ def has_row_form(isa: Isa) -> bool:
 def write_row(module: Module) -> None:
     """Define `row(args, first column group, last, scratch)`: one row of C, without activation."""
     for bits in _FORMS:
-        (_write_dots if bits <= 6 and module.isa.has_bf16 else _write_sum)(module, bits)
+        (_write_dots if bits <= 6 and _splits(module.isa) else _write_sum)(module, bits)
     _write_sparse(module)
     params = (("args", "ptr"), ("first", "i64"), ("last", "i64"), ("scratch", "ptr"))
     with module.function("row", params, attributes="noinline", is_exported=False) as f:
@@ -55,7 +55,7 @@ def _write_row(f: Function) -> None:
     _write_start(f, args, first, last)
     with f.each(0, n_segments) as s:
         x = f.at(a, s * segment_rows)
-        if f.isa.has_bf16:
+        if _splits(f.isa):
             split_row(f, x, f.least(segment_rows, _MOST_ROWS), scratch)
         with f.each(first, last) as group:
             _write_group(f, group, s, x, scratch)
@@ -73,7 +73,7 @@ def _write_group(f: Function, group: Value, s: Value, x: Value, split: Value) ->
     (bits,) = f.fields(desc, SliceDesc, "bits")
 
     def add(form: int) -> None:
-        values = split if form <= 6 and f.isa.has_bf16 else x
+        values = split if form <= 6 and _splits(f.isa) else x
         f.call(f"row{form}", "void", desc, base, groups, values, to)
 
     def add_floats() -> None:

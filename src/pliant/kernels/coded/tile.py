@@ -6,7 +6,7 @@ from functools import partial
 
 from pliant.kernels.emit.builder import Function, Module
 from pliant.kernels.emit.isa import Isa
-from pliant.kernels.emit.values import Value
+from pliant.kernels.emit.values import Value, vector
 
 COLUMNS = 16
 UNROLL = 4
@@ -73,10 +73,30 @@ class TileArgs:
         )
 
 
-def write_tiles(module: Module, groups: int, multiply: MultiplyAdd = Function.fma) -> None:
-    """Define the tiles of 1 .. full rows by `groups` column groups, for any depth."""
+def write_tiles(
+    module: Module, groups: int, multiply: MultiplyAdd = Function.fma, blocks: MultiplyAdd | None = None
+) -> None:
+    """Define the tiles of 1 .. full rows by `groups` column groups, for any depth.
+
+    `blocks` multiplies two rows and two words of A with two words and two columns of B, in vectors of four.
+    """
     for rows in range(1, tiling(module.isa).rows + 1):
-        _write_tile(module, rows, groups, multiply)
+        _write_tile(module, rows, groups, multiply, blocks)
+
+
+def paired(f: Function, sums: Sequence[Value], rows: int) -> list[Value]:
+    """Sums by row as sums of 2 x 2 blocks, and back: halves of vectors change places between a pair of rows.
+
+    Of rows i and i + 1, columns 0..3, the first block has columns 0 and 1 of both, the second 2 and 3. A last
+    row without another stays as it is.
+    """
+    vectors, out = len(sums) // rows, list(sums)
+    for i in range(0, rows - 1, 2):
+        for v in range(vectors):
+            at, below = i * vectors + v, (i + 1) * vectors + v
+            out[at] = f.shuffle(sums[at], sums[below], (0, 1, 4, 5))
+            out[below] = f.shuffle(sums[at], sums[below], (2, 3, 6, 7))
+    return out
 
 
 def call_rows(
@@ -116,7 +136,9 @@ def _name(rows: int, groups: int) -> str:
     return f"tile_{rows}x{groups}"
 
 
-def _write_tile(module: Module, rows: int, groups: int, multiply: MultiplyAdd) -> None:
+def _write_tile(
+    module: Module, rows: int, groups: int, multiply: MultiplyAdd, blocks: MultiplyAdd | None
+) -> None:
     params = [(n, "ptr") for n in ("a", "c", "start", "added", "ahead")]
     params += [(n, "i64") for n in ("lda", "ldc", "added_stride", "depth")]
     params += [(f"b{g}", "ptr") for g in range(groups)]
@@ -132,16 +154,24 @@ def _write_tile(module: Module, rows: int, groups: int, multiply: MultiplyAdd) -
         # Few rows have too few sums in flight to hide the latency of FMA: then K is summed in chains.
         chains = max(n for n in (1, 2, 4) if n == 1 or n * len(sums) <= _sums(f.isa))
         zeros = [f.const(0.0, f.vec)] * (len(sums) * (chains - 1))
+        if blocks:
+            sums = paired(f, sums, rows)
         whole = depth & -UNROLL
         with f.loop(0, whole, UNROLL, carry=[*sums, *zeros]) as k:
             now = list(k.carried)
             f.prefetch(f.at(ahead, k.index), level=2)
-            for step in range(UNROLL):
-                _multiply(f, multiply, (a_rows, b), k.index + step, now, step % chains * len(sums))
+            for n, step in enumerate(range(0, UNROLL, 2 if blocks else 1)):
+                factors, at, first = (a_rows, b), k.index + step, n % chains * len(sums)
+                if blocks:
+                    _multiply_blocks(f, (multiply, blocks), factors, at, now, first)
+                else:
+                    _multiply(f, multiply, factors, at, now, first)
             k.carry(now)
         total = k.carried[: len(sums)]
         for chain in range(1, chains):
             total = [x + y for x, y in zip(total, k.carried[chain * len(sums) :], strict=False)]
+        if blocks:
+            total = paired(f, total, rows)
         with f.loop(whole, depth, carry=total) as k:
             now = list(k.carried)
             _multiply(f, multiply, (a_rows, b), k.index, now, 0)
@@ -189,3 +219,32 @@ def _multiply(
         totals = [multiply(f, x, c, total) for c, total in zip(columns, sums[of_row], strict=True)]
         # SSE, without FMA, has no register left.
         sums[of_row] = f.kept(totals) if f.isa.has_fma else totals
+
+
+def _multiply_blocks(
+    f: Function,
+    multiply: tuple[MultiplyAdd, MultiplyAdd],
+    factors: tuple[Sequence[Value], Sequence[Value]],
+    k: Value,
+    sums: list[Value],
+    at: int,
+) -> None:
+    """As `_multiply`, two rows of B by blocks into sums that are `paired`; a last row of A by itself."""
+    (a_rows, b), (add_one, add_block), two = factors, multiply, vector(2, "float")
+    places = [f.at(p, k * COLUMNS + v) for p in b for v in range(0, COLUMNS, f.lanes)]
+    words = [f.load(f.at(p, k), two) for p in a_rows]
+    pairs = [f.shuffle(x, y, range(4)) for x, y in zip(words[::2], words[1::2], strict=False)]
+    pairs = f.pinned(pairs) if pairs else []  # before words of B take registers
+    for v, place in enumerate(places):
+        low, high = (f.load(f.at(place, n * COLUMNS), f.vec, 4 * f.lanes) for n in range(2))
+        halves = [f.shuffle(low, high, lanes) for lanes in ((0, 4, 1, 5), (2, 6, 3, 7))]
+        here = [at + (2 * i + half) * len(places) + v for i in range(len(pairs)) for half in range(2)]
+        made = [add_block(f, pairs[i // 2], halves[i % 2], sums[n]) for i, n in enumerate(here)]
+        if len(a_rows) % 2:
+            here.append(at + (len(a_rows) - 1) * len(places) + v)
+            total = sums[here[-1]]
+            for n, y in enumerate((low, high)):
+                total = add_one(f, f.shuffle(words[-1], None, [n] * f.lanes), y, total)
+            made.append(total)
+        for n, total in zip(here, f.pinned(made), strict=True):
+            sums[n] = total

@@ -25,9 +25,10 @@ class Isa:
     `has_dot` says that bytes are multiplied and four products added at once: VNNI, or Arm's dot product.
     `has_byte_permute` says that one instruction looks 64 bytes up in a register of 64: AVX-512's VBMI.
 
-    `has_bf16` says that pairs of bfloat16 are multiplied and added to float32 (AVX512-BF16).
+    `has_bf16` says that pairs of bfloat16 are multiplied and added to float32 (AVX512-BF16, Arm's BF16).
 
-    `has_matmul` says that 2 x 8 bytes times 8 x 2 are one instruction (Arm's I8MM).
+    `has_matmul` says that 2 x 8 bytes times 8 x 2 are one instruction (Arm's I8MM); with `has_bf16` that
+    2 x 4 bfloat16 times 4 x 2 are another.
 
     `has_tiles` says that blocks of 16 x 64 bytes are multiplied in registers of their own, as int8 or as
     bfloat16 (AMX). The system lends those registers on request.
@@ -65,6 +66,7 @@ _NEEDS: dict[IsaName, frozenset[str]] = {
     "x86-64": frozenset(),
     "neon": frozenset(["asimd"]),
 }
+_BF16: dict[IsaName, str] = {"avx512": "avx512_bf16", "neon": "bf16"}
 _DOT: dict[IsaName, str] = {"avx512": "avx512_vnni", "avx2": "avx_vnni", "neon": "asimddp"}
 
 AVX512 = Isa("avx512", 16, 32, True, True, False, "x86-64-v4")
@@ -83,10 +85,12 @@ X86_64 = Isa("x86-64", 4, 16, False, False, False, "x86-64")
 NEON = Isa("neon", 4, 32, True, True, False, "generic", "+neon", triple=_AARCH64)
 NEON_DOT = replace(NEON, has_dot=True, features=f"{NEON.features},+dotprod")
 NEON_I8MM = replace(NEON_DOT, has_matmul=True, features=f"{NEON_DOT.features},+i8mm")
+NEON_BF16 = replace(NEON_I8MM, has_bf16=True, features=f"{NEON_I8MM.features},+bf16")
+"""Armv8.6 has both: Neoverse N2 and V1, Graviton 3, Apple M2."""
 
 ISAS: tuple[Isa, ...] = (
     *(AVX512_AMX, AVX512_BF16, AVX512_VBMI, AVX512_VNNI, AVX512, AVX2_VNNI, AVX2, X86_64),
-    *(NEON_I8MM, NEON_DOT, NEON),
+    *(NEON_BF16, NEON_I8MM, NEON_DOT, NEON),
 )
 """Every row, best first among those of one architecture."""
 
@@ -115,7 +119,7 @@ def needed_flags(isa: Isa) -> frozenset[str]:
     more = {_DOT[isa.name]} if isa.has_dot else set()
     more |= {"i8mm"} if isa.has_matmul else set()
     more |= {"avx512vbmi"} if isa.has_byte_permute else set()
-    more |= {"avx512_bf16"} if isa.has_bf16 else set()
+    more |= {_BF16[isa.name]} if isa.has_bf16 else set()
     more |= _TILES if isa.has_tiles else set()
     return _NEEDS[isa.name] | more
 

@@ -1,7 +1,7 @@
 """Pairs of bfloat16 in 32-bit lanes: made from floats, multiplied and added in float32.
 
-The low half of a lane is the pair's first number. A CPU with AVX512-BF16 takes subnormal numbers as zero,
-here and in its sums; the portable lowering keeps them.
+The low half of a lane is the pair's first number. A CPU with AVX512-BF16 or Arm's BF16 takes subnormal
+numbers as zero, here and in its sums; the portable lowering keeps them.
 """
 
 from pliant.errors import InputError
@@ -10,7 +10,8 @@ from pliant.kernels.emit.dtypes import float_to_bfloat
 from pliant.kernels.emit.isa import Isa
 from pliant.kernels.emit.values import Value, like, vector
 
-_DOT = "llvm.x86.avx512bf16.dpbf16ps.512"
+_DOT = {"avx512": "llvm.x86.avx512bf16.dpbf16ps.512", "neon": "llvm.aarch64.neon.bfdot.v4f32.v8bf16"}
+_BLOCK = "llvm.aarch64.neon.bfmmla"
 _ROUND, _ROUND_TWO = "llvm.x86.avx512bf16.cvtneps2bf16.512", "llvm.x86.avx512bf16.cvtne2ps2bf16.512"
 _UPPER = -65536
 
@@ -19,8 +20,8 @@ def require_bf16(isa: Isa) -> None:
     """Raises InputError where a processor has no products of bfloat16."""
     if not isa.has_bf16:
         raise InputError(
-            "compute='bf16' takes a processor with AVX512-BF16 (avx512_bf16 in /proc/cpuinfo); this one is "
-            f"{isa.name}{isa.features}. Give compute='int8', which is faster and less exact, 'fp32', or "
+            "compute='bf16' takes a processor with AVX512-BF16 (avx512_bf16 in /proc/cpuinfo), or on Arm with "
+            f"BF16 and I8MM; this one is {isa.name}{isa.features}. Give compute='int8', which is faster and less exact, 'fp32', or "
             "'auto', which takes what there is."
         )
 
@@ -30,10 +31,17 @@ def add_pairs_bf16(f: Function, x: Value, y: Value, total: Value) -> Value:
     if not f.isa.is_portable:
         halves = vector(2 * f.lanes, "bfloat")
         x, y = (f.cast("bitcast", z, halves) for z in (x, y))
-        return f.intrinsic(_DOT, total.type, total, x, y, suffix="")
+        return f.intrinsic(_DOT[f.isa.name], total.type, total, x, y, suffix="")
     for half in (_first, _second):
         total = f.fma(half(f, x), half(f, y), total)
     return total
+
+
+def add_block_bf16(f: Function, x: Value, y: Value, total: Value) -> Value:
+    """total + x @ y of Arm's BF16: [2 rows][2 words] and [2 columns][2 words] to [2 rows][2 columns]."""
+    halves = vector(2 * f.lanes, "bfloat")
+    x, y = (f.cast("bitcast", z, halves) for z in (x, y))
+    return f.intrinsic(_BLOCK, total.type, total, x, y, suffix="")
 
 
 def round_pairs(f: Function, first: Value, second: Value) -> Value:
@@ -45,7 +53,7 @@ def round_pairs(f: Function, first: Value, second: Value) -> Value:
 def round_row(f: Function, low: Value, high: Value) -> Value:
     """As many words as a vector has lanes: the numbers of `low`, then of `high`, one behind the other."""
     words = vector(f.lanes, "i32")
-    if not f.isa.is_portable:
+    if _rounds(f.isa):
         two = f.intrinsic(_ROUND_TWO, vector(2 * f.lanes, "bfloat"), high, low, suffix="")
         return f.cast("bitcast", two, words)
     both = f.shuffle(_halves(f, low), _halves(f, high), range(2 * f.lanes))
@@ -63,9 +71,14 @@ def rest_of(f: Function, x: Value) -> Value:
     return x - f.cast("bitcast", words, x.type)
 
 
+def _rounds(isa: Isa) -> bool:
+    """Whether rounding is an instruction that is known here."""
+    return isa.name == "avx512" and not isa.is_portable
+
+
 def _halves(f: Function, x: Value) -> Value:
     """Rounded bits, i16 in each lane."""
-    if f.isa.is_portable:
+    if not _rounds(f.isa):
         return float_to_bfloat(f, x)
     halves = f.intrinsic(_ROUND, vector(f.lanes, "bfloat"), x, suffix="")
     return f.cast("bitcast", halves, vector(f.lanes, "i16"))

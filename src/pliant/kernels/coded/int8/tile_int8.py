@@ -6,7 +6,7 @@ from functools import partial, reduce
 from operator import add
 
 from pliant.kernels.coded.int8_form import Int8Form
-from pliant.kernels.coded.tile import COLUMNS
+from pliant.kernels.coded.tile import COLUMNS, paired
 from pliant.kernels.emit.builder import Function, Module
 from pliant.kernels.emit.isa import Isa
 from pliant.kernels.emit.values import Value, vector
@@ -121,7 +121,7 @@ def _write_tile(module: Module, form: Int8Form, rows: int, groups: int) -> None:
         is_by_pairs = _is_by_pairs(f.isa)
         together = 2 if is_by_pairs else form.together
         if is_by_pairs:
-            begin = _paired(f, begin, rows)
+            begin = paired(f, begin, rows)
         turn_words = max(together * chains, min(8, _power_of_two(_PRODUCTS_A_TURN // per_word)))
         zero = f.const(0, vector(f.lanes, "i32"))
         with f.loop(0, words, turn_words, carry=begin + [zero] * (per_word * (chains - 1))) as turn:
@@ -136,7 +136,7 @@ def _write_tile(module: Module, form: Int8Form, rows: int, groups: int) -> None:
         for chain in range(per_word, len(turn.carried), per_word):
             totals = [x + y for x, y in zip(totals, turn.carried[chain : chain + per_word], strict=True)]
         if is_by_pairs:
-            totals = _paired(f, totals, rows)
+            totals = paired(f, totals, rows)
         for i in range(rows):
             scale = f.load(f.at(scales, 2 * i))
             scale = f.splat(scale if form.is_resident else scale * step)
@@ -211,25 +211,10 @@ def _weights(f: Function, form: Int8Form, at: Value) -> Value:
     return f.cast("bitcast", f.cast("sext", narrow, vector(2 * f.lanes, "i16")), words)
 
 
-def _paired(f: Function, sums: Sequence[Value], rows: int) -> list[Value]:
-    """Sums by row as sums of 2 x 2 blocks, and back: halves of vectors change places between a pair of rows.
-
-    Of rows i and i + 1, columns 0..3, the first block has columns 0 and 1 of both, the second 2 and 3. A last
-    row without another stays as it is.
-    """
-    vectors, out = len(sums) // rows, list(sums)
-    for i in range(0, rows - 1, 2):
-        for v in range(vectors):
-            at, below = i * vectors + v, (i + 1) * vectors + v
-            out[at] = f.shuffle(sums[at], sums[below], (0, 1, 4, 5))
-            out[below] = f.shuffle(sums[at], sums[below], (2, 3, 6, 7))
-    return out
-
-
 def _multiply_pairs(
     f: Function, word: Value, a: tuple[Value, int], panels: list[Value], sums: list[Value]
 ) -> list[Value]:
-    """Bytes by I8MM: two rows and two words of K, times as many of K and two columns; sums are `_paired`."""
+    """Bytes by I8MM: two rows and two words of K, times as many of K and two columns; sums are `paired`."""
     block, rows = a
     bytes_, two, whole = vector(16, "i8"), vector(2, "i32"), vector(f.lanes, "i32")
     both = [word, word + 1]
@@ -255,8 +240,8 @@ def _multiply_pairs(
     return sums
 
 
-def _add(f: Function, is_bytes: bool, total: Value, xs: list[Value], ys: tuple[Value, ...]) -> Value:
-    return _add_bytes(f, total, xs, list(ys)) if is_bytes else add_pairs(f, total, xs[0], ys[0])
+def _add(f: Function, is_bytes: bool, total: Value, xs: list[Value], ys: list[Value]) -> Value:
+    return _add_bytes(f, total, xs, ys) if is_bytes else add_pairs(f, total, xs[0], ys[0])
 
 
 def _add_bytes(f: Function, total: Value, xs: list[Value], ys: list[Value]) -> Value:
