@@ -1,16 +1,12 @@
-"""Search compiled kernels for vectors that inner loops keep on the stack.
+"""Search compiled kernels for vectors that inner loops keep on the stack."""
 
-`python -m tests.kernels.spills` prints what known_spills.json should hold.
-"""
-
-import json
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from pliant.kernels.emit.isa import Isa
 from pliant.kernels.runtime.compile_child import compile_assembly
-from tests.guards.generators import ROWS, cases
+from tests.guards.generators import cases
 
 _HOT = re.compile(
     r"gemm( int8| bytes| bf16| split)?|matmul (None|of [46] bits)|matmul integer (words|bytes)( float None)?"
@@ -80,7 +76,3 @@ def found_spills(isa: Isa) -> dict[str, int]:
                 key = f"{label}, {loop.function}"
                 found[key] = max(n, found.get(key, 0))
     return found
-
-
-if __name__ == "__main__":
-    print(json.dumps({key: found_spills(row) for key, row in ROWS.items()}, indent=1))

@@ -1,6 +1,6 @@
 """Masks on a block of scores in scratch: added, or later keys hidden."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import e as euler
 from math import inf, log2
 
@@ -21,7 +21,8 @@ def hide_masked(
     def shared() -> list[Value]:
         with f.loop(0, n_keys, carry=lowest) as turn:
             by = _scaled(f, f.splat(f.load(f.at(mask, turn.index))))
-            turn.carry(_shift(f, strip, at, turn.index, [by] * strip.vectors, turn.carried))
+            every = dict.fromkeys(range(strip.vectors), by)
+            turn.carry(_shift(f, strip, at, turn.index, every, turn.carried))
         return turn.carried
 
     def by_row() -> list[Value]:
@@ -30,13 +31,13 @@ def hide_masked(
         whole = n_keys & -QUAD
         with f.loop(0, whole, QUAD, carry=lowest) as turn:
             tops = turn.carried
-            quads = [quad_of_rows(f, block, turn.index) for block in blocks]
-            for i in range(QUAD):
-                by = [_scaled(f, quad[i]) for quad in quads]
-                tops = _shift(f, strip, at, turn.index + i, by, tops)
+            for v, block in enumerate(blocks):
+                for i, row in enumerate(quad_of_rows(f, block, turn.index)):
+                    tops = _shift(f, strip, at, turn.index + i, {v: _scaled(f, row)}, tops)
+                    tops = f.pinned(tops)  # or all blocks are transposed before the first is added
             turn.carry(tops)
         with f.loop(whole, n_keys, carry=turn.carried) as rest:
-            by = [_scaled(f, rows_at(f, block, rest.index)) for block in blocks]
+            by = {v: _scaled(f, rows_at(f, block, rest.index)) for v, block in enumerate(blocks)}
             rest.carry(_shift(f, strip, at, rest.index, by, rest.carried))
         return rest.carried
 
@@ -55,7 +56,7 @@ def hide_later(f: Function, strip: Strip, n_keys: Value, at: Scratch, last: Valu
         def hide(v: int, score: Value) -> Value:
             return f.select(key > numbers[v], hidden, score)
 
-        turn.carry(_change(f, strip, at, turn.index, hide, turn.carried))
+        turn.carry(_change(f, strip, at, turn.index, hide, turn.carried, range(strip.vectors)))
     return turn.carried
 
 
@@ -65,9 +66,10 @@ def _scaled(f: Function, mask: Value) -> Value:
 
 
 def _shift(
-    f: Function, strip: Strip, at: Scratch, key: Value, by: Sequence[Value], tops: Sequence[Value]
+    f: Function, strip: Strip, at: Scratch, key: Value, by: Mapping[int, Value], tops: Sequence[Value]
 ) -> list[Value]:
-    return _change(f, strip, at, key, lambda v, score: score + by[v], tops)
+    """Scores in the vectors of rows that `by` has are larger by as much."""
+    return _change(f, strip, at, key, lambda v, score: score + by[v], tops, by)
 
 
 def _change(
@@ -77,12 +79,13 @@ def _change(
     key: Value,
     change: Callable[[int, Value], Value],
     tops: Sequence[Value],
+    vectors: Iterable[int],
 ) -> list[Value]:
     """A key's scores changed in place, and the maxima."""
-    found = []
-    for v, top in enumerate(tops):
+    found = list(tops)
+    for v in vectors:
         place = f.at(at.scores, key * strip.rows + v * f.lanes)
         score = change(v, f.load(place, f.vec))
         f.store(score, place)
-        found.append(largest(f, score, top))
+        found[v] = largest(f, score, tops[v])
     return found

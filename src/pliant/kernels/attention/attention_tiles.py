@@ -166,15 +166,30 @@ def exponentiate(
     f: Function, strip: Strip, n_tokens: Value, at: Scratch, tops: Sequence[Value]
 ) -> list[Value]:
     """scores become 2**(score - top); 1 over their sums, one vector for each vector of rows."""
-    with f.loop(0, n_tokens, 1, [f.const(0, f.vec)] * strip.vectors) as turn:
-        sums = []
-        for v, (top, total) in enumerate(zip(tops, turn.carried, strict=True)):
-            place = f.at(at.scores, turn.index * strip.rows + v * f.lanes)
-            weight = vmath.exp2_nonpositive(f, f.load(place, f.vec) - top)
-            f.store(weight, place)
-            sums.append(total + weight)
-        turn.carry(sums)
-    return [f.const(1.0, f.vec) / total for total in turn.carried]
+
+    def add(vectors: Sequence[int], tops: Sequence[Value]) -> list[Value]:
+        with f.loop(0, n_tokens, 1, [f.const(0, f.vec)] * len(vectors)) as turn:
+            sums = []
+            for v, top, total in zip(vectors, tops, turn.carried, strict=True):
+                place = f.at(at.scores, turn.index * strip.rows + v * f.lanes)
+                weight = vmath.exp2_nonpositive(f, f.load(place, f.vec) - top)
+                f.store(weight, place)
+                sums.append(total + weight)
+            turn.carry(sums)
+        return [f.const(1.0, f.vec) / total for total in turn.carried]
+
+    if strip.registers > 16:
+        return add(range(strip.vectors), tops)
+    # Registers hold the function's coefficients and one vector of rows: what the others have waits in memory.
+    places = [f.at(at.outputs, v * f.lanes) for v in range(strip.vectors)]
+    for top, place in zip(tops, places, strict=True):
+        f.store(top, place)
+    for v, place in enumerate(places):
+        f.barrier()
+        (share,) = add([v], [f.load(place, f.vec)])
+        f.store(share, place)
+    f.barrier()
+    return [f.load(place, f.vec) for place in places]
 
 
 def weigh(

@@ -73,41 +73,41 @@ def decode_columns(f: Function, planes: Sequence[Value], table: Value, emit: Emi
 
     A group's 16 columns are 16 / lanes of these; one at a time keeps all of it in registers.
     """
-    words = [f.load(p, vector(f.lanes, "i32"), 4 * f.lanes) for p in planes]
-    if f.isa.has_byte_permute:
-        for row, x in permuted_rows(f, words, weave(words), table):
-            emit(row, x)
-        return
     if not _by_bytes(f.isa):
-        _decode_words(f, words, table, emit)
+        words = [_plane(f, p) for p in planes]
+        if f.isa.has_byte_permute:
+            for row, x in permuted_rows(f, words, weave(words), table):
+                emit(row, x)
+        else:
+            _decode_words(f, words, table, emit)
         return
 
     def rows(pair: int, both: Value) -> None:
         emit(2 * pair, _as(f, both << 16, 8, "float"))
         emit(2 * pair + 1, _as(f, both & -65536, 8, "float"))
 
-    for w, (low, high) in _look_up_bytes(f, words, table, 2, _paired):
+    for w, (low, high) in _look_up_bytes(f, planes, table, 2, _paired):
         for i, x in enumerate(_interleave(f, low, high)):
             rows(2 * w + i, x)
 
 
 def decode_bfloats(f: Function, planes: Sequence[Value], table: Value, emit: Emit) -> None:
     """As `decode_columns`, rows i and i + 2 as bfloat16 halves of i32 lanes, for i & 3 < 2."""
-    words = [f.load(p, vector(f.lanes, "i32"), 4 * f.lanes) for p in planes]
+    words = [_plane(f, p) for p in planes]
     for row, x in permuted_pairs(f, words, weave(words), table):
         emit(row, x)
 
 
 def decode_quads(f: Function, planes: Sequence[Value], table: Value, emit: Emit) -> None:
     """As `decode_columns`, from an int8 table: rows 4w .. 4w + 3 as bytes of i32 lanes, for w = 0..7."""
-    words = [f.load(p, vector(f.lanes, "i32"), 4 * f.lanes) for p in planes]
+    if _by_bytes(f.isa):
+        for w, (x,) in _look_up_bytes(f, planes, table, 1, _natural):
+            emit(w, _as(f, x, 8, "i32"))
+        return
+    words = [_plane(f, p) for p in planes]
     if f.isa.has_byte_permute:
         for w, x in permuted_quads(f, words, weave(words), table):
             emit(w, x)
-        return
-    if _by_bytes(f.isa):
-        for w, (x,) in _look_up_bytes(f, words, table, 1, _natural):
-            emit(w, _as(f, x, 8, "i32"))
         return
     four: list[Value] = []
 
@@ -123,7 +123,7 @@ def decode_quads(f: Function, planes: Sequence[Value], table: Value, emit: Emit)
 def decode_pairs(f: Function, planes: Sequence[Value], table: Value, emit: Emit) -> None:
     """As `decode_quads`, rows 2i and 2i + 1 as int16 halves of i32 lanes; not where bytes are looked up."""
     assert not _by_bytes(f.isa)
-    words = [f.load(p, vector(f.lanes, "i32"), 4 * f.lanes) for p in planes]
+    words = [_plane(f, p) for p in planes]
     before: list[Value] = []
 
     def pairs(row: int, x: Value) -> None:
@@ -134,6 +134,10 @@ def decode_pairs(f: Function, planes: Sequence[Value], table: Value, emit: Emit)
             before.append(steps)
 
     _decode_words(f, words, table, pairs)
+
+
+def _plane(f: Function, plane: Value) -> Value:
+    return f.load(plane, vector(f.lanes, "i32"), 4 * f.lanes)
 
 
 def first_centroid(f: Function, table: Value) -> Value:
@@ -236,23 +240,25 @@ def _look_up_bytes(
     f: Function, planes: Sequence[Value], table: Value, n_bytes: int, order: "Order"
 ) -> Iterator[tuple[int, list[Value]]]:
     """For each w: the bytes of an entry for rows 4w .. 4w + 3, 32 codes at a time, in `order`."""
-    words = [order(f, p, 0) for p in planes]
+    words = [order(f, _plane(f, p), 0) for p in planes]
     woven = weave(words)
+    if len(words) > 2:  # or LLVM keeps what they are made of instead
+        woven = f.pinned(woven)
     masks = _masks(f, planes, words, order)
     tables = 1 << max(0, len(planes) - 4)
     for u in (3, 2, 1, 0):
         choices = next(masks)
-        indices = [_as(f, x & _LOW, 32, "i8") for x in (woven[u], woven[u] >> 4)]
-        found: list[list[Value]] = [[], []]
-        for byte in range(n_bytes):
-            # Without a barrier LLVM reads all tables ahead of their use, and spills what it read.
-            f.do('call void asm sideeffect "", "~{memory}"()')
-            at = [16 * (n_bytes * (u * tables + t) + byte) for t in range(tables)]
-            entries = [f.load(f.at(table, i, "i8"), vector(16, "i8"), 16) for i in at]
-            both = [f.shuffle(e, None, [*range(16), *range(16)]) for e in entries]
-            for index, mask, out in zip(indices, choices, found, strict=True):
-                out.append(_choose(f, [_shuffle_bytes(f, t, index) for t in both], mask))
-        yield from zip((u, u + 4), found, strict=True)
+        for w, choice in zip((u, u + 4), choices, strict=True):
+            (nibbles,) = f.pinned([woven[u]])
+            index, found = _as(f, (nibbles >> 4 if w > u else nibbles) & _LOW, 32, "i8"), list[Value]()
+            for byte in range(n_bytes):
+                # Without a barrier LLVM reads all tables ahead of their use, and spills what it read.
+                f.barrier()
+                at = [16 * (n_bytes * (u * tables + t) + byte) for t in range(tables)]
+                entries = [f.load(f.at(table, i, "i8"), vector(16, "i8"), 16) for i in at]
+                both = [f.shuffle(e, None, [*range(16), *range(16)]) for e in entries]
+                found.append(_choose(f, [_shuffle_bytes(f, t, index) for t in both], choice))
+            yield w, found
 
 
 Order = Callable[[Function, Value, int], Value]
@@ -287,12 +293,12 @@ def _masks(f: Function, planes: Sequence[Value], words: Sequence[Value], order: 
     if len(planes) < 5:
         while True:
             yield [], []
-    word, up, down = words[4], order(f, planes[4], -1), order(f, planes[4], 1)
-    fourth = _doubling(f, up), _doubling(f, word << 4)
+    fourth = _doubling(f, order(f, _plane(f, planes[4]), -1)), _doubling(f, words[4] << 4)
     sixth = (_doubling(f, words[5] << 4), _doubling(f, words[5])) if len(planes) == 6 else None
     for u in (3, 2, 1, 0):
-        if u == 1:
-            fourth = _doubling(f, word << 2), _doubling(f, down << 6)
+        if u == 1:  # read again, rather than kept in registers until now
+            word = _plane(f, planes[4])
+            fourth = _doubling(f, order(f, word, 0) << 2), _doubling(f, order(f, word, 1) << 6)
         low, high = (([next(s)] if sixth else []) for s in (sixth or fourth))
         yield [*low, next(fourth[0])], [*high, next(fourth[1])]
 
@@ -339,6 +345,8 @@ def _decode_words(f: Function, words: Sequence[Value], table: Value, emit: Emit)
     bits = len(words)
     woven = weave(words)
     mixed = _mix_fifth(woven, words[4]) if bits >= 5 else woven * 2
+    if bits == 6 and f.isa.name == "x86-64":  # or LLVM keeps what they are made of as well
+        mixed = f.pinned(mixed)
     for v in range(32):
         w, b = v >> 2, v & 3
         offset = 8 * b + (4 if w >= 4 else 0) - (1 if bits >= 5 and w & 3 >= 2 else 0)

@@ -18,9 +18,11 @@ class SliceDesc(ctypes.Structure):
     """One slice of a layer: where what is resident of its weights stands. Its four matrices share it.
 
     `bits` of 1..6 planes, or 16, 17, 32 for full fidelity in F16, BF16, F32, or BF16_PAIRS, whose `table` is
-    null or pairs of what rounding to `full` left, of a matrix that is one slice. The planes hold code 0 where a
-    weight is an outlier. `outlier_rows` (u32, one for each column group of the slice and one more) are places
-    in `outlier_offsets` (u16, row * 16 + column, ascending) and `outlier_values` (float32).
+    null or pairs of what rounding to `full` left, of a matrix that is one slice.
+
+    The planes hold code 0 where a weight is an outlier. `outlier_rows` (u32, one for each column group of the
+    slice and one more) are places in `outlier_offsets` (u16, row * 16 + column, ascending) and
+    `outlier_values` (float32).
     """
 
     _fields_ = (

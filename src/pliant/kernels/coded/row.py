@@ -108,7 +108,7 @@ def _write_sum(module: Module, bits: int) -> None:
         read = _planes(f, desc, bits, group) if bits <= 6 else _full(f, desc, bits, group)
         with f.each(0, COLUMNS, f.lanes) as column:
             to = f.at(c, column)
-            zero, chains = f.const(0.0, f.vec), f.isa.registers // 4
+            zero, chains = f.const(0.0, f.vec), _chains(f.isa, bits)
             is_pinned = f.isa.name in ("avx2", "avx512") and not f.isa.has_byte_permute
             with f.loop(0, count, 1, carry=[f.load(to, f.vec)] + [zero] * (chains - 1)) as turn:
                 sums = list(turn.carried)
@@ -148,6 +148,18 @@ def _write_dots(module: Module, bits: int) -> None:
             turn.carry(sums)
         f.store(_total(turn.carried), c)
         f.ret()
+
+
+def _splits(isa: Isa) -> bool:
+    """Whether the row is multiplied as pairs of bfloat16, of which weights are decoded in pairs."""
+    return isa.has_bf16 and isa.has_byte_permute
+
+
+def _chains(isa: Isa, bits: int) -> int:
+    """Sums that hide the latency of additions, as far as decoding leaves registers for them."""
+    if isa.name != "avx2" or bits > 6:
+        return isa.registers // 4
+    return 1 if bits == 6 else 2
 
 
 def _total(sums: Sequence[Value]) -> Value:

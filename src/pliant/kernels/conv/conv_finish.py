@@ -39,7 +39,8 @@ def write_finish(module: Module, form: ConvForm) -> None:
                 for first in range(0, COLUMNS, f.lanes):
                     block = f.at(c, pixel * COLUMNS + first)
                     rows = [f.load(f.at(block, i * COLUMNS), f.vec, 4 * f.lanes) for i in range(f.lanes)]
-                    for i, x in enumerate(transposed(f, rows)):
+                    # Pinned, or shuffles sink to where channels are known to exist, and more is alive.
+                    for i, x in enumerate(f.pinned(transposed(f, rows))):
                         with f.when(channels > first + i):
                             end(x, channel_step * (first + i) + pixel)
         done = f.const(0)

@@ -292,6 +292,8 @@ def _tap(
         x = f.splat(f.load(at)) if lanes is None else f.shuffle(f.load(at, f.vec), None, lanes)
         for tap, pixel in used:
             now[pixel] = f.fma(x, weights[tap], now[pixel])
+        if lanes is not None and f.isa.registers == 16 and column % 4 == 3:
+            now = f.pinned(now)
     return now
 
 

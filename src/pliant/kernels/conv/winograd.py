@@ -190,6 +190,7 @@ def _write_inputs(module: Module) -> None:
                     values = _product(f, input_matrix(), [f.load(f.at(p, c), f.vec) for p in sources])
                     for row, value in enumerate(values):
                         f.store(value, f.at(patch, (row * INPUTS + column) * COLUMNS))
+                    f.barrier()
                 for row in range(INPUTS):
                     line = [
                         f.load(f.at(patch, (row * INPUTS + column) * COLUMNS), f.vec)
@@ -224,6 +225,7 @@ def _write_outputs(module: Module, form: ConvForm) -> None:
                 ]
                 for row, value in enumerate(_product(f, output_matrix(), found)):
                     f.store(value, f.at(patch, (row * INPUTS + column) * COLUMNS))
+            f.barrier()
             for row in range(OUTPUTS):
                 with f.when(top + row < out_h):
                     line = [

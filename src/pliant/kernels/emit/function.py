@@ -139,6 +139,10 @@ class Function:
         together = self.op(f"call {{{kinds}}} {asm}", f"{{{kinds}}}")
         return [self.op(f"extractvalue {together}, {i}", v.type) for i, v in enumerate(vectors)]
 
+    def barrier(self) -> None:
+        """Memory is read and written on its side of this point, so that no register holds it across."""
+        self.do('call void asm sideeffect "", "~{memory}"()')
+
     def kept(self, sums: Sequence[Value]) -> list[Value]:
         """The sums of a row of a tile, so that LLVM neither loads ahead of the use nor adds products first.
 

@@ -20,9 +20,9 @@ def require_bf16(isa: Isa) -> None:
     """Raises InputError where a processor has no products of bfloat16."""
     if not isa.has_bf16:
         raise InputError(
-            "compute='bf16' takes a processor with AVX512-BF16 (avx512_bf16 in /proc/cpuinfo), or on Arm with "
-            f"BF16 and I8MM; this one is {isa.name}{isa.features}. Give compute='int8', which is faster and less exact, 'fp32', or "
-            "'auto', which takes what there is."
+            "compute='bf16' takes a processor with AVX512-BF16 (avx512_bf16 in /proc/cpuinfo), on Arm BF16 "
+            f"and I8MM; this one is {isa.name}{isa.features}. Give compute='int8', which is faster and less "
+            "exact, 'fp32', or 'auto', which takes what there is."
         )
 
 

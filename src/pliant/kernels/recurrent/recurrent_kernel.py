@@ -8,14 +8,13 @@ within products within steps. Whoever draws a number does that share once all of
 done. A number that waits only waits for lower ones, which others are at work on: one thread alone ends too.
 """
 
-from collections.abc import Sequence
 from functools import partial
 
 from pliant.kernels.emit.builder import Function, Module
 from pliant.kernels.emit.isa import Isa
 from pliant.kernels.emit.values import Value
 from pliant.kernels.recurrent.recurrent_args import LANES, RecurrentArgs, RecurrentForm
-from pliant.kernels.recurrent.recurrent_cells import ACTIVATIONS, Applied, gru, lstm
+from pliant.kernels.recurrent.recurrent_cells import CellArgs, call_cell, write_cell
 from pliant.kernels.recurrent.recurrent_tile import write_products
 
 START = "recurrent_start"
@@ -52,6 +51,8 @@ def recurrent_ir(isa: Isa, form: RecurrentForm) -> str:
     module = Module(isa)
     for gates in dict.fromkeys(form.passes):
         write_products(module, gates)
+    for n_pass in range(len(form.passes)):
+        write_cell(module, form, n_pass)
     _write_member(module, form)
     with module.kernel(form.name) as f:
         args, lo, hi, scratch = f.params
@@ -164,12 +165,9 @@ class _Work:
             b = f.at(weights, (self.direction * self.blocks + block) * (self.width * (count * LANES)))
             f.call(f"products{count}", "void", operand, self.width, b, self.sums, self.rows, self.width)
             with f.each(0, self.rows) as row:
-                is_live = self.t < self._length(row)
+                is_live = f.cast("zext", self.t < self._length(row), "i64")
                 with f.each(0, LANES, f.lanes) as lane:
-                    place = row * self.width + block * LANES + lane
-                    at = row * (count * LANES) + lane
-                    sums = [f.load(f.at(self.sums, at + g * LANES), f.vec) for g in range(count)]
-                    self._cell(n_pass, row, block, lane, place, is_live, sums)
+                    call_cell(f, n_pass, self._cell_at(row, block, lane, count), is_live)
         if is_last:
             with f.each(0, self.rows) as row:
                 self._write_y(row)
@@ -189,39 +187,24 @@ class _Work:
                 x = f.load(f.at(source, lane), f.vec)
                 f.store(x, f.at(self.sums, row * (count * LANES) + (g * LANES + lane)))
 
-    def _cell(
-        self,
-        n_pass: int,
-        row: Value,
-        block: Value,
-        lane: Value,
-        place: Value,
-        is_live: Value,
-        sums: Sequence[Value],
-    ) -> None:
-        f, gates = self.f, self.form.gates
-        old = f.load(f.at(self.h, place), f.vec)
-        acts = [self._activation(i) for i in range(len(self.form.activations))]
-        match self.form.cell:
-            case "rnn":
-                new = acts[0](sums[0])
-            case "lstm":
-                c_at = f.at(self.crew.state(2), place)
-                c = f.load(c_at, f.vec)
-                (couples,) = self.crew.integers("couples_gates")
-                new, c_new = lstm(f, sums, c, self._peepholes(block, lane), couples, acts)
-                f.store(f.select(is_live, c_new, c), c_at)
-            case "gru":
-                pre = f.at(self._input_row(row), block * (gates * LANES) + 2 * LANES + lane)
-                candidate = acts[1](f.fma(acts[0](sums[1]), sums[2], f.load(pre, f.vec)))
-                new = gru(f, acts[0](sums[0]), candidate, old)
-            case "gru_reset_before":
-                if n_pass == 0:
-                    f.store(acts[0](sums[0]), f.at(self.crew.state(3), place))
-                    f.store(acts[0](sums[1]) * old, f.at(self.crew.state(4), place))
-                    return
-                new = gru(f, f.load(f.at(self.crew.state(3), place), f.vec), acts[1](sums[0]), old)
-        f.store(f.select(is_live, new, old), f.at(self.following, place))
+    def _cell_at(self, row: Value, block: Value, lane: Value, count: int) -> CellArgs:
+        """Where hidden units from `lane` of a block on have what their cell reads and writes."""
+        f, form, place = self.f, self.form, row * self.width + block * LANES + lane
+        (peepholes,) = f.fields(self.args, RecurrentArgs, "peepholes")
+        of_unit = (self.direction * self.blocks + block) * (3 * LANES) + lane
+        zeros = f.table([0.0] * (3 * LANES), "float")
+        pre = f.at(self._input_row(row), block * (form.gates * LANES) + lane)
+        return CellArgs(
+            args=self.args,
+            sums=f.at(self.sums, row * (count * LANES) + lane),
+            old=f.at(self.h, place),
+            new=f.at(self.following, place),
+            c=f.at(self.crew.state(2), place),
+            z=f.at(self.crew.state(3), place),
+            reset=f.at(self.crew.state(4), place),
+            pre=pre,
+            peepholes=f.select(peepholes.compare("eq", 0), zeros, f.at(peepholes, of_unit)),
+        )
 
     def _write_y(self, row: Value) -> None:
         """The share's part of the step's output: zeros where a sequence has ended."""
@@ -288,31 +271,6 @@ class _Work:
         (pre,) = self.f.fields(self.args, RecurrentArgs, "pre")
         at = self._time(row) * pre_t + (row + self.first_row) * pre_b + self.direction * pre_d
         return self.f.at(pre, at)
-
-    def _peepholes(self, block: Value, lane: Value) -> list[Value]:
-        f = self.f
-        (peepholes,) = f.fields(self.args, RecurrentArgs, "peepholes")
-        at = (self.direction * self.blocks + block) * (3 * LANES) + lane
-
-        def given() -> list[Value]:
-            return [f.load(f.at(peepholes, at + g * LANES), f.vec) for g in range(3)]
-
-        return f.choose(peepholes.compare("ne", 0), given, lambda: [f.const(0.0, f.vec)] * 3)
-
-    def _activation(self, i: int) -> Applied:
-        f = self.f
-        clip, alpha, beta = f.fields(self.args, RecurrentArgs, "clip", f"alpha{i}", f"beta{i}")
-        function, _, _ = ACTIVATIONS[self.form.activations[i]]
-
-        def apply(x: Value) -> Value:
-            # As in onnxruntime, sums are clipped, LSTM's cell state is not.
-            if i < 2:
-                limit = f.splat(clip)
-                x = f.select(x > limit, limit, x)
-                x = f.select(x < -limit, -limit, x)
-            return function(f, x, f.splat(alpha), f.splat(beta))
-
-        return apply
 
 
 def _load_at(f: Function, pointer: Value, index: Value) -> list[Value]:

@@ -83,7 +83,7 @@ def _write_tile(module: Module, gates: int, rows: int) -> None:
                         for v, column_values in enumerate(loaded):
                             n = step % chains * len(sums) + i * len(loaded) + v
                             now[n] = f.fma(x, column_values, now[n])
-                        if isa.has_fma and i in (rows // 2, rows - 1):
+                        if isa.has_fma and (i % 4 == 3 or i == rows - 1):
                             now = f.pinned(now)
                 k.carry(now)
             total = k.carried[: len(sums)]

@@ -98,8 +98,13 @@ def test_errors_are_a_few_millionths(isa: Isa, cache: Path) -> None:
 
 @pytest.mark.parametrize(
     ("a_shape", "b_shape", "constants"),
-    [((2, 96), (96, 80), [1]), ((20, 96), (96, 80), []), ((4, 20, 96), (4, 96, 80), [1]), ((20, 8), (8, 9), [1])],
-)  # fmt: skip
+    [
+        ((2, 96), (96, 80), [1]),
+        ((20, 96), (96, 80), []),
+        ((4, 20, 96), (4, 96, 80), [1]),
+        ((20, 8), (8, 9), [1]),
+    ],
+)
 def test_other_products_run_in_vectors(
     a_shape: tuple[int, ...], b_shape: tuple[int, ...], constants: list[int], cache: Path
 ) -> None:

@@ -106,5 +106,3 @@ def _rows_folded(v: View) -> View:
     *outer_strides, stride, row, column = v.strides
     step = stride if rows == 1 else row
     return View(v.tensor, v.offset, (*outer, n * rows, columns), (*outer_strides, step, column))
-
-

@@ -1,7 +1,6 @@
 """Calls that multiply matrices seen through views."""
 
 import ctypes
-from collections.abc import Sequence
 from math import prod
 
 import numpy as np

@@ -17,7 +17,7 @@ from pliant.kernels.tiles.tile_rows import MOST_ROWS_IN_VECTORS
 
 
 def takes_split(p: Product, constants: Mapping[str, np.ndarray], target: Target) -> bool:
-    """Whether tiles multiply: more than a few rows, in one batch, with a large matrix that is known before."""
+    """Whether tiles multiply: more than a few rows, in one batch, with a large matrix known before."""
     rows, depth = p.a.shape[-2:]
     is_one = prod(p.a.shape[:-2]) == 1 and p.a.strides[-1] == 1
     is_known = p.coded is not None or (p.scaled is None and p.b.tensor in constants)

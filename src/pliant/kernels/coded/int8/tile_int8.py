@@ -1,6 +1,6 @@
 """The register tile of the int8 GEMM: packed integer rows times column groups, then scales and epilogue."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial, reduce
 from operator import add
@@ -183,22 +183,28 @@ def _multiply(
     if _is_by_pairs(f.isa):
         return _multiply_pairs(f, word, a, panels, sums)
     block, rows = a
-    columns = [
-        [
-            _weights(f, form, f.at(b, (word + i) * COLUMNS + v, form.word))
-            for b in panels
-            for v in range(0, COLUMNS, f.lanes)
+    places = [f.at(b, v, form.word) for b in panels for v in range(0, COLUMNS, f.lanes)]
+
+    def of_column(v: int) -> list[Value]:
+        return [
+            _weights(f, form, f.at(places[v], (word + i) * COLUMNS, form.word)) for i in range(form.together)
         ]
-        for i in range(form.together)
-    ]
+
+    def of_row(row: int) -> list[Value]:
+        at = [f.at(block, (word + i) * rows + row, "i32") for i in range(form.together)]
+        return [shared_word(f, f.load(p, "i32")) for p in at]
+
+    if f.isa.name == "avx2" and form.together > 1:  # no register is left for more than a column
+        for v in range(len(places)):
+            ys, here = of_column(v), slice(v, None, len(places))
+            made = [_add(f, form.is_bytes, x, of_row(row), ys) for row, x in enumerate(sums[here])]
+            sums[here] = f.pinned(made)
+        return sums
+    columns = [of_column(v) for v in range(len(places))]
     for row in range(rows):
-        xs = [
-            shared_word(f, f.load(f.at(block, (word + i) * rows + row, "i32"), "i32"))
-            for i in range(form.together)
-        ]
-        of_row = slice(row * len(columns[0]), (row + 1) * len(columns[0]))
-        pairs = zip(sums[of_row], zip(*columns, strict=True), strict=True)
-        sums[of_row] = f.kept([_add(f, form.is_bytes, total, xs, ys) for total, ys in pairs])
+        xs, here = of_row(row), slice(row * len(columns), (row + 1) * len(columns))
+        pairs = zip(sums[here], columns, strict=True)
+        sums[here] = f.kept([_add(f, form.is_bytes, total, xs, ys) for total, ys in pairs])
     return sums
 
 
