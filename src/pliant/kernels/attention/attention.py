@@ -8,10 +8,18 @@ once per head, because their rows lie a power of two apart and would share a few
 """
 
 import ctypes
+from dataclasses import replace
 from functools import partial
 from math import e as euler
 from math import log2
 
+from pliant.kernels.attention.attention_in_tiles import (
+    copy_to_tiles,
+    lay_out_tiles,
+    score_in_tiles,
+    tiled_floats,
+    weigh_in_tiles,
+)
 from pliant.kernels.attention.attention_mask import hide_later, hide_masked
 from pliant.kernels.attention.attention_tiles import (
     Strip,
@@ -27,8 +35,12 @@ from pliant.kernels.attention.attention_tiles import (
 from pliant.kernels.emit.builder import Function, Module
 from pliant.kernels.emit.isa import Isa
 from pliant.kernels.emit.values import Value
+from pliant.kernels.tiles.tile_rows import config_space, release_tiles, write_tile_rows
 
 _AXES = ("batch", "head", "row")
+_TILED = "_tiled"
+_MOST_ROWS_IN_VECTORS = 8
+"""Of queries: for more, tiles multiply. Splitting keys and values costs as much as a few rows."""
 
 
 class AttentionArgs(ctypes.Structure):
@@ -76,9 +88,9 @@ def of_qkv(
 def block_vectors(isa: Isa) -> int:
     """Vectors of rows in a full block: with 4 broadcasts, 12 sums fill AVX2's 16 registers.
 
-    Without FMA a product takes one more.
+    Without FMA a product takes one more; tiles go in pairs.
     """
-    return 3 if isa.has_fma else 2
+    return 3 if isa.has_fma and not isa.has_tiles else 2
 
 
 def block_rows(isa: Isa) -> int:
@@ -103,7 +115,8 @@ def grain(n_heads: int, n_tokens: int, isa: Isa, n_threads: int) -> int:
 
 def scratch_bytes(head_dim: int, n_tokens: int, isa: Isa, value_dim: int | None = None) -> int:
     """What each thread needs for up to `n_tokens` keys."""
-    return 4 * scratch_floats(head_dim, value_dim or head_dim, n_tokens, block_rows(isa))
+    sizes = head_dim, value_dim or head_dim, n_tokens, block_rows(isa)
+    return 4 * max(scratch_floats(*sizes), tiled_floats(*sizes) if isa.has_tiles else 0)
 
 
 def attention_name(head_dim: int, value_dim: int | None = None) -> str:
@@ -117,7 +130,7 @@ def attention_ir(isa: Isa, head_dim: int, value_dim: int | None = None) -> str:
     strip = write_blocks(module, head_dim, value_dim or head_dim)
     with module.kernel(attention_name(head_dim, value_dim)) as f:
         args, lo, hi, scratch = f.params
-        n_rows, n_tokens = f.fields(args, AttentionArgs, "n_rows", "n_tokens")
+        (n_rows,) = f.fields(args, AttentionArgs, "n_rows")
         n_heads, group = f.fields(args, AttentionArgs, "n_heads", "group")
         rows = block_rows(isa)
         per_head = (n_rows + (rows - 1)) // rows
@@ -127,12 +140,11 @@ def attention_ir(isa: Isa, head_dim: int, value_dim: int | None = None) -> str:
             shared = head // group
             is_new = batch.compare("ne", turn.carried[0]) | shared.compare("ne", turn.carried[1])
             with f.when(is_new):
-                arrays = lay_out(f, scratch, n_tokens, strip)
-                k, v = (head_rows(f, args, name, batch, shared) for name in ("k", "v"))
-                copy_head(f, k, v, n_tokens, arrays, strip)
+                bring_head(f, args, scratch, batch, shared, strip)
             first = (turn.index % per_head) * rows
             call_block(f, args, scratch, batch, head, first, n_rows)
             turn.carry([batch, shared])
+        end_blocks(f)
     return module.text()
 
 
@@ -143,9 +155,37 @@ def write_blocks(module: Module, key_dim: int, value_dim: int) -> Strip:
         Strip(key_dim, value_dim, n, block_rows(isa), isa.lanes, isa.registers)
         for n in range(1, block_vectors(isa) + 1)
     ]
+    if isa.has_tiles:
+        write_tile_rows(module, "bf16", 2)
+        strips += [replace(strip, is_tiled=True) for strip in strips]
     for strip in strips:
         _write_attend(module, strip)
     return strips[0]
+
+
+def bring_head(f: Function, args: Value, scratch: Value, batch: Value, head: Value, strip: Strip) -> None:
+    """Copy a head's keys and values to where blocks of its rows find them."""
+    n_rows, n_tokens = f.fields(args, AttentionArgs, "n_rows", "n_tokens")
+    k, v = (head_rows(f, args, name, batch, head) for name in ("k", "v"))
+
+    def to_vectors() -> list[Value]:
+        copy_head(f, k, v, n_tokens, lay_out(f, scratch, n_tokens, strip), strip)
+        return []
+
+    def to_tiles() -> list[Value]:
+        copy_to_tiles(f, k, v, n_tokens, lay_out_tiles(f, scratch, n_tokens, strip), strip)
+        return []
+
+    if f.isa.has_tiles:
+        f.choose(n_rows > _MOST_ROWS_IN_VECTORS, to_tiles, to_vectors)
+    else:
+        to_vectors()
+
+
+def end_blocks(f: Function) -> None:
+    """After the last block of a kernel."""
+    if f.isa.has_tiles:
+        release_tiles(f, f.const(0, "ptr"))
 
 
 def call_block(
@@ -154,10 +194,17 @@ def call_block(
     """Attend to the rows from row `first` of `n_rows` on; scratch holds the keys and values of the head."""
     n_vectors = f.least((n_rows - first + (f.lanes - 1)) // f.lanes, block_vectors(f.isa))
 
-    def call(vectors: int) -> None:
-        f.call(f"attend{vectors}", "void", args, scratch, batch, head, first)
+    def call(kind: str, vectors: int) -> None:
+        f.call(f"attend{vectors}{kind}", "void", args, scratch, batch, head, first)
 
-    f.match(n_vectors, {n: partial(call, n) for n in range(1, block_vectors(f.isa) + 1)})
+    def calls(kind: str) -> list[Value]:
+        f.match(n_vectors, {n: partial(call, kind, n) for n in range(1, block_vectors(f.isa) + 1)})
+        return []
+
+    if f.isa.has_tiles:
+        f.choose(n_rows > _MOST_ROWS_IN_VECTORS, partial(calls, _TILED), partial(calls, ""))
+    else:
+        calls("")
 
 
 def head_rows(f: Function, args: Value, name: str, batch: Value, head: Value) -> tuple[Value, Value]:
@@ -171,20 +218,27 @@ def head_rows(f: Function, args: Value, name: str, batch: Value, head: Value) ->
 def _write_attend(module: Module, strip: Strip) -> None:
     """`attend<vectors>(args, scratch, batch, head, first)`: one block of rows, from row `first` on."""
     params = [("args", "ptr"), ("scratch", "ptr"), ("batch", "i64"), ("head", "i64"), ("first", "i64")]
-    with module.function(f"attend{strip.vectors}", params, attributes="noinline", is_exported=False) as f:
+    name = f"attend{strip.vectors}{_TILED if strip.is_tiled else ''}"
+    with module.function(name, params, attributes="noinline", is_exported=False) as f:
+        config = config_space(f) if strip.is_tiled else None
         args, scratch, batch, head, first = f.params
         names = ("n_rows", "n_tokens", "scale", "mask", "is_causal", "shift", "is_empty_zero")
         n_rows, n_tokens, scale, mask, is_causal, shift, is_empty_zero = f.fields(args, AttentionArgs, *names)
-        arrays = lay_out(f, scratch, n_tokens, strip)
+        tiled = lay_out_tiles(f, scratch, n_tokens, strip) if strip.is_tiled else None
+        arrays = tiled.plain if tiled else lay_out(f, scratch, n_tokens, strip)
         # Lanes past the last row repeat it: no read beyond the end, and nobody keeps their result.
         rows = [f.least(first + i, n_rows - 1) for i in range(strip.rows)]
-        q, ld_q = head_rows(f, args, "q", batch, head)
-        fill_queries(f, strip, q, ld_q, rows, scale * log2(euler), arrays.queries)
+        q = head_rows(f, args, "q", batch, head)
+        factor = scale * log2(euler)
         # Keys that no row of the block sees cost nothing; one stays, so that there is a maximum.
         seen = f.least(first + strip.rows + shift, n_tokens)
         seen = f.select(seen < 1, f.const(1), seen)
         n_keys = f.select(is_causal.compare("ne", 0), seen, n_tokens)
-        tops = score(f, strip, n_keys, arrays)
+        if tiled and config:
+            tops = score_in_tiles(f, strip, config, q, rows, factor, n_keys, tiled)
+        else:
+            fill_queries(f, strip, *q, rows, factor, arrays.queries)
+            tops = score(f, strip, n_keys, arrays)
 
         def masked() -> list[Value]:
             start, ld = head_rows(f, args, "mask", batch, head)
@@ -199,7 +253,10 @@ def _write_attend(module: Module, strip: Strip) -> None:
         shares = exponentiate(f, strip, n_keys, arrays, tops)
         zeroes = f.splat(is_empty_zero.compare("ne", 0))
         empty = [share.compare("uno", share) & zeroes for share in shares]
-        weigh(f, strip, n_tokens, n_keys, arrays, shares, empty)
+        if tiled and config:
+            weigh_in_tiles(f, strip, config, n_keys, tiled, shares, empty)
+        else:
+            weigh(f, strip, n_tokens, n_keys, arrays, shares, empty)
         out, ld_out = head_rows(f, args, "out", batch, head)
         destination = f.at(out, first * ld_out)
         write_rows(f, strip, f.least(n_rows - first, strip.rows), arrays.outputs, destination, ld_out)

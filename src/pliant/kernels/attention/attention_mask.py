@@ -84,7 +84,7 @@ def _change(
     """A key's scores changed in place, and the maxima."""
     found = list(tops)
     for v in vectors:
-        place = f.at(at.scores, key * strip.rows + v * f.lanes)
+        place = strip.score(f, at, key, v)
         score = change(v, f.load(place, f.vec))
         f.store(score, place)
         found[v] = largest(f, score, tops[v])

@@ -12,8 +12,14 @@ import numpy as np
 
 from pliant.arrays import Int64
 from pliant.kernels.attention import attention
-from pliant.kernels.attention.attention import AttentionArgs, block_rows, call_block, head_rows, write_blocks
-from pliant.kernels.attention.attention_tiles import Strip, copy_head, lay_out
+from pliant.kernels.attention.attention import (
+    AttentionArgs,
+    block_rows,
+    bring_head,
+    call_block,
+    end_blocks,
+    write_blocks,
+)
 from pliant.kernels.emit.builder import Function, Module
 from pliant.kernels.emit.isa import Isa
 from pliant.kernels.emit.values import Value
@@ -97,15 +103,11 @@ def texts_ir(isa: Isa, head_dim: int) -> str:
             with f.when(is_new_text):
                 _write_own(f, args, own, first_row, n_tokens, text)
             with f.when(is_new_text | head.compare("ne", turn.carried[1])):
-                _copy_head(f, own, scratch, head, n_tokens, strip)
+                bring_head(f, own, scratch, zero, head, strip)
             call_block(f, own, scratch, zero, head, first, n_tokens)
             turn.carry([before, head])
+        end_blocks(f)
     return module.text()
-
-
-def _copy_head(f: Function, own: Value, scratch: Value, head: Value, n_tokens: Value, strip: Strip) -> None:
-    k, v = (head_rows(f, own, name, f.const(0), head) for name in ("k", "v"))
-    copy_head(f, k, v, n_tokens, lay_out(f, scratch, n_tokens, strip), strip)
 
 
 def _write_own(f: Function, args: Value, own: Value, first_row: Value, n_tokens: Value, text: Value) -> None:

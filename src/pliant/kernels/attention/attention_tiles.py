@@ -32,6 +32,7 @@ class Strip:
     block_rows: int
     lanes: int
     registers: int
+    is_tiled: bool = False
 
     @property
     def rows(self) -> int:
@@ -52,6 +53,12 @@ class Strip:
         """Quads of keys or columns a tile takes beside the vectors, so that sums fill the registers."""
         most = self.registers // 16
         return most if self.vectors > 1 else 2 * most
+
+    def score(self, f: Function, at: "Scratch", key: Value, v: int) -> Value:
+        """Where a vector of rows' scores of a key stand."""
+        if not self.is_tiled:
+            return f.at(at.scores, key * self.rows + v * self.lanes)
+        return f.at(at.scores, ((key >> 4) * self.vectors + v) * 256 + (key & 15) * 16)
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +178,7 @@ def exponentiate(
         with f.loop(0, n_tokens, 1, [f.const(0, f.vec)] * len(vectors)) as turn:
             sums = []
             for v, top, total in zip(vectors, tops, turn.carried, strict=True):
-                place = f.at(at.scores, turn.index * strip.rows + v * f.lanes)
+                place = strip.score(f, at, turn.index, v)
                 weight = vmath.exp2_nonpositive(f, f.load(place, f.vec) - top)
                 f.store(weight, place)
                 sums.append(total + weight)
@@ -208,10 +215,7 @@ def weigh(
     with f.each(0, strip.values, QUAD * strip.quads) as column:
         start = f.at(at.values, n_tokens * column)
         with f.loop(0, n_keys, 1, [f.const(0, f.vec)] * (QUAD * strip.quads * strip.vectors)) as turn:
-            weights = [
-                f.load(f.at(at.scores, turn.index * strip.rows + v * f.lanes), f.vec)
-                for v in range(strip.vectors)
-            ]
+            weights = [f.load(strip.score(f, at, turn.index, v), f.vec) for v in range(strip.vectors)]
             sums = list(turn.carried)
             for c in range(QUAD * strip.quads):
                 quad = f.at(start, (n_tokens * (c // QUAD) + turn.index) * QUAD)
@@ -225,7 +229,7 @@ def weigh(
             for v, share in enumerate(shares):
                 four = [turn.carried[(q * QUAD + i) * strip.vectors + v] * share for i in range(QUAD)]
                 four = [f.select(empty[v], zero, x) for x in four]
-                _store_rows(f, strip, four, v, column + q * QUAD, at.outputs)
+                store_rows(f, strip, four, v, column + q * QUAD, at.outputs)
 
 
 def write_rows(f: Function, strip: Strip, count: Value, outputs: Value, out: Value, ld: Value) -> None:
@@ -254,12 +258,12 @@ def _score_tile(
     highest = list(tops)
     for i, total in enumerate(turn.carried):
         k, v = divmod(i, strip.vectors)
-        f.store(total, f.at(at.scores, (first + k) * strip.rows + v * f.lanes))
+        f.store(total, strip.score(f, at, first + k, v))
         highest[v] = vmath.largest(f, total, highest[v])
     return highest
 
 
-def _store_rows(f: Function, strip: Strip, four: Sequence[Value], v: int, column: Value, to: Value) -> None:
+def store_rows(f: Function, strip: Strip, four: Sequence[Value], v: int, column: Value, to: Value) -> None:
     """Four columns, rows in lanes, to [row][column]."""
     for i, wide in enumerate(transpose(f, four)):
         for part in range(f.lanes // QUAD):

@@ -1,0 +1,215 @@
+"""Attention's two products in tiles of bfloat16, each number as the sum of two: for one head and some rows.
+
+Lanes are query rows, as in vectors: scores are keys times queries, outputs are columns of values times
+weights. Scratch for T tokens (T' of them with padding), D columns of a key, E of a value, B rows in the
+largest block and R in this one; [2] are upper and lower parts, "pairs" two bfloat16 in 32 bits:
+
+    keys    [T][2][D]                bfloat16
+    values  [E][2][T']               bfloat16
+    scores  [T' / 16][R / 16][16][16]  then their exponentials
+    weights [2][R / 16][T' / 2][16]  pairs of them
+    queries [2][R / 16][D / 2][16]   pairs of scale * log2(e) * q
+    sums    [E / 16][R / 16][16][16]
+    outputs [R][E]
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pliant.kernels.attention.attention_tiles import (
+    QUAD,
+    Scratch,
+    Strip,
+    padded,
+    quad_of_rows,
+    rows_at,
+    store_rows,
+    transpose,
+)
+from pliant.kernels.emit import vmath
+from pliant.kernels.emit.builder import Function
+from pliant.kernels.emit.values import Value
+from pliant.kernels.product.bf16_pairs import rest_of, round_pairs, round_row
+from pliant.kernels.tiles.tile_rows import LeftRows, multiply_rows
+
+_GROUP = 16
+_TOKENS = 32
+"""Tokens are padded to a multiple of it, and columns of keys."""
+_AT_ONCE = 8
+"""Tokens whose values are turned at a time."""
+
+Rows = tuple[Value, Value]
+"""The first row, and the row stride."""
+
+
+@dataclass(frozen=True, slots=True)
+class TiledScratch:
+    """Addresses of the arrays; `plain` has those that vectors work on."""
+
+    plain: Scratch
+    weights: Value
+    sums: Value
+    tokens: Value
+
+
+def tiled_floats(key_dim: int, value_dim: int, n_tokens: int, block_rows: int) -> int:
+    """The size of what `lay_out_tiles` places."""
+    tokens, columns = _up(n_tokens), padded(value_dim)
+    return (_up(key_dim) + columns + 2 * block_rows) * tokens + (_up(key_dim) + 2 * columns) * block_rows
+
+
+def lay_out_tiles(f: Function, base: Value, n_tokens: Value, strip: Strip) -> TiledScratch:
+    """Where the arrays lie in a thread's scratch."""
+    tokens, rows = (n_tokens + (_TOKENS - 1)) & -_TOKENS, strip.block_rows
+    values = f.at(base, tokens * _up(strip.key_dim))
+    scores = f.at(values, tokens * strip.values)
+    weights = f.at(scores, tokens * rows)
+    queries = f.at(weights, tokens * rows)
+    sums = f.at(queries, _up(strip.key_dim) * rows)
+    outputs = f.at(sums, strip.values * rows)
+    return TiledScratch(Scratch(base, values, scores, queries, outputs), weights, sums, tokens)
+
+
+def copy_to_tiles(
+    f: Function,
+    k: Rows,
+    v: Rows,
+    n_tokens: Value,
+    at: TiledScratch,
+    strip: Strip,
+) -> None:
+    """Bring a head's keys and values into scratch; each comes as its first row and the row stride."""
+    columns = _up(strip.key_dim)
+    with f.each(0, n_tokens) as token:
+        row, to = f.at(k[0], token * k[1]), f.at(at.plain.keys, token * columns)
+        for column in range(0, columns, 2 * f.lanes):
+            two = [_columns(f, row, column + i, strip.key_dim) for i in (0, f.lanes)]
+            for part in range(2):
+                f.store(round_row(f, *two), f.at(to, (part * columns + column) // 2))
+                two = [rest_of(f, x) for x in two]
+    with f.each(0, at.tokens, _AT_ONCE) as token:
+        for column in range(0, strip.values, f.lanes):
+            rows = [_row_of(f, v, token + i, n_tokens, column, strip.value_dim) for i in range(_AT_ONCE)]
+            for part in range(2):
+                pairs = [round_pairs(f, *rows[i : i + 2]) for i in range(0, _AT_ONCE, 2)]
+                four = transpose(f, [f.cast("bitcast", x, f.vec) for x in pairs])
+                for i in range(f.lanes):
+                    words = f.shuffle(four[i % QUAD], None, range(i & -QUAD, (i & -QUAD) + QUAD))
+                    place = (at.tokens >> 1) * ((column + i) * 2 + part) + (token >> 1)
+                    f.store(words, f.at(at.plain.values, place))
+                rows = [rest_of(f, x) for x in rows]
+
+
+def score_in_tiles(
+    f: Function,
+    strip: Strip,
+    config: Value,
+    q: Rows,
+    rows: Sequence[Value],
+    scale: Value,
+    n_keys: Value,
+    at: TiledScratch,
+) -> list[Value]:
+    """scores of `rows` of q with all keys, and their maxima."""
+    columns = _up(strip.key_dim)
+    _fill_queries(f, strip, q, rows, scale, at)
+    keys = LeftRows(at.plain.keys, f.const(4 * columns), f.const(2 * columns))
+    queries = [_group(f, at.plain.queries, f.const(columns // 2), i) for i in range(2 * strip.vectors)]
+    _multiply(f, config, keys, queries, at.plain.scores, n_keys, f.const(columns // 2))
+    with f.loop(0, n_keys, carry=[f.const(float("-inf"), f.vec)] * strip.vectors) as turn:
+        found = [f.load(strip.score(f, at.plain, turn.index, v), f.vec) for v in range(strip.vectors)]
+        turn.carry([vmath.largest(f, x, top) for x, top in zip(found, turn.carried, strict=True)])
+    return turn.carried
+
+
+def weigh_in_tiles(
+    f: Function,
+    strip: Strip,
+    config: Value,
+    n_keys: Value,
+    at: TiledScratch,
+    shares: Sequence[Value],
+    empty: Sequence[Value],
+) -> None:
+    """outputs[row][column]: the values weighted by the exponentials, times the rows' shares.
+
+    Rows whose `empty` bit is set are zero.
+    """
+    zero, pairs, whole = f.const(0.0, f.vec), (n_keys + 1) >> 1, at.tokens >> 1
+    with f.when((n_keys & 1).compare("ne", 0)):
+        for v in range(strip.vectors):
+            f.store(zero, strip.score(f, at.plain, n_keys, v))
+    groups = [_group(f, at.weights, whole, i) for i in range(2 * strip.vectors)]
+    with f.each(0, pairs) as pair:
+        for v in range(strip.vectors):
+            two = [f.load(strip.score(f, at.plain, pair * 2 + i, v), f.vec) for i in range(2)]
+            _store_parts(f, two, [f.at(groups[p * strip.vectors + v], pair * _GROUP) for p in range(2)])
+    values = LeftRows(at.plain.values, at.tokens * 4, at.tokens * 2)
+    _multiply(f, config, values, groups, at.sums, f.const(strip.values), pairs)
+    with f.each(0, strip.values, QUAD) as column:
+        for v, share in enumerate(shares):
+            block = ((column >> 4) * strip.vectors + v) * (_GROUP * _GROUP)
+            first = block + (column & (_GROUP - 1)) * _GROUP
+            four = [f.load(f.at(at.sums, first + i * _GROUP), f.vec) * share for i in range(QUAD)]
+            store_rows(f, strip, [f.select(empty[v], zero, x) for x in four], v, column, at.plain.outputs)
+
+
+def _multiply(
+    f: Function, config: Value, a: LeftRows, b: Sequence[Value], sums: Value, n_rows: Value, words: Value
+) -> None:
+    """Both parts of A with upper parts of B, then A's upper parts with B's lower ones."""
+    upper, lower = b[: len(b) // 2], b[len(b) // 2 :]
+    multiply_rows(f, "bf16", config, a, upper, sums, n_rows, words, f.const(1, "i1"), 2)
+    multiply_rows(f, "bf16", config, a, lower, sums, n_rows, words, f.const(0, "i1"))
+
+
+def _fill_queries(
+    f: Function, strip: Strip, q: Rows, rows: Sequence[Value], scale: Value, at: TiledScratch
+) -> None:
+    factor, columns = f.splat(scale), _up(strip.key_dim)
+    whole, words = strip.key_dim // QUAD * QUAD, f.const(columns // 2)
+    for v in range(strip.vectors):
+        starts = [f.at(q[0], row * q[1]) for row in rows[v * f.lanes : (v + 1) * f.lanes]]
+        groups = [_group(f, at.plain.queries, words, p * strip.vectors + v) for p in range(2)]
+        with f.each(0, whole, QUAD) as column:
+            quad = [x * factor for x in quad_of_rows(f, starts, column)]
+            for i in (0, 2):
+                _store_parts(f, quad[i : i + 2], [f.at(g, (column + i) * (_GROUP // 2)) for g in groups])
+        for last in range(whole, columns, 2):
+            two = [
+                rows_at(f, starts, f.const(c)) * factor if c < strip.key_dim else f.const(0.0, f.vec)
+                for c in (last, last + 1)
+            ]
+            _store_parts(f, two, [f.at(g, last * (_GROUP // 2)) for g in groups])
+
+
+def _store_parts(f: Function, two: Sequence[Value], places: Sequence[Value]) -> None:
+    """Two vectors as pairs of their upper parts, and of their lower ones."""
+    for place in places:
+        f.store(round_pairs(f, *two), place, 4 * f.lanes)
+        two = [rest_of(f, x) for x in two]
+
+
+def _group(f: Function, first: Value, words: Value, i: int) -> Value:
+    """The i-th column group of pairs: upper parts of all vectors of rows stand first."""
+    return f.at(first, words * (i * _GROUP))
+
+
+def _columns(f: Function, row: Value, first: int, n: int) -> Value:
+    """A vector of a row's columns, zeros from column n on."""
+    if first + f.lanes <= n:
+        return f.load(f.at(row, first), f.vec)
+    x = f.const(0.0, f.vec)
+    for i in range(max(n - first, 0)):
+        x = f.insert(x, f.load(f.at(row, first + i)), i)
+    return x
+
+
+def _row_of(f: Function, v: Rows, token: Value, n_tokens: Value, first: int, n: int) -> Value:
+    """As `_columns`, of a token; zeros if there is none."""
+    row = f.at(v[0], f.least(token, n_tokens - 1) * v[1])
+    return f.select(f.splat(token < n_tokens), _columns(f, row, first, n), f.const(0.0, f.vec))
+
+
+def _up(n: int) -> int:
+    return -(-n // _TOKENS) * _TOKENS
