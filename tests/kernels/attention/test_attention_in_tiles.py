@@ -1,4 +1,4 @@
-"""Attention's products through AMX against float64: lengths, widths, masks, what is not finite, and its code."""
+"""Attention's products through AMX against float64: lengths, widths, masks, NaN, and the code."""
 
 import re
 from collections.abc import Callable

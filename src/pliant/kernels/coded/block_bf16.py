@@ -5,7 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from pliant.arrays import Float, UInt8
-from pliant.kernels.coded.decode import Emit, decode_columns, decode_table, weave
+from pliant.kernels.coded.decode import Emit, decode_columns, decode_table
+from pliant.kernels.coded.decode_bytes import weave
 from pliant.kernels.coded.decode_permute import decode_pairs_by_permutes, table_64
 from pliant.kernels.coded.fill import FORMS, GROUP_ROWS, Block, full_element, slice_at, upcast, write_fill
 from pliant.kernels.coded.gemm_args import BF16, BF16_PAIRS, GemmArgs, SliceDesc

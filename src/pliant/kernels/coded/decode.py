@@ -11,18 +11,27 @@ are looked up as two bytes, planes 4 and 5 blend between tables, and rows come o
 codes at once. Elsewhere a word index reads float32 tables, by `vpermps` in registers or by loads from memory.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
-from itertools import product
 
 import numpy as np
 
 from pliant.arrays import Float, Int32, UInt8, UInt32
-from pliant.kernels.coded.decode_permute import merge, permuted_pairs, permuted_quads, permuted_rows, table_64
+from pliant.kernels.coded.decode_bytes import (
+    as_lanes,
+    interleave,
+    look_up_bytes,
+    natural,
+    paired_rows,
+    plane_words,
+    swap,
+    weave,
+)
+from pliant.kernels.coded.decode_permute import permuted_pairs, permuted_quads, permuted_rows, table_64
 from pliant.kernels.coded.int8_form import int8_form
 from pliant.kernels.emit.builder import Function
 from pliant.kernels.emit.isa import Isa
-from pliant.kernels.emit.values import Value, vector
+from pliant.kernels.emit.values import Value
 from pliant.kernels.runtime.aligned_memory import aligned_bytes
 
 Emit = Callable[[int, Value], None]
@@ -74,7 +83,7 @@ def decode_columns(f: Function, planes: Sequence[Value], table: Value, emit: Emi
     A group's 16 columns are 16 / lanes of these; one at a time keeps all of it in registers.
     """
     if not _by_bytes(f.isa):
-        words = [_plane(f, p) for p in planes]
+        words = [plane_words(f, p) for p in planes]
         if f.isa.has_byte_permute:
             for row, x in permuted_rows(f, words, weave(words), table):
                 emit(row, x)
@@ -83,17 +92,17 @@ def decode_columns(f: Function, planes: Sequence[Value], table: Value, emit: Emi
         return
 
     def rows(pair: int, both: Value) -> None:
-        emit(2 * pair, _as(f, both << 16, 8, "float"))
-        emit(2 * pair + 1, _as(f, both & -65536, 8, "float"))
+        emit(2 * pair, as_lanes(f, both << 16, 8, "float"))
+        emit(2 * pair + 1, as_lanes(f, both & -65536, 8, "float"))
 
-    for w, (low, high) in _look_up_bytes(f, planes, table, 2, _paired):
-        for i, x in enumerate(_interleave(f, low, high)):
+    for w, (low, high) in look_up_bytes(f, planes, table, 2, paired_rows):
+        for i, x in enumerate(interleave(f, low, high)):
             rows(2 * w + i, x)
 
 
 def decode_bfloats(f: Function, planes: Sequence[Value], table: Value, emit: Emit) -> None:
     """As `decode_columns`, rows i and i + 2 as bfloat16 halves of i32 lanes, for i & 3 < 2."""
-    words = [_plane(f, p) for p in planes]
+    words = [plane_words(f, p) for p in planes]
     for row, x in permuted_pairs(f, words, weave(words), table):
         emit(row, x)
 
@@ -101,10 +110,10 @@ def decode_bfloats(f: Function, planes: Sequence[Value], table: Value, emit: Emi
 def decode_quads(f: Function, planes: Sequence[Value], table: Value, emit: Emit) -> None:
     """As `decode_columns`, from an int8 table: rows 4w .. 4w + 3 as bytes of i32 lanes, for w = 0..7."""
     if _by_bytes(f.isa):
-        for w, (x,) in _look_up_bytes(f, planes, table, 1, _natural):
-            emit(w, _as(f, x, 8, "i32"))
+        for w, (x,) in look_up_bytes(f, planes, table, 1, natural):
+            emit(w, as_lanes(f, x, 8, "i32"))
         return
-    words = [_plane(f, p) for p in planes]
+    words = [plane_words(f, p) for p in planes]
     if f.isa.has_byte_permute:
         for w, x in permuted_quads(f, words, weave(words), table):
             emit(w, x)
@@ -112,7 +121,7 @@ def decode_quads(f: Function, planes: Sequence[Value], table: Value, emit: Emit)
     four: list[Value] = []
 
     def quads(row: int, x: Value) -> None:
-        four.append((_as(f, x, f.lanes, "i32") & 0xFF) << (8 * (row % 4)))
+        four.append((as_lanes(f, x, f.lanes, "i32") & 0xFF) << (8 * (row % 4)))
         if row % 4 == 3:
             emit(row // 4, (four[0] | four[1]) | (four[2] | four[3]))
             four.clear()
@@ -123,21 +132,17 @@ def decode_quads(f: Function, planes: Sequence[Value], table: Value, emit: Emit)
 def decode_pairs(f: Function, planes: Sequence[Value], table: Value, emit: Emit) -> None:
     """As `decode_quads`, rows 2i and 2i + 1 as int16 halves of i32 lanes; not where bytes are looked up."""
     assert not _by_bytes(f.isa)
-    words = [_plane(f, p) for p in planes]
+    words = [plane_words(f, p) for p in planes]
     before: list[Value] = []
 
     def pairs(row: int, x: Value) -> None:
-        steps = _as(f, x, f.lanes, "i32")
+        steps = as_lanes(f, x, f.lanes, "i32")
         if row % 2:
             emit(row // 2, (before.pop() & 0xFFFF) | (steps << 16))
         else:
             before.append(steps)
 
     _decode_words(f, words, table, pairs)
-
-
-def _plane(f: Function, plane: Value) -> Value:
-    return f.load(plane, vector(f.lanes, "i32"), 4 * f.lanes)
 
 
 def first_centroid(f: Function, table: Value) -> Value:
@@ -214,132 +219,6 @@ def _word_order(bits: int, u: int) -> dict[int, int]:
     return {**nibble, 4: 4} if u < 2 else {0: 4, **{p + 1: q for p, q in nibble.items()}}
 
 
-def weave(words: Sequence[Value]) -> list[Value]:
-    """For w & 3 = 0..3 the word whose nibbles are indices: low for w, high for w + 4."""
-    bits = len(words)
-    if bits == 1:
-        return [words[0]] * 4
-    even, odd = _swap(words[0], words[1], 0x55555555)
-    if bits == 2:
-        return [even, odd, even, odd]
-    even2, odd2 = (words[2], words[2]) if bits == 3 else _swap(words[2], words[3], 0x55555555)
-    first, third = _swap(even, even2, 0x33333333)
-    second, fourth = _swap(odd, odd2, 0x33333333)
-    return [first, second, third, fourth]
-
-
-def _swap(a: Value, b: Value, mask: int) -> tuple[Value, Value]:
-    """(a where mask else b, b where mask else a)."""
-    if a.function.isa.name == "avx512":
-        return merge(a, b, mask), merge(b, a, mask)
-    t = (a ^ b) & mask
-    return b ^ t, a ^ t
-
-
-def _look_up_bytes(
-    f: Function, planes: Sequence[Value], table: Value, n_bytes: int, order: "Order"
-) -> Iterator[tuple[int, list[Value]]]:
-    """For each w: the bytes of an entry for rows 4w .. 4w + 3, 32 codes at a time, in `order`."""
-    words = [order(f, _plane(f, p), 0) for p in planes]
-    woven = weave(words)
-    if len(words) > 2:  # or LLVM keeps what they are made of instead
-        woven = f.pinned(woven)
-    masks = _masks(f, planes, words, order)
-    tables = 1 << max(0, len(planes) - 4)
-    for u in (3, 2, 1, 0):
-        choices = next(masks)
-        for w, choice in zip((u, u + 4), choices, strict=True):
-            (nibbles,) = f.pinned([woven[u]])
-            index, found = _as(f, (nibbles >> 4 if w > u else nibbles) & _LOW, 32, "i8"), list[Value]()
-            for byte in range(n_bytes):
-                # Without a barrier LLVM reads all tables ahead of their use, and spills what it read.
-                f.barrier()
-                at = [16 * (n_bytes * (u * tables + t) + byte) for t in range(tables)]
-                entries = [f.load(f.at(table, i, "i8"), vector(16, "i8"), 16) for i in at]
-                both = [f.shuffle(e, None, [*range(16), *range(16)]) for e in entries]
-                found.append(_choose(f, [_shuffle_bytes(f, t, index) for t in both], choice))
-            yield w, found
-
-
-Order = Callable[[Function, Value, int], Value]
-"""Bytes [column][row] of eight words in another order, with the rows of a column turned by a number."""
-
-
-def _natural(f: Function, plane: Value, turn: int) -> Value:
-    """[column][row], as they are."""
-    return _arrange(f, plane, [4 * (i // 4) + (i + turn) % 4 for i in range(16)]) if turn else plane
-
-
-def _paired(f: Function, plane: Value, turn: int) -> Value:
-    """[row pair][column][row of the pair] of each four words."""
-    places = product(range(2), range(4), range(2))
-    return _arrange(f, plane, [4 * column + (2 * pair + row + turn) % 4 for pair, column, row in places])
-
-
-def _arrange(f: Function, plane: Value, lane: list[int]) -> Value:
-    order = lane + [16 + i for i in lane]
-    return _as(f, f.shuffle(_as(f, plane, 32, "i8"), None, order), 8, "i32")
-
-
-Masks = tuple[list[Value], list[Value]]
-"""For rows 4w + b of w = u and w = u + 4: bytes whose top bits are planes 5 and 4, if there are such."""
-
-
-def _masks(f: Function, planes: Sequence[Value], words: Sequence[Value], order: Order) -> Iterator[Masks]:
-    """For u = 3, 2, 1, 0. Each next mask is the one before, doubled: an addition, where ports are free.
-
-    Row 4w + b has its bit of plane 5 at 8b + w, and of plane 4 at 8b + (4, 5, -2, -1, 8, 9, 2, 3)[w].
-    """
-    if len(planes) < 5:
-        while True:
-            yield [], []
-    fourth = _doubling(f, order(f, _plane(f, planes[4]), -1)), _doubling(f, words[4] << 4)
-    sixth = (_doubling(f, words[5] << 4), _doubling(f, words[5])) if len(planes) == 6 else None
-    for u in (3, 2, 1, 0):
-        if u == 1:  # read again, rather than kept in registers until now
-            word = _plane(f, planes[4])
-            fourth = _doubling(f, order(f, word, 0) << 2), _doubling(f, order(f, word, 1) << 6)
-        low, high = (([next(s)] if sixth else []) for s in (sixth or fourth))
-        yield [*low, next(fourth[0])], [*high, next(fourth[1])]
-
-
-def _doubling(f: Function, word: Value) -> Iterator[Value]:
-    """word, 2 word, 4 word, ... as bytes, in ways that LLVM does not turn back into shifts."""
-    while True:
-        yield _as(f, word, 32, "i8")
-        word = f.opaque(word) << 1
-
-
-def _choose(f: Function, values: Sequence[Value], masks: Sequence[Value]) -> Value:
-    """One of 1, 2 or 4 values by as many masks as it takes, the mask that tells neighbours apart first."""
-    for mask in masks:
-        values = [_blend(f, a, b, mask) for a, b in zip(values[::2], values[1::2], strict=True)]
-    return values[0]
-
-
-def _shuffle_bytes(f: Function, table: Value, index: Value) -> Value:
-    return f.intrinsic("llvm.x86.avx2.pshuf.b", "<32 x i8>", table, index, suffix="")
-
-
-def _blend(f: Function, a: Value, b: Value, mask: Value) -> Value:
-    return f.intrinsic("llvm.x86.avx2.pblendvb", "<32 x i8>", a, b, mask, suffix="")
-
-
-def _interleave(f: Function, low: Value, high: Value) -> list[Value]:
-    """Two bytes made 16 bits, for both row pairs in the order of `_paired`."""
-    out = []
-    for pair in range(2):
-        lanes = [lane + 8 * pair + i for lane in (0, 16) for i in range(8)]
-        mixed = [x for i in lanes for x in (i, 32 + i)]
-        out.append(_as(f, f.shuffle(low, high, mixed), 8, "i32"))
-    return out
-
-
-def _as(f: Function, x: Value, lanes: int, element: str) -> Value:
-    to = vector(lanes, element)
-    return x if x.type == to else f.cast("bitcast", x, to)
-
-
 def _decode_words(f: Function, words: Sequence[Value], table: Value, emit: Emit) -> None:
     """One shifted word a row is the index into float32 tables."""
     bits = len(words)
@@ -360,7 +239,7 @@ def _decode_words(f: Function, words: Sequence[Value], table: Value, emit: Emit)
 def _mix_fifth(woven: Sequence[Value], fifth: Value) -> list[Value]:
     """For each w the word in which plane 4 stands beside the nibble of w, the other nibble given up."""
     beside = [fifth, fifth >> 1, fifth << 1, fifth]
-    pairs = [_swap(woven[u], beside[u], _LOW) for u in range(4)]
+    pairs = [swap(woven[u], beside[u], _LOW) for u in range(4)]
     return [pair[0] for pair in pairs] + [pair[1] for pair in pairs]
 
 

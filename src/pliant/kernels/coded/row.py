@@ -157,9 +157,7 @@ def _splits(isa: Isa) -> bool:
 
 def _chains(isa: Isa, bits: int) -> int:
     """Sums that hide the latency of additions, as far as decoding leaves registers for them."""
-    if isa.name != "avx2" or bits > 6:
-        return isa.registers // 4
-    return 1 if bits == 6 else 2
+    return 2 if isa.name == "avx2" and bits in (5, 6) else isa.registers // 4
 
 
 def _total(sums: Sequence[Value]) -> Value:
