@@ -47,15 +47,15 @@ def answers(store_path: Path, cache: Path, compute: str, isa: Isa | None = None)
         return [engine.answer(x, layers, store.spec.n_heads).copy() for x in inputs]
 
 
-def test_int8_answers_are_those_of_vectors(
+def test_int8_answers_are_near_those_of_vectors(
     trap: Trap | None, tiny_store: Callable[..., Path], kernel_cache: Path
 ) -> None:
-    """To the bit: the same integers, and the same epilogue. Nothing but the processor was chosen."""
+    """Products are equal to the bit; attention's error may turn a rounding of the next layer's rows."""
     path, before = tiny_store(), executed(trap, Executed.BYTES)
     made = answers(path, kernel_cache, "int8")
     assert trap is None or trap.count(Executed.BYTES) > before
     for x, y in zip(made, answers(path, kernel_cache, "int8", AVX512_BF16), strict=True):
-        np.testing.assert_array_equal(x, y)
+        np.testing.assert_allclose(x, y, atol=2.0**-7 * np.abs(y).max())
 
 
 def test_bf16_answers_are_near_those_of_vectors(
