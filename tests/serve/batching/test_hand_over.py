@@ -3,19 +3,26 @@
 from pliant.serve.batching.hand_over import HandOver
 
 
+class Clock:
+    now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
 def test_nothing_is_added_before_answers_were_seen() -> None:
-    assert HandOver().bound_s == 0.0
+    assert HandOver(Clock()).bound_s == 0.0
 
 
 def test_the_bound_is_twice_what_all_but_one_take() -> None:
-    hand_over = HandOver()
+    hand_over = HandOver(Clock())
     for i in range(1, 65):
         hand_over.observe(i / 64)
     assert hand_over.bound_s == 2.0 * 63 / 64
 
 
 def test_a_single_stall_moves_nothing_and_old_times_are_forgotten() -> None:
-    hand_over = HandOver()
+    hand_over = HandOver(Clock())
     for seconds in [*[0.001] * 31, 5.0, *[0.001] * 32]:
         hand_over.observe(seconds)
     assert hand_over.bound_s == 0.002
@@ -24,8 +31,25 @@ def test_a_single_stall_moves_nothing_and_old_times_are_forgotten() -> None:
     assert hand_over.bound_s == 0.0
 
 
+def test_what_is_seldom_asked_forgets_by_time() -> None:
+    """It refused requests for half a minute after a few slow answers, of which each showed nothing new."""
+    clock = Clock()
+    hand_over = HandOver(clock)
+    for _ in range(4):
+        hand_over.observe(0.1)
+    assert hand_over.bound_s == 0.2
+    clock.now_s = 8.0
+    hand_over.observe(0.001)
+    assert hand_over.bound_s == 0.2
+    clock.now_s = 12.0
+    hand_over.observe(0.002)
+    assert hand_over.bound_s == 0.002
+    clock.now_s = 23.0
+    assert hand_over.bound_s == 0.0
+
+
 def test_clocks_that_step_back_add_nothing() -> None:
-    hand_over = HandOver()
+    hand_over = HandOver(Clock())
     for _ in range(8):
         hand_over.observe(-1.0)
     assert hand_over.bound_s == 0.0

@@ -96,7 +96,7 @@ class Admission:
         if queue < 0:
             raise InputError(f"a queue of {queue} cannot be; give 0 or more.")
         self._clock, self.queue = clock, queue
-        self.hand_over = HandOver()
+        self.hand_over = HandOver(clock)
         self._pieces: dict[_Piece, None] = {}
         self._lock = threading.RLock()  # who is refused hears of the backlog
         self._waiting: dict[_Piece, None] = {}  # under the lock, as what follows: both threads take from it

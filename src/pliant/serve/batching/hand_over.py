@@ -1,28 +1,34 @@
 """What a request and its answer spend on the event loop, on the way to the thread that computes and back."""
 
 from collections import deque
+from collections.abc import Callable
 from typing import final
 
-_WINDOW, _EACH = 64, 8
-_KEPT = 0.99
+_WINDOW, _KEPT = 64, 0.99
+_LATELY_S = 10.0
 
 
 @final
 class HandOver:
-    """The way back is timed: of the last 64 answers all but one were handed over within half of `bound_s`.
+    """The way back is timed: of the last 64 answers, in 10 s at most, all but one came within half
+    of `bound_s`. A node that is seldom asked would else refuse requests for what is long over.
 
-    The way there cannot be: who sent a request waits while the loop has not read it. It counts as the same.
+    The way there cannot be timed: who sent a request waits while the loop has not read it. It counts as much.
     """
 
-    def __init__(self) -> None:
-        self._seconds: deque[float] = deque(maxlen=_WINDOW)
-        self._n = 0
-        self.bound_s = 0.0
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._seen: deque[tuple[float, float]] = deque(maxlen=_WINDOW)
+        self._newest_s, self._bound_s = clock(), 0.0
+
+    @property
+    def bound_s(self) -> float:
+        """0 where nothing was seen lately."""
+        return self._bound_s if self._clock() - self._newest_s <= _LATELY_S else 0.0
 
     def observe(self, seconds: float) -> None:
         """So long after the end of the work the answer came to whoever waits for it."""
-        self._seconds.append(max(seconds, 0.0))
-        self._n += 1
-        if self._n % _EACH == 0:
-            ranked = sorted(self._seconds)
-            self.bound_s = 2.0 * ranked[int(_KEPT * (len(ranked) - 1))]
+        self._newest_s = self._clock()
+        self._seen.append((self._newest_s, max(seconds, 0.0)))
+        ranked = sorted(spent for at_s, spent in self._seen if self._newest_s - at_s <= _LATELY_S)
+        self._bound_s = 2.0 * ranked[int(_KEPT * (len(ranked) - 1))]
