@@ -3,7 +3,7 @@
 64 clients of a sentence encoder from ONNX (as serve_batch.py has it) send at 1.5 times the rate at which the
 node answers 64 clients that wait for each answer. Requests come at random (a Poisson process), with
 deadlines of 20 to 200 ms, which the client counts, from sending a request to its answer. Processes share two
-cores with the clients.
+cores with the clients, which have priority (service_open_load.py).
 
 Beside the node stands the same node, told no deadlines: it answers first come, first served, in batches too,
 and refuses only what does not fit its queue. A long queue makes every answer late, so that it has the queue,
