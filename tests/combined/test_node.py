@@ -1,7 +1,7 @@
 """A node under everything at once: 64 clients, lying upstreams, a busy machine, an operator who retargets."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
@@ -56,13 +56,14 @@ class Answers:
         profile = paper_profile(disk=Link(1e-4, 1e6))  # what is in memory decides how accurate a plan is
         self.session = ElasticSession(store, profile, options, name="model", cache=cache)
         self.replies: dict[bytes, list[Reply[ElasticDetails]]] = defaultdict(list)
-        self._answer = self.session.answer
-        self.session.answer = self._recorded  # type: ignore[method-assign]
+        self._answers = self.session.answers
+        self.session.answers = self._recorded  # type: ignore[method-assign]
 
-    def _recorded(self, request: Request) -> Reply[ElasticDetails]:
-        reply = self._answer(request)
-        self.replies[request.tensors["ids"].tobytes()].append(reply)
-        return reply
+    def _recorded(self, requests: Sequence[Request]) -> list[Reply[ElasticDetails]]:
+        replies = self._answers(requests)
+        for request, reply in zip(requests, replies, strict=True):
+            self.replies[request.tensors["ids"].tobytes()].append(reply)
+        return replies
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,7 +60,7 @@ def margin(seconds: float, bound_s: float, deadline_s: float) -> float:
     In units of the distance to `bound_s`: 0 for a median at the deadline, 1 for a bound there. Where times do
     not vary, or the deadline is over, infinity or minus infinity.
     """
-    if not 0.0 < seconds < bound_s or deadline_s <= 0.0:
+    if not 0.0 < seconds < bound_s or deadline_s / seconds <= 0.0:
         return inf if seconds <= deadline_s else -inf
     return log(deadline_s / seconds) / log(bound_s / seconds)
 
