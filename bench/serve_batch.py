@@ -179,7 +179,7 @@ def _row(
         for name in list(urls)[:: 1 if turn % 2 else -1]:
             found[name].append(load(urls[name], texts.bodies, n_clients, for_s, MODEL))
     rates = {name: [answers.rate for answers in turns] for name, turns in found.items()}
-    last_s = {name: [_p99(answers) for answers in turns] for name, turns in found.items()}
+    last_s = {name: [answers.p99_s for answers in turns] for name, turns in found.items()}
     refused = sum(
         n for turns in found.values() for a in turns for status, n in a.statuses.items() if status != "200"
     )
@@ -198,20 +198,12 @@ def _row(
             "clients": n_clients,
             "answers a second": median(rates[name]),
             "pliant node / it": str(paired(rates[NODE], rates[name])),
-            "median ms": median(float(np.median(_seconds(a))) for a in found[name]) * 1e3,
+            "median ms": median(float(np.median(a.seconds)) for a in found[name]) * 1e3,
             "99th percentile ms": median(last_s[name]) * 1e3,
             "not 200": sum(n for a in found[name] for status, n in a.statuses.items() if status != "200"),
         }
         for name in urls
     ]
-
-
-def _seconds(answers: Answers) -> list[float]:
-    return [s for each in answers.by_node.values() for s in each]
-
-
-def _p99(answers: Answers) -> float:
-    return float(np.quantile(_seconds(answers), 0.99))
 
 
 def _alone(report: Report, file: Path, url: str, texts: Texts, stack: ExitStack, n: int) -> None:

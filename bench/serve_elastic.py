@@ -107,23 +107,19 @@ def _rows(
         for name in list(urls)[:: 1 if turn % 2 else -1]:
             found[name].append(load(urls[name], bodies, n_clients, for_s, MODEL))
     rates = {name: [answers.rate for answers in turns] for name, turns in found.items()}
-    last_s = {name: [float(np.quantile(_seconds(a), 0.99)) for a in turns] for name, turns in found.items()}
+    last_s = {name: [a.p99_s for a in turns] for name, turns in found.items()}
     return [
         {
             "node": name,
             "clients": n_clients,
             "answers a second": median(rates[name]),
             "/ one after another": str(paired(rates[name], rates[THEN])),
-            "median ms": median(float(np.median(_seconds(a))) for a in found[name]) * 1e3,
+            "median ms": median(float(np.median(a.seconds)) for a in found[name]) * 1e3,
             "99th percentile ms": median(last_s[name]) * 1e3,
             "not 200": sum(n for a in found[name] for status, n in a.statuses.items() if status != "200"),
         }
         for name in urls
     ]
-
-
-def _seconds(answers: Answers) -> list[float]:
-    return [s for each in answers.by_node.values() for s in each]
 
 
 if __name__ == "__main__":

@@ -48,6 +48,16 @@ class Answers:
         """Answers with status 200 a second."""
         return self.statuses["200"] / self.took_s
 
+    @property
+    def seconds(self) -> list[float]:
+        """Of each answer, whichever node gave it."""
+        return [s for each in self.by_node.values() for s in each]
+
+    @property
+    def p99_s(self) -> float:
+        """What 99 of 100 answers take at most."""
+        return float(np.quantile(self.seconds, 0.99))
+
 
 def load(
     url: str, bodies: bytes | Sequence[bytes], n_clients: int, for_s: float, model: str = MODEL
