@@ -94,3 +94,23 @@ def test_flags_are_asked_of_the_auxiliary_vector_on_arm(monkeypatch: pytest.Monk
     monkeypatch.setattr(platform, "machine", lambda: "aarch64")
     monkeypatch.setattr(ctypes, "CDLL", lambda name: Libc)
     assert system.cpu_flags() == {"asimd", "asimddp", "i8mm"}
+
+
+def test_waiting_for_a_core_is_counted() -> None:
+    """Two that want the one core that they may use: each waits for about as long as the other runs."""
+    spin = (
+        "import os, time; from pliant import system; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))}); "
+        "other = os.fork(); end = time.monotonic() + 0.5\nwhile time.monotonic() < end: pass\n"
+        "other and (os.wait(), print(system.waited_s()))"
+    )
+    told = subprocess.run([sys.executable, "-c", spin], capture_output=True, text=True, check=True)
+    if Path("/proc/self/schedstat").exists():
+        assert float(told.stdout) > 0.05
+    else:
+        assert float(told.stdout) == 0.0
+
+
+def test_pressure_is_a_share_or_unknown() -> None:
+    """Machines without pressure stall information have none."""
+    found = system.cpu_pressure()
+    assert found is None or 0.0 <= found <= 1.0

@@ -1,4 +1,4 @@
-"""What pliant asks of the operating system, which is Linux: its CPU, and memory for machine code.
+"""What pliant asks of the operating system, which is Linux: its CPU and how busy it is, and memory for machine code.
 
 Another system is another file with these functions. Nothing here knows of kernels or models.
 """
@@ -6,11 +6,13 @@ Another system is another file with these functions. Nothing here knows of kerne
 import ctypes
 import mmap
 import platform
+from contextlib import suppress
 from pathlib import Path
 
 from pliant.errors import KernelError
 
 CPUINFO = Path("/proc/cpuinfo")
+_CPU_PRESSURE = Path("/proc/pressure/cpu")
 _AT_HWCAP, _AT_HWCAP2 = 16, 26  # <linux/auxvec.h>
 _HWCAP = {1: "asimd", 10: "asimdhp", 20: "asimddp"}  # by bit: arch/arm64/include/uapi/asm/hwcap.h
 _HWCAP2 = {13: "i8mm", 14: "bf16"}
@@ -56,6 +58,30 @@ def use_one_heap() -> None:
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
         mallopt(_ARENA_MAX, 1)
+
+
+def waited_s() -> float:
+    """Seconds for which this process's threads have been ready and waited for a core, those that ended left out.
+
+    0.0 where the kernel counts none.
+    """
+    waited_ns = 0
+    for path in Path("/proc/self/task").glob("*/schedstat"):
+        with suppress(OSError, ValueError, IndexError):  # a thread may end meanwhile
+            waited_ns += int(path.read_text().split()[1])
+    return 1e-9 * waited_ns
+
+
+def cpu_pressure() -> float | None:
+    """The share of the last ten seconds in which something waited for a core, here or elsewhere on the machine.
+
+    None where the kernel offers no pressure stall information.
+    """
+    try:
+        some = _CPU_PRESSURE.read_text().split()
+        return float(dict(word.split("=") for word in some[1:5])["avg10"]) / 100.0
+    except (OSError, ValueError, KeyError):
+        return None
 
 
 def reserve_code(n_bytes: int) -> int:

@@ -117,6 +117,32 @@ def test_a_kept_profile_of_another_format_is_measured_again_and_the_user_told(
     assert "it has format 99" in again
 
 
+def test_a_profile_of_a_busy_machine_is_measured_again_on_a_quiet_one(
+    model: Path, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kept for a while, as the other processes may be there for good, and replaced when they are gone."""
+    shares = iter((0.4, 0.0))
+    monkeypatch.setattr(
+        api, "measure_device", lambda *_, **__: replace(paper_profile((2, 4)), disturbed=next(shares))
+    )
+    pressure = 0.5
+    monkeypatch.setattr(api, "cpu_pressure", lambda: pressure)
+
+    def share() -> float:
+        return api.profile_of(store, tmp_path, 1).disturbed
+
+    with api.packed_store(resolve(model), cache) as store:
+        assert share() == share() == 0.4
+        pressure = 0.0
+        assert share() == 0.4
+        (kept,) = (tmp_path / "profiles").iterdir()
+        os.utime(kept, (0, kept.stat().st_mtime - 3600))
+        pressure = 0.5
+        assert share() == 0.4
+        pressure = 0.0
+        assert share() == share() == 0.0
+
+
 def test_a_device_at_another_clock_rate_is_measured_or_reckoned_from_those_around(
     model: Path, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,6 +3,8 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import pytest
+
 from pliant.profile.rounds import Timed, time_in_rounds
 
 
@@ -62,6 +64,36 @@ def test_what_is_beside_a_load_runs_within_it_and_nothing_else_does() -> None:
     alone, beside = [work.timed("a", 0.1)], [work.timed("b", 0.1)]
     time_in_rounds(alone, 0.4, least=1, most=2, beside=beside, load=load, clock=work.clock)
     assert "".join(work.ran) == "aabb" + 2 * "a[b]"
+
+
+def test_what_other_processes_took_from_a_sample_is_left_out() -> None:
+    """Half of the samples wait as long again for a core: the medians are those of a machine of our own."""
+    work, waited = _Clockwork(), 0.0
+
+    def run(i: int) -> None:
+        nonlocal waited
+        lost_s = 0.3 * (i % 2)
+        work.now_s += 0.1 + lost_s
+        waited += lost_s
+
+    one = Timed(run)
+    disturbed = time_in_rounds([one], 2.0, least=3, most=8, clock=work.clock, waited=lambda: waited)
+    assert disturbed == 0.5
+    assert one.samples_s == pytest.approx(4 * [0.1])
+
+
+def test_where_every_sample_is_disturbed_the_quicker_half_stays() -> None:
+    """Of a machine that is never quiet the best guess, and the caller is told."""
+    work, waited = _Clockwork(), 0.0
+
+    def run(i: int) -> None:
+        nonlocal waited
+        work.now_s += 0.1 + 0.1 * i
+        waited += 0.1
+
+    one = Timed(run)
+    assert time_in_rounds([one], 9.0, least=2, most=8, clock=work.clock, waited=lambda: waited) == 1.0
+    assert one.samples_s == pytest.approx([0.1, 0.2, 0.3, 0.4])
 
 
 def test_an_emulated_device_rests_after_each_run_and_is_measured_as_it_is() -> None:

@@ -5,6 +5,7 @@ and kept there too.
 """
 
 import shutil
+import time
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -19,7 +20,7 @@ from pliant.api.choose_elastic import fastest_options
 from pliant.api.model import ElasticModel, StoreModel
 from pliant.errors import InputError, StoreError
 from pliant.ir.cost import costs_of
-from pliant.ir.device import DeviceProfile, emulate
+from pliant.ir.device import BUSY, DeviceProfile, emulate
 from pliant.ir.dilation import Dilation
 from pliant.models.encoder.encoder_graph import Precise
 from pliant.models.hf.checkpoint import open_checkpoint
@@ -46,6 +47,7 @@ from pliant.store.build import Progress, build
 from pliant.store.coding.quantize import Quantizer
 from pliant.store.manifest import AccuracyTable, put_accuracy, put_importance
 from pliant.store.read import Store, open_store
+from pliant.system import cpu_pressure
 
 Baseline = Literal["load-exec", "stdpl-2", "stdpl-6", "stdpl-32", "preload-6", "preload-32"]
 # Called with what is being done, how much of it is done, and of how much.
@@ -55,6 +57,11 @@ OnProgress = Callable[[str, int, int], None]
 Importance = tuple[tuple[float, ...], ...]
 IMPORTANCE = "importance.json"
 ACCURACY = "accuracy.json"  # what submodels were measured to answer, likewise
+
+_QUIET = 0.05
+"""Of ten seconds, in which something on this machine waited for a core."""
+_AGAIN_S = 600.0
+"""A profile that other processes disturbed is not measured again before: they may always be there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,18 +261,23 @@ def profile_of(
 ) -> DeviceProfile:
     """This device's profile for `store`'s shape: the kept one, or measured now (about 10 s) and kept.
 
-    Where the system tells the clock rate that it allows, that of this rate, or what lies between those kept
-    of others. With `measuring` it is measured in any case. `on_progress` is told why a kept one is not used.
+    One that was measured on a busy machine is measured again once the machine is quiet. Where the system
+    tells the clock rate that it allows, that of this rate, or what lies between those kept of others. With `measuring` it is measured in any case. `on_progress` is told why a kept one is not used.
     """
     now_Hz = frequency_limit()
     about = cpu_model(), n_threads, subject_name(store.spec, compute), io_method(store)
     path = profile_path(cache, *about, now_Hz)
     kept = None if measuring else load_profile(path)
+    is_stale = kept is not None and kept.disturbed > BUSY and _can_be_better(path)
+    if is_stale:
+        kept = None
     if kept is None and measuring is None and now_Hz is not None:
         kept = load_between(path, now_Hz)
     if kept is not None:
         return kept
     how, why = measuring or Measuring(), None if measuring else why_unread(path)
+    if is_stale:
+        why = "it was measured while other processes held the cores"
     what = "profiling this device" + (f": the kept profile is not used, {why}" if why else "")
 
     def on_measure(progress: ProfileProgress) -> None:
@@ -283,6 +295,12 @@ def profile_of(
         )
     save_profile(profile_path(cache, *about, frequency_limit()), profile)  # it may have changed meanwhile
     return profile
+
+
+def _can_be_better(path: Path) -> bool:
+    """Whether the machine is quiet now, and the profile at `path` is not of a moment ago."""
+    pressure = cpu_pressure()
+    return pressure is not None and pressure < _QUIET and time.time() - path.stat().st_mtime > _AGAIN_S
 
 
 @dataclass(frozen=True, slots=True)

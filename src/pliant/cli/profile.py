@@ -18,7 +18,7 @@ from pliant.cli.shared.verb_options import (
     numbers,
     resolve_for,
 )
-from pliant.ir.device import DeviceProfile
+from pliant.ir.device import BUSY, DeviceProfile
 from pliant.quantities import format_bytes, format_seconds
 from pliant.run.session.session import Session
 from pliant.run.session.step_profile import StepProfile
@@ -89,6 +89,11 @@ def show_profile(profile: DeviceProfile) -> None:
         f"{profile.cpu}, {clock}{why}, {profile.n_threads} threads, {format_bytes(profile.memory_bytes)}"
     )
     typer.echo(f"model shape: {profile.subject}")
+    if profile.disturbed > BUSY:
+        typer.echo(
+            f"Other processes held the cores in {100 * profile.disturbed:.0f} % of the samples, which are left "
+            f"out where enough others remain. Profile again when the machine is quiet."
+        )
     typer.echo(
         f"disk ({profile.io_method}): {format_seconds(profile.disk.latency_s)} a read + "
         f"{format_bytes(profile.disk.bandwidth_Bps)}/s, at the 95th percentile "

@@ -8,6 +8,10 @@ from pliant.ir.dilation import Dilation, emulated
 from pliant.ir.link import Link
 from pliant.ir.times.timing import Timing, TimingCurve
 
+BUSY = 0.1
+"""Of the samples of a profile, disturbed by other processes: a machine that does no more beside is measured as
+it is."""
+
 
 @dataclass(frozen=True, slots=True)
 class ShardRead:
@@ -47,6 +51,7 @@ class DeviceProfile:
     `disk` and `disk_p95` are the lines through the median and the 95th percentile of reads of many sizes;
     `io_slowdown` is how many times longer a read takes while compute runs. All times are as measured here; of
     an emulated device `dilation` says how many times longer it takes, which its costs include (ir/cost.py).
+    `disturbed` is the share of the samples, 0 to 1, in which other processes held the cores.
     """
 
     cpu: str
@@ -63,6 +68,7 @@ class DeviceProfile:
     overheads: tuple[Overhead, ...]
     io_slowdown: float = 1.0
     dilation: Dilation = Dilation()  # noqa: RUF009 - frozen
+    disturbed: float = 0.0
 
     def __post_init__(self) -> None:
         emulated(self.dilation)

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from threading import Event, Thread
 from typing import Protocol, runtime_checkable
 
@@ -87,8 +87,9 @@ def measure_device(
     engine.reserve(max(lengths))
     engine.hold(np.full((spec.n_layers, spec.n_heads), _planes(engine.store), np.int64))
     bench = _Bench(engine, lengths, widths, clock)
-    bench.run(seconds, on_progress)
-    return _profile(engine, bench, lengths, widths, n_threads, subject_name(spec, compute))
+    disturbed = bench.run(seconds, on_progress)
+    profile = _profile(engine, bench, lengths, widths, n_threads, subject_name(spec, compute))
+    return replace(profile, disturbed=disturbed)
 
 
 def subject_name(spec: ModelSpec, compute: str = "fp32") -> str:
@@ -149,9 +150,9 @@ class _Bench:
         groups = (self.shards, self.reads, self.tokenise, self.embed, self.head, self.alone)
         return (self.load, *(cell for group in groups for cell in group.values()))
 
-    def run(self, seconds: float, on_progress: Callable[[ProfileProgress], None]) -> None:
-        """Repeat each cell as often as its share of `seconds` allows."""
-        time_in_rounds(
+    def run(self, seconds: float, on_progress: Callable[[ProfileProgress], None]) -> float:
+        """Repeat each cell as often as its share of `seconds` allows; the share of disturbed samples."""
+        return time_in_rounds(
             self.quiet,
             seconds,
             least=_MIN_REPEATS,

@@ -1,14 +1,23 @@
-"""Time several things in rounds that visit each of them: a machine that drifts drifts for all alike."""
+"""Time several things in rounds that visit each of them: a machine that drifts drifts for all alike.
+
+Where other processes took the cores meanwhile, their time is no property of what is timed: samples in which
+a thread of this process waited for a core are left out.
+"""
 
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
+from pliant.ir.device import BUSY
+from pliant.system import waited_s
+
 Clock = Callable[[], float]
 
 _CHAIN_S = 30e-3
 _LEAST_S = 1e-9
+_DISTURBED = 0.05
+"""Of a sample's time, spent waiting for a core: others ran there."""
 
 
 @dataclass(slots=True)
@@ -23,6 +32,7 @@ class Timed:
     chain: int = field(default=1, init=False)
     n_repeats: int = field(default=0, init=False)
     samples_s: list[float] = field(default_factory=list, init=False)
+    waits: list[float] = field(default_factory=list, init=False)
 
     def sample(self, i: int, clock: Clock) -> float:
         """Seconds of one repeat, above 0."""
@@ -30,6 +40,19 @@ class Timed:
         for link in range(self.chain):
             self.run(i * self.chain + link)
         return max((clock() - start_s) / self.chain, _LEAST_S)
+
+    @property
+    def n_disturbed(self) -> int:
+        return sum(wait > _DISTURBED for wait in self.waits)
+
+    def keep_calm(self, least: int) -> None:
+        """Leave disturbed samples out; of the others there are `least`, or else the quicker half stays."""
+        calm = [s for s, wait in zip(self.samples_s, self.waits, strict=True) if wait <= _DISTURBED]
+        self.samples_s = (
+            calm
+            if len(calm) >= least
+            else sorted(self.samples_s)[: max(least, len(calm), len(self.samples_s) // 2)]
+        )
 
 
 def time_in_rounds(
@@ -41,14 +64,18 @@ def time_in_rounds(
     beside: Sequence[Timed] = (),
     load: Callable[[], AbstractContextManager[None]] = nullcontext,
     clock: Clock = time.perf_counter,
+    waited: Clock = waited_s,
     rest: Callable[[float], None] = lambda took_s: None,
     on_round: Callable[[int], None] = lambda done: None,
-) -> None:
+) -> float:
     """Fill the samples of all: those `alone`, then those `beside` a `load`, in each of `most` rounds.
 
     All are run twice first: caches, pages and threads wake, and what each takes says how often it can be
     repeated in about `seconds`, from `least` to `most` times. What is emulated as slower `rest`s after each
     sample; it is measured as it is.
+
+    The share of disturbed samples among those `alone`. Where it is above BUSY they are left out: `waited`
+    tells for how long threads of this process have waited for a core.
     """
 
     def sample(one: Timed, i: int) -> float:
@@ -58,7 +85,10 @@ def time_in_rounds(
 
     def visit(group: Sequence[Timed], i: int) -> None:
         for one in group:
-            one.samples_s.append(sample(one, i))
+            before_s = waited()
+            took_s = sample(one, i)
+            one.samples_s.append(took_s)
+            one.waits.append((waited() - before_s) / (took_s * one.chain))
 
     costs: list[tuple[float, Timed]] = []
     for one in (*alone, *beside):
@@ -75,6 +105,11 @@ def time_in_rounds(
             with load():
                 visit(now_beside, i)
     on_round(most)
+    disturbed = sum(one.n_disturbed for one in alone) / max(sum(one.n_repeats for one in alone), 1)
+    if disturbed > BUSY:
+        for one in (*alone, *beside):
+            one.keep_calm(least)
+    return disturbed
 
 
 def _share(costs: list[tuple[float, Timed]], seconds: float, least: int, most: int) -> None:
