@@ -60,16 +60,16 @@ def use_one_heap() -> None:
         mallopt(_ARENA_MAX, 1)
 
 
-def waited_s() -> float:
-    """Seconds for which this process's threads have been ready and waited for a core, those that ended left out.
+def waited_s() -> dict[int, float]:
+    """Seconds for which each thread of this process has been ready and waited for a core, by its id.
 
-    0.0 where the kernel counts none.
+    Empty where the kernel counts none.
     """
-    waited_ns = 0
+    waited: dict[int, float] = {}
     for path in Path("/proc/self/task").glob("*/schedstat"):
         with suppress(OSError, ValueError, IndexError):  # a thread may end meanwhile
-            waited_ns += int(path.read_text().split()[1])
-    return 1e-9 * waited_ns
+            waited[int(path.parent.name)] = 1e-9 * int(path.read_text().split()[1])
+    return waited
 
 
 def cpu_pressure() -> float | None:

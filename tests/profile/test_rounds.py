@@ -77,23 +77,26 @@ def test_what_other_processes_took_from_a_sample_is_left_out() -> None:
         waited += lost_s
 
     one = Timed(run)
-    disturbed = time_in_rounds([one], 2.0, least=3, most=8, clock=work.clock, waited=lambda: waited)
+    disturbed = time_in_rounds([one], 2.0, least=3, most=8, clock=work.clock, waited=lambda: {1: waited})
     assert disturbed == 0.5
     assert one.samples_s == pytest.approx(4 * [0.1])
 
 
-def test_where_every_sample_is_disturbed_the_quicker_half_stays() -> None:
-    """Of a machine that is never quiet the best guess, and the caller is told."""
+def test_where_every_sample_is_disturbed_all_are_shortened_by_what_they_waited() -> None:
+    """By the longest wait of one thread: the others may have waited at the same time."""
     work, waited = _Clockwork(), 0.0
 
     def run(i: int) -> None:
         nonlocal waited
         work.now_s += 0.1 + 0.1 * i
-        waited += 0.1
+        waited += 0.1 * i + 0.05
+
+    def waits() -> dict[int, float]:
+        return {1: waited, 2: waited / 2.0}
 
     one = Timed(run)
-    assert time_in_rounds([one], 9.0, least=2, most=8, clock=work.clock, waited=lambda: waited) == 1.0
-    assert one.samples_s == pytest.approx([0.1, 0.2, 0.3, 0.4])
+    assert time_in_rounds([one], 9.0, least=2, most=8, clock=work.clock, waited=waits) == 1.0
+    assert one.samples_s == pytest.approx(8 * [0.05])
 
 
 def test_an_emulated_device_rests_after_each_run_and_is_measured_as_it_is() -> None:

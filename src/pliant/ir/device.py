@@ -8,7 +8,7 @@ from pliant.ir.dilation import Dilation, emulated
 from pliant.ir.link import Link
 from pliant.ir.times.timing import Timing, TimingCurve
 
-BUSY = 0.1
+BUSY = 0.03
 """Of the samples of a profile, disturbed by other processes: a machine that does no more beside is measured as
 it is."""
 

@@ -1,11 +1,11 @@
 """Time several things in rounds that visit each of them: a machine that drifts drifts for all alike.
 
-Where other processes took the cores meanwhile, their time is no property of what is timed: samples in which
-a thread of this process waited for a core are left out.
+Where other processes held the cores meanwhile, that is no property of what is timed: samples in which a
+thread of this process waited for a core are left out, or shortened by what it waited.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
@@ -46,13 +46,10 @@ class Timed:
         return sum(wait > _DISTURBED for wait in self.waits)
 
     def keep_calm(self, least: int) -> None:
-        """Leave disturbed samples out; of the others there are `least`, or else the quicker half stays."""
-        calm = [s for s, wait in zip(self.samples_s, self.waits, strict=True) if wait <= _DISTURBED]
-        self.samples_s = (
-            calm
-            if len(calm) >= least
-            else sorted(self.samples_s)[: max(least, len(calm), len(self.samples_s) // 2)]
-        )
+        """Leave disturbed samples out; where fewer than `least` are not, shorten all by what they waited."""
+        both = list(zip(self.samples_s, self.waits, strict=True))
+        calm = [s for s, wait in both if wait <= _DISTURBED]
+        self.samples_s = calm if len(calm) >= least else [max(s * (1.0 - wait), _LEAST_S) for s, wait in both]
 
 
 def time_in_rounds(
@@ -64,7 +61,7 @@ def time_in_rounds(
     beside: Sequence[Timed] = (),
     load: Callable[[], AbstractContextManager[None]] = nullcontext,
     clock: Clock = time.perf_counter,
-    waited: Clock = waited_s,
+    waited: Callable[[], Mapping[int, float]] = waited_s,
     rest: Callable[[float], None] = lambda took_s: None,
     on_round: Callable[[int], None] = lambda done: None,
 ) -> float:
@@ -74,9 +71,15 @@ def time_in_rounds(
     repeated in about `seconds`, from `least` to `most` times. What is emulated as slower `rest`s after each
     sample; it is measured as it is.
 
-    The share of disturbed samples among those `alone`. Where it is above BUSY they are left out: `waited`
-    tells for how long threads of this process have waited for a core.
+    The share of disturbed samples among those `alone`. Where it is above BUSY they are left out or shortened:
+    `waited` tells for how long each thread of this process has waited for a core, and those that are there
+    at the start count.
     """
+    threads = tuple(waited())
+
+    def waiting() -> list[float]:
+        now = waited()
+        return [now.get(thread, 0.0) for thread in threads]
 
     def sample(one: Timed, i: int) -> float:
         took_s = one.sample(i, clock)
@@ -85,10 +88,11 @@ def time_in_rounds(
 
     def visit(group: Sequence[Timed], i: int) -> None:
         for one in group:
-            before_s = waited()
+            before = waiting()
             took_s = sample(one, i)
+            most_s = max((b - a for a, b in zip(before, waiting(), strict=True)), default=0.0)
             one.samples_s.append(took_s)
-            one.waits.append((waited() - before_s) / (took_s * one.chain))
+            one.waits.append(most_s / (took_s * one.chain))
 
     costs: list[tuple[float, Timed]] = []
     for one in (*alone, *beside):
