@@ -6,6 +6,7 @@ import inspect
 import json
 import pkgutil
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 
 import pliant.kernels as package
@@ -23,6 +24,7 @@ from pliant.kernels.conv.conv_activations import ACTIVATIONS as CONV_ACTIVATIONS
 from pliant.kernels.conv.conv_args import ConvForm
 from pliant.kernels.conv.conv_grouped import GroupedForm, grouped_ir
 from pliant.kernels.conv.conv_planes import PlanesForm, planes_ir
+from pliant.kernels.conv.conv_tiles import conv_tiles_ir, tiles_name
 from pliant.kernels.conv.conv_weights import pack_ir
 from pliant.kernels.conv.direct.conv_deform import deform_ir
 from pliant.kernels.conv.direct.conv_depthwise import depthwise_ir
@@ -69,6 +71,7 @@ from pliant.kernels.rows.rms_norm import rms_norm_ir
 from pliant.kernels.rows.rowwise import layer_norm_ir, mean_ir, most_ir, softmax_ir
 from pliant.kernels.rows.topk import topk_ir
 from pliant.kernels.runtime.walker import walker_ir
+from pliant.kernels.tiles.matmul_split import matmul_split_ir
 from pliant.kernels.tiles.split import gemm_split_ir, split_rows_ir
 
 Generator = Callable[[Isa], str]
@@ -91,6 +94,7 @@ def _products(isa: Isa) -> Iterator[tuple[str, Generator]]:
     if isa.has_tiles:
         yield "gemm split", gemm_split_ir
         yield "gemm split rounding", split_rows_ir
+        yield "matmul split", matmul_split_ir
     for activation in (None, *ACTIVATIONS):
         yield f"matmul {activation}", partial(matmul_ir, activation=activation)
     for bits in range(2, 7):
@@ -142,6 +146,10 @@ def _convolutions(isa: Isa) -> Iterator[tuple[str, Generator]]:
     for y_is_signed in (None, False, True):
         quantized = QuantizedConvForm(x_is_signed=False, w_is_signed=True, y_is_signed=y_is_signed)
         yield f"quantized {quantized.name}", partial(quantized_conv_ir, form=quantized)
+    if isa.has_tiles:
+        for form in (forms[-1], replace(forms[-1], y="nchw"), residual):
+            for parts in (1, 2):
+                yield tiles_name(form, parts), partial(conv_tiles_ir, form=form, parts=parts)
     yield "conv transposed", transposed_gather_ir
     yield "conv deformed", deform_ir
     yield "conv weights", pack_ir

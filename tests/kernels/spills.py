@@ -9,9 +9,10 @@ from pliant.kernels.runtime.compile_child import compile_assembly
 from tests.guards.generators import cases
 
 _HOT = re.compile(
-    r"gemm( int8| bytes| bf16| split)?|matmul (None|of [46] bits)|matmul integer (words|bytes)( float None)?"
+    r"gemm( int8| bytes| bf16| split)?|matmul (None|split|of [46] bits)"
+    r"|matmul integer (words|bytes)( float None)?"
     r"|attention 32|(depthwise |winograd |quantized )?conv_(nhwc_nhwc|nchw_nchw|u8_i8_i32)"
-    r"|grouped.*|points.*|planes.*"
+    r"|grouped.*|points.*|planes.*|conv_(split|bf16)_.*"
     r"|(lstm|gru|rnn)_(sigmoid_tanh_tanh|sigmoid_tanh|tanh)"
 )
 """Generators with a register tile; the same tile under other epilogues is searched once."""

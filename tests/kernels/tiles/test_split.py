@@ -8,10 +8,15 @@ import pytest
 
 from pliant.kernels.coded.gemm import ACTIVATIONS
 from pliant.kernels.coded.gemm_args import BF16, BF16_PAIRS, F16, F32
-from pliant.kernels.coded.round_bf16 import RoundBf16Args
 from pliant.kernels.emit.isa import Isa
 from pliant.kernels.runtime.jit import Library
-from pliant.kernels.tiles.split import gemm_split_ir, scratch_bytes_split, split_rows_ir, units_split
+from pliant.kernels.tiles.split import (
+    SplitRowsArgs,
+    gemm_split_ir,
+    scratch_bytes_split,
+    split_rows_ir,
+    units_split,
+)
 from tests.kernels import reference
 from tests.kernels.calling import address, call, floats, guarded
 from tests.kernels.coded_matrices import Coded, coded
@@ -39,7 +44,7 @@ def split(library: Library, a: np.ndarray, depth: int) -> np.ndarray:
     """Rows of A by the kernel: uint16 [rows, 2, depth]."""
     rows, columns = a.shape
     q = np.full((rows + 1, 2, depth), 7, np.uint16)
-    args = RoundBf16Args(a.ctypes.data, a.strides[0] // 4, columns, q.ctypes.data, depth)
+    args = SplitRowsArgs(a.ctypes.data, a.strides[0] // 4, columns, q.ctypes.data, depth, 2 * depth, depth)
     call(address(library, "split_rows", split_rows_ir), args, rows)
     assert (q[rows:] == 7).all(), "the kernel wrote past its rows"
     return q[:rows]

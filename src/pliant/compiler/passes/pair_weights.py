@@ -20,7 +20,7 @@ def pair_weights(graph: Graph) -> Graph:
     """`graph` with its products in bfloat16. Raises GraphError where there is none to change."""
     rounded = RoundedRows(graph)
     nodes = [made for node in graph.nodes for made in _paired(graph, node, rounded)]
-    if len(nodes) == len(graph.nodes):
+    if len(nodes) == len(graph.nodes) and not any(node.flag("bf16") for node in nodes):
         raise GraphError(
             f"{graph.name} has no product with a constant matrix of at least 32 x 16, and 4096 weights, that "
             "bfloat16 would speed up; compile it with compute='fp32'."

@@ -29,8 +29,8 @@ from pliant.kernels.attention.attention_tiles import (
 from pliant.kernels.emit import vmath
 from pliant.kernels.emit.builder import Function
 from pliant.kernels.emit.values import Value
-from pliant.kernels.product.bf16_pairs import rest_of, round_pairs, round_row
-from pliant.kernels.tiles.tile_rows import LeftRows, multiply_rows
+from pliant.kernels.product.bf16_pairs import parts_of, round_pairs, round_row, store_parts
+from pliant.kernels.tiles.tile_rows import LeftRows, multiply_parts
 
 _GROUP = 16
 _TOKENS = 32
@@ -83,21 +83,19 @@ def copy_to_tiles(
     with f.each(0, n_tokens) as token:
         row, to = f.at(k[0], token * k[1]), f.at(at.plain.keys, token * columns)
         for column in range(0, columns, 2 * f.lanes):
-            two = [_columns(f, row, column + i, strip.key_dim) for i in (0, f.lanes)]
-            for part in range(2):
+            low, high = (parts_of(f, _columns(f, row, column + i, strip.key_dim)) for i in (0, f.lanes))
+            for part, two in enumerate(zip(low, high, strict=True)):
                 f.store(round_row(f, *two), f.at(to, (part * columns + column) // 2))
-                two = [rest_of(f, x) for x in two]
     with f.each(0, at.tokens, _AT_ONCE) as token:
         for column in range(0, strip.values, f.lanes):
             rows = [_row_of(f, v, token + i, n_tokens, column, strip.value_dim) for i in range(_AT_ONCE)]
-            for part in range(2):
-                pairs = [round_pairs(f, *rows[i : i + 2]) for i in range(0, _AT_ONCE, 2)]
+            for part, of_rows in enumerate(zip(*(parts_of(f, x) for x in rows), strict=True)):
+                pairs = [round_pairs(f, *of_rows[i : i + 2]) for i in range(0, _AT_ONCE, 2)]
                 four = transpose(f, [f.cast("bitcast", x, f.vec) for x in pairs])
                 for i in range(f.lanes):
                     words = f.shuffle(four[i % QUAD], None, range(i & -QUAD, (i & -QUAD) + QUAD))
                     place = (at.tokens >> 1) * ((column + i) * 2 + part) + (token >> 1)
                     f.store(words, f.at(at.plain.values, place))
-                rows = [rest_of(f, x) for x in rows]
 
 
 def score_in_tiles(
@@ -115,7 +113,9 @@ def score_in_tiles(
     _fill_queries(f, strip, q, rows, scale, at)
     keys = LeftRows(at.plain.keys, f.const(4 * columns), f.const(2 * columns))
     queries = [_group(f, at.plain.queries, f.const(columns // 2), i) for i in range(2 * strip.vectors)]
-    _multiply(f, config, keys, queries, at.plain.scores, n_keys, f.const(columns // 2))
+    one = f.const(1, "i1")
+    upper, lower = queries[: strip.vectors], queries[strip.vectors :]
+    multiply_parts(f, config, keys, upper, lower, at.plain.scores, n_keys, f.const(columns // 2), one)
     with f.loop(0, n_keys, carry=[f.const(float("-inf"), f.vec)] * strip.vectors) as turn:
         found = [f.load(strip.score(f, at.plain, turn.index, v), f.vec) for v in range(strip.vectors)]
         turn.carry([vmath.largest(f, x, top) for x, top in zip(found, turn.carried, strict=True)])
@@ -143,24 +143,16 @@ def weigh_in_tiles(
     with f.each(0, pairs) as pair:
         for v in range(strip.vectors):
             two = [f.load(strip.score(f, at.plain, pair * 2 + i, v), f.vec) for i in range(2)]
-            _store_parts(f, two, [f.at(groups[p * strip.vectors + v], pair * _GROUP) for p in range(2)])
+            store_parts(f, two, [f.at(groups[p * strip.vectors + v], pair * _GROUP) for p in range(2)])
     values = LeftRows(at.plain.values, at.tokens * 4, at.tokens * 2)
-    _multiply(f, config, values, groups, at.sums, f.const(strip.values), pairs)
+    upper, lower, one = groups[: strip.vectors], groups[strip.vectors :], f.const(1, "i1")
+    multiply_parts(f, config, values, upper, lower, at.sums, f.const(strip.values), pairs, one)
     with f.each(0, strip.values, QUAD) as column:
         for v, share in enumerate(shares):
             block = ((column >> 4) * strip.vectors + v) * (_GROUP * _GROUP)
             first = block + (column & (_GROUP - 1)) * _GROUP
             four = [f.load(f.at(at.sums, first + i * _GROUP), f.vec) * share for i in range(QUAD)]
             store_rows(f, strip, [f.select(empty[v], zero, x) for x in four], v, column, at.plain.outputs)
-
-
-def _multiply(
-    f: Function, config: Value, a: LeftRows, b: Sequence[Value], sums: Value, n_rows: Value, words: Value
-) -> None:
-    """Both parts of A with upper parts of B, then A's upper parts with B's lower ones."""
-    upper, lower = b[: len(b) // 2], b[len(b) // 2 :]
-    multiply_rows(f, "bf16", config, a, upper, sums, n_rows, words, f.const(1, "i1"), 2)
-    multiply_rows(f, "bf16", config, a, lower, sums, n_rows, words, f.const(0, "i1"))
 
 
 def _fill_queries(
@@ -174,20 +166,13 @@ def _fill_queries(
         with f.each(0, whole, QUAD) as column:
             quad = [x * factor for x in quad_of_rows(f, starts, column)]
             for i in (0, 2):
-                _store_parts(f, quad[i : i + 2], [f.at(g, (column + i) * (_GROUP // 2)) for g in groups])
+                store_parts(f, quad[i : i + 2], [f.at(g, (column + i) * (_GROUP // 2)) for g in groups])
         for last in range(whole, columns, 2):
             two = [
                 rows_at(f, starts, f.const(c)) * factor if c < strip.key_dim else f.const(0.0, f.vec)
                 for c in (last, last + 1)
             ]
-            _store_parts(f, two, [f.at(g, last * (_GROUP // 2)) for g in groups])
-
-
-def _store_parts(f: Function, two: Sequence[Value], places: Sequence[Value]) -> None:
-    """Two vectors as pairs of their upper parts, and of their lower ones."""
-    for place in places:
-        f.store(round_pairs(f, *two), place, 4 * f.lanes)
-        two = [rest_of(f, x) for x in two]
+            store_parts(f, two, [f.at(g, last * (_GROUP // 2)) for g in groups])
 
 
 def _group(f: Function, first: Value, words: Value, i: int) -> Value:

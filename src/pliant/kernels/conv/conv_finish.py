@@ -3,6 +3,9 @@
 A block is one panel of 16 channels times some pixels, [pixel][16].
 """
 
+import ctypes
+from collections.abc import Sequence
+
 from pliant.kernels.conv.conv_activations import ACTIVATIONS
 from pliant.kernels.conv.conv_args import ConvArgs, ConvForm
 from pliant.kernels.conv.conv_tile import COLUMNS
@@ -20,11 +23,19 @@ _PARAMS = [
 ]
 
 
-def write_finish(module: Module, form: ConvForm) -> None:
-    """Define `finish`, which moves a panel from scratch to y."""
+def write_finish(
+    module: Module,
+    form: ConvForm,
+    layout: type[ctypes.Structure] = ConvArgs,
+    lanes_last: Sequence[int] = (8, 4),
+) -> None:
+    """Define `finish`, which moves a panel from scratch to y; `layout` has ConvArgs's fields of these names.
+
+    Where y's channels are last, as many as `lanes_last` at a time.
+    """
     with module.function("finish", _PARAMS, attributes="noinline", is_exported=False) as f:
         args, c, count, channels, y, residual = f.params
-        pixels, y_channels, low, high = f.fields(args, ConvArgs, "pixels", "y_channels", "low", "high")
+        pixels, y_channels, low, high = f.fields(args, layout, "pixels", "y_channels", "low", "high")
         pixel_step, channel_step = (f.const(1), pixels) if form.y == "nchw" else (y_channels, f.const(1))
 
         def end(x: Value, at: Value, lanes: int = f.lanes) -> None:
@@ -44,7 +55,7 @@ def write_finish(module: Module, form: ConvForm) -> None:
                         with f.when(channels > first + i):
                             end(x, channel_step * (first + i) + pixel)
         done = f.const(0)
-        for lanes in (*(n for n in (8, 4) if n <= f.lanes and form.y == "nhwc"), 1):
+        for lanes in (*(n for n in lanes_last if n <= f.lanes and form.y == "nhwc"), 1):
             type_, stop = vector(lanes, "float") if lanes > 1 else "float", channels - channels % lanes
             with f.each(done, stop, lanes) as channel, f.each(whole, count) as pixel:
                 x = f.load(f.at(c, pixel * COLUMNS + channel), type_)

@@ -4,6 +4,8 @@ The low half of a lane is the pair's first number. A CPU with AVX512-BF16 or Arm
 numbers as zero, here and in its sums; the portable lowering keeps them.
 """
 
+from collections.abc import Sequence
+
 from pliant.errors import InputError
 from pliant.kernels.emit.builder import Function
 from pliant.kernels.emit.dtypes import float_to_bfloat
@@ -12,8 +14,8 @@ from pliant.kernels.emit.values import Value, like, vector
 
 _DOT = {"avx512": "llvm.x86.avx512bf16.dpbf16ps.512", "neon": "llvm.aarch64.neon.bfdot.v4f32.v8bf16"}
 _BLOCK = "llvm.aarch64.neon.bfmmla"
-_ROUND, _ROUND_TWO = "llvm.x86.avx512bf16.cvtneps2bf16.512", "llvm.x86.avx512bf16.cvtne2ps2bf16.512"
-_UPPER = -65536
+_ROUND_TWO = "llvm.x86.avx512bf16.cvtne2ps2bf16.512"
+_UPPER, _HALF = -65536, 1 << 15
 
 
 def require_bf16(isa: Isa) -> None:
@@ -46,7 +48,11 @@ def add_block_bf16(f: Function, x: Value, y: Value, total: Value) -> Value:
 
 def round_pairs(f: Function, first: Value, second: Value) -> Value:
     """i32 lanes whose halves are the lanes of two vectors of float32, rounded to nearest even."""
-    low, high = (f.cast("zext", _halves(f, x), vector(f.lanes, "i32")) for x in (first, second))
+    if _rounds(f.isa):
+        halves = f.cast("bitcast", round_row(f, first, second), vector(2 * f.lanes, "i16"))
+        order = [i + half for i in range(f.lanes) for half in (0, f.lanes)]
+        return f.cast("bitcast", f.shuffle(halves, None, order), vector(f.lanes, "i32"))
+    low, high = (f.cast("zext", float_to_bfloat(f, x), vector(f.lanes, "i32")) for x in (first, second))
     return low | (high << 16)
 
 
@@ -56,7 +62,7 @@ def round_row(f: Function, low: Value, high: Value) -> Value:
     if _rounds(f.isa):
         two = f.intrinsic(_ROUND_TWO, vector(2 * f.lanes, "bfloat"), high, low, suffix="")
         return f.cast("bitcast", two, words)
-    both = f.shuffle(_halves(f, low), _halves(f, high), range(2 * f.lanes))
+    both = f.shuffle(float_to_bfloat(f, low), float_to_bfloat(f, high), range(2 * f.lanes))
     return f.cast("bitcast", both, words)
 
 
@@ -71,17 +77,27 @@ def rest_of(f: Function, x: Value) -> Value:
     return x - f.cast("bitcast", words, x.type)
 
 
+def parts_of(f: Function, x: Value) -> tuple[Value, Value]:
+    """Floats as the sum of a bfloat16, the nearest (of two, the larger), and what that leaves.
+
+    Three instructions; NaN stays in the rest, which infinity makes NaN as well.
+    """
+    words = (f.cast("bitcast", x, like(x.type, "i32")) + _HALF) & _UPPER
+    upper = f.cast("bitcast", words, x.type)
+    return upper, x - upper
+
+
+def store_parts(f: Function, two: Sequence[Value], places: Sequence[Value]) -> None:
+    """Two vectors of floats as pairs of their upper parts, and of what rounding leaves of the rest."""
+    (first, low), (second, high) = (parts_of(f, x) for x in two)
+    words = [f.cast("bitcast", x, vector(f.lanes, "i32")) for x in (first, second)]
+    for pairs, place in zip(((words[0] >> 16) | words[1], round_pairs(f, low, high)), places, strict=True):
+        f.store(pairs, place, 4 * f.lanes)
+
+
 def _rounds(isa: Isa) -> bool:
     """Whether rounding is an instruction that is known here."""
     return isa.name == "avx512" and not isa.is_portable
-
-
-def _halves(f: Function, x: Value) -> Value:
-    """Rounded bits, i16 in each lane."""
-    if not _rounds(f.isa):
-        return float_to_bfloat(f, x)
-    halves = f.intrinsic(_ROUND, vector(f.lanes, "bfloat"), x, suffix="")
-    return f.cast("bitcast", halves, vector(f.lanes, "i16"))
 
 
 def _first(f: Function, words: Value) -> Value:

@@ -16,11 +16,11 @@ from pliant.kernels.emit.values import Value
 from pliant.kernels.product.matmul_args import (
     BLOCK_ROWS,
     COLUMNS,
-    MAX_BATCH_DIMS,
     MatmulArgs,
     MatmulCodedArgs,
 )
-from pliant.kernels.product.matmul_pack import write_pack
+from pliant.kernels.product.matmul_pack import packed_block, write_pack
+from pliant.kernels.product.matmul_unit import unit_of, up
 from pliant.kernels.product.scaled_block import Element, write_scaled_block
 
 Activation = Callable[[Function, Value], Value]
@@ -53,7 +53,7 @@ def matmul_ir(
     for groups in {1, panel}:
         write_tiles(module, groups)
     write_pack(module)
-    block = _block
+    block = packed_block
     if bits:
         write_fill(module, (bits,))
         block = _decoded
@@ -74,28 +74,15 @@ def matmul_ir(
 def _write_unit(f: Function, unit: Value, panel: int, step: int) -> None:
     """`step` rows of B cannot be parted."""
     args, _, _, scratch = f.params
-    n_rows, n_columns, depth = f.fields(args, MatmulArgs, "n_rows", "n_columns", "depth")
-    row_block, per_unit = f.fields(args, MatmulArgs, "row_block", "panel")
-    n_groups = _up(n_columns, COLUMNS)
-    n_panels = (n_groups + per_unit - 1) // per_unit
-    n_blocks = (n_rows + row_block - 1) // row_block
-    batch, rest = unit // (n_panels * n_blocks), unit % (n_panels * n_blocks)
-    row = rest // n_panels * row_block
-    first = rest % n_panels * per_unit
-    last = f.least(first + per_unit, n_groups)
-    rows = f.least(n_rows - row, row_block)
-    a, b, c, residual = _batch_pointers(f, args, batch)
-    a_row, a_column, c_row, residual_row = f.fields(
-        args, MatmulArgs, "a_row", "a_column", "c_row", "residual_row"
-    )
-    null = f.const(0, "ptr")
-    a, c = f.at(a, row * a_row), f.at(c, row * c_row)
-    residual = f.select(residual.compare("eq", 0), null, f.at(residual, row * residual_row))
+    n_columns, row_block = f.fields(args, MatmulArgs, "n_columns", "row_block")
+    place = unit_of(f, unit)
+    a, b, c, residual, rows = place.a, place.b, place.c, place.residual, place.rows
+    a_row, a_column, depth, first, last = place.a_row, place.a_column, place.depth, place.first, place.last
     copies_a = a_column.compare("ne", 1)
     space = f.at(scratch, row_block * COLUMNS + (BLOCK_ROWS * panel + 1) * COLUMNS)
     # A product over nothing still has a bias.
     terms = f.select(depth < 1, f.const(1), depth)
-    even = _up(_up(terms, _up(terms, BLOCK_ROWS)), step) * step
+    even = up(up(terms, up(terms, BLOCK_ROWS)), step) * step
     with f.each(0, terms, even) as k:
         n = f.least(depth - k, even)
         a_here = f.at(a, k * a_column)
@@ -114,26 +101,6 @@ def _write_unit(f: Function, unit: Value, panel: int, step: int) -> None:
                 f.call(f"panel{panel}", "void", *common, group)
         with f.each(first + n_whole, last) as group:
             f.call("panel1", "void", *common, group)
-
-
-def _batch_pointers(f: Function, args: Value, batch: Value) -> list[Value]:
-    """A, B, C and the residual (null if there is none) of a batch index."""
-    pointers = f.fields(args, MatmulArgs, "a", "b", "c", "residual")
-    names = ("a_batch", "b_batch", "c_batch", "residual_batch")
-    offsets = [f.const(0)] * len(names)
-    left = batch
-    for d in reversed(range(MAX_BATCH_DIMS)):
-        extent = _element(f, args, "extents", d)
-        index = left % extent
-        left = left // extent
-        offsets = [o + index * _element(f, args, name, d) for o, name in zip(offsets, names, strict=True)]
-    a, b, c = (f.at(p, o) for p, o in zip(pointers[:3], offsets[:3], strict=True))
-    residual = pointers[3]
-    return [a, b, c, f.select(residual.compare("eq", 0), residual, f.at(residual, offsets[3]))]
-
-
-def _element(f: Function, args: Value, field: str, i: int) -> Value:
-    return f.load(f.at(args, getattr(MatmulArgs, field).offset + 8 * i, "i8"), "i64")
 
 
 _PANEL = (
@@ -198,7 +165,7 @@ def _write_panel(module: Module, groups: int, has_activation: bool, block: Block
         top = TileArgs(a, lda, tuple(blocks), c_here, ldc, start, added, added_stride, n)
 
         def at(row: Value) -> TileArgs:
-            if block is not _block:
+            if block is not packed_block:
                 return top.down(f, row)
             return replace(top.down(f, row), ahead=f.at(next_block, row // tiling(f.isa).rows * n))
 
@@ -213,14 +180,6 @@ def _write_panel(module: Module, groups: int, has_activation: bool, block: Block
             with f.when(is_tail & is_last):
                 f.call("copy_columns", "void", tail_c, ldc, rows, width, f.at(c, column), c_row)
         f.ret()
-
-
-def _block(f: Function, args: Value, b: Value, group: Value, k: Value, n: Value, space: Value) -> Value:
-    """Rows k .. k + n - 1 of a column group of B as [n][16]: in place, or packed into `space`."""
-    is_packed, depth = f.fields(args, MatmulArgs, "is_packed", "depth")
-    with f.when(is_packed.compare("eq", 0)):
-        f.call("pack_block", "void", args, b, group, k, n, space)
-    return f.select(is_packed.compare("ne", 0), f.at(b, (group * depth + k) * COLUMNS), space)
 
 
 def _decoded(f: Function, args: Value, b: Value, group: Value, k: Value, n: Value, space: Value) -> Value:
@@ -247,7 +206,3 @@ def write_activate(module: Module, function: Activation) -> None:
             # Opaque, or LLVM makes relu in place a masked store, which some CPUs run ten times slower.
             f.store(function(f, f.opaque(f.load(p, f.vec))), p)
         f.ret()
-
-
-def _up(x: Value, by: Value | int) -> Value:
-    return (x + by - 1) // by

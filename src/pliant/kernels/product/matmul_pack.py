@@ -35,6 +35,14 @@ def write_pack(module: Module) -> None:
     write_copy_columns(module)
 
 
+def packed_block(f: Function, args: Value, b: Value, group: Value, k: Value, n: Value, space: Value) -> Value:
+    """Rows k .. k + n - 1 of a column group of B as [n][16]: in place, or packed into `space`."""
+    is_packed, depth = f.fields(args, MatmulArgs, "is_packed", "depth")
+    with f.when(is_packed.compare("eq", 0)):
+        f.call("pack_block", "void", args, b, group, k, n, space)
+    return f.select(is_packed.compare("ne", 0), f.at(b, (group * depth + k) * COLUMNS), space)
+
+
 def _write_pack_block(module: Module) -> None:
     """`pack_block(args, b, group, k, n, space)`: alpha * `n` rows of a column group, as [n][16]."""
     params = [("args", "ptr"), ("b", "ptr"), ("group", "i64"), ("k", "i64"), ("n", "i64"), ("space", "ptr")]

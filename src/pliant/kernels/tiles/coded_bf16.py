@@ -4,15 +4,14 @@ Float32 is split into two bfloat16 numbers, upper and lower, whose sum it nearly
 four are made (all but lower by lower), two where B has no lower parts.
 """
 
-from pliant.kernels.coded.activate import activate
 from pliant.kernels.coded.gemm_args import GemmArgs
 from pliant.kernels.coded.tile import COLUMNS
 from pliant.kernels.emit.builder import Function, Module
 from pliant.kernels.emit.values import Value
+from pliant.kernels.tiles.finish_bf16 import Ends, Waiting, write_epilogue, write_finishes
 from pliant.kernels.tiles.tile_ops import TILE_ROWS
 from pliant.kernels.tiles.tile_rows import (
     PANELS,
-    TILE,
     LeftRows,
     multiply_rows,
     release_tiles,
@@ -36,8 +35,7 @@ SPLIT_BYTES = TILED_BYTES + PANELS[-1] * _GROUP_BYTES
 def write_tiled_bf16(module: Module, parts: int = 1) -> None:
     """Define what `write_units_in_tiles` calls, or with two parts what `write_split_units` does."""
     write_tile_rows(module, "bf16", parts)
-    for groups in PANELS:
-        _write_finish(module, groups)
+    write_finishes(module)
 
 
 def write_units_in_tiles(f: Function, config: Value) -> Value:
@@ -89,7 +87,8 @@ def _write_panel(f: Function, config: Value, group: Value, groups: int, width: V
                 with f.when(_has_lower(f, group, groups)):
                     lower = _blocks(f, "lower_block", group, groups, (k, n), f.at(scratch, TILED_BYTES, "i8"))
                     multiply_rows(f, "bf16", config, rows, lower, sums, some, n >> 1, f.const(0, "i1"))
-        _write_epilogue(f, group, groups, width, (row, some))
+        at = Waiting(sums, f.at(scratch, _BIAS_AT, "i8"), f.at(scratch, _C_AT, "i8"))
+        write_epilogue(f, _ends(f, row), at, group, groups, width, some)
 
 
 def _blocks(
@@ -113,45 +112,8 @@ def _has_lower(f: Function, group: Value, groups: int) -> Value:
     return total.compare("ne", 0)
 
 
-def _write_epilogue(f: Function, group: Value, groups: int, width: Value, rows: tuple[Value, Value]) -> None:
-    """C of `rows`, (first, how many): sums, bias, residual and activation."""
-    args, _, _, scratch = f.params
-    c, ldc, bias, residual, ldr = f.fields(args, GemmArgs, "c", "ldc", "bias", "residual", "ldr")
-    (activation,) = f.fields(args, GemmArgs, "activation")
-    (row, some), column, one, wide = rows, group * COLUMNS, f.const(1), f.const(groups * COLUMNS)
-    zeros = f.table([0.0] * (groups * COLUMNS), "float")
-    is_tail, has_bias, has_residual = width < wide, bias.compare("ne", 0), residual.compare("ne", 0)
-    own_bias, own_c = f.at(scratch, _BIAS_AT, "i8"), f.at(scratch, _C_AT, "i8")
-    bias_here, c_here = f.at(bias, column), f.at(c, row * ldc + column)
-    residual_here = f.at(residual, row * ldr + column)
-    with f.when(is_tail & has_bias):
-        f.call("copy_columns", "void", bias_here, one, one, width, own_bias, one)
-    with f.when(is_tail & has_residual):
-        f.call("copy_columns", "void", residual_here, ldr, some, width, own_c, wide)
-    start = f.select(has_bias, f.select(is_tail, own_bias, bias_here), zeros)
-    added = f.select(has_residual, f.select(is_tail, own_c, residual_here), zeros)
-    ld_added = f.select(has_residual, f.select(is_tail, wide, ldr), f.const(0))
-    to, ld_to = f.select(is_tail, own_c, c_here), f.select(is_tail, wide, ldc)
-    sums = f.at(scratch, _SUMS_AT, "i8")
-    f.call(f"finish_{groups}", "void", sums, to, start, added, ld_to, ld_added, some)
-    activate(f, to, ld_to, some, wide, activation)
-    with f.when(is_tail):
-        f.call("copy_columns", "void", own_c, wide, some, width, c_here, ldc)
-
-
-def _write_finish(module: Module, groups: int) -> None:
-    """`finish_<groups>(sums, c, bias, added, ldc, ld_added, n_rows)`: C = sums + bias + added."""
-    params = [(n, "ptr") for n in ("sums", "c", "bias", "added")]
-    params += [(n, "i64") for n in ("ldc", "ld_added", "n_rows")]
-    with module.function(f"finish_{groups}", params, attributes="noinline", is_exported=False) as f:
-        sums, c, bias, added, ldc, ld_added, n_rows = f.params
-        with f.each(0, n_rows) as row:
-            block = f.at(sums, (row >> 4) * (groups * TILE), "i8")
-            here = f.at(block, (row & (TILE_ROWS - 1)) * COLUMNS)
-            to, more = f.at(c, row * ldc), f.at(added, row * ld_added)
-            for v in range(0, groups * COLUMNS, f.lanes):
-                group, column = divmod(v, COLUMNS)
-                total = f.load(f.at(here, group * (TILE // 4) + column), f.vec)
-                total = total + f.load(f.at(bias, v), f.vec) + f.load(f.at(more, v), f.vec)
-                f.store(total, f.at(to, v))
-        f.ret()
+def _ends(f: Function, row: Value) -> Ends:
+    """What the arguments say of C from a row on."""
+    names = ("c", "ldc", "bias", "residual", "ldr", "activation")
+    c, ldc, bias, residual, ldr, activation = f.fields(f.params[0], GemmArgs, *names)
+    return Ends(f.at(c, row * ldc), ldc, bias, f.at(residual, row * ldr), ldr, activation, residual)

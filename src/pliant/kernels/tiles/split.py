@@ -4,16 +4,28 @@
 planes, outliers and full fidelity.
 """
 
+import ctypes
+
 from pliant.kernels.coded.activate import write_activations
 from pliant.kernels.coded.block_bf16 import write_fill_bf16, write_fill_lower
 from pliant.kernels.coded.round_bf16 import RoundBf16Args
 from pliant.kernels.coded.tile import COLUMNS
-from pliant.kernels.emit.builder import Module
+from pliant.kernels.emit.builder import Function, Module
 from pliant.kernels.emit.isa import Isa
-from pliant.kernels.product.bf16_pairs import rest_of, round_one, round_row
+from pliant.kernels.emit.values import Value
+from pliant.kernels.product.bf16_pairs import parts_of, round_one, round_row
 from pliant.kernels.product.matmul_pack import write_copy_columns
 from pliant.kernels.tiles.coded_bf16 import SPLIT_BYTES, write_split_units, write_tiled_bf16
 from pliant.kernels.tiles.tile_rows import PANELS, config_space
+
+
+class SplitRowsArgs(ctypes.Structure):
+    """As RoundBf16Args; q has the nearest bfloat16 of a row, and the nearest of what that leaves.
+
+    In elements, rows of q are `ldq` apart, and the second part of one is `part` behind the first.
+    """
+
+    _fields_ = (*RoundBf16Args._fields_, ("ldq", ctypes.c_int64), ("part", ctypes.c_int64))
 
 
 def units_split(n_columns: int) -> int:
@@ -27,34 +39,39 @@ def scratch_bytes_split() -> int:
 
 
 def split_rows_ir(isa: Isa, name: str = "split_rows") -> str:
-    """The kernel with RoundBf16Args whose q is bfloat16 [n_rows, 2, depth]; a unit is a row.
-
-    The first half of a row is the nearest bfloat16, the second the nearest of what that leaves.
-    """
+    """The kernel with SplitRowsArgs; a unit is a row."""
     assert isa.has_tiles, isa.name
     module = Module(isa)
     with module.kernel(name) as f:
         args, lo, hi, _ = f.params
-        a, lda, n, q, depth = f.fields(args, RoundBf16Args, "a", "lda", "n_columns", "q", "depth")
-        whole = n & -(2 * f.lanes)
+        names = ("a", "lda", "n_columns", "q", "depth", "ldq", "part")
+        a, lda, n, q, depth, ldq, part = f.fields(args, SplitRowsArgs, *names)
         with f.each(lo, hi) as row:
-            source = f.at(a, row * lda)
-            upper = f.at(q, row * depth * 2, "i16")
-            lower = f.at(upper, depth, "i16")
-            with f.each(0, whole, 2 * f.lanes) as column:
-                two = [f.load(f.at(source, column + i), f.vec) for i in (0, f.lanes)]
-                for to in (upper, lower):
-                    f.store(round_row(f, *two), f.at(to, column, "i16"), 2)
-                    two = [rest_of(f, x) for x in two]
-            with f.each(whole, n) as column:
-                x = f.load(f.at(source, column))
-                for to in (upper, lower):
-                    f.store(round_one(f, x), f.at(to, column, "i16"))
-                    x = rest_of(f, x)
-            with f.each(n, depth) as column:
-                for to in (upper, lower):
-                    f.store(f.const(0, "i16"), f.at(to, column, "i16"))
+            upper = f.at(q, row * ldq, "i16")
+            split_row(f, f.at(a, row * lda), n, depth, upper, f.at(upper, part, "i16"))
     return module.text()
+
+
+def split_row(f: Function, x: Value, n: Value, depth: Value, upper: Value, lower: Value) -> None:
+    """Both parts of n floats, each filled up to `depth` bfloat16 with zeros."""
+    both, whole = 2 * f.lanes, n & -(2 * f.lanes)
+
+    def store(column: Value) -> None:
+        low, high = (parts_of(f, f.load(f.at(x, column + i), f.vec)) for i in (0, f.lanes))
+        for to, *two in zip((upper, lower), low, high, strict=True):
+            f.store(round_row(f, *two), f.at(to, column, "i16"), 2)
+
+    with f.each(0, whole, both) as column:
+        store(column)
+    is_short = n < both
+    with f.when((is_short.compare("eq", 0)) & whole.compare("ne", n)):
+        store(n - both)  # again some of the columns before
+    with f.when(is_short), f.each(0, n) as column:
+        for to, part in zip((upper, lower), parts_of(f, f.load(f.at(x, column))), strict=True):
+            f.store(round_one(f, part), f.at(to, column, "i16"))
+    with f.each(n, depth) as column:
+        for to in (upper, lower):
+            f.store(f.const(0, "i16"), f.at(to, column, "i16"))
 
 
 def gemm_split_ir(isa: Isa, name: str = "gemm_split") -> str:

@@ -118,6 +118,22 @@ def multiply_rows(
     f.call(f"rows_{kind}_{parts}_{len(b)}", "void", config, *more, f.cast("zext", is_first, "i64"), *b)
 
 
+def multiply_parts(
+    f: Function,
+    config: Value,
+    a: LeftRows,
+    upper: Sequence[Value],
+    lower: Sequence[Value],
+    sums: Value,
+    n_rows: Value,
+    words: Value,
+    is_first: Value,
+) -> None:
+    """The same of split numbers: both parts of A with upper ones of B, then A's upper with B's lower ones."""
+    multiply_rows(f, "bf16", config, a, upper, sums, n_rows, words, is_first, 2)
+    multiply_rows(f, "bf16", config, a, lower, sums, n_rows, words, f.const(0, "i1"))
+
+
 def _write_rows(module: Module, kind: Kind, parts: int, groups: int) -> None:
     """`rows_<kind>_<parts>_<groups>`: whole tiles along K, then one that is narrower."""
     params = [("config", "ptr"), ("a", "ptr"), ("row", "i64"), ("part", "i64"), ("sums", "ptr")]

@@ -11,6 +11,7 @@ from pliant.compiler.passes.byte_weights import byte_weights
 from pliant.compiler.passes.code_weights import code_weights
 from pliant.compiler.passes.pack_texts import TextShape, pack_texts
 from pliant.compiler.passes.pair_weights import pair_weights
+from pliant.compiler.passes.round_convolutions import round_convolutions
 from pliant.compiler.rewrite.coder import Coder
 from pliant.errors import BudgetError, GraphError
 from pliant.ir.bitwidths import BYTE_BITS, PLANES, Weights
@@ -120,6 +121,12 @@ class Lowering:
         return self._planners[weights]
 
     def _coding(self, weights: Weights) -> Callable[[Graph], Graph]:
+        coded = self._coded(weights)
+        if self._options.compute == "bf16" and self._target.isa.has_tiles:
+            return lambda graph: coded(round_convolutions(graph))
+        return coded
+
+    def _coded(self, weights: Weights) -> Callable[[Graph], Graph]:
         compute = self._options.compute
         if isinstance(weights, str):
             return pair_weights if compute == "bf16" else lambda graph: graph

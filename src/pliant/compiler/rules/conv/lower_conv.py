@@ -18,6 +18,7 @@ from pliant.compiler.rules.conv.lower_conv_depthwise import is_depthwise, lower_
 from pliant.compiler.rules.conv.lower_conv_grouped import is_grouped, lower_grouped
 from pliant.compiler.rules.conv.lower_conv_planes import lower_planes, takes_planes
 from pliant.compiler.rules.conv.lower_conv_points import is_points, lower_points
+from pliant.compiler.rules.conv.lower_conv_tiles import lower_tiles, takes_tiles
 from pliant.compiler.rules.conv.lower_conv_winograd import lower_winograd
 from pliant.compiler.rules.conv.window_extents import window
 from pliant.errors import GraphError
@@ -38,6 +39,8 @@ def _conv(node: Node, graph: Graph, target: Target) -> Lowered:
     y = graph.types[node.outputs[0]]
     _check(node, x)
     shape = shape_of(node, x, w, y, form)
+    if takes_tiles(node, graph, target, form, shape) and not is_depthwise(node, graph, form, shape):
+        return lower_tiles(node, graph, target, form, shape)
     if node.text("algorithm", "") == "winograd":
         return lower_winograd(node, graph, target, form, shape)
     if is_depthwise(node, graph, form, shape):

@@ -6,7 +6,13 @@ from pliant.compiler.executable.call import Call, Extent, Field, Kernel, Ref, Ta
 from pliant.kernels.coded.gemm_args import GemmArgs
 from pliant.kernels.coded.gemm_bf16 import gemm_bf16_ir, scratch_bytes_bf16, units_bf16
 from pliant.kernels.coded.round_bf16 import RoundBf16Args, round_bf16_ir, row_grain_bf16
-from pliant.kernels.tiles.split import gemm_split_ir, scratch_bytes_split, split_rows_ir, units_split
+from pliant.kernels.tiles.split import (
+    SplitRowsArgs,
+    gemm_split_ir,
+    scratch_bytes_split,
+    split_rows_ir,
+    units_split,
+)
 
 
 def round_call(
@@ -20,16 +26,21 @@ def round_call(
     *,
     has_extent: bool = False,
     is_split: bool = False,
+    part: int | None = None,
 ) -> Call:
     """Rows of `a`, float32 of `shape` and stride `lda`, to `q`, bfloat16 [rows, depth].
 
-    Of `is_split`, for rows with tiles, q is [rows, 2, depth]: two numbers for each.
+    Of `is_split`, for rows with tiles, q is [rows, 2, depth]: two numbers for each. With `part` all second
+    ones stand so many elements behind the first.
     """
     (rows, columns), size = shape, row_grain_bf16(depth)
+    fields: dict[str, Field] = {"a": a, "lda": lda, "n_columns": columns, "q": Ref(q), "depth": depth}
+    if is_split:
+        fields |= {"ldq": 2 * depth, "part": depth} if part is None else {"ldq": depth, "part": part}
     return Call(
         kernel=Kernel("split_rows", split_rows_ir) if is_split else Kernel("round_bf16", round_bf16_ir),
-        layout=RoundBf16Args,
-        fields={"a": a, "lda": lda, "n_columns": columns, "q": Ref(q), "depth": depth},
+        layout=SplitRowsArgs if is_split else RoundBf16Args,
+        fields=fields,
         n_units=rows if columns else 0,
         reads=(a.tensor,),
         writes=(q,),

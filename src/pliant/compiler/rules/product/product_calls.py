@@ -9,8 +9,9 @@ from pliant.compiler.executable.call import Call, Extent, Field, Kernel, Lowered
 from pliant.compiler.rewrite.view import View, merge
 from pliant.compiler.rules.product.plane_args import pack_table
 from pliant.compiler.rules.product.product import Product, with_most_rows
-from pliant.compiler.rules.product.split_product import lower_split, takes_split
+from pliant.compiler.rules.product.split_product import lower_split, splits_both, takes_split
 from pliant.errors import GraphError
+from pliant.kernels.coded.gemm_args import ACTIVATIONS
 from pliant.kernels.coded.tile import tiling
 from pliant.kernels.product import contract, matmul
 from pliant.kernels.product.contract import MAX_OPERANDS, OUT_DIMS, SUM_DIMS, ContractArgs
@@ -23,13 +24,16 @@ from pliant.kernels.product.matmul_args import (
     blocking,
 )
 from pliant.kernels.product.matmul_pack import pack_panels, packed_bytes
+from pliant.kernels.tiles import matmul_split
+from pliant.kernels.tiles.matmul_split import MatmulSplitArgs
 
 
 def lower_product(p: Product, constants: dict[str, np.ndarray], target: Target) -> Lowered:
-    """One call, or two where tiles multiply; a constant `b` is packed once."""
+    """One call, or two where tiles multiply with what is known; a constant `b` is packed once."""
     p = with_most_rows(p)
     if takes_split(p, constants, target):
         return lower_split(p, constants, target)
+    is_split = splits_both(p, target)
     *batch, n_rows, depth = p.a.shape
     n_columns = p.out.shape[-1]
     packed: dict[str, Packed] = {}
@@ -51,7 +55,8 @@ def lower_product(p: Product, constants: dict[str, np.ndarray], target: Target) 
         )
     n_batch = prod(extents)
     assert not p.has_extent or n_batch == 1, p.label
-    blocks = blocking(n_batch, n_rows, n_columns, target.n_threads, tiling(target.isa).panel)
+    wide = matmul_split.PANEL if is_split else tiling(target.isa).panel
+    blocks = blocking(n_batch, n_rows, n_columns, target.n_threads, wide)
     a_row, a_column = p.a.strides[-2:]
     fields: dict[str, Field] = {
         "a": p.a.ref(4),
@@ -95,17 +100,24 @@ def lower_product(p: Product, constants: dict[str, np.ndarray], target: Target) 
         fields |= {"scales": Ref(p.scaled.scales), "rows_per_scale": p.scaled.rows_per_scale}
         reads.append(p.scaled.scales)
         layout = MatmulScaledArgs
+    kernel = Kernel(
+        matmul.matmul_name(activation, bits, element),
+        lambda isa: matmul.matmul_ir(isa, activation, bits, element),
+    )
+    scratch_bytes = matmul.scratch_bytes(blocks.row_block, target.isa)
+    if is_split:
+        fields = {f"product.{name}": value for name, value in fields.items()}
+        fields["activation"] = ACTIVATIONS[activation]
+        layout, kernel = MatmulSplitArgs, Kernel("matmul_split", matmul_split.matmul_split_ir)
+        scratch_bytes = matmul_split.scratch_bytes_matmul_split(blocks)
     call = Call(
-        kernel=Kernel(
-            matmul.matmul_name(activation, bits, element),
-            lambda isa: matmul.matmul_ir(isa, activation, bits, element),
-        ),
+        kernel=kernel,
         layout=layout,
         fields=fields,
         n_units=blocks.units(n_batch, n_rows, n_columns),
         reads=tuple(dict.fromkeys(x for x in reads if x)),
         writes=(p.out.tensor,),
-        scratch_bytes=matmul.scratch_bytes(blocks.row_block, target.isa),
+        scratch_bytes=scratch_bytes,
         label=p.label,
         extent=Extent(("n_rows",), lambda lengths: (blocks.units(1, sum(lengths), n_columns), 1))
         if p.has_extent

@@ -11,8 +11,10 @@ from pliant.compiler.rewrite.view import View, matrix_at
 from pliant.compiler.rules.product.bf16_calls import product_call, round_call
 from pliant.compiler.rules.product.plane_args import pack_table_bf16
 from pliant.compiler.rules.product.product import Product
+from pliant.compiler.rules.tile_cycles import COLUMNS, ROWS, SPLIT, TERMS, in_tiles, in_vectors
 from pliant.kernels.coded.gemm_args import ACTIVATIONS, BF16_PAIRS
 from pliant.kernels.coded.gemm_bf16 import pack_pairs, padded_depth, pairs_shape
+from pliant.kernels.tiles.matmul_split import BLOCK_DEPTH, PANEL
 from pliant.kernels.tiles.tile_rows import MOST_ROWS_IN_VECTORS
 
 
@@ -23,6 +25,30 @@ def takes_split(p: Product, constants: Mapping[str, np.ndarray], target: Target)
     is_known = p.coded is not None or (p.scaled is None and p.b.tensor in constants)
     is_worth = rows > MOST_ROWS_IN_VECTORS["bf16"] and is_large(depth, p.out.shape[-1])
     return target.isa.has_tiles and is_one and is_known and is_worth and p.activation in ACTIVATIONS
+
+
+def splits_both(p: Product, target: Target) -> bool:
+    """Whether tiles multiply two matrices that are split as they are read, for each of a batch."""
+    rows, depth = p.a.shape[-2:]
+    is_plain = p.coded is None and p.scaled is None and not p.has_extent and p.activation in ACTIVATIONS
+    return target.isa.has_tiles and is_plain and pays(rows, p.out.shape[-1], depth)
+
+
+def pays(rows: int, columns: int, depth: int) -> bool:
+    """Whether tiles are faster than vectors although they split B once, and A for each dozen column groups.
+
+    They are from some 10 rows, columns and terms on: the fewer there are, the longer splitting takes beside
+    the products that it serves. Both pack B first.
+    """
+    if 0 in (rows, columns, depth):
+        return False
+    row_tiles, column_tiles, steps = (
+        -(-n // m) for n, m in ((rows, ROWS), (columns, COLUMNS), (depth, TERMS))
+    )
+    splits = SPLIT * steps * (row_tiles * -(-column_tiles // 12) + column_tiles * -(-rows // 144))
+    blocks = (BLOCK_DEPTH,) * (depth // BLOCK_DEPTH) + ((depth % BLOCK_DEPTH,) if depth % BLOCK_DEPTH else ())
+    panels = -(-column_tiles // PANEL)
+    return splits + in_tiles(row_tiles, columns, blocks, panels, 2) < in_vectors(rows, columns, depth)
 
 
 def lower_split(p: Product, constants: Mapping[str, np.ndarray], target: Target) -> Lowered:

@@ -1,0 +1,241 @@
+"""Lower float32 convolutions for tiles: split in two bfloat16, or rounded where a node says `bf16`."""
+
+from dataclasses import dataclass
+from functools import partial
+from math import prod
+
+import numpy as np
+
+from pliant.compiler.executable.call import Call, Field, Kernel, Lowered, Packed, Ref, Target
+from pliant.compiler.rewrite.view import View, row_major
+from pliant.compiler.rules.conv.conv_call import Shape, tensors_of
+from pliant.compiler.rules.conv.window_extents import along
+from pliant.compiler.rules.move.lower_pad import framed, zero_for
+from pliant.compiler.rules.product.bf16_calls import round_call
+from pliant.compiler.rules.tile_cycles import ROWS, SPLIT, TERMS, in_tiles, in_vectors
+from pliant.ir.graph import Graph, Node
+from pliant.kernels.coded.gemm_bf16 import pack_pairs, pairs_shape
+from pliant.kernels.conv import conv_tiles, conv_weights
+from pliant.kernels.conv.conv_args import ConvForm
+from pliant.kernels.conv.conv_tile import COLUMNS
+from pliant.kernels.conv.conv_tiles import PANELS, TiledConvArgs
+from pliant.kernels.conv.winograd_form import OUTPUTS, PLACES
+
+_UNIT_ROWS, _UNITS_PER_THREAD = 256, 4
+"""Rows of tiles of a unit: a panel of weights is read from L2 for each, their sums stay there."""
+_WIDE_PIXEL = 64
+"""Channels whose pixels are split one by one."""
+_TRANSFORMS = 13
+"""Cycles that Winograd's transforms take for a channel's tile, in and out, on average."""
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """How a convolution reads its image: `space` with its borders, `channels` made even, runs of the depth.
+
+    `out` are the outputs' extents. Where `line_step` is not 0, several lines are a segment: one line's tiles
+    go on where the one before ends, over the borders between. `is_copied`: the image does not lie so yet.
+    """
+
+    space: tuple[int, ...]
+    channels: int
+    run: int
+    runs: int
+    out: tuple[int, ...]
+    line_step: int
+    is_copied: bool
+
+    @property
+    def row_tiles(self) -> int:
+        """Tiles of rows that all lines fill, junk counted."""
+        lines, width = prod(self.out[:-1]), self.out[-1]
+        return -(-lines * self.line_step // ROWS) if self.line_step else lines * -(-width // ROWS)
+
+
+def frame_of(s: Shape, form: ConvForm) -> Frame:
+    """Windows of one pixel make all pixels one line; stride 1 lets a segment have several lines."""
+    w, channels = s.window, s.channels + s.channels % 2
+    space = tuple(n + a + b for n, a, b in zip(s.space, w.begins, w.ends, strict=True))
+    taps, is_merged = prod(w.kernel), s.groups == 1 and w.dilations[-1] == 1
+    run = channels // s.groups * (w.kernel[-1] if is_merged else 1)
+    runs = taps // w.kernel[-1] if is_merged else taps
+    is_copied = form.x == "nchw" or channels != s.channels or space != s.space
+    if taps == 1 and set(w.strides) == {1} and space == s.space:
+        line = (prod(space),)
+        return Frame(line, channels, run, runs, line, 0, is_copied)
+    width, step = s.out_space[-1], space[-1]
+    # With channels first a line's pixels are stored as vectors, which begin with its first.
+    is_flat = len(space) > 1 and set(w.strides[-2:]) == {1} and form.y == "nhwc" and width <= _UNIT_ROWS
+    line_step = step if is_flat and step <= -(-width // ROWS) * ROWS else 0
+    return Frame(space, channels, run, runs, s.out_space, line_step, is_copied)
+
+
+def takes_tiles(node: Node, graph: Graph, target: Target, form: ConvForm, s: Shape) -> bool:
+    """Constant weights and bias, whole words of a group's channels, no cut borders, and fewer cycles."""
+    known = all(x in graph.constants for x in node.inputs[1:3] if x)
+    is_even = s.groups == 1 or s.channels // s.groups % 2 == 0
+    w, sizes = s.window, (s.batch, s.groups, s.channels, s.outs, *s.space, *s.out_space)
+    if not target.isa.has_tiles or not known or not is_even or 0 in sizes or node.integer("x_gap", 0) > 0:
+        return False
+    return min(*w.begins, *w.ends) >= 0 and pays(s, form, is_winograd=_is_winograd(node), parts=_parts(node))
+
+
+def pays(s: Shape, form: ConvForm, *, is_winograd: bool, parts: int) -> bool:
+    """Whether an image takes fewer cycles in tiles, of which it is framed and split first.
+
+    They lose where a group has few channels: tiles are half empty, or sums are loaded and stored for a few
+    products each.
+    """
+    frame, channels, outs = frame_of(s, form), s.channels // s.groups, s.outs // s.groups
+    panels = -(-conv_weights.n_panels(outs) // PANELS) * -(-frame.row_tiles * ROWS // _UNIT_ROWS)
+    tiles = s.groups * in_tiles(frame.row_tiles, outs, (frame.run,) * frame.runs, panels, parts)
+    image = prod(frame.space) * frame.channels / (ROWS * TERMS)
+    copied = SPLIT if frame.is_copied else 0
+    vectors = in_vectors(prod(s.out_space), outs, channels * prod(s.window.kernel)) * s.groups
+    if is_winograd:
+        patches = -(-s.out_space[0] // OUTPUTS) * -(-s.out_space[1] // OUTPUTS)
+        vectors = in_vectors(patches * PLACES, outs, channels) + patches * _TRANSFORMS * (channels + outs) / 2
+    return tiles + image * (SPLIT + copied) < vectors
+
+
+def lower_tiles(node: Node, graph: Graph, target: Target, form: ConvForm, s: Shape) -> Lowered:
+    """The image with its borders, its parts, and the products; weights are packed once."""
+    frame, parts, tensors = frame_of(s, form), _parts(node), tensors_of(node, form)
+    made = _framed(node, graph, form, s, frame)
+    split, pixels = f"{tensors.y}:parts", s.batch * prod(frame.space)
+    # Rows of pixels give threads parts even of a single line; narrow ones leave no whole vectors.
+    is_wide = frame.channels >= _WIDE_PIXEL
+    width = 1 if is_wide else s.space[-1] + s.window.begins[-1] + s.window.ends[-1]
+    depth, size = width * frame.channels, pixels * frame.channels
+    rounding = round_call(
+        Ref(f"{tensors.y}:framed" if frame.is_copied else tensors.x),
+        (pixels // width, depth), depth, split, depth, target, node.label,
+        is_split=parts == 2, part=size,
+    )  # fmt: skip
+    call = _call(node, target, form, s, frame, parts)
+    weights = _weights(node, graph, s, frame, parts)
+    temporaries = {**made.temporaries, split: 2 * parts * size}
+    return Lowered((*made.calls, rounding, call), (), temporaries, {**made.packed, **weights})
+
+
+def _framed(node: Node, graph: Graph, form: ConvForm, s: Shape, frame: Frame) -> Lowered:
+    """The image channels last, with zeros around it and behind odd channels."""
+    if not frame.is_copied:
+        return Lowered()
+    name, rank = f"{node.outputs[0]}:framed", len(s.space)
+    shape = (s.batch, *(s.space if len(frame.space) < rank else frame.space), frame.channels)
+    to = View(name, 0, shape, row_major(shape))
+    x = graph.types[node.inputs[0]]
+    image = View(node.inputs[0], 0, x.shape, x.strides)
+    if form.x == "nchw":
+        image = image.transposed((0, *range(2, rank + 2), 1))
+    zero, packed = zero_for(node, graph)
+    calls = framed(image, (0, *s.window.begins, 0), to, zero, 4, node.label)
+    return Lowered(calls, temporaries={name: 4 * prod(shape)}, packed=packed)
+
+
+def _call(node: Node, target: Target, form: ConvForm, s: Shape, frame: Frame, parts: int) -> Call:
+    tensors, (lines, width) = tensors_of(node, form), (1, *frame.out)[-2:]
+    outs = s.outs // s.groups
+    panels, words = conv_weights.n_panels(outs), frame.channels // 2
+    others = s.batch * s.groups * prod(frame.out[:-2])
+    cut = _cut(frame, lines, width, panels, others, target.n_threads)
+    size = s.batch * prod(frame.space) * words
+    panel_words = prod(pairs_shape(frame.run * frame.runs, outs)[1:3])
+    of_image = (size // s.batch, size, words, words // s.groups)
+    window = {**s.window.fields(), **along("frame", frame.space, 1), **along("out", frame.out, 1)}
+    kept = {entry[0] for entry in TiledConvArgs._fields_}
+    runs_w = frame.runs // prod(s.window.kernel[:-1])
+    fields: dict[str, Field] = {
+        **tensors.fields,
+        "x": Ref(f"{tensors.y}:parts"),
+        **dict(zip(("image_words", "part_words", "pixel_words", "group_words"), of_image, strict=True)),
+        **{name: n for name, n in window.items() if name in kept},
+        **{"runs": frame.runs, "run_words": frame.run // 2, "runs_w": runs_w},
+        **{"weights_part": 4 * s.groups * panels * panel_words, "panel_words": panel_words},
+        **{"panels": panels, "groups": s.groups, "out_channels": outs, "y_channels": s.outs},
+        **{"pixels": prod(frame.out), "line_step": frame.line_step, "segment_lines": cut.segment_lines},
+        **{"unit_panels": cut.panels, "panel_blocks": -(-panels // cut.panels)},
+        **{"unit_columns": cut.columns, "column_blocks": -(-width // cut.columns)},
+        **{"unit_lines": cut.lines, "line_blocks": -(-lines // cut.lines)},
+        **{"low": node.real("low", 0.0), "high": node.real("high", 0.0)},
+    }
+    return Call(
+        Kernel(conv_tiles.tiles_name(form, parts), partial(conv_tiles.conv_tiles_ir, form=form, parts=parts)),
+        TiledConvArgs,
+        fields,
+        n_units=cut.units(lines, width, panels) * others,
+        reads=(f"{tensors.y}:parts", *(x for x in tensors.read if x != tensors.x)),
+        writes=(tensors.y,),
+        scratch_bytes=conv_tiles.scratch_bytes_tiles((cut.segment_lines - 1) * frame.line_step + cut.columns),
+        label=node.label,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Cut:
+    """What a unit has of an image's lines, of a line, of panels; and lines of a segment."""
+
+    lines: int
+    columns: int
+    panels: int
+    segment_lines: int
+
+    def units(self, lines: int, width: int, panels: int) -> int:
+        return -(-lines // self.lines) * -(-width // self.columns) * -(-panels // self.panels)
+
+
+def _cut(frame: Frame, lines: int, width: int, panels: int, others: int, n_threads: int) -> _Cut:
+    """Rows that stay in L2 with their sums; fewer panels, then lines, until every thread has some units."""
+    columns = width if width <= _UNIT_ROWS else -(-width // -(-width // _UNIT_ROWS) // ROWS) * ROWS
+    unit_lines, unit_panels = max(1, min(lines, _UNIT_ROWS // (frame.line_step or columns))), panels
+    wanted = _UNITS_PER_THREAD * n_threads if n_threads > 1 else 1
+    while True:
+        cut = _Cut(unit_lines, columns, unit_panels, unit_lines if frame.line_step else 1)
+        if others * cut.units(lines, width, panels) >= wanted or (unit_panels <= PANELS and unit_lines == 1):
+            return cut
+        if unit_panels > PANELS:
+            unit_panels = -(-unit_panels // (2 * PANELS)) * PANELS
+        else:
+            unit_lines = -(-unit_lines // 2)
+
+
+def _weights(node: Node, graph: Graph, s: Shape, frame: Frame, parts: int) -> dict[str, Packed]:
+    """Pairs of the weights, then of what they leave, and the bias of each panel."""
+    w, b = node.inputs[1], node.inputs[2] if len(node.inputs) > 2 else ""
+    outs, y = s.outs // s.groups, node.outputs[0]
+    size = 2 * s.groups * prod(pairs_shape(frame.run * frame.runs, outs))
+    fill = partial(
+        _fill, source=graph.constants[w], groups=s.groups, channels=frame.channels // s.groups, parts=parts
+    )
+    bias_bytes = 4 * s.groups * conv_weights.n_panels(outs) * COLUMNS
+    return {
+        f"{y}:weights": Packed(parts * size, fill, w),
+        f"{y}:bias": Packed(
+            bias_bytes, partial(_fill_bias, source=graph.constants.get(b), outs=s.outs, groups=s.groups), b
+        ),
+    }
+
+
+def _fill(memory: np.ndarray, source: np.ndarray, groups: int, channels: int, parts: int) -> None:
+    outs, own = source.shape[0] // groups, source.shape[1]
+    rows = np.zeros((groups, prod(source.shape[2:]), channels, outs), np.float32)
+    rows[:, :, :own] = source.reshape(groups, outs, own, -1).transpose(0, 3, 2, 1)
+    matrices = rows.reshape(groups, -1, outs)
+    shape = pairs_shape(*matrices.shape[1:])
+    packed = memory.view(np.uint16).reshape(parts, groups, *shape)
+    for group, matrix in enumerate(matrices):
+        pack_pairs(matrix, packed[0, group], packed[1, group] if parts == 2 else None)
+
+
+def _fill_bias(memory: np.ndarray, source: np.ndarray | None, outs: int, groups: int) -> None:
+    memory[:] = conv_weights.pack_bias(source, outs, groups).reshape(-1).view(np.uint8)
+
+
+def _parts(node: Node) -> int:
+    """How many bfloat16 stand for a number."""
+    return 1 if node.flag("bf16") else 2
+
+
+def _is_winograd(node: Node) -> bool:
+    return node.text("algorithm", "") == "winograd"
