@@ -76,6 +76,33 @@ def test_memory_is_bounded_in_number_and_size() -> None:
     asyncio.run(run())
 
 
+def test_what_runs_for_long_outlasts_answers_that_ended_meanwhile() -> None:
+    """It is nobody's turn to be forgotten before it has ended, however many came behind it."""
+
+    async def run() -> None:
+        work = Work()
+        answers = once(work)
+        gate: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+        async def wait() -> str:
+            return await gate
+
+        first = asyncio.create_task(answers("long", wait))
+        await asyncio.sleep(0)
+        for i in range(20):
+            work.now_s += 1.0
+            await answers(f"{i}", work)
+        second = asyncio.create_task(answers("long", work))
+        await asyncio.sleep(0)
+        gate.set_result("of the first")
+        assert await asyncio.gather(first, second) == ["of the first"] * 2
+        assert work.n == 20
+        assert await answers("19", work) == "answer 20"
+        assert await answers("0", work) == "answer 21"
+
+    asyncio.run(run())
+
+
 def test_an_answer_is_made_as_long_as_anybody_waits_for_it() -> None:
     """A client that left took those with it that had asked again under its id; now the last one ends it."""
 

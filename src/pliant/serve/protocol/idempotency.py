@@ -13,8 +13,10 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class _Kept(Generic[T]):
+    """An answer that is made, or was; then it is kept until `until_s`."""
+
     answer: "asyncio.Task[T]"
-    until_s: float
+    until_s: float = inf
     n_waiting: int = 0
 
 
@@ -36,10 +38,12 @@ class IdempotencyCache(Generic[T]):
     ) -> None:
         self._clock, self._size, self._keep_s = clock, size, keep_s
         self._most, self._largest = most, most_bytes // most
-        self._kept: OrderedDict[str, _Kept[T]] = OrderedDict()
+        self._running: dict[str, _Kept[T]] = {}
+        self._ended: OrderedDict[str, _Kept[T]] = OrderedDict()
+        """In order of their ends."""
 
     def __len__(self) -> int:
-        return len(self._kept)
+        return len(self._running) + len(self._ended)
 
     async def __call__(self, id: str, answer: Callable[[], Awaitable[T]]) -> T:
         """The answer of `id`: made now, or that of its first arrival. Raises what making it raises.
@@ -48,11 +52,11 @@ class IdempotencyCache(Generic[T]):
         """
         self._forget()
         while True:
-            kept = self._kept.get(id)
+            kept = self._ended.get(id) or self._running.get(id)
             if kept is None or kept.answer.cancelled():
                 task = asyncio.get_running_loop().create_task(self._make(id, answer))
-                task.add_done_callback(partial(self._ended, id))
-                kept = self._kept[id] = _Kept(task, inf)
+                task.add_done_callback(partial(self._drop_failed, id))
+                kept = self._running[id] = _Kept(task)
             kept.n_waiting += 1
             try:
                 return await asyncio.shield(kept.answer)
@@ -66,30 +70,28 @@ class IdempotencyCache(Generic[T]):
 
     async def _make(self, id: str, answer: Callable[[], Awaitable[T]]) -> T:
         result = await answer()
-        if self._size(result) > self._largest:
-            del self._kept[id]
-            return result
-        self._kept[id].until_s = self._clock() + self._keep_s
-        self._kept.move_to_end(id)
+        kept = self._running.pop(id)
+        if self._size(result) <= self._largest:
+            kept.until_s = self._clock() + self._keep_s
+            self._ended[id] = kept
         return result
 
-    def _ended(self, id: str, task: "asyncio.Task[T]") -> None:
+    def _drop_failed(self, id: str, task: "asyncio.Task[T]") -> None:
         """Forget what failed; its error is nobody's where all who waited have left, and would be logged."""
         if not task.cancelled() and task.exception() is None:
             return
-        kept = self._kept.get(id)
+        kept = self._running.get(id)
         if kept is not None and kept.answer is task:
-            del self._kept[id]
+            del self._running[id]
 
     def _forget(self) -> None:
-        """What ended stands in order of its end; what still runs stands among it, and stays."""
+        """What ended too long ago, and of more than are kept the oldest."""
         now_s = self._clock()
-        ended = [id for id, kept in self._kept.items() if kept.answer.done()]
-        surplus = len(ended) - self._most
-        for number, id in enumerate(ended):
-            if number >= surplus and self._kept[id].until_s > now_s:
-                break
-            del self._kept[id]
+        while self._ended:
+            first = next(iter(self._ended))
+            if len(self._ended) <= self._most and self._ended[first].until_s > now_s:
+                return
+            del self._ended[first]
 
 
 def _is_cancelled() -> bool:
