@@ -329,7 +329,8 @@ def test_an_answer_of_known_length_is_one_write(
     assert (b"ok" in b"".join(written)) == (method == "GET" and length != b"0")
 
 
-def test_an_answers_head_is_sent_where_its_body_fails(by_hand: tuple[Any, Mock, Timers]) -> None:
+def test_an_answer_whose_body_fails_says_so(by_hand: tuple[Any, Mock, Timers]) -> None:
+    """Its head was not sent yet, so that another can be."""
     connection, transport, _ = by_hand
     connection.data_received(LIVE + b"\r\n")
 
@@ -338,7 +339,39 @@ def test_an_answers_head_is_sent_where_its_body_fails(by_hand: tuple[Any, Mock, 
         raise RuntimeError
 
     asyncio.run(connection.cycle.run_asgi(app))
-    assert transport.write.call_args.args[0].startswith(b"HTTP/1.1 200 OK\r\n")
+    written = b"".join(call.args[0] for call in transport.write.call_args_list)
+    assert written.startswith(b"HTTP/1.1 500 ")
+    assert b"200 OK" not in written
+    assert transport.close.called
+
+
+@pytest.mark.parametrize("header", [(b"x", b"a\r\nset-cookie: b"), (b"x y", b"a")])
+def test_no_header_smuggles_another(header: tuple[bytes, bytes], by_hand: tuple[Any, Mock, Timers]) -> None:
+    """What a caller sent may come back in one; uvicorn checks each, we check all of a head at once."""
+    connection, transport, _ = by_hand
+    connection.data_received(LIVE + b"\r\n")
+
+    async def send() -> None:
+        headers = [(b"content-length", b"2"), header]
+        await connection.cycle.send({"type": "http.response.start", "status": 200, "headers": headers})
+        await connection.cycle.send({"type": "http.response.body", "body": b"ok"})
+
+    with pytest.raises(RuntimeError, match="Invalid HTTP header"):
+        asyncio.run(send())
+    assert not transport.write.called
+
+
+def test_a_connection_that_lies_idle_is_closed_by_one_timer(by_hand: tuple[Any, Mock, Timers]) -> None:
+    """A timer for each request would be made and cancelled thousands of times a second."""
+    connection, transport, timers = by_hand
+    for _ in range(3):
+        connection.data_received(LIVE + b"\r\n")
+        answered(connection)
+        timers.passes(50.0)
+    assert len(timers.timers) == 1
+    timers.passes(69.0)
+    assert not transport.close.called
+    timers.passes(1.0)
     assert transport.close.called
 
 

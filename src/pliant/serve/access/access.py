@@ -106,6 +106,11 @@ class Access:
         rule = rule_for(shown.method, shown.path)
         return not rule.roles or self._refusal(shown, rule, self._known(shown)) is None
 
+    @property
+    def counts_bytes(self) -> bool:
+        """Whether there is a rate of bytes, of which calls `spend`."""
+        return self._limiter.counts_bytes
+
     def spend(self, admitted: Admitted, n_bytes: int) -> None:
         """Bytes of a request came, or of its answer went."""
         if admitted.client is not None:

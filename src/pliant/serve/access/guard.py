@@ -1,7 +1,7 @@
 """Before everything else over HTTP: may the call be made, and is its answer counted."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any, Protocol, final
 
 import msgspec
@@ -17,6 +17,8 @@ from pliant.serve.openai.openai_errors import OPENAI_PATHS, openai_error
 from pliant.serve.protocol.inference import JSON
 
 _ROUTE = ROUTE_HEADER.lower().encode()
+_FIRST = (b"host", b"origin")
+"""Headers of which the first counts."""
 
 
 class AtTheGate(Protocol):
@@ -54,12 +56,12 @@ class Guard:
             await found(scope, receive, self._sending(shown.path, send, ()))
             return
         identity = self._identity if shown.of_node else ()
-        if found.client is not None:
+        if found.client is not None and self._access.counts_bytes:
             receive, send = self._receiving(receive, found), self._counting(send, found)
         try:
             await self._app(scope, receive, self._sending(shown.path, send, identity))
         except asyncio.CancelledError:  # the client has left
-            self._node.metrics.responses.labels(self._label(shown.path), 499).inc()
+            self._node.metrics.of(self._node.metrics.responses, self._label(shown.path), 499).inc()
             raise
 
     def allows(self, scope: Scope) -> bool:
@@ -88,9 +90,9 @@ class Guard:
     def _counting(self, send: Send, admitted: Admitted) -> Send:
         """`send`, with the bytes that go counted."""
 
-        async def counting(message: Any) -> None:
+        def counting(message: Any) -> Awaitable[None]:
             self._access.spend(admitted, len(message.get("body", b"")))
-            await send(message)
+            return send(message)
 
         return counting
 
@@ -98,12 +100,12 @@ class Guard:
         """`send`, with what every answer carries; its status is counted."""
         label = self._label(path)
 
-        async def sending(message: Any) -> None:
+        def sending(message: Any) -> Awaitable[None]:
             if message["type"] == "http.response.start":
-                self._node.metrics.responses.labels(label, message["status"]).inc()
+                self._node.metrics.of(self._node.metrics.responses, label, message["status"]).inc()
                 close = [(b"connection", b"close")] if self._node.is_draining else []
                 message = {**message, "headers": [*message["headers"], *identity, *close]}
-            await send(message)
+            return send(message)
 
         return sending
 
@@ -117,19 +119,21 @@ def error_response(status: int, why: str, headers: Mapping[str, str]) -> Respons
 
 
 def _shown(scope: Scope) -> CallerShown:
-    headers: list[tuple[bytes, bytes]] = scope["headers"]
     path, method = scope["path"], scope["method"]
-    first = {name: value.decode("latin-1") for name, value in reversed(headers)}
-    return CallerShown(
-        method,
-        path,
-        [value.decode("latin-1") for name, value in headers if name == b"authorization"],
-        rule_for(method, path).roles == PEERS or any(name == _ROUTE for name, _ in headers),
-        names=certificate_names(scope),
-        address=scope["client"][0] if scope.get("client") else "",
-        host=first.get(b"host", ""),
-        origin=first.get(b"origin"),
-    )
+    of_node = rule_for(method, path).roles == PEERS
+    authorizations: list[str] = []
+    first: dict[bytes, str] = {}
+    for name, value in scope["headers"]:
+        if name == b"authorization":
+            authorizations.append(value.decode("latin-1"))
+        elif name == _ROUTE:
+            of_node = True
+        elif name in _FIRST:
+            first.setdefault(name, value.decode("latin-1"))
+    address = scope["client"][0] if scope.get("client") else ""
+    host, origin = first.get(b"host", ""), first.get(b"origin")
+    names = certificate_names(scope)
+    return CallerShown(method, path, authorizations, of_node, names, address, host, origin)
 
 
 def certificate_names(scope: Scope) -> tuple[str, ...]:

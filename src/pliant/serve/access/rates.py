@@ -4,6 +4,7 @@ import math
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from ipaddress import IPv6Address, ip_address
 from typing import Final, final
 
@@ -50,6 +51,7 @@ class RateLimiter:
 
     def __init__(self, rates: ClientRates, clock: Callable[[], float]) -> None:
         self._rates, self._clock = rates, clock
+        self._is_free = rates == ClientRates()
         self._clients: OrderedDict[str, _Client] = OrderedDict()
 
     @property
@@ -57,19 +59,24 @@ class RateLimiter:
         """How many are kept count of."""
         return len(self._clients)
 
+    @property
+    def counts_bytes(self) -> bool:
+        """Whether bytes are bounded."""
+        return self._rates.n_bytes is not None
+
     def change(self, rates: ClientRates) -> None:
         """Other rates from now on: what a client has left of a burst counts on, up to the new one.
 
         A rate that there was not before begins with a whole burst.
         """
-        before, self._rates = self._rates, rates
+        before, self._rates, self._is_free = self._rates, rates, rates == ClientRates()
         for found in self._clients.values():
             found.requests = _carried(found.requests, before.requests, rates.requests)
             found.n_bytes = _carried(found.n_bytes, before.n_bytes, rates.n_bytes)
 
     def ask(self, client: str) -> float:
         """One request more; seconds to wait before it may be made, 0 where it may now."""
-        if self._rates == ClientRates():
+        if self._is_free:
             return 0.0
         found = self._client(client)
         requests, n_bytes = self._rates.requests, self._rates.n_bytes
@@ -120,6 +127,7 @@ def _carried(left: float, before: Rate | None, now: Rate | None) -> float:
     return now.burst if before is None else min(left, now.burst)
 
 
+@lru_cache(maxsize=256)
 def client_at(address: str) -> str:
     """Who calls from `address`: the address, or the network that one client of IPv6 is given."""
     try:

@@ -1,18 +1,17 @@
 """The request bodies in memory: limits of time, size and number."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import final
 
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 
 from pliant.errors import NodeError
 from pliant.serve.http.client_budget import ByteBudget
 from pliant.serve.http.content_coding import Decoder
 from pliant.serve.http.limits import Limits
+from pliant.serve.http.raw_headers import header_of, headers_of
 
 WHOLE = "pliant.is_whole"
 """In the scope of a request whose body has come with its head."""
@@ -21,16 +20,16 @@ _LEAVES = {"connection": "close", "retry-after": "1"}
 
 @dataclass(eq=False, slots=True)
 class _Body:
-    """One body that is being read, or waits for its answer; `timeout` ends its reading."""
+    """A body that is read, or waits for its answer; `timeout` ends the reading of one that may be slow."""
 
     address: str
-    timeout: asyncio.Timeout
+    timeout: asyncio.Timeout | None = None
     is_evicted: bool = False
     parts: list[bytes] = field(default_factory=list)
 
     def evict(self) -> None:
         self.is_evicted = True
-        if not self.timeout.expired():
+        if self.timeout is not None and not self.timeout.expired():
             self.timeout.reschedule(0.0)  # at once
 
 
@@ -51,28 +50,48 @@ class Bodies:
         """What is held of all bodies now."""
         return self._budget.n_bytes
 
-    @asynccontextmanager
-    async def read(self, request: Request, most: int) -> AsyncIterator[bytes]:
-        """The whole body, decompressed, which counts as held until the context ends.
+    def read(self, request: Request, most: int) -> "_Reading":
+        """A context of the whole body, decompressed, which counts as held until it ends.
 
-        Raises NodeError for one of more than `most` bytes (413), compressed or not, too slow (408), or in
-        another coding (415), InputError for broken data, and HTTPException (503) where there is no room for
-        it. A body counts by its decompressed bytes, while these come.
+        Entering it raises NodeError for one of more than `most` bytes (413), compressed or not, too slow
+        (408), or in another coding (415), InputError for broken data, and HTTPException (503) where there is
+        no room for it. A body counts by its decompressed bytes, while these come.
         """
-        _check(request, most)
-        body = _Body(request.client.host if request.client else "", asyncio.timeout(None))
-        try:
-            yield await self._read(body, request, most)
-        finally:
-            self._budget.release(body)
+        return _Reading(self, request, most)
 
-    async def _read(self, body: _Body, request: Request, most: int) -> bytes:
-        limits, start_s, n_bytes = self._limits, asyncio.get_running_loop().time(), 0
-        coding = ", ".join(request.headers.getlist("content-encoding")) or "identity"
-        decoder, n_plain = Decoder(coding), 0
-        is_awaited = WHOLE not in request.scope or coding != "identity"
+    async def begin(self, body: _Body, request: Request, most: int) -> bytes:
+        """As `read`, until `body` has ended."""
+        _check(request, most)
+        coding = ", ".join(headers_of(request.scope, b"content-encoding")) or "identity"
+        if WHOLE in request.scope and coding == "identity":
+            content = await self._received(body, request, most)
+        else:
+            content = await self._awaited(body, request, most, Decoder(coding))
+        self._budget.keep(body)
+        return content
+
+    def end(self, body: _Body) -> None:
+        """It is held no more."""
+        self._budget.release(body)
+
+    async def _received(self, body: _Body, request: Request, most: int) -> bytes:
+        """A body that is here already, as it is."""
+        message = await request.receive()
+        if message["type"] == "http.disconnect":
+            raise ClientDisconnect
+        content: bytes = message["body"]
+        if len(content) > most:
+            raise _too_long(most)
+        if not self._budget.take(body, len(content)):
+            raise _no_room(self._limits)
+        return content
+
+    async def _awaited(self, body: _Body, request: Request, most: int, decoder: Decoder) -> bytes:
+        limits, start_s = self._limits, asyncio.get_running_loop().time()
+        n_bytes = n_plain = 0
+        body.timeout = asyncio.timeout(None)
         try:
-            async with body.timeout if is_awaited else nullcontext() as timeout:
+            async with body.timeout as timeout:
                 self._wait(timeout, start_s, 0)
                 async for part in request.stream():
                     n_bytes += len(part)
@@ -97,21 +116,39 @@ class Bodies:
                 f"any, and after {limits.body_s:g} s {limits.body_Bps} bytes/s are asked for.",
                 status=408,
             ) from None
-        self._budget.keep(body)
         content = b"".join(body.parts)
         body.parts.clear()
         return content
 
-    def _wait(self, timeout: asyncio.Timeout | None, start_s: float, n_bytes: int) -> None:
+    def _wait(self, timeout: asyncio.Timeout, start_s: float, n_bytes: int) -> None:
         """Until when the next part may come."""
-        if timeout is None:
-            return
         limits, now_s = self._limits, asyncio.get_running_loop().time()
         timeout.reschedule(min(now_s + limits.stall_s, start_s + limits.body_s + n_bytes / limits.body_Bps))
 
 
+@final
+class _Reading:
+    """The context of one body: it is read at its beginning, and let go of at its end."""
+
+    __slots__ = ("_bodies", "_body", "_most", "_request")
+
+    def __init__(self, bodies: Bodies, request: Request, most: int) -> None:
+        self._bodies, self._request, self._most = bodies, request, most
+        self._body = _Body(request.client.host if request.client else "")
+
+    async def __aenter__(self) -> bytes:
+        try:
+            return await self._bodies.begin(self._body, self._request, self._most)
+        except BaseException:
+            self._bodies.end(self._body)
+            raise
+
+    async def __aexit__(self, *error: object) -> None:
+        self._bodies.end(self._body)
+
+
 def _check(request: Request, most: int) -> None:
-    said = request.headers.get("content-length", "0")
+    said = header_of(request.scope, b"content-length") or "0"
     if not said.isdigit() or int(said) > most:
         raise _too_long(most)
 

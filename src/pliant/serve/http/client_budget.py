@@ -28,11 +28,8 @@ class ByteBudget:
         self._sizes: dict[Holder, int] = {}
         self._evictable: dict[Holder, None] = {}
         self._by_address: Counter[str] = Counter()
-
-    @property
-    def n_bytes(self) -> int:
+        self.n_bytes = 0
         """What is held now."""
-        return self._by_address.total()
 
     def take(self, holder: Holder, n_bytes: int) -> bool:
         """`n_bytes` more for `holder`, which is evictable until it is `kept`.
@@ -51,6 +48,7 @@ class ByteBudget:
             victim.evict()
         self._sizes[holder] = self._sizes.get(holder, 0) + n_bytes
         self._by_address[holder.address] += n_bytes
+        self.n_bytes += n_bytes
         return True
 
     def keep(self, holder: Holder) -> None:
@@ -60,7 +58,10 @@ class ByteBudget:
     def release(self, holder: Holder) -> None:
         """It lets go of all its bytes; safe to say twice."""
         self._evictable.pop(holder, None)
-        n_bytes = self._sizes.pop(holder, 0)
+        n_bytes = self._sizes.pop(holder, None)
+        if n_bytes is None:
+            return
+        self.n_bytes -= n_bytes
         self._by_address[holder.address] -= n_bytes
         if not self._by_address[holder.address]:
             del self._by_address[holder.address]

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
-from typing import Any, final
+from typing import Any
 
 import msgspec
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -14,6 +14,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from pliant.serve.http.bodies import WHOLE
 from pliant.serve.http.client_budget import ByteBudget
 from pliant.serve.http.limits import Limits
+from pliant.serve.http.one_write import OneWrite
 from pliant.serve.http.places import Places
 from pliant.serve.http.security import names_of
 from pliant.serve.http.tls_handshake import TlsHandshake
@@ -56,44 +57,6 @@ def guarded(
     return make
 
 
-@final
-class _HeadWithBody:
-    """A connection's transport, on which an answer's head waits for the body behind it: one write for both.
-
-    uvicorn's cycle writes the head by itself. One whose length is unknown is not held back: its body may come
-    much later.
-    """
-
-    def __init__(self, cycle: Any) -> None:
-        self._cycle = cycle
-        self._transport: asyncio.Transport = cycle.transport
-        self._head: bytes | None = b""
-
-    def write(self, data: bytes) -> None:
-        if self._head is None:
-            self._transport.write(data)
-        elif not self._head and self._is_followed:
-            self._head = data
-        else:
-            head, self._head = self._head, None
-            self._transport.write(head + data if head else data)
-
-    def close(self) -> None:
-        if self._head:
-            self.write(b"")
-        self._transport.close()
-
-    def is_closing(self) -> bool:
-        return self._transport.is_closing()
-
-    @property
-    def _is_followed(self) -> bool:
-        """Whether a body is sure to follow what is written now, which is a head."""
-        cycle = self._cycle
-        has_body = cycle.chunked_encoding is False and cycle.expected_content_length > 0
-        return has_body and cycle.scope["method"] != "HEAD"
-
-
 class _Guarded(HttpToolsProtocol):
     """Bounds the head's size and number of lines, the time it may take to come, and that to read an answer.
 
@@ -107,6 +70,8 @@ class _Guarded(HttpToolsProtocol):
         self.address = ""
         self._socket: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._idle: asyncio.TimerHandle | None = None
+        self._idle_since_s = 0.0
         self._unread: asyncio.TimerHandle | None = None
         self._stalled: asyncio.TimerHandle | None = None
         self._head_bytes = 0
@@ -134,11 +99,10 @@ class _Guarded(HttpToolsProtocol):
         self._stop_timer()
         self._shared.places.leave(self)
         self._shared.answers.release(self)
-        for timer in (self._unread, self._stalled):
+        for timer in (self._unread, self._stalled, self._idle):
             if timer is not None:
                 timer.cancel()
         self._give_up()
-        self._unset_keepalive_if_required()  # uvicorn leaves it where the client has reset the connection
         super().connection_lost(exc)
 
     def evict(self) -> None:
@@ -158,13 +122,15 @@ class _Guarded(HttpToolsProtocol):
         if self.transport.is_closing():
             return
         if self._is_in_head:
-            if self._timer is None and (self.cycle is None or self.cycle.response_complete):
-                self._expect_head()
             self._head_bytes += len(data)
             self._heard_s = self.loop.time()
         super().data_received(data)
-        if self._is_in_head and self._head_bytes > self.limits.head_bytes:
+        if not self._is_in_head or not self._head_bytes:  # most heads come whole, and need no timer
+            return
+        if self._head_bytes > self.limits.head_bytes:
             self._refuse(431, f"headers are longer than {self.limits.head_bytes} bytes.")
+        elif self._timer is None and (self.cycle is None or self.cycle.response_complete):
+            self._expect_head()
 
     def pause_writing(self) -> None:
         """The client does not read: an answer that is sent as it is made would be kept for it for ever."""
@@ -196,7 +162,7 @@ class _Guarded(HttpToolsProtocol):
         self._stop_timer()
         if self.transport.is_closing():
             return
-        size = len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
+        size = len(self.url) + sum([len(name) + len(value) for name, value in self.headers])
         if size > self.limits.head_bytes:
             self._refuse(431, f"{size} bytes of headers are more than {self.limits.head_bytes}.")
             return
@@ -221,12 +187,19 @@ class _Guarded(HttpToolsProtocol):
                 self._expect_head()
 
     def on_response_complete(self) -> None:
-        is_last = not self.pipeline
-        super().on_response_complete()
+        self.server_state.total_requests += 1
+        is_closing, is_last = self.transport.is_closing(), not self.pipeline
+        if not is_closing:
+            self.flow.resume_reading()
+        if not is_closing and not is_last:
+            self._start_asgi_task(*self.pipeline.pop())
         self._bound_unread()
         if not is_last or self.transport.is_closing():
             return
         self._shared.places.waits(self)
+        self._idle_since_s = self.loop.time()
+        if self._idle is None:  # one timer for many requests
+            self._idle = self.loop.call_later(self.timeout_keep_alive, self._check_idle)
         if self.cycle.more_body:  # answered without it, but the next head comes behind it
             self._timer = self.loop.call_later(self.limits.body_s, self.transport.close)
         elif self._head_bytes:
@@ -256,6 +229,17 @@ class _Guarded(HttpToolsProtocol):
         due_s = self._head_since_s + self.limits.head_s
         return min(due_s, self._heard_s + self.limits.stall_s) if self._head_bytes else due_s
 
+    def _check_idle(self) -> None:
+        """Close a connection that has brought no request for a while."""
+        self._idle = None
+        if self._head_bytes or not self.cycle.response_complete or self.transport.is_closing():
+            return  # there is a new timer once it is answered
+        left_s = self._idle_since_s + self.timeout_keep_alive - self.loop.time()
+        if left_s > 0.0:
+            self._idle = self.loop.call_later(left_s, self._check_idle)
+        else:
+            self.transport.close()
+
     def _check_head(self) -> None:
         if self.loop.time() < self._head_due_s:
             self._wait_for_head()
@@ -278,7 +262,7 @@ class _Guarded(HttpToolsProtocol):
 
         The answer to each would else lie in memory, for a client that sends requests and reads nothing.
         """
-        cycle.transport = _HeadWithBody(cycle)
+        cycle.send = OneWrite(cycle)
         if cycle.more_body:
             self._shared.places.reads(self)
         else:
@@ -286,7 +270,8 @@ class _Guarded(HttpToolsProtocol):
         super()._start_asgi_task(cycle, partial(self._when_read, cycle, app))
 
     async def _when_read(self, cycle: Any, app: Any, *asgi: Any) -> None:
-        await self.flow.drain()
+        if self.flow.write_paused:
+            await self.flow.drain()
         if not cycle.more_body:
             cycle.scope[WHOLE] = True
         if self.transport.is_closing():
@@ -346,6 +331,7 @@ class _Guarded(HttpToolsProtocol):
     def _refuse(self, status: int, why: str, more: tuple[str, ...] = ()) -> None:
         """Answer by hand and hang up: there is no request to hand on."""
         self._stop_timer()
+        self._head_bytes = 0  # no more of it is waited for
         if self.transport.is_closing():
             return
         self._shared.on_refused(status)

@@ -5,11 +5,11 @@ import zlib
 from collections.abc import Iterator
 from typing import final
 
-from starlette.datastructures import Headers
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from pliant.errors import InputError, NodeError
+from pliant.serve.http.raw_headers import header_of
 
 CODINGS = "gzip, deflate, identity"
 """Of requests. Answers are coded as gzip, or not at all."""
@@ -70,6 +70,6 @@ class Compressed:
         self._coded = GZipMiddleware(app, minimum_size=LEAST_BYTES, compresslevel=_LEVEL)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        accepted = Headers(scope=scope).get("accept-encoding", "") if scope["type"] == "http" else ""
+        accepted = header_of(scope, b"accept-encoding") or "" if scope["type"] == "http" else ""
         is_coded = "gzip" in accepted and not _REFUSED.search(accepted)
         await (self._coded if is_coded else self._app)(scope, receive, send)

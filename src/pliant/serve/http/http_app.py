@@ -1,6 +1,6 @@
 """A node's paths over HTTP: who may ask, how a body is read, what an error looks like."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from starlette.applications import Starlette
@@ -13,7 +13,14 @@ from starlette.types import ASGIApp
 
 from pliant.errors import InputError, NodeError, PliantError
 from pliant.route.choice.terms import Terms
-from pliant.route.node_identity import NODE_HEADER, PROTOCOL_HEADER, mismatch, read_identity
+from pliant.route.node_identity import (
+    MODEL_HEADER,
+    NODE_HEADER,
+    PROTOCOL_HEADER,
+    VERSION_HEADER,
+    identity_of,
+    mismatch,
+)
 from pliant.route.node_messages import (
     CURVE_HEADER,
     LIMIT_BYTES,
@@ -30,8 +37,10 @@ from pliant.serve.access.roles import unruled
 from pliant.serve.answers.metrics import TEXT, text_by_model
 from pliant.serve.http.bodies import Bodies
 from pliant.serve.http.content_coding import CODINGS
+from pliant.serve.http.direct_paths import DirectPaths, Handler
 from pliant.serve.http.limits import Limits
 from pliant.serve.http.openapi import document
+from pliant.serve.http.raw_headers import header_of
 from pliant.serve.http.responses import broken as _broken
 from pliant.serve.http.responses import gone as _gone
 from pliant.serve.http.responses import json_response as _json
@@ -54,7 +63,9 @@ UNOBSERVED = ("/v2/health/", "/metrics", CURVE_PATH, TELL_PATH)
 """What comes every few seconds has no span and no log line."""
 WAITED = "pliant.waited_s"
 """In a request's scope: how long it has waited for its model to be loaded."""
-_Answer = Callable[[Request], Awaitable[Response]]
+_ROUTE, _CURVE, _REQUEST = (name.lower().encode() for name in (ROUTE_HEADER, CURVE_HEADER, REQUEST_HEADER))
+_HEADER_LENGTH = HEADER_LENGTH.encode()
+_IDENTITY = [name.lower().encode() for name in (MODEL_HEADER, VERSION_HEADER, PROTOCOL_HEADER)]
 
 
 def make_app(node: Node, access: Access, version: str, callbacks: Callbacks = Callbacks()) -> ASGIApp:  # noqa: B008 - frozen
@@ -84,7 +95,7 @@ def model_app(
     name = node.served.name
     bases = (f"/v2/models/{name}", f"/v2/models/{name}/versions/{node.model.version}")
     routes = [
-        *(Route(f"{base}/infer", paths.infer, methods=["POST"]) for base in bases),  # looked for in order
+        *(Route(f"{base}/infer", paths.infer, methods=["POST"]) for base in bases),
         Route("/v2/health/live", paths.live, methods=["GET"]),
         Route("/v2/health/ready", paths.ready, methods=["GET"]),
         Route("/v2", paths.server, methods=["GET"]),
@@ -103,19 +114,20 @@ def model_app(
             Route(f"{base}/config", paths.config, methods=["GET"]),
             Route(f"{base}/stats", paths.statistics, methods=["GET"]),
         ]
-    handlers: Any = {
+    handlers: dict[Any, Handler] = {
         PliantError: paths.failed,
         HTTPException: paths.unanswered,
         ClientDisconnect: _gone,
-        Exception: _broken,
     }
-    app = Starlette(routes=routes, exception_handlers=handlers)
+    app = Starlette(routes=routes, exception_handlers={**handlers, Exception: _broken})
     app.router.redirect_slashes = False
     missing = unruled(
         (method, route.path) for route in routes for method in route.methods or () if method != "HEAD"
     )
     assert not missing, f"{', '.join(missing)}: say in serve/access/roles.py who may call this"
-    guarded = Guard(app, node, access, frozenset(route.path for route in routes))
+    infers = frozenset(f"{base}/infer" for base in bases)
+    direct = DirectPaths(app, infers, paths.infer, handlers, _broken)
+    guarded = Guard(direct, node, access, frozenset(route.path for route in routes))
     return ObservedApp(guarded, node.model, tracer, node.name, UNOBSERVED)
 
 
@@ -193,12 +205,12 @@ class _Paths:
             except PliantError as error:
                 response = await self.failed(request, error)
             else:
-                response = _answered(answer.body)
-                response.headers[NODE_HEADER] = answer.node
+                response = _answered(answer.body, answer.node)
                 here_s = node.clock() - start_s  # what was kept was answered before
                 spent = Spent(min(answer.spent.seconds, here_s), min(answer.spent.waited_s, here_s))
         if route is not None:
-            response.headers[CURVE_HEADER] = encode_told(node.dispatcher.tell(route.sender), spent)
+            told = encode_told(node.dispatcher.tell(route.sender), spent)
+            response.raw_headers.append((_CURVE, told.encode()))
         return response
 
     async def curve(self, request: Request) -> Response:
@@ -253,7 +265,7 @@ class _Paths:
 
     def _route(self, request: Request) -> RouteMessage | None:
         """What another node says about itself; it is one that may be told of changes from then on."""
-        text = request.headers.get(ROUTE_HEADER)
+        text = header_of(request.scope, _ROUTE)
         if text is None:
             return None
         route = decode_route(text)
@@ -263,7 +275,8 @@ class _Paths:
         if route.address is not None and request.client is not None:
             address = self._callbacks.url(route.address, request.client.host)
         if address is not None:
-            listener = Listener(address, self._access.peer_token(request.headers.get("authorization")))
+            shown = header_of(request.scope, b"authorization")
+            listener = Listener(address, self._access.peer_token(shown))
         self._node.heard_of(route, listener)
         return route
 
@@ -274,7 +287,8 @@ class _Paths:
             raise NodeError(f"this node answers with {', '.join(names)}, not {asked[:80]}.", status=404)
 
     def _check_identity(self, request: Request, sender: str) -> None:
-        reason = mismatch(self._node.identity, read_identity(request.headers))
+        said = (header_of(request.scope, name) for name in _IDENTITY)
+        reason = mismatch(self._node.identity, identity_of(*said))
         if reason is not None:
             raise NodeError(f"{sender} does not fit {self._node.name}: {reason}.", status=MISMATCH)
 
@@ -292,8 +306,9 @@ def _number(asked: QueryParams, name: str) -> float | None:
 def _call(request: Request, content: bytes, route: RouteMessage | None) -> Call:
     """Raises InputError for headers that cannot be."""
     client = request.client.host if request.client else ""
-    n_json, id = header_bytes(request.headers.get(HEADER_LENGTH)), request.headers.get(REQUEST_HEADER)
-    return Call(content, n_json, route, id, client, request.scope.get(WAITED, 0.0))
+    scope = request.scope
+    n_json, id = header_bytes(header_of(scope, _HEADER_LENGTH)), header_of(scope, _REQUEST)
+    return Call(content, n_json, route, id, client, scope.get(WAITED, 0.0))
 
 
 def _check_size(answer: Body, limits: Limits) -> None:
@@ -306,8 +321,9 @@ def _check_size(answer: Body, limits: Limits) -> None:
         )
 
 
-def _answered(answer: Body) -> Response:
+def _answered(answer: Body, node: str) -> Response:
+    headers = {NODE_HEADER: node}
     if answer.header_bytes is None:
-        return Response(answer.content, media_type=JSON)
-    headers = {HEADER_LENGTH: str(answer.header_bytes)}
+        return Response(answer.content, media_type=JSON, headers=headers)
+    headers[HEADER_LENGTH] = str(answer.header_bytes)
     return Response(answer.content, media_type=BINARY, headers=headers)

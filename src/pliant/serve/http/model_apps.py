@@ -49,12 +49,13 @@ class ModelApps:
             await self._front(scope, receive, send)
             return
         asked = self._model_of(scope) or self._first()
-        if asked is None or not self._may_lease(scope, *asked):
+        is_live = asked is not None and self._repository.is_live(*asked)
+        if asked is None or not (is_live or self._may_load(scope, *asked)):
             await self._front(scope, receive, send)
             return
         is_asked = scope["method"] == "POST" and scope["path"].endswith(_INFER)
         try:
-            if is_asked and not self._repository.is_live(*asked):
+            if is_asked and not is_live:
                 await self._infer_when_loaded(scope, receive, send, asked)
                 return
             async with self._repository.lease(*asked) as live:
@@ -79,10 +80,8 @@ class ModelApps:
             again = {**_decoded(scope), WAITED: loop.time() - start_s}
             await live.app(_renamed(again, live), _replayed(content, receive), send)
 
-    def _may_lease(self, scope: Scope, name: str, version: str | None) -> bool:
-        """Whether a request is for the model's own paths; it has a model that was evicted loaded again."""
-        if self._repository.is_live(name, version):
-            return True
+    def _may_load(self, scope: Scope, name: str, version: str | None) -> bool:
+        """Whether a request is for the own paths of a model that was evicted, and has it loaded again."""
         is_probe = scope["path"].endswith("/ready")
         is_served = not is_probe and self._repository.is_served(name, version)
         return is_served and self._front.admits(scope)
@@ -144,7 +143,8 @@ def _renamed(scope: Scope, live: LiveModel) -> Scope:
     """With this node's name of the model in its path, where another node has another name for it."""
     path: str = scope["path"]
     name, _, rest = path.removeprefix(_MODELS).partition("/")
-    is_same = (live.node.identity.model or "").encode() in _identities(scope)
-    if not path.startswith(_MODELS) or name == live.key.name or not is_same:
+    if not path.startswith(_MODELS) or name == live.key.name:
+        return scope
+    if (live.node.identity.model or "").encode() not in _identities(scope):
         return scope
     return {**scope, "path": f"{_MODELS}{live.key.name}/{rest}"}

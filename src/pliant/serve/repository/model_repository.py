@@ -140,25 +140,23 @@ class ModelRepository:
             slot.is_wanted = False  # requests that come from now on are refused
         await self._alone(lambda: _each(slots, self._unload))
 
-    @asynccontextmanager
-    async def lease(
-        self, name: str, version: str | None = None, asked: Terms | None = None
-    ) -> AsyncIterator[LiveModel]:
-        """The model for one request, its newest version where none is named; it is not unloaded meanwhile.
+    def lease(self, name: str, version: str | None = None, asked: Terms | None = None) -> "_Lease":
+        """A context of the model for one request, which is not unloaded meanwhile.
 
+        It is the newest version where none is named.
         One that was evicted is loaded. Where that alone takes longer than the deadline of `asked`, by what it
         took the last time, the request is refused at once, and the model is loaded for those that come after.
-        Raises NodeError: 404 for a model that is not known, 503 for one that is not loaded, or for which
-        there is no memory, or no time.
+        Entering it raises NodeError: 404 for a model that is not known, 503 for one that is not loaded, or
+        for which there is no memory, or no time.
         """
+        return _Lease(self, self._clock, name, version, asked)
+
+    async def hold(self, name: str, version: str | None, asked: Terms | None) -> LiveModel:
+        """The model, once it is loaded; it is held until `release`. Raises as `lease` does."""
         slot = self.wanted(name, version)
         if asked is not None:
             self._check_time(slot, asked.over(slot.terms))
-        live = await self._held(slot)
-        try:
-            yield live
-        finally:
-            live.release(self._clock())
+        return await self._held(slot)
 
     async def configure(self, entries: Sequence[ModelEntry]) -> None:
         """Have just these models: load those that are new or changed, unload those that are left out.
@@ -356,6 +354,31 @@ class ModelRepository:
         for old in replaced:
             if old is not None:
                 await old.close()
+
+
+@final
+class _Lease:
+    """The context of one request that holds its model."""
+
+    __slots__ = ("_asked", "_clock", "_live", "_name", "_repository", "_version")
+
+    def __init__(
+        self,
+        repository: ModelRepository,
+        clock: Callable[[], float],
+        name: str,
+        version: str | None,
+        asked: Terms | None,
+    ) -> None:
+        self._repository, self._clock = repository, clock
+        self._name, self._version, self._asked = name, version, asked
+
+    async def __aenter__(self) -> LiveModel:
+        self._live = await self._repository.hold(self._name, self._version, self._asked)
+        return self._live
+
+    async def __aexit__(self, *error: object) -> None:
+        self._live.release(self._clock())
 
 
 def _distinct(entries: Iterable[ModelEntry]) -> list[ModelEntry]:

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from typing import Any, final
 
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -10,7 +10,6 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from pliant.serve.telemetry.request_context import (
     MODEL_VERSION,
     REQUEST_ID,
-    RequestContext,
     ServedModel,
     current,
     hop,
@@ -19,7 +18,8 @@ from pliant.serve.telemetry.trace_context import TRACEPARENT, TRACESTATE
 from pliant.serve.telemetry.tracing import Tracer
 
 _LOG = logging.getLogger("pliant.serve.access")
-_READ = {name.encode() for name in (REQUEST_ID, TRACEPARENT, TRACESTATE)}
+_REQUEST_ID, _TRACEPARENT = REQUEST_ID.encode(), TRACEPARENT.encode()
+_READ = {_REQUEST_ID, _TRACEPARENT, TRACESTATE.encode()}
 _FAILED = 500
 
 
@@ -35,6 +35,7 @@ class ObservedApp:
     ) -> None:
         self._app, self._model, self._tracer, self._node = app, model, tracer, node
         self._unobserved = unobserved
+        self._version = (MODEL_VERSION.encode(), model.version.encode("latin-1"))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["path"].startswith(self._unobserved):
@@ -44,14 +45,20 @@ class ObservedApp:
         about = {"http.request.method": method, "url.path": path, "pliant.node": self._node}
         start_s, status = time.perf_counter(), 0
         with hop(_read(scope), self._model, self._tracer, f"{method} {path}", about) as span:
-            said = _headers(current())
+            context = current()
+            assert context is not None
+            said = (
+                (_REQUEST_ID, context.id.encode("latin-1")),
+                (_TRACEPARENT, context.trace.traceparent.encode()),
+                self._version,
+            )
 
-            async def sending(message: Any) -> None:
+            def sending(message: Any) -> Awaitable[None]:
                 nonlocal status
                 if message["type"] == "http.response.start":
                     status = message["status"]
                     message = {**message, "headers": [*message["headers"], *said]}
-                await send(message)
+                return send(message)
 
             try:
                 await self._app(scope, receive, sending)
@@ -81,13 +88,3 @@ def _read(scope: Scope) -> dict[str, str]:
             key, text = name.decode(), value.decode("latin-1")
             found[key] = f"{found[key]},{text}" if key in found else text
     return found
-
-
-def _headers(context: RequestContext | None) -> list[tuple[bytes, bytes]]:
-    assert context is not None
-    said = {
-        REQUEST_ID: context.id,
-        TRACEPARENT: context.trace.traceparent,
-        MODEL_VERSION: context.model_version,
-    }
-    return [(name.encode(), value.encode("latin-1")) for name, value in said.items()]

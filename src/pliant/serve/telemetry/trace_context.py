@@ -3,7 +3,7 @@
 import re
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 TRACEPARENT, TRACESTATE = "traceparent", "tracestate"
 _TRACEPARENT = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
@@ -22,7 +22,7 @@ class TraceContext:
 
     def child(self) -> "TraceContext":
         """A new span below this one."""
-        return replace(self, span_id=secrets.token_hex(8))
+        return TraceContext(self.trace_id, secrets.token_hex(8), self.is_sampled, self.state)
 
     @property
     def traceparent(self) -> str:

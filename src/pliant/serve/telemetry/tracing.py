@@ -3,9 +3,9 @@
 `pip install 'pliant[otel]'` brings the API; what records and exports spans (an SDK) is the operator's choice.
 """
 
-from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
-from typing import Literal, Protocol, final
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from typing import Literal, Protocol, Self, final
 
 from pliant.serve.telemetry.trace_context import TraceContext, new_trace
 
@@ -53,10 +53,18 @@ class Tracer(Protocol):
 
 @final
 class _Unrecorded:
-    """A span that only has identifiers."""
+    """A span that only has identifiers; its own context manager."""
+
+    __slots__ = ("context",)
 
     def __init__(self, context: TraceContext) -> None:
         self.context = context
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
 
     def tell(self, attributes: Mapping[str, Attribute]) -> None:
         pass
@@ -69,11 +77,10 @@ class _Unrecorded:
 class ContextTracer:
     """Carries traces from callers to upstreams, and records nothing."""
 
-    @contextmanager
     def span(
         self, name: str, kind: Kind, parent: TraceContext | None, attributes: Mapping[str, Attribute]
-    ) -> Iterator[OpenSpan]:
-        yield _Unrecorded(new_trace() if parent is None else parent.child())
+    ) -> AbstractContextManager[OpenSpan]:
+        return _Unrecorded(new_trace() if parent is None else parent.child())
 
     def record(
         self,

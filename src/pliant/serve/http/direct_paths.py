@@ -1,0 +1,45 @@
+"""Paths that are answered without Starlette's layers, which take as much as the rest of a short request."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import final
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+Handler = Callable[[Request, Exception], Awaitable[Response]]
+
+
+@final
+class DirectPaths:
+    """`app`, but what is posted to one of `paths` is answered by `answer`.
+
+    Of `handlers`, which are looked at in their order, the first for what that raises answers instead; other
+    errors are answered by `broken`, and go on to the server, which logs them, as Starlette has it.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        paths: frozenset[str],
+        answer: Callable[[Request], Awaitable[Response]],
+        handlers: Mapping[type[Exception], Handler],
+        broken: Handler,
+    ) -> None:
+        self._app, self._paths, self._answer = app, paths, answer
+        self._handlers, self._broken = tuple(handlers.items()), broken
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["path"] not in self._paths or scope["method"] != "POST":
+            await self._app(scope, receive, send)
+            return
+        request = Request(scope, receive, send)
+        try:
+            response = await self._answer(request)
+        except Exception as error:
+            handler = next((one for kind, one in self._handlers if isinstance(error, kind)), None)
+            response = await (handler or self._broken)(request, error)
+            if handler is None:
+                await response(scope, receive, send)
+                raise
+        await response(scope, receive, send)
