@@ -65,6 +65,14 @@ def test_who_speaks_is_among_those_its_curve_depends_on() -> None:
     assert decode_told(changed())[0].through == {"a", "b"}
 
 
+def test_levels_that_were_told_before_are_the_same_objects() -> None:
+    """They change seldom: reading them took most of a message's time, and comparing them more."""
+    one, other = (decode_told(changed(stamp=[7, n], wait_s=0.5 * n))[0] for n in range(2))
+    assert one.levels is other.levels
+    assert (one.wait_s, other.wait_s) == (0.0, 0.5)
+    assert decode_told(changed(points=[[0, 0.25]]))[0].levels != one.levels
+
+
 def test_the_longest_word_fits_a_header() -> None:
     """64 points, 8 names."""
     curve = Curve(tuple((n * 7919, 1.2345678 * (n + 1)) for n in range(MAX_POINTS)))

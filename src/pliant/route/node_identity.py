@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from pliant.errors import RouteError
 from pliant.ir.envelope import VERSION, is_neighbour, refusal
@@ -33,8 +34,13 @@ def read_identity(headers: Mapping[str, str]) -> Identity:
 
     In version 1 of the protocol nodes did not tell it.
     """
-    model, version = headers.get(MODEL_HEADER), headers.get(VERSION_HEADER)
-    protocol = headers.get(PROTOCOL_HEADER, "1")
+    return identity_of(headers.get(MODEL_HEADER), headers.get(VERSION_HEADER), headers.get(PROTOCOL_HEADER))
+
+
+@lru_cache(maxsize=64)
+def identity_of(model: str | None, version: str | None, protocol: str | None) -> Identity:
+    """As `read_identity`, by the values of its three headers, which are checked once."""
+    protocol = "1" if protocol is None else protocol
     for name, text in ((MODEL_HEADER, model), (VERSION_HEADER, version)):
         if text is not None and not _TEXT.fullmatch(text):
             raise RouteError(f"{name} is {text[:40]!a}; give 1 to 128 letters, digits and . _ + -.")

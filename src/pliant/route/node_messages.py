@@ -10,6 +10,7 @@ anything else.
 
 import struct
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Annotated, TypeVar
 
 import msgspec
@@ -33,6 +34,11 @@ Weight = Annotated[float, msgspec.Meta(ge=0)]
 Fraction = Annotated[float, msgspec.Meta(ge=0, le=1)]
 M = TypeVar("M")
 _NOTHING = msgspec.Raw(b"")
+_MOST_KNOWN = 64
+"""Levels and curves of messages that are kept, those used last: they change seldom."""
+_LevelTold = tuple[float | None, float, bytes, bytes]
+"""A `LevelMessage`."""
+_ONE_LEVEL: tuple[_LevelTold, ...] = ((None, 1.0, b"", b""),)
 
 
 class RouteMessage(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -129,18 +135,17 @@ def decode_told(text: str | bytes) -> tuple[CurveAdvert, Spent | None]:
     """(the sender's advert, what it spent on the request). Raises PeerCurveError if either cannot be."""
     try:
         message = _decode(text, _CURVE, CURVE_HEADER)
-        levels = tuple(_level(message, level) for level in message.levels or (LevelMessage(),))
+        told = [(one.accuracy, one.fidelity, bytes(one.points), bytes(one.bound)) for one in message.levels]
+        levels = _levels_of(bytes(message.points), tuple(told))
     except (RouteError, msgspec.DecodeError, RecursionError, UnicodeError) as error:
         raise PeerCurveError(str(error)) from error
-    qualities = [level.quality for level in levels]
-    if message.levels and (bytes(message.levels[-1].points) or qualities != sorted(qualities)):
-        raise PeerCurveError(f"a peer's levels have the qualities {qualities}; expected them to rise.")
     through = frozenset((*message.through, message.node))
     seconds = message.spent_s
     spent = None if seconds is None else Spent(seconds, min(message.waited_s or 0.0, seconds))
     return CurveAdvert(message.node, levels, through, message.stamp, message.wait_s or 0.0), spent
 
 
+@lru_cache(maxsize=_MOST_KNOWN)
 def _levels(levels: tuple[ServiceLevel, ...]) -> tuple[LevelMessage, ...]:
     """None where there is nothing to say but a curve."""
     if levels == (ServiceLevel(levels[-1].curve),):
@@ -156,17 +161,25 @@ def _levels(levels: tuple[ServiceLevel, ...]) -> tuple[LevelMessage, ...]:
     )
 
 
-def _level(message: CurveMessage, told: LevelMessage) -> ServiceLevel:
-    curve = _curve(told.points if bytes(told.points) else message.points)
-    bound = _curve(told.bound) if bytes(told.bound) else None
-    return ServiceLevel(curve, told.accuracy, bound, told.fidelity)
+@lru_cache(maxsize=_MOST_KNOWN)
+def _levels_of(best: bytes, told: tuple[_LevelTold, ...]) -> tuple[ServiceLevel, ...]:
+    """What a message tells, whose most accurate level has the points `best`: mostly what others told."""
+    levels = tuple(
+        ServiceLevel(_curve(points or best), accuracy, _curve(bound) if bound else None, fidelity)
+        for accuracy, fidelity, points, bound in told or _ONE_LEVEL
+    )
+    qualities = [level.quality for level in levels]
+    if told and (told[-1][2] or qualities != sorted(qualities)):
+        raise PeerCurveError(f"a peer's levels have the qualities {qualities}; expected them to rise.")
+    return levels
 
 
+@lru_cache(maxsize=_MOST_KNOWN)
 def _points(curve: Curve) -> msgspec.Raw:
     return msgspec.Raw(msgspec.json.encode([(n, float(f"{t:.7g}")) for n, t in curve.points]))
 
 
-def _curve(points: msgspec.Raw) -> Curve:
+def _curve(points: bytes) -> Curve:
     return validated(msgspec.json.decode(points), MAX_POINTS)
 
 

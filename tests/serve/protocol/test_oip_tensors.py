@@ -173,6 +173,38 @@ def test_an_answer_that_says_null_is_one_where_json_has_no_number(dtype: str, is
 
 
 @pytest.mark.parametrize(
+    ("dtype", "data", "is_right"),
+    [
+        ("float32", [1.5, -2.0], True),
+        ("float32", [1, 2], True),
+        ("float32", [[1.5, 2.5]], True),
+        ("float32", [[1.5], [2.5]], False),
+        ("float32", [1.5], False),
+        ("float32", [1.5, 2.5, 3.5], False),
+        ("float32", [1e39, 0.0], False),
+        ("float64", [1e39, 0.0], True),
+        ("float32", [True, 1.5], False),
+        ("float32", ["1.5", "2.5"], False),
+        ("float32", None, False),
+        ("bytes", ["a", "\u00e9"], True),
+        ("bytes", ["a", 1], False),
+        ("bytes", ["a"], False),
+        ("int8", [1, 200], False),
+    ],
+)
+def test_an_answers_data_are_of_its_datatype(dtype: str, data: object, is_right: bool) -> None:
+    """Of an upstream, which may be of another version, or lie; few elements are checked without an array."""
+    port = Port("y", dtype, (1, 2))
+    model = Signature("m", "test", (Port("x", "int64", (1,)),), (port,), (frozenset({"x"}),))
+    asked = {"name": "x", "shape": [1], "datatype": "INT64", "data": [1]}
+    request = read_request(json.dumps({"inputs": [asked]}).encode(), None, model)
+    about = {"name": "y", "shape": [1, 2], "datatype": DATATYPES[dtype], "data": data}
+    answer = json.dumps({"model_name": "m", "outputs": [about]}).encode()
+    with nullcontext() if is_right else pytest.raises(InputError):
+        check_reply(Body(answer, None), request, model)
+
+
+@pytest.mark.parametrize(
     ("dtype", "shape", "element"),
     [
         ("bytes", (1,), b'"ab"'),

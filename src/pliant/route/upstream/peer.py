@@ -49,16 +49,15 @@ class Successor:
         self.reason: str | None = None
         """Why it is no candidate; None while it is one, and before it was first heard of."""
         self.told: CurveAdvert | None = None
-        self._due_s = float("-inf")
-        self._hint_due_s = float("inf")
+        self._due_s, self._hint_due_s = float("-inf"), float("inf")
         self._hinted_ping_s = float("-inf")
         """When a ping was sent last because of a hint."""
         self.contact_s: float | None = None
         self.n_inputs = 0
         """How many inputs its router had seen when a ping was due last."""
         self._candidate: Candidate | None = None
-        self._settings = settings
-        self._me = me
+        self._levels: tuple[ServiceLevel, ...] = ()
+        self._settings, self._me = settings, me
         self._interval_s = settings.ping_after_s
         self._failures, self._is_mismatched = 0, False
         self._silence = Silence()
@@ -84,16 +83,17 @@ class Successor:
     def assume(self, accuracy: float | None) -> None:
         """Whole answers are as accurate as this device's, which holds the same model, unless it tells."""
         if accuracy != self._accuracy:
-            self._accuracy, self._candidate = accuracy, None
+            self._accuracy, self._candidate, self._levels = accuracy, None, ()
 
     def way(self) -> Candidate:
         """This successor by eq. 4 (and eq. 9 where a radio is in the settings), without any queue."""
         assert self.told is not None
         if self._candidate is None:
             link = self.transfer
+            self._levels = self._levels or tuple([self._judged(level) for level in self.told.levels])
             self._candidate = remote_candidate(
                 self.name,
-                tuple(self._judged(level) for level in self.told.levels),
+                self._levels,
                 (link.fixed_s, link.per_item_s),
                 (link.sent.fixed, link.sent.per_item),
                 (link.received.fixed, link.received.per_item),
@@ -221,7 +221,7 @@ class Successor:
             self.reason = None
         if before is not None and (told.levels, told.through) == (before.levels, before.through):
             return False
-        self._candidate = None
+        self._candidate, self._levels = None, ()
         if self._failures:
             self._due_s = min(self._due_s, now_s)
         return True

@@ -20,7 +20,7 @@ from pliant.route.router import Router
 from pliant.serve.answers.admission import Turn
 from pliant.serve.answers.local_answers import LocalAnswers
 from pliant.serve.answers.metrics import Metrics
-from pliant.serve.protocol.inference import Body, InferRequest, Signature, check_reply, with_parameter
+from pliant.serve.protocol.inference import Body, InferRequest, Signature, check_reply, with_parameters
 from pliant.serve.protocol.terms import LEAST_S, PendingRequest
 from pliant.serve.telemetry.request_context import inner_span, stages
 from pliant.serve.telemetry.tracing import Attribute
@@ -197,7 +197,7 @@ class Dispatcher:
     async def _first_of_two(self, choice: Choice, asked: Inquiry, tried: _Tried) -> Answer | None:
         """The answer of the endpoint that is chosen. Where that is about to be late, another begins as well,
         and the first of the two counts. None where both failed."""
-        if self.upstreams is None and len(self.here) == 1:
+        if asked.wish.due_s is None or (self.upstreams is None and len(self.here) == 1):
             return await self._only(choice, asked, tried)
         start_s, turn = self._clock(), Turn()
         first = asyncio.ensure_future(self._attempt(choice, asked, tried, turn))
@@ -236,7 +236,7 @@ class Dispatcher:
                 task.cancel()
 
     async def _only(self, choice: Choice, asked: Inquiry, tried: _Tried) -> Answer | None:
-        """The same where nobody else could answer, which needs no task of its own."""
+        """The same where nobody else would answer besides, which needs no task of its own."""
         task = asyncio.current_task()
         assert task is not None
         answer = await self._attempt(choice, asked, tried)
@@ -353,12 +353,12 @@ class Dispatcher:
         except InputError as error:
             self.upstreams.misbehaved(target, f"answered what was not asked: {error}")
             raise NodeError(f"{target} answered what was not asked: {error}", status=502) from error
-        content = answer.body
-        met = wish.met(self._clock())
-        if met is not None:
-            content = with_parameter(answer.body, "met", met)
+        said = dict[str, object]()
+        if (met := wish.met(self._clock())) is not None:
+            said["met"] = met
         if asked.is_source and slot.passage.joules is not None:
-            content = with_parameter(content, "energy_j", slot.passage.joules)
+            said["energy_j"] = slot.passage.joules
+        content = with_parameters(answer.body, said)
         spent = Spent(self._clock() - start_s, slot.waited_s + answer.waited_s)
         return Answer(content, target, answer.node, spent, {}, choice, slot.passage.joules, accuracy)
 

@@ -117,8 +117,8 @@ class LocalAnswers:
         finally:
             # Else the wait at the last choice would count as the usual one until the next request comes.
             self.offer()
-        self._metrics.waiting_seconds.labels(self.name).observe(done.waited_s)
-        self._metrics.compute_seconds.labels(self.name).observe(done.spent_s)
+        self._metrics.of(self._metrics.waiting_seconds, self.name).observe(done.waited_s)
+        self._metrics.of(self._metrics.compute_seconds, self.name).observe(done.spent_s)
         if done.n_together == 1:
             self._answered(wish.length, done.result, done.spent_s)
         return done

@@ -214,10 +214,10 @@ class Node:
         finally:
             self.n_open -= 1
             self.statistics.add(outcome == "ok", self.clock() - start_s)
-            self.metrics.requests.labels(target, outcome).inc()
-            self.metrics.request_seconds.labels(target).observe(self.clock() - start_s)
+            self.metrics.of(self.metrics.requests, target, outcome).inc()
+            self.metrics.of(self.metrics.request_seconds, target).observe(self.clock() - start_s)
             if not asked.wish.is_free:
-                self.metrics.attainment.labels(target, kept or outcome).inc()
+                self.metrics.of(self.metrics.attainment, target, kept or outcome).inc()
         self._count(call, answer)
         return answer
 
@@ -263,10 +263,10 @@ class Node:
     def _count(self, call: Call, answer: Answered) -> None:
         """Bytes and accuracy of an answer."""
         target = answer.target
-        self.metrics.client_bytes.labels(target, "in").inc(len(call.body))
-        self.metrics.client_bytes.labels(target, "out").inc(len(answer.body.content))
+        self.metrics.of(self.metrics.client_bytes, target, "in").inc(len(call.body))
+        self.metrics.of(self.metrics.client_bytes, target, "out").inc(len(answer.body.content))
         if answer.accuracy is not None:
-            self.metrics.accuracy.labels(target).observe(answer.accuracy)
+            self.metrics.of(self.metrics.accuracy, target).observe(answer.accuracy)
 
     def heard_of(self, route: RouteMessage, listener: Listener | None) -> None:
         """A request or ping came from another node, which hears of changes by `listener`."""

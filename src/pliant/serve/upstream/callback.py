@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from urllib.parse import urlsplit
 
@@ -59,6 +60,7 @@ def parse_callbacks(texts: Sequence[str]) -> Callbacks:
     return Callbacks(tuple(networks), frozenset(hosts))
 
 
+@lru_cache(maxsize=256)
 def _ip(host: str) -> _IP | None:
     """An IPv4 address within IPv6 counts as what it is; None for a name."""
     try:

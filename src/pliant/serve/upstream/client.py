@@ -8,13 +8,13 @@ import struct
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import final
 from urllib.parse import urlsplit
 
-from starlette.datastructures import Headers
-
 from pliant.errors import NodeError
 from pliant.serve.http.limits import Limits
+from pliant.serve.http.raw_headers import HeaderTexts
 from pliant.serve.http.security import bearer, in_clear, is_in_clear
 from pliant.serve.upstream.exchange import Connection, Received
 
@@ -47,6 +47,7 @@ class Response:
     away_s: float
 
 
+@lru_cache(maxsize=256)
 def checked_url(url: str) -> str:
     """`url`, if a node may be called there: http(s)://HOST[:PORT], nothing behind. Raises NodeError."""
     try:
@@ -157,9 +158,9 @@ class Client:
             lines.append(f"content-length: {len(body)}")
         head = "\r\n".join((*lines, "\r\n")).encode("ascii")
         received = await self._ask(parts.scheme, parts.netloc, head + body)
-        n_received = sum(len(name) + len(value) + _LINE_BYTES for name, value in received.headers)
+        n_received = sum([len(name) + len(value) + _LINE_BYTES for name, value in received.headers])
         n_received += len(received.content)
-        answer = Headers(raw=list(received.headers))
+        answer = HeaderTexts(received.headers)
         return Response(
             received.status, answer, received.content, len(head) + len(body), n_received, received.away_s
         )

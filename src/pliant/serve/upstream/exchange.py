@@ -9,6 +9,7 @@ import httptools
 
 from pliant.errors import NodeError
 
+_FRAMES = (b"content-length", b"transfer-encoding")
 _CONTINUES = 200
 """Statuses below are no answer yet (RFC 9110, 15.2)."""
 
@@ -38,6 +39,7 @@ class Connection(asyncio.Protocol):
         self._headers: list[tuple[bytes, bytes]] = []
         self._parts: list[bytes] = []
         self._is_kept = self._is_unframed = False
+        self._parser = httptools.HttpResponseParser(self)
         self._start()
 
     @property
@@ -103,9 +105,8 @@ class Connection(asyncio.Protocol):
         self._headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
-        names = {name for name, _ in self._headers}
         self._is_kept = self._parser.should_keep_alive()
-        self._is_unframed = not names & {b"content-length", b"transfer-encoding"}
+        self._is_unframed = not any(name in _FRAMES for name, _ in self._headers)
 
     def on_body(self, body: bytes) -> None:
         self._n_body += len(body)
@@ -122,7 +123,6 @@ class Connection(asyncio.Protocol):
     # -- below
 
     def _start(self) -> None:
-        self._parser = httptools.HttpResponseParser(self)
         self._headers, self._parts = [], []
         self._n_head = self._n_body = 0
         self._sent_s = 0.0

@@ -167,8 +167,8 @@ class Upstreams:
             self._client.spare(upstream)
             response = await self._client.call("POST", url, headers, body.content, timeout_s, self._token)
             now_s = self._clock()
-            self._metrics.upstream_bytes.labels(upstream, "out").inc(response.sent_bytes)
-            self._metrics.upstream_bytes.labels(upstream, "in").inc(response.received_bytes)
+            self._metrics.of(self._metrics.upstream_bytes, upstream, "out").inc(response.sent_bytes)
+            self._metrics.of(self._metrics.upstream_bytes, upstream, "in").inc(response.received_bytes)
             self._check_identity(upstream, response)
             spent = self._heard(upstream, n, response, slot, now_s)
         except NodeError as error:
