@@ -1,4 +1,4 @@
-"""What pliant asks of the operating system, which is Linux: its CPU and how busy it is, and memory for machine code.
+"""What pliant asks of the operating system, Linux: its CPU, how busy it is, and memory for machine code.
 
 Another system is another file with these functions. Nothing here knows of kernels or models.
 """
@@ -73,7 +73,7 @@ def waited_s() -> dict[int, float]:
 
 
 def cpu_pressure() -> float | None:
-    """The share of the last ten seconds in which something waited for a core, here or elsewhere on the machine.
+    """The share of the last ten seconds in which something on this machine waited for a core.
 
     None where the kernel offers no pressure stall information.
     """

@@ -146,6 +146,13 @@ class MadeUp:
     def __init__(self, spec: EncoderSpec, identity: str = "made-up") -> None:
         self.spec, self.identity = spec, identity
 
+    @property
+    def whole(self) -> "MadeUp":
+        return self
+
+    def submodel(self, n_layers: int, n_heads: int, /) -> "MadeUp":
+        raise NotImplementedError
+
     def tensor(self, name: str, /) -> np.ndarray:
         raise NotImplementedError
 

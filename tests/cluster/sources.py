@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from pliant.errors import ModelError
 from pliant.ir.graph import Graph, Node, TensorType
 from pliant.models.encoder.encoder_spec import EncoderSpec
 from tests.reference_encoder import run_layer
@@ -16,6 +17,13 @@ class RandomSource:
     spec: EncoderSpec
     tensors: dict[str, np.ndarray] = field(default_factory=dict)
     identity: str = "random"
+
+    @property
+    def whole(self) -> "RandomSource":
+        return self
+
+    def submodel(self, n_layers: int, n_heads: int, /) -> "RandomSource":
+        raise ModelError(f"{n_layers} layers of {n_heads} heads are not known.")
 
     def tensor(self, name: str, /) -> np.ndarray:
         return self.tensors[name]

@@ -101,7 +101,7 @@ _STATUS = ClusterStatus(
     ("c turned away",),
 )
 CONTROL = (
-    Hello("0.1.0", "tcp://127.0.0.1:5", 2, 10**9, ("abc",), 6, "gloo", True),
+    Hello("0.1.0", "tcp://127.0.0.1:5", 2, 10**9, ("abc",), 6, "gloo", True, True),
     Welcome("0.1.0"),
     Refused("another key"),
     Prepare(3, "abc", _TILED, "int8", ("p", "a"), {"a": "tcp://127.0.0.1:5"}, "tcp://127.0.0.1:6", True),
@@ -188,10 +188,15 @@ FORMER: Mapping[str, Mapping[str, tuple[Callable[[bytes], Any], Any]]] = {
         "v0_1": {
             "cluster Hello": (
                 lambda data: _read(data),
-                ("ada", 1 << 40, msgspec.structs.replace(_HELLO, holds_codes=False)),
+                ("ada", 1 << 40, msgspec.structs.replace(_HELLO, holds_codes=False, holds_submodels=False)),
             )
         },
-        "v0_1_protocol_2": {},
+        "v0_1_protocol_2": {
+            "cluster Hello": (
+                lambda data: _read(data),
+                ("ada", 1 << 40, msgspec.structs.replace(_HELLO, holds_submodels=False)),
+            )
+        },
     }.items()
 }
 """By released version, how its messages are read that today's code does not send, or not so."""

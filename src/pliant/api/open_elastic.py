@@ -262,7 +262,8 @@ def profile_of(
     """This device's profile for `store`'s shape: the kept one, or measured now (about 10 s) and kept.
 
     One that was measured on a busy machine is measured again once the machine is quiet. Where the system
-    tells the clock rate that it allows, that of this rate, or what lies between those kept of others. With `measuring` it is measured in any case. `on_progress` is told why a kept one is not used.
+    tells the clock rate that it allows, that of this rate, or what lies between those kept of others. With
+    `measuring` it is measured in any case. `on_progress` is told why a kept one is not used.
     """
     now_Hz = frequency_limit()
     about = cpu_model(), n_threads, subject_name(store.spec, compute), io_method(store)

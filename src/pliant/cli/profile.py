@@ -91,8 +91,8 @@ def show_profile(profile: DeviceProfile) -> None:
     typer.echo(f"model shape: {profile.subject}")
     if profile.disturbed > BUSY:
         typer.echo(
-            f"Other processes held the cores in {100 * profile.disturbed:.0f} % of the samples, which are left "
-            f"out where enough others remain. Profile again when the machine is quiet."
+            f"Other processes held the cores in {100 * profile.disturbed:.0f} % of the samples: these are "
+            "left out, or shortened. Profile again when the machine is quiet."
         )
     typer.echo(
         f"disk ({profile.io_method}): {format_seconds(profile.disk.latency_s)} a read + "

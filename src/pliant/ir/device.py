@@ -9,8 +9,7 @@ from pliant.ir.link import Link
 from pliant.ir.times.timing import Timing, TimingCurve
 
 BUSY = 0.03
-"""Of the samples of a profile, disturbed by other processes: a machine that does no more beside is measured as
-it is."""
+"""Of a profile's samples, disturbed by other processes: a machine that does no more is measured as it is."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -141,12 +141,26 @@ class Partition:
     def n_columns(self) -> int:
         return sum(share.columns for share in self.shares)
 
-    def resized(self, tokens: int) -> "Partition":
-        """The same for so many tokens, with rows in proportion."""
-        ends = accumulate((share.rows for share in self.shares), initial=0)
-        cuts = pairwise(round(tokens * end / self.tokens) for end in ends)
-        shares = tuple(replace(s, rows=b - a) for s, (a, b) in zip(self.shares, cuts, strict=True))
-        return replace(self, shares=shares, tokens=tokens)
+    def resized(self, tokens: int, n_heads: int = 0, n_columns: int = 0, n_layers: int = 0) -> "Partition":
+        """The same for so many tokens, with rows in proportion; 0 leaves the model's sizes as they are.
+
+        Heads and columns of a smaller model are in proportion, too.
+        """
+        rows = _cut([share.rows for share in self.shares], tokens)
+        heads = _cut([share.heads for share in self.shares], n_heads or self.n_heads)
+        columns = _cut([share.columns for share in self.shares], n_columns or self.n_columns)
+        shares = tuple(
+            replace(share, rows=r, heads=h, columns=c)
+            for share, r, h, c in zip(self.shares, rows, heads, columns, strict=True)
+        )
+        return replace(self, shares=shares, tokens=tokens, bits=self.bits[: n_layers or None])
+
+    def alone(self, device: str) -> "Partition":
+        """The same work by one of its devices, in the weight-stationary mode."""
+        shares = tuple(
+            Share(one, self.n_heads, self.tokens) if one == device else Share(one) for one in self.devices
+        )
+        return replace(self, mode="ws", shares=shares, grid=None)
 
     def share(self, device: str) -> Share:
         """Raises InputError for a stranger."""
@@ -179,6 +193,12 @@ class Partition:
         for share in self.shares:
             if share.device not in self.grid.devices and not share.is_empty:
                 raise InputError(f"{share.device} has a share but no place in the grid.")
+
+
+def _cut(counts: list[int], total: int) -> list[int]:
+    """`total` in the proportions of `counts`; none where they are all 0."""
+    ends = list(accumulate(counts, initial=0))
+    return [b - a for a, b in pairwise(round(total * end / ends[-1]) if ends[-1] else 0 for end in ends)]
 
 
 def _range(device: str, counts: list[tuple[str, int]]) -> range:

@@ -108,8 +108,30 @@ def test_what_is_found_for_one_length_is_hardly_slower_at_another(
 
 def test_members_hold_more_plans_of_short_inputs_than_of_long_ones() -> None:
     """Those used last; each takes memory by its rows."""
-    short, long = [held(i, 20) for i in range(60)], [held(i, 512) for i in range(9)]
-    assert latest(short) == short[-32:]
+    short, long = [held(i, 20) for i in range(120)], [held(i, 512) for i in range(9)]
+    assert latest(short) == short[-96:]
     assert latest(long) == long[-4:]
-    assert latest([*long, *short[:10]]) == [long[-1], *short[:10]]
+    assert latest([*long, *short[:60]]) == [long[-1], *short[:60]]
     assert latest([]) == []
+
+
+@pytest.mark.parametrize(("is_free", "participants"), [(True, ("b",)), (False, ("a", "b"))])
+def test_a_submodel_takes_the_whole_models_partition_or_one_of_its_devices(
+    is_free: bool, participants: tuple[str, ...]
+) -> None:
+    """Without a search: in proportion, unless shares may be chosen and exchanges would take longer."""
+    known = FoundPartitions(is_free=is_free)
+    picture = replace(drifted(0.9, "b"), links=Links(PICTURE.links.interfaces, latency_s=0.1))
+
+    def search() -> Partition:
+        return HALF
+
+    known.of(SPEC, 40, picture, 0.0, search)
+    part = SPEC.submodel(2, 3)
+    found = known.of(part, 32, picture, 1.0, lambda: pytest.fail("a search"))
+    partition = found.partition
+    assert (partition.tokens, partition.n_heads, partition.participants) == (32, 3, participants)
+    assert found.program.segments[1:-1] == predict(part, partition, picture).program.segments[1:-1]
+    assert len(found.program.segments) == 2 + 2
+    if not is_free:
+        assert [share.rows for share in partition.shares] == [0, 19, 13]

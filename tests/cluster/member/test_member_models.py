@@ -61,6 +61,10 @@ def test_weights_that_are_replaced_in_place_are_gone_before_others_are_read(
             spec, identity = sources[0].spec, sources[0].identity
             input, head, release = sources[0].input, sources[0].head, sources[0].release
 
+            @property
+            def whole(self) -> "Watched":
+                return self
+
             def tensor(self, name: str, /) -> object:
                 held.append(holding.weight_bytes)
                 return sources[0].tensor(name)

@@ -35,7 +35,8 @@ Seconds = Annotated[float, msgspec.Meta(ge=0.0, le=1e9)]
 class Hello(Message, frozen=True):
     """A worker offers itself, and its models by identity; `engine` carries its data.
 
-    It `holds_codes` if partitions with `bits` mean something to it.
+    It `holds_codes` if partitions with `bits` mean something to it, and `holds_submodels` if sizes behind a
+    model's identity do.
     """
 
     version: str
@@ -46,6 +47,7 @@ class Hello(Message, frozen=True):
     last_epoch: Epoch = -1
     engine: str = "zmq"
     holds_codes: bool = False
+    holds_submodels: bool = False
 
 
 class Welcome(Message, frozen=True):

@@ -45,9 +45,13 @@ class _Found:
 
 @final
 class FoundPartitions:
-    """The latest ones, of all models; moments are of any one clock. Threads may share it."""
+    """The latest ones, of all models; moments are of any one clock. Threads may share it.
 
-    def __init__(self) -> None:
+    Where shares are the user's, not `is_free`, a submodel's are in proportion.
+    """
+
+    def __init__(self, *, is_free: bool = True) -> None:
+        self._is_free = is_free
         self._found: tuple[_Found, ...] = ()
 
     def of(
@@ -62,13 +66,23 @@ class FoundPartitions:
         """The latest for about so many tokens, its rows in proportion; where there is none, by `search`.
 
         That is also where a search by `picture` might find another than before: devices came or left, are
-        slower, or quicker without a part in it, or have too little memory.
+        slower, or quicker without a part in it, or have too little memory. A submodel's is that of the whole
+        model, in proportion, or one device of that alone, where that is predicted to be quicker.
         """
-        near = (one for one in reversed(self._found) if one.spec == spec and one.is_near(tokens, now_s))
-        latest = next(near, None)
+        near = [one for one in reversed(self._found) if one.is_near(tokens, now_s)]
+        latest = next((one for one in near if one.spec == spec), None)
         if latest is not None and latest.holds(picture):
             return predict(spec, latest.solved.partition.resized(tokens), picture, coding)
-        solved = predict(spec, search(), picture, coding)
+        larger = next((one for one in near if _is_part(spec, one.spec) and one.holds(picture)), None)
+        if larger is None:
+            solved = predict(spec, search(), picture, coding)
+        else:
+            whole = larger.solved.partition
+            columns = spec.ffn if whole.n_columns else 0
+            cut = whole.resized(tokens, spec.n_heads, columns, spec.n_layers)
+            alone = (cut.alone(device) for device in cut.participants) if self._is_free else ()
+            every = (predict(spec, one, picture, coding) for one in (cut, *alone))
+            solved = min(every, key=lambda one: one.seconds)
         found = _Found(spec, solved, weight_bytes(spec, solved.partition), now_s)
         self._found = (*self._found, found)[-_MOST:]
         return solved
@@ -76,3 +90,11 @@ class FoundPartitions:
     def clear(self) -> None:
         """What comes is searched for anew."""
         self._found = ()
+
+
+def _is_part(spec: EncoderSpec, larger: EncoderSpec) -> bool:
+    """Whether `spec` is a submodel of `larger`."""
+    is_smaller = (
+        spec.n_layers <= larger.n_layers and spec.n_heads <= larger.n_heads and spec.ffn <= larger.ffn
+    )
+    return is_smaller and spec != larger and larger.submodel(spec.n_layers, spec.n_heads) == spec

@@ -17,7 +17,7 @@ from pliant.errors import ClusterError
 from pliant.ir.partition import Partition
 from pliant.models.encoder.encoder_source import EncoderSource
 
-_KEPT, _MOST_KEPT, _ROWS_KEPT = 4, 32, 1024
+_KEPT, _MOST_KEPT, _ROWS_KEPT = 4, 96, 2048
 
 
 class PlanNotReadyError(ClusterError):

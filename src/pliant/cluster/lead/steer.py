@@ -92,7 +92,7 @@ class Steering:
         self._known = ClusterPicture(primary, free_bytes, is_measuring=is_measuring, on_event=on_event)
         self._coding, self._is_adaptive, self._on_event = coding, is_adaptive, on_event
         self._plans: dict[int, _Plan] = {}
-        self._found = FoundPartitions()
+        self._found = FoundPartitions(is_free=is_measuring)
         self._held: list[ReadyPlan] = []
         self._pending: Future[_Better | None] | None = None
         self._better: _Better | None = None
@@ -221,7 +221,7 @@ class Steering:
         """Everybody gives up what is held ready of a model. Nothing may run meanwhile."""
         if self._pending is not None:
             self._take_pending()
-        self._forget([held for held in self._held if held.source.identity != source.identity])
+        self._forget([held for held in self._held if held.source.whole.identity != source.whole.identity])
 
     def solved(self, held: ReadyPlan) -> Solved:
         """What a plan that was begun here was made of."""

@@ -42,13 +42,13 @@ class Holding:
         self._shards: dict[str, Shards] = {}
 
     def prepare(self, source: EncoderSource, partition: Partition) -> Holder:
-        return self._of(source).prepare(partition)
+        return self._of(source).prepare(partition, spec=source.spec)
 
     def replace(self, source: EncoderSource, partition: Partition) -> Holder:
         for identity, shards in self._shards.items():
-            if identity != source.identity:
+            if identity != source.whole.identity:
                 shards.keep()
-        return self._of(source).replace(partition)
+        return self._of(source).replace(partition, source.spec)
 
     def measure(self, source: EncoderSource, tokens: int, *, is_primary: bool = False) -> Capability:
         found = measure_member(
@@ -75,20 +75,23 @@ class Holding:
 
     def bytes_of(self, source: EncoderSource) -> int:
         """Of a model's weights that are held here, those of its input and head among them."""
-        shards = self._shards.get(source.identity)
+        shards = self._shards.get(source.whole.identity)
         return 0 if shards is None else shards.weight_bytes + shards.end_bytes
 
     def memory_of(self, source: EncoderSource) -> MemoryUse:
         """What a model takes here, beside the bound of this device's weights, where it was given one."""
-        shards = self._shards.get(source.identity)
+        shards = self._shards.get(source.whole.identity)
         bound = None if self._bound_bytes is None else self._bound_bytes()
         parts = () if shards is None else shards.memory()
         return MemoryUse(bound, parts, (scratch_part(self._pool),), rss_bytes())
 
     def _of(self, source: EncoderSource) -> Shards:
-        if source.identity not in self._shards:
-            self._shards[source.identity] = Shards(self._device, source, self._library, self._pool)
-        return self._shards[source.identity]
+        """A model's, whose submodels share its weights."""
+        if source.whole.identity not in self._shards:
+            self._shards[source.whole.identity] = Shards(
+                self._device, source.whole, self._library, self._pool
+            )
+        return self._shards[source.whole.identity]
 
 
 def free_for_model(holding: Holding) -> Callable[[], int]:

@@ -27,6 +27,8 @@ from pliant.kernels.runtime.buffer import Buffer
 from pliant.kernels.runtime.jit import Library
 from pliant.kernels.runtime.thread_pool import Pool
 from pliant.models.encoder.encoder_source import EncoderSource
+from pliant.models.encoder.encoder_spec import EncoderSpec
+from pliant.models.spec import picked_layers
 from pliant.plan.split.split import HEAD, INPUT
 from pliant.plan.split.stage_graphs import graph_part, inputs, outputs
 from pliant.plan.split.stages import Stage, stages
@@ -85,29 +87,33 @@ class Shards:
             part("activations", used, own),
         )
 
-    def prepare(self, partition: Partition, first: int = 0) -> "Shard":
+    def prepare(self, partition: Partition, first: int = 0, spec: EncoderSpec | None = None) -> "Shard":
         """This device's stages of layers `first` on: compiles, reads and packs what is not there yet.
 
-        Raises InputError where the partition does not fit the model or does not know this device.
+        They are of the model, or of the submodel that `spec` describes. Raises InputError where the partition
+        does not fit the model or does not know this device.
         """
-        return self._prepare(partition, first, is_alone=False)
+        return self._prepare(partition, first, spec, is_alone=False)
 
-    def _prepare(self, partition: Partition, first: int, *, is_alone: bool) -> "Shard":
+    def _prepare(
+        self, partition: Partition, first: int, spec: EncoderSpec | None, *, is_alone: bool
+    ) -> "Shard":
         partition.share(self.device)
         ends = {}
         if partition.primary == self.device:
             ends = {kernel: self._end(kernel, partition.tokens) for kernel in (INPUT, HEAD)}
-        shard = Shard(self.device, partition, first, self._forms, self._pool, ends, is_alone=is_alone)
+        spec = spec or self.source.spec
+        shard = Shard(self.device, spec, partition, first, self._forms, self._pool, ends, is_alone=is_alone)
         self._made.add(shard)
         return shard
 
-    def replace(self, partition: Partition) -> "Shard":
+    def replace(self, partition: Partition, spec: EncoderSpec | None = None) -> "Shard":
         """The same where there is no memory for both: no shard before may run any more.
 
         What they read and this one does not is let go of before anything is read or packed.
         """
         self._release(())
-        return self._prepare(partition, 0, is_alone=True)
+        return self._prepare(partition, 0, spec, is_alone=True)
 
     def keep(self, *used: "Shard") -> None:
         """Let go of the weights that none of `used` reads; other shards run no more, whoever holds them."""
@@ -141,6 +147,7 @@ class Shard:
     def __init__(
         self,
         device: str,
+        spec: EncoderSpec,
         partition: Partition,
         first: int,
         forms: Forms,
@@ -150,12 +157,13 @@ class Shard:
         is_alone: bool = False,
     ) -> None:
         self.device, self.partition = device, partition
-        self.model = forms.source.identity
-        self._pool, self._n_layers = pool, forms.source.spec.n_layers
+        self.model = forms.source.whole.identity
+        self._pool, self._n_layers = pool, spec.n_layers
         self._is_answered = False
-        spec = forms.source.spec
         mine = [[s for s in stages(spec, partition, k) if s.device == device] for k in range(2)]
         self._buffers = Buffers([*mine[0], *mine[1]], partition.tokens, spec.hidden)
+        # A layer of a submodel has the weights of one of the model's.
+        self._picked = picked_layers(forms.source.spec.n_layers, spec.n_layers)
         bits_of = partition.bits or (None,) * spec.n_layers
         compiled = {
             (s.kernel, bits): forms.compiled(graph_part(spec, partition, s), bits)
@@ -176,7 +184,7 @@ class Shard:
                     k
                     for i in layers
                     for s in mine[i % 2]
-                    for k in compiled[s.kernel, bits_of[i]].keys(i).values()
+                    for k in compiled[s.kernel, bits_of[i]].keys(self._picked[i]).values()
                 }
             )
         before, before_s = forms.weight_bytes, forms.load_s
@@ -276,8 +284,8 @@ class Shard:
         return BoundStage(end.form, end.kernels, at)
 
     def _bind(self, stage: Stage, compiled: Compiled, layer: int, forms: Forms) -> BoundStage:
-        weights = forms.weights(compiled, layer)
-        self._weights |= {compiled.keys(layer)[name]: array for name, array in weights.items()}
+        keys, weights = compiled.keys(self._picked[layer]), forms.weights(compiled, self._picked[layer])
+        self._weights |= {keys[name]: array for name, array in weights.items()}
         at = {name: Buffer.of(array) for name, array in weights.items()}
         at[ARENA] = self._arena.buffer
         # Stages of layers of one parity share their arrays.

@@ -44,7 +44,7 @@ from pliant.cluster.net.connect_members import Engine, Meet, NoMeeting
 from pliant.cluster.watch.blame import fault_of
 from pliant.errors import ClusterError, LaneError
 from pliant.ir.link import Link
-from pliant.models.encoder.encoder_source import EncoderSource
+from pliant.models.encoder.encoder_source import EncoderSource, parse_identity
 from pliant.run.lanes import Lanes
 
 KNOCK_S = 0.25
@@ -234,6 +234,7 @@ class Worker:
             last_epoch=self._last_epoch,
             engine=offer.engine,
             holds_codes=True,
+            holds_submodels=True,
         )
 
     @property
@@ -300,9 +301,11 @@ class Worker:
         self._send(peer, Measured(wanted.epoch, device, as_measured(found), reason))
 
     def _source(self, identity: str) -> EncoderSource:
-        if identity not in self._offer.sources:
+        model, size = parse_identity(identity)
+        if model not in self._offer.sources:
             raise ClusterError(f"{self.name} does not hold the model {identity}: start it with --model.")
-        return self._offer.sources[identity]
+        source = self._offer.sources[model]
+        return source if size is None else source.submodel(*size)
 
     def _keep_running(self) -> None:
         message = self._turns.get()

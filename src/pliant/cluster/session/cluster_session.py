@@ -12,12 +12,13 @@ from pliant.cluster.lead.explain_partition import explain
 from pliant.cluster.lead.overview import MemberStatus
 from pliant.cluster.lead.predict import Solved
 from pliant.cluster.session.cluster_details import ClusterDetails, details_of
+from pliant.cluster.session.cluster_feeds import feeds_of, read_feeds
+from pliant.cluster.session.cluster_levels import ClusterLevels, accuracy_of, pick, submodels
 from pliant.cluster.session.cluster_plan import ClusterPlan, plan_of
 from pliant.cluster.session.shared_primary import SharedPrimary
 from pliant.errors import BudgetError, InputError
 from pliant.ir.curve import Curve
-from pliant.ir.endpoint import Request
-from pliant.ir.partition import Partition
+from pliant.ir.endpoint import Estimate, Request, ServiceLevel
 from pliant.ir.port import Port
 from pliant.ir.reply import Reply
 from pliant.ir.times.bounds import AdaptiveBound
@@ -29,14 +30,12 @@ from pliant.models.tokenizer import Encoded
 from pliant.plan.submodel.whole_accuracy import WholeAccuracy
 from pliant.quantities import format_seconds, parse_seconds
 from pliant.run.memory_use import MemoryUse
-from pliant.run.session.feeds import GivenFeeds, fed_array
-from pliant.run.session.text_feeds import text_of
+from pliant.run.session.feeds import GivenFeeds
 from pliant.run.session.text_session import TEXT, TextInput, Texts, TextSession
 
 if TYPE_CHECKING:
     from pliant.run.session.program_profile import ProgramProfile
 
-_TYPES = Port("types", "int64", (1, None))
 _LENGTH = 128
 """Of the plan that is shown before any request."""
 _LENGTHS = (8, 32, 128, 512)
@@ -70,27 +69,30 @@ class ClusterSession(TextSession[ClusterDetails]):
         primary: SharedPrimary,
         accuracy: WholeAccuracy | None = None,
     ) -> None:
-        spec, limits = encoder.spec, encoder.limits
+        limits = encoder.limits
         super().__init__(
             name,
             identity,
             labels=encoder.labels,
-            features=spec.hidden,
-            max_length=spec.max_rows,
+            features=encoder.spec.hidden,
+            max_length=encoder.spec.max_rows,
             vocab=0 if limits is None else limits.vocab,
         )
         self.encoder = encoder
         self._primary = primary
         self._accuracy = accuracy
+        self._submodels = submodels(encoder, accuracy)
+        self._levels = ClusterLevels(encoder, Curve(((0, 0.0),)))
         self._promised: float | None = None
         self._tokenizer = encoder.open_tokenizer() if encoder.reads_text else None
         arrays = tuple(replace(port, dims=(1, *(port.dims or ()))) for port in encoder.inputs)
         self.inputs = arrays if self._tokenizer is None else (TEXT, *arrays)
         if encoder.answers[0] == "hidden":
-            self.outputs = (Port("answer", "float32", (1, None, spec.hidden)),)
+            self.outputs = (Port("answer", "float32", (1, None, encoder.spec.hidden)),)
         self.is_closed = False
         self._target_s: float | None = None
         self._bound = AdaptiveBound()
+        self._is_open_ended = not self.inputs[-1].is_static
         self._length = min(_LENGTH, self.max_length) if self._is_open_ended else self.max_length
         self._workers: tuple[str, ...] = ()
         self._prior, self._is_stale = Curve(((0, 0.0),)), False
@@ -127,13 +129,13 @@ class ClusterSession(TextSession[ClusterDetails]):
         """
         if not isinstance(value, Mapping):
             return super().__call__(value, pair, latency=latency)  # type: ignore[arg-type] # it checks them
-        return self._inferred(*self._fed(value, pair), self._target_of(latency))
+        return self._given(value, pair, latency)
 
     def alone(
         self, value: str | GivenFeeds, pair: str | None = None, *, latency: str | float | None = None
     ) -> Reply[ClusterDetails]:
         """The answer of the primary without its workers: what a split is compared with."""
-        return self._inferred(*self._fed(value, pair), self._target_of(latency), is_alone=True)
+        return self._given(value, pair, latency, is_alone=True)
 
     @property
     def plan(self) -> ClusterPlan:
@@ -226,13 +228,11 @@ class ClusterSession(TextSession[ClusterDetails]):
 
     def dismiss(self, name: str) -> None:
         """Leave a worker out of this session's cluster until it is readmitted; a run goes on without it."""
-        self._primary.check_open()
-        self._primary.leader.primary.dismiss(name)
+        self._primary.dismiss(name)
 
     def readmit(self, name: str) -> None:
         """A worker that was dismissed may join again."""
-        self._primary.check_open()
-        self._primary.leader.primary.readmit(name)
+        self._primary.readmit(name)
 
     def request(self, feeds: GivenFeeds) -> Request:
         """The request of `text`, or of arrays; tokens are looked up now. Raises InputError."""
@@ -257,11 +257,25 @@ class ClusterSession(TextSession[ClusterDetails]):
     def curve(self, accuracy_floor: float = 0.0) -> Curve:
         """Seconds by rows: what plans for some lengths are predicted to take, and what answers took since.
 
-        The first call measures the devices that were not measured yet. Raises BudgetError for a floor.
+        With a floor, those of the quickest submodel that reaches it. The first call measures the devices that
+        were not measured yet. Raises BudgetError.
         """
         if self._times is None:
             self._follow_workers()
-        return super().curve(accuracy_floor)
+        whole = super().curve(accuracy_floor)
+        able = (level.curve for level in self.levels() if level.reaches(accuracy_floor))
+        return next(able) if accuracy_floor > 0.0 else whole
+
+    def levels(self) -> tuple[ServiceLevel, ...]:
+        """Submodels, worst first, and the whole model."""
+        return self._levels.at(super().levels()[-1])
+
+    def estimate(self, request: Request) -> Estimate:
+        """As `answer` would choose the level now. Raises BudgetError."""
+        self.curve(request.accuracy_floor or 0.0)
+        levels = self.levels()
+        level, n = levels[pick(levels, request)], request.length
+        return Estimate(level.curve.at(n), level.accuracy, level.bound_curve.at(n))
 
     def look_again(self) -> None:
         """Predict times anew where other workers can be used than before, or answers took other times."""
@@ -269,15 +283,24 @@ class ClusterSession(TextSession[ClusterDetails]):
             self._follow_workers()
 
     def answer(self, request: Request) -> Reply[ClusterDetails]:
-        """The reply to a request. Where plans changed, its time scales the others until `look_again`."""
-        if self._times is None:
-            self._follow_workers()
-        reply = super().answer(request)
-        ratio = reply.details.predicted_s / self._prior.at(request.length)
-        if reply.details.switches or not 1 / _OTHER <= ratio <= _OTHER:
-            self._prior, self._is_stale = scaled(self._prior, ratio), True
-            self.expect(self._prior)
-        return reply
+        """The reply to a request, by one of `levels`. Raises BudgetError for a floor.
+
+        Where plans changed, its time scales the others until `look_again`.
+        """
+        self.curve(request.accuracy_floor or 0.0)
+        n, levels = request.length, self._levels  # others may come meanwhile
+        told = levels.at(super().levels()[-1])
+        i = pick(told, request)
+        start_s = time.perf_counter()
+        feeds = request.tensors if request.text is None else feeds_of(self.encode(request.text))
+        reply = self._inferred(feeds, start_s, self._target_s, source=levels.sources[i])
+        with self._timing.lock:
+            self._took(n, levels.observe(i, n, told[i].curve.at(n), reply.seconds))
+            ratio = levels.of_whole(i, n, reply.details.predicted_s) / self._prior.at(n)
+            if reply.details.switches or not 1 / _OTHER <= ratio <= _OTHER:
+                self._prior, self._is_stale = scaled(self._prior, ratio), True
+                self.expect(self._prior)
+        return replace(reply, whole_s=reply.seconds)
 
     def reconsider(self) -> bool:
         """Plan once more with workers that turned out slow, and splits that took long when one did."""
@@ -288,11 +311,6 @@ class ClusterSession(TextSession[ClusterDetails]):
 
     # How
 
-    @property
-    def _is_open_ended(self) -> bool:
-        """Whether inputs differ in length."""
-        return not self.inputs[-1].is_static
-
     def _target_of(self, latency: str | float | None) -> float | None:
         return self._target_s if latency is None else parse_seconds(latency)
 
@@ -300,11 +318,11 @@ class ClusterSession(TextSession[ClusterDetails]):
         if self.is_closed:
             raise InputError("this session is closed; ask the cluster to open the model again.")
 
-    def _solved(self, length: int) -> Solved:
+    def _solved(self, length: int, source: Encoder | None = None) -> Solved:
         with self._primary.turn() as leader:
             self._check_open()
-            leader.steering.measure(self.encoder, length)
-            return leader.steering.solve(self.encoder.spec, length)
+            leader.steering.measure(source or self.encoder, length)
+            return leader.steering.solve((source or self.encoder).spec, length)
 
     def _follow_workers(self) -> None:
         usable = self._primary.usable_workers()
@@ -314,42 +332,26 @@ class ClusterSession(TextSession[ClusterDetails]):
             plans = {n: self._solved(n) for n in lengths}
             self._prior = Curve(tuple((n, solved.seconds) for n, solved in plans.items()))
             self.expect(self._prior)
-            n_layers = self.encoder.spec.n_layers
-            each = [self._accuracy_in([solved.partition] * n_layers) for solved in plans.values()]
-            self._promised = min((one for one in each if one is not None), default=None)
+            used = [solved.partition for solved in plans.values()]
+            self._promised = accuracy_of(self.encoder, self._accuracy, used)
+            # Codes are for devices short of memory: they have none for a submodel's weights, either.
+            few = () if any(one.bits for one in used) else self._submodels
+            times = {one: Curve(tuple((n, self._solved(n, one).seconds) for n in lengths)) for one in few}
+            self._levels = ClusterLevels(self.encoder, self._prior, times, self._accuracy, used)
 
-    def _accuracy_in(self, layers: Sequence[Partition]) -> float | None:
-        return None if self._accuracy is None else self._accuracy.at(layers)
+    def _given(
+        self, value: str | GivenFeeds, pair: str | None, latency: str | float | None, is_alone: bool = False
+    ) -> Reply[ClusterDetails]:
+        start_s, target_s = time.perf_counter(), self._target_of(latency)
+        feeds = self._read(value, pair) if isinstance(value, Mapping) else feeds_of(self.encode(value, pair))
+        return self._inferred(feeds, start_s, target_s, is_alone=is_alone)
 
-    def _fed(self, value: str | GivenFeeds, pair: str | None) -> tuple[Feeds, float]:
-        """The encoder's feeds, and when they were asked."""
-        start_s = time.perf_counter()
-        if isinstance(value, Mapping):
-            if pair is not None:
-                raise InputError("`pair` belongs to a text: feed `types` beside `ids` instead.")
-            return self._read(value), start_s
-        return _feeds_of(self.encode(value, pair)), start_s
-
-    def _read(self, given: GivenFeeds) -> Feeds:
-        """The encoder's feeds, without the first dimension. Raises InputError naming what does not fit."""
-        if given.keys() == {"text"} and self._tokenizer is not None:
-            text = given["text"]
-            return _feeds_of(self.encode(text if isinstance(text, str) else text_of(given, self.max_length)))
-        ports = {port.name: port for port in (*self.inputs, _TYPES) if port is not TEXT}
-        if not given or not given.keys() <= ports.keys():
-            names = " or ".join(port.name for port in self.inputs)
-            raise InputError(f"{self.name} reads {names}; the feeds are {', '.join(given) or 'none'}.")
-        feeds = {}
-        for name, value in given.items():
-            array, port = fed_array(ports[name], value), ports[name]
-            if array.ndim != len(port.dims or ()) or len(array) != 1:
-                raise InputError(f"`{name}` is {list(array.shape)}; give {port}, one input at a time.")
-            feeds[name] = array[0]
-        return feeds
+    def _read(self, given: GivenFeeds, pair: str | None = None) -> Feeds:
+        return read_feeds(self, self._tokenizer is not None, given, pair)
 
     def _answers(self, asked: Sequence[TextInput], target_s: float | None) -> list[Reply[ClusterDetails]]:
         target_s = self._target_s if target_s is None else target_s
-        return [self._inferred(_feeds_of(one.encoded), one.start_s, target_s) for one in asked]
+        return [self._inferred(feeds_of(one.encoded), one.start_s, target_s) for one in asked]
 
     def _run(self, feeds: GivenFeeds, out: Feeds | None) -> dict[str, np.ndarray]:
         reply = self(feeds)
@@ -357,31 +359,32 @@ class ClusterSession(TextSession[ClusterDetails]):
             array[...] = reply.outputs[name]
         return dict(reply.outputs) | dict(out or {})
 
-    def _reply(self, request: Request) -> Reply[ClusterDetails]:
-        start_s = time.perf_counter()
-        feeds = request.tensors if request.text is None else _feeds_of(self.encode(request.text))
-        return self._inferred(feeds, start_s, self._target_s)
-
     def outputs_of(self, numbers: np.ndarray) -> dict[str, Any]:
         """The fields of a Reply that follow from what the head gave."""
         is_hidden = self.outputs[0].name == "answer"
         return {"outputs": {"answer": numbers[None]}} if is_hidden else super().outputs_of(numbers)
 
     def _inferred(
-        self, feeds: Feeds, start_s: float, target_s: float | None, *, is_alone: bool = False
+        self,
+        feeds: Feeds,
+        start_s: float,
+        target_s: float | None,
+        *,
+        is_alone: bool = False,
+        source: Encoder | None = None,
     ) -> Reply[ClusterDetails]:
-        """The reply to the encoder's feeds, asked at `start_s`."""
+        """The reply to the encoder's feeds, asked at `start_s`, by the model or a submodel."""
         prepared = self.encoder.prepare(feeds)
         ready_s = time.perf_counter()
         with self._primary.turn() as leader:
             self._check_open()
             waited_s = time.perf_counter() - ready_s
-            led = leader.lead.run(self.encoder, prepared.rows, prepared.feeds, is_alone=is_alone)
+            led = leader.lead.run(source or self.encoder, prepared.rows, prepared.feeds, is_alone=is_alone)
             seconds = time.perf_counter() - start_s
             details = details_of(led, leader.steering, self._primary.margins)
             self._bound.observe(Timing(details.predicted_s, details.predicted_s), details.run_s)
-            accuracy = self._accuracy_in(details.partitions[1:-1])
-            if accuracy is not None and self._promised is not None:
+            accuracy = None if self._accuracy is None else self._accuracy.at(details.partitions[1:-1])
+            if source in (None, self.encoder) and accuracy is not None and self._promised is not None:
                 self._promised = min(self._promised, accuracy)
         self._length = prepared.rows
         return Reply(
@@ -394,7 +397,3 @@ class ClusterSession(TextSession[ClusterDetails]):
             accuracy=accuracy,
             **self.outputs_of(np.asarray(led.answer, np.float32)),
         )
-
-
-def _feeds_of(encoded: Encoded) -> Feeds:
-    return {"ids": encoded.ids, "types": encoded.types}

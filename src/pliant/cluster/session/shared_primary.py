@@ -61,6 +61,16 @@ class SharedPrimary:
         self.check_open()
         return self.leader.primary.status().members
 
+    def dismiss(self, name: str) -> None:
+        """Leave a worker out until it is readmitted."""
+        self.check_open()
+        self.leader.primary.dismiss(name)
+
+    def readmit(self, name: str) -> None:
+        """A worker that was dismissed may join again."""
+        self.check_open()
+        self.leader.primary.readmit(name)
+
     def forget(self, source: EncoderSource) -> None:
         """Let all members give up what they hold ready of a model; nothing once closed, or in a child."""
         if self._process == os.getpid():

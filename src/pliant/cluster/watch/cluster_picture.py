@@ -39,7 +39,7 @@ class ClusterPicture:
         self._primary, self._free_bytes = primary, free_bytes
         self._is_measuring, self._on_event = is_measuring, on_event
         self._measured: dict[str, dict[str, Capability]] = {}
-        self._model = ""
+        self._model, self._is_submodel = "", False
         self._lacks: set[tuple[str, str]] = set()
         self._drifts: dict[str, Capability] = {}
         self._links: Links | None = None
@@ -70,17 +70,17 @@ class ClusterPicture:
         """
         self._unbelieved = {}
         self._own_free_bytes = None
-        self._model = source.identity
+        self._model, self._is_submodel = source.whole.identity, source.whole is not source
         self._say_who_lacks_it()
         self._try_again()
         if not self._is_measuring:
             return
-        measured = self._measured.setdefault(source.identity, {})
+        measured = self._measured.setdefault(self._model, {})
         here = self.here(without)
         new = sorted(here - measured.keys())
         if new:
             self._on_event(f"measuring {', '.join(new)}")
-            found = survey_devices(self._primary, source, tokens, new)
+            found = survey_devices(self._primary, source.whole, tokens, new)
             measured.update(found)
             for name in found:
                 self._drifts.pop(name, None)
@@ -142,9 +142,13 @@ class ClusterPicture:
         return Links(interfaces, known.latency_s, pairs)
 
     def _usable(self) -> tuple[Member, ...]:
-        """Workers that can be counted on and hold the model."""
+        """Workers that can be counted on and hold the model; of a submodel, if they know what that is."""
         usable = self._primary.monitor.usable()
-        return tuple(member for member in usable if self._model in member.hello.models)
+        return tuple(
+            member
+            for member in usable
+            if self._model in member.hello.models and member.hello.holds_submodels >= self._is_submodel
+        )
 
     def _say_who_lacks_it(self) -> None:
         for member in self._primary.monitor.usable():

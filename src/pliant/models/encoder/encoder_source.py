@@ -1,7 +1,7 @@
 """An opened encoder: its layers, its weights by name, and its input and output stages."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol, final, runtime_checkable
 
@@ -75,6 +75,9 @@ class EncoderSource(Protocol):
     @property
     def identity(self) -> str: ...
 
+    @property
+    def whole(self) -> "EncoderSource": ...
+
     def tensor(self, name: str, /) -> Float32[np.ndarray, "..."]: ...
 
     def codes(self, name: str, /) -> MatrixCodes: ...
@@ -82,6 +85,8 @@ class EncoderSource(Protocol):
     def input(self, rows: int, /) -> Graph: ...
 
     def head(self, rows: int, /) -> Graph: ...
+
+    def submodel(self, n_layers: int, n_heads: int, /) -> "EncoderSource": ...
 
     def release(self) -> None: ...
 
@@ -91,12 +96,14 @@ class EncoderSource(Protocol):
 class Encoder:
     """A transformer encoder, on any device that holds the model: layers, weights by name, and its two ends.
 
-    `tokenizer` is the directory of its tokenizer.json, where it has one.
+    `tokenizer` is the directory of its tokenizer.json, where it has one. A submodel is an encoder with fewer
+    layers and heads on the weights of a `larger` one.
     """
 
     family: Family
     weights: EncoderWeights
     tokenizer: Path | None = None
+    larger: "Encoder | None" = None
 
     @property
     def spec(self) -> EncoderSpec:
@@ -105,8 +112,25 @@ class Encoder:
 
     @property
     def identity(self) -> str:
-        """A hash of the content: equal on every device that holds the same model."""
-        return self.weights.identity
+        """A hash of the content, equal on every device that holds the same model; and a submodel's size."""
+        if self.larger is None:
+            return self.weights.identity
+        return submodel_identity(self.weights.identity, self.spec.n_layers, self.spec.n_heads)
+
+    @property
+    def whole(self) -> "Encoder":
+        """The model of which this is a submodel, or this."""
+        return self if self.larger is None else self.larger.whole
+
+    def submodel(self, n_layers: int, n_heads: int, /) -> "Encoder":
+        """So many layers (`picked_layers`), with the first heads and as much of their feed forwards (STI 3).
+
+        Raises ModelError for sizes that the model has not, and for others than text models.
+        """
+        if not isinstance(self.family, Text):
+            raise ModelError(f"a {self.spec.family} has no submodels: text models of the BERT family have.")
+        family = replace(self.family, spec=self.spec.submodel(n_layers, n_heads))
+        return replace(self, family=family, larger=self)
 
     @property
     def labels(self) -> tuple[str, ...] | None:
@@ -207,3 +231,19 @@ class Encoder:
         Raises InputError for an answer the model cannot give.
         """
         return self.graph(self.family.head(rows, answer or self.answers[0]))
+
+
+def submodel_identity(model: str, n_layers: int, n_heads: int) -> str:
+    """What members of a cluster call a submodel of `model`."""
+    return f"{model}/{n_layers}x{n_heads}"
+
+
+def parse_identity(identity: str) -> tuple[str, tuple[int, int] | None]:
+    """The whole model's identity, and the layers and heads of a submodel. Raises ModelError for neither."""
+    model, _, size = identity.partition("/")
+    if not size:
+        return model, None
+    n_layers, _, n_heads = size.partition("x")
+    if not (n_layers.isdecimal() and n_heads.isdecimal() and len(size) < 12):
+        raise ModelError(f"{identity[:80]!r} names no model, nor layers and heads of one.")
+    return model, (int(n_layers), int(n_heads))

@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
 from pliant.errors import ModelError
-from pliant.models.spec import Activation
+from pliant.models.spec import Activation, picked_layers
 
 EncoderFamily = Literal["bert", "distilbert", "roberta", "electra", "mobilebert", "vit", "whisper"]
 NormKind = Literal["layer", "affine"]
@@ -139,6 +139,31 @@ class EncoderSpec:
     def attended(self) -> int:
         """Columns that all heads make together."""
         return self.n_heads * self.head_dim
+
+    def submodel(self, n_layers: int, n_heads: int) -> "EncoderSpec":
+        """So many layers (`picked_layers`), of the first heads and as large a part of each feed forward.
+
+        STI's submodels (section 3) are these. Raises ModelError for more than there are, for none, and for a
+        family whose feed forwards do not divide so.
+        """
+        if not (1 <= n_layers <= self.n_layers and 1 <= n_heads <= self.n_heads) or self.ffn % self.n_heads:
+            raise ModelError(
+                f"{n_layers} layers of {n_heads} heads are no submodel of {self.n_layers} layers of "
+                f"{self.n_heads} heads with {self.ffn} columns; give 1 up to as many, of columns that divide."
+            )
+        t, attended, ffn = self.template, n_heads * self.head_dim, n_heads * self.ffn // self.n_heads
+        forwards = tuple(
+            replace(one, up=replace(one.up, n_out=ffn), down=replace(one.down, n_in=ffn))
+            for one in t.feed_forwards
+        )
+        query, key, value = (replace(one, n_out=attended) for one in (t.query, t.key, t.value))
+        output = replace(t.output, n_in=attended)
+        template = replace(t, query=query, key=key, value=value, output=output, feed_forwards=forwards)
+        coded = self.coded
+        if coded is not None:
+            importance = (coded.importance[i] for i in picked_layers(self.n_layers, n_layers))
+            coded = replace(coded, importance=tuple(importance))
+        return replace(self, n_layers=n_layers, n_heads=n_heads, ffn=ffn, template=template, coded=coded)
 
     def layer(self, i: int) -> EncoderLayer:
         """Layer `i` under its canonical names. Raises ModelError for one the model does not have."""

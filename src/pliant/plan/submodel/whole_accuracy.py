@@ -1,12 +1,13 @@
-"""How accurate the whole model is expected to be in the bits that each layer has, as a cluster keeps them."""
+"""How accurate a model is expected to be in the bits that each layer has, as a cluster keeps them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from pliant.arrays import Float
 from pliant.ir.partition import Partition
+from pliant.models.spec import picked_layers
 from pliant.plan.submodel.accuracy import Curves, curves, expected_grid
 from pliant.plan.submodel.io_plan import fidelity, weights_of
 from pliant.plan.submodel.plan_options import OURS
@@ -24,11 +25,22 @@ class WholeAccuracy:
     def at(self, layers: Sequence[Partition]) -> float | None:
         """The fraction of right answers expected where each layer runs by a partition, in that one's bits.
 
-        As a submodel's in mixed bits (`Planner.expected`); None where the whole model was not measured.
+        As a submodel's in mixed bits (`Planner.expected`), which layers and heads make; None where that was
+        not measured.
         """
-        n, m = self.weights.shape
         bits = [one.bits[i] if one.bits else self.full_bits for i, one in enumerate(layers)]
-        return self.known.at(n, m, fidelity([[k] * m for k in bits], self.weights, OURS.errors))
+        return self._at(bits, layers[0].n_heads)
+
+    @property
+    def sizes(self) -> Mapping[tuple[int, int], float]:
+        """The submodels that were measured, by layers and heads, and their accuracy in all bits."""
+        every = {(n, m): self._at([self.full_bits] * n, m) for n, m in self.known.points}
+        return {size: accuracy for size, accuracy in every.items() if accuracy is not None}
+
+    def _at(self, bits: Sequence[int], m: int) -> float | None:
+        n = len(bits)
+        weights = self.weights[list(picked_layers(len(self.weights), n)), :m]
+        return self.known.at(n, m, fidelity([[k] * m for k in bits], weights, OURS.errors))
 
 
 def whole_accuracy(

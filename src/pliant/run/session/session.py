@@ -241,13 +241,9 @@ class Session(ABC, Generic[D]):
         reply = self._reply(request)
         seconds = self._clock() - start_s
         with self._timing.lock:
-            if self._times is None:
-                self.expect(None)
-            assert self._times is not None
             loaded_s, self._loaded_s = self._loaded_s, 0.0
             whole_s = max(0.0, seconds - loaded_s)
-            self._level.observe(self._loaded.at(request.length), whole_s)
-            self._times.add(request.length, whole_s)
+            self._took(request.length, whole_s)
         return replace(reply, seconds=seconds, whole_s=whole_s)
 
     @property
@@ -300,6 +296,14 @@ class Session(ABC, Generic[D]):
         if self._after_loading is None or self._after_loading[:2] != (curve, loading_s):
             self._after_loading = curve, loading_s, curve.plus(loading_s)
         return self._after_loading[2]
+
+    def _took(self, length: int, seconds: float) -> None:
+        """An answer to an input of that length took so long, apart from loading; under the lock."""
+        if self._times is None:
+            self.expect(None)
+        assert self._times is not None
+        self._level.observe(self._loaded.at(length), seconds)
+        self._times.add(length, seconds)
 
     def _slow_down(self, start_s: float) -> None:
         """Sleep until a slower device would have done what began at `start_s` of the session's clock."""

@@ -1,0 +1,38 @@
+"""What a cluster's session is fed: a text, or arrays as the encoder reads them."""
+
+from pliant.errors import InputError
+from pliant.ir.port import Port
+from pliant.models.encoder.encoder_family import Feeds
+from pliant.models.tokenizer import Encoded
+from pliant.run.session.feeds import GivenFeeds, fed_array
+from pliant.run.session.text_feeds import text_of
+from pliant.run.session.text_session import TEXT, TextSession
+
+_TYPES = Port("types", "int64", (1, None))
+
+
+def feeds_of(encoded: Encoded) -> Feeds:
+    """The tokens of a text."""
+    return {"ids": encoded.ids, "types": encoded.types}
+
+
+def read_feeds(
+    session: TextSession[object], reads_text: bool, given: GivenFeeds, pair: str | None = None
+) -> Feeds:
+    """The encoder's feeds, without the first dimension. Raises InputError naming what does not fit."""
+    if pair is not None:
+        raise InputError("`pair` belongs to a text: feed `types` beside `ids` instead.")
+    if given.keys() == {"text"} and reads_text:
+        text = given["text"]
+        return feeds_of(session.encode(text if isinstance(text, str) else text_of(given, session.max_length)))
+    ports = {port.name: port for port in (*session.inputs, _TYPES) if port is not TEXT}
+    if not given or not given.keys() <= ports.keys():
+        names = " or ".join(port.name for port in session.inputs)
+        raise InputError(f"{session.name} reads {names}; the feeds are {', '.join(given) or 'none'}.")
+    feeds = {}
+    for name, value in given.items():
+        array, port = fed_array(ports[name], value), ports[name]
+        if array.ndim != len(port.dims or ()) or len(array) != 1:
+            raise InputError(f"`{name}` is {list(array.shape)}; give {port}, one input at a time.")
+        feeds[name] = array[0]
+    return feeds

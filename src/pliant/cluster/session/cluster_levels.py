@@ -1,0 +1,131 @@
+"""The accuracies that a cluster can give: that of the whole model, and those of submodels on its weights.
+
+STI's submodels (section 3) take the narrowest width that was measured, at any depth: all of these together
+hold one set of weights more, which is as narrow.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from types import MappingProxyType
+from typing import final
+
+from pliant.ir.curve import Curve
+from pliant.ir.endpoint import Request, ServiceLevel
+from pliant.ir.partition import Partition
+from pliant.ir.times.levels import has_moved, spread
+from pliant.models.encoder.encoder_source import Encoder
+from pliant.plan.submodel.whole_accuracy import WholeAccuracy
+
+_MOST = 6
+"""Levels, the whole model's among them."""
+_GAIN = 0.1
+_FURTHEST = 4.0
+"""A level's own correction moves by a tenth of what it was off, and no further than this from 1."""
+_MOST_OFF = 2.0
+"""What one answer can show: the first by a new plan loads weights."""
+
+
+def submodels(encoder: Encoder, accuracy: WholeAccuracy | None) -> tuple[Encoder, ...]:
+    """The submodels that are worth a level, worst first; none where accuracies were not measured."""
+    if accuracy is None:
+        return ()
+    spec, sizes = encoder.spec, accuracy.sizes
+    whole = sizes.get((spec.n_layers, spec.n_heads))
+    narrowest = min((m for _, m in sizes), default=spec.n_heads)
+    if whole is None or narrowest == spec.n_heads:
+        return ()
+    depths: list[float] = []
+    best = 0.0
+    for n in sorted(n for n, m in sizes if m == narrowest):
+        if best < sizes[n, narrowest] < whole:
+            best = sizes[n, narrowest]
+            depths.append(n)
+    return tuple(encoder.submodel(int(n), narrowest) for n in spread(depths, _MOST - 1))
+
+
+def accuracy_of(
+    source: Encoder, accuracy: WholeAccuracy | None, plans: Collection[Partition]
+) -> float | None:
+    """The least that a (sub)model has by any of the `plans` of the whole one; None where it is not known."""
+    spec, each = source.spec, list[float]()
+    for plan in plans:
+        one = plan.resized(plan.tokens, spec.n_heads, spec.ffn if plan.n_columns else 0, spec.n_layers)
+        found = None if accuracy is None else accuracy.at([one] * spec.n_layers)
+        if found is not None:
+            each.append(found)
+    return min(each, default=None)
+
+
+@final
+class ClusterLevels:
+    """Levels whose times follow the whole model's, each by what it is predicted to take of that.
+
+    `whole_s` and `times` are predictions by length, of the whole model and of its submodels, worst first, by
+    `plans` of the whole one. Levels share what answers show of the cluster's pace; each learns for itself how
+    far its part is off.
+    """
+
+    def __init__(
+        self,
+        whole: Encoder,
+        whole_s: Curve,
+        times: Mapping[Encoder, Curve] = MappingProxyType({}),
+        accuracy: WholeAccuracy | None = None,
+        plans: Collection[Partition] = (),
+    ) -> None:
+        self._prior, self._times = whole_s, tuple(times.values())
+        self._accuracies = [accuracy_of(source, accuracy, plans) for source in times]
+        self.sources = (*times, whole)
+        """What each level runs."""
+        self._own = [1.0] * len(times)
+        self._told: tuple[ServiceLevel, tuple[float, ...], tuple[ServiceLevel, ...]] | None = None
+
+    def at(self, whole: ServiceLevel) -> tuple[ServiceLevel, ...]:
+        """The levels, worst first, where the whole model's is `whole`; the same tuple until they change."""
+        told = self._told
+        if told is not None and told[0] is whole:
+            moved = any(has_moved(now, before) for now, before in zip(self._own, told[1], strict=True))
+            if not moved:
+                return told[2]
+        made = [self._level(i, whole) for i in range(len(self._own))]
+        self._told = whole, tuple(self._own), (*made, whole)
+        return self._told[2]
+
+    def of_whole(self, i: int, n: int, seconds: float) -> float:
+        """What the whole model should take for an input of length n where level `i` should take so long."""
+        return seconds * self._prior.at(n) / self._times[i].at(n) if i < len(self._times) else seconds
+
+    def observe(self, i: int, n: int, expected_s: float, seconds: float) -> float:
+        """Level `i` took so long for an input of length n; what the whole model would have taken.
+
+        What it was off from `expected_s` corrects this level, as it may be more than the cluster's pace.
+        """
+        if i == len(self._own):
+            return seconds
+        whole_s = seconds / self._part(i, n)
+        if expected_s > 0.0:
+            off = min(max(seconds / expected_s, 1.0 / _MOST_OFF), _MOST_OFF)
+            self._own[i] = min(max(self._own[i] * off**_GAIN, 1.0 / _FURTHEST), _FURTHEST)
+        return whole_s
+
+    def _part(self, i: int, n: float) -> float:
+        """Of the whole model's time, above 0."""
+        whole_s = self._prior.at(n)
+        part = self._times[i].at(n) / whole_s if whole_s > 0.0 else 1.0
+        return min(max(part * self._own[i], 1e-3), 1.0)
+
+    def _level(self, i: int, whole: ServiceLevel) -> ServiceLevel:
+        def of(curve: Curve) -> Curve:
+            return Curve(tuple((n, seconds * self._part(i, n)) for n, seconds in curve.points))
+
+        bound = None if whole.bound is None else of(whole.bound)
+        return ServiceLevel(of(whole.curve), self._accuracies[i], bound)
+
+
+def pick(levels: Sequence[ServiceLevel], request: Request) -> int:
+    """Which of `levels`, of which the last reaches its floor, answers a request (`Request`)."""
+    n, deadline_s, floor = request.length, request.deadline_s, request.accuracy_floor
+    able = [i for i, level in enumerate(levels) if level.reaches(floor or 0.0)]
+    if deadline_s is None:
+        return able[-1] if floor is None else min(able, key=lambda i: levels[i].curve.at(n))
+    kept = [i for i in able if levels[i].bound_curve.at(n) <= deadline_s]
+    return kept[-1] if kept else min(able, key=lambda i: levels[i].bound_curve.at(n))

@@ -1,0 +1,165 @@
+"""A cluster that answers by submodels of the model that it holds: right, as accurate as told, and in time."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pliant.api.open_cluster import Cluster
+from pliant.cluster.net.key import new_key
+from pliant.cluster.session.cluster_levels import ClusterLevels, pick
+from pliant.cluster.session.cluster_session import ClusterSession
+from pliant.errors import BudgetError, ModelError
+from pliant.ir.curve import Curve
+from pliant.ir.endpoint import Request, ServiceLevel
+from pliant.models.encoder.encoder_source import Encoder, parse_identity
+from pliant.models.hf.checkpoint import open_checkpoint
+from pliant.models.tokenizer import open_tokenizer
+from pliant.store.build import build
+from pliant.store.manifest import put_accuracy
+from tests.cluster.processes import workers
+from tests.cluster.test_clustered import write_key
+from tests.reference_model import run_model
+from tests.run.submodel.test_elastic_requests import GRID
+from tests.serve.nodes import PATIENCE_S
+
+TEXT = "a charming film"
+WIDTHS, N_LAYERS = (2, 4), 4
+
+
+@pytest.fixture(scope="module")
+def model(tiny_model: Callable[..., Path]) -> Path:
+    return tiny_model("bert", n_layers=N_LAYERS, widths=WIDTHS)
+
+
+@pytest.fixture(scope="module")
+def store(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = build(open_checkpoint(model), tmp_path_factory.mktemp("graded") / "graded")
+    put_accuracy(path, GRID)
+    return path
+
+
+@pytest.fixture(scope="module")
+def key(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_key(tmp_path_factory.mktemp("key") / "key", new_key())
+
+
+@pytest.fixture(autouse=True)
+def cache(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    monkeypatch.setenv("PLIANT_CACHE", str(tmp_path_factory.getbasetemp() / "kernels"))
+
+
+@pytest.fixture
+def session(key: Path, store: Path) -> Iterator[ClusterSession]:
+    """Of a primary alone, which measures nothing."""
+    with Cluster("127.0.0.1:0", key=key, threads=1, shares="equal") as cluster:
+        yield cluster.open(str(store))
+
+
+def asked(session: ClusterSession, floor: float | None = None, deadline_s: float | None = None) -> Request:
+    request = session.request({"text": np.array([TEXT.encode()], object)})
+    return replace(request, accuracy_floor=floor, deadline_s=deadline_s)
+
+
+def wanted(model: Path, n: int, m: int) -> np.ndarray:
+    """By float64 numpy, of the checkpoint's own weights."""
+    found = open_checkpoint(model)
+    tensors = {name: found.tensor(name) for name in found.stored}
+    encoded = open_tokenizer(model, found.spec).encode(TEXT)
+    return run_model(found.spec, tensors, encoded.ids, encoded.types, n, m)
+
+
+def check_every_level(session: ClusterSession, model: Path) -> None:
+    session.curve()
+    for level in session.levels():
+        reply = session.answer(asked(session, level.accuracy))
+        layers = reply.details.partitions[1:-1]
+        n, m = len(layers), layers[0].n_heads
+        assert reply.accuracy == level.accuracy
+        assert reply.outputs["logits"][0] == pytest.approx(wanted(model, n, m), abs=1e-4)
+
+
+def test_each_floor_is_answered_by_a_submodel_as_accurate(session: ClusterSession, model: Path) -> None:
+    """The narrowest width at rising depths, and the whole model: each equal to float64 numpy."""
+    check_every_level(session, model)
+    ran = session.answer(asked(session, session.levels()[0].accuracy)).details.partitions[1:-1]
+    assert {one.n_heads for one in ran} == {WIDTHS[0]}
+    whole = session.answer(asked(session)).details.partitions[1:-1]
+    assert (len(whole), whole[0].n_heads) == (N_LAYERS, WIDTHS[-1])
+    assert [level.accuracy for level in session.levels()] == sorted(
+        {level.accuracy for level in session.levels()}
+    )
+    with pytest.raises(BudgetError, match="at most"):
+        session.answer(asked(session, 0.99))
+
+
+def test_workers_answer_by_submodels_and_one_may_leave(
+    key: Path, store: Path, model: Path, tmp_path: Path
+) -> None:
+    """Split over two other processes, and over what is left of them."""
+    with (
+        Cluster("127.0.0.1:0", key=key, threads=1, shares="equal") as cluster,
+        workers(cluster.address, key, str(store), tmp_path) as found,
+    ):
+        cluster.wait(2, PATIENCE_S)
+        session = cluster.open(str(store))
+        check_every_level(session, model)
+        ran = session.answer(asked(session, session.levels()[0].accuracy)).details.partitions[1]
+        assert len(ran.participants) > 1
+        found["a"].process.kill()
+        check_every_level(session, model)
+
+
+def test_a_deadline_takes_the_most_accurate_level_whose_bound_keeps_it() -> None:
+    """Else the soonest at the floor; without a deadline the quickest at the floor, or the most accurate."""
+    times = ((0.8, 1.0, 1.5), (0.85, 2.0, 2.5), (0.9, 4.0, 6.0))
+    levels = [ServiceLevel(Curve(((0, s),)), a, Curve(((0, b),))) for a, s, b in times]
+
+    def picked(deadline_s: float | None, floor: float | None) -> int:
+        return pick(levels, Request(8, "text", deadline_s=deadline_s, accuracy_floor=floor))
+
+    assert [picked(None, None), picked(None, 0.0), picked(None, 0.82)] == [2, 0, 1]
+    assert [picked(7.0, None), picked(5.0, None), picked(2.0, None), picked(1.0, None)] == [2, 1, 0, 0]
+    assert [picked(5.0, 0.88), picked(2.0, 0.82)] == [2, 1]
+
+
+def test_levels_follow_the_whole_models_pace_and_their_own_error(store: Path) -> None:
+    """All are slower where the whole is; one that always takes twice its part is told to, in time."""
+    with Cluster("127.0.0.1:0", key=new_key(), threads=1) as cluster:
+        whole: Encoder = cluster.open(str(store)).encoder
+    part = whole.submodel(2, 2)
+    levels = ClusterLevels(whole, Curve(((0, 1.0),)), {part: Curve(((0, 0.25),))})
+
+    def seconds(of: float) -> float:
+        return levels.at(ServiceLevel(Curve(((0, of),)), 0.9))[0].curve.at(8)
+
+    assert [seconds(1.0), seconds(3.0)] == pytest.approx([0.25, 0.75])
+    for _ in range(60):
+        levels.observe(0, 8, seconds(1.0), 0.5)
+    assert seconds(1.0) == pytest.approx(0.5, rel=0.05)
+    kept = ServiceLevel(Curve(((0, 1.0),)), 0.9)
+    assert levels.at(kept) is levels.at(kept)
+    assert levels.observe(1, 8, 1.0, 1.25) == 1.25
+    assert levels.of_whole(0, 8, 0.25) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("identity", ["a/x", "a/3", "a/3x", "a/-1x2", "a/3x2x", "a/1.5x2", "a/99999999999x2"])
+def test_a_peer_that_names_no_submodel_is_refused(identity: str) -> None:
+    """Whatever a member of another version, or a liar, makes of it."""
+    with pytest.raises(ModelError, match="names no model"):
+        parse_identity(identity)
+
+
+def test_sizes_that_a_model_has_not_are_refused(store: Path, key: Path) -> None:
+    """A worker that is asked for them says so."""
+    with Cluster("127.0.0.1:0", key=key, threads=1) as cluster:
+        whole = cluster.open(str(store)).encoder
+    for n, m in ((0, 2), (N_LAYERS + 1, 2), (1, 0), (1, WIDTHS[-1] + 1)):
+        with pytest.raises(ModelError, match="no submodel"):
+            whole.submodel(n, m)
+    part = whole.submodel(3, 2)
+    assert parse_identity(part.identity) == (whole.identity, (3, 2))
+    assert part.whole is whole
+    assert parse_identity(whole.identity) == (whole.identity, None)
