@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 
 from pliant.api.compile_onnx import compile
+from pliant.errors import InputError
 from pliant.ir.endpoint import Request
 from pliant.ir.reply import Reply
+from pliant.run.array_sessions.onnx_session import OnnxSession
 from tests.run.batches.test_stacking import ENCODER
 from tests.serve.models import Upper
 from tests.serve.nodes import PATIENCE_S, Running, asking, fixed, running
@@ -142,27 +144,69 @@ def test_64_clients_at_once_get_their_own_answers(stops: bool) -> None:
     assert len(served.answered) >= len(answered)
 
 
-def test_a_model_from_onnx_answers_64_clients_as_it_answers_one() -> None:
-    """Real batches of texts of several lengths, made ready before the node serves."""
+@pytest.fixture(scope="module")
+def encoder_texts() -> list[np.ndarray]:
+    rng = np.random.default_rng(0)
+    return [rng.standard_normal((1, int(n), 8)).astype(np.float32) for n in rng.integers(1, 65, 192)]
+
+
+def _prepared() -> OnnxSession:
+    """A model whose batches run on two workers, made ready before a node serves."""
     session = compile(ENCODER, threads=2)
     session.answer(session.request(session.sample(3)))
     assert session.prepare_together(64)
-    alone = compile(ENCODER, threads=1)
-    rng = np.random.default_rng(0)
+    return session
 
-    def asks(url: str, x: np.ndarray) -> np.ndarray:
-        feeds = {"x": x, "mask": np.ones(x.shape[:2], np.float32)}
-        inputs = [
-            {"name": name, "shape": a.shape, "datatype": "FP32", "data": a.ravel().tolist()}
-            for name, a in feeds.items()
+
+def _ask_encoder(run: Running, name: str, x: np.ndarray, **terms: object) -> httpx.Response:
+    feeds = {"x": x, "mask": np.ones(x.shape[:2], np.float32)}
+    inputs = [
+        {"name": name, "shape": a.shape, "datatype": "FP32", "data": a.ravel().tolist()}
+        for name, a in feeds.items()
+    ]
+    body = {"inputs": inputs, **({"parameters": terms} if terms else {})}
+    return httpx.post(f"{run.url}/v2/models/{name}/infer", json=body, timeout=PATIENCE_S)
+
+
+def _check_encoder(texts: Sequence[np.ndarray], answers: Sequence[httpx.Response]) -> int:
+    """How many were answered, each as alone."""
+    alone, n = compile(ENCODER, threads=1), 0
+    for x, answer in zip(texts, answers, strict=True):
+        if answer.status_code == 200:
+            output = answer.json()["outputs"][0]
+            wanted = alone.run({"x": x, "mask": np.ones(x.shape[:2], np.float32)})["y"]
+            found = np.array(output["data"], np.float32).reshape(output["shape"])
+            np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-4)
+            n += 1
+    return n
+
+
+@pytest.mark.parametrize("n_workers", [1, 4])
+def test_a_model_from_onnx_answers_64_clients_as_it_answers_one(
+    encoder_texts: list[np.ndarray], n_workers: int
+) -> None:
+    """Real batches of texts of several lengths, in turns or beside each other."""
+    session = _prepared()
+    with running(session, compute_workers=n_workers) as run, ThreadPoolExecutor(64) as clients:
+        found = list(clients.map(lambda x: _ask_encoder(run, session.name, x), encoder_texts))
+    assert _check_encoder(encoder_texts, found) == len(encoder_texts)
+
+
+def test_a_model_is_unloaded_while_two_workers_run_it(encoder_texts: list[np.ndarray]) -> None:
+    """With deadlines that can be kept, cannot, and none: what is answered is right, the rest was refused."""
+    session, token = _prepared(), "operator-of-this-test"
+    terms: list[dict[str, object]] = [{}, {"deadline_s": 60.0}, {"deadline_s": 0.004}]
+    with running(session, operator_tokens=(token,)) as run, ThreadPoolExecutor(32) as clients:
+        asked = [
+            clients.submit(_ask_encoder, run, session.name, x, **terms[i % 3])
+            for i, x in enumerate(encoder_texts)
         ]
-        answer = httpx.post(url, json={"inputs": inputs}, timeout=PATIENCE_S).json()["outputs"][0]
-        return np.array(answer["data"], np.float32).reshape(answer["shape"])
-
-    texts = [rng.standard_normal((1, int(n), 8)).astype(np.float32) for n in rng.integers(1, 65, 192)]
-    with running(session) as run, ThreadPoolExecutor(64) as clients:
-        url = f"{run.url}/v2/models/{session.name}/infer"
-        found = list(clients.map(lambda x: asks(url, x), texts))
-    for x, y in zip(texts, found, strict=True):
-        wanted = alone.run({"x": x, "mask": np.ones(x.shape[:2], np.float32)})["y"]
-        np.testing.assert_allclose(y, wanted, rtol=1e-4, atol=1e-4)
+        asked[40].result()
+        url = f"{run.url}/v2/repository/models/{session.name}/unload"
+        gone = httpx.post(url, headers={"authorization": f"Bearer {token}"}, timeout=PATIENCE_S)
+        assert gone.status_code == 200
+        found = [one.result() for one in asked]
+    assert _check_encoder(encoder_texts, found) >= 20
+    assert {answer.status_code for answer in found} == {200, 503}
+    with pytest.raises(InputError, match="closed"):
+        session.answers_beside([session.request(session.sample(3))])

@@ -165,6 +165,14 @@ class NodeArguments:
     queue: Annotated[
         int, typer.Option(help="Requests that may wait; more are told to come again.", min=0)
     ] = 64
+    compute_workers: Annotated[
+        int | None,
+        typer.Option(
+            help="Batches of requests that run beside each other, each on its part of the threads.",
+            min=1,
+            show_default="one a thread, up to 4 threads; else 1",
+        ),
+    ] = None
     settle: Annotated[
         str,
         typer.Option(
@@ -238,6 +246,7 @@ def node(args: NodeArguments) -> None:
 
     given = args
     from pliant.cli.shared.node_models import configured, found_models, model_entries, reload_models
+    from pliant.serve.answers.admission import MOST_WORKERS
     from pliant.serve.node.node_controls import NodeControls
     from pliant.serve.node.power import read_radio
     from pliant.serve.repository.front_node import FrontNode
@@ -269,6 +278,7 @@ def node(args: NodeArguments) -> None:
         discovers=args.discover,
         address=args.address,
         queue=args.queue,
+        compute_workers=args.compute_workers or MOST_WORKERS,
         page_texts=args.page_texts,
         settle_s=parse_seconds(args.settle),
         terms=Terms(

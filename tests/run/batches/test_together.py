@@ -1,5 +1,8 @@
 """Requests of several lengths that run together are answered as each is alone."""
 
+import itertools
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -39,7 +42,7 @@ def test_texts_together_are_answered_as_each_alone(model: Any) -> None:
     """Of every number of texts and any lengths, on one thread or several; sums in another order."""
     session, alone = _opened(model), compile(model, threads=1)
     assert session.prepare_together(60)
-    assert session.most_together == MOST
+    assert session.most_together == session.most_beside * COUNTS[0]
     rng = np.random.default_rng(0)
     for n in range(2, MOST + 1):
         feeds = [_feeds(int(length), n) for length in rng.integers(1, 65, n)]
@@ -49,6 +52,59 @@ def test_texts_together_are_answered_as_each_alone(model: Any) -> None:
             for y, wanted in alone.run(one).items():
                 assert reply.outputs[y].shape == wanted.shape
                 np.testing.assert_allclose(reply.outputs[y], wanted, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("model", [ENCODER, ATTENDING], ids=["packed", "padded"])
+def test_batches_beside_each_other_are_answered_as_each_alone(model: Any) -> None:
+    """From several threads, more than there are workers, while others run alone on all threads."""
+    session, alone = _opened(model), compile(model, threads=1)
+    assert session.prepare_together(60)
+    assert session.most_beside == 2
+    assert session.pace_beside > 0.0
+    rng = np.random.default_rng(1)
+
+    def ask(n: int) -> list[tuple[dict[str, np.ndarray], Any]]:
+        feeds = [_feeds(int(length), n) for length in rng.integers(1, 65, n)]
+        requests = [session.request(one) for one in feeds]
+        replies = session.answers_beside(requests) if n < MOST else [*map(session.answer, requests)]
+        return list(zip(feeds, replies, strict=True))
+
+    with ThreadPoolExecutor(4) as threads:
+        found = [one for each in threads.map(ask, [*range(1, MOST + 1)] * 4) for one in each]
+    for feeds, reply in found:
+        for y, wanted in alone.run(feeds).items():
+            np.testing.assert_allclose(reply.outputs[y], wanted, rtol=1e-4, atol=1e-4)
+    (part,) = [part for part in session.memory.parts if part.name == "parallel runs"]
+    assert part.measured_bytes > 0
+
+
+def test_a_session_that_is_closed_meanwhile_answers_what_has_begun() -> None:
+    """A model is unloaded while workers run batches of it: each is right, or says that it is closed."""
+    session, alone = _opened(ENCODER), compile(ENCODER, threads=1)
+    assert session.prepare_together(60)
+    feeds = [_feeds(60, i) for i in range(4)]
+    requests = [session.request(one) for one in feeds]
+    wanted = [alone.run(one)["y"] for one in feeds]
+    begun = threading.Barrier(3)
+
+    def ask() -> int:
+        begun.wait()
+        for n in itertools.count():
+            try:
+                replies = session.answers_beside(requests)
+            except InputError:  # the session is closed
+                return n
+            for reply, y in zip(replies, wanted, strict=True):
+                np.testing.assert_allclose(reply.outputs["y"], y, rtol=1e-4, atol=1e-4)
+        raise AssertionError
+
+    with ThreadPoolExecutor(2) as threads:
+        asked = [threads.submit(ask) for _ in range(2)]
+        begun.wait()
+        session.answers_beside(requests)
+        session.close()
+        assert all(one.result(60) >= 0 for one in asked)
+    assert session.memory.parts[-1].measured_bytes == 0
 
 
 def test_whole_numbers_together_are_those_of_each_alone() -> None:

@@ -16,6 +16,7 @@ from pliant.ir.times.timing import Timing
 from pliant.serve.answers.admission import Admission
 from pliant.serve.batching.batch_times import BatchTimes
 from pliant.serve.batching.plan_batch import Waiting
+from tests.serve.test_routing import until
 
 
 class Busy:
@@ -153,14 +154,15 @@ class Shouting:
 
     most_together = 4
     most_items = inf
+    most_beside = 1
 
     def __init__(self) -> None:
-        self.times = BatchTimes()
+        self.times, self.times_beside = BatchTimes(), BatchTimes()
 
     def refusal(self, one: str, is_contended: bool) -> None:
         return None
 
-    def work(self, ones: Sequence[str]) -> list[str]:
+    def work(self, ones: Sequence[str], is_beside: bool) -> list[str]:
         return [one.upper() for one in ones]
 
 
@@ -182,6 +184,89 @@ def test_a_worker_is_kept_by_nobody_once_its_requests_ended() -> None:
             await made.admission.run(lambda: None, 0.0)  # the thread has gone on
             gc.collect()
             assert kept() is None
+
+    asyncio.run(run())
+
+
+class Counting(Shouting):
+    """A worker that says how many batches of it were under way at once, and which had all threads."""
+
+    most_beside = 2
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = threading.Event()
+        self.runs: list[tuple[int, bool]] = []
+        self.n_now = self.n_most = 0
+        self._lock = threading.Lock()
+
+    def work(self, ones: Sequence[str], is_beside: bool) -> list[str]:
+        with self._lock:
+            self.runs.append((len(ones), is_beside))
+            self.n_now += 1
+            self.n_most = max(self.n_most, self.n_now)
+            assert is_beside or self.n_now == 1, "who has all threads shares them with nobody"
+        assert self.gate.wait(60)
+        with self._lock:
+            self.n_now -= 1
+        return super().work(ones, is_beside)
+
+
+def test_batches_run_beside_each_other_and_nothing_beside_what_has_all_threads() -> None:
+    """One request alone has all threads; those that come meanwhile are divided among two workers, and what
+    cannot run beside them waits until both are done."""
+
+    async def run() -> None:
+        admission, worker = Admission(64), Counting()
+        waiting = Waiting(Timing(1.0, 1.0), key="any")
+        try:
+            first = asyncio.create_task(admission.join(worker, "a", waiting))
+            await asyncio.to_thread(until, lambda: worker.n_now == 1)
+            tasks = [asyncio.create_task(admission.join(worker, "b", waiting)) for _ in range(4)]
+            await asyncio.sleep(0)
+            assert worker.runs == [(1, False)]
+            worker.gate.set()
+            await first
+            await asyncio.gather(*tasks)
+            assert worker.runs[1] == (2, True)
+            assert sum(n for n, _ in worker.runs) == 5
+            worker.gate.clear()
+            tasks = [asyncio.create_task(admission.join(worker, "c", waiting)) for _ in range(4)]
+            await asyncio.to_thread(until, lambda: worker.n_now == 2)
+            alone = asyncio.create_task(admission.run(lambda: worker.n_now, 0.0))
+            ahead = asyncio.create_task(asyncio.to_thread(admission.run_now, lambda: worker.n_now))
+            worker.gate.set()
+            assert ((await alone).result, (await ahead).result) == (0, 0)
+            assert {done.result for done in await asyncio.gather(*tasks)} == {"C"}
+            assert worker.n_most == 2
+            assert admission.backlog_s == 0.0
+        finally:
+            worker.gate.set()
+            admission.close()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("n_workers", [1, 2])
+def test_as_many_work_as_may(n_workers: int) -> None:
+    """64 requests at once, of which some leave; each of the others is answered once."""
+
+    async def run() -> None:
+        admission, worker = Admission(64, n_workers=n_workers), Counting()
+        worker.gate.set()
+        waiting = Waiting(Timing(1e-3, 1e-3), key="any")
+        asked = [asyncio.create_task(admission.join(worker, str(i), waiting)) for i in range(64)]
+        await asyncio.sleep(0)
+        for task in asked[::3]:
+            task.cancel()
+        found = await asyncio.gather(*asked, return_exceptions=True)
+        admission.close()
+        answered = [i for i, done in enumerate(found) if not isinstance(done, asyncio.CancelledError)]
+        assert {i for i in range(64) if i % 3} <= {*answered}
+        assert all(found[i].result == str(i) for i in answered)  # type: ignore[union-attr]
+        assert sum(n for n, _ in worker.runs) == len(answered)
+        assert worker.n_most <= n_workers
+        assert admission.is_idle
 
     asyncio.run(run())
 

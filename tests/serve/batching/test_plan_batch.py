@@ -173,11 +173,28 @@ def test_a_request_waits_for_those_with_less_slack(due_s: float, waits_s: float)
     assert wait_s(waiting, new, 0.0, 2.0, 1.0) == waits_s
 
 
-def test_a_request_that_would_make_another_late_waits_for_all() -> None:
-    """Whoever was let in is answered in time; the new one may go elsewhere, or be refused at once."""
+@pytest.mark.parametrize(
+    ("takes_s", "due_s", "waits_s"),
+    [
+        (1.0, 3.4, 2.0),  # the other one is late by it, and longer: it is given up
+        (2.1, 5.4, 4.0),  # the other one is shorter: it would be late, and may go elsewhere or be refused
+        (2.1, inf, 5.0),
+    ],
+)
+def test_where_one_of_two_is_late_it_is_the_longer(takes_s: float, due_s: float, waits_s: float) -> None:
+    """So that the fewest are."""
     waiting = [Waiting(Timing(2.0, 2.0), due_s=4.5), Waiting(Timing(1.0, 1.0), fair_s=9.0)]
-    new = Waiting(Timing(1.0, 1.0), due_s=3.4)
-    assert wait_s(waiting, new, 0.0, 2.0, 1.0) == 5.0
+    new = Waiting(Timing(takes_s, takes_s), due_s=due_s, fair_s=30.0)
+    assert wait_s(waiting, new, 0.0, 2.0, 1.0) == waits_s
+
+
+def test_once_some_are_late_those_that_take_least_run_first() -> None:
+    """Five of one second each are in time where one of five seconds is not; nobody waits for ever by it."""
+    short = [Waiting(Timing(1.0, 1.0), due_s=6.0 + i) for i in range(5)]
+    long = Waiting(Timing(5.0, 5.0), due_s=6.0)
+    assert plan_batch([long, *short], 0.5, 1, half).numbers == (1,)
+    never = Waiting(Timing(5.0, 5.0), due_s=inf, fair_s=0.0)
+    assert plan_batch([long, *short, never], 0.5, 1, half).numbers == (6,), "its turn has come"
 
 
 @given(st.lists(requests(), min_size=1, max_size=6), st.integers(1, 20))

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from pliant.run.session.call_profile import Profile
 
 _MOST_ITEMS = 4096
+_MOST_BESIDE = 4
+"""Threads up to which each has batches of its own: with more, one batch on one thread would be late."""
 
 
 class ArraySession(Session[None]):
@@ -188,9 +190,36 @@ class ArraySession(Session[None]):
         pairs = zip(requests, answers, strict=True)
         return [Reply(y, self.name, seconds, None, request.length, waited_s) for request, y in pairs]
 
+    def answers_beside(self, requests: Sequence[Request]) -> list[Reply[None]]:
+        company = self._company
+        if company is None:
+            return super().answers_beside(requests)
+        for request in requests:
+            self.curve(request.accuracy_floor or 0.0)
+        items = [Item(request.tensors, _tensor_shapes(request.tensors)) for request in requests]
+        start_s = self._clock()
+        with self._turns.lock:
+            waited_s = self._clock() - start_s
+            self._check_open()
+            run = company.beside(items, self._ways_to_answer)
+        answers = run()
+        self._slow_down(start_s + waited_s)
+        seconds = self._clock() - start_s
+        pairs = zip(requests, answers, strict=True)
+        return [Reply(y, self.name, seconds, None, request.length, waited_s) for request, y in pairs]
+
+    @property
+    def most_beside(self) -> int:
+        n_threads = self._pool.n_threads
+        return 1 if self._company is None or n_threads > _MOST_BESIDE else n_threads
+
+    @property
+    def pace_beside(self) -> float:
+        return 1.0 if self._company is None else self._company.pace_beside
+
     @property
     def most_together(self) -> int:
-        return 1 if self._company is None else self._company.most
+        return 1 if self._company is None else self._company.most(self.most_beside)
 
     def prepare_together(self, length: int) -> bool:
         company, longest = self._company, self._item(0, self.sample(length))

@@ -6,7 +6,7 @@ shapes follow.
 """
 
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
 from itertools import chain
@@ -233,7 +233,7 @@ class OnnxSession(ArraySession):
 
     @property
     def _ways_to_answer(self) -> Answers:
-        return Answers(self._alone, self._whole, self._each, self._once)
+        return Answers(self._alone, self._exact, self._each, self._beside, self._once)
 
     def _is_in_parts(self, feeds: AllTensors) -> bool:
         """Whether data divide the model into several programs, whose answers cannot be put together."""
@@ -245,20 +245,20 @@ class OnnxSession(ArraySession):
     def _alone(self, feeds: AllTensors) -> Tensors:
         return self._answer(feeds, None, _shapes(feeds))
 
-    def _whole(self, feeds: AllTensors) -> Tensors:
-        return self._exact(feeds, None)
-
     def _each(self, batches: Sequence[Feeds]) -> list[Tensors]:
         results = self._parallel.run([(self._image(_shapes(feeds), feeds), feeds) for feeds in batches])
         self._trim()  # more may have run than are kept
         return results
+
+    def _beside(self, feeds: Feeds) -> Callable[[], Tensors]:
+        return self._parallel.begin(self._image(_shapes(feeds), feeds), feeds)
 
     def _as_run(self, feeds: GivenFeeds) -> AllTensors:
         """The feeds as large as they are run."""
         arrays = fed_arrays(self.inputs, feeds)
         return self._padding.padded(arrays, self._padding.fit(shapes_of(self.inputs, arrays)))
 
-    def _exact(self, feeds: AllTensors, out: Feeds | None) -> Tensors:
+    def _exact(self, feeds: AllTensors, out: Feeds | None = None) -> Tensors:
         return self._image(_shapes(feeds), feeds).walk(feeds, out)
 
     def _again(self, feeds: AllTensors, held: Feeds) -> Tensors:

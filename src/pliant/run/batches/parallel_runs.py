@@ -5,7 +5,7 @@ Threads that share one run wait for each other after every operator; threads wit
 
 import heapq
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import final
 
@@ -13,6 +13,7 @@ import numpy as np
 
 from pliant.kernels.runtime.jit import Library
 from pliant.kernels.runtime.thread_pool import Pool
+from pliant.kernels.runtime.turns import Turns
 from pliant.run.arena import Arena
 from pliant.run.graph.graph_runner import GraphRunner
 from pliant.run.session.ports import Feeds
@@ -50,10 +51,9 @@ def _longest(sizes: Sequence[float], n_threads: int) -> float:
 
 @final
 class ParallelRuns:
-    """Threads that live as long as a call of `run`; arenas stay. The owner lets callers take turns.
+    """Arenas that stay, for as many runs at once as there are threads. The owner lets callers take turns.
 
-    A call that is interrupted, or forked away from, leaves its arenas to threads that may still run: the next
-    one has others.
+    A run under way keeps its arena: what would change that waits for it.
     """
 
     def __init__(self, n_threads: int, library: Library) -> None:
@@ -73,8 +73,7 @@ class ParallelRuns:
         """
         if sum(row.flops for image, _ in runs for row in image.rows) < LEAST_FLOPS:
             return [image.walk(feeds, None) for image, feeds in runs]
-        threads = self._threads or tuple(_Thread(self._library) for _ in range(self._n_threads))
-        self._threads = ()
+        threads = self._made()
         todo: _Todo = deque((i, image, feeds) for i, (image, feeds) in enumerate(runs))
         with ThreadPoolExecutor(len(threads), "pliant-run") as executor:
             try:
@@ -82,8 +81,37 @@ class ParallelRuns:
                 found = {i: answers for one in done for i, answers in one.result()}
             finally:
                 todo.clear()
-        self._threads = threads
         return [found[i] for i in range(len(runs))]
+
+    def begin(self, image: GraphRunner, feeds: Feeds) -> Callable[[], _Arrays]:
+        """What answers feeds that were checked, on the thread that calls it, while its owner lets others in.
+
+        It has to be called, once. Where as many runs are under way as there are threads, this waits for one.
+        """
+        threads = self._made()
+        free = (thread for thread in threads if thread.turns.lock.acquire(blocking=False))
+        thread = next(free, None)
+        if thread is None:
+            (thread := threads[0]).turns.lock.acquire()
+        lock = thread.turns.lock
+        try:
+            own = thread.own(image)
+        except BaseException:
+            lock.release()
+            raise
+
+        def run() -> _Arrays:
+            try:
+                return own.walk(feeds, None)
+            finally:
+                lock.release()
+
+        return run
+
+    def _made(self) -> "tuple[_Thread, ...]":
+        if not self._threads:
+            self._threads = tuple(_Thread(self._library) for _ in range(self._n_threads))
+        return self._threads
 
     def keep(self, images: Collection[GraphRunner]) -> None:
         """Let go of memory that none of these needs."""
@@ -96,37 +124,50 @@ class ParallelRuns:
             thread.drop(image)
 
     def close(self) -> None:
-        """Let go of all memory."""
+        """Let go of all memory, once no run is under way."""
+        for thread in self._threads:
+            thread.drop_all()
         self._threads = ()
 
 
 @final
 class _Thread:
-    """What one thread runs images with."""
+    """What one thread runs images with, in `turns`."""
 
     def __init__(self, library: Library) -> None:
-        self.pool, self.arena = Pool(1, library, scratch_bytes=0), Arena()
+        self.pool, self.arena, self.turns = Pool(1, library, scratch_bytes=0), Arena(), Turns()
         self._own: dict[GraphRunner, GraphRunner] = {}
 
     def work(self, todo: _Todo) -> list[tuple[int, _Arrays]]:
         """The answers of what this thread takes of `todo`, which other threads take from as well."""
         found = []
-        try:
-            while (one := _next(todo)) is not None:
-                i, image, feeds = one
-                if image not in self._own:
-                    self._own[image] = image.beside(self.pool, self.arena)
-                found.append((i, self._own[image].walk(feeds, None)))
-        finally:
-            todo.clear()  # nothing is left, unless a run failed
+        with self.turns.lock:
+            try:
+                while (one := _next(todo)) is not None:
+                    i, image, feeds = one
+                    found.append((i, self.own(image).walk(feeds, None)))
+            finally:
+                todo.clear()  # nothing is left, unless a run failed
         return found
 
+    def own(self, image: GraphRunner) -> GraphRunner:
+        """The image as this thread runs it."""
+        if image not in self._own:
+            self._own[image] = image.beside(self.pool, self.arena)
+        return self._own[image]
+
     def drop(self, image: GraphRunner) -> None:
-        self._own.pop(image, None)
+        with self.turns.lock:
+            self._own.pop(image, None)
+
+    def drop_all(self) -> None:
+        with self.turns.lock:
+            self._own.clear()
 
     def keep(self, images: Collection[GraphRunner]) -> None:
-        self._own = {image: own for image, own in self._own.items() if image in images}
-        self.arena.resize(max((own.arena_bytes for own in self._own.values()), default=0))
+        with self.turns.lock:
+            self._own = {image: own for image, own in self._own.items() if image in images}
+            self.arena.resize(max((own.arena_bytes for own in self._own.values()), default=0))
 
 
 def _next(todo: _Todo) -> tuple[int, GraphRunner, Feeds] | None:

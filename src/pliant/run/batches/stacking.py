@@ -40,11 +40,13 @@ class Item:
 class Answers:
     """How a model is run: `alone` answers one item's feeds as `run` does, `exact` a batch as it is, and
     `parallel` several batches, each on one thread; `once` runs a comparison, of which nothing is kept.
+    What `beside` gives answers a batch on one thread, that of its caller, outside of the owner's turns.
     """
 
     alone: Callable[[Feeds], _Arrays]
     exact: Callable[[Feeds], _Arrays]
     parallel: Callable[[Sequence[Feeds]], list[_Arrays]]
+    beside: Callable[[Feeds], Callable[[], _Arrays]]
     once: Callable[[Feeds], _Arrays]
 
 
@@ -138,6 +140,16 @@ class Stacking:
             for chunk in chunks:
                 results |= zip(chunk.numbers, self._shared(chunk, by), strict=True)
         return [results[i] for i in range(len(items))]
+
+    def beside(self, items: Sequence[Item], by: Answers) -> Callable[[], list[_Arrays]]:
+        """What answers the items in one batch on one thread, outside of the owner's turns: call it, once."""
+        chunk = self._part(items, range(len(items)))
+        cuts = self._cuts_of(chunk)
+        if cuts is None:
+            compared = self._shared(chunk, by)
+            return lambda: compared
+        run = by.beside(self._batch(chunk))
+        return lambda: _rows(chunk, run(), cuts)
 
     def _part(self, items: Sequence[Item], numbers: Sequence[int]) -> _Chunk:
         here = tuple(items[i] for i in numbers)

@@ -5,6 +5,7 @@ most lengths share an executable. Padding is not computed where it was packed (c
 """
 
 from collections.abc import Callable, Hashable, Sequence
+from itertools import pairwise
 from typing import final
 
 import numpy as np
@@ -20,8 +21,9 @@ SIZES = tuple(64 << i for i in range(8))
 """What the open dimension beside that of rows is padded to in a batch."""
 _ROWS_ONLY, _RUNS = 0, 2
 _ON_EACH = 4
-"""Texts that each thread takes of a batch. With twice as many, 2 % less of the processor is spent on one, but
-clients whose answers come at once ask again at once, and until then no other would wait to be computed."""
+"""Texts that each thread takes of a batch of all threads. With twice as many, 2 % less of the processor is
+spent on one, but clients whose answers come at once ask again at once, and until then no other would wait.
+Where threads have batches of their own, others are under way meanwhile."""
 _SHARED = 0.8
 """All threads share one batch where that takes at most this part of the time of a batch on each: threads that
 share one wait for each other at every operator, and for whatever else runs on one of their processors."""
@@ -48,6 +50,7 @@ class Together:
         self._stackings: dict[int, Stacking] = {}
         self._ready: set[int] = set()
         self._parts: dict[tuple[int, int], int] = {}
+        self.pace_beside = 1.0
 
     @property
     def n_images(self) -> int:
@@ -66,10 +69,10 @@ class Together:
         size = self.size(shapes)
         return size if size in self._ready and self._stackings[size].is_able else None
 
-    @property
-    def most(self) -> int:
-        """How many run together at most: with more, answers a second rise no further."""
-        return _ON_EACH * self._n_threads
+    def most(self, n_beside: int) -> int:
+        """How many run together at most, in all of `n_beside` batches at once: with more, answers a second
+        rise no further."""
+        return _ON_EACH * self._n_threads if n_beside == 1 else COUNTS[0] * n_beside
 
     def answers(self, items: Sequence[Item], by: Answers) -> list[_Arrays]:
         """What `by.alone` answers to each item, in their order. Raises what `by` raises."""
@@ -81,6 +84,11 @@ class Together:
             return stacking.answers(items, by)
         lengths = [self._length(item.shapes) or 0 for item in items]
         return stacking.in_parts(items, balanced(lengths, self._n_parts(size, len(items))), by)
+
+    def beside(self, items: Sequence[Item], by: Answers) -> Callable[[], list[_Arrays]]:
+        """What answers the items on one thread, outside of the owner's turns: call it, once."""
+        (size,) = {self.size(item.shapes) for item in items}
+        return self._stacking(size or _ROWS_ONLY).beside(items, by)
 
     def prepare(self, size: int, samples: Callable[[int], Sequence[Item]], by: Answers, clock: Clock) -> bool:
         """Make the executables of this size, and measure on how many threads they run best.
@@ -100,6 +108,9 @@ class Together:
             self._parts[size, n] = 1 if is_shared else self._n_threads
         if self._stackings[size].is_able:
             self._ready.add(size)
+            (one,) = samples(1)
+            alone_s = _shortest_s(lambda: by.alone(one.feeds), clock)
+            self.pace_beside = _shortest_s(lambda: self.beside([one], by)(), clock) / max(alone_s, 1e-9)
         return size in self._ready
 
     def _n_parts(self, size: int, n: int) -> int:
@@ -127,6 +138,12 @@ class Together:
             padding = Padding(buckets, self._inputs, self._outputs)
             self._stackings[size] = Stacking(buckets, padding, self._inputs, self._outputs, self._n_threads)
         return self._stackings[size]
+
+
+def _shortest_s(run: Callable[[], object], clock: Clock) -> float:
+    """What the quickest of a few runs takes."""
+    ends_s = [clock(), *((run(), clock())[1] for _ in range(_RUNS + 1))]
+    return min(b - a for a, b in pairwise(ends_s))
 
 
 def balanced(lengths: Sequence[int], n_parts: int) -> list[list[int]]:

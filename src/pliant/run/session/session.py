@@ -248,7 +248,7 @@ class Session(ABC, Generic[D]):
 
     @property
     def most_together(self) -> int:
-        """How many requests run together at most."""
+        """How many requests run together at most, in one batch or in `most_beside`."""
         return 1
 
     @property
@@ -266,6 +266,20 @@ class Session(ABC, Generic[D]):
         `seconds` of each reply are those of all of them. Raises what the run of any of them does.
         """
         return [self.answer(request) for request in requests]
+
+    @property
+    def most_beside(self) -> int:
+        """How many calls of `answers_beside` run at the same time; 1 where they take turns."""
+        return 1
+
+    @property
+    def pace_beside(self) -> float:
+        """What one request takes in such a call, as a multiple of what `answer` takes."""
+        return 1.0
+
+    def answers_beside(self, requests: Sequence[Request]) -> list[Reply[D]]:
+        """As `answers`, on as many threads as are left where `most_beside` calls run at the same time."""
+        return self.answers(requests)
 
     def prepare_together(self, length: int) -> bool:
         """Make ready what runs requests of about this length together, which may take seconds.

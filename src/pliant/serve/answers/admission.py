@@ -1,4 +1,4 @@
-"""One thread that computes, behind a bounded queue: what has least slack next, with company that gains."""
+"""Workers that compute, behind a bounded queue: what has least slack next, with company that gains."""
 
 import asyncio
 import threading
@@ -6,107 +6,73 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
-from contextvars import Context, copy_context
-from dataclasses import dataclass, replace
+from contextvars import copy_context
+from dataclasses import replace
 from math import ceil, inf
-from typing import Any, Generic, TypeVar, final
+from typing import Any, TypeVar, final
 
 from pliant.errors import InputError, NodeError
 from pliant.ir.times.timing import Timing
+from pliant.serve.answers.pieces import Done, Piece, Run, Turn, end_of, tell
 from pliant.serve.batching.batch_times import BatchTimes
 from pliant.serve.batching.hand_over import HandOver
 from pliant.serve.batching.plan_batch import Waiting, plan_batch, wait_s
 from pliant.serve.batching.worker import Load, Worker
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class Done(Generic[T]):
-    """A result, what it waited for its turn, and what it took then (seconds).
-
-    Of a batch, each result took what it would have taken alone, or the whole batch where that is less: the
-    rest is waiting. `n_together` results came at once.
-    """
-
-    result: T
-    waited_s: float
-    spent_s: float
-    n_together: int = 1
-
-
-@dataclass(slots=True)
-class Turn:
-    """When a piece of work began; None while it waits for its turn."""
-
-    begun_s: float | None = None
-
-
-@dataclass(eq=False, slots=True)
-class _Piece:
-    """Work of one client; `done` will have its result. `is_displaced` where another takes its place."""
-
-    worker: Worker
-    one: Any
-    waiting: Waiting
-    client: str
-    turn: Turn
-    asked_s: float
-    done: "asyncio.Future[Done[Any]]"
-    context: Context
-    is_displaced: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class _Run:
-    """Pieces that work together, since when, and what is expected of them."""
-
-    pieces: tuple[_Piece, ...]
-    begun_s: float
-    expected_s: float
+MOST_WORKERS = 16
+"""Where nothing else is said an endpoint has as many as it can have run beside each other."""
 
 
 @final
 class _Alone:
     """A worker for one piece of work that is called."""
 
-    most_together = most_items = 1
+    most_together = most_items = most_beside = 1
 
     def __init__(self) -> None:
-        self.times = BatchTimes()
+        self.times = self.times_beside = BatchTimes()
 
     def refusal(self, one: Callable[[], Any], is_contended: bool) -> None:
         return None
 
-    def work(self, ones: Sequence[Callable[[], Any]]) -> list[Any]:
+    def work(self, ones: Sequence[Callable[[], Any]], is_beside: bool) -> list[Any]:
         return [one() for one in ones]
 
 
 @final
 class Admission:
-    """Work for one thread; kernels let go of the interpreter, so that the event loop goes on meanwhile.
+    """Work for at most `n_workers`; kernels let go of the interpreter, so that the event loop goes on.
+
+    A request that nobody else waits with has all threads of its endpoint, and so has what can only run alone.
+    Where several wait that may run beside each other, each worker takes its own batch of them: none waits for
+    another one, or for a processor that the event loop has taken.
 
     At most `queue` pieces wait behind what runs: more are refused at once, which costs a client less
     than an answer that comes too late. Where the queue is full, a client takes the place of the latest piece
     of the client with most, if that has two more waiting: one client alone may fill the queue, two get half.
     """
 
-    def __init__(self, queue: int, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, queue: int, clock: Callable[[], float] = time.monotonic, n_workers: int = MOST_WORKERS
+    ) -> None:
         if queue < 0:
             raise InputError(f"a queue of {queue} cannot be; give 0 or more.")
+        if n_workers < 1:
+            raise InputError(f"{n_workers} workers answer nothing; give 1 or more.")
         self._clock, self.queue = clock, queue
         self.hand_over = HandOver(clock)
-        self._pieces: dict[_Piece, None] = {}
+        self._pieces: dict[Piece, None] = {}
         self._lock = threading.RLock()  # who is refused hears of the backlog
-        self._waiting: dict[_Piece, None] = {}  # under the lock, as what follows: both threads take from it
+        self.n_workers = n_workers
+        self._waiting: dict[Piece, None] = {}  # under the lock, as what follows: all threads take from it
         self._ahead: deque[Callable[[], None]] = deque()
-        self._is_working = False
+        self._n_awake = 0
         self._loads: dict[Worker, Load] = {}
-        self._running: _Run | None = None
+        self._runs: list[Run] = []
         self._fair_s = -inf
         self._alone = _Alone()
-        self._pool = ThreadPoolExecutor(1, "pliant-compute")
+        self._pool = ThreadPoolExecutor(n_workers, "pliant-compute")
 
     @property
     def n_waiting(self) -> int:
@@ -158,14 +124,12 @@ class Admission:
         self._fair_s = max(self._fair_s, asked_s + self.backlog_s)  # expectations change, the order does not
         waiting = replace(waiting, fair_s=self._fair_s)
         done: asyncio.Future[Done[Any]] = asyncio.get_running_loop().create_future()
-        piece = _Piece(worker, one, waiting, client, turn or Turn(), asked_s, done, copy_context())
+        piece = Piece(worker, one, waiting, client, turn or Turn(), asked_s, done, copy_context())
         self._pieces[piece] = None
         with self._lock:
             self._waiting[piece] = None
-            self._loads.setdefault(worker, Load(worker)).add(waiting, +1)
-            begins, self._is_working = not self._is_working, True
-        if begins:  # else the thread takes it when it comes to it
-            asyncio.get_running_loop().run_in_executor(self._pool, self._work)
+            self._loads.setdefault(worker, Load(worker, self.n_workers)).add(waiting, +1)
+            self._wake()
         try:
             while True:
                 try:
@@ -182,7 +146,7 @@ class Admission:
             self._pieces.pop(piece, None)
 
     def run_now(self, work: Callable[[], T]) -> Done[T]:
-        """Do `work` on the thread, before what waits, and wait for it; not on the event loop."""
+        """Do `work` on all threads, before what waits, and wait for it; not on the event loop."""
         done: Future[Done[T]] = Future()
 
         def timed() -> None:
@@ -194,9 +158,7 @@ class Admission:
 
         with self._lock:
             self._ahead.append(timed)
-            begins, self._is_working = not self._is_working, True
-        if begins:
-            self._pool.submit(self._work)
+            self._wake()
         return done.result()
 
     def close(self) -> None:
@@ -209,11 +171,12 @@ class Admission:
 
     @property
     def _busy_s(self) -> float:
-        """What is left of the work that runs, as expected."""
-        run = self._running
-        return 0.0 if run is None else max(run.begun_s + run.expected_s - self._clock(), 0.0)
+        """What is left of the work that runs, as expected, were it divided among the workers."""
+        now_s = self._clock()
+        left_s = [max(run.begun_s + run.expected_s - now_s, 0.0) / run.most for run in self._runs]
+        return sum(left_s)
 
-    def _waiting_now(self) -> list[_Piece]:
+    def _waiting_now(self) -> list[Piece]:
         with self._lock:
             return list(self._waiting)
 
@@ -227,7 +190,7 @@ class Admission:
                 del self._pieces[piece]
         return True
 
-    def _displaceable(self, client: str) -> _Piece | None:
+    def _displaceable(self, client: str) -> Piece | None:
         waiting = self._waiting_now()
         counts = Counter(piece.client for piece in waiting)
         most = max(counts.values(), default=0)
@@ -238,7 +201,7 @@ class Admission:
     def _refusal(self, why: str) -> NodeError:
         return NodeError(why, status=503, retry_after_s=max(1, ceil(self.backlog_s)))
 
-    def _cancel(self, piece: _Piece) -> bool:
+    def _cancel(self, piece: Piece) -> bool:
         """False where it has begun, or was refused."""
         with self._lock:
             if piece not in self._waiting:
@@ -247,60 +210,85 @@ class Admission:
         piece.done.cancel()
         return True
 
-    # On the thread
+    def _wake(self) -> None:
+        """Have one more thread look for work, where it may find some; call under the lock."""
+        is_one_looking = self._n_awake > len(self._runs)
+        if not is_one_looking and all(len(self._runs) < run.most for run in self._runs):
+            self._n_awake += 1
+            self._pool.submit(self._work)
+
+    # On the threads
 
     def _work(self) -> None:
-        """Work until nothing waits."""
-        while True:
-            with self._lock:
-                ahead = self._ahead.popleft() if self._ahead else None
+        """Work until there is nothing that may begin."""
+        while (taken := self._taken()) is not None:
+            run, ahead = taken
             if ahead is not None:
                 ahead()
-                continue
-            run, is_over = self._taken()
-            if run is not None:
+                self._ends(run)
+            else:
                 self._work_on(run)
-            if is_over:
-                return
 
-    def _work_on(self, run: _Run) -> None:
-        worker, begun_s = run.pieces[0].worker, run.begun_s
+    def _work_on(self, run: Run) -> None:
+        worker = run.pieces[0].worker
+        ones = [piece.one for piece in run.pieces]
         try:
             # In the context of the most urgent request, which log lines of the work name.
-            results = run.pieces[0].context.run(worker.work, [piece.one for piece in run.pieces])
+            results = run.pieces[0].context.run(worker.work, ones, run.is_beside)
         except BaseException as error:  # noqa: BLE001 - whoever asked is told
             results = [error] * len(run.pieces)
-        spent_s = self._clock() - begun_s
-        if not any(isinstance(result, BaseException) for result in results):
-            alone_s = sum(piece.waiting.alone.median_s for piece in run.pieces)
-            n_items = sum(piece.waiting.length for piece in run.pieces)
-            worker.times.observe(len(run.pieces), n_items, Timing(alone_s, alone_s), spent_s)
-        self._running = None
-        _tell(
+        spent_s = self._clock() - run.begun_s
+        is_whole = not any(isinstance(result, BaseException) for result in results)
+        self._ends(run, spent_s if is_whole else None)
+        tell(
             [
-                (piece, _done(piece, result, run, spent_s))
+                (piece, end_of(piece, result, run, spent_s))
                 for piece, result in zip(run.pieces, results, strict=True)
             ]
         )
 
-    def _taken(self) -> tuple[_Run | None, bool]:
-        """What begins now, and whether the thread ends, which is when nothing does."""
+    def _ends(self, run: Run, spent_s: float | None = None) -> None:
+        """A run is over; one that took `spent_s` tells what others like it take."""
         with self._lock:
-            now_s = self._clock()
-            refused = list(self._refused(now_s))
-            for piece, _ in refused:
-                self._leaves(piece)
-            run = self._next(now_s)
-            for piece in () if run is None else run.pieces:
-                self._leaves(piece)
-                piece.turn.begun_s = now_s
-            self._running = run
-            self._is_working = run is not None or bool(self._ahead)
-            is_over = not self._is_working
-        _tell(refused)
-        return run, is_over
+            self._runs.remove(run)
+            if spent_s is None:
+                return
+            worker = run.pieces[0].worker
+            alone_s = sum(piece.waiting.alone.median_s for piece in run.pieces)
+            n_items = sum(piece.waiting.length for piece in run.pieces)
+            times = worker.times_beside if run.is_beside else worker.times
+            times.observe(len(run.pieces), n_items, Timing(alone_s, alone_s), spent_s)
 
-    def _leaves(self, piece: _Piece) -> None:
+    def _taken(self) -> tuple[Run, Callable[[], None] | None] | None:
+        """What begins now, work that was called for ahead of others or pieces; None where the thread ends."""
+        refused: list[tuple[Piece, Exception]] = []
+        try:
+            with self._lock:
+                now_s = self._clock()
+                if self._ahead:
+                    if self._runs:  # the last one of these comes by here
+                        self._n_awake -= 1
+                        return None
+                    self._runs.append(run := Run((), now_s, 0.0))
+                    return run, self._ahead.popleft()
+                refused.extend(self._refused(now_s))
+                for piece, _ in refused:
+                    self._leaves(piece)
+                found = self._next(now_s)
+                if found is None:
+                    self._n_awake -= 1
+                    return None
+                self._runs.append(found)
+                for piece in found.pieces:
+                    self._leaves(piece)
+                    piece.turn.begun_s = now_s
+                if self._waiting:
+                    self._wake()
+                return found, None
+        finally:
+            tell(refused)
+
+    def _leaves(self, piece: Piece) -> None:
         """It waits no more; call under the lock."""
         del self._waiting[piece]
         load = self._loads[piece.worker]
@@ -308,16 +296,29 @@ class Admission:
         if not load.n:  # a model that is unloaded is kept by nobody
             del self._loads[piece.worker]
 
-    def _next(self, now_s: float) -> _Run | None:
+    def _next(self, now_s: float) -> Run | None:
+        """What begins now; None where nothing waits, or what is next has to wait for what runs."""
         waiting = list(self._waiting)
         if not waiting:
             return None
-        worker = min(waiting, key=lambda piece: piece.waiting.start_s(now_s)).worker
-        most, price = worker.most_together, worker.times.expected
-        batch = plan_batch([piece.waiting for piece in waiting], now_s, most, price, worker.most_items)
-        return _Run(tuple(waiting[i] for i in batch.numbers), now_s, batch.expected.median_s)
+        head = min(waiting, key=lambda piece: piece.waiting.start_s(now_s))
+        worker, key = head.worker, head.waiting.key
+        n_workers = min(self.n_workers, worker.most_beside) if key is not None else 1
+        if len(self._runs) >= min([n_workers, *(run.most for run in self._runs)]):
+            return None
+        plain = [piece.waiting for piece in waiting]
+        if n_workers == 1 or (len(waiting) == 1 and not self._runs):
+            most, price = worker.most_together, worker.times.expected
+            batch = plan_batch(plain, now_s, most, price, worker.most_items)
+            return Run(tuple(waiting[i] for i in batch.numbers), now_s, batch.expected.median_s)
+        n_alike = sum(one.key == key for one in plain)
+        # The rest is the other workers', who come for more soon: nobody waits for one that has taken all.
+        most = min(max(worker.most_together // n_workers, 1), ceil(n_alike / n_workers))
+        most_items, price = worker.most_items / n_workers, worker.times_beside.expected
+        batch = plan_batch(plain, now_s, most, price, most_items, n_workers)
+        return Run(tuple(waiting[i] for i in batch.numbers), now_s, batch.expected.median_s, n_workers)
 
-    def _refused(self, now_s: float) -> Iterator[tuple[_Piece, Exception]]:
+    def _refused(self, now_s: float) -> Iterator[tuple[Piece, Exception]]:
         """What waits and cannot be in time any more, and what is told."""
         in_time = [piece for piece in self._waiting if piece.waiting.is_in_time(now_s)]
         is_contended = any(piece.waiting.due_s < inf for piece in in_time)
@@ -326,30 +327,3 @@ class Admission:
                 error = piece.worker.refusal(piece.one, is_contended)
                 if error is not None:
                     yield piece, error
-
-
-def _done(piece: _Piece, result: Any, run: _Run, spent_s: float) -> Done[Any] | BaseException:
-    if isinstance(result, BaseException):
-        return result
-    own_s = spent_s if len(run.pieces) == 1 else min(spent_s, piece.waiting.alone.median_s)
-    waited_s = run.begun_s - piece.asked_s + spent_s - own_s
-    return Done(result, waited_s, own_s, len(run.pieces))
-
-
-def _tell(ends: Sequence[tuple[_Piece, Done[Any] | BaseException]]) -> None:
-    """Those who wait for these pieces are told of their ends, on their event loop."""
-    loops = {piece.done.get_loop() for piece, _ in ends}
-    for loop in loops:
-        here = [(piece.done, end) for piece, end in ends if piece.done.get_loop() is loop]
-        with suppress(RuntimeError):  # the loop was closed: nobody waits
-            loop.call_soon_threadsafe(_settle, here)
-
-
-def _settle(ends: "Sequence[tuple[asyncio.Future[Done[Any]], Done[Any] | BaseException]]") -> None:
-    for future, end in ends:
-        if future.done():
-            continue
-        if isinstance(end, BaseException):
-            future.set_exception(end)
-        else:
-            future.set_result(end)

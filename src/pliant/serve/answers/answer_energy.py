@@ -36,9 +36,14 @@ class AnswerEnergy:
     meters: tuple[Meter, ...] = ()
     workers: Mapping[str, PowerModel] = field(default_factory=dict)
 
+    @property
+    def is_counted(self) -> bool:
+        """Whether answers tell joules."""
+        return self.power is not None or bool(self.workers)
+
     def counted(self, answer: Callable[[], Reply[Any]]) -> Reply[Any]:
         """The reply of `answer`, with the joules that it took over idling (eq. 8), None where unknown."""
-        if self.power is None and not self.workers:
+        if not self.is_counted:
             return answer()
         before_uj, start_s = self._read(), perf_counter()
         reply = answer()

@@ -17,9 +17,9 @@ from pliant.route.choice.terms import Terms
 from pliant.route.curve_advert import CurveAdvert, Trail
 from pliant.route.node_messages import RouteMessage, Spent
 from pliant.route.router import Router
-from pliant.serve.answers.admission import Turn
 from pliant.serve.answers.local_answers import LocalAnswers
 from pliant.serve.answers.metrics import Metrics
+from pliant.serve.answers.pieces import Turn
 from pliant.serve.protocol.inference import Body, InferRequest, Signature, check_reply, with_parameters
 from pliant.serve.protocol.terms import LEAST_S, PendingRequest
 from pliant.serve.telemetry.request_context import inner_span, stages

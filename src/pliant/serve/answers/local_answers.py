@@ -16,9 +16,10 @@ from pliant.ir.times.timing import Timing, is_hopeless
 from pliant.route.choice.choose_endpoint import LOCAL
 from pliant.route.router import Router
 from pliant.run.session.session import Session
-from pliant.serve.answers.admission import Admission, Done, Turn
+from pliant.serve.answers.admission import Admission
 from pliant.serve.answers.answer_energy import AnswerEnergy
 from pliant.serve.answers.metrics import Metrics
+from pliant.serve.answers.pieces import Done, Turn
 from pliant.serve.answers.samples import sample_requests
 from pliant.serve.batching.batch_times import BatchTimes
 from pliant.serve.batching.plan_batch import Waiting
@@ -54,7 +55,7 @@ class LocalAnswers:
         energy: AnswerEnergy = AnswerEnergy(),  # noqa: B008 - frozen
     ) -> None:
         self.name, self.energy = name, energy
-        self.times = BatchTimes()
+        self.times, self.times_beside = BatchTimes(), BatchTimes()
         self._served, self._router, self._admission = served, router, admission
         self._offered: tuple[ServiceLevel, ...] | None = None
         self._metrics, self._on_refit, self.clock = metrics, on_refit, clock
@@ -67,6 +68,11 @@ class LocalAnswers:
     def most_together(self) -> int:
         """How many requests run together at most."""
         return self._served.most_together
+
+    @property
+    def most_beside(self) -> int:
+        """How many batches run beside each other: one where joules are counted, since counters see all."""
+        return 1 if self.energy.is_counted else self._served.most_beside
 
     @property
     def most_items(self) -> float:
@@ -119,7 +125,7 @@ class LocalAnswers:
             self.offer()
         self._metrics.of(self._metrics.waiting_seconds, self.name).observe(done.waited_s)
         self._metrics.of(self._metrics.compute_seconds, self.name).observe(done.spent_s)
-        if done.n_together == 1:
+        if done.n_together == 1 and not done.is_beside:
             self._answered(wish.length, done.result, done.spent_s)
         return done
 
@@ -133,14 +139,15 @@ class LocalAnswers:
         is_late = bound_s > left_s if is_contended else is_hopeless(found.seconds, bound_s, left_s)
         return self._lateness(one, found.seconds) if is_late and not one.best_effort else None
 
-    def work(self, ones: Sequence[PendingRequest]) -> list[Any]:
+    def work(self, ones: Sequence[PendingRequest], is_beside: bool = False) -> list[Any]:
         """A reply to each, or why there is none; where they fail together, each fails by itself."""
         self._metrics.batch_sizes.labels(self.name).observe(len(ones))
-        if len(ones) > 1:
+        if len(ones) > 1 or is_beside:
+            answers = self._served.answers_beside if is_beside else self._served.answers
             try:
                 now_s = self.clock()
                 asked = [one.at(now_s) for one in ones]
-                replies = self.energy.counted_together(lambda: self._served.answers(asked))
+                replies = self.energy.counted_together(lambda: answers(asked))
             except Exception as error:  # noqa: BLE001 - each is asked again, and says what is wrong with it
                 _LOG.info("%s: a batch of %d failed, each is asked alone: %s", self.name, len(ones), error)
             else:
@@ -160,12 +167,18 @@ class LocalAnswers:
         found = self._served.estimate(asked := wish.at(self.clock() + self.backlog_s))
         bound_s = max(found.seconds, found.bound_s or 0.0)
         key = self._served.together(asked)
+        pace = self._pace_beside if key is not None else 1.0
         return Waiting(
-            Timing(found.seconds, bound_s),
+            Timing(found.seconds * pace, bound_s * pace),
             wish.length,
             inf if wish.due_s is None else wish.due_s - self._admission.hand_over.bound_s,
             key=None if key is None else (self, key),
         )
+
+    @property
+    def _pace_beside(self) -> float:
+        """What a request takes where others run beside it, as a multiple of what it takes alone."""
+        return self._served.pace_beside if min(self._admission.n_workers, self.most_beside) > 1 else 1.0
 
     def _patience_s(self, wish: PendingRequest) -> float | None:
         """How long it may wait for its turn; None for ever."""

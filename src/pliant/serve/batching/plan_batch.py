@@ -2,7 +2,8 @@
 
 A request should begin at the latest where its bound, alone, still ends at its deadline: that is its slack.
 While all that wait can be in time, the least slack runs first and nobody is made late. Once they cannot, some
-are late whatever runs: then the batch runs that answers most for its time, of members that it keeps in time.
+are late whatever runs: then those that take least run first, which leaves the fewest late, and together where
+that takes less of the time, of members that it keeps in time.
 """
 
 from collections.abc import Callable, Hashable, Sequence
@@ -59,20 +60,36 @@ class Batch:
 
 
 def plan_batch(
-    waiting: Sequence[Waiting], now_s: float, most: int, price: Price, most_items: float = inf
+    waiting: Sequence[Waiting],
+    now_s: float,
+    most: int,
+    price: Price,
+    most_items: float = inf,
+    n_workers: int = 1,
 ) -> Batch:
     """The next of `waiting`, at least one, with at most `most` - 1 others that run together with it.
 
-    They have at most `most_items` items all together; one that has more runs alone.
+    They have at most `most_items` items all together; one that has more runs alone. So many batches run at
+    the same time.
     """
     order = sorted(range(len(waiting)), key=lambda i: waiting[i].start_s(now_s))
-    if _can_all_be_in_time(waiting, now_s, most, price, most_items):
+    if _can_all_be_in_time(waiting, now_s, most, price, most_items, n_workers):
         return _harmless(waiting, order, now_s, most, price, most_items)
+    head = waiting[order[0]]
+    if _is_bound(head, now_s):  # else it has waited its time, or is late already: it is not passed over
+        bound = [i for i in order if _is_bound(waiting[i], now_s)]
+        bound.sort(key=lambda i: waiting[i].alone.median_s)
+        order = [*bound, *(i for i in order if not _is_bound(waiting[i], now_s))]
     return _quickest(waiting, order, now_s, most, price, most_items)
 
 
+def _is_bound(one: Waiting, now_s: float) -> bool:
+    """Whether it has a deadline, and can be in time."""
+    return one.due_s < inf and one.is_in_time(now_s)
+
+
 def _can_all_be_in_time(
-    waiting: Sequence[Waiting], now_s: float, most: int, price: Price, most_items: float
+    waiting: Sequence[Waiting], now_s: float, most: int, price: Price, most_items: float, n_workers: int
 ) -> bool:
     """Whether all that would be in time alone can be, by their deadlines, with time to spare."""
     due = sorted((one for one in waiting if one.due_s < inf and one.is_in_time(now_s)), key=_due_s)
@@ -82,7 +99,7 @@ def _can_all_be_in_time(
     pace = _SPARE * _part(_usual(due, n, price), _share(due, n))
     end_s = now_s
     for one in due:
-        end_s += min(pace, 1.0) * one.alone.median_s
+        end_s += min(pace, 1.0) * one.alone.median_s / n_workers
         if end_s > one.due_s:
             return False
     return True
@@ -96,8 +113,8 @@ def _quickest(
     price: Price,
     most_items: float,
 ) -> Batch:
-    """Of batches of those that run together with the least slack, each of members that it keeps in time, the
-    one that takes the least part of what they take one by one; of equal ones the largest."""
+    """Of batches of those that run together and come first, each of members that it keeps in time, the one
+    that takes the least part of what they take one by one; of equal ones the largest."""
     head = waiting[order[0]]
     alike = [i for i in order if waiting[i].key == head.key] if head.key is not None else [order[0]]
     best, best_part = Batch((order[0],), price(1, head.length, head.alone)), inf
@@ -195,24 +212,24 @@ def _harmless(
 
 
 def wait_s(waiting: Sequence[Waiting], new: Waiting, now_s: float, busy_s: float, pace: float) -> float:
-    """How long `new` would wait if it came now: behind those with less slack, while that makes nobody late.
+    """How long `new` would wait if it came now: behind those with less slack, while all can be in time.
 
-    What runs now takes `busy_s` more, those that wait `pace` times what they take alone. Where a request with
-    more slack would be late by it, `new` waits for all of them.
+    What runs now takes `busy_s` more, those that wait `pace` times what they take alone. Once some would be
+    late, `new` waits for those with a deadline that take less; one without waits for all.
     """
     begin_s = now_s + busy_s
-    ours_s = new.start_s(begin_s)
-    before_s = after_s = 0.0
-    harms = False
-    added_s = pace * new.alone.median_s
-    for one in sorted(waiting, key=lambda one: one.start_s(now_s)):
-        if one.start_s(now_s) <= ours_s:
-            before_s += pace * one.alone.median_s
-            continue
-        at_s = begin_s + before_s + after_s
-        harms = harms or (one.is_in_time(at_s) and not one.is_in_time(at_s + added_s))
-        after_s += pace * one.alone.median_s
-    return busy_s + before_s + (after_s if harms else 0.0)
+    before_s = all_s = shorter_s = 0.0
+    is_late = is_passed = False
+    for one in sorted((*waiting, new), key=lambda one: one.start_s(now_s)):
+        is_late = is_late or (_is_bound(one, begin_s) and not one.is_in_time(begin_s + all_s))
+        if one is new:
+            before_s, is_passed = all_s, True
+        elif one.alone.median_s <= new.alone.median_s if _is_bound(one, begin_s) else not is_passed:
+            shorter_s += pace * one.alone.median_s
+        all_s += pace * one.alone.median_s
+    if not is_late:
+        return busy_s + before_s
+    return busy_s + (shorter_s if _is_bound(new, begin_s) else all_s - pace * new.alone.median_s)
 
 
 def _part(together: Timing, alone: Timing) -> float:

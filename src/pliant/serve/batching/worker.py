@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import ceil
 from typing import Any, Protocol
 
 from pliant.ir.times.timing import Timing
@@ -10,9 +11,18 @@ from pliant.serve.batching.plan_batch import Waiting
 
 
 class Worker(Protocol):
-    """How the requests of one endpoint are worked on, on the thread."""
+    """How the requests of one endpoint are worked on, on the threads of workers.
+
+    `times` are of batches that have all threads of the endpoint, `times_beside` of those beside others.
+    """
 
     times: BatchTimes
+    times_beside: BatchTimes
+
+    @property
+    def most_beside(self) -> int:
+        """How many batches run beside each other at most; 1 where they take turns."""
+        ...
 
     @property
     def most_together(self) -> int:
@@ -31,8 +41,11 @@ class Worker(Protocol):
         """
         ...
 
-    def work(self, ones: Sequence[Any]) -> Sequence[Any]:
-        """A result for each request, in their order, or the Exception that it fails with."""
+    def work(self, ones: Sequence[Any], is_beside: bool) -> Sequence[Any]:
+        """A result for each request, in their order, or the Exception that it fails with.
+
+        With `is_beside` it may be called while it works on others.
+        """
         ...
 
 
@@ -41,6 +54,7 @@ class Load:
     """What waits for one worker: how many, of how many items, and what they would take one by one."""
 
     worker: Worker
+    n_workers: int = 1
     n: int = 0
     n_items: int = 0
     seconds: float = 0.0
@@ -53,10 +67,13 @@ class Load:
 
     @property
     def pace(self) -> float:
-        """What those that wait take together, as a part of that."""
-        n = min(self.n, self.worker.most_together)
-        if self.n_items * n > self.worker.most_items * self.n:
-            n = int(self.worker.most_items * self.n / self.n_items)
+        """What those that wait take until all are done, as a part of that."""
+        n_beside = min(self.n_workers, self.worker.most_beside)
+        most, most_items = self.worker.most_together // n_beside, self.worker.most_items / n_beside
+        times = self.worker.times if n_beside == 1 else self.worker.times_beside
+        n = min(ceil(self.n / n_beside), most)
+        if self.n_items * n > most_items * self.n:
+            n = int(most_items * self.n / self.n_items)
         if n < 2:
-            return 1.0
-        return self.worker.times.expected(n, n * self.n_items // self.n, Timing(1.0, 1.0)).median_s
+            return 1.0 / min(n_beside, max(self.n, 1))
+        return times.expected(n, n * self.n_items // self.n, Timing(1.0, 1.0)).median_s / n_beside

@@ -43,7 +43,7 @@ from pliant.run.session.session import Session
 from pliant.serve.access.access import Access
 from pliant.serve.access.credentials import Credentials, TokenFiles
 from pliant.serve.access.rates import ClientRates
-from pliant.serve.answers.admission import Admission
+from pliant.serve.answers.admission import MOST_WORKERS, Admission
 from pliant.serve.answers.answer_energy import AnswerEnergy
 from pliant.serve.http.bodies import Bodies
 from pliant.serve.http.limits import Limits
@@ -78,6 +78,7 @@ class NodeOptions:
     device without that. `tokens` are clients', `peer_tokens` other nodes', of which the first is shown
     upstream, `operator_tokens` of who may change the upstreams, and `token_files` say where they are read
     anew; `rates` bound what one client asks, and `callbacks` say where nodes below may be told of changes.
+    `compute_workers` run batches beside each other, at most as many as the model allows.
     `terms` are of requests that start here and bring none. With `is_announced` nodes find this one by
     multicast DNS, and with `discovers` those that are so found become upstreams.
     `page_texts` has the page show the texts of requests to whoever may look at it.
@@ -102,6 +103,7 @@ class NodeOptions:
     is_insecure: bool = False
     rates: ClientRates = field(default_factory=ClientRates)
     queue: int = 64
+    compute_workers: int = MOST_WORKERS
     page_texts: bool = False
     settle_s: float = 5.0
     limits: Limits = field(default_factory=Limits)
@@ -177,7 +179,7 @@ async def serve_models(
     async with AsyncExitStack() as open_:
         open_.callback(sock.close)
         options = replace(options, name=options.name or _name_at(listen.port), address=options.address or url)
-        admission = Admission(options.queue)
+        admission = Admission(options.queue, n_workers=options.compute_workers)
         open_.callback(admission.close)
         bodies, learn_s = Bodies(options.limits), options.learn_s / max(len(entries), 1)
         access = Access(
