@@ -142,7 +142,6 @@ def test_levels_follow_the_whole_models_pace_and_their_own_error(store: Path) ->
     kept = ServiceLevel(Curve(((0, 1.0),)), 0.9)
     assert levels.at(kept) is levels.at(kept)
     assert levels.observe(1, 8, 1.0, 1.25) == 1.25
-    assert levels.of_whole(0, 8, 0.25) == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize("identity", ["a/x", "a/3", "a/3x", "a/-1x2", "a/3x2x", "a/1.5x2", "a/99999999999x2"])

@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import final
 
+from pliant.cluster.lead.predict import Solved
 from pliant.ir.curve import Curve
 from pliant.ir.endpoint import Request, ServiceLevel
 from pliant.ir.partition import Partition
@@ -20,6 +21,7 @@ _MOST = 6
 _GAIN = 0.1
 _FURTHEST = 4.0
 """A level's own correction moves by a tenth of what it was off, and no further than this from 1."""
+_LEAST_S = 1e-6
 _MOST_OFF = 2.0
 """What one answer can show: the first by a new plan loads weights."""
 
@@ -40,6 +42,16 @@ def submodels(encoder: Encoder, accuracy: WholeAccuracy | None) -> tuple[Encoder
             best = sizes[n, narrowest]
             depths.append(n)
     return tuple(encoder.submodel(int(n), narrowest) for n in spread(depths, _MOST - 1))
+
+
+def by_depth(parts: Sequence[Encoder], deepest: Mapping[int, Solved]) -> dict[Encoder, Curve]:
+    """What submodels of one width take by length, where the `deepest` of them, the last, is planned so."""
+    found = {}
+    for part in parts:
+        fewer = parts[-1].spec.n_layers - part.spec.n_layers
+        times = ((n, max(solved.seconds - fewer * solved.layer_s, _LEAST_S)) for n, solved in deepest.items())
+        found[part] = Curve(tuple(times))
+    return found
 
 
 def accuracy_of(
@@ -89,10 +101,6 @@ class ClusterLevels:
         made = [self._level(i, whole) for i in range(len(self._own))]
         self._told = whole, tuple(self._own), (*made, whole)
         return self._told[2]
-
-    def of_whole(self, i: int, n: int, seconds: float) -> float:
-        """What the whole model should take for an input of length n where level `i` should take so long."""
-        return seconds * self._prior.at(n) / self._times[i].at(n) if i < len(self._times) else seconds
 
     def observe(self, i: int, n: int, expected_s: float, seconds: float) -> float:
         """Level `i` took so long for an input of length n; what the whole model would have taken.

@@ -13,7 +13,7 @@ from pliant.cluster.lead.overview import MemberStatus
 from pliant.cluster.lead.predict import Solved
 from pliant.cluster.session.cluster_details import ClusterDetails, details_of
 from pliant.cluster.session.cluster_feeds import feeds_of, read_feeds
-from pliant.cluster.session.cluster_levels import ClusterLevels, accuracy_of, pick, submodels
+from pliant.cluster.session.cluster_levels import ClusterLevels, accuracy_of, by_depth, pick, submodels
 from pliant.cluster.session.cluster_plan import ClusterPlan, plan_of
 from pliant.cluster.session.shared_primary import SharedPrimary
 from pliant.errors import BudgetError, InputError
@@ -40,6 +40,8 @@ _LENGTH = 128
 """Of the plan that is shown before any request."""
 _LENGTHS = (8, 32, 128, 512)
 """Whose plans are predicted; times lie on lines between."""
+_NEAR = 4
+"""Plans for lengths up to so many times the longest input are predicted anew when workers change."""
 _OTHER = 1.5
 """Where predictions of runs, over what was predicted before, change by so much, another plan runs."""
 
@@ -95,6 +97,7 @@ class ClusterSession(TextSession[ClusterDetails]):
         self._is_open_ended = not self.inputs[-1].is_static
         self._length = min(_LENGTH, self.max_length) if self._is_open_ended else self.max_length
         self._workers: tuple[str, ...] = ()
+        self._longest = 0
         self._prior, self._is_stale = Curve(((0, 0.0),)), False
         port, longest = self.inputs[-1], self.sample(self.max_length)
         sizes = zip(longest[port.name].shape, port.dims or (), strict=True)
@@ -296,7 +299,8 @@ class ClusterSession(TextSession[ClusterDetails]):
         reply = self._inferred(feeds, start_s, self._target_s, source=levels.sources[i])
         with self._timing.lock:
             self._took(n, levels.observe(i, n, told[i].curve.at(n), reply.seconds))
-            ratio = levels.of_whole(i, n, reply.details.predicted_s) / self._prior.at(n)
+            is_whole = levels.sources[i] is self.encoder
+            ratio = reply.details.predicted_s / self._prior.at(n) if is_whole else 1.0
             if reply.details.switches or not 1 / _OTHER <= ratio <= _OTHER:
                 self._prior, self._is_stale = scaled(self._prior, ratio), True
                 self.expect(self._prior)
@@ -329,14 +333,18 @@ class ClusterSession(TextSession[ClusterDetails]):
         if self._times is None or self._is_stale or usable != self._workers:
             self._workers, self._is_stale = usable, False
             lengths = [n for n in _LENGTHS if n < self.max_length and self._is_open_ended] + [self.max_length]
-            plans = {n: self._solved(n) for n in lengths}
-            self._prior = Curve(tuple((n, solved.seconds) for n, solved in plans.items()))
+            # Requests wait meanwhile: what is far from what was asked lately follows what is near.
+            near = [n for n in lengths if not self._longest or n <= _NEAR * self._longest] or lengths[:1]
+            plans = {n: self._solved(n) for n in near}
+            pace = plans[near[-1]].seconds / self._prior.at(near[-1]) if near != lengths else 1.0
+            far = [(n, pace * self._prior.at(n)) for n in lengths[len(near) :]]
+            self._prior = Curve((*((n, solved.seconds) for n, solved in plans.items()), *far))
             self.expect(self._prior)
             used = [solved.partition for solved in plans.values()]
             self._promised = accuracy_of(self.encoder, self._accuracy, used)
             # Codes are for devices short of memory: they have none for a submodel's weights, either.
             few = () if any(one.bits for one in used) else self._submodels
-            times = {one: Curve(tuple((n, self._solved(n, one).seconds) for n in lengths)) for one in few}
+            times = by_depth(few, {n: self._solved(n, few[-1]) for n in near} if few else {})
             self._levels = ClusterLevels(self.encoder, self._prior, times, self._accuracy, used)
 
     def _given(
@@ -386,7 +394,7 @@ class ClusterSession(TextSession[ClusterDetails]):
             accuracy = None if self._accuracy is None else self._accuracy.at(details.partitions[1:-1])
             if source in (None, self.encoder) and accuracy is not None and self._promised is not None:
                 self._promised = min(self._promised, accuracy)
-        self._length = prepared.rows
+        self._length, self._longest = prepared.rows, max(prepared.rows, self._longest)
         return Reply(
             endpoint=self.name,
             seconds=seconds,
