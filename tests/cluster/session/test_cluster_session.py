@@ -105,8 +105,8 @@ def test_a_node_answers_over_its_workers_and_without_them(
 def test_an_answer_that_shows_another_pace_waits_for_no_other_plan(
     key: Path, tiny_model: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It scales what others are expected to take, at no time to nothing; lengths are planned anew once
-    nobody waits."""
+    """It scales what others are expected to take, at no time to nothing; lengths near it are planned anew
+    once nobody waits."""
     pace = [1.0]
     with Cluster(
         "127.0.0.1:0", key=key, threads=1, cache=tmp_path, dilation=lambda: Dilation(pace[0])
@@ -126,7 +126,7 @@ def test_an_answer_that_shows_another_pace_waits_for_no_other_plan(
         assert session.estimate(request).seconds > 4 * before_s
         assert set(planned) <= {request.length}
         session.look_again()
-        assert len(set(planned)) > 2
+        assert request.length < max(planned) <= 4 * request.length
 
 
 def test_before_the_first_answer_its_times_are_its_plans(

@@ -38,7 +38,7 @@ from pliant.run.packed_weights import SharedWeights
 from pliant.run.session.feeds import fed_arrays
 from pliant.run.session.ports import shapes_of
 
-_MOST_ENDS = 64
+_MOST_ENDS = 256
 """Compiled ends kept, two a length."""
 
 

@@ -44,6 +44,14 @@ def submodels(encoder: Encoder, accuracy: WholeAccuracy | None) -> tuple[Encoder
     return tuple(encoder.submodel(int(n), narrowest) for n in spread(depths, _MOST - 1))
 
 
+def times_of(plans: Mapping[int, Solved], before: Curve, lengths: Sequence[int]) -> Curve:
+    """Seconds by length: as planned; of longer inputs as `before`, at the pace that plans show."""
+    last = max(plans)
+    pace = plans[last].seconds / max(before.at(last), _LEAST_S)
+    far = ((n, pace * before.at(n)) for n in lengths if n > last)
+    return Curve((*((n, solved.seconds) for n, solved in plans.items()), *far))
+
+
 def by_depth(parts: Sequence[Encoder], deepest: Mapping[int, Solved]) -> dict[Encoder, Curve]:
     """What submodels of one width take by length, where the `deepest` of them, the last, is planned so."""
     found = {}

@@ -11,9 +11,10 @@ import numpy as np
 from pliant.cluster.lead.explain_partition import explain
 from pliant.cluster.lead.overview import MemberStatus
 from pliant.cluster.lead.predict import Solved
+from pliant.cluster.session import cluster_levels
 from pliant.cluster.session.cluster_details import ClusterDetails, details_of
 from pliant.cluster.session.cluster_feeds import feeds_of, read_feeds
-from pliant.cluster.session.cluster_levels import ClusterLevels, accuracy_of, by_depth, pick, submodels
+from pliant.cluster.session.cluster_levels import ClusterLevels
 from pliant.cluster.session.cluster_plan import ClusterPlan, plan_of
 from pliant.cluster.session.shared_primary import SharedPrimary
 from pliant.errors import BudgetError, InputError
@@ -83,7 +84,7 @@ class ClusterSession(TextSession[ClusterDetails]):
         self.encoder = encoder
         self._primary = primary
         self._accuracy = accuracy
-        self._submodels = submodels(encoder, accuracy)
+        self._submodels = cluster_levels.submodels(encoder, accuracy)
         self._levels = ClusterLevels(encoder, Curve(((0, 0.0),)))
         self._promised: float | None = None
         self._tokenizer = encoder.open_tokenizer() if encoder.reads_text else None
@@ -158,8 +159,7 @@ class ClusterSession(TextSession[ClusterDetails]):
 
         That takes a second more.
         """
-        spec, primary = self.encoder.spec, self._primary
-        solved = self._solved(length)
+        spec, primary, solved = self.encoder.spec, self._primary, self._solved(length)
         reasons = explain(spec, solved, primary.name, primary.margins.least_gain, primary.coding)
         return plan_of(spec, solved, self._bound, self._target_of(latency), reasons)
 
@@ -193,12 +193,11 @@ class ClusterSession(TextSession[ClusterDetails]):
 
     @property
     def weight_bytes(self) -> int:
-        """What the primary's own share takes; `plan.weight_bytes` tells of all devices."""
         return self._primary.leader.holding.bytes_of(self.encoder)
 
     @property
     def memory(self) -> MemoryUse:
-        """What the model takes on the primary; `plan.weight_bytes` tells of all devices."""
+        """What the model takes on the primary, weights too; `plan.weight_bytes` tells of all devices."""
         return self._primary.leader.holding.memory_of(self.encoder)
 
     def encode(self, text: str, pair: str | None = None) -> Encoded:
@@ -230,7 +229,7 @@ class ClusterSession(TextSession[ClusterDetails]):
         return self._primary.workers()
 
     def dismiss(self, name: str) -> None:
-        """Leave a worker out of this session's cluster until it is readmitted; a run goes on without it."""
+        """Leave a worker out until it is readmitted; a run goes on without it."""
         self._primary.dismiss(name)
 
     def readmit(self, name: str) -> None:
@@ -250,11 +249,8 @@ class ClusterSession(TextSession[ClusterDetails]):
 
     @property
     def best(self) -> float | None:
-        """The accuracy in the bits of its plans, the least of all lengths; None where it was never measured,
-        and before the first `curve`.
-
-        How activations travel (`exchange`) is not counted.
-        """
+        """The accuracy in the bits of its plans, the least of all lengths, whatever the `exchange`; None where
+        it was never measured, and before the first `curve`."""
         return self._promised
 
     def curve(self, accuracy_floor: float = 0.0) -> Curve:
@@ -276,8 +272,8 @@ class ClusterSession(TextSession[ClusterDetails]):
     def estimate(self, request: Request) -> Estimate:
         """As `answer` would choose the level now. Raises BudgetError."""
         self.curve(request.accuracy_floor or 0.0)
-        levels = self.levels()
-        level, n = levels[pick(levels, request)], request.length
+        levels, n = self.levels(), request.length
+        level = levels[cluster_levels.pick(levels, request)]
         return Estimate(level.curve.at(n), level.accuracy, level.bound_curve.at(n))
 
     def look_again(self) -> None:
@@ -293,7 +289,7 @@ class ClusterSession(TextSession[ClusterDetails]):
         self.curve(request.accuracy_floor or 0.0)
         n, levels = request.length, self._levels  # others may come meanwhile
         told = levels.at(super().levels()[-1])
-        i = pick(told, request)
+        i = cluster_levels.pick(told, request)
         start_s = time.perf_counter()
         feeds = request.tensors if request.text is None else feeds_of(self.encode(request.text))
         reply = self._inferred(feeds, start_s, self._target_s, source=levels.sources[i])
@@ -313,8 +309,6 @@ class ClusterSession(TextSession[ClusterDetails]):
             is_worse = self._primary.margins.forget()
         return is_slowed or is_worse or self._level.is_slowed
 
-    # How
-
     def _target_of(self, latency: str | float | None) -> float | None:
         return self._target_s if latency is None else parse_seconds(latency)
 
@@ -329,22 +323,20 @@ class ClusterSession(TextSession[ClusterDetails]):
             return leader.steering.solve((source or self.encoder).spec, length)
 
     def _follow_workers(self) -> None:
-        usable = self._primary.usable_workers()
-        if self._times is None or self._is_stale or usable != self._workers:
+        usable, is_first = self._primary.usable_workers(), self._times is None
+        if is_first or self._is_stale or usable != self._workers:
             self._workers, self._is_stale = usable, False
             lengths = [n for n in _LENGTHS if n < self.max_length and self._is_open_ended] + [self.max_length]
             # Requests wait meanwhile: what is far from what was asked lately follows what is near.
-            near = [n for n in lengths if not self._longest or n <= _NEAR * self._longest] or lengths[:1]
+            near = [n for n in lengths if is_first or n <= _NEAR * self._longest] or lengths[:1]
             plans = {n: self._solved(n) for n in near}
-            pace = plans[near[-1]].seconds / self._prior.at(near[-1]) if near != lengths else 1.0
-            far = [(n, pace * self._prior.at(n)) for n in lengths[len(near) :]]
-            self._prior = Curve((*((n, solved.seconds) for n, solved in plans.items()), *far))
+            self._prior = cluster_levels.times_of(plans, self._prior, lengths)
             self.expect(self._prior)
             used = [solved.partition for solved in plans.values()]
-            self._promised = accuracy_of(self.encoder, self._accuracy, used)
+            self._promised = cluster_levels.accuracy_of(self.encoder, self._accuracy, used)
             # Codes are for devices short of memory: they have none for a submodel's weights, either.
             few = () if any(one.bits for one in used) else self._submodels
-            times = by_depth(few, {n: self._solved(n, few[-1]) for n in near} if few else {})
+            times = cluster_levels.by_depth(few, {n: self._solved(n, few[-1]) for n in near} if few else {})
             self._levels = ClusterLevels(self.encoder, self._prior, times, self._accuracy, used)
 
     def _given(

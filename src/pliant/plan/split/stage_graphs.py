@@ -1,7 +1,7 @@
 """The graph that each stage of a split layer runs, with its inputs and outputs."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import prod
 from typing import assert_never
@@ -83,7 +83,7 @@ def weight_bytes(spec: EncoderSpec, *partitions: Partition) -> dict[str, int]:
     together what any of them needs: what they share, once.
     """
     held: dict[str, dict[tuple[int, ...], set[Block]]] = {}
-    for partition in partitions:  # many share their blocks: layers come last
+    for partition in dict.fromkeys(map(_without_lengths, partitions)):  # many share their blocks
         for device, blocks in _blocks(spec, partition).items():
             held.setdefault(device, {}).setdefault(partition.bits, set()).update(blocks)
     share = 0.0 if spec.coded is None else spec.coded.outlier_share
@@ -128,7 +128,14 @@ def end_flops(spec: EncoderSpec, tokens: int) -> float:
 
 
 @lru_cache(maxsize=256)
-def _blocks(spec: EncoderSpec, partition: Partition) -> dict[str, set[Block]]:
+def _without_lengths(partition: Partition) -> Partition:
+    """The same weights on every device, for as few rows as there can be."""
+    shares = tuple(replace(share, rows=min(share.rows, 1)) for share in partition.shares)
+    return replace(partition, shares=shares, tokens=sum(share.rows for share in shares))
+
+
+@lru_cache(maxsize=64)
+def _blocks(spec: EncoderSpec, partition: Partition) -> Mapping[str, set[Block]]:
     held: dict[str, set[Block]] = {device: set() for device in partition.devices}
     alike: dict[str, set[Block]] = {}
     for stage in stages(spec, partition, 0):
