@@ -30,7 +30,8 @@ from pliant.route.router import Router
 from pliant.route.router_settings import RouterSettings
 from pliant.run.session.session import Session
 from pliant.serve.answers.admission import Admission
-from pliant.serve.answers.dispatch import Dispatcher, Inquiry
+from pliant.serve.answers.dispatch import Dispatcher
+from pliant.serve.answers.inquiry import Inquiry
 from pliant.serve.answers.local_answers import LocalAnswers
 from pliant.serve.answers.metrics import Metrics
 from pliant.serve.protocol.inference import Body, InferRequest, Signature

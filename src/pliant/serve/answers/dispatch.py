@@ -5,22 +5,23 @@ import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from math import ceil, inf
-from typing import Any, final
+from typing import Literal, final
 
 from pliant.errors import BudgetError, ClusterError, DeadlineError, InputError, NodeError, RouteError
-from pliant.ir.reply import Reply
 from pliant.route.choice.choose_endpoint import LOCAL, Choice, choose
 from pliant.route.choice.hedge import Hedge, hedge, spare_s
-from pliant.route.choice.objective import TIME, Objective
 from pliant.route.choice.terms import Terms
-from pliant.route.curve_advert import CurveAdvert, Trail
-from pliant.route.node_messages import RouteMessage, Spent
+from pliant.route.curve_advert import CurveAdvert
+from pliant.route.node_messages import Spent
 from pliant.route.router import Router
+from pliant.serve.answers.inquiry import Answer, Inquiry
 from pliant.serve.answers.local_answers import LocalAnswers
 from pliant.serve.answers.metrics import Metrics
+from pliant.serve.answers.overtaking import first_of_two
 from pliant.serve.answers.pieces import Turn
-from pliant.serve.protocol.inference import Body, InferRequest, Signature, check_reply, with_parameters
+from pliant.serve.protocol.inference import Signature, check_reply, with_parameters
 from pliant.serve.protocol.terms import LEAST_S, PendingRequest
 from pliant.serve.telemetry.request_context import inner_span, stages
 from pliant.serve.telemetry.tracing import Attribute
@@ -31,48 +32,6 @@ _LATE_TURN, _LATE_S = 1.05, 0.01
 """A turn is late that comes after so many times the wait that was expected, and so much more."""
 _MOST_FAILURES = 2
 """Upstreams that may fail a request before it is answered here: each of them costs it time."""
-
-
-@dataclass(frozen=True, slots=True)
-class Inquiry:
-    """A request under way. `body` makes what an upstream is sent; `objective` says what is least.
-
-    `route` is what a node that passed it on says.
-    """
-
-    request: InferRequest
-    wish: PendingRequest
-    trail: Trail
-    id: str
-    body: Callable[[], Body]
-    route: RouteMessage | None = None
-    objective: Objective = TIME
-
-    @property
-    def is_source(self) -> bool:
-        """Whether it starts here: joules count at the source alone (CRIME 4.4)."""
-        return self.route is None or not self.route.path
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """An answer: a session's reply, or the body that an upstream sent; `target` is the endpoint that gave it.
-
-    `node` is the name of the node that made it, however many hops away. What was spent is the wait and the
-    work, or the time away; not what reading the request took, which whoever asks counts as the way. `said`
-    goes into the parameters of the response. `choice` is how the endpoint was chosen. `energy_j` are the
-    joules that it took here, None where they are not counted; `accuracy` is what it was given at, where that
-    was measured.
-    """
-
-    content: Reply[Any] | Body
-    target: str
-    node: str
-    spent: Spent
-    said: dict[str, object]
-    choice: Choice
-    energy_j: float | None = None
-    accuracy: float | None = None
 
 
 @dataclass(slots=True)
@@ -199,6 +158,8 @@ class Dispatcher:
         and the first of the two counts. None where both failed."""
         if asked.wish.due_s is None or (self.upstreams is None and len(self.here) == 1):
             return await self._only(choice, asked, tried)
+        if choice.target not in self.here:
+            return await self._above(choice, asked, tried)
         start_s, turn = self._clock(), Turn()
         first = asyncio.ensure_future(self._attempt(choice, asked, tried, turn))
         under_way, begun = {first: 0.0}, [first]
@@ -223,7 +184,7 @@ class Dispatcher:
                     error = error or task.exception()
                     if task.exception() is None and (answer := task.result()) is not None:
                         if len(begun) > 1:
-                            self._count_hedge(choice, asked, first, task, start_s)
+                            self._count_hedge(choice, "there" if task is first else "here")
                         queued_s = tried_s if first.cancelled() else 0.0
                         spent = Spent(answer.spent.seconds + tried_s, answer.spent.waited_s + queued_s)
                         return replace(answer, spent=spent)
@@ -244,27 +205,51 @@ class Dispatcher:
             raise asyncio.CancelledError
         return answer
 
-    def _count_hedge(
-        self,
-        choice: Choice,
-        asked: Inquiry,
-        first: "asyncio.Future[Answer | None]",
-        won: "asyncio.Future[Answer | None]",
-        start_s: float,
-    ) -> None:
-        self.metrics.hedges.labels(choice.target, "there" if won is first else "here").inc()
-        if won is not first and not first.done() and choice.target not in self.here:
+    async def _above(self, choice: Choice, asked: Inquiry, tried: _Tried) -> Answer | None:
+        """The same of an upstream, with an endpoint here besides when it is high time for its answer."""
+        planned = self._fallback(choice, asked.wish, tried.failed)
+        if planned is None:
+            return await self._only(choice, asked, tried)
+        start_s = self._clock()
+        second = partial(self._begin_hedge, planned.choice, asked, tried, start_s)
+        found = await first_of_two(self._attempt(choice, asked, tried), second, planned.after_s)
+        if found.is_begun and found.result is not None:
+            self._count_hedge(choice, "here" if found.is_second else "there")
+        if found.is_overtaken:
             assert self.upstreams is not None
             late_s = self._clock() - start_s - choice.seconds
             self.upstreams.overdue(choice.target, asked.wish.length, late_s)
+        return found.result
+
+    async def _begin_hedge(
+        self, choice: Choice, asked: Inquiry, tried: _Tried, start_s: float
+    ) -> Answer | None:
+        """The answer of `choice`, which begins elsewhere so long after `start_s`."""
+        begun: asyncio.Task[Answer | None] | None = None
+        try:
+            async with self._leaving:
+                begun = asyncio.create_task(self._hedge(choice, asked, tried))
+                tried_s = self._clock() - start_s
+                await asyncio.sleep(0)  # it stands in the other queue then
+            answer = await begun
+        finally:
+            if begun is not None:
+                begun.cancel()
+        if answer is None:
+            return None
+        return replace(answer, spent=Spent(answer.spent.seconds + tried_s, answer.spent.waited_s))
+
+    def _count_hedge(self, choice: Choice, answered: Literal["here", "there"]) -> None:
+        self.metrics.hedges.labels(choice.target, answered).inc()
 
     def _second_thoughts(
         self, choice: Choice, asked: Inquiry, tried: _Tried, turn: Turn
     ) -> Iterator[float | Choice]:
-        """Seconds to wait for the answer of `choice`, by and by, and the endpoint to have answer as well.
+        """Seconds to wait for the answer of `choice`, an endpoint here, by and by, and what to have answer as
+        well.
 
-        That is an endpoint here when it is high time for its answer. Of an endpoint here: the next best once
-        it should have begun and has not, when it is high time for that if it is worse (`spare_s`); or once it
+        That is another endpoint here when it is high time for its answer, and the next best once `choice`
+        should have begun and has not, when it is high time for that if it is worse (`spare_s`); or once it
         works for longer than its bound.
         """
         wish = asked.wish
@@ -272,7 +257,7 @@ class Dispatcher:
         if planned is not None:
             yield planned.after_s
             yield planned.choice
-        if choice.target not in self.here or wish.due_s is None or wish.best_effort:
+        if wish.best_effort:
             return
         level, n = choice.option.level, wish.length
         yield _LATE_TURN * max(choice.seconds - level.curve.at(n), 0.0) + _LATE_S

@@ -26,8 +26,8 @@ from pliant.run.session.ports import Feeds
 from pliant.run.session.session import Session
 from pliant.run.session.text_feeds import as_bytes
 from pliant.run.session.text_session import TextSession
-from pliant.serve.answers.dispatch import Answer, Inquiry
 from pliant.serve.answers.explain_choice import Explanation
+from pliant.serve.answers.inquiry import Answer, Inquiry
 from pliant.serve.node.power import read_energy, read_radio
 from pliant.serve.node.routing import RoutedDetails, Routing
 from pliant.serve.node.start_node import NodeOptions, connected, ended, made_node

@@ -23,9 +23,10 @@ from pliant.run.process_memory import MemoryBudget, MemoryShare
 from pliant.run.session.session import Session
 from pliant.serve.answers.admission import Admission
 from pliant.serve.answers.answer_energy import AnswerEnergy
-from pliant.serve.answers.dispatch import Dispatcher, Inquiry
+from pliant.serve.answers.dispatch import Dispatcher
 from pliant.serve.answers.explain_choice import Explanation, explain
 from pliant.serve.answers.gather import gather
+from pliant.serve.answers.inquiry import Inquiry
 from pliant.serve.answers.local_answers import LocalAnswers
 from pliant.serve.answers.metrics import Metrics, State
 from pliant.serve.answers.model_statistics import ModelStatistics

@@ -18,7 +18,7 @@ from pliant.errors import BudgetError, NodeError
 from pliant.ir.reply import Reply
 from pliant.ir.times.timing import is_in_time
 from pliant.route.choice.choose_endpoint import LOCAL, Choice
-from pliant.serve.answers.dispatch import Answer, Inquiry
+from pliant.serve.answers.inquiry import Answer, Inquiry
 from pliant.serve.protocol.terms import PendingRequest
 
 N_EVENTS = 4096
