@@ -171,13 +171,15 @@ def prefetch_next(f: Function, planes: Sequence[Value], step: Value) -> None:
         f.prefetch(f.at(p, ahead, "i8"))
 
 
-def prefetch_streams(f: Function, planes: Sequence[Value]) -> None:
+def prefetch_streams(f: Function, planes: Sequence[Value], *, is_far: bool = True) -> None:
     """Ask for planes that are read in order: far ahead from memory, and shortly before from the second cache.
 
-    Asked for in the first cache at once, they wait for memory in its few miss buffers.
+    Asked for in the first cache at once, they wait for memory in its few miss buffers. Where decoding takes
+    about as long as memory, the CPU's own prefetching does without `is_far`.
     """
     for p in planes:
-        f.prefetch(f.at(p, _FAR_BYTES, "i8"), level=2)
+        if is_far:
+            f.prefetch(f.at(p, _FAR_BYTES, "i8"), level=2)
         f.prefetch(f.at(p, _NEAR_BYTES, "i8"))
 
 

@@ -137,7 +137,7 @@ def _write_dots(module: Module, bits: int) -> None:
         with f.loop(0, count, 1, carry=begin) as turn:
             sums = list(turn.carried)
             here = [f.at(p, turn.index * COLUMNS, "i32") for p in planes]
-            prefetch_streams(f, here)
+            prefetch_streams(f, here, is_far=False)
             x, chain = f.at(split, turn.index * GROUP_ROWS, "i32"), cycle(range(half))
 
             def emit(row: int, weights: Value) -> None:
