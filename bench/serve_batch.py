@@ -4,7 +4,8 @@ MiniLM-L6 with mean pooling, texts of 8 to 64 tokens as JSON, float32 on every s
 and clients share. Beside a node stand onnxruntime in a Starlette app with a pool of threads
 (serve_batch_peer.py), and the KServe SDK's model server around onnxruntime (serve_batch_kserve.py), in an
 environment of its own that is made once in the folder `--peers`, from the package index. They are asked in
-turns. One client asks a node besides, and the same node of the commit before requests ran together.
+turns, and so is a node with one compute worker, whose batches take turns. One client asks a node besides, and
+the same node of the commit before requests ran together.
 """
 
 import argparse
@@ -39,7 +40,8 @@ TOLERANCE = 1e-5
 BEFORE = "cd6c4792"
 """The last commit in which requests ran one after the other."""
 MODEL, KSERVE = "minilm", "kserve==0.21.0"
-NODE, APP, SDK = "pliant node", "onnxruntime, Starlette", "onnxruntime, KServe SDK"
+NODE, ONE = "pliant node", "pliant node, one compute worker"
+APP, SDK = "onnxruntime, Starlette", "onnxruntime, KServe SDK"
 PEERS = Path.home() / ".cache" / "pliant-bench" / "kserve"
 HERE = Path(__file__).parent
 _STARTS_S = 60.0
@@ -65,6 +67,7 @@ def main() -> None:
         with ExitStack() as stack:
             urls = {
                 NODE: stack.enter_context(started(_node(file)))[0][0],
+                ONE: stack.enter_context(started([*_node(file), "--compute-workers", "1"]))[0][0],
                 APP: stack.enter_context(
                     started([sys.executable, str(HERE / "serve_batch_peer.py"), str(file)])
                 )[0][0],
