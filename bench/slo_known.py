@@ -53,6 +53,11 @@ def measure_known(bed: Bed, scenario: Scenario, texts: Texts) -> Known:
     here_s = part * scenario.local.seconds(0.0)
     beside_s = part * min(worker.seconds(0.0) for worker in scenario.workers.values())
     with open_cluster(bed) as cluster:
+        cluster.curve()
+        offered = [level.accuracy or 0.0 for level in cluster.levels()]
+        together = tuple(
+            one.accuracy for one in levels if min(abs(one.accuracy - a) for a in offered) < _MORE
+        )
         together_s = _median_s(lambda: cluster(text))
         bed.set_pace(LOCAL, _SLOWER * scenario.local.seconds(0.0))
         slowed_s = _median_s(lambda: cluster(text))
@@ -69,7 +74,8 @@ def measure_known(bed: Bed, scenario: Scenario, texts: Texts) -> Known:
     ends_s = max(slowed_s - together_s, 0.0) / (_SLOWER - 1.0)
     exchange_s = together_s - member_part * beside_s - ends_s
     primary_part = ends_s / scenario.local.seconds(0.0)
-    return Known(levels, member_part, primary_part, max(exchange_s, 0.0), max(hop_s, 0.0))
+    known = Known(levels, member_part, primary_part, max(exchange_s, 0.0), max(hop_s, 0.0))
+    return replace(known, together=together)
 
 
 def _next(session: Any, floor: float) -> float | None:

@@ -47,7 +47,7 @@ def scenario_fleet(
         for at_s, link in moments
     )
     first = next(change.link for change in changes if change.link is not None)
-    here = (machine(scenario.local), _cluster(scenario, known, levels[-1:]))
+    here = (machine(scenario.local), _cluster(scenario, known))
     nodes = (
         NodeSpec("device", 0, here, ((GATEWAY, first),)),
         NodeSpec("gateway", 1, (machine(scenario.gateway),)),
@@ -59,11 +59,18 @@ def _hop(link: Link, known: Known) -> Link:
     return Link(link.latency_s + known.hop_s, link.bandwidth_Bps)
 
 
-def _cluster(scenario: Scenario, known: Known, levels: tuple[ElasticLevel, ...]) -> MachineSpec:
-    """The whole model by the quickest device, which changes as its devices do."""
+def _cluster(scenario: Scenario, known: Known) -> MachineSpec:
+    """By the quickest device, which changes as its devices do; levels are what they are at the start."""
     courses = (scenario.local, *scenario.workers.values())
     starts = sorted({start for course in courses for start in course.slower.starts})
     seconds = [together_s(scenario, known, USUAL_WORDS, at_s) for at_s in starts]
+    whole_s = together_s(scenario, known, USUAL_WORDS, starts[0])
+    levels = tuple(
+        ElasticLevel(
+            level.accuracy, min(together_s(scenario, known, USUAL_WORDS, starts[0], level) / whole_s, 1.0)
+        )
+        for level in known.together_levels
+    )
     slower = Steps(tuple(starts), tuple(s / seconds[0] for s in seconds))
     return MachineSpec(CLUSTER, seconds[0], levels, _by_clock(slower, scenario.speed))
 

@@ -7,7 +7,7 @@ knew the whole world. Estimates and measures nothing.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
 from typing import Literal
@@ -36,8 +36,9 @@ class Level:
 class Known:
     """What is known of model and network: `levels` with the whole model last; overheads in seconds.
 
-    The cluster answers with the whole model, by the device that is quickest at it: that takes `member_part`
-    of what it takes a session there. Where it is a worker, this device still computes input and head,
+    The cluster answers at those of the levels whose accuracy is in `together`, or with the whole model alone
+    where there are none, by the device that is quickest at it: that takes `member_part` of what it takes a
+    session there. Where it is a worker, this device still computes input and head,
     `primary_part` of what the whole model takes here, and exchanges take `exchange_s` more. An answer from
     above takes `hop_s` more than its link and the gateway take. A request has `request_bytes`, both ways.
     """
@@ -48,6 +49,12 @@ class Known:
     exchange_s: float = 0.0
     hop_s: float = 0.0
     request_bytes: float = 800.0
+    together: tuple[float, ...] = ()
+
+    @property
+    def together_levels(self) -> tuple[Level, ...]:
+        """The cluster's, the whole model's last."""
+        return (*(level for level in self.levels[:-1] if level.accuracy in self.together), self.levels[-1])
 
 
 class _KnownLevel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -63,6 +70,7 @@ class _KnownFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     hop_s: float
     words: tuple[float, ...]
     levels: tuple[_KnownLevel, ...]
+    together: tuple[float, ...] = ()
 
 
 def read_known(path: Path) -> Known:
@@ -72,7 +80,8 @@ def read_known(path: Path) -> Known:
         Level(level.accuracy, Curve(tuple(zip(told.words, level.parts, strict=True))))
         for level in told.levels
     ]
-    return Known(tuple(levels), told.member_part, told.primary_part, told.exchange_s, told.hop_s)
+    known = Known(tuple(levels), told.member_part, told.primary_part, told.exchange_s, told.hop_s)
+    return replace(known, together=told.together)
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,9 +212,14 @@ class _Queues:
                 yield i, option, free_s + option.away_s / 2.0 - self._requests[i].at_s / self._speed
 
 
-def together_s(scenario: Scenario, known: Known, words: float, now_s: float) -> float:
-    """What a cluster's answer to a text of so many words takes, by the device that is quickest at it."""
-    work_s = known.member_part * known.levels[-1].part.at(words)
+def together_s(
+    scenario: Scenario, known: Known, words: float, now_s: float, level: Level | None = None
+) -> float:
+    """What a cluster's answer to a text of so many words takes, by the device that is quickest at it.
+
+    With the whole model, or at another `level`.
+    """
+    work_s = known.member_part * (level or known.levels[-1]).part.at(words)
     beside_s = min((worker.seconds(now_s) for worker in scenario.workers.values()), default=inf)
     here_s = scenario.local.seconds(now_s)
     return min(work_s * here_s, work_s * beside_s + known.primary_part * here_s + known.exchange_s)
@@ -215,7 +229,6 @@ def _options(scenario: Scenario, known: Known, request: TimedRequest, ways: Coll
     """The ways that keep deadline and floor if nothing else is there, as the world is when it comes."""
     now_s, words = request.at_s, request.n_words
     found: list[_Option] = []
-    whole = known.levels[-1]
     here_s, above_s = scenario.local.seconds(now_s), scenario.gateway.seconds(now_s)
     link = scenario.link.at(now_s, 0.0)
     for level in known.levels:
@@ -223,7 +236,9 @@ def _options(scenario: Scenario, known: Known, request: TimedRequest, ways: Coll
         if link is not None and above_s < inf:
             away_s = link.latency_s + known.request_bytes / link.bandwidth_Bps + known.hop_s
             found.append(_Option("upstream", level.accuracy, away_s, above_s * level.part.at(words)))
-    found.append(_Option("cluster", whole.accuracy, 0.0, together_s(scenario, known, words, now_s)))
+    for level in known.together_levels:
+        work_s = together_s(scenario, known, words, now_s, level)
+        found.append(_Option("cluster", level.accuracy, 0.0, work_s))
     return [
         o
         for o in found

@@ -99,7 +99,8 @@ def test_flags_are_asked_of_the_auxiliary_vector_on_arm(monkeypatch: pytest.Monk
 def test_waiting_for_a_core_is_counted() -> None:
     """Two that want the one core that they may use: each waits for about as long as the other runs."""
     spin = (
-        "import os, time; from pliant import system; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))}); "
+        "import os, time; from pliant import system; "
+        "os.sched_setaffinity(0, {min(os.sched_getaffinity(0))}); "
         "other = os.fork(); end = time.monotonic() + 0.5\nwhile time.monotonic() < end: pass\n"
         "other and (os.wait(), print(max(system.waited_s().values(), default=0.0)))"
     )

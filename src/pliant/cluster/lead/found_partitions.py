@@ -80,7 +80,8 @@ class FoundPartitions:
             whole = larger.solved.partition
             columns = spec.ffn if whole.n_columns else 0
             cut = whole.resized(tokens, spec.n_heads, columns, spec.n_layers)
-            alone = (cut.alone(device) for device in cut.participants) if self._is_free else ()
+            few = cut.participants if self._is_free and len(cut.participants) > 1 else ()
+            alone = (cut.alone(device) for device in few)
             every = (predict(spec, one, picture, coding) for one in (cut, *alone))
             solved = min(every, key=lambda one: one.seconds)
         found = _Found(spec, solved, weight_bytes(spec, solved.partition), now_s)

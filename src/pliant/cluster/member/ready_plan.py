@@ -2,6 +2,7 @@
 
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Protocol, final
 
 from pliant.cluster.member.perform import Holder, Turn
@@ -87,6 +88,7 @@ class ReadyPlan:
         return Turn(epoch, number, *self._segments[key], self.holder, self.coding, patience_s)
 
 
+@lru_cache(maxsize=256)
 def lowered(spec: EncoderSpec, partition: Partition, coding: Coding) -> Program:
     """The program of a partition, with activations that travel as `coding`: priced, and run."""
     program = split(spec, partition)

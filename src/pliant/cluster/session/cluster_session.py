@@ -249,8 +249,8 @@ class ClusterSession(TextSession[ClusterDetails]):
 
     @property
     def best(self) -> float | None:
-        """The accuracy in the bits of its plans, the least of all lengths, whatever the `exchange`; None where
-        it was never measured, and before the first `curve`."""
+        """The accuracy in its plans' bits, the least of all lengths, whatever the `exchange`; None where that
+        was never measured, and before the first `curve`."""
         return self._promised
 
     def curve(self, accuracy_floor: float = 0.0) -> Curve:
