@@ -19,6 +19,8 @@ from pliant.plan.split.stage_graphs import weight_bytes
 from tests.plan.clusters import cluster
 from tests.plan.splits import MODES, bert
 
+pytestmark = pytest.mark.usefixtures("unchecked_shapes")
+
 TOKENS = 16
 CODED = CodedLayers(6, 0.01, (1.0, 3.0, 2.0))
 SPEC = replace(bert(192, 4, 400, 3), coded=CODED)

@@ -23,6 +23,8 @@ from pliant.plan.submodel.submodel import fitting, rank, submodels
 from pliant.store.manifest import AccuracyEntry, AccuracyTable
 from tests.plan.problems import random_problem
 
+pytestmark = pytest.mark.usefixtures("unchecked_shapes")
+
 rngs = st.integers(0, 2**31).map(np.random.default_rng)
 rules = st.sampled_from(["first", "shards", "planes", "base"])
 BITS = (2, 3, 4, 6, 32)

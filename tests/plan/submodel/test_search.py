@@ -22,6 +22,8 @@ from pliant.plan.submodel.search import OURS, PAPER, PlanOptions, plan
 from pliant.plan.submodel.shape import StoreShape
 from tests.plan.problems import random_problem
 
+pytestmark = pytest.mark.usefixtures("unchecked_shapes")
+
 rngs = st.integers(0, 2**31).map(np.random.default_rng)
 rules = st.sampled_from(["first", "shards", "planes", "base"])
 # Built in the tests, not by hypothesis: beartype's checks draw random numbers.
