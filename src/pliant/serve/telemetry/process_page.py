@@ -58,6 +58,7 @@ def process_page(host: str, port: int, page: ProcessPage) -> Iterator[str]:
 
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
+    request_queue_size = _MOST_AT_ONCE  # of 5, a connection that finds no place is tried again after a second
 
     def __init__(self, address: tuple[str, int], page: ProcessPage) -> None:
         self.address_family = AF_INET6 if ":" in address[0] else AF_INET
