@@ -1,5 +1,6 @@
 """One session over this device, a cluster and a node above: real models, real processes, one deadline."""
 
+import asyncio
 import gc
 import socket
 import threading
@@ -335,9 +336,16 @@ class Double(Fake):
 
 
 def test_a_session_that_is_closed_amid_an_answer_that_came_too_late_leaves_no_task(
-    caplog: pytest.LogCaptureFixture,
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The answer here was begun beside one from above, which came first."""
+    """The answer here was begun beside one from above, which came first; its task is cancelled meanwhile."""
+    ending, close = threading.Event(), asyncio.Runner.close
+
+    def ends(runner: asyncio.Runner) -> None:
+        ending.set()
+        close(runner)
+
+    monkeypatch.setattr(asyncio.Runner, "close", ends)
     local, above = Double(LONG_S), Double(1e-3)
     with running(above, name="above") as node, ThreadPoolExecutor(2) as pool:
         session = RoutedSession(local, upstreams=[node.url])
@@ -348,7 +356,7 @@ def test_a_session_that_is_closed_amid_an_answer_that_came_too_late_leaves_no_ta
         above.gate.set()
         assert asked.result(PATIENCE_S).outputs["y"] == [2.0]
         closed = pool.submit(session.close)
-        until(lambda: "pliant-route" not in {thread.name for thread in threading.enumerate()})
+        assert ending.wait(PATIENCE_S)
         local.gate.set()
         closed.result(PATIENCE_S)
     gc.collect()
