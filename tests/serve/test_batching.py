@@ -147,7 +147,7 @@ def test_64_clients_at_once_get_their_own_answers(stops: bool) -> None:
 @pytest.fixture(scope="module")
 def encoder_texts() -> list[np.ndarray]:
     rng = np.random.default_rng(0)
-    return [rng.standard_normal((1, int(n), 8)).astype(np.float32) for n in rng.integers(1, 65, 192)]
+    return [rng.standard_normal((1, int(n), 8)).astype(np.float32) for n in rng.integers(1, 65, 96)]
 
 
 def _prepared() -> OnnxSession:
