@@ -1,7 +1,7 @@
 """Search compiled kernels for vectors that inner loops keep on the stack."""
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from pliant.kernels.emit.isa import Isa
@@ -65,24 +65,15 @@ def hot_cases(isa: Isa) -> dict[str, Callable[[Isa], str]]:
     return {label: generator for label, generator in cases(isa).items() if _HOT.fullmatch(label)}
 
 
-def found_spills(family: Sequence[Isa]) -> dict[str, int]:
-    """The most of any inner loop by "row, case, function", where there are some, in the code that is shipped.
-
-    `family` are the rows of one CPU, each with the features of those before it and more. Where several have
-    a text in common it is compiled for the first and the last: a feature between changes its code in both
-    or in none.
-    """
-    texts = [{label: generator(isa) for label, generator in hot_cases(isa).items()} for isa in family]
+def found_spills(isa: Isa) -> dict[str, int]:
+    """The most of any inner loop by "case, function", where there are some, in the code that is shipped."""
     found = dict[str, int]()
-    for i, isa in enumerate(family):
-        before = set[str]().union(*(one.values() for one in texts[:i]))
-        after = set[str]().union(*(one.values() for one in texts[i + 1 :]))
-        searched = {label: text for label, text in texts[i].items() if not (text in before and text in after)}
-        triple = isa.triple or "x86_64-unknown-linux-gnu"
-        assembly = compile_assembly([*searched.values()], isa.cpu, isa.features, triple)
-        for label, text in zip(searched, assembly, strict=True):
-            for loop in inner_loops(text):
-                if n := spills(loop, isa):
-                    key = f"{isa.name}{isa.features}, {label}, {loop.function}"
-                    found[key] = max(n, found.get(key, 0))
+    generators = hot_cases(isa)
+    triple = isa.triple or "x86_64-unknown-linux-gnu"
+    texts = compile_assembly([g(isa) for g in generators.values()], isa.cpu, isa.features, triple)
+    for label, text in zip(generators, texts, strict=True):
+        for loop in inner_loops(text):
+            if n := spills(loop, isa):
+                key = f"{label}, {loop.function}"
+                found[key] = max(n, found.get(key, 0))
     return found
