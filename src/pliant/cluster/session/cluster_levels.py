@@ -110,6 +110,10 @@ class ClusterLevels:
         self._told = whole, tuple(self._own), (*made, whole)
         return self._told[2]
 
+    def of_whole(self, i: int, n: int, seconds: float) -> float:
+        """What the whole model should take for an input of length n where level `i` should take so long."""
+        return seconds * self._prior.at(n) / self._times[i].at(n) if i < len(self._times) else seconds
+
     def observe(self, i: int, n: int, expected_s: float, seconds: float) -> float:
         """Level `i` took so long for an input of length n; what the whole model would have taken.
 

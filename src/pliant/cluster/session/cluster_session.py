@@ -3,7 +3,7 @@
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from math import prod
+from math import inf, prod
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, final, overload
 
 import numpy as np
@@ -43,8 +43,10 @@ _LENGTHS = (8, 32, 128, 512)
 """Whose plans are predicted; times lie on lines between."""
 _NEAR = 4
 """Plans for lengths up to so many times the longest input are predicted anew when workers change."""
-_OTHER = 1.5
-"""Where predictions of runs, over what was predicted before, change by so much, another plan runs."""
+_OTHER, _OTHER_PART = 1.5, 2.0
+"""Where predictions of runs, over those before, change by so much, another plan runs; of a submodel's."""
+_PAUSE_S = 2.0
+"""Between predictions anew, where workers are the same."""
 
 
 @final
@@ -98,7 +100,7 @@ class ClusterSession(TextSession[ClusterDetails]):
         self._is_open_ended = not self.inputs[-1].is_static
         self._length = min(_LENGTH, self.max_length) if self._is_open_ended else self.max_length
         self._workers: tuple[str, ...] = ()
-        self._longest = 0
+        self._longest, self._looked_s = 0, -inf
         self._prior, self._is_stale = Curve(((0, 0.0),)), False
         port, longest = self.inputs[-1], self.sample(self.max_length)
         sizes = zip(longest[port.name].shape, port.dims or (), strict=True)
@@ -202,16 +204,14 @@ class ClusterSession(TextSession[ClusterDetails]):
 
     def encode(self, text: str, pair: str | None = None) -> Encoded:
         """The tokens of a text or a pair. Raises InputError where the model reads no text, or not this."""
-        tokenizer = self._tokenizer or self.encoder.open_tokenizer()
-        return tokenizer.encode(text, pair)
+        return (self._tokenizer or self.encoder.open_tokenizer()).encode(text, pair)
 
     def truncate(self, text: str, pair: str | None = None) -> tuple[str, str | None]:
         """The beginnings of a text or a pair that the model reads. Raises as `encode` does."""
-        tokenizer = self._tokenizer or self.encoder.open_tokenizer()
-        return tokenizer.truncate(text, pair)
+        return (self._tokenizer or self.encoder.open_tokenizer()).truncate(text, pair)
 
     def close(self) -> None:
-        """Let all members give up the model's weights, after the answer under way; safe to call twice."""
+        """Let all members give up its weights, after the answer under way; safe to call twice."""
         if not self.is_closed:
             self.is_closed = True
             self._primary.forget(self.encoder)
@@ -225,7 +225,7 @@ class ClusterSession(TextSession[ClusterDetails]):
         return self._max_items
 
     def workers(self) -> tuple[MemberStatus, ...]:
-        """Every worker that ever joined, by name; from any thread, also during a run."""
+        """Every worker that ever joined, by name; from any thread."""
         return self._primary.workers()
 
     def dismiss(self, name: str) -> None:
@@ -278,7 +278,10 @@ class ClusterSession(TextSession[ClusterDetails]):
 
     def look_again(self) -> None:
         """Predict times anew where other workers can be used than before, or answers took other times."""
-        if self._times is not None:
+        now_s = time.perf_counter()
+        is_due = now_s - self._looked_s > _PAUSE_S or self._primary.usable_workers() != self._workers
+        if self._times is not None and is_due:
+            self._looked_s = now_s
             self._follow_workers()
 
     def answer(self, request: Request) -> Reply[ClusterDetails]:
@@ -295,9 +298,9 @@ class ClusterSession(TextSession[ClusterDetails]):
         reply = self._inferred(feeds, start_s, self._target_s, source=levels.sources[i])
         with self._timing.lock:
             self._took(n, levels.observe(i, n, told[i].curve.at(n), reply.seconds))
-            is_whole = levels.sources[i] is self.encoder
-            ratio = reply.details.predicted_s / self._prior.at(n) if is_whole else 1.0
-            if reply.details.switches or not 1 / _OTHER <= ratio <= _OTHER:
+            ratio = levels.of_whole(i, n, reply.details.predicted_s) / self._prior.at(n)
+            other = _OTHER if levels.sources[i] is self.encoder else _OTHER_PART
+            if reply.details.switches or not 1 / other <= ratio <= other:
                 self._prior, self._is_stale = scaled(self._prior, ratio), True
                 self.expect(self._prior)
         return replace(reply, whole_s=reply.seconds)
