@@ -16,6 +16,9 @@ from pliant.ir.times.levels import has_moved, spread
 from pliant.models.encoder.encoder_source import Encoder
 from pliant.plan.submodel.whole_accuracy import WholeAccuracy
 
+_LENGTHS = (8, 32, 128, 512)
+"""Whose plans are predicted; times lie on lines between."""
+_NEAR = 4
 _MOST = 6
 """Levels, the whole model's among them."""
 _GAIN = 0.1
@@ -42,6 +45,15 @@ def submodels(encoder: Encoder, accuracy: WholeAccuracy | None) -> tuple[Encoder
             best = sizes[n, narrowest]
             depths.append(n)
     return tuple(encoder.submodel(int(n), narrowest) for n in spread(depths, _MOST - 1))
+
+
+def lengths_to_plan(most: int, longest: float, *, is_open_ended: bool) -> tuple[Sequence[int], Sequence[int]]:
+    """Lengths whose times make a curve, and those of them near what was asked, at most `longest`.
+
+    Requests wait while these are planned: what is far from what was asked lately follows what is near.
+    """
+    lengths = [n for n in _LENGTHS if n < most and is_open_ended] + [most]
+    return lengths, [n for n in lengths if n <= _NEAR * longest] or lengths[:1]
 
 
 def times_of(plans: Mapping[int, Solved], before: Curve, lengths: Sequence[int]) -> Curve:
@@ -109,10 +121,6 @@ class ClusterLevels:
         made = [self._level(i, whole) for i in range(len(self._own))]
         self._told = whole, tuple(self._own), (*made, whole)
         return self._told[2]
-
-    def of_whole(self, i: int, n: int, seconds: float) -> float:
-        """What the whole model should take for an input of length n where level `i` should take so long."""
-        return seconds * self._prior.at(n) / self._times[i].at(n) if i < len(self._times) else seconds
 
     def observe(self, i: int, n: int, expected_s: float, seconds: float) -> float:
         """Level `i` took so long for an input of length n; what the whole model would have taken.

@@ -39,14 +39,9 @@ if TYPE_CHECKING:
 
 _LENGTH = 128
 """Of the plan that is shown before any request."""
-_LENGTHS = (8, 32, 128, 512)
-"""Whose plans are predicted; times lie on lines between."""
-_NEAR = 4
-"""Plans for lengths up to so many times the longest input are predicted anew when workers change."""
-_OTHER, _OTHER_PART = 1.5, 2.0
-"""Where predictions of runs, over those before, change by so much, another plan runs; of a submodel's."""
-_PAUSE_S = 2.0
-"""Between predictions anew, where workers are the same."""
+_OTHER = 1.5
+"""Where predictions of runs, over what was predicted before, change by so much, another plan runs."""
+_PROBE_APART = 3.0  # times of the whole model's answers
 
 
 @final
@@ -100,7 +95,7 @@ class ClusterSession(TextSession[ClusterDetails]):
         self._is_open_ended = not self.inputs[-1].is_static
         self._length = min(_LENGTH, self.max_length) if self._is_open_ended else self.max_length
         self._workers: tuple[str, ...] = ()
-        self._longest, self._looked_s = 0, -inf
+        self._longest, self._probed_s, self._is_probe = 0, -inf, False
         self._prior, self._is_stale = Curve(((0, 0.0),)), False
         port, longest = self.inputs[-1], self.sample(self.max_length)
         sizes = zip(longest[port.name].shape, port.dims or (), strict=True)
@@ -149,18 +144,16 @@ class ClusterSession(TextSession[ClusterDetails]):
         return self.plan_at(self._length)
 
     def plan_at(self, length: int, latency: str | float | None = None) -> ClusterPlan:
-        """What an input of so many rows would run as now; nothing is loaded.
+        """What an input of so many rows would run as now, judged by `latency` or the session's;
+        nothing is loaded.
 
-        It is judged by `latency`, or else by the session's. Devices and links that were not measured yet are
-        measured, which takes seconds. Raises InputError for a length that the model cannot have.
+        Devices and links not measured yet are measured, which takes seconds. Raises InputError for a length
+        that the model cannot have.
         """
         return plan_of(self.encoder.spec, self._solved(length), self._bound, self._target_of(latency))
 
     def explain(self, length: int, latency: str | float | None = None) -> ClusterPlan:
-        """`plan_at`, with the reasons: each mode's time, single devices', memory, what might be saved.
-
-        That takes a second more.
-        """
+        """`plan_at`, with reasons: each mode's time, single devices', memory, what might be saved; slower."""
         spec, primary, solved = self.encoder.spec, self._primary, self._solved(length)
         reasons = explain(spec, solved, primary.name, primary.margins.least_gain, primary.coding)
         return plan_of(spec, solved, self._bound, self._target_of(latency), reasons)
@@ -242,7 +235,7 @@ class ClusterSession(TextSession[ClusterDetails]):
         return Request(self.encoder.rows(read), tensors=read)
 
     def sample(self, length: int, seed: int = 0) -> dict[str, np.ndarray]:
-        """Random feeds that make so many rows. Raises InputError for a length that the model cannot have."""
+        """Random feeds that make so many rows. Raises InputError for a length it cannot have."""
         made = self.encoder.sample(length, seed)
         types = {port.name: port.dtype for port in self.inputs}
         return {name: array[None].astype(types[name], copy=False) for name, array in made.items()}
@@ -278,10 +271,7 @@ class ClusterSession(TextSession[ClusterDetails]):
 
     def look_again(self) -> None:
         """Predict times anew where other workers can be used than before, or answers took other times."""
-        now_s = time.perf_counter()
-        is_due = now_s - self._looked_s > _PAUSE_S or self._primary.usable_workers() != self._workers
-        if self._times is not None and is_due:
-            self._looked_s = now_s
+        if self._times is not None:
             self._follow_workers()
 
     def answer(self, request: Request) -> Reply[ClusterDetails]:
@@ -292,25 +282,33 @@ class ClusterSession(TextSession[ClusterDetails]):
         self.curve(request.accuracy_floor or 0.0)
         n, levels = request.length, self._levels  # others may come meanwhile
         told = levels.at(super().levels()[-1])
-        i = cluster_levels.pick(told, request)
+        i = len(told) - 1 if self._is_probe else cluster_levels.pick(told, request)
+        self._is_probe = False
         start_s = time.perf_counter()
         feeds = request.tensors if request.text is None else feeds_of(self.encode(request.text))
         reply = self._inferred(feeds, start_s, self._target_s, source=levels.sources[i])
         with self._timing.lock:
             self._took(n, levels.observe(i, n, told[i].curve.at(n), reply.seconds))
-            ratio = levels.of_whole(i, n, reply.details.predicted_s) / self._prior.at(n)
-            other = _OTHER if levels.sources[i] is self.encoder else _OTHER_PART
-            if reply.details.switches or not 1 / other <= ratio <= other:
+            is_whole = levels.sources[i] is self.encoder
+            ratio = reply.details.predicted_s / self._prior.at(n) if is_whole else 1.0
+            if reply.details.switches or not 1 / _OTHER <= ratio <= _OTHER:
                 self._prior, self._is_stale = scaled(self._prior, ratio), True
                 self.expect(self._prior)
         return replace(reply, whole_s=reply.seconds)
 
     def reconsider(self) -> bool:
-        """Plan once more with workers that turned out slow, and splits that took long when one did."""
+        """Plan once more with workers that turned out slow, and splits that took long when one did.
+
+        The next answer is by the whole model, as submodels may run without those; it is a third of the time.
+        """
+        levels, now_s = self.levels(), time.perf_counter()
+        if len(levels) > 1 and now_s - self._probed_s < _PROBE_APART * levels[-1].curve.at(self._length):
+            return False
         with self._primary.turn() as leader:
             is_slowed = leader.steering.reconsider()
             is_worse = self._primary.margins.forget()
-        return is_slowed or is_worse or self._level.is_slowed
+        self._probed_s, self._is_probe = now_s, is_slowed or is_worse or self._level.is_slowed
+        return self._is_probe
 
     def _target_of(self, latency: str | float | None) -> float | None:
         return self._target_s if latency is None else parse_seconds(latency)
@@ -329,9 +327,8 @@ class ClusterSession(TextSession[ClusterDetails]):
         usable, is_first = self._primary.usable_workers(), self._times is None
         if is_first or self._is_stale or usable != self._workers:
             self._workers, self._is_stale = usable, False
-            lengths = [n for n in _LENGTHS if n < self.max_length and self._is_open_ended] + [self.max_length]
-            # Requests wait meanwhile: what is far from what was asked lately follows what is near.
-            near = [n for n in lengths if is_first or n <= _NEAR * self._longest] or lengths[:1]
+            most, longest = self.max_length, inf if is_first else self._longest
+            lengths, near = cluster_levels.lengths_to_plan(most, longest, is_open_ended=self._is_open_ended)
             plans = {n: self._solved(n) for n in near}
             self._prior = cluster_levels.times_of(plans, self._prior, lengths)
             self.expect(self._prior)
