@@ -142,6 +142,11 @@ def test_levels_follow_the_whole_models_pace_and_their_own_error(store: Path) ->
     kept = ServiceLevel(Curve(((0, 1.0),)), 0.9)
     assert levels.at(kept) is levels.at(kept)
     assert levels.observe(1, 8, 1.0, 1.25) == 1.25
+    fresh = ClusterLevels(whole, Curve(((0, 1.0),)), {part: Curve(((0, 0.25),))})
+    assert fresh.observe(0, 8, 0.25, 0.5) == pytest.approx(1.25)
+    bounded = ServiceLevel(Curve(((0, 1.0),)), 0.9, Curve(((0, 1.5),)))
+    level = ClusterLevels(whole, Curve(((0, 1.0),)), {part: Curve(((0, 0.25),))}).at(bounded)[0]
+    assert level.bound_curve.at(8) == pytest.approx(0.75)
 
 
 @pytest.mark.parametrize("identity", ["a/x", "a/3", "a/3x", "a/-1x2", "a/3x2x", "a/1.5x2", "a/99999999999x2"])

@@ -25,6 +25,8 @@ _GAIN = 0.1
 _FURTHEST = 4.0
 """A level's own correction moves by a tenth of what it was off, and no further than this from 1."""
 _LEAST_S = 1e-6
+_PACE = 3.0
+"""An answer that took as many times as long as expected shows another pace, and no mere delay."""
 _MOST_OFF = 2.0
 """What one answer can show: the first by a new plan loads weights."""
 
@@ -125,11 +127,14 @@ class ClusterLevels:
     def observe(self, i: int, n: int, expected_s: float, seconds: float) -> float:
         """Level `i` took so long for an input of length n; what the whole model would have taken.
 
-        What it was off from `expected_s` corrects this level, as it may be more than the cluster's pace.
+        What it was off from `expected_s` corrects this level, as it may be more than the cluster's pace. A
+        delay that is no change of pace would have been as long for the whole model.
         """
         if i == len(self._own):
             return seconds
-        whole_s = seconds / self._part(i, n)
+        is_delay = expected_s < seconds < _PACE * expected_s
+        whole_s = (expected_s if is_delay else seconds) / self._part(i, n)
+        whole_s += seconds - expected_s if is_delay else 0.0
         if expected_s > 0.0:
             off = min(max(seconds / expected_s, 1.0 / _MOST_OFF), _MOST_OFF)
             self._own[i] = min(max(self._own[i] * off**_GAIN, 1.0 / _FURTHEST), _FURTHEST)
@@ -142,11 +147,11 @@ class ClusterLevels:
         return min(max(part * self._own[i], 1e-3), 1.0)
 
     def _level(self, i: int, whole: ServiceLevel) -> ServiceLevel:
-        def of(curve: Curve) -> Curve:
-            return Curve(tuple((n, seconds * self._part(i, n)) for n, seconds in curve.points))
-
-        bound = None if whole.bound is None else of(whole.bound)
-        return ServiceLevel(of(whole.curve), self._accuracies[i], bound)
+        """What delays the whole model beyond its median delays a submodel for as long."""
+        times = [(n, seconds, seconds * self._part(i, n)) for n, seconds in whole.curve.points]
+        bounds = ((n, part_s + whole.bound_curve.at(n) - whole_s) for n, whole_s, part_s in times)
+        curve = Curve(tuple((n, part_s) for n, _, part_s in times))
+        return ServiceLevel(curve, self._accuracies[i], None if whole.bound is None else Curve(tuple(bounds)))
 
 
 def pick(levels: Sequence[ServiceLevel], request: Request) -> int:
