@@ -82,7 +82,7 @@ def check_every_level(session: ClusterSession, model: Path) -> None:
 
 
 def test_each_floor_is_answered_by_a_submodel_as_accurate(session: ClusterSession, model: Path) -> None:
-    """The narrowest width at rising depths, and the whole model: each equal to float64 numpy."""
+    """The narrowest width, and the whole model: each equal to float64 numpy."""
     check_every_level(session, model)
     ran = session.answer(asked(session, session.levels()[0].accuracy)).details.partitions[1:-1]
     assert {one.n_heads for one in ran} == {WIDTHS[0]}

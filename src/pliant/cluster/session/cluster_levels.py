@@ -1,8 +1,4 @@
-"""The accuracies that a cluster can give: that of the whole model, and those of submodels on its weights.
-
-STI's submodels (section 3) take the narrowest width that was measured, at any depth: all of these together
-hold one set of weights more, which is as narrow.
-"""
+"""The accuracies that a cluster can give: the whole model's, and that of a submodel on its weights (STI 3)."""
 
 from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
@@ -12,15 +8,14 @@ from pliant.cluster.lead.predict import Solved
 from pliant.ir.curve import Curve
 from pliant.ir.endpoint import Request, ServiceLevel
 from pliant.ir.partition import Partition
-from pliant.ir.times.levels import has_moved, spread
+from pliant.ir.times.levels import has_moved
 from pliant.models.encoder.encoder_source import Encoder
 from pliant.plan.submodel.whole_accuracy import WholeAccuracy
 
 _LENGTHS = (8, 32, 128, 512)
 """Whose plans are predicted; times lie on lines between."""
 _NEAR = 4
-_MOST = 6
-"""Levels, the whole model's among them."""
+"""Lengths up to so many times the longest input are planned anew when workers change."""
 _GAIN = 0.1
 _FURTHEST = 4.0
 """A level's own correction moves by a tenth of what it was off, and no further than this from 1."""
@@ -32,21 +27,17 @@ _MOST_OFF = 2.0
 
 
 def submodels(encoder: Encoder, accuracy: WholeAccuracy | None) -> tuple[Encoder, ...]:
-    """The submodels that are worth a level, worst first; none where accuracies were not measured."""
-    if accuracy is None:
-        return ()
-    spec, sizes = encoder.spec, accuracy.sizes
-    whole = sizes.get((spec.n_layers, spec.n_heads))
+    """The submodels that are worth a level, worst first; none where accuracies were not measured.
+
+    That is the deepest of the narrowest width. Shallower ones spare hardly more, beside what an answer by
+    several devices takes anyway, and each needs plans of its own for every length.
+    """
+    sizes = {} if accuracy is None else accuracy.sizes
+    spec = encoder.spec
     narrowest = min((m for _, m in sizes), default=spec.n_heads)
-    if whole is None or narrowest == spec.n_heads:
-        return ()
-    depths: list[float] = []
-    best = 0.0
-    for n in sorted(n for n, m in sizes if m == narrowest):
-        if best < sizes[n, narrowest] < whole:
-            best = sizes[n, narrowest]
-            depths.append(n)
-    return tuple(encoder.submodel(int(n), narrowest) for n in spread(depths, _MOST - 1))
+    size = max((n for n, m in sizes if m == narrowest), default=0), narrowest
+    whole = sizes.get((spec.n_layers, spec.n_heads))
+    return () if whole is None or not sizes[size] < whole else (encoder.submodel(*size),)
 
 
 def lengths_to_plan(most: int, longest: float, *, is_open_ended: bool) -> tuple[Sequence[int], Sequence[int]]:
@@ -64,16 +55,6 @@ def times_of(plans: Mapping[int, Solved], before: Curve, lengths: Sequence[int])
     pace = plans[last].seconds / max(before.at(last), _LEAST_S)
     far = ((n, pace * before.at(n)) for n in lengths if n > last)
     return Curve((*((n, solved.seconds) for n, solved in plans.items()), *far))
-
-
-def by_depth(parts: Sequence[Encoder], deepest: Mapping[int, Solved]) -> dict[Encoder, Curve]:
-    """What submodels of one width take by length, where the `deepest` of them, the last, is planned so."""
-    found = {}
-    for part in parts:
-        fewer = parts[-1].spec.n_layers - part.spec.n_layers
-        times = ((n, max(solved.seconds - fewer * solved.layer_s, _LEAST_S)) for n, solved in deepest.items())
-        found[part] = Curve(tuple(times))
-    return found
 
 
 def accuracy_of(

@@ -336,7 +336,7 @@ class ClusterSession(TextSession[ClusterDetails]):
             self._promised = cluster_levels.accuracy_of(self.encoder, self._accuracy, used)
             # Codes are for devices short of memory: they have none for a submodel's weights, either.
             few = () if any(one.bits for one in used) else self._submodels
-            times = cluster_levels.by_depth(few, {n: self._solved(n, few[-1]) for n in near} if few else {})
+            times = {one: Curve(tuple((n, self._solved(n, one).seconds) for n in near)) for one in few}
             self._levels = ClusterLevels(self.encoder, self._prior, times, self._accuracy, used)
 
     def _given(
