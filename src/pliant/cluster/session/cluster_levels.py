@@ -1,4 +1,4 @@
-"""The accuracies that a cluster can give: the whole model's, and that of a submodel on its weights (STI 3)."""
+"""Accuracies that a cluster can give: the whole model's, and that of a submodel on its weights (STI 3)."""
 
 from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
