@@ -3,6 +3,7 @@
 import asyncio
 import selectors
 from collections.abc import AsyncIterator, Coroutine
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
@@ -46,21 +47,23 @@ class _Loop(asyncio.SelectorEventLoop):
     def time(self) -> float:
         return self._clock.now_s
 
-    def run_in_executor(  # type: ignore[override]
-        self, executor: Any, func: Any, *args: Any
-    ) -> "asyncio.Future[Any]":
-        future = super().run_in_executor(executor, func, *args)
-        self._clock.n_working += 1
-        future.add_done_callback(self._worked)
-        return future
-
-    def _worked(self, _: object) -> None:
-        self._clock.n_working -= 1
-
 
 def in_no_time(work: Coroutine[Any, Any, None]) -> None:
     """Run `work` to its end."""
-    with asyncio.Runner(loop_factory=lambda: _Loop(_Clock())) as runner:
+    clock, submit = _Clock(), ThreadPoolExecutor.submit
+    with asyncio.Runner(loop_factory=lambda: _Loop(clock)) as runner, pytest.MonkeyPatch.context() as patch:
+        loop = runner.get_loop()
+
+        def ended() -> None:
+            clock.n_working -= 1
+
+        def counted(pool: ThreadPoolExecutor, *work: Any, **named: Any) -> "Future[Any]":
+            clock.n_working += 1
+            future = submit(pool, *work, **named)
+            future.add_done_callback(lambda _: loop.is_closed() or loop.call_soon_threadsafe(ended))
+            return future
+
+        patch.setattr(ThreadPoolExecutor, "submit", counted)
         runner.run(work)
 
 
