@@ -89,14 +89,14 @@ def test_where_every_sample_is_disturbed_all_are_shortened_by_what_they_waited()
     def run(i: int) -> None:
         nonlocal waited
         work.now_s += 0.1 + 0.1 * i
-        waited += 0.1 * i + 0.05
+        waited += 0.05 * i + 0.05
 
     def waits() -> dict[int, float]:
         return {1: waited, 2: waited / 2.0}
 
     one = Timed(run)
     assert time_in_rounds([one], 9.0, least=2, most=8, clock=work.clock, waited=waits) == 1.0
-    assert one.samples_s == pytest.approx(8 * [0.05])
+    assert one.samples_s == pytest.approx([0.05 * (i + 1) for i in range(8)])
 
 
 def test_an_emulated_device_rests_after_each_run_and_is_measured_as_it_is() -> None:
@@ -105,3 +105,33 @@ def test_an_emulated_device_rests_after_each_run_and_is_measured_as_it_is() -> N
     one = work.timed("a", 0.25)
     time_in_rounds([one], 0.5, least=1, most=2, clock=work.clock, rest=rests.append)
     assert one.samples_s == rests[2:] == [0.25, 0.25]
+
+
+def test_no_wait_makes_a_sample_nothing() -> None:
+    """It may have been of a thread without a part in it, or while an emulated device rested."""
+    work, waited = _Clockwork(), 0.0
+
+    def run(i: int) -> None:
+        nonlocal waited
+        work.now_s += 0.1
+        waited += 5.0
+
+    one = Timed(run)
+    time_in_rounds([one], 9.0, least=2, most=4, clock=work.clock, waited=lambda: {1: waited})
+    assert one.samples_s == pytest.approx(4 * [0.025])
+
+
+def test_waiting_while_an_emulated_device_rests_does_not_count() -> None:
+    """Threads that look after a cluster may wait then, as long as they like."""
+    work, waited = _Clockwork(), 0.0
+
+    def rest(took_s: float) -> None:
+        nonlocal waited
+        waited += 3.0 * took_s
+
+    one = work.timed("a", 0.1)
+    disturbed = time_in_rounds(
+        [one], 9.0, least=2, most=4, clock=work.clock, waited=lambda: {1: waited}, rest=rest
+    )
+    assert disturbed == 0.0
+    assert one.samples_s == pytest.approx(4 * [0.1])

@@ -272,7 +272,7 @@ def profile_of(
     is_stale = kept is not None and kept.disturbed > BUSY and _can_be_better(path)
     if is_stale:
         kept = None
-    if kept is None and measuring is None and now_Hz is not None:
+    if kept is None and measuring is None and now_Hz is not None and not is_stale:
         kept = load_between(path, now_Hz)
     if kept is not None:
         return kept

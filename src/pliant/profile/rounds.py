@@ -16,6 +16,8 @@ Clock = Callable[[], float]
 
 _CHAIN_S = 30e-3
 _LEAST_S = 1e-9
+_SHORTEST = 0.75
+"""Of a sample at most: a wait may be of the sample before, or of a thread that had no part in it."""
 _DISTURBED = 0.05
 """Of a sample's time, spent waiting for a core: others ran there."""
 
@@ -49,7 +51,8 @@ class Timed:
         """Leave disturbed samples out; where fewer than `least` are not, shorten all by what they waited."""
         both = list(zip(self.samples_s, self.waits, strict=True))
         calm = [s for s, wait in both if wait <= _DISTURBED]
-        self.samples_s = calm if len(calm) >= least else [max(s * (1.0 - wait), _LEAST_S) for s, wait in both]
+        shortened = [s * (1.0 - min(wait, _SHORTEST)) for s, wait in both]
+        self.samples_s = calm if len(calm) >= least else shortened
 
 
 def time_in_rounds(
@@ -89,10 +92,11 @@ def time_in_rounds(
     def visit(group: Sequence[Timed], i: int) -> None:
         for one in group:
             before = waiting()
-            took_s = sample(one, i)
+            took_s = one.sample(i, clock)
             most_s = max((b - a for a, b in zip(before, waiting(), strict=True)), default=0.0)
             one.samples_s.append(took_s)
             one.waits.append(most_s / (took_s * one.chain))
+            rest(took_s * one.chain)
 
     costs: list[tuple[float, Timed]] = []
     for one in (*alone, *beside):

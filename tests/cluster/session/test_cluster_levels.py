@@ -3,24 +3,31 @@
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
 from pliant.api.open_cluster import Cluster
+from pliant.cluster.lead.predict import Solved, predict
 from pliant.cluster.net.key import new_key
-from pliant.cluster.session.cluster_levels import ClusterLevels, pick
+from pliant.cluster.session.cluster_levels import ClusterLevels, pick, times_of_parts
 from pliant.cluster.session.cluster_session import ClusterSession
+from pliant.cluster.watch.adapt import Picture
 from pliant.errors import BudgetError, ModelError
 from pliant.ir.curve import Curve
 from pliant.ir.endpoint import Request, ServiceLevel
+from pliant.ir.partition import Partition, Share
+from pliant.ir.topology import Capability, Interface, Links
 from pliant.models.encoder.encoder_source import Encoder, parse_identity
 from pliant.models.hf.checkpoint import open_checkpoint
 from pliant.models.tokenizer import open_tokenizer
 from pliant.store.build import build
 from pliant.store.manifest import put_accuracy
+from tests.cluster.fakes import MadeUp
 from tests.cluster.processes import workers
 from tests.cluster.test_clustered import write_key
+from tests.plan.splits import bert
 from tests.reference_model import run_model
 from tests.run.submodel.test_elastic_requests import GRID
 from tests.serve.nodes import PATIENCE_S
@@ -147,6 +154,28 @@ def test_levels_follow_the_whole_models_pace_and_their_own_error(store: Path) ->
     bounded = ServiceLevel(Curve(((0, 1.0),)), 0.9, Curve(((0, 1.5),)))
     level = ClusterLevels(whole, Curve(((0, 1.0),)), {part: Curve(((0, 0.25),))}).at(bounded)[0]
     assert level.bound_curve.at(8) == pytest.approx(0.75)
+
+
+@pytest.mark.parametrize("free_bytes", [1 << 30, 1 << 10])
+def test_a_submodel_is_predicted_for_long_inputs_where_there_is_memory_for_it(free_bytes: int) -> None:
+    """Planned for short ones alone, longer ones take as much of the whole model's time."""
+    spec = bert(384, 12, 1536, 6)
+    picture = Picture({"p": Capability(1.0, 1e9, free_bytes)}, Links({"p": Interface(1e8, 1e8)}))
+    whole, part = MadeUp(spec), MadeUp(spec.submodel(6, 3))
+
+    def solve(n: int, source: Any) -> Solved:
+        alone = Partition("ws", "p", (Share("p", source.spec.n_heads, n),), n)
+        return predict(source.spec, alone, picture)
+
+    plans = {8: solve(8, whole)}
+    prior = Curve(((8, plans[8].seconds), (512, 90.0 * plans[8].seconds)))
+    found = times_of_parts(cast(Any, whole), plans, [cast(Any, part)], solve, prior)
+    if free_bytes < 1 << 20:
+        assert not found
+        return
+    (curve,) = found.values()
+    assert curve.at(8) == pytest.approx(solve(8, part).seconds)
+    assert curve.at(512) / prior.at(512) == pytest.approx(curve.at(8) / prior.at(8))
 
 
 @pytest.mark.parametrize("identity", ["a/x", "a/3", "a/3x", "a/-1x2", "a/3x2x", "a/1.5x2", "a/99999999999x2"])

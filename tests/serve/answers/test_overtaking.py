@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -131,5 +132,27 @@ def test_a_caller_that_leaves_ends_both(with_overtaking: bool) -> None:
         await turns()
         assert first.is_cancelled
         assert second.is_cancelled or with_overtaking
+
+    asyncio.run(work())
+
+
+def test_a_caller_that_leaves_while_the_second_is_awaited_is_not_answered() -> None:
+    """Though the second, which has begun, swallows it and gives its answer after all."""
+
+    async def stubborn() -> str:
+        with suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()
+        return "late"
+
+    async def work() -> None:
+        first = Side()
+        awaited = asyncio.create_task(first_of_two(first(), stubborn, 0.0))
+        await turns()
+        first.said.set_result(None)
+        await turns()
+        awaited.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await awaited
+        await turns()
 
     asyncio.run(work())

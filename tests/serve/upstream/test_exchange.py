@@ -218,3 +218,12 @@ def test_nobody_hears_of_a_spare_connection_that_cannot_be_opened() -> None:
         assert len(asyncio.all_tasks()) == 1
 
     asyncio.run(run())
+
+
+def test_what_an_upstream_sends_behind_its_answer_is_no_part_of_the_next() -> None:
+    """The beginning of another one in the same segment: the next call has a connection of its own."""
+    behind = b"HTTP/1.1 503 Busy\r\ncontent-"
+    serve, _, connections = answering(OK + behind, OK)
+    found = calling(serve, 2)
+    assert [(one.status, one.content) for one in found] == 2 * [(200, b"ok")]
+    assert len(connections) == 2

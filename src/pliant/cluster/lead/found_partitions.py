@@ -6,7 +6,7 @@ from typing import final
 
 from pliant.cluster.lead.predict import Solved, layer_seconds, predict
 from pliant.cluster.net.activation_coding import Coding
-from pliant.cluster.watch.adapt import Picture, reason_to_solve, recovered
+from pliant.cluster.watch.adapt import Picture, reason_to_solve, recovered, too_large
 from pliant.ir.partition import Partition
 from pliant.models.encoder.encoder_spec import EncoderSpec
 from pliant.plan.split.stage_graphs import weight_bytes
@@ -80,9 +80,10 @@ class FoundPartitions:
             whole = larger.solved.partition
             columns = spec.ffn if whole.n_columns else 0
             cut = whole.resized(tokens, spec.n_heads, columns, spec.n_layers)
-            few = cut.participants if self._is_free and len(cut.participants) > 1 else ()
-            alone = (cut.alone(device) for device in few)
-            every = (predict(spec, one, picture, coding) for one in (cut, *alone))
+            few = cut.participants if self._is_free and cut.mode == "ws" and len(cut.participants) > 1 else ()
+            alone = [cut.alone(device) for device in few]
+            fits = [one for one in alone if not too_large(weight_bytes(spec, one), picture)]
+            every = (predict(spec, one, picture, coding) for one in (cut, *fits))
             solved = min(every, key=lambda one: one.seconds)
         found = _Found(spec, solved, weight_bytes(spec, solved.partition), now_s)
         self._found = (*self._found, found)[-_MOST:]
@@ -95,7 +96,7 @@ class FoundPartitions:
 
 def _is_part(spec: EncoderSpec, larger: EncoderSpec) -> bool:
     """Whether `spec` is a submodel of `larger`."""
-    is_smaller = (
-        spec.n_layers <= larger.n_layers and spec.n_heads <= larger.n_heads and spec.ffn <= larger.ffn
-    )
-    return is_smaller and spec != larger and larger.submodel(spec.n_layers, spec.n_heads) == spec
+    if spec.family != larger.family or larger.ffn % larger.n_heads or spec == larger:
+        return False
+    is_smaller = spec.n_layers <= larger.n_layers and spec.n_heads <= larger.n_heads
+    return is_smaller and larger.submodel(spec.n_layers, spec.n_heads) == spec

@@ -1,15 +1,19 @@
 """Accuracies that a cluster can give: the whole model's, and that of a submodel on its weights (STI 3)."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import final
 
 from pliant.cluster.lead.predict import Solved
+from pliant.cluster.watch.adapt import too_large
+from pliant.errors import BudgetError, ClusterError
 from pliant.ir.curve import Curve
 from pliant.ir.endpoint import Request, ServiceLevel
 from pliant.ir.partition import Partition
 from pliant.ir.times.levels import has_moved
 from pliant.models.encoder.encoder_source import Encoder
+from pliant.plan.split.stage_graphs import weight_bytes
 from pliant.plan.submodel.whole_accuracy import WholeAccuracy
 
 _LENGTHS = (8, 32, 128, 512)
@@ -55,6 +59,33 @@ def times_of(plans: Mapping[int, Solved], before: Curve, lengths: Sequence[int])
     pace = plans[last].seconds / max(before.at(last), _LEAST_S)
     far = ((n, pace * before.at(n)) for n in lengths if n > last)
     return Curve((*((n, solved.seconds) for n, solved in plans.items()), *far))
+
+
+def times_of_parts(
+    whole: Encoder,
+    plans: Mapping[int, Solved],
+    parts: Collection[Encoder],
+    solve: Callable[[int, Encoder], Solved],
+    prior: Curve,
+) -> dict[Encoder, Curve]:
+    """What submodels take by length: as solved for the lengths of the whole model's `plans`, and of longer
+    inputs as much of `prior`, the whole model's, as of the longest planned.
+
+    Those are left out that no devices may take, or have memory for beside the whole model.
+    """
+    found, last = {}, max(plans)
+    for part in parts:
+        try:
+            own = {n: solve(n, part) for n in plans}
+        except (BudgetError, ClusterError):
+            continue
+        need = Counter(weight_bytes(whole.spec, *(solved.partition for solved in plans.values())))
+        need.update(weight_bytes(part.spec, *(solved.partition for solved in own.values())))
+        if not too_large(need, plans[last].picture):
+            share = own[last].seconds / max(plans[last].seconds, _LEAST_S)
+            far = ((n, share * seconds) for n, seconds in prior.points if n > last)
+            found[part] = Curve((*((n, solved.seconds) for n, solved in own.items()), *far))
+    return found
 
 
 def accuracy_of(
@@ -114,9 +145,10 @@ class ClusterLevels:
         if i == len(self._own):
             return seconds
         is_delay = expected_s < seconds < _PACE * expected_s
-        whole_s = (expected_s if is_delay else seconds) / self._part(i, n)
-        whole_s += seconds - expected_s if is_delay else 0.0
+        usual_s = expected_s / self._part(i, n)
+        whole_s = usual_s + seconds - expected_s if is_delay else seconds / self._part(i, n)
         if expected_s > 0.0:
+            whole_s = min(whole_s, _FURTHEST * usual_s)  # the first by a new plan loads weights
             off = min(max(seconds / expected_s, 1.0 / _MOST_OFF), _MOST_OFF)
             self._own[i] = min(max(self._own[i] * off**_GAIN, 1.0 / _FURTHEST), _FURTHEST)
         return whole_s
@@ -136,9 +168,9 @@ class ClusterLevels:
 
 
 def pick(levels: Sequence[ServiceLevel], request: Request) -> int:
-    """Which of `levels`, of which the last reaches its floor, answers a request (`Request`)."""
+    """Which of `levels` answers a request (`Request`): the last where none reaches its floor."""
     n, deadline_s, floor = request.length, request.deadline_s, request.accuracy_floor
-    able = [i for i, level in enumerate(levels) if level.reaches(floor or 0.0)]
+    able = [i for i, level in enumerate(levels) if level.reaches(floor or 0.0)] or [len(levels) - 1]
     if deadline_s is None:
         return able[-1] if floor is None else min(able, key=lambda i: levels[i].curve.at(n))
     kept = [i for i in able if levels[i].bound_curve.at(n) <= deadline_s]

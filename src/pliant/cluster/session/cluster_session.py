@@ -256,7 +256,7 @@ class ClusterSession(TextSession[ClusterDetails]):
             self._follow_workers()
         whole = super().curve(accuracy_floor)
         able = (level.curve for level in self.levels() if level.reaches(accuracy_floor))
-        return next(able) if accuracy_floor > 0.0 else whole
+        return next(able, whole) if accuracy_floor > 0.0 else whole
 
     def levels(self) -> tuple[ServiceLevel, ...]:
         """Submodels, worst first, and the whole model."""
@@ -288,13 +288,14 @@ class ClusterSession(TextSession[ClusterDetails]):
         feeds = request.tensors if request.text is None else feeds_of(self.encode(request.text))
         reply = self._inferred(feeds, start_s, self._target_s, source=levels.sources[i])
         with self._timing.lock:
-            self._took(n, levels.observe(i, n, told[i].curve.at(n), reply.seconds))
+            self._took(n, whole_s := levels.observe(i, n, told[i].curve.at(n), reply.seconds))
             is_whole = levels.sources[i] is self.encoder
+            self._is_stale |= (reply.accuracy or 1.0) < (told[i].accuracy or 0.0)  # plans have other bits
             ratio = reply.details.predicted_s / self._prior.at(n) if is_whole else 1.0
             if reply.details.switches or not 1 / _OTHER <= ratio <= _OTHER:
                 self._prior, self._is_stale = scaled(self._prior, ratio), True
                 self.expect(self._prior)
-        return replace(reply, whole_s=reply.seconds)
+        return replace(reply, whole_s=whole_s)
 
     def reconsider(self) -> bool:
         """Plan once more with workers that turned out slow, and splits that took long when one did.
@@ -336,7 +337,7 @@ class ClusterSession(TextSession[ClusterDetails]):
             self._promised = cluster_levels.accuracy_of(self.encoder, self._accuracy, used)
             # Codes are for devices short of memory: they have none for a submodel's weights, either.
             few = () if any(one.bits for one in used) else self._submodels
-            times = {one: Curve(tuple((n, self._solved(n, one).seconds) for n in near)) for one in few}
+            times = cluster_levels.times_of_parts(self.encoder, plans, few, self._solved, self._prior)
             self._levels = ClusterLevels(self.encoder, self._prior, times, self._accuracy, used)
 
     def _given(

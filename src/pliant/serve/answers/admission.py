@@ -6,6 +6,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from contextvars import copy_context
 from dataclasses import replace
 from math import ceil, inf
@@ -129,7 +130,12 @@ class Admission:
         with self._lock:
             self._waiting[piece] = None
             self._loads.setdefault(worker, Load(worker, self.n_workers)).add(waiting, +1)
-            self._wake()
+            try:
+                self._wake()
+            except RuntimeError as error:
+                self._leaves(piece)
+                del self._pieces[piece]
+                raise self._refusal(f"no thread can work on it ({error})") from error
         try:
             while True:
                 try:
@@ -207,6 +213,9 @@ class Admission:
             if piece not in self._waiting:
                 return False
             self._leaves(piece)
+            if self._waiting:  # what waited behind it may run beside what runs
+                with suppress(RuntimeError):
+                    self._wake()
         piece.done.cancel()
         return True
 
@@ -215,7 +224,11 @@ class Admission:
         is_one_looking = self._n_awake > len(self._runs)
         if not is_one_looking and all(len(self._runs) < run.most for run in self._runs):
             self._n_awake += 1
-            self._pool.submit(self._work)
+            try:
+                self._pool.submit(self._work)
+            except RuntimeError:  # no thread can be started, or the pool is closed
+                self._n_awake -= 1
+                raise
 
     # On the threads
 
@@ -276,14 +289,15 @@ class Admission:
                     self._leaves(piece)
                 found = self._next(now_s)
                 if found is None:
-                    self._n_awake -= 1
+                    self._n_awake = max(self._n_awake - 1, 0)
                     return None
                 self._runs.append(found)
                 for piece in found.pieces:
                     self._leaves(piece)
                     piece.turn.begun_s = now_s
                 if self._waiting:
-                    self._wake()
+                    with suppress(RuntimeError):  # this thread goes on alone
+                        self._wake()
                 return found, None
         finally:
             tell(refused)
@@ -313,7 +327,7 @@ class Admission:
             return Run(tuple(waiting[i] for i in batch.numbers), now_s, batch.expected.median_s)
         n_alike = sum(one.key == key for one in plain)
         # The rest is the other workers', who come for more soon: nobody waits for one that has taken all.
-        most = min(max(worker.most_together // n_workers, 1), ceil(n_alike / n_workers))
+        most = min(max(worker.most_together // worker.most_beside, 1), ceil(n_alike / n_workers))
         most_items, price = worker.most_items / n_workers, worker.times_beside.expected
         batch = plan_batch(plain, now_s, most, price, most_items, n_workers)
         return Run(tuple(waiting[i] for i in batch.numbers), now_s, batch.expected.median_s, n_workers)

@@ -45,7 +45,7 @@ async def first_of_two(
 
     def ended(task: "asyncio.Task[T | None]") -> None:
         nonlocal is_overtaken
-        if is_awaited and _result(task) is not None:
+        if _result(task) is not None and is_awaited:
             is_overtaken = True
             caller.cancel()
 
@@ -68,10 +68,12 @@ async def first_of_two(
                 raise failed
             return FirstOfTwo(result, other is not None)
         try:
-            return FirstOfTwo(await other, True, True, is_overtaken)
+            await asyncio.wait([other])
+            return FirstOfTwo(other.result(), True, True, is_overtaken)
         except Exception as error:  # noqa: BLE001 - the first's says more
             raise (failed or error) from None
     finally:
+        is_awaited = False
         timer.cancel()
         if other is not None:
             other.cancel()

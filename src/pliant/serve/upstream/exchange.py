@@ -98,6 +98,10 @@ class Connection(asyncio.Protocol):
 
     # -- httptools
 
+    def on_message_begin(self) -> None:
+        if self._reply is None or self._reply.done():
+            self.close()  # behind an answer, another one: nothing of it may be the next one's
+
     def on_header(self, name: bytes, value: bytes) -> None:
         self._n_head += len(name) + len(value)
         if self._n_head > self._most_head:
