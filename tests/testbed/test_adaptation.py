@@ -16,7 +16,6 @@ from pliant.cluster.lead.choose_partition import chooser
 from pliant.cluster.lead.survey import survey_devices
 from pliant.cluster.member.member_models import SPARE_BYTES
 from pliant.cluster.session.cluster_details import ClusterDetails
-from pliant.cluster.watch.adapt import reason_to_solve
 from pliant.ir.partition import Partition, Share
 from pliant.ir.program import Exchange, value
 from pliant.ir.reply import Reply
@@ -59,12 +58,10 @@ def _say(file: Path, text: object) -> None:
 def by_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """Partitions are equal shares; the mode follows Hepti's rule. The world's noise moves nothing else.
 
-    Nor does it say whether a change pays, or that times drifted: how long weights load, and what a busy
-    machine takes, are the machine's affair.
+    Nor does it say whether a change pays: how long weights load is the machine's affair.
     """
     monkeypatch.setattr("pliant.api.open_cluster.chooser", lambda *asked: _by_memory)
     monkeypatch.setattr("pliant.cluster.lead.steer.pays", lambda *seconds: True)
-    monkeypatch.setattr("pliant.cluster.lead.steer.reason_to_solve", _of_memory)
 
 
 @pytest.fixture
@@ -82,11 +79,6 @@ def equally_measured(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr("pliant.cluster.watch.cluster_picture.survey_devices", survey)
     monkeypatch.setattr("pliant.cluster.watch.retry.FIRST_S", 0.2)
-
-
-def _of_memory(*asked: Any) -> str | None:
-    reason = reason_to_solve(*asked)
-    return None if reason is not None and "drifted" in reason else reason
 
 
 def _by_memory(
