@@ -1,7 +1,7 @@
 """Measure what a device does with layers of one shape (STI 5.2)."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from threading import Event, Thread
@@ -20,6 +20,7 @@ from pliant.profile.machine import cpu_frequency, cpu_model
 from pliant.profile.rounds import Clock, Timed, time_in_rounds
 from pliant.profile.system_memory import memory_bytes
 from pliant.store.read import Extent, Store, aligned_buffer
+from pliant.system import waited_s
 
 LENGTHS = (16, 32, 64, 128, 256)
 _MIN_REPEATS, _MAX_REPEATS = 7, 60
@@ -72,6 +73,7 @@ def measure_device(
     widths: Sequence[int] | None = None,
     seconds: float = 6.0,
     clock: Clock = time.perf_counter,
+    waited: Callable[[], Mapping[int, float]] = waited_s,
     on_progress: Callable[[ProfileProgress], None] = lambda _: None,
 ) -> DeviceProfile:
     """Reads, layers (alone and while a thread reads), tokenising, embedding and head: medians and p95.
@@ -87,7 +89,7 @@ def measure_device(
     engine.reserve(max(lengths))
     engine.hold(np.full((spec.n_layers, spec.n_heads), _planes(engine.store), np.int64))
     bench = _Bench(engine, lengths, widths, clock)
-    disturbed = bench.run(seconds, on_progress)
+    disturbed = bench.run(seconds, waited, on_progress)
     profile = _profile(engine, bench, lengths, widths, n_threads, subject_name(spec, compute))
     return replace(profile, disturbed=disturbed)
 
@@ -150,7 +152,12 @@ class _Bench:
         groups = (self.shards, self.reads, self.tokenise, self.embed, self.head, self.alone)
         return (self.load, *(cell for group in groups for cell in group.values()))
 
-    def run(self, seconds: float, on_progress: Callable[[ProfileProgress], None]) -> float:
+    def run(
+        self,
+        seconds: float,
+        waited: Callable[[], Mapping[int, float]],
+        on_progress: Callable[[ProfileProgress], None],
+    ) -> float:
         """Repeat each cell as often as its share of `seconds` allows; the share of disturbed samples."""
         return time_in_rounds(
             self.quiet,
@@ -160,6 +167,7 @@ class _Bench:
             beside=tuple(self.with_io.values()),
             load=self._reader,
             clock=self.clock,
+            waited=waited,
             on_round=lambda done: on_progress(ProfileProgress(done, _MAX_REPEATS)),
         )
 
