@@ -21,6 +21,7 @@ from pliant.serve.http.limits import Limits
 from pliant.serve.protocol.oip_tensors import (
     DATATYPES,
     DTYPES,
+    is_plain,
     numpy_dtype,
     read_bytes,
     read_json,
@@ -38,7 +39,6 @@ HEADER_LENGTH = "inference-header-content-length"
 JSON, BINARY = "application/json", "application/octet-stream"
 _Size = Annotated[int, msgspec.Meta(ge=0, le=1 << 31)]
 _NOTHING, _NO_PARAMETERS, _NO_OUTPUTS = msgspec.Raw(b""), msgspec.Raw(b"{}"), msgspec.Raw(b"[]")
-_FEW, _LARGE = 64, 1e38
 _UNSUPPORTED = ("shared_memory_region", "classification")
 
 
@@ -233,7 +233,7 @@ def check_reply(body: Body, request: InferRequest, model: Signature) -> float | 
             raise InputError(f"{output.name!r} was answered in another form than asked for.")
         _check_answered(output, wanted.port, size)
         n_bytes += size or 0
-        if size is None and not _is_plain(wanted.port.dtype, output):
+        if size is None and not is_plain(output.data, wanted.port.dtype, output.shape):
             data = output.data
             if "float" in wanted.port.dtype and isinstance(data, list):
                 data = [0.0 if number is None else number for number in data]  # NaN and infinities
@@ -241,18 +241,6 @@ def check_reply(body: Body, request: InferRequest, model: Signature) -> float | 
     if n_bytes != len(tail):
         raise InputError(f"the answer's tensors are {len(tail)} bytes, not {n_bytes}.")
     return float(accuracy) if "accuracy" in reply.parameters else None
-
-
-def _is_plain(dtype: str, output: _Answered) -> bool:
-    """Whether `data` are few elements of which each is sure to fit: those need no array to be checked."""
-    data, n = output.data, prod(output.shape)
-    if not isinstance(data, list) or len(data) != n or n > _FEW:
-        return False
-    if dtype == "bytes":
-        return all(type(one) is str and one.isascii() for one in data)
-    return dtype in ("float32", "float64") and all(
-        type(one) is float and -_LARGE < one < _LARGE for one in data
-    )
 
 
 def _check_answered(output: _Answered, port: Port, size: int | None) -> None:

@@ -4,6 +4,7 @@ BYTES tensors are numpy arrays of `bytes` objects here, and their dtype is calle
 """
 
 import re
+from collections.abc import Sequence
 from itertools import chain
 from math import prod
 from typing import Any
@@ -23,6 +24,7 @@ DATATYPES = {
 """The protocol's name by numpy's."""
 DTYPES = {name: dtype for dtype, name in DATATYPES.items()}
 _PREFIX_BYTES = 4
+_FEW, _LARGE = 64, 1e38
 _NESTED = re.compile(rb"\s*\[\s*\[")
 _LISTS: dict[str, Any] = {"b": list[bool], "u": list[int], "i": list[int], "f": list[float], "O": list[str]}
 
@@ -172,3 +174,14 @@ def _encoded(text: str) -> bytes:
         return text.encode()
     except UnicodeEncodeError as error:
         raise InputError(f"an element of BYTES is not valid Unicode: {error}.") from error
+
+
+def is_plain(data: object, dtype: str, shape: Sequence[int]) -> bool:
+    """Whether `data` are few elements of which each is sure to fit: those need no array to be checked."""
+    if not isinstance(data, list) or len(data) != prod(shape) or len(data) > _FEW:
+        return False
+    if dtype == "bytes":
+        return all(type(one) is str and one.isascii() for one in data)
+    return dtype in ("float32", "float64") and all(
+        type(one) is float and -_LARGE < one < _LARGE for one in data
+    )

@@ -20,9 +20,11 @@ from pliant.ir.graph import Attribute, Graph, Node, TensorType
 from pliant.kernels.conv.conv_args import ConvForm, Layout
 from pliant.kernels.emit.isa import AVX512_AMX, AVX512_BF16, Isa
 from tests.compiler.rules.conv.test_lower_conv import laid_out, normal, reference
+from tests.compiler.rules.product.test_split_product import cache as cache
+from tests.compiler.rules.product.test_split_product import isa as isa
 from tests.compiler.rules.running import run_node
 from tests.kernels.tiles.amx_trap import Executed, Trap
-from tests.rows import TILE_ROWS, integer_name
+from tests.rows import TILE_ROWS
 
 # A number less the two that stand for it is at most 2**-17 of it, the product of the lower parts 2**-16.
 SPLIT_ERROR = 2.0**-15
@@ -39,19 +41,6 @@ SHAPES: list[tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = [
     ((1, 4, 5, 6, 7), (5, 4, 2, 3, 3), {"strides": (2, 1, 2), "pads": (1, 1, 1, 0, 1, 1)}),
     ((1, 20, 2, 2), (5, 20, 5, 5), {"pads": (4, 4, 4, 4), "dilations": (2, 1)}),  # more border than image
 ]
-
-
-@pytest.fixture(scope="session", params=TILE_ROWS, ids=integer_name)
-def isa(request: pytest.FixtureRequest) -> Isa:
-    """AMX, by whatever runs it here, and its portable lowering."""
-    found: Isa = request.param
-    return found
-
-
-@pytest.fixture(scope="session")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One cache for the session, so that no kernel is compiled twice."""
-    return tmp_path_factory.mktemp("kernels")
 
 
 @pytest.fixture
@@ -210,8 +199,8 @@ def test_weights_are_packed_once_in_as_many_bytes() -> None:
 
 def test_other_convolutions_run_in_vectors() -> None:
     """Without AMX, and with weights that come with the run."""
-    for graph, isa in ((graph_of(), AVX512_BF16), (graph_of(constants=("b",)), AVX512_AMX)):
-        assert "conv_nhwc_nhwc" in [call.kernel.name for call in lowered(graph, isa).calls]
+    for graph, row in ((graph_of(), AVX512_BF16), (graph_of(constants=("b",)), AVX512_AMX)):
+        assert "conv_nhwc_nhwc" in [call.kernel.name for call in lowered(graph, row).calls]
 
 
 def test_compute_bf16_marks_convolutions_for_tiles() -> None:

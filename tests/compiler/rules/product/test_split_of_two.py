@@ -16,24 +16,13 @@ from pliant.ir.graph import Attribute, Graph, Node, TensorType
 from pliant.kernels.emit.isa import AVX512_AMX, AVX512_BF16, Isa
 from pliant.run.graph.array_stage import open_image
 from tests.compiler.rules.product.test_lower_bf16_matmul import normal
+from tests.compiler.rules.product.test_split_product import cache as cache
+from tests.compiler.rules.product.test_split_product import isa as isa
 from tests.compiler.rules.product.test_split_product import near
 from tests.compiler.rules.running import machine
 from tests.kernels import reference
 from tests.kernels.tiles.amx_trap import Executed, Trap
-from tests.rows import TILE_ROWS, integer_name
-
-
-@pytest.fixture(scope="session", params=TILE_ROWS, ids=integer_name)
-def isa(request: pytest.FixtureRequest) -> Isa:
-    """AMX, by whatever runs it here, and its portable lowering."""
-    found: Isa = request.param
-    return found
-
-
-@pytest.fixture(scope="session")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One cache for the session, so that no kernel is compiled twice."""
-    return tmp_path_factory.mktemp("kernels")
+from tests.rows import TILE_ROWS
 
 
 def graph_of(
