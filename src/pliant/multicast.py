@@ -1,6 +1,6 @@
-"""Services announced and found by multicast DNS (RFC 6762, 6763).
+"""Announce and find services by multicast DNS (RFC 6762, 6763).
 
-Anybody on the network may announce anything: who finds a service has to make sure of it by other means.
+Any host on the network can announce any service, so a caller must verify a found service by other means.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,12 +18,13 @@ except ImportError as error:
 
 _ANSWER_MS = 3000
 _TTL_S = 120
-"""Who leaves without a word is forgotten after that: a browser asks again before."""
+"""TTL of a record: a service that ends without a goodbye is dropped after it. Browsers query again before
+that."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A service that somebody announces: its `name` on the network, HOST:PORT of it, and what it says."""
+    """An announced service: its `name` on the network, its addresses (HOST:PORT) and its TXT properties."""
 
     name: str
     addresses: tuple[str, ...]
@@ -34,10 +35,10 @@ class Found:
 def announced(
     kind: str, name: str, hosts: Sequence[str], port: int, properties: Mapping[str, str]
 ) -> Iterator[None]:
-    """While it is open, whoever looks for `kind` (as in _http._tcp.local.) finds `port` of `hosts`.
+    """Announce `port` of `hosts` as a service of `kind` (as in _http._tcp.local.) while the context is open.
 
-    These are addresses of this device; it is announced on the networks that they belong to. Where another has
-    its name, it is given a number. Call without an event loop. Raises MulticastError.
+    `hosts` are addresses of this device; the service is announced on the networks that they belong to. If the
+    name is taken, a number is added to it. Call without a running event loop. Raises MulticastError.
     """
     ips = [ip_address(host) for host in hosts]
     info = zeroconf.ServiceInfo(
@@ -65,11 +66,11 @@ def browsed(
     on_gone: Callable[[str], None] = lambda name: None,
     hosts: Sequence[str] = (),
 ) -> Iterator[None]:
-    """While it is open, `on_found` hears of every service of `kind`, and of it again when it changes.
+    """Call `on_found` for each service of `kind`, and again when it changes, while the context is open.
 
-    `on_gone` hears the names of those that say goodbye or are not heard any more. Both are called on another
-    thread. Only the networks of `hosts`, addresses of this device, are listened to, or else all. Call without
-    an event loop. Raises MulticastError.
+    `on_gone` is called with the name of a service that says goodbye or expires. Both callbacks run on another
+    thread. Only the networks of `hosts` (addresses of this device) are browsed; all networks if it is empty.
+    Call without a running event loop. Raises MulticastError.
     """
     interfaces = list(hosts) if hosts else zeroconf.InterfaceChoice.All
     with _network(interfaces, None) as network:
@@ -90,7 +91,7 @@ class _Listener(zeroconf.ServiceListener):
     def add_service(self, network: zeroconf.Zeroconf, kind: str, name: str) -> None:
         self._names.add(name)
         info = network.get_service_info(kind, name, _ANSWER_MS)
-        if info is None or not info.port:  # another may have taken the name, and not be heard
+        if info is None or not info.port:  # another host may have taken the name but not respond
             self._on_gone(name)
             return
         addresses = [
@@ -104,7 +105,7 @@ class _Listener(zeroconf.ServiceListener):
         self._on_found(Found(name, tuple(addresses), said))
 
     def update_service(self, network: zeroconf.Zeroconf, kind: str, name: str) -> None:
-        if name in self._names:  # else it is the last of one that said goodbye
+        if name in self._names:  # else it is a late update of a removed service
             self.add_service(network, kind, name)
 
     def remove_service(self, network: zeroconf.Zeroconf, kind: str, name: str) -> None:
@@ -123,7 +124,7 @@ def _network(
     try:
         yield network
     finally:
-        with suppress(zeroconf.Error):  # a goodbye that takes too long on a busy machine is not waited for
+        with suppress(zeroconf.Error):  # a busy machine may time out while it sends the goodbye
             network.close()
 
 

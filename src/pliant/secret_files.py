@@ -1,4 +1,4 @@
-"""Whether a file with a secret is closed to others."""
+"""Check that a file with a secret is not readable or writable by other users."""
 
 import os
 import stat
@@ -8,11 +8,11 @@ _OTHERS_AND_WRITERS = 0o037
 
 
 def is_exposed(found: os.stat_result, is_given: bool = False) -> bool:
-    """Whether others than those whom the file is for can read or change it, by its mode and owner.
+    """Whether the mode and owner let users read or change the file who should not.
 
-    It is for its owner alone (0600, 0400), or belongs to root and may be read by a group of this process
-    (0440, 0640): Kubernetes mounts secrets so, with `fsGroup`. One that `is_given` by
-    systemd (`secret_sources.is_credential`) may be 0440 as well: the bits of its group are those of an ACL.
+    Accepted are a file for its owner alone (0600, 0400), and a file of root that a group of this process may
+    read (0440, 0640): Kubernetes mounts secrets so, with `fsGroup`. With `is_given` (a file from systemd,
+    `secret_sources.is_credential`) 0440 is accepted as well: its group bits are those of an ACL.
     """
     is_mounted = found.st_uid == 0 and found.st_gid in {os.getegid(), *os.getgroups()}
     is_mounted |= is_given and found.st_uid in (0, os.geteuid())

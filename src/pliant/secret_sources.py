@@ -1,6 +1,7 @@
-"""Where a secret is read from, by its path: a file, an environment variable, or a credential of systemd.
+"""Resolve the path of a secret: a file, an environment variable, or a systemd credential.
 
-`env:NAME` is a variable, and `credential:NAME` what `LoadCredential=` gives the service.
+`env:NAME` is an environment variable; `credential:NAME` is a credential that `LoadCredential=` passes to the
+service.
 """
 
 from pathlib import Path
@@ -18,7 +19,7 @@ def variable_of(path: Path) -> str | None:
 
 
 def secret_path(path: Path) -> Path:
-    """`path`, or the file of the credential that it names. Raises NodeError where systemd gave none."""
+    """Return `path`, or the file of the credential that it names. Raises NodeError if systemd passed none."""
     name = str(path)
     if not name.startswith(CREDENTIAL):
         return path
@@ -31,5 +32,5 @@ def secret_path(path: Path) -> Path:
 
 
 def is_credential(path: Path) -> bool:
-    """Whether systemd has put the file there for this service, which it lets read it by an ACL: as 0440."""
+    """Whether systemd put the file there for this service, with access by an ACL (shown as mode 0440)."""
     return path.parent == credentials_folder()

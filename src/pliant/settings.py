@@ -1,7 +1,7 @@
 """Settings from the environment: folders, the number of threads, the environment of child processes.
 
-No other module reads the environment. Everything is read when it is asked for and nothing is kept, so that a
-changed affinity or variable counts for what is opened next.
+No other module reads the environment. Values are read at each call and not cached, so a changed affinity or
+variable applies to whatever is opened next.
 """
 
 import os
@@ -33,26 +33,26 @@ def config_folder() -> Path:
 
 
 def user_path(text: str) -> Path:
-    """`text` as a path, a leading `~` as the home folder ($HOME); an unknown `~user` is left as it is."""
+    """Return `text` as a path with a leading `~` expanded to the home folder; keeps an unknown `~user`."""
     try:
         return Path(os.path.expanduser(text))
-    except ValueError:  # no user has a null byte or a lone surrogate in the name
+    except ValueError:  # a null byte or a lone surrogate: not a user name
         return Path(text)
 
 
 def secret_variable(name: str) -> str | None:
-    """What a variable holds that an operator names for a secret; None where it is not set."""
+    """The value of the environment variable that an operator names for a secret; None if it is not set."""
     return os.environ.get(name)
 
 
 def credentials_folder() -> Path | None:
-    """Where systemd has put the credentials of this service ($CREDENTIALS_DIRECTORY), if it has."""
+    """The folder of this service's systemd credentials ($CREDENTIALS_DIRECTORY), or None."""
     given = os.environ.get("CREDENTIALS_DIRECTORY")
     return Path(given) if given else None
 
 
 def takes_amx() -> bool:
-    """Whether AMX may be used where there is it: $PLIANT_AMX is 1, as no machine has run it natively yet."""
+    """Whether AMX may be used where the CPU has it: if $PLIANT_AMX is 1. Not yet tested on a CPU with AMX."""
     return os.environ.get("PLIANT_AMX") == "1"
 
 
@@ -64,12 +64,13 @@ def child_environment(**changes: str) -> dict[str, str]:
 def thread_count(asked: int | None = None) -> int:
     """The number of compute threads: `asked`, or as many as can run at once without being throttled.
 
-    That is one for each physical core that the CPU affinity allows, and no more than the whole cores of the
-    CPU quotas of the process's control groups. A quota of 1.5 cores gives one thread: two would use up the
-    quota of each period (100 ms) before its end and then stand still for the rest of it, which no latency
-    target survives. The remaining half core serves reads and tokenisation.
+    The default is one thread for each physical core that the CPU affinity allows, at most the whole cores of
+    the CPU quotas of the process's control groups. A quota of 1.5 cores gives one thread: two threads would
+    use up the quota before the end of each period (100 ms) and then stall, which would miss any latency
+    target. The remaining half core serves reads and tokenisation.
 
-    Raises InputError when `asked` is no whole number, below 1, or above 256 and the CPUs that there are.
+    Raises InputError if `asked` is not a whole number, is below 1, or is above both 256 and the number of
+    CPUs.
     """
     if asked is not None:
         if not isinstance(asked, Integral):
@@ -84,15 +85,15 @@ def thread_count(asked: int | None = None) -> int:
 
 
 def physical_cores(cpus: Collection[int], sysfs: Path = _CPUS) -> int:
-    """The number of cores that the logical `cpus` belong to; hardware threads of one core count once.
+    """The number of physical cores of the logical `cpus`; hardware threads of one core count once.
 
-    A CPU of which the system says nothing is a core of its own.
+    A CPU without topology information counts as a core of its own.
     """
     return len({_siblings(sysfs / f"cpu{cpu}" / "topology") or str(cpu) for cpu in cpus})
 
 
 def cpu_quota(proc: Path = PROC) -> float | None:
-    """The least CPU quota, in cores, of the process's control groups; None where nothing bounds it."""
+    """The smallest CPU quota, in cores, of the process's control groups; None if there is none."""
     quotas = [quota for group in groups("cpu", proc) if (quota := _quota(group)) is not None]
     return min(quotas, default=None)
 

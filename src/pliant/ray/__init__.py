@@ -19,9 +19,9 @@ if find_spec("ray") is None:
 
 
 def __getattr__(name: str) -> Any:
-    """Import what is asked for alone: an actor of Ray Data has no use for Ray Serve, which is slow to import.
+    """Import the requested module only: an actor of Ray Data does not need Ray Serve, whose import is slow.
 
-    Raises InputError where Ray is there without the library that the name needs.
+    Raises InputError if Ray is installed without the library that the name needs.
     """
     if name not in _MODULES:
         raise AttributeError(f"module 'pliant.ray' has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""Compute threads of a Ray actor: the CPUs that Ray counts for it, not those of the machine."""
+"""Compute threads of a Ray actor: the CPUs that Ray assigned to it, not all CPUs of the machine."""
 
 import ray
 
@@ -6,10 +6,10 @@ from pliant.settings import thread_count
 
 
 def assigned_threads(asked: int | None) -> int:
-    """`asked`, or the whole CPUs that this actor was assigned, at least 1; outside actors as `thread_count`.
+    """Return `asked`, or the whole CPUs of this actor (at least 1); outside actors as `thread_count`.
 
-    Ray counts CPUs, but does not keep an actor from using others: actors with a thread for each core of the
-    machine would take turns on all of them.
+    Ray counts CPUs but does not stop an actor from using more: actors with one thread for each core of the
+    machine would compete for all cores.
     """
     if asked is not None or not ray.is_initialized() or ray.get_runtime_context().get_actor_id() is None:
         return thread_count(asked)

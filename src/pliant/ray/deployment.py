@@ -1,4 +1,4 @@
-"""`pliant.ray.Deployment`: a node as a deployment of Ray Serve, routed by its replicas' times."""
+"""`pliant.ray.Deployment`: a node as a Ray Serve deployment, routed by the latency of its replicas."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -29,16 +29,17 @@ PerReplica = Callable[[ReplicaContext], Mapping[str, Any]]
 
 
 class Replica:
-    """A model that a replica of Ray Serve opens, and answers with over HTTP and by handle.
+    """A model that a Ray Serve replica opens and serves over HTTP and through deployment handles.
 
     `source` and `options` are those of `pliant.open`, as a node opens them: a text encoder keeps 100 MB of
-    weights unless `preload` or `memory` bounds it. `per_replica` gives further options of one replica, by
-    Serve's context of it: `lambda context: {"memory": ...}` where devices are unequal. `threads` are
-    otherwise the CPUs that Ray assigned.
+    weights unless `preload` or `memory` bounds it. `per_replica` returns further options for one replica,
+    given its Serve context: `lambda context: {"memory": ...}` for unequal devices. `threads` defaults to the
+    CPUs that Ray assigned.
 
-    `latency` and `accuracy_floor` hold for requests that say nothing else, as with `pliant node`. `queue`
-    requests may wait; more are refused (503). Over HTTP a replica answers the paths of a node
-    (docs/nodes.md). Raises PliantError as `pliant.open` does, and NodeError for a floor that no answer has.
+    `latency` and `accuracy_floor` are the defaults of requests that set no terms, as with `pliant node`. At
+    most `queue` requests wait; further ones are refused (503). Over HTTP a replica serves the paths of a node
+    (docs/nodes.md). Raises PliantError as `pliant.open` does, and NodeError for a floor that no submodel
+    reaches.
     """
 
     def __init__(
@@ -67,7 +68,7 @@ class Replica:
         self._size = input_size(session)
 
     def __serve_build_asgi_app__(self) -> ASGIApp:
-        """Called by Serve once the replica is made."""
+        """Called by Serve after the replica is constructed."""
         from pliant import __version__
 
         return make_app(self._node, Access(), __version__)
@@ -80,20 +81,20 @@ class Replica:
         accuracy_floor: float | None = None,
         best_effort: bool | None = None,
     ) -> dict[str, Any]:
-        """The outputs for a text, or for feeds by name, and `parameters` of the answer.
+        """Return the outputs for a text, or for feeds by name, and the `parameters` of the response.
 
-        `handle.answer.remote("a fine film").result()["label"]`. Raises what a node refuses, as PliantError.
+        `handle.answer.remote("a fine film").result()["label"]`. Raises a node's refusals as PliantError.
         """
         model = self._node.signature
         call = write_call(inputs, Terms(deadline_s, accuracy_floor, best_effort), model)
         return read_call(await self._node.infer(call), model)
 
     def record_replica_metadata(self) -> dict[str, Any]:
-        """What routers are told when the replica is ready."""
+        """Return the advert that routers get when the replica is ready."""
         return advert_of(self._node.served, self._size).encode()
 
     def record_routing_stats(self) -> dict[str, Any]:
-        """What routers are told from then on."""
+        """Return the advert that routers get once a second afterwards."""
         return advert_of(self._node.served, self._size).encode()
 
     def __del__(self) -> None:

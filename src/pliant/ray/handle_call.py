@@ -1,4 +1,4 @@
-"""A call through a deployment's handle, as the Open Inference Protocol's request that a node answers."""
+"""Convert a call through a deployment handle to an Open Inference Protocol request, and its response back."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -19,9 +19,9 @@ Inputs = str | Mapping[str, Any]
 
 
 def write_call(inputs: Inputs, terms: Terms, model: Signature) -> Call:
-    """The call for a text, or for feeds by name as `run` of a session takes them, in binary.
+    """Encode a text, or feeds by name as a session's `run` takes them, as a binary request.
 
-    Raises InputError for what the model does not read.
+    Raises InputError for inputs that the model does not have.
     """
     tensors, tail = [], []
     for name, array in _feeds(inputs, model).items():
@@ -38,13 +38,13 @@ def write_call(inputs: Inputs, terms: Terms, model: Signature) -> Call:
 
 
 def read_call(answered: Answered, model: Signature) -> dict[str, Any]:
-    """The outputs by name and, below `parameters`, what the node says of the answer."""
+    """Return the outputs by name and, under `parameters`, the response's parameters."""
     outputs, parameters = read_answer(answered.body, model)
     return {**outputs, "parameters": parameters}
 
 
 def call_bytes(args: Sequence[Any], kwargs: Mapping[str, Any]) -> int | None:
-    """About how many bytes of JSON the inputs of a call have; None for a call without any."""
+    """Estimate the size of a call's inputs as JSON, in bytes; None for a call without inputs."""
     inputs = args[0] if args else kwargs.get("inputs")
     if isinstance(inputs, str):
         return len(inputs.encode())

@@ -1,4 +1,4 @@
-"""What a router has sent to each replica and not had answered, and how long that still takes."""
+"""Requests that a router has in flight at each replica, and the time that they still need."""
 
 import math
 from collections.abc import Collection, Hashable
@@ -8,11 +8,11 @@ from typing import Generic, TypeVar, final
 
 R = TypeVar("R", bound=Hashable)
 _MEMORY_S = 10.0
-"""Until what a replica took counts for 1/e."""
+"""Time constant of the decay of measured times (to 1/e)."""
 _PRIOR = 2.0
-"""Requests that took what was expected, which each replica is credited with."""
+"""Prior of each replica: this many requests that took exactly the expected time."""
 _LEAST = 0.5
-"""Of what is expected: a replica that fails at once must not look as if it were quick."""
+"""Lower bound of the slowdown: a replica that fails at once must not look fast."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class _Sent:
 
 @dataclass(frozen=True, slots=True)
 class _Pace:
-    """What requests took of a replica, beside what was expected: sums that fade."""
+    """Measured and expected time of a replica's requests, as exponentially decaying sums."""
 
     took_s: float
     expected_s: float
@@ -50,9 +50,9 @@ class _Pace:
 
 @final
 class InFlight(Generic[R]):
-    """Requests by their id, in the order in which they were sent to a replica.
+    """Requests by id, in the order in which they were sent to each replica.
 
-    May be told of requests on one thread, and of their ends on another.
+    Thread-safe: sends and completions may be reported on different threads.
     """
 
     def __init__(self) -> None:
@@ -63,7 +63,7 @@ class InFlight(Generic[R]):
         self._pace: dict[R, _Pace] = {}
 
     def sent(self, id: str, replica: R, expected_s: float, now_s: float) -> None:
-        """Request `id` goes to `replica`, for `expected_s` of work; it is at no other from now on."""
+        """Record that request `id`, with `expected_s` of work, goes to `replica` and to no other."""
         with self._lock:
             if self._replica.get(id) == replica:
                 return
@@ -72,7 +72,7 @@ class InFlight(Generic[R]):
             self._sent.setdefault(replica, {})[id] = _Sent(expected_s, now_s)
 
     def ended(self, id: str, replica: R, now_s: float) -> None:
-        """`replica` answered `id`, or will not: nothing changes where the request has gone to another."""
+        """Record that `replica` completed or failed `id`. No effect if the request has moved on."""
         with self._lock:
             if self._replica.get(id) != replica:
                 return
@@ -84,29 +84,30 @@ class InFlight(Generic[R]):
             self._ended_s[replica] = now_s
 
     def withdrawn(self, id: str, replica: R) -> None:
-        """`id` was never sent to `replica`, which it was meant for."""
+        """Remove `id`, which was planned for `replica` but never sent."""
         with self._lock:
             if self._replica.get(id) == replica:
                 self._remove(id)
 
     def count(self, replica: R) -> int:
-        """Requests there."""
+        """The number of requests in flight at `replica`."""
         with self._lock:
             return len(self._sent.get(replica, ()))
 
     def slowdown(self, replica: R, now_s: float) -> float:
-        """What requests lately took of `replica`, over what was expected; 1 where none ended lately.
+        """Recently measured time of `replica` over the expected time; 1 if no request completed recently.
 
-        Requests that wait there are answered one after the other, or together: what one took is the time
-        since the end of the one before, or since it was sent to a replica that had nothing to do.
+        A replica processes its requests one after another or in batches, so the time of a request counts from
+        the previous completion, or from its sending if the replica was idle.
         """
         with self._lock:
             return self._slowdown(replica, now_s)
 
     def backlog_s(self, replica: R, now_s: float) -> float:
-        """What is left of the work sent to `replica`, at the pace at which it answered lately.
+        """Seconds of work left at `replica`, at its recent pace.
 
-        Where none of it has ended although all of it should, it may last as long again.
+        If the expected time has passed without a completion, the overdue time is returned: the work may take
+        as long again.
         """
         with self._lock:
             work = self._sent.get(replica)
@@ -117,7 +118,7 @@ class InFlight(Generic[R]):
             return abs(left_s)
 
     def keep(self, replicas: Collection[R]) -> None:
-        """Forget all others: they are gone, and so are the requests that they had."""
+        """Drop all other replicas, which are gone, with their requests."""
         with self._lock:
             for replica in [one for one in self._sent if one not in replicas]:
                 for id in list(self._sent[replica]):
@@ -130,11 +131,11 @@ class InFlight(Generic[R]):
         return 1.0 if pace is None else pace.slowdown(now_s)
 
     def _begun_s(self, replica: R) -> float:
-        """When the first of its requests came to work."""
+        """When the replica began its first request."""
         first = next(iter(self._sent[replica].values()))
         return max(first.sent_s, self._ended_s.get(replica, 0.0))
 
     def _remove(self, id: str) -> float:
-        """Seconds that were expected of it."""
+        """Remove a request and return its expected seconds."""
         replica = self._replica.pop(id, None)
         return 0.0 if replica is None else self._sent[replica].pop(id).expected_s

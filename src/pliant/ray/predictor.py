@@ -1,4 +1,4 @@
-"""`pliant.ray.Predictor`: a model that an actor of Ray Data opens once, and asks batches."""
+"""`pliant.ray.Predictor`: a model that a Ray Data actor opens once and runs on batches."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, final
@@ -19,21 +19,20 @@ _TEXT, _PAIR = "text", "pair"
 
 @final
 class Predictor:
-    """A callable class for `Dataset.map_batches`: columns in, the same columns and the answers out.
+    """A callable class for `Dataset.map_batches`: returns the input columns and the model's outputs.
 
     `source` and `options` are those of `pliant.open`; a text encoder keeps 100 MB of weights unless `preload`
-    or `memory` bounds it. `threads` are the CPUs that Ray assigned to the actor, unless given. A path must
-    lead to the model on every machine of the Ray cluster.
+    or `memory` bounds it. `threads` defaults to the CPUs that Ray assigned to the actor. A path must lead to
+    the model on every machine of the Ray cluster.
 
-    A text model reads the column `text`, and `pair` where there is one; another model a column for each of
-    its inputs, a row of which is fed with a first dimension of 1. `columns` names columns that are called
-    otherwise: `{"text": "review"}`. The rows of a batch run together. Each output of the model becomes a
-    column of its name, [rows, ...]: `logits` or `vector` of a text model, and of a classifier `label` and
-    `score` besides. `prefix` stands before these names. With `truncate` the beginning of a text that is too
-    long is answered.
+    A text model reads the column `text`, and the column `pair` if there is one. Any other model reads one
+    column for each input; each row is fed with a first dimension of 1. `columns` maps inputs to other column
+    names: `{"text": "review"}`. The rows of a batch run together. Each output becomes a column of its name,
+    [rows, ...]: `logits` or `vector` for a text model, and also `label` and `score` for a classifier.
+    `prefix` is prepended to these names. With `truncate`, texts that are too long are cut at the end.
 
-    Raises InputError for a batch without the columns, naming those that it has; for an answer under the name
-    of a column that is there; and for a row that the model cannot read. Nothing of such a batch is answered.
+    Raises InputError if the batch lacks a column (the message lists those it has), if an output would have
+    the name of an existing column, and if the model cannot read a row. The whole batch then fails.
     """
 
     def __init__(
@@ -56,7 +55,7 @@ class Predictor:
             )
 
     def __call__(self, batch: Columns) -> dict[str, "np.ndarray[Any, Any]"]:
-        """The columns of `batch` with those of its answers, in the order of its rows."""
+        """Return the columns of `batch` and the output columns, rows in the same order."""
         answers = {self._prefix + name: column for name, column in self._answers(batch).items()}
         if taken := sorted(answers.keys() & batch.keys()):
             raise InputError(
@@ -67,7 +66,7 @@ class Predictor:
 
     @property
     def _inputs(self) -> tuple[str, ...]:
-        """What `columns` may name."""
+        """The input names that `columns` may map."""
         if isinstance(self._session, TextSession):
             return (_TEXT, _PAIR)
         return tuple(port.name for port in self._session.inputs)
@@ -90,7 +89,7 @@ class Predictor:
         return _text_columns(session(asked)) if asked else {}
 
     def _text(self, session: TextSession[Any], row: int, text: Any, pair: Any) -> str | tuple[str, str]:
-        """What the session is asked for a row. Raises InputError for what is no text."""
+        """Return the session's input for a row. Raises InputError if a value is not a string."""
         for name, value in ((_TEXT, text), (_PAIR, "" if pair is None else pair)):
             if not isinstance(value, str):
                 column = self._columns.get(name, name)
@@ -133,7 +132,7 @@ def _text_columns(replies: Sequence[Reply[Any]]) -> dict[str, "np.ndarray[Any, A
 
 
 def _joined(rows: "Sequence[np.ndarray[Any, Any]]") -> "np.ndarray[Any, Any]":
-    """Rows of one column: an array where they are alike, else an array of arrays."""
+    """Combine the rows of one column: an array if all shapes agree, otherwise an array of arrays."""
     parts = [row[0] if row.ndim and len(row) == 1 else row for row in rows]
     if len({part.shape for part in parts}) == 1:
         return np.stack(parts)

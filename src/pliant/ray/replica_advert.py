@@ -1,4 +1,4 @@
-"""What a replica tells the routers of its deployment: times by length, and lengths by bytes."""
+"""The advert of a replica to the routers: latency by input length, and input length by bytes."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,10 +20,10 @@ _HEAD = '{"inputs":[{"name":"text","shape":[1],"datatype":"BYTES","data":[""]}]}
 
 @dataclass(frozen=True, slots=True)
 class InputSize:
-    """The length of an input by its bytes in JSON: `fixed` bytes in any case, and `per_item` for each item.
+    """A linear estimate of input length from JSON bytes: `fixed` bytes, and `per_item` for each item.
 
-    A router sees the bytes of a request, never its tokens. No input is shorter than `least` or longer than
-    `most` items.
+    A router sees the bytes of a request but not its tokens. The estimate is clamped to `least` .. `most`
+    items.
     """
 
     fixed: float
@@ -32,20 +32,20 @@ class InputSize:
     most: int
 
     def length(self, n_bytes: int) -> int:
-        """About how many items an input of so many bytes has."""
+        """The estimated number of items of an input of `n_bytes`."""
         items = (n_bytes - self.fixed) / self.per_item if self.per_item > 0 else 0.0
         return int(min(max(items, self.least), self.most))
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaAdvert:
-    """Seconds by length of a replica's most accurate answer, in the median."""
+    """Median seconds by input length of a replica's most accurate submodel."""
 
     curve: Curve
     size: InputSize
 
     def encode(self) -> dict[str, Any]:
-        """As Ray carries it: a dict of plain values."""
+        """Encode as a dict of plain values, which Ray can transport."""
         size = self.size
         return {
             "curve": [list(point) for point in self.curve.points],
@@ -54,7 +54,7 @@ class ReplicaAdvert:
 
 
 def decode_advert(told: Mapping[str, Any]) -> ReplicaAdvert | None:
-    """What a replica told; None where it told nothing, or what cannot be."""
+    """Decode an advert; None if it is missing or invalid."""
     try:
         fixed, per_item, least, most = told["size"]
         size = InputSize(float(fixed), float(per_item), int(least), int(most))
@@ -64,12 +64,12 @@ def decode_advert(told: Mapping[str, Any]) -> ReplicaAdvert | None:
 
 
 def advert_of(session: Session[Any], size: InputSize) -> ReplicaAdvert:
-    """What answers of `session` take now."""
+    """The current advert of `session`."""
     return ReplicaAdvert(_short(session.levels()[-1].curve), size)
 
 
 def input_size(session: Session[Any]) -> InputSize:
-    """Bytes of JSON by length, of a sample of English or of arrays. Takes no answer."""
+    """Fit bytes of JSON to length with an English sample or sample arrays. Runs no inference."""
     if isinstance(session, TextSession):
         n = session.request({"text": as_bytes(_SAMPLE)}).length
         return InputSize(len(_HEAD), len(_SAMPLE) / n, 1, session.max_length)
@@ -79,13 +79,13 @@ def input_size(session: Session[Any]) -> InputSize:
 
 
 def _sampled(session: Session[Any], length: int) -> tuple[int, int]:
-    """Length and bytes of a sample of about so many items."""
+    """Return the length and JSON bytes of a sample input of about `length` items."""
     feeds = session.sample(min(length, session.max_length))
     n_bytes = len(msgspec.json.encode({name: array.tolist() for name, array in feeds.items()}))
     return session.request(feeds).length, n_bytes
 
 
 def _short(curve: Curve) -> Curve:
-    """`curve` with few points, at whole lengths."""
+    """Reduce `curve` to a few points, at whole lengths."""
     points = {round(n): seconds for n, seconds in thinned(curve, _MAX_POINTS).points}
     return Curve(tuple(points.items()))

@@ -1,4 +1,4 @@
-"""The answer of a replica that may die before it has answered: asked for anew, or left to its client."""
+"""Results of replicas that may die before they respond: retried elsewhere, or a 503 to the client."""
 
 import asyncio
 import json
@@ -13,9 +13,9 @@ from ray.serve.request_router import PendingRequest, ReplicaID, ReplicaResult, R
 
 
 class ReplicaLostError(BackPressureError):  # type: ignore[misc]  # mypy skips Ray
-    """A replica died with a request that came over HTTP; Serve answers 503 and Retry-After.
+    """A replica died with an HTTP request in flight; Serve responds with 503 and Retry-After.
 
-    The message is the body of that answer, as the Open Inference Protocol has it.
+    The message is the response body in the error format of the Open Inference Protocol.
     """
 
     def __init__(self, retry_after_s: float) -> None:
@@ -30,7 +30,7 @@ class ReplicaLostError(BackPressureError):  # type: ignore[misc]  # mypy skips R
 
 
 class Queues(Protocol):
-    """What a router counts, as answers change it."""
+    """The router's request counts, updated by results."""
 
     def on_sent(self, pending: PendingRequest, replica: RunningReplica) -> None: ...
 
@@ -45,10 +45,10 @@ class Queues(Protocol):
 
 @final
 class AskedReplica(RunningReplica):  # type: ignore[misc]  # mypy skips Ray
-    """A replica whose requests survive it: an inference may be repeated, since it changes nothing.
+    """A replica whose lost requests are retried, since inference is idempotent.
 
-    `lost` has the ids of requests that were at a replica when it died, and are to be sent to another. They
-    are sent once more and not again: a request that ends every replica that reads it must not end them all.
+    `lost` has the ids of requests that were in flight at a replica when it died, to be sent to another
+    replica. Each is retried only once, so that a request that crashes replicas cannot crash them all.
     """
 
     def __init__(self, about: Any, queues: Queues, lost: set[str]) -> None:
@@ -56,7 +56,7 @@ class AskedReplica(RunningReplica):  # type: ignore[misc]  # mypy skips Ray
         self._queues, self._lost = queues, lost
 
     def try_send_request(self, pr: PendingRequest, with_rejection: bool) -> ReplicaResult:
-        """Called by Serve's router, which sends a request anew where its replica dies before accepting it."""
+        """Called by Serve's router, which retries a request if its replica dies before it accepts it."""
         self._queues.on_sent(pr, self)
         result = super().try_send_request(pr, with_rejection)
         if pr.metadata.is_streaming:
@@ -65,7 +65,7 @@ class AskedReplica(RunningReplica):  # type: ignore[misc]  # mypy skips Ray
 
 
 class _Answer(ReplicaResult):  # type: ignore[misc]  # mypy skips Ray
-    """As Ray's `result` is."""
+    """Delegates everything to Ray's `result`."""
 
     def __init__(self, result: ReplicaResult) -> None:
         self._result = result
@@ -103,9 +103,10 @@ class _Answer(ReplicaResult):  # type: ignore[misc]  # mypy skips Ray
 
 @final
 class RepeatedAnswer(_Answer):
-    """Of a call by handle: Serve's router is told that it was accepted once it is answered.
+    """The result of a call through a handle: acceptance is reported to Serve's router only on completion.
 
-    Until then the router takes the end of the replica for a refusal, and sends the request to another.
+    Until then the router treats the death of the replica as a rejection, and sends the request to another
+    replica.
     """
 
     def __init__(
@@ -120,7 +121,7 @@ class RepeatedAnswer(_Answer):
         self._pending, self._replica_id, self._queues, self._lost = pending, replica_id, queues, lost
 
     async def get_rejection_response(self) -> Any:
-        """Raises RayActorError where the replica is gone, unless the request was lost before."""
+        """Raises RayActorError if the replica died, unless the request was lost before."""
         id = self._pending.metadata.internal_request_id
         try:
             said = await self._result.get_rejection_response()
@@ -143,7 +144,7 @@ class RepeatedAnswer(_Answer):
         return replace(said, num_ongoing_requests=self._queues.ongoing(self._replica_id))
 
     async def _failure(self) -> BaseException | None:
-        """What the answer is instead of an answer."""
+        """Wait for the result; return its exception, or None."""
         answer = asyncio.ensure_future(self._result.get_async())
         try:
             await asyncio.wait({answer})
@@ -154,14 +155,14 @@ class RepeatedAnswer(_Answer):
 
 @final
 class StreamedAnswer(_Answer):
-    """Over HTTP: the proxy has given the request's body away, so that only its client can ask again."""
+    """The result of an HTTP request. The proxy has already forwarded the body: only the client can retry."""
 
     def __init__(self, result: ReplicaResult, retry_after_s: Callable[[], float]) -> None:
         super().__init__(result)
         self._retry_after_s, self._has_begun = retry_after_s, False
 
     async def __anext__(self) -> Any:
-        """Raises ReplicaLostError where the replica is gone before the first part of its answer."""
+        """Raises ReplicaLostError if the replica dies before the first part of its response."""
         try:
             part = await self._result.__anext__()
         except RayActorError as error:
@@ -173,5 +174,5 @@ class StreamedAnswer(_Answer):
 
 
 def _is_lost(failure: BaseException) -> bool:
-    """Whether the replica is gone, rather than an actor that it asked."""
+    """Whether the replica itself died, rather than an actor that it called."""
     return isinstance(failure, RayActorError) and not isinstance(failure, RayTaskError)

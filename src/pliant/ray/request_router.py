@@ -1,4 +1,4 @@
-"""A request router of Ray Serve: each request goes to the replica where it is expected to end first."""
+"""A request router for Ray Serve: sends each request to the replica with the earliest expected completion."""
 
 import asyncio
 import pickle
@@ -14,21 +14,21 @@ from pliant.ray.replica_advert import ReplicaAdvert, decode_advert
 from pliant.ray.replica_answer import AskedReplica
 
 _LOOK_S = 0.5
-"""How long a count of requests that other routers sent is believed."""
+"""Maximum age of the count of other routers' requests before it is refreshed."""
 _ANSWER_S = 5.0
 _INFER = "/infer"
 
 
 @final
 class CurveRouter(RequestRouter):  # type: ignore[misc]  # mypy skips Ray
-    """Replicas of a deployment may have unequal devices: what a request waits for is seconds, not requests.
+    """Routes by expected seconds instead of request counts, since replicas may run on unequal devices.
 
-    A replica tells its times by length when it is ready and once a second (`replica_advert.py`): those of its
-    model. What requests take there beyond that, Ray's own work and that of its neighbours on the machine, is
-    learned from when they end (`in_flight.py`). Its queue is what this router sent and had no answer to, and
-    what other routers sent, by the count that the replica gives with every request. A replica that told
-    nothing yet is tried first. Where the best replica has no room, the next best is asked; where none has,
-    Serve asks again after its back-off.
+    A replica advertises its model's latency by input length when it is ready and once a second
+    (`replica_advert.py`). The overhead beyond that, from Ray and from other load on the machine, is learned
+    from completion times (`in_flight.py`). A replica's queue is the requests that this router has in flight
+    there, plus those of other routers, from the count that the replica returns with every request. A replica
+    without an advert is tried first. If the best replica has no room, the next best is tried; if none has,
+    Serve retries after its back-off.
     """
 
     def initialize_state(self, **_: Any) -> None:
@@ -40,13 +40,13 @@ class CurveRouter(RequestRouter):  # type: ignore[misc]  # mypy skips Ray
         self._lost: set[str] = set()
 
     def create_replica_wrapper(self, replica_info: Any) -> AskedReplica:
-        """Called by Serve for a replica that is new."""
+        """Called by Serve for each new replica."""
         return AskedReplica(replica_info, self, self._lost)
 
     async def choose_replicas(
         self, candidate_replicas: list[RunningReplica], pending_request: PendingRequest | None = None
     ) -> list[list[RunningReplica]]:
-        """The replicas, each a rank of its own, by when the request would end there."""
+        """Rank the replicas by the expected completion of the request; each replica is a rank of its own."""
         now_s = self._get_curr_time_s()
         n_bytes = _n_bytes(pending_request)
         ends = {}
@@ -61,43 +61,43 @@ class CurveRouter(RequestRouter):  # type: ignore[misc]  # mypy skips Ray
         return [[replica] for replica in ranked]
 
     def on_sent(self, pending: PendingRequest, replica: RunningReplica) -> None:
-        """To the best, or where that had no room the next."""
+        """Record that the request was sent, to the best replica or to the next with room."""
         self._note(pending, replica, self._get_curr_time_s())
 
     def on_rejected(self, pending: PendingRequest, replica_id: ReplicaID) -> None:
-        """The replica had no room, so that it told nothing of what requests take."""
+        """Remove a rejected request: it says nothing about the replica's latency."""
         self._in_flight.withdrawn(pending.metadata.internal_request_id, replica_id)
 
     def ongoing(self, replica_id: ReplicaID) -> int:
-        """Requests of all routers there, as far as is known."""
+        """The known number of requests of all routers at the replica."""
         return self._in_flight.count(replica_id) + self._ongoing.get(replica_id, (0, 0.0))[0]
 
     def has_others(self, replica_id: ReplicaID) -> bool:
-        """Whether there are other replicas than this one."""
+        """Whether there is a replica other than this one."""
         return any(one != replica_id for one in self.curr_replicas)
 
     def on_request_completed(self, replica_id: ReplicaID, internal_request_id: str) -> None:
-        """It was answered, refused, or its replica is gone."""
+        """Called by Serve when a request completed, was rejected, or its replica died."""
         self._in_flight.ended(internal_request_id, replica_id, self._get_curr_time_s())
 
     def on_new_queue_len_info(self, replica_id: ReplicaID, num_ongoing_requests: int) -> None:
-        """A replica said how many requests of all routers it has."""
+        """Called when a replica reports the number of requests it has from all routers."""
         super().on_new_queue_len_info(replica_id, num_ongoing_requests)
         others = max(num_ongoing_requests - self._in_flight.count(replica_id), 0)
         self._ongoing[replica_id] = others, self._get_curr_time_s()
 
     def on_replica_actor_died(self, replica_id: ReplicaID) -> None:
-        """Before the controller has noticed."""
+        """Called by Serve before its controller notices the death."""
         super().on_replica_actor_died(replica_id)
         self._forget()
 
     def update_replicas(self, replicas: list[RunningReplica]) -> None:
-        """Replicas came, went, or told other times."""
+        """Called by Serve when replicas were added or removed, or changed their adverts."""
         super().update_replicas(replicas)
         self._forget()
 
     def _end_s(self, replica: RunningReplica, n_bytes: int | None, now_s: float) -> float:
-        """Seconds from now; -1 for a replica of which nothing is known and that has nothing to do."""
+        """Expected completion, in seconds from now; -1 for an idle replica without an advert."""
         advert = self._advert(replica)
         queue_s = self._in_flight.backlog_s(replica.replica_id, now_s)
         if advert is None:
@@ -107,7 +107,7 @@ class CurveRouter(RequestRouter):  # type: ignore[misc]  # mypy skips Ray
         return queue_s + self._in_flight.slowdown(replica.replica_id, now_s) * (others_s + own_s)
 
     def _note(self, pending: PendingRequest, replica: RunningReplica, now_s: float) -> None:
-        """Count the request where it is expected to go: the next one is chosen before this one is sent."""
+        """Count the request at its planned replica: the next one is routed before this one is sent."""
         advert, n_bytes = self._advert(replica), _n_bytes(pending)
         expected_s = 0.0
         if advert is not None and n_bytes is not None:
@@ -122,7 +122,7 @@ class CurveRouter(RequestRouter):  # type: ignore[misc]  # mypy skips Ray
         return kept[1]
 
     def _others(self, replica: RunningReplica, now_s: float) -> int:
-        """Requests that other routers sent there; asked for anew where that is some time ago."""
+        """Requests that other routers sent to the replica; an old count is refreshed in the background."""
         others, said_s = self._ongoing.get(replica.replica_id, (0, now_s))
         asked = self._asked.get(replica.replica_id)
         if others and now_s - said_s > _LOOK_S and (asked is None or asked.done()):
@@ -135,11 +135,11 @@ class CurveRouter(RequestRouter):  # type: ignore[misc]  # mypy skips Ray
             async with asyncio.timeout(_ANSWER_S):
                 n = await replica.get_queue_len(deadline_s=_ANSWER_S)
         except (RayError, TimeoutError):
-            return  # Serve finds out by the next request whether it is gone
+            return  # if the replica died, Serve detects it with the next request
         self.on_new_queue_len_info(replica.replica_id, n)
 
     def _forget_if_cancelled(self, pending: PendingRequest, replica_id: ReplicaID) -> None:
-        """A client that leaves before its request was sent has it dropped, which Serve tells nobody."""
+        """Remove the request if its client cancels before it is sent: Serve does not report that."""
 
         def on_done(future: "asyncio.Future[Any]") -> None:
             if future.cancelled():
@@ -149,7 +149,7 @@ class CurveRouter(RequestRouter):  # type: ignore[misc]  # mypy skips Ray
         pending.future.add_done_callback(on_done)
 
     def _forget(self) -> None:
-        """What is known of replicas that are gone."""
+        """Drop the state of removed replicas."""
         self._in_flight.keep(self.curr_replicas.keys())
         for known in (self._adverts, self._ongoing, self._asked):
             for replica_id in [one for one in known if one not in self.curr_replicas]:
@@ -157,9 +157,9 @@ class CurveRouter(RequestRouter):  # type: ignore[misc]  # mypy skips Ray
 
 
 def _n_bytes(pending: PendingRequest | None) -> int | None:
-    """Bytes of the input of a request; None for one that is answered without the model.
+    """Bytes of a request's input; None for a request that does not run the model.
 
-    The proxy sends a replica the head of an HTTP request, pickled, and the body when the replica asks for it.
+    The proxy sends a replica the pickled head of an HTTP request, and the body when the replica asks for it.
     """
     if pending is None:
         return None
