@@ -1,1 +1,1 @@
-"""A model behind HTTP: the Open Inference Protocol, routed."""
+"""Serve models over HTTP and gRPC with the Open Inference Protocol, routed among nodes."""

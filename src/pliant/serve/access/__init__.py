@@ -1,1 +1,1 @@
-"""Who may call a node, and how often: roles, tokens, certificates, rates."""
+"""Access to a node: roles, tokens, certificates, rate limits."""

@@ -1,4 +1,4 @@
-"""Decide whether a call may be made: by what its caller shows, and how much it has called."""
+"""Decide whether a call is allowed, by the caller's credentials and rate."""
 
 import math
 import time
@@ -17,11 +17,11 @@ _LAST: Final = {"connection": "close"}
 
 @dataclass(frozen=True, slots=True)
 class CallerShown:
-    """A call as its caller makes it, over HTTP or gRPC, from `address`.
+    """The caller-related data of a call over HTTP or gRPC, from `address`.
 
-    `authorizations` are its headers of that name. It is `of_node` where it says what only another node may.
-    `names` are those of the certificate that was shown; empty without one. `host` is whom the caller thinks
-    it calls, and `origin` the site of the page that has a browser call, None where none does.
+    `authorizations` are its Authorization headers. `of_node` is set if the call uses what only other nodes
+    may use. `names` are those of the client certificate; empty without one. `host` is the Host header.
+    `origin` is the site of the web page that made the browser send the call; None for other callers.
     """
 
     method: str
@@ -36,7 +36,7 @@ class CallerShown:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """What a caller is told that may not make a call: a status of HTTP, why, and headers."""
+    """The refusal of a call: HTTP status, reason and headers."""
 
     status: int
     why: str
@@ -45,7 +45,7 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """A call that may be made; `client` is whom its bytes are counted for, None where nobody counts them."""
+    """An allowed call; its bytes are counted for `client`, or not counted if it is None."""
 
     client: str | None
 
@@ -55,11 +55,11 @@ _UNCOUNTED: Final = Admitted(None)
 
 @final
 class Access:
-    """Who may call a node, by the `tokens` that there are now, and how often, by `rates`.
+    """Access control by `tokens`, and rate limits by `rates`.
 
-    A client is who shows one token, or else an address. Nodes with a token and operators may call as often as
-    they like: what a node passes on was counted where it began. Where callers are to be of this machine
-    (`is_local`) and show no token, pages of other sites in their browsers are kept out.
+    A client is the holder of one token, or else an address. Nodes with a peer token and operators have no
+    rate limit: forwarded requests were counted at the first node. If callers must be on this machine
+    (`is_local`) and need no token, web pages of other sites in their browsers are refused.
     """
 
     def __init__(
@@ -76,19 +76,19 @@ class Access:
 
     @property
     def tokens(self) -> Tokens:
-        """Those that there are now."""
+        """The current tokens."""
         return self._tokens
 
     def accept(self, tokens: Tokens) -> None:
-        """From now on these alone hold, also for who is connected already."""
+        """Replace the tokens, also for open connections."""
         self._tokens = tokens
 
     def limit(self, rates: ClientRates) -> None:
-        """From now on one client asks at most at these."""
+        """Replace the rate limits of a client."""
         self._limiter.change(rates)
 
     def admit(self, shown: CallerShown) -> Admitted | Refusal:
-        """Whether a call may be made, which is counted; questions about health are not."""
+        """Check a call and count it; health checks are not counted."""
         rule = rule_for(shown.method, shown.path)
         if not rule.roles:
             return _UNCOUNTED
@@ -102,17 +102,17 @@ class Access:
         return self._refusal(shown, rule, known) or Admitted(client)
 
     def allows(self, shown: CallerShown) -> bool:
-        """Whether a call may be made, whatever its client's rate; it is not counted."""
+        """Whether a call is allowed, without regard to rate limits; it is not counted."""
         rule = rule_for(shown.method, shown.path)
         return not rule.roles or self._refusal(shown, rule, self._known(shown)) is None
 
     @property
     def counts_bytes(self) -> bool:
-        """Whether there is a rate of bytes, of which calls `spend`."""
+        """Whether bytes are limited, so that calls must `spend` them."""
         return self._limiter.counts_bytes
 
     def spend(self, admitted: Admitted, n_bytes: int) -> None:
-        """Bytes of a request came, or of its answer went."""
+        """Count received or sent bytes."""
         if admitted.client is not None:
             self._limiter.take(admitted.client, n_bytes)
 
@@ -133,9 +133,9 @@ class Access:
         return None
 
     def check_sender(self, sender: str | None, names: tuple[str, ...]) -> None:
-        """Raise NodeError (403) where a node calls itself otherwise than its certificate does.
+        """Raise NodeError (403) if the name of a node does not match its certificate.
 
-        The default name of a node has its port behind its host's.
+        The default name of a node is its host and port, so the port is ignored.
         """
         if not self._asks_certificate or sender is None:
             return
@@ -147,21 +147,21 @@ class Access:
             )
 
     def peer_token(self, authorization: str | None) -> str | None:
-        """The peer token that a header carries, with which its bearer is told of changes."""
+        """The peer token in a header; with it, change notifications are sent to its node."""
         known = self.tokens.known(authorization)
         return known.token if known is not None and known.role is Role.PEER else None
 
     def _is_open(self, rule: RouteRule) -> bool:
-        """What operators may read, everybody may where a node has no tokens at all."""
+        """Without any tokens, all callers may read what operators may read."""
         has_none = not self.tokens and not self.tokens.have(Role.OPERATOR)
         return has_none and Role.OPERATOR in rule.roles and not rule.is_guarded
 
     def _known(self, shown: CallerShown) -> Known | None:
-        """The token that is shown; nobody brings two."""
+        """The token of the call; None if it has more than one Authorization header."""
         return self.tokens.known(shown.authorizations[0]) if len(shown.authorizations) == 1 else None
 
     def _roles(self, known: Known | None, names: tuple[str, ...]) -> frozenset[Role]:
-        """By the token; where certificates are asked for, only who shows one is a node."""
+        """Roles by token. If client certificates are requested, only callers with one are peers."""
         roles = {known.role} if known is not None else set() if self.tokens else {Role.CLIENT, Role.PEER}
         if self._asks_certificate:
             if not names:

@@ -1,4 +1,4 @@
-"""The tokens, certificates and keys of a node as they are now: read anew when their files change."""
+"""The current tokens, certificates and keys of a node: reloaded when their files change."""
 
 import asyncio
 import logging
@@ -13,27 +13,27 @@ from pliant.serve.http.security import Tls, Tokens, read_tokens
 
 _LOG = logging.getLogger("pliant.serve")
 POLL_S: Final = 1.0
-"""How often files are looked at. They are read once they have stayed the same for as long: a certificate and
-its key are two files."""
+"""Polling interval of the files. They are reloaded after they have been unchanged for one interval, because a
+certificate and its key are two files."""
 
 
 @dataclass(frozen=True, slots=True)
 class TokenFiles:
-    """Where tokens stand, by role; None where they are given otherwise."""
+    """Token files by role; None if tokens are given in another way."""
 
     clients: Path | None = None
     peers: Path | None = None
     operators: Path | None = None
 
     def read(self, otherwise: Tokens) -> Tokens:
-        """Those in the files; of a role without a file those of `otherwise`. Raises NodeError."""
+        """Read the tokens; roles without a file use those of `otherwise`. Raises NodeError."""
         kinds = zip((self.clients, self.peers, self.operators), otherwise.kinds, strict=True)
         return Tokens(*(given if path is None else read_tokens(path) for path, given in kinds))
 
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """What was read together: all of it is taken, or nothing."""
+    """Credentials that were read together; they are replaced all at once or not at all."""
 
     tokens: Tokens
     server_tls: ssl.SSLContext | None
@@ -51,10 +51,10 @@ class ShownCertificate:
 
 @final
 class Credentials:
-    """What a node asks of others and shows them. `on_change` hear of each change, on the event loop.
+    """The credentials that a node accepts and presents. `on_change` callbacks run on the event loop.
 
-    Raises NodeError for files that are none. Later, files that are none are logged, and what was read before
-    holds.
+    Raises NodeError if the files are invalid at first. If they are invalid later, the error is logged and the
+    previous credentials stay in use.
     """
 
     def __init__(self, tokens: Tokens, files: TokenFiles, tls: Tls) -> None:
@@ -73,16 +73,16 @@ class Credentials:
 
     @property
     def server_tls(self) -> ssl.SSLContext | None:
-        """What the next connection is encrypted with; None where none is."""
+        """The TLS context of new connections; None without TLS."""
         return self._now.server_tls
 
     @property
     def shown(self) -> ShownCertificate | None:
-        """The same for who brings an implementation of TLS of its own."""
+        """The certificate and key for libraries with their own TLS implementation."""
         return self._now.shown
 
     async def reload(self) -> None:
-        """Read all files now. Raises nothing."""
+        """Read all files now. Errors are logged, not raised."""
         try:
             self._now = await asyncio.to_thread(self._read)
         except NodeError as error:
@@ -93,7 +93,7 @@ class Credentials:
             changed()
 
     async def watch(self) -> None:
-        """Read the files anew whenever they have changed, until it is cancelled."""
+        """Reload the files whenever they change, until cancelled."""
         if not self._paths:
             return
         last = self._seen
@@ -116,12 +116,12 @@ class Credentials:
         return tuple(path for path in every if path is not None)
 
     def _stamps(self) -> tuple[object, ...]:
-        """What changes with the files, also where a link to them does, as in Kubernetes."""
+        """Values that change with the files, also when a symbolic link to them changes, as in Kubernetes."""
         return tuple(_stamps(self._paths))
 
 
 def _shown(tls: Tls) -> ShownCertificate | None:
-    """Raises NodeError for files that have gone since they were checked."""
+    """Read the certificate and key. Raises NodeError if the files were deleted after the check."""
     if tls.cert is None or tls.key is None:
         return None
     try:

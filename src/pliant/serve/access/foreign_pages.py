@@ -1,4 +1,4 @@
-"""Keep pages of other sites in a browser on this machine from a node that asks for no token."""
+"""Refuse calls by web pages of other sites to a node on this machine that needs no token."""
 
 from functools import lru_cache
 from ipaddress import ip_address
@@ -6,11 +6,12 @@ from urllib.parse import urlsplit
 
 
 def foreign_page(host: str, origin: str | None) -> str | None:
-    """Why a call is not answered that a page of another site makes; None for any other.
+    """The reason to refuse a call by a web page of another site; None for any other call.
 
-    Such a page may post to 127.0.0.1, which a browser lets it (cross-site request forgery): its `origin` is
-    not the `host` that is called. Or its name is made to mean 127.0.0.1 once it is loaded, so that it reads
-    the answers too (DNS rebinding): then `host` is that name. Callers other than browsers send no origin.
+    Browsers let such a page post to 127.0.0.1 (cross-site request forgery): its `origin` differs from the
+    `host` that is called. Or its host name is changed to resolve to 127.0.0.1 after the page is loaded, so
+    that it can also read responses (DNS rebinding): `host` is then that name. Other callers than browsers
+    send no origin.
     """
     if origin is not None and (not host or origin.partition("://")[2].lower() != host.lower()):
         return f"a page of {origin[:80]} may not call a node that asks for no token: give it --token-file."
@@ -24,7 +25,7 @@ def foreign_page(host: str, origin: str | None) -> str | None:
 
 @lru_cache(maxsize=64)
 def _is_here(host: str) -> bool:
-    """An address, which no page can have, or a name that no network resolves."""
+    """Whether the host is an IP address, which no rebinding page has, or a name that no network resolves."""
     try:
         name = urlsplit(f"//{host}").hostname or ""
         if name == "localhost" or name.endswith(".localhost"):

@@ -1,4 +1,4 @@
-"""Before everything else over HTTP: may the call be made, and is its answer counted."""
+"""HTTP middleware that checks access and counts responses."""
 
 import asyncio
 from collections.abc import Awaitable, Mapping, Sequence
@@ -18,11 +18,11 @@ from pliant.serve.protocol.inference import JSON
 
 _ROUTE = ROUTE_HEADER.lower().encode()
 _FIRST = (b"host", b"origin")
-"""Headers of which the first counts."""
+"""Headers of which only the first value is used."""
 
 
 class AtTheGate(Protocol):
-    """What the guard asks of the node behind it."""
+    """The interface of a node that the guard uses."""
 
     @property
     def identity(self) -> Identity: ...
@@ -36,10 +36,10 @@ class AtTheGate(Protocol):
 
 @final
 class Guard:
-    """Refuses what `access` does not allow, and adds `Connection: close` where the node is about to leave.
+    """Refuses calls that `access` does not allow, and adds `Connection: close` while the node drains.
 
-    Every answer is counted by its status; those to other nodes, errors too, carry this node's identity.
-    `paths` are those that the metrics name.
+    Every response is counted by its status. Responses to other nodes, including errors, carry this node's
+    identity. `paths` are the path labels of the metrics.
     """
 
     def __init__(self, app: ASGIApp, node: AtTheGate, access: Access, paths: frozenset[str]) -> None:
@@ -60,16 +60,16 @@ class Guard:
             receive, send = self._receiving(receive, found), self._counting(send, found)
         try:
             await self._app(scope, receive, self._sending(shown.path, send, identity))
-        except asyncio.CancelledError:  # the client has left
+        except asyncio.CancelledError:  # the client disconnected
             self._node.metrics.of(self._node.metrics.responses, self._label(shown.path), 499).inc()
             raise
 
     def allows(self, scope: Scope) -> bool:
-        """Whether a call may be made; it is not counted."""
+        """Whether a call is allowed; it is not counted."""
         return scope["path"].isprintable() and self._access.allows(_shown(scope))
 
     def _admit(self, shown: CallerShown) -> Admitted | Response:
-        if not shown.path.isprintable():  # a route's pattern matches a path with a line break behind it
+        if not shown.path.isprintable():  # route patterns also match a path that ends with a line break
             return error_response(404, "there is no such path.", {"connection": "close"})
         found = self._access.admit(shown)
         if isinstance(found, Admitted):
@@ -78,7 +78,7 @@ class Guard:
         return form(found.status, found.why, found.headers)
 
     def _receiving(self, receive: Receive, admitted: Admitted) -> Receive:
-        """`receive`, with the bytes that come counted."""
+        """Wrap `receive` to count the received bytes."""
 
         async def receiving() -> Any:
             message = await receive()
@@ -88,7 +88,7 @@ class Guard:
         return receiving
 
     def _counting(self, send: Send, admitted: Admitted) -> Send:
-        """`send`, with the bytes that go counted."""
+        """Wrap `send` to count the sent bytes."""
 
         def counting(message: Any) -> Awaitable[None]:
             self._access.spend(admitted, len(message.get("body", b"")))
@@ -97,7 +97,7 @@ class Guard:
         return counting
 
     def _sending(self, path: str, send: Send, identity: Sequence[tuple[bytes, bytes]]) -> Send:
-        """`send`, with what every answer carries; its status is counted."""
+        """Wrap `send` to add the headers of every response and count its status."""
         label = self._label(path)
 
         def sending(message: Any) -> Awaitable[None]:
@@ -114,7 +114,7 @@ class Guard:
 
 
 def error_response(status: int, why: str, headers: Mapping[str, str]) -> Response:
-    """What every error looks like: JSON with the reason."""
+    """An error response: JSON with the reason."""
     return Response(msgspec.json.encode({"error": why}), status, dict(headers), JSON)
 
 
@@ -137,6 +137,6 @@ def _shown(scope: Scope) -> CallerShown:
 
 
 def certificate_names(scope: Scope) -> tuple[str, ...]:
-    """Whom the certificate names that the caller showed; nobody, where it showed none."""
+    """The names in the client certificate; empty without one."""
     tls: Mapping[str, tuple[str, ...]] = scope.get("extensions", {}).get("tls", {})
     return tls.get("client_cert_names", ())

@@ -1,4 +1,4 @@
-"""How many requests and bytes a second one client may have: token buckets (RFC 2697's, with debt)."""
+"""Rate limits of requests and bytes for each client: token buckets (RFC 2697's, with debt)."""
 
 import math
 from collections import OrderedDict
@@ -12,9 +12,10 @@ from pliant.errors import NodeError
 from pliant.quantities import parse_bytes
 
 _MOST: Final = 8192
-"""Clients that are kept count of, those that asked last: one that is forgotten begins with a whole burst."""
+"""Maximum number of tracked clients, the most recent ones; a dropped client starts again with a full
+burst."""
 _NETWORK_BITS: Final = 64
-"""Of an IPv6 address, what one client is given: he may have as many addresses as he likes within."""
+"""Prefix length of an IPv6 client: one client may use as many addresses as it likes within a /64 network."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +35,7 @@ class Rate:
 
 @dataclass(frozen=True, slots=True)
 class ClientRates:
-    """What one client may have of each; None for as much as it likes."""
+    """The rate limits of one client; None for no limit."""
 
     requests: Rate | None = None
     n_bytes: Rate | None = None
@@ -42,11 +43,11 @@ class ClientRates:
 
 @final
 class RateLimiter:
-    """Counts what clients take, by any name of theirs. Call on one thread.
+    """Counts requests and bytes by client name. Call on one thread.
 
-    A client is let in while it has something left of its bursts. The bytes of a request are not known before
-    they have come, so they may make a debt, which is waited for: over any time, a client takes no more than
-    its burst, what the rate gives, and the requests that it had under way at once.
+    A request is admitted while the client's buckets are not empty. The size of a request is unknown before it
+    is received, so bytes may go into debt, which delays later requests: over any time, a client takes at most
+    its burst, plus what the rate allows, plus the requests it had in flight at once.
     """
 
     def __init__(self, rates: ClientRates, clock: Callable[[], float]) -> None:
@@ -56,18 +57,18 @@ class RateLimiter:
 
     @property
     def n_clients(self) -> int:
-        """How many are kept count of."""
+        """The number of tracked clients."""
         return len(self._clients)
 
     @property
     def counts_bytes(self) -> bool:
-        """Whether bytes are bounded."""
+        """Whether bytes are limited."""
         return self._rates.n_bytes is not None
 
     def change(self, rates: ClientRates) -> None:
-        """Other rates from now on: what a client has left of a burst counts on, up to the new one.
+        """Change the rates; a client keeps what is left of its burst, up to the new burst.
 
-        A rate that there was not before begins with a whole burst.
+        A newly added rate starts with a full burst.
         """
         before, self._rates, self._is_free = self._rates, rates, rates == ClientRates()
         for found in self._clients.values():
@@ -75,7 +76,7 @@ class RateLimiter:
             found.n_bytes = _carried(found.n_bytes, before.n_bytes, rates.n_bytes)
 
     def ask(self, client: str) -> float:
-        """One request more; seconds to wait before it may be made, 0 where it may now."""
+        """Count a request; returns the seconds to wait before it is allowed, 0 if it is allowed now."""
         if self._is_free:
             return 0.0
         found = self._client(client)
@@ -90,12 +91,12 @@ class RateLimiter:
         return 0.0
 
     def take(self, client: str, n_bytes: int) -> None:
-        """Bytes came or went."""
+        """Count received or sent bytes."""
         if self._rates.n_bytes is not None:
             self._client(client).n_bytes -= n_bytes
 
     def _client(self, name: str) -> "_Client":
-        """What it has left now."""
+        """The client's buckets, refilled up to now."""
         now_s, found = self._clock(), self._clients.get(name)
         requests, n_bytes = self._rates.requests, self._rates.n_bytes
         if found is None:
@@ -129,7 +130,7 @@ def _carried(left: float, before: Rate | None, now: Rate | None) -> float:
 
 @lru_cache(maxsize=256)
 def client_at(address: str) -> str:
-    """Who calls from `address`: the address, or the network that one client of IPv6 is given."""
+    """The client of an address: the address itself, or for IPv6 its network of one client."""
     try:
         ip = ip_address(address)
     except ValueError:
@@ -143,9 +144,9 @@ def client_at(address: str) -> str:
 
 
 def parse_rates(requests: str | None, n_bytes: str | None) -> ClientRates:
-    """From `RATE` or `RATE:BURST` of each; the burst is one second's where it is not given.
+    """Parse `RATE` or `RATE:BURST` of each; the default burst is that of one second.
 
-    Raises NodeError and InputError for what is none.
+    Raises NodeError and InputError for invalid rates.
     """
     return ClientRates(
         None if requests is None else _rate("--client-rate", requests, float),

@@ -1,4 +1,4 @@
-"""Which roles may call which route: the table that the guard enforces and docs/security.md shows."""
+"""The roles that may call each route: the table that the guard enforces and docs/security.md shows."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from typing import Final
 
 
 class Role(StrEnum):
-    """What a caller is, by the token or the certificate that it shows."""
+    """The role of a caller, by its token or certificate."""
 
     CLIENT = "client"
     PEER = "peer"
@@ -16,20 +16,20 @@ class Role(StrEnum):
 
 
 EVERYBODY: Final = frozenset[Role]()
-"""No token is asked for."""
+"""No token is needed."""
 ANY: Final = frozenset(Role)
 PEERS: Final = frozenset({Role.PEER})
 OPERATORS: Final = frozenset({Role.OPERATOR})
 GRPC: Final = "/inference.GRPCInferenceService"
-"""Where the methods of gRPC are."""
+"""The path prefix of gRPC methods."""
 
 
 @dataclass(frozen=True, slots=True)
 class RouteRule:
-    """The `roles` that may call `method` of `path`; EVERYBODY may without any.
+    """The `roles` that may call `method` of `path`; EVERYBODY means that no role is needed.
 
-    A segment `{name}` of a path stands for any one, a last segment `{name:path}` for any rest. Where a node
-    has no tokens, only routes that are `guarded` still ask for one: those that change what the node does.
+    A path segment `{name}` matches any one segment, a last segment `{name:path}` any rest. On a node without
+    tokens, only `guarded` routes, which change what the node does, still need one.
     """
 
     method: str
@@ -38,7 +38,7 @@ class RouteRule:
     is_guarded: bool = False
 
     def fits(self, path: str) -> bool:
-        """Whether `path` is one of the rule's."""
+        """Whether the rule matches `path`."""
         mine, given = self.path.split("/"), path.split("/")
         if mine[-1].endswith(":path}"):
             n = len(mine) - 1
@@ -50,7 +50,7 @@ class RouteRule:
 
 
 def _of_model(method: str, rest: str, roles: frozenset[Role] = ANY) -> tuple[RouteRule, ...]:
-    """A route of a model, with and without its version."""
+    """The rules of a model's route, with and without a version."""
     bases = ("/v2/models/{model}", "/v2/models/{model}/versions/{version}")
     return tuple(RouteRule(method, f"{base}{rest}", roles) for base in bases)
 
@@ -93,21 +93,21 @@ RULES: Final[tuple[RouteRule, ...]] = (
         for name in ("RepositoryIndex", "RepositoryModelLoad", "RepositoryModelUnload")
     ),
 )
-"""Of HTTP; and of gRPC, whose methods are paths that are posted to. Nothing is served without a line here."""
+"""Rules for HTTP and for gRPC methods (paths called by POST). A route without a rule is not served."""
 _UNLISTED: Final = RouteRule("GET", "", ANY)
-"""There is nothing there, which is only said to callers that may call something."""
+"""The rule of unknown paths: only callers with some role get the 404."""
 
 
 @lru_cache(maxsize=64)
 def rule_for(method: str, path: str, rules: tuple[RouteRule, ...] = RULES) -> RouteRule:
-    """The rule of a call. One with a method that the path does not have is treated as the path's others."""
+    """The rule of a call. A method that the path does not have is treated like the path's other methods."""
     asked = "GET" if method == "HEAD" else method
     fitting = [rule for rule in rules if rule.fits(path)]
     return next((rule for rule in fitting if rule.method == asked), fitting[0] if fitting else _UNLISTED)
 
 
 def unruled(routes: Iterable[tuple[str, str]], rules: Iterable[RouteRule] = RULES) -> list[str]:
-    """Those of `routes` (method and path) that no rule names: a route is not served without one."""
+    """The routes (method and path) that have no rule; a route without a rule is not served."""
     ruled = tuple(rules)
     return [
         f"{method} {path}"

@@ -1,4 +1,4 @@
-"""How a call over gRPC ends that is refused: its status, and what stands behind it."""
+"""The gRPC status and the metadata of a refused call."""
 
 from collections.abc import Mapping
 from math import ceil
@@ -23,11 +23,12 @@ _CODES = {
     503: grpc.StatusCode.UNAVAILABLE,
 }
 _PUSHBACK = "grpc-retry-pushback-ms"
-"""Of gRPC's retries (gRFC A6): how long a client that retries by itself waits before it does."""
+"""The server's pushback of gRPC retries (gRFC A6): how long a client waits before it retries
+automatically."""
 
 
 def code_of(error: PliantError) -> grpc.StatusCode:
-    """A deadline that cannot be kept is no reason to ask again, as UNAVAILABLE is."""
+    """Map an error to a status. A missed deadline is not UNAVAILABLE, which would make clients retry."""
     if isinstance(error.__cause__, DeadlineError) or isinstance(error, DeadlineError):
         return grpc.StatusCode.DEADLINE_EXCEEDED
     return _CODES.get(http_status(error), grpc.StatusCode.INTERNAL)
@@ -36,7 +37,7 @@ def code_of(error: PliantError) -> grpc.StatusCode:
 async def refuse(
     context: Any, code: grpc.StatusCode, error: PliantError, said: Mapping[str, str]
 ) -> NoReturn:
-    """End the call so; `said` is what its metadata tells beside."""
+    """Abort the call with `code`; `said` is further trailing metadata."""
     more = dict(said)
     if isinstance(error, NodeError) and error.retry_after_s is not None:
         more[_PUSHBACK] = str(ceil(error.retry_after_s * 1e3))

@@ -1,8 +1,8 @@
-"""Bound the connections of gRPC, and the messages that have come in part, for each address.
+"""Limit the gRPC connections, and the partially received messages, of each address.
 
-The library that answers gRPC neither tells of connections nor bounds them. They are this process's own
-sockets, so they are found among its descriptors (Linux), and the system counts what has come over each
-(tcp(7), TCP_INFO). One that is shut down is to the library as if its client had left.
+The gRPC library neither reports connections nor limits them. They are sockets of this process, so they are
+found among its file descriptors (Linux), and the kernel counts the bytes received on each (tcp(7), TCP_INFO).
+To the library, a connection that is shut down here looks as if its client had left.
 """
 
 import asyncio
@@ -24,18 +24,18 @@ _DESCRIPTORS: Final = "/proc/self/fd"
 _LOOK_S: Final = 0.25
 _RECEIVED = struct.Struct("=Q")
 _RECEIVED_AT: Final = 128
-"""Of `tcpi_bytes_received` in `struct tcp_info`, since Linux 4.1."""
+"""Offset of `tcpi_bytes_received` in `struct tcp_info`, since Linux 4.1."""
 _OVERHEAD_BYTES: Final = 1024
 _OVERHEAD: Final = 1 / 64
-"""Of a call: its headers, and those of frames and of TLS records."""
+"""Allowance for a call's headers and the overhead of frames and TLS records."""
 _SMALL_BYTES: Final = 16 << 10
-"""What comes without a call, such as handshakes and pings, is less; it may stand still."""
+"""Upper bound of bytes outside calls, such as handshakes and pings; a connection may stall within it."""
 _Peer = tuple[str, int]
 
 
 @dataclass(slots=True)
 class _Connection:
-    """One with a client; `whole_bytes` of what came belong to messages that are complete."""
+    """A client connection; `whole_bytes` of the received bytes belong to complete messages."""
 
     peer: _Peer
     whole_bytes: int = 0
@@ -49,27 +49,27 @@ class _Connection:
 
 @final
 class GrpcConnections:
-    """Those at `port`. Call on one event loop."""
+    """The connections to `port`. Call on one event loop."""
 
     def __init__(self, port: int, limits: Limits, clock: Callable[[], float]) -> None:
         self._port, self._limits, self._clock = port, limits, clock
         self._others: set[int] = set()
-        """Sockets of this process that are none of them, by inode."""
+        """Inodes of this process's other sockets."""
         self._found: dict[int, _Connection] = {}
-        """By inode, in the order in which they were seen first."""
+        """Connections by inode, in the order in which they were first seen."""
         self._by_peer: dict[_Peer, _Connection] = {}
         self._early: Counter[_Peer] = Counter()
-        """Bytes of messages over connections that were not seen yet."""
+        """Bytes of messages on connections that have not been seen yet."""
         self._n_calls: Counter[_Peer] = Counter()
 
     @property
     def n(self) -> int:
-        """How many there were when they were looked at."""
+        """The number of connections at the last check."""
         return len(self._found)
 
     @contextmanager
     def call(self, caller: str, n_bytes: int) -> Iterator[None]:
-        """Around a call whose message and metadata, `n_bytes`, have come from `caller`, as gRPC writes it."""
+        """Context of a call by `caller` (gRPC's peer string) whose message and metadata have `n_bytes`."""
         peer = _peer_of(caller)
         whole_bytes = n_bytes + _OVERHEAD_BYTES + int(n_bytes * _OVERHEAD)
         if (one := self._by_peer.get(peer)) is not None:
@@ -85,7 +85,7 @@ class GrpcConnections:
                 del self._n_calls[peer]
 
     async def watch(self) -> None:
-        """Look again and again, until it is cancelled."""
+        """Check the connections periodically until cancelled."""
         if sys.platform != "linux":
             return
         while True:
@@ -93,9 +93,9 @@ class GrpcConnections:
             await asyncio.sleep(_LOOK_S)
 
     def look(self) -> None:
-        """Shut down the connections that are too many, hold too much, or stand still within a message.
+        """Shut down connections over the limits of number or bytes, or stalled within a message.
 
-        One with a call under way does not stand still.
+        A connection with a call in progress does not count as stalled.
         """
         descriptors = dict(_sockets())
         for inode in self._found.keys() - descriptors.keys():
@@ -105,7 +105,7 @@ class GrpcConnections:
         for inode, descriptor in descriptors.items():
             if inode not in self._others:
                 self._look_at(inode, descriptor, now_s)
-        self._early.clear()  # all that had come were seen just now
+        self._early.clear()  # all their connections have been seen by now
         for inode in self._unwanted(now_s):
             _shut(descriptors[inode], self._port)
             self._forget(inode)
@@ -141,7 +141,7 @@ class GrpcConnections:
         for one in left.values():
             n[one.peer[0]] += 1
             parts[one.peer[0]] += max(one.part_bytes, 0)
-        for inode, one in reversed(left.copy().items()):  # the latest come last
+        for inode, one in reversed(left.copy().items()):  # newest first
             if n[one.peer[0]] > limits.n_client_connections or (
                 n.total() > limits.n_connections and n[one.peer[0]] == max(n.values())
             ):
@@ -149,7 +149,7 @@ class GrpcConnections:
                 parts[one.peer[0]] -= max(one.part_bytes, 0)
                 del left[inode]
                 unwanted.append(inode)
-        for inode, one in left.items():  # the oldest first, as with bodies over HTTP
+        for inode, one in left.items():  # oldest first, as with HTTP bodies
             address = one.peer[0]
             is_too_much = parts[address] > limits.client_buffer_bytes or (
                 parts.total() > limits.buffer_bytes and parts[address] == max(parts.values())
@@ -161,7 +161,7 @@ class GrpcConnections:
 
 
 def _peer_of(caller: str) -> _Peer:
-    """Of a caller as gRPC writes it: `ipv4:127.0.0.1:4711`, `ipv6:%5B::1%5D:4711`."""
+    """Parse gRPC's peer string: `ipv4:127.0.0.1:4711`, `ipv6:%5B::1%5D:4711`."""
     address, _, port = unquote(caller).partition(":")[2].rpartition(":")
     return _plain(address.strip("[]")), int(port) if port.isdecimal() else 0
 
@@ -173,7 +173,7 @@ def _plain(address: str) -> str:
 def _sockets() -> Iterator[tuple[int, int]]:
     """(inode, descriptor) of this process's sockets."""
     for name in os.listdir(_DESCRIPTORS):
-        with suppress(OSError):  # it was closed meanwhile
+        with suppress(OSError):  # it was closed in the meantime
             found = os.fstat(int(name))
             if stat.S_ISSOCK(found.st_mode):
                 yield found.st_ino, int(name)
@@ -181,7 +181,7 @@ def _sockets() -> Iterator[tuple[int, int]]:
 
 @contextmanager
 def _same(descriptor: int) -> Iterator[socket.socket | None]:
-    """The socket of a descriptor that another owns, who may have closed it meanwhile: then None."""
+    """A duplicate of a descriptor owned by the gRPC library; None if it was closed in the meantime."""
     sock: socket.socket | None = None
     with suppress(OSError):
         sock = socket.socket(fileno=os.dup(descriptor))
@@ -193,20 +193,20 @@ def _same(descriptor: int) -> Iterator[socket.socket | None]:
 
 
 def _peer_at(sock: socket.socket | None, port: int) -> _Peer | None:
-    """Whom a connection at `port` is with; None for another socket."""
+    """The remote address of a connection to `port`; None for any other socket."""
     if sock is None or sock.family not in (socket.AF_INET, socket.AF_INET6):
         return None
     try:
         if sock.type != socket.SOCK_STREAM or sock.getsockname()[1] != port:
             return None
         address, their_port = sock.getpeername()[:2]
-    except OSError:  # it listens, or has gone
+    except OSError:  # a listening or closed socket
         return None
     return _plain(address), their_port
 
 
 def _received_bytes(sock: socket.socket) -> int:
-    """0 where the system does not say."""
+    """Bytes received on the connection; 0 if the kernel does not report them."""
     try:
         info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _RECEIVED_AT + _RECEIVED.size)
     except OSError:

@@ -16,7 +16,8 @@ from pliant.serve.http.limits import Limits
 from pliant.serve.http.security import Address
 
 _CALLS_AT_ONCE = 256
-"""More are refused before their messages are read: each of these may hold one of `Limits.body_bytes`."""
+"""Further calls are refused before their messages are read: each may hold a message of
+`Limits.body_bytes`."""
 
 
 @asynccontextmanager
@@ -26,9 +27,10 @@ async def serve_grpc(
     shown: Callable[[], ShownCertificate | None],
     limits: Limits,
 ) -> AsyncIterator[Address]:
-    """Where gRPC is answered until the context ends; then what was called is answered first.
+    """Serve gRPC and yield its address until the context ends; pending calls are then completed first.
 
-    `shown` is the certificate of new connections. Raises NodeError where nothing can listen at `listen`.
+    `shown` returns the certificate for new connections. Raises NodeError if the server cannot listen at
+    `listen`.
     """
     server = grpc.aio.server(options=_options(limits), maximum_concurrent_rpcs=_CALLS_AT_ONCE)
     server.add_generic_rpc_handlers((service.handler(),))
@@ -55,7 +57,7 @@ async def serve_grpc(
 
 def _options(limits: Limits) -> list[tuple[str, int]]:
     return [
-        ("grpc.so_reuseport", 0),  # else two nodes at one port would each get some of the calls
+        ("grpc.so_reuseport", 0),  # else two nodes at one port would share its calls
         AS_SENT,
         ("grpc.max_receive_message_length", limits.body_bytes),
         ("grpc.max_send_message_length", limits.client_buffer_bytes),
@@ -70,7 +72,7 @@ def _options(limits: Limits) -> list[tuple[str, int]]:
 
 
 def _credentials(shown: Callable[[], ShownCertificate | None]) -> grpc.ServerCredentials | None:
-    """Those of each handshake are the latest."""
+    """Server credentials that load the current certificate for each handshake."""
 
     def latest() -> Any:
         now = shown()

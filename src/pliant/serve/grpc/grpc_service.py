@@ -1,4 +1,4 @@
-"""The methods of the protocol's gRPC service: who may call them, and what they answer with."""
+"""The methods of the protocol's gRPC service: access control and responses."""
 
 import asyncio
 import time
@@ -37,22 +37,22 @@ from pliant.serve.upstream.upstreams import REQUEST_HEADER
 _Method = Callable[[Any, "_Asked"], Awaitable[Any]]
 _LONGEST_S = 1e6
 _UNOBSERVED = ("ServerLive", "ServerReady")
-"""What comes every few seconds has no span and no log line."""
+"""Health checks, which come every few seconds, have no span and no log line."""
 
 
 @dataclass(eq=False, slots=True)
 class _Message:
-    """The bytes of one request, while it waits for its answer."""
+    """The bytes of one request until its response."""
 
     address: str
 
     def evict(self) -> None:
-        """Whole messages only are held, and kept until they are answered."""
+        """Never evicted: only complete messages are held, until they are answered."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """A call: gRPC's context, and what is said of it; None where nobody looks."""
+    """A call: gRPC's context, and its log entry and span; None if it is not observed."""
 
     context: Any
     call: ObservedCall | None
@@ -64,10 +64,10 @@ class _Asked:
 
 @final
 class GrpcService:
-    """Answers for the models of `repository`: none is unloaded while a call has it, and one that was evicted
-    is loaded for it. `front` answers where a call is for no model.
+    """Serves the models of `repository`; `front` answers calls that name no model.
 
-    `access` says who may call what, by the same table as over HTTP.
+    A model is not unloaded while a call uses it; an evicted model is loaded for a call. `access` applies the
+    same route rules as over HTTP.
     """
 
     def __init__(
@@ -82,12 +82,13 @@ class GrpcService:
         self.around: Callable[[str, int], AbstractContextManager[None]] = lambda caller, n_bytes: (
             nullcontext()
         )
-        """Around each call, whose message has come whole: who calls, and how many bytes have come."""
+        """Context around each call, once its message is complete: the caller and the number of received
+        bytes."""
         self._most_bytes = limits.body_bytes
         self._budget = ByteBudget(limits.buffer_bytes, limits.client_buffer_bytes)
 
     def handler(self) -> grpc.GenericRpcHandler:
-        """What a server is given."""
+        """The handlers to register with a gRPC server."""
         methods: dict[str, _Method] = {
             "ServerLive": self._live,
             "ServerReady": self._ready,
@@ -114,7 +115,7 @@ class GrpcService:
         return grpc.method_handlers_generic_handler(SERVICE, handlers)
 
     def _guarded(self, name: str, method: _Method) -> Callable[[bytes, Any], Awaitable[Any]]:
-        """`method`, for who may call it; its errors become statuses, and every answer is counted."""
+        """Wrap `method` with access control, error statuses and response counts."""
         path, read = f"{GRPC}/{name}", message(f"{name}Request").FromString
 
         async def answer(content: bytes, context: Any) -> Any:
@@ -142,7 +143,7 @@ class GrpcService:
         except PliantError as error:
             code = code_of(error)
             await refuse(asked.context, code, error, {NODE_HEADER.lower(): self._front.name, **said})
-        except asyncio.CancelledError:  # the client has left, or its deadline has passed
+        except asyncio.CancelledError:  # the client cancelled, or its deadline passed
             code = grpc.StatusCode.CANCELLED
             raise
         finally:
@@ -154,7 +155,7 @@ class GrpcService:
         return result
 
     def _admitted(self, path: str, context: Any) -> Admitted:
-        """Raises NodeError for who may not call it (401, 403), or calls too much (429)."""
+        """Check access. Raises NodeError: no permission (401, 403), or over the rate limit (429)."""
         shown = [value for name, value in context.invocation_metadata() or () if name == "authorization"]
         found = self._access.admit(CallerShown("POST", path, shown, address=client_of(context)))
         if isinstance(found, Refusal):
@@ -169,7 +170,7 @@ class GrpcService:
         return message("ServerReadyResponse")(ready=not self._front.is_draining)
 
     async def _model_ready(self, request: Any, asked: _Asked) -> Any:
-        """An unknown model is not ready: clients ask so whether there is one."""
+        """Clients also use ModelReady to ask whether a model exists: an unknown model is not ready."""
         is_served = self._repository.is_served(request.name, request.version or None)
         return message("ModelReadyResponse")(ready=is_served and not self._front.is_draining)
 
@@ -193,7 +194,7 @@ class GrpcService:
         return message("ModelConfigResponse")(config=about)
 
     async def _statistics(self, request: Any, asked: _Asked) -> Any:
-        """Of one model, or of all that are loaded where none is named."""
+        """Statistics of the named model, or of all loaded models if none is named."""
         if not request.name:
             every = [node.statistics_shown() for node in self._repository.nodes]
             return message("ModelStatisticsResponse")(model_stats=every)
@@ -219,7 +220,7 @@ class GrpcService:
         return message("RepositoryModelUnloadResponse")()
 
     async def _change(self, request: Any, change: Callable[[str, str | None], Awaitable[None]]) -> None:
-        """Raises NodeError with the status that the change has over HTTP."""
+        """Load or unload a model. Raises NodeError with the same status as over HTTP."""
         parameters = {name: _plain(value) for name, value in request.parameters.items()}
         try:
             await change(request.model_name, version_asked(parameters))
@@ -254,7 +255,7 @@ class GrpcService:
 
 
 def _read(read: Callable[[bytes], Any], content: bytes) -> Any:
-    """Raises InputError for bytes that are no such message."""
+    """Decode a message. Raises InputError for invalid bytes."""
     try:
         return read(content)
     except DecodeError as error:
@@ -262,9 +263,9 @@ def _read(read: Callable[[bytes], Any], content: bytes) -> Any:
 
 
 def _deadline_s(request: Any, context: Any, node: Node) -> float | None:
-    """Seconds until the call's own deadline, where that is sooner than what the request or the node says.
+    """Seconds until the gRPC deadline, if it is sooner than the deadline of the request or the node.
 
-    None where it is not: clients give every call a deadline of minutes, which is no wish for an answer then.
+    Otherwise None. Clients give every call a deadline of minutes, which is not a latency target.
     """
     left_s = context.time_remaining()
     if left_s is None:
@@ -274,13 +275,13 @@ def _deadline_s(request: Any, context: Any, node: Node) -> float | None:
     if given is not None:
         choice = given.WhichOneof("parameter_choice")
         if choice not in ("int64_param", "double_param", "uint64_param"):
-            return None  # is refused where the terms are read
+            return None  # reading the terms refuses it
         said = getattr(given, choice)
     return left_s if said is None or said > left_s else None
 
 
 def _early_terms(request: Any, context: Any) -> Terms:
-    """The request's own terms, and the call's deadline where that is sooner."""
+    """The request's own terms, with the gRPC deadline if it is sooner."""
     terms = stated_terms({name: _plain(value) for name, value in request.parameters.items()})
     left_s = context.time_remaining()
     if left_s is None or (terms.deadline_s is not None and terms.deadline_s <= left_s):
@@ -289,6 +290,6 @@ def _early_terms(request: Any, context: Any) -> Terms:
 
 
 def _plain(value: Any) -> object:
-    """A parameter of a repository's call, as JSON has it."""
+    """A parameter of a repository call as a JSON value."""
     choice = value.WhichOneof("parameter_choice")
     return None if choice is None else getattr(value, choice)

@@ -1,4 +1,4 @@
-"""Inference over gRPC as the same request and answer as over REST: a body, of which the tensors are bytes."""
+"""Convert ModelInfer messages to and from REST bodies with binary tensors."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -26,16 +26,16 @@ _CONTENTS = {
     "FP64": "fp64_contents",
     "BYTES": "bytes_contents",
 }
-"""Where a tensor's elements stand that are no raw bytes; the floats of 16 bits have no such place."""
+"""The `contents` field of each datatype that is not raw; 16-bit floats have no such field."""
 _INT64 = range(-(1 << 63), 1 << 63)
 
 
 def read_infer(asked: Any, limits: Limits, deadline_s: float | None = None) -> Body:
-    """The body that asks over REST what the ModelInferRequest `asked` does, its answer to be in bytes.
+    """Convert a ModelInferRequest to the equivalent REST body, with binary outputs requested.
 
-    `deadline_s`, where given, replaces its own. Raises InputError for contents that are neither all raw nor
-    all typed, and for elements that do not fit their datatype. What else the model does not take is found
-    where the body is read.
+    `deadline_s`, if given, replaces the request's own. Raises InputError if the contents are neither all raw
+    nor all typed, and for elements that do not fit their datatype. Other errors are found when the body is
+    read.
     """
     raw = _raw_contents(asked, limits)
     inputs = [
@@ -60,9 +60,9 @@ def read_infer(asked: Any, limits: Limits, deadline_s: float | None = None) -> B
 
 
 def write_infer(body: Body, version: str) -> Any:
-    """The ModelInferResponse of an answer of that `version` of a model, asked for by `read_infer`.
+    """Convert a response to a request of `read_infer` to a ModelInferResponse, with raw tensors.
 
-    Its tensors are raw.
+    `version` is the version of the model.
     """
     reply, tail = answer_of(body)
     raw, outputs, at = [], [], 0
@@ -103,7 +103,7 @@ def _n_elements(tensor: Any) -> int:
 
 
 def _bytes_of(tensor: Any, n_most: int) -> bytes:
-    """The elements of `contents`, which are read one at a time, in the protocol's binary form."""
+    """Encode the elements of `contents` in the protocol's binary form. They are read one at a time."""
     field = _CONTENTS.get(tensor.datatype)
     given = [descriptor.name for descriptor, _ in tensor.contents.ListFields()]
     if field is None or given not in ([field], []):
@@ -129,7 +129,7 @@ def _bytes_of(tensor: Any, n_most: int) -> bytes:
 
 
 def _plain(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Parameters by name, as JSON has them; one that was left empty is null."""
+    """Parameters by name, as JSON values; an unset parameter is null."""
     found = {}
     for name, value in parameters.items():
         choice = value.WhichOneof("parameter_choice")
@@ -138,7 +138,7 @@ def _plain(parameters: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _written(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of an answer; what has no form of its own there is JSON in a string."""
+    """Response parameters; a value of no parameter type becomes a JSON string."""
     return {name: _parameter(value) for name, value in parameters.items()}
 
 

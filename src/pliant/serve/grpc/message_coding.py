@@ -1,23 +1,23 @@
-"""Messages of gRPC that were compressed, decompressed up to a limit.
+"""Decompress gRPC messages up to a size limit.
 
-Older versions of the library decompress a whole message, whatever it becomes, before they look at its size.
+Older versions of the gRPC library decompress a whole message before they check its size.
 """
 
 from pliant.errors import NodeError
 from pliant.serve.http.content_coding import Decoder
 
 AS_SENT = ("grpc.per_message_decompression", 0)
-"""The option by which the library hands out messages as they came."""
+"""Option that makes the library deliver messages without decompressing them."""
 _GZIP = b"\x1f\x8b"
 _ZLIB, _ZLIB_CHECK = 8, 31
 
 
 def decompressed(content: bytes, most_bytes: int) -> bytes:
-    """The message that its client sent as `content`, which the library does not say the coding of.
+    """Decompress a message; the library does not report its encoding, so it is detected from the first bytes.
 
-    No request begins as compressed data do: that byte, as a tag, has a wire type that is none (gzip), or is
-    of a number (zlib, RFC 1950, 2.2), and numbers come behind texts in all of them. Raises InputError for
-    damage, NodeError (413) as soon as the message is longer than `most_bytes`.
+    No request starts like compressed data: as a protobuf tag, the first byte has an invalid wire type (gzip),
+    or that of a number (zlib, RFC 1950, 2.2), while all requests have texts before numbers. Raises InputError
+    for damaged data, and NodeError (413) as soon as the message exceeds `most_bytes`.
     """
     coding = _coding(content)
     if coding is None:

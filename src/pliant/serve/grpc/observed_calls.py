@@ -1,4 +1,4 @@
-"""Calls over gRPC have an id, a trace, a span and a log line, as requests over HTTP have."""
+"""Request id, trace, span and log line for gRPC calls, as for HTTP requests."""
 
 import logging
 import time
@@ -22,12 +22,12 @@ from pliant.serve.telemetry.tracing import OpenSpan, Tracer
 _LOG = logging.getLogger("pliant.serve.access")
 _NO_MODEL = ServedModel("", "")
 _OURS = (grpc.StatusCode.INTERNAL, grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.UNKNOWN)
-"""Statuses that are errors of a server's span (OpenTelemetry's conventions for gRPC)."""
+"""Statuses that mark a server span as failed (OpenTelemetry's conventions for gRPC)."""
 
 
 @final
 class ObservedCall:
-    """A call under way. `said` is what its answer's metadata tells: id, trace, and what is added to it."""
+    """A call in progress. `said` is the response metadata: request id, trace, and what methods add."""
 
     def __init__(self, span: OpenSpan | None) -> None:
         self._span = span
@@ -37,7 +37,7 @@ class ObservedCall:
             self.said = {REQUEST_ID: context.id, TRACEPARENT: context.trace.traceparent}
 
     def is_for(self, model: ServedModel) -> None:
-        """The model that answers, once it is known."""
+        """Record the model of the call, once it is known."""
         self.said[MODEL_VERSION] = model.version
         if self._span is not None:
             self._span.tell({"pliant.model": model.name, "pliant.model_version": model.version})
@@ -45,7 +45,7 @@ class ObservedCall:
 
 @contextmanager
 def observed(path: str, context: Any, tracer: Tracer, node: str) -> Iterator[ObservedCall]:
-    """Around a call of `path` (`/SERVICE/METHOD`); whoever answers sets its `code`."""
+    """Context of a call to `path` (`/SERVICE/METHOD`); the method's wrapper sets its `code`."""
     _, service, method = path.split("/")
     about = {"rpc.system": "grpc", "rpc.service": service, "rpc.method": method, "pliant.node": node}
     start_s = time.perf_counter()
@@ -71,7 +71,7 @@ def observed(path: str, context: Any, tracer: Tracer, node: str) -> Iterator[Obs
 
 
 def metadata_of(context: Any) -> dict[str, str]:
-    """The text that a caller brings, by name; a name that comes twice is joined, as over HTTP."""
+    """The caller's text metadata by name; repeated names are joined with commas, as over HTTP."""
     found: dict[str, str] = {}
     for name, value in context.invocation_metadata() or ():
         if isinstance(value, str):
@@ -80,7 +80,7 @@ def metadata_of(context: Any) -> dict[str, str]:
 
 
 def metadata_bytes(context: Any) -> int:
-    """How long what a caller brings is, beside its message."""
+    """The size of the caller's metadata in bytes."""
     return sum(len(name) + len(value) for name, value in context.invocation_metadata() or ())
 
 

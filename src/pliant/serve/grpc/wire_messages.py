@@ -1,10 +1,10 @@
 """The messages of the protocol's gRPC service, as classes.
 
-Names, numbers and types of fields are those of `inference.GRPCInferenceService`, in the Open Inference
-Protocol (Apache-2.0) and in Triton's extensions of it (BSD-3-Clause); a test compares them with what
-`tritonclient` brings. The classes live in a pool of their own: generated modules of two clients (Triton's,
-KServe's) register the same names in the process-wide one, and a node in that process must not be a third.
-Streams of answers (`ModelStreamInfer`) are not offered.
+Field names, numbers and types are those of `inference.GRPCInferenceService` in the Open Inference Protocol
+(Apache-2.0) and in Triton's extensions of it (BSD-3-Clause); a test compares them with those of
+`tritonclient`. The classes live in a descriptor pool of their own: the generated modules of two clients
+(Triton's, KServe's) register the same names in the process-wide pool, and a node in that process must not
+conflict with them. Streams of responses (`ModelStreamInfer`) are not supported.
 """
 
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ METHODS = (
     *("ServerLive", "ServerReady", "ModelReady", "ServerMetadata", "ModelMetadata", "ModelInfer"),
     *("ModelConfig", "ModelStatistics", "RepositoryIndex", "RepositoryModelLoad", "RepositoryModelUnload"),
 )
-"""Each takes a message called `...Request` and gives one called `...Response`."""
+"""Each method takes a `...Request` message and returns a `...Response` message."""
 
 _DATA_TYPES = (
     *("INVALID", "BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64"),
@@ -31,8 +31,8 @@ _DATA_TYPES = (
 )
 _ENUMS = {"DataType": {f"TYPE_{name}": number for number, name in enumerate(_DATA_TYPES)}}
 
-# Of each message its fields as `type name number`. `[]` repeats a field, `{}` makes it a map from strings,
-# `|` puts it among the choices of which a message holds one.
+# The fields of each message as `type name number`: `[]` marks a repeated field, `{}` a map with string keys,
+# `|` a member of the message's oneof.
 _NAMED = "string name 1, string version 2"
 _CHOICES = "bool| bool_param 1, int64| int64_param 2, string| string_param 3"
 _REPOSITORY_CALL = "string repository_name 1, string model_name 2, ModelRepositoryParameter{} parameters 3"
@@ -105,7 +105,7 @@ _MESSAGES = {
 
 @dataclass(frozen=True, slots=True)
 class _Field:
-    """A field as it is written above; `kind` is a scalar, an enum, or another message."""
+    """A parsed field of `_MESSAGES`; `kind` is a scalar, an enum or another message."""
 
     name: str
     number: int
@@ -116,7 +116,7 @@ class _Field:
 
 
 def message(name: str) -> Any:
-    """The class of the messages called `name`, as `ModelInferRequest.InferInputTensor`."""
+    """The class of a message, such as `ModelInferRequest.InferInputTensor`."""
     return _CLASSES[name]
 
 
@@ -135,7 +135,7 @@ def _file() -> FileDescriptorProto:
         for value, number in values.items():
             enum.value.add(name=value, number=number)
     made: dict[str, DescriptorProto] = {}
-    for name in sorted(_MESSAGES):  # an outer message before those inside
+    for name in sorted(_MESSAGES):  # an outer message before its nested ones
         outer, _, inner = name.rpartition(".")
         made[name] = made[outer].nested_type.add(name=inner) if outer else file.message_type.add(name=name)
         for field in _fields(_MESSAGES[name]):
