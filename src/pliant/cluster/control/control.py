@@ -1,4 +1,4 @@
-"""The protocol through which workers and primaries exchange control messages."""
+"""The protocol for control messages between workers and primaries."""
 
 from collections.abc import Collection
 from typing import Protocol
@@ -7,24 +7,24 @@ from pliant.cluster.control.messages import AnyMessage
 
 
 class Control(Protocol):
-    """One member's control connections: small messages, and who was heard when (see `messenger`)."""
+    """One member's control connections, and the time each peer was last heard (see `messenger`)."""
 
     def connect(self, address: str) -> None:
-        """Knock at one more HOST:PORT, for as long as this is open. Raises ClusterError if it is none."""
+        """Connect to HOST:PORT, with retries until closed. Raises ClusterError if the address is invalid."""
 
     def send(self, peer: str, message: AnyMessage) -> None:
-        """Hand over a message. Raises ClusterError if `peer` is not here."""
+        """Queue a message. Raises ClusterError if `peer` is not connected."""
 
     def heard_s_ago(self, peer: str) -> float:
-        """Seconds since anything came from `peer`, heartbeats too; infinite if it was never heard."""
+        """Seconds since the last message or heartbeat from `peer`; infinite if there was none."""
 
     @property
     def peers(self) -> Collection[str]:
-        """Who is here."""
+        """The connected peers."""
 
     @property
     def problems(self) -> Collection[str]:
-        """Why nobody is heard where this member knocks, in words."""
+        """Why the addresses passed to `connect` do not answer, as messages for a person."""
 
     def close(self) -> None:
-        """Let go of every connection and thread."""
+        """Close all connections and threads."""

@@ -1,6 +1,7 @@
-"""Discovery of primaries: they announce their address, workers look for it.
+"""Discovery of primaries: they announce their address by multicast, workers browse for it.
 
-It admits nobody: an announcement says which key is needed, by a fingerprint, and the key decides.
+Discovery grants no access: an announcement holds a fingerprint of the required key, and the connection
+itself checks the key.
 """
 
 from collections.abc import Callable, Iterator
@@ -16,9 +17,9 @@ _SERVICE = "_pliant._tcp.local."
 
 @contextmanager
 def announced(name: str, address: str, key: Key) -> Iterator[None]:
-    """While it is open, workers that hold `key` find `address`, on the network that it belongs to.
+    """Announce `address` in its network, to workers that hold `key`, while the context is open.
 
-    Raises MulticastError where that network carries no multicast.
+    Raises MulticastError if that network does not support multicast.
     """
     host, port = host_and_port(address)
     with multicast.announced(_SERVICE, name, [host], port, {"key": _fingerprint(key)}):
@@ -27,10 +28,10 @@ def announced(name: str, address: str, key: Key) -> Iterator[None]:
 
 @contextmanager
 def discovered(key: Key, on_found: Callable[[str], None]) -> Iterator[None]:
-    """While it is open, `on_found` hears HOST:PORT of every primary that announces `key`, on another thread.
+    """Call `on_found` with HOST:PORT of every primary that announces `key`, on another thread.
 
-    One that goes may come back there: who knocks goes on knocking. Raises MulticastError where no network
-    carries multicast.
+    A primary that leaves is not reported, because it may return: callers keep retrying. Raises
+    MulticastError if no network supports multicast.
     """
     fingerprint = _fingerprint(key)
 

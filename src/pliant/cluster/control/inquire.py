@@ -1,4 +1,4 @@
-"""Ask a running primary for its state, without being one of its workers."""
+"""Query the state of a running primary, without being one of its workers."""
 
 import secrets
 from queue import Empty, SimpleQueue
@@ -12,9 +12,9 @@ from pliant.errors import ClusterError, PeerMisbehaved
 
 
 def inquire(address: str, key: Key, timeout_s: float = 5.0) -> ClusterStatus:
-    """The state of the primary at HOST:PORT, which holds `key`; nothing changes there.
+    """Return the state of the primary at HOST:PORT, which holds `key`; read-only.
 
-    Raises ClusterError where none answers in time, PeerMisbehaved where the answer cannot be read.
+    Raises ClusterError if no primary answers in time, PeerMisbehaved if the answer cannot be decoded.
     """
     answers: SimpleQueue[ClusterStatus | PeerMisbehaved] = SimpleQueue()
 

@@ -1,9 +1,9 @@
-"""Letters: what members exchange before they have agreed on a version, and all that version 2 says.
+"""Letters: the messages sent before both members agree on a version, and all messages of version 2.
 
 A letter is little-endian: magic (4), form (1), kind (1), the sender's incarnation (8), length of its name
-(1), the name, the body. Two letters keep this form in every version: the knock, a BEAT whose body is the
-newest version that the sender speaks (version 2 sends none), and the refusal, a NO. Both sides then speak the
-older of their newest versions. In version 2 a WORD has a byte 2 and a tagged msgpack array.
+(1), the name, the body. Two letters have the same form in every version: the first heartbeat (BEAT), whose
+body is the newest version that the sender supports (version 2 sends none), and the refusal (NO). Both sides
+then use the older of their newest versions. In version 2 a WORD has a byte 2 and a tagged msgpack array.
 """
 
 import struct
@@ -16,7 +16,7 @@ from pliant.errors import PliantError
 from pliant.ir.envelope import LIMIT_BYTES, VERSION, BadEnvelope, Envelope, check_version
 
 OLDEST = 2
-"""The version that has no envelope."""
+"""The version without an envelope."""
 MAGIC = b"plnc"
 
 _FORM = 1
@@ -24,7 +24,7 @@ _HEAD = struct.Struct("<4sBBQB")
 
 
 class Kind(IntEnum):
-    """I am here; here is something to read; I leave; you are not admitted (the body says why)."""
+    """BEAT: heartbeat. WORD: a message. BYE: the sender leaves. NO: not admitted; the body is the reason."""
 
     BEAT = 0
     WORD = 1
@@ -37,12 +37,12 @@ _words: msgspec.msgpack.Decoder[AnyMessage] = msgspec.msgpack.Decoder(Sent)
 
 
 def knock(name: str, incarnation: int) -> bytes:
-    """A heartbeat for whoever listens, of whatever version."""
+    """Return a heartbeat that a member of any version can read."""
     return _packed(Kind.BEAT, name, incarnation, bytes((VERSION,)))
 
 
 def pack(message: AnyMessage, name: str, incarnation: int) -> bytes:
-    """`message` for a member of version 2."""
+    """Encode `message` for a member of version 2."""
     match message:
         case Heartbeat():
             return _packed(Kind.BEAT, name, incarnation, b"")
@@ -55,9 +55,9 @@ def pack(message: AnyMessage, name: str, incarnation: int) -> bytes:
 
 
 def unpack(data: bytes) -> Envelope[AnyMessage]:
-    """The message in a letter; its version is the one to answer in.
+    """Decode the message in a letter; its version is the one to answer in.
 
-    Raises BadEnvelope on anything that no version would have sent.
+    Raises BadEnvelope for anything that no version would have sent.
     """
     if not _HEAD.size <= len(data) <= LIMIT_BYTES:
         raise BadEnvelope(f"a letter of {len(data):,} bytes: it has {_HEAD.size} to {LIMIT_BYTES:,}")
@@ -68,7 +68,7 @@ def unpack(data: bytes) -> Envelope[AnyMessage]:
         raise BadEnvelope(f"a letter of unknown form ({form}, kind {kind}, {len(data):,} bytes)")
     is_knock = kind == Kind.BEAT and len(body) == 1
     version = body[0] if is_knock or (kind == Kind.WORD and body) else OLDEST
-    if kind != Kind.NO:  # which says why of itself
+    if kind != Kind.NO:  # a refusal holds its own reason
         check_version(said, version)
     return Envelope(min(version, VERSION), said, incarnation, _message(Kind(kind), body))
 

@@ -21,11 +21,11 @@ from pliant.ir.topology import Capability, Drift, HandOver, StageTimes
 
 
 class Message(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """Any of those below. A new field stands last and has a default, for members that do not send it."""
+    """Base of all messages. Add new fields last and with a default, for members that do not send them."""
 
 
 Epoch = Annotated[int, msgspec.Meta(ge=-1, le=1 << 62)]
-"""The last epoch that a worker has seen, of any primary; -1 before the first."""
+"""The last epoch that a worker has seen from any primary; -1 before the first."""
 
 
 Amount = Annotated[int, msgspec.Meta(ge=0)]
@@ -33,10 +33,10 @@ Seconds = Annotated[float, msgspec.Meta(ge=0.0, le=1e9)]
 
 
 class Hello(Message, frozen=True):
-    """A worker offers itself, and its models by identity; `engine` carries its data.
+    """A worker registers with its models, by identity; `engine` is its data transport.
 
-    It `holds_codes` if partitions with `bits` mean something to it, and `holds_submodels` if sizes behind a
-    model's identity do.
+    `holds_codes`: the worker supports partitions with `bits`. `holds_submodels`: it supports submodel sizes
+    after a model's identity.
     """
 
     version: str
@@ -51,22 +51,22 @@ class Hello(Message, frozen=True):
 
 
 class Welcome(Message, frozen=True):
-    """The primary takes a worker in, or back."""
+    """The primary accepts a worker, or accepts it again."""
 
     version: str
 
 
 class Refused(Message, frozen=True):
-    """The primary will not work with this worker; `reason` says what has to change."""
+    """The primary rejects this worker; `reason` says what has to change."""
 
     reason: str
 
 
 class Prepare(Message, frozen=True):
-    """Hold ready: plan number `plan` of a model, and where the other members' data goes.
+    """Prepare plan number `plan` of a model; `addresses` are the other members' data addresses.
 
-    Members meet at `place` in the order of `members`, where that is given. With `is_in_place`, all other
-    plans are given up first, once nothing runs: there is no memory for both.
+    If `place` is set, members meet there in the order of `members`. With `is_in_place`, all other plans are
+    freed first, when no segment runs: memory does not suffice for both.
     """
 
     plan: int
@@ -80,7 +80,7 @@ class Prepare(Message, frozen=True):
 
 
 class Ready(Message, frozen=True):
-    """Plan `plan` can begin; those of its weights that were not here yet took `load_s` to load."""
+    """Plan `plan` is ready; loading its missing weights took `load_s`."""
 
     plan: int
     load_s: Seconds
@@ -89,17 +89,17 @@ class Ready(Message, frozen=True):
 
 
 class Unable(Message, frozen=True):
-    """Plan `plan` cannot be held here: the model is missing, or memory."""
+    """Plan `plan` cannot be prepared: the model or memory is missing."""
 
     plan: int
     reason: str
 
 
 class Measure(Message, frozen=True):
-    """Measure: this device with a model of so many tokens, or, without a model, links among `members`.
+    """Measure this device with a model of `tokens` tokens or, without a model, the links among `members`.
 
-    Those meet at `place` in this order, where that is given.
-    All measure links at once, by tags of `epoch`; devices one after another, as some may share a core.
+    If `place` is set, members meet there in this order. All members measure links concurrently, by tags of
+    `epoch`; devices measure in turn, because some may share a core.
     """
 
     epoch: int
@@ -111,7 +111,7 @@ class Measure(Message, frozen=True):
 
 
 class MeasuredLink(msgspec.Struct, frozen=True, array_like=True):
-    """One direction of one pair; `rtt_s` is the network's alone, there and back."""
+    """One direction of one pair; `rtt_s` is the network's round trip only."""
 
     src: str
     dst: str
@@ -120,12 +120,12 @@ class MeasuredLink(msgspec.Struct, frozen=True, array_like=True):
 
 
 def as_measured(links: Mapping[tuple[str, str], Link]) -> tuple[MeasuredLink, ...]:
-    """Links by (source, destination), as they are told."""
+    """Convert links by (source, destination) for a message."""
     return tuple(MeasuredLink(*ends, 2 * link.latency_s, link.bandwidth_Bps) for ends, link in links.items())
 
 
 class MeasuredDevice(msgspec.Struct, frozen=True):
-    """A capability as it is told: `dilation` is of what the device computes."""
+    """A capability in a message: `dilation` is that of the device's compute."""
 
     cycles_per_flop: float
     frequency_Hz: float
@@ -141,18 +141,18 @@ class MeasuredDevice(msgspec.Struct, frozen=True):
         self.capability()
 
     def capability(self) -> Capability:
-        """Raises ProfileError, also where it is decoded, for one that cannot be."""
+        """Convert to a capability. Raises ProfileError for invalid values, also on decoding."""
         return Capability(**msgspec.structs.asdict(self) | {"dilation": Dilation(self.dilation)})
 
 
 def as_told(device: Capability) -> MeasuredDevice:
-    """A capability for a message."""
+    """Convert a capability for a message."""
     told = {field.name: getattr(device, field.name) for field in fields(device)}
     return MeasuredDevice(**told | {"dilation": device.dilation.compute})
 
 
 class Measured(Message, frozen=True):
-    """What was measured in `epoch`, or the reason why nothing was."""
+    """The result of the measurement in `epoch`, or the reason why there is none."""
 
     epoch: int
     device: MeasuredDevice | None
@@ -161,15 +161,15 @@ class Measured(Message, frozen=True):
 
 
 class Forget(Message, frozen=True):
-    """No plan but `keep` is needed any more."""
+    """Free all plans except `keep`."""
 
     keep: tuple[int, ...]
 
 
 class Go(Message, frozen=True):
-    """Run segment `segment` by plan `plan`; `entrants` first receive what lives at its start.
+    """Run segment `segment` by plan `plan`; `entrants` first receive the tensors live at its start.
 
-    `patience_s` bounds the wait for any one exchange of the segment.
+    `patience_s` is the timeout of each exchange in the segment.
     """
 
     epoch: int
@@ -180,13 +180,13 @@ class Go(Message, frozen=True):
 
 
 class Stop(Message, frozen=True):
-    """Epoch `epoch` ends here for this worker, either as planned or because a member failed."""
+    """Epoch `epoch` ends for this worker, as planned or because a member failed."""
 
     epoch: int
 
 
 class Failed(Message, frozen=True):
-    """A step of `epoch` failed here; `peer` is the member that it waited for, if it was one's doing."""
+    """A step of `epoch` failed here; `peer` is the member that caused it, if one did."""
 
     epoch: int
     segment: int
@@ -196,7 +196,7 @@ class Failed(Message, frozen=True):
 
 
 class Ran(msgspec.Struct, frozen=True, array_like=True):
-    """When one step ran on the sender's clock, in seconds."""
+    """Start and end of one step, in seconds on the sender's clock."""
 
     epoch: int
     segment: int
@@ -206,52 +206,52 @@ class Ran(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Report(Message, frozen=True):
-    """Every step that a member ran in one epoch."""
+    """The times of every step that a member ran in one epoch."""
 
     epoch: int
     spans: tuple[Ran, ...]
 
 
 class Status(Message, frozen=True):
-    """Free memory and the last epoch, said without being asked."""
+    """Free memory and the last epoch, sent without a request."""
 
     free_bytes: Amount
     last_epoch: Epoch = -1
 
 
 class Who(Message, frozen=True):
-    """Says that the receiver is not known here, and should say hello."""
+    """The receiver is not registered here and should send Hello."""
 
 
 class Ping(Message, frozen=True):
-    """Asks for the other's clock; `sent_s` is the sender's."""
+    """Requests the other member's clock; `sent_s` is the sender's."""
 
     sent_s: float
 
 
 class Pong(Message, frozen=True):
-    """Answers a ping: the asker's own `sent_s` and the clock here."""
+    """Answers a ping: the `sent_s` of the ping, and the clock here."""
 
     sent_s: float
     clock_s: float
 
 
 class Heartbeat(Message, frozen=True):
-    """The sender is here."""
+    """The sender is alive."""
 
 
 class Bye(Message, frozen=True):
-    """The sender leaves by its own will."""
+    """The sender leaves voluntarily."""
 
 
 class NotAdmitted(Message, frozen=True):
-    """The sender does not listen to this member; `reason` says what has to change."""
+    """The sender refuses this member; `reason` says what has to change."""
 
     reason: str
 
 
 class Inquire(Message, frozen=True):
-    """Asks a primary for its state; whoever holds the key may ask, without being a worker."""
+    """Requests a primary's state; allowed for any holder of the key, worker or not."""
 
 
 class Overview(Message, frozen=True):
@@ -261,11 +261,11 @@ class Overview(Message, frozen=True):
 
 
 class Unknown(Message, frozen=True):
-    """A message of a kind that a later version added. Never sent."""
+    """A message of a kind added by a later version. Never sent."""
 
 
 class Unreadable(Message, frozen=True):
-    """What a peer sent that is no message, or one of another version. Never sent."""
+    """A message from a peer that cannot be decoded, or has an unsupported version. Never sent."""
 
     why: str
     is_other_version: bool
@@ -279,11 +279,11 @@ AnyMessage = Sent | Unknown | Unreadable
 
 
 class Note(msgspec.Struct, frozen=True, array_like=True):
-    """What rides on an exchange: when it left (sender's clock), free memory, and times of this segment.
+    """Metadata of an exchange: send time (sender's clock), free memory, and times of this segment.
 
-    `compute_s` holds the seconds of each kind of stage that the sender has run in this segment, `arrived`
-    the bytes that came from each member and the seconds from their leaving, by its clock, to their arrival,
-    by the sender's.
+    `compute_s` holds the seconds of each kind of stage that the sender has run in this segment. `arrived`
+    holds, per member, the bytes received from it and the seconds from send (its clock) to arrival (the
+    sender's clock).
     """
 
     sent_s: float
@@ -297,7 +297,7 @@ _note_decoder = msgspec.msgpack.Decoder(Note)
 
 
 def encode_note(note: Note) -> bytes:
-    """`note` as bytes, without what it says of links where that would be too much."""
+    """Encode `note`, without the link times if it would exceed the limit."""
     data = _encoder.encode(note)
     if len(data) <= NOTE_LIMIT_BYTES:
         return data
@@ -305,7 +305,7 @@ def encode_note(note: Note) -> bytes:
 
 
 def decode_note(data: bytes, peer: str) -> Note:
-    """Raises PeerMisbehaved naming `peer` for anything but a note with numbers that can be."""
+    """Decode a note. Raises PeerMisbehaved naming `peer` if it is malformed or its numbers are invalid."""
     try:
         note = _note_decoder.decode(data)
     except msgspec.DecodeError as error:

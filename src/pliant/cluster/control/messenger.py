@@ -1,9 +1,9 @@
-"""Send and receive control messages between members, and report members that fall silent.
+"""Send and receive control messages between members, and report silent members.
 
-Its connections are its own: large tensors do not hold up a heartbeat. Every Messenger beats each `beat_s`
-to all it is connected with, on a thread that does nothing else; whoever is not heard for `silence_s`,
-because it died, froze, hangs or was cut off, is reported, and reported again when it returns. ZeroMQ's own
-heartbeats are not used: they do not tell of an interpreter that hangs, and abort a process that is flooded.
+Control messages have their own connections, so large tensors do not delay heartbeats. Every Messenger sends
+a heartbeat each `beat_s` to all its peers, on a dedicated thread. A peer that is not heard for `silence_s`,
+because it died, froze, hangs or was cut off, is reported as silent, and reported again when it returns.
+ZeroMQ's own heartbeats are not used: they do not detect a hanging interpreter, and abort a flooded process.
 """
 
 import math
@@ -28,21 +28,21 @@ from pliant.ir.envelope import LIMIT_BYTES, BadEnvelope, Envelope
 
 _QUEUED = 1000
 _LISTENS_BYTES = 2 * LIMIT_BYTES
-"""A longer message ends its connection unread; one between is refused by the name of its sender."""
+"""A longer message ends its connection unread; between the two limits, it is refused by sender's name."""
 _AT_ONCE = 100
 
 
 class Messenger:
     """Sends and receives control messages by peer's name; a context manager.
 
-    `on_message(peer, message)`, `on_peer(peer)` (heard for the first time, or again) and `on_silence(peer)`
-    are called in the order of what happened, on a thread of their own, so they may take their time; one
-    that raises ends this messenger, and the others notice. A name belongs to one process at a time:
-    another that uses it is heard once the first is silent or has said good-bye. An address knocked at belongs
-    to one process at a time too: when another answers there, the one before is reported as silent at once, as
-    its good-bye may be lost with its connection. What a peer sends that is no
-    message is handed on as `Unreadable`: who hears of it refuses the peer by name. A member that knocks says
-    the newest version that it speaks, and both go on in the older of their newest ones.
+    `on_message(peer, message)`, `on_peer(peer)` (a peer appeared or returned) and `on_silence(peer)` are
+    called in order of the events on a separate thread, so they may block. A callback that raises ends this
+    messenger, and its peers see it as silent. A name belongs to one process at a time: another process that
+    uses it is accepted once the first is silent or has left. An address passed to `connect` also belongs to
+    one process at a time: when another process answers there, the previous one is reported as silent at
+    once, since its Bye may be lost with its connection. A malformed message is delivered as `Unreadable`,
+    so that the callback can refuse the peer by name. A connecting member sends the newest version that it
+    supports; both use the older of their newest.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class Messenger:
         self._caller.start()
 
     def connect(self, address: str) -> None:
-        """Knock at `address` until somebody answers, and again whenever the connection is lost."""
+        """Connect to `address`; retry until a peer answers, and again whenever the connection is lost."""
         with self._lock:
             self._check_open()
             if address in self._links:
@@ -95,9 +95,9 @@ class Messenger:
         self._alarm.ring()
 
     def send(self, peer: str, message: AnyMessage) -> None:
-        """Send `message` to `peer`; returns at once. It arrives whole, in order, or `peer` is lost.
+        """Queue `message` for `peer` without blocking. It arrives complete and in order, or `peer` is lost.
 
-        Raises PeerLost if `peer` is not here now.
+        Raises PeerLost if `peer` is not connected.
         """
         with self._lock:
             self._check_open()
@@ -109,24 +109,24 @@ class Messenger:
 
     @property
     def peers(self) -> tuple[str, ...]:
-        """Who is here, in the order of arrival."""
+        """The connected peers, in order of arrival."""
         with self._lock:
             return tuple(self._roll.routes())
 
     def heard_s_ago(self, peer: str) -> float:
-        """Seconds since anything came from `peer`; infinite if nothing ever did."""
+        """Seconds since the last message from `peer`; infinite if there was none."""
         with self._lock:
             heard_s = self._roll.heard_s(peer)
         return math.inf if heard_s is None else monotonic() - heard_s
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """Why nobody is heard at the addresses knocked at, and what was refused lately: for people."""
+        """Why the connected addresses do not answer, and recent refusals, as messages for a person."""
         with self._lock:
             return (*(p for link in self._links.values() if (p := link.problem)), *self._refused)
 
     def close(self) -> None:
-        """Say good-bye, end all connections and both threads; safe to call twice, and from a callback."""
+        """Send Bye, close all connections and both threads. Idempotent; may be called from a callback."""
         with self._lock:
             is_first, self._is_closed = not self._is_closed, True
         if is_first:
@@ -148,7 +148,7 @@ class Messenger:
             raise ClusterError(f"{self.name} has closed its connections.")
 
     def _answer(self) -> None:
-        """The thread of callbacks."""
+        """Run the thread of callbacks."""
         try:
             while (call := self._calls.get()) is not None:
                 call()
@@ -159,7 +159,7 @@ class Messenger:
             self._alarm.ring()
 
     def _serve(self) -> None:
-        """The thread of sockets: all of them are used here alone."""
+        """Run the socket thread, the only one that uses the sockets."""
         poller = zmq.Poller()
         for source in (self._inbox, self._wire.gate, self._alarm.fileno()):
             if source is not None:
@@ -172,7 +172,7 @@ class Messenger:
             now_s = monotonic()
             if (
                 now_s - awake_s > self._silence_s / 2
-            ):  # this process was stopped: the others may well have spoken
+            ):  # this process was suspended: heartbeats may be waiting unread
                 with self._lock:
                     self._roll.excuse(now_s)
             awake_s = now_s
@@ -187,7 +187,7 @@ class Messenger:
         self._shut()
 
     def _post(self, poller: zmq.Poller) -> bool:
-        """Send what is in the outbox and take over new connections; False at the end."""
+        """Send the queued messages and register new connections; return False at the end."""
         while True:
             try:
                 item = self._outbox.get_nowait()
@@ -221,7 +221,7 @@ class Messenger:
         return True
 
     def _say(self, message: "Heartbeat | Bye") -> None:
-        """Tell all who are here; knock wherever nobody was heard yet."""
+        """Send `message` to all peers, and a first heartbeat on links without an answer."""
         with self._lock:
             routes = list(self._roll.routes().values())
             unheard = set(self._links.values()) - {route.way for route in routes}
@@ -299,7 +299,7 @@ class Messenger:
         return None
 
     def _replace(self, incarnation: int, link: "_Link") -> Collection[str]:
-        """The peers that answered at the address of `link` before this process did."""
+        """Remove and return the peers that answered at the address of `link` before this process did."""
         gone = self._roll.replace(incarnation, lambda route: route.way is link)
         link.replaced.extend(gone.values())
         return gone
@@ -313,22 +313,22 @@ class Messenger:
     def _note_refusal(self, peer: str, reason: str, way: "_Link | bytes") -> None:
         if isinstance(way, _Link):
             way.note_refusal(peer, reason)
-        else:  # a member that knocked here works for another of this name
+        else:  # a member that connected here already works for another member of this name
             self._note(f"{peer} does not admit {self.name}: {reason}")
 
     def _refuse_name(self, why: str, way: "_Link | bytes") -> None:
-        """Tell the other side of a clash of names, on links too: a refusal is not answered."""
+        """Send a refusal for a name clash, on links too: a refusal is never answered."""
         why = f"{why}: names are unique, give one of the two another --name"
         self._note(why)
         self._write(way, self._refusal(why))
 
     def _refuse(self, why: str, way: "_Link | bytes") -> None:
         self._note(why)
-        if not isinstance(way, _Link):  # two that refuse each other must not go on about it
+        if not isinstance(way, _Link):  # no answer on a link: refusals would go back and forth
             self._write(way, self._refusal(why))
 
     def _refusal(self, why: str) -> bytes:
-        """In the form that every version reads."""
+        """Encode a refusal in the form that every version can read."""
         return self._encoded(NotAdmitted(why), letter.OLDEST)
 
     def _note(self, why: str) -> None:
@@ -349,14 +349,14 @@ class Messenger:
 
 @dataclass(frozen=True, slots=True)
 class _Route:
-    """The way to a peer, by a link or from the inbox, and the version that it is told in."""
+    """The route to a peer, by a link or through the inbox, and the protocol version used for it."""
 
     way: "_Link | bytes"
     version: int
 
 
 class _Link:
-    """One address knocked at: its socket and monitor, and what is known of who is there."""
+    """One address passed to `connect`: its socket, its monitor, and the state of the connection."""
 
     def __init__(self, address: str, socket: Socket, monitor: Socket) -> None:
         self.socket = socket
@@ -365,7 +365,7 @@ class _Link:
         self._address = address
         self._was_agreed = False
         self.replaced: deque[int] = deque(maxlen=16)
-        """Processes that answered here before another did."""
+        """Incarnations of processes that answered here before the current one."""
 
     def note(self, what: int) -> None:
         if what == CONNECTED:

@@ -5,11 +5,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """A member that is silent for `silence_s` is lost.
+    """Timeouts: a member that is silent for `silence_s` is lost.
 
-    An exchange may take `times` its segment's predicted time, and never less than `least_s`: longer than a
-    silence, so that who is frozen is known before those who wait for it are blamed. Reports of a failure are
-    collected for `grace_s`; a worker may load weights for `prepare_s`, and has `report_s` to say what it ran.
+    An exchange may take `times` the predicted time of its segment, and at least `least_s`. This is longer
+    than `silence_s`, so a frozen member is detected before the members that wait for it are blamed.
+    Failure reports are collected for `grace_s`; a worker may load weights for `prepare_s`, and has
+    `report_s` to send its times.
     """
 
     silence_s: float = 1.0
@@ -20,5 +21,5 @@ class Patience:
     report_s: float = 0.5
 
     def exchange_s(self, predicted_s: float | None) -> float:
-        """`predicted_s` is the time of a segment; None, where nothing is known of it, counts as 6 s."""
+        """Return the timeout of an exchange for a segment's `predicted_s`; None (unknown) counts as 6 s."""
         return max(self.least_s, self.times * (6.0 if predicted_s is None else predicted_s))

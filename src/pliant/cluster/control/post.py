@@ -1,4 +1,4 @@
-"""Control messages as bytes, for a peer of this version or of the one before."""
+"""Encode control messages for a peer of this version or of the previous one."""
 
 from pliant.cluster.control import letter
 from pliant.cluster.control.messages import AnyMessage, Sent, Unknown
@@ -11,7 +11,7 @@ _KINDS: Kinds[AnyMessage] = Kinds(Sent, Unknown())
 
 
 def encode(message: AnyMessage, sender: str, incarnation: int, version: int = VERSION) -> bytes:
-    """`message` for a peer of `version`; raises ValueError when it is over the limit, our own mistake."""
+    """Encode `message` for a peer of `version`; raises ValueError over the size limit."""
     if version == letter.OLDEST:
         data = letter.pack(message, sender, incarnation)
     else:
@@ -23,7 +23,7 @@ def encode(message: AnyMessage, sender: str, incarnation: int, version: int = VE
 
 
 def decode(data: bytes) -> Envelope[AnyMessage]:
-    """The message in `data`. Raises BadEnvelope on anything that no neighbouring version would have sent."""
+    """Decode the message in `data`. Raises BadEnvelope on anything no neighbouring version would send."""
     found = letter.unpack(data) if data.startswith(letter.MAGIC) else _KINDS.decode(data)
     try:
         check_name(found.sender)

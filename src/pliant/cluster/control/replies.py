@@ -1,6 +1,6 @@
 """Keep peers' replies to numbered requests until the requesting thread takes them.
 
-Answers that come too late, or to questions that nobody asks about any more, are let go of in time.
+At most `_MOST` requests are kept; the oldest are deleted, so late and unclaimed replies do not accumulate.
 """
 
 from collections.abc import Callable, Collection
@@ -10,20 +10,20 @@ from typing import Generic, TypeVar, final
 
 Answer = TypeVar("Answer")
 _MOST = 256
-"""Questions whose answers are kept."""
+"""Maximum number of requests whose answers are kept."""
 
 
 @final
 @dataclass(slots=True)
 class Replies(Generic[Answer]):
-    """Answers by number and peer. `news` wakes who waits, here or for something else that it tells of."""
+    """Answers by request number and peer. `news` is notified of each answer; the caller may share it."""
 
     news: Condition
     clock: Callable[[], float]
     _kept: dict[int, dict[str, Answer]] = field(default_factory=dict)
 
     def put(self, number: int, peer: str, answer: Answer) -> None:
-        """`peer` has answered question `number`."""
+        """Store the answer of `peer` to request `number`."""
         with self.news:
             self._kept.setdefault(number, {})[peer] = answer
             if len(self._kept) > _MOST:
@@ -31,14 +31,14 @@ class Replies(Generic[Answer]):
             self.news.notify_all()
 
     def so_far(self, number: int) -> Collection[Answer]:
-        """What came of question `number` until now."""
+        """Return the answers to request `number` received so far."""
         with self.news:
             return tuple(self._kept.get(number, {}).values())
 
     def take(
         self, number: int, names: Collection[str], is_awaited: Callable[[str], bool], timeout_s: float
     ) -> dict[str, Answer]:
-        """What came within `timeout_s`, which is not waited out for those that are not awaited any more."""
+        """Wait up to `timeout_s` for answers; peers that `is_awaited` rejects are not waited for."""
         until_s = self.clock() + timeout_s
         with self.news:
             while (left_s := until_s - self.clock()) > 0 and any(

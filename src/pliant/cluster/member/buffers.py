@@ -1,8 +1,8 @@
-"""The memory in which a device keeps the tensors of a layer while it runs.
+"""Memory for the tensors of a layer while it runs on a device.
 
-A port whose regions lie side by side in one tensor is a block of rows of one array, so most of what is made,
-sent and received is never copied. Where a port reads other columns than were made here, its own share is
-copied once, before its stage.
+If a port's regions lie next to each other in one tensor, the port is a block of rows of one array. Most
+outputs and messages are therefore never copied. If a port reads other columns than this device produced,
+the device's own share is copied once, before the stage.
 """
 
 from collections.abc import Iterable
@@ -19,7 +19,7 @@ from pliant.plan.split.stages import Region, Stage
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Fill:
-    """Before a stage: `into` takes the numbers of `made`."""
+    """A copy before a stage: from `made` to `into`."""
 
     into: np.ndarray
     made: np.ndarray
@@ -27,7 +27,7 @@ class Fill:
 
 @dataclass(frozen=True, slots=True)
 class _Key:
-    """An array: `columns` of a tensor, or where a port joins several tensors, that port's own."""
+    """Identifies an array: `columns` of a tensor or, if a port joins several tensors, of that `port`."""
 
     tensor: str
     columns: range
@@ -36,9 +36,10 @@ class _Key:
 
 @final
 class Buffers:
-    """Arrays for all that one device's stages read and make; tensors `x.K` take turns in two of them.
+    """Arrays for all inputs and outputs of one device's stages; tensors `x.K` alternate between two
+    arrays.
 
-    `stages` are the device's own of two layers that follow one another, an even one first.
+    `stages` are the device's own of two consecutive layers, an even one first.
     """
 
     def __init__(self, stages: Iterable[Stage], tokens: int, hidden: int) -> None:
@@ -62,7 +63,7 @@ class Buffers:
 
     @property
     def arrays(self) -> tuple[np.ndarray, ...]:
-        """All of them, to be measured."""
+        """All arrays, for memory accounting."""
         return (*self._x, *self._arrays.values())
 
     @property
@@ -70,17 +71,17 @@ class Buffers:
         return sum(array.nbytes for array in self.arrays)
 
     def x(self, layer: int) -> np.ndarray:
-        """What enters `layer`, float32 [tokens, hidden], as a view."""
+        """The input of `layer`, float32 [tokens, hidden], as a view."""
         return self._x[layer % 2]
 
     def port(self, stage: Stage, port: Port) -> np.ndarray:
-        """The array of a port: whole rows, so contiguous."""
+        """The array of a port: complete rows, so contiguous."""
         if _is_x(port.regions[0]):
             return _cut(self._x_of(port.regions[0].tensor), port.box, 0, 0)
         return self._view(_key(stage, port), port.box)
 
     def fills(self, stage: Stage) -> tuple[Fill, ...]:
-        """What has to be copied from this device's own results before the stage."""
+        """The copies of this device's own results that the stage needs first."""
         found = []
         for port in inputs(stage):
             for region in port.regions:
@@ -94,14 +95,14 @@ class Buffers:
         return tuple(found)
 
     def sent(self, work: Exchange) -> np.ndarray:
-        """What this device sends, as a view of what it made."""
+        """The tensor that this device sends, as a view of its output."""
         assert work.part is not None, work
         if work.tensor.startswith("x."):
             return _cut(self._x_of(work.tensor), work.part, 0, 0)
         return self._view(self._made[work.tensor][0], work.part)
 
     def received(self, work: Exchange) -> np.ndarray:
-        """Where this device reads what it receives, as a view."""
+        """The destination of a received tensor, as a view of the stage's input."""
         assert work.part is not None, work
         if work.tensor.startswith("x."):
             return _cut(self._x_of(work.tensor), work.part, 0, 0)

@@ -1,7 +1,7 @@
-"""Measure what a message takes of the thread that computes: handing it over, waking for it, taking it.
+"""Measure the compute thread's cost per message: sending, waking up and receiving.
 
-This device sends to itself, as a member sends in a run: checked, encrypted, with a note. What the network
-takes, and the reader's thread, is part of a link.
+This device sends to itself, as a member does in a run: checked, encrypted, with a note. The cost of the
+network and of the reader's thread is part of a link.
 """
 
 import time
@@ -27,7 +27,7 @@ _NAP_S = 2e-3
 
 @dataclass(frozen=True, slots=True)
 class HandOvers:
-    """Of messages that are sent, and that are taken."""
+    """Costs of sent and of received messages."""
 
     send: HandOver
     take: HandOver
@@ -39,10 +39,10 @@ def measure_hand_over(
     clock: Clock = time.perf_counter,
     sleep: Callable[[float], None] = time.sleep,
 ) -> HandOvers:
-    """The line through a small message and one of `n_bytes`, the median of some of each.
+    """Fit a line through the median costs of a small message and of one of `n_bytes`.
 
-    Each goes after a pause as long as a small stage: after a longer one the core is slow to wake, which it is
-    not in a run, and takes twice as long. Takes about a tenth of a second.
+    Each message follows a pause as long as a small stage. After a longer pause, the core wakes slowly and
+    the message costs twice as much, which does not happen in a run. Takes about 0.1 s.
     """
     sizes = _SMALL_BYTES, min(max(n_bytes, 4 * _SMALL_BYTES), _LARGE_BYTES)
     sends: dict[int, list[float]] = {size: [] for size in sizes}
@@ -52,7 +52,7 @@ def measure_hand_over(
         for turn in range(_REPEATS + 1):
             for size in sizes:
                 send_s, take_s = _once(comm, turn, size, clock, sleep)
-                if turn:  # the first opens the connection
+                if turn:  # the first turn opens the connection
                     sends[size].append(send_s)
                     takes[size].append(take_s)
     return HandOvers(_line(sends), _line(takes))
@@ -61,7 +61,7 @@ def measure_hand_over(
 def _once(
     comm: ZmqComm, turn: int, n_bytes: int, clock: Clock, sleep: Callable[[float], None]
 ) -> tuple[float, float]:
-    """Seconds of one message: to send it, and from its arrival until a thread that waited has taken it."""
+    """Return the seconds of one message: to send it, and from its arrival until the waiting thread has it."""
     values, into = np.zeros(n_bytes // 4, np.float32), np.empty(n_bytes // 4, np.float32)
     tag = Tag(0, turn, n_bytes)
     sent_s: list[float] = []

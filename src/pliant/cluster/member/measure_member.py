@@ -1,7 +1,7 @@
 """Measure this device on one model, with the stages that it would run in a cluster.
 
-Stages of one layer are run in shares from the smallest to the whole, in all three modes. As rounds visit all
-of them, weights come from memory, as in a run.
+Stages of one layer are run in shares from the smallest to the full layer, in all three modes. Each round
+runs all of them, so weights come from memory rather than cache, as in a run.
 """
 
 import time
@@ -44,15 +44,15 @@ def measure_member(
     seconds: float = 1.0,
     clock: Clock = time.perf_counter,
 ) -> Capability:
-    """rho, f, s and a curve for each kind of stage at `tokens` rows (Hepti 4.1, Table 1a).
+    """Measure rho, f, s and a curve for each kind of stage at `tokens` rows (Hepti 4.1, Table 1a).
 
-    Measures for about `seconds`, after two rounds that are not counted, and everything twice at least;
-    reading, packing and compiling one layer come on top. A device whose memory is too little for the model in
-    float32 is measured on coded matrices, where the model has codes. Shares whose weights take more than a
-    quarter of `free_bytes` are left out, but the smallest share is always measured. The measured times leave
-    out the dilation of an `emulated` device, which is stored beside them; its core sleeps between stages, as
-    it will in a run. A primary's input and head are compiled into `ends`, which keeps them, and measured
-    beside the stages. Raises InputError for a length that the model does not read.
+    Measures for about `seconds`, after two warm-up rounds, and each stage at least twice; reading, packing
+    and compiling one layer come on top. A device with too little memory for the model in float32 is
+    measured on coded matrices, if the model has codes. Shares whose weights need more than a quarter of
+    `free_bytes` are skipped, except the smallest share. The measured times exclude the dilation of an
+    `emulated` device, which is stored separately; its core sleeps between stages, as in a run. On a
+    primary, input and head are compiled into `ends`, which keeps them, and measured too. Raises InputError
+    for a length that the model does not support.
     """
     shards = Shards(_HERE, source, library, pool)
     stages = _stages(source.spec, tokens, shards, free_bytes)
@@ -98,7 +98,7 @@ class _Stage:
 
 
 def _stages(spec: EncoderSpec, tokens: int, shards: Shards, free_bytes: int) -> list[_Stage]:
-    """The stages of the last layer, in every share that fits the memory."""
+    """Return the stages of the last layer, in every share that fits in memory."""
     layer = spec.n_layers - 1
     numbers = np.random.default_rng(0)
     stages: list[_Stage] = []
@@ -124,7 +124,7 @@ def _stages(spec: EncoderSpec, tokens: int, shards: Shards, free_bytes: int) -> 
 
 
 def _ends(shards: Shards, tokens: int) -> Iterator[_Stage]:
-    """The input and the head; numbers that go in are 0."""
+    """Yield the input and the head, with zeros as input."""
     source, device = shards.source, shards.device
     alone = Partition("ws", device, (Share(device, source.spec.n_heads, tokens),), tokens)
     shard = shards.prepare(alone, source.spec.n_layers)
@@ -137,14 +137,16 @@ def _ends(shards: Shards, tokens: int) -> Iterator[_Stage]:
 
 
 def _bits(spec: EncoderSpec, tokens: int, free_bytes: int) -> tuple[int, ...]:
-    """Of each layer: a device that cannot hold the model in float32 would hold its share in codes."""
+    """Return the bits per layer: a device that cannot hold the model in float32 holds its share in codes."""
     alone = Partition("ws", _HERE, (Share(_HERE, spec.n_heads, tokens),), tokens)
     is_short = weight_bytes(spec, alone)[_HERE] > free_bytes
     return () if spec.coded is None or not is_short else (spec.coded.bits,) * spec.n_layers
 
 
 def _partitions(spec: EncoderSpec, tokens: int) -> Iterator[Partition]:
-    """This device beside others that take the rest and lead, from the smallest share on."""
+    """Yield partitions with this device's share from the smallest on; other devices take the rest and
+    lead.
+    """
     sizes = {"heads": spec.n_heads, "rows": tokens, "columns": spec.ffn}
     seen = set()
     for fraction in (0.0, 0.125, 0.5, 1.0):
@@ -162,7 +164,7 @@ def _partitions(spec: EncoderSpec, tokens: int) -> Iterator[Partition]:
 
 
 def _grid(spec: EncoderSpec, sizes: Mapping[str, int], tokens: int) -> Partition:
-    """Four devices in two groups of two."""
+    """Return a partition over four devices in two groups of two."""
     devices = (_HERE, *_THERE)
     cuts = {what: _quarters(n) for what, n in sizes.items()}
     shares = tuple(Share(d, **{what: cut[i] for what, cut in cuts.items()}) for i, d in enumerate(devices))

@@ -19,13 +19,14 @@ from pliant.run.emulated_device import EmulatedDevice
 from pliant.run.memory_use import MemoryUse, rss_bytes, scratch_part
 
 SPARE_BYTES = 48 << 20
-"""What stays free beside weights: for a layer while it is read, for activations, for others on the device.
-Where those take it, models give back as much: who waits until nothing is free is ended by the kernel."""
+"""Memory kept free beside weights: for reading a layer, for activations, and for other processes. When
+other processes use it, models release as much: without a reserve, the kernel's OOM killer ends a process.
+"""
 
 
 @final
 class Holding:
-    """Builds this member's stages of any model, on one pool of threads; keeps what plans still need."""
+    """Builds this member's stages of any model on one thread pool; keeps what plans still need."""
 
     def __init__(
         self,
@@ -61,7 +62,7 @@ class Holding:
             emulated=self.emulated,
         )
         handed = measure_hand_over(4 * tokens * source.spec.hidden)
-        trim_heap()  # a layer in several shares was read and packed, and is gone again
+        trim_heap()  # reading and packing a layer in several shares used memory that is now free
         return replace(found, send=handed.send, take=handed.take)
 
     def keep(self, holders: Collection[Holder]) -> None:
@@ -74,19 +75,19 @@ class Holding:
         return sum(shards.weight_bytes for shards in list(self._shards.values()))
 
     def bytes_of(self, source: EncoderSource) -> int:
-        """Of a model's weights that are held here, those of its input and head among them."""
+        """Return the bytes of a model's weights held here, including its input and head."""
         shards = self._shards.get(source.whole.identity)
         return 0 if shards is None else shards.weight_bytes + shards.end_bytes
 
     def memory_of(self, source: EncoderSource) -> MemoryUse:
-        """What a model takes here, beside the bound of this device's weights, where it was given one."""
+        """Return a model's memory use here, and this device's limit for weights if one was given."""
         shards = self._shards.get(source.whole.identity)
         bound = None if self._bound_bytes is None else self._bound_bytes()
         parts = () if shards is None else shards.memory()
         return MemoryUse(bound, parts, (scratch_part(self._pool),), rss_bytes())
 
     def _of(self, source: EncoderSource) -> Shards:
-        """A model's, whose submodels share its weights."""
+        """Return the Shards of a model; its submodels share them."""
         if source.whole.identity not in self._shards:
             self._shards[source.whole.identity] = Shards(
                 self._device, source.whole, self._library, self._pool
@@ -95,5 +96,7 @@ class Holding:
 
 
 def free_for_model(holding: Holding) -> Callable[[], int]:
-    """Memory that a model may take here: what is free but for a spare, and what models hold already."""
+    """Return a function for the memory available to models: free memory minus a reserve, plus held
+    weights.
+    """
     return lambda: max(0, free_memory_bytes() + holding.weight_bytes - SPARE_BYTES)

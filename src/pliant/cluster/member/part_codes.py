@@ -1,4 +1,4 @@
-"""Parts of layers whose matrices stay in a store's codes: compiled on blanks, filled for each layer."""
+"""Parts of layers with matrices in a store's codes: compiled on blank codes, filled for each layer."""
 
 from collections.abc import Callable, Hashable, Mapping
 from typing import final
@@ -13,11 +13,11 @@ from pliant.store.coding.matrix import CodedMatrix, blank_matrix, coded_matrix, 
 
 FIELDS = ("planes", "codebook", "outlier_rows", "outlier_offsets", "outlier_values")
 CodedPart = Mapping[str, tuple[str, str]]
-"""Constants of a graph by name: the piece that each is of, and which of FIELDS."""
+"""Graph constants by name: the piece that each belongs to, and which of FIELDS it is."""
 
 
 def coded_graph(graph: Graph, pieces: Mapping[str, Piece], bits: int) -> tuple[Graph, CodedPart]:
-    """`graph` with the matrices among its `pieces` in codes of `bits`, blank, and where those stand in it."""
+    """Return `graph` with blank codes of `bits` in place of the matrices of `pieces`, and their constants."""
     coder = _BlankCoder(bits, {id(graph.constants[x]): x for x in pieces if x in graph.constants})
     if not any(pays(*piece.shape[::-1], bits) for piece in pieces.values() if len(piece.shape) == 2):
         return graph, {}
@@ -27,7 +27,7 @@ def coded_graph(graph: Graph, pieces: Mapping[str, Piece], bits: int) -> tuple[G
 
 
 def piece_codes(piece: Piece, read: Callable[[str], MatrixCodes], prefix: str, bits: int) -> CodedMatrix:
-    """The matrix that a piece is in a layer, its blocks one below the other, as kernels read it."""
+    """Return a piece's matrix in one layer, its blocks stacked by rows, in the kernels' format."""
     found = [_block(block, read(prefix + (block.name or ""))) for block in piece.blocks]
     first = np.cumsum([0, *(len(one.codes) for one in found)])
     whole = found[0]
@@ -59,7 +59,7 @@ def _block(block: Block, whole: MatrixCodes) -> MatrixCodes:
 
 @final
 class _BlankCoder:
-    """Gives every matrix a blank of its own; `pieces` are the names of those that are coded, by array."""
+    """Gives every matrix its own blank codes; `pieces` are the names of coded matrices by array id."""
 
     def __init__(self, bits: int, pieces: Mapping[int, str]) -> None:
         self.bits, self._pieces = bits, pieces
@@ -80,4 +80,4 @@ class _BlankCoder:
         return self.made[piece]
 
     def drop_pages(self) -> None:
-        """Nothing was read."""
+        """No pages were read."""

@@ -23,14 +23,14 @@ from pliant.models.encoder.encoder_draft import Part
 from pliant.models.encoder.encoder_source import EncoderSource
 
 WeightKey = tuple[int, str, str, int]
-"""Layer, the part where the name means something in that part alone, name, bytes."""
+"""Layer, the part (empty if the name is valid in all parts), name, bytes."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Compiled:
-    """A part for one number of rows: its graph after all passes, without weights, and its form.
+    """A part for one number of rows: its graph after all passes, without weights, and its compiled form.
 
-    Its matrices are float32, or in codes of `bits`: `coded` says which constants those are.
+    Its matrices are float32, or in codes of `bits`; `coded` maps the constants of the codes.
     """
 
     part: Part
@@ -41,7 +41,7 @@ class Compiled:
     coded: CodedPart
 
     def keys(self, layer: int) -> dict[str, WeightKey]:
-        """What identifies each weight of `layer` in the form its kernels want, by name."""
+        """Return the key of each weight of `layer`, in the kernels' format, by name."""
         image = self.form.image
         found = {}
         for name, array in image.constants.items():
@@ -52,19 +52,21 @@ class Compiled:
         return found
 
     def _key(self, layer: int, source: str, name: str, n_bytes: int) -> WeightKey:
-        """A piece's name says which numbers of the layer it is; any other's says so in this part alone."""
+        """A piece's name identifies its numbers in the layer; other names are unique only within this
+        part.
+        """
         is_piece = source in self.part.pieces
         bits = "" if self.bits is None else f" in {self.bits} bits"
         return layer, "" if is_piece else _shape_key(self.part), name + bits, n_bytes
 
 
 MOST_COMPILED = 256
-"""Parts kept compiled: of some 64 lengths."""
+"""Maximum number of compiled parts kept: those of about 64 lengths."""
 
 
 @final
 class Forms:
-    """One device's compiled parts and packed weights of one model, kept from partition to partition."""
+    """One device's compiled parts and packed weights of one model, reused across partitions."""
 
     def __init__(self, source: EncoderSource, library: Library, pool: Pool) -> None:
         self.source = source
@@ -73,29 +75,31 @@ class Forms:
         self._compiled: dict[str, Compiled] = {}
         self._weights: dict[WeightKey, np.ndarray] = {}
         self.load_s = 0.0
-        """Spent reading and packing weights so far, compiling left out."""
+        """Seconds spent on reading and packing weights so far, without compiling."""
 
     @property
     def arrays(self) -> tuple[np.ndarray, ...]:
-        """All weights held, in the form kernels want."""
-        return tuple(self._weights.values())  # at once: others ask while some load
+        """All weights held, in the kernels' format."""
+        return tuple(self._weights.values())  # a copy: another thread may load meanwhile
 
     @property
     def weight_bytes(self) -> int:
-        """Of all weights held, in the form kernels want."""
+        """Bytes of all weights held, in the kernels' format."""
         return sum(array.nbytes for array in self.arrays)
 
     def compiled(self, part: Part, bits: int | None = None) -> Compiled:
-        """The part compiled, now or earlier: for matrices in codes of `bits`, or in float32."""
+        """Return the compiled part, from the cache if possible: with matrices in codes of `bits`, or in
+        float32.
+        """
         key = f"{_shape_key(part)} {bits}"
         found = self._compiled.pop(key, None) or self._compile(part, bits)
-        self._compiled[key] = found  # the latest last
+        self._compiled[key] = found  # most recent last
         if len(self._compiled) > MOST_COMPILED:
             del self._compiled[next(iter(self._compiled))]
         return found
 
     def weights(self, compiled: Compiled, layer: int) -> dict[str, np.ndarray]:
-        """Every weight of the part in `layer` by name; what is not held yet is read and packed."""
+        """Return every weight of the part in `layer` by name; missing ones are read and packed."""
         keys = compiled.keys(layer)
         missing = [name for name, key in keys.items() if key not in self._weights]
         if missing:
@@ -105,7 +109,7 @@ class Forms:
         return {name: self._weights[key] for name, key in keys.items()}
 
     def keep(self, used: Collection[WeightKey]) -> None:
-        """Let go of all weights but these."""
+        """Free all weights except these."""
         n_before = len(self._weights)
         self._weights = {key: array for key, array in self._weights.items() if key in used}
         if len(self._weights) < n_before:
@@ -121,7 +125,7 @@ class Forms:
         return Compiled(part, bits, graph, form, addresses(kernels(form.image), self._library), coded)
 
     def _load(self, compiled: Compiled, layer: int, wanted: Mapping[str, WeightKey]) -> None:
-        """Read the layer's pieces, and put what is wanted where it stays."""
+        """Read the layer's pieces, and store the wanted weights."""
         packed, prefix = compiled.form.image.packed, f"layers.{layer}."
         sources = {packed[name].source if name in packed else name for name in wanted}
         constants = dict(compiled.graph.constants)
@@ -146,18 +150,20 @@ class Forms:
 
 
 def _blank(shape: tuple[int, ...]) -> np.ndarray:
-    """Stands for a weight: what is compiled follows from shapes, and must keep no layer in memory."""
+    """Return a placeholder for a weight: compilation needs its shape only, and must keep no layer in
+    memory.
+    """
     return np.broadcast_to(np.zeros((), np.float32), shape)
 
 
 def _copied(array: np.ndarray) -> np.ndarray:
-    """Of its own: what is mapped must not keep a whole file in memory."""
+    """Return a copy: a mapped array would keep a whole file in memory."""
     copy = aligned_bytes(array.nbytes).view(array.dtype).reshape(array.shape)
     copy[...] = array
     return copy
 
 
 def _shape_key(part: Part) -> str:
-    """Equal for parts that compile to the same calls on the same numbers of a layer."""
+    """Return a key that is equal for parts with the same calls on the same numbers of a layer."""
     types = ", ".join(f"{x}: {part.types[x]}" for x in (*part.inputs, *part.outputs))
     return f"{part.name} ({types}) {sorted(part.pieces)}"

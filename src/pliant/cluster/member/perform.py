@@ -1,6 +1,6 @@
-"""Perform one member's part of a run: its stages, its exchanges, and a record of their times.
+"""Run one member's part of a run: its stages, its exchanges, and a record of their times.
 
-The primary and the workers run this same code; only who says which segment comes next differs.
+The primary and the workers share this code; they differ only in how the next segment is determined.
 """
 
 from collections.abc import Callable, Mapping
@@ -21,44 +21,44 @@ from pliant.run.execute import Do, execute
 from pliant.run.lanes import Lanes
 
 FREE_S = 0.1
-"""How old what a member says of its free memory may be."""
+"""Maximum age of a reported free-memory value, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedWeights:
-    """Weights that were read and packed because they were not held yet, and how long that took."""
+    """Weights that were missing, and the time to read and pack them."""
 
     n_bytes: int
     seconds: float
 
 
 class Holder(Protocol):
-    """What computes a device's stages and holds its tensors (see `shard`)."""
+    """Computes a device's stages and holds its tensors (see `shard`)."""
 
     @property
     def loaded(self) -> LoadedWeights:
-        """What had to be loaded for it."""
+        """The weights that were loaded for it."""
         ...
 
     def compute(self, step: int, work: Compute) -> None:
         """Run one stage."""
 
     def view(self, work: Exchange) -> np.ndarray:
-        """What travels, float32 [rows, columns], as a view of the tensor that may be written."""
+        """The exchanged tensor, float32 [rows, columns], as a writable view."""
 
     def begin(self, feeds: Mapping[str, np.ndarray]) -> None:
-        """The primary's: what the input stage reads."""
+        """On the primary: set the input of a run."""
 
     def state(self, layer: int) -> np.ndarray:
-        """What enters `layer`, whole, float32 [tokens, hidden]: a view that may be written."""
+        """The complete input of `layer`, float32 [tokens, hidden], as a writable view."""
 
     def answer(self) -> np.ndarray:
-        """The primary's: what the head stage made."""
+        """On the primary: the output of the head stage."""
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One segment of a run, and what of it is this member's `own`."""
+    """One segment of a run, and this member's `own` part of it."""
 
     epoch: int
     number: int
@@ -70,9 +70,9 @@ class Turn:
 
 
 Following = Callable[[], Turn | None]
-"""Waits for the next turn; None where the run ends here for this member."""
+"""Waits for the next turn; None when the run ends for this member."""
 Repeated = Callable[[LaneError], Turn]
-"""Gives the turn that is run in place of one that failed; or raises."""
+"""Returns the turn that replaces a failed one, or raises."""
 OnNote = Callable[[str, Note], None]
 
 
@@ -81,8 +81,8 @@ OnNote = Callable[[str, Note], None]
 class Performer:
     """Runs turns on `lanes` for the member `name`; one run at a time.
 
-    `free_bytes` takes half a millisecond, so what it said stands for FREE_S. `on_note` hears what came with
-    each message, on the thread that runs.
+    `free_bytes` takes 0.5 ms, so its value is cached for FREE_S. `on_note` is called with the note of each
+    received message, on the running thread.
     """
 
     name: str
@@ -99,10 +99,10 @@ class Performer:
     _ran: list[Ran] = field(default_factory=list)
 
     def run(self, first: Turn, following: Following, repeated: Repeated | None = None) -> None:
-        """Run `first`, and what `following` gives at each boundary.
+        """Run `first`, then the turn that `following` returns at each boundary.
 
-        Raises LaneError when a step fails, and `repeated` gives no turn in place of its own; its cause is the
-        first failure.
+        Raises LaneError when a step fails and `repeated` does not replace its turn; the cause is the first
+        failure.
         """
 
         def advance(number: int, spans: tuple[Span, ...]) -> Segment | None:
@@ -121,26 +121,26 @@ class Performer:
         try:
             execute(program, do, self.lanes, advance=advance, repeat=repeat, origin_s=0.0)
         except BaseException:
-            self.comm.drop(self._current.epoch)  # what others send for it is of no use
+            self.comm.drop(self._current.epoch)  # later messages of the epoch are not needed
             raise
 
     @property
     def turn(self) -> Turn | None:
-        """The turn that runs, or ran last."""
+        """The current turn, or the last one."""
         return self._turn
 
     @property
     def epoch(self) -> int | None:
-        """The epoch that runs, or ran last; None before the first."""
+        """The current epoch, or the last one; None before the first."""
         return None if self._turn is None else self._turn.epoch
 
     @property
     def number(self) -> int:
-        """The segment that runs, or ran last."""
+        """The current segment, or the last one."""
         return self._current.number
 
     def note(self) -> Note:
-        """What this member says of the segment that runs, or ran last."""
+        """Return this member's note on the current segment, or the last one."""
         clock = self.lanes.clock
         now_s = clock()
         if now_s >= self._free_until_s:
@@ -149,7 +149,7 @@ class Performer:
         return Note(now_s, self._free_bytes, dict(self._compute_s), dict(self._arrived))
 
     def take_spans(self) -> tuple[Ran, ...]:
-        """Every step that ran since the last call, on this member's clock."""
+        """Return every step that ran since the last call, on this member's clock."""
         taken, self._ran = tuple(self._ran), []
         return taken
 
@@ -178,7 +178,7 @@ class Performer:
         self._ran.append(Ran(turn.epoch, turn.number, turn.own.numbers[at], span.start_s, span.end_s))
 
     def _receive(self, turn: Turn, tag: Tag, work: Exchange) -> float:
-        """When it was here, which may be before this member had time for it."""
+        """Receive a tensor and return its arrival time, which may precede this call."""
         into = turn.holder.view(work)
         if turn.coding == "fp32" and into.flags.c_contiguous:
             arrival, n_bytes = self.comm.receive(work.src, tag, into, turn.patience_s), into.nbytes

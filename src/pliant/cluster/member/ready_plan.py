@@ -1,4 +1,4 @@
-"""A plan that a member holds ready to run: its model, its partition, its own stages."""
+"""A plan that a member is ready to run: its model, its partition, its own stages."""
 
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
@@ -21,30 +21,30 @@ class Hold(Protocol):
     """Builds a member's own stages of any model."""
 
     def prepare(self, source: EncoderSource, partition: Partition) -> Holder:
-        """The member's stages of `partition`; takes as long as loading weights and compiling do."""
+        """Return the member's stages of `partition`; takes the time of loading weights and compiling."""
 
     def replace(self, source: EncoderSource, partition: Partition) -> Holder:
-        """The same, once all holders before are given up, which must not run any more.
+        """Return the same after all earlier holders are freed, which must not run any more.
 
-        What they held and the new one does not need is let go of before anything is loaded.
+        Weights that the new holder does not need are freed before any are loaded.
         """
 
     def measure(self, source: EncoderSource, tokens: int, *, is_primary: bool = False) -> Capability:
-        """What this device can do with a model, from the stages it would run.
+        """Measure this device's capability for a model, from the stages it would run.
 
-        A primary's ends are among them.
+        For a primary, input and head are included.
         """
 
     def keep(self, holders: Collection[Holder]) -> None:
-        """Let go of what none of `holders` needs."""
+        """Free everything that none of `holders` needs."""
 
 
 @final
 @dataclass(slots=True, eq=False)
 class ReadyPlan:
-    """Plan `number`. Segment 0 makes the input, segment k + 1 runs layer k, the last one makes the answer.
+    """Plan `number`. Segment 0 computes the input, segment k + 1 runs layer k, the last one the answer.
 
-    What members perform is their part of `program`, which is the one that is priced.
+    Members run their parts of `program`, which is also the program that is priced.
     """
 
     number: int
@@ -63,9 +63,10 @@ class ReadyPlan:
         return len(self.program.segments)
 
     def lacking(self, before: Partition) -> tuple[str, ...]:
-        """Who does not hold all that this plan needs of a layer's input, after a layer by `before`.
+        """Return members that lack part of a layer's input for this plan, after a layer by `before`.
 
-        New members, and those that had rows alone and have other rows or heads now; never the primary.
+        These are new members, and members that held only rows and now need other rows or heads; never the
+        primary.
         """
         spec, found = self.source.spec, []
         for device in set(self.partition.participants) - {self.partition.primary}:
@@ -77,7 +78,7 @@ class ReadyPlan:
         return tuple(sorted(found))
 
     def turn(self, name: str, epoch: int, number: int, lacking: Collection[str], patience_s: float) -> Turn:
-        """Segment `number` as member `name` runs it; devices in `lacking` first receive its input."""
+        """Return segment `number` for member `name`; devices in `lacking` first receive its input."""
         key = number, frozenset(lacking)
         if key not in self._segments:
             whole = self.program.segments[number]
@@ -90,6 +91,8 @@ class ReadyPlan:
 
 @lru_cache(maxsize=256)
 def lowered(spec: EncoderSpec, partition: Partition, coding: Coding) -> Program:
-    """The program of a partition, with activations that travel as `coding`: priced, and run."""
+    """Return the program of a partition with activations encoded as `coding`, both for pricing and for
+    running.
+    """
     program = split(spec, partition)
     return replace(program, segments=tuple(as_coded(segment, coding) for segment in program.segments))

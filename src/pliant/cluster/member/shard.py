@@ -1,4 +1,4 @@
-"""One device's share of a partition: its stages, ready to run, and its tensors."""
+"""One device's share of a partition: its bound stages and its tensors."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -39,7 +39,7 @@ from pliant.run.session.feeds import fed_arrays
 from pliant.run.session.ports import shapes_of
 
 _MOST_ENDS = 256
-"""Compiled ends kept, two a length."""
+"""Maximum number of compiled ends kept, two per length."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -53,9 +53,9 @@ class _End:
 
 @final
 class Shards:
-    """What one device keeps of a model from partition to partition: kernels, packed weights, its ends.
+    """One device's state of a model across partitions: kernels, packed weights, input and head.
 
-    The pool is the caller's. Not thread-safe, but may prepare a shard while another one runs.
+    The pool belongs to the caller. Not thread-safe, but a shard may be prepared while another one runs.
     """
 
     def __init__(self, device: str, source: EncoderSource, library: Library, pool: Pool) -> None:
@@ -67,16 +67,16 @@ class Shards:
 
     @property
     def weight_bytes(self) -> int:
-        """Of the layers' weights held, in the form kernels want."""
+        """Bytes of the layers' weights held, in the kernels' format."""
         return self._forms.weight_bytes
 
     @property
     def end_bytes(self) -> int:
-        """Of the weights held for the input and the head."""
+        """Bytes of the weights held for the input and the head."""
         return sum(array.nbytes for end in list(self._ends.values()) for array in end.weights.values())
 
     def memory(self) -> tuple[MemoryPart, ...]:
-        """What this device holds of the model: predicted when it was packed, and measured now."""
+        """Return this device's memory for the model: as predicted when packed, and as measured now."""
         ends, made = list(self._ends.values()), list(self._made)
         end_weights = [array for end in ends for array in end.weights.values()]
         own = [array for one in made for array in (one.arena, *one.buffers)]
@@ -88,10 +88,10 @@ class Shards:
         )
 
     def prepare(self, partition: Partition, first: int = 0, spec: EncoderSpec | None = None) -> "Shard":
-        """This device's stages of layers `first` on: compiles, reads and packs what is not there yet.
+        """Return this device's stages of layers `first` on; compiles, reads and packs what is missing.
 
-        They are of the model, or of the submodel that `spec` describes. Raises InputError where the partition
-        does not fit the model or does not know this device.
+        The stages are those of the model, or of the submodel that `spec` describes. Raises InputError if
+        the partition does not fit the model or does not contain this device.
         """
         return self._prepare(partition, first, spec, is_alone=False)
 
@@ -108,15 +108,16 @@ class Shards:
         return shard
 
     def replace(self, partition: Partition, spec: EncoderSpec | None = None) -> "Shard":
-        """The same where there is no memory for both: no shard before may run any more.
+        """Like `prepare`, but frees first: for too little memory for both. Earlier shards must not run any
+        more.
 
-        What they read and this one does not is let go of before anything is read or packed.
+        Weights that the new shard does not read are freed before any are read or packed.
         """
         self._release(())
         return self._prepare(partition, 0, spec, is_alone=True)
 
     def keep(self, *used: "Shard") -> None:
-        """Let go of the weights that none of `used` reads; other shards run no more, whoever holds them."""
+        """Free the weights that none of `used` reads; all other shards can no longer run."""
         self._release(used)
         self._forms.keep({key for shard in used for key in shard.weight_keys})
 
@@ -134,7 +135,7 @@ class Shards:
             self._pool.reserve(image.scratch_bytes)
             weights = SharedWeights().of(image, {})
             end = _End(Form(image), addresses(kernels(image), self._library), weights)
-        self._ends[key] = end  # the latest last
+        self._ends[key] = end  # most recent last
         if len(self._ends) > _MOST_ENDS:
             del self._ends[next(iter(self._ends))]
         return end
@@ -162,7 +163,7 @@ class Shard:
         self._is_answered = False
         mine = [[s for s in stages(spec, partition, k) if s.device == device] for k in range(2)]
         self._buffers = Buffers([*mine[0], *mine[1]], partition.tokens, spec.hidden)
-        # A layer of a submodel has the weights of one of the model's.
+        # A layer of a submodel uses the weights of one of the model's layers.
         self._picked = picked_layers(forms.source.spec.n_layers, spec.n_layers)
         bits_of = partition.bits or (None,) * spec.n_layers
         compiled = {
@@ -195,40 +196,42 @@ class Shard:
             forms.source.release()  # a device short of memory holds one layer's source at a time
         self.loaded = LoadedWeights(forms.weight_bytes - before, forms.load_s - before_s)
         if self.loaded.n_bytes:
-            trim_heap()  # what it took to read and pack weights is several times what is kept
+            trim_heap()  # reading and packing needed several times the memory that is kept
 
     @property
     def weight_bytes(self) -> int:
-        """Of the weights that its stages read, in the form kernels want."""
+        """Bytes of the weights that its stages read, in the kernels' format."""
         return sum(array.nbytes for array in self._weights.values())
 
     @property
     def weight_keys(self) -> frozenset[WeightKey]:
-        """What identifies those weights among all that the device holds."""
+        """The keys of these weights among all weights of the device."""
         return frozenset(self._weights)
 
     @property
     def arena_bytes(self) -> int:
-        """Of everything that lives for a run: tensors between stages and inside of them."""
+        """Bytes of all tensors that live during a run: between stages and inside them."""
         return self._arena.n_bytes + sum(array.nbytes for array in self.buffers)
 
     @property
     def arena(self) -> np.ndarray:
-        """The memory of tensors inside of stages, to be measured."""
+        """The memory of tensors inside stages, for memory accounting."""
         return self._arena.memory
 
     @property
     def buffers(self) -> tuple[np.ndarray, ...]:
-        """The memory of tensors between stages, and of feeds and answer, likewise."""
+        """The memory of tensors between stages, and of feeds and answer, for memory accounting."""
         return (*self._buffers.arrays, *(array for ports in self._ports.values() for array in ports.values()))
 
     def release(self) -> None:
-        """Let go of the weights, whoever still holds this object; a stage that runs keeps them to its end."""
+        """Free the weights, even if this object is still referenced; a running stage keeps them until it
+        ends.
+        """
         self._stages = {}
         self._weights = {}
 
     def begin(self, feeds: Mapping[str, np.ndarray]) -> None:
-        """The primary's: what the input stage of the coming run reads. Raises InputError for other feeds."""
+        """On the primary: set the input of the next run. Raises InputError for invalid feeds."""
         into = self._ports[INPUT]
         ports = [Port(name, str(array.dtype), array.shape) for name, array in into.items()]
         arrays = fed_arrays(ports, feeds)
@@ -238,21 +241,23 @@ class Shard:
         self._is_answered = False
 
     def state(self, layer: int) -> np.ndarray:
-        """What enters `layer`, float32 [tokens, hidden], as a view that may be written.
+        """The input of `layer`, float32 [tokens, hidden], as a writable view.
 
-        It stands until layer `layer + 1` has run.
+        Valid until layer `layer + 1` has run.
         """
         return self._buffers.x(layer)
 
     def answer(self) -> np.ndarray:
-        """The primary's: what the head made of the last run. Raises InputError before there is any."""
+        """On the primary: return the head's output of the last run. Raises InputError before it exists."""
         if not self._is_answered:
             raise InputError("this run has no answer yet: its head has not run on this device.")
         (answer,) = self._ports[HEAD].values()
         return answer.copy()
 
     def compute(self, step: int, work: Compute) -> None:
-        """Run one stage on what lies in the arrays. Raises InputError for one this device was not given."""
+        """Run one stage on the current arrays. Raises InputError for a stage that this device does not
+        hold.
+        """
         end = self._ends.get(work.kernel)
         if end is not None:
             end.walk((self.partition.tokens,), self._pool)
@@ -269,11 +274,13 @@ class Shard:
         stage.walk((rows,), self._pool)
 
     def view(self, work: Exchange) -> np.ndarray:
-        """What travels, float32 [rows, columns]: what this device made, or where it reads it; a view."""
+        """The exchanged tensor, float32 [rows, columns]: the sender's output or the receiver's input; a
+        view.
+        """
         return self._buffers.sent(work) if work.src == self.device else self._buffers.received(work)
 
     def _bind_end(self, kernel: str, end: _End) -> BoundStage:
-        """The input or the head with memory of its own, so that its step is one native call."""
+        """Bind the input or the head to its own memory, so that its step is one native call."""
         program, at = end.form.program, {x: Buffer.of(array) for x, array in end.weights.items()}
         is_input = kernel == INPUT
         own, (joined,) = (program.inputs, program.outputs) if is_input else (program.outputs, program.inputs)
@@ -288,7 +295,7 @@ class Shard:
         self._weights |= {keys[name]: array for name, array in weights.items()}
         at = {name: Buffer.of(array) for name, array in weights.items()}
         at[ARENA] = self._arena.buffer
-        # Stages of layers of one parity share their arrays.
+        # Layers of the same parity share the arrays of their stages.
         for port in (*inputs(stage), *outputs(stage)):
             at[port.name] = Buffer.of(self._buffers.port(stage, port))
         return BoundStage(compiled.form, compiled.kernels, at)

@@ -1,6 +1,6 @@
 """A worker: it registers with a primary, holds the plans it receives and runs its part of each run.
 
-Decides nothing about partitions and knows no other worker but by name.
+It makes no decisions about partitions and knows other workers only by name.
 """
 
 import time
@@ -52,7 +52,7 @@ KNOCK_S = 0.25
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """What a worker brings: its models by identity, its machine, and what carries its data."""
+    """A worker's offer: its models by identity, its machine, and its data transport."""
 
     version: str
     sources: Mapping[str, EncoderSource]
@@ -63,7 +63,7 @@ class Offer:
 
 @dataclass(frozen=True, slots=True)
 class WorkerStatus:
-    """How a worker stands: the primaries that took it in, and the runs that ended well and in an error."""
+    """A worker's state: the primaries that accepted it, and the counts of successful and failed runs."""
 
     joined: tuple[str, ...]
     n_refusals: int
@@ -74,14 +74,15 @@ class WorkerStatus:
 
 
 OnEvent = Callable[[str], None]
-"""Hears, in a sentence, what a user may want to know."""
+"""Receives one sentence per event that a user may want to know."""
 
 
 @final
 class Worker:
     """The member `name`, until it is closed; a context manager.
 
-    `control` must hand every message to `hear` and every silence to `lose`, on any thread but one at a time.
+    `control` must pass every message to `hear` and every silent peer to `lose`, one call at a time, on any
+    thread.
     """
 
     def __init__(
@@ -93,7 +94,7 @@ class Worker:
         offer: Offer,
         hold: Hold,
         *,
-        meet: Meet = NoMeeting(),  # noqa: B008 - without state
+        meet: Meet = NoMeeting(),  # noqa: B008 - stateless
         on_event: OnEvent = lambda text: None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
@@ -107,7 +108,7 @@ class Worker:
         self._plans: dict[int, ReadyPlan] = {}
         self._lock = Lock()
         self._running = Lock()  # held while stages may run
-        # The last epochs that were ended, that ended here, and that measured; of all primaries there were.
+        # The last epochs that were stopped, that ended here, and that measured, over all primaries.
         self._stopped = self._over = self._measured = -1
         self._inbox: SimpleQueue[tuple[str, Prepare | Forget | Measure] | None] = SimpleQueue()
         self._turns: SimpleQueue[Go | Stop | None] = SimpleQueue()
@@ -129,17 +130,17 @@ class Worker:
 
     @property
     def refusals(self) -> Mapping[str, str]:
-        """Why primaries refused this worker, by their names."""
+        """The reasons of primaries that refused this worker, by primary's name."""
         return dict(self._refusals)
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """Why no primary is heard where this worker knocks: for people."""
+        """Why no primary answers at the addresses given to `join`, as messages for a person."""
         return tuple(self._control.problems)
 
     @property
     def status(self) -> WorkerStatus:
-        """As it is now."""
+        """The current state."""
         with self._lock:
             n_plans = len(self._plans)
         joined = tuple(sorted(self._welcome.copy()))
@@ -147,11 +148,11 @@ class Worker:
         return WorkerStatus(joined, len(self._refusals), n_plans, self._offer.free_bytes(), *counts)
 
     def join(self, address: str) -> None:
-        """Knock at one more primary's HOST:PORT. Raises ClusterError if it is none."""
+        """Connect to one more primary at HOST:PORT. Raises ClusterError if the address is invalid."""
         self._control.connect(address)
 
     def close(self) -> None:
-        """Say goodbye and stop; safe to call twice."""
+        """Send Bye and stop. Idempotent."""
         if self._closed.is_set():
             return
         self._closed.set()
@@ -164,12 +165,12 @@ class Worker:
             thread.join()
 
     def hear(self, peer: str, message: AnyMessage) -> None:
-        """Take one message from `peer`. What is no message is reported, and otherwise ignored."""
+        """Process one message from `peer`. An undecodable message is reported and otherwise ignored."""
         match message:
             case Unreadable(why=why):
                 if peer in self._welcome or self._refusals.get(peer) != why:
                     self._on_event(why)
-                if peer not in self._welcome:  # it does not understand a hello either
+                if peer not in self._welcome:  # it cannot decode a Hello either
                     self._refusals[peer] = why
             case Welcome():
                 self._refusals.pop(peer, None)
@@ -192,17 +193,17 @@ class Worker:
             case Ping(sent_s=sent_s):
                 self._send(peer, Pong(sent_s, self._clock()))
             case _:
-                pass  # of an older run, or meant for a primary
+                pass  # of an earlier run, or meant for a primary
 
     def lose(self, peer: str) -> None:
-        """`peer` is silent or left: runs it led end here, and the next primary may come."""
+        """Handle a silent or departed `peer`: its runs end, and another primary may be served."""
         if peer in self._welcome:
             self._welcome.discard(peer)
             self._on_event(f"lost {peer}")
-        self._refusals.pop(peer, None)  # the next of that name may think otherwise
+        self._refusals.pop(peer, None)  # a later primary of that name may accept this worker
         if peer == self._serving:
             self._end_runs()
-        self._inbox.put((peer, Forget(())))  # after what may be being prepared for it
+        self._inbox.put((peer, Forget(())))  # after any plan that is being prepared for it
 
     def _stop(self, epoch: int) -> None:
         self._stopped = max(self._stopped, epoch)
@@ -268,7 +269,7 @@ class Worker:
             else:
                 holder = self._hold.prepare(source, wanted.partition)
             self._meet.join(wanted.members, wanted.addresses, wanted.place, self._inbox.empty)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the primary waits for an answer
+        except Exception as error:  # noqa: BLE001 - any error must be sent: the primary waits for an answer
             self._send(peer, Unable(wanted.plan, f"{error}" or type(error).__name__))
             return
         with self._lock:
@@ -278,7 +279,7 @@ class Worker:
         self._send(peer, Ready(wanted.plan, loaded.seconds, loaded.n_bytes, self._offer.free_bytes()))
 
     def _replace(self, source: EncoderSource, wanted: Prepare) -> Holder:
-        """Give up every plan, once no run uses one, before the wanted one is loaded."""
+        """Free every plan, when no run uses one, before the wanted plan is loaded."""
         with self._running:
             with self._lock:
                 self._plans.clear()
@@ -313,14 +314,14 @@ class Worker:
             message = self._run(message) if isinstance(message, Go) else self._turns.get()
 
     def _run(self, first: Go) -> Go | Stop | None:
-        """Run an epoch from `first` on; returns the message that comes after it."""
+        """Run an epoch starting with `first`; return the message that follows it."""
         if first.epoch <= max(self._stopped, self._over):
             return self._turns.get()
         after: list[Go | Stop | None] = []
         last = self._last(first.plan)
 
         def following() -> Turn | None:
-            if self._performer.number >= last:  # it may have sat out segments in between
+            if self._performer.number >= last:  # it may have had no part in segments in between
                 return None
             message = self._turns.get()
             while isinstance(message, Stop) and message.epoch < first.epoch:
@@ -338,7 +339,7 @@ class Worker:
         except LaneError as error:
             segment = self._performer.number
             self._complain(first.epoch, segment, error)
-        except Exception as error:  # noqa: BLE001 - a run less, not a worker less
+        except Exception as error:  # noqa: BLE001 - a failed run must not end the worker
             self._complain(first.epoch, segment, error)
         self._over = first.epoch
         peer = self._serving
@@ -347,7 +348,7 @@ class Worker:
         return after[0] if after else self._turns.get()
 
     def _last(self, plan: int) -> int:
-        """The last segment that workers take part in; the one after it is the primary's alone."""
+        """Return the last segment with workers; only the primary runs the one after it."""
         with self._lock:
             held = self._plans.get(plan)
         return 0 if held is None else held.n_segments - 2
@@ -370,5 +371,5 @@ class Worker:
         self._send(self._serving, Failed(epoch, segment, peer, is_misbehaviour, reason))
 
     def _send(self, peer: str, message: AnyMessage) -> None:
-        with suppress(ClusterError):  # whoever is gone is known by its silence
+        with suppress(ClusterError):  # a closed peer is detected by missed heartbeats
             self._control.send(peer, message)

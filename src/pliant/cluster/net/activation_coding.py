@@ -1,6 +1,7 @@
-"""Encode activations for the wire: float32, float16, or int8 with a scale a row.
+"""Encode activations for transfer: float32, float16, or int8 with one scale per row.
 
-float16 keeps 11 bits, int8 steps of 1/127 of a row's largest magnitude; both are exact on zeros.
+float16 keeps 11 significant bits; int8 has a step of 1/127 of the row's largest magnitude. Both are exact
+for zeros.
 """
 
 from dataclasses import replace
@@ -18,11 +19,11 @@ Coding = Literal["fp32", "fp16", "int8"]
 
 _LARGEST_HALF = 65504.0
 _A_ROW = 256
-"""Values of a row that is exchanged, about: some heads', or all."""
+"""Typical number of values in an exchanged row, used to average the cost of the int8 scale."""
 
 
 def coded_bytes(shape: tuple[int, int], coding: Coding) -> int:
-    """Bytes of a float32 array [rows, columns] on the wire."""
+    """Return the encoded size, in bytes, of a float32 array [rows, columns]."""
     rows, columns = shape
     match coding:
         case "fp32":
@@ -36,9 +37,9 @@ def coded_bytes(shape: tuple[int, int], coding: Coding) -> int:
 
 
 def encode(values: Float32[np.ndarray, "rows columns"], coding: Coding) -> np.ndarray:
-    """`values` as one contiguous array; float32 that is contiguous already is returned as it is.
+    """Return `values` encoded as one contiguous array; contiguous float32 is returned without a copy.
 
-    Raises InputError for float16 where a value is too large for it.
+    Raises InputError for float16 if a value exceeds its range.
     """
     match coding:
         case "fp32":
@@ -52,7 +53,7 @@ def encode(values: Float32[np.ndarray, "rows columns"], coding: Coding) -> np.nd
 
 
 def decode(data: np.ndarray, coding: Coding, into: Float32[np.ndarray, "rows columns"]) -> None:
-    """Write what `encode` made, as uint8 [coded_bytes], into `into`, a view that may have strides."""
+    """Decode `data` (uint8 [coded_bytes], made by `encode`) into `into`, a view that may be strided."""
     match coding:
         case "fp32":
             into[...] = data.view(np.float32).reshape(into.shape)
@@ -68,14 +69,14 @@ def decode(data: np.ndarray, coding: Coding, into: Float32[np.ndarray, "rows col
 
 
 def as_coded(segment: Segment, coding: Coding) -> Segment:
-    """The segment with the bytes that its exchanges really move."""
+    """Return the segment with the encoded size, in bytes, on each of its exchanges."""
     if coding == "fp32":
         return segment
     return replace(segment, steps=tuple(_step_as_coded(step, coding) for step in segment.steps))
 
 
 def as_coded_links(links: Links, coding: Coding) -> Links:
-    """The links as they are to who plans with 4 bytes a value: quicker, by what a coding saves."""
+    """Return links scaled up by the compression ratio, for a planner that assumes 4 bytes per value."""
     faster = coded_bytes((1, _A_ROW), "fp32") / coded_bytes((1, _A_ROW), coding)
     if faster == 1.0:
         return links
@@ -113,6 +114,6 @@ def _bytes_by_row(values: np.ndarray) -> np.ndarray:
     scales /= 127.0
     inverse = np.divide(1.0, scales, out=np.zeros_like(scales), where=scales > 0)
     codes = data[4 * rows :].view(np.int8).reshape(rows, columns)
-    with np.errstate(invalid="ignore"):  # the scale of a row with a NaN is one too: the receiver sees it
+    with np.errstate(invalid="ignore"):  # a row with a NaN gets a NaN scale, so the receiver detects it
         np.rint(values * inverse[:, None], out=codes, casting="unsafe")
     return data

@@ -15,7 +15,7 @@ _LIMIT = 2**63
 
 @dataclass(frozen=True, slots=True, order=True)
 class Tag:
-    """What identifies a message between two members. `epoch` grows with every new plan after a fault."""
+    """Identifies a message between two members. `epoch` increases with each new plan after a failure."""
 
     epoch: int
     segment: int
@@ -31,7 +31,7 @@ class Tag:
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """What went to and came from one peer: payload alone, without tags, notes, framing or encryption."""
+    """Bytes exchanged with one peer: payload only, without tags, notes, framing or encryption."""
 
     sent_bytes: int = 0
     received_bytes: int = 0
@@ -39,16 +39,16 @@ class Traffic:
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """A message that was received: its note, and for how long it had been here when it was."""
+    """A received message: its note, and how long it waited here before it was received."""
 
     note: bytes
     waited_s: float
 
 
 class Comm(Protocol):
-    """One member's view of the cluster's data connections. Any thread may call any of it.
+    """One member's view of the cluster's data connections. All methods are thread-safe.
 
-    Messages between two members are told apart by tag, so receives may be posted in any order.
+    Messages between two members are identified by tag, so receives may be posted in any order.
     """
 
     name: str
@@ -56,32 +56,32 @@ class Comm(Protocol):
     def send(self, dst: str, tag: Tag, payload: np.ndarray, note: bytes = b"") -> None:
         """Send the bytes of `payload` (any dtype, any layout) and a note of up to NOTE_LIMIT_BYTES.
 
-        Returns once the buffer may be reused, which may be before it arrived.
-        Raises PeerLost if `dst` is gone or takes nothing for too long, ClusterError if `dst` is no
-        member, the payload exceeds the engine's limit, or the tag's epoch was dropped.
+        Returns when the buffer may be reused, possibly before the message arrived. Raises PeerLost if `dst`
+        is lost or accepts no data within the engine's send timeout, ClusterError if `dst` is not a member,
+        the payload exceeds the engine's limit, or the tag's epoch was dropped.
         """
 
     def receive(self, src: str, tag: Tag, into: np.ndarray, timeout_s: float) -> Arrival:
         """Wait for the message and write it into `into` (C-contiguous, writable).
 
-        Raises PeerMisbehaved unless it has exactly `into.nbytes` bytes, PeerLost if `src` is gone or
-        nothing came within `timeout_s`, ClusterError if the tag's epoch was dropped meanwhile.
+        Raises PeerMisbehaved unless it has exactly `into.nbytes` bytes, PeerLost if `src` is lost or no
+        message arrives within `timeout_s`, ClusterError if the tag's epoch is dropped meanwhile.
         """
 
     def drop(self, epoch: int) -> None:
-        """End all epochs up to `epoch`: wake who waits in them with ClusterError, forget their messages.
+        """End all epochs up to `epoch`: waiting threads get ClusterError, and queued messages are deleted.
 
-        What still arrives of them is discarded.
+        Messages of these epochs that arrive later are discarded.
         """
 
     @property
     def counters(self) -> Mapping[str, Traffic]:
-        """Traffic per peer: sent when `send` returned, received when `receive` did. A snapshot."""
+        """Traffic per peer, as a snapshot: counted when `send` or `receive` returns."""
 
     def close(self) -> None:
-        """Let go of every connection, thread and process; whoever waits here gets ClusterError.
+        """Close all connections, threads and processes; waiting threads get ClusterError.
 
-        Safe to call twice.
+        Idempotent.
         """
 
 
@@ -98,7 +98,7 @@ def writable_bytes(into: np.ndarray) -> np.ndarray:
 
 
 def check_name(name: str) -> None:
-    """Raise ClusterError for a name that no member can have."""
+    """Raise ClusterError for an invalid member name."""
     if not 0 < len(name.encode()) <= NAME_LIMIT_BYTES:
         raise ClusterError(f"a member's name has 1 to {NAME_LIMIT_BYTES} bytes; {name!r} does not.")
     if name.split() != [name] or "/" in name:

@@ -1,9 +1,9 @@
-"""The gloo engine: data connections through torch.distributed, in a child process that may die.
+"""The gloo engine: data connections through torch.distributed, in a child process.
 
-Gloo ends the process of whoever receives a longer message than it posted, and accepts a shorter one in
-silence; so each member's rank lives in a process of its own (`gloo_child`), which agrees on every length
-first. Payloads cross to it in shared memory, commands in a pipe. There are neither keys nor encryption:
-use it inside a network that is trusted.
+Gloo aborts its process when a received message is longer than the posted buffer, and accepts a shorter one
+without an error. Each member's rank therefore runs in its own child process (`gloo_child`), which agrees on
+every length first. Payloads reach the child through shared memory, commands through a pipe. There is no
+authentication or encryption: use this engine only in a trusted network.
 """
 
 import importlib.util
@@ -29,22 +29,22 @@ from pliant.errors import ClusterError, PeerLost, PeerMisbehaved
 from pliant.settings import child_environment
 
 _HEAD = struct.Struct("<QqqqH")
-_HEAD_BYTES = 1088  # as gloo_child has it, which cannot be imported without torch
+_HEAD_BYTES = 1088  # duplicates gloo_child.HEAD_BYTES: gloo_child cannot be imported without torch
 _QUEUED = 8
 _END_S = 5.0
-_LOOK_S = 0.05  # how often a `send` that waits looks whether it still should
+_LOOK_S = 0.05  # interval at which a waiting `send` checks for a closed group or a timeout
 
 assert _HEAD.size + NOTE_LIMIT_BYTES <= _HEAD_BYTES
 
 
 class GlooComm(MailboxComm):
-    """A `Comm` on torch.distributed; `form` makes the group, and a new one after any fault.
+    """A `Comm` on torch.distributed; `form` creates the group, and a new one after any failure.
 
-    Each group costs a process on every member that imports torch before it meets the others: a second or
-    several, and about 200 MB. The group before stays until the next one but one, for a run that has not
-    ended yet. Raises ClusterError if torch is not installed. `max_message_bytes` bounds a payload; what lies
-    in shared memory each way is at most twice that. `interface` is the network's, by name; without it, Gloo
-    takes the one of the host's own name.
+    Each group starts a process on every member, which imports torch before it joins: one to several seconds
+    and about 200 MB. The previous group is kept until the next one but one is formed, for a run that is
+    still in progress. Raises ClusterError if torch is not installed. `max_message_bytes` bounds a payload;
+    shared memory in each direction is twice that. `interface` names the network interface; by default, Gloo
+    uses the one that the host name resolves to.
     """
 
     def __init__(
@@ -70,12 +70,12 @@ class GlooComm(MailboxComm):
 
     @property
     def group_process(self) -> int | None:
-        """The id of the process that holds this member's part of the group; None before one was formed."""
+        """The process id of this member's rank in the group; None before a group was formed."""
         with self._lock:
             return None if self._group is None else self._group.process_id
 
     def reaches(self, members: Sequence[str]) -> bool:
-        """Whether the group that was formed last holds all of `members`, and has lost none of its own."""
+        """Return whether the latest group contains all of `members` and has lost none of its own."""
         with self._lock:
             return self._group is not None and not self._lost and set(members) <= self._group.ranks.keys()
 
@@ -86,11 +86,12 @@ class GlooComm(MailboxComm):
         timeout_s: float = 60.0,
         is_wanted: Callable[[], bool] = lambda: True,
     ) -> None:
-        """Form the group of `members`, the same sequence on all of them; what is sent from then on is in it.
+        """Form the group of `members`, the same sequence on all of them, and use it for later sends.
 
         `rendezvous` is torch's init method, new for each group: `tcp://HOST:PORT` on the first of
-        `members`, or `file://PATH` that all see. Returns once all have met; raises ClusterError if
-        they do not within `timeout_s`, or `is_wanted` says no meanwhile: the group before stands then.
+        `members`, or `file://PATH` that all can read. Returns when all have joined; raises ClusterError if
+        they do not within `timeout_s`, or if `is_wanted` returns False meanwhile: then the previous group
+        stays in use.
         """
         if self.name not in members or len(set(members)) != len(members):
             raise ClusterError(
@@ -122,7 +123,7 @@ class GlooComm(MailboxComm):
             self._lose(group, peer, error)
 
     def _lose(self, group: "_Group", peer: str, error: ClusterError) -> None:
-        """`group` has lost `peer`, which matters unless a newer group has it."""
+        """Record that `group` lost `peer`; ignored if a newer group contains `peer`."""
         with self._lock:
             if group is self._group:
                 self._lost.add(peer)
@@ -159,7 +160,7 @@ class GlooComm(MailboxComm):
 
 
 class _Group:
-    """One child process: its pipe, its shared memory, and the thread that listens to it."""
+    """One child process: its pipe, its shared memory, and the thread that reads from the pipe."""
 
     def __init__(
         self,
@@ -176,7 +177,7 @@ class _Group:
         self._members = members
         self._mailbox = mailbox
         self._on_lost = on_lost
-        self._early: list[tuple[str, ClusterError]] | None = []  # losses before this is the newest group
+        self._early: list[tuple[str, ClusterError]] | None = []  # losses before this group is in use
         self._is_left = False
         self._is_formed = False
         self._answered = Event()
@@ -205,7 +206,7 @@ class _Group:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=self._words,
-            start_new_session=True,  # Ctrl-C is for the parent, who ends the child
+            start_new_session=True,  # Ctrl-C is for the parent, which ends the child
         )
         self.process_id = self._process.pid
         theirs.close()
@@ -215,7 +216,7 @@ class _Group:
         self._listener.start()
 
     def wait_ready(self, timeout_s: float, is_wanted: Callable[[], bool]) -> None:
-        """Return once the group has formed. Raises ClusterError if it does not; it is closed then."""
+        """Return when the group has formed. Raises ClusterError, and closes the group, if it does not."""
         until_s = monotonic() + timeout_s
         while not self._answered.wait(_LOOK_S) and monotonic() < until_s and is_wanted():
             pass
@@ -231,7 +232,7 @@ class _Group:
         raise ClusterError(f"{self._name} could not form a group of {', '.join(self._members)}: {why}.")
 
     def begin(self) -> list[tuple[str, ClusterError]]:
-        """From now on losses are told as they are seen; returns those that were seen before."""
+        """Report losses from now on as they occur; return those that occurred before."""
         with self._early_lock:
             early, self._early = self._early or [], None
         return early
@@ -248,7 +249,7 @@ class _Group:
         self._tell("send", self.ranks[dst], head.ljust(_HEAD_BYTES, b"\0"), offset, data.nbytes)
 
     def close(self) -> None:
-        """End the child: what is queued is sent if that takes no longer than a second."""
+        """End the child; queued messages are sent if that takes at most one second."""
         self._is_left = True
         if self._is_formed:
             self._tell("end")
@@ -269,11 +270,11 @@ class _Group:
             raise PeerLost(f"{dst} took nothing for {timeout_s:.3g} s: it is frozen or cut off.", dst)
 
     def _tell(self, *what: object) -> None:
-        with self._lock, suppress(OSError):  # the child is gone, and the listener says so
+        with self._lock, suppress(OSError):  # the child has ended: `_listen` reports it
             self._pipe.send(what)
 
     def _listen(self) -> None:
-        """The listener's thread: what the child says, and that it died."""
+        """Run the listener thread: handle messages from the child, and report its exit."""
         while True:
             try:
                 what, rank, *more = self._pipe.recv()
@@ -317,7 +318,7 @@ class _Group:
         self._on_lost(self, peer, error)
 
     def _why(self) -> str:
-        """The last words of a child that ended."""
+        """Describe why the child ended, with the last line of its stderr."""
         self._words.seek(0)
         lines = self._words.read().decode("utf-8", "replace").strip().splitlines()
         return f"its process ended ({self._process.returncode}): {lines[-1] if lines else 'no word'}"

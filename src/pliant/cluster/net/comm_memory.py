@@ -11,7 +11,7 @@ from pliant.errors import ClusterError, PeerLost
 
 
 class MemoryNetwork:
-    """What members of one process share. A closed member's name may be taken again: it has returned."""
+    """The state shared by members in one process. The name of a closed member may be reused: it rejoins."""
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -19,7 +19,7 @@ class MemoryNetwork:
         self._gone: set[str] = set()
 
     def join(self, name: str) -> "MemoryComm":
-        """A new member. Raises ClusterError while another one has that name."""
+        """Add a member. Raises ClusterError if the name is in use."""
         with self._lock:
             if name in self._mailboxes:
                 raise ClusterError(f"there is a member {name} already; names are unique in a cluster.")
@@ -32,7 +32,7 @@ class MemoryNetwork:
         return MemoryComm(name, self, mailbox)
 
     def leave(self, name: str, mailbox: Mailbox) -> None:
-        """Tell everybody that `name`, who had `mailbox`, is gone."""
+        """Report `name`, which owned `mailbox`, as lost to all other members."""
         with self._lock:
             if self._mailboxes.get(name) is not mailbox:
                 return
@@ -42,7 +42,7 @@ class MemoryNetwork:
                 other.lose(name, _lost(name))
 
     def mailbox(self, name: str) -> Mailbox:
-        """Where messages to `name` go. Raises PeerLost if it is gone, ClusterError if it never was."""
+        """Return the mailbox of `name`. Raises PeerLost if it has left, ClusterError if it never joined."""
         with self._lock:
             if name in self._gone:
                 raise _lost(name)

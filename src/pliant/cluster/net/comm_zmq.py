@@ -1,7 +1,7 @@
 """The default engine: data connections over ZeroMQ.
 
-Every member listens on one PULL socket and connects one PUSH socket to each peer. Measured on loopback
-(bench/comm.py): long messages in pieces, each handed over without another copy.
+Every member listens on one PULL socket and connects one PUSH socket to each peer. Long messages are split
+into pieces, and each piece is passed to ZeroMQ without another copy; measured on loopback (bench/comm.py).
 """
 
 from queue import Empty, SimpleQueue
@@ -18,17 +18,17 @@ from pliant.cluster.net.mailbox_comm import MailboxComm
 from pliant.cluster.net.zmq_sockets import CONNECTED, Alarm, Socket, Wire, event, zmq
 from pliant.errors import ClusterError, PeerLost, PeerMisbehaved
 
-_QUEUED = 32  # frames a connection holds before `send` waits: a stopped peer must not fill this memory
-_STALE_S = 30.0  # far above what the largest message may take on a slow link
-_LOOK_MS = 50  # how often a `send` that waits looks whether it still should
+_QUEUED = 32  # frames queued per connection before `send` blocks: bounds the memory used for a stopped peer
+_STALE_S = 30.0  # far above the time of the largest message on a slow link
+_LOOK_MS = 50  # interval at which a waiting `send` checks for a lost peer or a timeout
 
 
 class ZmqComm(MailboxComm):
-    """A `Comm` over keyed, encrypted TCP; listens from the start, `connect` makes peers known.
+    """A `Comm` over authenticated, encrypted TCP; it listens from the start, `connect` adds peers.
 
-    `max_message_bytes` bounds a payload either way, `send_timeout_s` how long a peer may take nothing.
-    Data of a peer that closed or died is known to be lost at once; a frozen one is noticed by the
-    time-outs here, and sooner by whoever watches the control connection.
+    `max_message_bytes` bounds a payload in either direction; `send_timeout_s` bounds how long a peer may
+    accept no data. A peer that closed or died is detected at once; a frozen peer is detected by the
+    timeouts here, or earlier by the control connection's heartbeats.
     """
 
     def __init__(
@@ -51,13 +51,13 @@ class ZmqComm(MailboxComm):
         self._new: SimpleQueue[_Peer | None] = SimpleQueue()
         self._alarm = Alarm()
         self._is_closed = False
-        self._pieces: dict[str, list[Piece]] = {}  # the reader's alone
-        self.n_refused = 0  # messages that named no sender and made no sense
+        self._pieces: dict[str, list[Piece]] = {}  # used by the reader thread only
+        self.n_refused = 0  # malformed messages without a sender's name
         self._reader = Thread(target=self._read, name=f"pliant-comm-{name}", daemon=True)
         self._reader.start()
 
     def connect(self, peer: str, address: str) -> None:
-        """Make `peer`, who listens at `address`, known; again after it returned. Does not wait for it."""
+        """Connect to `peer` at `address`, or reconnect to a lost peer; does not block."""
         with self._lock:
             self._check_open()
             old = self._peers.get(peer)
@@ -110,7 +110,7 @@ class ZmqComm(MailboxComm):
             raise ClusterError(f"{self.name} has closed its connections.")
 
     def _hand_over(self, peer: "_Peer", tag: Tag, frame: bytearray) -> None:
-        """Queue `frame` once there is room; ZeroMQ keeps a reference to it until it is on its way."""
+        """Queue `frame` when there is room; ZeroMQ keeps a reference to it until it is sent."""
         until = monotonic() + self.send_timeout_s
         while True:
             self._mailbox.check(peer.name, tag.epoch)
@@ -131,7 +131,7 @@ class ZmqComm(MailboxComm):
             peer.socket.poll(_LOOK_MS, zmq.POLLOUT)
 
     def _read(self) -> None:
-        """The reader's thread: messages into the mailbox, connections made and lost, keys asked for."""
+        """Run the reader thread: deliver messages, track connections, answer authentication requests."""
         poller = zmq.Poller()
         for source in (self._inbox, self._wire.gate, self._alarm.fileno()):
             poller.register(source, zmq.POLLIN)
@@ -151,7 +151,7 @@ class ZmqComm(MailboxComm):
         self._inbox.close()
 
     def _take_in(self) -> None:
-        """Deliver what is there, but look at the other sources now and then."""
+        """Deliver up to _QUEUED queued frames, then return so that the other sources are polled."""
         for _ in range(_QUEUED):
             try:
                 frame = self._inbox.recv(zmq.NOBLOCK, copy=False)
@@ -163,7 +163,7 @@ class ZmqComm(MailboxComm):
                 self._refuse(error)
 
     def _join(self, src: str, piece: Piece) -> None:
-        """Deliver a message with its last piece. Pieces of one sender come in order or were lost."""
+        """Deliver a message with its last piece. Pieces of one sender arrive in order or are lost."""
         if piece.n_bytes > self._max_message_bytes:
             limit = f"the limit is {self._max_message_bytes:,}"
             raise BadFrame(f"a message that promises {piece.n_bytes:,} bytes; {limit}", src)
@@ -172,7 +172,7 @@ class ZmqComm(MailboxComm):
         if at != piece.offset or (
             pieces and (pieces[0].tag, pieces[0].n_bytes) != (piece.tag, piece.n_bytes)
         ):
-            return  # a connection broke, or a send was given up: whoever waits for the rest times out
+            return  # the connection broke, or the send was abandoned: the receiver of the rest times out
         pieces.append(piece)
         if at + len(piece.payload) < piece.n_bytes:
             self._pieces[src] = pieces
@@ -187,7 +187,7 @@ class ZmqComm(MailboxComm):
         self._mailbox.lose(error.src, PeerMisbehaved(f"{error.src} sent {self.name} {error}.", error.src))
 
     def _watch(self, poller: zmq.Poller, monitors: "dict[Socket, _Peer]") -> bool:
-        """Take over the monitors of new connections; False at the end."""
+        """Start to poll the monitors of new connections; return False at the end."""
         while True:
             try:
                 peer = self._new.get_nowait()
@@ -207,7 +207,7 @@ class ZmqComm(MailboxComm):
             monitor.close()
             return
         with self._lock:
-            if self._peers.get(peer.name) is not peer:  # its successor speaks for it
+            if self._peers.get(peer.name) is not peer:  # replaced by a newer connection
                 return
             peer.is_lost = what != CONNECTED
             if what == CONNECTED:
@@ -218,7 +218,9 @@ class ZmqComm(MailboxComm):
 
 
 class _Peer:
-    """One connection out: its socket, used under `lock` alone, and its monitor, used by the reader alone."""
+    """One outgoing connection: its socket, used only under `lock`, and its monitor, used only by the
+    reader.
+    """
 
     def __init__(self, name: str, address: str, wire: Wire) -> None:
         self.name = name

@@ -9,26 +9,26 @@ import psutil
 
 from pliant.errors import ClusterError
 
-if TYPE_CHECKING:  # a verb's help must not need what an engine needs
+if TYPE_CHECKING:  # keep engines' dependencies out of `--help`
     from pliant.cluster.net.comm_gloo import GlooComm
     from pliant.cluster.net.comm_zmq import ZmqComm
 
 PORT = 29500
-"""Where workers join, unless told otherwise."""
+"""Default port that workers connect to."""
 Engine = Literal["zmq", "gloo"]
-"""What carries activations."""
+"""The transport of activations."""
 FORM_S = 60.0
 
 
 class Meet(Protocol):
-    """A member's data connections, before they carry anything."""
+    """Sets up a member's data connections."""
 
     @property
     def address(self) -> str:
-        """Where others reach this member's data; another one when a member has started anew."""
+        """The address of this member's data connection; it changes when a member restarts."""
 
     def place(self, members: Sequence[str]) -> str:
-        """The primary's: where `members`, itself first, are to meet; empty where they need not."""
+        """On the primary: where `members`, itself first, meet; empty if no meeting is needed."""
 
     def join(
         self,
@@ -37,15 +37,15 @@ class Meet(Protocol):
         place: str,
         is_wanted: Callable[[], bool] = lambda: True,
     ) -> None:
-        """Be ready to exchange with `members`. Raises ClusterError where that fails.
+        """Connect to `members`. Raises ClusterError if that fails.
 
-        Gives up soon after `is_wanted` says no.
+        Returns early with an error after `is_wanted` returns False.
         """
 
 
 @final
 class NoMeeting:
-    """Members that reach each other from the start, as in one process."""
+    """Members that are connected from the start, as in one process."""
 
     address = ""
 
@@ -64,7 +64,7 @@ class NoMeeting:
 
 @final
 class ByAddress:
-    """ZeroMQ: each connects to where it is told that the others listen."""
+    """ZeroMQ: each member connects to the given addresses of the others."""
 
     def __init__(self, comm: "ZmqComm") -> None:
         self._comm = comm
@@ -90,10 +90,10 @@ class ByAddress:
 
 @final
 class InGroups:
-    """torch.distributed: a group that has formed carries all plans of its members, until one is lost.
+    """torch.distributed: a formed group carries all plans of its members until one of them is lost.
 
     A plan with another member, or after a loss, needs a new group: a new process on every member, which
-    imports torch before it meets the others, a second or several. `host` is this member's address.
+    imports torch before it joins (one to several seconds). `host` is this member's address.
     """
 
     def __init__(self, comm: "GlooComm", host: str) -> None:
@@ -101,7 +101,7 @@ class InGroups:
 
     @property
     def address(self) -> str:
-        """Tells this process from one before it on the same device; nothing listens there."""
+        """Identifies this process among successive ones on the same device; no socket listens there."""
         return f"{self._host}/{os.getpid()}"
 
     def place(self, members: Sequence[str]) -> str:
@@ -125,7 +125,7 @@ class InGroups:
 
 
 def interface_of(host: str) -> str:
-    """The name of the interface that has the address `host`. Raises ClusterError where none has."""
+    """Return the name of the interface with the address `host`. Raises ClusterError if there is none."""
     found = psutil.net_if_addrs()
     for name, addresses in found.items():
         if any(address.address == host.strip("[]") for address in addresses):

@@ -1,10 +1,10 @@
-"""The child process in which torch.distributed runs: one member's rank.
+"""The child process that runs torch.distributed: one member's rank.
 
-Run as a script by `comm_gloo`. Every message is two: a head of fixed length that holds the payload's
-length, then the payload, posted at exactly that length; so Gloo never meets one of another size. Heads
-travel by Gloo. Payloads do too, unless every rank has a GPU of its own: then by NCCL, one group for each
-direction, so that what waits to receive does not hold up what is sent. Only the way by Gloo is tested:
-the machine that this was written on has no GPU.
+Run as a script by `comm_gloo`. Every message is sent as two: a head of fixed length that holds the
+payload's length, then the payload, posted at exactly that length, so Gloo never sees a length mismatch.
+Heads use Gloo. Payloads use Gloo too, unless every rank has its own GPU: then NCCL, with one group per
+direction, so that a pending receive does not block a send. Only Gloo is tested: the development machine had
+no GPU.
 """
 
 import json
@@ -22,7 +22,7 @@ from typing import Any
 from pliant.cluster.net.shared_blocks import Region
 
 with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # torch's own, about what nobody here uses
+    warnings.simplefilter("ignore")  # torch's own, about features that are unused here
     import torch
     import torch.distributed as dist
 
@@ -30,11 +30,11 @@ HEAD_BYTES = 1088
 LENGTH_BYTES = 8
 LINGER_S = 1.0
 
-_NEVER = timedelta(days=365)  # time-outs belong to the process that supervises this one
+_NEVER = timedelta(days=365)  # timeouts are handled by the supervising process
 
 
 class Rank:
-    """One rank: a thread for each peer that sends, and one that receives."""
+    """One rank: one sending and one receiving thread per peer."""
 
     def __init__(self, options: Mapping[str, Any]) -> None:
         self._rank: int = options["rank"]
@@ -66,7 +66,9 @@ class Rank:
         self._tell("ready", self._rank)
 
     def obey(self) -> None:
-        """Do what the parent says until it says end, or ends; then send what is queued, for LINGER_S."""
+        """Process the parent's commands until "end" or its exit; then send what is queued, for at most
+        LINGER_S.
+        """
         while True:
             try:
                 what, *more = self._pipe.recv()
@@ -89,7 +91,7 @@ class Rank:
         with self._lock:
             try:
                 self._pipe.send(what)
-            except OSError:  # the parent is gone, and `obey` knows
+            except OSError:  # the parent has ended; `obey` detects it
                 return
 
     def _send_all(self, dst: int) -> None:
@@ -137,7 +139,7 @@ class Rank:
 
 
 def _payload_groups() -> tuple[torch.device, tuple[Any, Any]]:
-    """Where payloads lie when sent, and the groups for down and up: NCCL where every rank has a GPU."""
+    """Return the payloads' device when sent, and the groups for down and up: NCCL if every rank has a GPU."""
     mine = str(torch.cuda.get_device_properties(0).uuid) if torch.cuda.is_available() else None
     devices: list[str | None] = [None] * dist.get_world_size()
     dist.all_gather_object(devices, mine)
@@ -149,7 +151,7 @@ def _payload_groups() -> tuple[torch.device, tuple[Any, Any]]:
 def main() -> None:
     Rank(json.loads(sys.argv[1])).obey()
     sys.stderr.flush()
-    os._exit(0)  # threads that wait for peers wait in C++, for ever
+    os._exit(0)  # do not join: threads that wait for peers block in C++ without a timeout
 
 
 if __name__ == "__main__":

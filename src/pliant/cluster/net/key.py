@@ -1,6 +1,7 @@
 """The key of a cluster: one CURVE key pair in a file that every member holds.
 
-The file is a ZeroMQ certificate (`zmq.auth` reads it). Whoever has it may join, under any name.
+The file is a ZeroMQ certificate (readable by `zmq.auth`). Any process that can read it may join, under any
+name.
 """
 
 import os
@@ -42,19 +43,19 @@ class Key:
 
 
 def default_path() -> Path:
-    """Where a user's key lies unless another file is named: in the folder for configuration."""
+    """Return the default path of a user's key, in the configuration folder."""
     return config_folder() / "cluster.key"
 
 
 def new_key() -> Key:
-    """A key pair that nobody has."""
+    """Return a new random key pair."""
     return Key(*zmq.curve_keypair())
 
 
 def make_key(path: Path) -> Key:
-    """Write a new key to `path`, whole or not at all, readable for its owner alone.
+    """Write a new key to `path` atomically, readable only by its owner, and return it.
 
-    Raises ClusterError if there is a file already, or none can be made.
+    Raises ClusterError if the file exists or cannot be written.
     """
     key = new_key()
     text = _FORM.format(public=key.public.decode(), secret=key.secret.decode())
@@ -78,9 +79,9 @@ def make_key(path: Path) -> Key:
 
 
 def read_key(path: Path) -> Key:
-    """The key in `path`.
+    """Read the key in `path`.
 
-    Raises ClusterError if there is none, if it is no key, or if others than its owner can read or write it.
+    Raises ClusterError if the file is missing, is not a key, or is accessible to other users.
     """
     try:
         with path.open("rb") as file:

@@ -1,4 +1,4 @@
-"""Messages that have arrived, and the threads that wait for them."""
+"""Arrived messages, and the threads that wait for them."""
 
 import time
 from collections import deque
@@ -15,7 +15,7 @@ from pliant.errors import ClusterError, PeerLost, PeerMisbehaved
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A payload in the pieces that it arrived in, and its note."""
+    """A payload, in the pieces it arrived in, and its note."""
 
     payload: tuple[bytes | memoryview, ...]
     n_bytes: int
@@ -24,9 +24,9 @@ class Message:
 
 
 class Mailbox:
-    """One member's inbox and its counters. Engines deliver, lane threads take.
+    """One member's inbox and its counters. Engines deliver, lane threads receive.
 
-    `unclaimed_limit_bytes` bounds what one peer may leave here that nobody asked for.
+    `unclaimed_limit_bytes` bounds the undelivered bytes of one peer.
     """
 
     def __init__(self, name: str, unclaimed_limit_bytes: int = 1 << 28) -> None:
@@ -34,7 +34,7 @@ class Mailbox:
         self._limit_bytes = unclaimed_limit_bytes
         self._lock = Lock()
         self._messages: dict[tuple[str, Tag], deque[Message]] = {}
-        self._waiting: dict[tuple[str, Tag], Lock] = {}  # each is held until there is news
+        self._waiting: dict[tuple[str, Tag], Lock] = {}  # each is held until a message or an error arrives
         self._unclaimed_bytes: dict[str, int] = {}
         self._errors: dict[str, ClusterError] = {}
         self._sent_bytes: dict[str, int] = {}
@@ -43,7 +43,7 @@ class Mailbox:
         self._is_closed = False
 
     def deliver(self, src: str, tag: Tag, message: Message) -> None:
-        """Keep a message for whoever takes it; one of a dropped epoch is discarded."""
+        """Queue a message for its receiver; a message of a dropped epoch is discarded."""
         with self._lock:
             if tag.epoch <= self._dropped or self._is_closed:
                 return
@@ -61,11 +61,11 @@ class Mailbox:
             self._unclaimed_bytes[src] = unclaimed
             self._messages.setdefault((src, tag), deque()).append(message)
             bell = self._waiting.get((src, tag))
-        if bell is not None:  # not under the lock, which who wakes needs at once
+        if bell is not None:  # outside the lock, which the woken thread needs at once
             _ring(bell)
 
     def receive(self, src: str, tag: Tag, into: np.ndarray, timeout_s: float) -> Arrival:
-        """What `Comm.receive` promises."""
+        """See `Comm.receive`."""
         target = writable_bytes(into)
         message = self._take(src, tag, timeout_s)
         if message.n_bytes != target.nbytes:
@@ -83,17 +83,17 @@ class Mailbox:
         return Arrival(message.note, waited_s)
 
     def lose(self, peer: str, error: ClusterError) -> None:
-        """Fail whoever waits for `peer`, now and later; what it sent before stays receivable."""
+        """Fail current and later receives from `peer` with `error`; earlier messages stay receivable."""
         with self._lock:
             self._refuse(peer, error)
 
     def regain(self, peer: str) -> None:
-        """Forget that `peer` was lost."""
+        """Clear the error that `lose` set for `peer`."""
         with self._lock:
             self._errors.pop(peer, None)
 
     def drop(self, epoch: int) -> None:
-        """What `Comm.drop` promises."""
+        """See `Comm.drop`."""
         with self._lock:
             self._dropped = max(self._dropped, epoch)
             for src, tag in [key for key in self._messages if key[1].epoch <= self._dropped]:
@@ -102,7 +102,7 @@ class Mailbox:
             self._wake(self._waiting.values())
 
     def close(self) -> None:
-        """Wake everybody with ClusterError and forget all messages."""
+        """Wake all waiting threads with ClusterError and delete all messages."""
         with self._lock:
             self._is_closed = True
             self._messages.clear()
@@ -110,7 +110,7 @@ class Mailbox:
             self._wake(self._waiting.values())
 
     def check(self, peer: str, epoch: int) -> None:
-        """Raise why nothing can be exchanged with `peer` in `epoch`, if so."""
+        """Raise the error that prevents exchanges with `peer` in `epoch`, if there is one."""
         with self._lock:
             self._check_epoch(epoch)
             if (error := self._errors.get(peer)) is not None:
@@ -187,13 +187,13 @@ class Mailbox:
 
 
 def _ring(bell: Lock) -> None:
-    """Wake who waits; once is enough."""
+    """Wake the waiting thread; repeated calls have no effect."""
     with suppress(RuntimeError):
         bell.release()
 
 
 def _again(error: ClusterError) -> ClusterError:
-    """The same error as a new object: one that several threads raise would share its traceback."""
+    """Copy the error: threads that raise the same object would share its traceback."""
     if isinstance(error, PeerLost | PeerMisbehaved):
         return type(error)(str(error), error.peer)
     return ClusterError(str(error))

@@ -1,4 +1,4 @@
-"""The part that all engines share: messages wait in a mailbox until a lane takes them."""
+"""The base class of all engines: received messages wait in a mailbox until a lane receives them."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -35,4 +35,4 @@ class MailboxComm(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Leave; whoever waits here is woken. Safe to call twice."""
+        """Leave the cluster and wake waiting threads. Idempotent."""

@@ -1,4 +1,4 @@
-"""Memory that two processes share, divided into blocks by one of them."""
+"""Shared memory of two processes, allocated in blocks by one of them."""
 
 import mmap
 import os
@@ -10,28 +10,28 @@ _ALIGNMENT = 64
 
 
 def shared_file(n_bytes: int) -> int:
-    """A descriptor of `n_bytes` of memory without a name: it is gone with the last process that has it."""
+    """Return a descriptor of `n_bytes` of anonymous memory, freed when no process holds it any more."""
     if hasattr(os, "memfd_create"):
         fd = os.memfd_create("pliant")
     else:
         with tempfile.TemporaryFile() as file:
             fd = os.dup(file.fileno())
-    os.ftruncate(fd, n_bytes)  # pages come into being when they are touched
+    os.ftruncate(fd, n_bytes)  # pages are allocated on first access
     os.set_inheritable(fd, True)
     return fd
 
 
 class Region:
-    """A mapped shared file; the process that calls `take` and `give` is the one that cuts it."""
+    """A mapped shared file; only one process may allocate, with `take` and `give`."""
 
     def __init__(self, fd: int, n_bytes: int) -> None:
         self.memory = mmap.mmap(fd, n_bytes)
-        self._free = [(0, n_bytes)]  # (offset, size), by offset, never touching
+        self._free = [(0, n_bytes)]  # (offset, size), sorted by offset; adjacent blocks are merged
         self._taken: dict[int, int] = {}
         self._changed = Condition()
 
     def take(self, n_bytes: int, until_s: float | None = None) -> int | None:
-        """The offset of a free block, waited for until `until_s` (monotonic); None if there is none then."""
+        """Allocate a block and return its offset; None if none is free by `until_s` (monotonic)."""
         size = max(1, -(-n_bytes // _ALIGNMENT)) * _ALIGNMENT
         with self._changed:
             while True:
@@ -47,7 +47,7 @@ class Region:
                 self._changed.wait(left_s)
 
     def give(self, offset: int) -> None:
-        """Free a block that was taken."""
+        """Free an allocated block."""
         with self._changed:
             blocks = sorted([*self._free, (offset, self._taken.pop(offset))])
             joined = blocks[:1]

@@ -1,8 +1,8 @@
-"""Open ZeroMQ sockets as a cluster uses them: keyed, encrypted and bounded.
+"""Open the ZeroMQ sockets of a cluster: authenticated, encrypted and bounded.
 
 Each member is CURVE server and client with the cluster's one key pair. A connection is admitted (ZAP,
-ZeroMQ RFC 27) only if the other side proves that it holds the same secret key; raw bytes, other
-protocols and other keys never get as far as a message.
+ZeroMQ RFC 27) only if the other side proves that it holds the same secret key; raw bytes, other protocols
+and other keys are rejected before any message is read.
 """
 
 import math
@@ -37,11 +37,10 @@ _ANY = ("*", "0.0.0.0", "::")
 
 
 class Wire:
-    """A ZeroMQ context, its keyed sockets, and the one that says who is admitted.
+    """A ZeroMQ context, its authenticated sockets, and the `gate` socket that decides admission.
 
-    A connection over which nothing is acknowledged for `stale_s` is made anew.
-    Whoever owns it polls `gate` and calls `admit` when it is readable; until then no new connection
-    of a listening socket is completed.
+    A connection without any acknowledgement for `stale_s` is reconnected. The owner must poll `gate` and
+    call `admit` when it is readable; until then no new connection of a listening socket completes.
     """
 
     def __init__(self, key: "Key", max_message_bytes: int, stale_s: float) -> None:
@@ -54,9 +53,9 @@ class Wire:
         self.gate.bind("inproc://zeromq.zap.01")
 
     def listen(self, kind: int, address: str, n_queued: int) -> tuple[Socket, str]:
-        """A socket bound to `address` (port 0 takes a free one), and the address it has now.
+        """Return a socket bound to `address` (port 0 picks a free port), and its actual address.
 
-        Raises ClusterError if it cannot be had, or is one that others cannot call.
+        Raises ClusterError if binding fails, or if other devices could not connect to the address.
         """
         host, port = host_and_port(address)
         if host in _ANY:
@@ -79,7 +78,7 @@ class Wire:
         return socket, str(socket.getsockopt_string(zmq.LAST_ENDPOINT))
 
     def listen_or_close(self, kind: int, address: str, n_queued: int) -> tuple[Socket, str]:
-        """`listen`, for an owner that cannot go on without: this is closed before the error leaves."""
+        """Call `listen`; on failure close this object before the error is raised."""
         try:
             return self.listen(kind, address, n_queued)
         except ClusterError:
@@ -87,13 +86,13 @@ class Wire:
             raise
 
     def connect(self, kind: int, address: str, n_queued: int) -> tuple[Socket, Socket]:
-        """A socket that connects, and connects again, to `address`, and its monitor."""
+        """Return a socket that connects and reconnects to `address`, and its monitor."""
         host, port = host_and_port(address)
         if port == 0:
             raise ClusterError(f"{address!r} has port 0, where nobody listens: name the primary's port.")
         socket = self._socket(kind, n_queued, host)
         socket.curve_serverkey = self._key.public
-        socket.immediate = True  # nothing is queued for a peer that is not there
+        socket.immediate = True  # do not queue messages for an unconnected peer
         monitor = socket.get_monitor_socket(_EVENTS)
         monitor.linger = 0
         try:
@@ -107,14 +106,14 @@ class Wire:
         return socket, monitor
 
     def admit(self) -> None:
-        """Answer one question of `gate`: does this connection hold the cluster's key?"""
+        """Answer one request of `gate`: whether the connection holds the cluster's key."""
         version, request, _, _, _, mechanism, *credentials = self.gate.recv_multipart()
         is_member = mechanism == b"CURVE" and credentials == [z85.decode(self._key.public)]
         code, text = (b"200", b"OK") if is_member else (b"400", b"this key does not belong to the cluster")
         self.gate.send_multipart([version, request, code, text, b"", b""])
 
     def close(self) -> None:
-        """End the context; every socket but `gate` must be closed by then. Waits for what is being sent."""
+        """End the context. Waits for pending sends; every socket but `gate` must be closed before."""
         self.gate.close()
         self._context.term()
 
@@ -130,8 +129,8 @@ class Wire:
         socket.reconnect_ivl = _RETRY_MS
         socket.reconnect_ivl_max = _RETRY_LIMIT_MS
         socket.connect_timeout = _HANDSHAKE_LIMIT_MS
-        # A connection that was cut is replaced, rather than left to TCP's patience of a quarter of an hour.
-        # Not by ZeroMQ's heartbeats: where messages wait to be read they abort the process (libzmq 4364).
+        # Replace a broken connection sooner than TCP's default timeout of about 15 minutes. ZeroMQ's
+        # heartbeats are not used: they abort the process when messages wait to be read (libzmq 4364).
         socket.tcp_maxrt = self._stale_ms
         socket.tcp_keepalive = 1
         socket.tcp_keepalive_idle = socket.tcp_keepalive_intvl = math.ceil(self._stale_ms / 4e3)
@@ -140,18 +139,18 @@ class Wire:
 
 
 def event(monitor: Socket) -> int:
-    """The next event of a connection, one of _EVENTS."""
+    """Return the next event of a connection, one of _EVENTS."""
     return int(struct.unpack("=H", monitor.recv_multipart()[0][:2])[0])
 
 
 def tcp(address: str) -> str:
-    """`host:port` as ZeroMQ spells it. Raises ClusterError if it is none."""
+    """Return `host:port` in ZeroMQ's notation. Raises ClusterError if it is invalid."""
     host, port = host_and_port(address)
     return f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"
 
 
 def host_and_port(address: str) -> tuple[str, int]:
-    """The two halves of `HOST:PORT`, of `[HOST]:PORT` for IPv6. Raises ClusterError if it is neither."""
+    """Split `HOST:PORT`, or `[HOST]:PORT` for IPv6. Raises ClusterError if it is neither."""
     host, _, port = address.removeprefix("tcp://").rpartition(":")
     is_bracketed = host.startswith("[") and host.endswith("]")
     bare = host[1:-1] if is_bracketed else host
@@ -168,7 +167,7 @@ def _reason(error: zmq.ZMQError) -> str:
 
 
 class Alarm:
-    """Wakes a thread that polls: `ring` from any thread at any time, `fileno` to poll, `quiet` once awake."""
+    """Wakes a polling thread: call `ring` from any thread, poll `fileno`, call `quiet` when awake."""
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -181,7 +180,7 @@ class Alarm:
         return self._ear.fileno()
 
     def ring(self) -> None:
-        with self._lock, suppress(BlockingIOError):  # where it has not been heard yet, one is enough
+        with self._lock, suppress(BlockingIOError):  # the buffer is full: a wake-up is pending already
             if not self._is_closed:
                 self._bell.send(b"!")
 

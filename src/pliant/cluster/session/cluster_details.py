@@ -1,4 +1,4 @@
-"""What only a cluster tells of an answer: who computed what, what went wrong, predicted beside measured."""
+"""Reply details specific to a cluster: shares, faults, and predicted beside measured times."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -18,14 +18,14 @@ from pliant.ir.topology import Links
 
 @dataclass(frozen=True, slots=True)
 class ClusterDetails:
-    """What ran for one answer, and what had been predicted.
+    """The details of one answer's run, and its prediction.
 
-    `run_s` is the run alone, from the start of its first step: without reading the input, measuring devices
-    and loading weights for a new plan. `predicted_s` is what it should have taken. `mode` is that of the last
-    segment, `partitions` are those of all (input, layers, head), `switches` the changes of plan inside the
-    run, and `faults` the segments that were repeated. `spans` and `predicted_spans` have one entry a step of
-    `program`; `sent_bytes` is what exchanges moved. `links` are those of the network as the last plan took
-    them.
+    `run_s` is the run alone, from the start of its first step: it excludes reading the input, measuring
+    devices and loading weights for a new plan. `predicted_s` is its prediction. `mode` is that of the last
+    segment, `partitions` are those of all segments (input, layers, head), `switches` the changes of plan
+    inside the run, and `faults` the segments that were repeated. `spans` and `predicted_spans` have one
+    entry per step of `program`; `sent_bytes` counts exchanges. `links` are the network's links as used by
+    the last plan.
     """
 
     run_s: float
@@ -42,7 +42,9 @@ class ClusterDetails:
 
 
 def details_of(led: RunRecord, steering: Steering, margins: Margins) -> ClusterDetails:
-    """The details of a run that has just ended; `margins` learn from one without faults, by one plan."""
+    """Return the details of a run that has just ended; `margins` learn from runs of one plan without
+    faults.
+    """
     solved = [steering.solved(held) for held in led.plans]
     predicted = _predicted(led.program, solved)
     is_whole = all(span.state is SpanState.RAN for span in led.spans)
@@ -66,9 +68,9 @@ def details_of(led: RunRecord, steering: Steering, margins: Margins) -> ClusterD
 
 
 def _predicted(program: Program, planned: Sequence[Solved]) -> tuple[Span, ...]:
-    """Every segment by the plan that it ran by; the spans of the whole."""
+    """Return the predicted spans, each segment by the plan that it ran by."""
     if all(one is planned[0] for one in planned) and program.segments == planned[0].program.segments:
-        return planned[0].spans  # kept from answer to answer
+        return planned[0].spans  # the same object for repeated answers
     spans: list[Span] = []
     start_s = 0.0
     ran = zip(program.segments, planned, strict=True)
@@ -82,6 +84,6 @@ def _predicted(program: Program, planned: Sequence[Solved]) -> tuple[Span, ...]:
 
 
 def _layers_s(program: Program, spans: Sequence[Span]) -> float:
-    """From the end of the input's segment to the end of the last layer."""
+    """Return the seconds from the end of the input's segment to the end of the last layer."""
     ends = segment_ends(program, spans)
     return ends[-2] - ends[0]

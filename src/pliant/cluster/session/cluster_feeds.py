@@ -1,4 +1,4 @@
-"""What a cluster's session is fed: a text, or arrays as the encoder reads them."""
+"""The feeds of a cluster's session: a text, or arrays as the encoder reads them."""
 
 from pliant.errors import InputError
 from pliant.ir.port import Port
@@ -12,14 +12,14 @@ _TYPES = Port("types", "int64", (1, None))
 
 
 def feeds_of(encoded: Encoded) -> Feeds:
-    """The tokens of a text."""
+    """Return the tokens of a text."""
     return {"ids": encoded.ids, "types": encoded.types}
 
 
 def read_feeds(
     session: TextSession[object], reads_text: bool, given: GivenFeeds, pair: str | None = None
 ) -> Feeds:
-    """The encoder's feeds, without the first dimension. Raises InputError naming what does not fit."""
+    """Return the encoder's feeds, without the first dimension. Raises InputError that names the misfit."""
     if pair is not None:
         raise InputError("`pair` belongs to a text: feed `types` beside `ids` instead.")
     if given.keys() == {"text"} and reads_text:

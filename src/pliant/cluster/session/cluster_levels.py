@@ -1,4 +1,6 @@
-"""Accuracies that a cluster can give: the whole model's, and that of a submodel on its weights (STI 3)."""
+"""Accuracies that a cluster offers: that of the whole model, and that of a submodel on its weights (STI
+3).
+"""
 
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -17,24 +19,24 @@ from pliant.plan.split.stage_graphs import weight_bytes
 from pliant.plan.submodel.whole_accuracy import WholeAccuracy
 
 _LENGTHS = (8, 32, 128, 512)
-"""Whose plans are predicted; times lie on lines between."""
+"""Lengths whose plans are predicted; times in between are interpolated linearly."""
 _NEAR = 4
-"""Lengths up to so many times the longest input are planned anew when workers change."""
+"""When workers change, lengths up to this multiple of the longest input are planned again."""
 _GAIN = 0.1
 _FURTHEST = 4.0
-"""A level's own correction moves by a tenth of what it was off, and no further than this from 1."""
+"""A level's own correction moves by a tenth of its relative error, and stays within this factor of 1."""
 _LEAST_S = 1e-6
 _PACE = 3.0
-"""An answer that took as many times as long as expected shows another pace, and no mere delay."""
+"""An answer that took this many times the expected time shows another pace, not a mere delay."""
 _MOST_OFF = 2.0
-"""What one answer can show: the first by a new plan loads weights."""
+"""Limit on one answer's correction: the first by a new plan loads weights."""
 
 
 def submodels(encoder: Encoder, accuracy: WholeAccuracy | None) -> tuple[Encoder, ...]:
-    """The submodels that are worth a level, worst first; none where accuracies were not measured.
+    """Return the submodels worth a level, worst first; empty if accuracies were not measured.
 
-    That is the deepest of the narrowest width. Shallower ones spare hardly more, beside what an answer by
-    several devices takes anyway, and each needs plans of its own for every length.
+    This is the deepest one of the narrowest width. Shallower ones save little beside the overhead of an
+    answer by several devices, and each would need its own plans for every length.
     """
     sizes = {} if accuracy is None else accuracy.sizes
     spec = encoder.spec
@@ -45,16 +47,16 @@ def submodels(encoder: Encoder, accuracy: WholeAccuracy | None) -> tuple[Encoder
 
 
 def lengths_to_plan(most: int, longest: float, *, is_open_ended: bool) -> tuple[Sequence[int], Sequence[int]]:
-    """Lengths whose times make a curve, and those of them near what was asked, at most `longest`.
+    """Return the lengths of a time curve, and those of them near the longest request, `longest`.
 
-    Requests wait while these are planned: what is far from what was asked lately follows what is near.
+    Requests wait while these are planned, so times at other lengths are scaled from these.
     """
     lengths = [n for n in _LENGTHS if n < most and is_open_ended] + [most]
     return lengths, [n for n in lengths if n <= _NEAR * longest] or lengths[:1]
 
 
 def times_of(plans: Mapping[int, Solved], before: Curve, lengths: Sequence[int]) -> Curve:
-    """Seconds by length: as planned; of longer inputs as `before`, at the pace that plans show."""
+    """Return seconds by length: as planned; for longer inputs as `before`, scaled to the planned pace."""
     last = max(plans)
     pace = plans[last].seconds / max(before.at(last), _LEAST_S)
     far = ((n, pace * before.at(n)) for n in lengths if n > last)
@@ -68,10 +70,11 @@ def times_of_parts(
     solve: Callable[[int, Encoder], Solved],
     prior: Curve,
 ) -> dict[Encoder, Curve]:
-    """What submodels take by length: as solved for the lengths of the whole model's `plans`, and of longer
-    inputs as much of `prior`, the whole model's, as of the longest planned.
+    """Return times of submodels by length.
 
-    Those are left out that no devices may take, or have memory for beside the whole model.
+    They are solved at the lengths of `plans`; for longer inputs, they keep the ratio to `prior` (the whole
+    model's times) of the longest planned length. Submodels are left out if no devices may run them, or if
+    memory does not suffice beside the whole model.
     """
     found, last = {}, max(plans)
     for part in parts:
@@ -91,7 +94,7 @@ def times_of_parts(
 def accuracy_of(
     source: Encoder, accuracy: WholeAccuracy | None, plans: Collection[Partition]
 ) -> float | None:
-    """The least that a (sub)model has by any of the `plans` of the whole one; None where it is not known."""
+    """Return the lowest accuracy of a (sub)model under the `plans` of the whole one; None if unknown."""
     spec, each = source.spec, list[float]()
     for plan in plans:
         one = plan.resized(plan.tokens, spec.n_heads, spec.ffn if plan.n_columns else 0, spec.n_layers)
@@ -103,11 +106,11 @@ def accuracy_of(
 
 @final
 class ClusterLevels:
-    """Levels whose times follow the whole model's, each by what it is predicted to take of that.
+    """Levels whose times follow the whole model's, each by its predicted ratio to it.
 
-    `whole_s` and `times` are predictions by length, of the whole model and of its submodels, worst first, by
-    `plans` of the whole one. Levels share what answers show of the cluster's pace; each learns for itself how
-    far its part is off.
+    `whole_s` and `times` are predictions by length, of the whole model and of its submodels, worst first,
+    by `plans` of the whole one. Levels share observations of the cluster's pace; each learns the error of
+    its own ratio.
     """
 
     def __init__(
@@ -121,12 +124,12 @@ class ClusterLevels:
         self._prior, self._times = whole_s, tuple(times.values())
         self._accuracies = [accuracy_of(source, accuracy, plans) for source in times]
         self.sources = (*times, whole)
-        """What each level runs."""
+        """The encoder of each level."""
         self._own = [1.0] * len(times)
         self._told: tuple[ServiceLevel, tuple[float, ...], tuple[ServiceLevel, ...]] | None = None
 
     def at(self, whole: ServiceLevel) -> tuple[ServiceLevel, ...]:
-        """The levels, worst first, where the whole model's is `whole`; the same tuple until they change."""
+        """Return the levels, worst first, given the whole model's level; the same tuple until they change."""
         told = self._told
         if told is not None and told[0] is whole:
             moved = any(has_moved(now, before) for now, before in zip(self._own, told[1], strict=True))
@@ -137,10 +140,10 @@ class ClusterLevels:
         return self._told[2]
 
     def observe(self, i: int, n: int, expected_s: float, seconds: float) -> float:
-        """Level `i` took so long for an input of length n; what the whole model would have taken.
+        """Record that level `i` took `seconds` for length n; return the estimate for the whole model.
 
-        What it was off from `expected_s` corrects this level, as it may be more than the cluster's pace. A
-        delay that is no change of pace would have been as long for the whole model.
+        The error relative to `expected_s` corrects this level, because it may exceed the change of the
+        cluster's pace. A delay without a change of pace would have been as long for the whole model.
         """
         if i == len(self._own):
             return seconds
@@ -148,19 +151,21 @@ class ClusterLevels:
         usual_s = expected_s / self._part(i, n)
         whole_s = usual_s + seconds - expected_s if is_delay else seconds / self._part(i, n)
         if expected_s > 0.0:
-            whole_s = min(whole_s, _FURTHEST * usual_s)  # the first by a new plan loads weights
+            whole_s = min(whole_s, _FURTHEST * usual_s)  # the first answer by a new plan loads weights
             off = min(max(seconds / expected_s, 1.0 / _MOST_OFF), _MOST_OFF)
             self._own[i] = min(max(self._own[i] * off**_GAIN, 1.0 / _FURTHEST), _FURTHEST)
         return whole_s
 
     def _part(self, i: int, n: float) -> float:
-        """Of the whole model's time, above 0."""
+        """Return the level's share of the whole model's time, above 0."""
         whole_s = self._prior.at(n)
         part = self._times[i].at(n) / whole_s if whole_s > 0.0 else 1.0
         return min(max(part * self._own[i], 1e-3), 1.0)
 
     def _level(self, i: int, whole: ServiceLevel) -> ServiceLevel:
-        """What delays the whole model beyond its median delays a submodel for as long."""
+        """Return a level: the whole model's delay beyond its median is added to the submodel's time
+        unscaled.
+        """
         times = [(n, seconds, seconds * self._part(i, n)) for n, seconds in whole.curve.points]
         bounds = ((n, part_s + whole.bound_curve.at(n) - whole_s) for n, whole_s, part_s in times)
         curve = Curve(tuple((n, part_s) for n, _, part_s in times))
@@ -168,7 +173,7 @@ class ClusterLevels:
 
 
 def pick(levels: Sequence[ServiceLevel], request: Request) -> int:
-    """Which of `levels` answers a request (`Request`): the last where none reaches its floor."""
+    """Return the index of the level that answers `request`: the last if none reaches its floor."""
     n, deadline_s, floor = request.length, request.deadline_s, request.accuracy_floor
     able = [i for i, level in enumerate(levels) if level.reaches(floor or 0.0)] or [len(levels) - 1]
     if deadline_s is None:

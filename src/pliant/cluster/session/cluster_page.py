@@ -1,4 +1,4 @@
-"""A cluster's plan as a page that a person reads: as text, and as HTML for notebooks."""
+"""A cluster's plan as a readable page: as text, and as HTML for notebooks."""
 
 from collections.abc import Iterator
 from html import escape
@@ -10,7 +10,7 @@ from pliant.ir.text.timeline_text import timeline_text
 from pliant.plan.picture import can_draw
 from pliant.quantities import format_bytes, format_seconds
 
-if TYPE_CHECKING:  # which prints itself by this module
+if TYPE_CHECKING:  # avoids a cycle: ClusterPlan prints itself with this module
     from pliant.cluster.session.cluster_plan import ClusterPlan
 
 _COLUMNS = ("device", "heads", "rows", "columns", "weights")
@@ -18,7 +18,7 @@ _TIMELINE = "predicted timeline, by layer:"
 
 
 def cluster_page(plan: "ClusterPlan") -> str:
-    """Mode and times, each device's share and weights, the predicted timeline, misfits and reasons."""
+    """Return mode and times, each device's share and weights, the predicted timeline, misfits and reasons."""
     lines = [
         *_summary(plan),
         "",
@@ -33,7 +33,7 @@ def cluster_page(plan: "ClusterPlan") -> str:
 
 
 def cluster_html(plan: "ClusterPlan") -> str:
-    """The page as HTML: the timeline as inline SVG where matplotlib is installed, else as text."""
+    """Return the page as HTML: the timeline as inline SVG if matplotlib is installed, else as text."""
     summary = "<br>".join(map(escape, _summary(plan)))
     timeline = (
         partition_svg(plan)

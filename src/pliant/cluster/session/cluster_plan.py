@@ -1,4 +1,4 @@
-"""A plan of a cluster as its user sees it: each device's share, what it should take, and why."""
+"""A cluster's plan for users: each device's share, the predicted times, and the reasons."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,10 +17,10 @@ from pliant.plan.split.stage_graphs import weight_bytes
 
 @dataclass(frozen=True, slots=True)
 class ClusterPlan:
-    """What would run: each device's share and weights, and what it should take. It prints as a page.
+    """A plan: each device's share and weights, and the predicted times. It prints as a page.
 
-    95 of 100 runs stay under `bound_s`, by the latest ones. `misfits` say whose weights do not fit in its
-    memory; `reasons` why this plan, where that was asked.
+    95 of 100 runs stay under `bound_s`, judged by the latest ones. `misfits` name devices whose weights do
+    not fit in their memory; `reasons` explain the plan, if requested.
     """
 
     mode: Mode
@@ -37,7 +37,7 @@ class ClusterPlan:
 
     @property
     def met(self) -> bool | None:
-        """Whether 95 of 100 runs meet the deadline; None where there is none."""
+        """Whether 95 of 100 runs meet the deadline; None without a deadline."""
         return is_in_time(self.bound_s, self.deadline_s)
 
     def __str__(self) -> str:
@@ -54,7 +54,7 @@ def plan_of(
     deadline_s: float | None,
     reasons: tuple[str, ...] = (),
 ) -> ClusterPlan:
-    """The plan that a solved partition is; `bound` has seen what runs took."""
+    """Return the plan of a solved partition; `bound` has observed earlier runs."""
     need = weight_bytes(spec, solved.partition)
     return ClusterPlan(
         mode=solved.partition.mode,

@@ -1,4 +1,4 @@
-"""A model on a cluster: a session that answers texts or arrays over whoever can be used."""
+"""A model on a cluster: a session that answers texts or arrays with all usable devices."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -38,24 +38,24 @@ if TYPE_CHECKING:
     from pliant.run.session.program_profile import ProgramProfile
 
 _LENGTH = 128
-"""Of the plan that is shown before any request."""
+"""Length of the plan that is shown before any request."""
 _OTHER = 1.5
-"""Where predictions of runs, over what was predicted before, change by so much, another plan runs."""
-_PROBE_APART = 3.0  # times of the whole model's answers
+"""If a run's prediction changes by this factor against the earlier prediction, another plan runs."""
+_PROBE_APART = 3.0  # in times of the whole model's answers
 
 
 @final
 class ClusterSession(TextSession[ClusterDetails]):
-    """An encoder whose layers are split over the devices of a cluster; `Cluster.open` gives it.
+    """An encoder whose layers are split over the devices of a cluster; opened by `Cluster.open`.
 
     A model with a tokenizer reads texts; any text model reads `ids` INT64 [1, n], and `types` beside them
     where it has types; ViT `pixels` FP32 [1, channels, height, width]; Whisper `mel` FP32 [1, bins, frames].
-    A classifier gives `logits` FP32 [1, labels] and `label` BYTES [1]; another text model `vector` FP32
-    [1, features]; a model without a head `answer` FP32 [1, rows, hidden]. Lengths are rows of the encoder:
+    A classifier gives `logits` FP32 [1, labels] and `label` BYTES [1]; another text model `vector` FP32 [1,
+    features]; a model without a head `answer` FP32 [1, rows, hidden]. Lengths are rows of the encoder:
     tokens, patches, or pairs of frames.
 
-    A worker that fails on the way costs the layer it failed in, not the answer. Closing the session leaves
-    the cluster open. In a forked child, ClusterError.
+    If a worker fails, the layer that it failed in is repeated. Closing the session leaves the cluster open.
+    Use in a forked child raises ClusterError.
     """
 
     platform = "pliant_cluster"
@@ -105,7 +105,7 @@ class ClusterSession(TextSession[ClusterDetails]):
         state = "closed" if self.is_closed else f"led by {self._primary.name}"
         return f"<ClusterSession of {self.name}, {state}>"
 
-    # What users ask
+    # For users
 
     @overload
     def __call__(
@@ -126,7 +126,7 @@ class ClusterSession(TextSession[ClusterDetails]):
     ) -> Reply[ClusterDetails] | list[Reply[ClusterDetails]]:
         """Answer a text, a pair of texts, feeds by name, or a list of texts or pairs in turn.
 
-        `latency` is a target for this call alone. Raises InputError for what does not fit the model.
+        `latency` is a target for this call only. Raises InputError for input that does not fit the model.
         """
         if not isinstance(value, Mapping):
             return super().__call__(value, pair, latency=latency)  # type: ignore[arg-type] # it checks them
@@ -135,7 +135,7 @@ class ClusterSession(TextSession[ClusterDetails]):
     def alone(
         self, value: str | GivenFeeds, pair: str | None = None, *, latency: str | float | None = None
     ) -> Reply[ClusterDetails]:
-        """The answer of the primary without its workers: what a split is compared with."""
+        """Answer on the primary without its workers, as a reference for split runs."""
         return self._given(value, pair, latency, is_alone=True)
 
     @property
@@ -144,16 +144,15 @@ class ClusterSession(TextSession[ClusterDetails]):
         return self.plan_at(self._length)
 
     def plan_at(self, length: int, latency: str | float | None = None) -> ClusterPlan:
-        """What an input of so many rows would run as now, judged by `latency` or the session's;
-        nothing is loaded.
+        """Return the current plan for an input of so many rows; `latency` or the session's judges it.
 
-        Devices and links not measured yet are measured, which takes seconds. Raises InputError for a length
-        that the model cannot have.
+        Measures unmeasured devices and links (seconds); loads nothing. Raises InputError for an invalid
+        length.
         """
         return plan_of(self.encoder.spec, self._solved(length), self._bound, self._target_of(latency))
 
     def explain(self, length: int, latency: str | float | None = None) -> ClusterPlan:
-        """`plan_at`, with reasons: each mode's time, single devices', memory, what might be saved; slower."""
+        """Like `plan_at`, with reasons: each mode's time, single devices', memory, savings; slower."""
         spec, primary, solved = self.encoder.spec, self._primary, self._solved(length)
         reasons = explain(spec, solved, primary.name, primary.margins.least_gain, primary.coding)
         return plan_of(spec, solved, self._bound, self._target_of(latency), reasons)
@@ -161,8 +160,8 @@ class ClusterSession(TextSession[ClusterDetails]):
     def retarget(self, latency: str | float) -> None:
         """Judge replies and plans by another latency.
 
-        No plan changes: the quickest that is found is always the one that runs. Raises BudgetError, changing
-        nothing, where more than 5 of 100 inputs as long as the latest are predicted to take longer.
+        No plan changes: the fastest plan found always runs. Raises BudgetError, changing nothing, if more
+        than 5 of 100 inputs as long as the latest are predicted to take longer.
         """
         if latency is None:
             raise InputError("there is nothing to change: give latency, such as '20ms'.")
@@ -177,7 +176,7 @@ class ClusterSession(TextSession[ClusterDetails]):
         self._target_s = target_s
 
     def profile(self, feeds: GivenFeeds, runs: int = 20) -> "ProgramProfile":
-        """Predicted and measured steps on every device, over `runs` runs after one that is not counted."""
+        """Return predicted and measured steps on every device, over `runs` runs after one warm-up run."""
         from pliant.run.session.program_profile import profile_of  # draws tables, which no answer needs
 
         if runs < 1:
@@ -192,65 +191,64 @@ class ClusterSession(TextSession[ClusterDetails]):
 
     @property
     def memory(self) -> MemoryUse:
-        """What the model takes on the primary, weights too; `plan.weight_bytes` tells of all devices."""
+        """The model's memory on the primary, including weights; `plan.weight_bytes` covers all devices."""
         return self._primary.leader.holding.memory_of(self.encoder)
 
     def encode(self, text: str, pair: str | None = None) -> Encoded:
-        """The tokens of a text or a pair. Raises InputError where the model reads no text, or not this."""
+        """Return the tokens of a text or a pair. Raises InputError if the model does not read this text."""
         return (self._tokenizer or self.encoder.open_tokenizer()).encode(text, pair)
 
     def truncate(self, text: str, pair: str | None = None) -> tuple[str, str | None]:
-        """The beginnings of a text or a pair that the model reads. Raises as `encode` does."""
+        """Return the prefix of a text or a pair that fits the model. Raises as `encode` does."""
         return (self._tokenizer or self.encoder.open_tokenizer()).truncate(text, pair)
 
     def close(self) -> None:
-        """Let all members give up its weights, after the answer under way; safe to call twice."""
+        """Free the model's weights on all members, after a running answer. Idempotent."""
         if not self.is_closed:
             self.is_closed = True
             self._primary.forget(self.encoder)
             self.encoder.release()
 
-    # What nodes ask
+    # For nodes
 
     @property
     def max_items(self) -> int:
-        """Whisper reads two frames a row."""
+        """Maximum number of input items; Whisper reads two frames per row."""
         return self._max_items
 
     def workers(self) -> tuple[MemberStatus, ...]:
-        """Every worker that ever joined, by name; from any thread."""
+        """Return every worker that ever joined, by name; thread-safe."""
         return self._primary.workers()
 
     def dismiss(self, name: str) -> None:
-        """Leave a worker out until it is readmitted; a run goes on without it."""
+        """Exclude a worker until it is readmitted; a run continues without it."""
         self._primary.dismiss(name)
 
     def readmit(self, name: str) -> None:
-        """A worker that was dismissed may join again."""
+        """Allow a dismissed worker to join again."""
         self._primary.readmit(name)
 
     def request(self, feeds: GivenFeeds) -> Request:
-        """The request of `text`, or of arrays; tokens are looked up now. Raises InputError."""
+        """Return the request for `text`, or for arrays; tokenizes at once. Raises InputError."""
         read = self._read(feeds)
         return Request(self.encoder.rows(read), tensors=read)
 
     def sample(self, length: int, seed: int = 0) -> dict[str, np.ndarray]:
-        """Random feeds that make so many rows. Raises InputError for a length it cannot have."""
+        """Return random feeds of so many rows. Raises InputError for an unsupported length."""
         made = self.encoder.sample(length, seed)
         types = {port.name: port.dtype for port in self.inputs}
         return {name: array[None].astype(types[name], copy=False) for name, array in made.items()}
 
     @property
     def best(self) -> float | None:
-        """The accuracy in its plans' bits, the least of all lengths, whatever the `exchange`; None where that
-        was never measured, and before the first `curve`."""
+        """The lowest accuracy of its plans' bits over all lengths; None if unmeasured or before `curve`."""
         return self._promised
 
     def curve(self, accuracy_floor: float = 0.0) -> Curve:
-        """Seconds by rows: what plans for some lengths are predicted to take, and what answers took since.
+        """Return seconds by rows: predicted by plans for some lengths, corrected by later answers.
 
-        With a floor, those of the quickest submodel that reaches it. The first call measures the devices that
-        were not measured yet. Raises BudgetError.
+        With a floor, those of the fastest submodel that reaches it. The first call measures unmeasured
+        devices. Raises BudgetError.
         """
         if self._times is None:
             self._follow_workers()
@@ -259,28 +257,28 @@ class ClusterSession(TextSession[ClusterDetails]):
         return next(able, whole) if accuracy_floor > 0.0 else whole
 
     def levels(self) -> tuple[ServiceLevel, ...]:
-        """Submodels, worst first, and the whole model."""
+        """Return the submodels, worst first, and the whole model."""
         return self._levels.at(super().levels()[-1])
 
     def estimate(self, request: Request) -> Estimate:
-        """As `answer` would choose the level now. Raises BudgetError."""
+        """Return the estimate for the level that `answer` would choose now. Raises BudgetError."""
         self.curve(request.accuracy_floor or 0.0)
         levels, n = self.levels(), request.length
         level = levels[cluster_levels.pick(levels, request)]
         return Estimate(level.curve.at(n), level.accuracy, level.bound_curve.at(n))
 
     def look_again(self) -> None:
-        """Predict times anew where other workers can be used than before, or answers took other times."""
+        """Predict times again if the usable workers, or the times of answers, have changed."""
         if self._times is not None:
             self._follow_workers()
 
     def answer(self, request: Request) -> Reply[ClusterDetails]:
-        """The reply to a request, by one of `levels`. Raises BudgetError for a floor.
+        """Return the reply to a request, by one of `levels`. Raises BudgetError for a floor.
 
-        Where plans changed, its time scales the others until `look_again`.
+        If plans changed, its time scales the other times until `look_again`.
         """
         self.curve(request.accuracy_floor or 0.0)
-        n, levels = request.length, self._levels  # others may come meanwhile
+        n, levels = request.length, self._levels  # another thread may replace them meanwhile
         told = levels.at(super().levels()[-1])
         i = len(told) - 1 if self._is_probe else cluster_levels.pick(told, request)
         self._is_probe = False
@@ -298,9 +296,9 @@ class ClusterSession(TextSession[ClusterDetails]):
         return replace(reply, whole_s=whole_s)
 
     def reconsider(self) -> bool:
-        """Plan once more with workers that turned out slow, and splits that took long when one did.
+        """Plan once more with slowed workers, and with splits that were slow when one was.
 
-        The next answer is by the whole model, as submodels may run without those; it is a third of the time.
+        The next answer uses the whole model, as submodels may not run on these; at most a third of the time.
         """
         levels, now_s = self.levels(), time.perf_counter()
         if len(levels) > 1 and now_s - self._probed_s < _PROBE_APART * levels[-1].curve.at(self._length):
@@ -335,7 +333,7 @@ class ClusterSession(TextSession[ClusterDetails]):
             self.expect(self._prior)
             used = [solved.partition for solved in plans.values()]
             self._promised = cluster_levels.accuracy_of(self.encoder, self._accuracy, used)
-            # Codes are for devices short of memory: they have none for a submodel's weights, either.
+            # Codes are for devices short of memory, which have none for a submodel's weights either.
             few = () if any(one.bits for one in used) else self._submodels
             times = cluster_levels.times_of_parts(self.encoder, plans, few, self._solved, self._prior)
             self._levels = ClusterLevels(self.encoder, self._prior, times, self._accuracy, used)
@@ -361,7 +359,7 @@ class ClusterSession(TextSession[ClusterDetails]):
         return dict(reply.outputs) | dict(out or {})
 
     def outputs_of(self, numbers: np.ndarray) -> dict[str, Any]:
-        """The fields of a Reply that follow from what the head gave."""
+        """Return the fields of a Reply that follow from the head's output."""
         is_hidden = self.outputs[0].name == "answer"
         return {"outputs": {"answer": numbers[None]}} if is_hidden else super().outputs_of(numbers)
 
@@ -374,7 +372,7 @@ class ClusterSession(TextSession[ClusterDetails]):
         is_alone: bool = False,
         source: Encoder | None = None,
     ) -> Reply[ClusterDetails]:
-        """The reply to the encoder's feeds, asked at `start_s`, by the model or a submodel."""
+        """Return the reply to the encoder's feeds, requested at `start_s`, by the model or a submodel."""
         prepared = self.encoder.prepare(feeds)
         ready_s = time.perf_counter()
         with self._primary.turn() as leader:

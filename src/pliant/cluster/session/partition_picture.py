@@ -1,4 +1,4 @@
-"""A cluster's plan as a picture: the predicted timeline, a row for each device and each link."""
+"""A cluster's plan as a picture: the predicted timeline, one row per device and link."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -6,12 +6,14 @@ from pliant.ir.cost import SpanState
 from pliant.ir.program import Compute, Load, Work
 from pliant.plan.picture import figure_svg
 
-if TYPE_CHECKING:  # which shows itself by this module
+if TYPE_CHECKING:  # avoids a cycle: ClusterPlan shows itself with this module
     from pliant.cluster.session.cluster_plan import ClusterPlan
 
 
 def partition_svg(plan: "ClusterPlan") -> str:
-    """`plan` as an `<svg>` element, to stand in a page. Needs matplotlib (see `plan.picture.can_draw`)."""
+    """Return `plan` as an `<svg>` element to embed in a page. Needs matplotlib (see
+    `plan.picture.can_draw`).
+    """
     return figure_svg(_figure(plan))
 
 

@@ -16,10 +16,10 @@ from pliant.models.encoder.encoder_source import EncoderSource
 
 @final
 class SharedPrimary:
-    """A primary whose runs and plans take turns, from the start to `close`, in the process that opened it.
+    """A primary that serializes runs and plans, until `close`, in the process that opened it. Thread-safe.
 
-    `name` is what it is called in partitions, `coding` how activations travel, and `margins` what a split has
-    to save to be chosen. Threads may share it.
+    `name` is its name in partitions, `coding` the encoding of activations, and `margins` the saving that a
+    split needs to be chosen.
     """
 
     def __init__(
@@ -31,11 +31,11 @@ class SharedPrimary:
         self._lock, self._process, self._is_closed = Lock(), os.getpid(), False
 
     def enter(self, context: AbstractContextManager[object]) -> None:
-        """Enter a context that is left when the primary is closed."""
+        """Enter a context that exits when the primary is closed."""
         self._opened.enter_context(context)
 
     def check_open(self) -> None:
-        """Raise InputError once closed, ClusterError in a forked child."""
+        """Raise InputError after `close`, ClusterError in a forked child."""
         if self._process != os.getpid():
             raise ClusterError(
                 "this cluster belongs to the process that opened it, and this is a forked child: ask there, "
@@ -46,42 +46,42 @@ class SharedPrimary:
 
     @contextmanager
     def turn(self) -> Iterator[Leader]:
-        """What one thread at a time may ask. Raises as `check_open` does."""
-        self.check_open()  # a forked child's copy of the lock may be held for ever
+        """Give one thread at a time access to the leader. Raises as `check_open` does."""
+        self.check_open()  # a forked child's copy of the lock may never be released
         with self._lock:
             self.check_open()
             yield self.leader
 
     def usable_workers(self) -> tuple[str, ...]:
-        """Names of the workers that a plan may count on now."""
+        """Return the names of the workers that a plan may use now."""
         return tuple(member.name for member in self.workers() if member.is_usable)
 
     def workers(self) -> tuple[MemberStatus, ...]:
-        """Every worker that ever joined, by name."""
+        """Return every worker that ever joined, by name."""
         self.check_open()
         return self.leader.primary.status().members
 
     def dismiss(self, name: str) -> None:
-        """Leave a worker out until it is readmitted."""
+        """Exclude a worker until it is readmitted."""
         self.check_open()
         self.leader.primary.dismiss(name)
 
     def readmit(self, name: str) -> None:
-        """A worker that was dismissed may join again."""
+        """Allow a dismissed worker to join again."""
         self.check_open()
         self.leader.primary.readmit(name)
 
     def forget(self, source: EncoderSource) -> None:
-        """Let all members give up what they hold ready of a model; nothing once closed, or in a child."""
+        """Free a model's plans on all members; no effect after `close` or in a forked child."""
         if self._process == os.getpid():
             with self._lock:
                 if not self._is_closed:
                     self.leader.steering.forget(source)
 
     def close(self) -> None:
-        """Let go of everything, after the run under way; safe to call twice.
+        """Close all connections and threads, after a running request. Idempotent.
 
-        A forked child lets go of nothing: connections and threads are its parent's.
+        Has no effect in a forked child: connections and threads belong to its parent.
         """
         if self._process == os.getpid():
             with self._lock:

@@ -1,7 +1,7 @@
-"""Decide whether the running plan still fits what is observed, and whether another pays. Pure.
+"""Decide whether the running plan still fits the observations, and whether another plan pays. Pure.
 
-A plan is made of a picture of devices and links (Hepti 4.1, Table 1a). Run time redraws the picture; where
-the two differ by more than a threshold, or in who is there or has memory, the partition is solved again.
+A plan is based on a picture of devices and links (Hepti 4.1, Table 1a). Runs update the picture; if the
+two differ by more than a threshold, or in members or available memory, the partition is solved again.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -11,16 +11,17 @@ from math import ceil
 from pliant.ir.topology import Capability, Links
 
 THRESHOLD = 0.12
-"""Drift that is worth a new solution: between noise (a few percent) and what a user would feel."""
+"""Drift that triggers a new solution: above noise (a few percent), below what users notice."""
 ALIKE = 0.02
-"""Drift that nothing is reckoned anew for."""
+"""Drift up to which two pictures count as equal and nothing is recomputed."""
 LEAST_GAIN = 0.1
-"""What another plan has to save of a layer: it loads weights and compiles stages beside the run, and what it
-promises is no more exact."""
+"""Minimum saving of another plan per layer: it must load weights and compile stages during the run, and
+predictions are no more exact than this.
+"""
 GROWTH = 0.25
-"""Memory gained that is worth a new solution, where there was too little for whole layers."""
+"""Memory gain that triggers a new solution, if memory was too small for all layers."""
 WEIGHT = 0.3
-"""Of what was seen once and not before: it may be a stall."""
+"""Weight of a change observed only once, which may be a stall."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +33,11 @@ class Picture:
 
 
 def believed(ratio: float, before: float = 1.0) -> float:
-    """What to take as true of `ratio`, seen over expected: all that was seen twice, and WEIGHT of the rest.
+    """Return the trusted part of `ratio` (observed over expected): confirmed changes in full, others by
+    WEIGHT.
 
-    `before` is what the last time showed, over what is expected now.
+    `before` is the previous observation over the current expectation; a change is confirmed if both show
+    it.
     """
     twice = min(ratio, before) if min(ratio, before) > 1 else max(ratio, before)
     twice = twice if (ratio - 1) * (before - 1) > 0 else 1.0
@@ -42,7 +45,7 @@ def believed(ratio: float, before: float = 1.0) -> float:
 
 
 def drift(planned: Picture, now: Picture, devices: Collection[str]) -> float:
-    """How far the two pictures of `devices` are apart: 0.2 where something is 1.2 times slower, or faster."""
+    """Return the largest difference of two pictures of `devices`: 0.2 for a factor of 1.2 either way."""
     ratios = [1.0]
     for name in devices:
         before, after = planned.capabilities[name], now.capabilities[name]
@@ -57,19 +60,23 @@ def drift(planned: Picture, now: Picture, devices: Collection[str]) -> float:
 
 
 def is_alike(one: Picture, other: Picture) -> bool:
-    """Whether two pictures are of the same devices, and nothing in them differs by more than ALIKE."""
+    """Return whether two pictures have the same devices and no difference above ALIKE."""
     devices = one.capabilities.keys()
     return devices == other.capabilities.keys() and drift(one, other, devices) <= ALIKE
 
 
 def too_large(need: Mapping[str, int], now: Picture) -> tuple[str, ...]:
-    """Devices whose weights do not fit in the memory that is free for models; who has left has none."""
+    """Return the devices whose weights exceed the memory available to models; departed devices are
+    skipped.
+    """
     devices = now.capabilities
     return tuple(name for name, n in need.items() if name in devices and n > devices[name].free_bytes)
 
 
 def regained(planned: Picture, now: Picture, whole_bytes: int) -> tuple[str, ...]:
-    """Devices that had less than `whole_bytes`, for all layers, when it was planned, and have more now."""
+    """Return devices that had too little memory for all layers (`whole_bytes`) at planning, and have more
+    now.
+    """
     found = []
     for name, device in now.capabilities.items():
         before = planned.capabilities.get(name, device).free_bytes
@@ -80,7 +87,7 @@ def regained(planned: Picture, now: Picture, whole_bytes: int) -> tuple[str, ...
 
 
 def recovered(planned: Picture, now: Picture, participants: Collection[str]) -> tuple[str, ...]:
-    """Who has no part in a plan, and is, or is reached, quicker than planned by more than THRESHOLD."""
+    """Return unused devices that are, or whose links are, faster than planned by more than THRESHOLD."""
     both = planned.capabilities.keys() & now.capabilities.keys()
     found = []
     for name in sorted(both - set(participants)):
@@ -104,11 +111,11 @@ def reason_to_solve(
     whole_bytes: int = 0,
     layer_s: Callable[[Picture], float] | None = None,
 ) -> str | None:
-    """Why the partition should be solved again, in words; None where it need not be.
+    """Return the reason to solve the partition again, as text; None if there is none.
 
-    `need` are the bytes of each device's weights, `whole_bytes` those of all layers: who has that much may
-    work weight-stationary. `layer_s` predicts a layer by the plan as it is: what drifted counts where a layer
-    feels it.
+    `need` holds the bytes of each device's weights, `whole_bytes` those of all layers: a device with that
+    much memory may work weight-stationary. `layer_s` predicts a layer's time by the current plan: drift
+    counts only if it changes that time.
     """
     joined = now.capabilities.keys() - planned.capabilities.keys()
     left = [name for name in participants if name not in now.capabilities]
@@ -132,20 +139,20 @@ def reason_to_solve(
 
 
 def is_kept(current_s: float, new_s: float, *, is_home: bool) -> bool:
-    """Whether a plan stays from one run to the next, of layers of `current_s`, beside one of `new_s`.
+    """Return whether the plan with layers of `current_s` is kept for the next run against one of `new_s`.
 
-    The other has to save LEAST_GAIN; anything at all where it `is_home`, the primary alone: a split, or
-    another device, that turned out slower than that is given up.
+    The new plan must save LEAST_GAIN. If it `is_home` (the primary alone), any saving suffices: a split,
+    or another device, that turned out slower is abandoned.
     """
     return current_s * (1 if is_home else 1 - LEAST_GAIN) <= new_s
 
 
 def pays(current_s: float, new_s: float, n_layers: int, load_s: float, switch_s: float) -> bool:
-    """Whether `n_layers` more layers, of `current_s` or `new_s` each, end sooner with the new plan.
+    """Return whether `n_layers` more layers, of `current_s` or `new_s` each, end sooner with the new plan.
 
-    A plan that saves less than LEAST_GAIN of a layer does not. Its weights load for `load_s` beside the
-    layers that still run by the current plan; the switch itself, at which new members receive the layer's
-    input, costs `switch_s`.
+    A plan that saves less than LEAST_GAIN per layer does not pay. Its weights load for `load_s` while
+    layers still run by the current plan; the switch, at which new members receive the layer's input, costs
+    `switch_s`.
     """
     if new_s > (1 - LEAST_GAIN) * current_s:
         return False

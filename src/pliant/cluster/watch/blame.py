@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from pliant.errors import PeerLost, PeerMisbehaved
 
 _A_BEAT_S = 0.1
-"""Who is gone, and was heard more lately than this, said goodbye."""
+"""A departed member that was heard more recently than this sent a Bye, rather than fell silent."""
 
 
 @dataclass(frozen=True, slots=True)
 class Accusation:
-    """`accuser` waited for `accused` in vain, or got what it must not get (`is_misbehaviour`)."""
+    """`accuser` timed out waiting for `accused`, or received an invalid message (`is_misbehaviour`)."""
 
     accuser: str
     accused: str
@@ -22,7 +22,7 @@ class Accusation:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Who is left out of what follows, and why; `is_liar` members are never taken in again."""
+    """A member to exclude, and why; `is_liar` members are never admitted again."""
 
     member: str
     is_liar: bool
@@ -30,7 +30,7 @@ class Verdict:
 
 
 def fault_of(error: BaseException) -> tuple[str | None, bool, str]:
-    """(the peer that `error`, or what caused it, names; whether it lied; what happened)."""
+    """Return the peer that `error` or its cause names, whether it misbehaved, and the reason."""
     cause = error.__cause__ if error.__cause__ is not None else error
     if isinstance(cause, PeerLost | PeerMisbehaved):
         return cause.peer, isinstance(cause, PeerMisbehaved), str(cause)
@@ -40,12 +40,13 @@ def fault_of(error: BaseException) -> tuple[str | None, bool, str]:
 def judge(
     primary: str, accusations: Collection[Accusation], silent: Mapping[str, float]
 ) -> tuple[Verdict, ...]:
-    """The members at fault, those silent for so many seconds among them, in a fixed order.
+    """Return the members at fault in a fixed order, including those silent for so many seconds.
 
-    A member that waits for another accuses it, and is itself accused by whoever waits for it: so the fault
-    lies at the end of the chain, with the accused that accuse nobody. Where the chain is a circle, with the
-    most accused. An accusation of the primary, which judges, falls back on its accuser, who may err;
-    whoever is silent or has lied explains all waiting, and then nobody else is at fault.
+    A member that waits for another accuses it, and is itself accused by the members that wait for it. The
+    fault therefore lies at the end of the chain: with accused members that accuse no other. In a circle,
+    it lies with the most accused. An accusation of the primary, which judges, counts against its accuser,
+    which may be in error. A silent or misbehaving member explains all waiting, so that no other member is
+    at fault.
     """
     found: dict[str, Verdict] = {}
     for a in accusations:

@@ -21,16 +21,16 @@ from pliant.ir.topology import Capability, Interface, Links
 from pliant.models.encoder.encoder_source import EncoderSource
 
 UNKNOWN = Capability(cycles_per_flop=0.1, frequency_Hz=2e9, free_bytes=1 << 40, call_s=50e-6)
-"""What a device counts as until it was measured: about 20 GFLOP/s."""
+"""Assumed capability of a device before it is measured: about 20 GFLOP/s."""
 UNKNOWN_LINK = Interface(100e6, 100e6)
 UNKNOWN_LATENCY_S = 0.5e-3
 
 
 @final
 class ClusterPicture:
-    """Devices that hold the model of the last `measure`, and links between them.
+    """Devices that hold the model of the last `measure`, and the links between them.
 
-    `free_bytes` says what a model may take on the primary itself.
+    `free_bytes` returns the memory available to a model on the primary itself.
     """
 
     def __init__(
@@ -50,11 +50,11 @@ class ClusterPicture:
         self._own_free_bytes: int | None = None
 
     def here(self, without: Collection[str] = ()) -> set[str]:
-        """The primary and all workers that a plan may count on now."""
+        """Return the primary and all workers that a plan may use now."""
         return {self._primary.name} | {m.name for m in self._usable()} - set(without)
 
     def picture(self, without: Collection[str] = ()) -> Picture:
-        """Devices that a plan may count on now, and links, as measured and as seen since."""
+        """Return the devices that a plan may use now, and links, as measured and as observed since."""
         free = {member.name: member.free_bytes for member in self._usable() if member.name not in without}
         if self._own_free_bytes is None:
             self._own_free_bytes = self._free_bytes()
@@ -63,10 +63,11 @@ class ClusterPicture:
         return Picture(devices, self._links_of(devices))
 
     def measure(self, source: EncoderSource, tokens: int, without: Collection[str] = ()) -> None:
-        """From now on a plan is of this model.
+        """Select the model of later plans, and measure what is missing.
 
-        Measure whoever was not measured with this model yet, and links to whoever is new (Hepti 4.1),
-        where that is wanted. Who had no part in runs for a while counts as it was measured.
+        If measuring is enabled, measures devices without a measurement of this model, and links of new
+        devices (Hepti 4.1). The measurement of a device that took no part in runs for its back-off
+        replaces later observations.
         """
         self._unbelieved = {}
         self._own_free_bytes = None
@@ -91,12 +92,12 @@ class ClusterPicture:
                 self._surveyed = set(self._links.interfaces)
 
     def see(self, solved: Solved, notes: Mapping[str, Note]) -> None:
-        """Move the picture towards what a segment showed; `solved` is what its plan was made of."""
+        """Update the picture from a segment's notes; `solved` holds what its plan was based on."""
         here = self.here()
-        self._surveyed &= here  # who returns may have another address
+        self._surveyed &= here  # a returning device may have another address
         notes = {name: note for name, note in notes.items() if name in here}
         if self._primary.name in notes:
-            self._own_free_bytes = notes[self._primary.name].free_bytes  # asked a moment ago
+            self._own_free_bytes = notes[self._primary.name].free_bytes  # read a moment ago
         now_s = self._primary.clock()
         self._worked.heard([name for name, note in notes.items() if note.compute_s], now_s)
         self._sent.heard(
@@ -111,8 +112,11 @@ class ClusterPicture:
             self._links = after.links
 
     def reconsider(self) -> bool:
-        """Count workers as measured that turned out slower, before their back-off is over; whether there are
-        any. For a run that no request waits for."""
+        """Reset slowed workers to their measurements before their back-off ends; return whether there are
+        any.
+
+        Use it for a run that no request waits for.
+        """
         slowed = [name for name in self._drifts.keys() - {self._primary.name} if self._is_slowed(name)]
         for name in slowed:
             del self._drifts[name]
@@ -130,7 +134,9 @@ class ClusterPicture:
             self._links = as_measured(self._links, self._measured_links, silent)
 
     def _device(self, name: str) -> Capability:
-        """As measured with this model and seen since; its memory is as of then."""
+        """Return a device as measured with this model, with later drifts; its memory is that of the
+        measurement.
+        """
         device = self._measured.get(self._model, {}).get(name, UNKNOWN)
         seen = self._drifts.get(name)
         return device if seen is None else replace(device, drifts=seen.drifts)
@@ -142,7 +148,7 @@ class ClusterPicture:
         return Links(interfaces, known.latency_s, pairs)
 
     def _usable(self) -> tuple[Member, ...]:
-        """Workers that can be counted on and hold the model; of a submodel, if they know what that is."""
+        """Return usable workers that hold the model; for a submodel, only those that support submodels."""
         usable = self._primary.monitor.usable()
         return tuple(
             member

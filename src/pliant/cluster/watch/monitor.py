@@ -1,4 +1,4 @@
-"""The members of a cluster: what each offered, when it was at fault, what memory it has."""
+"""The members of a cluster: their offers, faults and memory."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -11,12 +11,12 @@ from pliant.cluster.watch.roll import MOST
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A worker as the primary knows it.
+    """The primary's record of a worker.
 
-    `away_until_s` keeps a member that failed out of new plans for a while; `refused` says why it is left out,
-    which is for good if it `is_barred`, and otherwise until it says another hello. It holds no plan numbered
-    below `first_plan`: it said hello since. `offset_s` is its clock minus the primary's, known to half of
-    `round_trip_s`.
+    `away_until_s` excludes a member that failed from new plans until then. `refused` is the reason why it
+    is excluded: permanently if it `is_barred`, otherwise until its next Hello. It holds no plan numbered
+    below `first_plan`, because it has sent a Hello since. `offset_s` is its clock minus the primary's,
+    known to half of `round_trip_s`.
     """
 
     name: str
@@ -38,18 +38,18 @@ class Member:
 
 
 PARTING = 50e-6
-"""Seconds a second that two clocks may part by: twice what quartz is usually off by."""
+"""Assumed drift between two clocks, in seconds per second: twice the usual error of quartz."""
 _NOBODY = Hello(version="", data_address="", n_threads=0, free_bytes=0, models=())
-"""What is known of who was refused before it said a hello that could be read."""
+"""Placeholder for a member that was refused before it sent a readable Hello."""
 
 
 @final
 @dataclass(slots=True)
 class Monitor:
-    """The members by name; any thread may call any of it.
+    """The members by name; thread-safe.
 
-    A member that fails stays out of new plans for `penalty_s`, twice that the next time, and so on until it
-    has been in a run to the end.
+    A member that fails is excluded from new plans for `penalty_s`; the time doubles with each failure
+    until the member completes a run.
     """
 
     clock: Callable[[], float]
@@ -58,10 +58,10 @@ class Monitor:
     _lock: Lock = field(default_factory=Lock)
 
     def greet(self, name: str, hello: Hello, first_plan: int = 0) -> Member:
-        """A member says hello, for the first time or again; what it did before is not forgotten.
+        """Register a member's Hello, its first or a repeated one; its history is kept.
 
-        It may be another process than before, so plans numbered below `first_plan` are not held there; if it
-        was refused, and not barred, it is not any more.
+        The member may be a new process, so it holds no plans numbered below `first_plan`. A refusal is
+        cleared unless the member is barred.
         """
         with self._lock:
             self._make_room(name)
@@ -79,12 +79,12 @@ class Monitor:
             return self._members.get(name)
 
     def is_here(self, name: str) -> bool:
-        """Whether it has joined, was not refused, and is heard."""
+        """Return whether it has joined, is not refused, and is connected."""
         member = self.get(name)
         return member is not None and member.is_here and member.refused is None
 
     def leave(self, name: str) -> bool:
-        """It is silent or said goodbye; False if it was not here."""
+        """Mark it as silent or departed; return False if it already was."""
         with self._lock:
             known = self._members.get(name)
             if known is None or not known.is_here:
@@ -93,7 +93,7 @@ class Monitor:
             return True
 
     def fail(self, name: str) -> None:
-        """It was at fault, though perhaps not by its will."""
+        """Record a fault, intentional or not, and start its back-off."""
         with self._lock:
             if (known := self._members.get(name)) is not None:
                 until_s = self.clock() + self.penalty_s * 2 ** min(known.n_faults_lately, 10)
@@ -105,13 +105,13 @@ class Monitor:
                 )
 
     def forgive(self, name: str) -> None:
-        """It was in a run to the end: the next failure is the first again."""
+        """Record a completed run: the back-off starts from `penalty_s` again."""
         with self._lock:
             if (known := self._members.get(name)) is not None:
                 self._members[name] = replace(known, n_faults_lately=0)
 
     def refuse(self, name: str, reason: str, *, is_barred: bool) -> bool:
-        """Leave it out, for good or until it says another hello; False if that is nothing new."""
+        """Exclude it, permanently or until its next Hello; return False if nothing changes."""
         with self._lock:
             self._make_room(name)
             known = self._members.get(name) or Member(name, _NOBODY, 0, is_here=False)
@@ -121,7 +121,7 @@ class Monitor:
             return True
 
     def _make_room(self, name: str) -> None:
-        """Forget who is not here where `name` would be one too many."""
+        """Delete departed members if `name` would exceed the maximum."""
         if name not in self._members and len(self._members) >= MOST:
             self._members = {n: m for n, m in self._members.items() if m.is_here}
 
@@ -131,7 +131,9 @@ class Monitor:
                 self._members[name] = replace(known, free_bytes=free_bytes)
 
     def has_clock(self, name: str, offset_s: float, round_trip_s: float) -> None:
-        """Keep the offset that is known best: of the shortest round trip, until clocks have parted since."""
+        """Store the most exact offset: the one with the shortest round trip, corrected for clock drift
+        since.
+        """
         with self._lock:
             known, now_s = self._members.get(name), self.clock()
             if known is None:
@@ -146,11 +148,11 @@ class Monitor:
 
     @property
     def members(self) -> tuple[Member, ...]:
-        """All that ever said hello, or were refused before, by name."""
+        """All members that ever sent a Hello or were refused, by name."""
         with self._lock:
             return tuple(self._members[name] for name in sorted(self._members))
 
     def usable(self) -> tuple[Member, ...]:
-        """Those that a plan may count on now."""
+        """Return the members that a plan may use now."""
         now_s = self.clock()
         return tuple(member for member in self.members if member.is_usable(now_s))

@@ -1,4 +1,4 @@
-"""Update the picture of devices and links by what a segment showed. Pure."""
+"""Update the picture of devices and links from the notes of a segment. Pure."""
 
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -12,7 +12,7 @@ from pliant.ir.topology import Capability, Drift, Links, ObservedStage, refreshe
 from pliant.plan.split.split import HEAD, INPUT
 
 Unbelieved = Mapping[tuple[str, str], float]
-"""Per stage of a device, or link: what of the last ratio is left to be seen again."""
+"""Per stage of a device, or link: the part of the last ratio that is not confirmed yet."""
 
 
 def saw(
@@ -22,10 +22,11 @@ def saw(
     notes: Mapping[str, Note],
     offsets_s: Mapping[str, float],
 ) -> tuple[Picture, Unbelieved]:
-    """`picture` moved towards what the devices of `notes` tell of a segment, and what is not believed yet.
+    """Return `picture` updated from the `notes` of a segment, and the ratios that are not confirmed yet.
 
-    `solved` is what its plan was made of; `offsets_s` is what each clock is ahead. Links stay the same
-    object where nothing was said of them. Hepti 4.1: what runs show replaces a second profiling pass.
+    `solved` holds what its plan was based on; `offsets_s` holds the lead of each clock. `links` stays the
+    same object if the notes say nothing about links. Hepti 4.1: observations of runs replace a second
+    profiling pass.
     """
     left = dict(unbelieved)
 
@@ -38,7 +39,7 @@ def saw(
     for name, note in notes.items():
         device, seen = devices[name], []
         for kind, seconds in note.compute_s.items():
-            if kind in (INPUT, HEAD):  # they run once, and say little of layers
+            if kind in (INPUT, HEAD):  # they run once per run and say little about layers
                 continue
             work = solved.cost.flops(Compute(kind, device=name))
             expected_s = device.seconds(kind, work)
@@ -55,7 +56,7 @@ def saw(
 
 
 def as_measured(links: Links, measured: Links, names: AbstractSet[str]) -> Links:
-    """`links`, and what joins the devices of `names` as it was `measured`; who is not there stays out."""
+    """Return `links`, with those of the devices in `names` as `measured`; absent devices stay absent."""
     known = measured.interfaces
     interfaces = {n: known.get(n, one) if n in names else one for n, one in links.interfaces.items()}
     pairs = {ends: link for ends, link in links.pairs.items() if not names & set(ends)}
@@ -65,7 +66,7 @@ def as_measured(links: Links, measured: Links, names: AbstractSet[str]) -> Links
 
 
 def _drifted(device: Capability, seen: Sequence[ObservedStage]) -> Capability:
-    """`refreshed`; kinds of stages that were not seen, of another mode perhaps, drift as all that were."""
+    """Return `refreshed`; kinds of stages that did not run, e.g. of another mode, get the overall drift."""
     after = refreshed(device, seen)
     before_s = sum(device.seconds(s.kind, s.flops) for s in seen)
     if before_s <= 0:

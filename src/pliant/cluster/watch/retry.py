@@ -1,6 +1,6 @@
 """Back-off before an excluded device or link is trusted again.
 
-Pure: no clock. Time in which nothing runs does not count.
+Pure: no clock. Time without runs does not count.
 """
 
 from collections.abc import Collection
@@ -12,7 +12,7 @@ LAST_S = 1920.0
 
 @final
 class Retries:
-    """Names that were left out are due after FIRST_S, and after twice as long each time that did not last."""
+    """Excluded names are due after FIRST_S; the wait doubles each time that the retry fails."""
 
     def __init__(self) -> None:
         self._heard_s: dict[str, float] = {}
@@ -21,7 +21,9 @@ class Retries:
         self._last_s: float | None = None
 
     def heard(self, names: Collection[str], now_s: float) -> None:
-        """A run told of `names`, if any; who lasts a wait after it was due starts with FIRST_S again."""
+        """Record that a run reported `names`; a name that stays for its wait after a retry starts at
+        FIRST_S again.
+        """
         self._last_s = now_s
         for name in names:
             self._heard_s[name] = now_s
@@ -29,7 +31,9 @@ class Retries:
                 del self._tried_s[name], self._wait_s[name]
 
     def due(self, names: Collection[str]) -> frozenset[str]:
-        """Those of `names` that runs until the last did not tell of for their wait; each is said once."""
+        """Return those of `names` that runs have not reported for their wait; each is returned once per
+        wait.
+        """
         now_s, found = self._last_s, set()
         if now_s is None:
             return frozenset()

@@ -1,4 +1,4 @@
-"""Track which members of a cluster are heard, which fell silent, and which came back."""
+"""Track the members of a cluster: connected, silent and returned."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from typing import Generic, TypeVar
 
 Route = TypeVar("Route")
 MOST = 1000
-"""Peers that are known at a time: whoever holds the key may make up names."""
+"""Maximum number of known peers: a holder of the key may invent any number of names."""
 
 
 @dataclass(slots=True)
@@ -18,14 +18,14 @@ class _Entry(Generic[Route]):
 
 
 class Roll(Generic[Route]):
-    """Peers by name, with the route that last led to each. Times are readings of one clock, in seconds."""
+    """Peers by name, with the latest route to each. Times are readings of one clock, in seconds."""
 
     def __init__(self, silence_s: float) -> None:
         self._silence_s = silence_s
         self._entries: dict[str, _Entry[Route]] = {}
 
     def hear(self, name: str, incarnation: int, route: Route, now_s: float) -> bool | None:
-        """Note that `name` was heard: True if it is new here, None if another process has its name."""
+        """Record that `name` was heard: True if it is new, None if another process has its name."""
         entry = self._entries.get(name)
         if entry is not None and entry.is_here and entry.incarnation != incarnation:
             return None
@@ -33,13 +33,13 @@ class Roll(Generic[Route]):
         return entry is None or not entry.is_here
 
     def has_room(self, name: str) -> bool:
-        """Whether `name` may be noted; those who left are forgotten where it would be one too many."""
+        """Return whether `name` may be added; departed peers are deleted if it would exceed the maximum."""
         if name not in self._entries and len(self._entries) >= MOST:
             self._entries = {n: e for n, e in self._entries.items() if e.is_here}
         return name in self._entries or len(self._entries) < MOST
 
     def leave(self, name: str, incarnation: int | None = None) -> bool:
-        """Note that `name` is gone (that process of it, if given); True if it was here."""
+        """Record that `name` has left (that incarnation of it, if given); True if it was connected."""
         entry = self._entries.get(name)
         if entry is None or not entry.is_here or incarnation not in (None, entry.incarnation):
             return False
@@ -47,7 +47,7 @@ class Roll(Generic[Route]):
         return True
 
     def replace(self, incarnation: int, is_same: Callable[[Route], bool]) -> dict[str, int]:
-        """Note that process `incarnation` took over the routes that `is_same` names.
+        """Record that process `incarnation` took over the routes that `is_same` selects.
 
         Returns the processes that had them, by name: they are gone.
         """
@@ -61,22 +61,22 @@ class Roll(Generic[Route]):
         return gone
 
     def fall_silent(self, now_s: float) -> list[str]:
-        """Note and return who was not heard for too long."""
+        """Mark and return the peers that were not heard for too long."""
         late = [n for n, e in self._entries.items() if e.is_here and now_s - e.heard_s > self._silence_s]
         for name in late:
             self._entries[name].is_here = False
         return late
 
     def excuse(self, now_s: float) -> None:
-        """Hold nobody's silence until now against it: it was this process that did not listen."""
+        """Restart all silence timers: this process itself was suspended."""
         for entry in self._entries.values():
             entry.heard_s = now_s
 
     def routes(self) -> dict[str, Route]:
-        """Who is here, and how to reach it."""
+        """Return the connected peers and their routes."""
         return {name: entry.route for name, entry in self._entries.items() if entry.is_here}
 
     def heard_s(self, name: str) -> float | None:
-        """When `name` was last heard; None if never."""
+        """Return when `name` was last heard; None if never."""
         entry = self._entries.get(name)
         return None if entry is None else entry.heard_s
