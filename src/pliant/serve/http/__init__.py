@@ -1,1 +1,1 @@
-"""HTTP: connections, limits, paths, who may ask."""
+"""HTTP: connections, limits, paths, tokens and TLS."""

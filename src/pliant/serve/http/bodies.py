@@ -1,4 +1,4 @@
-"""The request bodies in memory: limits of time, size and number."""
+"""Read request bodies into memory, with limits on time, size and number."""
 
 import asyncio
 from dataclasses import dataclass, field
@@ -14,13 +14,13 @@ from pliant.serve.http.limits import Limits
 from pliant.serve.http.raw_headers import header_of, headers_of
 
 WHOLE = "pliant.is_whole"
-"""In the scope of a request whose body has come with its head."""
+"""Key in the scope of a request whose body arrived together with its head."""
 _LEAVES = {"connection": "close", "retry-after": "1"}
 
 
 @dataclass(eq=False, slots=True)
 class _Body:
-    """A body that is read, or waits for its answer; `timeout` ends the reading of one that may be slow."""
+    """A body that is being read or awaits its response; `timeout` bounds a read that may be slow."""
 
     address: str
     timeout: asyncio.Timeout | None = None
@@ -30,15 +30,15 @@ class _Body:
     def evict(self) -> None:
         self.is_evicted = True
         if self.timeout is not None and not self.timeout.expired():
-            self.timeout.reschedule(0.0)  # at once
+            self.timeout.reschedule(0.0)  # immediately
 
 
 @final
 class Bodies:
-    """Reads bodies; they take `buffer_bytes` at most together, also while they wait for an answer.
+    """Reads bodies; all bodies together hold at most `buffer_bytes`, also while they await responses.
 
-    A body that stands still for `stall_s`, or is slower than `body_Bps` after `body_s`, is given up,
-    and so is the oldest that is not complete where another needs its room.
+    A body is given up if it stalls for `stall_s` or is slower than `body_Bps` after `body_s`. If another body
+    needs its room, the oldest incomplete body is given up too.
     """
 
     def __init__(self, limits: Limits) -> None:
@@ -47,20 +47,20 @@ class Bodies:
 
     @property
     def n_bytes(self) -> int:
-        """What is held of all bodies now."""
+        """The number of body bytes held now."""
         return self._budget.n_bytes
 
     def read(self, request: Request, most: int) -> "_Reading":
-        """A context of the whole body, decompressed, which counts as held until it ends.
+        """A context that yields the complete, decompressed body, which counts as held until the context ends.
 
-        Entering it raises NodeError for one of more than `most` bytes (413), compressed or not, too slow
-        (408), or in another coding (415), InputError for broken data, and HTTPException (503) where there is
-        no room for it. A body counts by its decompressed bytes, while these come.
+        Entering raises NodeError if the body has more than `most` bytes, compressed or not (413), is too slow
+        (408), or has an unsupported encoding (415); InputError for damaged data; and HTTPException (503) if
+        there is no room. Decompressed bytes count as they are produced.
         """
         return _Reading(self, request, most)
 
     async def begin(self, body: _Body, request: Request, most: int) -> bytes:
-        """As `read`, until `body` has ended."""
+        """Read like `read`; the body is held until `end`."""
         _check(request, most)
         coding = ", ".join(headers_of(request.scope, b"content-encoding")) or "identity"
         if WHOLE in request.scope and coding == "identity":
@@ -71,11 +71,11 @@ class Bodies:
         return content
 
     def end(self, body: _Body) -> None:
-        """It is held no more."""
+        """Free the body."""
         self._budget.release(body)
 
     async def _received(self, body: _Body, request: Request, most: int) -> bytes:
-        """A body that is here already, as it is."""
+        """Return a body that has already arrived uncompressed."""
         message = await request.receive()
         if message["type"] == "http.disconnect":
             raise ClientDisconnect
@@ -105,7 +105,7 @@ class Bodies:
                             raise _no_room(limits)
                         body.parts.append(piece)
                         if n_plain > n_bytes:
-                            await asyncio.sleep(0)  # others have their turn between two pieces
+                            await asyncio.sleep(0)  # let other tasks run between two pieces
                     self._wait(timeout, start_s, n_bytes)
                 decoder.check_end()
         except TimeoutError:
@@ -121,14 +121,14 @@ class Bodies:
         return content
 
     def _wait(self, timeout: asyncio.Timeout, start_s: float, n_bytes: int) -> None:
-        """Until when the next part may come."""
+        """Set the time limit of the next part."""
         limits, now_s = self._limits, asyncio.get_running_loop().time()
         timeout.reschedule(min(now_s + limits.stall_s, start_s + limits.body_s + n_bytes / limits.body_Bps))
 
 
 @final
 class _Reading:
-    """The context of one body: it is read at its beginning, and let go of at its end."""
+    """The context of one body: entering reads it, leaving frees it."""
 
     __slots__ = ("_bodies", "_body", "_most", "_request")
 

@@ -1,13 +1,13 @@
-"""Bytes that a node keeps for its clients, bounded in all and for each address."""
+"""Limits on the bytes that a node buffers, in total and for each client address."""
 
 from collections import Counter
 from typing import Protocol, final
 
 
 class Holder(Protocol):
-    """What keeps bytes: a body that is being read, an answer that is being sent.
+    """A holder of buffered bytes: a request body being received, or a response being sent.
 
-    `evict` has it let go of them soon; it counts for nothing from then on.
+    `evict` makes it free them soon; they no longer count from then on.
     """
 
     @property
@@ -17,10 +17,11 @@ class Holder(Protocol):
 
 @final
 class ByteBudget:
-    """At most `most` bytes in all, and `most_client` for each client's address.
+    """At most `most` bytes in total, and `most_client` for each client address.
 
-    Where that would be exceeded, holders that are `evictable` lose theirs, the oldest first, of the address
-    that has too many or else of that with most: who is slow, or stands still, makes room for who is not.
+    When a limit would be exceeded, evictable holders are evicted, oldest first: those of the address over its
+    limit, or else those of the address with the most bytes. Slow or stalled clients thus make room for
+    others.
     """
 
     def __init__(self, most: int, most_client: int) -> None:
@@ -29,12 +30,12 @@ class ByteBudget:
         self._evictable: dict[Holder, None] = {}
         self._by_address: Counter[str] = Counter()
         self.n_bytes = 0
-        """What is held now."""
+        """The number of bytes held now."""
 
     def take(self, holder: Holder, n_bytes: int) -> bool:
-        """`n_bytes` more for `holder`, which is evictable until it is `kept`.
+        """Take `n_bytes` more for `holder`, which is evictable until it is `kept`.
 
-        False, and none taken, where others cannot make room, or `holder` itself would be the first to.
+        Returns False, and takes nothing, if others cannot make room or `holder` would be evicted first.
         """
         if holder not in self._sizes:
             self._evictable[holder] = None
@@ -52,11 +53,11 @@ class ByteBudget:
         return True
 
     def keep(self, holder: Holder) -> None:
-        """From now on its bytes are not taken away."""
+        """Make `holder` non-evictable."""
         self._evictable.pop(holder, None)
 
     def release(self, holder: Holder) -> None:
-        """It lets go of all its bytes; safe to say twice."""
+        """Free all bytes of `holder`; idempotent."""
         self._evictable.pop(holder, None)
         n_bytes = self._sizes.pop(holder, None)
         if n_bytes is None:

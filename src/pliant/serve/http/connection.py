@@ -1,4 +1,4 @@
-"""An HTTP/1.1 connection that waits for no slow client."""
+"""An HTTP/1.1 connection with limits against slow clients."""
 
 import asyncio
 import ssl
@@ -26,9 +26,9 @@ CurrentTls = Callable[[], ssl.SSLContext | None]
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """What the connections of a server share: limits, places, bytes of answers that nobody has read yet.
+    """State shared by a server's connections: limits, places, and the budget of unsent response bytes.
 
-    `tls` is what connections are encrypted with from now on. `on_refused` hears the status of each request
+    `tls` returns the TLS context of new connections. `on_refused` is called with the status of each request
     that is refused before it reaches the application.
     """
 
@@ -42,10 +42,10 @@ class Shared:
 def guarded(
     limits: Limits, on_refused: OnRefused = lambda status: None, tls: CurrentTls = lambda: None
 ) -> Callable[..., asyncio.Protocol]:
-    """uvicorn's protocol within `limits`: what makes one for each connection.
+    """Return a factory of uvicorn's protocol with `limits`.
 
-    They are encrypted with what `tls` says when they are made; the sockets that listen are plain, so that a
-    connection has its place before its handshake.
+    Connections are encrypted with the context that `tls` returns when they are made. The listening sockets
+    are plain, so that a connection takes its place before the handshake.
     """
     answers = ByteBudget(limits.buffer_bytes, limits.client_buffer_bytes)
     shared = Shared(limits, Places(limits), answers, on_refused, tls)
@@ -58,10 +58,10 @@ def guarded(
 
 
 class _Guarded(HttpToolsProtocol):
-    """Bounds the head's size and number of lines, the time it may take to come, and that to read an answer.
+    """Limits the size, header count and duration of a request head, and the time to read a response.
 
-    uvicorn itself waits for a head for ever, and keeps all of it (a "slowloris" needs no more). Where there
-    are more connections than places, those that have brought no request are closed for newer ones.
+    uvicorn itself waits for a head without limits of time and size, which a slowloris attack exploits. If
+    there are more connections than places, connections without a request are closed for newer ones.
     """
 
     def __init__(self, shared: Shared, *args: Any, **named: Any) -> None:
@@ -82,7 +82,7 @@ class _Guarded(HttpToolsProtocol):
         self._working: tuple[Any, asyncio.Task[Any]] | None = None
 
     def accepted(self, transport: asyncio.Transport) -> None:
-        """Take a place; `transport` is the socket's, which a TLS handshake may follow."""
+        """Take a place; `transport` is that of the socket, before any TLS handshake."""
         super().connection_made(transport)
         self._socket = transport
         self.address = self.client[0] if self.client else ""
@@ -106,7 +106,10 @@ class _Guarded(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def evict(self) -> None:
-        """Another needs its place, or its answer's room: close it, telling who has begun a request."""
+        """Close the connection for another one's place or buffer room.
+
+        A request that has begun gets a 503.
+        """
         is_reading = self.cycle is not None and self.cycle.more_body and not self.cycle.response_started
         if not self._n_unsent:
             if self._head_bytes or is_reading:
@@ -114,9 +117,9 @@ class _Guarded(HttpToolsProtocol):
                 self._refuse(503, why, ("retry-after: 1",))
             elif not self.transport.is_closing():
                 self.transport.close()
-            if self._n_unsent:  # of the refusal: `_refuse` bounds how long
+            if self._n_unsent:  # the unsent refusal; `_refuse` limits the time to send it
                 return
-        self._abort()  # over TLS, closing would wait for the client to agree
+        self._abort()  # over TLS, closing would wait for the client
 
     def data_received(self, data: bytes) -> None:
         if self.transport.is_closing():
@@ -125,7 +128,7 @@ class _Guarded(HttpToolsProtocol):
             self._head_bytes += len(data)
             self._heard_s = self.loop.time()
         super().data_received(data)
-        if not self._is_in_head or not self._head_bytes:  # most heads come whole, and need no timer
+        if not self._is_in_head or not self._head_bytes:  # most heads arrive complete and need no timer
             return
         if self._head_bytes > self.limits.head_bytes:
             self._refuse(431, f"headers are longer than {self.limits.head_bytes} bytes.")
@@ -133,7 +136,7 @@ class _Guarded(HttpToolsProtocol):
             self._expect_head()
 
     def pause_writing(self) -> None:
-        """The client does not read: an answer that is sent as it is made would be kept for it for ever."""
+        """The client does not read: limit the time, or the unsent response would stay in memory."""
         super().pause_writing()
         self._stalled = self.loop.call_later(self.limits.write_s, self._abort_unread)
 
@@ -150,7 +153,7 @@ class _Guarded(HttpToolsProtocol):
             encrypted = self.transport.get_extra_info("ssl_object")
             self.scope["extensions"] = {"tls": {"client_cert_names": names_of(encrypted.getpeercert())}}
             if encrypted.context is not self._shared.tls():
-                self._is_leaving = True  # its certificates are others by now: it ends after this request
+                self._is_leaving = True  # certificates were replaced: close after this request
 
     def on_header(self, name: bytes, value: bytes) -> None:
         super().on_header(name, value)
@@ -198,15 +201,15 @@ class _Guarded(HttpToolsProtocol):
             return
         self._shared.places.waits(self)
         self._idle_since_s = self.loop.time()
-        if self._idle is None:  # one timer for many requests
+        if self._idle is None:  # one timer serves many requests
             self._idle = self.loop.call_later(self.timeout_keep_alive, self._check_idle)
-        if self.cycle.more_body:  # answered without it, but the next head comes behind it
+        if self.cycle.more_body:  # the response did not need it, but the next head follows it
             self._timer = self.loop.call_later(self.limits.body_s, self.transport.close)
         elif self._head_bytes:
             self._expect_head()
 
     def shutdown(self) -> None:
-        """A request whose head is on its way, or that the connection was made for, is still answered."""
+        """A request is still answered if its head is being received, or if the connection was made for it."""
         self._is_leaving = True
         if self.cycle is not None and not self._head_bytes:
             super().shutdown()
@@ -225,15 +228,15 @@ class _Guarded(HttpToolsProtocol):
 
     @property
     def _head_due_s(self) -> float:
-        """When the head is late: as a whole, or since the last of its bytes."""
+        """When the head times out: `head_s` after its start, or `stall_s` after its last byte."""
         due_s = self._head_since_s + self.limits.head_s
         return min(due_s, self._heard_s + self.limits.stall_s) if self._head_bytes else due_s
 
     def _check_idle(self) -> None:
-        """Close a connection that has brought no request for a while."""
+        """Close a connection that has been idle for too long."""
         self._idle = None
         if self._head_bytes or not self.cycle.response_complete or self.transport.is_closing():
-            return  # there is a new timer once it is answered
+            return  # a new timer starts after the response
         left_s = self._idle_since_s + self.timeout_keep_alive - self.loop.time()
         if left_s > 0.0:
             self._idle = self.loop.call_later(left_s, self._check_idle)
@@ -258,9 +261,9 @@ class _Guarded(HttpToolsProtocol):
             self._timer = None
 
     def _start_asgi_task(self, cycle: Any, app: Any) -> None:
-        """Begin the next request, once the client has read the answers to those before it.
+        """Begin the next request once the client has read the previous responses.
 
-        The answer to each would else lie in memory, for a client that sends requests and reads nothing.
+        Otherwise the responses to a client that sends requests and reads nothing would accumulate in memory.
         """
         cycle.send = OneWrite(cycle)
         if cycle.more_body:
@@ -289,7 +292,10 @@ class _Guarded(HttpToolsProtocol):
             self._working = None
 
     def _give_up(self) -> None:
-        """Nobody waits for the answer that is being made. One that reads its body hears of that itself."""
+        """Cancel the request in progress: its client disconnected.
+
+        A request still reading its body notices by itself.
+        """
         if self._working is None:
             return
         cycle, task = self._working
@@ -298,7 +304,7 @@ class _Guarded(HttpToolsProtocol):
             task.cancel()
 
     def _bound_unread(self) -> None:
-        """What the client has not read yet takes room among the answers, and is given up after `write_s`."""
+        """Count unsent response bytes against the budget; drop the connection after `write_s`."""
         self._shared.answers.release(self)
         if self._unread is not None:
             self._unread.cancel()
@@ -316,7 +322,7 @@ class _Guarded(HttpToolsProtocol):
 
     @property
     def _n_unsent(self) -> int:
-        """Bytes that the socket has not taken yet, those that TLS keeps included."""
+        """Bytes that the socket has not accepted yet, including those in TLS buffers."""
         if self._socket is None:
             return 0
         n_bytes = self._socket.get_write_buffer_size()
@@ -329,9 +335,9 @@ class _Guarded(HttpToolsProtocol):
             self._socket.abort()
 
     def _refuse(self, status: int, why: str, more: tuple[str, ...] = ()) -> None:
-        """Answer by hand and hang up: there is no request to hand on."""
+        """Send an error response without the application, and close the connection."""
         self._stop_timer()
-        self._head_bytes = 0  # no more of it is waited for
+        self._head_bytes = 0  # the rest of the head is ignored
         if self.transport.is_closing():
             return
         self._shared.on_refused(status)
@@ -345,4 +351,4 @@ class _Guarded(HttpToolsProtocol):
         )
         self.transport.write("\r\n".join((*lines, "\r\n")).encode() + body)
         self.transport.close()
-        self._bound_unread()  # closing waits until all of it is sent
+        self._bound_unread()  # closing waits until everything is sent

@@ -1,4 +1,4 @@
-"""Bodies that travel compressed (RFC 9110, 8.4): requests within the limits, answers to who asks for it."""
+"""Compressed bodies (RFC 9110, 8.4): requests within the limits, responses for clients that accept gzip."""
 
 import re
 import zlib
@@ -12,21 +12,21 @@ from pliant.errors import InputError, NodeError
 from pliant.serve.http.raw_headers import header_of
 
 CODINGS = "gzip, deflate, identity"
-"""Of requests. Answers are coded as gzip, or not at all."""
+"""Codings of requests. Responses use gzip or no coding."""
 LEAST_BYTES = 1024
-"""A shorter answer fits one packet as it is."""
+"""Shorter responses fit one packet uncompressed."""
 _PIECE_BYTES = 1 << 18
 _LEVEL = 1
-"""The quickest: the processor is there for answers."""
+"""The fastest level, to leave the CPU to inference."""
 _WINDOWS = {"gzip": 16 + zlib.MAX_WBITS, "x-gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
 _REFUSED = re.compile(r"gzip\s*;\s*q=0(?:\.0*)?\s*(?:,|$)", re.IGNORECASE)
 
 
 @final
 class Decoder:
-    """Decompresses one body in pieces of `_PIECE_BYTES` at most, whatever it would become as a whole.
+    """Decompresses one body in pieces of at most `_PIECE_BYTES`, whatever its total size.
 
-    `coding` is the value of Content-Encoding; raises NodeError (415) for one that is not read.
+    `coding` is the value of Content-Encoding; raises NodeError (415) for an unsupported one.
     """
 
     def __init__(self, coding: str) -> None:
@@ -37,13 +37,13 @@ class Decoder:
         self._stream = zlib.decompressobj(_WINDOWS[name]) if name in _WINDOWS else None
 
     def pieces(self, part: bytes) -> Iterator[bytes]:
-        """What `part` becomes behind the parts before it. Raises InputError for what is not so coded."""
+        """Decompress the next part. Raises InputError for invalid data."""
         stream = self._stream
         if stream is None:
             yield part
             return
         is_full = False
-        while part or (is_full and not stream.eof):  # the stream may hold back what had no room
+        while part or (is_full and not stream.eof):  # a full piece may leave data in the stream
             if stream.eof:
                 raise InputError(f"more follows the end of the body's {self._coding} data; send one stream.")
             try:
@@ -56,14 +56,17 @@ class Decoder:
             yield piece
 
     def check_end(self) -> None:
-        """Raise InputError where the data end before they say so."""
+        """Raise InputError if the data is incomplete."""
         if self._stream is not None and not self._stream.eof:
             raise InputError(f"the body's {self._coding} data are cut off; send them whole.")
 
 
 @final
 class Compressed:
-    """`app`, with answers of `LEAST_BYTES` and more in gzip for clients that accept it; no event streams."""
+    """Middleware that compresses responses of at least `LEAST_BYTES` with gzip, if accepted.
+
+    No event streams.
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

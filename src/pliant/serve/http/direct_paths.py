@@ -1,4 +1,4 @@
-"""Paths that are answered without Starlette's layers, which take as much as the rest of a short request."""
+"""Serve some paths without Starlette's layers, which cost as much as the rest of a short request."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from typing import final
@@ -12,10 +12,10 @@ Handler = Callable[[Request, Exception], Awaitable[Response]]
 
 @final
 class DirectPaths:
-    """`app`, but what is posted to one of `paths` is answered by `answer`.
+    """`app`, except that POST requests to `paths` are answered by `answer`.
 
-    Of `handlers`, which are looked at in their order, the first for what that raises answers instead; other
-    errors are answered by `broken`, and go on to the server, which logs them, as Starlette has it.
+    An exception is handled by the first of `handlers`, in order, that matches its type. Other exceptions are
+    answered by `broken` and raised again, so that the server logs them, as in Starlette.
     """
 
     def __init__(

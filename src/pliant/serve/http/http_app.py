@@ -1,4 +1,4 @@
-"""A node's paths over HTTP: who may ask, how a body is read, what an error looks like."""
+"""The HTTP paths of a node: routes, reading of bodies, error responses."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -60,16 +60,16 @@ from pliant.serve.upstream.callback import Callbacks
 from pliant.serve.upstream.upstreams import CURVE_PATH, MISMATCH, REQUEST_HEADER
 
 UNOBSERVED = ("/v2/health/", "/metrics", CURVE_PATH, TELL_PATH)
-"""What comes every few seconds has no span and no log line."""
+"""Paths requested every few seconds have no span and no log line."""
 WAITED = "pliant.waited_s"
-"""In a request's scope: how long it has waited for its model to be loaded."""
+"""Key in a request's scope: how long the request has waited for its model to be loaded."""
 _ROUTE, _CURVE, _REQUEST = (name.lower().encode() for name in (ROUTE_HEADER, CURVE_HEADER, REQUEST_HEADER))
 _HEADER_LENGTH = HEADER_LENGTH.encode()
 _IDENTITY = [name.lower().encode() for name in (MODEL_HEADER, VERSION_HEADER, PROTOCOL_HEADER)]
 
 
 def make_app(node: Node, access: Access, version: str, callbacks: Callbacks = Callbacks()) -> ASGIApp:  # noqa: B008 - frozen
-    """The ASGI application of `node` alone, as `model_app` has it."""
+    """The ASGI application of a single node; see `model_app`."""
     page = page_routes(ShownProcess(node.name, version, lambda: (node,), lambda: node.is_draining))
     tracer = make_tracer()
     return model_app(node, (node,), Bodies(node.limits), access, version, callbacks, page, tracer)
@@ -85,11 +85,11 @@ def model_app(
     page: Sequence[Route],
     tracer: Tracer,
 ) -> ASGIApp:
-    """The ASGI application of `node`; `access` says who may call what of it.
+    """The ASGI application of `node`, with access control by `access`.
 
-    `nodes` are those of all models at this address, it among them; its metrics are those of all, and so
-    are the routes of their `page`. `callbacks` say where other nodes may be told of changes. `tracer`
-    makes the spans.
+    `nodes` are the nodes of all models at this address, including this one; metrics and the `page` routes
+    cover all of them. `callbacks` are the addresses at which other nodes can be notified of changes. `tracer`
+    creates the spans.
     """
     paths = _Paths(node, nodes, bodies, version, access, callbacks)
     name = node.served.name
@@ -132,7 +132,7 @@ def model_app(
 
 
 class _Paths:
-    """One method a path."""
+    """One method for each path."""
 
     def __init__(
         self,
@@ -154,7 +154,7 @@ class _Paths:
         return _json({"live": True})
 
     async def unanswered(self, request: Request, error: Exception) -> Response:
-        """What is said of a path or a method that there is not."""
+        """The error response for an unknown path or method."""
         assert isinstance(error, HTTPException)
         names = ", ".join(repr(one.served.name) for one in self._nodes)
         served = f"this node serves the model {names}, and /openapi.json lists its paths."
@@ -206,7 +206,7 @@ class _Paths:
                 response = await self.failed(request, error)
             else:
                 response = _answered(answer.body, answer.node)
-                here_s = node.clock() - start_s  # what was kept was answered before
+                here_s = node.clock() - start_s  # a cached response was computed earlier
                 spent = Spent(min(answer.spent.seconds, here_s), min(answer.spent.waited_s, here_s))
         if route is not None:
             told = encode_told(node.dispatcher.tell(route.sender), spent)
@@ -214,7 +214,7 @@ class _Paths:
         return response
 
     async def curve(self, request: Request) -> Response:
-        """A ping: small, and answered at once."""
+        """Answer a ping: a small, immediate response."""
         start_s = self._node.clock()
         self._check_model(request)
         route = self._route(request)
@@ -224,7 +224,7 @@ class _Paths:
     async def tell(self, request: Request) -> Response:
         if self._node.upstreams is None:
             raise NodeError("this node has no upstreams.", status=404)
-        if PROTOCOL_HEADER in request.headers:  # version 2 broadcasts without
+        if PROTOCOL_HEADER in request.headers:  # broadcasts of version 2 lack it
             self._check_identity(request, "a broadcast")
         async with self._bodies.read(request, LIMIT_BYTES) as body:
             self._node.upstreams.told(body)
@@ -251,20 +251,20 @@ class _Paths:
         return _json(self._node.explain(int(text), terms))
 
     async def failed(self, request: Request, error: Exception) -> Response:
-        """The status and reason of a PliantError, and the name of this node, which says so."""
+        """The error response of a PliantError, with the name of this node."""
         assert isinstance(error, PliantError)
         status, headers = http_status(error), {NODE_HEADER: self._node.name}
         if isinstance(error, NodeError):
             if error.retry_after_s is not None:
                 headers["retry-after"] = str(error.retry_after_s)
             if status in (408, 413):
-                headers["connection"] = "close"  # the rest of the body is not waited for
+                headers["connection"] = "close"  # the rest of the body is not read
             if status == 415:
                 headers["accept-encoding"] = CODINGS
         return error_response(status, str(error), headers)
 
     def _route(self, request: Request) -> RouteMessage | None:
-        """What another node says about itself; it is one that may be told of changes from then on."""
+        """Read the route header of another node, and register that node for change notifications."""
         text = header_of(request.scope, _ROUTE)
         if text is None:
             return None
@@ -281,7 +281,7 @@ class _Paths:
         return route
 
     def _check_model(self, request: Request) -> None:
-        """Raise NodeError where another model is asked for."""
+        """Raise NodeError if the request is for another model."""
         asked, names = request.query_params.get("model"), [one.served.name for one in self._nodes]
         if asked is not None and asked not in names:
             raise NodeError(f"this node answers with {', '.join(names)}, not {asked[:80]}.", status=404)
@@ -304,7 +304,7 @@ def _number(asked: QueryParams, name: str) -> float | None:
 
 
 def _call(request: Request, content: bytes, route: RouteMessage | None) -> Call:
-    """Raises InputError for headers that cannot be."""
+    """Build the call. Raises InputError for invalid headers."""
     client = request.client.host if request.client else ""
     scope = request.scope
     n_json, id = header_bytes(header_of(scope, _HEADER_LENGTH)), header_of(scope, _REQUEST)
@@ -312,7 +312,7 @@ def _call(request: Request, content: bytes, route: RouteMessage | None) -> Call:
 
 
 def _check_size(answer: Body, limits: Limits) -> None:
-    """Raise NodeError (422) for an answer that does not fit what is kept for one client."""
+    """Raise NodeError (422) if a response exceeds the buffer limit of one client."""
     if len(answer.content) > limits.client_buffer_bytes:
         raise NodeError(
             f"the answer has {len(answer.content)} bytes; at most {limits.client_buffer_bytes} are kept for "

@@ -1,4 +1,4 @@
-"""The limits on what a node takes from a client."""
+"""The limits on requests and connections of clients."""
 
 from dataclasses import dataclass, fields
 
@@ -7,18 +7,18 @@ from pliant.errors import InputError
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Bounds on sizes (bytes), counts and waits (seconds); all positive.
+    """Limits on sizes (bytes), counts and times (seconds); all positive.
 
-    `n_elements` bounds what of a request is decoded one element at a time: numbers as JSON, and BYTES; as
-    many take about 40 ms. `n_rows` bounds the inputs of one request. `n_client_connections` and
-    `client_buffer_bytes` hold for one address; `n_reserved_connections` are beyond `n_connections`, for
-    questions about health. `buffer_bytes` bounds the bodies that are being read or wait for their answer, and
-    as much again the answers that wait to be read.
+    `n_elements` limits the elements of a request that are decoded one at a time: JSON numbers and BYTES; the
+    default takes about 40 ms. `n_rows` limits the inputs of one request. `n_client_connections` and
+    `client_buffer_bytes` hold for one address. `n_reserved_connections` come on top of `n_connections`, for
+    health checks. `buffer_bytes` limits the request bodies that are being read or await their response, and
+    separately the unsent responses.
 
-    `head_s` is how long a request line with its headers may take, `stall_s` how long head or body may stand
-    still, `body_s` how long a body may take beyond what its bytes take at `body_Bps`; `idle_s` how long a
-    connection may lie between requests, `write_s` how long an answer may wait to be read, `hop_s` how long an
-    answer from upstream may take at most. `hops` is how often a request may be passed on.
+    `head_s` limits the time of a request line with its headers, `stall_s` that without progress in a head or
+    body, and `body_s` that of a body beyond its size over `body_Bps`. `idle_s` limits the time of a
+    connection between requests, `write_s` that of a response until the client reads it, and `hop_s` that of a
+    response from an upstream. `hops` limits how often a request is forwarded.
     """
 
     body_bytes: int = 16 << 20

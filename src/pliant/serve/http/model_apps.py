@@ -1,4 +1,4 @@
-"""Several models at one address: each request goes to the application of the model that it names."""
+"""Several models at one address: each request is dispatched to the application of its model."""
 
 import asyncio
 from contextlib import AsyncExitStack
@@ -31,11 +31,11 @@ _Name = tuple[str, str | None]
 
 @final
 class ModelApps:
-    """An ASGI application of the models of `repository`, and of the paths of `front` without a model.
+    """An ASGI application of the models in `repository`, and of the paths of `front` without a model.
 
-    A path names the model and its version, or `?model=`, or what another node says with a message to this
-    one. A request that names none of them is the first one's. One for a model that was evicted waits until it
-    is loaded again.
+    The model is named by the path (with its version), by `?model=`, or by the identity header of another
+    node. A request that names none goes to the first model. A request for an evicted model waits until the
+    model is loaded again.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class ModelApps:
                 return
             async with self._repository.lease(*asked) as live:
                 await live.app(_renamed(scope, live), receive, send)
-        except PliantError as error:  # the model's own paths answer with theirs
+        except PliantError as error:  # errors of the model's own paths are handled there
             await self._front.failure(error)(scope, receive, send)
         except HTTPException as error:
             refused = error_response(error.status_code, error.detail, dict(error.headers or {}))
@@ -69,7 +69,7 @@ class ModelApps:
             return
 
     async def _infer_when_loaded(self, scope: Scope, receive: Receive, send: Send, asked: _Name) -> None:
-        """The wait for a model that was evicted counts against the deadline, which stands in the body."""
+        """Count the loading time against the deadline, which is in the body."""
         request, loop = Request(scope, receive), asyncio.get_running_loop()
         async with AsyncExitStack() as held:
             async with self._bodies.read(request, self._limits.body_bytes) as content:
@@ -81,13 +81,13 @@ class ModelApps:
             await live.app(_renamed(again, live), _replayed(content, receive), send)
 
     def _may_load(self, scope: Scope, name: str, version: str | None) -> bool:
-        """Whether a request is for the own paths of a model that was evicted, and has it loaded again."""
+        """Whether a request may trigger the loading of an evicted model: paths of its own, except probes."""
         is_probe = scope["path"].endswith("/ready")
         is_served = not is_probe and self._repository.is_served(name, version)
         return is_served and self._front.admits(scope)
 
     def _model_of(self, scope: Scope) -> _Name | None:
-        """The model that a request names, where this node knows it; None for the first one."""
+        """The model that a request names, if this node knows it; None for the first model."""
         path: str = scope["path"]
         if path.startswith(_MODELS):
             name, _, rest = path[len(_MODELS) :].partition("/")
@@ -99,11 +99,11 @@ class ModelApps:
         return known or self._of_identity(_identities(scope))
 
     def _first(self) -> _Name | None:
-        """The first model that is loaded."""
+        """The first loaded model."""
         return next(((one.key.name, one.key.version) for one in self._repository.live), None)
 
     def _of_identity(self, told: list[bytes]) -> _Name | None:
-        """The model that another node has by its content, whatever it is called there."""
+        """The loaded model with the same content as that of another node, under any name."""
         for live in self._repository.live:
             if (live.node.identity.model or "").encode() in told:
                 return live.key.name, live.key.version
@@ -111,13 +111,13 @@ class ModelApps:
 
 
 def _decoded(scope: Scope) -> Scope:
-    """Of a request whose body was read, and is no longer compressed or in pieces."""
+    """The scope without the headers of body encoding and length, after the body was read."""
     gone = (b"content-encoding", b"content-length", b"transfer-encoding")
     return {**scope, "headers": [one for one in scope["headers"] if one[0] not in gone]}
 
 
 def _replayed(content: bytes, receive: Receive) -> Receive:
-    """The body once more, and then what comes of the connection."""
+    """Replay the body, then continue with the connection's messages."""
     left: list[Message] = [{"type": "http.request", "body": content, "more_body": False}]
 
     async def replaying() -> Message:
@@ -127,7 +127,7 @@ def _replayed(content: bytes, receive: Receive) -> Receive:
 
 
 def _named(query: bytes) -> list[str]:
-    """The models that a query names: none where it has more fields than any route takes."""
+    """The models named by a query; none if it has more fields than any route accepts."""
     try:
         return parse_qs(query.decode("latin-1"), max_num_fields=_MOST_FIELDS).get("model", [])
     except ValueError:
@@ -135,12 +135,12 @@ def _named(query: bytes) -> list[str]:
 
 
 def _identities(scope: Scope) -> list[bytes]:
-    """What another node says that its model is."""
+    """The model identities in another node's headers."""
     return [value for name, value in scope["headers"] if name == _IDENTITY]
 
 
 def _renamed(scope: Scope, live: LiveModel) -> Scope:
-    """With this node's name of the model in its path, where another node has another name for it."""
+    """Rewrite the model name in the path to this node's, if another node uses a different name."""
     path: str = scope["path"]
     name, _, rest = path.removeprefix(_MODELS).partition("/")
     if not path.startswith(_MODELS) or name == live.key.name:

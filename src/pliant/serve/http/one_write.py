@@ -1,4 +1,4 @@
-"""Write an answer's head and body at once: a system call costs more than a copy, and wakes the client."""
+"""Write a response's head and body in one system call, which also wakes the client only once."""
 
 from typing import Any, final
 
@@ -7,11 +7,11 @@ from uvicorn.protocols.http.httptools_impl import HEADER_RE, HEADER_VALUE_RE, ST
 
 @final
 class OneWrite:
-    """`send` of a request's `cycle`, with an answer's head and body in one write.
+    """Replaces `send` of a request's `cycle`: writes the head and body of a response at once.
 
-    A head waits for the body behind it where its length is known. Of everything else, uvicorn's own `send`
-    writes each part by itself: the body may come much later, or there is none. uvicorn logs none of the
-    answers that are written here.
+    The head waits for the body if the body's length is known. In all other cases uvicorn's own `send` writes
+    each part, because the body may come much later or not at all. uvicorn does not log responses written
+    here.
     """
 
     def __init__(self, cycle: Any) -> None:
@@ -38,7 +38,7 @@ class OneWrite:
             self._write(head, body)
 
     def _is_followed(self, message: Any) -> bool:
-        """Whether a body of a known length is sure to follow, and the connection goes on behind it."""
+        """Whether a body of known length will follow and the connection stays open."""
         cycle, self._length = self._cycle, 0
         if message["type"] != "http.response.start" or cycle.scope["method"] == "HEAD":
             return False
@@ -60,6 +60,6 @@ class OneWrite:
         cycle.response_started = cycle.response_complete = True
         cycle.waiting_for_100_continue = False
         cycle.message_event.set()
-        if not cycle.keep_alive:  # told to leave meanwhile
+        if not cycle.keep_alive:  # closed by a shutdown in the meantime
             cycle.transport.close()
         cycle.on_response()

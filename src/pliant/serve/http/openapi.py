@@ -37,13 +37,13 @@ _COUNT: Final[_Json] = {"type": "integer", "minimum": 0}
 _DURATION: Final[_Json] = object_schema({"count": _COUNT, "ns": _COUNT})
 _DURATIONS = ("success", "fail", "queue", "compute_input", "compute_infer", "compute_output")
 _ROWS = (1, 2, 3)
-"""Of requests in the document: a schema cannot say that tensors have as many elements as their shapes."""
+"""Numbers of rows in the request schemas: a schema cannot relate the number of elements to the shape."""
 
 
 def document(model: Signature, max_length: int, best: float | None, version: str, has_tokens: bool) -> _Json:
-    """OpenAPI 3.1, of what this node answers to; of a request's body, its JSON form.
+    """The OpenAPI 3.1 document of this node, with request bodies in their JSON form.
 
-    `best` is the accuracy that answers can have, None where it was never measured.
+    `best` is the highest accuracy of the model; None if it was never measured.
     """
     base = f"/v2/models/{model.name}"
     paths: _Json = {
@@ -63,7 +63,7 @@ def document(model: Signature, max_length: int, best: float | None, version: str
 
 
 def front_document(version: str, has_tokens: bool) -> _Json:
-    """OpenAPI 3.1 of a node that has no model now: what it answers to all the same."""
+    """The OpenAPI 3.1 document of a node without a loaded model."""
     return _assembled("pliant node", version, {}, {}, has_tokens)
 
 
@@ -110,7 +110,7 @@ def _get(summary: str, responses: _Json, is_open: bool = False) -> _Json:
 
 
 def _states(schema: str) -> _Json:
-    """200 where it is ready, 503 where it is not or no longer, with the same form of body."""
+    """200 if ready and 503 if not, with the same body schema."""
     ready = _json(schema)
     return {**ready, "503": {**ready["200"], "description": "It does not, or no longer."}}
 
@@ -169,7 +169,7 @@ def _infer() -> _Json:
 
 
 def _embeddings(model: Signature) -> _Json:
-    """OpenAI's form; 404 for a model that gives no vector."""
+    """OpenAI's request form; 404 for a model without a vector output."""
     texts = {"type": "array", "items": {"type": "string"}, "minItems": 1, "maxItems": 4}
     schema = {
         "type": "object",
@@ -306,7 +306,7 @@ def _schemas(model: Signature, best: float) -> _Json:
 
 
 def _terms(best: float) -> _Json:
-    """Of a request: how soon, how accurate at least."""
+    """The terms of a request: deadline and accuracy floor."""
     deadline = {"type": "number", "exclusiveMinimum": 0, "maximum": 1000000}
     floor = {"type": "number", "minimum": 0, "maximum": best}
     return {
@@ -327,7 +327,7 @@ def _terms(best: float) -> _Json:
 
 
 def _said() -> _Json:
-    """Of an answer: its expected accuracy, why layers may be left out, and whether it came in time."""
+    """Parameters of a response: expected accuracy, why layers may be left out, and whether it was in time."""
     return {
         "type": "object",
         "properties": {
@@ -353,7 +353,7 @@ def _described(model: Signature) -> str:
 
 
 def _input(port: Port, n_rows: int) -> _Json:
-    """`n_rows` of an input as JSON; where dimensions are open, one of the shapes it may have."""
+    """Schema of `n_rows` of an input as JSON; open dimensions get one of their possible sizes."""
     shape = [1 if d < 0 else d for d in open_shape(port)]
     if n_rows > 1:
         shape[0] = n_rows

@@ -1,4 +1,4 @@
-"""The repository of models in the OpenAPI document of a node, and what all parts of that document share."""
+"""The model repository in the OpenAPI document, and definitions shared by all parts of that document."""
 
 from typing import Any, Final
 
@@ -10,13 +10,13 @@ ERROR: Final[_Json] = {
 
 
 def json_answer(schema: str) -> _Json:
-    """An answer of 200 in the form of a schema of this document."""
+    """A 200 response with a schema of this document."""
     content = {"application/json": {"schema": {"$ref": f"#/components/schemas/{schema}"}}}
     return {"200": {"description": "As it is.", "content": content}}
 
 
 def object_schema(properties: _Json) -> _Json:
-    """An object that has all of `properties`."""
+    """An object schema in which all `properties` are required."""
     return {"type": "object", "required": list(properties), "properties": properties}
 
 
@@ -52,7 +52,7 @@ REPOSITORY_SCHEMAS: Final[_Json] = {
 
 
 def repository_paths() -> _Json:
-    """For operators alone: the models that there are, and what loads and unloads them."""
+    """Paths for operators: list, load and unload models."""
     asked = {
         "type": "object",
         "properties": {"ready": {"type": "boolean", "description": "Only models that are loaded."}},

@@ -1,4 +1,4 @@
-"""Choose the connections that a node keeps when there are more than it has places for."""
+"""Limit the number of connections, and choose which ones to close."""
 
 from dataclasses import dataclass, field
 from typing import Protocol, final
@@ -7,16 +7,16 @@ from pliant.serve.http.limits import Limits
 
 
 class Evictable(Protocol):
-    """A connection that can be closed for another's sake; it hears of it once, and has left by then."""
+    """A connection that can be closed to make room; `evict` is called once, after it was removed."""
 
     def evict(self) -> None: ...
 
 
 @dataclass(slots=True)
 class _Client:
-    """One address: how many connections it has, and those that may be closed, in order of age.
+    """One address: its number of connections, and those that may be closed, oldest first.
 
-    `new` have not brought a whole head yet, `idle` wait for another request, `reading` send a body.
+    `new` have not sent a complete head yet, `idle` wait for another request, `reading` send a body.
     """
 
     n: int = 0
@@ -26,24 +26,24 @@ class _Client:
 
     @property
     def oldest(self) -> Evictable | None:
-        """The connection to close first: one that has brought no request, as half-sent heads do."""
+        """The connection to close first; those without a complete request head come first."""
         return next(iter(self.new or self.idle or self.reading), None)
 
     def forget(self, connection: Evictable) -> None:
-        """It is none of those that may be closed."""
+        """Remove from the connections that may be closed."""
         for those in (self.new, self.idle, self.reading):
             those.pop(connection, None)
 
 
 @final
 class Places:
-    """Places of connections, bounded in all and for each client's address.
+    """Limits connections, in total and for each client address.
 
-    A connection may be closed for another's sake until a whole request has come. Where there is no
-    place for a new one, the oldest of those is closed: of the same address where that has as many as it
-    may, else of the address with most. So half-sent requests, however many, only push each other out.
-    Where all connections work, a new one gets one of `n_reserved_connections` places, and may ask for
-    the node's health only.
+    A connection may be closed until a complete request has arrived. If there is no place for a new
+    connection, the oldest such connection is closed: of the same address if it is at its limit, or else of
+    the address with the most connections. Half-sent requests therefore only displace each other. If all
+    connections are processing requests, a new one gets one of `n_reserved_connections` places, for health
+    checks only.
     """
 
     def __init__(self, limits: Limits) -> None:
@@ -56,9 +56,9 @@ class Places:
         return len(self._addresses) + len(self._reserved)
 
     def enter(self, connection: Evictable, address: str) -> bool:
-        """A new connection; another may have been evicted for it.
+        """Add a connection; another may be evicted for it.
 
-        False where it may only ask for the node's health.
+        Returns False if the connection may only request the node's health.
         """
         if not self._make_room(address):
             self._reserve(connection)
@@ -77,20 +77,20 @@ class Places:
             client.reading[connection] = None
 
     def works(self, connection: Evictable) -> None:
-        """A request is complete: the connection is not closed before that is answered."""
+        """A request is complete: the connection is kept until its response."""
         client = self._client(connection)
         if client is not None:
             client.forget(connection)
 
     def waits(self, connection: Evictable) -> None:
-        """Its requests are answered: it waits for another."""
+        """All its requests are answered: the connection is idle."""
         client = self._client(connection)
         if client is not None:
             client.forget(connection)
             client.idle[connection] = None
 
     def leave(self, connection: Evictable) -> None:
-        """It is closed; safe to say twice."""
+        """The connection was closed; idempotent."""
         self._reserved.pop(connection, None)
         client, address = self._client(connection), self._addresses.pop(connection, None)
         if client is None or address is None:
@@ -114,7 +114,10 @@ class Places:
         return self._evict(max(waiting, key=lambda client: client.n).oldest if waiting else None)
 
     def _reserve(self, connection: Evictable) -> None:
-        """A place for a question about health: these are answered at once, so the oldest brings none."""
+        """Give a reserved place for a health check.
+
+        The oldest of these is evicted, since checks take little time.
+        """
         if len(self._reserved) >= self._limits.n_reserved_connections:
             self._evict(next(iter(self._reserved)))
         self._reserved[connection] = None

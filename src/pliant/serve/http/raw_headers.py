@@ -1,4 +1,4 @@
-"""Headers as an ASGI scope and httptools have them: bytes, names in lower case."""
+"""Read headers in the form of ASGI scopes and httptools: bytes, with lower-case names."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, final
@@ -7,7 +7,7 @@ from starlette.types import Scope
 
 
 def header_of(scope: Scope, name: bytes) -> str | None:
-    """The first header of a name; None without one."""
+    """The first header with a name; None if there is none."""
     for key, value in scope["headers"]:
         if key == name:
             text: str = value.decode("latin-1")
@@ -16,13 +16,13 @@ def header_of(scope: Scope, name: bytes) -> str | None:
 
 
 def headers_of(scope: Scope, name: bytes) -> list[str]:
-    """Every header of a name."""
+    """All headers with a name."""
     return [value.decode("latin-1") for key, value in scope["headers"] if key == name]
 
 
 @final
 class HeaderTexts(Mapping[str, str]):
-    """The first header of each name, which is looked up in any case."""
+    """The first header of each name; lookup ignores case."""
 
     def __init__(self, raw: Sequence[tuple[bytes, bytes]]) -> None:
         self._texts = {name.decode("latin-1"): value.decode("latin-1") for name, value in reversed(raw)}

@@ -1,4 +1,4 @@
-"""The paths of a node that belong to no model that is loaded: its repository, and what says why."""
+"""The HTTP paths of no loaded model: the repository, the node itself, and errors for unavailable models."""
 
 from collections.abc import Sequence
 from typing import TypeVar, final
@@ -27,7 +27,7 @@ from pliant.serve.repository.front_node import FrontNode
 from pliant.serve.repository.model_repository import ModelRepository
 
 REPOSITORY_PATH = "/v2/repository"
-"""Where models are loaded and unloaded; for operators."""
+"""Path prefix for loading and unloading models; for operators."""
 _LIMIT_BYTES = 1 << 16
 _MODELS = "/v2/models/"
 _MODEL = f"{_MODELS}{{name}}"
@@ -36,20 +36,20 @@ T = TypeVar("T")
 
 
 class IndexRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """With `ready`, only models that are loaded are listed."""
+    """The index request; `ready` restricts the list to loaded models."""
 
     ready: bool = False
 
 
 class ChangeRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`parameters` of loading and unloading: `version`, where a model has several."""
+    """The load or unload request; `parameters` may have `version` if a model has several."""
 
     parameters: dict[str, str | bool | int | float] = {}
 
 
 @final
 class RepositoryPaths:
-    """An ASGI application."""
+    """The ASGI application of these paths."""
 
     def __init__(
         self,
@@ -94,14 +94,14 @@ class RepositoryPaths:
 
     @property
     def front(self) -> FrontNode:
-        """What answers where a call is for no model."""
+        """The node that answers calls for no model."""
         return self._node
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self._guard(scope, receive, send)
 
     def owns(self, scope: Scope) -> bool:
-        """Whether a request is for no model, nor the first one: its answer may take long, as the page's."""
+        """Whether a request is handled here and not by the first model: repository paths and the page."""
         path = scope["path"]
         return _is_of_repository(path) or (
             not path.startswith(_MODELS)
@@ -109,17 +109,17 @@ class RepositoryPaths:
         )
 
     def admits(self, scope: Scope) -> bool:
-        """Whether a request may have a model loaded."""
+        """Whether the caller may trigger the loading of a model."""
         return self._guard.allows(scope)
 
     def failure(self, error: PliantError) -> Response:
-        """The status and reason of an error, and the name of this node."""
+        """The error response, with the name of this node."""
         status = change_status(error)
         headers = {NODE_HEADER: self._node.name}
         if isinstance(error, NodeError) and error.retry_after_s is not None:
             headers["retry-after"] = str(error.retry_after_s)
         if status in (408, 413):
-            headers["connection"] = "close"  # the rest of the body is not waited for
+            headers["connection"] = "close"  # the rest of the body is not read
         return error_response(status, str(error), headers)
 
     async def _index(self, request: Request) -> Response:
@@ -154,14 +154,14 @@ class RepositoryPaths:
         return Response(self._node.metrics.text(), headers={"content-type": TEXT})
 
     async def _model_ready(self, request: Request) -> Response:
-        """A model that was evicted answers what comes, once it is loaded."""
+        """An evicted model counts as ready: requests load it again."""
         asked = request.path_params
         is_ready = self._repository.is_served(asked["name"], asked.get("version"))
         about = {"name": asked["name"], "ready": is_ready and not self._node.is_draining}
         return json_response(about, 200 if about["ready"] else 503)
 
     async def _model(self, request: Request) -> Response:
-        """Raises NodeError saying why the model does not answer."""
+        """Raise NodeError with the reason why the model is unavailable."""
         asked = request.path_params
         self._repository.wanted(asked["name"], asked.get("version"))
         raise NodeError(f"{request.url.path[:80]} is not answered here.", status=404)

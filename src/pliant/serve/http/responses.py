@@ -1,4 +1,4 @@
-"""Responses that several paths give: JSON, mistakes, and what nobody hears."""
+"""Responses shared by several paths: JSON, internal errors, disconnected clients."""
 
 from typing import Any
 
@@ -16,10 +16,10 @@ def json_response(value: Any, status: int = 200) -> Response:
 
 
 async def gone(request: Request, error: Exception) -> Response:
-    """Nobody hears it; it is counted, and no traceback is logged, with which a flood would fill a disk."""
+    """Count a disconnected client without logging a traceback, which a flood could use to fill a disk."""
     return Response(status_code=499)
 
 
 async def broken(request: Request, error: Exception) -> Response:
-    """A mistake of the node's own."""
+    """The response to an internal error."""
     return error_response(500, "the node failed; its log says how.", {})

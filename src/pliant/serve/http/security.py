@@ -1,4 +1,4 @@
-"""Who may ask, and over what: bearer tokens, TLS, addresses that are safe to listen at."""
+"""Bearer tokens, TLS, and checks of addresses to listen at."""
 
 import hashlib
 import hmac
@@ -27,7 +27,7 @@ _SHORTEST = 16
 class Tokens:
     """Tokens of clients, of other nodes (`peers`) and of `operators`.
 
-    Without clients' and peers' a node is open. Raises NodeError for a token of two kinds.
+    Without tokens of clients or peers, a node is open. Raises NodeError if a token is of two kinds.
     """
 
     def __init__(
@@ -61,14 +61,14 @@ class Tokens:
 
     @property
     def shown_upstream(self) -> str | None:
-        """The first of the peers'."""
+        """The first peer token, which this node sends to upstreams."""
         return next(iter(self.kinds[1]), None)
 
     def known(self, authorization: str | None) -> "Known | None":
-        """The token that an `Authorization` header carries; None for one that there is not.
+        """The token in an `Authorization` header; None if it is unknown.
 
-        Digests of one length are compared, in constant time, with those of all tokens: how long that takes
-        tells neither how long a token is nor how much of it was right.
+        SHA-256 digests of equal length are compared with all tokens in constant time, so the duration reveals
+        neither the length of a token nor how much of a guess was right.
         """
         scheme, _, given = (authorization or "").partition(" ")
         digest, found = _digest(given.strip().encode("utf-8", "surrogateescape")), None
@@ -80,7 +80,7 @@ class Tokens:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """A token that lets its bearer in as `role`; `digest` is its SHA-256."""
+    """A token with the `role` it grants; `digest` is its SHA-256."""
 
     role: Role
     token: str = field(repr=False)
@@ -92,18 +92,18 @@ def _digest(token: bytes) -> bytes:
 
 
 def bearer(token: str | None) -> dict[str, str]:
-    """The header that shows `token`; none without one."""
+    """The Authorization header for `token`; empty without a token."""
     return {} if token is None else {"authorization": f"Bearer {token}"}
 
 
 def is_in_clear(url: str) -> bool:
-    """Whether what is sent to `url` can be read on its way: over plain HTTP, and not within this machine."""
+    """Whether data to `url` travels unencrypted: over plain HTTP to another machine."""
     parts = urlsplit(url)
     return parts.scheme == "http" and not Address(parts.hostname or "", 0).is_loopback
 
 
 def in_clear(url: str) -> str:
-    """The warning before a token goes to such a place."""
+    """The warning for a token that is sent unencrypted."""
     return (
         f"a token is sent to {url} over plain HTTP, where others on the way can read it and use it: give "
         "that node --tls-cert and --tls-key, and name it by https."
@@ -111,11 +111,11 @@ def in_clear(url: str) -> str:
 
 
 def read_tokens(path: Path) -> tuple[str, ...]:
-    """The tokens in a file, one a line; empty lines and those that begin with # are not. `env:NAME` reads the
-    environment variable.
+    """Read the tokens in a file, one per line; empty lines and lines that begin with # are skipped.
 
-    A node shows the first of its peers' tokens to others. Raises NodeError if there is none, if one is too
-    short to be safe, or if others than the file's owner can read it.
+    `env:NAME` reads the environment variable instead. A node sends the first of its peer tokens to others.
+    Raises NodeError if there is no token, if one is too short to be safe, or if other users can read the
+    file.
     """
     variable = variable_of(path)
     text = _file_text(path) if variable is None else secret_variable(variable)
@@ -135,7 +135,7 @@ def read_tokens(path: Path) -> tuple[str, ...]:
 
 
 def _file_text(path: Path) -> str:
-    """Raises NodeError for a file that cannot be read, or that others can read."""
+    """Read a token file. Raises NodeError if it is unreadable, or readable by other users."""
     try:
         with path.open("rb") as file:
             found = os.fstat(file.fileno())
@@ -154,10 +154,10 @@ def _file_text(path: Path) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """Files in PEM: the certificate and key a node shows, and the authorities that others' are held against.
+    """PEM files: the certificate and key of a node, and the CAs that verify others' certificates.
 
-    `ca` is that of upstreams, `client_ca` that of nodes below: with it, a caller may show a certificate, and
-    only who shows one is a node.
+    `ca` verifies upstreams. `client_ca` verifies callers: with it, a caller may present a certificate, and
+    only callers with one are accepted as nodes.
     """
 
     cert: Path | None = None
@@ -175,7 +175,7 @@ class Tls:
             )
 
     def server(self) -> ssl.SSLContext | None:
-        """What to serve with, None without a certificate. Raises NodeError for files that do not fit."""
+        """The server context, None without a certificate. Raises NodeError if the files are invalid."""
         if self.cert is None or self.key is None:
             return None
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
@@ -208,7 +208,8 @@ class Tls:
             )
 
     def client(self) -> ssl.SSLContext:
-        """What to call others with: against `ca`, or the system's authorities; who asks is shown `cert`.
+        """The client context: it verifies servers by `ca` or the system's CAs, and presents `cert` on
+        request.
 
         Raises NodeError.
         """
@@ -222,7 +223,7 @@ class Tls:
 
 
 def names_of(certificate: Mapping[str, Any] | None) -> tuple[str, ...]:
-    """Whom a certificate names, as `ssl` tells it: its common names, and the alternative ones behind."""
+    """The names in a certificate as `ssl` returns it: the common names, then the alternative names."""
     if not certificate:
         return ()
     parts = [field for part in certificate.get("subject", ()) for field in part]
@@ -233,7 +234,7 @@ def names_of(certificate: Mapping[str, Any] | None) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a node listens."""
+    """The address a node listens at."""
 
     host: str
     port: int
@@ -244,7 +245,7 @@ class Address:
 
     @property
     def is_loopback(self) -> bool:
-        """Whether only this machine can call there."""
+        """Whether the address is only reachable from this machine."""
         try:
             return ip_address(self.host).is_loopback
         except ValueError:
@@ -252,7 +253,7 @@ class Address:
 
 
 def parse_address(text: str) -> Address:
-    """`HOST:PORT`, IPv6 in brackets. Raises NodeError."""
+    """Parse `HOST:PORT`, IPv6 in brackets. Raises NodeError."""
     host, _, port = text.rpartition(":")
     bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
     if (
@@ -267,7 +268,7 @@ def parse_address(text: str) -> Address:
 
 
 def check_exposure(listen: Address, tokens: Tokens, is_insecure: bool) -> None:
-    """Raises NodeError where strangers could reach a node that asks for no token."""
+    """Raise NodeError if other machines could reach a node that needs no token."""
     if listen.is_loopback or tokens or is_insecure:
         return
     raise NodeError(
@@ -277,7 +278,7 @@ def check_exposure(listen: Address, tokens: Tokens, is_insecure: bool) -> None:
 
 
 def warn_in_clear(listen: Address, tokens: Tokens, tls: Tls) -> None:
-    """Log where callers from elsewhere will show their tokens to anybody on the way."""
+    """Log a warning if callers from other machines would send tokens unencrypted."""
     if tokens and tls.cert is None and not listen.is_loopback:
         _LOG.warning(
             "tokens that are shown at %s travel over plain HTTP: give --tls-cert and --tls-key, unless a "
@@ -287,9 +288,9 @@ def warn_in_clear(listen: Address, tokens: Tokens, tls: Tls) -> None:
 
 
 def check_discovery(listen: Address, peer_tokens: Sequence[str], is_insecure: bool) -> bool:
-    """Whether only this machine's nodes are to be found: where nobody else's calls are answered either.
+    """Whether discovery is limited to nodes on this machine, as the node itself is.
 
-    Raises NodeError where strangers could make themselves upstreams of a node that trusts no network.
+    Raises NodeError if unknown hosts could become upstreams of a node on an untrusted network.
     """
     if peer_tokens or is_insecure:
         return False

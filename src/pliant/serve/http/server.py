@@ -1,4 +1,4 @@
-"""Run a node on a socket until it is told to stop: bind, serve, drain."""
+"""Run a node on a socket: bind, serve until a signal, drain."""
 
 import asyncio
 import contextlib
@@ -19,27 +19,27 @@ from pliant.serve.http.limits import Limits
 from pliant.serve.http.security import Address
 
 BACKLOG = 4096
-"""Calls that the system keeps until they are accepted: more are lost, and made again after a second."""
+"""Accept queue of the kernel; further connections are dropped and retried by clients after a second."""
 _ACCEPTED_AT_ONCE = 16
-"""Calls accepted in one turn of the event loop, which then serves those that it has."""
+"""Connections accepted in one turn of the event loop, which then serves the open ones."""
 LINGER_S = 0.2
-"""For TCP handshakes that have begun: they take round trips."""
+"""Time for TCP handshakes in progress to complete: they take round trips."""
 _POLL_S = 0.05
 BIND_TO_INTERFACE = 62
-"""SO_BINDTOIFINDEX (Linux 5.1), which Python has no name for."""
+"""SO_BINDTOIFINDEX (Linux 5.1), which the `socket` module does not define."""
 _NO_INTERFACE = 0x7FFFFFFF
-"""An index that no interface has: the system counts them from 1."""
+"""An index of no interface: the kernel counts from 1."""
 _TURNS_TO_MAKE = 3
-"""Of the event loop, from a call that asyncio has accepted to a connection that is made."""
+"""Turns of the event loop from an accepted connection to its protocol's `connection_made`."""
 _SPARE_DESCRIPTORS = 256
-"""For files, upstreams and the model, beside the connections of clients."""
+"""Descriptors for files, upstreams and the model, beside the client connections."""
 
 
 def bind(listen: Address) -> socket.socket:
-    """A socket that listens; port 0 becomes one that is free. Raises NodeError."""
+    """Bind a listening socket; port 0 picks a free port. Raises NodeError."""
     family = socket.AF_INET6 if ":" in listen.host else socket.AF_INET
-    # asyncio turns off Nagle's delay only for sockets that say they are TCP: head and body of an answer are
-    # two writes, and the second would wait 40 ms for a client's delayed acknowledgement of the first.
+    # asyncio disables Nagle's algorithm only for sockets that were created as IPPROTO_TCP. Otherwise the body
+    # of a response in two writes would wait 40 ms for the client's delayed acknowledgement of the head.
     sock = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -54,13 +54,14 @@ def bind(listen: Address) -> socket.socket:
 
 @final
 class NodeServer(uvicorn.Server):
-    """Serves `app` until SIGTERM or SIGINT, then drains: no request that was read is lost.
+    """Serves `app` until SIGTERM or SIGINT, then drains: every request that was read is answered.
 
-    First the node says that it is not ready and asks every client to leave (`on_drain`), while it still
-    accepts and answers, for `settle_s` after SIGTERM, so that load balancers look elsewhere. Then it refuses
-    new connections at once, answers what it has read or is being sent, and ends. A connection that lay idle
-    all the while is closed. SIGINT comes from a person and not from a balancer: there is no settling. A
-    second signal ends it at once. `on_refused` hears the status of what is refused before it reaches `app`.
+    After SIGTERM the node first reports that it is not ready and asks clients to close their connections
+    (`on_drain`), while it accepts and answers requests for another `settle_s`, so that load balancers can
+    switch to other nodes. Then it refuses new connections, answers the requests that it has read or is
+    receiving, and ends. Idle connections are closed. After SIGINT, which comes from a person, `settle_s` is
+    skipped. A second signal ends the server at once. `on_refused` is called with the status of each request
+    refused before `app`.
     """
 
     def __init__(
@@ -92,7 +93,7 @@ class NodeServer(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         for sock in sockets or []:
-            sock.listen(BACKLOG)  # asyncio listens with as many as it accepts at once
+            sock.listen(BACKLOG)  # asyncio set it to the number accepted at once
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._on_drain()
@@ -102,18 +103,18 @@ class NodeServer(uvicorn.Server):
         await super().shutdown(sockets)
 
     async def _serve_for(self, seconds: float) -> None:
-        """Go on as before, until a second signal at most."""
+        """Keep serving for `seconds`, or until a second signal."""
         loop = asyncio.get_running_loop()
         ends_s = loop.time() + seconds
         while not self.force_exit and loop.time() < ends_s:
             await asyncio.sleep(min(_POLL_S, seconds))
 
     async def _end_listening(self, sockets: Sequence[socket.socket]) -> None:
-        """Refuse new connections, accept those that were made or are being made, and close `sockets`.
+        """Refuse new connections, accept those already made or in progress, and close `sockets`.
 
-        Closing alone would reset connections that were not accepted yet, with their requests, also those
-        that the system completes between the last accept and the close; and asyncio loses those that it
-        has accepted, but not made yet (`Server._attach`).
+        Closing the sockets alone would reset connections that were not accepted yet, with their requests,
+        including those that the kernel completes between the last accept and the close. asyncio also loses
+        connections that it has accepted but not attached yet (`Server._attach`).
         """
         loop = asyncio.get_running_loop()
         refuses = [refuse_connections(sock) for sock in sockets]
@@ -140,22 +141,22 @@ class NodeServer(uvicorn.Server):
         return make(config=self.config, server_state=self.server_state, app_state=self.lifespan.state)
 
     def stop(self) -> None:
-        """As SIGTERM does; once more, as a second one."""
+        """Stop as on SIGTERM; a second call acts as a second signal."""
         self.force_exit = self.should_exit
         self.should_exit = True
 
     def interrupt(self) -> None:
-        """As SIGINT does."""
+        """Stop as on SIGINT."""
         self._is_interrupted = True
         self.stop()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """The signals end the server, and not, as uvicorn has it, the process once more."""
+        """Handle signals by ending the server; uvicorn would also raise them again for the process."""
         loop = asyncio.get_running_loop()
         installed = []
         for number, end in ((signal.SIGTERM, self.stop), (signal.SIGINT, self.interrupt)):
-            with contextlib.suppress(ValueError, RuntimeError):  # not in a main thread
+            with contextlib.suppress(ValueError, RuntimeError):  # not in the main thread
                 loop.add_signal_handler(number, end)
                 installed.append(number)
         try:
@@ -166,12 +167,12 @@ class NodeServer(uvicorn.Server):
 
 
 def refuse_connections(sock: socket.socket) -> bool:
-    """Have the system refuse new connections to `sock`, which listens, while those being made are completed.
+    """Make the kernel refuse new connections to a listening socket, while handshakes in progress complete.
 
-    A listening socket that is bound to an interface takes connections that arrive there only: bound to one
-    that does not exist, it takes none, and they are refused as at a closed port. A handshake that has begun
-    does not look for the listening socket again (Linux: `tcp_v4_rcv`, TCP_NEW_SYN_RECV), so that it ends in
-    its queue. False where the system cannot do that: before Linux 5.1, and elsewhere.
+    A listening socket bound to an interface only accepts connections on it; bound to an interface that does
+    not exist, it accepts none, and they are refused as at a closed port. A handshake in progress does not
+    look up the listening socket again (Linux: `tcp_v4_rcv`, TCP_NEW_SYN_RECV), so it completes into the
+    queue. Returns False if unsupported: before Linux 5.1, and on other systems.
     """
     if sys.platform != "linux":
         return False
@@ -183,9 +184,9 @@ def refuse_connections(sock: socket.socket) -> bool:
 
 
 def within_descriptors(limits: Limits) -> Limits:
-    """`limits` with as many connections as the process may have files open, which is raised where it can be.
+    """Reduce `limits` to the process's limit of open files, which is raised if possible.
 
-    At the limit of the system nothing could be accepted, not even a question about health.
+    At the limit of open files the server could accept nothing, not even a health check.
     """
     needed = limits.n_connections + limits.n_reserved_connections + _SPARE_DESCRIPTORS
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -200,7 +201,7 @@ def within_descriptors(limits: Limits) -> Limits:
 
 
 def _accepted(sock: socket.socket) -> Iterator[socket.socket]:
-    """Connections that were made to `sock` and wait in its queue."""
+    """Accept the completed connections in the queue of `sock`."""
     with contextlib.suppress(BlockingIOError):
         for _ in range(BACKLOG):
             connection, _ = sock.accept()

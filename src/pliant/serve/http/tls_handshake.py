@@ -1,4 +1,4 @@
-"""The TLS handshake of a connection that already has its place."""
+"""The TLS handshake of a connection that has already taken its place."""
 
 import asyncio
 import ssl
@@ -9,7 +9,7 @@ from pliant.serve.http.limits import Limits
 
 
 class Connection(Protocol):
-    """An asyncio protocol that takes its place when it is accepted, before it is encrypted."""
+    """An asyncio protocol that takes its place when it is accepted, before the TLS handshake."""
 
     def accepted(self, transport: asyncio.Transport) -> None: ...
     def connection_made(self, transport: asyncio.Transport) -> None: ...
@@ -19,10 +19,11 @@ class Connection(Protocol):
 
 @final
 class TlsHandshake(asyncio.Protocol):
-    """Runs the handshake of `connection`, which hears only of what follows it.
+    """Runs the TLS handshake of `connection`, which receives only the data after it.
 
-    asyncio makes a protocol's connection once the handshake is complete: until then nothing could count
-    or close it. A handshake takes `head_s` at most, and the end of the encryption `write_s`.
+    asyncio calls a protocol's `connection_made` after the handshake, so without this class nothing could
+    count or close a connection during its handshake. A handshake takes at most `head_s`, a TLS shutdown
+    `write_s`.
     """
 
     def __init__(self, connection: Connection, tls: ssl.SSLContext, limits: Limits) -> None:
@@ -36,13 +37,13 @@ class TlsHandshake(asyncio.Protocol):
         self._task = asyncio.get_running_loop().create_task(self._run(transport))
 
     def data_received(self, data: bytes) -> None:
-        """What the client sent with the end of its handshake comes before `start_tls` returns."""
+        """Keep data that arrives with the end of the handshake, before `start_tls` returns."""
         self._early.append(data)
 
     async def _run(self, accepted: asyncio.Transport) -> None:
         encrypted = None
         if not accepted.is_closing():
-            with suppress(OSError):  # ssl.SSLError and timeouts are some
+            with suppress(OSError):  # includes ssl.SSLError and timeouts
                 encrypted = await asyncio.get_running_loop().start_tls(
                     accepted,
                     self,
@@ -51,7 +52,7 @@ class TlsHandshake(asyncio.Protocol):
                     ssl_handshake_timeout=self._limits.head_s,
                     ssl_shutdown_timeout=self._limits.write_s,
                 )
-        if encrypted is None or accepted.is_closing():  # asyncio tells nobody of the end of a handshake
+        if encrypted is None or accepted.is_closing():  # asyncio does not report that a handshake ended
             self._connection.connection_lost(None)
             return
         encrypted.set_protocol(self._connection)  # type: ignore[arg-type]
