@@ -208,8 +208,7 @@ class Tls:
             )
 
     def client(self) -> ssl.SSLContext:
-        """The client context: it verifies servers by `ca` or the system's CAs, and presents `cert` on
-        request.
+        """The client context: verifies servers by `ca` or the system's CAs, and presents `cert` on request.
 
         Raises NodeError.
         """

@@ -1,1 +1,1 @@
-"""What clients of OpenAI's API may ask of a node."""
+"""Endpoints for clients of OpenAI's API."""

@@ -1,4 +1,4 @@
-"""Which models give embeddings, and what they are fed for one: text models, and text graphs from ONNX."""
+"""Find the models that give embeddings, and build their inputs: text models, and text graphs from ONNX."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,22 +11,25 @@ from pliant.serve.protocol.signature import Signature
 
 VECTOR = "vector"
 _IDS, _ONES, _ZEROS = ("input_ids", "ids"), ("attention_mask", "mask"), ("token_type_ids", "types")
-"""Names of the inputs of text graphs: tokens, which of them are no padding, and which text they are of."""
+"""Input names of text graphs: token ids, attention mask, and token types."""
 
 
 @dataclass(frozen=True, slots=True)
 class Embedder:
-    """A model whose `output` is a vector of `width` numbers. A graph is fed tokens under several names."""
+    """A model whose `output` is a vector of `width` numbers. A graph may take tokens under several names."""
 
     name: str
     output: Port
     width: int
     reads_text: bool
     fed: Mapping[str, int | None]
-    """By input what each token is fed as; None for its number."""
+    """For each input the constant fed for every token; None for the token's id."""
 
     def tensors(self, item: str | list[int]) -> dict[str, np.ndarray]:
-        """What an input is fed as. Raises InputError for tokens or text that the model does not read."""
+        """Build the tensors of an input.
+
+        Raises InputError for tokens or text that the model does not read.
+        """
         if isinstance(item, str) and not self.reads_text:
             raise InputError(f"{self.name} reads no texts; send lists of tokens.")
         if not (isinstance(item, str) or self.fed):
@@ -43,10 +46,10 @@ class Embedder:
 
 
 def embedder(signature: Signature) -> Embedder | None:
-    """How a model gives embeddings; None for one that does not.
+    """How a model gives embeddings; None if it gives none.
 
-    One that reads text gives its `vector`. A graph that reads tokens gives its only output of one vector a
-    text: states of every token are none, as nobody says how they become one.
+    A text model gives its `vector`. A graph that reads tokens gives its only output with one vector per text;
+    per-token states do not count, because the pooling that turns them into an embedding is unknown.
     """
     if frozenset({"text"}) in signature.alternatives:
         vectors = [port for port in signature.outputs if port.name == VECTOR]

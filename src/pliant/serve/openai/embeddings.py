@@ -1,6 +1,6 @@
-"""`POST /v1/embeddings` in OpenAI's form, for models that give a vector.
+"""`POST /v1/embeddings` in OpenAI's form, for models with a vector output.
 
-Each input is a request of its own through `Node.infer`.
+Each input is a separate request through `Node.infer`.
 """
 
 import base64
@@ -35,7 +35,7 @@ _AT_ONCE = 32
 
 
 class Leased(Protocol):
-    """A model that stays loaded for now."""
+    """A model that stays loaded while it is leased."""
 
     @property
     def node(self) -> Node: ...
@@ -45,7 +45,10 @@ Lease = Callable[[str], AbstractAsyncContextManager[Leased]]
 
 
 class EmbeddingsRequest(msgspec.Struct, frozen=True):
-    """A text, several, the tokens of one, or of several; the last three are the terms of this node."""
+    """A request: a text, several texts, or the tokens of one or several.
+
+    The last three fields are pliant's terms.
+    """
 
     model: str
     input: str | list[str | int | list[int]]
@@ -60,7 +63,7 @@ _REQUEST = msgspec.json.Decoder(EmbeddingsRequest)
 
 
 def embeddings_route(nodes: Callable[[], Sequence[Node]], lease: Lease, bodies: Bodies) -> Route:
-    """The route. `nodes` are those that are loaded when it is asked, `lease` has one of them stay so."""
+    """The route. `nodes` returns the loaded nodes; `lease` keeps the node of a model loaded."""
 
     async def answer(request: Request) -> Response:
         try:
@@ -120,7 +123,7 @@ async def _answer(node: Node, asked: EmbeddingsRequest, client: str) -> Response
 
 
 def _embedder(node: Node, asked: EmbeddingsRequest) -> Embedder:
-    """Raises NodeError (404) for a model that gives no vector; InputError for another width."""
+    """Raise NodeError (404) for a model without embeddings, and InputError for an unsupported width."""
     found = embedder(node.signature)
     if found is None:
         raise NodeError(f"{asked.model[:80]!r} gives no embeddings.", 404)
@@ -132,7 +135,7 @@ def _embedder(node: Node, asked: EmbeddingsRequest) -> Embedder:
 
 
 def _items(given: str | list[str | int | list[int]]) -> list[str | list[int]]:
-    """One for each embedding. Raises InputError for kinds that are mixed, none, and too many."""
+    """One item for each embedding. Raises InputError if items are mixed, missing, empty or too many."""
     if isinstance(given, str):
         return [given]
     tokens = [item for item in given if isinstance(item, int)]

@@ -1,1 +1,1 @@
-"""The page of a node: what answers its requests, live, in a browser."""
+"""The web page of a node: its live requests in a browser."""

@@ -1,4 +1,4 @@
-"""The latest answers of a node, kept for the page while somebody looks at it."""
+"""The latest answers of a node, kept while the page has viewers."""
 
 import asyncio
 import time
@@ -22,17 +22,18 @@ from pliant.serve.answers.inquiry import Answer, Inquiry
 from pliant.serve.protocol.terms import PendingRequest
 
 N_EVENTS = 4096
-"""Events that a reader may be behind before it misses some."""
+"""Events kept: a reader further behind misses some."""
 N_RECORDS = 256
 """Answers whose spans and bits are kept."""
 _LONGEST_TEXT = 2000
 
 
 class AnswerEvent(msgspec.Struct, frozen=True, array_like=True):
-    """One request that ended: seconds, `at_s` of them since 1970.
+    """A completed request; times in seconds, `at_s` since 1970.
 
-    `outcome` is ok, refused, failed or cancelled. `target` is the endpoint that answered, and `node` who made
-    the answer there. `expected_s` and `bound_s` are what the choice expected. None where unknown.
+    `outcome` is ok, refused, failed or cancelled. `target` is the endpoint that answered, and `node` the node
+    that computed the answer there. `expected_s` and `bound_s` are the router's estimates. Unknown values are
+    None.
     """
 
     number: int
@@ -54,9 +55,10 @@ class AnswerEvent(msgspec.Struct, frozen=True, array_like=True):
 
 @dataclass(frozen=True, slots=True)
 class AnswerRecord:
-    """What is kept of one answer to show how it was made; `details` are the session's, `error` a refusal's.
+    """The record of one answer for the page.
 
-    `text` is the request's, None unless texts are kept.
+    `details` are the session's, `error` is the message of a failure. `text` is that of the request, None
+    unless texts are kept.
     """
 
     event: AnswerEvent
@@ -68,7 +70,7 @@ class AnswerRecord:
 
 @dataclass(slots=True)
 class _End:
-    """How a request ended, as it is found out."""
+    """The outcome of a request, filled in as it becomes known."""
 
     answer: Answer | None = None
     outcome: str = "failed"
@@ -77,9 +79,10 @@ class _End:
 
 @final
 class AnswerFeed:
-    """Answers of one node, numbered from 1; nothing is kept, and nothing costs time, while nobody looks.
+    """Answers of one node, numbered from 1. Without viewers nothing is kept, at no cost.
 
-    `keeps_texts` are kept for whoever may look. Any thread may record, one event loop reads.
+    With `keeps_texts`, texts are kept for all who may view the page. Records may come from any thread; one
+    event loop reads.
     """
 
     def __init__(
@@ -99,12 +102,12 @@ class AnswerFeed:
 
     @property
     def last(self) -> int:
-        """The number of the latest event, 0 before any: where a new reader begins."""
+        """The number of the latest event, 0 if there is none: the start of a new reader."""
         return self._n
 
     @contextmanager
     def viewed(self) -> Iterator[None]:
-        """Somebody looks, until the context ends."""
+        """Register a viewer until the context ends."""
         with self._lock:
             self.n_viewers += 1
         try:
@@ -123,18 +126,18 @@ class AnswerFeed:
             return list(islice(self._events, len(self._events) - n_new, None)) if n_new > 0 else []
 
     def record(self, number: int) -> AnswerRecord | None:
-        """What is kept of an answer; None of one that is too old."""
+        """The record of an answer; None if it is no longer kept."""
         with self._lock:
             return next((one for one in reversed(self._records) if one.event.number == number), None)
 
     @property
     def latest(self) -> AnswerRecord | None:
-        """The latest answer with details of its own."""
+        """The latest answer with details."""
         with self._lock:
             return next((one for one in reversed(self._records) if one.details is not None), None)
 
     async def watched(self, asked: Inquiry, answer: Callable[[Inquiry], Awaitable[Answer]]) -> Answer:
-        """`answer(asked)`, which is recorded where somebody looks. Raises what it raises."""
+        """Run `answer(asked)`, and record it if there are viewers. Raises the same errors."""
         if not self.n_viewers:
             return await answer(asked)
         at_s, start_s, end = self._wall(), self._clock(), _End()
@@ -153,7 +156,7 @@ class AnswerFeed:
         return end.answer
 
     def answered(self, reply: Reply[Any], text: str | None = None) -> None:
-        """A session answered by itself, outside a node, just now."""
+        """Record an answer that a session just gave outside a node."""
         if not self.n_viewers:
             return
         event = AnswerEvent(
@@ -197,7 +200,7 @@ class AnswerFeed:
         self._keep(AnswerRecord(event, choice, details, end.error, self._kept(_text_of(asked, wish))))
 
     def _keep(self, record: AnswerRecord) -> None:
-        """With the next number, unless the last viewer has left meanwhile."""
+        """Keep a record under the next number, unless the last viewer has left in the meantime."""
         with self._lock:
             if not self.n_viewers:
                 return
@@ -211,14 +214,14 @@ class AnswerFeed:
 
 
 def _accuracy(reply: Reply[Any] | None, choice: Choice | None) -> float | None:
-    """What the answer says of itself; of another node's, what was expected of it."""
+    """The accuracy of a local answer; that expected of another node's answer."""
     if reply is not None:
         return reply.accuracy
     return None if choice is None else choice.option.accuracy
 
 
 def _deadline_s(asked: Inquiry, start_s: float) -> float | None:
-    """As the request said it, or else what was left when it was read, to the millisecond."""
+    """The deadline in the request, or else the time left when it was read, rounded to milliseconds."""
     due_s, said_s = asked.wish.due_s, asked.request.terms.deadline_s
     if due_s is None or (said_s is not None and asked.is_source):
         return None if due_s is None else said_s
@@ -226,7 +229,7 @@ def _deadline_s(asked: Inquiry, start_s: float) -> float | None:
 
 
 def _text_of(asked: Inquiry, wish: PendingRequest) -> str | None:
-    """The first text of a request; None where it brings arrays."""
+    """The first text of a request; None if its inputs are arrays."""
     if wish.request.text is not None:
         return wish.request.text
     texts = asked.request.tensors.get("text")

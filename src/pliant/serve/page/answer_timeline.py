@@ -1,4 +1,4 @@
-"""How one answer was made, for the page: predicted above measured, the bits of every shard, the choice."""
+"""The timeline of one answer for the page: predicted and measured spans, bits of shards, and the choice."""
 
 from collections.abc import Iterator, Sequence
 from itertools import permutations
@@ -14,12 +14,12 @@ from pliant.run.submodel.details import ElasticDetails
 from pliant.serve.page.answer_feed import AnswerEvent, AnswerRecord
 
 _MOST_SPANS = 2000
-"""Of each side: more are no picture any more."""
+"""Maximum number of spans of each side; more would be unreadable."""
 
 
 @runtime_checkable
 class Timed(Protocol):
-    """Details of an answer that tell when each step of `program` ran."""
+    """Details of an answer with the time at which each step of `program` ran."""
 
     @property
     def program(self) -> Program: ...
@@ -30,7 +30,7 @@ class Timed(Protocol):
 
 @runtime_checkable
 class Predicted(Timed, Protocol):
-    """And when each should have."""
+    """Details that also have the predicted times."""
 
     @property
     def predicted_s(self) -> float: ...
@@ -41,7 +41,7 @@ class Predicted(Timed, Protocol):
 
 @runtime_checkable
 class Divided(Protocol):
-    """Details of a cluster's answer: how its segments were divided, and those that were repeated."""
+    """Details of a cluster's answer: the partitions of its segments, and the faults during the run."""
 
     @property
     def partitions(self) -> tuple[Partition, ...]: ...
@@ -54,8 +54,10 @@ class Divided(Protocol):
 
 
 class Bar(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Some work on a lane, in seconds from the arrival of the request; `kind` is wait, way, compute, load or
-    exchange."""
+    """Work on a lane, in seconds since the arrival of the request.
+
+    `kind` is wait, way, compute, load or exchange.
+    """
 
     lane: str
     label: str
@@ -68,7 +70,7 @@ class Bar(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Candidate(msgspec.Struct, frozen=True):
-    """An endpoint as the choice saw it."""
+    """An endpoint as the router estimated it."""
 
     target: str
     seconds: float
@@ -78,14 +80,14 @@ class Candidate(msgspec.Struct, frozen=True):
 
 
 class Shards(msgspec.Struct, frozen=True):
-    """Bits of shards by layer and slice; `planned` are what the plan wanted, where that is known."""
+    """Bits of shards by layer and slice; `planned` are the plan's bits, if known."""
 
     ran: tuple[tuple[int, ...], ...]
     planned: tuple[tuple[int, ...], ...] | None = None
 
 
 class Share(msgspec.Struct, frozen=True):
-    """What a device of a cluster took."""
+    """The share of a cluster device."""
 
     device: str
     heads: int
@@ -94,7 +96,7 @@ class Share(msgspec.Struct, frozen=True):
 
 
 class Way(msgspec.Struct, frozen=True):
-    """One direction between two devices of a cluster."""
+    """One direction of a link between two devices of a cluster."""
 
     src: str
     dst: str
@@ -103,7 +105,7 @@ class Way(msgspec.Struct, frozen=True):
 
 
 class Split(msgspec.Struct, frozen=True):
-    """How a cluster divided an answer, and the links as its plan took them."""
+    """The partition of an answer among cluster devices, and the links that its plan assumed."""
 
     mode: str
     primary: str
@@ -114,7 +116,7 @@ class Split(msgspec.Struct, frozen=True):
 
 
 class AnswerTimeline(msgspec.Struct, frozen=True):
-    """All that the page shows of one answer."""
+    """Everything that the page shows of one answer."""
 
     event: AnswerEvent
     reason: str | None
@@ -130,7 +132,7 @@ class AnswerTimeline(msgspec.Struct, frozen=True):
 
 
 def timeline_of(record: AnswerRecord) -> AnswerTimeline:
-    """What is kept of an answer, as the page shows it."""
+    """Build the timeline of a record."""
     event, choice = record.event, record.choice
     predicted, measured = tuple(_predicted(record)), tuple(_measured(record))
     options = () if choice is None else (choice.option, *choice.runners_up)
@@ -150,12 +152,12 @@ def timeline_of(record: AnswerRecord) -> AnswerTimeline:
 
 
 def shards_of(details: Any) -> Shards | None:
-    """The bits that an elastic answer ran with; None of another."""
+    """The bits that an elastic answer ran with; None for other answers."""
     return Shards(details.bits, details.planned_bits) if isinstance(details, ElasticDetails) else None
 
 
 def split_of(details: Any) -> Split | None:
-    """How the last layers of a cluster's answer were divided; None of another."""
+    """The partition of the last layers of a cluster's answer; None for other answers."""
     if not isinstance(details, Divided):
         return None
     partition, links = details.partitions[-1], details.links
@@ -171,7 +173,7 @@ def split_of(details: Any) -> Split | None:
 
 
 def _predicted(record: AnswerRecord) -> Iterator[Bar]:
-    """What the choice expected: the wait or way, then the work, step by step where that is predicted."""
+    """The predicted bars: waiting or network time, then the work, by steps if predicted."""
     choice, event, details = record.choice, record.event, record.details
     start_s = 0.0
     if choice is not None:
@@ -191,7 +193,7 @@ def _measured(record: AnswerRecord) -> Iterator[Bar]:
     if event.outcome != "ok":
         return
     if isinstance(details, Timed):
-        # What precedes the first step (reading the input) is the rest of the time.
+        # The remaining time is before the first step: reading the input.
         start_s = max(event.seconds - _end_s(details.spans), event.waited_s)
         if start_s > event.waited_s:
             yield Bar(_lane(event), "read the input", "compute", event.waited_s, start_s)
@@ -202,7 +204,7 @@ def _measured(record: AnswerRecord) -> Iterator[Bar]:
 
 
 def _before(event: AnswerEvent, seconds: float) -> Iterator[Bar]:
-    """The time before work begins: in a queue here, or on the way to another node and back."""
+    """The time before work begins: in the local queue, or on the network to and from another node."""
     if seconds > 0.0:
         yield Bar("queue", "way and queue" if _is_away(event) else "queue", "wait", 0.0, seconds)
 

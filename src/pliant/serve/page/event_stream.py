@@ -1,4 +1,4 @@
-"""Server-sent events of the page: made once for all viewers, five times a second."""
+"""Server-sent events of the page: built five times a second, once for all viewers."""
 
 import asyncio
 import secrets
@@ -18,19 +18,19 @@ from pliant.serve.page.answer_feed import AnswerEvent
 from pliant.serve.page.node_picture import NodePicture, model_picture, numbers
 
 MOST_VIEWERS = 16
-"""Pages that may be open at once: each has a connection, and costs the node a little."""
+"""Maximum number of open pages: each has a connection and some cost."""
 PERIOD_S = 0.2
 _NUMBERS_EVERY, _PICTURE_EVERY = 5, 50
-"""In frames: counts each second; what seldom changes, and costs the node more, every ten."""
+"""Intervals in frames: counts every second; rarely changing data, which costs more, every ten seconds."""
 _N_FRAMES = 25
-"""Frames that a viewer may be behind before it misses some: five seconds."""
+"""Frames kept: a viewer more than five seconds behind misses some."""
 _RETRY_MS = 2000
 
 
 class Answers(msgspec.Struct, frozen=True):
-    """Answers of one model since the last such event, a row each (see `_row`), by their numbers.
+    """Answers of one model since the last event, as rows (see `_row`).
 
-    Another `run` of the model, one that was loaded anew, counts from 1 again.
+    After the model is reloaded, a new `run` counts from 1 again.
     """
 
     model: str
@@ -40,7 +40,7 @@ class Answers(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class ShownProcess:
-    """A process that the page shows: `nodes` are those of its models now, which come and go."""
+    """A process that the page shows; `nodes` returns the current nodes of its models."""
 
     name: str
     version: str
@@ -50,7 +50,7 @@ class ShownProcess:
 
 @final
 class EventStream:
-    """What all viewers of a process are sent. Nothing runs and nothing is kept while nobody looks.
+    """The event stream to all viewers of a process. Without viewers, nothing runs and nothing is kept.
 
     Call on one event loop.
     """
@@ -65,7 +65,10 @@ class EventStream:
 
     @contextmanager
     def viewed(self) -> Iterator[None]:
-        """Somebody looks, until the context ends. Raises NodeError (503) where as many look as may."""
+        """Register a viewer until the context ends.
+
+        Raises NodeError (503) at the maximum number of viewers.
+        """
         if self._n_viewers >= MOST_VIEWERS:
             raise NodeError(
                 f"{MOST_VIEWERS} pages are open, which is as many as may be; close one.", 503, retry_after_s=5
@@ -80,9 +83,9 @@ class EventStream:
                 self._forget()
 
     async def events(self) -> AsyncIterator[bytes]:
-        """The events of one viewer, until it leaves or the node does; within `viewed`.
+        """The events of one viewer, until it disconnects or the node drains; use within `viewed`.
 
-        A viewer that does not read is waited for, and misses answers where it is too slow.
+        The stream waits for a viewer that does not read; a viewer that is too slow misses answers.
         """
         yield f"retry: {_RETRY_MS}\n\n".encode()
         self._feeds.follow()
@@ -109,7 +112,7 @@ class EventStream:
         self._looking: asyncio.Task[bytes] | None = None
 
     def _make_frame(self) -> None:
-        """What happened since the last one, for all viewers."""
+        """Build the frame of events since the last one, for all viewers."""
         self._next_s = self._clock() + PERIOD_S
         self._n_frames += 1
         is_new_model = self._feeds.follow()
@@ -132,7 +135,7 @@ class EventStream:
         return _event("numbers", msgspec.json.encode(found))
 
     async def _picture(self) -> bytes:
-        """On a thread: a session that answers is waited for."""
+        """Build the picture on a thread, because it may wait for a running session."""
         nodes, process = tuple(self._nodes()), self._process
         models = await asyncio.to_thread(lambda: tuple(model_picture(node) for node in nodes))
         keeps_texts = any(node.feed.keeps_texts for node in nodes)
@@ -142,7 +145,7 @@ class EventStream:
 
 @final
 class _Feeds:
-    """The feeds of all nodes, which keep answers while they are looked at, and how far they were read."""
+    """The feeds of all nodes, which keep answers while they are viewed, and the read positions."""
 
     def __init__(self, nodes: Callable[[], Sequence[Node]]) -> None:
         self._nodes = nodes
@@ -154,7 +157,7 @@ class _Feeds:
         self._looks.clear()
 
     def follow(self) -> bool:
-        """Look at nodes that came, and no longer at those that left; whether there were such."""
+        """Follow new nodes and drop removed ones; returns whether there were any."""
         now = set(self._nodes())
         gone, new = self._looks.keys() - now, now - self._looks.keys()
         for node in gone:
@@ -166,7 +169,7 @@ class _Feeds:
         return bool(gone or new)
 
     def news(self) -> list[Answers]:
-        """What was answered since the last call."""
+        """The answers since the last call."""
         found = []
         for node, (looks, number) in self._looks.items():
             if answers := node.feed.since(number):
@@ -176,7 +179,7 @@ class _Feeds:
 
 
 def _row(event: AnswerEvent) -> tuple[object, ...]:
-    """What all viewers draw of an answer, rounded; `/v2/pliant/answer` has the rest."""
+    """The rounded values that all viewers draw; `/v2/pliant/answer` returns the rest."""
     return (
         event.number,
         round(event.at_s, 3),

@@ -1,4 +1,4 @@
-"""A node as the page shows it: its models, endpoints, choice by length, memory, devices and counts."""
+"""The state of a node for the page: models, endpoints, choice by length, memory, devices and counts."""
 
 import time
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ from pliant.serve.node.serving_node import Node
 from pliant.serve.page.answer_timeline import Shards, Split, shards_of, split_of
 
 _N_LENGTHS = 24
-"""Lengths at which curves and choices are shown."""
+"""The number of lengths at which curves and choices are shown."""
 _OUTCOMES = ("ok", "refused", "failed", "cancelled")
 
 
@@ -33,7 +33,7 @@ class PortPicture(msgspec.Struct, frozen=True):
 
 
 class Device(msgspec.Struct, frozen=True):
-    """A device beside this one: a node above, or a worker of the cluster; None where unknown."""
+    """Another device: an upstream node or a cluster worker; unknown values are None."""
 
     name: str
     kind: str
@@ -53,7 +53,7 @@ class Device(msgspec.Struct, frozen=True):
 
 
 class PlanPicture(msgspec.Struct, frozen=True):
-    """A submodel of `layers` of a store, and the bits of its shards: planned, and held in memory before."""
+    """A submodel of a store with `layers`, and the bits of its shards: planned, and already in memory."""
 
     layers: tuple[int, ...]
     width: int
@@ -67,7 +67,7 @@ class PlanPicture(msgspec.Struct, frozen=True):
 
 
 class ModelPicture(msgspec.Struct, frozen=True):
-    """What of a model seldom changes."""
+    """Properties of a model that rarely change."""
 
     name: str
     platform: str
@@ -85,7 +85,7 @@ class ModelPicture(msgspec.Struct, frozen=True):
 
 
 class NodePicture(msgspec.Struct, frozen=True):
-    """What of a node seldom changes; `shows_texts` where the texts of requests are kept for the page."""
+    """Properties of a node that rarely change; `shows_texts` is set if the page keeps texts of requests."""
 
     name: str
     version: str
@@ -95,7 +95,7 @@ class NodePicture(msgspec.Struct, frozen=True):
 
 
 class ModelNumbers(msgspec.Struct, frozen=True):
-    """What of a model changes all the time: `requests` by endpoint and outcome, as `/metrics` counts them."""
+    """Continuously changing state of a model; `requests` by endpoint and outcome, as in `/metrics`."""
 
     requests: dict[str, dict[str, int]]
     n_open: int
@@ -108,7 +108,7 @@ class ModelNumbers(msgspec.Struct, frozen=True):
 
 
 class NodeNumbers(msgspec.Struct, frozen=True):
-    """What of a node changes all the time; `cpu_s` is the processor time of its process."""
+    """Continuously changing state of a node; `cpu_s` is the CPU time of its process."""
 
     at_s: float
     is_draining: bool
@@ -119,10 +119,10 @@ class NodeNumbers(msgspec.Struct, frozen=True):
 
 
 class Outlook(msgspec.Struct, frozen=True):
-    """What each endpoint would take now for inputs of some lengths under some terms, and which is chosen.
+    """The current estimates of each endpoint for some lengths under given terms, and the choices.
 
-    `seconds` and `bounds` have an entry a length for each endpoint, None where it is no candidate; `chosen`
-    is None at a length that would be refused, for the reason in `reasons`.
+    `seconds` and `bounds` have one entry per length for each endpoint, None if it is not a candidate.
+    `chosen` is None at a length that would be refused, for the reason in `reasons`.
     """
 
     model: str
@@ -135,7 +135,10 @@ class Outlook(msgspec.Struct, frozen=True):
 
 
 def model_picture(node: Node) -> ModelPicture:
-    """Of a node's model; it may wait for the answer that its session is at: not for an event loop."""
+    """The picture of a node's model.
+
+    It may wait for the session's current run, so do not call it on an event loop.
+    """
     served, terms = node.served, node.terms
     return ModelPicture(
         served.name,
@@ -155,7 +158,7 @@ def model_picture(node: Node) -> ModelPicture:
 
 
 def numbers(nodes: Sequence[Node], is_draining: bool) -> NodeNumbers:
-    """How the nodes of a process stand now; quick."""
+    """The current state of a process's nodes; fast."""
     return NodeNumbers(
         time.time(),
         is_draining,
@@ -167,7 +170,7 @@ def numbers(nodes: Sequence[Node], is_draining: bool) -> NodeNumbers:
 
 
 def outlook(node: Node, terms: Terms) -> Outlook:
-    """Curves and choices over the lengths that the model reads; `terms` precede those of the node."""
+    """Estimates and choices over the model's input lengths; `terms` override those of the node."""
     node.dispatcher.offer()
     now_s, asked = node.clock(), terms.over(node.terms)
     lengths = _lengths(node.served.max_length)
@@ -206,7 +209,7 @@ def _ports(side: Sequence[Port]) -> tuple[PortPicture, ...]:
 
 
 def _lengths(longest: int) -> tuple[int, ...]:
-    """From 1 to the longest, closer where they are small."""
+    """Lengths from 1 to the longest, denser where small."""
     shown = min(longest, 4096)
     return tuple(sorted({max(1, ceil(shown ** (i / (_N_LENGTHS - 1)))) for i in range(_N_LENGTHS)}))
 
@@ -219,7 +222,7 @@ def _memory_of(node: Node) -> MemoryUse | None:
 
 
 def _plan_of(node: Node) -> PlanPicture | None:
-    """Of an elastic model; others run whole."""
+    """The plan of an elastic model; None for others."""
     try:
         plan = node.served.plan
     except PliantError:

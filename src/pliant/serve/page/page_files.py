@@ -1,4 +1,4 @@
-"""The files of the page: read once, sent with a strict policy of what they may load."""
+"""The static files of the page: read once, served with a strict content security policy."""
 
 import gzip
 import hashlib
@@ -23,7 +23,7 @@ POLICY = (
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; "
     "trusted-types 'none'"
 )
-"""Nothing from elsewhere, nothing inline, and no text that becomes markup."""
+"""No external content, no inline scripts or styles, no text parsed as markup."""
 _HEADERS = {
     "content-security-policy": POLICY,
     "x-content-type-options": "nosniff",
@@ -39,7 +39,7 @@ _HEADERS = {
 
 @dataclass(frozen=True, slots=True)
 class PageFile:
-    """A file as it is sent; `etag` names its content."""
+    """A file, plain and compressed; `etag` identifies its content."""
 
     media_type: str
     plain: bytes
@@ -59,7 +59,7 @@ def page_files() -> Mapping[str, PageFile]:
 
 
 def answer_file(request: Request, name: str) -> Response | None:
-    """The file of that name, compressed where the client takes that; None where there is none."""
+    """The response for a file, compressed if the client accepts it; None if there is no such file."""
     file = page_files().get(name)
     if file is None:
         return None

@@ -1,4 +1,4 @@
-"""The page over HTTP: its files at `/`, and what it reads below `/v2/pliant/`."""
+"""The HTTP routes of the page: its files at `/`, and its data under `/v2/pliant/`."""
 
 from math import isfinite
 from typing import final
@@ -23,7 +23,7 @@ _STREAM = {"cache-control": "no-store", "x-accel-buffering": "no"}
 
 
 def page_routes(shown: ShownProcess) -> list[Route]:
-    """The routes of the page of a process."""
+    """The page routes of a process."""
     page = _Page(shown)
     return [
         Route("/", page.index, methods=["GET"]),
@@ -36,21 +36,21 @@ def page_routes(shown: ShownProcess) -> list[Route]:
 
 @final
 class _EventResponse(StreamingResponse):
-    """The events of `stream` for one viewer, who has a place from before the first byte to after the last."""
+    """Sends the events of `stream` to one viewer, which is registered for the whole response."""
 
     def __init__(self, stream: EventStream) -> None:
         super().__init__(stream.events(), media_type="text/event-stream", headers=_STREAM)
         self._stream = stream
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Raises NodeError (503) where as many look as may."""
+        """Raises NodeError (503) at the maximum number of viewers."""
         with self._stream.viewed():
             await super().__call__(scope, receive, send)
 
 
 @final
 class _Page:
-    """One method a path."""
+    """One method for each path."""
 
     def __init__(self, shown: ShownProcess) -> None:
         self._nodes = shown.nodes
@@ -67,7 +67,7 @@ class _Page:
         return _EventResponse(self._stream)
 
     async def answer(self, request: Request) -> Response:
-        """One answer that is still kept, with its timeline."""
+        """The timeline of an answer that is still kept."""
         node, text = self._node(request), request.query_params.get("number", "")
         number = int(text) if text.isascii() and text.isdigit() and len(text) < 16 else 0
         record = node.feed.record(number)
@@ -80,7 +80,7 @@ class _Page:
         return _json(outlook(self._node(request), terms))
 
     def _node(self, request: Request) -> Node:
-        """The node of the model that is named, or the first."""
+        """The node of the requested model, or the first node."""
         nodes, asked = self._nodes(), request.query_params.get("model")
         found = next((node for node in nodes if asked in (None, node.served.name)), None)
         if found is None:

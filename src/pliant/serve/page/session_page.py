@@ -1,4 +1,4 @@
-"""The page of a session that answers by itself: a node at loopback, beside the answers it shows."""
+"""The page of a session outside a node: a node at a loopback address runs beside it."""
 
 import asyncio
 import threading
@@ -18,7 +18,7 @@ _PATIENCE_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class SessionPage:
-    """The page at `url`; what the session answers is told to `feed`."""
+    """The page at `url`; the session's answers are recorded in `feed`."""
 
     url: str
     feed: AnswerFeed
@@ -26,9 +26,9 @@ class SessionPage:
 
 @contextmanager
 def session_page(session: Session[Any], options: NodeOptions) -> Iterator[SessionPage]:
-    """A page of `session`, on a thread of its own, until the context ends, which closes the session.
+    """Serve a page of `session` on a separate thread until the context ends, which closes the session.
 
-    Its node answers requests over HTTP as any other does. Raises NodeError where it cannot be served.
+    Its node also answers HTTP requests. Raises NodeError if it cannot be served.
     """
     started = threading.Event()
     found: list[Any] = []

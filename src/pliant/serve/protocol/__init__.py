@@ -1,1 +1,1 @@
-"""The Open Inference Protocol's requests and responses."""
+"""Requests and responses of the Open Inference Protocol."""

@@ -1,7 +1,7 @@
-"""Several inputs in one request: divided into requests of one input each, and their answers joined.
+"""Split a request with several inputs into requests of one input, and join the responses.
 
-A model is asked so whose inputs and outputs all have a fixed first dimension of 1: a request may bring n
-there, and is answered with n. Each row is a request of its own: it waits, is routed and is counted as such.
+This applies to models whose inputs and outputs all have a fixed first dimension of 1: a request may have n
+there, and the response has n too. Each row waits, is routed and is counted as a separate request.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,20 +16,21 @@ from pliant.serve.protocol.calls import read_answer, write_request
 from pliant.serve.protocol.inference import Body, InferRequest, Signature, write_reply
 
 _CUTS = ("none", "trained", "measured", "untrained")
-"""Why layers were left out of an answer, from the least to the most that is unknown of it."""
+"""Reasons for left-out layers, from the best known accuracy to the least known."""
 
 
 def row_body(request: InferRequest, row: int, model: Signature, terms: Terms) -> Body:
-    """What asks for one row alone, its answer in binary, by `terms`."""
+    """The request body of one row, with binary outputs and `terms`."""
     tensors = {name: array[row : row + 1] for name, array in request.tensors.items()}
     outputs = tuple(replace(wanted, is_binary=True) for wanted in request.outputs)
     return write_request(replace(request, tensors=tensors, outputs=outputs), model, terms)
 
 
 def joined(request: InferRequest, answers: Sequence[Body], model: Signature) -> Body:
-    """The answer to `request`, of those to its rows in their order.
+    """Join the responses of all rows, in order, into the response of `request`.
 
-    Raises InputError for rows of different shapes, as those of a model with another open dimension may be.
+    Raises InputError if rows have different shapes, which is possible for a model with another open
+    dimension.
     """
     read = [read_answer(body, model) for body in answers]
     outputs = {}
@@ -43,7 +44,7 @@ def joined(request: InferRequest, answers: Sequence[Body], model: Signature) -> 
 
 
 def _said(every: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Of all rows: the least accuracy, whether all were in time, joules together, the worst cut."""
+    """Combined parameters: the lowest accuracy, whether all were in time, total joules, the worst cut."""
     found: dict[str, Any] = {}
     for name, least in (("accuracy", min), ("met", all), ("energy_j", sum)):
         values = [said[name] for said in every if name in said]

@@ -1,4 +1,4 @@
-"""Requests to other nodes, written, and their answers, read (Open Inference Protocol v2, binary tensors)."""
+"""Write requests to other nodes and read their responses (Open Inference Protocol v2, binary tensors)."""
 
 from dataclasses import asdict
 
@@ -13,10 +13,10 @@ _ENCODER = msgspec.json.Encoder()
 
 
 def write_request(request: InferRequest, model: Signature, terms: Terms = NO_TERMS) -> Body:
-    """The body of `request`, with its tensors and those of its answer in binary.
+    """Encode `request`, with binary tensors in the request and the response.
 
-    Between nodes deadline and floor are no part of it: they travel in a header, as they change on the way.
-    Otherwise `terms` are.
+    Between nodes, deadline and floor are sent in a header, because they change on the way. Otherwise pass
+    them as `terms`.
     """
     ports = {port.name: port for port in model.inputs}
     inputs, tail = [], []
@@ -36,7 +36,7 @@ def write_request(request: InferRequest, model: Signature, terms: Terms = NO_TER
 
 
 def read_answer(body: Body, model: Signature) -> tuple[dict[str, np.ndarray], dict[str, object]]:
-    """(the output arrays by name, the parameters) of an answer that was checked and has binary tensors."""
+    """Return the output arrays by name and the parameters of a checked response with binary tensors."""
     reply, tail = answer_of(body)
     outputs = {}
     for output in reply.outputs:

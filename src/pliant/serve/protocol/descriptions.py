@@ -1,4 +1,4 @@
-"""What the Open Inference Protocol says of a server and its models, the same over REST and gRPC."""
+"""Metadata of a server and its models in the Open Inference Protocol, the same over REST and gRPC."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -18,12 +18,12 @@ _Json = dict[str, Any]
 
 
 def server_metadata(name: str, version: str) -> _Json:
-    """A server's metadata."""
+    """The metadata of a server."""
     return {"name": name, "version": version, "extensions": EXTENSIONS}
 
 
 def model_metadata(model: Signature, versions: Sequence[str]) -> _Json:
-    """A model's metadata: its tensors, with -1 for dimensions that are open."""
+    """The metadata of a model: its tensors, with -1 for open dimensions."""
     return {
         "name": model.name,
         "versions": list(versions),
@@ -36,8 +36,8 @@ def model_metadata(model: Signature, versions: Sequence[str]) -> _Json:
 def model_config(model: Signature, max_length: int, identity: str) -> _Json:
     """A model's configuration in Triton's form.
 
-    Shapes are whole (`max_batch_size` is 0 where they are). An input is optional where some request does
-    without it.
+    Shapes include the first dimension, so `max_batch_size` is 0. An input is optional if some requests do not
+    need it.
     """
     optional = {port.name for port in model.inputs if any(port.name not in way for way in model.alternatives)}
     return {

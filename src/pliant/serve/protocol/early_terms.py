@@ -1,4 +1,4 @@
-"""How soon a request is to be answered, read before its model is loaded, which may take longer."""
+"""Read the deadline of a request before its model is loaded, which may take longer."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from pliant.route.node_messages import decode_route
 
 
 class _Asked(msgspec.Struct, frozen=True):
-    """A request of which only the parameters are read."""
+    """A request of which only the parameters are decoded."""
 
     parameters: dict[str, Any] = {}
 
@@ -19,9 +19,9 @@ _DECODER = msgspec.json.Decoder(_Asked)
 
 
 def early_terms(body: bytes, header_bytes: str | None, route: str | None) -> Terms:
-    """The deadline that a request names, or that the node names which passed it on (`route`, its header).
+    """The deadline of a request, or that in the route header of the node that forwarded it (`route`).
 
-    What cannot be read names none here: it is refused where the whole request is read.
+    Unreadable input has no deadline here; it is refused when the whole request is read.
     """
     if route is not None:
         try:
@@ -39,7 +39,7 @@ def early_terms(body: bytes, header_bytes: str | None, route: str | None) -> Ter
 
 
 def stated_terms(parameters: dict[str, Any]) -> Terms:
-    """Those of a request's parameters that say how soon; none where they cannot be."""
+    """The deadline and best-effort flag in a request's parameters; no terms if they are invalid."""
     deadline_s, is_late = parameters.get("deadline_s"), parameters.get("best_effort") is True or None
     if not isinstance(deadline_s, int | float) or isinstance(deadline_s, bool):
         return Terms(best_effort=is_late)

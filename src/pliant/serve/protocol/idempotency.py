@@ -1,4 +1,4 @@
-"""The idempotency cache: a request that arrives again is not run again."""
+"""The idempotency cache: a repeated request is not run again."""
 
 import asyncio
 from collections import OrderedDict
@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class _Kept(Generic[T]):
-    """An answer that is made, or was; then it is kept until `until_s`."""
+    """A running or completed answer; a completed one is kept until `until_s`."""
 
     answer: "asyncio.Task[T]"
     until_s: float = inf
@@ -22,10 +22,10 @@ class _Kept(Generic[T]):
 
 @final
 class IdempotencyCache(Generic[T]):
-    """Answers by id: of what runs now, and of the last `most` that ended in the last `keep_s` seconds.
+    """Answers by request id: running ones, and the last `most` that completed within `keep_s` seconds.
 
-    Those of a `size` above `most_bytes` / `most` are not kept, so that all of them take `most_bytes` at most.
-    What failed is forgotten, so that the same request may be tried again.
+    Answers with a `size` above `most_bytes` / `most` are not kept, so that all take at most `most_bytes`.
+    Failed requests are removed, so that they can be retried.
     """
 
     def __init__(
@@ -40,15 +40,16 @@ class IdempotencyCache(Generic[T]):
         self._most, self._largest = most, most_bytes // most
         self._running: dict[str, _Kept[T]] = {}
         self._ended: OrderedDict[str, _Kept[T]] = OrderedDict()
-        """In order of their ends."""
+        """In order of completion."""
 
     def __len__(self) -> int:
         return len(self._running) + len(self._ended)
 
     async def __call__(self, id: str, answer: Callable[[], Awaitable[T]]) -> T:
-        """The answer of `id`: made now, or that of its first arrival. Raises what making it raises.
+        """Return the answer of `id`: computed now, or that of its first arrival.
 
-        Making it is cancelled once all who wait for it are: where that has an effect, it is forgotten.
+        Raises the computation's errors. When all waiting callers are cancelled, the computation is cancelled
+        too, and then removed.
         """
         self._forget()
         while True:
@@ -62,7 +63,7 @@ class IdempotencyCache(Generic[T]):
                 return await asyncio.shield(kept.answer)
             except asyncio.CancelledError:
                 if not kept.answer.cancelled() or _is_cancelled():
-                    raise  # else all who waited had left just before this one came
+                    raise  # else all callers were cancelled just before this one
             finally:
                 kept.n_waiting -= 1
                 if not kept.n_waiting and not kept.answer.done():
@@ -77,7 +78,7 @@ class IdempotencyCache(Generic[T]):
         return result
 
     def _drop_failed(self, id: str, task: "asyncio.Task[T]") -> None:
-        """Forget what failed; its error is nobody's where all who waited have left, and would be logged."""
+        """Remove a failed answer, and retrieve its error, which asyncio would log if no caller is left."""
         if not task.cancelled() and task.exception() is None:
             return
         kept = self._running.get(id)
@@ -85,7 +86,7 @@ class IdempotencyCache(Generic[T]):
             del self._running[id]
 
     def _forget(self) -> None:
-        """What ended too long ago, and of more than are kept the oldest."""
+        """Remove expired answers, and the oldest ones above the maximum number."""
         now_s = self._clock()
         while self._ended:
             first = next(iter(self._ended))

@@ -1,4 +1,4 @@
-"""The Open Inference Protocol's request and answer, with the binary tensor extension.
+"""Requests and responses of the Open Inference Protocol, with the binary tensor extension.
 
 https://github.com/kserve/open-inference-protocol and Triton's extension_binary_data.md.
 """
@@ -35,7 +35,7 @@ from pliant.serve.protocol.terms import read_terms
 
 T = TypeVar("T")
 HEADER_LENGTH = "inference-header-content-length"
-"""Of HTTP: how many bytes of a body are JSON, where bytes of tensors follow."""
+"""HTTP header: the number of JSON bytes of a body, if binary tensors follow."""
 JSON, BINARY = "application/json", "application/octet-stream"
 _Size = Annotated[int, msgspec.Meta(ge=0, le=1 << 31)]
 _NOTHING, _NO_PARAMETERS, _NO_OUTPUTS = msgspec.Raw(b""), msgspec.Raw(b"{}"), msgspec.Raw(b"[]")
@@ -44,7 +44,7 @@ _UNSUPPORTED = ("shared_memory_region", "classification")
 
 @dataclass(frozen=True, slots=True)
 class RequestedOutput:
-    """An output that was asked for, and how."""
+    """A requested output and its form."""
 
     port: Port
     is_binary: bool
@@ -52,7 +52,7 @@ class RequestedOutput:
 
 @dataclass(frozen=True, slots=True)
 class InferRequest:
-    """A request that fits its model."""
+    """A request that was checked against its model."""
 
     id: str
     tensors: Mapping[str, np.ndarray]
@@ -63,7 +63,7 @@ class InferRequest:
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """An answer's bytes, of which the first `header_bytes` are JSON where tensors follow."""
+    """The bytes of a request or response; the first `header_bytes` are JSON if binary tensors follow."""
 
     content: bytes
     header_bytes: int | None
@@ -91,7 +91,7 @@ class _Request(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class _Given:
-    """An input as it came: all but `data` is decoded."""
+    """An input as received: everything but `data` is decoded."""
 
     name: str
     shape: tuple[int, ...]
@@ -124,7 +124,7 @@ _ENCODER = msgspec.json.Encoder()
 
 
 def header_bytes(text: str | None) -> int | None:
-    """What HEADER_LENGTH says, None without it. Raises InputError."""
+    """Parse HEADER_LENGTH; None without it. Raises InputError."""
     if text is None:
         return None
     if not (text.isascii() and text.isdigit() and len(text) < 12):
@@ -139,10 +139,11 @@ def read_request(
     limits: Limits = Limits(),  # noqa: B008 - frozen
     max_length: int | None = None,
 ) -> InferRequest:
-    """What `body`, its first `n_json` bytes or all of it JSON, asks of `model`.
+    """Read a request to `model` from `body`, whose first `n_json` bytes (all if None) are JSON.
 
-    The open dimensions of each input multiply to `max_length` at most. Raises InputError for anything that
-    the model does not take; before it is decoded where it is long, since that stops the event loop.
+    The open dimensions of each input multiply to at most `max_length`. Raises InputError for anything that
+    the model does not accept; long parts are refused before they are decoded, since decoding blocks the event
+    loop.
     """
     head, tail = _divided(body, n_json)
     try:
@@ -159,7 +160,7 @@ def read_request(
     for given in inputs:
         payload, tail = _payload(given, tail)
         _check_shape(ports[given.name], given, model, limits, max_length)
-        if payload is None or given.datatype == "BYTES":  # decoded one element at a time
+        if payload is None or given.datatype == "BYTES":  # these are decoded one element at a time
             n_decoded += prod(given.shape)
             _check_elements(given, n_decoded, limits)
         tensors[given.name] = _tensor(ports[given.name], given, payload)
@@ -175,9 +176,9 @@ def write_reply(
     model: Signature,
     parameters: Mapping[str, Any] = MappingProxyType({}),
 ) -> Body:
-    """The answer to `request`, its tensors as they were asked for, and what is said of it besides.
+    """Encode the response to `request`, with tensors in the requested form and further `parameters`.
 
-    Raises InputError for text that is none.
+    Raises InputError for text that is not UTF-8.
     """
     outputs, tail = [], []
     for wanted in request.outputs:
@@ -193,7 +194,7 @@ def write_reply(
 
 
 def with_parameters(body: Body, said: Mapping[str, object]) -> Body:
-    """`body`, an answer that was checked, with more parameters."""
+    """Add parameters to a checked response."""
     if not said:
         return body
     head, tail = _divided(body.content, body.header_bytes)
@@ -203,7 +204,7 @@ def with_parameters(body: Body, said: Mapping[str, object]) -> Body:
 
 
 def answer_of(body: Body) -> tuple[_Reply, memoryview]:
-    """An answer's head, and the bytes of its tensors. Raises InputError for what is none in JSON."""
+    """Return a response's head and tensor bytes. Raises InputError for invalid JSON."""
     head, tail = _divided(body.content, body.header_bytes)
     try:
         return _REPLY.decode(head), tail
@@ -212,7 +213,7 @@ def answer_of(body: Body) -> tuple[_Reply, memoryview]:
 
 
 def check_reply(body: Body, request: InferRequest, model: Signature) -> float | None:
-    """The accuracy that `body`, another node's answer to `request`, says. Raises InputError if it is none."""
+    """Check another node's response to `request`; returns its accuracy. Raises InputError."""
     reply, tail = answer_of(body)
     asked = {wanted.port.name: wanted for wanted in request.outputs}
     if (
@@ -244,7 +245,7 @@ def check_reply(body: Body, request: InferRequest, model: Signature) -> float | 
 
 
 def _check_answered(output: _Answered, port: Port, size: int | None) -> None:
-    """Raise InputError for a shape that is not the port's, or that the bytes do not fill."""
+    """Raise InputError if the shape is not the port's, or does not match the number of bytes."""
     dims = port.dims or ()
     fits = len(output.shape) == len(dims) and all(
         n >= 0 and wanted in (None, n) for n, wanted in zip(output.shape, dims, strict=False)
@@ -265,7 +266,7 @@ def _divided(body: bytes, n_bytes: int | None) -> tuple[bytes, memoryview]:
 
 
 def _inputs(given: msgspec.Raw, limits: Limits) -> list[_Given]:
-    """Raises InputError for more than are read, and msgspec's errors."""
+    """Decode the inputs. Raises InputError for too many, and msgspec's errors."""
     read = structs.astuple(msgspec.json.decode(given, type=_array_of_inputs(limits.n_tensors)))
     return [_given(tensor, limits) for tensor in read if tensor is not msgspec.UNSET]
 
@@ -278,13 +279,13 @@ def _given(tensor: _Input, limits: Limits) -> _Given:
 
 @cache
 def _array_of_inputs(most: int) -> type[msgspec.Struct]:
-    """An array whose decoding ends at the input behind the first `most`: a list is decoded to its end."""
+    """An array type whose decoding stops after `most` inputs; a list would be decoded to its end."""
     fields = [(f"input_{i}", _Input | msgspec.UnsetType, msgspec.UNSET) for i in range(most)]
     return msgspec.defstruct("Inputs", fields, array_like=True, forbid_unknown_fields=True)
 
 
 def _decoded(given: msgspec.Raw, name: str, decoder: msgspec.json.Decoder[T], limits: Limits) -> T:
-    """`given`, called `name`. Raises InputError for what is none, or takes long to decode."""
+    """Decode the part called `name`. Raises InputError if it is invalid or too long."""
     n_bytes = memoryview(given).nbytes
     if n_bytes > limits.head_bytes:
         raise InputError(f"`{name}` has {n_bytes} bytes; at most {limits.head_bytes} are read. Shorten it.")
@@ -303,7 +304,7 @@ def _check_names(given: list[_Given], model: Signature) -> None:
 
 
 def _payload(given: _Given, tail: memoryview) -> tuple[memoryview | None, memoryview]:
-    """The tensor's bytes, where it has any, and what is left for those behind it."""
+    """Return the tensor's bytes (None if it is JSON) and the remaining bytes."""
     unsupported = [name for name in _UNSUPPORTED if name in given.parameters]
     if unsupported:
         raise InputError(f"{unsupported[0]} is not supported; send {given.name!r} in the request.")
@@ -320,7 +321,7 @@ def _payload(given: _Given, tail: memoryview) -> tuple[memoryview | None, memory
 
 
 def _n_rows(inputs: list[_Given], model: Signature) -> int:
-    """How many inputs a request brings. Raises InputError where its tensors do not agree."""
+    """The number of rows of a request. Raises InputError if its tensors disagree."""
     found = {given.shape[0] for given in inputs} if model.is_batchable else {1}
     if len(found) > 1:
         raise InputError(f"the tensors have {sorted(found)} rows; give as many of each.")
@@ -350,7 +351,7 @@ def _at_most(model: Signature, limits: Limits) -> str:
 
 
 def _check_elements(given: _Given, n_decoded: int, limits: Limits) -> None:
-    """Fixed dimensions are no length, and may be large."""
+    """Check the number of elements: fixed dimensions do not count as length, but may be large."""
     if n_decoded > limits.n_elements:
         raise InputError(
             f"up to {given.name!r}, {given.datatype}{list(given.shape)}, the inputs have {n_decoded} "

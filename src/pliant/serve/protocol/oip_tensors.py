@@ -1,4 +1,4 @@
-"""Tensors as the Open Inference Protocol carries them, as JSON and in bytes.
+"""Encode and decode tensors of the Open Inference Protocol, as JSON and as bytes.
 
 BYTES tensors are numpy arrays of `bytes` objects here, and their dtype is called "bytes".
 """
@@ -21,7 +21,7 @@ DATATYPES = {
     **{f"int{bits}": f"INT{bits}" for bits in (8, 16, 32, 64)},
     **{"float16": "FP16", "bfloat16": "BF16", "float32": "FP32", "float64": "FP64", "bytes": "BYTES"},
 }
-"""The protocol's name by numpy's."""
+"""The protocol's datatype by numpy dtype name."""
 DTYPES = {name: dtype for dtype, name in DATATYPES.items()}
 _PREFIX_BYTES = 4
 _FEW, _LARGE = 64, 1e38
@@ -30,21 +30,21 @@ _LISTS: dict[str, Any] = {"b": list[bool], "u": list[int], "i": list[int], "f": 
 
 
 def numpy_dtype(dtype: str) -> np.dtype[Any]:
-    """The dtype of arrays whose type the table above calls `dtype`."""
+    """The numpy dtype for a name in `DATATYPES`."""
     return np.dtype(object) if dtype == "bytes" else numpy_type(dtype)
 
 
 def read_json(dtype: str, shape: tuple[int, ...], data: msgspec.Raw) -> np.ndarray:
-    """`data` as an array: a flat list in row-major order, or lists nested as `shape` says.
+    """Decode `data`: a flat list in row-major order, or lists nested according to `shape`.
 
-    Raises InputError for another number of elements, elements of another kind, or numbers out of range.
+    Raises InputError for a wrong number or kind of elements, or numbers out of range.
     """
     kind = numpy_dtype(dtype).kind
     wanted = _LISTS["f" if kind == "V" else kind]
     if dtype != "bytes":
         _check_commas(data, shape)
     elif shape == (1,):
-        wanted = tuple[str]  # ends at the second element
+        wanted = tuple[str]  # decoding stops at the second element
     else:
         _check_quotes(data, shape)
     try:
@@ -68,13 +68,13 @@ def read_json(dtype: str, shape: tuple[int, ...], data: msgspec.Raw) -> np.ndarr
 
 
 def read_bytes(dtype: str, shape: tuple[int, ...], data: memoryview) -> np.ndarray:
-    """`data` as an array: little-endian elements, or for BYTES a length of 4 bytes before each element.
+    """Decode `data`: little-endian elements, or for BYTES each element after its length in 4 bytes.
 
-    Raises InputError for more or fewer bytes than `shape` takes.
+    Raises InputError if the number of bytes does not match `shape`.
     """
     if dtype == "bytes":
         return _objects(_elements(data, prod(shape)), shape)
-    kind = numpy_dtype(dtype)  # of this machine: all that pliant compiles for are little-endian
+    kind = numpy_dtype(dtype)  # native byte order: all targets of pliant are little-endian
     needed = prod(shape) * kind.itemsize
     if len(data) != needed:
         raise InputError(f"{DATATYPES[dtype]}{list(shape)} takes {needed} bytes, not {len(data)}.")
@@ -85,7 +85,7 @@ def read_bytes(dtype: str, shape: tuple[int, ...], data: memoryview) -> np.ndarr
 
 
 def write_json(array: np.ndarray, dtype: str) -> list[Any]:
-    """The elements in row-major order; what JSON has no number for (NaN, infinities) becomes null.
+    """The elements in row-major order; NaN and infinities, which JSON lacks, become null when encoded.
 
     Raises InputError for bytes that are not UTF-8: those need the binary form.
     """
@@ -100,14 +100,14 @@ def write_json(array: np.ndarray, dtype: str) -> list[Any]:
 
 
 def write_bytes(array: np.ndarray, dtype: str) -> bytes:
-    """The elements in row-major order, little-endian; each of BYTES behind its length in 4 bytes."""
+    """The elements in row-major order, little-endian; each BYTES element after its length in 4 bytes."""
     if dtype == "bytes":
         return b"".join(chain.from_iterable((_length(element), element) for element in array.ravel()))
     return array.tobytes()
 
 
 def _flattened(data: msgspec.Raw, shape: tuple[int, ...], wanted: Any) -> list[Any]:
-    """Nested lists as one; they must have the shape that was said."""
+    """Flatten nested lists. Raises InputError if they do not have the given shape."""
     nested: Any = wanted
     for _ in range(len(shape) - 1):
         nested = list[nested]
@@ -124,7 +124,7 @@ def _flattened(data: msgspec.Raw, shape: tuple[int, ...], wanted: Any) -> list[A
 
 
 def _elements(data: memoryview, n: int) -> list[bytes]:
-    """`n` elements, each behind its length, and nothing else."""
+    """Decode `n` elements, each after its length, with no other bytes."""
     found: list[bytes] = []
     at = 0
     for _ in range(n):
@@ -151,15 +151,18 @@ def _check_count(n: int, shape: tuple[int, ...]) -> None:
 
 
 def _check_commas(data: msgspec.Raw, shape: tuple[int, ...]) -> None:
-    """Before they are decoded, which takes long and much memory: numbers have a comma between two."""
+    """Check the number of commas between numbers before decoding, which is slow and needs much memory."""
     n, n_given = prod(shape), bytes(data).count(b",") + 1
     if n_given > prod(max(1, dim) for dim in shape) or n_given < n:
         raise InputError(f"a shape of {list(shape)} takes {n} elements, not {n_given}.")
 
 
 def _check_quotes(data: msgspec.Raw, shape: tuple[int, ...]) -> None:
-    """Before they are decoded: each text has two quotes that are not escaped, or one where it ends with an
-    escaped backslash. So at most twice as many as `shape` takes are decoded."""
+    """Check the number of quotes before decoding.
+
+    Each text has two unescaped quotes, or one if it ends with an escaped backslash, so at most twice as many
+    texts as `shape` needs are decoded.
+    """
     n, given = prod(shape), bytes(data)
     if given.count(b'"') - given.count(b'\\"') > 2 * n:
         raise InputError(f"a shape of {list(shape)} takes {n} elements; `data` has more.")
@@ -177,7 +180,7 @@ def _encoded(text: str) -> bytes:
 
 
 def is_plain(data: object, dtype: str, shape: Sequence[int]) -> bool:
-    """Whether `data` are few elements of which each is sure to fit: those need no array to be checked."""
+    """Whether `data` has few elements that all certainly fit, so that no array is needed to check them."""
     if not isinstance(data, list) or len(data) != prod(shape) or len(data) > _FEW:
         return False
     if dtype == "bytes":
