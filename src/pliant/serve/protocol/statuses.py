@@ -1,14 +1,14 @@
-"""The HTTP status of an error, from which that of gRPC follows."""
+"""The HTTP status of an error; the gRPC status is derived from it."""
 
 from pliant.errors import BudgetError, InputError, NodeError, PliantError, RouteError
 
 
 def http_status(error: PliantError) -> int:
-    """500 for what is no client's fault."""
+    """The status of `error`; 500 for errors that the client did not cause."""
     match error:
         case NodeError():
             return error.status
-        case BudgetError():  # this device has not the accuracy, or the memory for this length
+        case BudgetError():  # accuracy or memory of this device does not suffice
             return 422
         case InputError() | RouteError():
             return 400

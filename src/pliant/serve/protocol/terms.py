@@ -1,4 +1,4 @@
-"""The terms of a request, time and accuracy, from its parameters."""
+"""The terms of a request, deadline and accuracy, read from its parameters."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -15,10 +15,10 @@ LEAST_S = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class PendingRequest:
-    """A request under way: what is asked, when it is due by the node's clock, at which accuracy at least.
+    """A request in progress: its input, its due time on the node's clock, and its accuracy floor.
 
-    `client` is the address that it came from. An endpoint works at most `most_s` seconds on it, for as much
-    accuracy as that allows: other requests depend on it.
+    `client` is the address of the caller. An endpoint works at most `most_s` seconds on it, at the accuracy
+    that this allows, because other requests wait.
     """
 
     request: Request
@@ -34,37 +34,40 @@ class PendingRequest:
 
     @property
     def is_free(self) -> bool:
-        """Whether nothing is asked: the best answer there is, when it comes."""
+        """Whether the request has no terms: any time, the best accuracy."""
         return self.due_s is None and self.floor is None
 
     def left_s(self, now_s: float) -> float:
-        """Until it is due; infinity where it never is."""
+        """Seconds until the request is due; infinity without a deadline."""
         return inf if self.due_s is None else self.due_s - now_s
 
     def met(self, end_s: float) -> bool | None:
-        """Whether an answer at `end_s` is in time; None where it is never due."""
+        """Whether an answer at `end_s` is in time; None without a deadline."""
         return is_in_time(end_s, self.due_s)
 
     def terms_at(self, now_s: float) -> Terms:
-        """What is asked for at `now_s`, with what is left of the time."""
+        """The terms at `now_s`, with the remaining time."""
         left_s = None if self.due_s is None else max(self.left_s(now_s), LEAST_S)
         return Terms(left_s, self.floor, self.best_effort)
 
     def at(self, now_s: float) -> Request:
-        """As an endpoint is asked at `now_s`."""
+        """The request for an endpoint at `now_s`."""
         left_s = self.terms_at(now_s).deadline_s
         if left_s is not None and self.most_s is not None:
             left_s = min(left_s, self.most_s)
         return replace(self.request, deadline_s=left_s, accuracy_floor=self.floor)
 
     def passed_on(self, now_s: float, way_s: float) -> Terms:
-        """The terms for a node that is `way_s` away, there and back."""
+        """The terms for another node with a round trip of `way_s`."""
         left_s = None if self.due_s is None else max(self.left_s(now_s) - way_s, LEAST_S)
         return Terms(left_s, self.floor, self.best_effort or None)
 
 
 def read_terms(parameters: Mapping[str, Any]) -> Terms:
-    """Of an inference request's `parameters`. Raises InputError for what are no numbers in range."""
+    """Read the terms in a request's `parameters`.
+
+    Raises InputError for values that are not numbers in range.
+    """
     best_effort = parameters.get("best_effort")
     if "best_effort" in parameters and type(best_effort) is not bool:
         raise InputError(f"best_effort is {best_effort!r:.40}; give true or false.")

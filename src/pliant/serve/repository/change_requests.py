@@ -1,17 +1,17 @@
-"""What an operator may ask of a repository, and how a change that fails is answered; over HTTP and gRPC."""
+"""Parameters and error statuses of load and unload requests, over HTTP and gRPC."""
 
 from collections.abc import Mapping
 
 from pliant.errors import BudgetError, InputError, NodeError, PliantError
 
 _IGNORED = ("unload_dependents",)
-"""Parameters of Triton's clients that change nothing here: no model depends on another."""
+"""Ignored parameters of Triton's clients: no model depends on another."""
 
 
 def version_asked(parameters: Mapping[str, object]) -> str | None:
-    """The version that a change is for; None for all of them.
+    """The version to load or unload; None for all versions.
 
-    Raises InputError for parameters that would change the model in a way that this node does not.
+    Raises InputError for parameters that would change the model in a way that this node does not support.
     """
     if strange := sorted({*parameters} - {"version", *_IGNORED}):
         raise InputError(
@@ -22,10 +22,10 @@ def version_asked(parameters: Mapping[str, object]) -> str | None:
 
 
 def change_status(error: PliantError) -> int:
-    """The HTTP status of a load or an unload that failed, from which that of gRPC follows."""
+    """The HTTP status of a failed load or unload; the gRPC status is derived from it."""
     match error:
         case NodeError():
             return error.status
-        case BudgetError():  # there is no room for it beside the others
+        case BudgetError():  # not enough memory beside the other models
             return 409
-    return 400  # a file that is no model, or a model that this device cannot run
+    return 400  # an invalid model file, or a model that this device cannot run

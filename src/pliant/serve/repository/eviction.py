@@ -1,4 +1,4 @@
-"""Choose the models that leave memory, so that another one fits: those least recently used."""
+"""Choose the models to evict to make room for another one: the least recently used."""
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
@@ -9,7 +9,10 @@ K = TypeVar("K", bound=Hashable)
 
 @dataclass(frozen=True, slots=True)
 class Evictable(Generic[K]):
-    """A model in memory that may leave it: `frees_bytes` are free then; it was asked at `last_used_s`."""
+    """A loaded model that may be evicted, which frees `frees_bytes`.
+
+    Its last request was at `last_used_s`.
+    """
 
     key: K
     frees_bytes: int
@@ -19,9 +22,9 @@ class Evictable(Generic[K]):
 def choose_evictions(loaded: Sequence[Evictable[K]], short_bytes: int) -> tuple[K, ...] | None:
     """The models to evict so that `short_bytes` more are free, the least recently used first.
 
-    None where all of them together free less. A model stays wherever those that were used before it free
-    enough without it: of all sets that are sufficient this is the one whose latest use is earliest, then the
-    one whose second latest use is, and so on; of models used at one time the later in `loaded` stays.
+    Returns None if evicting all of them frees less. A model stays if those used before it free enough without
+    it: of all sufficient sets, the result is the one whose latest use is earliest, then the one whose second
+    latest use is earliest, and so on. Of models with the same last use, the later in `loaded` stays.
     """
     by_use = sorted(loaded, key=lambda one: one.last_used_s)
     left = sum(max(one.frees_bytes, 0) for one in by_use)

@@ -1,4 +1,4 @@
-"""What stands for a model's node where a call is for none: the repository, health, the server itself."""
+"""Stands in for a model's node for calls without a model: repository, health, server metadata."""
 
 from typing import final
 
@@ -11,17 +11,17 @@ from pliant.serve.repository.model_repository import ModelRepository
 
 @final
 class FrontNode:
-    """What stands for a model's node where there is none: answers are counted with the first model's."""
+    """Stands in for a model's node; its responses are counted in the first model's metrics."""
 
     def __init__(self, repository: ModelRepository, name: str, version: str) -> None:
         self.name, self.identity = name, Identity(None, version)
         self._repository, self._spare = repository, Metrics(lambda: iter(()))
         self.grpc: Address | None = None
-        """Where gRPC is answered, once it is."""
+        """The gRPC address, once the server listens."""
 
     @property
     def node(self) -> Node | None:
-        """That of the first model that is loaded."""
+        """The node of the first loaded model."""
         return next(iter(self._repository.nodes), None)
 
     @property

@@ -1,4 +1,4 @@
-"""A model that is loaded: its node and its paths, and the requests that hold it."""
+"""A loaded model: its node, its HTTP paths, and the requests that use it."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Hashable
@@ -12,13 +12,13 @@ from pliant.serve.node.serving_node import Node
 from pliant.serve.repository.model_entry import ModelEntry, ModelKey
 
 Withdraw = Callable[[], Coroutine[Any, Any, None]]
-"""Ends the announcement of a node, so that no others send requests."""
+"""Ends the announcement of a node, so that other nodes stop sending requests."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class ConnectedModel:
-    """The node of a model and its paths; `withdraw` is called before it is closed."""
+    """The node of a model and its HTTP application; `withdraw` is called before it is closed."""
 
     node: Node
     app: ASGIApp
@@ -27,10 +27,10 @@ class ConnectedModel:
 
 @final
 class LiveModel:
-    """Answers by `app` until it is closed. Call on one event loop.
+    """A model that answers by `app` until it is closed. Call on one event loop.
 
-    `stack` closes its endpoints. `stamp` was the state of its files when it was opened. Evicting it frees
-    `floor_bytes` of the budget that models share.
+    `stack` closes its endpoints. `stamp` is the state of its files when it was opened. Evicting it frees
+    `floor_bytes` of the shared memory budget.
     """
 
     def __init__(
@@ -54,7 +54,10 @@ class LiveModel:
         return self.entry.key
 
     def is_of(self, entry: ModelEntry) -> bool:
-        """Whether it is what `entry` would open now, with the same endpoints. Reads the state of files."""
+        """Whether the model is the one that `entry` would open now, with the same endpoints.
+
+        Reads file states.
+        """
         mine = (self.entry.settings, self.entry.endpoints, self.entry.source)
         return mine == (entry.settings, entry.endpoints, entry.source) and self._stamp == entry.stamp()
 
@@ -72,7 +75,7 @@ class LiveModel:
             self._is_idle.set()
 
     async def close(self) -> None:
-        """Once every request that holds it is answered."""
+        """Close the model after all requests that use it."""
         await self.withdraw()
         await self._is_idle.wait()
         await self._stack.aclose()

@@ -1,4 +1,4 @@
-"""A model that a node may serve: its name and version, how it is opened, and its endpoints."""
+"""A model that a node can serve: name and version, how to open it, and its endpoints."""
 
 import re
 from collections.abc import Callable, Hashable
@@ -18,7 +18,7 @@ FIRST_VERSION = "1"
 
 @dataclass(frozen=True, slots=True, order=True)
 class ModelKey:
-    """A model's name and version, as they stand in the paths of requests. Raises InputError for others."""
+    """A model's name and version, as used in paths. Raises InputError if they are invalid."""
 
     name: str
     version: str = FIRST_VERSION
@@ -36,22 +36,22 @@ class ModelKey:
 
     @property
     def age(self) -> tuple[int, int, str]:
-        """Orders versions, the oldest first."""
+        """Sort key of versions, oldest first."""
         return version_age(self.version)
 
 
 def version_age(version: str) -> tuple[int, int, str]:
-    """Orders versions, the oldest first: numbers by value, and after other words."""
+    """Sort key of versions, oldest first: words, then numbers by value."""
     is_number = version.isdecimal() and version.isascii()
     return (1, int(version), "") if is_number else (0, 0, version)
 
 
 @dataclass(frozen=True, slots=True)
 class OpenModel:
-    """What answers for a model: a session of this device, and one of a cluster with the same model.
+    """The opened sessions of a model: one of this device, and optionally one of a cluster.
 
-    `energy` counts joules, where that is not as the node's options say. `close` ends what both need beside
-    themselves; call it when they are closed.
+    `energy` measures joules if it differs from the node's options. `close` releases what the sessions need
+    beside themselves; call it after they are closed.
     """
 
     local: Session[Any]
@@ -62,9 +62,9 @@ class OpenModel:
 
 @dataclass(frozen=True, slots=True)
 class ModelEndpoints:
-    """What a model's node is told where that differs from the other models; None is as the node's options.
+    """Options of a model's node that differ from the other models; None means the node's options.
 
-    `upstreams` are other nodes that have this model; `terms` of its requests that start here.
+    `upstreams` are other nodes with this model; `terms` are the defaults of requests that start here.
     """
 
     upstreams: tuple[str, ...] | None = None
@@ -78,9 +78,9 @@ class ModelEndpoints:
 class ModelEntry:
     """A model of a repository.
 
-    `open` is called on a thread, with the budget that models share. Raises PliantError. `settings` and
-    `stamp`, which tells the state of its files, say whether a model that is loaded is still the one that
-    would be opened. With `is_initial` it is loaded when the node starts.
+    `open` is called on a thread with the shared memory budget; it raises PliantError. `settings` and `stamp`
+    (the state of the files) tell whether a loaded model is still the one that would be opened. Models with
+    `is_initial` are loaded when the node starts.
     """
 
     key: ModelKey
@@ -93,7 +93,7 @@ class ModelEntry:
 
 
 def given_entry(local: Session[Any], cluster: Session[Any] | None = None) -> ModelEntry:
-    """Of sessions that are open already: once unloaded, they cannot be loaded again."""
+    """An entry for open sessions: after it is unloaded it cannot be loaded again."""
     left = [OpenModel(local, cluster)]
 
     def open_once(memory: MemoryBudget | None) -> OpenModel:

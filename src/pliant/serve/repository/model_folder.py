@@ -1,4 +1,4 @@
-"""The models in a folder, by name and version, as Triton's repositories are laid out."""
+"""Find the models in a folder, by name and version, in the layout of Triton's repositories."""
 
 from collections.abc import Iterator
 from contextlib import suppress
@@ -11,13 +11,13 @@ _ONNX = ".onnx"
 
 
 def models_in(folder: Path) -> Iterator[tuple[ModelKey, Path]]:
-    """(name and version, source) of `NAME.onnx`, `NAME/` and `NAME/VERSION/`, where versions are numbers.
+    """Yield (name and version, source) of `NAME.onnx`, `NAME/` and `NAME/VERSION/` with numeric versions.
 
-    A version's source is the one ONNX file that it holds, else its directory. What is hidden, or has no name
-    that a model may have, is passed over; of two that have one name the directory counts.
+    The source of a version is its single ONNX file, or else its directory. Hidden entries and invalid model
+    names are skipped; if a file and a directory have the same name, the directory is used.
     """
     seen: set[ModelKey] = set()
-    with suppress(FileNotFoundError):  # it has gone, and with it what was in it
+    with suppress(FileNotFoundError):  # the folder was deleted
         for path in sorted(folder.iterdir(), key=lambda one: (not one.is_dir(), one.name)):
             for version, source in _versions(path):
                 name = path.name if path.is_dir() else path.stem
@@ -37,7 +37,7 @@ def _key(name: str, version: str) -> ModelKey | None:
 
 
 def _versions(path: Path) -> Iterator[tuple[str, Path]]:
-    """(version, source) of one model; nothing for a file that is none."""
+    """Yield (version, source) of one model; nothing for other files."""
     if not path.is_dir():
         if path.suffix == _ONNX:
             yield FIRST_VERSION, path
@@ -50,6 +50,6 @@ def _versions(path: Path) -> Iterator[tuple[str, Path]]:
 
 
 def _source(path: Path) -> Path:
-    """A model directory and a store have no ONNX file at their top."""
+    """The single ONNX file in `path`, or else `path`: model directories and stores have none at their top."""
     graphs = list(path.glob(f"*{_ONNX}"))
     return graphs[0] if len(graphs) == 1 else path

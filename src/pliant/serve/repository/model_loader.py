@@ -1,4 +1,4 @@
-"""Open a model within the budget that all models share, evicting others where that is too short."""
+"""Open a model within the shared memory budget, and evict other models if needed."""
 
 import asyncio
 import logging
@@ -20,7 +20,7 @@ _LOG = logging.getLogger("pliant.serve")
 
 
 class Connect(Protocol):
-    """Makes the node of a model that is open, and its paths; what they need is closed with `stack`."""
+    """Creates the node and the application of an opened model; `stack` closes their resources."""
 
     def __call__(
         self, entry: ModelEntry, opened: OpenModel, stack: AsyncExitStack
@@ -30,18 +30,17 @@ class Connect(Protocol):
 @final
 @dataclass(slots=True)
 class ModelLoader:
-    """Call on one event loop, for one model after the other."""
+    """Loads models, one at a time. Call on one event loop."""
 
     connect: Connect
     memory: MemoryBudget | None = None
     clock: Callable[[], float] = time.monotonic
 
     async def load(self, entry: ModelEntry, slots: Slots, evicted: list[ModelSlot] | None) -> LiveModel:
-        """The model of `entry`. Of `slots`, some are evicted where it does not fit, and added to `evicted`;
-        none where that is None.
+        """Load the model of `entry`; models of `slots` are evicted if needed and added to `evicted`.
 
-        Raises BudgetError where there is too little memory even so, and PliantError for a model that cannot
-        be opened.
+        With `evicted` None, none are evicted. Raises BudgetError if memory does not suffice even so, and
+        PliantError if the model cannot be opened.
         """
         stamp = await asyncio.to_thread(entry.stamp)
         while True:
@@ -70,7 +69,7 @@ class ModelLoader:
     def _victims(
         self, entry: ModelEntry, slots: Slots, short_bytes: int, error: BudgetError
     ) -> list[ModelSlot]:
-        """Raises BudgetError where no others can make room."""
+        """Choose models to evict. Raises BudgetError if the others cannot make enough room."""
         live = [slot.live for slot in slots.values() if slot.live is not None]
         others = [
             Evictable(one.key, one.floor_bytes, one.last_used_s) for one in live if one.key != entry.key

@@ -1,4 +1,4 @@
-"""The models of a node: loaded, unloaded, evicted and loaded again while requests come."""
+"""The models of a node: loaded, unloaded, evicted and reloaded while requests are served."""
 
 import asyncio
 import logging
@@ -28,12 +28,12 @@ _LOG = logging.getLogger("pliant.serve")
 
 
 FindModels = Callable[[], Sequence[ModelEntry]]
-"""The models that there are now beside those that were named; called on a thread. Raises PliantError."""
+"""Finds models in addition to the named ones; called on a thread. Raises PliantError."""
 
 
 @dataclass(frozen=True, slots=True)
 class IndexRow:
-    """A model as the repository's index lists it; `reason` says why it is not ready."""
+    """A row of the repository index; `reason` explains why a model is not ready."""
 
     name: str
     version: str
@@ -43,20 +43,20 @@ class IndexRow:
 
 @final
 class ModelRepository:
-    """Call on one event loop. One model after the other is loaded or unloaded; requests go on meanwhile.
+    """Loads and unloads one model at a time while requests are served. Call on one event loop.
 
-    A model is unloaded once the requests that it has are answered; those that come meanwhile are refused.
-    Where the budget that models share is too short for one that is to be loaded, those least recently used
-    are evicted: a request for one of them has it loaded again. Where a load fails, the model goes on as
-    before, and what was evicted for it is loaded again.
+    A model is unloaded after its pending requests; new ones are refused. If the shared memory budget is too
+    small for a new model, the least recently used models are evicted, and a request for one of them reloads
+    it. If a load fails, the previous model stays in use, and evicted models are reloaded.
     """
 
     def __init__(
         self, entries: Iterable[ModelEntry], loader: ModelLoader, find: FindModels = lambda: ()
     ) -> None:
-        """Raises InputError for two models of one name and version.
+        """Raises InputError for two models with the same name and version.
 
-        What `find` finds is known as well, and looked for anew whenever models are listed or one is loaded.
+        Models returned by `find` are known as well; it is called again whenever models are listed or one is
+        loaded.
         """
         self._slots = {entry.key: ModelSlot(entry) for entry in _distinct(entries)}
         self._loader, self._clock = loader, loader.clock
@@ -65,32 +65,34 @@ class ModelRepository:
         self._under_way: set[asyncio.Task[None]] = set()
         self.is_draining = False
         self.nodes: Sequence[Node] = LiveNodes(lambda: self._slots)
-        """Those of the models that are loaded, as they are whenever it is looked at."""
+        """The nodes of the currently loaded models."""
 
     @property
     def live(self) -> tuple[LiveModel, ...]:
-        """The models that are loaded now."""
+        """The currently loaded models."""
         return tuple(slot.live for slot in self._slots.values() if slot.live is not None)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of all models that are known, each once."""
+        """The names of all known models, without duplicates."""
         return tuple(dict.fromkeys(key.name for key in self._slots))
 
     def versions(self, name: str) -> tuple[str, ...]:
-        """The versions of a model that are loaded, or would be for a request; the oldest first."""
+        """The versions of a model that are loaded, or would be for a request; oldest first."""
         found = [key for key, slot in self._slots.items() if key.name == name and slot.is_wanted]
         return tuple(key.version for key in sorted(found, key=lambda key: key.age))
 
     def index(self, is_ready: bool = False) -> tuple[IndexRow, ...]:
-        """Every model that is known; with `is_ready` those that are loaded."""
+        """All known models, or the loaded ones with `is_ready`."""
         every = self._slots.values()
         rows = (IndexRow(one.key.name, one.key.version, one.state, one.reason) for one in every)
         return tuple(row for row in rows if not is_ready or row.state == "READY")
 
     async def look(self) -> None:
-        """Know the models that `find` finds now, beside those that were named, and no longer those that have
-        gone, unless they are loaded. Raises PliantError."""
+        """Update the known models with the result of `find`; missing ones are dropped unless loaded.
+
+        Raises PliantError.
+        """
         found = {entry.key: entry for entry in await asyncio.to_thread(self._find)}
         for key in self._found - found.keys():
             slot = self._slots.get(key)
@@ -103,9 +105,9 @@ class ModelRepository:
                 self._found.add(key)
 
     async def start(self) -> None:
-        """Load the models that are loaded from the start. Raises PliantError for one that cannot be.
+        """Load the initial models. Raises PliantError if one cannot be loaded.
 
-        Those that do not fit beside the ones before them are left for when they are asked.
+        Models that do not fit beside the previous ones are loaded on their first request.
         """
         await self.look()
         for slot in list(self._slots.values()):
@@ -120,70 +122,69 @@ class ModelRepository:
                 _LOG.warning("%s is loaded when it is asked for: %s", slot.key, error)
 
     async def load(self, name: str, version: str | None = None) -> None:
-        """Load a model, all its versions where none is named; anew, if it is loaded and its files changed.
+        """Load a model, or all its versions; a loaded model is reloaded if its files have changed.
 
-        Goes on where the caller is cancelled. Raises NodeError (404) for a model that is not known,
-        BudgetError where memory is short, and PliantError for one that cannot be opened: everything is as it
-        was before.
+        The load continues if the caller is cancelled. Raises NodeError (404) for an unknown model,
+        BudgetError if memory is short, and PliantError if the model cannot be opened; in these cases nothing
+        changes.
         """
         await self.look()
         slots = known_slots(self._slots, name, version)
         await self._alone(lambda: _each(slots, self._load_if_other))
 
     async def unload(self, name: str, version: str | None = None) -> None:
-        """Unload a model, all its versions where none is named, once its requests are answered.
+        """Unload a model, or all its versions, after its pending requests.
 
-        One that is not loaded is no error. Goes on where the caller is cancelled. Raises NodeError (404).
+        A model that is not loaded is not an error. Continues if the caller is cancelled. Raises NodeError
+        (404).
         """
         slots = known_slots(self._slots, name, version)
         for slot in slots:
-            slot.is_wanted = False  # requests that come from now on are refused
+            slot.is_wanted = False  # new requests are refused
         await self._alone(lambda: _each(slots, self._unload))
 
     def lease(self, name: str, version: str | None = None, asked: Terms | None = None) -> "_Lease":
-        """A context of the model for one request, which is not unloaded meanwhile.
+        """A context that keeps the model loaded for one request; the newest version if none is given.
 
-        It is the newest version where none is named.
-        One that was evicted is loaded. Where that alone takes longer than the deadline of `asked`, by what it
-        took the last time, the request is refused at once, and the model is loaded for those that come after.
-        Entering it raises NodeError: 404 for a model that is not known, 503 for one that is not loaded, or
-        for which there is no memory, or no time.
+        An evicted model is loaded. If its last loading time exceeds the deadline of `asked`, the request is
+        refused at once, and the model is loaded for later requests. Entering raises NodeError: 404 for an
+        unknown model, 503 if it is not loaded, or if there is not enough memory or time.
         """
         return _Lease(self, self._clock, name, version, asked)
 
     async def hold(self, name: str, version: str | None, asked: Terms | None) -> LiveModel:
-        """The model, once it is loaded; it is held until `release`. Raises as `lease` does."""
+        """The loaded model, held until `release`. Raises like `lease`."""
         slot = self.wanted(name, version)
         if asked is not None:
             self._check_time(slot, asked.over(slot.terms))
         return await self._held(slot)
 
     async def configure(self, entries: Sequence[ModelEntry]) -> None:
-        """Have just these models: load those that are new or changed, unload those that are left out.
+        """Replace the models by `entries`: load new and changed ones, unload the others.
 
-        All of it or nothing: what is new is loaded first, and where that fails, PliantError is raised and the
-        models are as they were.
+        The change is atomic: new models are loaded first; if that fails, PliantError is raised and the
+        previous models stay.
         """
         wanted = {entry.key: entry for entry in _distinct(entries)}
         await self._alone(lambda: self._configure(wanted))
 
     def is_served(self, name: str, version: str | None = None) -> bool:
-        """Whether a request gets its answer: the model is loaded, or would be for that request."""
+        """Whether requests are served: the model is loaded, or a request would load it."""
         return any(slot.is_wanted for slot in self._matching(name, version))
 
     def is_live(self, name: str, version: str | None = None) -> bool:
-        """Whether the version that a request would get is loaded."""
+        """Whether the version that serves a request is loaded."""
         served = [slot for slot in self._matching(name, version) if slot.is_wanted]
         return bool(served) and served[-1].live is not None
 
     def drain(self) -> None:
-        """Say from now on that no model is ready; nothing is loaded any more."""
+        """Report all models as not ready; nothing is loaded any more."""
         self.is_draining = True
         for live in self.live:
             live.node.drain()
 
     async def close(self) -> None:
-        """Once every request is answered, and what is being loaded or unloaded has ended."""
+        """Close all models after pending requests, loads and unloads."""
         self.is_draining = True
         while self._under_way:
             await asyncio.wait(self._under_way)
@@ -197,7 +198,7 @@ class ModelRepository:
             return []
 
     def wanted(self, name: str, version: str | None) -> ModelSlot:
-        """What a request for a model gets. Raises NodeError: 404 for none, 503 for one that is not loaded."""
+        """The slot for a request. Raises NodeError: 404 for an unknown model, 503 if it is not loaded."""
         known = known_slots(self._slots, name, version)
         wanted = [slot for slot in known if slot.is_wanted]
         if not wanted:
@@ -209,7 +210,7 @@ class ModelRepository:
         return wanted[-1]
 
     def _check_time(self, slot: ModelSlot, terms: Terms) -> None:
-        """Raise NodeError (503, after a DeadlineError) where loading leaves no time for an answer."""
+        """Raise NodeError (503, from a DeadlineError) if loading takes longer than the deadline."""
         wait_s, deadline_s = slot.wait_s(self._clock()), terms.deadline_s
         if deadline_s is None or terms.best_effort or wait_s <= deadline_s:
             return
@@ -225,7 +226,7 @@ class ModelRepository:
             slot.loading = self._task(self._load_for_waiters(slot))
 
     async def _held(self, slot: ModelSlot) -> LiveModel:
-        """The model, held for the caller; loaded where it is not."""
+        """The model, held for the caller; it is loaded if needed."""
         if slot.live is not None:
             slot.live.hold(self._clock())
             return slot.live
@@ -240,7 +241,7 @@ class ModelRepository:
             raise
 
     async def _load_for_waiters(self, slot: ModelSlot) -> None:
-        """Load what requests wait for; they are told where that fails."""
+        """Load the model that requests wait for; errors are passed to them."""
         try:
             async with self._change():
                 if not slot.is_wanted:
@@ -266,7 +267,7 @@ class ModelRepository:
 
     @asynccontextmanager
     async def _change(self) -> AsyncIterator[None]:
-        """Nothing else is loaded or unloaded meanwhile; then the system has what that left unused."""
+        """Exclude other loads and unloads; afterwards return unused memory to the operating system."""
         async with self._changing:
             try:
                 yield
@@ -274,7 +275,7 @@ class ModelRepository:
                 await asyncio.to_thread(release_unused)
 
     async def _alone(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Do `work` when no other change is under way, to its end also where the caller is cancelled."""
+        """Run `work` exclusively; it continues if the caller is cancelled."""
 
         async def run() -> None:
             async with self._change():
@@ -294,7 +295,7 @@ class ModelRepository:
         await slot.retire(UNLOADED)
 
     async def _load(self, slot: ModelSlot, may_evict: bool = True) -> None:
-        """Have the slot's model loaded; one that it has already is closed once there is another."""
+        """Load the slot's model; the previous one is closed afterwards."""
         if self.is_draining:
             raise NodeError("this node is about to end: nothing is loaded any more.", status=503)
         reason = slot.reason
@@ -318,7 +319,7 @@ class ModelRepository:
             await old.close()
 
     async def _restore(self, evicted: Iterable[ModelSlot]) -> None:
-        """Load what was evicted for a model that failed; one that fails waits for its next request."""
+        """Reload evicted models after a failed load; one that fails again waits for its next request."""
         for slot in evicted:
             try:
                 await self._load(slot, may_evict=False)
@@ -358,7 +359,7 @@ class ModelRepository:
 
 @final
 class _Lease:
-    """The context of one request that holds its model."""
+    """The context of a request that holds its model."""
 
     __slots__ = ("_asked", "_clock", "_live", "_name", "_repository", "_version")
 
@@ -382,7 +383,7 @@ class _Lease:
 
 
 def _distinct(entries: Iterable[ModelEntry]) -> list[ModelEntry]:
-    """The same entries. Raises InputError for two of one name and version."""
+    """Return the entries as a list. Raises InputError for two with the same name and version."""
     every = list(entries)
     keys = [entry.key for entry in every]
     if twice := sorted({str(key) for key in keys if keys.count(key) > 1}):

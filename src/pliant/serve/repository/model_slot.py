@@ -1,4 +1,4 @@
-"""A model that a node knows, loaded or not, and the requests that wait until it is."""
+"""A known model, loaded or not, and the requests that wait for it."""
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,14 +12,14 @@ from pliant.serve.repository.live_model import LiveModel
 from pliant.serve.repository.model_entry import ModelEntry, ModelKey
 
 State = Literal["READY", "UNAVAILABLE", "LOADING", "UNLOADING"]
-"""As the protocol's model repository extension calls them."""
+"""States of the protocol's model repository extension."""
 NEVER, UNLOADED, EVICTED = "not loaded yet", "unloaded", "evicted"
-"""Why a model is not ready."""
+"""Reasons why a model is not ready."""
 
 
 @dataclass(eq=False, slots=True)
 class ModelSlot:
-    """A model that the node knows. With `is_wanted`, a request has it loaded where it is not."""
+    """A known model. With `is_wanted`, a request loads it if needed."""
 
     entry: ModelEntry
     state: State = "UNAVAILABLE"
@@ -28,10 +28,10 @@ class ModelSlot:
     live: LiveModel | None = None
     loading: "asyncio.Task[None] | None" = None
     load_s: float | None = None
-    """What loading it took the last time, with what was evicted for it; None before the first."""
+    """Seconds of the last load, with evictions; None before the first load."""
     loading_since_s: float | None = None
     terms: Terms = NO_TERMS
-    """Of its requests that name none, once it was loaded."""
+    """Default terms of its requests, known after the first load."""
     waiters: "list[asyncio.Future[LiveModel]]" = field(default_factory=list)
 
     @property
@@ -39,32 +39,32 @@ class ModelSlot:
         return self.entry.key
 
     def wait_s(self, now_s: float) -> float:
-        """What is left of loading it, by what that took; 0 where it is loaded, or that is not known."""
+        """Estimated remaining loading time; 0 if it is loaded or never was."""
         if self.live is not None or self.load_s is None:
             return 0.0
         begun_s = now_s if self.loading_since_s is None else self.loading_since_s
         return max(self.load_s - (now_s - begun_s), 0.0)
 
     def hand_over(self, now_s: float) -> None:
-        """Requests that wait for the model hold it before anything can evict it again."""
+        """Let waiting requests hold the model before it can be evicted again."""
         assert self.live is not None
         for waiter in self._no_longer_waiting():
             self.live.hold(now_s)
             waiter.set_result(self.live)
 
     def disappoint(self, error: Exception) -> None:
-        """Requests that wait for the model are told why it is not loaded."""
+        """Fail waiting requests with `error`."""
         for waiter in self._no_longer_waiting():
             waiter.set_exception(error)
 
     def take_live(self, live: LiveModel) -> LiveModel | None:
-        """Answer with `live` from now on; returns what answered before."""
+        """Use `live` from now on; returns the previous model."""
         old, self.live = self.live, live
         self.state, self.reason, self.is_wanted, self.terms = "READY", "", True, live.node.terms
         return old
 
     async def retire(self, reason: str) -> None:
-        """Close the model once its requests are answered."""
+        """Close the model after its pending requests."""
         live, self.live = self.live, None
         if live is not None:
             self.state = "UNLOADING"
@@ -80,7 +80,7 @@ Slots = Mapping[ModelKey, ModelSlot]
 
 
 def known_slots(slots: Slots, name: str, version: str | None) -> list[ModelSlot]:
-    """The versions of a model, or the one that is named, the oldest first. Raises NodeError (404)."""
+    """All versions of a model, or the given one, oldest first. Raises NodeError (404)."""
     found = sorted((slot for key, slot in slots.items() if key.name == name), key=lambda slot: slot.key.age)
     if not found:
         have = ", ".join(repr(one) for one in dict.fromkeys(key.name for key in slots)) or "none"
@@ -94,7 +94,7 @@ def known_slots(slots: Slots, name: str, version: str | None) -> list[ModelSlot]
 
 @final
 class LiveNodes(Sequence[Node]):
-    """The nodes of the models of `slots()` that are loaded, as they are whenever it is looked at."""
+    """A live view of the nodes of loaded models in `slots()`."""
 
     def __init__(self, slots: Callable[[], Slots]) -> None:
         self._slots = slots

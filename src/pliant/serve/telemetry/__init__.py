@@ -1,1 +1,1 @@
-"""What is seen of a node: trace context, spans, log lines, and health of processes without HTTP."""
+"""Observability of a node: trace context, spans, log lines, health of processes without an HTTP API."""

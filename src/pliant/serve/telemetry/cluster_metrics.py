@@ -1,4 +1,4 @@
-"""Metrics of a cluster's primary and of a worker, read when Prometheus asks."""
+"""Metrics of a cluster's primary and workers, collected at each scrape."""
 
 from collections.abc import Iterator
 
@@ -9,7 +9,7 @@ from pliant.cluster.member.worker import WorkerStatus
 
 
 def metrics_of_primary(status: ClusterStatus) -> Iterator[Metric]:
-    """Runs by outcome, and each worker: whether it is used, its memory, its faults, when it was heard."""
+    """Runs by outcome; for each worker its use, memory, faults and last heartbeat."""
     runs = CounterMetricFamily("pliant_cluster_runs", "Runs, by how they ended.", labels=("outcome",))
     runs.add_metric(("ok",), status.n_runs)
     runs.add_metric(("failed",), status.n_failed)
@@ -29,7 +29,7 @@ def metrics_of_primary(status: ClusterStatus) -> Iterator[Metric]:
 
 
 def metrics_of_worker(status: WorkerStatus) -> Iterator[Metric]:
-    """How many primaries it has joined and which plans it holds, what it ran, and the memory that is free."""
+    """Joined primaries, held plans, runs and free memory of a worker."""
     yield GaugeMetricFamily("pliant_worker_joined", "Primaries that took it in.", len(status.joined))
     yield GaugeMetricFamily("pliant_worker_refused", "Primaries that refuse it.", status.n_refusals)
     yield GaugeMetricFamily("pliant_worker_plans", "Plans that it holds ready.", status.n_plans)

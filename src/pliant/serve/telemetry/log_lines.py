@@ -1,4 +1,4 @@
-"""Log lines that say which request they are about, as text or as JSON."""
+"""Log lines with the fields of their request, as text or JSON."""
 
 import json
 import logging
@@ -11,13 +11,13 @@ from pliant.serve.telemetry.request_context import current
 LogFormat = Literal["text", "json"]
 _OF_LINES = ("request_id", "trace_id", "span_id", "model", "model_version", "identity")
 _ACCESS = ("method", "path", "status", "grpc_status", "seconds", "client", "node")
-"""Fields that a record may bring by `extra`."""
+"""Fields that a record may have in `extra`."""
 _IDENTITY = 12
 
 
 @final
 class RequestFields(logging.Filter):
-    """Adds the fields of the request under way to every record; empty ones between requests."""
+    """Adds the current request's fields to every record; empty outside requests."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         context = current()
@@ -39,18 +39,18 @@ class RequestFields(logging.Filter):
 
 @final
 class TextLines(logging.Formatter):
-    """Time, message, and behind it the request's id, trace, model and version where there is one."""
+    """Time and message, followed by the request's id, trace, model and version, if there is a request."""
 
     def format(self, record: logging.LogRecord) -> str:
         line = super().format(record)
         about = " ".join(f"{name}={getattr(record, name)}" for name in _OF_LINES if getattr(record, name, ""))
-        head, *rest = line.split("\n", 1)  # a traceback follows its line
+        head, *rest = line.split("\n", 1)  # a traceback follows on further lines
         return "\n".join([f"{head} [{about}]" if about else head, *rest])
 
 
 @final
 class JsonLines(logging.Formatter):
-    """A JSON object a line: time (RFC 3339, UTC), level, logger, message, the request's fields, traceback."""
+    """One JSON object per line: time (RFC 3339, UTC), level, logger, message, request fields, traceback."""
 
     def format(self, record: logging.LogRecord) -> str:
         at = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
@@ -69,10 +69,10 @@ class JsonLines(logging.Formatter):
 
 
 def log_to(stream: TextIO | None, form: LogFormat, is_verbose: bool) -> logging.Handler:
-    """Have all log lines of the process written to `stream` (standard error) in `form`.
+    """Write all log lines of the process to `stream` (default: standard error) in `form`.
 
-    `is_verbose` adds a line or more for each request. The handler is the root logger's, and is returned for
-    whoever takes it away again.
+    `is_verbose` adds at least one line for each request. Returns the handler, which is installed on the root
+    logger, so that the caller can remove it.
     """
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.addFilter(RequestFields())

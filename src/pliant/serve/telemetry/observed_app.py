@@ -1,4 +1,4 @@
-"""An ASGI application whose requests have an id, a trace, and a log line."""
+"""An ASGI middleware that gives requests an id, a trace and a log line."""
 
 import logging
 import time
@@ -25,9 +25,9 @@ _FAILED = 500
 
 @final
 class ObservedApp:
-    """`app`, which answers for `model`; answers carry `X-Request-Id`, `traceparent` and the model's version.
+    """Wraps `app` of `model`; responses carry `X-Request-Id`, `traceparent` and the model version.
 
-    Health checks and scrapes come every few seconds: they have no span.
+    Health checks and scrapes, which come every few seconds, have no span.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class ObservedApp:
 
 
 def _read(scope: Scope) -> dict[str, str]:
-    """The headers that are looked at. A name that comes twice is joined, as HTTP has it (RFC 9110, 5.3)."""
+    """Read the relevant headers; repeated headers are joined (RFC 9110, 5.3)."""
     found: dict[str, str] = {}
     for name, value in scope["headers"]:
         if name in _READ:

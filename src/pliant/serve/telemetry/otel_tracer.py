@@ -34,7 +34,7 @@ class _Recorded:
             trace_id, span_id = f"{found.trace_id:032x}", f"{found.span_id:016x}"
             state = found.trace_state.to_header()
             self.context = TraceContext(trace_id, span_id, found.trace_flags.sampled, state)
-        else:  # a provider that makes none
+        else:  # the provider creates no valid spans
             self.context = new_trace() if parent is None else parent.child()
 
     def tell(self, attributes: Mapping[str, Attribute]) -> None:
@@ -46,7 +46,7 @@ class _Recorded:
 
 @final
 class OtelTracer:
-    """Spans of `provider`, whose SDK samples and exports them."""
+    """Creates spans with `provider`, whose SDK samples and exports them."""
 
     def __init__(self, provider: TracerProvider) -> None:
         self._tracer = provider.get_tracer("pliant")
@@ -72,7 +72,7 @@ class OtelTracer:
 
 
 def _above(parent: TraceContext | None) -> Context:
-    """The context that a span is begun in: below `parent`, and else below nothing."""
+    """The parent context of a new span; an empty context without `parent`."""
     if parent is None:
         return Context()
     flags = TraceFlags(TraceFlags.SAMPLED if parent.is_sampled else TraceFlags.DEFAULT)

@@ -1,4 +1,4 @@
-"""Health and metrics of a process that serves no requests over HTTP: a worker, a primary of a cluster."""
+"""Health and metrics of a process without an HTTP API: a worker or primary of a cluster."""
 
 import logging
 from collections.abc import Callable, Iterator
@@ -21,13 +21,13 @@ except ImportError as error:  # pragma: no cover - the tests need it
 _TEXT = "text/plain; version=0.0.4; charset=utf-8"
 _TIMEOUT_S = 10.0
 _MOST_AT_ONCE = 128
-"""Connections, each of which has a thread; more are closed."""
+"""Maximum number of connections, each with a thread; further ones are closed."""
 _LOG = logging.getLogger("pliant.serve")
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessPage:
-    """What is said of the process: whether it can work now, and its metrics, asked for at each scrape."""
+    """The readiness of a process, and its metrics, collected at each scrape."""
 
     is_ready: Callable[[], bool]
     metrics: Callable[[], Iterator[Metric]]
@@ -35,10 +35,10 @@ class ProcessPage:
 
 @contextmanager
 def process_page(host: str, port: int, page: ProcessPage) -> Iterator[str]:
-    """Answer `/metrics`, `/v2/health/live` and `/v2/health/ready` on a thread; the URL where.
+    """Serve `/metrics`, `/v2/health/live` and `/v2/health/ready` on a thread; yields the URL.
 
-    Who asks cannot change anything and reads no inputs: there is no token. Raises NodeError where nothing
-    can listen.
+    The endpoints are read-only and show no inputs, so no token is needed. Raises NodeError if the server
+    cannot listen.
     """
     try:
         server = _Server((host, port), page)
@@ -58,7 +58,7 @@ def process_page(host: str, port: int, page: ProcessPage) -> Iterator[str]:
 
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
-    request_queue_size = _MOST_AT_ONCE  # of 5, a connection that finds no place is tried again after a second
+    request_queue_size = _MOST_AT_ONCE  # with the default of 5, dropped connections are retried after 1 s
 
     def __init__(self, address: tuple[str, int], page: ProcessPage) -> None:
         self.address_family = AF_INET6 if ":" in address[0] else AF_INET

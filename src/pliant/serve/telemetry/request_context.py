@@ -1,6 +1,6 @@
-"""What is known of the request under way, wherever its work runs: its id, trace, model and version.
+"""The context of the current request: id, trace, model and version.
 
-Held in a context variable, which tasks inherit; work on another thread runs in a copy of the context.
+It is a context variable, which tasks inherit; work on another thread runs in a copy of the context.
 """
 
 import secrets
@@ -20,7 +20,10 @@ _CURRENT: ContextVar["RequestContext | None"] = ContextVar("pliant_request", def
 
 @dataclass(frozen=True, slots=True)
 class RequestContext:
-    """A request; `identity` is the content hash of the model. `id` `is_given` where it is the caller's."""
+    """A request.
+
+    `identity` is the content hash of the model. `is_given` is set if the caller chose the `id`.
+    """
 
     id: str
     trace: TraceContext
@@ -31,13 +34,13 @@ class RequestContext:
     is_given: bool = False
 
     def headers(self) -> dict[str, str]:
-        """What an upstream is told, beside the model."""
+        """Headers for an upstream, in addition to the model's."""
         return {REQUEST_ID: self.id, **self.trace.headers()}
 
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """What log lines and answers say of the model that a request asks for."""
+    """The model fields of log lines and responses."""
 
     name: str
     version: str
@@ -45,18 +48,18 @@ class ServedModel:
 
 
 def current() -> RequestContext | None:
-    """The request that this task or thread works for; None between requests."""
+    """The request of this task or thread; None outside requests."""
     return _CURRENT.get()
 
 
 def current_headers() -> dict[str, str]:
-    """Id and trace of the request under way, for an upstream; nothing between requests."""
+    """Id and trace headers of the current request; empty outside requests."""
     context = _CURRENT.get()
     return {} if context is None else context.headers()
 
 
 def own_id() -> str:
-    """An id that no other request has: that of the request under way, unless its caller made it up."""
+    """A unique id: that of the current request, unless its caller chose it."""
     context = _CURRENT.get()
     return secrets.token_hex(8) if context is None or context.is_given else context.id
 
@@ -69,9 +72,9 @@ def hop(
     name: str,
     attributes: Mapping[str, Attribute],
 ) -> Iterator[OpenSpan]:
-    """Work for a request that came with `headers` (lower-case names), inside a span of its own.
+    """Process a request with `headers` (lower-case names) in a span of its own.
 
-    An id that is longer than 128 characters, or not printable, is replaced: it goes into log lines.
+    An id that is longer than 128 characters or not printable is replaced, because it goes into log lines.
     """
     given = headers.get(REQUEST_ID, "")
     is_good = 0 < len(given) <= _LONGEST and given.isascii() and given.isprintable()
@@ -94,7 +97,7 @@ def hop(
 
 @contextmanager
 def asks_for(model: ServedModel) -> Iterator[None]:
-    """The request under way turns out to be for `model`: log lines and answers name it from here on."""
+    """Set the model of the current request for log lines and responses."""
     context = _CURRENT.get()
     if context is None:
         yield
@@ -109,7 +112,7 @@ def asks_for(model: ServedModel) -> Iterator[None]:
 
 @contextmanager
 def inner_span(name: str, kind: Kind, attributes: Mapping[str, Attribute]) -> Iterator[OpenSpan | None]:
-    """A span below that of the request under way, and above what is called inside; None between requests."""
+    """A child span of the current request's span, and parent of spans inside it; None outside requests."""
     context = _CURRENT.get()
     if context is None:
         yield None
@@ -126,7 +129,10 @@ def inner_span(name: str, kind: Kind, attributes: Mapping[str, Attribute]) -> It
 
 
 def stages(n: int, endpoint: str, waited_s: float, spent_s: float) -> None:
-    """Spans of an answer that has just ended: `spent_s` of work on an input of length n, after `waited_s`."""
+    """Record the spans of an answer that just ended: `waited_s` in the queue, then `spent_s` of work.
+
+    `n` is the length of the input.
+    """
     context = _CURRENT.get()
     if context is None:
         return

@@ -1,4 +1,4 @@
-"""Tell systemd how the process stands: READY, STOPPING, and WATCHDOG from the event loop (sd_notify(3))."""
+"""Notify systemd of the process state: READY, STOPPING, and WATCHDOG from the event loop (sd_notify(3))."""
 
 import asyncio
 import os
@@ -12,16 +12,16 @@ from typing import final
 @final
 @dataclass(frozen=True, slots=True)
 class ServiceManager:
-    """Where the service manager listens, and how often it wants to hear of a process that is alive.
+    """The socket of the service manager, and the watchdog interval.
 
-    `address` is a path, or the name of an abstract socket behind an @; None without such a manager.
+    `address` is a path, or @ and the name of an abstract socket; None without a service manager.
     """
 
     address: str | None = None
     watchdog_s: float | None = None
 
     def tell(self, *states: str) -> None:
-        """Send `states`, such as READY=1. A manager that has gone is none: nothing is raised."""
+        """Send `states`, such as READY=1. Errors are ignored, such as a closed socket."""
         if self.address is None:
             return
         address = f"\0{self.address[1:]}" if self.address.startswith("@") else self.address
@@ -33,14 +33,14 @@ class ServiceManager:
             sock.sendto("\n".join(states).encode(), address)
 
     async def keep_alive(self) -> None:
-        """Pet the watchdog twice in its time, until cancelled: an event loop that hangs is restarted."""
+        """Notify the watchdog twice per interval, until cancelled: systemd restarts a hanging process."""
         while self.watchdog_s is not None:
             self.tell("WATCHDOG=1")
             await asyncio.sleep(self.watchdog_s / 2)
 
 
 def service_manager(environment: Mapping[str, str], pid: int | None = None) -> ServiceManager:
-    """By NOTIFY_SOCKET, WATCHDOG_USEC and WATCHDOG_PID, which systemd sets for a unit of Type=notify."""
+    """Read NOTIFY_SOCKET, WATCHDOG_USEC and WATCHDOG_PID, which systemd sets for a unit of Type=notify."""
     address = environment.get("NOTIFY_SOCKET") or None
     text, watched = environment.get("WATCHDOG_USEC", ""), environment.get("WATCHDOG_PID")
     is_mine = watched is None or watched == str(os.getpid() if pid is None else pid)

@@ -1,4 +1,4 @@
-"""W3C trace context: which trace a request belongs to (https://www.w3.org/TR/trace-context/)."""
+"""W3C trace context: the trace of a request (https://www.w3.org/TR/trace-context/)."""
 
 import re
 import secrets
@@ -13,7 +13,7 @@ _SAMPLED = 1
 
 @dataclass(frozen=True, slots=True)
 class TraceContext:
-    """A span of a trace, as other processes are told of it. Identifiers are lower-case hexadecimal."""
+    """A span of a trace, as sent to other processes. Identifiers are lower-case hexadecimal."""
 
     trace_id: str
     span_id: str
@@ -21,7 +21,7 @@ class TraceContext:
     state: str = ""
 
     def child(self) -> "TraceContext":
-        """A new span below this one."""
+        """A new child span."""
         return TraceContext(self.trace_id, secrets.token_hex(8), self.is_sampled, self.state)
 
     @property
@@ -29,19 +29,19 @@ class TraceContext:
         return f"00-{self.trace_id}-{self.span_id}-{int(self.is_sampled):02x}"
 
     def headers(self) -> dict[str, str]:
-        """As they stand in a request to another process."""
+        """The headers for a request to another process."""
         return {TRACEPARENT: self.traceparent, **({TRACESTATE: self.state} if self.state else {})}
 
 
 def new_trace() -> TraceContext:
-    """A trace that begins here. Without a tracer nothing samples it."""
+    """A new trace. Without a tracer it is not sampled."""
     return TraceContext(secrets.token_hex(16), secrets.token_hex(8))
 
 
 def read_trace(headers: Mapping[str, str]) -> TraceContext | None:
-    """The caller's span; None where it tells none, or one that cannot be: then a new trace begins (3.2.2).
+    """Read the caller's span; None if missing or invalid, so that a new trace begins (3.2.2).
 
-    `headers` have lower-case names. Versions after 00 may have more fields behind a dash.
+    `headers` have lower-case names. Versions after 00 may have further fields after a dash.
     """
     found = _TRACEPARENT.fullmatch(headers.get(TRACEPARENT, ""))
     if found is None:

@@ -1,6 +1,6 @@
-"""Spans of requests: through OpenTelemetry's API where it is installed, else identifiers alone.
+"""Spans of requests: through OpenTelemetry's API if it is installed, otherwise identifiers only.
 
-`pip install 'pliant[otel]'` brings the API; what records and exports spans (an SDK) is the operator's choice.
+`pip install 'pliant[otel]'` installs the API; the operator chooses the SDK that records and exports spans.
 """
 
 from collections.abc import Mapping
@@ -14,29 +14,32 @@ Attribute = str | bool | int | float
 
 
 class OpenSpan(Protocol):
-    """A span under way."""
+    """An open span."""
 
     @property
     def context(self) -> TraceContext:
-        """As other processes are told of it."""
+        """The span's context for other processes."""
         ...
 
     def tell(self, attributes: Mapping[str, Attribute]) -> None:
-        """What is known of it only now."""
+        """Add attributes to the span."""
         ...
 
     def fail(self, why: str) -> None:
-        """It does not end well."""
+        """Mark the span as failed."""
         ...
 
 
 class Tracer(Protocol):
-    """Makes spans; called on any thread."""
+    """Creates spans; thread-safe."""
 
     def span(
         self, name: str, kind: Kind, parent: TraceContext | None, attributes: Mapping[str, Attribute]
     ) -> AbstractContextManager[OpenSpan]:
-        """A span around the context, below `parent`; the first of a trace without one."""
+        """A span for the duration of the context, a child of `parent`.
+
+        Without it, the root of a new trace.
+        """
         ...
 
     def record(
@@ -47,13 +50,13 @@ class Tracer(Protocol):
         end_ns: int,
         attributes: Mapping[str, Attribute],
     ) -> None:
-        """A span that is over; times are those of `time.time_ns`."""
+        """Record a completed span; times are those of `time.time_ns`."""
         ...
 
 
 @final
 class _Unrecorded:
-    """A span that only has identifiers; its own context manager."""
+    """A span with identifiers only; its own context manager."""
 
     __slots__ = ("context",)
 
@@ -75,7 +78,7 @@ class _Unrecorded:
 
 @final
 class ContextTracer:
-    """Carries traces from callers to upstreams, and records nothing."""
+    """Passes traces from callers to upstreams without recording anything."""
 
     def span(
         self, name: str, kind: Kind, parent: TraceContext | None, attributes: Mapping[str, Attribute]
@@ -94,7 +97,7 @@ class ContextTracer:
 
 
 def make_tracer() -> Tracer:
-    """OpenTelemetry's tracer where its API is installed and something records, else a ContextTracer."""
+    """OpenTelemetry's tracer if its API is installed and an SDK records spans, else a ContextTracer."""
     try:
         from opentelemetry.trace import ProxyTracerProvider, get_tracer_provider
     except ImportError:

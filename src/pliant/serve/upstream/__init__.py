@@ -1,1 +1,1 @@
-"""Other nodes: requests passed on, pings and broadcasts, over kept connections."""
+"""Other nodes: forwarded requests, pings and broadcasts over persistent connections."""

@@ -1,4 +1,4 @@
-"""Ask a node what it would choose, from outside of it."""
+"""Request a node's routing explanation as a client."""
 
 import logging
 import ssl
@@ -15,7 +15,7 @@ from pliant.serve.upstream.client import checked_url
 _LOG = logging.getLogger("pliant.serve")
 EXPLAIN_PATH = "/v2/pliant/route"
 EXPLAINED = ("length", "deadline_s", "accuracy_floor", "model")
-"""What it takes, once each; the length is needed."""
+"""Query parameters, each at most once; the length is required."""
 _PATIENCE_S = 10.0
 
 
@@ -27,9 +27,9 @@ def ask_explanation(
     terms: Terms = NO_TERMS,
     model: str | None = None,
 ) -> Explanation:
-    """What the node at `url` would do with an input of `length` now. NodeError where it does not say.
+    """Explain what the node at `url` would do with an input of `length` now. Raises NodeError.
 
-    `model` is one of those that it serves; None for the first.
+    `model` is one of the node's models; None for the first.
     """
     if token is not None and is_in_clear(checked_url(url)):
         _LOG.warning(in_clear(url))

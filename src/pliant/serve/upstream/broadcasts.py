@@ -1,4 +1,4 @@
-"""Tell the nodes below of changes, to each the latest advert, one call at a time."""
+"""Notify downstream nodes of changes: only the latest advert, one call at a time for each node."""
 
 from typing import final
 
@@ -10,12 +10,12 @@ from pliant.serve.upstream.client import Client
 
 TELL_PATH = "/v2/pliant/tell"
 TELL_S = 10.0
-"""How long a node below may take to answer."""
+"""Timeout of a notification."""
 
 
 @final
 class Broadcasts:
-    """Calls on the event loop. `identity` is this node's."""
+    """Sends notifications on the event loop. `identity` is this node's."""
 
     def __init__(
         self, predecessors: Predecessors, client: Client, identity: Identity, metrics: Metrics
@@ -23,16 +23,19 @@ class Broadcasts:
         self._predecessors, self._client = predecessors, client
         self._identity, self._metrics = identity, metrics
         self._latest: dict[str, bytes] = {}
-        """What each predecessor with a call under way is to be told last."""
+        """The latest notification for each predecessor with a call in progress."""
 
     def replace(self, predecessor: str, body: bytes) -> bool:
-        """Have `predecessor` told `body` next; whether `send` has to be started for it."""
+        """Set the next notification of `predecessor`; returns whether the caller must start `send`."""
         is_idle = predecessor not in self._latest
         self._latest[predecessor] = body
         return is_idle
 
     async def send(self, predecessor: str) -> None:
-        """One call at a time: whoever does not answer would have one for each change, for TELL_S each."""
+        """Send notifications one at a time.
+
+        Otherwise a node that does not answer would hold one call per change for TELL_S each.
+        """
         body = None
         try:
             while body is not self._latest[predecessor]:

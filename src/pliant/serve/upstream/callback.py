@@ -1,4 +1,4 @@
-"""Check the callback address that a node below gives for itself."""
+"""Check the callback address that a downstream node gives."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,23 +11,23 @@ from pliant.serve.upstream.client import checked_url
 
 _IP = IPv4Address | IPv6Address
 _METADATA = (ip_address("100.100.100.200"), ip_address("168.63.129.16"), ip_address("fd00:ec2::254"))
-"""Metadata services of clouds that lie outside the link-local networks."""
+"""Cloud metadata services outside the link-local networks."""
 
 
 @dataclass(frozen=True, slots=True)
 class Callbacks:
-    """Networks and names of hosts at which nodes may be called back, besides the address they call from."""
+    """Networks and host names allowed as callback addresses, besides the address of the caller."""
 
     networks: tuple[IPv4Network | IPv6Network, ...] = ()
     hosts: frozenset[str] = frozenset()
 
     def url(self, address: str, caller: str) -> str | None:
-        """Where a node that calls from `caller` and says it listens at `address` is called back.
+        """The callback URL of a node that calls from `caller` and claims to listen at `address`.
 
-        That is `address` where it is the caller's own or a configured one. Any other address, and one that
-        means all of a machine's, is replaced by the caller's, at the same port: otherwise a stranger could
-        have this node call whom it likes. None where only a link-local address or a cloud's metadata service
-        would be called. Raises NodeError for what is no node's address.
+        It is `address` if it is the caller's own or a configured one. Any other address, and a wildcard
+        address, is replaced by that of the caller with the same port: otherwise a caller could make this node
+        call arbitrary hosts. None if only a link-local address or a cloud metadata service remains. Raises
+        NodeError for an invalid address.
         """
         url = checked_url(address)
         parts = urlsplit(url)
@@ -44,7 +44,7 @@ class Callbacks:
 
 
 def parse_callbacks(texts: Sequence[str]) -> Callbacks:
-    """From networks (10.0.0.0/8), addresses and names of hosts. Raises NodeError for anything else."""
+    """Parse networks (10.0.0.0/8), addresses and host names. Raises NodeError for anything else."""
     networks, hosts = [], set()
     for text in texts:
         try:
@@ -62,7 +62,7 @@ def parse_callbacks(texts: Sequence[str]) -> Callbacks:
 
 @lru_cache(maxsize=256)
 def _ip(host: str) -> _IP | None:
-    """An IPv4 address within IPv6 counts as what it is; None for a name."""
+    """Parse an address; IPv4-mapped IPv6 becomes IPv4; None for a name."""
     try:
         ip = ip_address(host)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Other nodes, over connections that are kept: requests, pings, broadcasts."""
+"""A client for other nodes with persistent connections: requests, pings, broadcasts."""
 
 import asyncio
 import logging
@@ -19,22 +19,22 @@ from pliant.serve.http.security import bearer, in_clear, is_in_clear
 from pliant.serve.upstream.exchange import Connection, Received
 
 KEPT_S = 100.0
-"""How long a connection may lie unused: less than the node at its other end keeps it (Limits.idle_s)."""
+"""Maximum idle time of a connection: less than that of the server (Limits.idle_s)."""
 _OPENING_S = 10.0
 _LINE_BYTES = 4
 _LOG = logging.getLogger("pliant.serve")
 _MOST_WARNED = 256
 MOST_KEPT = 128
-"""Connections to all nodes that lie unused: each has a descriptor (server.py spares 256 for such)."""
+"""Maximum number of idle connections to all nodes: each has a descriptor (server.py reserves 256)."""
 _READY = 2
 _FORGETS = (socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-"""Closed is forgotten. Else the system goes on to send what lies in a socket that was given up, and once the
-link is back, a request that was answered elsewhere long ago would run once more."""
+"""Drop unsent data on close. Otherwise the kernel would still send the request of an abandoned connection
+once the link recovers, and it would run again although another node had answered it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """What came back, and how long it was away: from sent to received, without opening a connection.
+    """A response; `away_s` is the time from sending to receiving, without opening a connection.
 
     `sent_bytes` and `received_bytes` count bodies and headers.
     """
@@ -49,32 +49,32 @@ class Response:
 
 @lru_cache(maxsize=256)
 def checked_url(url: str) -> str:
-    """`url`, if a node may be called there: http(s)://HOST[:PORT], nothing behind. Raises NodeError."""
+    """Validate a node's URL: http(s)://HOST[:PORT] without a path. Raises NodeError."""
     try:
         parts = urlsplit(url)
         is_good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
     except ValueError:
         is_good = False
     if not is_good or parts.path not in ("", "/") or parts.query or parts.fragment or parts.username:
-        shown = url.rpartition("@")[2] if "@" in url else url  # before it, a password may stand
+        shown = url.rpartition("@")[2] if "@" in url else url  # it may contain a password before the @
         raise NodeError(f"{shown!r:.80} is no node's address; give http://HOST:PORT or https://HOST:PORT.")
     return url.rstrip("/")
 
 
 @final
 class Client:
-    """Calls other nodes, each with the token it is to be shown; an async context manager.
+    """Calls other nodes, each with its token; an async context manager.
 
-    A connection carries one request at a time and is kept for the next. httpx would take most of the time of
-    a forwarded request: bench/service.py compares a node with a forwarder that uses it.
+    A connection carries one request at a time and is then kept for the next. httpx would take most of the
+    time of a forwarded request: bench/service.py compares a node with a forwarder that uses httpx.
     """
 
     def __init__(self, tls: ssl.SSLContext, limits: Limits) -> None:
         self._tls, self._limits = tls, limits
         self._kept: dict[Connection, tuple[str, str]] = {}
-        """Unused connections and where they lead, in order of their last use."""
+        """Idle connections and their destinations, least recently used first."""
         self._spares: dict[tuple[str, str], asyncio.Task[None]] = {}
-        """Those that are being opened."""
+        """Spare connections that are being opened."""
         self._warned: set[str] = set()
 
     async def __aenter__(self) -> "Client":
@@ -89,7 +89,7 @@ class Client:
         self._kept.clear()
 
     def renew(self, tls: ssl.SSLContext) -> None:
-        """New connections are encrypted by `tls`; those that lie unused are closed."""
+        """Use `tls` for new connections, and close idle ones."""
         self._tls = tls
         for connection in self._kept:
             connection.close()
@@ -104,7 +104,10 @@ class Client:
         timeout_s: float,
         token: str | None,
     ) -> Response:
-        """One request and its whole answer. Raises NodeError (502, 504) where none comes, or one too long."""
+        """Send a request and return its complete response.
+
+        Raises NodeError (502, 504) without a valid one.
+        """
         if token is not None:
             self._warn_in_clear(url)
         try:
@@ -120,18 +123,18 @@ class Client:
             ) from error
 
     def _warn_in_clear(self, url: str) -> None:
-        """Once for each place that a token goes to where others could read it on its way."""
+        """Warn once for each destination to which a token is sent unencrypted."""
         place = "{0.scheme}://{0.netloc}".format(urlsplit(url))
         if place not in self._warned and len(self._warned) < _MOST_WARNED and is_in_clear(place):
             self._warned.add(place)
             _LOG.warning(in_clear(place))
 
     def spare(self, url: str) -> None:
-        """Have two connections to `url` ready: one for a request that comes now, and one more.
+        """Prepare two connections to `url`: one for the next request, and one spare.
 
-        Opening one takes a round trip, with TLS two, which a request with a deadline may not have. A request
-        that is given up takes its connection with it, and the next would come too late again. Raises nothing:
-        a request finds out where none can be opened.
+        Opening a connection takes one round trip, or two with TLS, which a request with a deadline may not
+        afford. A cancelled request closes its connection, so the next request would be late too. Raises
+        nothing: if no connection can be opened, a request will fail with the error.
         """
         parts = urlsplit(url)
         there = (parts.scheme, parts.netloc)
@@ -166,10 +169,10 @@ class Client:
         )
 
     async def _ask(self, scheme: str, netloc: str, request: bytes) -> Received:
-        """On a connection that was kept, or else on a new one.
+        """Send a request on an idle connection, or else on a new one.
 
-        One that was kept may have been closed as it was used: then once more on a new one. Nothing runs
-        twice by that, as requests carry an id.
+        The server may close an idle connection while it is used; the request is then repeated on a new
+        connection. It does not run twice, since requests carry an id.
         """
         there = (scheme, netloc)
         connection = self._take(there)
@@ -194,7 +197,7 @@ class Client:
         self._drop()
 
     def _take(self, there: tuple[str, str]) -> Connection | None:
-        """The one that was used last of those that lead there."""
+        """The most recently used idle connection to a destination."""
         self._drop()
         for connection in reversed(self._kept):
             if self._kept[connection] == there and connection.is_open:
@@ -203,7 +206,7 @@ class Client:
         return None
 
     def _drop(self) -> None:
-        """Close those that were used first, where they have lain for too long or are too many."""
+        """Close the least recently used connections that are expired or too many."""
         oldest_s = time.monotonic() - KEPT_S
         while self._kept:
             first = next(iter(self._kept))

@@ -1,9 +1,9 @@
-"""Upstreams found by multicast DNS: nodes announce their URL, those below look for it.
+"""Discover upstreams by multicast DNS: nodes announce their URL, downstream nodes browse for it.
 
-An announcement vouches for nobody. Where nodes share a peer token, it carries a proof by that token that its
-holder announced this URL (an HMAC): a stranger can repeat it, and brings others to the same URL, but cannot
-make one for his own. Without peer tokens anybody on the network may announce himself. What is found counts as
-an upstream by URL does: model, software, certificate and curve are checked as ever.
+An announcement is not trusted. If nodes share a peer token, it carries a proof that a holder of the token
+announced this URL (an HMAC): others can repeat it, which leads to the same URL, but cannot forge one for
+their own. Without peer tokens, any host on the network can announce itself. A discovered URL is treated like
+a configured upstream: model, software, certificate and curve are checked as usual.
 """
 
 import hmac
@@ -26,12 +26,12 @@ SERVICE = "_pliant-node._tcp.local."
 _LONGEST_URL = 200
 _PROOF_BYTES = 16
 _MOST_PROOFS = 7
-"""As many as fit into a property of an announcement, which has 255 bytes."""
+"""Limit from the size of an announcement's property, 255 bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Announcer:
-    """What a node says of itself: `run` tells this process from others, `tokens` are its peers'."""
+    """The announcement of a node: `run` identifies this process, `tokens` are its peer tokens."""
 
     url: str
     name: str
@@ -41,7 +41,7 @@ class Announcer:
     run: str
 
     def properties(self) -> dict[str, str]:
-        """As text, for an announcement."""
+        """The TXT properties of the announcement."""
         proofs = ",".join(_proof(token, self.url, self.model) for token in self.tokens[:_MOST_PROOFS])
         content = self.identity.model
         said = {"url": self.url, "model": self.model, "run": self.run, "proof": proofs}
@@ -50,10 +50,10 @@ class Announcer:
 
 @contextmanager
 def announcing(node: Announcer) -> Iterator[None]:
-    """While it is open, nodes that discover find `node`. Call without an event loop.
+    """Announce `node` while the context is open. Call without a running event loop.
 
-    Raises NodeError for a URL that means all addresses of a device, or is too long, MulticastError where its
-    network carries no multicast.
+    Raises NodeError for a wildcard address or a URL that is too long, and MulticastError if the network has
+    no multicast.
     """
     parts = urlsplit(checked_url(node.url))
     hosts = _addresses(parts.hostname or "")
@@ -69,11 +69,11 @@ def announcing(node: Announcer) -> Iterator[None]:
 
 @final
 class Discovery:
-    """The URLs that are announced now, by the names of their services; call on one thread.
+    """The currently announced URLs by service name; call on one thread.
 
-    `on_join` and `on_leave` hear of URLs that come and go. Taken are those of the same model, from others
-    than `me`, with a proof by one of `me`'s tokens, if it has any; at most `most`. Where `is_loopback`, only
-    those of this machine are.
+    `on_join` and `on_leave` are called with URLs that appear and disappear. Accepted are at most `most` URLs
+    of the same model, from other processes than `me`, with a proof by one of the tokens of `me` if it has
+    any. With `is_loopback`, only URLs of this machine are accepted.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class Discovery:
         self._urls: dict[str, str] = {}
 
     def found(self, service: Found) -> None:
-        """A service is announced, for the first time or with other properties."""
+        """A service was announced, or its properties changed."""
         url = self._url(service)
         before = self._urls.get(service.name)
         if before == url:
@@ -107,18 +107,18 @@ class Discovery:
             self._on_join(url)
 
     def gone(self, name: str) -> None:
-        """A service is announced no longer."""
+        """A service is no longer announced."""
         url = self._urls.pop(name, None)
         if url is not None and url not in self._urls.values():
             self._on_leave(url)
 
     def end(self) -> None:
-        """Nothing counts as announced any more."""
+        """Drop all announcements."""
         for name in list(self._urls):
             self.gone(name)
 
     def _url(self, service: Found) -> str | None:
-        """The URL of a service that may be an upstream; None for another."""
+        """The URL of an acceptable upstream; None for other services."""
         said, me = service.properties, self._me
         if said.get("run") == me.run or said.get("model") != me.model:
             return None
@@ -146,9 +146,9 @@ class Discovery:
 def discovering(
     discovery: Discovery, on_thread: Callable[[Callable[[], None]], None], hosts: Sequence[str] = ()
 ) -> Iterator[None]:
-    """While it is open, `discovery` hears of services, by calls that `on_thread` has made on its thread.
+    """Report services to `discovery` while the context is open, by `on_thread` calls on its thread.
 
-    Call without an event loop. Raises MulticastError where no network carries multicast.
+    Call without a running event loop. Raises MulticastError if no network has multicast.
     """
 
     def found(service: Found) -> None:
@@ -179,7 +179,7 @@ def _is_ip(host: str) -> bool:
 
 
 def _addresses(host: str) -> list[str]:
-    """The addresses of a host's name, or itself. Raises MulticastError where it has none."""
+    """The addresses of a host name, or the address itself. Raises MulticastError if it has none."""
     if _is_ip(host):
         return [host]
     try:

@@ -1,4 +1,4 @@
-"""An HTTP/1.1 connection to another node: one request, its whole answer, the next."""
+"""An HTTP/1.1 client connection to another node, one request at a time."""
 
 import asyncio
 import time
@@ -11,12 +11,12 @@ from pliant.errors import NodeError
 
 _FRAMES = (b"content-length", b"transfer-encoding")
 _CONTINUES = 200
-"""Statuses below are no answer yet (RFC 9110, 15.2)."""
+"""Lower statuses are interim responses (RFC 9110, 15.2)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """An answer as it came; `away_s` is from the request handed over to the answer's last byte read."""
+    """A response; `away_s` is from the written request to the last byte of the response."""
 
     status: int
     headers: tuple[tuple[bytes, bytes], ...]
@@ -26,9 +26,9 @@ class Received:
 
 @final
 class Connection(asyncio.Protocol):
-    """Made by `loop.create_connection`; parsed by llhttp, as uvicorn does.
+    """Created by `loop.create_connection`; parsed by llhttp, as in uvicorn.
 
-    An answer of more than `head_bytes` of headers or `body_bytes` of body ends the connection.
+    A response with more than `head_bytes` of headers or `body_bytes` of body closes the connection.
     """
 
     def __init__(self, head_bytes: int, body_bytes: int) -> None:
@@ -47,10 +47,10 @@ class Connection(asyncio.Protocol):
         return self.transport is not None and not self.transport.is_closing()
 
     async def ask(self, request: bytes) -> Received:
-        """Send `request`, head and body, and wait for its answer.
+        """Send `request`, head and body, and wait for its response.
 
-        Raises ConnectionError where the other end closes before, NodeError (502) for what is no answer or
-        too long a one. A request that is cancelled ends the connection: its answer may still come.
+        Raises ConnectionError if the server closes the connection first, and NodeError (502) for an invalid
+        or too long response. Cancelling closes the connection, because the response may still arrive.
         """
         if not self.is_open:
             raise ConnectionResetError("the connection is closed")
@@ -68,7 +68,7 @@ class Connection(asyncio.Protocol):
             self._reply = None
 
     def close(self) -> None:
-        """At once; what was not sent is dropped."""
+        """Close at once; unsent data is dropped."""
         if self.transport is not None:
             self.transport.abort()
 
@@ -79,14 +79,14 @@ class Connection(asyncio.Protocol):
         self.transport = transport
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if self._reply is not None and self._is_unframed:  # the end of the connection is that of the body
+        if self._reply is not None and self._is_unframed:  # the body ends with the connection
             self._is_kept = False
             self._finish()
         self._fail(ConnectionResetError("the connection was closed"))
 
     def data_received(self, data: bytes) -> None:
         if self._reply is None or self._reply.done():
-            self.close()  # nothing was asked
+            self.close()  # no request is pending
             return
         try:
             self._parser.feed_data(data)
@@ -100,7 +100,7 @@ class Connection(asyncio.Protocol):
 
     def on_message_begin(self) -> None:
         if self._reply is None or self._reply.done():
-            self.close()  # behind an answer, another one: nothing of it may be the next one's
+            self.close()  # an unexpected second response must not answer the next request
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._n_head += len(name) + len(value)

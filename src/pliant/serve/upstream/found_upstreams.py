@@ -1,4 +1,4 @@
-"""Upstreams that were found by their announcements: they come, and go once they do not answer either."""
+"""Discovered upstreams: added when announced, removed when withdrawn and unreachable."""
 
 from collections.abc import Callable
 from typing import Protocol, final
@@ -9,7 +9,7 @@ _FIRST_S, _LAST_S = 0.5, 60.0
 
 
 class ChangesUpstreams(Protocol):
-    """What adds and removes upstreams by their URLs."""
+    """Adds and removes upstreams by URL."""
 
     def add(self, url: str) -> None: ...
 
@@ -20,31 +20,32 @@ class ChangesUpstreams(Protocol):
 
 @final
 class FoundUpstreams:
-    """Call on the event loop. What was given by URL, or by an operator, is none of these.
+    """Tracks discovered upstreams, not those configured by URL or added by an operator.
 
-    Anybody can forge the end of an announcement: an upstream that goes is pinged, and is removed when it does
-    not answer. One that an operator removed is not taken again until an operator adds it.
+    Call on the event loop. Any host can forge the end of an announcement, so a withdrawn upstream is pinged
+    and only removed if it does not answer. An upstream that an operator removed is not accepted again until
+    an operator adds it.
     """
 
     def __init__(self, upstreams: ChangesUpstreams, router: Router, clock: Callable[[], float]) -> None:
         self._upstreams, self._router, self._clock = upstreams, router, clock
         self._found: set[str] = set()
         self._leaving: dict[str, float] = {}
-        """When those that are announced no longer are pinged next, in seconds after they answered."""
+        """For withdrawn upstreams, the delay of the next ping in seconds after their last answer."""
         self._barred: set[str] = set()
 
     def __contains__(self, url: str) -> bool:
         return url in self._found
 
     def join(self, url: str) -> None:
-        """`url` is announced."""
+        """`url` was announced."""
         self._leaving.pop(url, None)
         if url not in self._barred and self._router.state(url, self._clock()) is None:
             self._found.add(url)
             self._upstreams.add(url)
 
     def leave(self, url: str) -> None:
-        """`url` is announced no longer."""
+        """`url` is no longer announced."""
         if url not in self._found:
             return
         self._leaving[url] = _FIRST_S
@@ -56,19 +57,19 @@ class FoundUpstreams:
         self._upstreams.changed()
 
     def answered(self, url: str) -> None:
-        """`url` answered a ping: one that leaves in order does so for a while (`--settle`)."""
+        """`url` answered a ping; a node that shuts down still answers for a while (`--settle`)."""
         if url in self._leaving:
             self._router.doubted(url, self._clock() + self._leaving[url])
             self._leaving[url] = min(2.0 * self._leaving[url], _LAST_S)
 
     def failed(self, url: str) -> None:
-        """`url` is no candidate now."""
+        """`url` is no longer a candidate."""
         if url in self._leaving:
             self._forget(url)
             self._upstreams.remove(url)
 
     def given(self, url: str) -> None:
-        """An operator adds `url`: announcements say nothing of it any more."""
+        """An operator adds `url`: announcements no longer affect it."""
         self._forget(url)
         self._barred.discard(url)
 

@@ -1,4 +1,4 @@
-"""Requests that wait for their turn at an upstream, first come, first served."""
+"""A queue for the request slots of each upstream, first come, first served."""
 
 import asyncio
 from collections import deque
@@ -21,7 +21,7 @@ class _Waiting:
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A request's turn at an upstream, `waited_s` after it asked for it."""
+    """A slot of a request at an upstream, after a wait of `waited_s`."""
 
     passage: Passage
     waited_s: float
@@ -30,9 +30,9 @@ class Slot:
 @final
 @dataclass(slots=True)
 class Slots:
-    """The router says how many requests may be at an upstream at once; `most` more wait for each.
+    """The router limits the concurrent requests at each upstream; `most` more may wait.
 
-    `on_joules` hears what each took of this device's radio, answered or not.
+    `on_joules` is called with the radio energy of each request on this device, answered or not.
     """
 
     router: Router
@@ -43,7 +43,7 @@ class Slots:
 
     @property
     def full(self) -> tuple[str, ...]:
-        """Upstreams for which no further request may wait."""
+        """Upstreams with a full queue."""
         return tuple(
             name
             for name, pending in self._pending.items()
@@ -52,10 +52,10 @@ class Slots:
 
     @asynccontextmanager
     async def take(self, upstream: str, n: int, patience_s: float) -> AsyncIterator[Slot]:
-        """A slot for an input of length n, given back at the end of the context.
+        """A slot for an input of length n, released at the end of the context.
 
-        Raises NodeError where no further request may wait (503), `upstream` fails meanwhile (502), or
-        `patience_s` seconds have passed (504): then the request is to be answered elsewhere.
+        Raises NodeError if the queue is full (503), if `upstream` fails in the meantime (502), or after
+        `patience_s` seconds (504); the caller should then use another endpoint.
         """
         start_s = self.clock()
         try:
@@ -76,7 +76,7 @@ class Slots:
             self._grant(upstream)
 
     def refuse(self, upstream: str) -> None:
-        """`upstream` is not used for now: all that wait for it are to be answered elsewhere."""
+        """Fail all requests that wait for `upstream`, so that they use other endpoints."""
         for pending in self._pending.pop(upstream, ()):
             if not pending.is_sent.done():
                 pending.is_sent.set_result(False)
@@ -84,7 +84,7 @@ class Slots:
     async def _turn(
         self, upstream: str, pending: deque[_Waiting], passage: Passage, patience_s: float
     ) -> None:
-        if len(pending) >= self.most:  # several were chosen for the last place at once
+        if len(pending) >= self.most:  # several requests were routed here at once
             raise NodeError(f"as many requests wait for {upstream} as may.", status=503)
         mine = _Waiting(passage, asyncio.get_running_loop().create_future())
         pending.append(mine)

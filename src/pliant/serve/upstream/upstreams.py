@@ -1,4 +1,4 @@
-"""The nodes above this one: requests passed on, pings, and what else is due; the router learns from each."""
+"""Upstream nodes: forwarded requests, pings and other due actions, reported to the router."""
 
 import asyncio
 import logging
@@ -36,33 +36,33 @@ from pliant.serve.upstream.slots import Slot, Slots
 
 _LOG = logging.getLogger("pliant.serve")
 REQUEST_HEADER = "Pliant-Request"
-"""A request's id from its first hop on: a node that has it already runs it no second time."""
+"""The id of a request on all hops: a node that has already received it does not run it again."""
 CURVE_PATH = "/v2/pliant/curve"
 FIRST_GUESS = Link(latency_s=0.05, bandwidth_Bps=1e7)
-"""What is believed of a link that was never used; no request goes there before a ping came back."""
+"""Assumed link before its first use; no request is sent before a ping succeeded."""
 SHORTEST_S = 2.0
 PATIENCE = 10.0
 _PING_S = 10.0
-_FIRST_PINGS = 3
+_FIRST_PINGS = 3  # on a new connection: a stall in a single ping would count until the next T_ping
 _FIRST_CONTACT_S = 2.0
 _THROTTLE_S = 0.02
 _PAUSE_S = 1.0
 _OWN_ERRORS = (422, 503, 508)
-"""Of a node that is well: not as accurate as asked, too busy now, a request that came in a circle."""
+"""Statuses of a healthy node: accuracy not available, overloaded, routing loop."""
 MISMATCH = 409
-"""Of a node that holds another model, or speaks a protocol too far from this one's."""
+"""Status of a node with another model or an incompatible protocol version."""
 BLAMES_INPUT = (400, 500)
-"""The input cannot be read, or the model fails on it: true if nobody else answers it either."""
+"""Statuses for unreadable input or a failing model: the upstream is at fault if another endpoint answers."""
 _FAIR = 0.25
-"""Who is waited for less than that part of the usual patience, as a deadline or a client would have it, has
-not failed by that. Nodes below that have half of each other's patience are three hops away by then."""
+"""A timeout below this fraction of the usual one, because of a deadline or client, does not count as a
+failure. Downstream nodes that each wait half as long reach it after three hops."""
 
 
 @dataclass(frozen=True, slots=True)
 class UpstreamAnswer:
-    """What came back for a request that was passed on, and the name of the node that made it.
+    """The response to a forwarded request, and the name of the node that computed it.
 
-    Of the time it took, the request waited `waited_s` in queues there.
+    `waited_s` is the time that the request waited in queues there.
     """
 
     body: Body
@@ -72,12 +72,12 @@ class UpstreamAnswer:
 
 @final
 class Upstreams:
-    """Calls on the event loop; `run` does what the router has due until it is cancelled.
+    """Calls upstreams on the event loop; `run` performs the router's due actions until cancelled.
 
-    `address` is where this node can be told of changes, None if nobody can reach it. `token` is shown to
-    upstreams; a node below is shown its own, as anybody may stand behind its address. `probe` answers an
-    input of some length here, when the device is idle. `queue` requests may wait for each upstream. One
-    whose identity does not fit `identity`, this node's, is never asked.
+    `address` is the callback address of this node, None if it is unreachable. `token` is sent to upstreams;
+    downstream nodes are called with their own token, since a callback address is not verified. `probe` runs
+    an input of a given length locally when the device is idle. Up to `queue` requests may wait for each
+    upstream. An upstream whose identity does not match `identity`, this node's, gets no requests.
     """
 
     def __init__(
@@ -110,18 +110,18 @@ class Upstreams:
             self.add(checked_url(url))
 
     def add(self, url: str) -> None:
-        """`url` becomes an upstream, if it is none; it is pinged at once."""
+        """Add the upstream `url`, unless it exists, and ping it at once."""
         if self._router.state(url, self._clock()) is None:
             self._router.successor(url, FIRST_GUESS)
             self._metrics.begin(url, is_upstream=True)
             self.changed()
 
     def show(self, token: str | None) -> None:
-        """Upstreams are shown `token` from now on."""
+        """Send `token` to upstreams from now on."""
         self._token = token
 
     def remove(self, url: str) -> None:
-        """`url` is no longer used. What waits for it goes elsewhere; what is on its way is still answered."""
+        """Remove `url`. Waiting requests use other endpoints; requests in flight still complete."""
         self._router.remove(url)
         self.slots.refuse(url)
         self._warm.discard(url)
@@ -141,10 +141,11 @@ class Upstreams:
         terms: Terms = Terms(),  # noqa: B008 - frozen
         patience_s: float = inf,
     ) -> UpstreamAnswer:
-        """The answer of `upstream` to an input of length n, which has a `slot` there.
+        """Forward an input of length n to `upstream` in `slot` and return its response.
 
-        Raises NodeError where there is none, or none within `patience_s`: the request is to be answered
-        elsewhere. With a status of BLAMES_INPUT the upstream has `failed` if it is.
+        Raises NodeError if there is none, or none within `patience_s`; the caller should then use another
+        endpoint. After a status of BLAMES_INPUT the caller reports the upstream as `failed` if another
+        endpoint succeeds.
         """
         usual_s = min(self._limits.hop_s, max(SHORTEST_S, PATIENCE * expected_s))
         timeout_s = min(usual_s, patience_s)
@@ -173,7 +174,7 @@ class Upstreams:
             spent = self._heard(upstream, n, response, slot, now_s)
         except NodeError as error:
             if error.status == MISMATCH:
-                pass  # `_check_identity` has taken it out
+                pass  # `_check_identity` has excluded it
             elif error.status == 504 and timeout_s < _FAIR * usual_s:
                 self.overdue(upstream, n, slot.waited_s + timeout_s - expected_s)
             else:
@@ -193,25 +194,25 @@ class Upstreams:
         raise NodeError(f"{upstream} answered with status {response.status}.", status=status)
 
     def failed(self, upstream: str, reason: str) -> None:
-        """No answer came, or none of use: others are chosen until it answers a ping."""
+        """Report a failure: the upstream is not chosen until it answers a ping."""
         self._warm.discard(upstream)
         self._router.failed(upstream, self._clock(), reason)
         self._note(upstream)
 
     def overdue(self, upstream: str, n: int, late_s: float) -> None:
-        """An answer to an input of length n is not waited for, `late_s` after it was expected."""
+        """Report that a response for length n was given up `late_s` after its expected time."""
         self._router.overdue(upstream, n, late_s, self._clock())
         self._note(upstream)
 
     def misbehaved(self, upstream: str, reason: str) -> None:
-        """What came cannot be: the node is set aside for a while."""
+        """Report an invalid response: the upstream is excluded for a while."""
         self._router.misbehaved(upstream, self._clock(), reason)
         self._note(upstream)
 
     def _note(self, upstream: str) -> None:
-        """After an event of `upstream`: log and count where it ceased to be a candidate, or is one again.
+        """After an event of `upstream`, log and count whether it became or ceased to be a candidate.
 
-        Requests that wait for an upstream that is none any more go elsewhere.
+        If it is no longer a candidate, waiting requests use other endpoints.
         """
         self.changed()
         peer = self._router.state(upstream, self._clock())
@@ -232,13 +233,13 @@ class Upstreams:
         self.found.failed(upstream)
 
     def changed(self) -> None:
-        """The router may have something due."""
+        """Wake up `run`: the router may have a due action."""
         self._changed.set()
 
     def told(self, body: bytes) -> None:
-        """A broadcast came in, a hint to ping the upstream that it speaks of.
+        """Handle a broadcast, a hint to ping the upstream that it names.
 
-        Raises RouteError for one that cannot be, NodeError (404) where it speaks of no upstream.
+        Raises RouteError if it is invalid, and NodeError (404) if it names no upstream.
         """
         told, _ = decode_told(body)
         now_s = self._clock()
@@ -250,7 +251,7 @@ class Upstreams:
         self.changed()
 
     async def first_contacts(self, most_s: float = _FIRST_CONTACT_S) -> None:
-        """Return once every upstream has answered its first ping, or failed it, or `most_s` have passed."""
+        """Wait until every upstream has answered or failed its first ping, at most `most_s`."""
         deadline_s = self._clock() + most_s
         while self._clock() < deadline_s and any(
             state.contact_s is None and state.state == "unknown"
@@ -259,9 +260,9 @@ class Upstreams:
             await asyncio.sleep(_THROTTLE_S)
 
     async def run(self) -> None:
-        """Ping, broadcast and probe when it is due; ends when it is cancelled, and all that is under way.
+        """Send due pings and broadcasts and run due probes until cancelled; then cancel all of them.
 
-        What cannot be done now is logged and tried again: without pings no upstream would come back.
+        Errors are logged and retried: without pings, no excluded upstream would return.
         """
         try:
             while True:
@@ -276,14 +277,14 @@ class Upstreams:
             await asyncio.gather(*self._under_way, return_exceptions=True)
 
     async def _due_once(self) -> None:
-        """All that is due, and then until something is again."""
+        """Perform all due actions, then wait for the next one."""
         self._changed.clear()
         self._do_due()
         wait_s = self._router.next_due_s(self._clock()) - self._clock()
         with suppress(TimeoutError):
             async with asyncio.timeout(wait_s if isfinite(wait_s) else None):
                 await self._changed.wait()
-        await asyncio.sleep(_THROTTLE_S)  # under load everything changes all the time
+        await asyncio.sleep(_THROTTLE_S)  # limits the rate: under load there are always changes
 
     def _do_due(self) -> None:
         for action in self._router.due(self._clock()):
@@ -304,8 +305,7 @@ class Upstreams:
         task.add_done_callback(self._under_way.discard)
 
     async def _ping(self, upstream: str) -> None:
-        """Its round trip and its curve. On a new connection the first call only opens that, and three count:
-        one alone may have met a stall, and nothing would correct it for T_ping."""
+        """Measure the round trip and fetch the curve; an extra first call opens a new connection."""
         message = RouteMessage(sender=self._router.name, address=self._address)
         headers = self._headers(message)
         url = f"{upstream}{CURVE_PATH}?model={self._model}"
@@ -314,7 +314,7 @@ class Upstreams:
             if upstream not in self._warm:
                 await self._client.call("GET", url, {}, b"", _PING_S, self._token)
                 if self._router.state(upstream, self._clock()) is None:
-                    return  # it was removed meanwhile
+                    return  # it was removed in the meantime
                 self._warm.add(upstream)
                 n = _FIRST_PINGS
             for _ in range(n):
@@ -335,7 +335,7 @@ class Upstreams:
             raise NodeError(f"{upstream} answers pings with status {response.status}.", status=502)
         told, spent = decode_told(response.content)
         if upstream not in self._warm:
-            return  # it failed a request meanwhile: a ping that is sent later says whether it is back
+            return  # a request failed in the meantime: a later ping tells whether it is back
         spent_s = 0.0 if spent is None else spent.seconds
         self._router.pinged(upstream, response.away_s, spent_s, told, now_s)
         self._metrics.pings.labels(upstream, "ok").inc()
@@ -346,10 +346,10 @@ class Upstreams:
         return {ROUTE_HEADER: encode_route(message), **self._identity.headers()}
 
     def _check_identity(self, upstream: str, response: Response) -> None:
-        """Take `upstream` out of the routes where its identity does not fit this node's.
+        """Exclude `upstream` if its identity does not match this node's.
 
-        Raises NodeError of status MISMATCH then, and RouteError for an identity that cannot be. A refusal for
-        its token, or of a proxy, comes without one.
+        Raises NodeError with status MISMATCH in that case, and RouteError for an invalid identity. A refusal
+        by token or by a proxy has no identity header.
         """
         if response.status != 200 and PROTOCOL_HEADER not in response.headers:
             return
@@ -363,7 +363,7 @@ class Upstreams:
             raise NodeError(f"{upstream} does not fit: {reason}.", status=MISMATCH)
 
     def _answering(self, upstream: str, response: Response) -> str:
-        """Who made an answer, as the upstream says; the upstream itself, where it does not."""
+        """The node that computed a response, as stated by the upstream, or else the upstream itself."""
         said = response.headers.get(NODE_HEADER, "")
         if NAME.fullmatch(said):
             return said
@@ -378,7 +378,7 @@ class Upstreams:
             raise NodeError(f"{upstream} answered what cannot be read: {error}", status=502) from error
 
     def _heard(self, upstream: str, n: int, response: Response, slot: Slot, now_s: float) -> Spent | None:
-        """Tell the router what came with an answer; what that says it spent."""
+        """Report a response's headers to the router; returns the time that the upstream spent."""
         text = response.headers.get(CURVE_HEADER)
         if text is None:
             return None
