@@ -17,7 +17,7 @@ Indices = np.ndarray
 
 @dataclass(frozen=True, slots=True)
 class Solved:
-    """Values of the variables, the objective, and the least objective that was not ruled out."""
+    """Values of the variables, the objective, and its proven lower bound."""
 
     values: Float[np.ndarray, " variables"]
     objective: float
@@ -26,7 +26,7 @@ class Solved:
 
 @dataclass(slots=True)
 class LinearProgram:
-    """Minimise `cost` @ x over `low` <= x <= `high` and the rows added; `whole` variables are integers."""
+    """Minimise `cost` @ x over `low` <= x <= `high` and the added rows; `whole` variables are integers."""
 
     cost: Float[np.ndarray, " variables"]
     low: Float[np.ndarray, " variables"]
@@ -40,14 +40,14 @@ class LinearProgram:
     _n_rows: int = 0
 
     def at_most(self, limit: Vector, *terms: tuple[Indices, Vector]) -> None:
-        """One row for each of `limit`: the sum of values * x[columns] of all terms stays below it.
+        """Add one row per element of `limit`: the sum of values * x[columns] over all terms is at most that.
 
-        Columns are [rows] or [rows, some]; values are broadcast to them.
+        Columns are [rows] or [rows, terms]; values are broadcast to them.
         """
         self._add(np.full(len(limit), -INFINITY), limit, terms)
 
     def equal(self, to: Vector, *terms: tuple[Indices, Vector]) -> None:
-        """As `at_most`, but equal."""
+        """Like `at_most`, but with equality."""
         self._add(to, to, terms)
 
     def _add(self, low: Vector, high: Vector, terms: Sequence[tuple[Indices, Vector]]) -> None:
@@ -61,9 +61,9 @@ class LinearProgram:
         self._n_rows += n
 
     def solve(self, time_limit_s: float = 10.0, gap: float = 1e-6) -> Solved | None:
-        """The optimum, or the best found in the time; None where there is none."""
+        """Return the optimum, or the best solution found within the time limit; None if there is none."""
         n = len(self.cost)
-        # HiGHS takes a variable once a row: what several terms say of it is added up.
+        # HiGHS accepts a variable once per row, so the coefficients of several terms are summed.
         places, which = np.unique(
             np.concatenate(self._rows) * n + np.concatenate(self._columns), return_inverse=True
         )
@@ -82,7 +82,7 @@ class LinearProgram:
             kinds = (highspy.HighsVarType.kContinuous, highspy.HighsVarType.kInteger)
             lp.integrality_ = [kinds[bool(w)] for w in self.whole]
         solver = SilentHighs()
-        solver.setOptionValue("parallel", "off")  # "threads" would fail where others run HiGHS with more
+        solver.setOptionValue("parallel", "off")  # "threads" would fail if HiGHS runs elsewhere with more
         solver.setOptionValue("time_limit", time_limit_s)
         solver.setOptionValue("mip_rel_gap", gap)
         solver.setOptionValue("presolve", "off" if self.whole is None else "on")

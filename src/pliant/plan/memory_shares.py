@@ -1,8 +1,8 @@
-"""Divide one budget of memory among models, so that loading costs their answers the least time in all.
+"""Divide one memory budget among models so that the total loading time of their answers is minimal.
 
-Each model tells what it may hold, and what an answer then spends on loading the rest. What is held for a
-model that is asked often saves more: the sum of what all models spend is least, each weighted by how often it
-is asked. So where memory is short, what saves least for its bytes is let go of.
+Each model states the sizes that it may hold, and the time that an answer then spends on loading the rest. The
+sum of these times over all models is minimised, each weighted by its request rate: memory usually saves more
+for a frequently requested model. When memory is short, the weights that save least per byte are freed.
 """
 
 from collections.abc import Iterator, Sequence
@@ -12,12 +12,12 @@ from math import exp
 from pliant.errors import BudgetError
 
 WINDOW_S = 60.0
-"""How often a model is asked is counted over about so long."""
+"""Time constant, in seconds, over which a model's requests are counted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """What one model may hold: `n_bytes`, and the `seconds` that an answer then spends on loading."""
+    """One size that a model may hold: `n_bytes`, and the `seconds` that an answer then spends on loading."""
 
     n_bytes: int
     seconds: float
@@ -25,9 +25,9 @@ class Holding:
 
 @dataclass(frozen=True, slots=True)
 class MemoryDemand:
-    """What the model `name` may hold, at least one of `holdings`, by rising bytes.
+    """The sizes that model `name` may hold, at least one of `holdings`, by increasing bytes.
 
-    `weight` is how often it is asked, beside the others.
+    `weight` is its request rate relative to the other models.
     """
 
     name: str
@@ -36,39 +36,39 @@ class MemoryDemand:
 
     @property
     def least_bytes(self) -> int:
-        """What it holds at the least."""
+        """The smallest size that it may hold."""
         return self.holdings[0].n_bytes
 
     def at_least(self, n_bytes: int) -> "MemoryDemand":
-        """The demand while the model cannot do with fewer bytes: it takes these where it would hold less."""
+        """Return the demand with every holding raised to at least `n_bytes`, e.g. if that much is in use."""
         lifted = (replace(one, n_bytes=max(one.n_bytes, n_bytes)) for one in self.holdings)
         return replace(self, holdings=tuple(lifted))
 
     def at_most(self, n_bytes: int) -> "MemoryDemand":
-        """The demand of a model that takes no more than `n_bytes`, unless that is less than the least."""
+        """Return the demand without holdings above `n_bytes`; the smallest is always kept."""
         fitting = tuple(one for one in self.holdings if one.n_bytes <= n_bytes)
         return replace(self, holdings=fitting or self.holdings[:1])
 
 
 @dataclass(frozen=True, slots=True)
 class RequestCount:
-    """Requests of about the last `WINDOW_S`, as of `at_s`: older ones count ever less."""
+    """Requests of about the last `WINDOW_S` as of `at_s`, with exponentially decaying weight."""
 
     at_s: float
     count: float = 0.0
 
     def at(self, now_s: float) -> float:
-        """What they count at a later time."""
+        """Return the decayed count at a later time."""
         return self.count * exp((self.at_s - now_s) / WINDOW_S)
 
     def plus_one(self, now_s: float) -> "RequestCount":
-        """With one that came just now."""
+        """Return the count with one more request at `now_s`."""
         return RequestCount(now_s, self.at(now_s) + 1.0)
 
 
 @dataclass(frozen=True, slots=True)
 class _Division:
-    """Some models' holdings, in their order, with the sums of bytes and of weighted seconds."""
+    """The holdings of some models, in their order, with their sums of bytes and weighted seconds."""
 
     n_bytes: int
     cost_s: float
@@ -76,10 +76,9 @@ class _Division:
 
 
 def divide(demands: Sequence[MemoryDemand], budget_bytes: int) -> tuple[Holding, ...]:
-    """The holding of each model, in their order, of `budget_bytes` at most together: the least weighted sum
-    of seconds there is, and of equals the fewest bytes.
+    """Return the holding of each model, in order, with the least weighted sum of seconds in `budget_bytes`.
 
-    Raises BudgetError where the least that each can do with is more than the budget.
+    Among equals, the fewest bytes. Raises BudgetError if the models' smallest holdings exceed the budget.
     """
     least = sum(demand.least_bytes for demand in demands)
     if least > budget_bytes:
@@ -91,7 +90,7 @@ def divide(demands: Sequence[MemoryDemand], budget_bytes: int) -> tuple[Holding,
         )
     found = [_Division(0, 0.0, ())]
     for demand in demands:
-        least -= demand.least_bytes  # of those that follow, which must fit as well
+        least -= demand.least_bytes  # of the following models, which must fit too
         found = _worthwhile(
             _Division(
                 division.n_bytes + one.n_bytes,
@@ -106,12 +105,12 @@ def divide(demands: Sequence[MemoryDemand], budget_bytes: int) -> tuple[Holding,
 
 
 def cost_s(demands: Sequence[MemoryDemand], holdings: Sequence[Holding]) -> float:
-    """What all answers spend on loading with these holdings, weighted as `divide` does."""
+    """Return the weighted loading time of all answers with these holdings, as `divide` counts it."""
     return sum(demand.weight * one.seconds for demand, one in zip(demands, holdings, strict=True))
 
 
 def _worthwhile(divisions: Iterator[_Division]) -> list[_Division]:
-    """Without those that another beats or equals in bytes and seconds; by rising bytes."""
+    """Return the divisions that no other equals or beats in both bytes and seconds, by increasing bytes."""
     kept: list[_Division] = []
     for division in sorted(divisions, key=lambda one: (one.n_bytes, one.cost_s)):
         if not kept or division.cost_s < kept[-1].cost_s:

@@ -1,4 +1,4 @@
-"""A plan as a page that a person reads: as text, and as HTML for notebooks."""
+"""A plan as a readable page: as text, and as HTML for notebooks."""
 
 from collections.abc import Iterator, Sequence
 from html import escape
@@ -16,7 +16,7 @@ _AIB = "AIB: accumulated IO budget, the IO time left up to a layer, before and a
 
 
 def plan_page(plan: Plan) -> str:
-    """Submodel, times, memory and accuracy; the bits and reads of each layer; predicted timeline; reasons.
+    """Return the page: submodel, times, memory, accuracy; each layer's bits and reads; timeline; reasons.
 
     Equal plans give equal text.
     """
@@ -33,7 +33,7 @@ def plan_page(plan: Plan) -> str:
 
 
 def plan_html(plan: Plan) -> str:
-    """The page as HTML: the picture as inline SVG where matplotlib is installed, else table and timeline."""
+    """Return the page as HTML: a picture as inline SVG with matplotlib, else table and timeline."""
     summary = "<br>".join(map(escape, _summary(plan)))
     reasons = "".join(f"<li>{escape(reason)}</li>" for reason in plan.reasons)
     shown = plan_svg(plan) if can_draw() else _html_table(plan)
@@ -78,7 +78,7 @@ def _summary(plan: Plan) -> Iterator[str]:
 
 
 def _table(plan: Plan) -> Iterator[tuple[str, ...]]:
-    """The columns' names, and the cells of each layer. Without a target there is no budget of IO time."""
+    """Yield the column names, then the cells of each layer. Without a target there is no IO budget."""
     budgets = () if plan.budget.asked_s is None else (plan.aib_start_s, plan.aib_s)
     yield _COLUMNS[: 3 + len(budgets)]
     for k, layer in enumerate(plan.layers):
@@ -105,14 +105,14 @@ def _html_table(plan: Plan) -> str:
 
 
 def _bits(bits: Sequence[int], held: Sequence[int]) -> str:
-    """`3 x 32, 2 x 6(2), 6*`: neighbouring slices of equal bits and planes held are counted."""
+    """Return `3 x 32, 2 x 6(2), 6*`: consecutive equal slices are counted."""
     cells = [_cell(b, h) for b, h in zip(bits, held, strict=True)]
     counts = [(cell, len(list(same))) for cell, same in groupby(cells)]
     return ", ".join(cell if n == 1 else f"{n} x {cell}" for cell, n in counts)
 
 
 def _cell(bits: int, held: int) -> str:
-    """`6(2)`: runs with 6 bits, 2 planes of them held; `6*`: all of them held; `6`: all of them read."""
+    """Return `6(2)` for 6 bits with 2 planes held, `6*` with all planes held, `6` with all planes read."""
     if held >= bits:
         return f"{bits}*"
     return f"{bits}({held})" if held else f"{bits}"

@@ -1,4 +1,4 @@
-"""A plan as a picture: bits, AIBs, predicted timeline. matplotlib is loaded when one is drawn."""
+"""A plan as a picture: bits, AIBs, predicted timeline. Imports matplotlib on first use."""
 
 from importlib.util import find_spec
 from io import StringIO
@@ -18,7 +18,7 @@ _COLUMN_OF_BITS = {0: 0, 1: 1, 2: 2, 3: 3, 4: 4, 5: 5, 6: 6, FULL_BITS: 7}
 def draw_plan(plan: Plan, path: Path) -> None:
     """Write `plan` to `path`, as SVG, PNG or PDF by its suffix.
 
-    Raises InputError when matplotlib is not installed or the suffix is none of these.
+    Raises InputError if matplotlib is not installed or the suffix is unsupported.
     """
     if path.suffix not in (".svg", ".png", ".pdf"):
         raise InputError(f"a picture ends in .svg, .png or .pdf, not {path.name!r}.")
@@ -28,20 +28,20 @@ def draw_plan(plan: Plan, path: Path) -> None:
 
 
 def plan_svg(plan: Plan) -> str:
-    """`plan` as an `<svg>` element, to stand in a page. Needs matplotlib (see `can_draw`)."""
+    """Return `plan` as an `<svg>` element to embed in a page. Needs matplotlib (see `can_draw`)."""
     return figure_svg(_figure(plan))
 
 
 def figure_svg(figure: Any) -> str:
-    """A matplotlib figure as an `<svg>` element."""
+    """Return a matplotlib figure as an `<svg>` element."""
     written = StringIO()
     figure.savefig(written, format="svg")
     text = written.getvalue()
-    return text[text.index("<svg") :]  # without the XML declaration, which only begins a document
+    return text[text.index("<svg") :]  # no XML declaration, which must begin a document
 
 
 def can_draw() -> bool:
-    """Whether matplotlib is installed."""
+    """Return whether matplotlib is installed."""
     return find_spec("matplotlib") is not None
 
 

@@ -1,4 +1,4 @@
-"""The choice among arithmetics: which form of a model's products runs, at what error, and why."""
+"""Choose the arithmetic of a model's products: which form runs, its error, and why."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,19 +11,19 @@ from pliant.models.encoder.encoder_graph import Precise
 from pliant.quantities import format_seconds
 
 TOLERANCE = 0.01
-"""The error that `compute="auto"` accepts where none is stated."""
+"""The default maximum error of `compute="auto"`."""
 
 Compute = Literal["fp32", "bf16", "int8", "auto"]
-"""What is asked for: an arithmetic, or the fastest of them within a tolerance."""
+"""The requested arithmetic, or "auto" for the fastest within a tolerance."""
 
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """One way to compute a model's products, with what it was found to cost.
+    """One way to compute a model's products, with its measured cost.
 
-    `error` is in the unit of the choice's `measure`, against float32; `seconds` is the time of an answer.
-    `size` is how much of the model runs in that time: more is preferred before fast, and `submodel` says what
-    it is. A form that cannot run is `refused` for a reason.
+    `error` is in the unit of the choice's `measure`, relative to float32; `seconds` is the time of an answer.
+    `size` is how much of the model runs in that time: a larger size is preferred to a faster form. `submodel`
+    describes it. `refused` is the reason why a form cannot run.
     """
 
     compute: Precise
@@ -36,7 +36,7 @@ class Form:
 
     @property
     def label(self) -> str:
-        """Its arithmetic, and the bits of its weights where they are the same everywhere."""
+        """Its arithmetic, and the bits of its weights if they are uniform."""
         if isinstance(self.weights, str):
             return self.compute
         return f"{self.compute} from {self.weights} bit{'' if self.weights == 1 else 's'}"
@@ -44,7 +44,7 @@ class Form:
 
 @dataclass(frozen=True, slots=True)
 class PrecisionChoice:
-    """What `choose_form` chose, from what; `measure` says what an error is and on what it was measured."""
+    """The chosen form and the candidates; `measure` describes the error and the data it was measured on."""
 
     chosen: Form
     forms: tuple[Form, ...]
@@ -53,7 +53,7 @@ class PrecisionChoice:
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """The choice as sentences for a plan, one a form."""
+        """The choice as sentences for a plan, one per form."""
         first = (
             f"compute auto: {self.chosen.label} is the fastest form within a tolerance of "
             f"{self.tolerance:.3g} ({self.measure})"
@@ -75,9 +75,9 @@ class PrecisionChoice:
 
 
 def choose_form(forms: Sequence[Form], tolerance: float, measure: str) -> PrecisionChoice:
-    """The form whose error is at most `tolerance` that runs most of the model, and of these the fastest.
+    """Return the form with an error of at most `tolerance` that runs most of the model; then the fastest.
 
-    Of equally fast ones the least error counts. Raises InputError where there is none.
+    Ties in speed go to the smaller error. Raises InputError if no form qualifies.
     """
     check_tolerance(tolerance)
     allowed = [form for form in forms if not form.refused and form.error <= tolerance]
@@ -91,7 +91,7 @@ def choose_form(forms: Sequence[Form], tolerance: float, measure: str) -> Precis
 
 
 def check_compute(compute: Compute, examples: Sequence[object]) -> None:
-    """Raises InputError for an arithmetic that is none, and for examples that nothing would compare."""
+    """Raise InputError for an unknown arithmetic, or for examples that would not be used."""
     if compute not in get_args(Compute):
         raise InputError(f"compute is {compute!r}; give one of {', '.join(get_args(Compute))}.")
     if examples and compute != "auto":
@@ -101,7 +101,7 @@ def check_compute(compute: Compute, examples: Sequence[object]) -> None:
 
 
 def check_tolerance(tolerance: float) -> None:
-    """Raises InputError for what is no error to accept."""
+    """Raise InputError for an invalid tolerance."""
     is_number = isinstance(tolerance, int | float) and not isinstance(tolerance, bool)
     if not is_number or isnan(tolerance) or tolerance < 0:
         raise InputError(f"a tolerance of {tolerance!r} is no error; give a number such as 0.01.")

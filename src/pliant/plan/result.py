@@ -1,4 +1,4 @@
-"""A plan: what it was granted, what will run, when, in how much memory, and why."""
+"""A plan: its budget, what runs and when, its memory, and the reasons."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -20,15 +20,15 @@ Grid = tuple[tuple[int, ...], ...]
 
 
 WHOLE_S = 3600.0
-"""The target of those who ask for none: the most accurate plan runs, on any device that could be meant."""
+"""The target used when none is given: the most accurate plan runs on any realistic device."""
 
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """What the user grants: `target_s` from text to answer (T), `preload_bytes` kept resident (|S|).
+    """The user's budget: `target_s` from text to answer (T), `preload_bytes` kept resident (|S|).
 
-    `working_bytes` bounds the memory that layers in flight are read into, `layer_bytes` what is read for one
-    layer; None is no bound. `memory_bytes` is the whole that these are part of, None where none was given.
+    `working_bytes` limits the read buffers of layers in flight, `layer_bytes` the bytes read for one layer;
+    None means unlimited. `memory_bytes` is the total that contains these, None if none was given.
     """
 
     target_s: float
@@ -49,12 +49,12 @@ class Budget:
 
     @property
     def asked_s(self) -> float | None:
-        """The target that was asked for; None where the most accurate answer was."""
+        """The requested target; None if no target was given."""
         return asked_target(self.target_s)
 
 
 def asked_target(target_s: float) -> float | None:
-    """A target as it is shown: None for `WHOLE_S` and above, which asks for none."""
+    """Return a target for display: None for `WHOLE_S` and above, which mean no target."""
     return None if target_s >= WHOLE_S else target_s
 
 
@@ -62,7 +62,7 @@ def asked_target(target_s: float) -> float | None:
 class PlanMemory:
     """Predicted bytes: weights kept between runs, weights of the layers in flight, intermediate tensors.
 
-    `fixed_bytes` are what every plan of a model needs: codebooks, norms, embeddings and the head.
+    `fixed_bytes` are common to all plans of a model: codebooks, norms, embeddings and the head.
     """
 
     preload_bytes: int
@@ -76,27 +76,25 @@ class PlanMemory:
 
     @property
     def total_bytes(self) -> int:
-        """What a session of this plan adds to its process."""
+        """The memory that a session of this plan adds to its process."""
         return self.weight_bytes + self.arena_bytes + self.fixed_bytes
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Plan:
-    """One submodel with its bits, loads and predicted times; it prints as a page that a person reads.
+    """One submodel with its bits, loads and predicted times; it prints as a readable page.
 
-    `layers` are the model's own layer numbers, in order; each runs its leading `width` slices.
-    `bits[k][s]` is what shard s of the k-th layer is planned to run with, `held[k][s]` how many of
-    its planes (32: full fidelity) are in memory before the run. `aib_start_s` are the accumulated IO
-    budgets with the preload bonus before any debit, `aib_s` what is left of them.
-    `window` layers' loads may be in memory beside the layer that runs; `latest_start_s[k]` is when
-    layer k starts at the latest without its missing refinements, None to wait for all of them;
-    a refinement is not begun after `latest_refinement_s[k][i]`, as base planes of later layers would
-    then be late.
-    `spans` are the predicted steps of `program` at median costs, from the end of tokenising;
-    `latency_s` is end to end, `latency_p95_s` an upper bound at the costs that were planned with.
-    `expected_accuracy` is a fraction with its 95 % interval, None where nothing was measured. `dilation` is
-    what the costs of the profile were multiplied by. `cut` tells why layers or slices may be left out;
-    "untrained" happens with `PlanOptions.depths` "any" only.
+    `layers` are the model's own layer numbers, in order; each runs its leading `width` slices. `bits[k][s]`
+    is the planned number of bits of shard s in the k-th layer; `held[k][s]` is the number of its planes (32:
+    full fidelity) in memory before the run. `aib_start_s` are the accumulated IO budgets with the preload
+    bonus before any debit, `aib_s` the remainders. The loads of `window` layers may be in memory beside the
+    running layer. `latest_start_s[k]` is the latest start of layer k without its missing refinements, None to
+    wait for all of them. A refinement is not started after `latest_refinement_s[k][i]`, because base planes
+    of later layers would then be late. `spans` are the predicted steps of `program` at median costs, from the
+    end of tokenising; `latency_s` is end to end, `latency_p95_s` an upper bound at the costs used for
+    planning. `expected_accuracy` is a fraction with its 95 % interval, None if nothing was measured.
+    `dilation` is the factor applied to the profile's costs. `cut` says why layers or slices may be left out;
+    "untrained" occurs only with `PlanOptions.depths` "any".
     """
 
     name: str
@@ -136,12 +134,12 @@ class Plan:
 
     @property
     def n_slots(self) -> int:
-        """How many layers' reads have to be in memory at once, at most."""
+        """The maximum number of layers whose reads are in memory at once."""
         return self.window if self.is_pipelined else self.n
 
     @property
     def program(self) -> Program:
-        """What runs it, lowered anew."""
+        """The program of the plan, lowered again at each access."""
         return lower(
             self.shape, self.layers, self.width, self.loads, self.window, self.latest_start_s,
             self.latest_refinement_s, is_pipelined=self.is_pipelined,
@@ -149,12 +147,12 @@ class Plan:
 
     @property
     def is_resident(self) -> bool:
-        """True when nothing is read at run time."""
+        """True if nothing is read at run time."""
         return not any(load.runs for load in self.loads)
 
     @property
     def base_bits(self) -> Grid:
-        """Bits that each shard has for certain when its layer runs: held, or read before it may start."""
+        """The bits that each shard is guaranteed when its layer runs: held, or read before it may start."""
         rows = []
         for load, held, bits in zip(self.loads, self.held, self.bits, strict=True):
             row = [min(h, b) if h < FULL_BITS else FULL_BITS for h, b in zip(held, bits, strict=True)]
@@ -166,7 +164,7 @@ class Plan:
 
     @property
     def preload_runs(self) -> tuple[Run, ...]:
-        """What the preload buffer is to hold, bottom layer first: the runs of every plane that is held."""
+        """The content of the preload buffer, bottom layer first: the runs of every held plane."""
         runs = []
         for layer, row in zip(self.layers, self.held, strict=True):
             for part in range(FULL + 1):
@@ -175,13 +173,13 @@ class Plan:
         return tuple(runs)
 
     def __str__(self) -> str:
-        """The plan as a page: submodel, times, memory, the bits of every shard, timeline, reasons."""
+        """Return the plan as a page: submodel, times, memory, the bits of every shard, timeline, reasons."""
         from pliant.plan.page import plan_page  # which imports this module
 
         return plan_page(self)
 
     def __repr__(self) -> str:
-        """One line: some dozen fields of numbers say nothing in a console."""
+        """Return one line: the full list of fields is unreadable in a console."""
         target_s = self.budget.asked_s
         target = "" if target_s is None else f" of {format_seconds(target_s)}"
         return (
@@ -190,18 +188,18 @@ class Plan:
         )
 
     def _repr_html_(self) -> str:
-        """The page for a notebook: with its picture where matplotlib is installed, else with the table."""
+        """Return the page for a notebook: with a picture if matplotlib is installed, else with the table."""
         from pliant.plan.page import plan_html  # which imports this module
 
         return plan_html(self)
 
     def load_bytes(self, k: int) -> int:
-        """Bytes that layer k reads."""
+        """Return the bytes that layer k reads."""
         return sum(self.shape.part_bytes(run.part) * run.count for run in self.loads[k].runs)
 
 
 def _spans(flags: Sequence[bool]) -> Iterator[tuple[int, int]]:
-    """Runs of True as (first, count)."""
+    """Yield runs of True as (first, count)."""
     first = 0
     for value, group in groupby(flags):
         count = len(list(group))

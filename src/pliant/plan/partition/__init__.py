@@ -1,1 +1,1 @@
-"""Which device takes what (Hepti 4.3)."""
+"""Assignment of shares to devices (Hepti 4.3)."""

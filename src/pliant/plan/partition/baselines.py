@@ -12,32 +12,32 @@ from pliant.plan.partition.starts import proportional
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """A partition by some rule, and its predicted seconds: infinite where weights do not fit in memory."""
+    """A partition by some rule, and its predicted seconds: infinite if weights do not fit in memory."""
 
     partition: Partition
     seconds: float
 
 
 def local(p: Problem) -> Baseline:
-    """The primary does everything."""
+    """Run everything on the primary."""
     return _shared(p, "ws", np.eye(p.n)[p.primary])
 
 
 def equal(p: Problem, mode: FlatMode) -> Baseline:
-    """As much for each, as parallelism among equal devices has it (Shoeybi et al. 2019)."""
+    """Give all devices equal shares, as in parallelism among equal devices (Shoeybi et al. 2019)."""
     return _shared(p, mode, np.ones(p.n))
 
 
 def by_speed(p: Problem, mode: FlatMode) -> Baseline:
-    """In proportion to what each device computes in a second; the network counts for nothing."""
+    """Share in proportion to each device's compute speed; the network is ignored."""
     return _shared(p, mode, 1.0 / (p.attend_s[:, -1] + p.rest_s[:, -1]))
 
 
 def coedge(p: Problem) -> Baseline:
-    """CoEdge's shares (Zeng et al. 2020), in the weight-stationary mode as Hepti's 5.3 runs it.
+    """Return CoEdge's shares (Zeng et al. 2020), in the weight-stationary mode as in Hepti 5.3.
 
-    In proportion to what each device computes and exchanges in a second, and set once: whoever holds the
-    result keeps it when bandwidth changes, and stops when memory falls (Figure 7).
+    Shares are proportional to each device's speed of computing and exchanging, and set once: they are kept
+    when bandwidth changes, and the run stops when memory falls (Figure 7).
     """
     s = p.sizes
     sent_s = 4.0 * s.hidden * s.rows / np.minimum(p.egress, p.ingress)
@@ -45,7 +45,7 @@ def coedge(p: Problem) -> Baseline:
 
 
 def predicted_s(p: Problem, partition: Partition) -> float:
-    """Seconds of a partition under the costs of `p`, not only those it was made for."""
+    """Return the seconds of a partition under the costs of `p`, which need not be those it was made for."""
     return float(seconds(p, plan_of(p, partition))[0])
 
 

@@ -1,4 +1,4 @@
-"""The decision of a partitioner, and its reasons."""
+"""A partitioner's decision, with its reasons."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from pliant.ir.partition import Partition
 
 @dataclass(frozen=True, slots=True)
 class RunOption:
-    """One way to run: its predicted seconds, infinite where weights do not fit; of modes, how."""
+    """One way to run: its predicted seconds, infinite if weights do not fit; for a mode, its partition."""
 
     what: str
     seconds: float
@@ -23,11 +23,11 @@ class RunOption:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """A partition with what it promises.
+    """A partition with its predictions.
 
-    `seconds` are predicted from input to answer, `weight_bytes` what each device holds. `reasons` are
-    sentences for people. No partition of the same mode takes less than `bound_s` (None: not asked for, or
-    none is known).
+    `seconds` are predicted from input to answer, `weight_bytes` the weights that each device holds. `reasons`
+    are sentences for people. No partition of the same mode takes less than `bound_s` (None: not requested, or
+    unknown).
     """
 
     partition: Partition
@@ -43,5 +43,5 @@ class Decision:
 
     @property
     def gap(self) -> float | None:
-        """The part of `seconds` that a better partition might save at most."""
+        """The largest fraction of `seconds` that a better partition might save."""
         return None if self.bound_s is None else 1 - self.bound_s / self.seconds

@@ -1,4 +1,4 @@
-"""What stages take on several devices at once: their curves side by side."""
+"""Stage times on several devices at once, from their curves in vectorised form."""
 
 from functools import lru_cache
 from itertools import zip_longest
@@ -14,14 +14,14 @@ Table = Float[np.ndarray, "devices _"]
 """Seconds of each device (row) for 0, 1, 2, ... heads, rows or columns; column 0 is zero."""
 _Piece = tuple[Float[np.ndarray, " devices"], ...]
 _NO_PIECE = (np.inf, 0.0, 0.0, 0.0)
-"""Of a device whose curve has fewer pieces than another's: it counts for no size."""
+"""Padding for a curve with fewer pieces than another's: applies to no size."""
 
 
 @final
 class DeviceTimes:
-    """`Capability.seconds` of all `devices` for arrays of operations; threads may share it.
+    """`Capability.seconds` of all `devices` for arrays of operations; thread-safe.
 
-    Curves are put side by side when their kind is first asked for: solvers ask some thousand times.
+    The curves of a kind are vectorised on first use, because solvers make thousands of calls.
     """
 
     def __init__(self, devices: tuple[Capability, ...]) -> None:
@@ -31,7 +31,7 @@ class DeviceTimes:
     def seconds(
         self, kind: str, ops: Float[np.ndarray, "*some devices"]
     ) -> Float[np.ndarray, "*some devices"]:
-        """Of one stage of `kind` with these operations on each device; none take no time."""
+        """Return the time of one stage of `kind` with these operations on each device; 0 for none."""
         if kind not in self._pieces:
             self._pieces[kind] = self._beside(kind)
         times = np.zeros_like(ops)
@@ -40,7 +40,7 @@ class DeviceTimes:
         return np.where(ops > 0, times, 0.0)
 
     def _beside(self, kind: str) -> tuple[_Piece, ...]:
-        """The pieces of all curves, one column a device."""
+        """Return the pieces of all curves, one column per device."""
         each = [device.curve(kind).pieces for device in self.devices]
         rows = zip_longest(*each, fillvalue=_NO_PIECE)
         return tuple(tuple(np.array(column) for column in zip(*row, strict=True)) for row in rows)
@@ -48,7 +48,7 @@ class DeviceTimes:
 
 @lru_cache(maxsize=512)
 def table(devices: tuple[Capability, ...], kind: str, amount: Amount, most: int) -> Table:
-    """Seconds of 0 to `most` units of `amount`, as `Capability.seconds` gives them; not to be written."""
+    """Return the seconds of 0 to `most` units of `amount`, as `Capability.seconds` gives them; read-only."""
     ops = amount.fixed + amount.each * np.arange(most + 1.0)
     ops[0] = 0.0
     times: Table = np.empty((len(devices), most + 1))

@@ -1,9 +1,9 @@
-"""The quickest partition of a mode without a grid: starts, then moves. Proves no optimum.
+"""Search for the fastest partition of a mode without a grid: starts, then moves. A heuristic: no proof.
 
-What plans get stuck in is who has heads, rows and columns at all: no single move leads from one such choice
-to another. Among up to FEW devices all choices are begun with, and the most promising are moved side by side;
-tests find nothing better among all plans. Among more a search of heads begins, and a linear program deals
-out rows and columns: without it plans took up to a fifth longer where memory is short.
+The difficult choice is which devices have heads, rows and columns at all: no single move leads from one such
+choice to another. With up to FEW devices, all choices are starts, and the most promising are improved side by
+side; tests over all plans find nothing better. With more, a search over heads comes first, and a linear
+program assigns rows and columns: without it, plans took up to a fifth longer when memory was short.
 """
 
 from math import ceil, floor
@@ -18,26 +18,26 @@ from pliant.plan.partition.problem import Problem
 from pliant.plan.partition.starts import MOST_PLANS, all_plans, every_start, n_plans, starts, with_heads
 
 FEW = 4
-"""Devices among which there are at most 15 sets for each axis."""
+"""With this many devices, there are at most 15 sets per axis."""
 WIDTHS = (48, 24, 12, 8, 6, 4, 4, 3)
-"""How many plans are moved side by side in each round, then the last so many until no move helps."""
+"""The number of plans improved side by side in each round; the last number repeats until no move helps."""
 FITTED = 2
-"""Of how many the rows and columns are made anew by a linear program."""
+"""The number of plans whose rows and columns are computed again by a linear program."""
 ROUNDS = 40
 SIZES = {"heads": (1,), "rows": (1, 2, 4, 16), "columns": (1, 2, 4, 16)}
-"""How much moves at a time; and of columns a 64th of all."""
+"""Move sizes; for columns also a 64th of all."""
 TRADED = (1, 2, 4)
-"""Heads that change places with columns at a time."""
+"""Numbers of heads exchanged for columns at once."""
 HEAD_ROUNDS = 3
-"""Moves of heads among many devices: as long as a linear program takes."""
+"""Rounds of head moves among many devices: they take as long as a linear program."""
 LAST_ROUNDS = 2
 """Rounds of moves after it: a third saves 0.3 % of the time, and takes a tenth longer."""
 
 
 def solve_flat(p: Problem, mode: FlatMode) -> tuple[Plans, float]:
-    """The quickest plan found; infinite seconds where none fits in memory.
+    """Return the fastest plan found; infinite seconds if none fits in memory.
 
-    All plans are priced where they are few, as between two devices in the weight-stationary mode.
+    If there are few plans, as for two devices in the weight-stationary mode, all are priced.
     """
     if n_plans(p, mode) <= MOST_PLANS:
         return best(p, all_plans(p, mode))
@@ -45,7 +45,7 @@ def solve_flat(p: Problem, mode: FlatMode) -> tuple[Plans, float]:
 
 
 def improve(p: Problem, plan: Plans, plan_s: float, rounds: int) -> tuple[Plans, float]:
-    """Take the best move of rows or columns, then of heads, for `rounds` at most."""
+    """Apply the best move of rows or columns, then of heads, for at most `rounds`."""
     near = (lambda plan: _near(plan, "rows", "columns"), lambda plan: _near(plan, "heads"))
     return descend([(plan, plan_s)], near, lambda plans: seconds(p, plans), rounds)[0]
 
@@ -64,7 +64,7 @@ def _solve_many(p: Problem, mode: FlatMode) -> tuple[Plans, float]:
 
 
 def _near(plan: Plans, *axes: str) -> Plans:
-    """All that are one move away: a head, a row, a 64th of the columns or one."""
+    """Return all plans one move away: a head, a row, a column, or a 64th of the columns."""
     sizes = {axis: {1} for axis in axes}
     if "columns" in axes:
         n_columns = int(plan.columns[0].sum())
@@ -90,7 +90,7 @@ def _solve_few(p: Problem, mode: FlatMode) -> tuple[Plans, float]:
 
 
 def _leaders(p: Problem, plans: Plans, width: int) -> tuple[Plans, Float[np.ndarray, " plans"]]:
-    """The quickest plan of each of the `width` quickest choices of who has what, best first."""
+    """Return the fastest plan of each of the `width` fastest choices of sharing devices, best first."""
     times = seconds(p, plans)
     order = np.argsort(times, kind="stable")
     shares = np.concatenate([plans.heads, plans.rows, plans.columns], axis=1)[order] > 0
@@ -100,7 +100,7 @@ def _leaders(p: Problem, plans: Plans, width: int) -> tuple[Plans, Float[np.ndar
 
 
 def _one_move(plans: Plans) -> Plans:
-    """The plans themselves, then all that are one move away from any of them."""
+    """Return the plans themselves, then all plans one move away from any of them."""
     found = [plans]
     for axis, some in SIZES.items():
         sizes = {*some, int(plans.columns[0].sum()) // 64} if axis == "columns" else set(some)
@@ -109,10 +109,10 @@ def _one_move(plans: Plans) -> Plans:
 
 
 def _several_moves(p: Problem, plan: Plans) -> list[Plans]:
-    """Moves along two axes at once, of a few, of half or of all that a device has.
+    """Return moves along two axes at once, of a few units, of half or of all that a device has.
 
-    In the 1D-tiled mode also along three, rows and columns between the same two; and heads against as many
-    columns as weigh the same, for devices whose memory is full.
+    In the 1D-tiled mode also along three axes, with rows and columns between the same two devices, and heads
+    against columns of equal size, for devices whose memory is full.
     """
     heads, rows = _jumps(plan, "heads"), _jumps(plan, "rows")
     found = [heads, rows, _jumps(heads, "rows")]
@@ -130,7 +130,7 @@ def _several_moves(p: Problem, plan: Plans) -> list[Plans]:
 
 
 def _jumps(plans: Plans, axis: str) -> Plans:
-    """Moves of some, of half and of all that a device has."""
+    """Return moves of a few units, of half and of all that a device has."""
     share, some = getattr(plans, axis), SIZES[axis]
     parts = [np.where(np.isin(part, some), 0, part) for part in ((share + 1) // 2, share)]
     sizes: list[int | Counts] = [*some, *parts]

@@ -1,8 +1,8 @@
-"""The 2D-tiled mode's partitions: every grid of the quickest devices, then moves. Proves no optimum.
+"""Search for partitions of the 2D-tiled mode: grids of the fastest devices, then moves. No proof.
 
-A grid's groups are devices of like speed. Its blocks are cut by the one-axis problem solved in turn for rows
-and for columns (Hepti, the end of 4.3): with one axis cut, a block of the other is as large as the slowest
-device across it allows. Whole numbers are judged by the true cost.
+A grid's groups are devices of similar speed. Its blocks are cut by solving the one-axis problem in turn for
+rows and for columns (Hepti, the end of 4.3): with one axis cut, a block of the other is as large as the
+slowest device across it allows. Rounded plans are priced exactly.
 """
 
 from collections.abc import Iterator
@@ -22,13 +22,13 @@ Counts = Int[np.ndarray, "plans devices"]
 Sets = Bool[np.ndarray, "plans devices"]
 
 FACTORS = (0.0, 0.5, 0.8, 0.95, 1.06, 1.25, 2.0)
-"""What a device's share, or a block, is tried times."""
+"""Factors tried on a device's share, or on a block."""
 ROUNDS = 6
 AXES = ("heads", "hidden", "outputs", "rows", "columns")
 
 
 def solve_grid(p: Problem) -> tuple[GridPlans, float]:
-    """The quickest plan found in the 2D-tiled mode; infinite seconds where none fits in memory."""
+    """Return the fastest plan found in the 2D-tiled mode; infinite seconds if none fits in memory."""
     begun = together(list(_starts(p)))
     priced = _priced(p, begun)
     order = np.argsort(priced, kind="stable")
@@ -41,7 +41,7 @@ def solve_grid(p: Problem) -> tuple[GridPlans, float]:
 
 
 def _priced(p: Problem, plans: GridPlans) -> Float[np.ndarray, " plans"]:
-    """Seconds, and much longer the more memory is missing: moves find their way back to what fits."""
+    """Seconds, with a penalty that grows with missing memory, so that moves lead back to what fits."""
     plans = by_device(plans)
     n_bytes = weights(p, plans)
     lacking = np.maximum(n_bytes - p.memory, 0.0).sum(1) / n_bytes.sum(1)
@@ -52,7 +52,7 @@ def _priced(p: Problem, plans: GridPlans) -> Float[np.ndarray, " plans"]:
 
 
 def _starts(p: Problem) -> Iterator[GridPlans]:
-    """Every grid of the first 2, 3, ... devices by speed; where memory is short also by it and by both."""
+    """Yield every grid of the first 2, 3, ... devices by speed; if memory is short, also by memory."""
     s = p.sizes
     work_s = p.mixed_s[:, -1] + sum(times[:, -1] for times in p.forward_s)
     x_s = ITEMSIZE * s.inner * s.rows / np.minimum(p.egress, p.ingress)
@@ -64,7 +64,7 @@ def _starts(p: Problem) -> Iterator[GridPlans]:
 
 
 def _grids(p: Problem, speed: Float[np.ndarray, " devices"]) -> GridPlans:
-    """One plan for every shape of grid, with blocks and shares by `speed`."""
+    """Return one plan for every shape of grid, with blocks and shares by `speed`."""
     n, s = p.n, p.sizes
     order = np.argsort(-speed, kind="stable")
     shapes = [(k // c, c) for k in range(min(2, n), n + 1) for c in range(1, k + 1) if k % c == 0]
@@ -102,7 +102,7 @@ def _grids(p: Problem, speed: Float[np.ndarray, " devices"]) -> GridPlans:
 
 
 def _heads(p: Problem, devices: Int[np.ndarray, " some"]) -> Int[np.ndarray, " devices"]:
-    """One by one to who has them done first, and as memory has room for them where it does."""
+    """Assign heads one by one to the device that finishes first, within memory if possible."""
     sent_s = np.arange(p.sizes.n_heads + 1) * (ITEMSIZE * p.sizes.head_dim * p.sizes.rows / p.egress)[:, None]
     late_s, most = p.attend_s + sent_s, p.sizes.n_heads
     heads = spread(late_s, most, head_room(p, "1d"), devices)
@@ -113,7 +113,7 @@ def _heads(p: Problem, devices: Int[np.ndarray, " some"]) -> Int[np.ndarray, " d
 
 
 def _cut(cost: PerDevice, same: np.ndarray, is_first: Sets, total: int) -> PerDevice:
-    """Blocks whose longest time across is equal, for each device of a block; `cost` is seconds of a unit."""
+    """Return blocks, per device, whose longest time across is equal; `cost` is seconds per unit."""
     worst = np.where(same, cost[:, None, :], 0.0).max(2)
     free = is_first & (worst == 0)
     worst = np.where(free.any(1, keepdims=True) & is_first & ~free, np.inf, worst)
@@ -129,13 +129,13 @@ def _whole(blocks: PerDevice, same: np.ndarray, is_first: Sets, total: int) -> C
 
 
 def _spread_out(counts: Counts, same: np.ndarray) -> Counts:
-    """Every device of a group (or column) has what its first one has."""
+    """Give every device of a group (or column) the count of its first device."""
     blocks: Counts = np.where(same, counts[:, None, :], 0).sum(2)
     return blocks
 
 
 def _near(plan: GridPlans, axis: str) -> GridPlans:
-    """The plans in which one device's share, or one block, grows or shrinks and the others make up for it."""
+    """Return plans in which one device's share, or one block, changes and the others compensate."""
     group, column = plan.group[0], plan.column[0]
     placed = group >= 0
     line = {"outputs": column, "hidden": group}.get(axis)
@@ -152,7 +152,7 @@ def _near(plan: GridPlans, axis: str) -> GridPlans:
 
 
 def _dealt_anew(counts: Int[np.ndarray, " devices"], movable: Bool[np.ndarray, " devices"]) -> Counts:
-    """Each of `movable` times each factor; the rest of the sum to the others as they have it now."""
+    """Scale each of `movable` by each factor; the others share the rest in their current proportion."""
     at = np.nonzero(movable)[0]
     scale = np.ones((len(at), len(FACTORS), len(counts)))
     scale[np.arange(len(at)), :, at] = FACTORS

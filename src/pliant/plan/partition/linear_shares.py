@@ -1,7 +1,7 @@
 """The best rows and columns for given heads, as a linear program over `pace`'s steps.
 
-With the heads fixed, eq. 5 to 7 are linear in rows and columns but for two things, which are taken from a
-plan nearby: the slope of a measured curve, and the order in which exchanges that share an interface end.
+With fixed heads, eq. 5 to 7 are linear in rows and columns except for two terms, which are taken from a
+nearby plan: the slope of a measured curve, and the order in which exchanges that share an interface end.
 """
 
 from dataclasses import dataclass
@@ -20,9 +20,9 @@ Set = Bool[np.ndarray, " devices"]
 
 
 def fitted(p: Problem, near: Plans) -> Plans:
-    """`near` with its heads, and rows (and columns) that are optimal beside it, in whole numbers.
+    """Return `near` with its heads, and with integer rows (and columns) that are optimal near it.
 
-    Devices that get no rows are left out and the rest is solved again (Hepti 4.3).
+    Devices that get no rows are excluded and the rest is solved again (Hepti 4.3).
     """
     able = _row_room(p, near)
     for _ in range(3):
@@ -43,7 +43,7 @@ def fitted(p: Problem, near: Plans) -> Plans:
 
 
 def chord(times: Table, counts: Share) -> tuple[Vector, Vector]:
-    """(fixed, slope) of the line through each device's times at about half and twice its count."""
+    """Return (fixed, slope) of the line through each device's times at about half and twice its count."""
     most, at = times.shape[1] - 1, np.arange(len(times))
     if most < 2:
         return np.zeros(len(times)), times[:, most].copy()
@@ -54,14 +54,14 @@ def chord(times: Table, counts: Share) -> tuple[Vector, Vector]:
 
 
 def _row_room(p: Problem, plan: Plans) -> Set:
-    """Who has memory left for what a row needs."""
+    """Return which devices have enough memory left for a row."""
     held = weights(p, Plans(plan.mode, plan.heads, np.zeros_like(plan.rows), plan.columns))[0]
     able: Set = p.memory - held >= (p.sizes.ws_row if plan.mode == "ws" else p.sizes.tiled_row)
     return able
 
 
 def _column_room(p: Problem, plan: Plans) -> Vector:
-    """How many columns each device has memory for."""
+    """Return how many columns fit in each device's memory."""
     held = weights(p, Plans(plan.mode, plan.heads, plan.rows, np.zeros_like(plan.columns)))[0]
     room: Vector = np.maximum(p.memory - held, 0.0) // p.sizes.tiled_column
     return room
@@ -79,7 +79,7 @@ class _Ready:
 
 
 class _Layer:
-    """Variables: rows, columns, and a block of [devices] start times for each exchange; two ends."""
+    """Variables: rows, columns, a block of [devices] start times per exchange, and two end times."""
 
     def __init__(self, p: Problem, near: Plans, able: Set) -> None:
         self.p, self.near, self.able = p, near, able
@@ -102,7 +102,7 @@ class _Layer:
             self.lp.equal(np.array([float(s.n_columns)]), (self.columns[None], np.ones(1)))
 
     def solve(self) -> tuple[Vector, Vector] | None:
-        """(rows, columns), not whole; None where there are none."""
+        """Return (rows, columns), not rounded; None if infeasible."""
         if self.near.mode == "ws":
             self._weight_stationary()
         else:
@@ -139,7 +139,7 @@ class _Layer:
         self._ends(done, headed)
 
     def _after(self, start: Share, line: tuple[Vector, Vector], share: Share) -> _Ready:
-        """From `start` on, the time of a share: the line of its device."""
+        """Return the end of a share that starts at `start`, by the line of its device."""
         return _Ready(line[0], ((start, np.ones(self.p.n)), (share, line[1])))
 
     def _ends(self, done: _Ready, headed: Set) -> None:
@@ -150,7 +150,7 @@ class _Layer:
         self._gather(done, alone, row_bytes, self.last)
 
     def _scatter(self, ready: _Ready, row_bytes: Vector, start: Share) -> None:
-        """Devices with `row_bytes` send that much of each row to who owns it, and so may `start`."""
+        """Devices with `row_bytes` send that many bytes of each row to its owner, which may then `start`."""
         p, m, r0 = self.p, float(self.p.sizes.rows), self.r0
         own = np.nonzero((row_bytes > 0) & self.able)[0]
         self._later(ready, own, start[own])
@@ -171,7 +171,7 @@ class _Layer:
         self._later(ready, i, start[j], p.latency_s[i, j] + sent * m, (self.rows[i], -sent))
 
     def _gather(self, ready: _Ready, needs: Set, row_bytes: float, start: Share) -> None:
-        """Everybody's rows reach the devices that `needs` them, which so may `start`."""
+        """All devices' rows reach the devices in `needs`, which may then `start`."""
         p, m, r0 = self.p, float(self.p.sizes.rows), self.r0
         own = np.nonzero(self.able)[0] if start[0] == start[-1] else np.nonzero(self.able & needs)[0]
         self._later(ready, own, start[own])
@@ -193,7 +193,7 @@ class _Layer:
         more_s: np.ndarray | float = 0.0,
         *terms: tuple[np.ndarray, np.ndarray],
     ) -> None:
-        """`start` is no earlier than device i is ready, and `more_s` and the terms later."""
+        """Constrain `start` to be after device i is ready, plus `more_s` and the terms."""
         if len(i):
             self.lp.at_most(-(ready.fixed[i] + more_s), *ready.at(i), *terms, (start, np.full(len(i), -1.0)))
 
@@ -204,6 +204,6 @@ def _pairs(src: Set, dst: Set) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _served(r: Vector) -> Vector:
-    """How much everybody together has had when the exchange of r[i] ends."""
+    """Return the total received by all devices when the exchange of r[i] ends."""
     both: Vector = np.minimum(r[:, None], r[None, :]).sum(0)
     return both

@@ -1,9 +1,9 @@
 """A lower bound on the time of a mode's partitions, by a linear or integer relaxation (HiGHS).
 
-Every row is something that `pace` makes each plan wait for: all heads before any row, what comes in at
-or goes out of one interface, own work. Times are the line through a device's first head, row or column that
-lies below its table. Which devices have heads and columns at all are binary: relaxed they cost next to
-nothing in part, which is quick and loose; with `time_limit_s` they are branched on, which is tighter.
+Every row is a wait that `pace` imposes on each plan: all heads before any row, the traffic in or out of one
+interface, own work. Times are the line through a device's first head, row or column that lies below its
+table. Which devices have heads and columns at all is binary: relaxed, a fraction costs almost nothing, which
+is fast and loose; with `time_limit_s` the binaries are branched on, which is tighter.
 """
 
 from dataclasses import dataclass, field, replace
@@ -21,17 +21,18 @@ Index = Int[np.ndarray, " devices"]
 
 
 def bound_s(p: Problem, mode: Mode, time_limit_s: float = 0.0) -> float:
-    """At most the predicted seconds of every partition of `mode` that fits in memory.
+    """Return a lower bound on the predicted seconds of all partitions of `mode` that fit in memory.
 
-    Without a time the linear relaxation alone; with one, the best bound of a branching search within it.
+    Without a time limit, by the linear relaxation alone; with one, the best bound of a branching search
+    within it.
     """
     return p.ends_s + _relaxed_s(p, mode, _Times(1.0, p.sizes.n_layers - 1.0, 1.0), time_limit_s)
 
 
 def layer_bound_s(p: Problem) -> float:
-    """At most what an inner layer takes by any partition in any mode, be there memory for it or not.
+    """Return a lower bound on an inner layer's time over all partitions of all modes, ignoring memory.
 
-    It holds for simulated layers too: what a row states, `simulate` waits for as well.
+    It holds for simulated layers too: `simulate` imposes the same waits as the rows.
     """
     free = replace(p, memory=np.full(p.n, np.finfo(float).max))
     modes: tuple[Mode, ...] = ("ws", "1d", "2d")
@@ -40,7 +41,7 @@ def layer_bound_s(p: Problem) -> float:
 
 @dataclass(frozen=True, slots=True)
 class _Times:
-    """How often a run's seconds count the input's way to the devices, an inner layer and the last one."""
+    """How often a run's seconds count the input's distribution, an inner layer and the last one."""
 
     opening: float
     inner: float
@@ -60,7 +61,7 @@ def _relaxed_s(p: Problem, mode: Mode, times: _Times, time_limit_s: float = 0.0)
 
 @dataclass(slots=True)
 class _Model:
-    """Variables and rows while they are written."""
+    """The variables and rows of a model under construction."""
 
     p: Problem
     times: _Times
@@ -70,7 +71,7 @@ class _Model:
     rows: list[tuple[np.ndarray, bool, tuple[Term, ...]]] = field(default_factory=list)
 
     def new(self, *shape: int, high: float = INFINITY, whole: bool = False, cost: float = 0.0) -> np.ndarray:
-        """Numbers of new variables, from 0 to `high` each."""
+        """Return the numbers of new variables, each from 0 to `high`."""
         first, n = len(self.cost), int(np.prod(shape))
         self.cost += [cost] * n
         self.high += [high] * n
@@ -85,7 +86,7 @@ class _Model:
         self.rows.append((to, True, terms))
 
     def later(self, end: np.ndarray, *terms: Term, fixed: np.ndarray | float = 0.0) -> None:
-        """Each of `end` is no less than its terms and `fixed`."""
+        """Constrain each of `end` to be at least the sum of its terms and `fixed`."""
         one = np.ones(len(end))
         self.at_most(-fixed * one, *terms, (end, -one))
 
@@ -97,12 +98,12 @@ class _Model:
         return made
 
     def ends(self) -> tuple[np.ndarray, np.ndarray]:
-        """An inner layer's and the last one's end, one of each a device."""
+        """Return the end variables of an inner layer and of the last one, repeated per device."""
         n, inner, last = self.p.n, self.new(1, cost=self.times.inner), self.new(1, cost=self.times.last)
         return inner.repeat(n), last.repeat(n)
 
     def products(self, rows: Index, some: Index) -> np.ndarray:
-        """Rows of each device (first axis) where the other one is one of `some`, else nothing."""
+        """Return variables for the rows of each device (first axis) if the other one is in `some`, else 0."""
         n, m = len(rows), float(self.p.sizes.rows)
         made = self.new(n, n, high=m)
         i, j = (x.ravel() for x in np.indices((n, n)))
@@ -113,7 +114,7 @@ class _Model:
     def scattered(
         self, f: int, ready: Index, rows: Index, has: Index, some: Index, products: np.ndarray
     ) -> tuple[Index, Index]:
-        """When each device has its rows of sum `f`, and what someone waits for: terms come from `some`."""
+        """When each device has its rows of sum `f`, and when one of them does: terms come from `some`."""
         p, n, done, passed = self.p, self.p.n, self.new(self.p.n), self.new(1).repeat(self.p.n)
         b, m, one = float(ITEMSIZE * p.sizes.inner), float(p.sizes.rows), np.ones(n)
         call, slope = _below(p.reduce_s(f, 1))
@@ -134,9 +135,9 @@ class _Model:
     def gather(
         self, ends: tuple[Index, Index], done: Index, rows: Index, sent: np.ndarray, has: Index
     ) -> None:
-        """x leaves each device after a layer, `sent` rows to each other; after the last to the primary.
+        """Constrain x's way after a layer: `sent` rows to each other device; after the last, to the primary.
 
-        A primary without rows counts as one that nobody waits for, whose rows travel beside the next layer.
+        If the primary has no rows, its receives overlap the next layer.
         """
         p, n = self.p, self.p.n
         row_bytes, to, one = float(ITEMSIZE * p.sizes.hidden), np.arange(n) != p.primary, np.ones(n)
@@ -170,7 +171,7 @@ def _weight_stationary(model: _Model) -> _Model:
     model.at_most(np.zeros(n), (rows, one), (has, -m * one))
     held = np.where(k > 0, s.ws_head.fixed + s.ws_head.each * k, 0.0)
     model.at_most(p.memory, (z, np.broadcast_to(held, z.shape)), (has, s.ws_row * one))
-    # All heads come before any rows; a device's rows after what it takes in of others' heads.
+    # All heads come before any rows; a device's rows come after it receives the others' heads.
     call, slope = _below(p.rest_s)
     rest = (rows, slope), (has, call)
     model.later(attended, (z, p.attend_s))
@@ -178,14 +179,14 @@ def _weight_stationary(model: _Model) -> _Model:
     least_s = _least(p.attend_s) / others
     taken = (unit / p.ingress)[:, None] * (s.n_heads - k)
     model.later(done, (z, -least_s[:, None] * k), (y, taken), *rest, fixed=s.n_heads * least_s)
-    # What leaves a device is waited for by who has most rows of the others.
+    # The device with most rows among the others waits for a device's sends.
     rest_s = _least(p.rest_s) / others
     out = (unit / p.egress)[:, None] * k
     for end in ends:
         model.later(end, (done, one))
         model.later(end, (z, p.attend_s + m * out), (y, -out), (rows, -rest_s), fixed=m * rest_s)
     i, j = np.nonzero(~np.eye(n, dtype=bool))
-    each = np.full(len(i), -m)  # who has heads takes every row, and a primary with rows
+    each = np.full(len(i), -m)  # a device with heads takes every row, as does a primary with rows
     model.at_most(
         np.zeros(len(i)), (rows[i], np.ones(len(i))), (sent[i, j], -np.ones(len(i))), (none[j], each)
     )
@@ -257,7 +258,7 @@ def _tiled(model: _Model) -> _Model:
 
 
 def _gridded(model: _Model) -> _Model:
-    """Work, weights and what of x has to come in: tiles of any shape, heads anywhere, sums for nothing."""
+    """Model work, weights and incoming x: tiles of any shape, heads on any device, sums at no cost."""
     p, s, n = model.p, model.p.sizes, model.p.n
     m, to, one = float(s.rows), np.arange(n) != p.primary, np.ones(n)
     heads, rows = model.new(n, high=float(s.n_heads)), model.new(n, high=m)
@@ -293,13 +294,13 @@ def _gridded(model: _Model) -> _Model:
 
 
 def _others(n: int) -> tuple[np.ndarray, np.ndarray]:
-    """(i, j) of every two different devices."""
+    """Return (i, j) of all ordered pairs of different devices."""
     i, j = np.nonzero(~np.eye(n, dtype=bool))
     return i, j
 
 
 def _below(times: Table) -> tuple[Vector, Vector]:
-    """(fixed, slope) of the steepest line from each device's first unit that lies on or below its table."""
+    """(fixed, slope) of the steepest line from each device's first unit that is nowhere above its table."""
     if times.shape[1] < 3:
         return np.zeros(len(times)), times[:, -1].copy()
     rise = (times[:, 2:] - times[:, 1:2]) / np.arange(1, times.shape[1] - 1)
@@ -308,7 +309,7 @@ def _below(times: Table) -> tuple[Vector, Vector]:
 
 
 def _least(times: Table) -> Vector:
-    """The least seconds of a unit on any other device."""
+    """Return the least seconds of a unit on any other device."""
     slopes = (times[:, 1:] / np.arange(1, times.shape[1])).min(1)
     each = np.where(np.eye(len(slopes), dtype=bool), np.inf, slopes)
     least: Vector = np.where(len(slopes) > 1, each.min(1), 0.0)
@@ -316,7 +317,7 @@ def _least(times: Table) -> Vector:
 
 
 def _least_rate(p: Problem, kind: str, most_ops: float) -> Vector:
-    """The least seconds of an operation in stages of up to `most_ops`: at a point of a curve if measured."""
+    """Return the least seconds per operation in stages of up to `most_ops`: a curve's point if measured."""
     curves = [c for device in p.times.devices for c in device.curves if c.kind == kind]
     points = {most_ops} | {x for c in curves for x, _ in c.points}
     ops = np.array(sorted(x for x in points if 0 < x <= most_ops))

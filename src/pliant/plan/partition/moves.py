@@ -1,4 +1,4 @@
-"""Improve partitions by moving shares between devices, with a grid and without. Proves no optimum."""
+"""Improve partitions by moving shares between devices, with a grid or without. A heuristic: no proof."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -9,9 +9,9 @@ from pliant.plan.partition.pace import Counts, Kind, seconds, together
 from pliant.plan.partition.problem import Problem
 
 MOST = 200
-"""Moves of one kind and plan that are priced at a time."""
+"""Maximum number of moves of one kind, per plan, that are priced at once."""
 LEAST = 1e-3
-"""A round that saves less than this part is the last."""
+"""Relative saving below which a round is the last."""
 
 
 def descend(
@@ -20,8 +20,10 @@ def descend(
     price: Callable[[Kind], Float[np.ndarray, " plans"]],
     rounds: int,
 ) -> list[tuple[Kind, float]]:
-    """Of each plan and its seconds, in turn the best of each kind of those `near`, for `rounds` at most and
-    while that helps. What is near to all of them is priced at once."""
+    """Improve each plan by the best option of each kind in `near`, for at most `rounds`.
+
+    Stops when no option helps. The options of all plans are priced in one call.
+    """
     found = list(begun)
     moving = list(range(len(found)))
     for _ in range(rounds):
@@ -42,9 +44,10 @@ def descend(
 def moves(
     plans: Kind, sizes: Mapping[str, int | Counts], taking: Bool[np.ndarray, " devices"] | bool = True
 ) -> Kind:
-    """The ways to move so much of each axis named from one device to another `taking`; below 0: back.
+    """Return the ways to move the given amount of each axis from one device to another one in `taking`.
 
-    A size may be each device's own; nothing is moved of size 0. Of each plan about MOST ways at most.
+    Negative amounts move backwards. An amount may differ per device; amounts of 0 are skipped. At most about
+    MOST ways per plan.
     """
     able = taking & ~np.eye(plans.heads.shape[1], dtype=bool)
     for axis, size in sizes.items():
@@ -65,14 +68,14 @@ def moves(
 
 
 def with_share(plan: Kind, axis: str, changed: Counts) -> Kind:
-    """One plan for each row of `changed`."""
+    """Return one plan for each row of `changed`."""
     near = plan.take(np.zeros(len(changed), dtype=np.int64))
     getattr(near, axis)[:] = changed
     return near
 
 
 def best(p: Problem, plans: Kind) -> tuple[Kind, float]:
-    """The quickest, of equals the first, and its seconds."""
+    """Return the fastest plan, the first among equals, and its seconds."""
     times = seconds(p, plans)
     i = int(np.argmin(times))
     return plans.take(i), float(times[i])

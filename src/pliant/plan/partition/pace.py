@@ -19,7 +19,7 @@ FlatMode = Literal["ws", "1d"]
 
 @dataclass(frozen=True, slots=True)
 class Plans:
-    """Shares of some partitions of one mode without a grid; in the weight-stationary mode no columns."""
+    """Shares of several partitions of one mode without a grid; no columns in the weight-stationary mode."""
 
     mode: FlatMode
     heads: Counts
@@ -30,7 +30,7 @@ class Plans:
         return len(self.heads)
 
     def take(self, i: Numbers) -> "Plans":
-        """Plan number `i` by itself, or those of these numbers."""
+        """Return plan number `i`, or the plans of these numbers."""
         at = np.atleast_1d(i)
         return Plans(self.mode, self.heads[at], self.rows[at], self.columns[at])
 
@@ -39,15 +39,15 @@ Kind = TypeVar("Kind", Plans, GridPlans)
 
 
 def together(plans: Sequence[Kind]) -> Kind:
-    """All of them, of one mode, in order."""
+    """Concatenate plans of one mode, in order."""
     joined = {name: np.concatenate([getattr(one, name) for one in plans]) for name in _shares(plans[0])}
     return replace(plans[0], **joined)  # type: ignore[arg-type]
 
 
 def by_device(plans: Kind) -> Kind:
-    """The same, a device's shares of all plans side by side in memory.
+    """Return the plans with each device's shares contiguous in memory.
 
-    They are priced so: else sums over the few devices take most of the time.
+    They are priced in this order: otherwise sums over the few devices dominate the time.
     """
     shares = {name: np.asfortranarray(getattr(plans, name)) for name in _shares(plans)}
     return replace(plans, **shares)  # type: ignore[arg-type]
@@ -58,7 +58,7 @@ def _shares(plans: Plans | GridPlans) -> list[str]:
 
 
 def seconds(p: Problem, plans: Plans | GridPlans) -> Times:
-    """Predicted seconds of each; infinite where weights do not fit in a device's memory (eq. 4)."""
+    """Return the predicted seconds of each; infinite if weights do not fit in a device's memory (eq. 4)."""
     if isinstance(plans, GridPlans):
         plans = by_device(plans)
         times = grid_seconds(p, plans)
@@ -70,7 +70,7 @@ def seconds(p: Problem, plans: Plans | GridPlans) -> Times:
 
 
 def weights(p: Problem, plans: Plans | GridPlans) -> PerDevice:
-    """Bytes that each device holds."""
+    """Return the bytes of weights on each device."""
     if isinstance(plans, GridPlans):
         return grid_weights(p, plans)
     s = p.sizes
@@ -83,7 +83,7 @@ def weights(p: Problem, plans: Plans | GridPlans) -> PerDevice:
 
 
 def as_partition(p: Problem, plans: Plans | GridPlans) -> Partition:
-    """The first of `plans`; devices without a share stay in it, empty."""
+    """Convert the first of `plans`; devices without a share are included with empty shares."""
     if isinstance(plans, GridPlans):
         return grid_partition(p, plans)
     shares = zip(p.names, plans.heads[0], plans.rows[0], plans.columns[0], strict=True)
@@ -97,7 +97,7 @@ def as_partition(p: Problem, plans: Plans | GridPlans) -> Partition:
 
 
 def plan_of(p: Problem, partition: Partition) -> Plans | GridPlans:
-    """A partition of these devices, as plans of one."""
+    """Convert a partition of these devices to plans of length one."""
     if partition.mode == "2d":
         return grid_plans(p, partition)
     shares = [partition.share(name) for name in p.names]

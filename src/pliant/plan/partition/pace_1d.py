@@ -1,6 +1,6 @@
-"""How long the 1D-tiled mode takes, for many partitions at once.
+"""Predicted time of the 1D-tiled mode, for many partitions at once.
 
-The steps of `plan.split` in closed form, as `pace_ws` has them.
+The steps of `plan.split` in closed form, as in `pace_ws`.
 """
 
 import numpy as np
@@ -21,7 +21,7 @@ from pliant.plan.partition.problem import ITEMSIZE, Problem
 
 
 def tiled_seconds(p: Problem, heads: Counts, rows: Counts, columns: Counts) -> Times:
-    """Predicted seconds from input to answer of each plan; shares are taken to add up."""
+    """Return the predicted seconds from input to answer of each plan; shares are assumed to add up."""
     s, at = p.sizes, np.arange(p.n)
     inner_bytes = float(ITEMSIZE * s.inner)
     headed, cut = heads > 0, columns > 0
@@ -38,14 +38,14 @@ def tiled_seconds(p: Problem, heads: Counts, rows: Counts, columns: Counts) -> T
 def _scattered(
     p: Problem, f: int, rows: Rows, senders: Sets, ready_s: PerDevice
 ) -> tuple[PerDevice, PerDevice]:
-    """When each device is through with sum `f`, and when its interface has passed what others sum."""
+    """Return when each device has finished sum `f`, and when its interface has sent the others' sums."""
     n_bytes = senders[:, :, None] * (float(ITEMSIZE * p.sizes.inner) * rows.each)[:, None, :]
     n_bytes[:, np.arange(p.n), np.arange(p.n)] = 0.0
     return _reduced(p, f, rows, senders, ready_s, n_bytes), _sent(p, rows, senders, ready_s)
 
 
 def _sent(p: Problem, rows: Rows, senders: Sets, ready_s: PerDevice) -> PerDevice:
-    """When each device's interface has passed its sums of all others' rows: its own rows wait behind them."""
+    """When each device's interface has sent its sums of all others' rows, which its own rows follow."""
     b = float(ITEMSIZE * p.sizes.inner) * rows.each
     others = b.sum(1, keepdims=True) - b
     wait_s = np.where((b > 0)[:, None, :], b[:, None, :] / p.rate + p.latency_s, 0.0)
@@ -55,7 +55,7 @@ def _sent(p: Problem, rows: Rows, senders: Sets, ready_s: PerDevice) -> PerDevic
 
 
 def _reduced(p: Problem, f: int, rows: Rows, senders: Sets, ready_s: PerDevice, n_bytes: Pairs) -> PerDevice:
-    """Reduce-scatter: when each device is through with sum `f` over its rows, or has sent, if it has none."""
+    """Reduce-scatter: when each device has finished sum `f` over its rows, or its sends if without rows."""
     row_bytes = float(ITEMSIZE * p.sizes.inner)
     b = row_bytes * rows.each
     wait_s = (rows.served[:, None, :] - rows.fewer) * (row_bytes / p.egress)[:, None]

@@ -1,6 +1,6 @@
-"""How long the 2D-tiled mode takes and what it holds, for many partitions at once.
+"""Predicted time and memory of the 2D-tiled mode, for many partitions at once.
 
-The steps of `plan.split` in closed form, as `pace_ws` has them. Every plan may have its own grid.
+The steps of `plan.split` in closed form, as in `pace_ws`. Every plan may have its own grid.
 """
 
 from dataclasses import dataclass, fields
@@ -20,10 +20,10 @@ Numbers = int | Int[np.ndarray, " some"]
 
 @dataclass(frozen=True, slots=True)
 class GridPlans:
-    """Places and shares of some partitions, all [plans, devices].
+    """Grid positions and shares of several partitions, all [plans, devices].
 
-    `group` and `column` are a device's place, -1 outside of the grid; `outputs` and `hidden` are the blocks
-    of its column and of its group, the same for all in it, 0 outside.
+    `group` and `column` are a device's position, -1 outside the grid; `outputs` and `hidden` are the block
+    sizes of its column and of its group, equal for all devices in it, 0 outside.
     """
 
     group: Counts
@@ -38,7 +38,7 @@ class GridPlans:
         return len(self.heads)
 
     def take(self, i: Numbers) -> "GridPlans":
-        """Plan number `i` by itself, or those of these numbers."""
+        """Return plan number `i`, or the plans of these numbers."""
         at = np.atleast_1d(i)
         return GridPlans(*(getattr(self, one.name)[at] for one in fields(self)))
 
@@ -49,10 +49,11 @@ class GridPlans:
 
 
 def grid_seconds(p: Problem, plans: GridPlans, passes: int = 2) -> Times:
-    """Predicted seconds from input to answer of each plan; shares are taken to add up, and memory to do.
+    """Return the predicted seconds from input to answer of each plan; shares are assumed to add up and fit.
 
-    `passes` say how often the time of each exchange is taken again from how long those beside it last: 2 come
-    within some percent of `simulate`, 0 are quick enough to search with and up to a fifth too short.
+    `passes` is how often the time of each exchange is recomputed from the durations of concurrent ones: 2
+    passes come within a few percent of `simulate`; 0 passes are fast enough for a search and up to a fifth
+    too short.
     """
     s, at, each = p.sizes, np.arange(p.n), _Tiles(plans)
     m, placed = float(s.rows), plans.placed
@@ -84,7 +85,7 @@ def grid_seconds(p: Problem, plans: GridPlans, passes: int = 2) -> Times:
 
 
 def grid_weights(p: Problem, plans: GridPlans) -> PerDevice:
-    """Bytes that each device holds: own heads, tiles, and what activations and sums of own shares need."""
+    """Return the bytes on each device: own heads, tiles, and the needs of own activations and sums."""
     s, each = p.sizes, _Tiles(plans)
     held: PerDevice = np.where(plans.heads > 0, s.ws_head.fixed + s.ws_head.each * plans.heads, 0.0)
     held += s.tiled_row * (plans.rows > 0)
@@ -96,7 +97,7 @@ def grid_weights(p: Problem, plans: GridPlans) -> PerDevice:
 
 
 def _tile(s: Sizes, depth: Counts, width: Counts) -> Counts:
-    """Weights of a tile of each device, in codes with what its groups may hold beside them."""
+    """Return the number of weights of each device's tile; in codes, with the rest of partly used groups."""
     weights: Counts = depth * width
     if s.bits:
         filled = (depth + GROUP_ROWS - 1) * (width + GROUP_COLUMNS - 1)
@@ -105,7 +106,7 @@ def _tile(s: Sizes, depth: Counts, width: Counts) -> Counts:
 
 
 def grid_partition(p: Problem, plans: GridPlans) -> Partition:
-    """The first of `plans`: its grid's devices in the grid's order, then those outside, empty."""
+    """Convert the first of `plans`: the grid's devices in grid order, then those outside, empty."""
     group, column = plans.group[0], plans.column[0]
     order = np.lexsort((column, group))
     order = np.concatenate([order[group[order] >= 0], order[group[order] < 0]])
@@ -124,7 +125,7 @@ def grid_partition(p: Problem, plans: GridPlans) -> Partition:
 
 
 def grid_plans(p: Problem, partition: Partition) -> GridPlans:
-    """A partition with a grid as plans of one."""
+    """Convert a partition with a grid to plans of length one."""
     assert partition.grid is not None, partition
     grid = partition.grid
     place = {d: (g, c) for g, group in enumerate(grid.groups) for c, d in enumerate(group)}
@@ -137,7 +138,7 @@ def grid_plans(p: Problem, partition: Partition) -> GridPlans:
 
 
 class _Tiles:
-    """Who shares a group or a column with whom, the group's heads and the column's neurons."""
+    """Which devices share a group or a column, the group's heads and the column's neurons."""
 
     def __init__(self, plans: GridPlans) -> None:
         placed = plans.placed[:, :, None]
@@ -148,7 +149,7 @@ class _Tiles:
 
 
 def _others(pairs: np.ndarray) -> Pairs:
-    """1 for these pairs, 0 for the rest and between a device and itself."""
+    """Return 1 for these pairs, 0 for the others and for a device with itself."""
     others = pairs.astype(float)
     others[:, np.arange(others.shape[1]), np.arange(others.shape[1])] = 0.0
     return others
@@ -157,11 +158,11 @@ def _others(pairs: np.ndarray) -> Pairs:
 def _met(
     p: Problem, ready_s: PerDevice, sent: Amounts, wanted: Amounts, among: Pairs, passes: int
 ) -> PerDevice:
-    """When each device has its part of what all were ready to send: sent[i] * wanted[j] bytes from i to j.
+    """Return when each device has received its part: sent[i] * wanted[j] bytes from i to j.
 
-    `among` are sets of devices, pair by pair: a device is in one at most, and sends to all others in it.
-    Exchanges that leave or reach a device together share its interface evenly (see `pace_ws`). One that is
-    slow at its other end keeps its part of the interface for longer than its bytes would tell.
+    `among` holds disjoint sets of devices, as pairs: a device sends to all others in its set. Concurrent
+    exchanges of a device share its interface evenly (see `pace_ws`). An exchange that is slow at its other
+    end occupies its part of the interface for longer than its bytes imply.
     """
     u, v = sent.astype(float), wanted.astype(float)
     wait_s = (u / p.egress)[:, :, None] * _others_served(v, among)
@@ -177,7 +178,7 @@ def _met(
 
 
 def _others_served(each: PerDevice, among: Pairs) -> Pairs:
-    """What the set of i and j, without i, has had together of their `each` when j has had all of its own."""
+    """The total `each` received by the set of i and j, without i, when j has received its own."""
     fewer: Pairs = np.minimum(each[:, :, None], each[:, None, :])
     served = (fewer * among).sum(1) + each
     np.subtract(served[:, None, :], fewer, out=fewer)
@@ -185,7 +186,7 @@ def _others_served(each: PerDevice, among: Pairs) -> Pairs:
 
 
 def _crowded(p: Problem, lasts_s: Pairs, n_bytes: Pairs) -> Pairs:
-    """How long each exchange lasts if those beside it last `lasts_s`."""
+    """Return the duration of each exchange if the concurrent ones take `lasts_s`."""
     brief = np.maximum(lasts_s, 1e-300)
     out = np.minimum(lasts_s[:, :, :, None], lasts_s[:, :, None, :]).sum(3) / brief
     into = np.minimum(lasts_s[:, :, :, None], lasts_s.transpose(0, 2, 1)[:, None]).sum(3) / brief
@@ -204,7 +205,7 @@ def _reduced(
     among: Pairs,
     passes: int,
 ) -> PerDevice:
-    """When each owner of rows is through with sum `f` over blocks of `widths`; others: when ready."""
+    """When each owner of rows has finished sum `f` over blocks of `widths`; other devices: when ready."""
     s = p.sizes
     start_s = _met(p, ready_s, ITEMSIZE * widths, rows, among, passes)
     ops = (s.reduces[f] + (n_terms[:, None] - 1.0) * s.inner) * rows

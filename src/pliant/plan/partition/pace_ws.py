@@ -1,8 +1,8 @@
-"""How long the weight-stationary mode takes, for many partitions at once.
+"""Predicted time of the weight-stationary mode, for many partitions at once.
 
-The steps of `plan.split` in closed form: exchanges that leave or reach a device together share its
-interface evenly, so the k-th smallest of them ends when everyone has had as much as it. A device's thread
-hands its messages over one after another, and takes those that reach it so.
+The steps of `plan.split` in closed form. Concurrent exchanges of a device share its interface evenly, so the
+k-th smallest of them ends when each has received as much as it has. A device's thread sends its messages one
+after another, and receives them likewise.
 """
 
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ Pairs = Float[np.ndarray, "plans devices devices"]
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Rows of each plan's devices, and of every two the fewer: [plans, devices, devices] and its sum."""
+    """Rows of each plan's devices, and the minimum of every pair: [plans, devices, devices] and its sum."""
 
     each: Counts
     fewer: Float[np.ndarray, "plans devices devices"]
@@ -29,14 +29,14 @@ class Rows:
 
 
 def rows_of(rows: Counts) -> Rows:
-    """`served` is how many rows all have had together when the exchange of each one's rows ends."""
+    """`served` is the total number of rows received by all when the exchange of each one's rows ends."""
     r = rows.astype(float)
     fewer = np.minimum(r[:, :, None], r[:, None, :])
     return Rows(rows, fewer, fewer.sum(1))
 
 
 def ws_seconds(p: Problem, heads: Counts, rows: Counts) -> Times:
-    """Predicted seconds from input to answer of each plan; shares are taken to add up."""
+    """Return the predicted seconds from input to answer of each plan; shares are assumed to add up."""
     at = np.arange(p.n)
     shared = rows_of(rows)
     attend_s = p.attend_s[at, heads]
@@ -48,10 +48,9 @@ def ws_seconds(p: Problem, heads: Counts, rows: Counts) -> Times:
 def whole_s(
     p: Problem, headed: Sets, rows: Rows, ends_s: PerDevice, works: Sets, leaves_s: PerDevice | None = None
 ) -> Times:
-    """The run, from a layer's `ends_s`: x reaches who has heads, and the primary after every layer.
+    """Return the time of the run, from a layer's `ends_s`: x reaches devices with heads and the primary.
 
-    Nobody waits for a primary that is none of who `works`: what it takes travels beside the next layer.
-    `leaves_s` as for `held`.
+    If the primary is not in `works`, its receives overlap the next layer. `leaves_s` as for `held`.
     """
     leaves_s = ends_s if leaves_s is None else leaves_s
     needs = headed.copy()
@@ -71,7 +70,7 @@ def whole_s(
 def _returned(
     p: Problem, n_bytes: PerDevice, back_s: PerDevice, ends_s: PerDevice, leaves_s: PerDevice
 ) -> Times:
-    """The last layer: who has rows sends them, `n_bytes` that take `back_s`, to the primary."""
+    """End of the last layer: devices with rows send them, `n_bytes` in `back_s`, to the primary."""
     moves = n_bytes > 0
     n_in = moves.sum(1)
     arrive_s = np.maximum(leaves_s, ends_s + _handing_s(p.send, moves, n_bytes)) + back_s
@@ -83,7 +82,7 @@ def _returned(
 
 
 def _opened(p: Problem, needs: Sets, rows: Counts) -> Times:
-    """The primary sends x: whole to who `needs` it, own rows to the others."""
+    """Return the time of the input: the primary sends all of x to devices in `needs`, own rows to others."""
     n_bytes = ITEMSIZE * p.sizes.hidden * np.where(needs, p.sizes.rows, rows).astype(float)
     n_bytes[:, p.primary] = 0.0
     served = np.minimum(n_bytes[:, :, None], n_bytes[:, None, :]).sum(2)
@@ -100,10 +99,10 @@ def _opened(p: Problem, needs: Sets, rows: Counts) -> Times:
 def met_s(
     p: Problem, n_bytes: Pairs, wait_s: Pairs, ready_s: PerDevice, leaves_s: PerDevice | None = None
 ) -> PerDevice:
-    """When each device has sent its part of `n_bytes` from i to j, and has what it is sent of it.
+    """Return when each device has sent its part of `n_bytes` from i to j and received its own.
 
-    `wait_s` is on the way, `ready_s` when each begins to hand over, `leaves_s` when its interface is free;
-    without that, what a pair's own link takes need not be in `wait_s`.
+    `wait_s` is the transfer time, `ready_s` the start of sending, `leaves_s` when the interface is free;
+    without `leaves_s`, `wait_s` need not include the time of a pair's own link.
     """
     moves, way_s = n_bytes > 0, n_bytes / p.rate
     if not p.hands_over:
@@ -126,7 +125,7 @@ def met_s(
 def _on_the_way(
     p: Problem, way_s: Pairs, wait_s: Pairs, ready_s: PerDevice, leaves_s: PerDevice | None
 ) -> None:
-    """Make when each exchange arrives of what it takes."""
+    """Turn transfer times into arrival times, in place."""
     way_s += ready_s[:, :, None] + p.latency_s
     if leaves_s is not None:
         np.maximum(way_s, wait_s + (leaves_s[:, :, None] + p.latency_s), out=way_s)
@@ -139,7 +138,7 @@ def _handing_s(of: tuple[np.ndarray, np.ndarray], n_messages: np.ndarray, n_byte
 
 
 def _back(p: Problem, row_bytes: float, rows: Rows) -> PerDevice:
-    """How long each device's rows take to the primary where nobody else wants them; its own take 0."""
+    """Return the time of each device's rows to the primary if no other device wants them; 0 for its own."""
     to = p.primary
     into = (rows.served - rows.fewer[:, :, to]) * row_bytes / p.ingress[to]
     back_s = p.latency_s[:, to] + np.maximum(into, rows.each * row_bytes / p.rate[:, to])
@@ -149,7 +148,7 @@ def _back(p: Problem, row_bytes: float, rows: Rows) -> PerDevice:
 
 
 def _attended(p: Problem, heads: Counts, rows: Rows, attend_s: PerDevice) -> PerDevice:
-    """When each device holds the attended rows that it owns: everybody's heads of them."""
+    """Return when each device has the attended rows that it owns, with all devices' heads."""
     unit = float(ITEMSIZE * p.sizes.head_dim)
     h, r = unit * heads, rows.each
     fewer = np.minimum(h[:, :, None], h[:, None, :])
@@ -165,9 +164,10 @@ def _attended(p: Problem, heads: Counts, rows: Rows, attend_s: PerDevice) -> Per
 def held(
     p: Problem, row_bytes: float, rows: Rows, ends_s: PerDevice, needs: Sets, leaves_s: PerDevice
 ) -> PerDevice:
-    """When each device that `needs` them holds everybody's rows, ready at `ends_s`; others when they sent.
+    """Return when each device in `needs` has all rows, ready at `ends_s`; other devices: when they have sent.
 
-    Rows go out at `leaves_s`: later than they are ready where an earlier exchange still fills the interface.
+    Rows are sent at `leaves_s`, later than they are ready if an earlier exchange still occupies the
+    interface.
     """
     b = row_bytes * rows.each
     wait_s = (rows.served[:, :, None] - rows.fewer) * (row_bytes / p.ingress)

@@ -1,8 +1,8 @@
-"""Hepti's partitioning engine (4.3): which device takes what.
+"""Hepti's partitioning engine (4.3): assigns shares to devices.
 
-The program of eq. 1 to 11 over whole heads, rows and columns, searched by `flat_solver` and `grid_solver`.
-Every candidate is priced by the same closed form of the real program's steps (`pace`), and every single
-device is one of them.
+The program of eq. 1 to 11 over integer heads, rows and columns, searched by `flat_solver` and `grid_solver`.
+Every candidate, including every single device, is priced by the same closed form of the real program's steps
+(`pace`).
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -28,10 +28,10 @@ from pliant.quantities import format_bytes
 
 Rule = Literal["paper", "cost", "judged"]
 MANY = 16
-"""Devices from which on the paper prefers the 2D-tiled mode (4.3)."""
+"""Number of devices from which the paper prefers the 2D-tiled mode (4.3)."""
 TILED: tuple[FlatMode, Mode] = ("1d", "2d")
 Gains = Mapping[Mode | Literal["alone"], float]
-"""What a split has to save of the best single device's time, by mode, and that device of the primary's."""
+"""Minimum saving of a split, by mode, over the best single device, and of that one over the primary."""
 
 
 def choose_partition(
@@ -46,22 +46,21 @@ def choose_partition(
     bound_time_s: float | None = None,
     least_gain: Gains | None = None,
 ) -> Decision:
-    """The quickest partition found of `tokens` rows over these devices, `primary` holding input and answer.
+    """Return the fastest partition found of `tokens` rows; `primary` holds input and answer.
 
-    Layers are in codes of `bits`, one number a layer, or in float32 where there are none.
+    Layers are in codes of `bits`, one number per layer, or in float32 if `bits` is empty.
 
-    A deadline (D) changes no plan: whether it is kept is judged by `ClusterSession.plan_at`. `rule` "paper"
-    takes the weight-stationary mode if every device has memory for all weights, else the 1D-tiled one, and
-    from 16 devices on the 2D-tiled one; where no plan of that mode fits, the other tiled mode is tried.
-    "judged" tries WS beside that mode, over those who do have the memory, and "cost" all modes: the quickest
-    is taken. Raises BudgetError where the weights fit in no way, InputError and ProfileError where the
-    devices are not described.
+    A deadline (D) does not change the plan; `ClusterSession.plan_at` judges it. `rule` "paper" takes the
+    weight-stationary mode if every device has memory for all weights, else the 1D-tiled one, and from 16
+    devices on the 2D-tiled one; if no plan of that mode fits, the other tiled mode is tried. "judged" also
+    tries WS, over the devices with enough memory, and "cost" all modes: the fastest is taken. Raises
+    BudgetError if the weights fit in no way, InputError and ProfileError if the devices are not described.
 
-    Given a `bound_time_s`, the decision says what no partition of the same mode of these (shortlisted)
-    devices beats: a linear relaxation, made tighter for so long.
-    What saves less than its `least_gain` (0 where none is named) is not taken: one device waits for nobody,
-    and the primary for no link. Between modes a split counts as longer by as much. In the 2D-tiled mode the
-    shares stand in the order of the grid, else in that of the devices.
+    With `bound_time_s`, the decision includes a lower bound for partitions of the same mode over these
+    (shortlisted) devices: a linear relaxation, tightened for that time. A split that saves less than its
+    `least_gain` (default 0) is not taken, because a single device has no waits and the primary needs no link.
+    Between modes, a split's time counts as longer by the same fraction. In the 2D-tiled mode the shares are
+    in the order of the grid, else in that of the devices.
     """
     if primary not in capabilities:
         raise InputError(f"the primary {primary!r} is none of the devices {sorted(capabilities)}.")
@@ -98,7 +97,7 @@ def choose_partition(
 
 
 def _single(p: Problem, least_gain: float) -> tuple[Plans, float]:
-    """The quickest device alone, or the primary where that one saves too little."""
+    """Return the fastest single device, or the primary if that device saves too little."""
     plans = alone(p, "ws")
     plan, plan_s = best(p, plans)
     home, home_s = best(p, plans.take(p.primary))
@@ -106,12 +105,12 @@ def _single(p: Problem, least_gain: float) -> tuple[Plans, float]:
 
 
 def solve(p: Problem, mode: Mode) -> tuple[Plans | GridPlans, float]:
-    """The quickest plan found in one mode; infinite seconds where no plan fits in memory."""
+    """Return the fastest plan found in one mode; infinite seconds if no plan fits in memory."""
     return solve_grid(p) if mode == "2d" else solve_flat(p, mode)
 
 
 def _with_everybody(partition: Partition, devices: Collection[str]) -> Partition:
-    """Devices that were not on the shortlist take no share."""
+    """Add devices that were not shortlisted, with empty shares."""
     shares = {share.device: share for share in partition.shares}
     order = devices if partition.grid is None else [*shares, *(d for d in devices if d not in shares)]
     return replace(partition, shares=tuple(shares.get(name, Share(name)) for name in order))
@@ -176,6 +175,6 @@ def _too_little_memory(p: Problem) -> str:
 
 
 def _span(bits: tuple[int, ...]) -> str:
-    """`1 bit`, `4 bits`, or `3 to 4 bits`."""
+    """Return `1 bit`, `4 bits`, or `3 to 4 bits`."""
     few, many = min(bits), max(bits)
     return f"{few} to {many} bits" if few < many else f"{few} bit{'s' * (few > 1)}"

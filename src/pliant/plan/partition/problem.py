@@ -1,7 +1,7 @@
 """A partitioning problem as arrays: the cost of each share in time, bytes and memory.
 
-A projection of `ClusterCost`, which prices the steps of one partition's program: here is the price of every
-count of heads, rows and columns at once, by the same curves, links and hand-overs.
+A tabulated form of `ClusterCost`, which prices the steps of one partition's program: here every count of
+heads, rows and columns is priced at once, by the same curves, links and hand-overs.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,13 +23,12 @@ from pliant.plan.split.stage_graphs import end_flops
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Devices in order with all they cost: seconds, bytes, bytes a second.
+    """Devices in order with all costs: seconds, bytes, bytes per second.
 
     `attend_s`, `mixed_s` (attend_mix) by heads, `rest_s` by rows, `forward_s` (each feed forward) by columns.
-    `latency_s` and `rate` are [devices, devices], of pairs alone; `egress`, `ingress` and `memory` are
-    [devices], and so are the two of `send` and `take`: seconds a message and a byte, of the thread that
-    computes.
-    `ends_s` are the primary's seconds for the input and the head, whatever the plan.
+    `latency_s` and `rate` are [devices, devices], of single pairs; `egress`, `ingress` and `memory` are
+    [devices], as are the two arrays of `send` and `take`: seconds per message and per byte of the compute
+    thread. `ends_s` are the primary's seconds for the input and the head, whatever the plan.
     """
 
     names: tuple[str, ...]
@@ -55,11 +54,11 @@ class Problem:
 
     @property
     def hands_over(self) -> bool:
-        """Whether messages take any of a thread's time."""
+        """Whether messages cost any thread time."""
         return any(part.any() for part in (*self.send, *self.take))
 
     def reduce_s(self, f: int, n_terms: int) -> Table:
-        """Times by rows of the f-th sum of `n_terms` partial results."""
+        """Return the times by rows of the f-th sum of `n_terms` partial results."""
         s = self.sizes
         amount = Amount(0.0, s.reduces[f] + (n_terms - 1.0) * s.inner)
         return table(self.times.devices, reduces(s.n_forwards)[f], amount, s.rows)
@@ -73,7 +72,7 @@ def pose(
     primary: str,
     bits: tuple[int, ...] = (),
 ) -> Problem:
-    """The problem of `tokens` rows of `spec` on these devices, whose layers are in codes of `bits`, if any.
+    """Return the problem of `tokens` rows of `spec` on these devices, with layers in codes of `bits`, if any.
 
     Raises InputError, ProfileError.
     """
@@ -104,7 +103,7 @@ def pose(
 
 
 def in_units_of(p: Problem, unit_s: float) -> Problem:
-    """The same problem with `unit_s` for a second: a solver's tolerances are absolute."""
+    """Return the problem in units of `unit_s`: a solver's tolerances are absolute."""
     return replace(
         p,
         times=DeviceTimes(

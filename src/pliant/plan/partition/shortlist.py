@@ -1,4 +1,4 @@
-"""Choose the devices, of very many, that are worth a place in a partition; report the others."""
+"""Choose from very many devices those worth a share of a partition; report the others."""
 
 from collections.abc import Mapping
 
@@ -7,7 +7,7 @@ from pliant.models.encoder.encoder_spec import EncoderSpec
 from pliant.plan.partition.sizes import ITEMSIZE, Sizes, sizes
 
 MOST = 24
-"""A model has some 16 heads to give, and each further holder of rows saves little."""
+"""A model has about 16 heads to share, and each further device with rows saves little."""
 
 
 def shortlist(
@@ -19,10 +19,10 @@ def shortlist(
     most: int = MOST,
     bits: tuple[int, ...] = (),
 ) -> dict[str, Capability]:
-    """At most `most` devices in their order: the primary, the best alone, and the best for heads and rows.
+    """Return at most `most` devices, in order: the primary, the fastest alone, the best for heads and rows.
 
-    All of them where they are no more. The ranks count a device's work and its own transfers, no partner: a
-    device that is left out might have been worth a share, the best single device never is left out.
+    All devices if there are no more. Ranks count a device's work and its own transfers, but no partner: an
+    excluded device might have been worth a share, but the fastest single device is always included.
     """
     if len(capabilities) <= most:
         return dict(capabilities)
@@ -43,7 +43,7 @@ def shortlist(
 def _prices_s(
     s: Sizes, device: Capability, links: Links, name: str, primary: str
 ) -> tuple[float, float, float]:
-    """Seconds alone (infinite without memory), of a sixteenth of the heads, of a sixteenth of the rows."""
+    """Return seconds alone (infinite without memory), of 1/16 of the heads, and of 1/16 of the rows."""
     x_bytes = ITEMSIZE * s.hidden * s.rows
     heads, rows = max(1, s.n_heads // 16), max(1, s.rows // 16)
     interface = links.interfaces[name]
@@ -55,7 +55,7 @@ def _prices_s(
     if name != primary:
         back_s = links.link(name, primary).seconds(x_bytes)
         alone_s += links.link(primary, name).seconds(x_bytes) + back_s
-    alone_s += (s.n_layers - 1) * max(layer_s, back_s)  # x returns beside the next layer
+    alone_s += (s.n_layers - 1) * max(layer_s, back_s)  # x returns during the next layer
     heads_s = device.seconds("attend", s.attend.fixed + s.attend.each * heads)
     rows_s = device.seconds("rest", s.rest.each * rows)
     return (

@@ -1,6 +1,6 @@
-"""What one head, row or column of a layer costs in operations, weights and bytes.
+"""Cost of one head, row or column of a layer in operations, weights and bytes.
 
-Read off small partitions of the split itself, so that planner and program cannot disagree.
+Derived from small partitions of the split itself, so that planner and program cannot disagree.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ ITEMSIZE = 4
 
 @dataclass(frozen=True, slots=True)
 class Amount:
-    """`fixed` where there is a share at all, and `each` per head, row or column of it."""
+    """`fixed` if there is a share at all, plus `each` per head, row or column of it."""
 
     fixed: float
     each: float
@@ -32,8 +32,8 @@ class Sizes:
 
     `attend` and `mixed` (attend_mix) are per head, `rest` per row, `forward` per column; `reduces` are per
     row of one term, one for each sum; each further term adds `inner`. `ws_*` and `tiled_*` are weights, and
-    `tile_weight` is one number of a tile. Matrices are in codes where there are `bits`, of each layer: these
-    are cut in whole groups, for which a device needs up to `spare` bytes more than its share's.
+    `tile_weight` is one number of a tile. If `bits` (one per layer) is set, matrices are in codes: these are
+    cut in whole groups, for which a device needs up to `spare` bytes more than its share.
     """
 
     n_layers: int
@@ -61,9 +61,9 @@ class Sizes:
 
 @lru_cache(maxsize=64)
 def sizes(spec: EncoderSpec, tokens: int, bits: tuple[int, ...] = ()) -> Sizes:
-    """Of `spec` at `tokens` rows, in codes of these bits, if any.
+    """Return the sizes of `spec` at `tokens` rows, in codes of these bits, if any.
 
-    Raises InputError where the model does not read as many.
+    Raises InputError if the model does not support that many rows.
     """
     if not 1 <= tokens <= spec.max_rows:
         raise InputError(f"{tokens} rows cannot be run: this model reads 1 to {spec.max_rows}.")
@@ -94,10 +94,7 @@ def sizes(spec: EncoderSpec, tokens: int, bits: tuple[int, ...] = ()) -> Sizes:
 
 
 def _coded(spec: EncoderSpec, probe: "_Probe") -> dict[str, Any]:
-    """The fields that differ in codes: a head's and a column's part of whole groups, and what else they take.
-
-    Lines through the origin of a group's worth, so much below the weights of some counts as `spare` says.
-    """
+    """The fields that differ for codes: a head's and a column's share of whole groups, and spare bytes."""
     heads = list(range(1, spec.n_heads + 1))
     columns = [c for c in (1, 15, 16, 17, 31, 32, 33, 48, 49, 65, spec.ffn) if c <= spec.ffn]
     found: dict[str, Any] = {}
@@ -120,7 +117,7 @@ def _coded(spec: EncoderSpec, probe: "_Probe") -> dict[str, Any]:
 
 
 def reduces(n_forwards: int) -> tuple[str, ...]:
-    """The kernels of a 1D-tiled layer's sums: after attention, then after each feed forward."""
+    """Return the kernels of a 1D-tiled layer's sums: after attention, then after each feed forward."""
     return ("reduce", *(f"reduce.{f}" for f in range(n_forwards)))
 
 
@@ -151,6 +148,6 @@ class _Probe:
 
 
 def _line(amounts: Sequence[float | int], most: int) -> Amount:
-    """Through the amounts for 1 and for 2; with no second head there is nothing to tell them apart."""
+    """Return the line through the amounts for 1 and for 2; with only one head, through the origin."""
     one, two = amounts
     return Amount(0.0, float(one)) if most < 2 else Amount(float(2 * one - two), float(two - one))

@@ -1,4 +1,4 @@
-"""Candidate partitions: all where they are few, else each head to who ends first and the rest by speed."""
+"""Candidate partitions: all if they are few, else heads to the earliest finisher and the rest by speed."""
 
 from collections.abc import Iterator
 from itertools import combinations, product
@@ -15,11 +15,11 @@ Speeds = Float[np.ndarray, "plans devices"]
 Share = Int[np.ndarray, " devices"]
 
 MOST_PLANS = 6000
-"""As many are priced in a few milliseconds."""
+"""This many plans are priced in a few milliseconds."""
 
 
 def starts(p: Problem, mode: FlatMode) -> Plans:
-    """Every device alone, then for every number of devices with heads the quickest at them.
+    """Return every device alone, then, for every number of devices with heads, the fastest at them.
 
     Plans need not fit in memory.
     """
@@ -39,7 +39,7 @@ def starts(p: Problem, mode: FlatMode) -> Plans:
 
 
 def every_start(p: Problem, mode: FlatMode) -> Plans:
-    """A plan for every set of devices with heads, with rows and with columns: for a few devices."""
+    """Return a plan for every set of devices with heads, with rows and with columns: for a few devices."""
     s, n = p.sizes, p.n
     head_s = p.attend_s if mode == "ws" else p.mixed_s
     room, made = head_room(p, mode), [alone(p, mode).heads]
@@ -56,14 +56,14 @@ def every_start(p: Problem, mode: FlatMode) -> Plans:
 
 
 def alone(p: Problem, mode: FlatMode) -> Plans:
-    """Each device with everything, in order."""
+    """Return plans that give each device everything, in order."""
     each = np.eye(p.n, dtype=np.int64)
     columns = each * (0 if mode == "ws" else p.sizes.n_columns)
     return Plans(mode, each * p.sizes.n_heads, each * p.sizes.rows, columns)
 
 
 def sent_s(p: Problem) -> Speeds:
-    """Seconds that a device takes to send what 0, 1, 2, ... heads attended, all rows: [devices, counts]."""
+    """Return the seconds to send the output of 0, 1, 2, ... heads, all rows: [devices, counts]."""
     s = p.sizes
     times: Speeds = np.arange(s.n_heads + 1) * (ITEMSIZE * s.head_dim * s.rows / p.egress)[:, None]
     return times
@@ -72,10 +72,10 @@ def sent_s(p: Problem) -> Speeds:
 def with_heads(
     p: Problem, mode: FlatMode, heads: Counts, rowed: Sets | None = None, cut: Sets | None = None
 ) -> Plans:
-    """Plans with these heads, rows (and columns) in proportion to what each device does in a second.
+    """Return plans with these heads; rows (and columns) in proportion to each device's speed.
 
-    Rows go to the devices in `rowed`, columns to those in `cut`: else to all that memory allows, in the
-    1D-tiled mode to those with heads.
+    Rows go to the devices in `rowed`, columns to those in `cut`. By default, they go to all devices with
+    enough memory, in the 1D-tiled mode to those with heads.
     """
     s = p.sizes
     headed = heads > 0
@@ -101,9 +101,9 @@ def with_heads(
 def spread(
     late_s: Float[np.ndarray, "devices counts"], n: int, room: Share, devices: Int[np.ndarray, " chosen"]
 ) -> Share | None:
-    """`n` units, each to the one of `devices` that has it done first: the least latest end there is.
+    """Assign `n` units, each to the one of `devices` that finishes it first: the least latest end.
 
-    None where they do not fit in `room`. Exact for times that rise with the count: the `n` earliest ends.
+    None if they do not fit in `room`. Exact for times that increase with the count: the `n` earliest ends.
     """
     if room[devices].sum() < n:
         return None
@@ -115,9 +115,9 @@ def spread(
 
 
 def proportional(speed: Speeds, total: int, room: Speeds | None = None) -> Counts:
-    """Whole numbers with the sum `total`, near the ratio of `speed`, and none above its `room`.
+    """Return integers with the sum `total`, close to the ratio of `speed`, each at most its `room`.
 
-    What fits nowhere is left out of the sum's way: it goes to the quickest, whose plan then does not fit.
+    An excess that fits nowhere goes to the fastest device, whose plan then does not fit.
     """
     if room is None:
         return _rounded(speed / np.maximum(speed.sum(1, keepdims=True), 1e-300) * total, speed, total)
@@ -136,7 +136,7 @@ def proportional(speed: Speeds, total: int, room: Speeds | None = None) -> Count
 
 
 def _rounded(exact: Speeds, speed: Speeds, total: int) -> Counts:
-    """Largest remainders first; what is missing beyond that goes to the quickest."""
+    """Round by largest remainders; a remaining difference goes to the fastest device."""
     share = np.floor(exact + 1e-9).astype(np.int64)
     ranks = np.argsort(np.argsort(np.where(speed > 0, share - exact, np.inf), axis=1, kind="stable"), axis=1)
     left = total - share.sum(1, keepdims=True)
@@ -147,7 +147,7 @@ def _rounded(exact: Speeds, speed: Speeds, total: int) -> Counts:
 
 
 def _entry_s(p: Problem, late_s: Float[np.ndarray, "devices counts"]) -> Float[np.ndarray, " devices"]:
-    """What ranks devices for heads: their time for a fair share, and for taking in x."""
+    """Return the rank of devices for heads: their time for an equal share, and to receive x."""
     s = p.sizes
     some = max(1, s.n_heads // min(p.n, s.n_heads))
     entry_s: Float[np.ndarray, " devices"] = late_s[:, some] + ITEMSIZE * s.hidden * s.rows / p.ingress / p.n
@@ -155,13 +155,13 @@ def _entry_s(p: Problem, late_s: Float[np.ndarray, "devices counts"]) -> Float[n
 
 
 def head_room(p: Problem, mode: FlatMode) -> Share:
-    """How many heads fit in each device's memory, beside its other weights where these fit as well."""
+    """Return how many heads fit in each device's memory, beside its other weights if these fit too."""
     s = p.sizes
     if mode == "ws":
         able = np.where(p.memory >= s.ws_row + s.ws_head.fixed + s.ws_head.each, s.ws_row, 0.0)
         return _whole((p.memory - able - s.ws_head.fixed) / s.ws_head.each, s.n_heads)
     free = p.memory - s.tiled_row - s.tiled_head.fixed
-    # Where memory is short, heads and columns share it as they share the layer.
+    # If memory is short, heads and columns share it in the same ratio as in the layer.
     part = s.tiled_head.each * s.n_heads / (s.tiled_head.each * s.n_heads + s.tiled_column * s.n_columns)
     even = _whole(np.ceil(free * part / s.tiled_head.each - 0.5), s.n_heads)
     return even if even.sum() >= s.n_heads else _whole(free / s.tiled_head.each, s.n_heads)
@@ -173,7 +173,7 @@ def _whole(room: Float[np.ndarray, " devices"], most: int) -> Share:
 
 
 def n_plans(p: Problem, mode: FlatMode) -> int:
-    """How many ways there are to share out heads, rows and, in the 1D-tiled mode, columns."""
+    """Return the number of ways to share heads, rows and, in the 1D-tiled mode, columns."""
     s = p.sizes
     totals = (s.n_heads, s.rows) + ((s.n_columns,) if mode == "1d" else ())
     n = 1
@@ -183,7 +183,7 @@ def n_plans(p: Problem, mode: FlatMode) -> int:
 
 
 def all_plans(p: Problem, mode: FlatMode) -> Plans:
-    """All of them, in order of heads, then rows, then columns."""
+    """Return all plans, in order of heads, then rows, then columns."""
     s = p.sizes
     shares = [_ways(s.n_heads, p.n), _ways(s.rows, p.n)]
     shares.append(_ways(s.n_columns, p.n) if mode == "1d" else np.zeros((1, p.n), dtype=np.int64))

@@ -1,1 +1,1 @@
-"""A partition as a program."""
+"""Turn a partition into a program."""

@@ -1,6 +1,6 @@
 """A partition as a program: every device's stages, and the messages between them.
 
-Messages follow from regions: what a stage reads and another device made is sent from there, once.
+Messages follow from regions: a region that one stage reads and another device computed is sent once.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -13,15 +13,15 @@ from pliant.plan.split.stages import Region, check, entering, stages
 
 ITEMSIZE = 4
 INPUT, HEAD = "input", "head"
-"""The kernels that run on the primary alone, before the first layer and after the last."""
+"""The kernels that run only on the primary, before the first layer and after the last."""
 
 
 def split(spec: EncoderSpec, partition: Partition, first: int = 0) -> Program:
-    """The whole run from layer `first` on: [input, its broadcast], one segment a layer, [head].
+    """Return the run from layer `first` on: [input, its broadcast], one segment per layer, [head].
 
-    Before each segment of a layer K the primary holds `x.K` whole. With `first` above 0 there is no input
-    stage: the primary holds `x.first` already, and nobody else does.
-    Raises InputError where the partition does not fit the model.
+    Before the segment of layer K, the primary holds all of `x.K`. With `first` above 0 there is no input
+    stage: only the primary holds `x.first` already. Raises InputError if the partition does not fit the
+    model.
     """
     layers = [layer_segment(spec, partition, k) for k in range(first, spec.n_layers)]
     return program_of(
@@ -32,7 +32,7 @@ def split(spec: EncoderSpec, partition: Partition, first: int = 0) -> Program:
 
 
 def opening_segment(spec: EncoderSpec, partition: Partition, first: int = 0) -> Segment:
-    """Everybody gets what a layer needs of `x.first`; the primary makes it, if that is the model's input."""
+    """Return the segment that distributes `x.first`; if it is the model's input, the primary computes it."""
     check(spec, partition)
     steps = _Steps()
     if first == 0:
@@ -49,10 +49,10 @@ def opening_segment(spec: EncoderSpec, partition: Partition, first: int = 0) -> 
 def layer_segment(
     spec: EncoderSpec, partition: Partition, layer: int, lacking: Collection[str] = ()
 ) -> Segment:
-    """Layer `layer`, from `x.layer` to `x.layer+1` whole at the primary and where the next layer needs it.
+    """Return layer `layer`: from `x.layer` to `x.layer+1`, complete on the primary and where needed next.
 
-    Devices in `lacking` hold nothing of `x.layer` (they are new, or were given other work): the primary sends
-    it first. The last layer's result goes to the primary alone.
+    Devices in `lacking` hold nothing of `x.layer` (they are new, or have other work): the primary sends it
+    first. The last layer's result goes only to the primary.
     """
     steps = _Steps()
     _boundary(steps, spec, partition, layer, None)
@@ -76,13 +76,13 @@ def layer_segment(
 
 
 def closing_segment(spec: EncoderSpec, partition: Partition) -> Segment:
-    """The primary turns the last layer's result into the answer."""
+    """Return the segment in which the primary computes the answer from the last layer's result."""
     work = Compute(HEAD, rows=partition.tokens, device=partition.primary)
     return Segment((Step(f"{partition.primary}/cpu", work),))
 
 
 def program_of(spec: EncoderSpec, partition: Partition, segments: Sequence[Segment]) -> Program:
-    """Segments of one partition with the tensors that they name."""
+    """Return a program of one partition's segments, with the tensors that they name."""
     m, devices = partition.tokens, partition.participants
     shapes = {f"x.{k}": spec.hidden for k in range(spec.n_layers + 1)} | {"attended": spec.attended}
     shapes |= {f"mixed@{d}": spec.inner for d in devices}
@@ -98,7 +98,7 @@ def program_of(spec: EncoderSpec, partition: Partition, segments: Sequence[Segme
 
 
 def traffic(steps: Iterable[Step]) -> dict[tuple[str, str], int]:
-    """Bytes that each device sends, by (device, point): "x", "attended", "mixed", "h.0", "down.0", ..."""
+    """Return the bytes that each device sends, by (device, point): "x", "attended", "mixed", "h.0", ..."""
     sent: dict[tuple[str, str], int] = {}
     for step in steps:
         if isinstance(step.work, Exchange):
@@ -109,13 +109,13 @@ def traffic(steps: Iterable[Step]) -> dict[tuple[str, str], int]:
 
 
 def point_of(tensor: str) -> str:
-    """What a tensor is for, whoever makes it and whichever layer it enters."""
+    """Return a tensor's role, without its device and layer."""
     name = tensor.partition("@")[0]
     return "x" if name.startswith("x.") else name
 
 
 def _boundary(steps: "_Steps", spec: EncoderSpec, partition: Partition, layer: int, at: int | None) -> None:
-    """The primary holds the layer's input whole."""
+    """Record that the primary holds all of the layer's input."""
     whole = Part(0, partition.tokens, 0, spec.hidden)
     steps.make(partition.primary, Region(f"x.{layer}", whole), at)
 
@@ -128,7 +128,7 @@ def _enter(steps: "_Steps", spec: EncoderSpec, partition: Partition, layer: int,
 
 @dataclass(slots=True)
 class _Steps:
-    """A segment while it is written: who made what, who has what by now, and after which step."""
+    """A segment under construction: which device computed or holds what, and after which step."""
 
     steps: list[Step] = field(default_factory=list)
     made: dict[str, list[tuple[str, Part, int | None]]] = field(default_factory=dict)
@@ -139,7 +139,7 @@ class _Steps:
         return len(self.steps) - 1
 
     def make(self, device: str, region: Region, at: int | None) -> None:
-        """`device` makes a region in step `at`, or has it from the start."""
+        """Record that `device` computes a region in step `at`, or has it from the start."""
         self.made.setdefault(region.tensor, []).append((device, region.part, at))
         self.give(device, region, at)
 
@@ -147,7 +147,7 @@ class _Steps:
         self.held.setdefault((device, region.tensor), []).append((region.part, at))
 
     def need(self, device: str, region: Region) -> list[int]:
-        """The steps after which `device` holds all of a region; what others made of it is sent."""
+        """Return the steps after which `device` holds all of a region; adds the sends of missing parts."""
         held = self.held.get((device, region.tensor), [])
         waits = []
         for part, at in held:

@@ -1,4 +1,4 @@
-"""The graph that each stage of a split layer runs, with its inputs and outputs."""
+"""The graph of each stage of a split layer, with its inputs and outputs."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -19,21 +19,21 @@ from pliant.store.coding.matrix import coded_bytes, pays
 
 @dataclass(frozen=True, slots=True)
 class Port:
-    """An input or output of a stage's graph, and the regions it is put together from."""
+    """An input or output of a stage's graph, and the regions that it consists of."""
 
     name: str
     regions: tuple[Region, ...]
 
     @property
     def box(self) -> Part:
-        """The rectangle around all regions; they fill it."""
+        """The rectangle around all regions, which fill it."""
         rows = [end for r in self.regions for end in (r.part.rows.start, r.part.rows.stop)]
         columns = [end for r in self.regions for end in (r.part.columns.start, r.part.columns.stop)]
         return Part(min(rows), max(rows) - min(rows), min(columns), max(columns) - min(columns))
 
 
 def graph_part(spec: EncoderSpec, partition: Partition, stage: Stage) -> GraphPart:
-    """What the stage runs, in any layer."""
+    """Return the stage's graph, the same for all layers."""
     p, device, rows, f = partition, stage.device, stage.rows, stage.forward
     n_terms = len(_stacks(stage))
     match stage.kind:
@@ -60,7 +60,7 @@ def graph_part(spec: EncoderSpec, partition: Partition, stage: Stage) -> GraphPa
 
 
 def inputs(stage: Stage) -> tuple[Port, ...]:
-    """The tensors the stage's graph reads."""
+    """Return the tensors that the stage's graph reads."""
     found: dict[str, tuple[Region, ...]] = {}
     for region in stage.reads:
         if not _is_term(region):
@@ -72,15 +72,15 @@ def inputs(stage: Stage) -> tuple[Port, ...]:
 
 
 def outputs(stage: Stage) -> tuple[Port, ...]:
-    """The tensors the stage's graph makes."""
+    """Return the tensors that the stage's graph writes."""
     return tuple(Port(_output(stage, region), (region,)) for region in stage.writes)
 
 
 def weight_bytes(spec: EncoderSpec, *partitions: Partition) -> dict[str, int]:
-    """Bytes of weights that each device needs for all layers; 0 where it takes no part.
+    """Return the bytes of weights that each device needs for all layers; 0 without a share.
 
-    Matrices are float32, or in codes where a partition says their bits. Of several partitions a device holds
-    together what any of them needs: what they share, once.
+    Matrices are float32, or in codes if a partition has bits. For several partitions, a device holds the
+    union of their needs, with shared blocks counted once.
     """
     held: dict[str, dict[tuple[int, ...], set[Block]]] = {}
     for partition in dict.fromkeys(map(_without_lengths, partitions)):  # many share their blocks
@@ -101,7 +101,7 @@ def weight_bytes(spec: EncoderSpec, *partitions: Partition) -> dict[str, int]:
 
 
 def flops(spec: EncoderSpec, partition: Partition, stage: Stage) -> int:
-    """Two for each multiply-add of the stage's products, one for each number that a sum reads.
+    """Count two per multiply-add of the stage's products, and one per number that a sum reads.
 
     Norms, activations and softmax are not counted.
     """
@@ -116,20 +116,20 @@ def flops(spec: EncoderSpec, partition: Partition, stage: Stage) -> int:
 
 
 def work_flops(spec: EncoderSpec, partition: Partition) -> Callable[[Compute], float]:
-    """The operations of every step of a split program, for a cost."""
+    """Return the operations of every step of a split program, as a function for a cost."""
     known = {(s.device, s.kernel): float(flops(spec, partition, s)) for s in stages(spec, partition, 0)}
     known |= {(partition.primary, kernel): end_flops(spec, partition.tokens) for kernel in (INPUT, HEAD)}
     return lambda work: known.get((work.device, work.kernel), 0.0)
 
 
 def end_flops(spec: EncoderSpec, tokens: int) -> float:
-    """Of the input, and of the head: one for each number of a layer's state, whatever they do with it."""
+    """Return the operations of the input, or of the head: by convention one per number of a layer's state."""
     return float(tokens * spec.hidden)
 
 
 @lru_cache(maxsize=256)
 def _without_lengths(partition: Partition) -> Partition:
-    """The same weights on every device, for as few rows as there can be."""
+    """Return the same weights on every device, with the minimum number of rows."""
     shares = tuple(replace(share, rows=min(share.rows, 1)) for share in partition.shares)
     return replace(partition, shares=shares, tokens=sum(share.rows for share in shares))
 
@@ -139,7 +139,7 @@ def _blocks(spec: EncoderSpec, partition: Partition) -> Mapping[str, set[Block]]
     held: dict[str, set[Block]] = {device: set() for device in partition.devices}
     alike: dict[str, set[Block]] = {}
     for stage in stages(spec, partition, 0):
-        is_alike = stage.kind in ("rest", "reduce")  # on every device
+        is_alike = stage.kind in ("rest", "reduce")  # the same on every device
         found = alike.get(stage.kernel) if is_alike else None
         if found is None:
             pieces = graph_part(spec, partition, stage).pieces.values()
@@ -167,7 +167,7 @@ def _tile(spec: EncoderSpec, p: Partition, stage: Stage) -> GraphPart:
 
 
 def _stacks(stage: Stage) -> list[tuple[Region, ...]]:
-    """The terms of the stage's sum, each whole: blocks of columns side by side are one term."""
+    """Return the terms of the stage's sum: adjacent blocks of columns form one term."""
     met: dict[range, int] = {}
     stacks: list[tuple[Region, ...]] = []
     for region in filter(_is_term, stage.reads):
@@ -183,7 +183,7 @@ def _is_term(region: Region) -> bool:
 
 
 def _input(stage: Stage, tensor: str) -> str:
-    """The name under which the stage's graph reads a tensor."""
+    """Return the name of a tensor in the stage's graph."""
     if tensor.startswith("x."):
         return "x"
     if stage.kind in ("mix", "up", "down"):
@@ -205,7 +205,7 @@ def _span(numbers: range) -> Span:
 
 @lru_cache(maxsize=4096)
 def _block_bytes(block: Block, bits: int | None, outlier_share: float) -> int:
-    """Of a block of a weight; those that a product lacks are not held by name and count as none."""
+    """Return the bytes of a block of a weight; blocks that a product lacks have no name and count as 0."""
     if block.name is None:
         return 0
     if block.columns is None:

@@ -1,9 +1,9 @@
-"""What each device computes of one layer in each of Hepti's modes.
+"""Each device's computation in one layer, for each of Hepti's modes.
 
-Tensors of a layer, all float32 [tokens, columns]: `x.K` enters layer K and leaves layer K - 1; `attended`
-is what the heads made; `mixed@D` device D's partial sum of the attention's output product; `h.F` what
-feed forward F reads, `kept.F` its residual where that is another (pre-norm); `up.F@D`, `act.F` and
-`down.F@D` lie inside of it. A tensor `NAME@D` is a term of a sum, any other holds finished numbers.
+Tensors of a layer, all float32 [tokens, columns]: `x.K` enters layer K and leaves layer K - 1; `attended` is
+the heads' output; `mixed@D` is device D's partial sum of the attention's output product; `h.F` is the input
+of feed forward F, `kept.F` its residual if that differs (pre-norm); `up.F@D`, `act.F` and `down.F@D` are
+internal to it. A tensor `NAME@D` is a term of a sum; any other holds final numbers.
 """
 
 from collections.abc import Iterable, Iterator
@@ -32,10 +32,10 @@ class Region:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """One device's uninterrupted work: it starts when it holds all that it `reads`.
+    """One device's uninterrupted work: it starts when the device holds all regions that it `reads`.
 
-    `forward` numbers the feed forward that the stage belongs to; None before the first. `rows` are those it
-    works on, `width` its heads or columns where the stage is cut along them.
+    `forward` numbers the feed forward that the stage belongs to; None before the first. `rows` is the number
+    of rows, `width` the number of heads or columns if the stage is cut along them.
     """
 
     kind: Kind
@@ -48,12 +48,12 @@ class Stage:
 
     @property
     def kernel(self) -> str:
-        """The name of its step."""
+        """The kernel's name in its step."""
         return self.kind if self.forward is None else f"{self.kind}.{self.forward}"
 
 
 def check(spec: EncoderSpec, partition: Partition) -> None:
-    """Raise InputError where the shares do not add up to the model's sizes."""
+    """Raise InputError if the shares do not add up to the model's sizes."""
     if partition.n_heads != spec.n_heads:
         raise InputError(f"shares of {partition.n_heads} heads do not make the model's {spec.n_heads}.")
     if partition.mode != "ws" and partition.n_columns != spec.ffn:
@@ -65,7 +65,7 @@ def check(spec: EncoderSpec, partition: Partition) -> None:
 
 
 def stages(spec: EncoderSpec, partition: Partition, layer: int) -> tuple[Stage, ...]:
-    """All devices' stages of `layer`, in an order that respects data flow. Raises InputError: see `check`."""
+    """Return all devices' stages of `layer`, in data-flow order. Raises InputError: see `check`."""
     check(spec, partition)
     layout = _Layout(spec, partition, layer)
     match partition.mode:
@@ -80,7 +80,7 @@ def stages(spec: EncoderSpec, partition: Partition, layer: int) -> tuple[Stage, 
 
 
 def entering(spec: EncoderSpec, partition: Partition, device: str) -> Part | None:
-    """What `device` needs of a layer's input: all of it to run heads, or to be the primary; else its rows."""
+    """Return the part of a layer's input that `device` needs: all for heads or the primary, else its rows."""
     if partition.share(device).heads or device == partition.primary:
         return Part(0, partition.tokens, 0, spec.hidden)
     return part_of(partition.rows(device), range(spec.hidden))
@@ -88,7 +88,7 @@ def entering(spec: EncoderSpec, partition: Partition, device: str) -> Part | Non
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """Regions of one layer under one partition."""
+    """The regions of one layer under one partition."""
 
     spec: EncoderSpec
     partition: Partition
@@ -105,15 +105,15 @@ class _Layout:
         return _region(tensor, self.partition.rows(device), columns)
 
     def x(self, device: str) -> tuple[Region, ...]:
-        """The device's own rows of what enters the layer."""
+        """Return the device's own rows of the layer's input."""
         return self.own_rows(device, f"x.{self.layer}", range(self.spec.hidden))
 
     def attended(self, heads: range) -> range:
-        """The columns of `heads`."""
+        """Return the columns of `heads`."""
         return range(heads.start * self.spec.head_dim, heads.stop * self.spec.head_dim)
 
     def attend(self, device: str) -> Iterator[Stage]:
-        """The heads of one device, if it has any."""
+        """Yield the stage of one device's heads, if it has any."""
         heads = self.partition.heads(device)
         if heads:
             x = self.all_rows(f"x.{self.layer}", range(self.spec.hidden))
@@ -121,7 +121,7 @@ class _Layout:
             yield Stage("attend", device, self.partition.tokens, x, y, width=len(heads))
 
     def reduce(self, forward: int | None, blocks: dict[str, range]) -> Iterator[Stage]:
-        """Every owner of rows sums them up: `blocks` are the columns of the partial sum of each device."""
+        """Yield the sums of all owners of rows: `blocks` are the columns of each device's partial sum."""
         term = "mixed" if forward is None else f"down.{forward}"
         inner, is_pre_norm = range(self.spec.inner), self.spec.template.is_pre_norm
         following = 0 if forward is None else forward + 1
@@ -146,7 +146,7 @@ class _Layout:
 
 
 def _weight_stationary(at: _Layout) -> Iterator[Stage]:
-    """Heads by columns, then everything else by rows (Figure 5 a)."""
+    """Yield stages with heads by columns, then everything else by rows (Figure 5 a)."""
     for device in at.partition.participants:
         yield from at.attend(device)
     for device in at.partition.participants:
@@ -158,10 +158,10 @@ def _weight_stationary(at: _Layout) -> Iterator[Stage]:
 
 
 def _tiled_1d(at: _Layout) -> Iterator[Stage]:
-    """Heads, then neurons, by columns and rows of the weights; partial sums in between (Figure 5 b).
+    """Yield heads, then neurons, by columns and rows of the weights; partial sums in between (Figure 5 b).
 
-    The norm stands between reduce-scatter and all-gather, on the rows of each device: as many bytes as the
-    all-reduce, and no norm is taken twice.
+    The norm runs between reduce-scatter and all-gather, on the rows of each device: the traffic equals the
+    all-reduce's, and no norm is computed twice.
     """
     p, inner, tokens = at.partition, range(at.spec.inner), at.partition.tokens
     headed = [d for d in p.participants if p.heads(d)]
@@ -179,7 +179,7 @@ def _tiled_1d(at: _Layout) -> Iterator[Stage]:
 
 
 def _tiled_2d(at: _Layout) -> Iterator[Stage]:
-    """Weights cut both ways, over a grid of devices (Figure 5 c; Pope et al. 2023, 3.2.2)."""
+    """Yield stages with weights cut both ways, over a grid (Figure 5 c; Pope et al. 2023, 3.2.2)."""
     p = at.partition
     assert p.grid is not None, p.mode
     tiles = tiles_of(p, p.grid)
@@ -210,7 +210,7 @@ def _tiled_2d(at: _Layout) -> Iterator[Stage]:
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """One device's place in the grid: the devices of its column, and its blocks of the weights.
+    """One device's position in the grid: the devices of its column, and its blocks of the weights.
 
     Of the output product: rows of all `heads` of the group, columns `outputs`. Of the feed forward: rows (up)
     and columns (down) `hidden`, and all `neurons` of the column.
@@ -224,7 +224,7 @@ class Tile:
 
 
 def tiles_of(partition: Partition, grid: Grid) -> dict[str, Tile]:
-    """The tile of every device of the grid."""
+    """Return the tile of every device of the grid."""
     tiles = {}
     for g, group in enumerate(grid.groups):
         for c, device in enumerate(group):
@@ -248,6 +248,6 @@ def _joined(parts: Iterable[tuple[Region, ...]]) -> tuple[Region, ...]:
 
 
 def _region(tensor: str, rows: range, columns: range) -> tuple[Region, ...]:
-    """One region, or none when it is empty."""
+    """Return one region, or none if it is empty."""
     part = part_of(rows, columns)
     return () if part is None else (Region(tensor, part),)

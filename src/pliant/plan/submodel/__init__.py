@@ -1,1 +1,1 @@
-"""The submodel and bits that a target and a buffer allow (STI 5)."""
+"""Choose the submodel and bits for a target and a buffer (STI 5)."""

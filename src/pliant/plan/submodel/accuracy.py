@@ -1,23 +1,23 @@
-"""How accurate submodels are expected to be at any fidelity, from a few measurements.
+"""Expected accuracy of submodels at any fidelity, from a few measurements.
 
-A few hundred examples tell a submodel's accuracy to one or two points, and submodels lie closer than that:
-the one that seems best is often the luckiest, and what it was measured at is too high. So:
+A few hundred examples determine a submodel's accuracy to within one or two points, and submodels lie closer
+than that: the apparently best one is often the luckiest, and its measured accuracy is too high. Therefore:
 
-- A submodel's *score* is the mean of its measured accuracy and of what a straight line through all entries
-  makes of its log-likelihood, which is less noisy; of one submodel, more bits never score less (pool
-  adjacent violators). Nothing is assumed of depth or width: at 2 bits, four layers of the shipped model
+- A submodel's *score* is the mean of its measured accuracy and of a prediction by a straight line, over all
+  entries, from its log-likelihood, which is less noisy; for one submodel, more bits never score less (pool
+  adjacent violators). Nothing is assumed about depth or width: at 2 bits, four layers of the shipped model
   really are worse than three.
-- What a score is worth is estimated on examples that had no part in it (cross-fitting): each fold of the
-  table says how accurate the submodels are that the other folds gave their scores. A weighted line through
-  the scores near each score shrinks it towards its neighbours by as much as the scores fail to predict
-  (James and Stein 1961; Efron and Morris, JASA 1975, "Data analysis using Stein's estimator").
-- That estimate rises with the score, so that the submodel of the highest expected accuracy has the highest
+- The expected accuracy at a score is estimated on examples that did not contribute to it (cross-fitting):
+  each fold of the table gives the accuracy of submodels that the other folds scored. A weighted line through
+  the scores near each score shrinks it towards its neighbours by as much as the scores fail to predict (James
+  and Stein 1961; Efron and Morris, JASA 1975, "Data analysis using Stein's estimator").
+- That estimate increases with the score, so the submodel of the highest expected accuracy has the highest
   score.
-- Its interval holds two errors: that of a share of `n_examples` (Wilson 1927), and how far submodels lie
-  from what their scores predict.
+- Its interval covers two errors: that of a share of `n_examples` (Wilson 1927), and the deviation of
+  submodels from what their scores predict.
 
-A table without folds (made before there were any) gives the score itself. The same examples then choose and
-judge, so its interval is wide enough for all its entries at once (Sidak, JASA 1967).
+A table without folds (of an older format) gives the score itself. The same examples then choose and judge, so
+its interval is wide enough for all its entries at once (Sidak, JASA 1967).
 """
 
 from collections.abc import Mapping, Sequence, Set
@@ -34,9 +34,9 @@ from pliant.store.manifest import AccuracyEntry, AccuracyTable
 AccuracyGrid = Mapping[tuple[int, int, int], float]
 _COVERAGE = 0.95
 _NEAR = 0.4
-"""The part of all scores that the line at a score is fitted to."""
+"""The fraction of all scores used to fit the line at a score."""
 _N_KNOTS = 33
-"""Scores that a line is fitted at; what lies between is interpolated."""
+"""The number of scores at which a line is fitted; values in between are interpolated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,16 +49,16 @@ class AccuracyInterval:
 
 @dataclass(frozen=True, slots=True)
 class ExpectedAccuracy:
-    """What a table lets one expect of its submodels on examples not yet seen.
+    """The expected accuracy of a table's submodels on unseen examples.
 
-    `n_effective` is the number of examples on which an accuracy measured by itself would be as uncertain.
+    `n_effective` is the number of examples on which a single measured accuracy would be equally uncertain.
     """
 
     grid: AccuracyGrid
     n_effective: float
 
     def interval(self, accuracy: float) -> AccuracyInterval:
-        """The central 95 % interval (Wilson's score interval) of an expected accuracy of the grid."""
+        """Return the central 95 % interval (Wilson's score interval) of an expected accuracy of the grid."""
         n, z = self.n_effective, NormalDist().inv_cdf((1 + _COVERAGE) / 2)
         centre = (accuracy + z**2 / (2 * n)) / (1 + z**2 / n)
         half = z / (1 + z**2 / n) * (accuracy * (1 - accuracy) / n + z**2 / (4 * n**2)) ** 0.5
@@ -66,7 +66,7 @@ class ExpectedAccuracy:
 
 
 def expected_accuracy(table: AccuracyTable) -> ExpectedAccuracy:
-    """What each measured submodel is expected to answer right on examples not yet seen, and how surely."""
+    """Return the expected accuracy of each measured submodel on unseen examples, with its uncertainty."""
     measured = np.array([e.accuracy for e in table.entries])
     scores = _scores(table.entries, measured, np.array([e.log_likelihood for e in table.entries]))
     places = [(e.n, e.m, e.bits) for e in table.entries]
@@ -89,14 +89,14 @@ def expected_accuracy(table: AccuracyTable) -> ExpectedAccuracy:
 
 
 def expected_grid(table: AccuracyTable) -> AccuracyGrid:
-    """What each measured submodel is expected to answer right on examples not yet seen."""
+    """Return the expected accuracy of each measured submodel on unseen examples."""
     return expected_accuracy(table).grid
 
 
 def _scores(
     entries: Sequence[AccuracyEntry], measured: Float[np.ndarray, " K"], likelihood: Float[np.ndarray, " K"]
 ) -> Float[np.ndarray, " K"]:
-    """By what submodels are compared, of each entry; never less at more bits of the same submodel."""
+    """Return the score of each entry; never less at more bits of the same submodel."""
     if np.ptp(likelihood) > 0:
         line = np.polynomial.Polynomial.fit(likelihood, measured, 1)
         measured = np.clip((measured + line(likelihood)) / 2, 0, 1)
@@ -110,9 +110,9 @@ def _scores(
 
 
 def _cross_fitted(table: AccuracyTable) -> tuple[Float[np.ndarray, "F K"], Float[np.ndarray, "F K"]]:
-    """Scores without each fold, and accuracy on that fold, both as differences from their mean over entries.
+    """Return scores without each fold, and accuracy on that fold, both relative to their mean over entries.
 
-    Folds differ in how hard they are; between entries that cancels out.
+    Folds differ in difficulty; between entries that cancels out.
     """
     sizes = np.array([fold.n_examples for fold in table.folds], np.float64)
     accuracy = np.array([fold.accuracy for fold in table.folds])
@@ -132,7 +132,7 @@ def _cross_fitted(table: AccuracyTable) -> tuple[Float[np.ndarray, "F K"], Float
 def _local_lines(
     x: Float[np.ndarray, " P"], y: Float[np.ndarray, " P"], at: Float[np.ndarray, " Q"]
 ) -> Float[np.ndarray, " Q"]:
-    """`y` at each of `at` (ascending), never falling: lines through near points (LOESS, Cleveland 1979)."""
+    """`y` at each of `at` (ascending), non-decreasing: lines through near points (LOESS, Cleveland 1979)."""
     distance = np.abs(at[:, None] - x)
     n_near = min(max(3, int(_NEAR * len(x))), len(x)) - 1
     reach = np.maximum(np.partition(distance, n_near)[:, n_near], 1e-9)
@@ -149,18 +149,19 @@ def _local_lines(
 class Curves:
     """Accuracy of each submodel against fidelity, the share of the weights' variance that its bits keep.
 
-    Uniform bits have the fidelity 1 - error; in between, accuracy is linear, and it never falls.
+    Uniform bits have the fidelity 1 - error; in between, accuracy is interpolated linearly, and it never
+    decreases.
     """
 
     points: Mapping[tuple[int, int], tuple[tuple[float, ...], tuple[float, ...]]]
 
     @property
     def places(self) -> Set[tuple[int, int]]:
-        """The submodels n x m that were measured."""
+        """The measured submodels, n x m."""
         return self.points.keys()
 
     def at(self, n: int, m: int, fidelity: float) -> float | None:
-        """Expected accuracy of n x m at `fidelity`; None where nothing was measured."""
+        """Return the expected accuracy of n x m at `fidelity`; None if it was not measured."""
         if (n, m) not in self.points:
             return None
         fidelities, values = self.points[n, m]
@@ -168,7 +169,7 @@ class Curves:
 
 
 def curves(grid: AccuracyGrid, errors: Sequence[float]) -> Curves:
-    """`grid` as curves; `errors` is the relative weight error at 0..6 planes, full fidelity has none."""
+    """Convert `grid` to curves; `errors` is the relative weight error at 0..6 planes (full fidelity: 0)."""
     points: dict[tuple[int, int], list[tuple[float, float]]] = {}
     for (n, m, bits), value in grid.items():
         points.setdefault((n, m), []).append((1 - (errors[bits] if bits <= PLANES else 0.0), value))
@@ -181,7 +182,7 @@ def curves(grid: AccuracyGrid, errors: Sequence[float]) -> Curves:
 
 
 def _rising(values: Sequence[float]) -> list[float]:
-    """The non-decreasing sequence nearest to `values` in squares: neighbours that fall share their mean."""
+    """The least-squares non-decreasing sequence for `values`: violating neighbours share their mean."""
     blocks: list[tuple[float, int]] = []  # sum and number
     for value in values:
         total, count = value, 1

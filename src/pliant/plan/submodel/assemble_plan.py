@@ -25,7 +25,7 @@ LEAST_WINDOW = 2
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """What a planner has decided; everything else about a plan follows from it."""
+    """A planner's decisions; everything else in a plan follows from them."""
 
     name: str
     layers: tuple[int, ...]
@@ -58,13 +58,12 @@ def assemble(
     fixed_bytes: int = 0,
     preload_bytes: int | None = None,
 ) -> Plan:
-    """The plan of `draft`: checked with `costs`, its spans predicted with `expected` (default: the same).
+    """Return the plan of `draft`: checked with `costs`, spans predicted with `expected` (or `costs`).
 
-    The window is the smallest of at least 2 layers that ends no later than an unlimited one. Of the
-    time between a layer's planned start and the last moment that keeps the target, the fraction
-    `patience` is spent on waiting for late refinements; the rest is kept for late base planes. No
-    refinement is begun when the base planes of later layers, read `io_reserve` times slower than
-    planned, would then be late.
+    The window is the smallest of at least 2 layers that ends no later than an unlimited one. Of the time
+    between a layer's planned start and its latest start for the target, the fraction `patience` is spent on
+    waiting for late refinements; the rest is kept for late base planes. No refinement is started if the base
+    planes of later layers, read `io_reserve` times slower than planned, would then be late.
     """
     load_s = [_load_seconds(shape, costs, load) for load in draft.loads]
     layer_s = layer_seconds(costs, draft.width, with_io=any(load_s))
@@ -140,9 +139,9 @@ def assemble(
 def pipeline(
     load_s: Sequence[float], layer_s: float, lead_s: float, window: int, *, is_pipelined: bool = True
 ) -> tuple[list[float], float, list[float]]:
-    """Start of each layer, end of the last, end of each load; a layer takes `layer_s`, its load `load_s[k]`.
+    """Return each layer's start, the last end, and each load's end, for `layer_s` and loads of `load_s[k]`.
 
-    What `simulate` finds when nothing slows anything; `lead_s` of compute comes before the first layer.
+    Equals `simulate` without slow-downs; `lead_s` of compute comes before the first layer.
     """
     starts_s: list[float] = []
     freed_s: list[float] = []
@@ -176,7 +175,7 @@ def needed_window(
     margin: float,
     io_reserve: float,
 ) -> int:
-    """How many layers' loads must be in memory at once, so that none has to wait for room."""
+    """Return how many layers' loads must be in memory at once, so that none waits for buffer space."""
     load_s = [_load_seconds(shape, costs, load) for load in loads]
     base_s = [io_reserve * _seconds(shape, costs, load.base) for load in loads]
     layer_s = layer_seconds(costs, width, with_io=any(load_s))
@@ -186,13 +185,13 @@ def needed_window(
 
 
 def working_bytes(shape: StoreShape, loads: Sequence[LayerLoad], window: int) -> int:
-    """Memory for what `window` layers read, each read outward to whole blocks."""
+    """Return the memory for the reads of `window` layers, each rounded outward to whole blocks."""
     layers = [sum(_block_bytes(shape, runs) for runs in (load.base, *load.refinements)) for load in loads]
     return max(layers, default=0) * min(window, sum(1 for n in layers if n))
 
 
 def _fitting(window: int, shape: StoreShape, loads: Sequence[LayerLoad], limit: int | None) -> int:
-    """`window`, or fewer layers where a bound of the working memory asks for that, which costs time."""
+    """Return `window`, reduced while the working memory exceeds its limit; a smaller window costs time."""
     while limit is not None and window > LEAST_WINDOW and working_bytes(shape, loads, window) > limit:
         window -= 1
     return window
@@ -208,20 +207,20 @@ def _block_bytes(shape: StoreShape, runs: Sequence[Run]) -> int:
 
 
 def waiting(spans: Sequence[Span]) -> float:
-    """Seconds that lane cpu stood still between its first step and its last: the bubbles."""
+    """Return the seconds that lane cpu was idle between its first and last step (the bubbles)."""
     cpu = [s for s in spans if s.lane == "cpu"]
     return max(0.0, sum((b.start_s - a.end_s for a, b in pairwise(cpu)), 0.0))
 
 
 def granule_s(shape: StoreShape, disk: Link, width: int) -> float:
-    """Seconds of the longest refinement: one plane of a layer, or one shard's full fidelity."""
+    """Return the seconds of the longest refinement: one plane of a layer, or one shard's full fidelity."""
     return disk.seconds(max(width * shape.plane_bytes, shape.full_bytes))
 
 
 def _start_by(
     costs: Cost, budget: Budget, loads: Sequence[LayerLoad], width: int, margin: float
 ) -> list[float]:
-    """When each layer must start to keep the target, from the end of tokenising on, as the program is."""
+    """Return the latest start of each layer for the target, from the end of tokenising."""
     layer_s = layer_seconds(costs, width, with_io=any(load.runs for load in loads))
     deadline_s = budget.target_s * (1 - margin) - costs.seconds(TOKENISE) - costs.seconds(HEAD)
     return [deadline_s - (len(loads) - k) * layer_s for k in range(len(loads))]
@@ -235,7 +234,7 @@ def _read_by(
     start_by_s: Sequence[float],
     io_reserve: float,
 ) -> list[float]:
-    """When refinements of each layer must have ended, so that all later base planes are in time."""
+    """Return when refinements of each layer must have ended so that all later base planes are in time."""
     base_s = [_seconds(shape, costs, load.base) for load in loads]
     spare_s = (io_reserve - 1) * granule_s(shape, disk_beside(costs), width)
     by_s = [float("inf")] * len(base_s)
@@ -252,9 +251,9 @@ def _window(
     read_by_s: Sequence[float],
     start_by_s: Sequence[float],
 ) -> int:
-    """The smallest window that ends no later than none would, and delays no refinement too far.
+    """Return the smallest window that ends no later than an unlimited one and delays no refinement too far.
 
-    Nor may it delay the base planes (`base_s`, at their slowest) when layers start as late as they may.
+    It must not delay the base planes (`base_s`, at their slowest) either if layers start as late as allowed.
     """
     n = max(LEAST_WINDOW, len(load_s))
     _, best_s, read_s = pipeline(load_s, layer_s, lead_s, n)
@@ -269,7 +268,7 @@ def _window(
 
 
 def _holds_late(base_s: Sequence[float], layer_s: float, start_by_s: Sequence[float], window: int) -> bool:
-    """True when base planes are in time although every layer starts as late as it may."""
+    """Return whether base planes are in time even if every layer starts as late as allowed."""
     freed_s: list[float] = []
     io_s = 0.0
     for seconds, by in zip(base_s, start_by_s, strict=True):

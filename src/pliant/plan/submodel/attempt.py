@@ -1,4 +1,4 @@
-"""One submodel at a time: its preload set, whether it fits, and the bits its AIBs buy."""
+"""One submodel at a time: its preload set, whether it fits, and the bits that its AIBs afford."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -34,8 +34,8 @@ from pliant.plan.submodel.submodel import Submodel
 class Attempt:
     """A submodel with a preload set. `ledger` has every shard at the lowest bits and the slack granted.
 
-    `needs_s` is the usable time it takes so; `uniform_fidelity` is that of the highest bits that all its
-    shards can have.
+    `needs_s` is the usable time that it then needs; `uniform_fidelity` is that of the highest bits that all
+    its shards can have.
     """
 
     submodel: Submodel
@@ -50,7 +50,7 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """What is asked of the planner, and the pieces of an answer for one submodel."""
+    """A planning problem, and the parts of a solution for one submodel."""
 
     shape: StoreShape
     costs: Cost
@@ -76,19 +76,19 @@ class Problem:
 
     @property
     def is_reserved(self) -> bool:
-        """True when base planes come before all else, as IO may slow down."""
+        """True if base planes come first, because IO may slow down."""
         return self.options.reserve > 1
 
     def fits(self, a: Attempt) -> bool:
         return a.needs_s <= self.usable_s + TOLERANCE_S and self.holds(a)
 
     def holds(self, a: Attempt) -> bool:
-        """True when the working memory is enough for `a` at the lowest bits."""
+        """Return whether the working memory suffices for `a` at the lowest bits."""
         limit = self.budget.working_bytes
         return a.ledger.is_within_limit and (limit is None or self.working(a, a.ledger) <= limit)
 
     def holds_two(self, a: Attempt) -> bool:
-        """True when two layers at a time, at the lowest bits, find room, however long that takes."""
+        """Return whether two layers at a time, at the lowest bits, fit in memory, however long that takes."""
         limit = self.budget.working_bytes
         loads = [a.ledger.load(k, layer) for k, layer in enumerate(a.layers)]
         return a.ledger.is_within_limit and (
@@ -96,11 +96,11 @@ class Problem:
         )
 
     def may_read(self, c: Submodel) -> bool:
-        """False when `c` fits only as long as no IO slows its compute."""
+        """Return False if `c` meets the target only without concurrent IO."""
         return c.n * layer_seconds(self.costs, c.m, with_io=True) <= self.usable_s + TOLERANCE_S
 
     def attempt(self, c: Submodel) -> Attempt | None:
-        """The best preload set for `c` by the fidelity of uniform bits; None when nothing fits."""
+        """Return the best preload set for `c` by the fidelity of uniform bits; None if nothing fits."""
         best: Attempt | None = None
         if self.held is not None or self.options.preload == "first":
             return next(filter(self.fits, self.attempts(c)), None)
@@ -117,10 +117,10 @@ class Problem:
         return best
 
     def fidelity_bound(self, a: Attempt) -> float:
-        """A fidelity that no allocation for `a` exceeds.
+        """Return an upper bound on the fidelity of any allocation for `a`.
 
-        All of the last AIB, and what the preload buffer is worth, buys single planes in order of gain,
-        without latencies; the sixth plane counts as full fidelity.
+        All of the last AIB, and the value of the preload buffer, buys single planes in order of gain, without
+        latencies; the sixth plane counts as full fidelity.
         """
         ledger, errors = a.ledger, self.options.errors
         bonus_s = sum(map(ledger.held_seconds, range(ledger.n)))
@@ -134,17 +134,17 @@ class Problem:
         return float(1 - errors[LOWEST_BITS] + bought / a.weights.sum())
 
     def attempts(self, c: Submodel) -> Iterator[Attempt]:
-        """`c` with each preload set that its rule allows."""
+        """Yield `c` with each preload set that its rule allows."""
         layers = picked_layers(self.shape.n_layers, c.n)
         weights = weights_of(self.importance[list(layers), : c.m].astype(np.float64))
         for held, rule in self._preload_sets(c, layers):
             yield self._floor(c, layers, weights, held, rule)
 
     def allocate(self, a: Attempt) -> tuple[Ledger, Held]:
-        """The bits that the AIBs of `a` buy, and the preload set that goes with them.
+        """Return the bits that the AIBs of `a` afford, and their preload set.
 
-        Of several preload sets in a fixed order (rule "first") the one whose bits are worth most: as the bits
-        for each never get worse with more time or memory, nor does the best of them.
+        Of several preload sets in a fixed order (rule "first"), the one with the most valuable bits: the bits
+        for each set never get worse with more time or memory, so neither does the best of them.
         """
         among = [a]
         if a.rule == "first" and self.fits(a):
@@ -165,7 +165,7 @@ class Problem:
         return max(choices, key=lambda x: fidelity(x.bits, a.weights, self.options.errors)), a.held
 
     def _within(self, a: Attempt, window: int, limit: int) -> Iterator[Ledger]:
-        """What the AIBs buy when `window` layers share `limit` bytes of working memory, if anything does."""
+        """Yield the bits that the AIBs afford if `window` layers share `limit` bytes of working memory."""
         most = self.budget.layer_bytes
         layer_bytes = limit // window if most is None else min(limit // window, most)
         for _ in range(3):
@@ -181,7 +181,7 @@ class Problem:
             layer_bytes -= -(-over // window)  # whole blocks, or a window of more layers, take more
 
     def working(self, a: Attempt, ledger: Ledger) -> int:
-        """Memory that the layers in flight of `a` take at the bits of `ledger`."""
+        """Return the memory of the layers in flight of `a` at the bits of `ledger`."""
         loads = [ledger.load(k, layer) for k, layer in enumerate(a.layers)]
         options = self.options
         window = needed_window(
@@ -206,7 +206,7 @@ class Problem:
                 yield held, rule
 
     def _first_sets(self, c: Submodel) -> Iterator[Held]:
-        """The lowest planes of all layers first; and the first layer ahead by what a layer's time reads."""
+        """Yield sets with the lowest planes of all layers first; also with a head start for layer 0."""
         disk = disk_beside(self.costs)
         seek = disk.latency_s / disk.seconds(self.shape.plane_bytes, 0)
         row_s = disk.seconds(c.m * self.shape.plane_bytes)
@@ -219,11 +219,11 @@ class Problem:
             yield ahead
 
     def _ledger(self, c: Submodel, held: Held) -> Ledger:
-        """AIBs of `c` without slack, nothing debited."""
+        """Return the AIBs of `c` without slack and without debits."""
         layer_s = layer_seconds(self.costs, c.m, with_io=True)
         lead_s = self.costs.seconds(EMBED) if self.options.uses_lead else 0.0
         disk = disk_beside(self.costs)
-        # A read that nobody waits for any more delays the next: keep each under a quarter layer.
+        # An obsolete read delays the next one: keep each under a quarter layer.
         quarter_s = 0.0 if self.is_reserved else layer_s / 4
         chunk = max(1, int(quarter_s / disk.seconds(self.shape.full_bytes, 0)))
         planes = max(1, int(quarter_s / disk.seconds(c.m * self.shape.plane_bytes)))
@@ -262,7 +262,7 @@ class Problem:
             return uniform
         if self.options.allocate == "exact":
             from pliant.plan.submodel.exact_bits import (
-                fill_exact,  # the solver is loaded where it is asked for
+                fill_exact,  # the solver is imported only when requested
             )
 
             fill_exact(uniform, weights, errors)

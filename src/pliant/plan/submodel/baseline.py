@@ -1,7 +1,8 @@
-"""The systems STI is compared with (its Table 4), as planners of the same Plan type.
+"""The systems that STI is compared with (its Table 4), as planners of the same Plan type.
 
-With an accuracy grid each takes the submodel of the highest expected accuracy at its bits among those that
-end in time, by the rules of `search.plan`; with `options.choose` "size", the paper's rule, most slices.
+With an accuracy grid, each takes the submodel of the highest expected accuracy at its bits among those that
+end in time, by the rules of `search.plan`; with `options.choose` "size" (the paper's rule), the one with most
+slices.
 """
 
 from collections.abc import Callable, Sequence
@@ -47,8 +48,8 @@ def load_and_execute(
     """Load the whole submodel at full fidelity, then execute it.
 
     Without an accuracy grid, or with `options.choose` "size", it is the submodel whose total is closest to T
-    (STI, Table 4); no target is infeasible then. With a grid, the most accurate one that ends in time, and
-    where none does the quickest.
+    (STI, Table 4); then no target is infeasible. With a grid, it is the most accurate one that ends in time
+    or, if none does, the fastest.
     """
     job = _Job(shape, costs, budget, importance, options, expected, _known(accuracy, options))
     totals = {c: job.end_s(c, FULL_BITS, is_pipelined=False) for c in job.submodels}
@@ -76,7 +77,7 @@ def standard_pipeline(
 ) -> Plan:
     """StdPL-X: the same bits everywhere, layers read while earlier ones compute, nothing preloaded.
 
-    Raises BudgetError when no submodel ends under T, unless `options.best_effort`.
+    Raises BudgetError if no submodel ends within T, unless `options.best_effort`.
     """
     job = _Job(shape, costs, budget, importance, options, expected, _known(accuracy, options))
     fits = [c for c in job.submodels if job.end_s(c, bits) <= job.usable_s + 1e-9]
@@ -98,7 +99,7 @@ def preload_model(
 ) -> Plan:
     """PreloadModel-X: the whole N x M model in memory at the same bits, so only compute counts.
 
-    Raises BudgetError when no submodel computes under T, unless `options.best_effort`.
+    Raises BudgetError if no submodel computes within T, unless `options.best_effort`.
     """
     job = _Job(shape, costs, budget, importance, options, expected, _known(accuracy, options))
     fits = [c for c in job.submodels if c.compute_s <= job.usable_s + 1e-9]
@@ -109,7 +110,7 @@ def preload_model(
 
 @dataclass(frozen=True, slots=True)
 class _Uniform:
-    """A submodel at the same bits everywhere."""
+    """A submodel with the same bits everywhere."""
 
     submodel: Submodel
     accuracy: float | None
@@ -127,7 +128,7 @@ class _Job:
 
     @property
     def usable_s(self) -> float:
-        """T without tokenising and head: what the pipeline, the embedding included, may take."""
+        """T without tokenising and head: the limit for the pipeline, including the embedding."""
         return (
             self.budget.target_s * (1 - self.options.margin)
             - self.costs.seconds(TOKENISE)
@@ -136,13 +137,13 @@ class _Job:
 
     @property
     def submodels(self) -> tuple[Submodel, ...]:
-        """Those that may run, by the same rule as in `search.plan`."""
+        """The submodels that may run, by the same rule as in `search.plan`."""
         every = submodels(self.shape.n_layers, self.shape.widths, self.costs)
         return allowed(every, self.shape, self.options.depths, self.known.places)
 
     @property
     def by_accuracy(self) -> bool:
-        """Whether submodels are chosen by what was measured of them."""
+        """Whether submodels are chosen by measured accuracy."""
         return self.options.choose == "accuracy" and bool(self.known.places)
 
     @property
@@ -150,7 +151,7 @@ class _Job:
         return "most accurate" if self.by_accuracy else "largest"
 
     def accuracy(self, c: Submodel, bits: int) -> float | None:
-        """What is expected of `c` with all shards at `bits`."""
+        """Return the expected accuracy of `c` with all shards at `bits`."""
         return self.known.at(c.n, c.m, 1.0 if bits == FULL_BITS else 1.0 - self.options.errors[bits])
 
     def ledger(self, c: Submodel, bits: int, held: np.ndarray) -> Ledger:
@@ -162,13 +163,13 @@ class _Job:
         return ledger
 
     def end_s(self, c: Submodel, bits: int, *, is_pipelined: bool = True) -> float:
-        """When the last layer ends, from the end of tokenising."""
+        """Return the end of the last layer, from the end of tokenising."""
         load_s = self.ledger(c, bits, np.zeros((c.n, c.m), dtype=np.int64)).load_s
         layer_s = layer_seconds(self.costs, c.m, with_io=is_pipelined)
         return pipeline(load_s, layer_s, self.costs.seconds(EMBED), c.n, is_pipelined=is_pipelined)[1]
 
     def best(self, fits: Sequence[Submodel], bits: int) -> Submodel:
-        """The one of `fits` that the rule takes; at full fidelity the whole model, where it is in time."""
+        """The one of `fits` that the rule selects; at full fidelity the whole model, if it is in time."""
         order = rank(fits, self.options.similar)
         largest = order[0]
         is_whole = (largest.n, largest.m) == (self.shape.n_layers, self.shape.n_slices)
@@ -178,7 +179,7 @@ class _Job:
         return largest if found is None else found.submodel
 
     def in_time(self, fits: Sequence[Submodel], bits: int, seconds: Callable[[Submodel], float]) -> Submodel:
-        """The best of `fits`; where there is none, the quickest by `seconds` or BudgetError."""
+        """Return the best of `fits`; if there is none, the fastest by `seconds` or BudgetError."""
         if fits:
             return self.best(fits, bits)
         least = min(self.submodels, key=seconds)

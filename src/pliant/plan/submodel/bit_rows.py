@@ -1,9 +1,8 @@
 """The best bits under the AIBs, from a fixed set of rows for each layer (dynamic programming).
 
-A *row* is the bits of one layer's slices. Which rows a layer may have depends neither on the AIBs nor on what
-is in memory. More IO time, or more planes in memory, therefore only adds to the assignments that fit, and the
-best of them is never worse. A greedy choice has no such property: what it buys first may be in the way of
-something better.
+A *row* is the bits of one layer's slices. The rows of a layer depend neither on the AIBs nor on the memory.
+More IO time, or more planes in memory, therefore only adds feasible assignments, and the best of them is
+never worse. A greedy choice lacks this property: its first purchase may exclude a better one.
 """
 
 from collections.abc import Sequence
@@ -19,20 +18,19 @@ from pliant.plan.submodel.io_plan import TOLERANCE_S, Ledger, fidelity, fill_uni
 
 Rows = Int[np.ndarray, "n rows m"]
 _N_QUANTA = 1152
-"""IO time is counted in about this many parts of what six bits everywhere take, a whole number to a plane."""
+"""The number of parts of IO time for six bits everywhere; a plane takes a whole number of them."""
 _N_LATENCY = 64
-"""But in no smaller parts than these of a read's latency: for a slow disk of small shards there would be
-millions."""
+"""Limit on the resolution, as parts of a read's latency: a slow disk of small shards would need millions."""
 
 
 def fill_rows(ledger: Ledger, weights: Float[np.ndarray, "n m"], errors: Sequence[float]) -> Ledger:
-    """`ledger`, at its lowest bits, with the bits of most fidelity that its AIBs buy.
+    """Return `ledger`, at its lowest bits, raised to the bits of most fidelity that its AIBs afford.
 
-    The rows of a layer are: uniform bits; one more for the leading slices, which are read together; planes in
-    the order of weighted error; and full fidelity for the leading or the most important slices beside six
-    bits. Costs are rounded up to a quantum that depends on the submodel and the disk alone.
+    The rows of a layer are: uniform bits; one more bit for the leading slices, which are read together;
+    planes in the order of weighted error; and full fidelity for the leading or the most important slices
+    beside six bits. Costs are rounded up to a quantum that depends only on the submodel and the disk.
 
-    Never less fidelity with larger AIBs, nor with more planes held as long as those make no row dearer.
+    Fidelity never decreases with larger AIBs, nor with more planes held if these make no row more expensive.
     """
     uniform = ledger.copy()
     if fill_uniform(uniform, uniform.below(FULL_BITS)) == FULL_BITS:
@@ -44,7 +42,7 @@ def fill_rows(ledger: Ledger, weights: Float[np.ndarray, "n m"], errors: Sequenc
     if min(map(min, uniform.bits)) < PLANES:
         quantum_s = max(ledger.plane_s / ceil(n_quanta / (PLANES - LOWEST_BITS)), least_s)
         made.append(_filled(ledger, _plane_rows(weights, errors), weights, table, quantum_s))
-    # Full fidelity costs a lot for the last thousandth: not before a layer can have six bits and more.
+    # Full fidelity is expensive for its small gain: not before a layer can have six bits and more.
     if ledger.room_s(ledger.n - 1) >= ledger.full_s + ledger.m * (PLANES - LOWEST_BITS) * ledger.plane_s:
         quantum_s = max(ledger.full_s / ceil(n_quanta), least_s)
         made.append(_filled(ledger, _full_rows(weights), weights, table, quantum_s))
@@ -52,7 +50,7 @@ def fill_rows(ledger: Ledger, weights: Float[np.ndarray, "n m"], errors: Sequenc
 
 
 def _plane_rows(weights: Float[np.ndarray, "n m"], errors: Sequence[float]) -> Rows:
-    """Rows of 2 to 6 bits, the same number for every layer."""
+    """Return rows of 2 to 6 bits, the same number for every layer."""
     n, m = weights.shape
     drop = -np.diff(np.asarray(errors))[LOWEST_BITS:]
     count = np.arange(m * len(drop))[:, None]
@@ -65,7 +63,7 @@ def _plane_rows(weights: Float[np.ndarray, "n m"], errors: Sequence[float]) -> R
 
 
 def _by_gain(weights: Float[np.ndarray, "n m"], drop: Float[np.ndarray, " planes"]) -> Rows:
-    """How many planes each slice has when 0, 1, 2, ... are given where they take away most weighted error."""
+    """The planes of each slice if 0, 1, 2, ... are given in order of the weighted error they remove."""
     n, m = weights.shape
     n_steps = m * len(drop)
     order = np.argsort(-(weights[:, :, None] * drop).reshape(n, n_steps), axis=1, kind="stable")
@@ -77,7 +75,7 @@ def _by_gain(weights: Float[np.ndarray, "n m"], drop: Float[np.ndarray, " planes
 
 
 def _full_rows(weights: Float[np.ndarray, "n m"]) -> Rows:
-    """Rows of six bits and full fidelity, and of uniform bits."""
+    """Return rows of six bits and full fidelity, and of uniform bits."""
     n, m = weights.shape
     order = np.argsort(-weights, axis=1, kind="stable")
     position = np.empty_like(order)
@@ -97,7 +95,7 @@ def _filled(
     table: Float[np.ndarray, " bits"],
     quantum_s: float,
 ) -> Ledger:
-    """`ledger` raised to the best of `rows` for each layer."""
+    """Return `ledger` raised to the best of `rows` for each layer."""
     floor = np.array(ledger.bits)[:, None, :]
     rows = np.concatenate((floor, np.maximum(rows, floor)), axis=1)
     cost_s, is_within = _costs(ledger, rows)
@@ -117,10 +115,10 @@ def _filled(
 def _best(
     costs: Int[np.ndarray, "n rows"], values: Float[np.ndarray, "n rows"], room: Int[np.ndarray, " n"]
 ) -> Int[np.ndarray, " n"]:
-    """The row of each layer such that rows 0..k cost at most `room[k]`, for every k, and are worth most."""
+    """The row of each layer with the highest total value such that rows 0..k cost at most `room[k]`."""
     candidates = [_undominated(c, v, int(most)) for c, v, most in zip(costs, values, room, strict=True)]
     size = min(int(room[-1]), sum(int(costs[k, rows[-1]]) for k, rows in enumerate(candidates))) + 1
-    worths = [np.zeros(size)]  # of the layers before each, within each number of quanta
+    worths = [np.zeros(size)]  # of the layers before each, for each number of quanta
     for k, rows in enumerate(candidates):
         pad = int(costs[k, rows[-1]])
         before = sliding_window_view(np.concatenate((np.full(pad, -np.inf), worths[-1])), size)
@@ -140,7 +138,7 @@ def _best(
 def _undominated(
     costs: Int[np.ndarray, " rows"], values: Float[np.ndarray, " rows"], most: int
 ) -> Int[np.ndarray, " kept"]:
-    """Rows that cost at most `most`, by cost, each worth more than all that cost no more."""
+    """Return the Pareto-optimal rows that cost at most `most`, by cost."""
     order = np.lexsort((-values, costs))
     order = order[costs[order] <= most]
     before = np.concatenate(([-np.inf], np.maximum.accumulate(values[order])[:-1]))
@@ -148,7 +146,7 @@ def _undominated(
 
 
 def _costs(ledger: Ledger, rows: Rows) -> tuple[Float[np.ndarray, "n rows"], Bool[np.ndarray, "n rows"]]:
-    """Seconds that each row's reads take, as `Ledger.price` has them, and whether they fit the limit."""
+    """Return the seconds of each row's reads, as in `Ledger.price`, and whether they fit the limit."""
     need = _need(ledger, rows)
     planes, full = need[..., :PLANES, :], need[..., FULL, :]
     n_planes, n_full = planes.sum(axis=(2, 3)), full.sum(axis=2)
@@ -165,7 +163,7 @@ def _costs(ledger: Ledger, rows: Rows) -> tuple[Float[np.ndarray, "n rows"], Boo
 
 
 def _need(ledger: Ledger, rows: Rows) -> Bool[np.ndarray, "n rows parts m"]:
-    """The parts that each row reads beside what is held."""
+    """Return the parts that each row reads beside the held ones."""
     base = LOWEST_BITS if ledger.is_anytime else 0
     part = np.arange(FULL + 1)[:, None]
     is_full = (rows == FULL_BITS)[:, :, None, :]
@@ -177,7 +175,7 @@ def _need(ledger: Ledger, rows: Rows) -> Bool[np.ndarray, "n rows parts m"]:
 
 
 def _follows(ledger: Ledger, need: Bool[np.ndarray, "n rows parts m"]) -> Bool[np.ndarray, "n rows parts m"]:
-    """Whether what stands before a part of a slice in the file is read by the same read."""
+    """Return whether the part that precedes a slice's part in the file is in the same read."""
     parts, slices = (np.zeros((FULL + 1, ledger.m), np.int64) for _ in range(2))
     is_first = np.ones((FULL + 1, ledger.m), np.bool_)
     for here, last in ledger.before.items():
@@ -186,7 +184,7 @@ def _follows(ledger: Ledger, need: Bool[np.ndarray, "n rows parts m"]) -> Bool[n
 
 
 def _pieces(full: Bool[np.ndarray, "n rows m"], size: int) -> Int[np.ndarray, "n rows"]:
-    """How many reads of at most `size` slices bring in each row's full fidelity."""
+    """Return how many reads of at most `size` slices cover each row's full fidelity."""
     reads = np.zeros(full.shape[:2], np.int64)
     length = np.zeros(full.shape[:2], np.int64)
     for s in range(full.shape[2]):

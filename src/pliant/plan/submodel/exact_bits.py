@@ -1,4 +1,4 @@
-"""The optimal bits under the AIBs, as an integer program (HiGHS): a yardstick."""
+"""The optimal bits under the AIBs, as an integer program (HiGHS): a reference for the heuristics."""
 
 from collections.abc import Sequence
 
@@ -22,9 +22,9 @@ def fill_exact(
 ) -> None:
     """Raise the shards of `ledger` (at their lowest bits) to the bits of most fidelity that fit.
 
-    Maximises the weighted drop in error, subject to the AIBs after every layer; each neighbouring run
-    of slices in a part costs one read's latency, as in the ledger. Within `gap` of the optimum, or the
-    best found in `time_limit_s`. Raises BudgetError when not even the lowest bits fit.
+    Maximises the weighted drop in error, subject to the AIBs after every layer; each contiguous run of slices
+    in a part costs one read's latency, as in the ledger. The result is within `gap` of the optimum, or the
+    best found in `time_limit_s`. Raises BudgetError if not even the lowest bits fit.
     """
     if not ledger.is_valid:
         raise BudgetError("the lowest bits already overspend the IO budgets; nothing can be allocated.")
@@ -70,7 +70,7 @@ class _Model:
         return bits
 
     def _needs(self, k: int, s: int, bits: int) -> list[int]:
-        """Parts that shard s of layer k reads to run with `bits`."""
+        """Return the parts that shard s of layer k reads to run with `bits`."""
         base = LOWEST_BITS if self.ledger.is_anytime else 0
         parts = [*range(base), PLANES] if bits == FULL_BITS else [*range(bits)]
         return [part for part in parts if not self.ledger.held_masks[k][part] >> s & 1]
@@ -90,7 +90,7 @@ class _Model:
         for (k, part, s), mine in reads.items():
             row = dict.fromkeys(mine, -1.0)
             before = self.ledger.before.get((part, s))
-            # Where full fidelity is read in pieces, each slice is charged as a piece of its own.
+            # If full fidelity is read in pieces, each slice is charged as its own piece.
             if before is not None and (part < PLANES or self.ledger.full_chunk >= self.ledger.m):
                 row |= dict.fromkeys(reads.get((k, *before), []), 1.0)
             row[self._r(k, part, s)] = 1.0

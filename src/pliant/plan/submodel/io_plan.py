@@ -1,4 +1,4 @@
-"""IO planning (STI 5.4): accumulated IO budgets and what they are spent on."""
+"""IO planning (STI 5.4): accumulated IO budgets and how they are spent."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from pliant.ir.link import Link
 from pliant.ir.program import FULL, Run
 from pliant.plan.submodel.shape import StoreShape
 
-TOLERANCE_S = 1e-9  # sums of rounded seconds: a nanosecond is no overspending
+TOLERANCE_S = 1e-9  # rounding error of sums of seconds
 
 # Squared error relative to the weights' variance at 0..6 planes: prefixes of a 64-level Lloyd
 # quantizer on Gaussian weights (design.md, "Store"; the 1-bit prefix is 1 - 2 / pi).
@@ -25,7 +25,7 @@ Held = Int[np.ndarray, "n m"]  # planes of each shard in memory before the run: 
 
 @dataclass(frozen=True, slots=True)
 class LayerLoad:
-    """What is read for one layer: `base` must have arrived before it runs, `refinements` are wished for.
+    """The reads of one layer: `base` must arrive before it runs, `refinements` are optional.
 
     Each refinement is one short read job; both may be empty.
     """
@@ -42,9 +42,9 @@ class LayerLoad:
 class Ledger:
     """The accumulated IO budgets of one submodel while bits are chosen (STI 5.4.2).
 
-    `budget_s[k]` is the IO time there is to load layers 0..k; a load at layer k is debited there and
-    at all later layers, for the planes not held only. `need[k][part]` is a bit mask over slices. No
-    layer may read more than `limit_bytes`, where given.
+    `budget_s[k]` is the IO time available to load layers 0..k; a load at layer k is debited there and at all
+    later layers, only for planes that are not held. `need[k][part]` is a bit mask over slices. No layer may
+    read more than `limit_bytes`, if given.
     """
 
     def __init__(
@@ -73,15 +73,15 @@ class Ledger:
         self._known: dict[tuple[int, ...], float] = {}
 
     def grant(self, slack_s: float) -> None:
-        """Add `slack_s` to every AIB: so much later may every layer start."""
+        """Add `slack_s` to every AIB: every layer may start that much later."""
         self.granted_s += slack_s
         self.spare_s = [spare + slack_s for spare in self.spare_s]
 
     def reserve(self, factor: float, granule_s: float) -> None:
-        """Keep IO time back, so that base planes are in time even when reads become `factor` times slower.
+        """Reserve IO time so that base planes are in time even if reads become `factor` times slower.
 
-        Called at the lowest bits. Whatever is read for layers 0..k must leave time for the base planes
-        of every later layer at the slow pace, and for one refinement (`granule_s`) that is under way.
+        Called at the lowest bits. The reads for layers 0..k must leave time for the base planes of every
+        later layer at the slow pace, and for one refinement in progress (`granule_s`).
         """
         base_s = np.cumsum(self.load_s)
         spare_s = self.spare_s
@@ -99,27 +99,27 @@ class Ledger:
         ]
 
     def held_seconds(self, k: int) -> float:
-        """The preload bonus of layer k (STI 5.4.2): IO seconds that its held shards are worth."""
+        """Return the preload bonus of layer k (STI 5.4.2): the IO seconds that its held shards save."""
         row = self.held[k]
         n_full = int((row == FULL_BITS).sum())
         return n_full * self.full_s + (int(row.sum()) - FULL_BITS * n_full) * self.plane_s
 
     @property
     def is_valid(self) -> bool:
-        """True when every AIB is non-negative and no layer reads too much."""
+        """True if every AIB is non-negative and no layer reads too much."""
         return min(self.spare_s) >= -TOLERANCE_S and self.is_within_limit
 
     @property
     def is_within_limit(self) -> bool:
-        """True when no layer reads more than `limit_bytes`."""
+        """True if no layer reads more than `limit_bytes`."""
         return all(map(self._is_within, self.need))
 
     def room_s(self, k: int) -> float:
-        """What a load at layer k may cost."""
+        """Return the maximum cost of a load at layer k."""
         return min(self.spare_s[k:])
 
     def price(self, k: int, slices: int, bits: int) -> tuple[float, list[int]]:
-        """Extra seconds of raising `slices` (a mask) of layer k to `bits`, and the layer's needs then."""
+        """The extra seconds to raise `slices` (a mask) of layer k to `bits`, and the layer's new needs."""
         need = list(self.need[k])
         held = self.held_masks[k]
         if bits == FULL_BITS:
@@ -134,7 +134,7 @@ class Ledger:
         return self._seconds(need) - self.load_s[k], need
 
     def raise_to(self, k: int, slices: int, bits: int) -> bool:
-        """Raise `slices` of layer k to `bits` if the budgets allow; False and unchanged if not."""
+        """Raise `slices` of layer k to `bits` if the budgets allow it; False, without change, if not."""
         extra_s, need = self.price(k, slices, bits)
         if extra_s > self.room_s(k) + TOLERANCE_S or not self._is_within(need):
             return False
@@ -142,13 +142,13 @@ class Ledger:
         return True
 
     def force(self, slices: Sequence[int], bits: int) -> None:
-        """Raise `slices[k]` of every layer k to `bits`, whatever the budgets say."""
+        """Raise `slices[k]` of every layer k to `bits`, ignoring the budgets."""
         for k, mask in enumerate(slices):
             if mask:
                 self._debit(k, *self.price(k, mask, bits), mask, bits)
 
     def force_bits(self, bits: Sequence[Sequence[int]]) -> None:
-        """Raise every shard to its bits in the grid `bits`, whatever the budgets say."""
+        """Raise every shard to its bits in the grid `bits`, ignoring the budgets."""
         for k, row in enumerate(bits):
             for target in sorted(set(row)):
                 mask = sum(1 << s for s, b in enumerate(row) if b == target and self.bits[k][s] < target)
@@ -156,7 +156,7 @@ class Ledger:
                     self._debit(k, *self.price(k, mask, target), mask, target)
 
     def raise_all(self, slices: Sequence[int], bits: int) -> bool:
-        """Raise `slices[k]` of every layer k to `bits` if the budgets allow that for all of them."""
+        """Raise `slices[k]` of every layer k to `bits` if the budgets allow it for all of them."""
         spent_s = 0.0
         prices = []
         for k, mask in enumerate(slices):
@@ -170,11 +170,11 @@ class Ledger:
         return True
 
     def below(self, bits: int) -> list[int]:
-        """For each layer the mask of the shards that have fewer than `bits` bits."""
+        """Return, per layer, the mask of the shards with fewer than `bits` bits."""
         return [sum(1 << s for s, b in enumerate(row) if b < bits) for row in self.bits]
 
     def unheld(self) -> list[int]:
-        """For each layer the mask of the shards that the preload buffer cannot run by itself."""
+        """Return, per layer, the mask of the shards that the preload buffer alone cannot run."""
         return [sum(1 << s for s, h in enumerate(row) if h < LOWEST_BITS) for row in self.held.tolist()]
 
     def copy(self) -> "Ledger":
@@ -227,7 +227,7 @@ class Ledger:
         return planes * self.plane_s + n_full * self.full_s + reads * self.latency_s
 
     def load(self, k: int, layer: int) -> LayerLoad:
-        """What layer k (the model's `layer`) reads, in the order it is to be read."""
+        """Return the reads of layer k (the model's `layer`), in reading order."""
         loads: list[tuple[Run, ...]] = []
         for group in self.groups:
             runs = [
@@ -243,7 +243,7 @@ class Ledger:
 
 
 def count_reads(shape: StoreShape, runs: Sequence[Run]) -> int:
-    """How many reads bring in `runs` of one load: what stands together in the layer's file is one."""
+    """Return the number of reads for `runs` of one load: adjacent parts of the layer's file are one read."""
     tiers = shape.tiers
     file = 0
     for run in runs:
@@ -254,13 +254,13 @@ def count_reads(shape: StoreShape, runs: Sequence[Run]) -> int:
 
 
 def fill_floor(ledger: Ledger) -> bool:
-    """Give every shard the lowest bits, as execution needs them (STI 5.4.3); False when AIBs go negative."""
+    """Give every shard the lowest bits that execution needs (STI 5.4.3); False if AIBs become negative."""
     ledger.force(ledger.below(LOWEST_BITS), LOWEST_BITS)
     return ledger.is_valid
 
 
 def fill_uniform(ledger: Ledger, slices: Sequence[int]) -> int:
-    """First pass (STI 5.4.3): the highest bits that all of `slices` can have; returns them."""
+    """First pass (STI 5.4.3): raise all of `slices` to the highest common bits; return these."""
     best = LOWEST_BITS
     for bits in BITS[2:]:
         if not ledger.raise_all(slices, bits):
@@ -281,14 +281,14 @@ def fill_by_importance(ledger: Ledger, weights: Float[np.ndarray, "n m"]) -> Non
 def fidelity(
     bits: Sequence[Sequence[int]], weights: Float[np.ndarray, "n m"], errors: Sequence[float]
 ) -> float:
-    """Importance-weighted share of the weights' variance that `bits` keep: 1 is full fidelity everywhere."""
+    """Return the importance-weighted share of the weights' variance that `bits` keep: 1 is full fidelity."""
     table = np.zeros(FULL_BITS + 1)
     table[: PLANES + 1] = errors
     return float(1 - (weights * table[np.asarray(bits)]).sum() / weights.sum())
 
 
 def weights_of(importance: Float[np.ndarray, "n m"]) -> Float[np.ndarray, "n m"]:
-    """Importance as weights of mean 1; the least important shard counts a tenth of the most important."""
+    """Return importance as weights of mean 1; the lowest weight is a tenth of the highest."""
     low, high = importance.min(), importance.max()
     if high <= low:
         return np.ones_like(importance, dtype=np.float64)
@@ -297,7 +297,7 @@ def weights_of(importance: Float[np.ndarray, "n m"]) -> Float[np.ndarray, "n m"]
 
 
 def _groups(is_anytime: bool, planes_per_load: int) -> list[range]:
-    """Which parts are read by one load: all of them, or in anytime execution base planes, then pieces."""
+    """Return the parts per load: all of them or, in anytime execution, base planes, then pieces."""
     if not is_anytime:
         return [range(PLANES + 1)]
     starts = range(LOWEST_BITS, PLANES, planes_per_load)
@@ -309,7 +309,7 @@ def _groups(is_anytime: bool, planes_per_load: int) -> list[range]:
 def _neighbours(
     places: tuple[tuple[int, ...], ...], m: int, groups: tuple[range, ...]
 ) -> dict[tuple[int, int], tuple[int, int]]:
-    """Each shard's part (part, slice) that follows another in the file and may be read with it: that one."""
+    """Return, for each (part, slice), the one just before it in the file that the same read may include."""
     at = {places[part][s]: (part, s) for part in range(PLANES + 1) for s in range(m)}
     before = {}
     for place, here in at.items():
@@ -328,7 +328,7 @@ def _held_masks(row: list[int]) -> list[int]:
 
 
 def _spans(mask: int) -> list[tuple[int, int]]:
-    """Runs of ones in `mask` as (first, count)."""
+    """Return runs of ones in `mask` as (first, count)."""
     spans = []
     first = 0
     while mask:

@@ -19,10 +19,10 @@ def lower(
     *,
     is_pipelined: bool,
 ) -> Program:
-    """Loads on lane io, base planes first; embed, layers and head on lane cpu.
+    """Return a program with loads on lane io, base planes first; embed, layers and head on lane cpu.
 
-    A layer waits for its base planes and prefers its refinements; the first load of a layer waits
-    until the window has a free buffer. Without pipelining the first layer waits for every load.
+    A layer waits for its base planes and prefers its refinements; the first load of a layer waits until the
+    window has a free buffer. Without pipelining the first layer waits for every load.
     """
     steps = [Step("cpu", EMBED)]
     sequential = None if is_pipelined else _all_loads(shape, loads, steps)

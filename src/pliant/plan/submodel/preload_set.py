@@ -1,4 +1,4 @@
-"""Which planes to keep in memory before a run (STI 5.4, "preload")."""
+"""Choose the planes kept in memory before a run (STI 5.4, "preload")."""
 
 from collections.abc import Iterator
 from functools import lru_cache
@@ -12,21 +12,21 @@ from pliant.arrays import Int
 from pliant.ir.bitwidths import FULL_BITS, LOWEST_BITS, PLANES
 from pliant.plan.submodel.shape import StoreShape
 
-# "first": what most submodels read first, in one fixed order (`hold_in_order`). "shards": whole shards of one
-# bitwidth, bottom layer first (the paper's). "planes": the same, plane by plane within a layer. "base": the
-# lowest planes of all layers first.
+# "first": in one fixed order, by what most submodels read first (`hold_in_order`). "shards": whole shards of
+# one bitwidth, bottom layer first (the paper's). "planes": the same, plane by plane within a layer. "base":
+# the lowest planes of all layers first.
 PreloadRule = Literal["first", "shards", "planes", "base"]
-FixedRule = Literal["shards", "planes", "base"]  # those that need not know the bits
+FixedRule = Literal["shards", "planes", "base"]  # the rules that do not depend on the bits
 
 
 def preload(
     shape: StoreShape, n: int, m: int, n_bytes: int, rule: FixedRule, bits: int
 ) -> Int[np.ndarray, "n m"]:
-    """Planes of each shard of an n x m submodel that `n_bytes` hold: 0..6, or 32 for full fidelity.
+    """Return the planes of each shard of an n x m submodel that `n_bytes` hold: 0..6, or 32 (full fidelity).
 
-    `shards`: whole shards of `bits` bits, bottom layer first (the paper's).
-    `planes`: the same, but what is left of the buffer takes the low planes of the next shards.
-    `base`: the lowest planes of every layer first, so that no layer has to wait for IO; then as `planes`.
+    `shards`: whole shards of `bits` bits, bottom layer first (the paper's). `planes`: the same, but the rest
+    of the buffer takes the low planes of the next shards. `base`: the lowest planes of every layer first, so
+    that no layer waits for IO; then as `planes`.
     """
     if rule == "shards":
         held = np.zeros((n, m), dtype=np.int64)
@@ -51,13 +51,13 @@ def preload(
 def hold_in_order(
     shape: StoreShape, n: int, m: int, n_bytes: int, *, seek: float, later: float = 0.0, wider: float = 0.0
 ) -> Int[np.ndarray, "n m"]:
-    """The first `n_bytes` of n x m shards in a fixed order: a larger buffer holds all of a smaller.
+    """Return the first `n_bytes` of n x m shards in a fixed order: a larger buffer includes a smaller one.
 
     The lowest planes of every layer come first, then plane by plane, bottom layer first, then full fidelity.
-    Layers above the first wait `later` planes, slices beyond the narrowest width `wider` planes. `seek` is
-    the latency of a read in planes: a gap in what is read costs one more read, so the first planes of a layer
-    come together as many as are worth it, and the others where they leave no further gap. So in anytime plans
-    more planes in memory make no read slower.
+    Layers above the first come `later` planes later, slices beyond the narrowest width `wider` planes later.
+    `seek` is the latency of a read in planes. A gap in the reads costs one more read, so the first planes of
+    a layer are added in groups worth a read, and the others where they leave no further gap. In anytime
+    plans, more planes in memory therefore make no read slower.
     """
     rows = [[0] * m for _ in range(n)]
     left = n_bytes
@@ -73,9 +73,9 @@ def hold_in_order(
 def _priced_order(
     shape: StoreShape, n: int, m: int, together: int, later: float, wider: float
 ) -> tuple[tuple[int, int, int, int], ...]:
-    """What comes into the buffer next: a layer, a slice, the planes it has then, the bytes that must be left.
+    """Return the order of additions: a layer, a slice, its new number of planes, the bytes that must be left.
 
-    Of planes that come together the first has the bytes of all, the others none.
+    Of planes added together, the first has the bytes of all, the others 0.
     """
     has = [[0] * m for _ in range(n)]
     priced = []
@@ -93,7 +93,7 @@ def _priced_order(
 def _order(
     shape: StoreShape, n: int, m: int, together: int, later: float, wider: float
 ) -> Iterator[tuple[int, list[tuple[int, int]]]]:
-    """What comes into the buffer next: a layer, and the planes that its slices have then."""
+    """Yield the additions to the buffer in order: a layer, and its slices' new numbers of planes."""
     steps = sorted(
         (plane + later * (k > 0) + wider * is_wide, k, is_wide, plane)
         for plane in range(LOWEST_BITS - 1, PLANES)
@@ -113,7 +113,7 @@ def _order(
         elif is_wide:
             for s in sorted(range(narrow, m), key=lambda s: places[plane][s]):
                 yield k, [(s, plane + 1)]
-        else:  # the last plane stands first in the file
+        else:  # the last plane is first in the file
             for s in reversed(range(narrow)):
                 yield k, [(s, plane + 1)]
     for k in range(n):
@@ -126,14 +126,14 @@ def _held_bytes(shape: StoreShape, planes: int) -> int:
 
 
 def held_bytes(shape: StoreShape, held: Int[np.ndarray, "..."]) -> int:
-    """Bytes that `held` takes in memory."""
+    """Return the bytes of `held` in memory."""
     n_full = int((held == FULL_BITS).sum())
     n_planes = int(held.sum()) - FULL_BITS * n_full
     return n_full * shape.full_bytes + n_planes * shape.plane_bytes
 
 
 def _add_plane(row: list[int], plane: int, left: int, price: int) -> int:
-    """Give shards of `row` with `plane` planes one more while `left` bytes last; returns what is left."""
+    """Add a plane to shards of `row` with `plane` planes while `left` bytes last; return the rest."""
     if left < price:
         return left
     for s, planes in enumerate(row):
@@ -144,7 +144,7 @@ def _add_plane(row: list[int], plane: int, left: int, price: int) -> int:
 
 
 def _complete(row: list[int], left: int, shape: StoreShape) -> int:
-    """Give shards of `row` full fidelity while `left` bytes last; their planes, of no more use, make room."""
+    """Give shards of `row` full fidelity while `left` bytes last; this frees their planes."""
     for s, planes in enumerate(row):
         price = shape.full_bytes - planes * shape.plane_bytes
         if price > left:

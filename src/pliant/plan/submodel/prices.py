@@ -1,4 +1,4 @@
-"""What the planner asks of a device's costs (STI 5.2): T_comp of a layer, and the disk while layers run."""
+"""The planner's queries of a device's costs (STI 5.2): T_comp of a layer, and the disk while layers run."""
 
 from pliant.ir.cost import Cost
 from pliant.ir.link import Link
@@ -6,10 +6,10 @@ from pliant.ir.program import Compute
 
 
 def layer_seconds(costs: Cost, width: int, *, with_io: bool) -> float:
-    """One layer at `width` slices, alone or while IO runs."""
+    """Return the time of one layer at `width` slices, alone or during IO."""
     return costs.seconds(Compute("layer", 0, width), ("io",) if with_io else ())
 
 
 def disk_beside(costs: Cost) -> Link:
-    """The disk while compute runs."""
+    """Return the disk's link during compute."""
     return costs.link("io", ("cpu",))

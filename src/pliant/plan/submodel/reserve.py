@@ -1,4 +1,4 @@
-"""What plans keep in hand: coarse steps of an observed dilation, and IO for base planes that are late."""
+"""Safety reserves of plans: coarse steps of an observed dilation, and IO for late base planes."""
 
 from math import ceil, log
 
@@ -10,13 +10,13 @@ _MOST_RESERVE = 3.0
 
 
 AHEAD = tuple(Dilation(f, f) for f in (round(_STEP**i, 6) for i in (2, 4, 6, 9, 12)))
-"""Dilations that are worth a plan before they are observed: other jobs on the cores."""
+"""Dilations to plan for before they are observed: other jobs on the cores."""
 
 
 def coarse(factor: float, before: float) -> float:
-    """`factor` rounded up to a power of 1.15; `before` while it is at most a step and a half above `factor`.
+    """Return `factor` rounded up to a power of 1.15; `before` while it is at most 1.5 steps above `factor`.
 
-    So a plan is made for at least the dilation observed, and not anew after each answer.
+    A plan thus covers at least the observed dilation, and is not replaced after each answer.
     """
     if factor <= before < factor * _STEP**1.5:
         return before
@@ -24,10 +24,10 @@ def coarse(factor: float, before: float) -> float:
 
 
 def io_reserve(costs: Cost, expected: Cost | None, n_bytes: int) -> float:
-    """How many times slower than by `costs` a read of `n_bytes` may be: as `costs` are than `expected`.
+    """How many times slower than in `costs` a read of `n_bytes` may be: the ratio of `costs` to `expected`.
 
-    `costs` are 95th percentiles and `expected` medians: what a slow read takes lies as far above the one as
-    that above the other. From 1 (nothing expected, or no spread) to 3.
+    `costs` are 95th percentiles and `expected` medians: a slow read is assumed to exceed the percentile by
+    the same factor as that exceeds the median. From 1 (no `expected`, or no spread) to 3.
     """
     if expected is None:
         return 1.0

@@ -1,4 +1,4 @@
-"""The planner (STI 5): submodel, preload set and bits under a latency target. Pure; receives values only."""
+"""The planner (STI 5): submodel, preload set and bits under a latency target. Pure; receives only values."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -38,9 +38,9 @@ from pliant.quantities import format_seconds
 
 @dataclass(frozen=True, slots=True)
 class _Choice:
-    """A submodel with the bits that its AIBs buy and the preload set that goes with them.
+    """A submodel with the bits that its AIBs afford and their preload set.
 
-    `accuracy` is what is expected of it at those bits, None where nothing was measured.
+    `accuracy` is the expected one at those bits, None if nothing was measured.
     """
 
     attempt: Attempt
@@ -62,14 +62,14 @@ def plan(
     arena_bytes: int = 0,
     fixed_bytes: int = 0,
 ) -> Plan:
-    """The submodel, preload set and bits that use `budget` best.
+    """Return the submodel, preload set and bits that use `budget` best.
 
-    `costs` are what the target must hold at (95th percentile), `expected` what times are predicted
-    with (medians). `held` says which planes are in memory already: they are then the preload set, whatever
-    `budget.preload_bytes` says, and all of them count as memory. With `accuracy` (see `expected_grid`) the
-    submodel of the highest expected accuracy at the bits it can reach is taken instead of the largest,
-    unless `options.choose` is "size". A submodel that the model was not trained for, and whose accuracy was
-    not measured, is planned only where `options.depths` is "any".
+    The target must hold at `costs` (95th percentile); times are predicted with `expected` (medians). `held`
+    are the planes in memory already: they replace the preload set, whatever `budget.preload_bytes` is, and
+    all of them count as memory. With `accuracy` (see `expected_grid`), the submodel of the highest expected
+    accuracy at its reachable bits is taken instead of the largest, unless `options.choose` is "size". A
+    submodel that the model was not trained for, and whose accuracy was not measured, is planned only if
+    `options.depths` is "any".
 
     Raises BudgetError naming the nearest feasible target, unless `options.best_effort`.
     """
@@ -109,10 +109,10 @@ def plan(
 
 
 def _order(problem: Problem, every: Sequence[Submodel]) -> tuple[Submodel, ...]:
-    """Those that compute in time, in the order in which they are tried.
+    """Return the submodels that compute in time, in the order of trial.
 
-    Which numbers of shards count as similar depends on the largest that is compared. The paper compares what
-    computes in time; ours compares all, so that no target changes the order of any two.
+    Which numbers of shards count as similar depends on the largest one compared. The paper compares submodels
+    that compute in time; pliant compares all, so that no target changes the order of any two.
     """
     options = problem.options
     if options.allocate == "paper":
@@ -148,11 +148,11 @@ def _allocated(problem: Problem, a: Attempt, known: Curves) -> _Choice:
 
 
 def _most_accurate(problem: Problem, order: Sequence[Submodel], known: Curves) -> _Choice | None:
-    """The submodel of the highest expected accuracy at the bits it can reach.
+    """Return the submodel of the highest expected accuracy at the bits that it can reach.
 
-    The whole model at full fidelity needs no comparison where none is expected to be more accurate. One
-    that could not win at full fidelity, or at more than its IO time can buy, is not looked at any closer.
-    Where none in reach was measured it is the first of `order`.
+    The whole model at full fidelity is taken without comparison if no other is expected to be more accurate.
+    A submodel that could not win at full fidelity, or at more than its IO time affords, is skipped. If none
+    in reach was measured, the first of `order` is taken.
     """
     if (whole := _whole(problem, order, known)) is not None:
         return whole
@@ -167,7 +167,7 @@ def _most_accurate(problem: Problem, order: Sequence[Submodel], known: Curves) -
 
 
 def _whole(problem: Problem, order: Sequence[Submodel], known: Curves) -> _Choice | None:
-    """The whole model, if every shard of it can run at full fidelity, and nothing else is more accurate."""
+    """Return the whole model if all its shards can run at full fidelity and no other is more accurate."""
     everything = (problem.shape.n_layers, problem.shape.n_slices)
     best = max((or_less(known.at(c.n, c.m, 1.0)) for c in order), default=-1.0)
     if or_less(known.at(*everything, 1.0)) < best:
@@ -216,7 +216,7 @@ def _reasons(problem: Problem, chosen: _Choice, order: Sequence[Submodel], known
 def _why_accurate(
     problem: Problem, chosen: _Choice, order: Sequence[Submodel], known: Curves
 ) -> Iterator[str]:
-    """What is expected of the chosen submodel, and at most of the largest that computes in time."""
+    """Yield the expected accuracy of the chosen submodel, and the maximum of the largest one in time."""
     c = chosen.attempt.submodel
     expected = f"{c.n}x{c.m} at these bits is expected to be {100 * or_less(chosen.accuracy):.1f} % accurate"
     if problem.options.choose == "size" or not order:
@@ -233,7 +233,7 @@ def _why_accurate(
 
 
 def _why_not(problem: Problem, skipped: Sequence[Submodel]) -> Iterator[str]:
-    """Why submodels that compute in time, and would be preferred, do not run."""
+    """Yield why preferred submodels that compute in time do not run."""
     slowed = [s for s in skipped if not problem.may_read(s)]
     starved = [s for s in skipped if problem.may_read(s)]
     within = "" if problem.budget.working_bytes is None else " within the working memory"
@@ -247,7 +247,7 @@ def _why_not(problem: Problem, skipped: Sequence[Submodel]) -> Iterator[str]:
 
 
 def _smallest(problem: Problem, candidates: Sequence[Submodel]) -> Attempt:
-    """The submodel that needs the least time; raises BudgetError unless best effort is asked for."""
+    """Return the submodel that needs the least time; raises BudgetError unless best effort is requested."""
     least_n = {m: min(c.n for c in candidates if c.m == m) for m in {c.m for c in candidates}}
     shallow = [c for c in candidates if c.n == least_n[c.m]]
     every = [a for c in shallow for a in problem.attempts(c)]
@@ -267,7 +267,7 @@ def _smallest(problem: Problem, candidates: Sequence[Submodel]) -> Attempt:
 
 
 def _infeasible(problem: Problem, best: Attempt) -> str:
-    """The target, what the submodel that needs least takes, and what to do about it."""
+    """Return the message: the target, the needs of the least demanding submodel, and advice."""
     c = best.submodel
     nearest_s = (best.needs_s + problem.overhead_s) / (1 - problem.options.margin)
     target = f"no submodel answers within {format_seconds(problem.budget.target_s)}"

@@ -30,31 +30,31 @@ class StoreShape:
             raise BudgetError(f"depths {self.depths} must lie within 1..{self.n_layers}.")
 
     def shard_bytes(self, bits: int) -> int:
-        """Bytes of one shard read whole at `bits`."""
+        """Return the bytes of one complete shard at `bits`."""
         return self.full_bytes if bits == FULL_BITS else bits * self.plane_bytes
 
     def part_bytes(self, part: int) -> int:
-        """Bytes of one slice of a part: a plane or, for the last one, full fidelity."""
+        """Return the bytes of one slice of a part: a plane or, for the last one, full fidelity."""
         return self.full_bytes if part == FULL else self.plane_bytes
 
     @property
     def places(self) -> tuple[tuple[int, ...], ...]:
-        """[part][slice]: its place in the order of a layer's file; neighbours are one read."""
+        """[part][slice]: its position in the order of a layer's file; neighbours are one read."""
         return file_places(self.n_slices, self.widths)
 
     @property
     def tiers(self) -> tuple[tuple[tuple[int, int, int], ...], ...]:
-        """[part]: its cells as (first slice, a mask of its length, place of its first slice)."""
+        """[part]: its cells as (first slice, a mask of its length, position of its first slice)."""
         return file_tiers(self.n_slices, self.widths)
 
     @property
     def offsets(self) -> tuple[tuple[int, ...], ...]:
-        """[part][slice]: where it begins in a layer's file, in bytes from the first tensor on."""
+        """[part][slice]: its start in a layer's file, in bytes from the first tensor."""
         return file_offsets(self.n_slices, self.widths, self.plane_bytes, self.full_bytes)
 
 
 def store_shape(spec: ModelSpec) -> StoreShape:
-    """The shape of a store of `spec`."""
+    """Return the shape of a store of `spec`."""
     geometry = slice_geometry(spec)
     return StoreShape(
         n_layers=spec.n_layers,

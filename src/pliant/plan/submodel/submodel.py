@@ -1,4 +1,4 @@
-"""Compute planning (STI 5.3): the submodels n x m that may run, in the order in which they are tried."""
+"""Compute planning (STI 5.3): the submodels n x m that may run, in the order of trial."""
 
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -11,14 +11,14 @@ from pliant.plan.submodel.plan_options import Depths
 from pliant.plan.submodel.prices import layer_seconds
 from pliant.plan.submodel.shape import StoreShape
 
-# Why a submodel may run: nothing is left out, it was trained for that, its accuracy was measured, or neither.
+# Why a submodel may run: nothing is left out, it was trained for, its accuracy was measured, or neither.
 Cut = Literal["none", "trained", "measured", "untrained"]
 Place = tuple[int, int]  # n x m
 
 
 @runtime_checkable
 class RatedSubmodel(Protocol):
-    """A submodel with its bits and what accuracy is expected of it, None where nothing was measured."""
+    """A submodel with its bits and expected accuracy, None if nothing was measured."""
 
     @property
     def accuracy(self) -> float | None: ...
@@ -29,7 +29,7 @@ Choice = TypeVar("Choice", bound=RatedSubmodel)
 
 @dataclass(frozen=True, slots=True)
 class Submodel:
-    """n layers of m slices each; `compute_s` is what its layers take when nothing else runs."""
+    """n layers of m slices each; `compute_s` is the time of its layers without other load."""
 
     n: int
     m: int
@@ -41,7 +41,7 @@ class Submodel:
 
 
 def submodels(n_layers: int, widths: Iterable[int], costs: Cost) -> tuple[Submodel, ...]:
-    """Every submodel of a model: depths 1..n_layers, trained widths only."""
+    """Return every submodel of a model: depths 1..n_layers, trained widths only."""
     layer_s = {m: layer_seconds(costs, m, with_io=False) for m in widths}
     return tuple(Submodel(n, m, n * s) for m, s in layer_s.items() for n in range(1, n_layers + 1))
 
@@ -49,14 +49,14 @@ def submodels(n_layers: int, widths: Iterable[int], costs: Cost) -> tuple[Submod
 def allowed(
     candidates: Sequence[Submodel], shape: StoreShape, depths: Depths, measured: Collection[Place]
 ) -> tuple[Submodel, ...]:
-    """Those of a model's submodels that may run: by default those it was trained for or measured at."""
+    """Return the submodels that may run: by default those that were trained for or measured."""
     if depths == "any":
         return tuple(candidates)
     return tuple(c for c in candidates if cut_of(shape, c.n, c.m, measured) != "untrained")
 
 
 def cut_of(shape: StoreShape, n: int, m: int, measured: Collection[Place]) -> Cut:
-    """What n x m leaves out of the model, and on what ground."""
+    """Return why n x m may leave out parts of the model, if it does."""
     if (n, m) == (shape.n_layers, shape.n_slices):
         return "none"
     if n in shape.depths and m in shape.widths:
@@ -65,7 +65,7 @@ def cut_of(shape: StoreShape, n: int, m: int, measured: Collection[Place]) -> Cu
 
 
 def untrained_reason(shape: StoreShape, c: Submodel) -> str:
-    """What a plan says of a submodel that runs because any depth was asked for."""
+    """Return the reason shown for a submodel that runs because any depth was requested."""
     return (
         f"{c.n} of {shape.n_layers} layers run (depths: any), though the model was not trained for that and "
         "its accuracy was never measured"
@@ -73,7 +73,7 @@ def untrained_reason(shape: StoreShape, c: Submodel) -> str:
 
 
 def depths_advice(shape: StoreShape, least: Submodel) -> str:
-    """What an infeasible target's error adds where the least that may run has all the model's layers."""
+    """Return the advice for an infeasible target if the smallest submodel has all the model's layers."""
     if least.n < shape.n_layers or shape.n_layers == 1:
         return ""
     return (
@@ -84,14 +84,14 @@ def depths_advice(shape: StoreShape, least: Submodel) -> str:
 
 
 def fitting(candidates: Sequence[Submodel], usable_s: float) -> tuple[Submodel, ...]:
-    """Those whose compute alone fits into `usable_s`."""
+    """Return the submodels whose compute alone fits into `usable_s`."""
     return tuple(c for c in candidates if c.compute_s <= usable_s * (1 + 1e-12))
 
 
 def rank(candidates: Sequence[Submodel], similar: float = 0.1) -> tuple[Submodel, ...]:
-    """The order in which submodels are tried: most shards first; of similar numbers, the deeper (STI 5.3).
+    """Return the order of trial: most shards first; among similar numbers, the deeper (STI 5.3).
 
-    Numbers within the fraction `similar` of the largest left are similar; equal depth prefers width.
+    Numbers within the fraction `similar` of the largest remaining are similar; equal depth prefers width.
     """
     left = sorted(((c.n_shards, c.n, c.m, c) for c in candidates), reverse=True)
     order = []
@@ -105,11 +105,11 @@ def rank(candidates: Sequence[Submodel], similar: float = 0.1) -> tuple[Submodel
 def most_accurate(
     order: Sequence[Submodel], known: Curves, choose: Callable[[Submodel, float], Choice | None]
 ) -> Choice | None:
-    """Of the choices that `choose` makes for the submodels in `order`, the one expected to be most accurate.
+    """Return the choice with the highest expected accuracy that `choose` makes for submodels in `order`.
 
-    `choose(submodel, to_beat)` gives None where the submodel cannot run or cannot be more accurate than
-    `to_beat`. A submodel that would not win at full fidelity is not looked at. What was not measured ranks
-    below all that was, and the first of equals wins.
+    `choose(submodel, to_beat)` returns None if the submodel cannot run or cannot be more accurate than
+    `to_beat`. A submodel that would not win at full fidelity is skipped. Unmeasured submodels rank below
+    measured ones, and the first of equals wins.
     """
     best: Choice | None = None
     least = -2.0
@@ -123,5 +123,5 @@ def most_accurate(
 
 
 def or_less(accuracy: float | None) -> float:
-    """What was not measured ranks below all that was."""
+    """Return a number that ranks unmeasured submodels below measured ones."""
     return -1.0 if accuracy is None else accuracy

@@ -1,4 +1,4 @@
-"""How accurate a model is expected to be in the bits that each layer has, as a cluster keeps them."""
+"""Expected accuracy of a model with the bits of each layer, as a cluster keeps them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,24 +16,24 @@ from pliant.store.manifest import AccuracyTable
 
 @dataclass(frozen=True, slots=True)
 class WholeAccuracy:
-    """Of a model whose submodels were measured; float32 layers are those of `full_bits`."""
+    """The accuracy of a model whose submodels were measured; float32 layers count as `full_bits`."""
 
     known: Curves
     weights: Float[np.ndarray, "layers slices"]
     full_bits: int
 
     def at(self, layers: Sequence[Partition]) -> float | None:
-        """The fraction of right answers expected where each layer runs by a partition, in that one's bits.
+        """Return the expected fraction of right answers if each layer runs by a partition, with its bits.
 
-        As a submodel's in mixed bits (`Planner.expected`), which layers and heads make; None where that was
-        not measured.
+        Determined as for a submodel in mixed bits (`Planner.expected`), from its layers and heads; None if it
+        was not measured.
         """
         bits = [one.bits[i] if one.bits else self.full_bits for i, one in enumerate(layers)]
         return self._at(bits, layers[0].n_heads)
 
     @property
     def sizes(self) -> Mapping[tuple[int, int], float]:
-        """The submodels that were measured, by layers and heads, and their accuracy in all bits."""
+        """The measured submodels, by layers and heads, and their accuracy in all bits."""
         every = {(n, m): self._at([self.full_bits] * n, m) for n, m in self.known.points}
         return {size: accuracy for size, accuracy in every.items() if accuracy is not None}
 
@@ -46,6 +46,6 @@ class WholeAccuracy:
 def whole_accuracy(
     table: AccuracyTable, importance: Sequence[Sequence[float]], full_bits: int
 ) -> WholeAccuracy:
-    """What `table` says of all layers and slices; `importance` has a row a layer, a number a slice."""
+    """Accuracy in `table` for all layers and slices; `importance`: a row per layer, a number per slice."""
     weights = weights_of(np.asarray(importance, np.float64))
     return WholeAccuracy(curves(expected_grid(table), OURS.errors), weights, full_bits)
