@@ -1,1 +1,1 @@
-"""What runs programs: lanes, memory, traces."""
+"""Execution of programs: lanes, memory, traces and sessions."""

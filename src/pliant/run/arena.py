@@ -1,4 +1,4 @@
-"""The memory of intermediate tensors, for programs that run in turns."""
+"""Memory for intermediate tensors, shared by programs that do not run at the same time."""
 
 from typing import final
 
@@ -11,10 +11,7 @@ from pliant.kernels.runtime.buffer import Buffer
 
 @final
 class Arena:
-    """One block, as large as the largest program that uses it; its owner lets them take turns.
-
-    Nothing in it outlasts a run, so that it may move between two.
-    """
+    """One memory block, as large as the largest program needs. The owner serialises its programs."""
 
     def __init__(self) -> None:
         self._place(0)
@@ -25,17 +22,19 @@ class Arena:
 
     @property
     def memory(self) -> UInt8[np.ndarray, " n"]:
-        """The block, to be measured."""
+        """The block, for measurement."""
         return self._memory
 
     def resize(self, n_bytes: int) -> None:
-        """Hold exactly `n_bytes` from now on, elsewhere unless it does already; what was in it is lost."""
+        """Resize the block to `n_bytes`. The block moves and loses its contents unless the size is
+        unchanged.
+        """
         if n_bytes != self.n_bytes:
-            self._place(0)  # the old block goes before the new one comes
+            self._place(0)  # free the old block before allocating
             self._place(n_bytes)
 
     def hold(self, n_bytes: int) -> None:
-        """Hold at least `n_bytes` from now on."""
+        """Grow the block to at least `n_bytes`."""
         if n_bytes > self.n_bytes:
             self.resize(n_bytes)
 

@@ -1,4 +1,4 @@
-"""Emulate a slower device: sleep after work until it has lasted as long as it would there."""
+"""Emulate a slower device: sleep after each work until it has lasted as long as on that device."""
 
 import time
 from collections.abc import Callable
@@ -9,17 +9,17 @@ from pliant.ir.dilation import Dilation, emulated
 from pliant.ir.program import Work
 
 _LATE_S = 1e-3
-"""How late a sleep may end by the system's doing alone, some 0.2 ms as a rule."""
+"""The largest oversleep that the system causes; it is usually about 0.2 ms."""
 
 
 @final
 class EmulatedDevice:
-    """This machine, made to take `dilation` times as long; a function is asked for it before each work.
+    """Makes this machine take `dilation` times as long. A function as `dilation` is called before each work.
 
-    `dilation` may be replaced between and during runs. What a lane computes counts by `effort`, read before
-    and after on its own thread; by default the clock. A thread's CPU time is the effort where it does its
-    work alone: what interrupts it then lasts once, not `dilation` times. Reads, and the runs of sessions
-    without lanes, count by the clock. A step counts as `most_s` says at most, by default all that it took.
+    `dilation` may be replaced between and during runs. The time of a lane's computation is measured by
+    `effort`, read before and after on the lane's thread; the default is the clock. With the thread's CPU time
+    as `effort`, interruptions are not multiplied by `dilation`. Reads, and runs of sessions without lanes,
+    are measured by the clock. `most_s` limits the time that counts for a step; by default there is no limit.
     Raises ProfileError for a device faster than this machine.
     """
 
@@ -36,13 +36,13 @@ class EmulatedDevice:
         self.most_s: Callable[[Work], float] = _unlimited
         self._clock, self._cpu_clock = clock, cpu_clock
         self._effort = clock if effort is None else effort
-        self._step_cpu_s = 0.0  # of the threads that called `execute`, within dilated steps
+        self._step_cpu_s = 0.0  # CPU time CPU time of the threads that called `execute`, within dilated steps
         self._overslept_s: dict[str, float] = {}
         self.dilation = dilation if callable(dilation) else emulated(dilation)
 
     @property
     def dilation(self) -> Dilation:
-        """As it is now."""
+        """The current dilation."""
         return self._dilation() if callable(self._dilation) else self._dilation
 
     @dilation.setter
@@ -54,7 +54,7 @@ class EmulatedDevice:
     ) -> None:
         """Call `action`, which does `work`, then sleep until it has lasted `slower` times as long.
 
-        `is_host` says whether this is the thread that called `execute`, of which `rest_host` is told too.
+        `is_host`: this is the thread that called `execute`; its CPU time is then recorded for `rest_host`.
         """
         cpu_s, effort_s = self._cpu_clock(), self._effort()
         action()
@@ -64,22 +64,22 @@ class EmulatedDevice:
         self._rest(lane, (slower - 1.0) * min(effort_s, self.most_s(work)))
 
     def rest_since(self, start_s: float, slower: float) -> None:
-        """Sleep until what began at `start_s` of the clock has lasted `slower` times as long."""
+        """Sleep until the work that began at clock time `start_s` has lasted `slower` times as long."""
         self.rest(self._clock() - start_s, slower)
 
     def rest(self, took_s: float, slower: float, most_s: float = inf) -> None:
-        """Sleep, for `most_s` at most, as long as what took `took_s` here would go on there."""
+        """Sleep for the extra time that work of `took_s` needs on the emulated device, at most `most_s`."""
         if slower > 1.0:
             self.sleep(min((slower - 1.0) * took_s, most_s))
 
     def host_s(self) -> float:
-        """CPU time of the calling thread outside dilated steps: where `rest_host` begins to count."""
+        """CPU time of the calling thread outside dilated steps: the starting point of `rest_host`."""
         return self._cpu_clock() - self._step_cpu_s
 
     def rest_host(self, lane: str, since_s: float, slower: float, most_s: float = inf) -> float:
         """Sleep for what the calling thread has done outside dilated steps since `since_s`: tokenising,
-        planning, the hand-off between steps; `most_s` of it at most. Gives `host_s`, from which the next call
-        counts on.
+        planning, the hand-off between steps; at most `most_s` of it counts. Returns `host_s`, the `since_s`
+        of the next call.
         """
         now_s = self.host_s()
         if slower > 1.0:
@@ -87,7 +87,7 @@ class EmulatedDevice:
         return now_s
 
     def _rest(self, lane: str, seconds: float) -> None:
-        """Sleep that long; what a sleep before lasted too long, up to a millisecond, comes off."""
+        """Sleep for `seconds`, less the oversleep of the previous sleep (at most 1 ms)."""
         left_s = seconds - self._overslept_s.get(lane, 0.0)
         start_s = self._clock()
         if left_s > 0:

@@ -1,4 +1,4 @@
-"""Run a program on real threads, one a lane; `Do` says how each work is done."""
+"""Run a program on real threads, one per lane; `Do` has the functions that do the work."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -28,10 +28,10 @@ def _never(step: int, work: Load) -> bool:
 class Do:
     """One function for each kind of work, called as `f(step number, work)` on the lane's thread.
 
-    `still_wants` is asked about a load before it begins when every step it was for has already
-    started: True reads it all the same (to keep it for the next run), False skips it. `exchange` may
-    return when, by the lanes' clock, what it received had arrived. `ended` hears of each step at its end,
-    also in a segment that fails later.
+    `still_wants` is called before a load whose consumer steps have all started already: True reads the data
+    anyway (to keep them for the next run), False skips the load. `exchange` may return the arrival time of
+    the received data, by the lanes' clock. `ended` is called at the end of each step, also in a segment that
+    fails later.
     """
 
     compute: Callable[[int, Compute], None]
@@ -42,9 +42,11 @@ class Do:
 
 
 Advance = Callable[[int, tuple[Span, ...]], Segment | None]
-"""Asked after each segment which is the next, by its number and the spans of the last; None ends the run."""
+"""Called after each segment with the number of the next one and the last spans; returns the next segment, or
+None to end the run.
+"""
 Repeat = Callable[[int, LaneError], Segment]
-"""Asked after a failure what runs in place of the segment of this number; or raises."""
+"""Called after a failure; returns the segment that replaces the failed one of this number, or raises."""
 
 
 def execute(
@@ -60,12 +62,11 @@ def execute(
     """Run `program` and return one measured span a step, in the program's order.
 
     The caller's thread runs the lane `lanes.own`. Times count from `origin_s`, a
-    reading of `lanes.clock` (default: now), and so do the steps' latest starts. A load that still runs
-    when nothing waits for it any more does not hold up the return: its span is CUT, and its thread
-    ends it in the background, before any later step of that lane; `do` must therefore belong to this
-    run alone, and `Lanes.drain` comes before its buffers are freed.
-    `advance` may replace the coming segment at a barrier, or append one after the last; `repeat` may replace
-    one that failed, whose spans do not count.
+    reading of `lanes.clock` (default: now), and so do the steps' latest starts. A load that still runs when
+    no step waits for it does not delay the return: its span is CUT, and its thread finishes it in the
+    background before any later step of that lane. Therefore `do` must belong to this run alone, and its
+    buffers may be freed only after `Lanes.drain`. `advance` may replace the next segment at a barrier, or
+    append one after the last; `repeat` may replace a failed segment, whose spans are discarded.
 
     Raises LaneError, chained to the first failure on any lane, once all lanes have stopped.
     """
@@ -92,7 +93,7 @@ def execute(
 
 
 def _run_alone(lanes: Lanes, order: LaneOrder, do: Do, first: int, origin_s: float) -> tuple[Span, ...]:
-    """A segment that only the caller's thread runs: no step waits, so that nothing is shared."""
+    """Run a segment on the caller's thread alone: no step waits, so no state is shared."""
     spans: list[Span] = []
     for i, step in enumerate(order.steps, first):
         work, state = step.work, SpanState.RAN
@@ -115,7 +116,7 @@ def _failed(number: int, step: Step, error: BaseException) -> LaneError:
 
 
 def _act(lanes: Lanes, lane: str, do: Do, number: int, work: Work) -> float:
-    """Do a step's work on `lane`, what it computes as slowly as the emulated device; when it ended."""
+    """Do a step's work on `lane`, at the pace of the emulated device; returns the end time."""
     if type(work) is Exchange:
         arrived_s = do.exchange(number, work)
         return lanes.clock() if arrived_s is None else arrived_s
@@ -133,7 +134,9 @@ def _act(lanes: Lanes, lane: str, do: Do, number: int, work: Work) -> float:
 
 
 class _Run:
-    """The shared state of one segment's run. Each list slot has one writer; bells only wake."""
+    """The shared state of one segment's run. Each list slot has one writer; queues in `bells` only wake
+    threads.
+    """
 
     __slots__ = (
         "bells", "clock", "do", "done", "error", "first", "idle", "is_left",
@@ -166,7 +169,7 @@ class _Run:
             bell.put(None)
 
     def is_late(self, i: int) -> bool:
-        """True of a load whose every consumer has started without it."""
+        """True for a load whose consumers have all started without it."""
         consumers = self.order.consumers[i]
         if not consumers or type(self.order.steps[i].work) is not Load:
             return False
@@ -201,7 +204,7 @@ def _await_lanes(run: _Run, others: Sequence[str]) -> None:
 
 
 def _only_late(run: _Run, lane: str) -> bool:
-    """True when all that is left on `lane` are loads that nothing waits for any more."""
+    """True when only loads that no step waits for are left on `lane`."""
     return all(run.done[i] or run.is_late(i) for i in run.order.lanes[lane])
 
 
@@ -213,14 +216,16 @@ def _left_span(run: _Run, i: int, now: float) -> Span:
 
 
 def _run_beside(run: _Run, lane: str) -> None:
-    """On the lane's own thread; a failure after the run has returned is kept for the next check."""
+    """Run one lane on its own thread. A failure after the run has returned is raised by the next
+    `Lanes.check`.
+    """
     error = _run_lane(run, lane)
     if error is not None and run.is_left:
         run.lanes.failed_late(error)
 
 
 def _run_lane(run: _Run, lane: str) -> BaseException | None:
-    """Run one lane's steps in order; returns what stopped it, None when nothing did."""
+    """Run one lane's steps in order; returns the error that stopped it, or None."""
     step = 0
     try:
         for step in run.order.lanes[lane]:
@@ -237,7 +242,9 @@ def _run_lane(run: _Run, lane: str) -> BaseException | None:
 
 
 def _await(run: _Run, lane: str, i: int) -> bool:
-    """Wait for what step i needs, then until its latest start for what it prefers; False on failure."""
+    """Wait for the steps that step i needs, then, until its latest start, for those it prefers; False on
+    failure.
+    """
     done = run.done
     bell = run.bells[lane]
     for j in run.order.needs[i]:

@@ -7,11 +7,12 @@ from pliant.ir.program import Segment
 
 @final
 class LaneOrder:
-    """Found once for a segment, and reused while the same segment is run.
+    """Computed once for a segment, and reused while the same segment runs.
 
-    `lanes` are the numbers of each lane's steps, in order; `lone` is the lane that has all of them. For each
-    step: `needs` and `wishes` are steps of other lanes that it waits for, always or until its latest start;
-    `rings` are the lanes to wake once it is done; `consumers` are the steps that wait for it.
+    `lanes` are the numbers of each lane's steps, in order; `lone` is the lane that has all steps, if there is
+    one. For each step: `needs` are the steps of other lanes that it waits for, `wishes` those that it waits
+    for until its latest start; `rings` are the lanes to wake when it is done; `consumers` are the steps that
+    wait for it.
     """
 
     __slots__ = ("consumers", "lanes", "lone", "needs", "rings", "steps", "wishes")

@@ -22,11 +22,10 @@ _Job = Callable[[], None]
 class Lanes:
     """Persistent threads, one for each of `names`, that sleep between runs; a context manager.
 
-    `own` is the lane that the thread calling `execute` runs itself, without a hand-off. What lanes compute
-    takes as long as on the `emulated` device (default: this machine). With `is_single`, the calling thread
-    runs the steps of all lanes one after another, as they are listed.
-    A name that a program uses and this has not is added. One thread runs programs at a time. A forked child
-    starts threads of its own.
+    `own` is the lane that the thread calling `execute` runs itself, without a hand-off. Computation takes as
+    long as on the `emulated` device (default: this machine). With `is_single`, the calling thread runs the
+    steps of all lanes one after another, in listed order. Lanes that a program names and that do not exist
+    yet are added. One thread runs programs at a time. A forked child starts threads of its own.
     """
 
     def __init__(
@@ -47,7 +46,7 @@ class Lanes:
         self._late: BaseException | None = None
         self._order: tuple[Segment, LaneOrder] | None = None
         self._process = os.getpid()
-        weakref.finalize(self, _end, self._inboxes).atexit = False  # lanes that are lost end their threads
+        weakref.finalize(self, _end, self._inboxes).atexit = False  # garbage collection ends the threads
         for name in names:
             self._inbox(name)
 
@@ -69,7 +68,7 @@ class Lanes:
         self._threads.clear()
 
     def drain(self) -> None:
-        """Return once no lane works on a step that a run left behind: their buffers may then be freed."""
+        """Wait until no lane works on a step of an earlier run; the buffers may then be freed."""
         self._forget_parent()
         for inbox in self._inboxes.values():
             done: SimpleQueue[None] = SimpleQueue()
@@ -85,21 +84,21 @@ class Lanes:
             raise LaneError(f"a load that its run did not wait for failed: {error}") from error
 
     def hand(self, name: str, job: _Job) -> None:
-        """Have the lane's thread call `job` once it has called all that it was handed before."""
+        """Queue `job` for the lane's thread, which calls its jobs in order."""
         self._inbox(name).put(job)
 
     def failed_late(self, error: BaseException) -> None:
-        """A step that its run did not wait for has failed: the next `check` says so."""
+        """Record the failure of a step that its run did not wait for; the next `check` raises it."""
         self._late = error
 
     def order_of(self, segment: Segment) -> LaneOrder:
-        """The order of its steps on these lanes; that of the last segment is kept."""
+        """The order of the segment's steps on these lanes; the order of the last segment is cached."""
         if self._order is None or self._order[0] is not segment:
             self._order = (segment, LaneOrder(segment, self.own if self.is_single else None))
         return self._order[1]
 
     def _forget_parent(self) -> None:
-        """In a forked child, let go of the parent's threads, which do not run there."""
+        """In a forked child, forget the parent's threads, which do not run there."""
         if self._process != os.getpid():
             self._inboxes.clear()
             self._threads, self._late = [], None
@@ -118,7 +117,7 @@ class Lanes:
 def _serve(inbox: SimpleQueue[_Job | None]) -> None:
     while (job := inbox.get()) is not None:
         job()
-        del job  # while it waits it would keep the last run's memory
+        del job  # else the waiting thread would keep the last run's memory
 
 
 def _end(inboxes: Mapping[str, SimpleQueue[_Job | None]]) -> None:

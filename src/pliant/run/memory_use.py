@@ -1,8 +1,8 @@
-"""What a session adds to the memory of its process: predicted beside measured.
+"""The memory that a session adds to its process, predicted and measured.
 
-Measured are the pages of a session's own arrays that are in memory (Linux: /proc/self/pagemap). Pages that
-the system maps from a file, such as a word table, are no part of the budget: it takes them back when memory
-is short, and reads them again.
+The measured value counts the resident pages of the session's own arrays (Linux: /proc/self/pagemap). Pages
+mapped from a file, such as a word table, do not count towards the budget: the system reclaims them when
+memory is short, and reads them again.
 """
 
 import mmap
@@ -24,7 +24,7 @@ _ENTRY_BYTES, _PRESENT = 8, np.uint64(63)
 
 @dataclass(frozen=True, slots=True)
 class MemoryPart:
-    """One part of a session's memory; `predicted_bytes` is None where nothing predicts it."""
+    """One part of a session's memory; `predicted_bytes` is None where there is no prediction."""
 
     name: str
     predicted_bytes: int | None
@@ -33,10 +33,11 @@ class MemoryPart:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class MemoryUse:
-    """Memory of one session: `parts` are what `budget_bytes` bounds, where it is given; it prints as a table.
+    """Memory of one session. `parts` count towards `budget_bytes`, if it is given. It prints as a table.
 
-    `beside` are parts that the budget does not bound, since sessions share them or the system takes them
-    back. `rss_bytes` is the whole process: interpreter, libraries, kernels, tokenizer and other sessions too.
+    `beside` are parts that do not count towards the budget, since sessions share them or the system can
+    reclaim them. `rss_bytes` is the whole process: interpreter, libraries, kernels, tokenizer and other
+    sessions too.
     """
 
     budget_bytes: int | None
@@ -79,7 +80,7 @@ class MemoryUse:
 
 
 def part(name: str, predicted_bytes: int | None, arrays: Iterable[np.ndarray]) -> MemoryPart:
-    """A part made of these arrays, measured now; one that is given twice counts once."""
+    """A part made of these arrays, measured now; an array given twice counts once."""
     own = {array.ctypes.data: array for array in arrays}
     return MemoryPart(name, predicted_bytes, sum(map(resident_bytes, own.values())))
 
@@ -90,7 +91,7 @@ def scratch_part(pool: Pool) -> MemoryPart:
 
 
 def resident_bytes(array: np.ndarray) -> int:
-    """Bytes of a contiguous array whose pages are in memory; all of them where the system does not say."""
+    """Resident bytes of a contiguous array; all of its bytes where the system does not report residency."""
     start, n_bytes = int(array.ctypes.data), array.nbytes
     if n_bytes == 0:
         return 0
@@ -109,7 +110,7 @@ def resident_bytes(array: np.ndarray) -> int:
 
 
 def rss_bytes() -> int:
-    """Bytes of this process that are in memory now; 0 where the system does not say."""
+    """Resident bytes of this process now; 0 where the system does not report them."""
     try:
         return int(_STATM.read_text().split()[1]) * _PAGE
     except OSError:
@@ -117,7 +118,7 @@ def rss_bytes() -> int:
 
 
 def is_mapped(array: np.ndarray) -> bool:
-    """Whether an array lies in a mapped file, and so takes no memory that the system cannot take back."""
+    """Whether an array lies in a mapped file, whose memory the system can reclaim."""
     base: object = array
     while isinstance(base, np.ndarray | memoryview):
         base = base.base if isinstance(base, np.ndarray) else base.obj

@@ -1,4 +1,4 @@
-"""Constants in the form kernels want, made once and shared by all images of a model."""
+"""Constants packed for kernels, made once and shared by all images of a model."""
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import final
@@ -13,11 +13,11 @@ from pliant.run.weight_sizes import WeightSizes
 
 _DROP_EVERY_BYTES = 1 << 22
 _SMALL_BYTES = 1 << 14
-"""A constant up to this is copied: one that is mapped takes the 64 KB around it that the system maps too."""
+"""Constants up to this size are copied: reading a mapped one makes the 64 KB around it resident."""
 
 
 def weight_sizes(image: Image, sources: Mapping[str, np.ndarray]) -> WeightSizes:
-    """What `SharedWeights.of` takes for an image, before anything is allocated."""
+    """The bytes that `SharedWeights.of` will need for an image, before anything is allocated."""
     forms: dict[Hashable, int] = {}
     given: dict[int, int] = {}
     for name, packed in image.packed.items():
@@ -35,23 +35,23 @@ def weight_sizes(image: Image, sources: Mapping[str, np.ndarray]) -> WeightSizes
 class SharedWeights:
     """Weights of several images, each held once.
 
-    A packed constant's name says its form, its source array whose values it holds: where both are equal,
-    so are the bytes. `drop_pages` tells the system that mapped sources need not stay in memory.
+    A packed constant is identified by its name, which states its form, and its source array. `drop_pages`
+    tells the system that mapped sources need not stay in memory.
     """
 
     def __init__(self, drop_pages: Callable[[], None] = lambda: None) -> None:
         self._drop_pages = drop_pages
-        # Sources are kept alive, so that an id stays the array's own.
+        # Sources are kept alive, so that an array's id is not reused.
         self._packed: dict[tuple[str, int, int], tuple[np.ndarray, np.ndarray | None]] = {}
 
     def keep(self, used: Sequence[Mapping[str, np.ndarray]]) -> None:
-        """Let go of packed forms that are in none of `used`."""
+        """Free packed forms that are in none of `used`."""
         held = {id(array) for weights in used for array in weights.values()}
         self._packed = {key: form for key, form in self._packed.items() if id(form[0]) in held}
 
     @property
     def given(self) -> list[np.ndarray]:
-        """The arrays that packed forms come from, where they are kept in memory and not mapped."""
+        """The source arrays of packed forms that are kept in memory and not mapped."""
         sources = {id(source): source for _, source in self._packed.values() if source is not None}
         return [source for source in sources.values() if _is_given(source)]
 
@@ -89,7 +89,7 @@ class SharedWeights:
 
 
 def _is_given(source: np.ndarray) -> bool:
-    """Whether an array that forms come from takes memory worth counting."""
+    """Whether a source array takes enough memory to count: larger than `_SMALL_BYTES` and not mapped."""
     return source.nbytes > _SMALL_BYTES and not is_mapped(source)
 
 

@@ -17,8 +17,8 @@ _TRIGGER = b"some 150000 1000000"  # tasks stalled on memory for 150 ms in a sec
 class PressureWatch:
     """Calls `on_pressure` on a thread of its own each time memory is short; a context manager.
 
-    `is_watching` is False where the kernel offers no PSI (or none to this user): then nothing is ever called.
-    A forked child is not watched: it opens a watch of its own.
+    `is_watching` is False where the kernel offers no PSI (or none to this user); `on_pressure` is then never
+    called. A forked child has to open a watch of its own.
     """
 
     def __init__(
@@ -72,14 +72,14 @@ class PressureWatch:
 
 @final
 class PressureFlag:
-    """Whether memory was short since that was last asked; in a forked child too."""
+    """Records whether memory was short since the last `take`; works in a forked child too."""
 
     def __init__(self, watch: Callable[[Callable[[], None]], PressureWatch] = PressureWatch) -> None:
         self._open_watch = watch
         self._start()
 
     def take(self) -> bool:
-        """Whether it was; from now on it was not."""
+        """Return the flag and reset it."""
         if self._process != os.getpid():
             self.close()
             self._start()
@@ -95,7 +95,7 @@ class PressureFlag:
     def _start(self) -> None:
         self._was_short, self._process = threading.Event(), os.getpid()
         self._watch = self._open_watch(self._was_short.set)
-        weakref.finalize(self, self._watch.close).atexit = False  # a session that is lost is watched no more
+        weakref.finalize(self, self._watch.close).atexit = False  # garbage collection ends the watch
 
 
 def _open(psi: Path, trigger: bytes) -> int | None:

@@ -22,12 +22,14 @@ _STATUS = Path("/proc/self/status")
 
 
 def bound_of(memory: "Memory | None") -> int | None:
-    """What bounds one session alone; None for no bound, or one that sessions share. Raises InputError."""
+    """The memory limit of one session; None for no limit or a shared budget. Raises InputError."""
     return None if memory is None or isinstance(memory, MemoryBudget) else parse_bytes(memory)
 
 
 def preload_of(preload: str | int | None, memory: "Memory | None") -> int | None:
-    """The preload buffer that was asked for: none without a bound to split, else the planner's choice."""
+    """The requested preload buffer in bytes. By default 0 without a memory limit, else None: the planner
+    chooses.
+    """
     if preload is None:
         return 0 if memory is None else None
     return parse_bytes(preload)
@@ -39,40 +41,40 @@ def peak_rss_bytes() -> int:
 
 
 def release_unused() -> None:
-    """Free what closed sessions left in reference cycles, and hand the memory back to the system.
+    """Free what closed sessions left in reference cycles, and return the memory to the system.
 
-    That includes objects which the collector was told to skip (`gc.freeze`), as it is again afterwards. It
-    takes as long as a full collection: some 50 ms in a node of two models.
+    Frozen objects (`gc.freeze`) are included, and frozen again afterwards. It takes as long as a full
+    collection: some 50 ms in a node with two models.
     """
     is_frozen = gc.get_freeze_count() > 0
     gc.unfreeze()
     gc.collect()
     if is_frozen:
         gc.freeze()
-        gc.collect()  # tells the collector how little is left
+        gc.collect()  # resets the collector's counts
     trim_heap()
 
 
 class BudgetedSession(Protocol):
-    """A session that holds more or less of its model, as a budget says."""
+    """A session that keeps as much of its model in memory as a budget allows."""
 
     name: str
 
     @property
     def held_bytes(self) -> int:
-        """Bytes that it holds now; quick."""
+        """Bytes that it holds now; must be fast."""
         ...
 
     def hold(self, n_bytes: int) -> None:
-        """Hold `n_bytes` at most from now on: let go of the rest, or read what has room. Call in a turn."""
+        """Hold at most `n_bytes` from now on: free the rest, or read what fits. Call with `turns` held."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryShare:
-    """What the model `name` has of a budget, and holds of that.
+    """The share of the model `name` in a budget, and the bytes of it in memory.
 
-    An answer spends `loading_s` on loading the rest. `n_asked` counts its requests of about the last minute.
+    An answer needs `loading_s` to load the rest. `n_asked` counts the requests of about the last minute.
     """
 
     name: str
@@ -84,7 +86,7 @@ class MemoryShare:
 
 @dataclass(slots=True)
 class _Member:
-    """A session among which the budget is divided, what it may hold, and how often it was asked lately."""
+    """A session that takes part in the division: its possible holdings and its recent number of requests."""
 
     session: "weakref.ref[BudgetedSession]"
     demand: MemoryDemand
@@ -92,12 +94,13 @@ class _Member:
 
 
 class MemoryBudget:
-    """Bytes that all sessions of a process may hold together; each has its share before it takes it.
+    """Bytes that all sessions of a process may hold together; a session gets its share before it allocates.
 
-    Sessions of several threads may share it. One that was given a preload buffer reserves what it takes. The
-    rest is divided among the others (`plan/memory_shares.py`) when one is opened, when one needs more than it
-    has, and by `rebalance`: the least useful weights are let go of first. These sessions answer in turns, by
-    `turns`, so that one can have others make room. The share of a session that is dropped is free again.
+    Sessions of several threads may share it. A session with a given preload buffer reserves its memory. The
+    rest is divided among the others (`plan/memory_shares.py`) when a session is opened, when one needs more
+    than it has, and by `rebalance`: the least useful weights are freed first. The answers of these sessions
+    are serialised by `turns`, so that one session can make others free memory. The share of a
+    garbage-collected session is free again.
     """
 
     def __init__(self, total_bytes: int, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -114,14 +117,14 @@ class MemoryBudget:
 
     @property
     def least_bytes(self) -> int:
-        """What the sessions hold at the least: what others cannot have them let go of."""
+        """The bytes that the sessions need at least and cannot be made to free."""
         members = dict(self._members)
         fixed = sum(n_bytes for key, n_bytes in list(self._reserved.items()) if key not in members)
         return fixed + sum(member.demand.least_bytes for member in members.values())
 
     @property
     def shares(self) -> tuple[MemoryShare, ...]:
-        """What each session among which the budget is divided has of it now."""
+        """The current share of each session that takes part in the division."""
         now_s, found = self._clock(), []
         for key, member in list(self._members.items()):
             session, share = member.session(), self._reserved.get(key, 0)
@@ -147,14 +150,14 @@ class MemoryBudget:
             self._reserved[id(owner)] = n_bytes
 
     def release(self, owner: object) -> None:
-        """Give `owner`'s share back; an owner without one is no error."""
+        """Free `owner`'s share; a no-op for an owner without one."""
         self._forget(id(owner))
 
     def join(self, session: BudgetedSession, holdings: tuple[Holding, ...], least_bytes: int = 0) -> int:
-        """The share of a session that is being opened, `least_bytes` at least; call in a turn.
+        """The share of a session that is being opened, at least `least_bytes`; call with `turns` held.
 
-        `holdings` are what it may hold. Others let go of what saves less. Raises BudgetError naming what all
-        take at the least.
+        `holdings` are the session's possible holdings. Other sessions free weights that save less time.
+        Raises BudgetError naming the least that all sessions need.
         """
         demand = MemoryDemand(session.name, holdings)
         now_s = self._clock()
@@ -172,10 +175,11 @@ class MemoryBudget:
     def need(
         self, session: BudgetedSession, least_bytes: int, holdings: tuple[Holding, ...] | None = None
     ) -> int:
-        """The share of `session`, which cannot answer with less than `least_bytes`; call in a turn.
+        """The share of `session`, which cannot answer with less than `least_bytes`; call with `turns` held.
 
-        Others let go of what saves least where that is more than it has. `holdings` are what it may hold from
-        now on. Raises BudgetError, changing nothing, where there is too little even so.
+        If its share is too small, other sessions free the weights that save the least time. `holdings` are
+        its possible holdings from now on. Raises BudgetError, and changes nothing, if there is still too
+        little.
         """
         member = self._members[id(session)]
         before = member.demand
@@ -195,23 +199,24 @@ class MemoryBudget:
         return shares[id(session)]
 
     def asked(self, session: BudgetedSession) -> None:
-        """A request came for `session`; call in a turn."""
+        """Count a request for `session`; call with `turns` held."""
         member = self._members[id(session)]
         member.asked = member.asked.plus_one(self._clock())
 
     def refused(self, name: str) -> None:
-        """A request for the model `name` was refused as it would be late: it counts as asked all the same.
+        """Count a request for the model `name` that was refused because it would be late.
 
-        Else a model that was let go of, and takes long to load, would never be loaded again.
+        Without this, a freed model that takes long to load would never be loaded again.
         """
         for member in list(self._members.values()):
             if member.demand.name == name:
                 member.asked = member.asked.plus_one(self._clock())
 
     def rebalance(self) -> None:
-        """Divide the budget anew by how often models were asked lately; waits for the answer under way.
+        """Divide the budget anew by the models' recent request rates; waits for the answer in progress.
 
-        Nothing changes where that saves less, over about a minute, than it loads or the last change took.
+        Nothing changes if the new division saves less time per minute than its loads, or the last change,
+        took.
         """
         with self.turns.lock:
             self._rebalance()
@@ -244,13 +249,13 @@ class MemoryBudget:
         return {key: replace(one.demand, weight=one.asked.at(now_s)) for key, one in members}
 
     def _divided(self, demands: Mapping[int, MemoryDemand]) -> dict[int, int]:
-        """Bytes for each, of what is not reserved by others."""
+        """Bytes for each member, out of the bytes that are not reserved by others."""
         divided = sum(self._reserved.get(key, 0) for key in demands)
         holdings = divide(list(demands.values()), self.free_bytes + divided)
         return {key: one.n_bytes for key, one in zip(demands, holdings, strict=True)}
 
     def _apply(self, shares: Mapping[int, int], caller: BudgetedSession | None) -> None:
-        """Have sessions let go first, then the others take what is theirs; `caller` does so by itself."""
+        """Shrink sessions first, then grow the others; `caller` applies its own share."""
         mine = -1 if caller is None else id(caller)
         changes = {key: n_bytes - self._reserved.get(key, 0) for key, n_bytes in shares.items()}
         for key in sorted(changes, key=lambda key: changes[key]):
@@ -262,7 +267,7 @@ class MemoryBudget:
             self.reserve(session, shares[key])
             if key != mine and changes[key] > 0:
                 _hold(session, shares[key])
-        trim_heap()  # glibc keeps what was let go of in pieces
+        trim_heap()  # glibc keeps freed memory in fragments
 
     def _forget(self, key: int) -> None:
         self._reserved.pop(key, None)
@@ -270,7 +275,9 @@ class MemoryBudget:
 
 
 def _hold(session: BudgetedSession, n_bytes: int) -> None:
-    """What another session cannot read is no error of whoever asks now: its own requests will say so."""
+    """Apply a share to another session. Its read errors are logged, not raised: its own requests will raise
+    them.
+    """
     try:
         session.hold(n_bytes)
     except PliantError as error:
@@ -278,12 +285,12 @@ def _hold(session: BudgetedSession, n_bytes: int) -> None:
 
 
 def _held_of(demand: MemoryDemand, share_bytes: int) -> Holding:
-    """The largest of its holdings that the share has room for."""
+    """The largest holding that fits the share."""
     return demand.at_most(share_bytes).holdings[-1]
 
 
 Memory = str | int | MemoryBudget
-"""A bound of what one session adds to its process, such as "8MB", or one that several sessions share."""
+"""A limit of the memory that one session adds to its process, such as "8MB", or a shared budget."""
 
 
 def _status(field: str) -> int:

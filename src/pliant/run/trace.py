@@ -1,4 +1,4 @@
-"""Predicted spans beside measured ones: as a table and as a Chrome trace."""
+"""Print predicted and measured spans as a table, and write them as a Chrome trace."""
 
 import json
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from pliant.ir.program import Compute, Exchange, Load, Program, Work
 
 
 def compare_table(program: Program, predicted: Sequence[Span], measured: Sequence[Span]) -> Table:
-    """One row a step: what it does, when it was predicted to run and when it ran, in milliseconds."""
+    """One row per step: its work, its predicted and its measured times, in milliseconds."""
     table = Table(title="predicted beside measured")
     for name in ("step", "lane"):
         table.add_column(name)

@@ -1,4 +1,4 @@
-"""Bytes of the weights of images that share what they have in common."""
+"""Bytes of the weights of images that share equal weights."""
 
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class WeightSizes:
-    """Bytes of an image's weights by form; `given` are arrays they come from that are kept in memory.
+    """Bytes of an image's weights by form; `given` are their source arrays that are kept in memory.
 
-    What lies in a mapped file counts as nothing: the system takes it back when memory is short.
+    Arrays in mapped files do not count: the system reclaims them when memory is short.
     """
 
     forms: Mapping[Hashable, int]
@@ -31,7 +31,7 @@ NO_WEIGHTS = WeightSizes({}, {})
 
 
 def combined(sizes: Iterable[WeightSizes]) -> WeightSizes:
-    """Of images that share what they have in common."""
+    """The sizes of several images together; shared weights count once."""
     forms: dict[Hashable, int] = {}
     given: dict[int, int] = {}
     for one in sizes:

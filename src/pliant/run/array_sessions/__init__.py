@@ -1,1 +1,1 @@
-"""Sessions on arrays: ONNX models, compiled directories, recurrent models, and what their plans print."""
+"""Sessions on arrays (ONNX models, compiled directories, recurrent models) and their printed plans."""

@@ -1,4 +1,4 @@
-"""What a session on a graph runs, for the shapes it has met: it prints as a page."""
+"""The plan of a session on a graph: the programs for the shapes seen so far. It prints as a page."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -27,8 +27,9 @@ if TYPE_CHECKING:
 class ImagePlan:
     """The program for inputs of these shapes, and the kernel calls of its steps.
 
-    `predicted_s` and `default_s` sum measured kernels, of the layouts chosen and of default ones, where
-    `schedule` was chosen by times; `measured_s` is a whole run's median, where the session was profiled.
+    `predicted_s` and `default_s` are sums of measured kernel times, for the chosen and for the default
+    layouts; they are set where `schedule` was chosen by times. `measured_s` is the median of a whole run, set
+    where the session was profiled.
     """
 
     inputs: Mapping[str, TensorType]
@@ -50,10 +51,11 @@ class ImagePlan:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ArrayPlan:
-    """The images that a session keeps, the latest last, with their shared memory.
+    """The images that a session keeps, the latest last, and the memory that they share.
 
-    `arena_bytes` holds the intermediate tensors of whichever image runs; weights are held once for all.
-    `compute` is the arithmetic of products with constant matrices, `precision` how it was chosen.
+    `arena_bytes` is the arena of intermediate tensors, which the images use in turns; all images share one
+    copy of the weights. `compute` is the arithmetic of products with constant matrices, `precision` says how
+    it was chosen.
     """
 
     name: str
@@ -78,7 +80,7 @@ class ArrayPlan:
         return f"<ArrayPlan of {self.name}: {len(self.images)} images{f' ({shapes})' if shapes else ''}>"
 
     def _repr_html_(self) -> str:
-        """The page for a notebook."""
+        """The plan as HTML for a notebook."""
         parts = [f"<p>{'<br>'.join(map(escape, _summary(self)))}</p>"]
         for image in self.images:
             parts.append(f"<p>{'<br>'.join(map(escape, _image_lines(image)))}</p>")
@@ -87,7 +89,7 @@ class ArrayPlan:
 
 
 def image_plan(runner: "GraphRunner") -> ImagePlan:
-    """What a runner runs."""
+    """The plan of one runner: its program and kernel calls."""
     return ImagePlan(
         runner.inputs,
         runner.outputs,

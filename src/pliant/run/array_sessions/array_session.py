@@ -1,4 +1,4 @@
-"""What sessions on graphs share: arrays by name in and out, whatever the model is."""
+"""Base class of the sessions on graphs: arrays by name in and out, for every kind of model."""
 
 import time
 from abc import abstractmethod
@@ -36,14 +36,16 @@ if TYPE_CHECKING:
 
 _MOST_ITEMS = 4096
 _MOST_BESIDE = 4
-"""Threads up to which each has batches of its own: with more, one batch on one thread would be late."""
+"""Up to this many threads, each thread runs batches of its own. With more threads, a batch on one thread
+takes too long compared with all threads.
+"""
 
 
 class ArraySession(Session[None]):
-    """A session that answers arrays by name; threads take turns.
+    """A session that answers arrays by name; runs of several threads are serialised.
 
-    An input's length is the product of the open dimensions of the model's first input, 1 where it has none.
-    The pool may be shared with other sessions and is left open.
+    The length of an input is the product of the open dimensions of the model's first input, or 1 if it has
+    none. The pool may be shared with other sessions; the session does not close it.
     """
 
     platform = "pliant_compiled"
@@ -80,13 +82,13 @@ class ArraySession(Session[None]):
         return Reply(outputs, self.name, time.perf_counter() - start_s, None, self._length(arrays))
 
     def run_many(self, feeds: Sequence[GivenFeeds]) -> list[Tensors]:
-        """What `run` gives for each of several feeds, in their order; none for an empty list.
+        """The result of `run` for each of several feeds, in their order; an empty list for an empty list.
 
-        A model whose inputs have an open first dimension answers several feeds in one run: those of equal
-        sizes, or, with `buckets`, those that are padded to equal sizes. Runs that are alike in size go in
-        parallel, one on each thread, in memory of its own. Answers are those of `run` up to rounding, which
-        is found out by comparing; else, and under a bound of memory, feeds run one after another. Raises
-        InputError naming the feeds that do not fit, before any of them runs.
+        A model whose inputs have an open first dimension answers several feeds in one run: feeds of equal
+        sizes, or, with `buckets`, feeds that are padded to equal sizes. Runs of similar size run in parallel,
+        one per thread, each in memory of its own. The outputs equal those of `run` up to rounding; this is
+        checked by comparison. If the check fails, or under a memory limit, feeds run one after another.
+        Raises InputError naming the feeds that do not fit, before any feed runs.
         """
         items = [self._item(i, given) for i, given in enumerate(feeds)]
         with self._turns.lock:
@@ -99,31 +101,35 @@ class ArraySession(Session[None]):
     @property
     @abstractmethod
     def weight_bytes(self) -> int:
-        """Of the weights held, as kernels read them; those of a loaded model are mapped."""
+        """Bytes of the weights held, in the form that kernels read. The weights of a loaded model are
+        memory-mapped.
+        """
 
     @property
     def compute(self) -> Precise | None:
-        """The arithmetic of products with constant matrices; None where only what compiled it knows."""
+        """The arithmetic of products with constant matrices; None for a compiled directory, which does not
+        record it.
+        """
         return None
 
     @property
     def precision(self) -> PrecisionChoice | None:
-        """How it was chosen, where `compute="auto"` asked for that."""
+        """How `compute` was chosen; None unless the session was opened with `compute="auto"`."""
         return None
 
     @property
     def arena_bytes(self) -> int:
-        """What intermediate tensors take: as much as those of the largest image."""
+        """Bytes of the arena for intermediate tensors: the need of the largest image."""
         return max((runner.arena_bytes for runner in self._runners()), default=0)
 
     @property
     def plan(self) -> ArrayPlan:
-        """What runs for the shapes compiled so far; it prints as a page."""
+        """The plan for the shapes compiled so far; it prints as a page."""
         with self._turns.lock:
             return self._plan(self._runners())
 
     def explain(self, length: int) -> ArrayPlan:
-        """What runs for `sample(length)`, which is compiled now where it was not yet.
+        """The plan for `sample(length)`, which is compiled now if it was not compiled before.
 
         Raises InputError and GraphError as `run` does.
         """
@@ -136,7 +142,7 @@ class ArraySession(Session[None]):
             return self._plan((runner,))
 
     def profile(self, feeds: GivenFeeds, runs: int = 20) -> "Profile":
-        """Where the time of a run goes, step by step, over `runs` runs after one that is not counted."""
+        """The time of each step, over `runs` runs after one warm-up run."""
         if runs < 1:
             raise InputError(f"a profile of {runs} runs measures nothing; give at least 1.")
         arrays = fed_arrays(self.inputs, feeds)

@@ -10,7 +10,7 @@ _REMEMBERED = 1024
 
 @final
 class Evictions:
-    """The images that a session with room for `images` evicted. Its owner lets callers take turns."""
+    """The images that a session with room for `images` evicted. The owner serialises calls."""
 
     def __init__(self, images: int) -> None:
         self._images = images
@@ -18,7 +18,7 @@ class Evictions:
         self._is_warned = False
 
     def add(self, key: Hashable) -> None:
-        """Remember an image that is evicted."""
+        """Record an evicted image."""
         self._hashes[hash(key)] = None
         if len(self._hashes) > _REMEMBERED:
             del self._hashes[next(iter(self._hashes))]

@@ -56,12 +56,12 @@ class GraphSession(ArraySession):
 
     @property
     def memory(self) -> MemoryUse:
-        """Predicted when it was compiled, and measured now."""
+        """The memory predicted at compile time, and the memory in use now."""
         with self._turns.lock:
             return self._memory_use(self._memory_bytes, self._arena)
 
     def close(self) -> None:
-        """Let go of all memory; running afterwards is an error. The pool stays open."""
+        """Free all memory; a later run raises an error. The pool stays open."""
         with self._turns.lock:
             self._closed, self._kept, self._arena = True, (), Arena()
 

@@ -1,4 +1,4 @@
-"""Measure the forms of a graph's products on examples: error and time beside float32, in turns."""
+"""Measure the error and time of each weight format of a graph's products against float32, on examples."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -14,15 +14,15 @@ from pliant.run.array_sessions.onnx_session import OnnxSession
 from pliant.run.session.feeds import GivenFeeds
 
 Open = Callable[[Weights, Precise], OnnxSession]
-"""A session of these weights and arithmetic; of "auto" weights within the memory that was granted."""
+"""Opens a session with these weights and this arithmetic; "auto" weights use the memory that was granted."""
 
 _ROUNDS = 9
 _FEW_S = 0.02
-"""A run below this is timed more often: up to so many times as it fits into."""
+"""A run shorter than this is timed repeatedly, at most as often as it fits into this time."""
 
 
 def forms_of(weights: Weights, *, is_bounded: bool) -> list[tuple[Weights, Precise]]:
-    """What may run where `weights` were asked for; where `is_bounded`, a memory limit decides their bits."""
+    """The forms to measure for the requested `weights`; if `is_bounded`, a memory limit sets their bits."""
     if weights == "fp32":
         return [("fp32", "fp32"), ("fp32", "bf16")]
     if weights == BYTE_BITS:
@@ -42,10 +42,10 @@ def measure_forms(
     examples: Sequence[GivenFeeds],
     clock: Callable[[], float] = time.perf_counter,
 ) -> list[Form]:
-    """What each form costs on `examples`, beside `reference`, which runs in turns with it.
+    """Error and time of each form on `examples`, measured interleaved with `reference`.
 
-    The sessions of forms are closed again; two are open at a time. A form that this processor, the memory or
-    the model does not allow is refused with the reason.
+    The sessions of the forms are closed afterwards; two sessions are open at a time. A form that the
+    processor, the memory or the model does not allow is reported as refused, with the reason.
     """
     wanted = [reference.run(feeds) for feeds in examples]
     found = []
@@ -88,9 +88,10 @@ def _measured(
 
 
 def answer_error(answer: Mapping[str, np.ndarray], wanted: Mapping[str, np.ndarray]) -> float:
-    """The largest over all outputs of the rms of their difference over that of the wanted one.
+    """The largest relative error over all outputs: the rms of the difference divided by the rms of `wanted`.
 
-    Of whole numbers it is the share of those that differ. inf where one is not finite and the other is.
+    For integer outputs it is the fraction of values that differ. It is inf where one value is finite and the
+    other is not.
     """
     return max((_error(np.asarray(answer[name]), np.asarray(x)) for name, x in wanted.items()), default=0.0)
 

@@ -1,8 +1,8 @@
 """A session on an ONNX model: feeds of any shape in, arrays out.
 
-What runs has numbers for all dimensions. Where a model has open ones, a new shape is bound to a form of the
-executable that takes it (run/graph/symbolic_forms.py), or compiled; so is each value of the inputs from which
-shapes follow.
+An image has fixed sizes. For a model with open dimensions, a new shape is bound to an executable form that
+accepts it (run/graph/symbolic_forms.py), or else compiled; so is each new value of an input that shapes
+depend on.
 """
 
 from collections import OrderedDict
@@ -64,15 +64,15 @@ if TYPE_CHECKING:
 
 @final
 class OnnxSession(ArraySession):
-    """Answers feeds with a model's outputs; threads may share it, and take turns.
+    """Runs a model on feeds. Threads may share the session; their runs are serialised.
 
-    A model whose shapes are all known is compiled at once unless `ahead` is off, others when a shape is first
-    met. When there are more than `options.images` images, the least recently used one goes, unless one can be
-    bound again at once; the first time that one has to be compiled again, a UserWarning says so. Weights are
-    held once for all of them, and one arena, as large as the largest needs. `schedule` tells how the last
-    graph was scheduled, unless that went by rule. A forked child may use the session, on workers of its own.
+    A model of fixed shapes is compiled at once unless `ahead` is off, another on its first new shape. Beyond
+    `options.images` images, the least recently used one is evicted, those first that can be bound again
+    without compiling. The first time that an evicted image is compiled again, a UserWarning reports it. All
+    images share one copy of the weights and one arena, as large as the largest needs. `schedule` reports how
+    the last graph was scheduled, unless by fixed rules. A forked child has its own workers.
 
-    With buckets, the first answer of each is compared with that of the exact shape (run/batches/padding.py),
+    With buckets, the first answer of each is compared with that for the exact shape (run/batches/padding.py),
     whose image is not kept.
     """
 
@@ -102,7 +102,7 @@ class OnnxSession(ArraySession):
         self._lowering = Lowering(name, options, pool, library, model.drop_pages)
         self.schedule: ScheduleReport | None = None
         self._images: OrderedDict[Key, GraphRunner] = OrderedDict()
-        self._latest: tuple[Shapes, GraphRunner] | None = None  # the last of the images, where shapes decide
+        self._latest: tuple[Shapes, GraphRunner] | None = None  # last image, if chosen by shapes
         self._padding = Padding(options.buckets, self._tensors, self.outputs)
         self._stacking = Stacking(options.buckets, self._padding, self.inputs, self.outputs, pool.n_threads)
         self._parallel = ParallelRuns(pool.n_threads, library)
@@ -117,9 +117,9 @@ class OnnxSession(ArraySession):
         state = "closed" if self._closed else f"{len(self._images)} images, {self._pool.n_threads} threads"
         return shown(f"OnnxSession of {self._model.source}", self.inputs, self.outputs, state)
 
-    @cached_property  # a large file takes a while to hash, and few ask
+    @cached_property  # hashing a large file is slow, and few callers need it
     def identity(self) -> str:  # type: ignore[override]
-        """The content hash of the model's file and of those beside it, or of its bytes. Raises ModelError."""
+        """Content hash of the model file and its external data, or of its bytes. Raises ModelError."""
         self._model.check_same()
         return self._model.identity(cache_folder())
 
@@ -129,7 +129,7 @@ class OnnxSession(ArraySession):
 
     @property
     def memory(self) -> MemoryUse:
-        """Predicted when its images were made, and measured now. `weights` says in which bits they are."""
+        """Memory predicted when images were made, and measured now. `weights` gives their bits."""
         with self._turns.lock:
             return self._memory_use(
                 self._options.memory_bytes, self._arena, self._weights.given, self._parallel.memory
@@ -137,7 +137,7 @@ class OnnxSession(ArraySession):
 
     @property
     def weights(self) -> Weights:
-        """What matrices are kept in: "fp32", or bits; "auto" until the first shapes decide."""
+        """The format of matrices: "fp32" or a number of bits; "auto" until the first shapes decide."""
         return self._options.weights if self._lowering.weights is None else self._lowering.weights
 
     @property
@@ -149,7 +149,7 @@ class OnnxSession(ArraySession):
         return self._options.precision
 
     def graph(self, feeds: GivenFeeds) -> Graph:
-        """What would be compiled for these feeds, after all passes."""
+        """The graph that would be compiled for these feeds, after all passes."""
         arrays = self._as_run(feeds)
         with self._turns.lock:
             part = self._binder.bound(_shapes(arrays), arrays)
@@ -158,11 +158,11 @@ class OnnxSession(ArraySession):
             return planned.graph
 
     def image(self, feeds: GivenFeeds) -> Image:
-        """The calls and places that feeds of these shapes run."""
+        """The kernel calls and memory places for feeds of these shapes."""
         return make_image(self.graph(feeds), Target(self._library.isa, self._pool.n_threads))
 
     def executable(self, feeds: GivenFeeds) -> Executable:
-        """What feeds of these shapes run, as a value; where it serves other sizes as well, by formulas."""
+        """The executable for feeds of these shapes; with formulas where it serves other sizes too."""
         shapes = _shapes(self._as_run(feeds))
         with self._turns.lock:
             stage = None if IS_TOKEN in shapes else self._forms.stage(shapes) or self._new_form(shapes)
@@ -173,7 +173,7 @@ class OnnxSession(ArraySession):
         return image_executable(self.image(feeds), with_digests=True)
 
     def close(self) -> None:
-        """Let go of all memory; running afterwards is an error. The pool stays open."""
+        """Free all memory; a later run raises an error. The pool stays open."""
         with self._turns.lock:
             self._closed, self._latest = True, None
             self._images.clear()
@@ -183,7 +183,7 @@ class OnnxSession(ArraySession):
             self._forms, self._steps = SymbolicForms(), []
 
     def _runners(self) -> Sequence[GraphRunner]:
-        every = chain.from_iterable(map(nested, list(self._images.values())))  # others compile meanwhile
+        every = chain.from_iterable(map(nested, list(self._images.values())))  # others may compile
         return tuple({id(runner): runner for runner in every}.values())
 
     def _runner(self, feeds: AllTensors) -> tuple[GraphRunner, AllTensors]:
@@ -201,7 +201,7 @@ class OnnxSession(ArraySession):
             if not self._binder.by_value:
                 self._latest = shapes, image
             return image.walk(feeds, out)
-        # Methods are handed over for the call: held, they would keep a dropped session alive.
+        # Bound methods are passed per call: stored, they would keep a dropped session alive.
         return self._padding.answer(fit, feeds, out, self._again, self._once)
 
     def _traced(self, feeds: AllTensors) -> "tuple[Tensors, Profile]":
@@ -221,7 +221,7 @@ class OnnxSession(ArraySession):
         return made, profiles[0]
 
     def _answer_many(self, items: Sequence[Item]) -> list[Tensors]:
-        # Batches take more memory for activations: within a bound, fewer bits of weights would be left.
+        # Batches need more memory for activations: under a memory limit, weights would get fewer bits.
         if self._options.memory_bytes is not None or (items and self._is_in_parts(items[0].feeds)):
             return super()._answer_many(items)
         return self._stacking.answers(items, self._ways_to_answer)
@@ -236,7 +236,7 @@ class OnnxSession(ArraySession):
         return Answers(self._alone, self._exact, self._each, self._beside, self._once)
 
     def _is_in_parts(self, feeds: AllTensors) -> bool:
-        """Whether data divide the model into several programs, whose answers cannot be put together."""
+        """Whether data-dependent shapes divide the model into several programs, which cannot be batched."""
         if self._has_parts is None:
             fed = self._padding.padded(feeds, self._padding.fit(shapes_of(self.inputs, feeds)))
             self._has_parts = bool(self._binder.bound(_shapes(fed), fed).waiting)
@@ -247,14 +247,14 @@ class OnnxSession(ArraySession):
 
     def _each(self, batches: Sequence[Feeds]) -> list[Tensors]:
         results = self._parallel.run([(self._image(_shapes(feeds), feeds), feeds) for feeds in batches])
-        self._trim()  # more may have run than are kept
+        self._trim()  # more images may have run than are kept
         return results
 
     def _beside(self, feeds: Feeds) -> Callable[[], Tensors]:
         return self._parallel.begin(self._image(_shapes(feeds), feeds), feeds)
 
     def _as_run(self, feeds: GivenFeeds) -> AllTensors:
-        """The feeds as large as they are run."""
+        """The feeds, padded to the sizes that run."""
         arrays = fed_arrays(self.inputs, feeds)
         return self._padding.padded(arrays, self._padding.fit(shapes_of(self.inputs, arrays)))
 
@@ -262,11 +262,11 @@ class OnnxSession(ArraySession):
         return self._image(_shapes(feeds), feeds).walk(feeds, out)
 
     def _again(self, feeds: AllTensors, held: Feeds) -> Tensors:
-        """As `_exact`, into arrays of an earlier run; where shapes follow from values they may not fit."""
+        """As `_exact`, writing into arrays of an earlier run unless shapes depend on input values."""
         return self._exact(feeds, None if self._binder.by_value else held)
 
     def _once(self, feeds: AllTensors) -> Tensors:
-        """The answer to feeds of their own shapes, from an image that is kept only if it was."""
+        """The answer to unpadded feeds; their image is not kept unless it was kept before."""
         known = self._images.get(self._binder.key(_shapes(feeds), feeds))
         results = (known or self._compile(_shapes(feeds), feeds)).walk(feeds, None)
         if known is None:
@@ -280,7 +280,7 @@ class OnnxSession(ArraySession):
         image = self._images.get(key)
         if image is None:
             image = self._compile(shapes, feeds)
-            # Compiling may have found more inputs that shapes follow from.
+            # Compiling may have found more inputs that shapes depend on.
             key = self._binder.key(shapes, feeds)
             self._images[key] = image
             self._evict(key)
@@ -289,7 +289,7 @@ class OnnxSession(ArraySession):
         return image
 
     def _evict(self, newest: Key) -> None:
-        """Let go of an image where there are too many; one that is bound again in no time goes first."""
+        """Evict an image if there are too many; first one that can be bound again without compiling."""
         if len(self._images) <= self._most_images + self._together.n_images:
             return
         bound = (key for key, image in self._images.items() if key != newest and _is_bound(image))
@@ -300,12 +300,12 @@ class OnnxSession(ArraySession):
         image = self._images.pop(evicted)
         is_largest = all(kept.arena_bytes < image.arena_bytes for kept in self._images.values())
         if _is_bound(image) and not is_largest:
-            self._parallel.drop(image)  # its weights are its form's
+            self._parallel.drop(image)  # its weights belong to its form
         else:
             self._trim()
 
     def _trim(self) -> None:
-        """Let go of what no image that is kept needs."""
+        """Free the memory that no kept image needs."""
         self._arena.resize(self.arena_bytes)
         self._parallel.keep(self._runners())
         runners, forms = self._runners(), self._forms.forms
@@ -335,7 +335,7 @@ class OnnxSession(ArraySession):
         return self._opener.opened(lowered, packed_texts(lowered.image, texts))
 
     def _in_parts(self, shapes: Shapes) -> tuple[Types, Mapping[str, Port]]:
-        """Inputs and outputs of a model that data divide."""
+        """Inputs and outputs of a model that data-dependent shapes divide into parts."""
         fed = [port for port in self.inputs if port.name not in self._binder.by_value]
         inputs = {p.name: None if p.element else TensorType(p.dtype, shapes[p.name]) for p in fed}
         return inputs, {port.name: port for port in self.outputs}
@@ -351,7 +351,7 @@ class OnnxSession(ArraySession):
         return PartBinder(self._model, opener, options.images, machine_bytes(), options.is_open)
 
     def _new_form(self, shapes: Shapes) -> SizedStage | None:
-        """What runs these shapes on a form that takes others too; None where none can be made."""
+        """A stage for these shapes on a form that serves other sizes too; None if none can be made."""
         if not self._options.is_open or self._binder.by_value or len(self._tensors) < len(self.inputs):
             return None
         if any(port.dims is None for port in self.inputs):
@@ -366,7 +366,7 @@ class OnnxSession(ArraySession):
         return {port.name: symbols(port) for port in self.inputs}
 
     def _make_room(self, lowered: Lowered) -> None:
-        """Let the least recently used images go until one more, which fits alone, fits beside the others."""
+        """Evict the least recently used images until the new one, which fits alone, fits beside the rest."""
         most = self._options.memory_bytes
         while most is not None and self._images and self._with(lowered) > most:
             evicted, _ = self._images.popitem(last=False)

@@ -1,4 +1,4 @@
-"""What a compiled program's kernel calls do, summed by operator: the tables of plans."""
+"""The kernel calls of a compiled program, summed by operator, for the tables of plans."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -14,7 +14,9 @@ _COLUMNS = ("kernel calls", "operator", "GFLOP of products", "bytes read and wri
 
 @dataclass(frozen=True, slots=True)
 class OperatorCalls:
-    """All kernel calls of one operator, fused ones under the first: what they compute, read and write."""
+    """Totals over all kernel calls of one operator: operations, bytes read and written. A fused call counts
+    under its first operator.
+    """
 
     op: str
     n_calls: int
@@ -23,7 +25,7 @@ class OperatorCalls:
 
 
 def operator_calls(rows: Sequence[Row]) -> tuple[OperatorCalls, ...]:
-    """The operators of a program, those that read and write most first."""
+    """The operators of a program, ordered by the bytes they read and write, largest first."""
     n_calls, flops, n_bytes = Counter[str](), Counter[str](), Counter[str]()
     for row in rows:
         op = row.op or row.kernel
@@ -35,7 +37,7 @@ def operator_calls(rows: Sequence[Row]) -> tuple[OperatorCalls, ...]:
 
 
 def operators_text(operators: Sequence[OperatorCalls]) -> list[str]:
-    """A table, one line a row."""
+    """The lines of a text table."""
     return list(table_lines((_COLUMNS, *_cells(operators)), left=1))
 
 

@@ -1,4 +1,4 @@
-"""What a recurrent session runs for a number of words: it prints as a page."""
+"""The plan of a recurrent session for a number of words. It prints as a page."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,8 +14,8 @@ from pliant.run.array_sessions.operator_calls import OperatorCalls, operators_ht
 class RecurrentPlan:
     """The program for a text of `length` words: one step, whose kernel calls are one native call.
 
-    `forms` are the lengths up to which forms are compiled; a shorter text runs the least that has room for
-    it. `expected_s` is what such a text took lately, None before any was answered as a request.
+    `forms` are the maximum lengths of the compiled forms; a text runs in the smallest form that fits it.
+    `expected_s` is the recent time of such a text; None until one was answered as a request.
     """
 
     name: str
@@ -41,7 +41,7 @@ class RecurrentPlan:
         return f"<RecurrentPlan of {self.name}: {self.length} words, {self.n_calls} kernel calls>"
 
     def _repr_html_(self) -> str:
-        """The page for a notebook."""
+        """The plan as HTML for a notebook."""
         summary = "<br>".join(map(escape, _summary(self)))
         return f"<div><p>{summary}</p>{operators_html(self.operators)}</div>"
 

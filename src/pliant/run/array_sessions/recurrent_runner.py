@@ -1,4 +1,4 @@
-"""A recurrent model in memory: weights, forms, and the arrays that they read and write."""
+"""A recurrent model in memory: weights, compiled forms, and their input and output arrays."""
 
 import time
 from collections.abc import Callable
@@ -28,18 +28,17 @@ from pliant.run.memory_use import MemoryPart, part
 from pliant.run.process_memory import MemoryBudget
 
 LEAST_STEPS = 64
-"""Of the smallest form; it is made when the model is opened."""
+"""Steps of the smallest form, which is made when the model is opened."""
 
 
 @final
 class RecurrentRunner:
-    """What a session runs its answers with; one caller at a time.
+    """Runs the answers of a session; one caller at a time.
 
-    `memory` bounds what it takes, or is a budget that models share: then the model is in memory while that
-    has room for it (`load`, `hold`). `name` is what errors call it.
-
-    `loading_s` is what `load` would take, by the last time; 0 where the model is in memory. Raises
-    BudgetError where weights, with activations of the shortest form, take more memory.
+    `memory` limits its memory, or is a budget that models share; with a shared budget the model is in memory
+    while the budget has room for it (`load`, `hold`). `name` is used in error messages. `loading_s` is the
+    expected time of `load`, from the last load; 0 while the model is in memory. Raises BudgetError if the
+    weights and the activations of the shortest form exceed the memory.
     """
 
     def __init__(
@@ -65,7 +64,7 @@ class RecurrentRunner:
         self._needed_bytes, self._load_s, self._cold_s, self.loading_s = 0, 0.0, 0.0, 0.0
         start_s = clock()
         try:
-            if self._shared is not None:  # as often as it is loaded later: to see what that takes
+            if self._shared is not None:  # load it as later loads do, to measure their time
                 self.source = source.with_weights()
             self.reserve(LEAST_STEPS)
             self._load_s = clock() - start_s
@@ -77,7 +76,7 @@ class RecurrentRunner:
 
     @property
     def steps(self) -> tuple[int, ...]:
-        """Of the forms that there are."""
+        """The maximum lengths of the existing forms."""
         return tuple(sorted(self._forms))
 
     @property
@@ -86,7 +85,7 @@ class RecurrentRunner:
 
     @property
     def weight_bytes(self) -> int:
-        """Of all weights in memory: as kernels want them, as the source has them, and the words' vectors."""
+        """Bytes of all weights in memory: packed for kernels, those of the source, and word vectors."""
         return sum(array.nbytes for array in self._weights.values()) + self.source.n_bytes
 
     @property
@@ -96,12 +95,12 @@ class RecurrentRunner:
 
     @property
     def most_bytes(self) -> int | None:
-        """What bounds it: of a budget that models share, what it has of that."""
+        """The memory limit; with a shared budget, the current share."""
         return self._most if self._shared is None else self._needed_bytes
 
     @property
     def memory(self) -> tuple[MemoryPart, ...]:
-        """Predicted when its forms were made, and measured now."""
+        """The memory predicted when the forms were made, and the memory in use now."""
         given = [*self.source.weights.values(), self.source.table]
         activations = self._activation_bytes(max(self._forms, default=0), self._arena.n_bytes)
         return (
@@ -111,15 +110,15 @@ class RecurrentRunner:
         )
 
     def calls(self, steps: int) -> tuple[Row, ...]:
-        """What a form of so many steps calls."""
+        """The kernel calls of a form of `steps` steps."""
         return described_calls(self._graph(steps), self._target)
 
     def fed(self, ids: np.ndarray) -> Stage:
-        """The stage of so many words, which now reads their vectors."""
+        """The stage for these words, with their vectors as its input."""
         return self.fed_vectors(self.source.vectors(ids))
 
     def fed_vectors(self, vectors: Float[np.ndarray, "tokens inputs"]) -> Stage:
-        """Likewise, for vectors."""
+        """The stage for these input vectors."""
         n = len(vectors)
         steps = max(LEAST_STEPS, 1 << (n - 1).bit_length())
         self.reserve(steps)
@@ -129,7 +128,8 @@ class RecurrentRunner:
     def reserve(self, steps: int) -> None:
         """Make the form of `steps`, and room for it; weights are packed once for all forms.
 
-        An interrupt or a fork on the way leaves no stage, so that the next run begins here again.
+        An interrupt or a fork during this call leaves no stage, so that the next run starts with this step
+        again.
         """
         if steps in self._stages:
             return
@@ -140,7 +140,7 @@ class RecurrentRunner:
         code = addresses(kernels(form.image), self._library)
         self.pool.reserve(form.image.scratch_bytes)
         self._stages = {}
-        # Without the graph's weights, which are packed by now.
+        # Drop the graph's weights, which have been packed.
         self._forms[steps] = (Form(replace(form.image, packed={}, constants={})), code)
         most = max(self._forms)
         self.vectors = aligned_floats(most, 1, spec.inputs)
@@ -154,10 +154,10 @@ class RecurrentRunner:
         self._stages = {n: Stage(f, code, at) for n, (f, code) in self._forms.items()}
 
     def load(self) -> float:
-        """Count a request; read weights and words again where a budget had them let go of.
+        """Count a request; read weights and words again if they were freed for a shared budget.
 
-        Returns what that took, others that made room included. Raises BudgetError where these cannot make
-        room, ModelError where the files cannot be read.
+        Returns the seconds that this took, including the time in which other models freed memory. Raises
+        BudgetError if the others cannot free enough, ModelError if the files cannot be read.
         """
         if self._shared is None:
             return 0.0
@@ -171,7 +171,7 @@ class RecurrentRunner:
         return self._cold_s
 
     def hold(self, n_bytes: int) -> None:
-        """Let go of the model unless `n_bytes` have room for it, or load it again."""
+        """Free the model if it does not fit in `n_bytes`; load it if it fits and was freed."""
         if n_bytes < self._needed_bytes:
             self._empty()
             self.source, self.loading_s = self.source.without_weights(), max(self._load_s, self._cold_s)
@@ -179,7 +179,7 @@ class RecurrentRunner:
             self._load()
 
     def close(self) -> None:
-        """Let go of all memory."""
+        """Free all memory."""
         self._empty()
         self.source = self.source.without_weights()
         if self._shared is not None:
@@ -198,7 +198,7 @@ class RecurrentRunner:
         self.vectors = self.states = np.zeros((0, 0), np.float32)
 
     def _holdings(self, n_bytes: int) -> tuple[Holding, ...]:
-        """All of the model, or nothing, which an answer then loads first."""
+        """The two possible holdings: nothing (an answer then loads the model first), or the whole model."""
         return Holding(0, self._load_s), Holding(n_bytes, 0.0)
 
     def _graph(self, steps: int) -> Graph:
@@ -207,7 +207,7 @@ class RecurrentRunner:
     def _check_bound(self, form: Form, steps: int) -> None:
         """Raise BudgetError, before anything is allocated, where the form of `steps` does not fit.
 
-        In a budget that is shared, others make room for it.
+        With a shared budget, other models free memory for it.
         """
         if self._most is None and self._shared is None:
             return
@@ -227,7 +227,7 @@ class RecurrentRunner:
             )
 
     def _take(self, shared: MemoryBudget, n_bytes: int) -> None:
-        """Have so many bytes of the budget. Raises BudgetError, changing nothing, where it has fewer."""
+        """Take `n_bytes` of the budget. Raises BudgetError, and changes nothing, if there are fewer."""
         if self._needed_bytes:
             shared.need(self, n_bytes, self._holdings(n_bytes))
         else:
@@ -235,11 +235,11 @@ class RecurrentRunner:
         self._needed_bytes = n_bytes
 
     def _activation_bytes(self, steps: int, arena_bytes: int) -> int:
-        """Of a form: its inputs and states, and what its kernels keep between."""
+        """Bytes of a form's inputs, states and intermediate tensors."""
         return arena_bytes + 4 * steps * (self.source.spec.inputs + self.source.spec.width)
 
     def _pack(self, form: Form) -> None:
-        """Keep the form's weights as its kernels read them, each filled before it is known by name."""
+        """Pack the form's weights for its kernels. A weight is registered by name only after it is filled."""
         for name, packed in form.image.packed.items():
             if name not in self._weights:
                 memory = aligned_bytes(packed.n_bytes)

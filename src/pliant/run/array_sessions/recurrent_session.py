@@ -1,7 +1,7 @@
-"""A session on a recurrent model: words in, label or vector out, one native call between.
+"""A session on a recurrent model: words in, label or vector out, one native call.
 
-Kernels are the same for all lengths; a form is lowered for each power of two, when it is first needed, and a
-run cuts it to the steps there are.
+All lengths use the same kernels. A form is lowered for each power of two when it is first needed; a run
+executes only as many of its steps as the input has.
 """
 
 import time
@@ -47,9 +47,10 @@ _PROGRAM = Program((Segment((Step("cpu", Compute("recurrent", rows=Linear(_WORDS
 
 @final
 class RecurrentSession(TextSession[None]):
-    """A recurrent model on this device; threads may share it, and take turns. The pool is left open.
+    """A recurrent model on this device. Threads may share it; their runs are serialised. The pool is left
+    open.
 
-    Its time grows in line with the words. The texts of a list run one after another.
+    Its time is proportional to the number of words. The texts of a list run one after another.
     """
 
     platform = "pliant_recurrent"
@@ -65,10 +66,10 @@ class RecurrentSession(TextSession[None]):
         dilation: Dilation = Dilation(),  # noqa: B008 - frozen
         memory: int | MemoryBudget | None = None,
     ) -> None:
-        """`memory` bounds what the session takes, or is shared: then the model is in memory while there is
-        room for it beside others, is loaded again for a request, and takes turns with them.
-
-        Raises BudgetError where the weights, with activations of the shortest form, take more memory.
+        """`memory` limits the session's memory, or is a budget shared with other models. With a shared budget
+        the model is in memory while there is room, is loaded again for a request, and its runs are serialised
+        with those of the other models. Raises BudgetError if the weights and the activations of the shortest
+        form exceed the memory.
         """
         spec = source.spec
         super().__init__(
@@ -85,7 +86,7 @@ class RecurrentSession(TextSession[None]):
         self._turns = Turns() if self._shared is None else self._shared.turns
         with self._turns.lock:
             self.runner = RecurrentRunner(source, library, pool, self.name, memory, self._clock)
-        trim_heap()  # what was read and packed leaves pieces
+        trim_heap()  # reading and packing fragments the heap
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else f"{self._pool.n_threads} threads"
@@ -105,31 +106,32 @@ class RecurrentSession(TextSession[None]):
 
     @property
     def weight_bytes(self) -> int:
-        """Of all weights in memory: as kernels want them, as the source has them, and the words' vectors."""
+        """Bytes of all weights in memory: packed for kernels, those of the source, and word vectors."""
         return self.runner.weight_bytes
 
     @property
     def memory(self) -> MemoryUse:
-        """Predicted when its forms were made, and measured now."""
+        """The memory predicted when the forms were made, and the memory in use now."""
         with self._turns.lock:
             runner = self.runner
             return MemoryUse(runner.most_bytes, runner.memory, (scratch_part(self._pool),), rss_bytes())
 
     def look_again(self) -> None:
-        """Have the budget that models share divided by how often they were asked lately."""
+        """Divide the shared budget among the models anew, by their recent request rates."""
         if self._shared is not None:
             self._shared.rebalance()
 
     @property
     def plan(self) -> RecurrentPlan:
-        """What runs for as many words as the largest form has room for; it prints as a page."""
+        """The plan for the maximum length of the largest form; it prints as a page."""
         with self._turns.lock:
             self._make_ready()
             return self._planned(max(self.runner.steps, default=LEAST_STEPS))
 
     def explain(self, length: int) -> RecurrentPlan:
-        """What runs for so many words; forms for all lengths up to it are made now, so that none takes longer
-        for being the first. Raises InputError for a length that the model does not read."""
+        """The plan for `length` words. Forms for all shorter lengths are made now, so that no later request
+        pays for making one. Raises InputError for a length that the model does not accept.
+        """
         check_whole(length, "length")
         if not 1 <= length <= self.max_length:
             raise InputError(f"a text of {length} words is not read; give 1 to {self.max_length}.")
@@ -142,8 +144,7 @@ class RecurrentSession(TextSession[None]):
             return self._planned(length)
 
     def profile(self, feeds: GivenFeeds | str, runs: int = 20) -> "Profile":
-        """Where the time of an answer to a text, or to feeds, goes, step by step, over `runs` runs after one
-        that is not counted."""
+        """The time of each step of an answer to text or feeds, over `runs` runs after one warm-up run."""
         if runs < 1:
             raise InputError(f"a profile of {runs} runs measures nothing; give at least 1.")
         given = {"text": feeds} if isinstance(feeds, str) else feeds
@@ -177,17 +178,17 @@ class RecurrentSession(TextSession[None]):
         )
 
     def encode(self, text: str, pair: str | None = None) -> Encoded:
-        """The numbers of a text's words. Raises InputError for none, too many, or a pair."""
+        """The word ids of a text. Raises InputError for no word, too many words, or a pair."""
         if pair is not None:
             raise InputError(f"{self.name} is a recurrent model, which reads one text and no pair.")
         return self.source.encode(text)
 
     def truncate(self, text: str, pair: str | None = None) -> tuple[str, str | None]:
-        """The beginning of a text that the model reads."""
+        """The beginning of a text, cut to the length that the model accepts."""
         return self.source.truncate(text), pair
 
     def states(self, vectors: Float32[np.ndarray, "tokens inputs"]) -> Float32[np.ndarray, "tokens width"]:
-        """The last layer's state after each step, both directions side by side: what an encoder is for.
+        """The last layer's state after each step, both directions concatenated: the output of an encoder.
 
         Raises InputError for vectors that the model cannot read.
         """
@@ -205,7 +206,7 @@ class RecurrentSession(TextSession[None]):
             return states
 
     def close(self) -> None:
-        """Let go of all memory; answering afterwards is an error."""
+        """Free all memory; a later answer raises an error."""
         with self._turns.lock:
             self._closed = True
             self.runner.close()
@@ -228,7 +229,7 @@ class RecurrentSession(TextSession[None]):
 
     def _asked_by(self, request: Request) -> TextInput:
         asked = super()._asked_by(request)
-        if request.text is None:  # nobody says who made it
+        if request.text is None:  # ids of an unknown origin are checked
             self.source.check(asked.encoded.ids)
         return asked
 
@@ -236,21 +237,23 @@ class RecurrentSession(TextSession[None]):
         return self._read_in_turn(self._encoded(feeds).ids, self._named)[0]
 
     def _read_in_turn(self, ids: np.ndarray, read: Callable[[np.ndarray], T]) -> tuple[T, float]:
-        """What `read` makes of the numbers for words, and the seconds that other threads had the session."""
+        """The result of `read` for these word ids, and the seconds spent waiting for other threads."""
         asked_s = self._clock()
         with self._turns.lock:
             start_s = self._clock()
             self._make_ready()
             self._run_steps(self.runner.fed(ids), len(ids))
             found = read(self.runner.numbers.copy())
-            self._slow_down(start_s)  # a slower device is slower at words and labels too
+            self._slow_down(start_s)  # an emulated slower device also looks up words and labels more slowly
             return found, start_s - asked_s
 
     def _run_steps(self, stage: Stage, n: int) -> None:
         execute_alone(_PROGRAM, lambda *_: stage.walk((n,), self._pool))
 
     def _timed(self, ids: np.ndarray) -> "TimedRun":
-        from pliant.run.session.call_profile import TimedRun  # draws tables, which no run needs
+        from pliant.run.session.call_profile import (
+            TimedRun,
+        )  # imports tables, which runs do not need
 
         stage, lengths = self.runner.fed(ids), (len(ids),)
         ends_s: list[np.ndarray] = []
@@ -263,7 +266,7 @@ class RecurrentSession(TextSession[None]):
         return profile_of(bind(_PROGRAM, {_WORDS: n}), [self.runner.calls(n)], runs, self._pool.n_threads)
 
     def _make_ready(self) -> None:
-        """Raise InputError once closed; load the model where a budget had it let go of."""
+        """Raise InputError once closed; load the model if it was freed for a shared budget."""
         if self._closed:
             raise InputError("this session is closed; open the model again.")
         self._loaded_s += self.runner.load()

@@ -1,8 +1,8 @@
 """Pad feeds to the next of a few sizes, and cut the outputs back.
 
-Padding is right only for a model that takes no notice of it, such as one whose mask hides it. That is found
-out by comparing, not assumed: `cuts_of` learns from one padded and one exact answer which axes to cut back,
-and `differing` says which outputs padding changed.
+Padding is correct only for a model whose outputs do not depend on it, such as a model with a mask. This is
+checked by comparison, not assumed: `cuts_of` finds from one padded and one exact answer which axes to cut
+back, and `differing` returns the outputs that padding changed.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -19,14 +19,14 @@ Cuts = Mapping[str, tuple[str | None, ...]]
 """For each output, the dimension that each axis is cut back to, or None."""
 
 _ROUNDING, _ROUNDING_16 = 1e-4, 2e-2
-"""Of the largest number in an output, of floats of 32 and of 16 bits."""
+"""Tolerances for 32-bit and 16-bit floats, as a fraction of the largest value of an output."""
 
 
 @dataclass(frozen=True, slots=True)
 class Buckets:
-    """Sizes that are compiled for, by symbolic dimension; inputs are padded with zeros or their `pads`.
+    """The sizes to compile for, by symbolic dimension; inputs are padded with zeros or their `pads`.
 
-    Raises InputError for sizes that are none.
+    Raises InputError for invalid sizes.
     """
 
     sizes: Mapping[str, Sequence[int]] = field(default_factory=dict)
@@ -46,7 +46,7 @@ class Buckets:
                 raise InputError(f"the buckets of {name!r} are {sizes!r}; give whole numbers above 0.")
 
     def check(self, ports: Sequence[Port]) -> None:
-        """Raise InputError for a dimension that is fixed or not there, or a pad of no input."""
+        """Raise InputError for a dimension that is fixed or unknown, or a pad of an unknown input."""
         known = {s for port in ports for s in symbols(port) if s is not None}
         unknown = sorted(set(self.sizes) - known)
         if unknown:
@@ -56,7 +56,7 @@ class Buckets:
             raise InputError(f"there is no input {strangers[0]!r} to pad; it has {[p.name for p in ports]}.")
 
     def fit(self, ports: Sequence[Port], shapes: Shapes) -> "Fit":
-        """The sizes fed and those to run. Raises InputError naming a size beyond the largest bucket."""
+        """The sizes fed and the sizes to run. Raises InputError naming a size beyond the largest bucket."""
         fed: dict[str, int] = {}
         run: dict[str, int] = {}
         if not self.sizes:
@@ -75,7 +75,7 @@ class Buckets:
         return Fit(fed, run)
 
     def padded(self, ports: Sequence[Port], feeds: Feeds, fit: "Fit", into: dict[str, np.ndarray]) -> Feeds:
-        """The feeds as large as `fit` runs them; arrays of `into` are used again, new ones left there."""
+        """The feeds padded to the sizes of `fit`. Arrays in `into` are reused, new arrays are added to it."""
         found = dict(feeds)
         for port in ports:
             array = feeds[port.name]
@@ -89,7 +89,9 @@ class Buckets:
         return found
 
     def would_tell(self, ports: Sequence[Port], feeds: Feeds, fit: "Fit") -> bool:
-        """Whether every input that is padded holds something else than its padding."""
+        """Whether each padded input has a value that differs from its padding, so that a comparison can show
+        a difference.
+        """
         padded = [port for port in ports if fit.shape(port, feeds[port.name].shape) != feeds[port.name].shape]
         return all(bool((feeds[p.name] != self.pads.get(p.name, 0)).any()) for p in padded)
 
@@ -103,25 +105,25 @@ class Fit:
 
     @property
     def padded(self) -> tuple[str, ...]:
-        """The dimensions that are not of a bucket's size."""
+        """The dimensions whose size fed is not a bucket's size."""
         return tuple(s for s in self.fed if self.fed[s] != self.run[s])
 
     @property
     def key(self) -> tuple[tuple[str, int, bool], ...]:
-        """What one comparison holds for: the buckets, and which of them are padded."""
+        """The key for which one comparison is valid: the buckets, and which of them are padded."""
         return tuple((s, n, n != self.fed[s]) for s, n in self.run.items())
 
     def only(self, symbol: str) -> "Fit":
-        """The same feeds where nothing but `symbol` is padded."""
+        """The fit in which only `symbol` is padded."""
         return Fit(self.fed, {**self.fed, symbol: self.run[symbol]})
 
     def without(self, symbol: str | None) -> "Fit":
-        """The same feeds where `symbol` is as large as it likes."""
+        """The fit without the dimension `symbol`."""
         sides = ({s: n for s, n in side.items() if s != symbol} for side in (self.fed, self.run))
         return Fit(*sides)
 
     def shape(self, port: Port, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """A feed's shape as it is run."""
+        """The padded shape of a feed."""
         if port.dims is None:
             return shape
         named = zip(symbols(port), shape, strict=True)
@@ -135,9 +137,9 @@ def check_mapping(given: object, name: str, example: str) -> None:
 
 
 def cuts_of(ports: Sequence[Port], exact: Feeds, padded: Feeds, fit: Fit) -> Cuts:
-    """Which axes of the outputs grew with which dimension.
+    """For each output axis, the padded dimension with which it grows.
 
-    Raises InputError for one that grew otherwise, or with either of two dimensions.
+    Raises InputError for an axis that grows by another amount, or could belong to two dimensions.
     """
     found: dict[str, tuple[str | None, ...]] = {}
     for port in ports:
@@ -152,18 +154,20 @@ def cuts_of(ports: Sequence[Port], exact: Feeds, padded: Feeds, fit: Fit) -> Cut
 
 
 def cut(results: Feeds, cuts: Cuts, fit: Fit) -> dict[str, np.ndarray]:
-    """Views of the results as large as they would be without padding."""
+    """Views of the results, cut to their sizes without padding."""
     return {y: results[y][(*(slice(s and fit.fed[s]) for s in axes), ...)] for y, axes in cuts.items()}
 
 
 def differing(exact: Feeds, answers: Feeds) -> dict[str, float]:
-    """The outputs that are not the same up to rounding, and by what part of their largest number."""
+    """The outputs that differ by more than rounding, with the difference as a fraction of their largest
+    value.
+    """
     parts = {y: _difference(a, answers[y]) for y, a in exact.items()}
     return {y: part for y, part in parts.items() if part > _rounding(exact[y].dtype)}
 
 
 def _grown(port: Port, named: str | None, sizes: tuple[int, int], fit: Fit) -> str:
-    """The dimension that an output's axis, of `sizes` without and with padding, stands for."""
+    """The dimension of an output axis, from its `sizes` without and with padding."""
     grown = [s for s in fit.padded if (fit.fed[s], fit.run[s]) == sizes]
     if named in grown:
         return str(named)
@@ -177,7 +181,7 @@ def _grown(port: Port, named: str | None, sizes: tuple[int, int], fit: Fit) -> s
 
 
 def _rounding(dtype: np.dtype) -> float:
-    """What a float may differ by: sums may be made in another order, and other numbers are the same."""
+    """The tolerance: float sums may be computed in another order; integers and bytes must be equal."""
     if dtype.kind in "biu" or dtype.itemsize == 1:
         return 0.0
     return _ROUNDING if dtype.itemsize > 2 else _ROUNDING_16

@@ -1,4 +1,4 @@
-"""What a program that runs texts without their padding is fed for texts of certain lengths."""
+"""Extra inputs of a program that runs a batch of texts without computing their padding."""
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -12,21 +12,23 @@ from pliant.compiler.passes.pack_texts import ROWS, TextShape
 from pliant.run.session.ports import Feeds
 
 IS_TOKEN = "texts|is_token"
-"""A feed beside the model's own: bool [texts, tokens], what is no padding, which stands behind each text."""
+"""A feed added to the model's own: bool [texts, tokens], True for tokens and False for the padding behind
+each text.
+"""
 
 _MOST_LENGTHS = 256
 
 
 @final
 class PackedTexts:
-    """The inputs of a packed image, and the shares of its calls, by the lengths of texts."""
+    """The added inputs of a packed image, and the work shares of its calls, by the lengths of the texts."""
 
     def __init__(self, image: Image, texts: TextShape) -> None:
         self._image, self._texts = image, texts
         self._of = lru_cache(_MOST_LENGTHS)(self._made)
 
     def of(self, feeds: Feeds) -> tuple[Feeds, int, Int64[np.ndarray, "calls 2"]]:
-        """`feeds` with the inputs that say where rows are; the number of rows, and the calls' shares."""
+        """`feeds` with the inputs that locate the rows; the number of rows; the work shares of the calls."""
         lengths = tuple(feeds[IS_TOKEN].sum(axis=1).tolist())
         more, shares = self._of(lengths)
         return {**feeds, **more}, sum(lengths), shares
@@ -36,7 +38,7 @@ class PackedTexts:
 
 
 def packed_texts(image: Image, texts: TextShape | None) -> PackedTexts | None:
-    """Of an image that was packed; None for another."""
+    """The packed texts of a packed image; None for another image."""
     return None if texts is None or ROWS not in image.inputs else PackedTexts(image, texts)
 
 

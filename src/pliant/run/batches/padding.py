@@ -18,11 +18,11 @@ Once = Callable[[Feeds], _Arrays]
 
 @final
 class Padding:
-    """The arrays that feeds are padded into, and what comparisons have shown.
+    """The arrays that feeds are padded into, and the results of comparisons.
 
-    One comparison holds for its buckets and for which of them are padded. A comparison on nothing but
-    what feeds are padded with, such as a warm-up on zeros, would find no difference: the next run makes
-    another. What only other values would show is not found. The owner lets callers take turns.
+    A comparison is valid for its buckets and for the set of them that is padded. A comparison of feeds that
+    equal their padding, such as a warm-up on zeros, finds no difference; the next run compares again. A
+    difference that depends on other values is not detected. The owner serialises calls.
     """
 
     def __init__(self, buckets: Buckets, inputs: Sequence[Port], outputs: Sequence[Port]) -> None:
@@ -32,24 +32,25 @@ class Padding:
         self._cuts: dict[tuple[tuple[str, int, bool], ...], Cuts] = {}
 
     def fit(self, shapes: Shapes) -> Fit:
-        """The sizes fed and those to run. Raises InputError naming a size beyond the largest bucket."""
+        """The sizes fed and the sizes to run. Raises InputError naming a size beyond the largest bucket."""
         return self._buckets.fit(self._inputs, shapes)
 
     def padded(self, feeds: Feeds, fit: Fit) -> Feeds:
-        """The feeds as large as they are run."""
+        """The feeds, padded to the sizes that run."""
         return self._buckets.padded(self._inputs, feeds, fit, {})
 
     def cuts(self, fit: Fit) -> Cuts | None:
-        """How answers are cut back; None where no comparison has shown it yet."""
+        """How answers are cut back; None before a comparison."""
         return self._cuts.get(fit.key)
 
     def answer(
         self, fit: Fit, feeds: Feeds, out: Feeds | None, run: Callable[[Feeds, Feeds], _Arrays], once: Once
     ) -> _Arrays:
-        """What the exact shape would answer, in fresh arrays or in `out`.
+        """The answer for the exact shape, in new arrays or in `out`.
 
-        `run(feeds, out)` is for padded feeds, arrays that stay; `once(feeds)` for a comparison, and keeps
-        nothing of it. Raises InputError naming dimensions whose padding changes an answer, and the outputs.
+        `run(feeds, out)` runs padded feeds, which are arrays that this object reuses; `once(feeds)` runs a
+        comparison and keeps no image for it. Raises InputError naming dimensions whose padding changes an
+        answer, and the outputs.
         """
         shapes = tuple(fit.shape(port, feeds[port.name].shape) for port in self._inputs)
         held, inputs, results = self._staged.get(tuple(fit.run.items()), (shapes, {}, {}))
@@ -66,7 +67,7 @@ class Padding:
         return {port.name: _given(port, answers[port.name], out) for port in self._outputs}
 
     def clear(self) -> None:
-        """Let go of the arrays that stay."""
+        """Free the reused arrays."""
         self._staged.clear()
 
     def _compared(self, fit: Fit, feeds: Feeds, results: Feeds, once: Once) -> Cuts:
@@ -90,7 +91,7 @@ class Padding:
 
 
 def _given(port: Port, answer: np.ndarray, out: Feeds | None) -> np.ndarray:
-    """The answer, copied out of the arrays that stay."""
+    """The answer, copied out of the reused arrays."""
     given = None if out is None else out.get(port.name)
     if given is None:
         return answer.copy()

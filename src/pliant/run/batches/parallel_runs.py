@@ -19,19 +19,23 @@ from pliant.run.graph.graph_runner import GraphRunner
 from pliant.run.session.ports import Feeds
 
 LEAST_FLOPS = 100_000_000
-"""Of runs that are worth starting threads for: a millisecond of one thread, of which threads take a fifth."""
+"""Runs with less work are not run in parallel: this is about 1 ms on one thread, and starting threads takes a
+fifth of that.
+"""
 
 _SLACK = 1.2
-"""How much longer than its part of the work a thread may take: two that share a run need 0.6 of the time."""
+"""The factor by which a thread may exceed its share of the work: two threads that share a run need 0.6 of its
+time.
+"""
 
 _Arrays = dict[str, np.ndarray]
 _Todo = deque[tuple[int, GraphRunner, Feeds]]
 
 
 def n_shared(sizes: Sequence[float], n_threads: int) -> int:
-    """Of runs of such sizes, the largest first, how many all threads should share before each takes its own.
+    """How many of the runs, largest first, all threads should share before each thread takes runs of its own.
 
-    A run that is larger than a thread's part of the work would leave the others idle.
+    A run larger than a thread's share of the work would leave the other threads idle.
     """
     if n_threads == 1:
         return len(sizes)
@@ -42,7 +46,7 @@ def n_shared(sizes: Sequence[float], n_threads: int) -> int:
 
 
 def _longest(sizes: Sequence[float], n_threads: int) -> float:
-    """The work of the busiest thread, where the next run goes to the one that is done first."""
+    """The work of the busiest thread, if each run goes to the thread that finishes first."""
     work = [0.0] * n_threads
     for size in sizes:
         heapq.heapreplace(work, work[0] + size)
@@ -51,9 +55,9 @@ def _longest(sizes: Sequence[float], n_threads: int) -> float:
 
 @final
 class ParallelRuns:
-    """Arenas that stay, for as many runs at once as there are threads. The owner lets callers take turns.
+    """Persistent arenas, one per thread, for concurrent runs. The owner serialises calls.
 
-    A run under way keeps its arena: what would change that waits for it.
+    A running call keeps its arena: calls that would change the arena wait for it.
     """
 
     def __init__(self, n_threads: int, library: Library) -> None:
@@ -62,14 +66,14 @@ class ParallelRuns:
 
     @property
     def memory(self) -> list[np.ndarray]:
-        """Arenas and scratch, to be measured."""
+        """The arrays of arenas and scratch memory, for measurement."""
         return [array for thread in self._threads for array in (thread.arena.memory, thread.pool.scratch)]
 
     def run(self, runs: Sequence[tuple[GraphRunner, Feeds]]) -> list[_Arrays]:
-        """The answers to feeds that were checked, in their order; they begin in that order, too.
+        """The answers to checked feeds, in their order; the runs also start in that order.
 
-        Runs of little work go one after another, as they are. Raises the error of a run that failed; those
-        that had not begun do not run.
+        Small runs go one after another on all threads. Raises the error of a failed run; runs that have not
+        started are dropped.
         """
         if sum(row.flops for image, _ in runs for row in image.rows) < LEAST_FLOPS:
             return [image.walk(feeds, None) for image, feeds in runs]
@@ -84,9 +88,9 @@ class ParallelRuns:
         return [found[i] for i in range(len(runs))]
 
     def begin(self, image: GraphRunner, feeds: Feeds) -> Callable[[], _Arrays]:
-        """What answers feeds that were checked, on the thread that calls it, while its owner lets others in.
+        """A function that runs checked feeds on the thread that calls it, outside the owner's lock.
 
-        It has to be called, once. Where as many runs are under way as there are threads, this waits for one.
+        It must be called exactly once. If all threads have runs in progress, `begin` waits for one to finish.
         """
         threads = self._made()
         free = (thread for thread in threads if thread.turns.lock.acquire(blocking=False))
@@ -114,17 +118,17 @@ class ParallelRuns:
         return self._threads
 
     def keep(self, images: Collection[GraphRunner]) -> None:
-        """Let go of memory that none of these needs."""
+        """Free the memory that none of `images` needs."""
         for thread in self._threads:
             thread.keep(images)
 
     def drop(self, image: GraphRunner) -> None:
-        """Let go of what was made for an image that goes; arenas stay as large as they are."""
+        """Free what was made for an evicted image; arenas keep their size."""
         for thread in self._threads:
             thread.drop(image)
 
     def close(self) -> None:
-        """Let go of all memory, once no run is under way."""
+        """Free all memory, after all runs have ended."""
         for thread in self._threads:
             thread.drop_all()
         self._threads = ()
@@ -132,14 +136,14 @@ class ParallelRuns:
 
 @final
 class _Thread:
-    """What one thread runs images with, in `turns`."""
+    """The pool and arena of one thread; `turns` serialises its runs."""
 
     def __init__(self, library: Library) -> None:
         self.pool, self.arena, self.turns = Pool(1, library, scratch_bytes=0), Arena(), Turns()
         self._own: dict[GraphRunner, GraphRunner] = {}
 
     def work(self, todo: _Todo) -> list[tuple[int, _Arrays]]:
-        """The answers of what this thread takes of `todo`, which other threads take from as well."""
+        """Run entries of `todo`, which all threads take entries from; returns their answers."""
         found = []
         with self.turns.lock:
             try:
@@ -147,11 +151,11 @@ class _Thread:
                     i, image, feeds = one
                     found.append((i, self.own(image).walk(feeds, None)))
             finally:
-                todo.clear()  # nothing is left, unless a run failed
+                todo.clear()  # empty already, unless a run failed
         return found
 
     def own(self, image: GraphRunner) -> GraphRunner:
-        """The image as this thread runs it."""
+        """This thread's copy of the image."""
         if image not in self._own:
             self._own[image] = image.beside(self.pool, self.arena)
         return self._own[image]

@@ -1,6 +1,6 @@
-"""Run feeds of several callers as batches, of equal sizes or padded to one bucket, and several at a time.
+"""Run feeds of several callers as batches, of equal sizes or padded to one bucket, several batches at a time.
 
-Whether a model answers each row of a batch as it answers the row alone is found out by comparing, not
+Whether a model gives each row of a batch the answer that it gives the row alone is checked by comparison, not
 assumed, as for padding (run/batches/padding.py).
 """
 
@@ -20,7 +20,7 @@ from pliant.run.batches.parallel_runs import n_shared
 from pliant.run.session.ports import Feeds, Shapes, symbols
 
 COUNTS = (8, 4, 2)
-"""How many feeds run together. More gain little: weights are read once for all of them already."""
+"""Batch sizes. Larger batches gain little, because weights are already read once for all rows."""
 
 _T = TypeVar("_T")
 _Arrays = dict[str, np.ndarray]
@@ -38,9 +38,9 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """How a model is run: `alone` answers one item's feeds as `run` does, `exact` a batch as it is, and
-    `parallel` several batches, each on one thread; `once` runs a comparison, of which nothing is kept.
-    What `beside` gives answers a batch on one thread, that of its caller, outside of the owner's turns.
+    """Functions that run a model: `alone` answers one item's feeds as `run` does, `exact` a batch as it is,
+    `parallel` several batches, each on one thread; `once` runs a comparison and keeps no image. `beside`
+    returns a function that answers a batch on the calling thread, outside the owner's lock.
     """
 
     alone: Callable[[Feeds], _Arrays]
@@ -52,35 +52,35 @@ class Answers:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Chunk:
-    """Items that run together: their numbers in the list, how they are padded, and to which shapes."""
+    """Items that run together: their indices in the list, how they are padded, and to which shapes."""
 
     numbers: tuple[int, ...]
     items: tuple[Item, ...]
     fits: tuple[Fit, ...]
     shapes: _Shapes
     n_rows: int
-    """Of the batch: as many as there are items, or more."""
+    """Rows of the batch, at least the number of items."""
 
     @property
     def size(self) -> int:
-        """Elements of all that is fed."""
+        """The number of elements in all feeds."""
         return self.n_rows * _size(self.shapes)
 
     @property
     def keys(self) -> list[_Key]:
-        """What one comparison of a row holds for, item by item."""
+        """For each item, the key for which one comparison is valid."""
         return [(fit.key, self.shapes) for fit in self.fits]
 
 
 @final
 class Stacking:
-    """Which feeds run together, and what comparisons have shown. The owner lets callers take turns.
+    """Decides which feeds run together, and keeps the results of comparisons. The owner serialises calls.
 
-    Feeds are put together along the open dimension that stands first in every input, where each has one row.
-    One row of a batch is compared with the answer to its feed alone, for each bucket and whether the feed is
-    padded to it; a model that fails is fed one by one from then on. Batches that need no comparison run in
-    parallel, on one thread each, and are no larger than a thread's part of the work. Where one dimension has
-    buckets, a batch says what in it is no padding.
+    Feeds of one row each are concatenated along the open dimension that is first in every input. One row of a
+    batch is compared with the answer to its feed alone, once for each bucket, padded and unpadded; if the
+    comparison fails, the model runs its feeds one by one from then on. Batches that need no comparison run in
+    parallel, one per thread, and are no larger than a thread's share of the work. If one dimension has
+    buckets, a batch marks its padding.
     """
 
     def __init__(
@@ -101,16 +101,18 @@ class Stacking:
 
     @property
     def is_able(self) -> bool:
-        """Whether feeds may run together: their inputs allow it, and no comparison showed otherwise."""
+        """Whether feeds may run together: the inputs allow it, and no comparison has failed."""
         return self._rows is not None
 
     @property
     def n_images(self) -> int:
-        """Images for each combination of the other sizes: for feeds alone, and for each number together."""
+        """Images needed for each combination of the other sizes: one for a single feed, and one for each
+        batch size.
+        """
         return 1 + len(self._counts)
 
     def answers(self, items: Sequence[Item], by: Answers) -> list[_Arrays]:
-        """What `by.alone` answers to each item, in their order. Raises what `by` raises."""
+        """The answer of `by.alone` to each item, in their order. Raises what `by` raises."""
         chunks = sorted(self._chunks(items), key=lambda chunk: chunk.size, reverse=True)
         cuts = {chunk: found for chunk in chunks if (found := self._cuts_of(chunk)) is not None}
         parallel = list(cuts)[n_shared([chunk.size for chunk in cuts], self._n_threads) :]
@@ -125,9 +127,10 @@ class Stacking:
         return [results[i] for i in range(len(items))]
 
     def in_parts(self, items: Sequence[Item], parts: Sequence[Sequence[int]], by: Answers) -> list[_Arrays]:
-        """As `answers`, with the items of each part in one batch; parts run in parallel, one on each thread.
+        """As `answers`, with the items of each part in one batch; parts run in parallel, one per thread.
 
-        A batch has the next number of rows in COUNTS: those that are left over are a text of one item.
+        The number of rows of a batch is rounded up to a number in COUNTS; the added rows are copies of one
+        item.
         """
         chunks = [self._part(items, part) for part in parts]
         cuts = [self._cuts_of(chunk) for chunk in chunks]
@@ -142,7 +145,9 @@ class Stacking:
         return [results[i] for i in range(len(items))]
 
     def beside(self, items: Sequence[Item], by: Answers) -> Callable[[], list[_Arrays]]:
-        """What answers the items in one batch on one thread, outside of the owner's turns: call it, once."""
+        """A function that answers the items in one batch on one thread, outside the owner's lock; call it
+        once.
+        """
         chunk = self._part(items, range(len(items)))
         cuts = self._cuts_of(chunk)
         if cuts is None:
@@ -159,7 +164,7 @@ class Stacking:
         return _Chunk(tuple(numbers), here, fits, shapes, n_rows)
 
     def _chunks(self, items: Sequence[Item]) -> Iterator[_Chunk]:
-        """The items in parts that may run together: of equal shapes once they are padded."""
+        """Groups of items that may run together: items whose padded shapes are equal."""
         groups: dict[_Shapes, list[tuple[int, Fit]]] = {}
         for i, item in enumerate(items):
             try:
@@ -179,7 +184,7 @@ class Stacking:
                 yield _Chunk(numbers, tuple(items[i] for i in numbers), fits, shapes, len(numbers))
 
     def _cuts_of(self, chunk: _Chunk) -> list[Cuts] | None:
-        """How each item's answer is cut; None where a comparison has yet to show it."""
+        """How each item's answer is cut back; None before a comparison."""
         if chunk.n_rows > 1:
             found = [self._cuts.get(key) for key in chunk.keys]
         else:
@@ -204,7 +209,7 @@ class Stacking:
         return batch
 
     def _shared(self, chunk: _Chunk, by: Answers) -> list[_Arrays]:
-        """The answers to one chunk on all threads; what no comparison has shown yet is compared."""
+        """The answers to one chunk, run on all threads; a comparison is made if none is known yet."""
         if chunk.n_rows > 1 and self._rows is not None:
             feeds = self._batch(chunk)
             batch = by.exact(feeds)
@@ -215,7 +220,7 @@ class Stacking:
         return [by.alone(item.feeds) for item in chunk.items]
 
     def _compared(self, chunk: _Chunk, feeds: Feeds, batch: Feeds, by: Answers) -> list[Cuts] | None:
-        """How each item's answer is cut; None from a model that does not answer row by row."""
+        """How each item's answer is cut back; None if the rows of the batch differ from the answers alone."""
         if any(array.ndim == 0 or len(array) != chunk.n_rows for array in batch.values()):
             return None
         is_telling = any((feeds[x.name][1:] != feeds[x.name][:1]).any() for x in self._inputs)
@@ -233,7 +238,7 @@ class Stacking:
         return [found[key] for key in chunk.keys]
 
     def _row_cuts(self, item: Item, fit: Fit, row: Feeds, by: Answers) -> Cuts | None:
-        """How a row is cut back to the item's own answer; None where it is not that answer."""
+        """How a row is cut back to the item's own answer; None if the two differ."""
         wanted = by.once(item.feeds)
         if any(array.shape[:1] != (1,) for array in wanted.values()):
             return None
@@ -257,20 +262,20 @@ def _rows(chunk: _Chunk, batch: Feeds, cuts: Sequence[Cuts]) -> list[_Arrays]:
 
 
 def _rows_symbol(inputs: Sequence[Port]) -> str | None:
-    """The open dimension that stands first in every input; None where there is none."""
+    """The open dimension that is first in every input; None if there is none."""
     first = {(symbols(port) or (None,))[0] for port in inputs}
     return first.pop() if len(first) == 1 else None
 
 
 def _tokens_symbol(buckets: Buckets, inputs: Sequence[Port]) -> str | None:
-    """The only dimension with buckets beside that of rows, if it stands second wherever it stands."""
+    """The only bucketed dimension besides the rows, if it is the second axis in all its inputs."""
     places = {(s, i) for port in inputs for i, s in enumerate(symbols(port)) if s in buckets.sizes and i > 0}
     (symbol, at), *others = places or {(None, 0)}
     return symbol if at == 1 and not others else None
 
 
 def _counts(buckets: Buckets, rows: str | None) -> tuple[int, ...]:
-    """Numbers of feeds that run together, the most first: the buckets' where these tell."""
+    """Batch sizes, largest first: from the buckets of the rows dimension if it has any."""
     sizes: Mapping[str, Sequence[int]] = buckets.sizes
     if rows is None or rows not in sizes:
         return COUNTS if rows is not None else ()
@@ -282,7 +287,7 @@ def _size(shapes: _Shapes) -> int:
 
 
 def _parts(group: Sequence[_T], counts: Sequence[int]) -> Iterator[Sequence[_T]]:
-    """`group` in parts of the largest count that they still fill."""
+    """Split `group` into parts, each of the largest count that it fills."""
     first = 0
     while first < len(group):
         left = len(group) - first

@@ -1,7 +1,8 @@
-"""Which requests that wait together run as one batch, whatever their lengths, and on how many threads.
+"""Decide which waiting requests run as one batch, and on how many threads.
 
-Rows of a batch have one size. Lengths are padded to one of a few sizes (SIZES), so far apart that texts of
-most lengths share an executable. Padding is not computed where it was packed (compiler/passes/pack_texts.py).
+Rows of a batch have one size. Lengths are padded to one of a few sizes (SIZES), spaced so widely that texts
+of most lengths share an executable. Padding is not computed in a packed program
+(compiler/passes/pack_texts.py).
 """
 
 from collections.abc import Callable, Hashable, Sequence
@@ -18,15 +19,17 @@ from pliant.run.batches.stacking import COUNTS, Answers, Item, Stacking
 from pliant.run.session.ports import Shapes, symbols
 
 SIZES = tuple(64 << i for i in range(8))
-"""What the open dimension beside that of rows is padded to in a batch."""
+"""Sizes to which the open dimension besides the rows is padded in a batch."""
 _ROWS_ONLY, _RUNS = 0, 2
 _ON_EACH = 4
-"""Texts that each thread takes of a batch of all threads. With twice as many, 2 % less of the processor is
-spent on one, but clients whose answers come at once ask again at once, and until then no other would wait.
-Where threads have batches of their own, others are under way meanwhile."""
+"""Texts per thread in a batch that all threads share. With twice as many, a text takes 2 % less processor
+time, but all clients of the batch get their answers, and send new requests, at the same time, so that the
+queue is empty in between. When each thread runs batches of its own, other batches are in progress meanwhile.
+"""
 _SHARED = 0.8
-"""All threads share one batch where that takes at most this part of the time of a batch on each: threads that
-share one wait for each other at every operator, and for whatever else runs on one of their processors."""
+"""All threads share one batch if that takes at most this fraction of the time with a batch per thread:
+threads that share a batch wait for each other at every operator, and for other work on their processors.
+"""
 
 Clock = Callable[[], float]
 
@@ -35,10 +38,10 @@ _Arrays = dict[str, np.ndarray]
 
 @final
 class Together:
-    """One `Stacking` for each size that requests are padded to. The owner lets callers take turns.
+    """One `Stacking` for each size that requests are padded to. The owner serialises calls.
 
-    A model may run requests together if one open dimension stands first in every input, with one row each,
-    and at most one other is open.
+    A model may run requests together if one open dimension is first in every input, with one row per request,
+    and at most one other dimension is open.
     """
 
     def __init__(self, inputs: Sequence[Port], outputs: Sequence[Port], n_threads: int) -> None:
@@ -54,46 +57,49 @@ class Together:
 
     @property
     def n_images(self) -> int:
-        """Images that batches need to be kept at once."""
+        """The number of images that must be kept for batches."""
         return len(COUNTS) * len(self._stackings)
 
     def size(self, shapes: Shapes) -> int | None:
-        """What feeds of these shapes are padded to in a batch; None where they run alone."""
+        """The size to which feeds of these shapes are padded in a batch; None if they run alone."""
         if not self._is_able or any(not shape or shape[0] != 1 for shape in shapes.values()):
             return None
         length = self._length(shapes)
         return _ROWS_ONLY if length is None else next((n for n in SIZES if n >= length), None)
 
     def key(self, shapes: Shapes) -> Hashable | None:
-        """Feeds of equal keys run together at once; None for those that run alone, or not together yet."""
+        """Feeds with equal keys can run together now; None for feeds that run alone, or whose batches are not
+        prepared.
+        """
         size = self.size(shapes)
         return size if size in self._ready and self._stackings[size].is_able else None
 
     def most(self, n_beside: int) -> int:
-        """How many run together at most, in all of `n_beside` batches at once: with more, answers a second
-        rise no further."""
+        """The most feeds that run together, over `n_beside` concurrent batches: more do not raise the
+        throughput.
+        """
         return _ON_EACH * self._n_threads if n_beside == 1 else COUNTS[0] * n_beside
 
     def answers(self, items: Sequence[Item], by: Answers) -> list[_Arrays]:
-        """What `by.alone` answers to each item, in their order. Raises what `by` raises."""
+        """The answer of `by.alone` to each item, in their order. Raises what `by` raises."""
         sizes = {self.size(item.shapes) for item in items}
         assert len(sizes) == 1, "requests of several keys were run together"
         size = sizes.pop() or _ROWS_ONLY
         stacking = self._stacking(size)
-        if self._symbol is None:  # rows that are left over would be computed
+        if self._symbol is None:  # added rows would be computed
             return stacking.answers(items, by)
         lengths = [self._length(item.shapes) or 0 for item in items]
         return stacking.in_parts(items, balanced(lengths, self._n_parts(size, len(items))), by)
 
     def beside(self, items: Sequence[Item], by: Answers) -> Callable[[], list[_Arrays]]:
-        """What answers the items on one thread, outside of the owner's turns: call it, once."""
+        """A function that answers the items on one thread, outside the owner's lock; call it once."""
         (size,) = {self.size(item.shapes) for item in items}
         return self._stacking(size or _ROWS_ONLY).beside(items, by)
 
     def prepare(self, size: int, samples: Callable[[int], Sequence[Item]], by: Answers, clock: Clock) -> bool:
-        """Make the executables of this size, and measure on how many threads they run best.
+        """Make the executables of this size, and measure which number of threads is fastest.
 
-        `samples` gives so many items. Returns whether items of this size run together from now on.
+        `samples(n)` gives n items. Returns whether items of this size run together from now on.
         """
         for n in reversed(COUNTS):
             items = samples(n)
@@ -114,13 +120,13 @@ class Together:
         return size in self._ready
 
     def _n_parts(self, size: int, n: int) -> int:
-        """Into how many parts n items are best divided: one for all threads, or as many for each of them."""
+        """The best number of parts for n items: one part for all threads, or one or more per thread."""
         if n > COUNTS[0]:
             return self._n_threads * -(-n // (self._n_threads * COUNTS[0]))
         return min(n, self._parts.get((size, next(m for m in reversed(COUNTS) if m >= n)), 1))
 
     def _length(self, shapes: Shapes) -> int | None:
-        """The open dimension beside that of rows; None for a model without one. Raises InputError."""
+        """The size of the open dimension besides the rows; None if there is none. Raises InputError."""
         found = {
             n
             for port in self._inputs
@@ -141,13 +147,15 @@ class Together:
 
 
 def _shortest_s(run: Callable[[], object], clock: Clock) -> float:
-    """What the quickest of a few runs takes."""
+    """The shortest time of a few runs."""
     ends_s = [clock(), *((run(), clock())[1] for _ in range(_RUNS + 1))]
     return min(b - a for a, b in pairwise(ends_s))
 
 
 def balanced(lengths: Sequence[int], n_parts: int) -> list[list[int]]:
-    """The numbers of texts of these lengths, in parts of about equal work, none longer than COUNTS allow."""
+    """Divide texts of these lengths, given as indices, into parts of about equal work, none larger than
+    COUNTS allow.
+    """
     parts: list[list[int]] = [[] for _ in range(n_parts)]
     for i in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
         free = [part for part in parts if len(part) < COUNTS[0]]

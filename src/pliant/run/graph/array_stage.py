@@ -1,4 +1,4 @@
-"""What a step of a session on arrays runs: it reads tensors by name and makes others."""
+"""Stages: the steps of a session on arrays, which read and make tensors by name."""
 
 from collections.abc import Callable, Container, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, final, runtime_checkable
@@ -28,17 +28,19 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Arrays = dict[str, np.ndarray]
 Tensors = dict[str, Any]
-"""Arrays by name; between steps in numpy also what ONNX calls sequences, lists of them, and None."""
+"""Arrays by name; between numpy steps also lists of arrays (ONNX sequences) and None (absent optional
+values).
+"""
 AllTensors = Mapping[str, Any]
 
 
 @runtime_checkable
 class ArrayStage(Protocol):
-    """What a `Compute` step of a session on arrays runs, bound to memory; a step names it by its kernel.
+    """The implementation of a `Compute` step of a session on arrays; the step's kernel name refers to it.
 
-    It is called with the tensors that the run has so far, by the names that they have in the whole program,
-    and gives those it makes. It sees them when its turn comes, and not before: a stage whose shapes follow
-    from data compiles, or looks up, what fits them then; a stage in numpy has no kernel calls.
+    It is called with the tensors made so far, by their names in the whole program, and returns the tensors
+    that it makes. Input shapes may be known only when it is called: a stage with data-dependent shapes then
+    compiles or looks up an executable for them. A numpy stage has no kernel calls.
     """
 
     @property
@@ -51,15 +53,15 @@ class ArrayStage(Protocol):
 
     @property
     def rows(self) -> Sequence[Row]:
-        """Its kernel calls in order, those of the latest run where they follow from shapes."""
+        """Its kernel calls in order; those of the latest run if they depend on shapes."""
 
     @property
     def weights(self) -> Feeds:
-        """What it holds of the model, by name, as kernels read it."""
+        """Its model weights by name, in the form that kernels read."""
 
     @property
     def arena_bytes(self) -> int:
-        """What it needs of the arena."""
+        """The bytes of arena that it needs."""
 
     def walk(self, tensors: AllTensors, out: Feeds | None) -> Tensors:
         """Its outputs; those of `out` are written into the arrays given there. Raises InputError."""
@@ -69,7 +71,7 @@ class ArrayStage(Protocol):
         each."""
 
     def beside(self, pool: Pool, arena: Arena) -> "ArrayStage":
-        """The same in another arena, for a pool that walks it at the same time."""
+        """A copy in another arena, for a pool that runs it concurrently."""
 
 
 @final
@@ -128,7 +130,7 @@ class ExecutableStage:
         return self._run(tensors, None, self._pool.walk_timed)
 
     def beside(self, pool: Pool, arena: Arena) -> "ExecutableStage":
-        """The same in another arena, for a pool that walks it at the same time."""
+        """A copy in another arena, for a pool that runs it concurrently."""
         return ExecutableStage(self.program, self.weights, self._addresses, pool, arena, self._texts)
 
     def repeated(self) -> tuple[Bound, Container[str], Callable[[Table], None]]:

@@ -1,4 +1,4 @@
-"""The program of a session on arrays, for feeds of one size: its steps, and the stages that they name."""
+"""Run the program of a session on arrays, for feeds of one size."""
 
 from collections.abc import Callable, Iterator, KeysView, Mapping, Sequence
 from itertools import chain
@@ -31,18 +31,18 @@ _ONE_STEP = Program((Segment((Step(LANE, Compute(GRAPH, rows=1)),)),), (), ())
 
 @final
 class GraphRunner:
-    """Runs a program whose steps are stages on arrays. Its owner lets runs take turns.
+    """Runs a program whose steps are stages on arrays. The owner serialises runs.
 
     Every step is a `Compute` of the lane `cpu` whose kernel names one of `stages`: an executable
-    (`ExecutableStage`), or whatever else has the methods of `ArrayStage`. Tensors pass between steps by
-    name: a run begins with the feeds, and each step adds what its stage makes of what is there by then. A
-    tensor is let go of after the last step that reads it; those that `outputs` name are the answer. So a
-    stage may make a tensor whose shape nobody knew, and the one that reads it find its kernels then.
+    (`ExecutableStage`) or another `ArrayStage`. Tensors pass between steps by name: a run starts with the
+    feeds, and each step adds the tensors that its stage makes. A tensor is freed after the last step that
+    reads it; the tensors named by `outputs` are the answer. A stage may make a tensor whose shape was not
+    known before, and the stage that reads it then finds its kernels.
 
-    An output whose shape follows from data is a `Port` with open dimensions.
+    An output with a data-dependent shape is a `Port` with open dimensions.
 
-    `schedule` tells how layouts were chosen, None where that went by rule or is unknown; `measured_s` is the
-    median time of a run when it was last profiled. `sizes` are the bytes of its weights as predicted.
+    `schedule` reports how layouts were chosen, None if by fixed rules or unknown; `measured_s` is the median
+    time of a run in the last profile. `sizes` are the predicted bytes of its weights.
     """
 
     def __init__(
@@ -68,17 +68,17 @@ class GraphRunner:
 
     @property
     def spans(self) -> tuple[Span, ...]:
-        """Of the latest run, which there has been."""
+        """The spans of the latest run; there must have been one."""
         return spans_alone(self.program, self._readings_s)
 
     @property
     def weights(self) -> Arrays:
-        """Of all stages, by name."""
+        """The weights of all stages, by name."""
         return {x: a for stage in self.stages.values() for x, a in stage.weights.items()}
 
     @property
     def arena_bytes(self) -> int:
-        """What the stages take, one after another in one arena."""
+        """The arena bytes that the stages need, one after another in one arena."""
         return max((stage.arena_bytes for stage in self.stages.values()), default=0)
 
     @property
@@ -91,7 +91,7 @@ class GraphRunner:
 
         Those of `out` are written into the arrays given there. Raises InputError.
         """
-        if self._only is not None:  # a short run, as most of one step are, notices what stands around it
+        if self._only is not None:  # overhead matters in a short run of one step
             start_s = perf_counter()
             made = self._only.walk(feeds, out)
             self._readings_s = (start_s, perf_counter())
@@ -107,12 +107,12 @@ class GraphRunner:
         return made, np.array([0.0, *chain(*(s.start_s - start_s + ends_s[1:] for s, ends_s in timed))])
 
     def beside(self, pool: Pool, arena: Arena) -> "GraphRunner":
-        """The same program in another arena, for a pool that walks it at the same time."""
+        """A copy of the program in another arena, for a pool that runs it concurrently."""
         stages = {name: stage.beside(pool, arena) for name, stage in self.stages.items()}
         return GraphRunner(self.program, stages, self.inputs, self.outputs, pool)
 
     def profile(self, feeds: AllTensors, runs: int) -> "Profile":
-        """Where the time of a run goes, over `runs` runs after one that is not counted; feeds as `walk`'s."""
+        """The time of each step, over `runs` runs after one warm-up run; feeds as for `walk`."""
         self.walk(feeds, None)
         found = self._profiled([self._timed(feeds)[1] for _ in range(runs)])
         self.measured_s = found.median_s
@@ -124,7 +124,7 @@ class GraphRunner:
         return made, self._profiled([run])
 
     def _timed(self, feeds: AllTensors) -> tuple[Tensors, "TimedRun"]:
-        from pliant.run.session.call_profile import TimedRun  # draws tables, which no run needs
+        from pliant.run.session.call_profile import TimedRun  # imports tables, which runs do not need
 
         self._run.ends_s = []
         made = self._execute(self._run.compute_timed, feeds, None)
@@ -150,7 +150,9 @@ class GraphRunner:
 
 @final
 class _Run:
-    """The tensors of the run under way. It knows no runner, so that one that is dropped goes at once."""
+    """The tensors of the current run. It holds no reference to the runner, so that a dropped runner is freed
+    at once.
+    """
 
     def __init__(self, stages: Sequence[ArrayStage], outputs: KeysView[str]) -> None:
         self.stages, self._outputs = stages, outputs
@@ -200,7 +202,7 @@ def _named(program: Program) -> Iterator[str]:
 
 
 def _last_read(stages: Sequence[ArrayStage], outputs: KeysView[str]) -> Iterator[tuple[str, ...]]:
-    """For each step but the last, the tensors that no later one reads and that are no outputs."""
+    """For each step, the tensors to free after it: no later step reads them, and they are not outputs."""
     for i, stage in enumerate(stages[:-1]):
         wanted = {x for later in stages[i + 1 :] for x in later.inputs} | set(outputs)
         yield tuple(x for x in dict.fromkeys((*stage.inputs, *stage.outputs)) if x not in wanted)

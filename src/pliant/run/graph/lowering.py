@@ -1,4 +1,4 @@
-"""Lower graphs of one model within a bound of memory, in fewer bits where that is allowed and needed."""
+"""Lower graphs of one model within a memory limit, with fewer bits where that is allowed and needed."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -34,7 +34,7 @@ class Lowered:
 
     @property
     def n_bytes(self) -> int:
-        """What a session on this image alone adds to its process."""
+        """The bytes that a session on this image alone adds to its process."""
         return self.sizes.n_bytes + self.image.arena_bytes
 
 
@@ -42,8 +42,8 @@ class Lowered:
 class Lowering:
     """Plans and lowers graphs in the weights of `options`; "auto" is decided by the first graph.
 
-    That is "fp32" where it fits into `options.memory_bytes`, else the most bits that do. All later graphs
-    have the same weights, since answers must not depend on which shape came first.
+    "auto" becomes "fp32" if that fits into `options.memory_bytes`, else the largest number of bits that fits.
+    All later graphs have the same weights, since answers must not depend on which shape came first.
     """
 
     def __init__(
@@ -56,15 +56,15 @@ class Lowering:
         self.weights: Weights | None = None if options.weights == "auto" else options.weights
 
     def planned(self, bound: Graph) -> Planned:
-        """`bound` after all passes. Raises BudgetError where no weights that are allowed fit."""
+        """`bound` after all passes. Raises BudgetError if no allowed weight format fits."""
         if self.weights is None:
             return self.lower(bound).planned
         return self._planner(self.weights).plan(bound, self._options.without)
 
     def lower(self, bound: Graph, texts: TextShape | None = None) -> Lowered:
-        """The image of `bound`, whose weights and activations fit. Raises BudgetError naming the least.
+        """The image of `bound`, within the memory limit. Raises BudgetError naming the least memory.
 
-        The padding of `texts` is left out where it can be.
+        The padding of `texts` is not computed where that is possible.
         """
         most = self._options.memory_bytes
         if self.weights is None:
@@ -77,7 +77,7 @@ class Lowering:
         return lowered
 
     def _chosen(self, bound: Graph, most: int | None) -> tuple[Weights, Lowered]:
-        """The weights of most bits that fit, and the image in them. Raises BudgetError."""
+        """The weight format of most bits that fits, and its image. Raises BudgetError."""
         compute = self._options.compute
         exact: Weights = BYTE_BITS if compute == "int8" else "fp32"
         lowered = self._lowered(bound, exact)
@@ -92,7 +92,7 @@ class Lowering:
             coded = self._lowered(bound, PLANES)
         except GraphError:  # there is no matrix to code
             raise self._too_little(lowered, exact) from None
-        # A plane less saves its own bytes, and a little of the codebooks: at most one guess is too high.
+        # Removing a plane saves its bytes and a few of the codebooks, so at most one guess is too high.
         planes = max(0, coded.n_bytes - most) // _plane_bytes(coded.planned.graph)
         bits = max(1, PLANES - planes)
         while True:
@@ -113,7 +113,7 @@ class Lowering:
         return Lowered(planned, image, weight_sizes(image, planned.graph.constants))
 
     def _planner(self, weights: Weights) -> Planner:
-        """What schedules graphs in such weights, each coded once for all shapes."""
+        """The planner for this weight format; each matrix is coded once for all shapes."""
         if weights not in self._planners:
             self._planners[weights] = Planner(
                 self._options.schedule, self._pool, self._library, code=self._coding(weights)

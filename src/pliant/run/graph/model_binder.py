@@ -1,4 +1,4 @@
-"""Bind an ONNX model to the shapes that are fed, and to the values from which shapes follow."""
+"""Bind an ONNX model to the shapes of the feeds, and to the values that shapes depend on."""
 
 from functools import partial
 from typing import final
@@ -21,7 +21,7 @@ Key = tuple[frozenset[tuple[str, tuple[int, ...]]], tuple[bytes, ...]]
 
 @final
 class ModelBinder:
-    """Binds `model`; `by_value` names the inputs from which shapes were found to follow, so far."""
+    """Binds `model`. `by_value` names the inputs found so far whose values determine shapes."""
 
     def __init__(self, model: OnnxModel, buckets: Buckets) -> None:
         self.by_value: tuple[str, ...] = ()
@@ -30,11 +30,11 @@ class ModelBinder:
         self._open = OpenPart()
 
     def key(self, shapes: Shapes, feeds: AllTensors) -> Key:
-        """Equal for feeds that are bound alike."""
+        """A key that is equal for feeds with the same binding."""
         return frozenset(shapes.items()), tuple(feeds[x].tobytes() for x in self.by_value)
 
     def bound(self, shapes: Shapes, feeds: AllTensors) -> Part:
-        """What can be bound of the model for these shapes, before any pass.
+        """The part of the model that can be bound for these shapes, before any pass.
 
         Raises ShapeError naming the dimension, its size and the limit where the model takes no such size.
         """
@@ -53,7 +53,9 @@ class ModelBinder:
             raise limit.error(error, self._buckets.sizes) from error
 
     def first(self, shapes: Shapes) -> Part:
-        """What can be bound for these shapes, for other sizes as well. Raises GraphError as `bind_first`."""
+        """The part that can be bound for these shapes and for other sizes as well. Raises GraphError as
+        `bind_first`.
+        """
         return self._open.bound(lambda keeps: self._bind(shapes, {}, keeps_lookups=keeps))
 
     def _fits(self, shapes: Shapes, feeds: AllTensors) -> bool:
@@ -65,7 +67,9 @@ class ModelBinder:
         return True
 
     def _bind(self, shapes: Shapes, feeds: AllTensors, *, keeps_lookups: bool = False) -> Part:
-        """What can be bound for these shapes; inputs that shapes follow from are found on the way."""
+        """The part that can be bound for these shapes; inputs that determine shapes are found while
+        binding.
+        """
         memory = machine_bytes()
         while True:
             values = {x: np.array(feeds[x]) for x in self.by_value if x in feeds}

@@ -18,10 +18,10 @@ from pliant.run.graph.schedule_graph import ScheduleKind
 class ModelOptions:
     """`dims` fixes symbolic dimensions; `without` names passes to leave out; at most `images` are kept.
 
-    `schedule` says who chooses layouts and loops (run/graph/schedule_graph.py). `weights` are kept in as many
-    bits (compiler/passes/code_weights.py), and multiplied as `compute` says. Dimensions of `buckets` are
-    padded, and images for all their sizes are kept. `memory_bytes` bounds what the session adds to the
-    process; weights of "auto" are "fp32" where that fits, else the most bits that do. `precision` is how
+    `schedule` selects how layouts and loops are chosen (run/graph/schedule_graph.py). `weights` is the number
+    of bits per weight (compiler/passes/code_weights.py), `compute` the arithmetic. Dimensions of `buckets`
+    are padded, and images for all their sizes are kept. `memory_bytes` limits what the session adds to the
+    process; weights of "auto" are "fp32" if that fits, else of the most bits that fit. `precision` says how
     `compute` was chosen, where it was.
     """
 
@@ -62,17 +62,21 @@ class ModelOptions:
 
     @property
     def is_open(self) -> bool:
-        """Whether executables may serve several sizes: times and bounds of memory are those of one."""
+        """Whether executables may serve several sizes. Measured schedules and memory limits hold for one size
+        only.
+        """
         return self.schedule == "static" and self.memory_bytes is None and not self.buckets.sizes
 
     def check_ports(self, ports: Iterable[Port]) -> None:
-        """Raises InputError for options that a model of sequences or optional values cannot have."""
+        """Raise InputError for options that do not work with sequences or optional values."""
         for port in ports:
             if port.element is not None:
                 self._check_undivided(f"whose {port.name!r} is {port}")
 
     def check_parts(self, host: str) -> None:
-        """Raises InputError for options that a model which data divide into several programs cannot have."""
+        """Raise InputError for options that do not work with a model that data-dependent shapes divide into
+        parts.
+        """
         self._check_undivided(f"with operators that decide shapes or control by data: {host}")
 
     def _check_undivided(self, which: str) -> None:

@@ -1,4 +1,4 @@
-"""Make what runs a graph: lowered, its weights packed, its kernels loaded, bound to an arena."""
+"""Open a graph: lower it, pack its weights, load its kernels, and bind it to an arena."""
 
 from dataclasses import dataclass
 
@@ -24,7 +24,7 @@ from pliant.run.packed_weights import SharedWeights
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GraphOpener:
-    """What the graphs of one model share: weights held once, one arena, and how they are lowered."""
+    """Opens the graphs of one model, which share weights, one arena and their lowering."""
 
     lowering: Lowering
     weights: SharedWeights
@@ -34,13 +34,13 @@ class GraphOpener:
     source: str
 
     def compiled(self, graph: Graph) -> GraphRunner:
-        """The program of a graph, lowered now. Raises GraphError for one that the machine cannot hold."""
+        """The program of a graph, lowered now. Raises GraphError for one larger than the machine's memory."""
         lowered = self.lowering.lower(graph)
         check_memory(lowered.image, packed_bytes(lowered.image), self.source)
         return self.opened(lowered)
 
     def opened(self, lowered: Lowered, texts: PackedTexts | None = None) -> GraphRunner:
-        """The program of a graph that is lowered; `texts` are what it has for texts without padding."""
+        """The program of a lowered graph; `texts` are its extra inputs for texts without padding."""
         image, planned = lowered.image, lowered.planned
         at = addresses(kernels(image), self.library)
         weights = self.weights.of(image, planned.graph.constants)
@@ -48,7 +48,9 @@ class GraphOpener:
         return one_stage(stage, self.pool, planned.report, lowered.sizes)
 
     def form(self, graph: SymbolicGraph) -> SymbolicForm:
-        """What runs a graph of open sizes. Raises as `compiled`, and what rules without symbols do."""
+        """The form of a graph with open sizes. Raises as `compiled`, and the errors of rules that do not
+        support symbols.
+        """
         lowered = self.lowering.lower(graph.graph)
         image = lowered.image
         check_memory(image, packed_bytes(image), self.source)
@@ -58,12 +60,12 @@ class GraphOpener:
 
 
 def packed_bytes(image: Image) -> int:
-    """What its weights take as kernels read them."""
+    """Bytes of its packed weights."""
     return sum(packed.n_bytes for packed in image.packed.values())
 
 
 def check_memory(sized: Image | ProgramNumbers, packed_bytes: int, source: str) -> None:
-    """Raises GraphError rather than ask the system for more than the machine has."""
+    """Raise GraphError for a program that needs more than the machine's memory."""
     wanted = sized.arena_bytes + packed_bytes + sum(plain(t.n_bytes) for t in sized.outputs.values())
     there = machine_bytes()
     if wanted > there:

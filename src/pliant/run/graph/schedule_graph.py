@@ -1,6 +1,6 @@
-"""Schedule a graph: enumerate forms, measure those never met before, choose, apply.
+"""Schedule a graph: enumerate forms, measure the new ones, choose, apply.
 
-Choosing and applying are pure; what is measured runs here, through the kernels that will run later.
+Choosing and applying are pure. Measuring is done here, with the same kernels that run later.
 """
 
 import time
@@ -34,8 +34,9 @@ from pliant.profile.machine import cpu_model
 from pliant.run.graph.array_stage import ExecutableStage, open_image
 
 ScheduleKind = Literal["static", "none", "paper", "exact"]
-"""`static` puts channels last around convolutions and gaps between rows that would share a cache's sets, and
-measures nothing; the others are choose.Kind. `paper` and `exact` add such gaps where they chose none.
+"""`static` puts channels last around convolutions, adds gaps between rows that would map to the same cache
+sets, and measures nothing; the others are choose.Kind. `paper` and `exact` add such gaps where they chose
+none.
 """
 
 _INDEXING = ("Gather", "GatherElements", "GatherND", "Scatter", "ScatterElements", "ScatterND")
@@ -45,11 +46,12 @@ _IMPORTED_S = time.time()
 
 @dataclass(frozen=True, slots=True)
 class ScheduleReport:
-    """What a schedule chose from and what it promises.
+    """The choices of a schedule and its predicted times.
 
-    `edges` are tensors between operators, `candidates` their layouts together, `choosable` those edges
-    that have at least three; `reorders` were inserted, `transposes` are left of the model's and these.
-    Seconds are sums of measured forms: of this schedule, and of default layouts; 0 for `none`.
+    `edges` is the number of tensors between operators, `candidates` of all their layouts, `choosable` of the
+    edges with at least three layouts, `reorders` of inserted reorders, `transposes` of those left, the
+    model's and these. Seconds are sums of measured forms: of this schedule, and of default layouts; 0 for
+    `none`.
     """
 
     kind: ScheduleKind
@@ -68,13 +70,13 @@ class ScheduleReport:
 
     @property
     def gain(self) -> float:
-        """The fraction of the default layouts' time that the schedule promises to save."""
+        """The predicted saving, as a fraction of the time with default layouts."""
         return 1.0 - self.predicted_s / self.default_s if self.default_s else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A graph to compile, and the report of its schedule unless it went by rule."""
+    """A graph to compile, and the report of its schedule; None if scheduled by fixed rules."""
 
     graph: Graph
     report: ScheduleReport | None = None
@@ -84,8 +86,9 @@ class Planned:
 class OperatorTime:
     """Processor seconds of all `n` operators `op`: default layouts, chosen ones, and plain loops.
 
-    `loops_s` is of loops i-j-k, `reordered_s` of the faster order of plain loops; an operator that has no
-    loops to choose among counts with its default. `has_loops`: at least one of them has.
+    `loops_s` is the time of loops in order i-j-k, `reordered_s` of the fastest order of plain loops; an
+    operator without a choice of loops counts with its default time. `has_loops`: at least one operator has
+    such a choice.
     """
 
     op: str
@@ -101,7 +104,7 @@ class OperatorTime:
 class Planner:
     """Schedules graphs for the threads of a pool; times are kept in `costs` (see `cost_file_of`).
 
-    `code` is done to each graph between simplifying and scheduling.
+    `code` is a pass applied to each graph between simplifying and scheduling.
     """
 
     def __init__(
@@ -118,7 +121,7 @@ class Planner:
         self._costs = costs or cost_file_of(library, pool.n_threads)
 
     def plan(self, graph: Graph, without: Collection[str] = ()) -> Planned:
-        """`graph` simplified but for passes `without`, and scheduled."""
+        """`graph` simplified, except for the passes in `without`, and scheduled."""
         if self.kind == "static":
             done = part_rows(self._code(simplify(fold_weights(graph, self._folded), without)))
             return Planned(with_origins(lower_peak(done), graph))
@@ -140,13 +143,15 @@ class Planner:
         return Planned(with_origins(done, source), report)
 
     def problem(self, graph: Graph) -> Problem:
-        """The choice for a graph that is simplified already, every time measured."""
+        """The layout problem of a simplified graph, with every time measured."""
         problem = candidates(graph)
         wanted = keys(graph, problem)
         return priced(problem, wanted, self._table(problem, wanted)[0])
 
     def operators(self, graph: Graph) -> list[OperatorTime]:
-        """Where the time of a simplified graph goes, by operator: plain loops, default and chosen layouts."""
+        """The time of a simplified graph by operator: with plain loops, default layouts and chosen
+        layouts.
+        """
         problem = candidates(graph)
         wanted = keys(graph, problem, all_loops=True)
         table, _ = self._table(problem, wanted)
@@ -175,10 +180,10 @@ class Planner:
         return list(found.values())
 
     def _table(self, problem: Problem, wanted: Keys) -> tuple[dict[str, float], int]:
-        """Every time asked for: those kept, and those measured now, operator by operator.
+        """All wanted times, stored or measured now, and the number measured, operator by operator.
 
-        Times are processor seconds of one thread that does all units, cut as for all threads: on a busy
-        machine nothing else is stable enough to choose by.
+        Times are CPU seconds of one thread that runs all work units, divided as for all threads: on a busy
+        machine no other time is stable enough.
         """
         table = self._costs.load()
         groups: list[list[str]] = [
@@ -193,7 +198,7 @@ class Planner:
         addresses({name: k for image in images.values() for name, k in kernels(image).items()}, self._library)
         with Pool(1, self._library) as pool:
             for group in groups:
-                # All forms of an operator are measured beside each other, or their ratios would drift.
+                # All forms of an operator are measured together, so that their ratios do not drift.
                 if any(key not in table for key in group):
                     runs = {
                         key: self._opened(wanted.samples[key], images.get(key), pool)
@@ -231,7 +236,7 @@ def _again(stage: ExecutableStage, *held: object) -> None:
 
 
 def _nothing() -> None:
-    """A form that is other tensors' bytes takes no time."""
+    """The work of a form that only aliases other tensors: none."""
 
 
 def _report(
@@ -264,12 +269,13 @@ def _report(
 
 @cache
 def cost_file_of(library: Library, n_threads: int) -> CostFile:
-    """Where the times of these kernels on this CPU are kept: another compiler, or other sources, start anew.
+    """The file with the times of these kernels on this CPU; another compiler version or kernel source gets a
+    new file.
 
-    A time is looked up by the whole text of what ran, so that other changes ask for other times.
+    A time is looked up by the whole text of the measured program, so that a changed program is measured anew.
     """
     versions = (library.isa, library.compiler, generator_version(), lowering_version())
     version = "\n".join(map(str, versions))
     if None in versions:
-        version += f"\n{_IMPORTED_S}"  # source that changes while it runs: for this process only
+        version += f"\n{_IMPORTED_S}"  # source changed while running: valid in this process only
     return cost_file(library.cache, cpu_model(), n_threads, version)

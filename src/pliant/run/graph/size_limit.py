@@ -1,4 +1,4 @@
-"""Find the open dimension that is larger than a model takes, and its limit, by trying sizes."""
+"""Find the open dimension that exceeds a model's limit, and that limit, by trying sizes."""
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
@@ -12,7 +12,9 @@ Fits = Callable[[Shapes], bool]
 
 @dataclass(frozen=True, slots=True)
 class SizeLimit:
-    """Dimension `name` is `size` in `port`; with all other sizes as they are, the model takes `limit`."""
+    """Dimension `name` has `size` in `port`; with all other sizes unchanged, the model accepts up to
+    `limit`.
+    """
 
     name: str
     port: str
@@ -20,7 +22,7 @@ class SizeLimit:
     limit: int
 
     def error(self, why: ShapeError, buckets: Collection[str]) -> InputError:
-        """What a user is told; `why` is how binding the model failed, `buckets` the dimensions with any."""
+        """The error for the user; `why` is the binding error, `buckets` the dimensions with buckets."""
         hint = ", or give it smaller buckets" if self.name in buckets else ""
         return InputError(
             f"dimension {self.name!r} is {self.size} in input {self.port!r}, but this model takes at most "
@@ -29,9 +31,9 @@ class SizeLimit:
 
 
 def size_limit(ports: Sequence[Port], shapes: Shapes, fits: Fits, guesses: Sequence[int]) -> SizeLimit | None:
-    """The first dimension, largest first, that the model takes when it is smaller; None where none is.
+    """The first dimension, largest first, that the model accepts at a smaller size; None if there is none.
 
-    `guesses` are tried before the others: limits that were found for other shapes.
+    `guesses` are limits found for other shapes; they are tried first.
     """
     sizes: dict[str, tuple[int, str]] = {}
     for port in ports:
@@ -50,7 +52,9 @@ def size_limit(ports: Sequence[Port], shapes: Shapes, fits: Fits, guesses: Seque
 
 
 def _largest(fits: Callable[[int], bool], size: int, guesses: Sequence[int]) -> int | None:
-    """The largest number from 1 to below `size` that fits, if those below it fit too; None if 1 does not."""
+    """The largest number below `size` that fits, assuming that all smaller ones fit; None if 1 does not
+    fit.
+    """
     low, high = 1, size
     for guess in guesses:
         if guess + 1 <= size and fits(guess) and (guess + 1 == size or not fits(guess + 1)):
@@ -64,7 +68,7 @@ def _largest(fits: Callable[[int], bool], size: int, guesses: Sequence[int]) -> 
 
 
 def _resized(ports: Sequence[Port], shapes: Shapes, name: str, size: int) -> Shapes:
-    """The shapes with one dimension of another size."""
+    """The shapes with one dimension set to another size."""
     found = dict(shapes)
     for port in ports:
         if port.dims is not None:

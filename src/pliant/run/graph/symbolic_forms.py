@@ -1,4 +1,4 @@
-"""Executables for families of shapes: a new shape of one is bound, not compiled."""
+"""Executables for families of shapes: a new shape of a known family is bound, not compiled."""
 
 from collections.abc import Callable, Container, Hashable, Mapping, Sequence
 from dataclasses import replace
@@ -28,15 +28,15 @@ T = TypeVar("T")
 
 _MOST_FORMS = 16
 _MOST_FAMILIES, _FAILURE = 16, 4
-"""A failure takes as much time as several families that are found."""
+"""A failure counts as several families, because it takes as much time."""
 
 
 @final
 class SymbolicForm:
-    """One executable in memory, for all sizes of a family for which the compiler decides alike.
+    """One executable in memory, for all sizes of a family for which the compiler makes the same decisions.
 
-    Runs of different sizes take turns: what differs is written into the one table. The arena is shared with
-    other executables; it grows to what the largest run needs.
+    Runs of different sizes are serialised: the numbers that differ are written into one shared table. The
+    arena is shared with other executables; it grows to the need of the largest run.
     """
 
     def __init__(
@@ -59,12 +59,12 @@ class SymbolicForm:
         self._numbers: ProgramNumbers | None = None
 
     def sizes(self, shapes: Shapes) -> tuple[int, ...] | None:
-        """The open sizes of these shapes; None where they do not take this executable."""
+        """The open sizes of these shapes; None if this executable does not serve them."""
         sizes = self.graph.family.sizes(shapes)
         return sizes if sizes is not None and self.program.holds(sizes) else None
 
     def stage(self, sizes: tuple[int, ...]) -> "SizedStage":
-        """What runs shapes of these sizes."""
+        """The stage for shapes of these sizes."""
         numbers = self.program.numbers(sizes)
         made = {x: self.graph.made[x].at(sizes) for x in numbers.inputs if x in self.graph.made}
         return SizedStage(self, sizes, numbers, made)
@@ -72,18 +72,20 @@ class SymbolicForm:
     def run(
         self, stage: "SizedStage", tensors: AllTensors, out: Feeds | None, walk: Callable[[Table], T]
     ) -> tuple[Arrays, T]:
-        """As `ExecutableStage.walk`, for the sizes of one of its stages; and what `walk` gives."""
+        """As `ExecutableStage.walk`, for the sizes of one of its stages; also returns the result of
+        `walk`.
+        """
         self._resize(stage)
         fixed = {**self.weights, **stage.made}
         return run_bound(self._bound, stage.inputs, stage.output_types, fixed, tensors, out, walk)
 
     def repeated(self, stage: "SizedStage") -> tuple[Bound, Container[str], Callable[[Table], None]]:
-        """As `ExecutableStage.repeated`, for a stage that was walked last."""
+        """As `ExecutableStage.repeated`, for the stage that ran last."""
         return self._bound, {**self.weights, **stage.made}, self.pool.walk
 
     def _resize(self, stage: "SizedStage") -> None:
         if stage.numbers is not self._numbers:
-            self._numbers = None  # an interrupt on the way leaves it of no size
+            self._numbers = None  # after an interrupt the table has no valid size
             self._bound.resize(stage.numbers)
             for x, array in stage.made.items():
                 self._bound.lend(x, array)
@@ -97,7 +99,7 @@ class SymbolicForm:
 
 @final
 class SizedStage:
-    """An `ArrayStage`: a form's executable at one size. `made` are the constants that follow from it."""
+    """An `ArrayStage`: a form's executable at one size. `made` are the constants that depend on the size."""
 
     def __init__(
         self, form: SymbolicForm, sizes: tuple[int, ...], numbers: ProgramNumbers, made: Feeds
@@ -110,13 +112,13 @@ class SizedStage:
 
     @cached_property
     def program(self) -> Encoded:
-        """As it would be compiled for this size alone."""
+        """The program as compiled for this size alone."""
         whole = self.form.program.at(self.sizes)
         return replace(whole, inputs=self.input_types, weights=(*whole.weights, *self.made))
 
     @property
     def weight_sizes(self) -> WeightSizes:
-        """What its weights take."""
+        """The bytes of its weights."""
         made: dict[Hashable, int] = {("made", x, id(a)): a.nbytes for x, a in self.made.items()}
         sizes = self.form.weight_sizes
         return WeightSizes({**sizes.forms, **made}, sizes.given)
@@ -142,13 +144,13 @@ class SizedStage:
         return self.form.repeated(self)
 
     def beside(self, pool: Pool, arena: Arena) -> ExecutableStage:
-        """The same in another arena, for a pool that walks it at the same time."""
+        """A copy in another arena, for a pool that runs it concurrently."""
         return ExecutableStage(self.program, self.weights, self.form.addresses, pool, arena)
 
 
 @final
 class SymbolicForms:
-    """The forms of one model, made when shapes are met that none of them takes."""
+    """The forms of one model; a new form is made for shapes that no existing form serves."""
 
     def __init__(self) -> None:
         self.forms: list[SymbolicForm] = []
@@ -156,7 +158,7 @@ class SymbolicForms:
         self._failures = 0
 
     def stage(self, shapes: Shapes) -> SizedStage | None:
-        """What runs these shapes on the form that takes them, if there is one."""
+        """The stage for these shapes on an existing form; None if no form serves them."""
         for form in self.forms:
             sizes = form.sizes(shapes)
             if sizes is not None:
@@ -171,17 +173,17 @@ class SymbolicForms:
         form: Callable[[SymbolicGraph], SymbolicForm],
         ways: Sequence[Sequence[int]] = WAYS,
     ) -> SizedStage | None:
-        """As `stage`, on a form that `form` makes now; None where none can be made."""
+        """As `stage`, on a new form made by `form`; None if none can be made."""
         try:
             graph = self.graph(shapes, open_dims, bind, ways)
-        except (GraphError, InputError):  # told when numbers are compiled
+        except (GraphError, InputError):  # reported when fixed sizes are compiled
             return None
         if graph is None:
             return None
         try:
             made = form(graph)
         except (PliantError, AttributeError, LookupError, TypeError, ValueError):
-            # A rule cannot do with symbols: numbers are compiled instead.
+            # A rule does not support symbols: compile for fixed sizes instead.
             self._graphs, self._failures = [], _MOST_FAMILIES
             return None
         self.forms = [*self.forms[-_MOST_FORMS + 1 :], made]
@@ -194,10 +196,10 @@ class SymbolicForms:
         bind: Callable[[Shapes], Part],
         ways: Sequence[Sequence[int]] = WAYS,
     ) -> SymbolicGraph | None:
-        """The graph of the family of these shapes, with their sizes at hand; None where none is found.
+        """The graph of the family of these shapes; None if no family is found.
 
-        `open_dims` names the dimensions of each input that may be open. `bind` gives the model's part for
-        shapes, which a family not met before asks for a few times.
+        `open_dims` names the dimensions of each input that may be open. `bind` returns the model's part for
+        given shapes; finding a new family calls it a few times.
         """
         for graph in self._graphs:
             sizes = graph.family.sizes(shapes)

@@ -1,1 +1,3 @@
-"""What graph sessions run between executables, in numpy: operators and loops that data decide."""
+"""Steps that graph sessions run between executables, in numpy: operators and control flow that depend on
+data.
+"""

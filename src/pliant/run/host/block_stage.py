@@ -1,4 +1,4 @@
-"""Parts of a model whose shapes follow from data: they are bound when their tensors are there."""
+"""Parts of a model with data-dependent shapes: they are bound when their input tensors are known."""
 
 from collections import OrderedDict, deque
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,26 +30,26 @@ if TYPE_CHECKING:
     from pliant.run.host.part_binder import PartBinder, PartSteps
 
 REST = "rest"
-"""The step that binds what is left once its tensors are there."""
+"""The name of the step that binds the rest of the model when its tensors are known."""
 
 _BEFORE = ""
-"""Among the shapes that a block is bound for, the sizes of the part before it, if what is known follows
-from them. No tensor has this name.
+"""The key, among the shapes of a block, for the sizes of the preceding part, if known values depend on them.
+No tensor has this name.
 """
 
 _MOST_MET = 4
 
 Types = Mapping[str, TensorType | None]
-"""Of tensors; None for what is none: a sequence, an absent value, text."""
+"""Types of tensors by name; None for a value that is no tensor: a sequence, an absent value, text."""
 
 
 @final
 class BlockForms:
-    """The programs of a block of nodes, kept by what they are given: type and shape of each tensor.
+    """The programs of a block of nodes, cached by the type and shape of each input tensor.
 
-    What may differ is an open size, so that other shapes are bound to the same executable, unless the
-    compiler decides otherwise for them. At first all sizes are, later those that were seen to. `known` are
-    values that follow from the sizes of the part before this one, or never change.
+    Sizes that may differ are open, so that other shapes are bound to the same executable unless the compiler
+    makes other decisions for them. At first all sizes are open, later those that were seen to differ. `known`
+    are values that are constant or depend on the sizes of the preceding part.
     """
 
     def __init__(self, block: Block, known: Known, binder: "PartBinder") -> None:
@@ -67,7 +67,7 @@ class BlockForms:
         self._binder, self._number = binder, binder.number()
 
     def form(self, feeds: AllTensors, sizes: tuple[int, ...]) -> GraphRunner:
-        """The program for these tensors, behind a part of these sizes."""
+        """The program for these tensors, after a part of these sizes."""
         key = (sizes, *map(_kind, feeds.values()))
         form = self.forms.get(key)
         if form is None:
@@ -85,7 +85,7 @@ class BlockForms:
         return self._binder.numbered(self._part(types, sizes), types, outputs, self._steps)
 
     def _sized(self, types: Types, sizes: tuple[int, ...]) -> SizedStage | None:
-        """What runs these shapes on a form that takes others too; None where there is none."""
+        """A stage for these shapes on a form that serves other sizes too; None if there is none."""
         shapes = {x: t.shape for x, t in types.items() if t is not None}
         if self.is_sized:
             shapes[_BEFORE] = sizes
@@ -119,7 +119,7 @@ class BlockForms:
 
 @dataclass(slots=True)
 class _Families:
-    """Forms for tensors of equal types and numbers of axes, and the shapes that were met last."""
+    """Forms for tensors of equal types and ranks, and the latest shapes seen."""
 
     forms: SymbolicForms = field(default_factory=SymbolicForms)
     part: OpenPart = field(default_factory=OpenPart)
@@ -128,10 +128,10 @@ class _Families:
 
 @final
 class BlockStage:
-    """A block of nodes whose tensors' shapes are known when its turn comes: it is bound for them then.
+    """A block of nodes that is bound when it runs, because its input shapes are known only then.
 
-    It stands behind a part of these `sizes`, whose programs are shared with those of other sizes. Outputs
-    that no node makes are passed on.
+    It follows a part of these `sizes`; programs are shared with blocks after parts of other sizes. Outputs
+    that no node makes are passed through.
     """
 
     arena_bytes = 0
@@ -178,14 +178,16 @@ _ANY = Port("", "", None)
 
 
 def type_of(value: Any) -> TensorType | None:
-    """The type of a tensor; None of what no kernel takes: a sequence, an absent value, text."""
+    """The type of a tensor; None for a value that kernels do not accept: a sequence, an absent value,
+    text.
+    """
     if isinstance(value, np.ndarray) and str(value.dtype) in ELEMENT_TYPES:
         return TensorType(str(value.dtype), value.shape)
     return None
 
 
 def nested(runner: GraphRunner) -> Iterator[GraphRunner]:
-    """A program, and those that its steps have bound so far; one may come more than once."""
+    """A program and the programs that its steps have bound so far, possibly with repetitions."""
     yield runner
     for stage in list(runner.stages.values()):
         match stage:
@@ -204,9 +206,10 @@ def _kind(value: Any) -> object:
 
 
 def _open_dims(shapes: Shapes, met: Sequence[Shapes]) -> dict[str, tuple[str | None, ...]]:
-    """A name for each dimension that may be open: those that ever differed from `met`, alike by as much.
+    """A name for each dimension that may be open: dimensions that ever differed from `met`; those that differ
+    by the same amounts share a name.
 
-    At first these are all; equal sizes are taken for the same.
+    At first all dimensions are open, and equal sizes share a name.
     """
     found: dict[str, tuple[str | None, ...]] = {}
     for x, shape in shapes.items():

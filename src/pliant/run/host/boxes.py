@@ -1,4 +1,4 @@
-"""NonMaxSuppression: of boxes that overlap, the best."""
+"""The ONNX operator NonMaxSuppression."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,9 +10,9 @@ from pliant.ir.graph import Node
 
 
 def non_max_suppression(inputs: Sequence[Any], node: Node) -> Sequence[Any]:
-    """ONNX's operator: boxes [batch, boxes, 4] and scores [batch, classes, boxes] to int64 [found, 3].
+    """The ONNX operator: boxes [batch, boxes, 4] and scores [batch, classes, boxes] to int64 [found, 3].
 
-    A row is batch, class and box; those of a class stand by falling score, equal ones by box.
+    A row is (batch, class, box). The boxes of a class are sorted by descending score, equal scores by box.
     """
     boxes, scores, *limits = inputs
     most, overlap, least = (*limits, None, None, None)[:3]
@@ -46,7 +46,7 @@ def _corners(boxes: Float32[np.ndarray, "batch boxes 4"], is_center: bool) -> np
 def _best(
     corners: np.ndarray, scores: np.ndarray, n_most: int, threshold: np.float32, least: np.ndarray | None
 ) -> list[int]:
-    """The boxes of one class that are kept, the best first."""
+    """The selected boxes of one class, the best first."""
     left = np.arange(len(scores)) if least is None else np.flatnonzero(scores > least.item())
     left = left[np.argsort(-scores[left], kind="stable")]
     areas = np.prod(corners[:, 2:] - corners[:, :2], -1)

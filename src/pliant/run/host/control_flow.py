@@ -1,4 +1,4 @@
-"""Loops of ONNX over functions that run their bodies."""
+"""The loop operators of ONNX, with their bodies as functions."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -11,13 +11,13 @@ RunBody = Callable[[Sequence[Any]], Sequence[Any]]
 """A body's outputs, from its inputs."""
 
 Empty = Callable[[], np.ndarray]
-"""What stands for the pieces of an output of a body that never ran."""
+"""Makes the value of a stacked output of a body that never ran."""
 
 
 def loop(
     inputs: Sequence[Any], body: RunBody, counter_shape: Sequence[int], empties: Sequence[Empty]
 ) -> list[Any]:
-    """`Loop`: the last states, then what each run gave beside them, stacked."""
+    """`Loop`: the final states, then the stacked scan outputs of all iterations."""
     limit, go, *states = inputs
     n_states, most = len(states), None if limit is None else int(limit.item())
     gathered: list[list[Any]] = []
@@ -32,7 +32,7 @@ def loop(
 
 
 def scan(inputs: Sequence[Any], node: Node, body: RunBody, empties: Sequence[Empty]) -> list[Any]:
-    """`Scan` since opset 9: the last states, then what each run gave beside them, stacked."""
+    """`Scan` since opset 9: the final states, then the stacked scan outputs of all iterations."""
     n_scanned = node.integer("num_scan_inputs")
     n_states = len(inputs) - n_scanned
     states, scanned = list(inputs[:n_states]), inputs[n_states:]
@@ -62,13 +62,15 @@ def scan(inputs: Sequence[Any], node: Node, body: RunBody, empties: Sequence[Emp
 
 
 def sequence_map(inputs: Sequence[Any], body: RunBody, n_outputs: int) -> list[Any]:
-    """`SequenceMap`: for each entry of the first sequence; others are walked beside it, tensors stay."""
+    """`SequenceMap`: runs the body for each entry of the first sequence; other sequences advance with it,
+    tensors stay the same.
+    """
     rows = [body([x[i] if isinstance(x, list) else x for x in inputs]) for i in range(len(inputs[0]))]
     return [[row[k] for row in rows] for k in range(n_outputs)]
 
 
 def _joined(gathered: Sequence[Sequence[Any]], empties: Sequence[Empty]) -> list[np.ndarray]:
-    """Each output's pieces as one tensor; what `empties` give where there are none."""
+    """Stack the values of each output; without iterations the outputs of `empties`."""
     if not gathered:
         return [empty() for empty in empties]
     return [np.stack(pieces) for pieces in zip(*gathered, strict=True)]

@@ -1,4 +1,4 @@
-"""`If`, `Loop`, `Scan` and `SequenceMap` over bodies that are bound like any other part of a model."""
+"""`If`, `Loop`, `Scan` and `SequenceMap`, with bodies that are bound like other parts of a model."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,26 +21,26 @@ if TYPE_CHECKING:
     from pliant.run.host.block_stage import BlockStage
 
 _FIRST_SCAN = 9
-"""Before it, Scan ran over a batch of sequences of unequal lengths."""
+"""In earlier opsets, Scan ran over a batch of sequences of different lengths."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Body:
-    """A body of a node, the stage that runs it, and one that runs once `before` a loop of it."""
+    """A body of a node, its stage, and the stage that runs once `before` a loop over it."""
 
     graph: Any
     stage: "BlockStage"
     before: "BlockStage | None" = None
 
     def run(self, inputs: Sequence[Any], tensors: AllTensors) -> list[Any]:
-        """Its outputs, from its own inputs and the tensors around it."""
+        """The body's outputs, from its own inputs and the tensors of the enclosing graph."""
         own = dict(zip(self.stage.block.inputs, inputs, strict=True))
         made = self.stage.walk({**tensors, **own}, None)
         return [made[y] for y in self.stage.block.outputs]
 
 
 def control_flow(node: Any, bodies: Mapping[str, Body], version: int, where: str) -> HostWork:
-    """What runs a node of control flow. Raises GraphError for a Scan of before opset 9."""
+    """The function that runs a control-flow node. Raises GraphError for a Scan before opset 9."""
     if node.op_type == "If":
         return partial(_branch, bodies["then_branch"], bodies["else_branch"], where)
     body = bodies["body"]
@@ -84,7 +84,7 @@ def _counter_shape(body: Any) -> tuple[int, ...]:
 
 
 def _empties(body: Any, first: int) -> list[Empty]:
-    """What stands for what a body gives beside its states where it never ran: open sizes are 0."""
+    """The values of scan outputs of a body that never ran: open sizes are 0."""
     return [partial(_empty, value) for value in body.output[first:]]
 
 

@@ -1,4 +1,4 @@
-"""Operators of ONNX in numpy, for what runs between executables."""
+"""ONNX operators in numpy, for the steps between executables."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -16,11 +16,11 @@ from pliant.run.host.boxes import non_max_suppression
 from pliant.run.host.sequences import SEQUENCES
 
 HostFunction = Callable[[Sequence[Any]], Sequence[Any]]
-"""From a node's inputs to its outputs: arrays, lists of them, or None for what is absent."""
+"""Maps a node's inputs to its outputs: arrays, lists of arrays, or None for an absent value."""
 
 
 def host_function(node: Any, opsets: Mapping[str, int]) -> HostFunction:
-    """What runs a node. Raises ValueError, IndexError or TypeError where data do not fit it."""
+    """The function that runs a node. It raises ValueError, IndexError or TypeError for invalid data."""
     written = SEQUENCES.get(node.op_type) or _operator(node)
     if written is not None:
         return partial(written, node=node_of(node))
@@ -29,7 +29,7 @@ def host_function(node: Any, opsets: Mapping[str, int]) -> HostFunction:
 
 
 def checked(run: HostFunction, node: Any, where: str) -> HostFunction:
-    """`run`, raising InputError naming the node and its inputs where data do not fit it."""
+    """`run` with its errors turned into an InputError that names the node and its inputs."""
 
     def run_checked(inputs: Sequence[Any]) -> Sequence[Any]:
         try:
@@ -42,7 +42,7 @@ def checked(run: HostFunction, node: Any, where: str) -> HostFunction:
 
 
 def _operator(node: Any) -> Callable[..., Sequence[Any]] | None:
-    """An operator written here; None where this node's attributes are those of an older version."""
+    """The operator in this module; None if the node has the attributes of an older version."""
     if len(node.input) < _LEAST_INPUTS.get(node.op_type, 0):
         return None
     return _OPERATORS.get(node.op_type)
@@ -55,7 +55,7 @@ def _shown(value: Any) -> str:
 
 
 def _check_memory(shape: Sequence[int], dtype: np.dtype) -> None:
-    """Raise ValueError for a tensor larger than the machine's memory, which data may ask for."""
+    """Raise ValueError if the data call for a tensor larger than the machine's memory."""
     wanted, there = prod(shape) * dtype.itemsize, machine_bytes()
     if wanted > there:
         raise ValueError(
@@ -165,4 +165,4 @@ _OPERATORS: Mapping[str, Callable[..., Sequence[Any]]] = {
 }
 
 _LEAST_INPUTS = {"Reshape": 2, "Slice": 3, "Squeeze": 2, "Unsqueeze": 2, "Tile": 2}
-"""With fewer, an old version says in attributes what is an input now."""
+"""A node with fewer inputs is of an older version, which has attributes instead."""

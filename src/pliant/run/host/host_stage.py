@@ -1,4 +1,4 @@
-"""Steps of a program that numpy runs between executables."""
+"""Steps of a program that run in numpy between executables."""
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
 HostWork = Callable[[Sequence[Any], AllTensors], Sequence[Any]]
 
 HOST_KERNEL = "host"
-"""What the one row of a step in numpy has for a kernel."""
+"""The kernel name in the one row of a numpy step."""
 
 
 @final
 class HostStage:
     """One node in numpy: an `ArrayStage` (run/graph/array_stage.py) of one row and no kernel call.
 
-    `run` gives the node's outputs from its inputs and all tensors that there are, which its `bodies` read.
-    `known` holds those inputs whose values never change.
+    `run` computes the node's outputs from its inputs and all tensors made so far, which its `bodies` read.
+    `known` holds the inputs with constant values.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class HostStage:
 
 
 def into(out: Feeds | None, name: str, value: Any) -> Any:
-    """`value`, written into the array that `out` has for it. Raises InputError for one that does not fit."""
+    """`value`, copied into the array in `out` of this name, if any. Raises InputError if it does not fit."""
     given = None if out is None else out.get(name)
     if given is None:
         if type(value) is np.ndarray and value.flags.c_contiguous:
@@ -81,9 +81,10 @@ def into(out: Feeds | None, name: str, value: Any) -> Any:
 
 
 def owned(answer: AllTensors, feeds: AllTensors, out: Feeds | None) -> Tensors:
-    """An answer that a caller may write to: what shares memory with feeds or constants is copied.
+    """The answer in arrays that the caller may modify: arrays that share memory with feeds or constants are
+    copied.
 
-    Host steps may give views, and constants as they are, which are read-only. What is in `out` stays there.
+    Host steps may return views, or read-only constants. Arrays of `out` are not copied.
     """
     fed = list(_arrays(feeds.values()))
     return {y: value if out and y in out else _own(value, fed) for y, value in answer.items()}
@@ -98,7 +99,7 @@ def _own(value: Any, fed: Sequence[np.ndarray]) -> Any:
 
 
 def _arrays(values: Iterable[Any]) -> Iterator[np.ndarray]:
-    """The arrays of feeds, those in sequences included."""
+    """The arrays of feeds, including those in sequences."""
     for value in values:
         if isinstance(value, list):
             yield from _arrays(value)
@@ -107,5 +108,5 @@ def _arrays(values: Iterable[Any]) -> Iterator[np.ndarray]:
 
 
 def in_turn(label: str) -> GraphError:
-    """What is raised where a step would have to run beside itself."""
+    """The error for a step that cannot run concurrently with itself."""
     return GraphError(f"{label!r} runs on the host, one run after another.")

@@ -1,4 +1,6 @@
-"""Programs of the parts of a model that data divide: an executable, host steps, and what is bound later."""
+"""Make the programs of a model divided by data-dependent shapes: an executable, host steps, and parts bound
+later.
+"""
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -34,10 +36,10 @@ Outputs = Mapping[str, Port | TensorType]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PartBinder:
-    """How parts of one model become programs.
+    """Makes programs from the parts of one model.
 
-    Each place where shapes follow from data keeps at most `n_forms` programs, the latest used. `is_open`
-    says that executables may serve several sizes.
+    Each place with data-dependent shapes keeps the `n_forms` most recently used programs. `is_open`:
+    executables may serve several sizes.
     """
 
     model: OnnxModel
@@ -48,13 +50,15 @@ class PartBinder:
     _numbers: Iterator[int] = field(default_factory=count)
 
     def number(self) -> str:
-        """What no other block of the model has in the names it makes."""
+        """A number that is unique in the model, for the names that a block makes."""
         return f"{next(self._numbers)}"
 
     def numbered(self, part: Part, inputs: Types, outputs: Outputs, others: "list[PartSteps]") -> GraphRunner:
-        """The program of a part for one shape: its executable, the host steps that are ready, the rest.
+        """The program of a part for one shape: its executable, the host steps that can run then, and the
+        rest.
 
-        `inputs` that are no tensors have no type. `others` keeps what follows executables of this part.
+        `inputs` that are no tensors have no type. `others` caches the steps that follow executables of this
+        part.
         """
         made = part.graph.outputs if part.graph.nodes else ()
         steps = self._steps(part, (inputs, made, outputs), others).stages(())
@@ -81,7 +85,7 @@ class PartBinder:
         tensors: tuple[Collection[str], Collection[str], Collection[str]],
         others: "list[PartSteps]",
     ) -> "PartSteps":
-        """The steps behind a part: those of another executable where they are the same."""
+        """The steps after a part; equal steps of another executable are reused."""
         for other in others:
             if other.serves(part, tensors[1]):
                 return other
@@ -105,7 +109,8 @@ class PartBinder:
 
 @final
 class PartSteps:
-    """What follows the executable of a part, for all its sizes: host steps that are ready then, and the rest.
+    """The steps after the executable of a part, for all its sizes: host steps that can run then, and the
+    rest.
 
     `made` are the tensors that the executable makes.
     """
@@ -132,7 +137,7 @@ class PartSteps:
         self._rest = BlockForms(Block(tuple(rest), left), known, binder) if rest or left else None
 
     def serves(self, part: Part | SymbolicGraph, made: Collection[str]) -> bool:
-        """Whether they are those behind an executable of `part`, which makes `made`."""
+        """Whether these are the steps after an executable of `part`, which makes `made`."""
         if self._known is part.known:
             return True
         return (
@@ -144,7 +149,7 @@ class PartSteps:
         )
 
     def stages(self, sizes: tuple[int, ...]) -> dict[str, ArrayStage]:
-        """Their stages behind an executable of these sizes."""
+        """The stages after an executable of these sizes."""
         stages: dict[str, ArrayStage] = {name: hosted.stage(sizes) for name, hosted in self._hosted.items()}
         return stages if self._rest is None else {**stages, REST: BlockStage(self._rest, sizes)}
 
@@ -166,13 +171,13 @@ class _Hosted:
         self._bodies = {a.name: self._body(a.g, binder) for a in node.attribute if a.HasField("g")}
 
     def stage(self, sizes: tuple[int, ...]) -> HostStage:
-        """What runs it behind an executable of these sizes."""
+        """Its stage after an executable of these sizes."""
         known = known_at(self._known, sizes)
         if (run := self._run) is not None:
             return HostStage(self._placed, known, lambda given, tensors: run(given))
         bodies = {x: body.at(sizes) for x, body in self._bodies.items()}
         schema = self._placed.scope.schema(self._node)
-        assert schema is not None  # it was looked up before the node was left to the host
+        assert schema is not None  # looked up before the node was given to the host
         flow = control_flow(self._node, bodies, schema.since_version, self._where)
         stages = [
             stage for body in bodies.values() for stage in (body.before, body.stage) if stage is not None
@@ -194,7 +199,9 @@ class _Hosted:
         return _BodyForms(body, forms, BlockForms(block, known, binder))
 
     def _unchanged(self, block: Block) -> Known:
-        """The states of a loop that each turn passes on, where they are known: weights, often."""
+        """The loop states that each iteration passes on unchanged and whose values are known; often
+        weights.
+        """
         states = zip(block.inputs[2:], block.outputs[1:], self._node.input[2:], strict=False)
         first = {x: self._known.get(given) for x, y, given in states if x == y}
         return {x: value for x, value in first.items() if isinstance(value, np.ndarray)}
@@ -202,7 +209,7 @@ class _Hosted:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _BodyForms:
-    """A body of a node, with what is computed before it runs for the first time."""
+    """A body of a node, and the part of it that is computed once before its first iteration."""
 
     graph: Any
     before: BlockForms | None
@@ -215,11 +222,11 @@ class _BodyForms:
 
 def _is_same(a: np.ndarray | MadeConstant, b: np.ndarray | MadeConstant) -> bool:
     if isinstance(a, MadeConstant) or isinstance(b, MadeConstant):
-        return False  # what follows from sizes is those of one family
+        return False  # values that depend on sizes belong to one family
     return a is b or (a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes())
 
 
 def _step_name(node: Any, taken: Collection[str]) -> str:
-    """What a program calls a host step: its operator and name, without blanks."""
+    """The name of a host step: its operator and node name, without blanks."""
     name = "_".join(f"{node.op_type}:{node.name or node.output[0]}".split())
     return name if name not in taken else f"{name}#{len(taken)}"

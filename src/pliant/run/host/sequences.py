@@ -1,4 +1,4 @@
-"""ONNX's operators on sequences, which are lists here, and on optional values, which may be None."""
+"""ONNX operators on sequences (Python lists here) and on optional values (None if absent)."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -95,4 +95,4 @@ SEQUENCES: Mapping[str, Callable[..., Sequence[Any]]] = {
     "OptionalHasElement": _has_element,
     "OptionalGetElement": _element,
 }
-"""From a node's inputs, and the node for its attributes, to its outputs."""
+"""Functions from a node's inputs, and the node for its attributes, to its outputs."""

@@ -1,4 +1,4 @@
-"""Turns of a body that is one executable: what stays from turn to turn is bound once."""
+"""Run the iterations of a loop body that is one executable, and bind the unchanged tensors only once."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, final
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 @final
 class Turns:
-    """Runs a body of a loop, turn by turn, beside the `tensors` around it.
+    """Runs a loop body iteration by iteration, with the `tensors` of the enclosing graph.
 
-    Of its outputs the first `n_states` are handed to the next turn, and to no other. After two turns alike
-    in types and shapes, others like them are run without being looked up and bound anew.
+    The first `n_states` outputs are passed to the next iteration only. After two iterations with equal types
+    and shapes, further iterations like them skip the lookup and binding.
     """
 
     def __init__(self, stage: "BlockStage", tensors: AllTensors, n_states: int) -> None:
@@ -47,7 +47,9 @@ class Turns:
 def _steady(
     stage: "BlockStage", tensors: AllTensors, inputs: Sequence[Any], n_states: int
 ) -> "_SteadyTurns | None":
-    """What repeats the turn that was just run on these inputs; None where it is more than one executable."""
+    """The runner that repeats the iteration just run on these inputs; None if the body is more than one
+    executable.
+    """
     forms = stage.shared.forms
     runner = next(reversed(forms.values())) if forms and stage.shared.bound.nodes else None
     if runner is None or runner.stages.keys() != {GRAPH}:
@@ -89,7 +91,7 @@ class _SteadyTurns:
         self._slots = self._bound.slots([*(x for _, x in bound), *pointed])
 
     def run(self, inputs: Sequence[Any]) -> list[Any] | None:
-        """As `Turns`; None for inputs that are not like those before."""
+        """As `Turns`; None for inputs of other types or shapes."""
         at = self._at
         for a, (shape, dtype) in zip(inputs, self._kinds, strict=True):
             if not isinstance(a, np.ndarray) or a.shape != shape or a.dtype != dtype:
@@ -116,7 +118,9 @@ class _SteadyTurns:
         return [made[y] for y in self._outputs]
 
     def _passed_on(self, inputs: Sequence[Any]) -> Mapping[str, Any] | None:
-        """The outputs that no node makes; None where a state would outlast the turn after the next."""
+        """The outputs that no node makes; None if a state array would be needed for more than two
+        iterations.
+        """
         own = dict(zip(self._inputs, inputs, strict=True))
         found = {y: own.get(y) if value is None else value for y, value in self._passed.items()}
         is_kept = any(value is None or id(value) in self._at for value in found.values())

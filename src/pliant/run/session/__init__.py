@@ -1,1 +1,1 @@
-"""What sessions of every kind share: their methods, feeds, ports and profiles."""
+"""The parts common to all sessions: methods, feeds, ports and profiles."""

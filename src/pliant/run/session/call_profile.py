@@ -1,4 +1,4 @@
-"""Where the time of a session of compiled kernel calls goes, step by step: numbers, tables and a trace."""
+"""Profile of a session of compiled kernel calls, step by step: numbers, tables and a trace."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -20,12 +20,12 @@ from pliant.run.trace import perfetto_trace
 
 @dataclass(frozen=True, slots=True)
 class StepTime:
-    """One row of the native table over all runs; what it does on all threads, in seconds.
+    """Times of one row of the native call table over all runs, on all threads, in seconds.
 
-    `label` is the node it came from, with the operators that became one; `share` is its part of the
-    steps' median time. `gflop_s` is None where no product is counted; of a node of several steps its
-    operations are counted on the longest, over the time of all. `gb_s` counts every tensor once, from
-    wherever it came: a rate above the memory's means that it came from a cache.
+    `label` is the node it came from, with the operators that were fused; `share` is its fraction of the
+    steps' median time. `gflop_s` is None for a step without a product; for a node of several steps, the
+    operations are shown on the longest step, divided by the time of all its steps. `gb_s` counts every tensor
+    once: a rate above the memory bandwidth means that tensors came from a cache.
     """
 
     label: str
@@ -51,9 +51,9 @@ class OperatorTime:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TimedRun:
-    """One run of a program: the spans of its steps, and for each step when its kernel calls ended.
+    """One run of a program: the spans of its steps, and for each step the end times of its kernel calls.
 
-    The first of a step's `ends_s` is when its first call began; seconds, from then.
+    `ends_s` are seconds from the start of the step's first call; the first entry is that start.
     """
 
     spans: Sequence[Span]
@@ -64,8 +64,8 @@ class TimedRun:
 class Profile(StepProfile):
     """Kernel calls in order, and `runs` timed runs over them: median and fastest, in seconds.
 
-    `program` is what ran, `spans` are its steps in the fastest run, and `calls` the kernel calls within
-    these, numbered as `steps`. The clock is read between calls, which costs some 30 ns each.
+    `program` is the program that ran, `spans` are its steps in the fastest run, and `calls` the kernel calls
+    within these, numbered as `steps`. Reading the clock between calls costs about 30 ns per call.
     """
 
     steps: tuple[StepTime, ...]
@@ -78,7 +78,7 @@ class Profile(StepProfile):
     calls: tuple[Span, ...]
 
     def by_operator(self) -> tuple[OperatorTime, ...]:
-        """Totals, the longest first."""
+        """Totals by operator, the longest first."""
         found: dict[str, list[StepTime]] = {}
         for step in self.steps:
             found.setdefault(step.op, []).append(step)
@@ -106,7 +106,7 @@ class Profile(StepProfile):
 
     @property
     def summary(self) -> str:
-        """One line: how long, how often, on how many threads."""
+        """One line: times, number of runs, number of threads."""
         return (
             f"{format_seconds(self.median_s)} median, {format_seconds(self.min_s)} fastest of {self.runs} "
             f"runs, {len(self.steps)} steps, {self.n_threads} threads"
@@ -131,7 +131,7 @@ class Profile(StepProfile):
 def profile_of(
     program: Program, rows: Sequence[Sequence[Row]], runs: Sequence[TimedRun], n_threads: int
 ) -> Profile:
-    """The profile of some runs, at least one, of a program whose steps make these kernel calls."""
+    """The profile of one or more runs of a program whose steps make these kernel calls."""
     calls = list(chain.from_iterable(rows))
     seconds = np.array([np.concatenate([np.diff(ends_s) for ends_s in run.ends_s]) for run in runs])
     median, least = np.median(seconds, axis=0), seconds.min(axis=0)
@@ -154,7 +154,7 @@ def profile_of(
 
 
 def _call_spans(run: TimedRun) -> Iterator[Span]:
-    """The kernel calls of a run, each step's from the step's start on."""
+    """The spans of a run's kernel calls, offset by the start of their step."""
     number = count()
     for span, ends_s in zip(run.spans, run.ends_s, strict=True):
         for start_s, end_s in pairwise(ends_s.tolist()):
@@ -162,7 +162,7 @@ def _call_spans(run: TimedRun) -> Iterator[Span]:
 
 
 def _gflop_s(rows: Sequence[Row], seconds: Float64[np.ndarray, " rows"]) -> list[float | None]:
-    """A node's operations over the time of its steps, on the longest of them."""
+    """A node's operations divided by the time of its steps, listed on the longest step."""
     rates: list[float | None] = [None] * len(rows)
     for _, group in groupby(range(len(rows)), key=lambda i: (rows[i].label, rows[i].op)):
         steps = list(group)

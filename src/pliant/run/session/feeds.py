@@ -1,4 +1,4 @@
-"""Convert feeds to arrays of the model's types, only where no number changes."""
+"""Convert feeds to arrays of the model's types, if the conversion changes no value."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -12,10 +12,12 @@ from pliant.ir.graph import TensorType, numpy_type
 from pliant.ir.port import Port
 
 GivenFeeds = Mapping[str, Any]
-"""By input name: what `fed_array` takes."""
+"""Values that `fed_array` accepts, by input name."""
 
 NAMED = (dict, Mapping)
-"""What feeds by name are: `isinstance` knows a dict at once, and searches for an abstract class."""
+"""The types of feeds by name; dict comes first because `isinstance` is fast for it and slow for an abstract
+class.
+"""
 
 _NUMBERS, _ARRAYS = (list, tuple, bool, int, float), (np.ndarray, np.generic)
 _KINDS = re.compile("[bu]?(bool|int|float|complex)")
@@ -28,7 +30,7 @@ def fed_arrays(ports: Sequence[Port], feeds: GivenFeeds) -> dict[str, Any]:
     """
     require_named(feeds)
     arrays = {}
-    for port in ports:  # a comprehension is a call, which a short run notices
+    for port in ports:  # a comprehension would add a call, noticeable in short runs
         if port.name in feeds:
             value = feeds[port.name]
             arrays[port.name] = fed_array(port, value) if port.element is None else _held(port, value)
@@ -48,12 +50,12 @@ def require_named(feeds: object) -> None:
 
 
 def fed_array(port: Port, value: Any) -> np.ndarray:
-    """`value` as an array of the port's type; its shape is not looked at.
+    """`value` as an array of the port's type; its shape is not checked.
 
-    Taken are numpy arrays, tensors of other libraries (through `__array__` or `__dlpack__`), and numbers
-    and nested lists of numbers. Arrays and tensors are cast where that loses nothing: bool and integers to
-    wider integers, floats to wider floats, any byte order to the machine's. Numbers of lists take the
-    port's type: whole numbers where whole numbers are asked, within its range.
+    Accepts numpy arrays, tensors of other libraries (through `__array__` or `__dlpack__`), and numbers and
+    nested lists of numbers. Arrays and tensors are cast where no value changes: bool and integers to wider
+    integers, floats to wider floats, any byte order to the machine's. Numbers in lists get the port's type;
+    an integer port requires integers within its range.
 
     Raises InputError for anything else.
     """
@@ -97,16 +99,16 @@ def _widens(source: np.dtype, target: np.dtype) -> bool:
 
 
 def _kind(dtype: np.dtype) -> str:
-    """ "bool", "int", "float" or "complex", or "" for what is no number.
+    """ "bool", "int", "float" or "complex", or "" for a type that is not numeric.
 
-    By name: the types of ml_dtypes have no kind of numpy's.
+    Decided by name, because the types of ml_dtypes have no numpy kind.
     """
     found = _KINDS.match(dtype.name)
     return found.group(1) if found else ""
 
 
 def _foreign(port: Port, value: Any) -> np.ndarray:
-    """Another library's tensor, without importing the library."""
+    """Convert another library's tensor without importing the library."""
     kind = type(value).__name__
     try:
         array = np.asarray(value)
@@ -125,7 +127,7 @@ def _foreign(port: Port, value: Any) -> np.ndarray:
 
 
 def _from_numbers(port: Port, value: Any, wanted: np.dtype) -> np.ndarray:
-    """Python's numbers, which have no type of their own, as the port's."""
+    """Convert Python numbers, which have no dtype, to the port's type."""
     try:
         array = np.asarray(value)
     except (TypeError, ValueError, RuntimeError, BufferError) as error:

@@ -1,4 +1,4 @@
-"""The inputs and outputs of a session: shapes checked, onnxruntime's call."""
+"""The inputs and outputs of a session: shape checks and onnxruntime's calling convention."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
@@ -17,9 +17,9 @@ Shapes = dict[str, tuple[int, ...]]
 
 
 def shapes_of(ports: Sequence[Port], feeds: Mapping[str, Any]) -> Shapes:
-    """Every tensor's shape. Raises InputError for shapes the ports do not take.
+    """Every tensor's shape. Raises InputError for shapes that the ports do not accept.
 
-    Arrays in sequences and optional values are checked one by one: their open dimensions are their own.
+    Arrays in sequences and optional values are checked one by one, each with its own open dimensions.
     """
     sizes: dict[str, tuple[int, str]] = {}
     shapes = {}
@@ -33,13 +33,15 @@ def shapes_of(ports: Sequence[Port], feeds: Mapping[str, Any]) -> Shapes:
 
 @lru_cache(maxsize=256)
 def symbols(port: Port) -> tuple[str | None, ...]:
-    """The name of each open dimension; one that the model gives none is called "input.axis"."""
+    """The name of each open dimension, None for fixed ones; a dimension without a name is called
+    "input.axis".
+    """
     named = (f"{port.name}.{i}" if d is None else d for i, d in enumerate(port.dims or ()))
     return tuple(None if isinstance(d, int) else d for d in named)
 
 
 def fixed(port: Port, dims: Mapping[str, int]) -> Port:
-    """The port with the dimensions of `dims` as numbers."""
+    """The port with the dimensions in `dims` fixed."""
     if port.dims is None:
         return port
     named = zip(symbols(port), port.dims, strict=True)
@@ -47,7 +49,7 @@ def fixed(port: Port, dims: Mapping[str, int]) -> Port:
 
 
 def writable(name: str, array: Any, type_: TensorType) -> np.ndarray:
-    """`array` if an output can be written straight into it. Raises InputError otherwise."""
+    """`array`, if an output can be written into it directly. Raises InputError otherwise."""
     if not isinstance(array, np.ndarray):
         raise InputError(f"{name!r} must be a numpy array, not {type(array).__name__}.")
     if array.dtype != type_.numpy or array.shape != type_.shape:
@@ -60,9 +62,10 @@ def writable(name: str, array: Any, type_: TensorType) -> np.ndarray:
 def by_name(
     feeds: GivenFeeds | Sequence[str] | None, out: GivenFeeds | None, outputs: Sequence[Port]
 ) -> tuple[GivenFeeds, Feeds | None, list[str] | None]:
-    """`run(feeds, out)` or onnxruntime's `run(names or None, feeds)` as feeds, out, and the list asked for.
+    """`run(feeds, out)` or onnxruntime's `run(names or None, feeds)` as feeds, out, and the requested output
+    names.
 
-    Raises InputError for a call of neither form, or an output that is not there.
+    Raises InputError for another form of call, or an unknown output.
     """
     if isinstance(feeds, NAMED):
         if out is not None:
@@ -76,13 +79,13 @@ def by_name(
 
 
 def shown(session: str, inputs: Sequence[Port], outputs: Sequence[Port], more: str) -> str:
-    """A session in one line."""
+    """A one-line description of a session."""
     ports = [", ".join(f"{p.name}: {p}" for p in side) for side in (inputs, outputs)]
     return f"<{session} ({ports[0]}) -> ({ports[1]}), {more}>"
 
 
 def _shape(port: Port, array: np.ndarray, sizes: dict[str, tuple[int, str]]) -> tuple[int, ...]:
-    """A feed's shape; `sizes` collects what each symbol was bound to, and by which input."""
+    """A feed's checked shape; `sizes` collects the size of each symbol and the input that set it."""
     shape = tuple(array.shape)
     if port.dims is None or shape == port.dims:
         return shape

@@ -1,4 +1,4 @@
-"""Where the time of a session that runs a program goes, step by step: predicted beside measured."""
+"""Profile of a session that runs a program, step by step, with predicted and measured times."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from pliant.run.trace import compare_table, perfetto_trace
 
 
 class ProgramDetails(Protocol):
-    """The details of a reply that a program made: its steps, when each ran and when it should have."""
+    """The details of a reply made by a program: its steps with measured and predicted times."""
 
     @property
     def program(self) -> Program: ...
@@ -33,7 +33,8 @@ class ProgramDetails(Protocol):
 class ProgramProfile(StepProfile):
     """`runs` answers to one input: median and fastest, in seconds from the input to the answer.
 
-    `fastest` is the program of the fastest answer, with its times. `where` says what computed: "2 threads".
+    `fastest` is the program of the fastest answer, with its times. `where` names the processor, e.g. "2
+    threads".
     """
 
     fastest: ProgramDetails
@@ -43,13 +44,13 @@ class ProgramProfile(StepProfile):
     min_s: float
 
     def tables(self) -> tuple[Table, ...]:
-        """One row a step: when it was predicted to run, and when it ran."""
+        """One row per step with its predicted and measured times."""
         ran = self.fastest
         return (compare_table(ran.program, ran.predicted_spans, ran.spans),)
 
     @property
     def summary(self) -> str:
-        """One line: how long, as predicted, how often, on what."""
+        """One line: measured and predicted time, number of runs, processor."""
         return (
             f"{format_seconds(self.median_s)} median, {format_seconds(self.min_s)} fastest of {self.runs} "
             f"runs, {format_seconds(self.fastest.predicted_s)} predicted, {len(self.fastest.spans)} steps, "
@@ -57,7 +58,7 @@ class ProgramProfile(StepProfile):
         )
 
     def chrome_trace(self) -> dict[str, Any]:
-        """Prediction and fastest answer as Chrome trace events, which ui.perfetto.dev opens."""
+        """The prediction and the fastest answer as Chrome trace events, which ui.perfetto.dev opens."""
         ran = self.fastest
         return perfetto_trace(ran.program, predicted=ran.predicted_spans, measured=ran.spans)
 
@@ -66,7 +67,7 @@ class ProgramProfile(StepProfile):
 
 
 def profile_of(replies: Sequence[Reply[ProgramDetails]], where: str) -> ProgramProfile:
-    """The profile of some answers to the same input; at least one."""
+    """The profile of one or more answers to the same input."""
     seconds = [reply.seconds - reply.waited_s for reply in replies]
     fastest = int(np.argmin(seconds))
     median_s = float(np.median(seconds))

@@ -1,4 +1,4 @@
-"""What every session offers: it answers inputs, says what that takes, and can be asked as an endpoint."""
+"""The base class of sessions: run inputs, predict times, and serve requests as an endpoint."""
 
 import time
 from abc import ABC, abstractmethod
@@ -28,25 +28,24 @@ if TYPE_CHECKING:
 
 D = TypeVar("D", covariant=True)
 _UNKNOWN = Curve(((0, 0.0),))
-"""What takes nobody knows how long: it is tried."""
+"""The curve before any measurement: 0 seconds, so that requests are accepted and measured."""
 
 
 class Session(ABC, Generic[D]):
-    """A model that is open: a context manager, an `Endpoint`, and safe to share by threads.
+    """An open model: a context manager and an `Endpoint`; threads may share it.
 
-    Threads take turns. A session cannot be pickled; after `fork` the child may use it, on threads of its
-    own, unless its class says otherwise. `close` waits for the answer under way; afterwards InputError.
-
-    `identity` is the content hash of the model. A request brings the inputs of one of `ways`, no others.
-    `max_length` items are read of one input at most. Time grows with the length as a polynomial of `degree`:
+    Runs of several threads are serialised. A session cannot be pickled; after `fork` the child may use it, on
+    threads of its own, unless its class says otherwise. `close` waits for the answer in progress; later calls
+    raise InputError. `identity` is the content hash of the model. A request has exactly the inputs of one of
+    `ways`. One input has at most `max_length` items. Time grows with the length as a polynomial of `degree`:
     2 for attention, 1 for recurrence.
 
-    The methods here are those of a session that has one way to answer: its times are fitted as they come,
-    and it promises no accuracy. `expect` gives what is known before.
+    The methods of this class serve a session with one way to answer: its time curve is fitted to its answers,
+    and it states no accuracy. `expect` sets a prior curve.
     """
 
     platform: ClassVar[str]
-    """What the Open Inference Protocol calls this kind of session."""
+    """The platform name of this kind of session in the Open Inference Protocol."""
     degree: ClassVar[Literal[1, 2]] = 2
     name: str
     identity: str
@@ -59,9 +58,9 @@ class Session(ABC, Generic[D]):
         self,
         dilation: Dilation = Dilation(),  # noqa: B008 - frozen
         clock: Callable[[], float] = time.perf_counter,
-        sleep: Callable[[float], None] = lambda seconds: time.sleep(seconds),  # looked up when it is called
+        sleep: Callable[[float], None] = lambda seconds: time.sleep(seconds),  # looked up at call time
     ) -> None:
-        """With a `dilation`, a slower device is emulated: each run takes as many times as long."""
+        """`dilation` emulates a slower device: each run takes that many times as long."""
         self.dilation, self._clock = dilation, clock
         self._emulated = EmulatedDevice(dilation, clock=clock, sleep=sleep)
         self._times: LocalTimes | None = None
@@ -82,7 +81,7 @@ class Session(ABC, Generic[D]):
             "model in the process that runs it."
         )
 
-    # What users ask
+    # For users
 
     @overload
     def __call__(
@@ -107,11 +106,11 @@ class Session(ABC, Generic[D]):
     ) -> dict[str, Any] | list[Any]:
         """Outputs by name, for feeds by name; those of `out` are written into the arrays given there.
 
-        A feed is a numpy array, another library's tensor, or a list of numbers; run/session/feeds.py says
-        what is cast. A sequence is a list of arrays, an optional value that is absent None. As onnxruntime's
-        users write it, `run(names or None, feeds)` gives a list. Raises
-        InputError naming a feed that is missing, unknown, or of the wrong type or shape, and a size larger
-        than the model takes; GraphError when the model cannot be compiled for these shapes.
+        A feed is a numpy array, another library's tensor, or a list of numbers; run/session/feeds.py lists
+        the allowed casts. A sequence is a list of arrays, an absent optional value is None. The form of
+        onnxruntime, `run(names or None, feeds)`, returns a list. Raises InputError naming a feed that is
+        missing, unknown, or of the wrong type or shape, and a size above the model's limit; GraphError when
+        the model cannot be compiled for these shapes.
         """
         given, into, names = by_name(feeds, out, self.outputs)
         results = self._run(given, into)
@@ -120,7 +119,7 @@ class Session(ABC, Generic[D]):
     @property
     @abstractmethod
     def plan(self) -> Any:
-        """What would run, and why; it prints as a page, and shows as a picture in a notebook."""
+        """The plan, with its reasons; it prints as a page, and as a picture in a notebook."""
 
     @property
     @abstractmethod
@@ -130,28 +129,29 @@ class Session(ABC, Generic[D]):
     @property
     @abstractmethod
     def memory(self) -> MemoryUse:
-        """What the session adds to its process, predicted beside measured; it prints as a table."""
+        """The memory that the session adds to its process, predicted and measured; it prints as a table."""
 
     @abstractmethod
     def explain(self, length: int) -> Any:
-        """The plan for inputs of `length` items, made ready now; it prints as `plan` does."""
+        """The plan for inputs of `length` items, prepared now; it prints as `plan` does."""
 
     @abstractmethod
     def profile(self, feeds: GivenFeeds, runs: int = 20) -> "StepProfile":
-        """Where the time of a run goes, step by step, over `runs` runs after one that is not counted.
+        """The time of each step, over `runs` runs after one warm-up run.
 
-        The feeds are one of `ways`, as `run` takes them. Raises InputError as `run` does, and below 1 run.
+        The feeds are one of `ways`, as `run` takes them. Raises InputError as `run` does, and for less than 1
+        run.
         """
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of threads and memory, after the answer under way; safe to call twice."""
+        """Free threads and memory, after the answer in progress; safe to call twice."""
 
     def retarget(self, *args: Any, **options: Any) -> None:
         """Change the latency or the memory that the session was opened with, and plan anew.
 
-        Raises InputError for a session with one way to answer, and BudgetError, changing nothing, where no
-        plan meets them.
+        Raises InputError for a session with one way to answer, and BudgetError, changing nothing, if no plan
+        meets them.
         """
         raise InputError(
             f"{self.name} has one way to answer, so there is nothing to retarget: open a text encoder "
@@ -159,50 +159,52 @@ class Session(ABC, Generic[D]):
         )
 
     def get_inputs(self) -> list[Port]:
-        """The inputs, as onnxruntime's users ask for them: each has `name`, `type` and `shape`."""
+        """The inputs, as in onnxruntime: each has `name`, `type` and `shape`."""
         return list(self.inputs)
 
     def get_outputs(self) -> list[Port]:
-        """The outputs, likewise."""
+        """The outputs, as in onnxruntime."""
         return list(self.outputs)
 
-    # What nodes ask
+    # For nodes
 
     @property
     def ways(self) -> tuple[frozenset[str], ...]:
-        """The sets of inputs of which a request brings one."""
+        """The possible sets of inputs; a request has exactly one of them."""
         return (frozenset(port.name for port in self.inputs),)
 
     @abstractmethod
     def request(self, feeds: Mapping[str, np.ndarray]) -> Request:
-        """The request that these arrays make: how long the input is. Quick; raises InputError."""
+        """The request made of these arrays, with its length. Fast; raises InputError."""
 
     @abstractmethod
     def sample(self, length: int) -> dict[str, np.ndarray]:
-        """Feeds of an input of about so many items: what is timed."""
+        """Feeds of an input of about `length` items, for timing."""
 
     @property
     def max_items(self) -> int:
-        """What the open dimensions of an input multiply to at most: its length, for nearly all."""
+        """The largest product of an input's open dimensions; for most sessions the largest length."""
         return self.max_length
 
     @property
     def best(self) -> float | None:
-        """The accuracy that inputs of any length can have; None where it was never measured."""
+        """The best accuracy available at every length; None if accuracy was not measured."""
         return None
 
     @property
     def loading_s(self) -> float:
-        """What the next answer spends on loading the model first: 0 where it is in memory."""
+        """Seconds that the next answer spends on loading the model: 0 if it is in memory."""
         return 0.0
 
     def expect(self, prior: Curve | None) -> None:
-        """From now on answers take about `prior`: what came before was measured under other conditions."""
+        """Reset the time curve to `prior`: earlier answers were measured under other conditions."""
         self._times = LocalTimes(FitSettings(degree=self.degree), self.max_length, prior)
         self._level = BoundedLevel()
 
     def curve(self, accuracy_floor: float = 0.0) -> Curve:
-        """Seconds by length of answers at least that accurate, as measured lately. Raises BudgetError."""
+        """Seconds by length of answers of at least that accuracy, by recent measurements. Raises
+        BudgetError.
+        """
         if accuracy_floor > 0.0 and self.best is None:
             raise BudgetError(
                 f"the accuracy of {self.name} was never measured, so no floor of {accuracy_floor:g} is "
@@ -216,26 +218,32 @@ class Session(ABC, Generic[D]):
         return self._expected
 
     def look_again(self) -> None:
-        """Bring `levels` up to date with devices that came or went; may take as long as planning does."""
+        """Update `levels` after devices joined or left; may take as long as planning."""
 
     def reconsider(self) -> bool:
-        """Count on devices as measured, whatever the latest answers showed, until an answer shows it again.
+        """Trust the profiled device speeds again, ignoring the latest answers, until a new answer contradicts
+        them.
 
-        Call it before a probe. Returns whether a probe may find this endpoint quicker than it looks.
+        Call it before a probe. Returns whether a probe may find this endpoint faster than currently
+        estimated.
         """
         return True
 
     def levels(self) -> tuple[ServiceLevel, ...]:
-        """The accuracies that it can give now, worst first; the same tuple until they change."""
+        """The accuracies available now, worst first; the same tuple until they change."""
         return self._level.at(self._expected, self.best)
 
     def estimate(self, request: Request) -> Estimate:
-        """What `answer` would take now; quick, and safe beside it on another thread. Raises BudgetError."""
+        """The estimated time of `answer` now; fast, and safe to call during `answer` on another thread.
+        Raises BudgetError.
+        """
         seconds = self.curve(request.accuracy_floor or 0.0).at(request.length)
         return Estimate(seconds, self.best, max(seconds, self.levels()[-1].bound_curve.at(request.length)))
 
     def answer(self, request: Request) -> Reply[D]:
-        """The reply to a request, under any deadline. Raises BudgetError for a floor, and what `run` does."""
+        """The reply to a request, whatever its deadline. Raises BudgetError for an accuracy floor that cannot
+        be met, and the errors of `run`.
+        """
         self.curve(request.accuracy_floor or 0.0)
         start_s = self._clock()
         reply = self._reply(request)
@@ -248,62 +256,64 @@ class Session(ABC, Generic[D]):
 
     @property
     def most_together(self) -> int:
-        """How many requests run together at most, in one batch or in `most_beside`."""
+        """The most requests that run together, in one batch or in `most_beside` concurrent batches."""
         return 1
 
     @property
     def most_items_together(self) -> float:
-        """How many items they have at most, all together."""
+        """The most items that these requests have in total."""
         return inf
 
     def together(self, request: Request) -> Hashable | None:
-        """Requests of equal keys run together in `answers`; None for one that gains nothing by company."""
+        """The batch key: requests with equal keys run together in `answers`; None for a request that gains
+        nothing from a batch.
+        """
         return None
 
     def answers(self, requests: Sequence[Request]) -> list[Reply[D]]:
-        """The replies to requests of one key, run together: what `answer` gives, up to rounding.
+        """The replies to requests of one key, run together; equal to those of `answer` up to rounding.
 
-        `seconds` of each reply are those of all of them. Raises what the run of any of them does.
+        `seconds` of each reply is the time of the whole batch. Raises the error of any of them.
         """
         return [self.answer(request) for request in requests]
 
     @property
     def most_beside(self) -> int:
-        """How many calls of `answers_beside` run at the same time; 1 where they take turns."""
+        """How many calls of `answers_beside` run at the same time; 1 if they are serialised."""
         return 1
 
     @property
     def pace_beside(self) -> float:
-        """What one request takes in such a call, as a multiple of what `answer` takes."""
+        """The time of one request in such a call, as a multiple of the time of `answer`."""
         return 1.0
 
     def answers_beside(self, requests: Sequence[Request]) -> list[Reply[D]]:
-        """As `answers`, on as many threads as are left where `most_beside` calls run at the same time."""
+        """As `answers`, on the threads available to one of `most_beside` concurrent calls."""
         return self.answers(requests)
 
     def prepare_together(self, length: int) -> bool:
-        """Make ready what runs requests of about this length together, which may take seconds.
+        """Prepare batches of requests of about this length, which may take seconds.
 
-        Returns whether there is such a thing, so that `together` gives them a key from now on.
+        Returns whether such batches exist; `together` then returns a key for these requests.
         """
         return False
 
     def traced(self, request: Request) -> Reply[Any]:
-        """As `answer`, with details that tell when each step of this run ran: `program` and `spans`.
+        """As `answer`, with details that include the time of each step of this run: `program` and `spans`.
 
-        Where `answer` gives none they are a `Profile` of the run (run/session/call_profile.py). Its clock is
-        read between kernel calls, so that such answers are no measure of what others take.
+        If `answer` has no details, they are a `Profile` of the run (run/session/call_profile.py). It reads
+        the clock between kernel calls, so the time of such an answer is not representative.
         """
         return self.answer(request)
 
     @property
     def _loaded(self) -> Curve:
-        """What answers take, as measured lately, once the model is in memory."""
+        """The time curve of answers with the model in memory, by recent measurements."""
         return (None if self._times is None else self._times.curve) or _UNKNOWN
 
     @property
     def _expected(self) -> Curve:
-        """What the next answer takes: it loads the model first where that is not in memory."""
+        """The time curve of the next answer, including the time to load the model if it is not in memory."""
         curve, loading_s = self._loaded, self.loading_s
         if not loading_s:
             return curve
@@ -312,7 +322,7 @@ class Session(ABC, Generic[D]):
         return self._after_loading[2]
 
     def _took(self, length: int, seconds: float) -> None:
-        """An answer to an input of that length took so long, apart from loading; under the lock."""
+        """Record the time of an answer, without loading; call with the lock held."""
         if self._times is None:
             self.expect(None)
         assert self._times is not None
@@ -320,14 +330,14 @@ class Session(ABC, Generic[D]):
         self._times.add(length, seconds)
 
     def _slow_down(self, start_s: float) -> None:
-        """Sleep until a slower device would have done what began at `start_s` of the session's clock."""
+        """Sleep until the emulated device would have finished the work that began at clock time `start_s`."""
         if self.dilation.compute > 1.0:
             self._emulated.rest_since(start_s, self.dilation.compute)
 
     @abstractmethod
     def _run(self, feeds: GivenFeeds, out: Feeds | None) -> dict[str, np.ndarray]:
-        """Outputs for feeds that nobody has checked yet."""
+        """Outputs for unchecked feeds."""
 
     @abstractmethod
     def _reply(self, request: Request) -> Reply[D]:
-        """The reply to a request that `request` made."""
+        """The reply to a request made by `request`."""

@@ -1,4 +1,4 @@
-"""What the profiles of all sessions have: they print as a table of steps, and write a trace."""
+"""The base class of session profiles: they print as a table of steps, and write a trace."""
 
 import io
 import json
@@ -13,7 +13,7 @@ _WIDTH = 132
 
 
 class StepProfile(ABC):
-    """Where the time of some runs went. `median_s` and `min_s` are of whole runs."""
+    """The profile of some runs. `median_s` and `min_s` are of whole runs."""
 
     __slots__ = ()
     median_s: float
@@ -29,12 +29,12 @@ class StepProfile(ABC):
 
     @abstractmethod
     def tables(self) -> tuple[Table, ...]:
-        """Tables of rich, the one of steps last."""
+        """`rich` tables, the table of steps last."""
 
     @property
     @abstractmethod
     def summary(self) -> str:
-        """One line: how long, how often, on what."""
+        """One line: times, number of runs, processor."""
 
     @abstractmethod
     def chrome_trace(self) -> dict[str, Any]:
@@ -45,5 +45,5 @@ class StepProfile(ABC):
         path.write_text(json.dumps(self.chrome_trace()), encoding="utf-8")
 
     def _timeline(self) -> str:
-        """The fastest run as a picture in text, for a program of several lanes; else empty."""
+        """The fastest run as a text diagram, for a program of several lanes; else empty."""
         return ""

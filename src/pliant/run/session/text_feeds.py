@@ -10,14 +10,14 @@ from pliant.errors import InputError
 
 Tensors = Mapping[str, np.ndarray]
 _TOKEN_BYTES = 16
-"""More than tokens have on average in any text that is one: English has 5."""
+"""Upper bound of the average bytes per token of real text; English has 5."""
 
 
 def text_of(tensors: Mapping[str, Any], max_tokens: int) -> str:
-    """What `text` says: BYTES [1], a str, or one of either in a list.
+    """The string in the tensor `text`: BYTES [1], a str, or a list of one of these.
 
-    Raises InputError for anything else, and for bytes that are not UTF-8, or too long to be cut into tokens:
-    cutting takes time in line with them, however few tokens are read.
+    Raises InputError for anything else, for bytes that are not UTF-8, and for a text that is too long to
+    tokenise: the time of tokenising is proportional to the bytes, however few tokens are used.
     """
     given = np.asarray(tensors["text"], object)
     if given.shape not in ((), (1,)):

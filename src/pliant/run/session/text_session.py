@@ -1,4 +1,4 @@
-"""What sessions that answer text share: texts or ids in, logits and label or a vector out."""
+"""The base class of text sessions: texts or ids in, logits and a label or a vector out."""
 
 import time
 from abc import abstractmethod
@@ -30,8 +30,8 @@ Texts = list[str] | list[Pair] | list[str | Pair]
 class TextInput:
     """An input as tokens.
 
-    By `time.perf_counter`, `start_s` is when it was asked and `ready_s` when its tokens were there; making
-    them took `cpu_s` of the calling thread's CPU time.
+    `start_s` is when the request arrived and `ready_s` when its tokens were ready, both by
+    `time.perf_counter`; `cpu_s` is the calling thread's CPU time for tokenising.
     """
 
     encoded: Encoded
@@ -41,10 +41,10 @@ class TextInput:
 
 
 class TextSession(Session[D]):
-    """A session that reads `text` BYTES [1], or the tokens' numbers as `ids` INT64 [1, n].
+    """A session that reads `text` BYTES [1], or token ids as `ids` INT64 [1, n].
 
-    A classifier gives `logits` FP32 [1, labels] and `label` BYTES [1], another model `vector` FP32
-    [1, features].
+    A classifier returns `logits` FP32 [1, labels] and `label` BYTES [1], another model `vector` FP32 [1,
+    features].
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class TextSession(Session[D]):
 
     @property
     def ways(self) -> tuple[frozenset[str], ...]:
-        """Text, or ids."""
+        """The inputs are `text` or `ids`."""
         return tuple(frozenset({port.name}) for port in self.inputs)
 
     @overload
@@ -92,8 +92,8 @@ class TextSession(Session[D]):
     ) -> Reply[D] | list[Reply[D]]:
         """Answer a text, a pair of texts, or a list of either together.
 
-        `latency` is a target for this call alone, where the session has one. The replies to a list are in
-        its order; InputError names the item that cannot be read, and then none is answered.
+        `latency` is a target for this call alone, if the session supports targets. The replies to a list are
+        in its order. Raises InputError naming an item that cannot be read, before any item is answered.
         """
         target_s = None if latency is None else parse_seconds(latency)
         if not isinstance(text, list):
@@ -108,7 +108,7 @@ class TextSession(Session[D]):
 
     @abstractmethod
     def truncate(self, text: str, pair: str | None = None) -> tuple[str, str | None]:
-        """The beginnings of a text or a pair that the model reads: what fits is returned as it is."""
+        """A text or a pair, cut to the length that the model accepts; unchanged if it fits."""
 
     def request(self, feeds: GivenFeeds) -> Request:
         """The request of `text` or `ids`; tokens are looked up now. Raises InputError."""
@@ -116,15 +116,15 @@ class TextSession(Session[D]):
         return Request(encoded.n_tokens, tensors={"ids": encoded.ids, "types": encoded.types})
 
     def sample(self, length: int) -> dict[str, np.ndarray]:
-        """`ids` of so many tokens."""
+        """`ids` of `length` tokens."""
         return {"ids": np.arange(max(1, length), dtype=np.int64)[None] % self.vocab}
 
     @abstractmethod
     def _answers(self, asked: Sequence[TextInput], target_s: float | None) -> list[Reply[D]]:
-        """The replies to some inputs, in their order, under a target of their own where one is given."""
+        """The replies to some inputs, in their order; `target_s` overrides the session's target."""
 
     def outputs_of(self, numbers: np.ndarray) -> dict[str, Any]:
-        """The fields of a Reply that follow from a model's numbers, float32 [labels] or [features]."""
+        """The fields of a Reply that are computed from a model's output, float32 [labels] or [features]."""
         if self.labels is None:
             return {"outputs": self._named(numbers)}
         scores = softmax(numbers)
@@ -151,7 +151,7 @@ class TextSession(Session[D]):
         return {**outputs, **out}
 
     def _outputs(self, feeds: GivenFeeds) -> dict[str, np.ndarray]:
-        """Outputs by name, for feeds that nobody has checked yet."""
+        """Outputs by name, for unchecked feeds."""
         return dict(self._answers((self._asked_fed(feeds),), None)[0].outputs)
 
     def _reply(self, request: Request) -> Reply[D]:
@@ -184,7 +184,7 @@ class TextSession(Session[D]):
             raise InputError(f"text {i} of the list: {error}") from error
 
     def _encoded(self, feeds: GivenFeeds) -> Encoded:
-        """The tokens that `feeds`, one of `ways`, name. Raises InputError."""
+        """The tokens of `feeds`, which has the inputs of one of `ways`. Raises InputError."""
         require_named(feeds)
         if feeds.keys() == {"text"}:
             return self.encode(text_of(feeds, self.max_length))
@@ -194,7 +194,7 @@ class TextSession(Session[D]):
         if ids.ndim != 2 or len(ids) != 1 or not 1 <= ids.shape[1] <= self.max_length:
             raise InputError(f"`ids` is {list(ids.shape)}; give [1, n] with n from 1 to {self.max_length}.")
         row = ids[0]
-        largest = row.item(row.view(np.uint64).argmax())  # negative ids are larger still, unsigned
+        largest = row.item(row.view(np.uint64).argmax())  # as unsigned, negative ids are the largest
         if not 0 <= largest < self.vocab:
             raise InputError(f"`ids` holds {ids.min()} to {ids.max()}; they are 0 to {self.vocab - 1}.")
         return Encoded(row.astype(np.int32), np.zeros(len(row), np.int32))

@@ -1,15 +1,16 @@
-"""Put texts together in batches, each of which runs the layers of one plan once, over all its rows."""
+"""Group texts into batches; a batch runs the layers of one plan once, over all its rows."""
 
 from collections.abc import Hashable, Sequence
 
 MOST_ROWS = 256
-"""Of one batch: with more, texts a second rise no further, and intermediate tensors take more memory."""
+"""Rows of one batch: more rows do not raise the throughput, and need more memory for intermediate tensors."""
 
 
 def batches(
     lengths: Sequence[int], plans: Sequence[Hashable], most_rows: int = MOST_ROWS
 ) -> tuple[tuple[int, ...], ...]:
-    """The numbers of the texts of each batch: of one plan, in their order, of at most `most_rows` tokens.
+    """The indices of the texts of each batch: texts of one plan, in order, of at most `most_rows` tokens
+    together.
 
     A longer text is a batch of its own.
     """

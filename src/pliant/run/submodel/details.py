@@ -1,4 +1,4 @@
-"""What only an elastic session tells of an answer: the submodel that ran, its bits, times and memory."""
+"""The details of an elastic session's answer: the submodel that ran, its bits, times and memory."""
 
 from dataclasses import dataclass
 
@@ -9,15 +9,15 @@ from pliant.plan.submodel.accuracy import AccuracyInterval
 
 @dataclass(frozen=True, slots=True)
 class ElasticDetails:
-    """What ran for one answer, and what had been predicted.
+    """The run of one answer, measured and predicted.
 
-    `submodel` is its number of layers and of slices. `bits[k][s]` is what shard s of the submodel's k-th
-    layer really ran with, `planned_bits` what the plan wanted. `accuracy_interval` is the 95 % interval of
-    the reply's accuracy; None where nothing was measured. `predicted_s` and `predicted_spans` are by the
-    profile's medians, `spans` were measured; both are of the steps of `program`. `resident_weight_bytes` are
-    preload buffer and working buffer, `read_bytes` what was read in time; `peak_rss_bytes` is the whole
-    process. `within_reach` is False where, by what was observed lately, no plan keeps the target for 95 of
-    100 answers.
+    `submodel` is its number of layers and of slices. `bits[k][s]` are the bits with which shard s of the
+    submodel's k-th layer ran, `planned_bits` the planned bits. `accuracy_interval` is the 95 % interval of
+    the reply's accuracy; None without measured accuracy. `predicted_s` and `predicted_spans` use the
+    profile's medians, `spans` are measured; both are of the steps of `program`. `resident_weight_bytes` is
+    the size of preload buffer and working buffer, `read_bytes` the bytes that were read in time;
+    `peak_rss_bytes` is the whole process. `within_reach` is False if, by recent observations, no plan meets
+    the target for 95 % of answers.
     """
 
     submodel: tuple[int, int]

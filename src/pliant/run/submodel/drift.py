@@ -1,4 +1,4 @@
-"""How much slower than profiled a session computes and reads, by its latest answers."""
+"""Track how much slower than profiled a session computes and reads, from its latest answers."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,12 +14,14 @@ from pliant.plan.submodel.reserve import coarse
 
 _SHORT = 0.1
 _KEPT = 0.96
-"""What plans aim for, so that of any 100 answers 95 are in time, and not on average."""
+"""The fraction of answers in time that plans aim for, so that 95 of any 100 answers are in time, not only on
+average.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class LaneTimes:
-    """Seconds of one answer: on the compute lane all but its waits for loads, on the IO lane all loads."""
+    """Seconds of one answer: on the compute lane without its waits for loads, on the IO lane all loads."""
 
     compute_s: float
     reads_s: float
@@ -27,7 +29,7 @@ class LaneTimes:
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """What a target leaves for plans: `target_s`, and `most`, the largest dilation that one can allow for."""
+    """The limits of a target: `target_s`, and `most`, the largest dilation under which a plan can meet it."""
 
     target_s: float
     most: float
@@ -35,10 +37,10 @@ class Room:
 
 @final
 class DeviceDrift:
-    """How much slower than its device profile one session is lately.
+    """The recent slowdown of one session against its device profile.
 
-    The same for all input lengths: another job slows short and long inputs alike, and every answer tells of
-    all of them. Base planes that make an answer late count as slow compute does.
+    One value for all input lengths: another job slows short and long inputs equally, so every answer is
+    evidence for all lengths. Base planes that arrive late and delay an answer count as slow compute.
     """
 
     def __init__(self, profile: DeviceProfile) -> None:
@@ -57,14 +59,16 @@ class DeviceDrift:
         room: Room,
         bound_s: float,
     ) -> None:
-        """`program`, bounded by `bound_s` by the profile, answered an input of `n_tokens` in `seconds`."""
+        """Record an answer: `program` answered an input of `n_tokens` in `seconds`; the profile's bound is
+        `bound_s`.
+        """
         steps, done = program.steps, _finished(program.steps, spans)
         took = lane_times(steps, spans, seconds)
         bound = _predicted(steps, done, self._costs_of(n_tokens))
         late_s = took.compute_s - bound.compute_s
-        if late_s < 0:  # all that a plan takes is scaled, also what waits for reads
+        if late_s < 0:  # a plan's whole time is scaled, including its waits for reads
             late_s *= bound_s / bound.compute_s
-        if seconds > room.target_s:  # whatever made it late, reads too
+        if seconds > room.target_s:  # whatever the cause, reads included
             late_s = max(late_s, seconds - bound_s)
         self.bound.observe(Timing(bound_s, bound_s), max(0.0, bound_s + late_s), room.target_s, room.most)
         _observe(self.compute, bound.compute_s, took.compute_s, room)
@@ -73,12 +77,12 @@ class DeviceDrift:
         self._reads = coarse(self.reads.pace / self.compute.pace, self._reads)
 
     def dilation(self, most: float) -> Dilation:
-        """What a plan must allow for, in coarse steps, where none keeps its target under more than `most`."""
+        """The dilation that plans must allow for, in coarse steps, at most `most`."""
         factor = min(self._factor, most)
         return Dilation(factor, factor * self._reads)
 
     def is_lost(self, most: float) -> bool:
-        """Whether more than 5 % of the answers are interrupted for longer than a dilation of `most` is."""
+        """Whether more than 5 % of the answers are slowed by more than a dilation of `most`."""
         return self.bound.factor() > most
 
     def _costs_of(self, n_tokens: int) -> Cost:
@@ -89,18 +93,18 @@ class DeviceDrift:
 
 
 def _observe(lane: AdaptiveBound, bound_s: float, took_s: float, room: Room) -> None:
-    # Wake-ups alone make short work slow: it is weighed as if there were a tenth of the target more of it.
+    # Thread wake-ups alone make short work slow, so a tenth of the target is added to both times.
     some_s = _SHORT * room.target_s
     lane.observe(Timing(some_s + bound_s, some_s + bound_s), some_s + took_s)
 
 
 def lane_times(steps: Sequence[Step], spans: Sequence[Span], seconds: float) -> LaneTimes:
-    """How the `seconds` of one answer were spent, by its measured spans.
+    """Divide the `seconds` of one answer into compute and IO time, by its measured spans.
 
-    A layer could have started when its base planes were there and either its refinements were or its latest
-    start had come; waits until then are left out. All else counts as compute: what passes between steps, a
-    thread that wakes up late, and base planes that arrive after the latest start. A load takes from when its
-    lane and its buffer were free: one that began late was slow.
+    A layer can start when its base planes have arrived and either its refinements have too or its latest
+    start has passed; waits until then are excluded. All other time counts as compute: the time between steps,
+    late wake-ups, and base planes that arrive after the latest start. A load is timed from when its lane and
+    its buffer were free, so a load that began late counts as slow.
     """
     end_s = [span.end_s for span in spans]
     waits_s = 0.0
@@ -125,7 +129,7 @@ def _finished(steps: Sequence[Step], spans: Sequence[Span]) -> tuple[int, ...]:
 
 
 def _predicted(steps: Sequence[Step], done: Sequence[int], costs: Cost) -> LaneTimes:
-    """What the steps that ran should have taken by `costs`, as the planner counts them."""
+    """The times that `costs` predict for the steps that ran, as the planner counts them."""
     loads = [work for i in done if isinstance(work := steps[i].work, Load)]
     compute_s = costs.seconds(TOKENISE)
     for i in done:

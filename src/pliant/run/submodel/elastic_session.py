@@ -1,4 +1,4 @@
-"""A text encoder opened under a latency target and a preload buffer: its depth, width and bits follow both.
+"""A text encoder with a latency target and a preload buffer, which determine its depth, width and bits.
 
 A session has one store and one device profile; `api` finds, packs and profiles models.
 """
@@ -45,20 +45,21 @@ _MOST_TOGETHER = 64
 
 @final
 class ElasticSession(TextSession[ElasticDetails]):
-    """Answers text, or token ids, within a latency target. Closing it leaves the store open.
+    """Answers text or token ids within a latency target. Closing the session leaves the store open.
 
     Inputs of another length than `options.length` run with a plan of their own bucket over the same
     preload buffer. Raises BudgetError when no submodel meets the target at `options.length`.
 
-    A list of texts is answered in batches that run together, without padding, each text by the plan it has
-    alone: the target is each text's own, and `reply.seconds` run to the end of its batch.
+    A list of texts is answered in batches without padding, each text with the plan that it has alone. The
+    target applies to each text; `reply.seconds` is the time until the end of its batch.
 
-    With a budget `memory` and no preload buffer it holds what that has room for, and takes turns with others.
+    With a shared budget `memory` and no given preload buffer, the preload buffer is what the budget allows,
+    and answers are serialised with those of the other sessions.
 
-    A call is answered under the session's target or its own, by plans that follow what the latest answers
-    took unless `options.adapts` is off. A `Request` is answered by the most accurate plan whose bound keeps
-    its deadline and its floor (`trade`), over the same buffer: open a session that only requests are sent to
-    for the best answer (a target of `WHOLE_S`).
+    A call is answered under the session's target or its own, by plans that adapt to the times of the latest
+    answers unless `options.adapts` is off. A `Request` is answered by the most accurate plan whose bound
+    meets its deadline and its accuracy floor (`trade`), over the same buffer. Open a session that serves only
+    requests with the target `WHOLE_S`, for the best answers.
     """
 
     platform = "pliant_session"
@@ -105,7 +106,7 @@ class ElasticSession(TextSession[ElasticDetails]):
 
     @property
     def options(self) -> SessionOptions:
-        """What it was opened and last retargeted with."""
+        """The options of the last open or retarget."""
         return self.runner.options
 
     @property
@@ -115,7 +116,7 @@ class ElasticSession(TextSession[ElasticDetails]):
 
     @property
     def memory(self) -> MemoryUse:
-        """What the session adds to its process, predicted beside measured; it prints as a table.
+        """The memory that the session adds to its process, predicted and measured; it prints as a table.
 
         The working buffer is predicted as the largest of all plans made so far.
         """
@@ -130,9 +131,10 @@ class ElasticSession(TextSession[ElasticDetails]):
             return self.runner.plan(self.options.length, self.options.target_s)
 
     def explain(self, length: int) -> Plan:
-        """What would run for an input of `length` tokens under the session's target, and why; it prints.
+        """The plan for an input of `length` tokens under the session's target, with its reasons; it prints as
+        a page.
 
-        Raises InputError for no token, and for more than the model reads.
+        Raises InputError for a length below 1 or above the model's limit.
         """
         check_whole(length, "length")
         if not 1 <= length <= self.max_length:
@@ -140,9 +142,9 @@ class ElasticSession(TextSession[ElasticDetails]):
         return self.plan_at(length, self.options.target_s)
 
     def plan_at(self, n_tokens: int, latency: str | float) -> Plan:
-        """The plan by which inputs of `n_tokens` are answered under another target, over the same buffer.
+        """The plan for inputs of `n_tokens` under another target, over the same buffer.
 
-        It is ready to run from then on. A target that nothing meets gives the smallest submodel.
+        The plan is then ready to run. A target that no plan meets gives the smallest submodel.
         """
         target_s = parse_seconds(latency)
         with self._turns.lock:
@@ -164,8 +166,8 @@ class ElasticSession(TextSession[ElasticDetails]):
         return self._tokenizer.truncate(text, pair)
 
     def profile(self, feeds: GivenFeeds | str, runs: int = 20) -> "ProgramProfile":
-        """Where the time of an answer to a text, or to feeds, goes: its steps, measured beside predicted."""
-        from pliant.run.session.program_profile import profile_of  # draws tables, which no answer needs
+        """The profile of an answer to a text or to feeds: its steps, measured and predicted."""
+        from pliant.run.session.program_profile import profile_of  # imports tables, which answers do not need
 
         if runs < 1:
             raise InputError(f"a profile of {runs} runs measures nothing; give at least 1.")
@@ -173,18 +175,19 @@ class ElasticSession(TextSession[ElasticDetails]):
         replies = [self._answer(self._asked_fed(given), None) for _ in range(runs + 1)]
         return profile_of(replies[1:], f"{self.options.n_threads} threads")
 
-    # As an endpoint
+    # Endpoint methods
 
     def sample(self, length: int) -> dict[str, np.ndarray]:
-        """`ids` of so many tokens, of a text and none of them padding."""
+        """`ids` of `length` text tokens, without padding."""
         short = self.encode("a").ids
         return {"ids": np.resize(short, max(1, length))[None].astype(np.int64)}
 
     @property
     def trade(self) -> Trade:
-        """Accuracy against time: all plans for requests, made when they are first asked for.
+        """Accuracy against time: the plans for requests, made on first use.
 
-        A change of what is in memory renews it, so that a node that reads it does not wait for an answer.
+        It is renewed when the weights in memory change, so that a node can read it without waiting for an
+        answer.
         """
         found = self._plans.alone
         if found is None:
@@ -199,28 +202,30 @@ class ElasticSession(TextSession[ElasticDetails]):
         return self.trade.best
 
     def curve(self, accuracy_floor: float = 0.0) -> Curve:
-        """Seconds by number of tokens of answers at least that accurate. Raises BudgetError."""
+        """Seconds by number of tokens of answers of at least that accuracy. Raises BudgetError."""
         return self.trade.curve(accuracy_floor)
 
     def levels(self) -> tuple[ServiceLevel, ...]:
-        """A few of the accuracies that it can give now, worst first, with bounds."""
+        """A few of the accuracies available now, worst first, with time bounds."""
         return self.trade.levels()
 
     def look_again(self) -> None:
-        """Have the budget that models share divided by how often they were asked lately."""
+        """Divide the shared budget among the models anew, by their recent request rates."""
         if self.share is not None:
             self.share.rebalance()
 
     def estimate(self, request: Request) -> Estimate:
-        """What `answer` would take now; safe beside it on another thread. Raises BudgetError for a floor out
-        of reach. The first one takes as long as planning does."""
+        """The estimated time of `answer` now; safe to call during `answer` on another thread. Raises
+        BudgetError for an accuracy floor that cannot be met. The first call takes as long as planning.
+        """
         pick = self.trade.pick(request.length, request.accuracy_floor, request.deadline_s)
         return Estimate(pick.time.median_s, pick.level.accuracy, pick.time.p95_s)
 
     def answer(self, request: Request) -> Reply[ElasticDetails]:
-        """The reply of the submodel that fits what is left of the deadline.
+        """The reply of the submodel that fits the time left until the deadline.
 
-        Raises BudgetError for a floor out of reach, InputError, and LaneError from StoreError on damage.
+        Raises BudgetError for an accuracy floor that cannot be met, InputError, and LaneError from StoreError
+        on damage.
         """
         return self.answers((request,))[0]
 
@@ -236,8 +241,8 @@ class ElasticSession(TextSession[ElasticDetails]):
         return company_of(request)
 
     def answers(self, requests: Sequence[Request]) -> list[Reply[ElasticDetails]]:
-        """The replies to requests of one key by one plan, which keeps the tightest deadline and the highest
-        floor. Where memory has not room for all at once, they run one batch after the other.
+        """The replies to requests of one key by one plan, which meets the earliest deadline and the highest
+        accuracy floor. If memory is too small for all at once, they run in several batches.
 
         Raises what `answer` does.
         """
@@ -246,19 +251,20 @@ class ElasticSession(TextSession[ElasticDetails]):
         replies: dict[int, Reply[ElasticDetails]] = {}
         with self._turns.lock:
             self._make_ready(max(lengths))
-            # Weights may give way to a longer input, before plans are compared.
+            # Weights may be freed for a longer input; this must happen before plans are compared.
             self.runner.reserve(max(lengths))
             for numbers in batches(lengths, [None] * len(asked), self.runner.most_rows):
                 some = [requests[i] for i in numbers], [asked[i] for i in numbers]
                 replies |= zip(numbers, self._plans.answer(*some, self._replies), strict=True)
         return [replies[i] for i in range(len(asked))]
 
-    # What changes it
+    # Methods that change the session
 
     def warm_up(self) -> None:
-        """Plan for every bucket up to `options.length` and run each once, undilated, on a text of its length:
-        what only a first run pays (planning, kernel tables, fresh pages) is then paid before any request.
-        A session that is warm stays so when it is retargeted. Raises what a request would."""
+        """Plan for every bucket up to `options.length` and run each once, undilated, on a text of its length,
+        so that requests do not pay the extra cost of a first run (planning, kernel tables, fresh pages). A
+        warm session is warmed up again when it is retargeted. Raises the errors of a request.
+        """
         short = self.encode("a")
         with self._turns.lock:
             self._check_open()
@@ -272,8 +278,8 @@ class ElasticSession(TextSession[ElasticDetails]):
     ) -> None:
         """Change target, buffer or memory, replan, and warm up if the session was warm before.
 
-        A new bound of memory is split by the planner anew, around `preload` where that is given too. Raises
-        BudgetError, changing nothing, when that cannot be, and InputError when nothing is given.
+        A new memory limit is split by the planner anew, with `preload` fixed if it is given. Raises
+        BudgetError, changing nothing, if no plan fits, and InputError if no argument is given.
         """
         if latency is None and preload is None and memory is None:
             raise InputError(
@@ -290,7 +296,9 @@ class ElasticSession(TextSession[ElasticDetails]):
             self._renew_trade()
 
     def give_way(self) -> None:
-        """Let go of half the preload buffer, top layers first; keep it where the target could not be met."""
+        """Free half the preload buffer, top layers first; keep it if the target could not be met
+        otherwise.
+        """
         with self._turns.lock:
             self._check_open()
             if self._pressure is not None:
@@ -300,10 +308,10 @@ class ElasticSession(TextSession[ElasticDetails]):
 
     @contextmanager
     def engagement(self, preload: str | int) -> Iterator["ElasticSession"]:
-        """A few executions back to back (STI 3.3): what one has read stays, up to `preload`, bottom
-        layers first, and the IO freed thereby loads higher fidelity in the next. Ends as it began.
-
-        Answers that other threads ask for meanwhile belong to it. Raises InputError inside another one.
+        """Several executions back to back (STI 3.3): weights that one execution reads are kept, up to
+        `preload`, bottom layers first, and the saved IO loads higher fidelity in the next. The end restores
+        the buffer. Answers on other threads in the meantime belong to the engagement. Raises InputError
+        inside another one.
         """
         keep_bytes = parse_bytes(preload)
         with self._turns.lock:
@@ -320,7 +328,7 @@ class ElasticSession(TextSession[ElasticDetails]):
                     self._renew_trade()
 
     def close(self) -> None:
-        """Stop all threads and give the memory back; safe to call twice."""
+        """Stop all threads and free the memory; safe to call twice."""
         with self._turns.lock:
             self._closed = True
             if self._pressure is not None:
@@ -364,7 +372,9 @@ class ElasticSession(TextSession[ElasticDetails]):
             return reply
 
     def _renew_trade(self) -> None:
-        """After a change of what is in memory, where requests are answered; call in a turn."""
+        """Renew the trade after the weights in memory changed, if requests are answered; call with the lock
+        held.
+        """
         if self._plans.alone is not None:
             self._plans.renew()
 
@@ -374,7 +384,7 @@ class ElasticSession(TextSession[ElasticDetails]):
         return replies_of(self.runner, self.name, answered, times, self.outputs_of)
 
     def _make_ready(self, n_tokens: int) -> None:
-        """Raise InputError once closed, let go of memory where it is short, make room for `n_tokens`."""
+        """Raise InputError once closed; free memory if it is short; make room for `n_tokens`."""
         self._check_open()
         if self._pressure is not None and self._pressure.take():
             self.runner.give_way()

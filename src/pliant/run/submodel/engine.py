@@ -1,4 +1,4 @@
-"""A store's model on this machine's kernels: embedding, layers and head, one call each.
+"""Run a store's model with this machine's kernels: embedding, layers and head, one call each.
 
 `hold` loads weights before the run; `pipeline.py` loads weights while layers run.
 """
@@ -56,7 +56,7 @@ class Engine:
         self.close()
 
     def close(self) -> None:
-        """Stop the threads and give the memory back; the store stays open."""
+        """Stop the threads and free the memory; the store stays open."""
         self.pool.close()
         self.encoder.close()
         self._held = PreloadBuffer()
@@ -76,18 +76,18 @@ class Engine:
         self.encoder.embed(ids, types)
 
     def embed_texts(self, texts: Sequence[Encoded]) -> None:
-        """Fill `encoder.hidden` with the first layer's input: the rows of all texts, one behind the other."""
+        """Fill `encoder.hidden` with the first layer's input: the rows of all texts, concatenated."""
         lengths = [len(text.ids) for text in texts]
         self.reserve(sum(lengths))
         for text, first in zip(texts, accumulate(lengths, initial=0), strict=False):
             self.encoder.embed(text.ids, text.types, first)
 
     def layer(self, layer: int, width: int, n_tokens: int) -> None:
-        """Run one layer over one text with whatever weights and bits it was given."""
+        """Run one layer over one text with its current weights and bits."""
         self.encoder.run(layer, width, (n_tokens,))
 
     def set_bits(self, layer: int, bits: np.ndarray) -> None:
-        """Run the leading slices of `layer` with `bits`, none more than is held."""
+        """Set the bits of the leading slices of `layer`; `bits` must not exceed what is held."""
         self.encoder.set_bits(layer, bits)
 
     def head(self, n_tokens: int) -> np.ndarray:
@@ -95,12 +95,12 @@ class Engine:
         return self.encoder.head(n_tokens)
 
     def heads(self, lengths: Sequence[int]) -> list[np.ndarray]:
-        """What `head` gives, for each of the texts of `lengths` tokens."""
+        """The result of `head` for each of the texts of `lengths` tokens."""
         firsts = accumulate(lengths, initial=0)
         return [self.encoder.head(n, first) for n, first in zip(lengths, firsts, strict=False)]
 
     def hold(self, bits: np.ndarray) -> None:
-        """Read weights into memory and run with them: `bits` int [n_layers, n_heads], 0 where not needed.
+        """Read weights into memory for later runs: `bits` int [n_layers, n_heads], 0 where not needed.
 
         Raises StoreError when a shard is damaged.
         """
@@ -124,7 +124,9 @@ class Engine:
 
 
 def runs_of(bits: np.ndarray) -> tuple[Run, ...]:
-    """The parts that `bits`, int [n_layers, n_heads], need: neighbouring slices of one part are one run."""
+    """The weight parts that `bits`, int [n_layers, n_heads], need; neighbouring slices of one part form one
+    run.
+    """
     runs = []
     for layer, row in enumerate(np.asarray(bits)):
         for part in range(FULL + 1):

@@ -1,11 +1,11 @@
-"""What a session is granted of one bound of memory: preload buffer and working buffer.
+"""Split a session's memory limit into preload buffer and working buffer.
 
-Activations and what every plan needs (codebooks, norms, embeddings, head) come first. The rest is split so
-that more memory is never worse: what is tried are pairs from two fixed ladders, sizes of the preload buffer
-and sizes of what is read for one layer. A larger bound only adds pairs, so the best plan among them is never
-worse. With what a layer may read fixed, a plan is never worse for a larger preload buffer (see
-`PlanOptions`): so each size of a layer's reads is tried with the largest buffer first, and left as soon as no
-smaller buffer can win.
+Activations and the weights that every plan needs (codebooks, norms, embeddings, head) come first. The rest is
+split so that more memory never gives a worse plan: the search tries pairs from two fixed ladders, sizes of
+the preload buffer and sizes of the reads for one layer. A larger limit only adds pairs, so the best plan
+among them is never worse. For a fixed size of a layer's reads, a larger preload buffer never gives a worse
+plan (see `PlanOptions`). So each size of a layer's reads is tried with the largest buffer first, and the
+search stops as soon as no smaller buffer can win.
 """
 
 from bisect import bisect_left, bisect_right
@@ -29,12 +29,12 @@ from pliant.store.container import BLOCK
 from pliant.store.read import Store
 
 _PRELOAD_STEP, _LAYER_STEP = 2 ** (1 / 16), 2 ** (1 / 2)
-"""From one rung of a ladder to the next: at most 4 % of the preload buffer lie idle."""
+"""Factors between the rungs of the two ladders: at most 4 % of the preload buffer are unused."""
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryBesideWeights:
-    """Bytes that a session takes beside its weights: activations, and what every plan of its model needs.
+    """Bytes that a session needs besides planned weights: activations, and the weights that every plan needs.
 
     Activations are those of inputs of up to `n_tokens`.
     """
@@ -50,7 +50,7 @@ class MemoryBesideWeights:
 
 @dataclass(frozen=True, slots=True)
 class _Split:
-    """A plan with what it is granted: the preload buffer, and the bytes read for a layer."""
+    """A plan with its granted preload buffer and its granted bytes of reads for a layer."""
 
     preload_bytes: int
     layer_bytes: int
@@ -58,19 +58,19 @@ class _Split:
 
     @property
     def needs_bytes(self) -> int:
-        """The least bound under which this is tried, and fits."""
+        """The least memory limit under which this split is tried, and fits."""
         granted = self.preload_bytes + LEAST_WINDOW * self.layer_bytes
         return max(granted, self.plan.memory.weight_bytes)
 
 
 def granted(planner: Planner, options: SessionOptions, beside: MemoryBesideWeights) -> SessionOptions:
-    """`options` with its memory, where that is bounded, split into preload and working buffer.
+    """`options` with its memory limit, if any, split into preload and working buffer.
 
-    The split that is expected to be most accurate at `options.length` wins; more memory never makes that
-    worse. A preload or a working buffer that is given is kept to.
+    The split with the highest expected accuracy at `options.length` wins; more memory never makes that worse.
+    A given preload or working buffer is kept.
 
-    Raises BudgetError naming the least memory under which a plan keeps the target, InputError where the
-    buffers that were asked for do not fit.
+    Raises BudgetError naming the least memory under which a plan meets the target, InputError if the
+    requested buffers do not fit.
     """
     if options.memory_bytes is None:
         return options
@@ -90,17 +90,17 @@ def granted(planner: Planner, options: SessionOptions, beside: MemoryBesideWeigh
 
 
 def least_weight_bytes(planner: Planner, options: SessionOptions) -> int:
-    """The least bytes of weights under which a plan keeps the target. Raises BudgetError where none does."""
+    """The least bytes of weights under which a plan meets the target. Raises BudgetError if no plan does."""
     preloads, layers = _ladders(planner, options)
     enough = _least(planner, options, preloads, layers)
-    if enough is None:  # with all memory there is: the error says what the target would have to be
+    if enough is None:  # no plan with unlimited memory: the error names the nearest feasible target
         planner.resident(replace(options, memory_bytes=None, preload_bytes=preloads[-1]))
         raise AssertionError("there is a plan that no split of the memory gives")
     return enough.needs_bytes
 
 
 def _ladders(planner: Planner, options: SessionOptions) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Sizes of the preload buffer and of what is read for a layer."""
+    """The ladders: sizes of the preload buffer, and of the reads for a layer."""
     preloads = _preload_sizes(planner.shape) if options.preload_bytes is None else (options.preload_bytes,)
     return preloads, _layer_sizes(planner.shape)
 
@@ -116,18 +116,18 @@ def _chosen(planner: Planner, options: SessionOptions, n_bytes: int, beside: Mem
 def _best(
     planner: Planner, options: SessionOptions, n_bytes: int, preloads: Sequence[int], layers: Sequence[int]
 ) -> _Split | None:
-    """The best plan whose weights take at most `n_bytes`; None where none of these ladders fits.
+    """The best plan whose weights take at most `n_bytes`; None if no pair of these ladders fits.
 
-    Both ladders rise; of plans that are worth the same, one that fits comes first.
+    Both ladders ascend; among equally good plans, one that fits is preferred.
     """
     heap: list[tuple[tuple[float, ...], bool, int, int, _Split]] = []
 
     def push(rung: int, layer_bytes: int) -> None:
-        """Look at the next smaller preload buffer, where there is one."""
+        """Add the next smaller preload buffer, if there is one."""
         if rung < 0:
             return
         plan = _planned(planner, options, preloads[rung], layer_bytes)
-        if plan is not None:  # nor does a smaller buffer keep the target
+        if plan is not None:  # else a smaller buffer does not meet the target either
             split = _Split(preloads[rung], layer_bytes, plan)
             worth = tuple(-x for x in _worth(planner, options, plan))
             heappush(heap, (worth, split.needs_bytes > n_bytes, layer_bytes, rung, split))
@@ -145,7 +145,7 @@ def _best(
 def _least(
     planner: Planner, options: SessionOptions, preloads: Sequence[int], layers: Sequence[int]
 ) -> _Split | None:
-    """The plan that `_best` finds under the smallest bound under which it finds any."""
+    """The plan that `_best` finds under the smallest limit under which it finds one."""
     best: _Split | None = None
     for layer_bytes in layers:
         if best is not None and LEAST_WINDOW * layer_bytes >= best.needs_bytes:
@@ -164,13 +164,15 @@ def _least(
 
 
 def _is_planned(planner: Planner, options: SessionOptions, layer_bytes: int, preload_bytes: int) -> bool:
-    """Whether a plan keeps the target: if with this preload buffer, then with every larger one."""
+    """Whether a plan meets the target. If one does with this preload buffer, one does with every larger
+    buffer.
+    """
     return _planned(planner, options, preload_bytes, layer_bytes) is not None
 
 
 @lru_cache(maxsize=64)
 def _preload_sizes(shape: StoreShape) -> tuple[int, ...]:
-    """Nothing, then whole planes by small steps up to all shards at full fidelity."""
+    """0, then sizes of whole planes in small steps up to all shards at full fidelity."""
     whole = shape.n_layers * shape.n_slices
     most = whole * shape.full_bytes
     sizes = {0, most, whole * PLANES * shape.plane_bytes}
@@ -183,7 +185,7 @@ def _preload_sizes(shape: StoreShape) -> tuple[int, ...]:
 
 @lru_cache(maxsize=64)
 def _layer_sizes(shape: StoreShape) -> tuple[int, ...]:
-    """Nothing, then from the lowest bits of the narrowest layer to full fidelity of a whole one."""
+    """0, then from the lowest bits of the narrowest layer to full fidelity of a whole layer."""
     base = LOWEST_BITS * shape.plane_bytes
     most = shape.n_slices * (shape.full_bytes + base)
     sizes = {0, most}
@@ -195,7 +197,7 @@ def _layer_sizes(shape: StoreShape) -> tuple[int, ...]:
 
 
 def _planned(planner: Planner, options: SessionOptions, preload_bytes: int, layer_bytes: int) -> Plan | None:
-    """The plan for `options.length` with so much preloaded and read for a layer; None where none is."""
+    """The plan for `options.length` with these preloaded bytes and reads per layer; None if there is none."""
     try:
         return planner.resident(replace(options, preload_bytes=preload_bytes, layer_bytes=layer_bytes))[0]
     except BudgetError:
@@ -203,7 +205,9 @@ def _planned(planner: Planner, options: SessionOptions, preload_bytes: int, laye
 
 
 def _worth(planner: Planner, options: SessionOptions, plan: Plan) -> tuple[float, ...]:
-    """Greater for better plans: is the target kept; then the accuracy, or the submodel and its fidelity."""
+    """A sort key, greater for better plans: whether the target is met, then accuracy, or submodel and
+    fidelity.
+    """
     how, shape = options.planning, planner.shape
     if not plan.meets_target:
         return (0.0, -plan.latency_p95_s)
@@ -216,7 +220,7 @@ def _worth(planner: Planner, options: SessionOptions, plan: Plan) -> tuple[float
 
 
 def _too_much_asked(options: SessionOptions, asked: int, beside: MemoryBesideWeights) -> InputError:
-    """Why the buffers that were asked for do not fit the memory."""
+    """The error for requested buffers that exceed the memory."""
     total = asked + beside.total_bytes
     return InputError(
         f"a preload and a working buffer of {asked} bytes do not fit into {options.memory_bytes} bytes of "
@@ -227,7 +231,7 @@ def _too_much_asked(options: SessionOptions, asked: int, beside: MemoryBesideWei
 
 
 def _too_little(options: SessionOptions, weight_bytes: int, beside: MemoryBesideWeights) -> BudgetError:
-    """The least memory that is enough, and what takes it."""
+    """The error that names the least sufficient memory and its parts."""
     total = weight_bytes + beside.total_bytes
     is_hurried = options.target_s < WHOLE_S
     within = f" within {format_seconds(options.target_s)}" if is_hurried else ""
@@ -240,7 +244,7 @@ def _too_little(options: SessionOptions, weight_bytes: int, beside: MemoryBeside
 
 
 def beside_weights(store: Store, compute: Precise, n_tokens: int) -> MemoryBesideWeights:
-    """What a session on `store` with room for `n_tokens` takes beside its weights."""
+    """The bytes besides weights of a session on `store` with room for `n_tokens`."""
     layers = [store.resident(k) for k in range(store.spec.n_layers)]
     fixed = fixed_bytes(store.spec, layers, store.embeddings, store.head, compute)
     arena = arena_bytes(store.spec, word_format(store.embeddings), n_tokens, compute)

@@ -1,4 +1,6 @@
-"""What an elastic session may hold of a budget that models share, and what its answers then read."""
+"""The possible holdings of an elastic session in a shared budget, and the time that answers then read
+weights.
+"""
 
 from dataclasses import replace
 
@@ -7,18 +9,20 @@ from pliant.run.submodel.grant import MemoryBesideWeights, least_weight_bytes
 from pliant.run.submodel.planning import Planner, SessionOptions
 
 _STEP, _N_STEPS = 2 ** (1 / 4), 24
-"""From one size of the preload buffer to the next, down to a 64th of all weights at full fidelity."""
+"""The factor between sizes of the preload buffer, which go down to 1/64 of all weights at full fidelity."""
 
 
 def holdings_of(
     planner: Planner, options: SessionOptions, beside: MemoryBesideWeights
 ) -> tuple[Holding, ...]:
-    """From the least bound of memory under which a session of these options keeps its target to one with room
-    for all weights at full fidelity; each beside its activations and what every plan needs.
+    """Holdings from the least memory under which a session meets its target to room for all weights at full
+    fidelity. Each includes activations and the weights that every plan needs.
 
-    The seconds are those of reading the other weights, where all beyond the least is preloaded. Answers read
-    them beside computing, or do without some of them to be in time: the fewer they miss, the better they are.
-    Raises BudgetError where nothing keeps the target.
+    The seconds are the time to read the other weights, if all memory beyond the least is preloaded. Answers
+    read them during computation, or skip some of them to be in time; answers that skip fewer are more
+    accurate.
+
+    Raises BudgetError if no plan meets the target.
     """
     asked = replace(options, preload_bytes=None, working_bytes=None, layer_bytes=None, memory_bytes=None)
     least = beside.total_bytes + least_weight_bytes(planner, asked)

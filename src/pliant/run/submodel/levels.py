@@ -1,4 +1,4 @@
-"""The ways in which an elastic session can answer: its plans for every profiled length and many targets."""
+"""The service levels of an elastic session: its plans for every profiled length and many targets."""
 
 from itertools import pairwise
 from typing import get_args
@@ -12,17 +12,17 @@ from pliant.run.submodel.planning import LEAST_S
 from pliant.run.submodel.submodel_runner import SubmodelRunner
 
 _N_TARGETS = 14
-"""Plans for each length, from the smallest submodel's time to the whole model's, in equal ratios."""
+"""Targets for each length, from the smallest submodel's time to the whole model's, in equal ratios."""
 
 
 def levels(runner: SubmodelRunner) -> list[Level]:
-    """What `runner` runs for each profiled length, under targets from the least to any; these are the keys.
+    """The plans of `runner` for each profiled length, keyed by targets from the least to unlimited.
 
-    All is as the device was profiled, over the preload buffer as it is: smaller submodels use part of what
-    that holds. What was planned for the same terms before is not planned again.
+    They use the profiled device speed and the current preload buffer, of which smaller submodels use a part.
+    Plans made before for the same terms are reused.
     """
     terms = runner.options, runner.engine.encoder.tokens
-    if runner.weights.keep_bytes is not None:  # an engagement holds more after every run
+    if runner.weights.keep_bytes is not None:  # an engagement changes the buffer after every run
         return _planned(runner)
     if terms not in runner.known_levels:
         runner.known_levels[terms] = _planned(runner)
@@ -53,7 +53,7 @@ def _level(runner: SubmodelRunner, first: int, last: int, target_s: float) -> Le
 
 
 def _time(runner: SubmodelRunner, n_tokens: int, target_s: float) -> Timing:
-    """From text to answer, by the profile."""
+    """The time from text to answer, by the profile."""
     program = runner.bound(n_tokens, target_s, as_profiled=True).pipeline.program
     median_s, p95_s = (runner.planner.forecast(program, n_tokens, p)[0] for p in get_args(Percentile))
     return Timing(median_s, max(median_s, p95_s))

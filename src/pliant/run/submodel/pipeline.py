@@ -1,4 +1,4 @@
-"""Run the program of one plan: where its loads land, which have arrived, and the bits each layer runs with.
+"""Run the program of one plan: load destinations, arrived parts, and the bits of each layer.
 
 Tokens, plans and targets are handled by the session.
 """
@@ -22,11 +22,11 @@ from pliant.store.read import Store, aligned_buffer
 
 
 def _leading(mask: int) -> int:
-    """Planes 0, 1, ... that are there without a gap."""
+    """The number of leading planes present without a gap."""
     return (~mask & (mask + 1)).bit_length() - 1
 
 
-# What a mask of arrived parts (bit p: plane p, bit 6: full fidelity) lets a slice run with.
+# The bits with which a slice can run, by its mask of arrived parts (bit p: plane p, bit 6: full fidelity).
 _BITS = np.array([FULL_BITS if mask >> FULL & 1 else _leading(mask) for mask in range(128)])
 
 Keep = Callable[[Run, np.ndarray], None]
@@ -34,7 +34,7 @@ Keep = Callable[[Run, np.ndarray], None]
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One run of a pipeline: measured spans, the bits every shard really ran with, the bytes read in time."""
+    """One run of a pipeline: measured spans, the bits with which every shard ran, the bytes read in time."""
 
     spans: tuple[Span, ...]
     bits: tuple[tuple[int, ...], ...]
@@ -43,7 +43,7 @@ class Outcome:
 
 @final
 class Ring:
-    """The working buffer: one block for the layers in flight, shared by the plans of a session."""
+    """The working buffer: one block for the layers being read, shared by the plans of a session."""
 
     def __init__(self) -> None:
         self.buffer = np.empty(0, np.uint8)
@@ -54,7 +54,7 @@ class Ring:
         return int(self.buffer.nbytes)
 
     def fit(self, n_bytes: int) -> None:
-        """Be at least this large; no load may be under way."""
+        """Grow to at least `n_bytes`; no load may be in progress."""
         if n_bytes > self.buffer.nbytes:
             self.buffer = aligned_buffer(n_bytes)
             self.memory = Buffer.of(self.buffer)
@@ -62,12 +62,10 @@ class Ring:
 
 @final
 class Pipeline:
-    """A program bound to an encoder, a store and a ring in which `n_slots` layers at most take turns.
+    """A program bound to an encoder, a store and a ring with slots for `n_slots` layers.
 
-    `held` int [N, M] says which planes need no load.
-
-    A read of an emulated device counts as arrived when it would be there. `keep` is shown every run that was
-    read.
+    `held` int [N, M] gives the planes that need no load. On an emulated device a read counts as arrived when
+    the slower device would have it. `keep` is called with every run of slices that was read.
     """
 
     def __init__(
@@ -106,8 +104,8 @@ class Pipeline:
     ) -> Outcome:
         """Run once over texts of `lengths` tokens. `embed` fills `encoder.hidden`, `head` reads it.
 
-        Unless it `is_timed`, latest starts do not count: it waits for the bits that were planned.
-        Raises LaneError, chained to what failed: StoreError when a read does not match its hash.
+        Without `is_timed`, latest starts are ignored: the run waits for the planned bits. Raises LaneError,
+        chained to what failed: StoreError when a read does not match its hash.
         """
         self.ring.fit(self.ring_bytes)
         buffer, memory = self.ring.buffer, self.ring.memory
@@ -150,6 +148,6 @@ class Pipeline:
 
 
 def _widths(program: Program) -> dict[int, int]:
-    """The layers that run, in their order, and the number of slices of each."""
+    """The layers that run, in order, with their number of slices."""
     works = [step.work for step in program.steps if isinstance(step.work, Compute)]
     return {w.layer: w.width for w in works if w.layer is not None and w.width is not None}

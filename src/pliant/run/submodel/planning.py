@@ -1,4 +1,4 @@
-"""The terms of a session, and the plan that a store and a device give for them."""
+"""A session's options, and the planner of a store on a device."""
 
 from dataclasses import dataclass, field, replace
 from numbers import Integral
@@ -25,27 +25,28 @@ from pliant.settings import thread_count
 from pliant.store.manifest import Manifest
 
 _WIDER = 1.0
-"""Planes by which slices beyond the narrowest width wait for room in the buffer, as not all run them."""
+"""The priority penalty, in planes, of slices beyond the narrowest width in the buffer, since not all
+submodels run them.
+"""
 
 LEAST_S = 1e-6
-"""A target that only the smallest submodel is ever planned for."""
+"""A target so small that the plan is always the smallest submodel."""
 
 MARGIN = 0.05
-"""The part of a target that is kept, by default, for what is on no lane."""
+"""The default fraction of a target reserved for time outside the lanes."""
 
 
 @dataclass(frozen=True, slots=True)
 class SessionOptions:
-    """What a session is asked for. `length` is the input length, in tokens, that the preload set is for.
+    """The options of a session. `length` is the input length in tokens for which the preload set is chosen.
 
-    `margin` is the fraction of the target kept for what is on no lane (Python, wake-ups); it takes the
-    place of the plan's own. `working_bytes` bounds the memory that layers in flight are read into,
-    `layer_bytes` what is read for one of them. `memory_bytes` bounds all that the session adds to its
-    process; the preload and the working buffer that are a part of it are the planner's choice where they are
-    None (run/submodel/grant.py). Without it nothing is preloaded unless that is asked for.
-    `yields` lets go of half the preload buffer whenever the system reports that memory is short. `adapts`
-    plans for compute and reads as they were observed lately, not as they were profiled. `precision` is how
-    `compute` was chosen, where it was; plans say so.
+    `margin` is the fraction of the target reserved for time outside the lanes (Python, wake-ups); it replaces
+    the plan's own margin. `working_bytes` limits the memory into which layers are read, `layer_bytes` the
+    reads for one layer. `memory_bytes` limits all memory that the session adds to its process; it includes
+    the preload and the working buffer, which the planner chooses where they are None (run/submodel/grant.py).
+    Without a limit, weights are preloaded only on request. `yields` frees half the preload buffer whenever
+    the system reports memory pressure. `adapts` plans with the recently observed compute and read speeds
+    instead of the profiled ones. `precision` says how `compute` was chosen, where it was; plans print it.
     """
 
     target_s: float
@@ -81,7 +82,7 @@ class SessionOptions:
 
     @property
     def planning(self) -> PlanOptions:
-        """How such a session plans."""
+        """The options of its plans."""
         return replace(
             self.plan,
             is_anytime=self.is_anytime,
@@ -92,9 +93,9 @@ class SessionOptions:
 
 @dataclass(frozen=True, slots=True)
 class Planner:
-    """All that planning needs of one store on one device.
+    """The planning data of one store on one device.
 
-    Without measured importance all shards are alike; without measured accuracy the largest submodel wins.
+    Without measured importance all shards count equally; without measured accuracy the largest submodel wins.
     """
 
     shape: StoreShape
@@ -118,10 +119,10 @@ class Planner:
         dilation: Dilation = Dilation(),  # noqa: B008 - frozen
         is_promised: bool = False,
     ) -> Plan:
-        """The plan for inputs of `n_tokens`; with `held`, planes in memory are the preload set.
+        """The plan for inputs of `n_tokens`; with `held`, the planes in memory are the preload set.
 
-        It keeps the target even where all takes `dilation` times as long as profiled. With `held`, if no plan
-        keeps the target, it is the smallest submodel, unless `is_promised`.
+        It meets the target even if everything takes `dilation` times as long as profiled. With `held`, if no
+        plan meets the target, it is the smallest submodel, unless `is_promised`.
 
         Raises BudgetError naming the nearest feasible target.
         """
@@ -141,7 +142,7 @@ class Planner:
         budget, most = options.budget, options.working_bytes
         if budget.layer_bytes is None or most is None:
             return self._plan(budget, terms, sizes)
-        # What a layer may read is bounded first; the buffer only where that is not enough.
+        # Limit the reads of a layer first; limit the buffer only if that is not enough.
         made = self._plan(replace(budget, working_bytes=None), terms, sizes)
         if made.memory.working_bytes > most:
             return self._plan(budget, terms, sizes)
@@ -176,7 +177,7 @@ class Planner:
         return replace(made, reasons=(reason, *made.reasons), dilation=dilation)
 
     def least_s(self, options: SessionOptions, n_tokens: int, held: Int[np.ndarray, "N M"]) -> float:
-        """Seconds that the smallest submodel for inputs of `n_tokens` takes, by the 95th percentiles."""
+        """The time of the smallest submodel for inputs of `n_tokens`, by the 95th percentiles."""
         hurried = replace(options, target_s=LEAST_S, best_effort=True)
         return self.plan(hurried, n_tokens, held=held).latency_p95_s
 
@@ -189,12 +190,14 @@ class Planner:
         return costs.seconds(TOKENISE) + latency(spans), spans
 
     def undilated(self, n_tokens: int) -> CostTable:
-        """The 95th percentiles of inputs of `n_tokens` on this machine itself, which may emulate another."""
+        """The 95th percentiles for inputs of `n_tokens` on this machine, without emulation."""
         here = replace(self.profile, dilation=Dilation())
         return costs_of(here, min(n_tokens, here.lengths[-1]), "p95")
 
     def expected(self, plan: Plan, bits: Grid, errors: tuple[float, ...]) -> float | None:
-        """Expected accuracy of `plan`'s submodel at the bits that ran, which late loads may have lowered."""
+        """Expected accuracy of `plan`'s submodel at the bits that ran, which may be lower because of late
+        loads.
+        """
         if bits == plan.bits or self.accuracy is None:
             return plan.expected_accuracy
         weights = weights_of(self.importance[list(plan.layers), : plan.width])
@@ -202,24 +205,24 @@ class Planner:
         return known.at(plan.n, plan.width, fidelity(bits, weights, errors))
 
     def interval(self, accuracy: float | None) -> AccuracyInterval | None:
-        """The 95 % interval of an expected accuracy; None where nothing was measured."""
+        """The 95 % interval of an expected accuracy; None without measured accuracy."""
         return None if accuracy is None or self.accuracy is None else self.accuracy.interval(accuracy)
 
     def resident(
         self, options: SessionOptions, *, arena_bytes: int = 0, fixed_bytes: int = 0
     ) -> tuple[Plan, Int[np.ndarray, "N M"]]:
-        """The plan for inputs of `options.length`, and what is kept in memory for inputs of every length.
+        """The plan for inputs of `options.length`, and the weights kept in memory for inputs of every length.
 
-        That is planes of every shard, 32 for full fidelity, in an order that depends on the store and its
-        disk alone, not on target or length (`hold_in_order`). So of two sessions on one device, the one with
-        more time and as much memory, or the other way round, expects no worse an answer at any length that
-        both have in reach. Another preload rule than "first", such as the paper's, holds what its plan wants.
+        The kept weights are planes of every shard, 32 for full fidelity, in an order that depends only on the
+        store and its disk, not on target or length (`hold_in_order`). So a session with more time or more
+        memory than another on the same device never expects a worse answer, at any length that both can meet.
+        With another preload rule than "first", such as the paper's, the plan determines the kept weights.
 
         Raises BudgetError naming the nearest feasible target.
         """
         if options.planning.preload == "first":
             held = self._held(options.preload_bytes or 0)
-            # Only the length that is planned for is promised; longer inputs run as well as they can.
+            # The target is guaranteed only for the planned length; longer inputs run with best effort.
             plan = self.plan(
                 options, options.length, held=held, arena_bytes=arena_bytes, fixed_bytes=fixed_bytes,
                 is_promised=True,
@@ -231,7 +234,7 @@ class Planner:
         return plan, held
 
     def _held(self, n_bytes: int) -> Int[np.ndarray, "N M"]:
-        """What a buffer of `n_bytes` holds of the whole model."""
+        """The planes of the whole model that a buffer of `n_bytes` holds."""
         shape, disk = self.shape, self.profile.disk_p95
         seek = disk.latency_s * disk.bandwidth_Bps / shape.plane_bytes
         return hold_in_order(shape, shape.n_layers, shape.n_slices, n_bytes, seek=seek, wider=_WIDER)

@@ -1,4 +1,4 @@
-"""The plans of one session, and which of them answers next, by the times of the latest answers."""
+"""Cache the plans of one session, and choose the next one by the times of the latest answers."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +18,7 @@ from pliant.run.submodel.pipeline import Pipeline
 from pliant.run.submodel.planning import Planner, SessionOptions
 
 _MOST_STANDBY = 40
-"""Answers of one plan in the place of another before that is made in any case."""
+"""The number of answers after which a standby plan is replaced by the wanted plan in any case."""
 
 _OUT_OF_REACH = (
     "the target is out of reach: by the latest answers more than 5 % are interrupted for longer than the "
@@ -28,7 +28,7 @@ _OUT_OF_REACH = (
 
 @dataclass(frozen=True, slots=True)
 class PlanKey:
-    """What a plan is made for: a profiled length, a target, and the dilation that it allows for."""
+    """The key of a plan: a profiled length, a target, and the dilation that it allows for."""
 
     length: int
     target_s: float
@@ -36,7 +36,7 @@ class PlanKey:
 
 
 class Weights(Protocol):
-    """What is in memory, and what runs programs over it, as a `WeightMemory`."""
+    """The weights in memory, to which programs are bound; see `WeightMemory`."""
 
     def planes(self) -> np.ndarray: ...
     def bind(self, program: Program, n_slots: int, working_bytes: int) -> Pipeline: ...
@@ -44,7 +44,7 @@ class Weights(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BoundPlan:
-    """A plan, what runs it, and what it is predicted to take by number of rows, as far as that was asked."""
+    """A plan, its pipeline, and a cache of its predicted times by number of rows."""
 
     plan: Plan
     pipeline: Pipeline
@@ -53,10 +53,10 @@ class BoundPlan:
 
 @final
 class Plans:
-    """Plans by key, made when they are wanted, bound to what is in memory, and kept.
+    """Plans by key, made on demand, bound to the weights in memory, and cached.
 
-    They are made under `terms`, beside what `beside` says that a session takes in any case. Unless `adapts`,
-    every plan is for the device as it was profiled. `fixed` is the plan whatever is wanted.
+    They are made under `terms`; `beside` is the memory that the session needs besides weights. Without
+    `adapts`, every plan is for the device as profiled. `fixed` is a plan used for every key.
     """
 
     def __init__(
@@ -79,24 +79,24 @@ class Plans:
         self._planning_s, self._n_standby = 0.0, 0
 
     def renew(self, terms: SessionOptions, beside: MemoryBesideWeights, plan: Plan) -> None:
-        """Plan under other terms from now on; `plan` is the one for inputs of `terms.length`."""
+        """Use new terms from now on; `plan` is the plan for inputs of `terms.length`."""
         self.terms, self.beside = terms, beside
         key = PlanKey(self._planner.bucket(terms.length), terms.target_s)
         self.clear({key: self._bound(plan)})
 
     def clear(self, first: Mapping[PlanKey, BoundPlan] | None = None) -> Mapping[PlanKey, BoundPlan]:
-        """Forget all plans, as what is in memory has changed, but for `first`; returns what there was.
+        """Drop all plans except `first`, after the weights in memory changed; returns the former plans.
 
-        What was observed is kept.
+        Observed times are kept.
         """
         before, self._made = self._made, dict(first or {})
         self._least_s.clear()
         return before
 
     def get(self, length: int, target_s: float, *, as_profiled: bool = False) -> BoundPlan:
-        """The plan for inputs of a profiled `length`: the one wanted now, or one that may stand in for it.
+        """The plan for inputs of a profiled `length`: the wanted plan, or a standby for it.
 
-        With `as_profiled` it is the one for the device as it was profiled.
+        With `as_profiled` it is the plan for the device as profiled.
         """
         if as_profiled:
             return self._made.get(PlanKey(length, target_s)) or self._plan(PlanKey(length, target_s))
@@ -104,7 +104,7 @@ class Plans:
         return standby(self._made, key) or self._plan(key)
 
     def plan_ahead(self, length: int, target_s: float) -> None:
-        """Make plans for a busier machine, so that none need be made on it."""
+        """Make plans for a slower machine now, so that they need not be made under load."""
         for dilation in AHEAD if self.adapts else ():
             key = replace(self._key(length, target_s), dilation=dilation)
             if not (standby(self._made, key) or self._plan(key)).plan.meets_target:
@@ -120,11 +120,11 @@ class Plans:
         seconds: float,
         waited_s: float = 0.0,
     ) -> None:
-        """Learn from an answer of `used` to `n_tokens` that took `seconds`; make the plan wanted next.
+        """Record that `used` answered `n_tokens` in `seconds`; make the plan wanted next.
 
-        For `waited_s` of them other threads had the session: no plan answers for that. Planning takes
-        milliseconds, which count as this answer's. So one plan stands in for another until an answer leaves
-        time for it, or is late anyway, or that has lasted for long.
+        `waited_s` of that time the call waited for other threads; it is not attributed to the plan. Planning
+        takes milliseconds, which add to this answer's time. So a standby is used until an answer leaves time
+        for planning, or is late anyway, or the standby has served many answers.
         """
         if not self.adapts:
             return
@@ -141,12 +141,12 @@ class Plans:
             self._plan(key)
 
     def is_within_reach(self, used: BoundPlan, length: int, target_s: float) -> bool:
-        """Whether `used` is to keep the target for 95 of 100 answers, by what was observed lately."""
+        """Whether `used` is expected to meet the target for 95 % of answers, by recent observations."""
         is_lost = self.adapts and self.drift.is_lost(self._room(length, target_s).most)
         return used.plan.meets_target and not is_lost
 
     def explained(self, used: BoundPlan, length: int, target_s: float) -> Plan:
-        """The plan of `used`, saying so where nothing keeps its target lately."""
+        """The plan of `used`, with a reason added if recently no plan can meet its target."""
         if self.is_within_reach(used, length, target_s) or not used.plan.meets_target:
             return used.plan
         return replace(used.plan, meets_target=False, reasons=(_OUT_OF_REACH, *used.plan.reasons))
@@ -183,10 +183,11 @@ class Plans:
 
 
 def standby(made: Mapping[PlanKey, BoundPlan], wanted: PlanKey) -> BoundPlan | None:
-    """The plan for `wanted`, or the best that keeps the same promise; None where one must be made.
+    """The plan for `wanted`, or the best standby for it; None if a plan must be made.
 
-    A plan that meets its target under a greater dilation meets it under less. Where nothing met it under
-    less, nothing does under more, and the smallest submodel that was planned then is still it.
+    A plan that meets its target under a larger dilation meets it under a smaller one. If no plan met the
+    target under a smaller dilation, none does under a larger one, and the smallest submodel planned then
+    still applies.
     """
     if wanted in made:
         return made[wanted]

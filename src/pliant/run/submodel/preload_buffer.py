@@ -12,7 +12,7 @@ from pliant.store.read import Store
 
 
 class PreloadBuffer:
-    """One block of memory for each run held. Must not change while a run is under way."""
+    """One block of memory for each run of slices held. Must not change while a program runs."""
 
     def __init__(self) -> None:
         self._held: dict[Run, np.ndarray] = {}
@@ -28,11 +28,13 @@ class PreloadBuffer:
 
     @property
     def blocks(self) -> tuple[np.ndarray, ...]:
-        """The memory of each run held, to be measured."""
+        """The memory of each run held, for measurement."""
         return tuple(self._held.values())
 
     def planes(self, shape: tuple[int, ...]) -> np.ndarray:
-        """Planes held of every shard without a gap, 32 for full fidelity: int64 [N, M] of `shape`."""
+        """The number of leading planes held of every shard, without a gap, 32 for full fidelity: int64 [N, M]
+        of `shape`.
+        """
         parts = np.zeros((*shape, FULL + 1), bool)
         for run in self._held:
             parts[run.layer, run.first : run.first + run.count, run.part] = True
@@ -40,24 +42,24 @@ class PreloadBuffer:
         return np.where(parts[..., FULL], FULL_BITS, planes).astype(np.int64)
 
     def buffer(self, run: Run) -> Buffer:
-        """Where the slices of a run that is held lie."""
+        """The memory of the slices of a held run."""
         return Buffer.of(self._held[run])
 
     def fill(self, store: Store, wanted: Iterable[Run]) -> None:
-        """Hold exactly `wanted`: read what is missing, then let go of the rest.
+        """Hold exactly `wanted`: read missing runs, then free the rest.
 
-        Raises StoreError on damage and then holds what it held, since kernels may still point there.
+        Raises StoreError on damage and then keeps its contents, since kernels may still point to them.
         """
         held = {run: self._held[run] if run in self._held else _read(store, run) for run in wanted}
         self._held = held
 
     def let_go(self, wanted: Iterable[Run]) -> None:
-        """Hold nothing but what of `wanted` is held. Kernels must not be asked for the rest any more."""
+        """Free all runs that are not in `wanted`. Kernels must no longer use the freed runs."""
         kept = set(wanted)
         self._held = {run: block for run, block in self._held.items() if run in kept}
 
     def keep(self, run: Run, payload: np.ndarray) -> None:
-        """Hold a copy of what was read of `run`, on a cache line of its own."""
+        """Hold a copy of the bytes read of `run`, aligned to a cache line."""
         self._held[run] = _copy(payload)
 
 

@@ -1,4 +1,4 @@
-"""The replies of an elastic session: what a run gave, what it took, and what had been predicted."""
+"""Make the replies of an elastic session: outputs, measured times and predicted times."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,7 +15,9 @@ from pliant.run.submodel.submodel_runner import SubmodelRunner, TextAnswer
 
 @dataclass(frozen=True, slots=True)
 class AnswerTimes:
-    """Of one input: seconds until its answer, those of them spent waiting for others, and the target."""
+    """The times of one input: seconds until its answer, seconds of these spent waiting for others, and the
+    target.
+    """
 
     seconds: float
     waited_s: float
@@ -29,7 +31,9 @@ def replies_of(
     times: Sequence[AnswerTimes],
     outputs_of: Callable[[np.ndarray], dict[str, Any]],
 ) -> list[Reply[ElasticDetails]]:
-    """The replies to the inputs of one run of the session called `name`; `outputs_of` reads their numbers."""
+    """The replies to the inputs of one run of the session called `name`; `outputs_of` makes the output fields
+    from the model's numbers.
+    """
     accuracy = runner.expected(answered[0])
     details = _details(runner, answered[0], times[0].target_s, accuracy)
     return [

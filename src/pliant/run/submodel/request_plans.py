@@ -1,4 +1,4 @@
-"""Which plan answers a request, or several that run together: the trade of each over what is in memory."""
+"""Choose the plan for a request, or for several that run together, over the weights in memory."""
 
 import time
 from collections.abc import Callable, Hashable, Sequence
@@ -22,10 +22,10 @@ _BEST, _ACCURATE, _IN_TIME = "best", "accurate", "in time"
 
 @final
 class RequestPlans:
-    """The levels of one runner, corrected by what requests took: `alone`, and several together.
+    """The levels of one runner, corrected by the measured times of requests: `alone`, and several together.
 
-    Several are planned for as one input with the rows of all of them. Their times have a bound of their own:
-    they attend to fewer rows each, and have a head each. Call in a turn, but for `alone`.
+    Several requests are planned as one input with the rows of all of them. Their times have a separate bound,
+    because each attends to fewer rows and has a head of its own. Call with the lock held, except for `alone`.
     """
 
     def __init__(self, runner: SubmodelRunner, name: str) -> None:
@@ -36,7 +36,7 @@ class RequestPlans:
         self._together: Trade | None = None
 
     def renew(self) -> Trade:
-        """Plan over what is in memory now, where that is not done yet."""
+        """Plan over the weights in memory now, if that is not done yet."""
         if self.alone is None or self._together is None or self._n_changes != self._runner.n_changes:
             made = levels(self._runner)
             self._together = Trade(made, self._name, self._paces[1])
@@ -45,9 +45,9 @@ class RequestPlans:
         return self.alone
 
     def pick(self, requests: Sequence[Request]) -> Pick:
-        """The level of requests of one key: it keeps the tightest deadline and the highest floor.
+        """The level for requests of one key: it meets the earliest deadline and the highest accuracy floor.
 
-        Raises BudgetError for a floor out of reach.
+        Raises BudgetError for a floor that cannot be met.
         """
         n_rows = sum(request.length for request in requests)
         floors = [one.accuracy_floor for one in requests if one.accuracy_floor is not None]
@@ -57,7 +57,7 @@ class RequestPlans:
     def answer(
         self, requests: Sequence[Request], asked: Sequence[TextInput], replies: Replies
     ) -> list[Reply[ElasticDetails]]:
-        """What `replies` makes of the answers to `asked`, which are those of `requests`, in one run."""
+        """Answer `asked`, the inputs of `requests`, in one run; returns the result of `replies`."""
         turn_s = time.perf_counter()
         pick, trade = self.pick(requests), self._of(requests)
         assert isinstance(pick.level.key, float)
@@ -66,7 +66,7 @@ class RequestPlans:
             pick.level.key,
             cpu_s=sum(one.cpu_s for one in asked),
             as_profiled=True,
-            # Late reads cost bits only to keep a deadline, and never those that a floor counts on.
+            # Bits are dropped for late reads only to meet a deadline, never with an accuracy floor.
             is_timed=all(one.deadline_s is not None and not one.accuracy_floor for one in requests),
         )
         end_s = time.perf_counter()
@@ -74,7 +74,7 @@ class RequestPlans:
         told = replies(answered, times)
         self._runner.count_kept()
         n_rows = answered[0].n_rows
-        # Waiting for other threads says nothing of the device.
+        # The time spent waiting for other threads is not attributed to the device.
         trade.took(pick.level, n_rows, end_s - turn_s + sum(one.ready_s - one.start_s for one in asked))
         expected_s, whole_s = (one.at(n_rows).median_s for one in (pick.level, trade.fullest(n_rows).level))
         return [
@@ -95,10 +95,10 @@ class RequestPlans:
 
 
 def company_of(request: Request) -> Hashable:
-    """Requests of one key may have one plan: nobody has a less accurate answer for the sake of others' time.
+    """The batch key. Requests of one key may share a plan without losing accuracy for another's deadline.
 
-    Such as ask for nothing get the best there is, those with a floor alone the quickest above it, and those
-    with a deadline the most accurate that keeps it.
+    Requests without terms get the best plan, requests with only an accuracy floor the fastest plan above it,
+    and requests with a deadline the most accurate plan that meets it.
     """
     if request.deadline_s is not None:
         return _IN_TIME

@@ -1,4 +1,4 @@
-"""What a session on submodels adds to its process."""
+"""The memory that a session on submodels adds to its process."""
 
 from pliant.models.word_table import QuantizedTable
 from pliant.run.memory_use import MemoryUse, part, rss_bytes, scratch_part
@@ -10,7 +10,7 @@ from pliant.run.submodel.weight_memory import WeightMemory
 def memory_use(
     most_bytes: int | None, weights: WeightMemory, engine: Engine, beside: MemoryBesideWeights
 ) -> MemoryUse:
-    """What was planned, over all plans made so far, and what of it is in memory now."""
+    """The planned bytes, over all plans made so far, and the bytes in memory now."""
     preload, working = weights.blocks
     encoder, word = engine.encoder, engine.store.embeddings.word
     table = word.codes if isinstance(word, QuantizedTable) else word.values

@@ -1,4 +1,4 @@
-"""Run submodels of one store under targets that change: plans, weights, kernels and threads."""
+"""Run submodels of one store under changing targets: plans, weights, kernels and threads."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -35,7 +35,7 @@ from pliant.store.read import Store
 
 @dataclass(frozen=True, slots=True)
 class TextAnswer:
-    """A text's numbers, float32 [labels] or [features], and the run that gave them, of `n_rows` tokens."""
+    """A text's outputs, float32 [labels] or [features], and the run of `n_rows` tokens that computed them."""
 
     numbers: np.ndarray
     bound: BoundPlan
@@ -46,18 +46,17 @@ class TextAnswer:
 
 @final
 class SubmodelRunner:
-    """What a session runs its answers with; one caller at a time.
+    """Runs the answers of a session; one caller at a time.
 
-    Raises BudgetError when no submodel meets the target at `options.length`. `fixed` runs whatever the
-    target. `shared` is a budget that other sessions take from as well. The plans' terms say what of
-    `options.memory_bytes` is preload and working buffer.
-    With `lets_go_first` weights go before others are read in their place, so that memory stays within its
-    bound meanwhile; damaged weights then leave less in memory.
-    `dilation` is how much slower runs are made than this machine's: as the device is, which plans know.
-    `is_steady` has an emulated device count no step for more than the profile's 95th percentile: one that is
-    a hundred times slower sleeps so long that this machine's caches are cold after it.
-    `n_changes` counts what plans made before do not know of: other weights in memory, or other terms.
-    `known_levels` are those of levels.py by options and tokens that there is room for.
+    Raises BudgetError when no submodel meets the target at `options.length`. `fixed` is a plan that runs for
+    every target. `shared` is a budget shared with other sessions. The terms of the plans state the preload
+    and working buffer within `options.memory_bytes`. With `lets_go_first`, old weights are freed before new
+    ones are read, so that memory stays within its limit meanwhile; after damaged reads, fewer weights are in
+    memory. `dilation` slows runs down to the emulated device; plans take it into account. `is_steady` limits
+    each step of an emulated device to the profile's 95th percentile: at a dilation of 100 the sleeps are so
+    long that the caches of this machine are cold afterwards. `n_changes` counts changes of weights in memory
+    or terms, which make earlier plans outdated. `known_levels` caches the levels of levels.py, by options and
+    tokens that there is room for.
     """
 
     def __init__(
@@ -82,7 +81,7 @@ class SubmodelRunner:
         self.engine = Engine(
             store, n_threads=options.n_threads, cache=cache, tokens=options.length, compute=options.compute
         )
-        # One thread's CPU time says what it did, whatever else this machine was busy with meanwhile.
+        # The CPU time of a thread does not depend on the other load of the machine.
         effort = time.thread_time if options.n_threads == 1 else None
         self.lanes = Lanes(("io",), emulated=EmulatedDevice(effort=effort))
         self.weights = WeightMemory(store, self.engine, self.lanes)
@@ -95,7 +94,7 @@ class SubmodelRunner:
             raise
 
     def close(self) -> None:
-        """Stop all threads and give the memory back; safe to call twice. The store stays open."""
+        """Stop all threads and free the memory; safe to call twice. The store stays open."""
         self.lanes.close()
         self._plans.clear()
         self.weights.clear()
@@ -105,10 +104,10 @@ class SubmodelRunner:
             self._shared.release(self)
 
     def plan(self, n_tokens: int, target_s: float, *, as_profiled: bool = False) -> Plan:
-        """The plan for inputs of `n_tokens` under a target, over what is in memory; ready to run.
+        """The plan for inputs of `n_tokens` under a target, over the weights in memory; ready to run.
 
-        With `as_profiled` it is for the device as it was profiled, whatever the latest answers took. A target
-        that nothing meets gives the smallest submodel.
+        With `as_profiled` it is for the device as profiled, independent of the latest answers. A target that
+        no plan meets gives the smallest submodel.
         """
         bound = self.bound(n_tokens, target_s, as_profiled=as_profiled)
         if as_profiled:
@@ -116,7 +115,7 @@ class SubmodelRunner:
         return self._plans.explained(bound, self.planner.bucket(n_tokens), target_s)
 
     def bound(self, n_tokens: int, target_s: float, *, as_profiled: bool = False) -> BoundPlan:
-        """`plan(n_tokens, target_s)`, and what runs it."""
+        """`plan(n_tokens, target_s)` with its pipeline."""
         return self._plans.get(self.planner.bucket(n_tokens), target_s, as_profiled=as_profiled)
 
     def answer(
@@ -128,10 +127,10 @@ class SubmodelRunner:
         as_profiled: bool = False,
         is_timed: bool = True,
     ) -> list[TextAnswer]:
-        """Run the plan for one input with the rows of all `texts` over them.
+        """Run all `texts` together, with the plan for one input of as many rows.
 
-        An emulated device takes longer for the `cpu_s` that tokenising took. Unless it `is_timed`, late reads
-        are waited for. Raises LaneError, chained to StoreError, on damage.
+        An emulated device adds time for `cpu_s`, the CPU time of tokenising. Without `is_timed`, the run
+        waits for late reads. Raises LaneError, chained to StoreError, on damage.
         """
         n_rows = sum(text.n_tokens for text in texts)
         self.reserve(n_rows)
@@ -141,11 +140,11 @@ class SubmodelRunner:
     def answer_batches(
         self, texts: Sequence[Encoded], target_s: float, *, cpu_s: float = 0.0
     ) -> Iterator[tuple[tuple[int, ...], list[TextAnswer]]]:
-        """The numbers of the texts of each batch, and their answers, batch by batch.
+        """The indices of the texts of each batch, and their answers, batch by batch.
 
-        Each text is answered by the plan that it would have alone; the bits that run are those planned. Under
-        a budget of memory a batch has no more rows than there is room for once the longest text has it.
-        An engagement plans anew after every run, so that each text is a batch. Raises as `answer` does.
+        Each text is answered with the plan that it would have alone; the planned bits run. Under a memory
+        budget, a batch has at most as many rows as fit after making room for the longest text. An engagement
+        plans anew after every run, so each text is a batch of its own. Raises as `answer` does.
         """
         cpu_s /= len(texts)
         if self.weights.keep_bytes is not None:
@@ -153,7 +152,7 @@ class SubmodelRunner:
                 yield (i,), self.answer([text], target_s, cpu_s=cpu_s)
                 self.count_kept()
             return
-        self.reserve(max(text.n_tokens for text in texts))  # may change the weights that plans are bound to
+        self.reserve(max(text.n_tokens for text in texts))  # may free weights that plans are bound to
         plans = [self.bound(text.n_tokens, target_s) for text in texts]
         for numbers in batches([text.n_tokens for text in texts], plans, self.most_rows):
             batch = [texts[i] for i in numbers]
@@ -163,41 +162,41 @@ class SubmodelRunner:
 
     @property
     def most_rows(self) -> int:
-        """Tokens that run together at most: within a bound of memory, what there is room for."""
+        """The most tokens that run together: under a memory limit, the tokens that there is room for."""
         return self.engine.encoder.tokens if self._is_bounded else MOST_ROWS
 
     def observe(self, answered: TextAnswer, target_s: float, seconds: float, waited_s: float) -> None:
-        """Plan for the device as it was for this answer, which took `seconds`, `waited_s` of them waiting."""
+        """Adapt plans to this answer, which took `seconds`, of which `waited_s` were spent waiting."""
         if self.weights.keep_bytes is None:
             n, bucket = answered.n_tokens, self.planner.bucket(answered.n_tokens)
             spans = answered.outcome.spans
             self._plans.observe(answered.bound, spans, n, bucket, target_s, seconds, waited_s)
 
     def expected(self, answered: TextAnswer) -> float | None:
-        """The accuracy of the submodel at the bits that ran; None where it was never measured."""
+        """The accuracy of the submodel at the bits that ran; None without measured accuracy."""
         errors = self.options.plan.errors
         return self.planner.expected(answered.bound.plan, answered.outcome.bits, errors)
 
     def forecast(self, answered: TextAnswer) -> tuple[float, tuple[Span, ...]]:
-        """What its run was predicted to take, as `Planner.forecast` says."""
+        """The predicted time and spans of its run, by `Planner.forecast`."""
         known, n = answered.bound.forecasts, answered.n_rows
         if n not in known:
             known[n] = self.planner.forecast(answered.bound.pipeline.program, n)
         return known[n]
 
     def is_within_reach(self, answered: TextAnswer, target_s: float) -> bool:
-        """Whether its plan is to keep the target for 95 of 100 answers, by what was observed lately."""
+        """Whether its plan is expected to meet the target for 95 % of answers, by recent observations."""
         length = self.planner.bucket(answered.n_tokens)
         return self._plans.is_within_reach(answered.bound, length, target_s)
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of weights in memory, and of what there is beside them."""
+        """Bytes of weights in memory, and of the memory besides them."""
         return self.weights.n_bytes + self._plans.beside.total_bytes
 
     @property
     def memory(self) -> MemoryUse:
-        """What was planned, over all plans made so far, and what of it is in memory now."""
+        """The planned bytes, over all plans made so far, and the bytes in memory now."""
         return memory_use(self.options.memory_bytes, self.weights, self.engine, self._plans.beside)
 
     def warm_up(self, short: Encoded) -> None:
@@ -216,16 +215,17 @@ class SubmodelRunner:
         self._plans.plan_ahead(longest, target_s)
 
     def warm_again(self, short: Encoded) -> None:
-        """`warm_up` where that was done before, as other plans have taken the place of those it made."""
-        # An engagement plans anew after every run: warming up would read and keep what no request asked for.
+        """Repeat `warm_up`, if it was done before, after other plans replaced the warmed-up ones."""
+        # An engagement plans anew after every run: warming up would read and keep weights that no request
+        # needed.
         if self._is_warm and self.weights.keep_bytes is None:
             self.warm_up(short)
 
     def reserve(self, n_tokens: int) -> None:
-        """Make room for inputs of `n_tokens`; a no-op where there is.
+        """Make room for inputs of `n_tokens`; a no-op if there is room.
 
-        Within a bound of memory, weights give way to the longer input's activations; of a shared budget more
-        is taken. Raises BudgetError, changing nothing, where that cannot be.
+        Under a memory limit, weights are freed for the longer input's activations; with a shared budget, more
+        of the budget is taken. Raises BudgetError, changing nothing, if there is not enough.
         """
         if n_tokens <= self.engine.encoder.tokens:
             return
@@ -236,7 +236,7 @@ class SubmodelRunner:
         self._plans.beside = beside
 
     def shrink(self, n_tokens: int) -> None:
-        """Have room for inputs of `n_tokens` alone: `retarget` then finds more memory for weights."""
+        """Shrink activations to inputs of `n_tokens`, so that `retarget` has more memory for weights."""
         if n_tokens < self.engine.encoder.tokens:
             self.engine.encoder.reserve(n_tokens)
             self._plans.beside = beside_weights(self.store, self.options.compute, n_tokens)
@@ -249,7 +249,7 @@ class SubmodelRunner:
     ) -> None:
         """Change target, preload buffer or memory, and plan anew. Raises BudgetError, changing nothing.
 
-        With a new bound of memory, the preload buffer is the planner's choice again, unless it is given too.
+        With a new memory limit, the planner chooses the preload buffer again, unless it is given too.
         """
         before = self.options
         preload = before.preload_bytes if memory_bytes is None else None
@@ -267,19 +267,23 @@ class SubmodelRunner:
             raise
 
     def give_way(self) -> None:
-        """Let go of half the preload buffer, top layers first; keep it where the target could not be met."""
-        # More may have been asked for than the model has.
+        """Free half the preload buffer, top layers first; keep it if the target could not be met
+        otherwise.
+        """
+        # The requested size may exceed the model's size.
         kept, keep_bytes = self.weights.preload_bytes, self.weights.keep_bytes
         held = min(self._plans.terms.preload_bytes or 0, kept)
-        try:  # not warmed up: this may stand before a request, and memory is short
+        try:  # not warmed up: a request may be waiting, and memory is short
             self.retarget(preload_bytes=held // 2)
         except BudgetError:
             return
-        if keep_bytes is not None:  # the next runs of an engagement must not keep as much again
+        if keep_bytes is not None:  # so that an engagement's next runs keep less
             self.weights.keep_bytes = min(keep_bytes, kept // 2)
 
     def engage(self, keep_bytes: int) -> None:
-        """Keep what runs read, up to `keep_bytes`. Raises InputError where that is done already."""
+        """Keep the weights that runs read, up to `keep_bytes`. Raises InputError inside another
+        engagement.
+        """
         if self.weights.keep_bytes is not None:
             raise InputError("this session is engaged already; leave that engagement before the next.")
         plan = self.bound(self.options.length, self.options.target_s).plan
@@ -289,20 +293,20 @@ class SubmodelRunner:
         self._plans.clear()
 
     def count_kept(self) -> None:
-        """After a run of an engagement, plan the next one with what was kept."""
+        """After a run of an engagement, plan the next run with the kept weights."""
         if self.weights.keep_bytes is not None:
             self.lanes.drain()
             self._plans.clear()
 
     def disengage(self) -> None:
-        """Let go of what was kept."""
+        """End an engagement and free the kept weights."""
         self.weights.keep_bytes = None
         self._replan(self._plans.beside)
 
     def _answered(
         self, texts: Sequence[Encoded], bound: BoundPlan, cpu_s: float, is_timed: bool
     ) -> list[TextAnswer]:
-        """As `answer`, by `bound`."""
+        """As `answer`, with the plan `bound`."""
         emulated, most_s = self.lanes.emulated, inf
         if self.is_steady:
             costs = self.planner.undilated(sum(text.n_tokens for text in texts))
@@ -344,11 +348,11 @@ class SubmodelRunner:
         terms = granted(self.planner, self.options, beside) if is_split else self.options
         plan, runs = self._planned(terms, beside)
         keep_bytes, most = self.weights.keep_bytes, terms.memory_bytes
-        if keep_bytes is not None and most is not None:  # what an engagement keeps gives way like the rest
+        if keep_bytes is not None and most is not None:  # weights kept by an engagement may be freed too
             keep_bytes = min(keep_bytes, most - plan.memory.total_bytes + plan.memory.preload_bytes)
         terms = self._with_room(terms, plan.memory, keep_bytes)
         self.lanes.drain()
-        before = self._plans.clear()  # after an interrupt none counts on what is let go of
+        before = self._plans.clear()  # after an interrupt no plan may use freed weights
         if self._lets_go_first:
             before = {}
             self._plans.terms, self._plans.beside = terms, beside
@@ -363,7 +367,7 @@ class SubmodelRunner:
         self._plans.renew(terms, beside, plan)
 
     def _planned(self, terms: SessionOptions, beside: MemoryBesideWeights) -> tuple[Plan, tuple[Run, ...]]:
-        """The plan for inputs of `options.length`, and what the preload buffer holds."""
+        """The plan for inputs of `options.length`, and the contents of the preload buffer."""
         sizes = {"arena_bytes": beside.arena_bytes, "fixed_bytes": beside.fixed_bytes}
         if self._fixed is not None:
             memory = replace(self._fixed.memory, **sizes)
@@ -372,9 +376,9 @@ class SubmodelRunner:
         return plan, runs_of(held)
 
     def _with_room(self, terms: SessionOptions, memory: PlanMemory, keep_bytes: int | None) -> SessionOptions:
-        """The terms for which there is room: those of a plan of `memory`, beside what an engagement keeps.
+        """The terms that fit in memory: for a plan of `memory`, plus the weights that an engagement keeps.
 
-        Raises BudgetError where there is none.
+        Raises BudgetError if none fit.
         """
         kept = replace(memory, preload_bytes=max(keep_bytes or 0, memory.preload_bytes))
         self._check_bound(kept)
@@ -386,7 +390,7 @@ class SubmodelRunner:
         return replace(terms, working_bytes=max(left, BLOCK))
 
     def _check_bound(self, memory: PlanMemory) -> None:
-        """Raise BudgetError for more than the session may add to its process."""
+        """Raise BudgetError if the plan exceeds the session's memory limit."""
         most = self.options.memory_bytes
         if most is not None and memory.total_bytes > most:
             raise BudgetError(

@@ -1,4 +1,4 @@
-"""One elastic session's share of a budget of memory that models divide among them."""
+"""One elastic session's share of a memory budget that several models share."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -17,9 +17,9 @@ from pliant.store.read import Store
 
 @final
 class SubmodelShare:
-    """The share is the bound of the runner's memory; call in a turn of `memory`.
+    """The share is the runner's memory limit; call with the lock of `memory` held.
 
-    `on_change` is called once other weights are in memory.
+    `on_change` is called after the weights in memory changed.
     """
 
     def __init__(self, memory: MemoryBudget, name: str, on_change: Callable[[], None]) -> None:
@@ -34,13 +34,13 @@ class SubmodelShare:
 
     @property
     def least_bytes(self) -> int:
-        """The least bound under which the session keeps its target."""
+        """The least memory limit under which the session meets its target."""
         return self._holdings[0].n_bytes
 
     def open_runner(
         self, store: Store, device: DeviceProfile, options: SessionOptions, cache: Path | None
     ) -> SubmodelRunner:
-        """The runner under its first share. Raises BudgetError where the budget is too small."""
+        """The runner under its first share. Raises BudgetError if the budget is too small."""
         self._n_tokens = min(options.length, store.spec.max_tokens)
         self._beside = beside_weights(store, options.compute, self._n_tokens)
         self._holdings = holdings_of(planner_of(store.manifest, device), options, self._beside)
@@ -54,7 +54,7 @@ class SubmodelShare:
         return self._runner
 
     def check_retarget(self, preload: object, memory: object) -> None:
-        """Raise InputError for a change of what the budget decides."""
+        """Raise InputError for a change of options that the budget determines."""
         if (preload, memory) != (None, None):
             raise InputError(
                 f"{self.name} shares {self._memory.total_bytes} bytes of memory with other models, which are "
@@ -74,10 +74,10 @@ class SubmodelShare:
             self._on_change()
 
     def asked(self, n_tokens: int) -> None:
-        """A request for an input of `n_tokens` came: have room for its activations.
+        """Count a request for an input of `n_tokens`, and make room for its activations.
 
-        What could not be read lately is read now. Raises BudgetError, changing nothing, where other models
-        cannot make room, and StoreError on damage.
+        Weights whose last read failed are read now. Raises BudgetError, changing nothing, if other models
+        cannot free enough, and StoreError on damage.
         """
         runner = self._runner
         assert runner is not None
@@ -94,16 +94,16 @@ class SubmodelShare:
         runner.reserve(n_tokens)
 
     def _more_bytes(self, n_tokens: int) -> int:
-        """What activations of longer inputs take beyond those of the session's length."""
+        """The extra bytes of activations for inputs longer than the session's length."""
         assert self._runner is not None
         beside = beside_weights(self._runner.store, self._runner.options.compute, n_tokens)
         return beside.total_bytes - self._beside.total_bytes
 
     def rebalance(self) -> None:
-        """Have the budget divided anew; takes a turn by itself."""
+        """Divide the budget anew; takes the lock itself."""
         self._memory.rebalance()
 
     def release(self) -> None:
-        """Give the share back."""
+        """Return the share to the budget."""
         self._memory.release(self)
         self._runner = None

@@ -1,4 +1,4 @@
-"""The weights of one session in memory: preload buffer, working buffer, and what an engagement keeps."""
+"""The weights of one session in memory: preload buffer, working buffer, and weights kept by an engagement."""
 
 from collections.abc import Iterable
 from typing import final
@@ -15,11 +15,10 @@ from pliant.store.read import Store
 
 @final
 class WeightMemory:
-    """Holds weights for an engine, and binds programs to them. Must not change while a run is under way.
+    """Holds weights for an engine, and binds programs to them. Must not change while a program runs.
 
-    While `keep_bytes` is set, what runs read stays in the preload buffer up to
-    so many bytes (STI 3.3). `working_bytes` is the most that the plans bound so far read into the working
-    buffer, since that was made.
+    While `keep_bytes` is set, weights that runs read are kept in the preload buffer, up to that many bytes
+    (STI 3.3). `working_bytes` is the largest read of the bound plans into the current working buffer.
     """
 
     def __init__(self, store: Store, engine: Engine, lanes: Lanes) -> None:
@@ -39,45 +38,48 @@ class WeightMemory:
 
     @property
     def blocks(self) -> tuple[tuple[np.ndarray, ...], np.ndarray]:
-        """The memory of the preload buffer, run by run, and the working buffer, to be measured."""
+        """The memory of the preload buffer, run by run, and of the working buffer, for measurement."""
         return self._preload.blocks, self._ring.buffer
 
     @property
     def preload_runs(self) -> tuple[Run, ...]:
-        """What the preload buffer holds."""
+        """The runs of slices in the preload buffer."""
         return self._preload.runs
 
     def planes(self) -> np.ndarray:
-        """Planes in the preload buffer of every shard without a gap, 32 for full fidelity: int64 [N, M]."""
+        """The number of leading planes of every shard in the preload buffer, 32 for full fidelity: int64 [N,
+        M].
+        """
         spec = self._store.spec
         return self._preload.planes((spec.n_layers, spec.n_heads))
 
     def fill(self, runs: Iterable[Run]) -> None:
-        """Preload exactly `runs`. Pipelines that were bound before must not run any more.
+        """Preload exactly `runs`. Pipelines bound before must not run any more.
 
-        Raises StoreError on damage and then holds what it held.
+        Raises StoreError on damage and then keeps its contents.
         """
         self._preload.fill(self._store, runs)
         self._empty_ring()
 
     def let_go(self, wanted: Iterable[Run]) -> None:
-        """Preload nothing but what of `wanted` is there, and read into no buffer: before `fill`, where memory
-        is short. Pipelines that were bound before must not run any more."""
+        """Free preloaded runs that are not in `wanted`, and the working buffer: call before `fill` when
+        memory is short. Pipelines bound before must not run any more.
+        """
         self._preload.let_go(wanted)
         self._empty_ring()
 
     def engage(self, keep_bytes: int) -> None:
-        """Keep what runs read from now on. Pipelines that were bound before must not run any more."""
+        """Keep the weights that runs read from now on. Pipelines bound before must not run any more."""
         self.keep_bytes = keep_bytes
         self._empty_ring()
 
     def clear(self) -> None:
-        """Hold nothing. No pipeline may run any more."""
+        """Free all weights. No pipeline may run any more."""
         self._preload = PreloadBuffer()
         self._empty_ring()
 
     def bind(self, program: Program, n_slots: int, working_bytes: int) -> Pipeline:
-        """The pipeline that runs `program` over what is held.
+        """The pipeline that runs `program` over the weights held.
 
         The reads of at most `n_slots` layers are in memory at once; `working_bytes` are planned for them.
         """
@@ -99,11 +101,11 @@ class WeightMemory:
         return pipeline
 
     def is_bound(self, pipeline: Pipeline) -> bool:
-        """Whether `pipeline` was bound to what is held now: an earlier one would read memory that is gone."""
+        """Whether `pipeline` was bound to the weights held now; an outdated one would read freed memory."""
         return pipeline.ring is self._ring
 
     def _empty_ring(self) -> None:
-        """The working buffer may be smaller than the one before."""
+        """Replace the working buffer, so that it may shrink."""
         self._ring, self.working_bytes = Ring(), 0
 
     def _keep(self, run: Run, payload: np.ndarray) -> None:
