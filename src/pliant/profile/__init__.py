@@ -1,1 +1,1 @@
-"""What this device does, measured."""
+"""Measurements of this device."""

@@ -1,6 +1,7 @@
 """The CPU's clock rate from a chain of operations that take one cycle each.
 
-What a machine tells may be its nominal rate (a virtual one told 2.45 GHz and ran at 3.24); some tell none.
+The rate that the system reports may be nominal (a virtual machine reported 2.45 GHz and ran at 3.24), or
+missing.
 """
 
 import ctypes
@@ -18,11 +19,11 @@ _TRIES = 7
 
 
 def calibrated_frequency(library: Library, clock: Callable[[], float] = time.perf_counter) -> float:
-    """f_i (Hepti, Table 1a) in cycles a second, measured in some 5 ms.
+    """Measure f_i (Hepti, Table 1a) in cycles per second; takes about 5 ms.
 
-    An exclusive or and an addition of 64 bits take one cycle each on every CPU that pliant makes code for,
-    and each waits for the last; no compiler shortens the chain. Of two lengths the quickest of several runs
-    are subtracted: neither the call nor an interruption counts.
+    A 64-bit exclusive or and a 64-bit addition take one cycle each on every CPU that pliant generates code
+    for, each depends on the previous one, and no compiler shortens the chain. The fastest runs of two chain
+    lengths are subtracted, which removes the cost of the call and of interruptions.
     """
     chain = _CHAIN(library.function(_NAME, lambda: _chain_ir(library)))
 
@@ -38,7 +39,7 @@ def calibrated_frequency(library: Library, clock: Callable[[], float] = time.per
 
 
 def _chain_ir(library: Library) -> str:
-    """`pliant_chain(turns, a, b)`: x = (x ^ a) + b, over and over; a and b are known only at run time."""
+    """`pliant_chain(turns, a, b)`: repeats x = (x ^ a) + b; a and b are known only at run time."""
     module = Module(library.isa)
     with module.function(_NAME, [("turns", "i64"), ("a", "i64"), ("b", "i64")], "i64") as f:
         turns, a, b = f.params

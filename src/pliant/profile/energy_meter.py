@@ -1,7 +1,7 @@
-"""Read the joules that this machine has spent: RAPL's counters, or a hwmon energy counter.
+"""Read this machine's energy use in joules: RAPL's counters, or a hwmon energy counter.
 
-RAPL counts a package's energy in `/sys/class/powercap` (often readable by root alone), hwmon in
-`/sys/class/hwmon/*/energy*_input`; both in microjoules. Counters wrap; a reading says so by its range.
+RAPL counts a package's energy in `/sys/class/powercap` (often readable only by root), hwmon in
+`/sys/class/hwmon/*/energy*_input`; both in microjoules. Counters wrap around at their range.
 """
 
 from collections.abc import Iterator
@@ -13,18 +13,18 @@ SYSFS = Path("/sys/class")
 
 @dataclass(frozen=True, slots=True)
 class Meter:
-    """One counter of microjoules, in a file; `range_uj` is where it begins anew, None if it does not say."""
+    """One counter of microjoules, in a file; it wraps around at `range_uj`, None if unknown."""
 
     name: str
     path: Path
     range_uj: int | None = None
 
     def read_uj(self) -> int:
-        """The counter now. Raises OSError where it may not be read."""
+        """Return the current counter. Raises OSError if it is not readable."""
         return int(self.path.read_text())
 
     def joules(self, before_uj: int, after_uj: int) -> float:
-        """What was spent between two readings less than one turn of the counter apart."""
+        """Return the energy between two readings less than one wrap-around apart."""
         spent_uj = after_uj - before_uj
         if spent_uj < 0 and self.range_uj is not None:
             spent_uj += self.range_uj
@@ -32,10 +32,10 @@ class Meter:
 
 
 def find_meters(sysfs: Path = SYSFS) -> tuple[Meter, ...]:
-    """RAPL's packages where they can be read, or else hwmon's counters, which may count the same joules.
+    """Return RAPL's packages if readable, else hwmon's counters, which may count the same energy.
 
-    Nothing is counted twice: not `psys`, which holds the packages, nor cores beside their sockets
-    (amd_energy). There are none on most virtual machines.
+    Nothing is counted twice: `psys`, which contains the packages, and cores beside their sockets (amd_energy)
+    are skipped. Most virtual machines have no meters.
     """
     return _readable(_rapl(sysfs)) or _readable(_hwmon(sysfs))
 

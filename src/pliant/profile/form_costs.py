@@ -1,6 +1,7 @@
-"""Measure the forms operators can run in, once each, and keep the times.
+"""Measure each form in which operators can run once, and store the times.
 
-What runs is given as a callable; times lie in one file a device, thread count and version of the kernels.
+The code to run is given as a callable; times are stored in one file per device, thread count and kernel
+version.
 """
 
 import math
@@ -26,12 +27,12 @@ _GROUP_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class CostFile:
-    """Times by key on disk. A damaged file is as good as none; what cannot be written is measured again."""
+    """Times by key on disk. A damaged file is ignored; times that cannot be written are measured again."""
 
     path: Path
 
     def load(self) -> dict[str, float]:
-        """The times kept, those that are no times left out."""
+        """Return the stored times, without invalid ones."""
         try:
             table = msgspec.json.decode(self.path.read_bytes(), type=dict[str, float])
         except (OSError, UnicodeDecodeError, msgspec.DecodeError):
@@ -39,7 +40,7 @@ class CostFile:
         return {key: s for key, s in table.items() if math.isfinite(s) and s >= 0.0}
 
     def add(self, table: Mapping[str, float]) -> None:
-        """Put further times into the file, whole or not at all."""
+        """Add times to the file atomically."""
         temporary = self.path.with_name(f".{self.path.name}.{os.getpid()}")
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -51,7 +52,7 @@ class CostFile:
 
 
 def cost_file(cache: Path, cpu: str, n_threads: int, version: str) -> CostFile:
-    """The file of a device: another CPU, number of threads or version of the kernels has another."""
+    """Return the file of a device; each CPU, number of threads and kernel version has its own."""
     key = sha256(f"{cpu}\n{n_threads}\n{version}".encode()).hexdigest()[:24]
     return CostFile(cache / "costs" / f"{key}.json")
 
@@ -59,10 +60,10 @@ def cost_file(cache: Path, cpu: str, n_threads: int, version: str) -> CostFile:
 def measure(
     runs: Mapping[str, Run], clock: Callable[[], float] = time.thread_time, default: str = ""
 ) -> dict[str, float]:
-    """Seconds of each form, the least seen, measured in turns until their ranking stands.
+    """Return the least seconds seen of each form, measured in turns until their ranking is stable.
 
-    A form whose first run is hopelessly slower than the fastest is not run again; nor is `default`
-    spared, against which the others are judged.
+    A form whose first run is much slower (factor _HOPELESS) than the fastest is not run again, except
+    `default`, the reference for the others.
     """
     best = {key: _once(run, clock) for key, run in runs.items()}
     fastest = min(best.values(), default=0.0)
@@ -84,7 +85,7 @@ def measure(
 
 
 def _once(run: Run, clock: Callable[[], float]) -> float:
-    """The second of two runs: the first meets cold caches and pages never touched."""
+    """Return the second of two runs: the first has cold caches and untouched pages."""
     first = _several(run, 1, clock)
     return first if first > 0.05 else min(first, _several(run, 1, clock))
 

@@ -7,7 +7,7 @@ import numpy as np
 from pliant.ir.link import Link
 from pliant.ir.times.timing import Timing
 
-# What no disk surpasses: the slope of a line through reads that all took equally long.
+# Upper limit for the bandwidth: the fitted line is flat if all reads took equally long.
 _FASTEST_BPS = 1e11
 
 
@@ -18,7 +18,7 @@ def timing(samples_s: Sequence[float]) -> Timing:
 
 
 def fit_disks(reads: Mapping[int, Sequence[float]]) -> tuple[Link, Link]:
-    """The lines through the medians and the 95th percentiles of reads, {bytes: seconds of each}.
+    """Return the lines through the medians and the 95th percentiles of reads, {bytes: seconds of each}.
 
     The second is nowhere below the first.
     """
@@ -29,10 +29,11 @@ def fit_disks(reads: Mapping[int, Sequence[float]]) -> tuple[Link, Link]:
 
 
 def fit_disk(points: Mapping[int, float]) -> Link:
-    """latency + bytes / bandwidth through {bytes: seconds}, by least squares of the relative error.
+    """Fit latency + bytes / bandwidth to {bytes: seconds}, by least squares of the relative error.
 
-    Relative, so that a few large reads do not decide what a small one costs. Neither latency nor the
-    time per byte is negative: where the best line says so, the best line through zero, or the flat one.
+    The error is relative so that a few large reads do not determine the cost of a small one. Neither latency
+    nor the time per byte is negative: if the best line has one, the best line through zero, or the flat one,
+    is used.
     """
     n_bytes = np.fromiter(points.keys(), np.float64)
     seconds = np.maximum(np.fromiter(points.values(), np.float64), 1e-9)

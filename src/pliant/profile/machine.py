@@ -13,16 +13,16 @@ _CPUFREQ = Path("/sys/devices/system/cpu/cpu0/cpufreq")
 
 @dataclass(frozen=True, slots=True)
 class Frequency:
-    """The CPU's clock rate, or None and the reason why nobody tells it."""
+    """The CPU's clock rate, or None and the reason why it is unknown."""
 
     frequency_Hz: float | None
     reason: str | None
 
 
 def cpu_model(cpuinfo: Path = _CPUINFO, board: Path = _BOARD) -> str:
-    """The CPU's name as its maker writes it; the architecture where the system tells no more.
+    """Return the CPU's name as its maker writes it, or the architecture if the system reports no name.
 
-    On Arm, which has no such name: the board's, and the numbers of each kind of core (Linux, MIDR_EL1).
+    Arm has no such name: returns the board's, and the numbers of each kind of core (Linux, MIDR_EL1).
     """
     if system.machine() == "aarch64":
         name = " ".join(filter(None, (_text(board).rstrip("\0"), _cores(cpuinfo))))
@@ -32,7 +32,7 @@ def cpu_model(cpuinfo: Path = _CPUINFO, board: Path = _BOARD) -> str:
 
 
 def cpu_frequency(cpufreq: Path = _CPUFREQ, cpuinfo: Path = _CPUINFO) -> Frequency:
-    """The clock rate that T_comp is measured at (STI 5.2): `frequency_limit`, or what /proc/cpuinfo tells."""
+    """Return the clock rate of T_comp (STI 5.2): `frequency_limit`, or that of /proc/cpuinfo."""
     limit_Hz = frequency_limit(cpufreq)
     if limit_Hz is not None:
         return Frequency(limit_Hz, None)
@@ -43,9 +43,9 @@ def cpu_frequency(cpufreq: Path = _CPUFREQ, cpuinfo: Path = _CPUINFO) -> Frequen
 
 
 def frequency_limit(cpufreq: Path = _CPUFREQ) -> float | None:
-    """The clock rate that cpufreq allows a busy core now, or was told to hold; None without cpufreq.
+    """Return the clock rate that cpufreq allows a busy core, or is fixed to; None without cpufreq.
 
-    The rate of the moment depends on what ran just before; the limit stays until somebody sets another.
+    The current rate depends on the preceding load; the limit is stable until it is changed.
     """
     set_by_user = _text(cpufreq / "scaling_governor") == "userspace"
     text = _text(cpufreq / ("scaling_setspeed" if set_by_user else "scaling_max_freq"))
@@ -53,7 +53,7 @@ def frequency_limit(cpufreq: Path = _CPUFREQ) -> float | None:
 
 
 def _cores(cpuinfo: Path) -> str:
-    """Implementer and part of every kind of core, such as "0x41-0xd03 0x41-0xd08"; empty if none is told."""
+    """Implementer and part of every kind of core, such as "0x41-0xd03 0x41-0xd08"; empty if unknown."""
     lines = _text(cpuinfo).splitlines()
     values = [
         [row.partition(":")[2].strip() for row in lines if row.startswith(field)]
@@ -63,13 +63,13 @@ def _cores(cpuinfo: Path) -> str:
 
 
 def _cpuinfo(path: Path, field: str) -> str:
-    """The value of the first line named `field`, empty when there is none."""
+    """Return the value of the first line named `field`, empty if there is none."""
     lines = _text(path).splitlines()
     return next((row.partition(":")[2].strip() for row in lines if row.startswith(field)), "")
 
 
 def _text(path: Path) -> str:
-    """What the file holds, empty when there is none."""
+    """Return the file's content, empty if there is no file."""
     try:
         return path.read_text(errors="replace").strip()
     except OSError:

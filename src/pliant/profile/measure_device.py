@@ -1,4 +1,4 @@
-"""Measure what a device does with layers of one shape (STI 5.2)."""
+"""Measure a device's speed on layers of one shape (STI 5.2)."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -43,7 +43,7 @@ _WORDS = (
 
 @runtime_checkable
 class Subject(Protocol):
-    """What is measured: a model whose steps can be run one by one."""
+    """A model whose steps can be run one by one, to be measured."""
 
     @property
     def store(self) -> Store: ...
@@ -58,7 +58,7 @@ class Subject(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ProfileProgress:
-    """`done` of `total` equal shares of the measuring are finished."""
+    """`done` of `total` equal parts of the measurement are finished."""
 
     done: int
     total: int
@@ -76,12 +76,12 @@ def measure_device(
     waited: Callable[[], Mapping[int, float]] = waited_s,
     on_progress: Callable[[ProfileProgress], None] = lambda _: None,
 ) -> DeviceProfile:
-    """Reads, layers (alone and while a thread reads), tokenising, embedding and head: medians and p95.
+    """Measure reads, layers (alone and during reads), tokenising, embedding and head: medians and p95.
 
-    `lengths` default to LENGTHS up to the model's limit, and that limit; `widths` to the trained ones.
-    Shards are held in their highest bitwidth below full fidelity, so layers decode as they go. Takes
-    about `seconds`, and at least a few repeats of everything. Raises ProfileError for lengths and
-    widths that the model does not have; StoreError when a read fails its check.
+    `lengths` default to LENGTHS up to the model's limit, and that limit; `widths` to the trained ones. Shards
+    are held in their highest bitwidth below full fidelity, so layers decode during the run. Takes about
+    `seconds`, and at least a few repeats of everything. Raises ProfileError for lengths and widths that the
+    model does not have; StoreError if a read fails its check.
     """
     spec = engine.spec
     lengths = _lengths(spec, lengths)
@@ -95,7 +95,7 @@ def measure_device(
 
 
 def subject_name(spec: ModelSpec, compute: str = "fp32") -> str:
-    """The model shape that a profile holds for: equal names run equally fast."""
+    """Return the model shape that a profile is valid for: equal names run equally fast."""
     widths = ",".join(map(str, spec.widths))
     n_labels = len(spec.head.labels) if spec.head.labels else 0
     return (
@@ -105,7 +105,7 @@ def subject_name(spec: ModelSpec, compute: str = "fp32") -> str:
 
 
 def io_method(store: Store) -> str:
-    """How reads of `store` are kept cold, or that they are not."""
+    """Return how reads of `store` are kept cold, or that they are not."""
     if store.is_direct:
         return "O_DIRECT"
     return "page cache dropped before each read (fadvise); a file system in memory is never cold"
@@ -131,9 +131,9 @@ class _Bench:
         self.embed = {n: Timed(lambda i, e=inputs[n]: engine.embed(e.ids, e.types)) for n in lengths}  # type: ignore[misc]
         self.head = {n: Timed(lambda i, n=n: engine.head(n)) for n in lengths}  # type: ignore[misc]
 
-        # One layer after the other, as in a run: each finds its weights as far from the core as then, and
-        # an interruption hits one of them, not each. Plans add the layers' times up, so a 95th percentile
-        # of single layers would count every interruption once a layer.
+        # Repeats visit the layers in turn, as in a run: each finds its weights equally far from the core, and
+        # an interruption affects one layer, not each. Plans add up the layers' times, so a 95th percentile of
+        # single layers would count every interruption once per layer.
         def cells() -> dict[tuple[int, int], Timed]:
             return {
                 (n, m): Timed(
@@ -158,7 +158,7 @@ class _Bench:
         waited: Callable[[], Mapping[int, float]],
         on_progress: Callable[[ProfileProgress], None],
     ) -> float:
-        """Repeat each cell as often as its share of `seconds` allows; the share of disturbed samples."""
+        """Repeat each cell within its share of `seconds`; return the share of disturbed samples."""
         return time_in_rounds(
             self.quiet,
             seconds,
@@ -172,13 +172,13 @@ class _Bench:
         )
 
     def _reading(self, runs: tuple[Run, ...]) -> Callable[[int], object]:
-        """Reads `runs` of the i-th layer, in turn, so that no read finds what the last one left."""
+        """A function that reads `runs` of the i-th layer, so that no read finds the last one's data."""
         per_layer = [_extents(self._store, layer, runs) for layer in range(self._store.spec.n_layers)]
         return lambda i: [self._store.read_extent(e, self._buffer) for e in per_layer[i % len(per_layer)]]
 
     @contextmanager
     def _reader(self) -> Iterator[None]:
-        """A thread that reads one layer after the other while the block runs; it began before the block."""
+        """Read one layer after another on a thread from before the block until its end."""
         stop, began = Event(), Event()
         errors: list[Exception] = []
 
@@ -264,12 +264,12 @@ def _widths(spec: ModelSpec, asked: Sequence[int] | None) -> tuple[int, ...]:
 
 
 def _planes(store: Store) -> int:
-    """Planes that the store holds."""
+    """Return the number of planes in the store."""
     return max(b for b in store.manifest.bits if b < FULL_BITS)
 
 
 def _shard_runs(store: Store) -> dict[int, tuple[Run, ...]]:
-    """One shard in each bitwidth that the store can give, as runs of layer 0."""
+    """Return one shard in each bitwidth of the store, as runs of layer 0."""
     shards = {k: tuple(Run(0, q, 0, 1) for q in range(k)) for k in range(1, _planes(store) + 1)}
     if FULL_BITS in store.manifest.bits:
         shards[FULL_BITS] = (Run(0, FULL, 0, 1),)
@@ -277,7 +277,7 @@ def _shard_runs(store: Store) -> dict[int, tuple[Run, ...]]:
 
 
 def _read_sizes(store: Store) -> dict[int, tuple[Run, ...]]:
-    """Single reads of many sizes, {payload bytes: runs of layer 0}: slices of a plane, then planes."""
+    """Return single reads of many sizes, {payload bytes: runs of layer 0}: slices of a plane, then planes."""
     M, planes = store.spec.n_heads, _planes(store)
     choices: list[tuple[Run, ...]] = [
         (Run(0, 0, 0, count),) for count in sorted({1, 2, 3, M // 2, M}) if 1 <= count <= M
@@ -297,7 +297,7 @@ def _extents(store: Store, layer: int, runs: Sequence[Run]) -> tuple[Extent, ...
 
 
 def _text_of(tokenizer: Tokenizer, n_tokens: int) -> str:
-    """Words that make as nearly `n_tokens` tokens as whole words can, one word at least."""
+    """Return words with at most `n_tokens` tokens, as many as possible, and at least one word."""
     words = [_WORDS[0]]
     while len(words) < n_tokens:
         longer = [*words, _WORDS[len(words) % len(_WORDS)]]
@@ -308,7 +308,7 @@ def _text_of(tokenizer: Tokenizer, n_tokens: int) -> str:
 
 
 def _input(tokenizer: Tokenizer, text: str, n_tokens: int) -> Encoded:
-    """Exactly `n_tokens` ids: those of `text`, repeated or cut."""
+    """Return exactly `n_tokens` ids: those of `text`, repeated or cut."""
     try:
         encoded = tokenizer.encode(text)
         ids, types = encoded.ids, encoded.types

@@ -1,4 +1,4 @@
-"""Keep device profiles as JSON, one file a device and model shape."""
+"""Store device profiles as JSON, one file per device and model shape."""
 
 import os
 from contextlib import suppress
@@ -12,19 +12,19 @@ from pliant.errors import ProfileError
 from pliant.ir.device import DeviceProfile, at_frequency
 
 VERSION = 1
-"""Of the format of the files. It rises when a number in them changes its meaning."""
+"""The version of the file format. It increases when a number in the files changes its meaning."""
 
 
 class _Header(msgspec.Struct):
-    version: int = VERSION  # files written before it was kept are of format 1
+    version: int = VERSION  # files without a version have format 1
 
 
 def profile_path(
     cache: Path, cpu: str, n_threads: int, subject: str, io_method: str, frequency_Hz: float | None = None
 ) -> Path:
-    """Where the profile of this device and model shape lies; another version of pliant has another.
+    """Return the profile's path for this device and model shape; it depends on pliant's version.
 
-    One at another `frequency_Hz`, to 50 MHz, stands beside it.
+    A profile at another `frequency_Hz`, rounded to 50 MHz, has its own file.
     """
     key = "\n".join((version("pliant"), cpu, str(n_threads), subject, io_method))
     name = sha256(key.encode()).hexdigest()[:24]
@@ -34,9 +34,9 @@ def profile_path(
 
 
 def load_between(path: Path, frequency_Hz: float) -> DeviceProfile | None:
-    """T_comp at `frequency_Hz`, whose own profile would lie at `path`, from those kept at other rates.
+    """Interpolate T_comp at `frequency_Hz`, whose own profile path is `path`, from profiles at other rates.
 
-    None where it is not between two of them.
+    None if `frequency_Hz` is not between two of them.
     """
     name = path.stem.rpartition("-")[0]
     kept = [load_profile(other) for other in sorted(path.parent.glob(f"{name}-*MHz.json"))]
@@ -44,7 +44,7 @@ def load_between(path: Path, frequency_Hz: float) -> DeviceProfile | None:
 
 
 def load_profile(path: Path) -> DeviceProfile | None:
-    """The profile at `path`; None when there is none that can be read: then it is to be measured again."""
+    """Return the profile at `path`; None if it is missing or unreadable, and must be measured again."""
     try:
         return _read(path)
     except (OSError, ProfileError):
@@ -52,7 +52,7 @@ def load_profile(path: Path) -> DeviceProfile | None:
 
 
 def why_unread(path: Path) -> str | None:
-    """Why `load_profile` does not take the file at `path`; None where it does, and where there is no file."""
+    """Return why `load_profile` rejects the file at `path`; None if it does not, or if there is no file."""
     try:
         _read(path)
     except FileNotFoundError:
@@ -76,9 +76,9 @@ def _read(path: Path) -> DeviceProfile:
 
 
 def save_profile(path: Path, profile: DeviceProfile) -> Path:
-    """Write `profile` to `path` in one step, and return `path`.
+    """Write `profile` to `path` atomically, and return `path`.
 
-    Raises ProfileError when the place cannot be written.
+    Raises ProfileError if the path cannot be written.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
@@ -95,6 +95,6 @@ def save_profile(path: Path, profile: DeviceProfile) -> Path:
 
 
 def profile_json(profile: DeviceProfile) -> bytes:
-    """`profile` and the version of its format as indented JSON, one line feed at its end."""
+    """Return `profile` and its format version as indented JSON with a final line feed."""
     content = {"version": VERSION, **msgspec.to_builtins(profile)}
     return msgspec.json.format(msgspec.json.encode(content), indent=1) + b"\n"

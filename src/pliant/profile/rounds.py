@@ -1,7 +1,7 @@
-"""Time several things in rounds that visit each of them: a machine that drifts drifts for all alike.
+"""Time several functions in rounds that visit each of them, so that drift of the machine affects all alike.
 
-Where other processes held the cores meanwhile, that is no property of what is timed: samples in which a
-thread of this process waited for a core are left out, or shortened by what it waited.
+Waiting for cores that other processes use is no property of the timed functions: samples in which a thread of
+this process waited for a core are left out, or shortened by the waiting time.
 """
 
 import time
@@ -17,16 +17,17 @@ Clock = Callable[[], float]
 _CHAIN_S = 30e-3
 _LEAST_S = 1e-9
 _SHORTEST = 0.75
-"""Of a sample at most: a wait may be of the sample before, or of a thread that had no part in it."""
+"""Maximum shortening of a sample: a wait may belong to the previous sample, or to an idle thread."""
 _DISTURBED = 0.05
-"""Of a sample's time, spent waiting for a core: others ran there."""
+"""Share of a sample's time spent waiting for a core, above which the sample counts as disturbed."""
 
 
 @dataclass(slots=True)
 class Timed:
-    """One thing to time: `run(i)` is its i-th repeat.
+    """One function to time: `run(i)` is its i-th repeat.
 
-    A sample is the mean of a chain of repeats, `longest_chain` at most: an interruption hits one of them.
+    A sample is the mean of a chain of at most `longest_chain` repeats, which spreads an interruption over the
+    chain.
     """
 
     run: Callable[[int], object]
@@ -37,7 +38,7 @@ class Timed:
     waits: list[float] = field(default_factory=list, init=False)
 
     def sample(self, i: int, clock: Clock) -> float:
-        """Seconds of one repeat, above 0."""
+        """Return the seconds of one repeat, above 0."""
         start_s = clock()
         for link in range(self.chain):
             self.run(i * self.chain + link)
@@ -48,7 +49,7 @@ class Timed:
         return sum(wait > _DISTURBED for wait in self.waits)
 
     def keep_calm(self, least: int) -> None:
-        """Leave disturbed samples out; where fewer than `least` are not, shorten all by what they waited."""
+        """Drop disturbed samples; if fewer than `least` remain, keep all, shortened by their waits."""
         both = list(zip(self.samples_s, self.waits, strict=True))
         calm = [s for s, wait in both if wait <= _DISTURBED]
         shortened = [s * (1.0 - min(wait, _SHORTEST)) for s, wait in both]
@@ -68,15 +69,15 @@ def time_in_rounds(
     rest: Callable[[float], None] = lambda took_s: None,
     on_round: Callable[[int], None] = lambda done: None,
 ) -> float:
-    """Fill the samples of all: those `alone`, then those `beside` a `load`, in each of `most` rounds.
+    """Sample all functions: those `alone`, then those `beside` a `load`, in each of `most` rounds.
 
-    All are run twice first: caches, pages and threads wake, and what each takes says how often it can be
-    repeated in about `seconds`, from `least` to `most` times. What is emulated as slower `rest`s after each
-    sample; it is measured as it is.
+    Each is run twice first, which warms up caches, pages and threads; the second run's time determines how
+    often it is repeated in about `seconds`, from `least` to `most` times. An emulated slower device `rest`s
+    after each sample, outside the measured time.
 
-    The share of disturbed samples among those `alone`. Where it is above BUSY they are left out or shortened:
-    `waited` tells for how long each thread of this process has waited for a core, and those that are there
-    at the start count.
+    Returns the share of disturbed samples among those `alone`. If it is above BUSY, disturbed samples are
+    left out or shortened. `waited` returns how long each thread of this process has waited for a core; only
+    threads that exist at the start count.
     """
     threads = tuple(waited())
 
@@ -121,12 +122,12 @@ def time_in_rounds(
 
 
 def _share(costs: list[tuple[float, Timed]], seconds: float, least: int, most: int) -> None:
-    """Give all the same time, and what short ones leave of theirs to longer ones."""
+    """Give all the same time, and the unused time of short ones to longer ones."""
     for i, (took_s, one) in enumerate(sorted(costs, key=lambda cost: cost[0])):
         one.n_repeats = max(least, min(most, int(seconds / (len(costs) - i) / took_s)))
         seconds -= one.n_repeats * took_s
 
 
 def _due(group: Sequence[Timed], i: int, most: int) -> list[Timed]:
-    """Those with a repeat in round `i`: repeats are spread evenly over all rounds."""
+    """Return those with a repeat in round `i`: repeats are spread evenly over all rounds."""
     return [one for one in group if (i + 1) * one.n_repeats // most > i * one.n_repeats // most]
