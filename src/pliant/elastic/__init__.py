@@ -1,1 +1,1 @@
-"""Elastic models: made by training (extra `train`), measured, evaluated."""
+"""Elastic models: trained (extra `train`), measured, evaluated."""

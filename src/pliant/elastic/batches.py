@@ -1,4 +1,4 @@
-"""Cut examples into batches of like length."""
+"""Group examples into batches of similar length."""
 
 import random
 from collections.abc import Iterator, Sequence
@@ -10,7 +10,7 @@ from pliant.elastic.network import Batch
 from pliant.models.examples import Example
 from pliant.models.tokenizer import Encoded, Tokenizer, encode_example
 
-# Batches are cut from pools of so many, sorted by length: padding nearly vanishes, order stays random.
+# Batches are cut from pools of this many batches, sorted by length: little padding, random order.
 _POOL = 50
 
 
@@ -23,15 +23,16 @@ class Sample:
 
 
 def tokenise(tokenizer: Tokenizer, examples: Sequence[Example], max_tokens: int | None) -> tuple[Sample, ...]:
-    """Token ids of every example; with `max_tokens`, the end of the longer text is cut off until it fits.
+    """Return the token ids of every example; with `max_tokens`, the longer text is truncated until it fits.
 
-    Without it nothing is cut, and a text beyond the model's positions raises InputError naming its line.
+    Without it nothing is truncated, and a text beyond the model's positions raises InputError naming its
+    line.
     """
     return tuple(Sample(_encode(tokenizer, e, max_tokens), e.label) for e in examples)
 
 
 def shuffled(samples: Sequence[Sample], batch: int, seed: str) -> list[list[int]]:
-    """Indices of one epoch's batches: random pools, sorted by length inside, batches in random order."""
+    """Return one epoch's batches as indices: random pools, sorted by length inside, in random order."""
     rng = random.Random(seed)
     order = list(range(len(samples)))
     rng.shuffle(order)
@@ -45,14 +46,14 @@ def shuffled(samples: Sequence[Sample], batch: int, seed: str) -> list[list[int]
 
 
 def by_length(samples: Sequence[Sample], batch: int) -> Iterator[list[int]]:
-    """Indices of all samples, shortest first, for evaluation."""
+    """Yield batches of indices of all samples, shortest first, for evaluation."""
     order = sorted(range(len(samples)), key=lambda i: samples[i].encoded.n_tokens)
     for i in range(0, len(order), batch):
         yield order[i : i + batch]
 
 
 def collate(samples: Sequence[Sample]) -> Batch:
-    """Pad to the longest; padding ids are 0 and masked wherever they could count."""
+    """Pad to the longest; padding ids are 0 and masked in all operations that they could affect."""
     lengths = [s.encoded.n_tokens for s in samples]
     ids = torch.zeros(len(samples), max(lengths), dtype=torch.long)
     types = torch.zeros_like(ids)

@@ -20,9 +20,9 @@ def load_weights(checkpoint: Checkpoint) -> dict[str, torch.Tensor]:
 def write_weights(
     out: Path, spec: ModelSpec, weights: Weights, tokenizer_from: Path, is_compact: bool = False
 ) -> Path:
-    """The weights as a Hugging Face directory: float32, or half precision with 6-bit word embeddings.
+    """Write the weights as a Hugging Face directory: float32, or half precision with 6-bit word embeddings.
 
-    Raises ModelError when `out` is taken or a weight does not fit half precision.
+    Raises ModelError if `out` exists or a weight exceeds the range of half precision.
     """
     tensors = {name: w.detach().numpy() for name, w in weights.items()}
     if not is_compact:

@@ -1,4 +1,4 @@
-"""Draw the accuracy grid as a heat map. The one elastic module that needs matplotlib."""
+"""Draw the accuracy grid as a heat map. The only elastic module that needs matplotlib."""
 
 from importlib.util import find_spec
 from pathlib import Path
@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 from pliant.errors import InputError
 
-if TYPE_CHECKING:  # the command line checks a picture's name without loading torch
+if TYPE_CHECKING:  # the command line checks a picture's name without importing torch
     from pliant.elastic.trained_grid import Grid
 
 ENDINGS = (".svg", ".png", ".pdf")
 
 
 def check_picture(path: Path) -> None:
-    """Raise InputError when `draw_grid` could not write `path`: to be asked before hours of training."""
+    """Raise InputError if `draw_grid` could not write `path`: call it before hours of training."""
     if path.suffix not in ENDINGS:
         raise InputError(f"a picture ends in {', '.join(ENDINGS)}, not {path.name!r}.")
     if not path.parent.is_dir():
@@ -23,9 +23,9 @@ def check_picture(path: Path) -> None:
 
 
 def draw_grid(grid: "Grid", path: Path, title: str) -> Path:
-    """Write accuracy in per cent over layers (rows) and slices (columns) as the picture `path` names.
+    """Write accuracy in per cent over layers (rows) and slices (columns) as a picture to `path`.
 
-    The ending decides the format. Raises InputError as `check_picture` does.
+    The suffix determines the format. Raises InputError as `check_picture` does.
     """
     check_picture(path)
     from matplotlib.backends.backend_agg import FigureCanvasAgg

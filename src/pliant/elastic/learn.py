@@ -1,7 +1,7 @@
 """Run one training stage over threads, resumably.
 
-All randomness of a step is a function of (seed, stage, step), so that a run continued from a saved
-state takes the same steps as one that was never interrupted.
+All randomness of a step is a function of (seed, stage, step), so a run resumed from a saved state takes the
+same steps as an uninterrupted one.
 """
 
 import os
@@ -27,14 +27,14 @@ _LARGEST_NORM = 1.0
 
 
 class Objective(Protocol):
-    """What a stage minimises."""
+    """The function that a stage minimises."""
 
     def __call__(
         self, weights: Weights, batch: Batch, step_seed: str, worker_seed: int
     ) -> Iterator[torch.Tensor]:
-        """The losses of one part of a batch, one at a time so that each graph is freed before the next.
+        """Yield the losses of one part of a batch, one at a time so that each graph is freed before the next.
 
-        `step_seed` is common to all parts of a step (which submodels), `worker_seed` is not (dropout).
+        `step_seed` is common to all parts of a step (choice of submodels), `worker_seed` is not (dropout).
         """
         ...
 
@@ -52,7 +52,7 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """What all stages share."""
+    """The settings shared by all stages."""
 
     seed: int
     workers: int
@@ -61,14 +61,14 @@ class Schedule:
 
 
 class StateFile:
-    """The saved state of a run; every write is to a temporary name and renamed."""
+    """The saved state of a run; every write goes to a temporary name and is renamed."""
 
     def __init__(self, path: Path, fingerprint: str) -> None:
         self._path = path
         self._fingerprint = fingerprint
 
     def load(self) -> dict[str, Any] | None:
-        """The last saved state, or None at the start. Raises InputError when other options wrote it."""
+        """Return the last saved state, or None at the start. Raises InputError if other options wrote it."""
         if not self._path.exists():
             return None
         state: dict[str, Any] = torch.load(self._path, weights_only=True)
@@ -91,7 +91,7 @@ class StateFile:
 
 
 def n_steps(n_samples: int, batch: int, epochs: float) -> int:
-    """Steps in so many epochs, at least one when `epochs` is above 0."""
+    """Return the steps in `epochs` epochs, at least one if `epochs` is above 0."""
     return max(round(-(-n_samples // batch) * epochs), 1 if epochs > 0 else 0)
 
 
@@ -105,11 +105,11 @@ def learn(
     on_save: Callable[[dict[str, Any]], None],
     on_step: Callable[[int, float], None],
 ) -> dict[str, torch.Tensor]:
-    """Train from `start`, or from `saved` (a dict once given to `on_save`); the averaged weights.
+    """Train from `start`, or from `saved` (a dict given to `on_save`); return the averaged weights.
 
-    AdamW with a warm-up and a linear fall to 0; word embeddings, whose gradient is sparse, by
-    SparseAdam; the result is an exponential moving average, which at a fixed number of steps is a
-    little better than the last weights.
+    AdamW with a warm-up and a linear decay to 0; word embeddings, whose gradient is sparse, use SparseAdam.
+    The result is an exponential moving average, which for a fixed number of steps is slightly better than the
+    last weights.
     """
     at = 0 if saved is None else int(saved["step"])
     weights = {n: w.detach().clone() for n, w in (start if saved is None else saved["weights"]).items()}
@@ -163,7 +163,7 @@ def learn(
 def _steps(
     stage: Stage, samples: Sequence[Sample], schedule: Schedule, first: int
 ) -> Iterator[tuple[int, list[int]]]:
-    """(step, sample indices) from step `first` on; the order of an epoch depends on seed, stage and epoch."""
+    """Yield (step, indices) from step `first` on; an epoch's order depends on seed, stage and epoch."""
     per_epoch = -(-len(samples) // stage.batch)
     for epoch in range(first // per_epoch, -(-stage.n_steps // per_epoch)):
         batches = shuffled(samples, stage.batch, f"{schedule.seed}/{stage.name}/{epoch}")
@@ -182,10 +182,10 @@ def _gradients(
     step_seed: str,
     worker: int,
 ) -> tuple[float, list[torch.Tensor | None]]:
-    """The loss of one part, times its share of the batch, and its gradient for every trained tensor."""
+    """Return one part's loss, times its share of the batch, and its gradient for every trained tensor."""
     total: list[torch.Tensor | None] = [None] * len(trained)
     value = 0.0
-    # Not `hash`, which Python salts anew in every process.
+    # Not `hash`, which Python salts differently in every process.
     worker_seed = zlib.crc32(f"{step_seed}/{worker}".encode())
     for loss in objective(weights, collate(samples), step_seed, worker_seed):
         found = torch.autograd.grad(loss * share, [weights[n] for n in trained], allow_unused=True)
@@ -203,7 +203,7 @@ def _sum(total: torch.Tensor | None, more: torch.Tensor | None) -> torch.Tensor 
 def _apply(
     results: Sequence[tuple[float, list[torch.Tensor | None]]], weights: Weights, trained: Sequence[str]
 ) -> float:
-    """Set the clipped gradient of the whole batch, summed in the order of its parts; its loss."""
+    """Set the clipped gradient of the whole batch, summed in the order of its parts; return its loss."""
     for i, name in enumerate(trained):
         parts = [g for _, gradients in results if (g := gradients[i]) is not None]
         if parts:
@@ -241,7 +241,7 @@ def _follow(average: Weights, weights: Weights, trained: Sequence[str], keep: fl
 
 @contextmanager
 def _single_threaded() -> Iterator[None]:
-    """Threads of ours share the cores; a second team of torch's would wait for them at every operation."""
+    """Limit torch to one thread: pliant's own threads use the cores, and a second pool would contend."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

@@ -1,4 +1,4 @@
-"""The forward pass of any submodel in torch, differentiable."""
+"""The differentiable forward pass of any submodel in torch."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ Weights = Mapping[str, torch.Tensor]
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Token ids and types [B, T], tokens per row [B] and labels [B]; `is_padded` when some rows are short."""
+    """Token ids and types [B, T], tokens per row [B] and labels [B]; `is_padded` if some rows are short."""
 
     ids: torch.Tensor
     types: torch.Tensor
@@ -40,7 +40,7 @@ class Answer:
 
 
 class Dropout:
-    """Dropout with a generator of its own, so that threads neither share nor reorder their randomness."""
+    """Dropout with its own generator, so that threads neither share nor reorder their randomness."""
 
     def __init__(self, rate: float, seed: int) -> None:
         self._keep = 1.0 - rate
@@ -54,7 +54,7 @@ class Dropout:
 
 
 def embed(spec: ModelSpec, weights: Weights, batch: Batch, is_sparse: bool = False) -> torch.Tensor:
-    """The input [B, T, hidden] of the first layer; `is_sparse` makes the word table's gradient sparse."""
+    """Return the first layer's input [B, T, hidden]; `is_sparse` makes the word table's gradient sparse."""
     n_tokens = batch.ids.shape[1]
     x = functional.embedding(batch.ids, weights["embeddings.word"], sparse=is_sparse)
     first = spec.position_offset

@@ -10,7 +10,7 @@ from torch.nn import functional
 from pliant.elastic.network import Answer, Batch, Dropout, Weights, embed, forward, token_weights
 from pliant.models.spec import ModelSpec, picked_layers
 
-# Outputs of layers below the last guide less: a shallow or narrow submodel must be free to hurry ahead.
+# Outputs of layers below the last have less weight: a shallow or narrow submodel may deviate from them.
 _BELOW_LAST = 0.1
 
 
@@ -35,8 +35,8 @@ class Tune:
 class Distil:
     """Soft labels and hidden states of a frozen teacher with the same embeddings, for several submodels.
 
-    DynaBERT (Hou et al. 2020), equations 2 to 4. `label_share` mixes in cross-entropy on the true labels
-    (the final fine-tuning).
+    DynaBERT (Hou et al. 2020), equations 2 to 4. `label_share` is the weight of cross-entropy on the true
+    labels (for the final fine-tuning).
     """
 
     spec: ModelSpec
@@ -70,7 +70,7 @@ class Distil:
     def _hidden(
         self, answer: Answer, taught: Answer, layers: tuple[int, ...], mask: torch.Tensor
     ) -> torch.Tensor:
-        """Mean squared difference over real tokens: of the last layer, and a little of those below."""
+        """The mean squared difference over real tokens: the last layer, and a small weight on lower ones."""
         scale = 1.0 / (mask.sum() * self.spec.hidden)
         total = torch.zeros(())
         for i, (layer, x) in enumerate(zip(layers, answer.hidden, strict=True)):
@@ -80,7 +80,7 @@ class Distil:
 
 
 def pick_submodels(spec: ModelSpec, n_random: int, seed: str) -> list[tuple[int, int]]:
-    """(n, m) of one step: the full model, one of the least width, and `n_random` from the whole grid."""
+    """Return (n, m) of one step: the full model, one of the least width, and `n_random` from the grid."""
     rng = random.Random(seed)
     N = spec.n_layers
     shallow = 1 if rng.random() < 0.1 else rng.randint(min(2, N), max(min(2, N), 2 * N // 3))

@@ -1,4 +1,4 @@
-"""Show a stretching run as progress bars, one a stage."""
+"""Show a stretching run as progress bars, one per stage."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,7 +18,7 @@ from pliant.elastic.watch import Watch
 
 @contextmanager
 def shown_progress(console: Console) -> Iterator[Watch]:
-    """A Watch that draws on `console` while the context is open; the loss is smoothed over about 50 steps."""
+    """Yield a Watch that draws on `console`; the loss is smoothed over about 50 steps."""
     columns = (
         TextColumn("{task.description:8}"),
         BarColumn(),

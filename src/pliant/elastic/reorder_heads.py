@@ -1,6 +1,6 @@
-"""Order heads and FFN neurons so that leading slices matter most.
+"""Order heads and FFN neurons so that leading slices are the most important.
 
-DynaBERT (Hou et al. 2020), section 2.1: the importance of a head or neuron is the size of the loss's
+DynaBERT (Hou et al. 2020), section 2.1: the importance of a head or neuron is the magnitude of the loss's
 first-order change when it is removed, that is |dL/dg| of a factor g = 1 on its output.
 """
 
@@ -14,7 +14,7 @@ from pliant.models.spec import ModelSpec
 
 
 def measure(spec: ModelSpec, weights: Weights, batches: Iterable[Batch]) -> Gates:
-    """Summed |dL/dg| of every head [N, M] and neuron [N, ffn] over labelled batches (at least one)."""
+    """The summed |dL/dg| of every head [N, M] and neuron [N, ffn] over labelled batches (at least one)."""
     gates = Gates(
         torch.ones(spec.n_layers, spec.n_heads, requires_grad=True),
         torch.ones(spec.n_layers, spec.ffn, requires_grad=True),
@@ -32,10 +32,10 @@ def measure(spec: ModelSpec, weights: Weights, batches: Iterable[Batch]) -> Gate
 
 
 def reorder(spec: ModelSpec, weights: Weights, importance: Gates) -> dict[str, torch.Tensor]:
-    """The same model with its heads and neurons sorted by importance, most important first.
+    """Return the same model with its heads and neurons sorted by importance, most important first.
 
-    Rows of query, key, value and up, and columns of output and down, move together, so the full
-    model computes the same function up to rounding.
+    Rows of query, key, value and up, and columns of output and down, move together, so the full model
+    computes the same function up to rounding.
     """
     moved = dict(weights)
     within = torch.arange(spec.head_dim)

@@ -1,4 +1,4 @@
-"""Make a fine-tuned, elastic model of a BERT-family directory: tune, reorder, distil, tune again.
+"""Make a fine-tuned, elastic model from a BERT-family directory: tune, reorder, distil, tune again.
 
 DynaBERT (Hou et al. 2020), the recipe of section 2, without data augmentation.
 """
@@ -30,13 +30,13 @@ from pliant.models.spec import Head, ModelSpec, tensor_shapes
 from pliant.models.tokenizer import open_tokenizer
 
 _LABEL_SHARE = 0.5
-# Batches whose gradients rank heads and neurons: enough for a stable order, a fraction of an epoch.
+# Batches used to rank heads and neurons: enough for a stable order, a fraction of an epoch.
 _RANKING_BATCHES = 100
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Where the model lies and how it answers `dev`: `teacher` is the accuracy before stretching."""
+    """The model's path and its accuracy on `dev`; `teacher` is the accuracy before stretching."""
 
     out: Path
     grid: Grid
@@ -46,13 +46,13 @@ class Report:
 def stretch(options: StretchOptions, watch: Watch | None = None) -> Report:
     """Run all stages, or the rest of an interrupted run, and write the elastic model to `options.out`.
 
-    Raises ModelError for an unusable model or taken target, InputError for bad TSVs or for a state
-    left by a run with other options. Beside the weights goes `elastic.json`, the accuracy grid.
+    Raises ModelError for an unusable model or an existing target, InputError for invalid TSVs or for the
+    state of a run with other options. The accuracy grid is written to `elastic.json` beside the weights.
     """
     watch = watch or Watch()
     is_resumed = state_path(options).exists()
     for target in (options.out, options.teacher):
-        # A run killed while it wrote its results finds the teacher there, whole.
+        # A run interrupted while it wrote its results has already written the complete teacher.
         if target is not None and target.exists() and not (is_resumed and target == options.teacher):
             raise ModelError(f"{target} exists already; choose another directory or remove it.")
     checkpoint = open_checkpoint(options.model)
@@ -68,7 +68,7 @@ def stretch(options: StretchOptions, watch: Watch | None = None) -> Report:
 
 
 def elastic_spec(spec: ModelSpec, options: StretchOptions) -> ModelSpec:
-    """The same encoder under a classifier over the mean of the tokens: the widths asked for, every depth."""
+    """Return the same encoder with a classifier over the mean of tokens: requested widths, every depth."""
     M = spec.n_heads
     depths = tuple(range(1, spec.n_layers + 1))
     labels = options.labels or label_names(options.train)
@@ -77,7 +77,7 @@ def elastic_spec(spec: ModelSpec, options: StretchOptions) -> ModelSpec:
 
 
 def initial_weights(checkpoint: Checkpoint, spec: ModelSpec, seed: int) -> dict[str, torch.Tensor]:
-    """The checkpoint's encoder and a new classifier drawn from `seed`."""
+    """Return the checkpoint's encoder and a new classifier initialised from `seed`."""
     generator = torch.Generator().manual_seed(seed)
     weights = {}
     for name, shape in tensor_shapes(spec):
@@ -91,13 +91,13 @@ def initial_weights(checkpoint: Checkpoint, spec: ModelSpec, seed: int) -> dict[
 
 
 def state_path(options: StretchOptions) -> Path:
-    """Where a run keeps what it needs to be continued: beside its target."""
+    """Return the path of a run's resumable state: beside its target."""
     return options.out.parent / f".{options.out.name}.state.pt"
 
 
 @dataclass(frozen=True, slots=True)
 class _Progress:
-    """A run between two stages: `stage` is the next one, `learned` what it has saved of itself."""
+    """A run between two stages: `stage` is the next one, `learned` its saved state."""
 
     stage: int
     weights: Weights
@@ -113,7 +113,7 @@ def _train(
     state: StateFile,
     watch: Watch,
 ) -> _Progress:
-    """All stages, from the saved state on where there is one."""
+    """Run all stages, from the saved state on if there is one."""
     stages = _stages(options, len(train))
     saved = state.load()
     at = _Progress(0, start, start) if saved is None else _Progress(**saved)
@@ -190,13 +190,13 @@ def _rank(
 def _finish(
     options: StretchOptions, spec: ModelSpec, done: _Progress, dev: Sequence[Sample], state: StateFile
 ) -> Report:
-    """Write the models and measure them as they can be read back."""
+    """Write the models and measure them as read back."""
     whole = replace(spec, widths=(spec.n_heads,), depths=None)
     gold = measure_grid(whole, done.teacher, dev, depths=(spec.n_layers,))
     if options.teacher is not None and not options.teacher.exists():
         write_weights(options.teacher, whole, done.teacher, options.model)
     partial = options.out.parent / f".{options.out.name}.unmeasured"
-    shutil.rmtree(partial, ignore_errors=True)  # left by a run killed while it measured
+    shutil.rmtree(partial, ignore_errors=True)  # left by a run interrupted while it measured
     write_weights(partial, spec, done.weights, options.model, options.is_compact)
     grid = measure_grid(spec, load_weights(open_checkpoint(partial)), dev)
     report = Report(options.out, grid, gold.accuracy(spec.n_layers, spec.n_heads))

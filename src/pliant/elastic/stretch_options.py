@@ -8,15 +8,15 @@ from pliant.errors import InputError
 
 @dataclass(frozen=True, slots=True)
 class StretchOptions:
-    """The options of one stretching run; the same value gives the same weights.
+    """The options of one stretching run; equal options give equal weights.
 
-    `model` is a directory of the BERT family, `train` and `dev` are TSVs (`models.examples`), `out`
-    receives the elastic model and `teacher`, when given, the unstretched fine-tuned one. Epochs may be
-    fractions. `dev` is only reported on: nothing in a run is chosen by it. `labels` renames the labels
-    of the TSVs, whose own names are taken when it is None. `widths` None is a quarter, a half, three
-    quarters and all of the heads; `distil_batch` None is `batch`. Texts above `max_tokens` are cut for
-    training. A batch is split over `workers` threads, whose gradients are added in a fixed order;
-    another number rounds differently. `is_compact` writes half precision with 6-bit word embeddings.
+    `model` is a directory of the BERT family, `train` and `dev` are TSVs (`models.examples`), `out` receives
+    the elastic model and `teacher`, if given, the unstretched fine-tuned one. Epochs may be fractions. `dev`
+    is used only for the report: no choice in a run depends on it. `labels` renames the labels of the TSVs;
+    None keeps their names. `widths` None means a quarter, a half, three quarters and all of the heads;
+    `distil_batch` None means `batch`. Texts above `max_tokens` are truncated for training. A batch is split
+    over `workers` threads, whose gradients are added in a fixed order; another number of workers rounds
+    differently. `is_compact` writes half precision with 6-bit word embeddings.
     """
 
     model: Path

@@ -20,7 +20,7 @@ class Grid:
     correct: tuple[tuple[int, ...], ...]
 
     def accuracy(self, n: int, m: int) -> float:
-        """The share answered right by the submodel n x m; m must be one of `widths`."""
+        """Return the share answered right by the submodel n x m; m must be one of `widths`."""
         return self.correct[n - 1][self.widths.index(m)] / self.n_examples
 
 
@@ -30,7 +30,7 @@ def measure_grid(
     samples: Sequence[Sample],
     depths: Sequence[int] | None = None,
 ) -> Grid:
-    """Accuracy of every submodel (n layers, trained widths); depths left out count 0."""
+    """Return the accuracy of every submodel (n layers, trained widths); skipped depths count 0."""
     chosen = range(1, spec.n_layers + 1) if depths is None else depths
     correct = [[0] * len(spec.widths) for _ in range(spec.n_layers)]
     with torch.no_grad():
@@ -46,7 +46,7 @@ def measure_grid(
 
 
 def as_table(grid: Grid, title: str) -> Table:
-    """Rows are layers, columns are slices, cells are per cent."""
+    """A table with a row per number of layers, a column per number of slices, and cells in per cent."""
     table = Table(title=title)
     table.add_column("layers \\ slices", justify="right")
     for m in grid.widths:
@@ -57,7 +57,7 @@ def as_table(grid: Grid, title: str) -> Table:
 
 
 def as_json(grid: Grid) -> dict[str, object]:
-    """Plain values for `json.dumps`: widths, n_examples, and accuracy as rows of layers."""
+    """Return plain values for `json.dumps`: widths, n_examples, and accuracy as rows of layers."""
     return {
         "widths": list(grid.widths),
         "n_examples": grid.n_examples,

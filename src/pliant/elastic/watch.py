@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """`on_step(stage, steps done, steps in all, loss)` after every step; `on_note(text)` in between."""
+    """`on_step(stage, steps done, total steps, loss)` after every step; `on_note(text)` in between."""
 
     on_step: Callable[[str, int, int, float], None] = lambda stage, done, total, loss: None
     on_note: Callable[[str], None] = lambda text: None

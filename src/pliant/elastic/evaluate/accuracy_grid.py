@@ -1,7 +1,7 @@
 """Accuracy of every trained submodel at uniform bits, measured on labelled examples.
 
-What enters a layer depends only on the layers run before it: submodels of one width share the layers that
-they begin with, so that each is run once an example (14 layers instead of 21 for a model of six).
+A layer's input depends only on the layers run before it, so submodels of one width share their common first
+layers, and each of these is run once per example (14 layers instead of 21 for a model of six).
 """
 
 from collections.abc import Callable, Sequence
@@ -17,13 +17,13 @@ from pliant.models.spec import picked_layers
 from pliant.run.submodel.engine import Engine
 from pliant.store.manifest import AccuracyEntry, AccuracyFold, AccuracyTable
 
-# Between these, accuracy is interpolated; 5 bits differ from 6 by less than any table can tell.
+# Accuracy is interpolated in between; 5 bits differ from 6 by less than any table resolves.
 GRID_BITS = (2, 3, 4, 6, FULL_BITS)
 
-# A submodel is judged by each fold after the others chose it (plan/submodel/accuracy.py).
+# Each fold evaluates a submodel that the other folds chose (plan/submodel/accuracy.py).
 N_FOLDS = 5
 
-OnCell = Callable[[int, int], None]  # submodels done, of how many
+OnCell = Callable[[int, int], None]  # (submodels done, total)
 
 
 def measure_grid(
@@ -33,11 +33,11 @@ def measure_grid(
     bits: Sequence[int] = GRID_BITS,
     on_cell: OnCell = lambda done, total: None,
 ) -> AccuracyTable:
-    """Accuracy and mean log-likelihood of each n x m at each of `bits` that the store offers.
+    """Return accuracy and mean log-likelihood of each n x m at each of `bits` that the store offers.
 
-    Depths are 1 to N, widths the trained ones. The examples are dealt in turn to `N_FOLDS` folds, fewer
-    where there are fewer examples, none for a single one. Raises InputError without examples, labels or
-    bits, and StoreError when a shard is damaged. The engine's weights are unset when it returns.
+    Depths are 1 to N, widths the trained ones. The examples are assigned in turn to `N_FOLDS` folds; fewer
+    folds if there are fewer examples, none for a single one. Raises InputError without examples, labels or
+    bits, and StoreError if a shard is damaged. The engine's weights are unset on return.
     """
     spec = engine.spec
     offered = [b for b in bits if b in engine.store.manifest.bits]
@@ -70,7 +70,7 @@ def measure_grid(
 
 @dataclass(frozen=True, slots=True)
 class _Parts:
-    """Of one entry, a mean a fold."""
+    """Means of one entry, one per fold."""
 
     accuracy: list[float]
     log_likelihood: list[float]
@@ -91,7 +91,7 @@ def _folds(sizes: Sequence[int], parts: Sequence[_Parts]) -> tuple[AccuracyFold,
 
 
 def _every_depth(engine: Engine, example: Labelled, width: int) -> list[Float[np.ndarray, " C"]]:
-    """The answers of the submodels of 1 to N layers, in that order."""
+    """Return the answers of the submodels of 1 to N layers, in that order."""
     N = engine.spec.n_layers
     known: dict[tuple[int, ...], np.ndarray] = {(): embedded(engine, example.encoded)}
     answers = []

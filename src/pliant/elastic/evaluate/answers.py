@@ -22,13 +22,13 @@ class Labelled:
 
 
 def spread(examples: Sequence[T], limit: int | None) -> tuple[T, ...]:
-    """All examples, or `limit` of them at even steps."""
+    """Return all examples, or `limit` of them at even steps."""
     step = 1 if limit is None else max(1, len(examples) // limit)
     return tuple(examples[::step][:limit])
 
 
 def embedded(engine: Engine, encoded: Encoded) -> Float[np.ndarray, "T d"]:
-    """What enters the first layer."""
+    """Return the input of the first layer."""
     engine.embed(encoded.ids, encoded.types)
     return engine.encoder.hidden[: encoded.n_tokens].copy()
 
@@ -36,7 +36,7 @@ def embedded(engine: Engine, encoded: Encoded) -> Float[np.ndarray, "T d"]:
 def through(
     engine: Engine, layer: int, width: int, hidden: Float[np.ndarray, "T d"]
 ) -> Float[np.ndarray, "T d"]:
-    """What leaves `layer` when `hidden` enters it."""
+    """Return the output of `layer` for the input `hidden`."""
     n = len(hidden)
     engine.encoder.hidden[:n] = hidden
     engine.layer(layer, width, n)
@@ -44,6 +44,6 @@ def through(
 
 
 def log_likelihood(logits: Float[np.ndarray, " C"], label: int) -> float:
-    """The natural logarithm of the probability that `logits` give `label`."""
+    """Return the natural logarithm of the probability that `logits` give `label`."""
     z = logits.astype(np.float64)
     return float(z[label] - z.max() - np.log(np.exp(z - z.max()).sum()))

@@ -25,10 +25,10 @@ class Interval:
 
 
 def accuracy(is_right: Bool[np.ndarray, " n"]) -> Interval:
-    """The share of right answers with its score interval (Wilson 1927, "Probable inference").
+    """Return the share of right answers with its score interval (Wilson 1927, "Probable inference").
 
-    It has a width even where all answers are right, or none: 2 of 2 give 34 to 100 %. A bootstrap only
-    resamples what was seen and would call that certain. Raises InputError without examples.
+    The interval has a width even if all answers are right, or none: 2 of 2 give 34 to 100 %. A bootstrap,
+    which only resamples the observations, would report certainty. Raises InputError without examples.
     """
     n = _count(is_right)
     value = float(is_right.mean())
@@ -38,12 +38,12 @@ def accuracy(is_right: Bool[np.ndarray, " n"]) -> Interval:
 
 
 def paired_difference(a: Bool[np.ndarray, " n"], b: Bool[np.ndarray, " k"]) -> Interval:
-    """Accuracy of `a` minus accuracy of `b` on the same examples.
+    """Return the accuracy of `a` minus the accuracy of `b` on the same examples.
 
     The interval is the adjusted Wald interval for matched pairs of Agresti and Min (Statistics in Medicine
     24, 2005, section 3.2): half an example is added to each of the four combinations of right and wrong, so
     that two systems which agree on all of a few examples are not called equal. Raises InputError without
-    examples, or when the two were not measured on equally many.
+    examples, or if the two were measured on different numbers of examples.
     """
     if a.shape != b.shape:
         raise InputError(f"{len(a)} answers cannot be paired with {len(b)}; measure both on the same.")
@@ -55,7 +55,7 @@ def paired_difference(a: Bool[np.ndarray, " n"], b: Bool[np.ndarray, " k"]) -> I
 
 
 def f1(predicted: Int[np.ndarray, " n"], expected: Int[np.ndarray, " n"], positive: int = 1) -> float:
-    """Harmonic mean of precision and recall of the class `positive`; 0 when it never occurs."""
+    """Return the harmonic mean of precision and recall of the class `positive`; 0 if it never occurs."""
     hits = int(np.sum((predicted == positive) & (expected == positive)))
     claims = int(np.sum(predicted == positive)) + int(np.sum(expected == positive))
     return 2 * hits / claims if claims else 0.0

@@ -1,4 +1,4 @@
-"""How much each shard matters (STI 5.2): the paper's ablation and its first-order estimate."""
+"""Importance of each shard (STI 5.2): the paper's ablation and its first-order estimate."""
 
 from pliant.elastic.evaluate.answers import Labelled
 from pliant.elastic.importance.ablation import Ablation, ablate

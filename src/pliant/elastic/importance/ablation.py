@@ -12,15 +12,15 @@ from pliant.ir.bitwidths import FULL_BITS, LOWEST_BITS
 from pliant.run.submodel.engine import Engine, runs_of
 from pliant.run.submodel.preload_buffer import PreloadBuffer
 
-OnShard = Callable[[int, int], None]  # shards done, of how many
+OnShard = Callable[[int, int], None]  # (shards done, total)
 
 
 @dataclass(frozen=True, slots=True)
 class Ablation:
-    """What one shard at full fidelity gives when all others stay at the lowest bits.
+    """The effect of one shard at full fidelity with all others at the lowest bits.
 
-    `accuracy` is a fraction and `log_likelihood` the mean logarithm of the right label's probability,
-    both over `n_examples`; the `floor` values are those with every shard at the lowest bits.
+    `accuracy` is a fraction and `log_likelihood` the mean logarithm of the right label's probability, both
+    over `n_examples`; the `floor` values are those with every shard at the lowest bits.
     """
 
     n_examples: int
@@ -31,7 +31,7 @@ class Ablation:
 
     @property
     def importance(self) -> Float[np.ndarray, "N M"]:
-        """Accuracy as in the paper; likelihood, worth less than one answer, orders shards that tie."""
+        """Accuracy as in the paper; the likelihood, worth less than one answer, breaks ties."""
         low, high = float(self.log_likelihood.min()), float(self.log_likelihood.max())
         share = (self.log_likelihood - low) / (high - low) if high > low else np.zeros_like(self.accuracy)
         return np.asarray(self.accuracy + 0.5 * share / self.n_examples)
@@ -40,12 +40,12 @@ class Ablation:
 def ablate(
     engine: Engine, examples: Sequence[Labelled], *, on_shard: OnShard = lambda done, total: None
 ) -> Ablation:
-    """The ablation of STI 5.2 over the whole model, one engine call a layer and input.
+    """Run the ablation of STI 5.2 over the whole model, one engine call per layer and input.
 
-    Every shard runs at 2 bits but one at full fidelity. What enters a layer does not depend on that
-    layer, so it is computed once a layer and input and kept: only the changed layer and those above it
-    run again, (N + 1) / 2 of N layers on average. Raises InputError without examples or labels, and
-    StoreError when a shard is damaged. The engine's weights are unset when it returns.
+    Every shard runs at 2 bits except one at full fidelity. A layer's input does not depend on that layer, so
+    it is computed once per layer and input: only the changed layer and those above it run again, (N + 1) / 2
+    of N layers on average. Raises InputError without examples or labels, and StoreError if a shard is
+    damaged. The engine's weights are unset on return.
     """
     if not examples or engine.spec.head.labels is None:
         raise InputError("an ablation needs a classifier and at least one labelled example.")
@@ -67,7 +67,7 @@ def ablate(
 
 
 class _Both:
-    """Holds every shard at the lowest bits and at full fidelity, the lowest in use, while a block runs."""
+    """Holds every shard at the lowest bits, in use, and at full fidelity, inside a `with` block."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -84,7 +84,7 @@ class _Both:
             engine.set_bits(layer, _lowest(shape[1]))
 
     def __exit__(self, *_: object) -> None:
-        # What the encoder points at is about to go: from here on nothing may run before `hold`.
+        # The encoder's weights are about to be freed: nothing may run before the next `hold`.
         self._engine.hold(np.zeros((self._engine.spec.n_layers, self._engine.spec.n_heads), np.int64))
         self._held.fill(self._engine.store, ())
 
@@ -96,7 +96,7 @@ def _through(engine: Engine, layer: int, hidden: Float[np.ndarray, "T d"]) -> Fl
 def _judge(
     engine: Engine, inputs: Sequence[Float[np.ndarray, "_ d"]], examples: Sequence[Labelled], first: int
 ) -> tuple[float, float]:
-    """Accuracy and mean log-likelihood when layers `first` and above run on what enters layer `first`."""
+    """Return accuracy and mean log-likelihood of layers `first` and above, given the inputs of `first`."""
     spec, encoder = engine.spec, engine.encoder
     n_right, likelihood = 0, 0.0
     for hidden, example in zip(inputs, examples, strict=True):

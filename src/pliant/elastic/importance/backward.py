@@ -1,7 +1,7 @@
-"""The encoder and its derivative in numpy float32, several inputs at a time.
+"""The encoder and its derivative in numpy float32, for several inputs at a time.
 
-Inputs of a batch are laid one after another, [tokens of all, hidden]; only attention, pooling and
-normalising a row look at more or less than one token, so nothing is padded. BLAS does the work.
+The inputs of a batch are concatenated, [tokens of all, hidden]. Only attention, pooling and normalisation
+involve more or less than one token, so no padding is needed. BLAS does the work.
 """
 
 import math
@@ -17,7 +17,7 @@ from pliant.models.tokenizer import Encoded
 from pliant.store.layers import LayerWeights, Norm
 from pliant.store.store_files import Embeddings, HeadWeights, Linear
 
-Tokens = Float32[np.ndarray, "tokens _"]  # one row a token, tokens of all inputs
+Tokens = Float32[np.ndarray, "tokens _"]  # one row per token, tokens of all inputs
 Bounds = Sequence[tuple[int, int]]  # first token and end of each input
 
 # erfc(z) = 1 / (1 + a1 z + ... + a6 z**6)**16 within 3e-7 (Abramowitz and Stegun, 7.1.28); highest first.
@@ -27,18 +27,18 @@ _TANH_GELU = math.sqrt(2 / math.pi), 0.044715
 
 @dataclass(frozen=True, slots=True)
 class Tape:
-    """What a layer's backward pass needs of its forward pass: the input of every linear, and more."""
+    """Values of a layer's forward pass that its backward pass needs: the input of every linear, and more."""
 
     inputs: Mapping[str, Tokens]
     qkv: tuple[Tokens, Tokens, Tokens]
-    probabilities: tuple[Float32[np.ndarray, "heads _ _"], ...]  # one an input
+    probabilities: tuple[Float32[np.ndarray, "heads _ _"], ...]  # one per input
     before_activation: Tokens
-    normal: tuple[Tokens, Tokens]  # what each layer norm made before weight and bias
+    normal: tuple[Tokens, Tokens]  # each layer norm's output before weight and bias
     scale: tuple[Tokens, Tokens]  # 1 / standard deviation of each token, [tokens, 1]
 
 
 def embed(spec: ModelSpec, weights: Embeddings, inputs: Sequence[Encoded]) -> tuple[Tokens, Bounds]:
-    """The first layer's input, and where each of `inputs` lies in it. Raises StoreError on damaged rows."""
+    """The first layer's input, and the bounds of each of `inputs`. Raises StoreError on damaged rows."""
     ids = np.concatenate([e.ids for e in inputs])
     weights.check(ids)
     ends = np.cumsum([e.n_tokens for e in inputs]).tolist()
@@ -52,7 +52,7 @@ def embed(spec: ModelSpec, weights: Embeddings, inputs: Sequence[Encoded]) -> tu
 
 
 def forward(spec: ModelSpec, w: LayerWeights, x: Tokens, bounds: Bounds) -> tuple[Tokens, Tape]:
-    """One post-norm layer at full width."""
+    """Run one post-norm layer at full width."""
     q, k, v = (_linear(x, part) for part in (w.query, w.key, w.value))
     context = np.empty_like(x)
     probabilities = []
@@ -73,9 +73,10 @@ def forward(spec: ModelSpec, w: LayerWeights, x: Tokens, bounds: Bounds) -> tupl
 def backward(
     spec: ModelSpec, w: LayerWeights, tape: Tape, bounds: Bounds, dy: Tokens
 ) -> tuple[Tokens, dict[str, Tokens]]:
-    """The loss's derivative by the layer's input, and by the output of each linear, from that by its output.
+    """Return the loss's derivatives by the layer's input and by each linear's output, given `dy`.
 
-    The derivative by a linear's weight [out, in] is `outputs[name].T @ tape.inputs[name]`.
+    `dy` is the derivative by the layer's output. The derivative by a linear's weight [out, in] is
+    `outputs[name].T @ tape.inputs[name]`.
     """
     outputs: dict[str, Tokens] = {}
     outputs["down"] = d2 = _layer_norm_backward(dy, w.output_norm, tape.normal[1], tape.scale[1])
@@ -99,9 +100,9 @@ def backward(
 def loss_gradient(
     head: Head, w: HeadWeights, x: Tokens, bounds: Bounds, labels: Int[np.ndarray, " inputs"]
 ) -> tuple[Float32[np.ndarray, " inputs"], Tokens]:
-    """Each input's cross-entropy, in nats, and its derivative by the last layer's output.
+    """Return each input's cross-entropy, in nats, and its derivative by the last layer's output.
 
-    Raises InputError when the head is no classifier.
+    Raises InputError if the head is not a classifier.
     """
     if w.classifier is None:
         raise InputError("a loss needs a classifier; this model's head gives vectors.")
@@ -126,7 +127,7 @@ def loss_gradient(
 
 
 def activate(kind: Activation, x: Tokens) -> Tokens:
-    """The activation, elementwise."""
+    """Apply the activation elementwise."""
     match kind:
         case "gelu":
             return _array(x * _normal_cdf(x))
@@ -140,7 +141,7 @@ def activate(kind: Activation, x: Tokens) -> Tokens:
 
 
 def slope(kind: Activation, x: Tokens) -> Tokens:
-    """The activation's derivative at `x`; 0 for relu at 0."""
+    """Return the activation's derivative at `x`; 0 for relu at 0."""
     match kind:
         case "gelu":
             return _array(_normal_cdf(x) + x * np.exp(-0.5 * x * x) * np.float32(1 / math.sqrt(2 * math.pi)))
@@ -169,7 +170,7 @@ def _linear(x: Tokens, w: Linear) -> Tokens:
 
 
 def _layer_norm(x: Tokens, norm: Norm, eps: float) -> tuple[Tokens, Tokens, Tokens]:
-    """The result, the normalised input and 1 / standard deviation."""
+    """Return the result, the normalised input and 1 / standard deviation."""
     centred = x - x.mean(axis=1, keepdims=True)
     scale = 1 / np.sqrt((centred * centred).mean(axis=1, keepdims=True) + np.float32(eps))
     normal = centred * scale
@@ -196,5 +197,5 @@ def _joined(x: Float32[np.ndarray, "heads tokens _"]) -> Tokens:
 
 
 def _array(x: object) -> Float32[np.ndarray, "..."]:
-    """numpy's arithmetic has no static types of its own."""
+    """Give a static type to the result of numpy arithmetic."""
     return np.asarray(x, np.float32)

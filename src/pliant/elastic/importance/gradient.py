@@ -13,21 +13,21 @@ from pliant.store.coding.cut_slices import LINEARS
 from pliant.store.layers import LayerWeights, layer_weights
 from pliant.store.read import Store
 
-BATCH = 16  # inputs at a time: enough rows for BLAS, few enough that activations stay small
+BATCH = 16  # inputs at a time: enough rows for BLAS, few enough for small activations
 
-OnExamples = Callable[[int, int], None]  # examples done, of how many
+OnExamples = Callable[[int, int], None]  # (examples done, total)
 
 
 def first_order(
     store: Store, examples: Sequence[Labelled], *, on_examples: OnExamples = lambda done, total: None
 ) -> Float[np.ndarray, "N M"]:
-    """The likelihood that each shard alone would gain at full fidelity, to first order: nats, [N, M].
+    """Return each shard's gain of likelihood alone at full fidelity, to first order: nats, [N, M].
 
-    s(l, s) = -sum over the shard's weights of dL/dw * (w at 32 bits - w at 2 bits), L the mean
-    cross-entropy over `examples` with every shard at 2 bits: the first Taylor term of what `ablate`
-    finds by trying. Molchanov et al. (2019, "Importance estimation for neural network pruning",
-    section 3) rank filters by such a term. Raises InputError without examples or labels, and StoreError
-    when a shard is damaged or one of the two fidelities is not offered.
+    s(l, s) = -sum over the shard's weights of dL/dw * (w at 32 bits - w at 2 bits), with L the mean
+    cross-entropy over `examples` with every shard at 2 bits: the first Taylor term of the result of `ablate`.
+    Molchanov et al. (2019, "Importance estimation for neural network pruning", section 3) rank filters by
+    such a term. Raises InputError without examples or labels, and StoreError if a shard is damaged or one of
+    the two fidelities is not offered.
     """
     spec = store.spec
     if not examples or spec.head.labels is None:
@@ -52,14 +52,14 @@ def first_order(
 
 
 def _steps(low: LayerWeights, full: LayerWeights) -> Mapping[str, Float[np.ndarray, "out in"]]:
-    """From the lowest bits to full fidelity, for each linear."""
+    """Return the change from the lowest bits to full fidelity, for each linear."""
     return {name: getattr(full, name).weight - getattr(low, name).weight for name in LINEARS}
 
 
 def _along(
     name: str, x: Tokens, dy: Tokens, step: Float[np.ndarray, "out in"], n_slices: int
 ) -> Float[np.ndarray, " M"]:
-    """The sum of dL/dW * step over each slice's weights, without dL/dW = dy^T x itself.
+    """Return the sum of dL/dW * step over each slice's weights, without computing dL/dW = dy^T x.
 
     A slice owns columns of `output` and `down` and rows of the other linears (STI Table 1).
     """
