@@ -16,21 +16,26 @@ class PlanOptions:
     """Planning options. The defaults are pliant's; `PAPER` is STI as published.
 
     `choose`: "accuracy" takes the submodel of the highest expected accuracy if an accuracy grid was measured,
-    "size" (the paper) the one with most shards. `depths`: "trained" allows n x m submodels that the model was
-    trained for or whose accuracy was measured, "any" (the paper) every depth: an ordinary model then skips
-    layers, at any loss of accuracy. `similar`: numbers of shards within this fraction count as similar (STI
-    5.3). `slack`: "all" lets loads use the time that compute leaves of the target, "none" (the paper) only
-    the compulsory stall of the first layer. `uses_lead`: loads may run while the input is embedded.
-    `preload`: what to keep (see `PreloadRule`). `allocate`: "paper" raises single shards to the highest bits
-    in order of importance, "rows" finds the least weighted error among a fixed set of rows for each layer
-    (see `rows.fill_rows`), "exact" among all bits (a reference: takes seconds, not milliseconds). With "rows"
-    and the preload rule "first", an anytime plan is never worse for a longer target, a larger preload buffer,
-    or more planes held in that buffer's order, except under a limit on the working memory. `is_anytime`: run
-    without late refinements. `best_effort`: for an infeasible target, take the smallest submodel. `margin`:
-    fraction of the target kept free. `patience`: see `assemble`. `io_reserve`: base planes must be in time
-    even if reads take this many times their 95th percentile; None derives it from the spread of reads (see
-    `reserve.io_reserve`). Used for anytime plans only. `errors`: weight error at 0..6 planes, relative to the
-    weights' variance.
+    "size" (the paper) the one with most shards.
+    `depths`: "trained" allows n x m submodels that the model was trained for or whose accuracy was measured,
+    "any" (the paper) every depth: an ordinary model then skips layers, at any loss of accuracy.
+    `similar`: numbers of shards within this fraction count as similar (STI 5.3).
+    `slack`: "all" lets loads use the time that compute leaves of the target, "none" (the paper) only the
+    compulsory stall of the first layer.
+    `uses_lead`: loads may run while the input is embedded.
+    `preload`: what to keep (see `PreloadRule`).
+    `allocate`: "paper" raises single shards to the highest bits in order of importance, "rows" finds the
+    least weighted error among a fixed set of rows for each layer (see `bit_rows.fill_rows`), "exact" among
+    all bits (a reference: takes seconds, not milliseconds). With "rows" and the preload rule "first", an
+    anytime plan is never worse for a longer target, a larger preload buffer, or more planes held in that
+    buffer's order, except under a limit on the working memory.
+    `is_anytime`: run without late refinements.
+    `best_effort`: for an infeasible target, take the smallest submodel.
+    `margin`: fraction of the target kept free.
+    `patience`: see `assemble`.
+    `io_reserve`: base planes must be in time even if reads take this many times their 95th percentile; None
+    derives it from the spread of reads (see `reserve.io_reserve`). Used for anytime plans only.
+    `errors`: weight error at 0..6 planes, relative to the weights' variance.
     """
 
     choose: Choice = "accuracy"

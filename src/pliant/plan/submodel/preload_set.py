@@ -24,9 +24,9 @@ def preload(
 ) -> Int[np.ndarray, "n m"]:
     """Return the planes of each shard of an n x m submodel that `n_bytes` hold: 0..6, or 32 (full fidelity).
 
-    `shards`: whole shards of `bits` bits, bottom layer first (the paper's). `planes`: the same, but the rest
-    of the buffer takes the low planes of the next shards. `base`: the lowest planes of every layer first, so
-    that no layer waits for IO; then as `planes`.
+    `shards`: whole shards of `bits` bits, bottom layer first (the paper's).
+    `planes`: the same, but the rest of the buffer takes the low planes of the next shards.
+    `base`: the lowest planes of every layer first, so that no layer waits for IO; then as `planes`.
     """
     if rule == "shards":
         held = np.zeros((n, m), dtype=np.int64)
