@@ -52,13 +52,13 @@ class Row:
         if self.total_s is not None and self.bound_s is not None:
             found.append(f"{format_seconds(self.total_s)}, 95 % within {format_seconds(self.bound_s)}")
         if self.transfer_s:
-            found.append(f"of that way or waiting {format_seconds(self.transfer_s)}")
+            found.append(f"transfer and queue {format_seconds(self.transfer_s)}")
         if self.energy_j:
             found.append(f"{self.energy_j:.3g} J")
         if self.rtt_s is not None and self.bandwidth_Bps is not None:
-            found.append(f"{format_seconds(self.rtt_s)} away, {format_bytes(self.bandwidth_Bps)}/s")
+            found.append(f"round trip {format_seconds(self.rtt_s)}, {format_bytes(self.bandwidth_Bps)}/s")
         if self.age_s is not None:
-            found.append(f"heard {format_seconds(self.age_s)} ago")
+            found.append(f"last contact {format_seconds(self.age_s)} ago")
         why = self.reason or _CONSTRAINTS.get(self.constraint or "", "")
         return "; ".join([*found, why] if why else found)
 
