@@ -1,1 +1,1 @@
-"""Values that every room shares: graphs, programs, costs, curves, devices, endpoints."""
+"""Values shared by all packages: graphs, programs, costs, curves, devices, endpoints."""

@@ -15,11 +15,11 @@ from pliant.ir.projection import hand_over, n_devices
 from pliant.ir.times.timing import Percentile
 
 TOKENISE, EMBED, HEAD = Compute("tokenise"), Compute("embed"), Compute("head")
-"""What a run computes outside its layers, as `Cost` prices it."""
+"""A run's computation outside its layers, as `Cost` prices it."""
 
 
 class SpanState(Enum):
-    """What became of a step: it ran, it was skipped as late, or it was still running when the run ended."""
+    """The outcome of a step: it ran, was skipped as late, or was cut off by the end of the run."""
 
     RAN = "ran"
     SKIPPED = "skipped"
@@ -28,7 +28,7 @@ class SpanState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """When one step ran, in seconds from the start of the run; predicted or measured alike."""
+    """The time of one step, in seconds from the start of the run; predicted or measured."""
 
     step: int
     lane: str
@@ -43,24 +43,24 @@ class Span:
 
 @runtime_checkable
 class Cost(Protocol):
-    """What work takes, as it was measured: all that planners and `simulate` ask of devices."""
+    """Measured costs of work: the only interface of planners and `simulate` to devices."""
 
     def seconds(self, work: Work, busy: Collection[str] = ()) -> float:
-        """Seconds of `work`, its extents bound, while the lanes `busy` are at work all the time.
+        """Return the seconds of `work` (with bound extents) while the lanes `busy` are continuously active.
 
-        No less than while none is. Raises ProfileError for work that was not measured.
+        At least the seconds without busy lanes. Raises ProfileError for work that was not measured.
         """
 
     def link(self, lane: str, busy: Collection[str] = ()) -> Link:
-        """What moving bytes on `lane` takes meanwhile: of reads (`io`), or of exchanges (`net:src->dst`)."""
+        """Return the link of `lane` meanwhile: of reads (`io`), or of exchanges (`net:src->dst`)."""
 
     def hand_over(self, work: Exchange) -> tuple[float, float]:
-        """Seconds of a message on the sender's thread, before it travels, and on the receiver's, after."""
+        """The thread time of a message in seconds: the sender's, before it travels, and the receiver's."""
 
 
 @dataclass(frozen=True, slots=True)
 class LayerCost:
-    """One layer at `width` slices: alone, and while IO runs."""
+    """One layer at `width` slices: alone, and during IO."""
 
     width: int
     alone_s: float
@@ -75,8 +75,8 @@ class LayerCost:
 class CostTable:
     """Costs of one model on one device at one input length, as plain numbers; a `Cost`.
 
-    `tokenise_s` is paid before the program starts, and priced as work of its own (`TOKENISE`); `io_slowdown`
-    multiplies reads while compute runs.
+    `tokenise_s` is spent before the program starts, and priced as separate work (`TOKENISE`); `io_slowdown`
+    multiplies reads during compute.
     """
 
     layers: tuple[LayerCost, ...]
@@ -124,7 +124,7 @@ class CostTable:
 
 
 def dilated(table: CostTable, dilation: Dilation) -> CostTable:
-    """`table` where all takes `dilation` times as long."""
+    """Return `table` with all costs multiplied by `dilation`."""
     factors = [dilation.factor(Compute("layer", width=row.width)) for row in table.layers]
     return replace(
         table,
@@ -159,13 +159,13 @@ def costs_of(profile: DeviceProfile, length: int, percentile: Percentile) -> Cos
 
 
 def simulate(program: Program, cost: Cost, extents: Extents = {}) -> tuple[Span, ...]:  # noqa: B006 - never written
-    """When each step runs, one span a step in the program's order.
+    """Return when each step runs, one span per step in the program's order.
 
-    Lanes run their steps in order and beside each other; a step's speed changes whenever the set of
-    busy lanes does. Work that is preferred is waited for until the step's latest start. As in
-    `execute`, a load is skipped when its turn comes after its latest start, or when all that wanted
-    it have started without it; and it is cut when the segment has nothing else left to do.
-    Of several devices, each one's thread also hands over the messages that it sends and takes.
+    Lanes run concurrently, each its steps in order; a step's speed changes whenever the set of busy lanes
+    does. A step waits for preferred work until its latest start. As in `execute`, a load is skipped if its
+    turn comes after its latest start, or if all steps that want it have started without it; it is cut off
+    when the segment has nothing else left to do. With several devices, each device's thread also sends and
+    receives its messages.
     """
     bound = program if not program.extents else bind(program, extents)
     if n_devices(bound.segments) > 1:
@@ -179,7 +179,7 @@ def simulate(program: Program, cost: Cost, extents: Extents = {}) -> tuple[Span,
 
 
 def _simulate_devices(segments: Sequence[Segment], cost: Cost) -> tuple[Span, ...]:
-    """An exchange lasts from when it was handed over, or the one before it arrived, until it arrived."""
+    """Make an exchange last from its hand-over, or the previous arrival on its lane, until its arrival."""
     handed = hand_over(segments, cost.hand_over)
     steps = handed.segment.steps
     found: dict[int, Span] = {}
@@ -199,7 +199,7 @@ def _simulate_devices(segments: Sequence[Segment], cost: Cost) -> tuple[Span, ..
 
 
 def latency(spans: Collection[Span]) -> float:
-    """Seconds from the start of the run to the end of its last step."""
+    """Return the seconds from the start of the run to the end of its last step."""
     return max((s.end_s for s in spans), default=0.0)
 
 
@@ -246,7 +246,7 @@ def _simulate_segment(
             ):
                 left[i] = 0.0
                 states[i] = SpanState.SKIPPED
-        # The lowest unfinished step waits only for finished ones, so something runs or wakes.
+        # The lowest unfinished step waits only for finished ones, so a lane is running or a wake-up is due.
         slow = _slowdowns(running, steps, alone_s, cost)
         then_s = min(wake_s, *[now + left[i] * slow[lane] for lane, i in running.items()])
         for lane, i in list(running.items()):
@@ -272,7 +272,7 @@ def _simulate_segment(
 
 
 def _is_wish(step: Step, consumers: list[int]) -> bool:
-    """True of a load that somebody waits for: once nobody does, its end is of no interest."""
+    """Return True for a load that a step waits for: without waiting steps, its end is irrelevant."""
     return bool(consumers) and isinstance(step.work, Load)
 
 
@@ -281,7 +281,7 @@ def _is_late(consumers: list[int], is_started: list[bool]) -> bool:
 
 
 def _consumers(segment: Segment) -> tuple[list[list[int]], list[list[int]]]:
-    """For each step, who needs it and who only prefers it."""
+    """Return, for each step, the steps that need it and those that only prefer it."""
     unblocks: list[list[int]] = [[] for _ in segment.steps]
     pleases: list[list[int]] = [[] for _ in segment.steps]
     for i, step in enumerate(segment.steps):
@@ -295,7 +295,7 @@ def _consumers(segment: Segment) -> tuple[list[list[int]], list[list[int]]]:
 def _slowdowns(
     running: Mapping[str, int], steps: Sequence[Step], alone_s: Sequence[float], cost: Cost
 ) -> dict[str, float]:
-    """How many times longer than alone the step on each lane takes beside the others."""
+    """Return how many times longer than alone the step on each lane takes beside the others."""
     if len(running) < 2:
         return dict.fromkeys(running, 1.0)
     busy = set(running)

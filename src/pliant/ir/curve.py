@@ -1,8 +1,8 @@
 """Piecewise-linear curves of times: minima, sums, differences, scaling.
 
-Times by an input's length (a device's own, and what nodes tell each other) and by a stage's FLOPs (device
-profiles) are the same type. Operations over lengths are exact at every integer length (up to rounding): what
-counts is breakpoints, not samples.
+Times by input length (a device's own, and those that nodes exchange) and by a stage's FLOPs (device profiles)
+have the same type. Operations over lengths are exact at every integer length (up to rounding), because they
+use breakpoints, not samples.
 """
 
 from bisect import bisect_right
@@ -16,10 +16,10 @@ from pliant.arrays import Float
 from pliant.errors import PeerCurveError, ProfileError
 
 MAX_POINTS = 64
-"""What a curve on the wire has at most."""
+"""Maximum number of points of a curve in a message."""
 MAX_LENGTH = 2**31 - 1
 MAX_SECONDS = 1e7
-"""A third of a year; a larger time is no time, and arithmetic with it would overflow."""
+"""A third of a year; larger times are invalid, and arithmetic with them would overflow."""
 _SAME = 1e-12
 
 
@@ -27,8 +27,8 @@ _SAME = 1e-12
 class Curve:
     """Seconds by size (items of an input, FLOPs of a stage): linear between points (n, T(n)) (CRIME 4.2).
 
-    Before the first point the first's value holds; beyond the last its last slope goes on, though never
-    downward. n is strictly rising and >= 0, T in 0..MAX_SECONDS; anything else raises ProfileError.
+    Constant before the first point; beyond the last point the last slope continues, but never downward. n is
+    strictly increasing and >= 0, T in 0..MAX_SECONDS; anything else raises ProfileError.
     """
 
     points: tuple[tuple[float, float], ...]
@@ -62,13 +62,13 @@ class Curve:
         return seconds + slope * (n - start)
 
     def over(self, sizes: Float[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
-        """`at` for each of `sizes`, which rise."""
+        """Return `at` for each of `sizes`, in ascending order."""
         times: Float[np.ndarray, " n"] = np.interp(sizes, self._lengths, [s for _, s in self.points])
         last, _, slope = self._pieces[-1]
         return times if sizes[-1] <= last else times + slope * np.maximum(sizes - last, 0.0)
 
     def plus(self, seconds: float, per_item: float = 0.0) -> "Curve":
-        """This curve with `seconds` + `per_item` * n (both >= 0) added; no point rises above MAX_SECONDS."""
+        """Return this curve plus `seconds` + `per_item` * n (both >= 0); points are capped at MAX_SECONDS."""
         if not per_item:
             if not seconds:
                 return self
@@ -76,14 +76,14 @@ class Curve:
         points = list(self.points)
         if points[0][0] > 0:
             points.insert(0, (0, points[0][1]))
-        if self._pieces[-1][2] == 0.0:  # else a last piece that falls would fall on
+        if self._pieces[-1][2] == 0.0:  # else a falling last piece would continue to fall
             last_n, last_s = points[-1]
             points.append((last_n + 1, last_s))
         return Curve(tuple([(n, min(t + seconds + per_item * n, MAX_SECONDS)) for n, t in points]))
 
     @property
     def pieces(self) -> tuple[tuple[float, float, float, float], ...]:
-        """(from which length on, start, seconds, slope): there T(n) = seconds + slope * (n - start)."""
+        """(first length, start, seconds, slope): from that length, T(n) = seconds + slope * (n - start)."""
         found = [(n, *piece) for n, piece in zip((0.0, *self._lengths), self._pieces, strict=True)]
         return tuple(found[1:] if self._lengths[0] == 0 else found)
 
@@ -93,7 +93,7 @@ class Curve:
 
 
 def line(intercept_s: float, slope_s: float, max_n: int) -> Curve:
-    """`intercept_s` + `slope_s` * n on 0..max_n, and 0 where that would be negative."""
+    """Return `intercept_s` + `slope_s` * n on 0..max_n, and 0 where that would be negative."""
     end_s = intercept_s + slope_s * max_n
     if max_n < 1:
         return Curve(((0, max(0.0, intercept_s)),))
@@ -105,10 +105,10 @@ def line(intercept_s: float, slope_s: float, max_n: int) -> Curve:
 
 
 def minimum(curves: Sequence[Curve], max_n: int) -> Curve:
-    """The least of `curves` (at least one) at every integer length 0..max_n.
+    """Return the minimum of `curves` (at least one) at every integer length 0..max_n.
 
-    Where two cross between two integers, both of these become points, so that no length is rounded up or
-    down to a crossing. O(k^2) for each stretch between breakpoints of k curves.
+    If two curves cross between two integers, both integers become points, so that no length is rounded to a
+    crossing. O(k^2) for each stretch between breakpoints of k curves.
     """
     if len(curves) == 1:
         return curves[0]
@@ -122,17 +122,17 @@ def minimum(curves: Sequence[Curve], max_n: int) -> Curve:
     for i in range(len(knots) - 1):
         points.append((knots[i], least[i]))
         first = columns[i].index(least[i])
-        if columns[i + 1][first] > least[i + 1]:  # a line that is least at both ends is least between
+        if columns[i + 1][first] > least[i + 1]:  # a line that is least at both ends is least in between
             points += _crossings(columns[i], columns[i + 1], knots[i], knots[i + 1])
     points.append((max_n, least[-1]))
     return Curve(_without_straight(points))
 
 
 def exceeds_by(a: Curve, b: Curve, max_n: int, ratio: float) -> float:
-    """max of |a(n) - b(n)| - ratio * min(a(n), b(n)) over all lengths 0..max_n.
+    """Return the maximum of |a(n) - b(n)| - ratio * min(a(n), b(n)) over all lengths 0..max_n.
 
-    Between breakpoints and crossings this is linear, and at a crossing it is no maximum unless it is
-    one at a breakpoint too: breakpoints suffice.
+    It is linear between breakpoints and crossings, and a crossing is a maximum only if a breakpoint is one
+    too, so breakpoints suffice.
     """
     most = -float("inf")
     for n in {0, max_n, *a.lengths, *b.lengths}:
@@ -144,7 +144,7 @@ def exceeds_by(a: Curve, b: Curve, max_n: int, ratio: float) -> float:
 
 
 def thinned(curve: Curve, max_points: int) -> Curve:
-    """`curve` with at most `max_points` >= 2 points, dropping those that change it least, one by one."""
+    """Return `curve` with at most `max_points` >= 2 points, dropping those that change it least in turn."""
     points = list(curve.points)
     if len(points) <= max_points:
         return curve
@@ -160,7 +160,7 @@ def thinned(curve: Curve, max_points: int) -> Curve:
 
 
 def validated(points: object, max_points: int = MAX_POINTS) -> Curve:
-    """A curve from what a peer sent. Raises PeerCurveError naming value and limit."""
+    """Return a curve from a peer's data. Raises PeerCurveError naming value and limit."""
     if not isinstance(points, list | tuple) or not 1 <= len(points) <= max_points:
         size = len(points) if isinstance(points, list | tuple) else type(points).__name__
         raise PeerCurveError(f"a peer's curve is {size}; expected 1..{max_points} points (length, seconds).")
@@ -186,12 +186,12 @@ def validated(points: object, max_points: int = MAX_POINTS) -> Curve:
 def _crossings(
     starts: Sequence[float], ends: Sequence[float], a: float, b: float
 ) -> list[tuple[float, float]]:
-    """Points of the least of lines between a and b, both left out, where one takes over from another."""
+    """Return points of the minimum of lines, strictly between a and b, where one line replaces another."""
     lines = [(s, (t - s) / (b - a)) for s, t in zip(starts, ends, strict=True)]
     here, (value, slope) = a, min(lines)
     points: list[tuple[float, float]] = []
     while True:
-        # the line that comes below the present one first
+        # the line that first falls below the current one
         at = float(b)
         for start, steep in lines:
             if steep < slope:
@@ -208,7 +208,7 @@ def _crossings(
 
 
 def _without_straight(points: list[tuple[float, float]]) -> tuple[tuple[float, float], ...]:
-    """`points` without those on the line between their neighbours."""
+    """Return `points` without those on the line between their neighbours."""
     kept = points[:1]
     for i in range(1, len(points) - 1):
         if _off(kept[-1], points[i], points[i + 1]) > _SAME:
@@ -217,6 +217,6 @@ def _without_straight(points: list[tuple[float, float]]) -> tuple[tuple[float, f
 
 
 def _off(p: tuple[float, float], q: tuple[float, float], r: tuple[float, float]) -> float:
-    """How far q lies from the line p-r, relative to its value."""
+    """Return the distance of q from the line p-r, relative to q's value."""
     between = p[1] + (r[1] - p[1]) * (q[0] - p[0]) / (r[0] - p[0])
     return abs(between - q[1]) / max(abs(q[1]), 1e-300)

@@ -9,7 +9,7 @@ from pliant.ir.link import Link
 from pliant.ir.times.timing import Timing, TimingCurve
 
 BUSY = 0.03
-"""Of a profile's samples, disturbed by other processes: a machine that does no more is measured as it is."""
+"""Share of disturbed samples up to which a profile needs no correction for other processes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class ShardRead:
 
 @dataclass(frozen=True, slots=True)
 class LayerTime:
-    """T_comp(l, m) (STI 5.2): one layer, decoding of 6-bit shards included, alone and while IO runs."""
+    """T_comp(l, m) (STI 5.2): one layer, including the decoding of 6-bit shards, alone and during IO."""
 
     length: int
     width: int
@@ -33,7 +33,7 @@ class LayerTime:
 
 @dataclass(frozen=True, slots=True)
 class Overhead:
-    """What a run pays outside its layers at `length` tokens."""
+    """The time of a run outside its layers at `length` tokens."""
 
     length: int
     tokenise: Timing
@@ -45,12 +45,12 @@ class Overhead:
 class DeviceProfile:
     """One device running layers of one shape.
 
-    `subject` names the model shape measured, `io_method` how reads were kept cold. `frequency_Hz` is the
-    clock rate that T_comp holds for; `frequency_reason` says why there is none, or of which rates it is made.
-    `disk` and `disk_p95` are the lines through the median and the 95th percentile of reads of many sizes;
-    `io_slowdown` is how many times longer a read takes while compute runs. All times are as measured here; of
-    an emulated device `dilation` says how many times longer it takes, which its costs include (ir/cost.py).
-    `disturbed` is the share of the samples, 0 to 1, in which other processes held the cores.
+    `subject` names the measured model shape, `io_method` how reads were kept cold. `frequency_Hz` is the
+    clock rate of T_comp; `frequency_reason` is the reason if it is missing, or the rates that it was
+    interpolated from. `disk` and `disk_p95` are the lines through the median and the 95th percentile of reads
+    of many sizes; `io_slowdown` is the slow-down of reads during compute. All times are as measured; for an
+    emulated device, `dilation` is the factor that its costs include (ir/cost.py). `disturbed` is the share of
+    the samples, 0 to 1, in which other processes held the cores.
     """
 
     cpu: str
@@ -83,7 +83,7 @@ class DeviceProfile:
         return tuple(sorted({s.length for s in self.layers}))
 
     def layer_time(self, length: int, width: int) -> LayerTime:
-        """T_comp at any `length` up to the longest measured; `width` must be a measured one."""
+        """Return T_comp at any `length` up to the longest measured; `width` must be a measured one."""
         rows = [s for s in self.layers if s.width == width]
         if not rows:
             raise ProfileError(f"width {width} was not measured, only {self.widths}; profile again.")
@@ -92,7 +92,7 @@ class DeviceProfile:
         return LayerTime(length, width, alone, with_io)
 
     def overhead(self, length: int) -> Overhead:
-        """Tokenising, embedding and head at any `length` up to the longest measured."""
+        """Return tokenising, embedding and head at any `length` up to the longest measured."""
         rows = self.overheads
         return Overhead(
             length,
@@ -103,15 +103,15 @@ class DeviceProfile:
 
 
 def emulate(profile: DeviceProfile, dilation: Dilation) -> DeviceProfile:
-    """The profile of a device that is `dilation` times slower than that of `profile`."""
+    """Return the profile of a device that is `dilation` times slower than that of `profile`."""
     return replace(profile, dilation=profile.dilation.times(dilation))
 
 
 def at_frequency(profiles: Sequence[DeviceProfile], frequency_Hz: float) -> DeviceProfile | None:
-    """T_comp(l, m, freq) (STI 5.2) of one device from `profiles` at the clock rates around `frequency_Hz`.
+    """Interpolate T_comp(l, m, freq) (STI 5.2) of one device from `profiles` around `frequency_Hz`.
 
-    Between two rates times are linear in the clock's period: cycles scale with it, memory does not. Reads are
-    those at the lower rate. None where the rate is not between two profiles of the same layers.
+    Between two rates, times are linear in the clock's period: cycles scale with it, memory does not. Reads
+    are those at the lower rate. None if the rate is not between two profiles of the same layers.
     """
     known = sorted((1 / p.frequency_Hz, i) for i, p in enumerate(profiles) if p.frequency_Hz)
     period_s = 1 / frequency_Hz
@@ -148,9 +148,9 @@ def at_frequency(profiles: Sequence[DeviceProfile], frequency_Hz: float) -> Devi
 
 
 def _between(samples: Sequence[tuple[int, Timing]], length: int) -> Timing:
-    """Linear between measured lengths: an upper bound, since time grows at least linearly in length.
+    """Interpolate linearly between measured lengths: an upper bound, as time grows at least linearly.
 
-    Below the shortest the shortest counts; above the longest nothing is known.
+    Below the shortest length, the shortest is used; above the longest, raises ProfileError.
     """
     ordered = sorted(samples, key=lambda s: s[0])
     longest = ordered[-1][0]

@@ -1,4 +1,4 @@
-"""How many times longer than by its measured costs a device takes."""
+"""The factor by which a device is slower than its measured costs."""
 
 from dataclasses import dataclass
 from typing import assert_never
@@ -9,12 +9,13 @@ from pliant.ir.program import Compute, Exchange, Load, Work
 
 @dataclass(frozen=True, slots=True)
 class Dilation:
-    """How many times longer than measured a device takes for what it computes (`compute`) and reads (`io`).
+    """The slow-down of a device relative to measurements, for computation (`compute`) and reads (`io`).
 
-    An emulated device does so by choice, and never less than once. What a plan allows for follows the latest
-    answers, and is below 1 for what has become faster. `compute` is of all that the processor does: layers,
-    embedding, head, tokenising, and the Python between them; `io` is of reads, the latency of each included.
-    `by_width[m - 1]`, where given, lengthens a layer of m slices once more: compute flat in m, as on a GPU.
+    For an emulated device the factors are set, and at least 1. For a plan they follow the latest answers, and
+    are below 1 for work that has become faster. `compute` covers all work of the processor: layers,
+    embedding, head, tokenising, and the Python between them; `io` covers reads, including their latency.
+    `by_width[m - 1]`, if given, is a further factor for a layer of m slices, e.g. for compute that is flat in
+    m, as on a GPU.
     """
 
     compute: float = 1.0
@@ -29,7 +30,7 @@ class Dilation:
             )
 
     def factor(self, work: Work) -> float:
-        """How many times longer `work` takes; exchanges take what the network takes."""
+        """Return the factor of `work`; exchanges take the network's time, unchanged."""
         match work:
             case Compute():
                 return self.compute * (self.by_width[work.width - 1] if work.width and self.by_width else 1.0)
@@ -41,20 +42,20 @@ class Dilation:
                 assert_never(work)
 
     def at_width(self, width: int) -> "Dilation":
-        """Of a run whose layers have `width` slices: all that it computes takes as many times as they do."""
+        """The dilation of a run whose layers have `width` slices: their factor applies to all compute."""
         return Dilation(self.compute * (self.by_width[width - 1] if self.by_width else 1.0), self.io)
 
     def times(self, other: "Dilation") -> "Dilation":
-        """Of a device that takes `other` times as long as one of this; the latter `by_width` counts."""
+        """The dilation of a device `other` times slower than this one; `other.by_width` takes precedence."""
         return Dilation(self.compute * other.compute, self.io * other.io, other.by_width or self.by_width)
 
     def covers(self, other: "Dilation") -> bool:
-        """Whether a plan that keeps its target under this keeps it under `other` as well."""
+        """Return whether a plan that meets its target under this dilation also meets it under `other`."""
         return self.compute >= other.compute and self.io >= other.io
 
 
 def emulated(dilation: Dilation) -> Dilation:
-    """`dilation`, which a machine emulates by waiting. Raises ProfileError for less than once as long."""
+    """Return `dilation`, which a machine emulates by waiting. Raises ProfileError for factors below 1."""
     if min(dilation.compute, dilation.io, *dilation.by_width) < 1:
         raise ProfileError(
             f"a device can only be dilated, not sped up: {dilation.compute}, {dilation.io}, "
@@ -64,7 +65,7 @@ def emulated(dilation: Dilation) -> Dilation:
 
 
 def compute_alone(dilation: Dilation, what: str) -> Dilation:
-    """`dilation` of what reads nothing while it runs. Raises InputError, naming it, for slower reads."""
+    """Return `dilation` for work without reads. Raises InputError, naming it, if `io` is not 1."""
     if dilation != Dilation(dilation.compute):
         raise InputError(
             f"{what} reads nothing while it runs: its dilation is of `compute` alone, not {dilation}."

@@ -1,6 +1,6 @@
-"""The protocol of endpoints: answer a request, and estimate how long the answer will take.
+"""The protocol of endpoints: answer a request, and estimate the time of the answer.
 
-A local session, a cluster and a remote node are three implementations.
+Local sessions, clusters and remote nodes implement it.
 """
 
 from collections.abc import Mapping
@@ -14,15 +14,15 @@ from pliant.ir.curve import Curve
 from pliant.ir.reply import Reply
 
 ALIKE = 1e-9
-"""Accuracies that differ by less are the same."""
+"""Accuracies that differ by less count as equal."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
     """An input of `length` items, as text or as tensors by name; `deadline_s` counts from its arrival.
 
-    Alone, it gets the most accurate answer there is. With a deadline, the most accurate that keeps it, or
-    else the fastest; with a floor only, the fastest at least that accurate.
+    Without limits, it gets the most accurate answer. With a deadline, the most accurate that meets it or,
+    failing that, the fastest; with only a floor, the fastest that is at least that accurate.
     """
 
     length: int
@@ -44,9 +44,9 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """What an endpoint expects of a request: seconds, and accuracy in 0..1, None where unknown.
+    """The expected seconds and accuracy (0..1, None if unknown) of a request at an endpoint.
 
-    95 % of such answers take less than `bound_s`; None where that is not known.
+    95 % of such answers take less than `bound_s`; None if unknown.
     """
 
     seconds: float
@@ -56,11 +56,11 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True)
 class ServiceLevel:
-    """One accuracy that an endpoint can give, and what an answer takes by input length, without waiting.
+    """One accuracy that an endpoint offers, and its answers' time by input length, without queueing.
 
-    `curve` is the median in seconds; 95 % of answers stay under `bound`, which is the curve itself where
-    nothing more is known. `accuracy` is a fraction, None where it was never measured. Then `fidelity`, the
-    part of the whole model that computes, orders levels.
+    `curve` is the median in seconds; 95 % of answers stay under `bound`, which is the curve itself if
+    unknown. `accuracy` is a fraction, None if it was not measured; then levels are ordered by `fidelity`, the
+    part of the whole model that computes.
     """
 
     curve: Curve
@@ -75,7 +75,7 @@ class ServiceLevel:
 
     @property
     def quality(self) -> float:
-        """What levels are ordered by: the accuracy, or the fidelity where that was never measured."""
+        """The key that orders levels: the accuracy, or the fidelity if it was not measured."""
         return self.fidelity if self.accuracy is None else self.accuracy
 
     @property
@@ -84,40 +84,40 @@ class ServiceLevel:
 
     @property
     def unbounded(self) -> "ServiceLevel":
-        """The same by medians alone."""
+        """The same level with medians only."""
         return self if self.bound is None else replace(self, bound=None)
 
     def reaches(self, floor: float) -> bool:
-        """Whether answers have at least the accuracy `floor`, which 0 is for any."""
+        """Return whether answers have at least the accuracy `floor`; 0 accepts any."""
         return floor <= 0 or (self.accuracy is not None and self.accuracy >= floor - ALIKE)
 
 
 @runtime_checkable
 class Endpoint(Protocol):
-    """Anything that can answer a request and estimate how long it will take."""
+    """An object that can answer a request and estimate how long that takes."""
 
     @property
     def name(self) -> str:
-        """What the node's logs and metrics call it."""
+        """Its name in the node's logs and metrics."""
         ...
 
     @property
     def best(self) -> float | None:
-        """The accuracy that inputs of any length can have; None where it was never measured."""
+        """The accuracy available for inputs of any length; None if it was not measured."""
         ...
 
     def curve(self, accuracy_floor: float = 0.0) -> Curve:
-        """Seconds by input length of answers at least that accurate. Raises BudgetError if it has none."""
+        """The seconds by input length of answers at least that accurate. Raises BudgetError if none is."""
         ...
 
     def levels(self) -> tuple[ServiceLevel, ...]:
-        """The accuracies that it can give now, worst first; the same tuple until they change."""
+        """Return the accuracies currently offered, worst first; the same tuple until they change."""
         ...
 
     def estimate(self, request: Request) -> Estimate:
-        """What `answer(request)` would take now."""
+        """Return the time that `answer(request)` would take now."""
         ...
 
     def answer(self, request: Request) -> Reply[Any]:
-        """The answer. Raises PliantError if it cannot be given."""
+        """Return the answer. Raises PliantError on failure."""
         ...

@@ -1,13 +1,13 @@
-"""The envelope of a message: the version of all that devices tell each other, the sender, and the body.
+"""The envelope of a message: the protocol version, the sender, and the body.
 
-One version counts for members of a cluster and for nodes. Between members a message is a msgpack array of
-version, sender, the sender's incarnation and the body, a tagged array; a tensor's frame has the version in
-its head. Between nodes, over HTTP, one header has the version, and the name of another is the kind of the
-body, which is JSON.
+Members of a cluster and nodes share one version. Between members, a message is a msgpack array of version,
+sender, the sender's incarnation and the body, a tagged array; a tensor's frame has the version in its head.
+Between nodes, over HTTP, one header has the version, the name of another header is the kind of the body,
+which is JSON.
 
-The next version may append fields and add kinds: devices ignore what they do not know, so neighbouring
-versions work together and devices can be upgraded one after the other. A change that the version before
-cannot work with, such as another way to cut a layer into steps, skips a number.
+The next version may append fields and add kinds: devices ignore unknown ones, so neighbouring versions work
+together and devices can be upgraded one after another. A change that is incompatible with the previous
+version, such as another way to cut a layer into steps, skips a number.
 """
 
 from typing import Any, Generic, TypeVar, final, get_args
@@ -17,9 +17,9 @@ import msgspec
 from pliant.errors import PliantError
 
 VERSION = 3
-"""2 had no envelope: `cluster/control/letter.py` has its form."""
+"""Version 2 had no envelope: `cluster/control/letter.py` has its form."""
 LIMIT_BYTES = 1 << 20
-"""The longest message: the spans of a run on a thousand lanes fit, a tensor does not."""
+"""Maximum message size: the spans of a run on a thousand lanes fit, a tensor does not."""
 Body = TypeVar("Body")
 
 
@@ -33,7 +33,7 @@ class Envelope(msgspec.Struct, Generic[Body], frozen=True, array_like=True):
 
 
 class BadEnvelope(Exception):  # noqa: N818
-    """These bytes are no message, or one of a version that is no neighbour: then `is_other_version`."""
+    """Raised for bytes that are not a message, or of a non-neighbouring version (`is_other_version`)."""
 
     def __init__(self, why: str, *, is_other_version: bool = False) -> None:
         super().__init__(why)
@@ -57,13 +57,13 @@ _kinds = msgspec.msgpack.Decoder(_Kind)
 
 
 def encode(envelope: Envelope[Any]) -> bytes:
-    """`envelope` as bytes; who sends them sees to LIMIT_BYTES."""
+    """Encode `envelope`; the caller checks LIMIT_BYTES."""
     return _encoder.encode(envelope)
 
 
 @final
 class Kinds(Generic[Body]):
-    """Reads envelopes whose bodies are of `union`; a kind that a later version added is read as `unknown`."""
+    """Decodes envelopes with bodies of `union`; a kind of a later version is decoded as `unknown`."""
 
     def __init__(self, union: Any, unknown: Body) -> None:
         self._unknown = unknown
@@ -71,7 +71,7 @@ class Kinds(Generic[Body]):
         self._decoder: msgspec.msgpack.Decoder[Envelope[Body]] = msgspec.msgpack.Decoder(Envelope[union])
 
     def decode(self, data: bytes) -> Envelope[Body]:
-        """The message in `data`. Raises BadEnvelope with what is wrong, and nothing else."""
+        """Decode the message in `data`. Raises only BadEnvelope, with the reason."""
         if len(data) > LIMIT_BYTES:
             raise BadEnvelope(f"a message of {len(data):,} bytes: the limit is {LIMIT_BYTES:,}")
         try:
@@ -82,7 +82,7 @@ class Kinds(Generic[Body]):
         return found
 
     def _of_later_version(self, data: bytes, error: Exception) -> Envelope[Body]:
-        """What does not decode, if another version explains that."""
+        """The unknown kind if a later version explains the decoding error; otherwise raise BadEnvelope."""
         try:
             head = _heads.decode(data)
             kind = _kinds.decode(head.body).kind
@@ -95,12 +95,12 @@ class Kinds(Generic[Body]):
 
 
 def is_neighbour(version: int) -> bool:
-    """Whether this version works with `version`: the same, the one before, the one after."""
+    """Return whether this version works with `version`: the same, the previous or the next one."""
     return abs(version - VERSION) <= 1
 
 
 def refusal(version: int) -> str:
-    """What to say of a version that is no neighbour."""
+    """Return the error text for a version that is not a neighbour."""
     return (
         f"speaks version {version} of the protocol, this device version {VERSION}: versions may differ by "
         "one. Install the same pliant on both."
@@ -108,6 +108,6 @@ def refusal(version: int) -> str:
 
 
 def check_version(sender: str, version: int) -> None:
-    """Raise BadEnvelope for a message whose version is no neighbour."""
+    """Raise BadEnvelope for a message whose version is not a neighbour."""
     if not is_neighbour(version):
         raise BadEnvelope(f"{sender!r:.80} {refusal(version)}", is_other_version=True)

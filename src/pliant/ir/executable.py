@@ -1,6 +1,6 @@
-"""An executable as a value: kernel calls with their arguments, and the place of every tensor they name.
+"""An executable as a value: kernel calls with their arguments, and the position of every tensor.
 
-It is what a compiler made, without code and without weights: it prints, parses back and is judged.
+It is a compiler's result without code and weights: it prints as text, parses back and can be checked.
 """
 
 import ast
@@ -12,9 +12,9 @@ from pliant.ir.graph import TensorType
 from pliant.ir.symbolic import formula_text, is_symbolic
 
 ARENA = ""
-"""The arena's name among spaces: the one name that no tensor can have."""
+"""The arena's name among spaces, the only name that no tensor can have."""
 ALIGNMENT = 64
-"""Of every tensor's offset into the arena, in bytes."""
+"""The alignment of every tensor's offset in the arena, in bytes."""
 
 _OPERATIONS: Mapping[type[ast.operator], Callable[[int, int], int]] = {
     ast.Add: operator.add,
@@ -26,10 +26,10 @@ _OPERATIONS: Mapping[type[ast.operator], Callable[[int, int], int]] = {
 
 @dataclass(frozen=True, slots=True)
 class Formula:
-    """A whole number that follows from open sizes: `value` at hand, by `text` for others.
+    """An integer that depends on open sizes: `value` for the sizes at hand, `text` for others.
 
-    The text has whole numbers, names of sizes (those that are no identifiers in quotes), `+`, `-`, `*`, `//`,
-    `min(a, b)` and `max(a, b)`.
+    The text consists of integers, names of sizes (in quotes unless they are identifiers), `+`, `-`, `*`,
+    `//`, `min(a, b)` and `max(a, b)`.
     """
 
     text: str
@@ -40,7 +40,7 @@ class Formula:
             raise ValueError(f"the formula {self.text!r} has braces or breaks; write \\u007b in names.")
 
     def at(self, sizes: Mapping[str, int]) -> int:
-        """The number for these sizes. Raises ValueError for what is no such formula, or has unknown sizes."""
+        """Evaluate for these sizes. Raises ValueError for an invalid formula or unknown sizes."""
         try:
             return _evaluated(ast.parse(self.text, mode="eval").body, sizes)
         except (SyntaxError, RecursionError, ZeroDivisionError, MemoryError) as error:
@@ -51,12 +51,12 @@ Number = int | Formula
 
 
 def number_of(number: int) -> Number:
-    """A size as a compiler has it."""
+    """Convert a compiler's size to a Number."""
     return Formula(formula_text(number), number.value) if is_symbolic(number) else operator.index(number)
 
 
 def at_hand(number: Number) -> int:
-    """A number for the sizes at hand."""
+    """Return a number's value for the sizes at hand."""
     return number.value if isinstance(number, Formula) else number
 
 
@@ -70,7 +70,7 @@ class Address:
 
 Scalar = Number | float | Address | None
 Argument = Scalar | tuple[Scalar, ...]
-"""Of an array, trailing zeros are left out."""
+"""Trailing zeros of an array are omitted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,15 +82,15 @@ class ExecutableType:
 
     @property
     def at_hand(self) -> TensorType:
-        """For the sizes at hand."""
+        """The type for the sizes at hand."""
         return TensorType(self.dtype, tuple(map(at_hand, self.shape)))
 
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """What kernels read of the model: as it is (`type`), or `n_bytes` packed from `source`.
+    """A part of the model that kernels read: unchanged (`type`), or `n_bytes` packed from `source`.
 
-    `digest` is the SHA-256 of its bytes, where they were at hand.
+    `digest` is the SHA-256 of its bytes, if they were available.
     """
 
     name: str
@@ -113,7 +113,7 @@ class ArenaTensor:
 
 @dataclass(frozen=True, slots=True)
 class Alias:
-    """A tensor whose bytes are those of another, or lie in the caller's memory."""
+    """A tensor that shares another tensor's bytes, or is stored in the caller's memory."""
 
     name: str
     address: Address
@@ -121,10 +121,10 @@ class Alias:
 
 @dataclass(frozen=True, slots=True)
 class KernelCall:
-    """`kernel` over units 0..n_units-1, handed out `grain` at a time, with its arguments by field.
+    """`kernel` over units 0..n_units-1, in chunks of `grain`, with its arguments by field.
 
-    `reads` and `writes` are the tensors touched. With an `extent` the call is cut to the rows there are,
-    whose number stands in these fields. `op` and `label` are the node it came from.
+    `reads` and `writes` are the tensors touched. With an `extent`, the call is limited to the available rows,
+    whose number is in these fields. `op` and `label` are the node it came from.
     """
 
     kernel: str
@@ -141,10 +141,10 @@ class KernelCall:
 
 @dataclass(frozen=True, slots=True)
 class Executable:
-    """Calls in order over one arena. `copies` are outputs copied after them, as (output, from where).
+    """Calls in order over one arena. `copies` are outputs copied after the calls, as (output, source).
 
     `sizes` are the open sizes at hand, by name; all formulas are of these and of `offset0`, `offset1`, ...,
-    where `tensors` lie, which are placed anew for other sizes.
+    the positions of `tensors`, which are placed again for other sizes.
     """
 
     target: str

@@ -14,7 +14,7 @@ D = TypeVar("D")
 _REQUIRED = cast(Any, object())
 Attribute = int | float | str | tuple[int, ...] | tuple[float, ...] | tuple[str, ...] | np.ndarray
 
-# What ONNX has and numpy lacks; ml_dtypes has them under the same names.
+# ONNX types that numpy lacks; ml_dtypes has them under the same names.
 _EXTENDED = frozenset(
     (
         *("bfloat16", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu"),
@@ -48,7 +48,7 @@ class TensorType:
 
     @property
     def strides(self) -> tuple[int, ...]:
-        """Of the row-major layout, in elements."""
+        """Strides of the row-major layout, in elements."""
         return tuple(prod(self.shape[i + 1 :]) for i in range(len(self.shape)))
 
     def __str__(self) -> str:
@@ -57,7 +57,7 @@ class TensorType:
 
 @cache
 def numpy_type(dtype: str) -> np.dtype:
-    """numpy's type of that name, or that of ml_dtypes."""
+    """Return numpy's type of that name, or that of ml_dtypes."""
     if dtype not in _EXTENDED:
         return np.dtype(dtype)
     import ml_dtypes  # 2.5 MB, for models that have such tensors
@@ -70,9 +70,9 @@ def numpy_type(dtype: str) -> np.dtype:
 class Node:
     """One operator: ONNX's names and meanings at `OPSET`, or one of pliant's own fused operators.
 
-    An absent optional input is ""; so is an output nobody asked for. Attributes are read by the getter of
-    their kind. Each raises GraphError, naming node and attribute, for a value of another kind, and for one
-    that is absent where no `default` is given.
+    An absent optional input, or an unused output, is "". Attributes are read by the getter of their kind.
+    Each getter raises GraphError, naming node and attribute, for a value of another kind, and for a missing
+    attribute without a `default`.
     """
 
     op: str
@@ -83,22 +83,22 @@ class Node:
 
     @property
     def label(self) -> str:
-        """What messages and profiles call it: its name, or its operator where it has none."""
+        """Its name in messages and profiles, or its operator if it has no name."""
         return self.name or self.op
 
     def integer(self, name: str, default: D = _REQUIRED) -> int | D:
-        """An attribute that is a whole number."""
+        """Return an integer attribute."""
         value = self.attributes.get(name, default)
         if isinstance(value, int) or (value is default and default is not _REQUIRED):
             return value
         raise self._wrong(name, "an integer")
 
     def integers(self, name: str, default: D = _REQUIRED) -> tuple[int, ...] | D:
-        """An attribute that is a list of whole numbers."""
+        """Return an attribute that is a list of integers."""
         return self._list(name, default, int, "a list of integers")
 
     def real(self, name: str, default: D = _REQUIRED) -> float | D:
-        """An attribute that is a number; whole ones are given as float."""
+        """Return a number attribute; integers are converted to float."""
         value = self.attributes.get(name, default)
         if value is default and default is not _REQUIRED:
             return default
@@ -107,29 +107,29 @@ class Node:
         raise self._wrong(name, "a number")
 
     def reals(self, name: str, default: D = _REQUIRED) -> tuple[float, ...] | D:
-        """An attribute that is a list of numbers."""
+        """Return an attribute that is a list of numbers."""
         return self._list(name, default, (int, float), "a list of numbers")
 
     def text(self, name: str, default: D = _REQUIRED) -> str | D:
-        """An attribute that is a string."""
+        """Return a string attribute."""
         value = self.attributes.get(name, default)
         if isinstance(value, str) or (value is default and default is not _REQUIRED):
             return value
         raise self._wrong(name, "a string")
 
     def texts(self, name: str, default: D = _REQUIRED) -> tuple[str, ...] | D:
-        """An attribute that is a list of strings."""
+        """Return an attribute that is a list of strings."""
         return self._list(name, default, str, "a list of strings")
 
     def array(self, name: str, default: D = _REQUIRED) -> np.ndarray | D:
-        """An attribute that is a tensor."""
+        """Return a tensor attribute."""
         value = self.attributes.get(name, default)
         if isinstance(value, np.ndarray) or (value is default and default is not _REQUIRED):
             return value
         raise self._wrong(name, "a tensor")
 
     def flag(self, name: str, default: bool = False) -> bool:
-        """An attribute that is a whole number and stands for no where it is 0."""
+        """Return an integer attribute as a flag: False if it is 0."""
         return bool(self.integer(name, default))
 
     def _list(self, name: str, default: D, kind: Any, wanted: str) -> tuple[Any, ...] | D:
@@ -155,9 +155,9 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """What a node was in the model: a name to find it by, and the floating-point operations it stands for.
+    """A node's origin in the model: a name to find it by, and its floating-point operations.
 
-    The name lists the operators of several nodes that became one; `flops` counts those of products only.
+    For nodes fused from several, the name lists their operators; `flops` counts only products.
     """
 
     name: str
@@ -166,11 +166,11 @@ class Origin:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Graph:
-    """Operators in an order that respects data flow; every tensor has one producer and a static type.
+    """Operators in data-flow order; every tensor has one producer and a static type.
 
-    `types` holds every tensor's type, `constants` the values of those known before the run (perhaps
-    memory-mapped: do not write), `origins` what nodes came from, by first output, where that was traced.
-    Raises GraphError naming node and tensor when something does not fit.
+    `types` holds every tensor's type, `constants` the values known before the run (possibly memory-mapped:
+    read-only), `origins` the origins of nodes, by first output, if traced. Raises GraphError naming node and
+    tensor on an inconsistency.
     """
 
     nodes: tuple[Node, ...]
@@ -201,7 +201,7 @@ class Graph:
 
     @property
     def producers(self) -> dict[str, Node]:
-        """The node that makes each tensor; inputs and constants have none."""
+        """The node that produces each tensor, except inputs and constants."""
         return {y: node for node in self.nodes for y in node.outputs if y}
 
     @property

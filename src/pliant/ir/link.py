@@ -1,4 +1,4 @@
-"""What moving bytes takes: from a disk to memory, or from one device to another."""
+"""The cost of moving bytes: from a disk to memory, or from one device to another."""
 
 from dataclasses import dataclass
 
@@ -7,10 +7,10 @@ from pliant.errors import ProfileError
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """One direction of a network or a disk's cold reads: a line through what transfers of many sizes took.
+    """One direction of a network or a disk's cold reads: a line through measured times of many sizes.
 
-    Every transfer pays `latency_s` (the way through a network, a seek), every byte 1 / `bandwidth_Bps`. It is
-    no `Curve`: several reads pay the latency several times, and transfers at once share the bandwidth.
+    Every transfer costs `latency_s` (network delay, seek), every byte 1 / `bandwidth_Bps`. This is not a
+    `Curve`: several reads cost the latency several times, and concurrent transfers share the bandwidth.
     """
 
     latency_s: float
@@ -24,9 +24,9 @@ class Link:
             )
 
     def seconds(self, n_bytes: float, n_transfers: int = 1) -> float:
-        """Of `n_transfers`, one after the other, that move `n_bytes` together."""
+        """Return the seconds of `n_transfers` in sequence that move `n_bytes` in total."""
         return self.latency_s * n_transfers + n_bytes / self.bandwidth_Bps
 
     def times(self, factor: float) -> "Link":
-        """One that takes `factor` times as long."""
+        """Return a link that is `factor` times slower."""
         return Link(self.latency_s * factor, self.bandwidth_Bps / factor)

@@ -1,4 +1,4 @@
-"""A partition: which device takes which heads, rows and columns of every layer (Hepti 4.2)."""
+"""A partition: each device's heads, rows and columns in every layer (Hepti 4.2)."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -14,9 +14,9 @@ Mode = Literal["ws", "1d", "2d"]
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What one device takes of every layer: attention heads, rows (tokens), columns of the feed forward.
+    """One device's share of every layer: attention heads, rows (tokens), columns of the feed forward.
 
-    Counts; ranges follow from the order of the shares. A device whose counts are all 0 takes no part.
+    These are counts; ranges follow from the order of the shares. A device with all counts 0 takes no part.
     """
 
     device: str
@@ -41,11 +41,11 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """The devices of the 2D-tiled mode as `groups` (rows of the grid), all of one length.
+    """The devices of the 2D-tiled mode as `groups` (rows of the grid) of equal length.
 
-    A device in group g and column c multiplies tiles of the weights: of the attention's output product
-    the rows of its group's heads and the `outputs[c]` columns of its column, of the feed forward's first
-    product the `hidden[g]` rows of its group and its column's neurons, of the second the transpose.
+    A device in group g and column c multiplies tiles of the weights: of the attention's output product the
+    rows of its group's heads and the `outputs[c]` columns of its column, of the feed forward's first product
+    the `hidden[g]` rows of its group and its column's neurons, of the second the transpose.
     """
 
     groups: tuple[tuple[str, ...], ...]
@@ -72,7 +72,7 @@ class Grid:
 
     @property
     def devices(self) -> tuple[str, ...]:
-        """Group by group."""
+        """The devices group by group."""
         return tuple(device for group in self.groups for device in group)
 
     @property
@@ -83,12 +83,12 @@ class Grid:
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """One decision about all layers: the mode, who holds the input and the answer, and every share.
+    """One decision about all layers: the mode, the primary (which has input and answer), and every share.
 
     Rows add up to `tokens`. Heads and columns add up to the model's, which `plan.split.split` checks; the
-    weight-stationary mode cuts no columns. `grid` is there in the 2D-tiled mode, and only then. `bits` are
-    those of each layer's matrices where they stay in a store's codes; there are none where they are float32.
-    Raises InputError naming what does not fit.
+    weight-stationary mode cuts no columns. `grid` is set only in the 2D-tiled mode. `bits` are those of each
+    layer's matrices if they stay in a store's codes; empty if they are float32. Raises InputError naming the
+    inconsistency.
     """
 
     mode: Mode
@@ -124,12 +124,12 @@ class Partition:
 
     @property
     def devices(self) -> tuple[str, ...]:
-        """All devices, those without a share too."""
+        """All devices, including those without a share."""
         return tuple(share.device for share in self.shares)
 
     @property
     def participants(self) -> tuple[str, ...]:
-        """The devices that compute, in order: those with a share or a place in the grid."""
+        """The devices that compute, in order: those with a share or a position in the grid."""
         placed = () if self.grid is None else self.grid.devices
         return tuple(s.device for s in self.shares if not s.is_empty or s.device in placed)
 
@@ -142,9 +142,9 @@ class Partition:
         return sum(share.columns for share in self.shares)
 
     def resized(self, tokens: int, n_heads: int = 0, n_columns: int = 0, n_layers: int = 0) -> "Partition":
-        """The same for so many tokens, with rows in proportion; 0 leaves the model's sizes as they are.
+        """Return the partition for `tokens` tokens, with rows in proportion; 0 keeps the model's sizes.
 
-        Heads and columns of a smaller model are in proportion, too.
+        Heads and columns of a smaller model are also in proportion.
         """
         rows = _cut([share.rows for share in self.shares], tokens)
         heads = _cut([share.heads for share in self.shares], n_heads or self.n_heads)
@@ -156,14 +156,14 @@ class Partition:
         return replace(self, shares=shares, tokens=tokens, bits=self.bits[: n_layers or None])
 
     def alone(self, device: str) -> "Partition":
-        """The same work by one of its devices, in the weight-stationary mode."""
+        """Return the same work on one of its devices, in the weight-stationary mode."""
         shares = tuple(
             Share(one, self.n_heads, self.tokens) if one == device else Share(one) for one in self.devices
         )
         return replace(self, mode="ws", shares=shares, grid=None)
 
     def share(self, device: str) -> Share:
-        """Raises InputError for a stranger."""
+        """Return a device's share. Raises InputError for an unknown device."""
         for share in self.shares:
             if share.device == device:
                 return share
@@ -176,7 +176,7 @@ class Partition:
         return _range(device, [(s.device, s.rows) for s in self.shares])
 
     def columns(self, device: str) -> range:
-        """Neurons of the feed forward: in the grid those of one column of devices stand together."""
+        """Return neurons of the feed forward; in a grid, those of one column of devices are contiguous."""
         order = self.devices if self.grid is None else [d for column in self.grid.columns for d in column]
         return _range(device, [(d, self.share(d).columns) for d in order])
 
@@ -196,7 +196,7 @@ class Partition:
 
 
 def _cut(counts: list[int], total: int) -> list[int]:
-    """`total` in the proportions of `counts`; none where they are all 0."""
+    """Divide `total` in the proportions of `counts`; all 0 if `counts` are."""
     ends = list(accumulate(counts, initial=0))
     return [b - a for a, b in pairwise(round(total * end / ends[-1]) if ends[-1] else 0 for end in ends)]
 

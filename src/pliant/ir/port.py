@@ -1,4 +1,4 @@
-"""Inputs and outputs as a user sees them: a name, a type, dimensions that may be open."""
+"""Inputs and outputs for users: a name, a type, dimensions that may be open."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -14,8 +14,9 @@ _ONNX_NAMES = {"float32": "float", "float64": "double"}
 class Port:
     """An input or output: a dimension is a number, a symbol's name, or None; `dims` is None for any rank.
 
-    `name`, `type` and `shape` read as those of onnxruntime's `NodeArg`. A sequence has the port of its
-    elements, an optional value that of what it may hold: a tensor or a sequence. Neither has dimensions.
+    `name`, `type` and `shape` match those of onnxruntime's `NodeArg`. The `element` of a sequence is its
+    elements' port; that of an optional value is its content's port, a tensor or a sequence. Neither has
+    dimensions.
     """
 
     name: str
@@ -51,7 +52,7 @@ class Port:
         return "optional" if self.is_optional else "seq"
 
     def held(self, value: Any) -> "Iterator[tuple[Port, Any]]":
-        """What a value of a port that is no tensor holds, each with the port that it has to fit."""
+        """Yield the elements of a sequence or optional value, each with the port that it must match."""
         assert self.element is not None
         if not self.is_optional:
             yield from ((replace(self.element, name=f"{self.name}[{i}]"), x) for i, x in enumerate(value))
@@ -60,7 +61,7 @@ class Port:
 
 
 def require_tensors(ports: Iterable[Port], asked: str) -> None:
-    """Raises InputError naming the first port that is a sequence or an optional value."""
+    """Raise InputError naming the first port that is a sequence or an optional value."""
     for port in ports:
         if port.element is not None:
             raise InputError(
@@ -69,5 +70,5 @@ def require_tensors(ports: Iterable[Port], asked: str) -> None:
 
 
 def static_port(name: str, type_: TensorType) -> Port:
-    """The port of a tensor whose shape is known."""
+    """Return the port of a tensor with a known shape."""
     return Port(name, type_.dtype, type_.shape)

@@ -6,13 +6,13 @@ from typing import assert_never
 
 from pliant.ir.bitwidths import PLANES
 
-# Parts 0..5 of a layer are its bit-planes, most significant first; this one is full fidelity.
+# Parts 0..5 of a layer are its bit-planes, most significant first; this part is full fidelity.
 FULL = PLANES
 
 
 @dataclass(frozen=True, slots=True)
 class Linear:
-    """A number that waits for an extent: `times` x the extent named `symbol` + `plus`."""
+    """A number that depends on an extent: `times` x the extent named `symbol` + `plus`."""
 
     symbol: str
     times: int = 1
@@ -28,7 +28,7 @@ Extents = Mapping[str, int]
 
 
 def value(amount: Amount, extents: Extents) -> int:
-    """`amount` as a number; raises ValueError when its extent is unbound."""
+    """Return `amount` as a number; raises ValueError if its extent is unbound."""
     if isinstance(amount, int):
         return amount
     if amount.symbol not in extents:
@@ -38,10 +38,10 @@ def value(amount: Amount, extents: Extents) -> int:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Run:
-    """Neighbouring slices of one part of one layer of a store.
+    """Contiguous slices of one part of one layer of a store.
 
-    `layer` is the model's own layer number, `part` is 0..5 for a bit-plane and 6 (FULL) for full
-    fidelity, slices are `first` .. `first + count - 1`. Whether a store has it, the store says.
+    `layer` is the model's own layer number, `part` is 0..5 for a bit-plane and 6 (FULL) for full fidelity,
+    slices are `first` .. `first + count - 1`. Whether it exists depends on the store.
     """
 
     layer: int
@@ -60,11 +60,11 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Compute:
-    """One kernel call, coarse: a whole layer, the embedding, the head.
+    """One coarse kernel call: a whole layer, the embedding, the head.
 
     `layer` is the model's own layer number and `width` its number of slices (in a cluster: of heads or
-    columns), None where the kernel has none; `rows` is the number of tokens. `device` is who computes, for a
-    cost that differs between devices; "" where there is but one.
+    columns), None if not applicable; `rows` is the number of tokens. `device` is the computing device, for
+    costs that differ between devices; "" if there is only one.
     """
 
     kernel: str
@@ -81,9 +81,10 @@ class Compute:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Reads some runs of one layer from the store: one IO job, of `n_reads` reads of the disk.
+    """Reads some runs of one layer from the store: one IO job with `n_reads` disk reads.
 
-    Runs that touch on the disk are one read; a run whose slices do not stand together is several.
+    Runs that are adjacent on the disk are one read; a run whose slices are not contiguous on the disk is
+    several.
     """
 
     layer: int
@@ -105,7 +106,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A rectangle of a tensor of two dimensions: never empty, and of plain numbers."""
+    """A non-empty rectangle of a two-dimensional tensor, in plain numbers."""
 
     first_row: int
     n_rows: int
@@ -126,17 +127,17 @@ class Part:
 
     @property
     def size(self) -> int:
-        """Of elements."""
+        """The number of elements."""
         return self.n_rows * self.n_columns
 
     def shared(self, other: "Part") -> "Part | None":
-        """What lies in both; None where nothing does."""
+        """Return the intersection with `other`; None if it is empty."""
         row, n_rows = _overlap(self.first_row, self.n_rows, other.first_row, other.n_rows)
         column, n = _overlap(self.first_column, self.n_columns, other.first_column, other.n_columns)
         return Part(row, n_rows, column, n) if n_rows > 0 and n > 0 else None
 
     def covers(self, other: "Part") -> bool:
-        """Whether all of `other` lies in it."""
+        """Return whether it contains all of `other`."""
         return (
             self.first_row <= other.first_row
             and self.first_column <= other.first_column
@@ -149,7 +150,7 @@ class Part:
 
 
 def part_of(rows: range, columns: range) -> Part | None:
-    """The rectangle of these rows and columns; None when it is empty."""
+    """Return the rectangle of these rows and columns; None if it is empty."""
     if not rows or not columns:
         return None
     return Part(rows.start, len(rows), columns.start, len(columns))
@@ -176,10 +177,10 @@ Work = Compute | Load | Exchange
 class Step:
     """One piece of work. `lane` runs its steps in order; numbers count from the segment's first step.
 
-    `after` holds earlier steps that must end first. `prefer` holds earlier steps worth waiting for,
-    but only until `latest_start_s` (seconds from the start of the run; None waits for all of them):
-    what has not ended by then is done without. A load whose turn comes after its latest start is
-    skipped: it would keep a load that is needed from being in time.
+    `after` holds earlier steps that must end first. `prefer` holds earlier steps worth waiting for, but only
+    until `latest_start_s` (seconds from the start of the run; None waits for all of them); the step then runs
+    without those that have not ended. A load whose turn comes after its latest start is skipped, because it
+    would delay a required load.
     """
 
     lane: str
@@ -191,7 +192,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """A named array that lives for a run; a dimension may wait for an extent."""
+    """A named array that lives for a run; a dimension may depend on an extent."""
 
     name: str
     shape: tuple[Amount, ...]
@@ -200,7 +201,7 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Steps that can be repeated as one; `live` names the only tensors that outlast its end."""
+    """Steps that can be repeated as a unit; only the tensors in `live` outlast its end."""
 
     steps: tuple[Step, ...]
     live: tuple[str, ...] = ()
@@ -212,10 +213,10 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """Segments in order, a barrier between them; the tensors they name and the extents they wait for.
+    """Segments in order with a barrier between them, the tensors they name and the extents they need.
 
-    A device begins a segment once its own steps of those before have ended; it does not wait for other
-    devices, nor for what is on its way to them.
+    A device begins a segment when its own steps of the previous ones have ended; it does not wait for other
+    devices, nor for messages on their way to them.
     """
 
     segments: tuple[Segment, ...]
@@ -236,7 +237,7 @@ class Program:
 
     @property
     def steps(self) -> tuple[Step, ...]:
-        """All steps in order; a step's number here is what a span carries."""
+        """All steps in order; a span refers to a step by its number here."""
         return tuple(step for segment in self.segments for step in segment.steps)
 
     @property
@@ -245,7 +246,7 @@ class Program:
 
     @property
     def untimed(self) -> "Program":
-        """Without latest starts: every step waits for all that it prefers, and no load is skipped as late."""
+        """The program without latest starts: steps wait for all preferred steps; no load is skipped."""
         segments = tuple(
             replace(g, steps=tuple(replace(step, latest_start_s=None) for step in g.steps))
             for g in self.segments
@@ -254,7 +255,7 @@ class Program:
 
 
 def bind(program: Program, extents: Extents) -> Program:
-    """The same program with every extent a number; raises ValueError when one is missing or below 1."""
+    """Return the program with every extent bound; raises ValueError if one is missing or below 1."""
     for name in program.extents:
         if extents.get(name, 0) < 1:
             raise ValueError(f"extent {name!r} is {extents.get(name)}; bind it to a number of at least 1.")
@@ -284,12 +285,12 @@ def check_step(i: int, step: Step) -> None:
 
 
 def _lanes_of(device: str) -> str:
-    """What the names of a device's own lanes begin with."""
+    """Return the prefix of a device's own lane names."""
     return f"{device}/" if device else ""
 
 
 def _overlap(first: int, n: int, other: int, n_other: int) -> tuple[int, int]:
-    """Where the overlap of two runs of numbers starts, and its length, 0 or less where there is none."""
+    """Return the start of the overlap of two ranges, and its length, 0 or less if there is none."""
     start = max(first, other)
     return start, min(first + n, other + n_other) - start
 

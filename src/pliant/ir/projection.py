@@ -1,4 +1,4 @@
-"""A device's own part of a program: the order in which its thread follows it, and what it waits for."""
+"""A device's own part of a program: the execution order of its thread, and what it waits for."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -8,22 +8,21 @@ from pliant.ir.program import Compute, Exchange, Segment, Step
 
 @dataclass(frozen=True, slots=True)
 class Projection:
-    """A device's own steps of a segment in their order, and the `numbers` that they have in the whole."""
+    """A device's own steps of a segment in execution order, and their `numbers` in the whole segment."""
 
     segment: Segment
     numbers: tuple[int, ...]
 
 
 def project(segment: Segment, device: str) -> Projection:
-    """What `device` performs of a segment: its lanes `device/...` and the exchanges it takes part in.
+    """Return the part of a segment that `device` runs: its lanes `device/...` and its exchanges.
 
-    The device computes in the order of the steps. It sends a tensor as soon as it has made it. It waits for a
-    message when a computation needs it, or at the end of the segment; messages of one sender are taken in
-    the order in which they are sent. One thread does all of this, since handing a message to another thread
-    costs some 0.4 ms on idle cores. A send does not wait for its receiver, so that no two members can wait
-    for each other.
+    The device computes in the order of the steps, and sends a tensor as soon as it is computed. It waits for
+    a message when a computation needs it, or at the end of the segment; messages of one sender are received
+    in sending order. One thread does all of this, because passing a message to another thread costs about 0.4
+    ms on idle cores. A send does not wait for its receiver, so members cannot deadlock.
 
-    Raises ValueError when a step would wait for another device without an exchange that says so.
+    Raises ValueError if a step would wait for another device without an exchange.
     """
     own = [i for i, step in enumerate(segment.steps) if takes_part(step, device)]
     _check(segment.steps, own, device)
@@ -34,20 +33,20 @@ def project(segment: Segment, device: str) -> Projection:
 
 
 def takes_part(step: Step, device: str) -> bool:
-    """Whether a step is in `device`'s own part of a program."""
+    """Return whether a step belongs to `device`'s own part of a program."""
     return device in _devices_of(step)
 
 
 def n_devices(segments: Sequence[Segment]) -> int:
-    """How many devices take part."""
+    """Return the number of devices that take part."""
     return len({device for segment in segments for step in segment.steps for device in _devices_of(step)})
 
 
 def joined(segments: Sequence[Segment]) -> Segment:
-    """The same steps as one segment, in which steps name what they wait for at the barriers.
+    """Return the steps as one segment in which steps name what they wait for at the barriers.
 
-    A device begins a segment once its own work of those before has ended, and what it received there has
-    come. Nobody waits for another device's, nor for what is on its way to others.
+    A device begins a segment when its own work of the previous ones has ended and its messages there have
+    arrived. No device waits for another's work, nor for messages to others.
     """
     made: list[Step] = []
     ended: dict[str, tuple[int, ...]] = {}
@@ -68,9 +67,9 @@ def joined(segments: Sequence[Segment]) -> Segment:
 
 @dataclass(slots=True)
 class Handed:
-    """Steps with what handing over messages takes: `seconds` of those that were added, None of the others.
+    """Steps including message hand-overs: `seconds` of the added ones, None for the others.
 
-    `numbers` are those that the steps have in the program, of an added one its exchange's.
+    `numbers` are those of the steps in the program; an added step has its exchange's number.
     """
 
     segment: Segment = Segment(())  # noqa: RUF009 - frozen
@@ -79,9 +78,9 @@ class Handed:
 
 
 def hand_over(segments: Sequence[Segment], handing: Callable[[Exchange], tuple[float, float]]) -> Handed:
-    """`joined`, where each device's thread sends and takes its messages in the order of its `project`ion.
+    """Return `joined` with the hand-overs of messages, in the order of each device's `project`ion.
 
-    `handing` gives the seconds of either end; what takes none is no step of its own.
+    `handing` returns the seconds at both ends; ends with 0 seconds get no step.
     """
     steps = joined(segments).steps
     ends_s = {i: handing(step.work) for i, step in enumerate(steps) if isinstance(step.work, Exchange)}
@@ -91,7 +90,7 @@ def hand_over(segments: Sequence[Segment], handing: Callable[[Exchange], tuple[f
 
 
 def _orders(segments: Sequence[Segment]) -> dict[str, list[int]]:
-    """The numbers of each device's own steps in the joined segments, in its own order."""
+    """Return the numbers of each device's own steps in the joined segments, in its own order."""
     devices = {device for segment in segments for step in segment.steps for device in _devices_of(step)}
     orders: dict[str, list[int]] = {device: [] for device in sorted(devices)}
     first = 0
@@ -104,7 +103,7 @@ def _orders(segments: Sequence[Segment]) -> dict[str, list[int]]:
 
 @dataclass(slots=True)
 class _Handing:
-    """The steps while they are written; `at` is where those of the program stand, `taken` who took them."""
+    """The steps under construction; `at` holds the program steps' new positions, `taken` the receives'."""
 
     steps: Sequence[Step]
     ends_s: dict[int, tuple[float, float]]
@@ -124,7 +123,7 @@ class _Handing:
         return Handed(Segment(tuple(self.made)), self.numbers, self.seconds)
 
     def _follow(self, number: int, device: str) -> bool:
-        """Write a device's part of a step; False where it has to wait for another device's."""
+        """Add a device's part of a step; return False if it must wait for another device's part."""
         step = self.steps[number]
         if not _is_receive(step, device):
             after = tuple(sorted(self._waits(j, device) for j in step.after))
@@ -150,12 +149,12 @@ class _Handing:
 
 
 def _thread(device: str, after: tuple[int, ...]) -> Step:
-    """What the thread that computes does beside its stages."""
+    """Return a step of the compute thread beside its stages."""
     return Step(f"{device}/cpu", Compute("hand over", rows=0, device=device), after)
 
 
 def _devices_of(step: Step) -> tuple[str, ...]:
-    """Who performs a step: of an exchange, the sender and the receiver. "" where there is but one device."""
+    """Return the devices of a step: for an exchange, sender and receiver; "" with only one device."""
     if isinstance(step.work, Exchange):
         return step.work.src, step.work.dst
     device, slash, _ = step.lane.partition("/")

@@ -1,4 +1,4 @@
-"""The reply of every session and endpoint: an answer, who gave it, what it took, how good it is."""
+"""The reply of every session and endpoint: the answer, its endpoint, its time, its accuracy."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,16 +19,15 @@ class Reply(Generic[D]):
 
     It prints as one line, and shows as a table in a notebook.
 
-    `outputs` are the arrays of the session's outputs, by name: a text has a first dimension of 1 there. A
-    sequence is a list of arrays, an optional value that is absent None.
-    `label` and its probability `score` are None where the model has no labels; `scores` are in label order.
-    `seconds` run from the input to the answer; for `waited_s` of them other threads had the session.
-    `target_s` is the latency asked for. `accuracy` is the fraction of right answers expected, None where it
-    was never measured. `whole_s` is what the best answer that the endpoint has would have taken at the
-    same pace. `cut` says of an elastic model why layers or slices may be left out: see
-    `plan.submodel.submodel.Cut`. `energy_j` are the joules over idling that it took of the device that was
-    asked (of its radio, where another node answered) or of all of its cluster's, None where those are not
-    counted. `details` is what only one kind of session can tell.
+    `outputs` are the arrays of the session's outputs, by name; for a text, their first dimension is 1. A
+    sequence is a list of arrays, an absent optional value is None. `label` and its probability `score` are
+    None if the model has no labels; `scores` are in label order. `seconds` run from the input to the answer,
+    including `waited_s` during which other threads used the session. `target_s` is the requested latency.
+    `accuracy` is the expected fraction of right answers, None if it was not measured. `whole_s` is the time
+    that the endpoint's best answer would have taken at the same pace. `cut` says why an elastic model may
+    leave out layers or slices: see `plan.submodel.submodel.Cut`. `energy_j` is the energy above idle, in
+    joules, of the device that received the request (of its radio, if another node answered) or of all devices
+    of its cluster, None if it is not metered. `details` holds data specific to the kind of session.
     """
 
     outputs: Mapping[str, Any]
@@ -48,12 +47,12 @@ class Reply(Generic[D]):
 
     @property
     def met(self) -> bool | None:
-        """Whether the answer came within the target; None without one."""
+        """Whether the answer came within the target; None without a target."""
         return is_in_time(self.seconds, self.target_s)
 
     @property
     def output(self) -> Any:
-        """The array of a model with one output. Raises InputError for a model with several."""
+        """The array of a model with one output. Raises InputError for a model with several outputs."""
         if len(self.outputs) != 1:
             raise InputError(
                 f"the model has {len(self.outputs)} outputs, {list(self.outputs)}: see `outputs`."
@@ -62,12 +61,12 @@ class Reply(Generic[D]):
 
     @property
     def logits(self) -> np.ndarray[Any, Any] | None:
-        """A classifier's float32 [labels], for one text; None for another model."""
+        """A classifier's float32 [labels], for one text; None for other models."""
         return self._row("logits")
 
     @property
     def vector(self) -> np.ndarray[Any, Any] | None:
-        """The float32 [features] of a model that answers with a vector, for one text; None for another."""
+        """The float32 [features] of a model that returns a vector, for one text; None for other models."""
         return self._row("vector")
 
     def __str__(self) -> str:
@@ -89,8 +88,8 @@ class Reply(Generic[D]):
 
 
 def softmax(logits: np.ndarray[Any, Any]) -> tuple[float, ...]:
-    """Probabilities, in float64, of logits [labels]; their sum is 1."""
-    values = logits.tolist()  # few numbers: Python takes a tenth of numpy's time
+    """Return the probabilities, in float64, of logits [labels]; their sum is 1."""
+    values = logits.tolist()  # for few numbers, Python takes a tenth of numpy's time
     greatest = max(values)
     shares = [exp(value - greatest) for value in values]
     total = sum(shares)

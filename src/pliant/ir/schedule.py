@@ -1,4 +1,4 @@
-"""Judge whether spans are a schedule of a program: its steps in its order, each after what it waits for."""
+"""Check whether spans are a schedule of a program: its steps in order, each after what it waits for."""
 
 from collections.abc import Iterator, Sequence
 from math import inf
@@ -9,13 +9,13 @@ from pliant.ir.projection import joined
 
 
 def violations(program: Program, spans: Sequence[Span], slack_s: float = 1e-9) -> Iterator[str]:
-    """What `spans`, predicted or measured, do that `program` does not allow; nothing for a schedule of it.
+    """Yield how `spans`, predicted or measured, violate `program`; nothing for a valid schedule.
 
-    A schedule has one span a step, on the step's lane. A lane's steps come one after another, in their order,
-    and none before what it waits for has ended, at barriers too. What it prefers it waits for until its
-    latest start, and no load begins after that. Steps that did not run to their end, or are not known to
-    have run, are not judged, and nobody had to wait for them. `slack_s` is how far the clocks of two devices
-    may be apart.
+    A schedule has one span per step, on the step's lane. A lane runs its steps in order, each after
+    everything that it waits for has ended, also at barriers. A step waits for preferred steps until its
+    latest start, and no load begins after that. Steps that did not run to their end, or are not known to have
+    run, are not checked, and no step had to wait for them. `slack_s` is the tolerance for the difference
+    between two devices' clocks.
     """
     steps = joined(program.segments).steps
     said = [(span.step, span.lane) for span in spans]

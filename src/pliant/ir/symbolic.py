@@ -1,9 +1,9 @@
-"""Whole numbers that remember how they follow from open sizes.
+"""Integers that record how they depend on open sizes.
 
 Code that computes with sizes runs unchanged on a `SymbolicInt`, which stands for the size at hand. Each
-comparison on the way is noted as a condition. Other sizes that meet all conditions would have taken the same
-way, so that the numbers it made there are found by evaluating, not by running the code again. Where a number
-leaves Python's arithmetic (an array's shape, a float, text, a hash), the condition is that it is this one.
+comparison is recorded as a condition. Other sizes that meet all conditions would have taken the same path, so
+the resulting numbers can be found by evaluation instead of running the code again. If a number leaves
+Python's arithmetic (an array's shape, a float, text, a hash), the condition is that it has this value.
 """
 
 import operator
@@ -26,56 +26,56 @@ _ONE: Term = ()
 
 @final
 class Trace:
-    """Symbols, and the conditions under which numbers made of them hold."""
+    """Symbols, and the conditions under which numbers derived from them are valid."""
 
     def __init__(self) -> None:
         self.atoms: list[Atom] = []
         self.conditions: dict[tuple[bool, Polynomial], bool] = {}
-        """(is "equals 0", else "below 0", number): whether that is so."""
+        """(True for "equals 0", False for "below 0"; number): whether that holds."""
         self._numbers: dict[Atom, int] = {}
 
     def symbol(self, name: str, value: int) -> int:
-        """A new open size, which is `value` at hand."""
+        """Return a new open size with the current value `value`."""
         return self.made(value, (((self._number(name),), 1),))
 
     def polynomial(self, number: int) -> Polynomial:
-        """That of a number; one of another trace is a constant here."""
+        """Return a number's polynomial; a number of another trace is a constant here."""
         if is_symbolic(number) and number.trace is self:
             return number.polynomial
         value = plain(number)
         return ((_ONE, value),) if value else ()
 
     def replaced(self, number: Any, symbols: Sequence[int]) -> Any:
-        """A polynomial of this trace's first symbols in others; what is no symbolic number is left."""
+        """Replace this trace's first symbols in a number's polynomial; return other values unchanged."""
         if not is_symbolic(number):
             return number
         return sum(n * prod(symbols[i] for i in term) for term, n in number.polynomial)
 
     def made(self, value: int, polynomial: Polynomial) -> int:
-        """The number that a polynomial is, `value` at hand."""
+        """Return the number of a polynomial with the current value `value`."""
         if not polynomial or (len(polynomial) == 1 and polynomial[0][0] == _ONE):
             return value
         return cast(int, SymbolicInt(value, polynomial, self))
 
     def combined(self, operation: str, value: int, a: Polynomial, b: Polynomial) -> int:
-        """Quotient, minimum or maximum of two numbers, `value` at hand."""
+        """Return the quotient, minimum or maximum of two numbers, with the current value `value`."""
         if operation == "//":
             self.note(True, b, False)
         exact = _exact_quotient(a, b) if operation == "//" else None
         return self.made(value, (((self._number((operation, a, b)),), 1),) if exact is None else exact)
 
     def note(self, is_equality: bool, number: Polynomial, outcome: bool) -> bool:
-        """Note that `number` is, or is not, 0 (or below 0); the outcome itself."""
+        """Record that `number` is, or is not, 0 (or below 0); return the outcome."""
         if any(term for term, _ in number):
             self.conditions[is_equality, number] = outcome
         return outcome
 
     def evaluator(self, symbols: Sequence[str], numbers: Iterable[int]) -> Callable[..., tuple[int, ...]]:
-        """What gives `numbers` for values of `symbols`, in order."""
+        """Return a function that computes `numbers` from values of `symbols`, in order."""
         return self._compiled(symbols, "({})", [_source(self.polynomial(n)) + "," for n in numbers])
 
     def checker(self, symbols: Sequence[str]) -> Callable[..., bool]:
-        """What says for values of `symbols` whether all conditions noted so far are met."""
+        """Return a function that checks, for values of `symbols`, all conditions recorded so far."""
         parts = [
             f"(({_source(number)}) {'==' if is_equality else '<'} 0) is {outcome}"
             for (is_equality, number), outcome in self.conditions.items()
@@ -91,12 +91,12 @@ class Trace:
                     lines.append(f" a{i} = values[{symbols.index(atom)}]")
             elif self._symbols(atom) <= known:
                 a, b = map(_source, atom[1:])
-                # Of sizes that meet no condition a divisor may be 0.
+                # For sizes that meet no condition, a divisor may be 0.
                 whole = f"({a}) // (({b}) or 1)" if atom[0] == "//" else f"{atom[0]}({a}, {b})"
                 lines.append(f" a{i} = {whole}")
         body = "\n".join([*lines, f" return {form.format(' '.join(parts))}"])
         scope: dict[str, Any] = {}
-        exec(f"def evaluate(*values):\n{body}\n", scope)  # numbers and names of our own only
+        exec(f"def evaluate(*values):\n{body}\n", scope)  # only numbers and generated names
         found: Callable[..., Any] = scope["evaluate"]
         return found
 
@@ -116,9 +116,9 @@ class Trace:
 
 @final
 class SymbolicInt:
-    """An int that follows from the symbols of a trace by a polynomial; `value` at hand.
+    """An int that is a polynomial in the symbols of a trace; `value` is its current value.
 
-    It is an int to `isinstance` but not to C code, which would read the value without a condition.
+    It is an int to `isinstance` but not to C code, which would read the value without recording a condition.
     """
 
     __slots__ = ("polynomial", "trace", "value")
@@ -229,11 +229,11 @@ class SymbolicInt:
         return self.trace.combined(operation, value, self.trace.polynomial(a), self.trace.polynomial(b))
 
     def _is(self, is_equality: bool, a: Any, b: Any, outcome: bool) -> bool:
-        """Note whether a - b is 0, or below 0."""
+        """Record whether a - b is 0, or below 0."""
         return self.trace.note(is_equality, self.trace.polynomial(a - b), outcome)
 
     def _fixed(self) -> int:
-        """The number itself, on the condition that it is this one."""
+        """Return the value, on the condition that the number equals it."""
         self._is(True, self, self.value, True)
         return self.value
 
@@ -267,22 +267,22 @@ for _name in (
 
 
 def plain(number: Any) -> int:
-    """The value at hand, without a condition: for what is computed anew for other sizes, or any would do."""
+    """The value without a condition: if it is computed again for other sizes, or any value would do."""
     return number.value if is_symbolic(number) else operator.index(number)
 
 
 def at_least(number: int, least: int) -> int:
-    """The larger of two numbers, without a condition."""
+    """Return the larger of two numbers, without a condition."""
     return _extreme("max", number, least)
 
 
 def at_most(number: int, most: int) -> int:
-    """The smaller of two numbers, without a condition."""
+    """Return the smaller of two numbers, without a condition."""
     return _extreme("min", number, most)
 
 
 def largest(numbers: Iterable[int]) -> int:
-    """The largest of several numbers, or 0, without a condition."""
+    """Return the largest of several numbers, or 0, without a condition."""
     found = 0
     met: set[object] = set()
     for number in numbers:
@@ -293,7 +293,7 @@ def largest(numbers: Iterable[int]) -> int:
 
 
 def symbols_of(decisive: Iterable[int], name: str, values: Sequence[int]) -> Sequence[int]:
-    """Each of `values` as a new symbol, `name` and its position, where one of `decisive` is symbolic."""
+    """Return `values` as new symbols, named `name` plus position, if one of `decisive` is symbolic."""
     for number in decisive:
         if is_symbolic(number):
             return [number.trace.symbol(f"{name}{i}", value) for i, value in enumerate(values)]
@@ -305,19 +305,19 @@ def is_symbolic(number: object) -> TypeGuard[SymbolicInt]:
 
 
 def canonical(value: object) -> object:
-    """A value to compare by, whatever the open sizes are: polynomials in place of symbolic numbers."""
+    """Return a value for comparisons under all open sizes: symbolic numbers become polynomials."""
     if is_symbolic(value):
         return "symbolic", value.polynomial
     return tuple(map(canonical, value)) if isinstance(value, tuple) else value
 
 
 def formula_text(number: SymbolicInt) -> str:
-    """The number as a formula of symbols, as `ir/executable.Formula` reads it."""
+    """Return the number as a formula of symbols, in the syntax of `ir/executable.Formula`."""
     return _formula(number.polynomial, number.trace.atoms)
 
 
 def size_array(sizes: Sequence[int]) -> np.ndarray:
-    """Sizes as an array: of int64, or of objects where one is symbolic."""
+    """Return sizes as an array: of int64, or of objects if one is symbolic."""
     if not any(map(is_symbolic, sizes)):
         return np.array(sizes, np.int64)
     found = np.empty(len(sizes), object)
@@ -343,7 +343,7 @@ def _ordered(terms: Mapping[Term, int]) -> Polynomial:
 
 
 def _exact_quotient(over: Polynomial, under: Polynomial) -> Polynomial | None:
-    """over / under where `under` is one term that divides all of `over`."""
+    """Return over / under if `under` is one term that divides all of `over`."""
     if len(under) != 1:
         return None
     (divisor, k), found = under[0], {}

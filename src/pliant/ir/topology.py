@@ -12,12 +12,12 @@ from pliant.ir.link import Link
 from pliant.ir.program import Compute, Exchange, Load, Work, value
 
 _BRIEF_S = 1e-3
-"""Where the line of eq. 5 has its second point."""
+"""The time at the second point of the line of eq. 5."""
 
 
 @dataclass(frozen=True, slots=True)
 class StageTimes:
-    """Measured times of one kind of stage (a kernel's name): (FLOPs, seconds), as members tell them."""
+    """Measured times of one kind of stage (a kernel's name): (FLOPs, seconds), as members report them."""
 
     kind: str
     points: tuple[tuple[float, float], ...]
@@ -29,7 +29,7 @@ class StageTimes:
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """How many times longer than measured a kind of stage was seen to take lately."""
+    """The recently observed slow-down of a kind of stage relative to its measurement."""
 
     kind: str
     factor: float
@@ -37,7 +37,7 @@ class Drift:
 
 @dataclass(frozen=True, slots=True)
 class HandOver:
-    """What a message takes of the thread that computes, to send it or to take it: a line of its bytes."""
+    """The compute thread's time to send or receive a message: a linear function of its bytes."""
 
     message_s: float = 0.0
     byte_s: float = 0.0
@@ -47,19 +47,19 @@ class HandOver:
             raise ProfileError(f"a message cannot take {self.message_s} s and {self.byte_s} s a byte.")
 
     def seconds(self, n_bytes: int) -> float:
-        """Of one message of so many bytes."""
+        """Return the seconds of one message of `n_bytes`."""
         return self.message_s + n_bytes * self.byte_s
 
 
 @dataclass(frozen=True, slots=True)
 class Capability:
-    """What one device can do (Hepti, Table 1a).
+    """The speed and memory of one device (Hepti, Table 1a).
 
-    `cycles_per_flop` is rho, `frequency_Hz` f (calibrated where the machine tells none, so that rho / f is
-    the time of a FLOP), `free_bytes` s: memory free for the model. `call_s` is what every stage costs
-    however small. `curves` are measured times; a kind without one takes call_s + rho * FLOPs / f (eq. 5).
-    An emulated device takes `dilation` times as long as all of that. `send` and `take` are what messages cost
-    the thread that computes; they are what they are on this machine, as exchanges are in a run.
+    `cycles_per_flop` is rho, `frequency_Hz` f (calibrated if the machine reports none, so that rho / f is the
+    time of a FLOP), `free_bytes` s: memory free for the model. `call_s` is the minimum cost of every stage.
+    `curves` are measured times; a kind without one takes call_s + rho * FLOPs / f (eq. 5). For an emulated
+    device, all of that is multiplied by `dilation`. `send` and `take` are the compute thread's cost of
+    messages; they are not dilated, like exchanges in a run.
     """
 
     cycles_per_flop: float
@@ -80,16 +80,18 @@ class Capability:
             raise ProfileError(f"{self.free_bytes} bytes free and {self.call_s} s a call cannot be.")
 
     def seconds(self, kind: str, flops: float) -> float:
-        """Time of one stage of `kind` that takes `flops` operations; none takes no time."""
+        """Return the time of one stage of `kind` with `flops` operations; 0 for no operations."""
         return self.curve(kind).at(flops) if flops > 0 else 0.0
 
     def drift(self, kind: str) -> float:
-        """1 where no drift was seen."""
+        """Return the drift of a kind; 1 if none was observed."""
         return next((d.factor for d in self.drifts if d.kind == kind), 1.0)
 
     def curve(self, kind: str) -> Curve:
-        """Seconds by FLOPs on this device, with its dilation and drift: as measured, below the first towards
-        `call_s`, else by eq. 5."""
+        """Return the seconds by FLOPs on this device, with its dilation and drift.
+
+        As measured, and below the first point towards `call_s`; without a measurement by eq. 5.
+        """
         by_rate = ((_BRIEF_S * self.frequency_Hz / self.cycles_per_flop, self.call_s + _BRIEF_S),)
         points = next((c.points for c in self.curves if c.kind == kind), by_rate)
         return _from_call(self.call_s, points, self.dilation.compute * self.drift(kind))
@@ -103,7 +105,7 @@ def _from_call(call_s: float, points: tuple[tuple[float, float], ...], factor: f
 
 @dataclass(frozen=True, slots=True)
 class Interface:
-    """What one device can send and receive in total, whoever is at the other end."""
+    """The total bandwidth at which one device can send and receive, over all peers."""
 
     egress_Bps: float
     ingress_Bps: float
@@ -115,10 +117,10 @@ class Interface:
 
 @dataclass(frozen=True, slots=True)
 class Links:
-    """The network: each device's interface, and how two devices reach each other.
+    """The network: each device's interface, and the links between devices.
 
-    A pair that `pairs` does not name, as (source, destination), has `latency_s` and the slower of the two
-    interfaces. No pair is faster than these, so a network behind one switch needs no pairs at all.
+    A pair (source, destination) that is missing in `pairs` has `latency_s` and the slower of the two
+    interfaces. No pair is faster than its interfaces, so a network behind one switch needs no pairs at all.
     """
 
     interfaces: Mapping[str, Interface]
@@ -135,7 +137,7 @@ class Links:
                 )
 
     def link(self, src: str, dst: str) -> Link:
-        """Alone on the network. Raises ProfileError for a device without an interface."""
+        """Return a link without other traffic. Raises ProfileError for a device without an interface."""
         for device in (src, dst):
             if device not in self.interfaces:
                 raise ProfileError(f"{device!r} is not on the network of {sorted(self.interfaces)}.")
@@ -148,10 +150,10 @@ class Links:
 
 @dataclass(frozen=True, slots=True)
 class ClusterCost:
-    """The price of a cluster's program, for `simulate`; a `Cost`.
+    """The cost of a cluster's program, for `simulate`; a `Cost`.
 
-    `flops` says how many operations a step takes. Exchanges that leave, or reach, a device at the same
-    time share its interface evenly.
+    `flops` returns the number of operations of a step. Concurrent exchanges that leave, or reach, a device
+    share its interface evenly.
     """
 
     capabilities: Mapping[str, Capability]
@@ -206,7 +208,7 @@ class ClusterCost:
 
 @dataclass(frozen=True, slots=True)
 class ObservedStage:
-    """One stage as run time showed it: `seconds` include the dilation."""
+    """One observed stage of a run: `seconds` include the dilation."""
 
     kind: str
     flops: float
@@ -214,10 +216,10 @@ class ObservedStage:
 
 
 def refreshed(capability: Capability, seen: Sequence[ObservedStage]) -> Capability:
-    """`capability` as run time showed it (Hepti 4.1: no second profiling pass).
+    """Return `capability` updated from a run's observations (Hepti 4.1: no second profiling pass).
 
-    Per kind of stage, the drift becomes measured over predicted seconds; a kind that was not seen keeps its
-    drift.
+    Per kind of stage, the drift becomes measured over predicted seconds; a kind that was not observed keeps
+    its drift.
     """
     drifts = {d.kind: d.factor for d in capability.drifts}
     for kind in dict.fromkeys(s.kind for s in seen):
@@ -229,12 +231,12 @@ def refreshed(capability: Capability, seen: Sequence[ObservedStage]) -> Capabili
 
 
 def refreshed_links(links: Links, ratios: Mapping[tuple[str, str], float]) -> Links:
-    """`links` as run time showed them; `ratios` are measured over predicted seconds per pair.
+    """Return `links` updated from a run; `ratios` are measured over predicted seconds per pair.
 
-    A pair known to be slower than both interfaces keeps the change to itself. Of the others that are slower,
-    what all exchanges of a sender have in common is laid to its egress, what then remains common to a
-    receiver's to its ingress, and the rest to the pair. One that is quicker raises what held it back, and
-    no more: an interface that did not would rise without end.
+    For a pair known to be slower than both interfaces, only the pair changes. For other slower pairs, the
+    common factor of a sender's exchanges is attributed to its egress, the remaining common factor of a
+    receiver's to its ingress, and the rest to the pair. A faster pair raises only the limit that applied to
+    it: other limits would grow without end.
     """
     slower = dict(ratios)
     pairs = dict(links.pairs)

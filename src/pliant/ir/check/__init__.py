@@ -1,1 +1,1 @@
-"""Judge programs and executables that were written down."""
+"""Check programs and executables that were read from text."""

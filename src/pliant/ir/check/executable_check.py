@@ -1,4 +1,4 @@
-"""Judge an executable that was written down: what is wrong with which of its parts."""
+"""Check an executable that was read from text: what is wrong with which of its parts."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -22,7 +22,7 @@ from pliant.ir.text.executable_text import Kind
 
 @dataclass(frozen=True, slots=True)
 class ExecutableFault:
-    """What is wrong with one part, by its kind and its number among those."""
+    """What is wrong with one part, identified by its kind and its number within that kind."""
 
     kind: Kind
     number: int
@@ -30,12 +30,12 @@ class ExecutableFault:
 
 
 def executable_faults(executable: Executable) -> Iterator[ExecutableFault]:
-    """What would make a run wrong, for the sizes at hand; nothing for an executable that can run.
+    """Yield what would make a run incorrect, for the sizes at hand; nothing for a valid executable.
 
-    No two tensors of the arena share a byte while both live, and each lies within it, aligned, and lives for
-    all calls that touch it. Each tensor that a call reads was written before, or is an input or a constant.
-    Each address among its arguments lies within one of its tensors, or within a constant, an input or an
-    output. Each output is written. Formulas give the numbers that stand beside them.
+    Tensors of the arena that live at the same time share no byte; each is aligned, within the arena, and
+    lives for all calls that touch it. Each tensor that a call reads is written before, or is an input or a
+    constant. Each address among the arguments is within one of the call's tensors, a constant, an input or an
+    output. Each output is written. Formulas evaluate to the numbers beside them.
     """
     for arena_fault in arena_faults(executable.tensors, at_hand(executable.arena_bytes)):
         yield ExecutableFault("tensor", arena_fault.tensor, arena_fault.reason)
@@ -59,14 +59,14 @@ def executable_faults(executable: Executable) -> Iterator[ExecutableFault]:
 
 @dataclass(frozen=True, slots=True)
 class ArenaFault:
-    """What is wrong with the place of a tensor, by its number."""
+    """What is wrong with the position of a tensor, identified by its number."""
 
     tensor: int
     reason: str
 
 
 def arena_faults(tensors: Sequence[ArenaTensor], arena_bytes: int) -> Iterator[ArenaFault]:
-    """Tensors off their alignment or beyond the arena, and pairs that share bytes of it while both live."""
+    """Yield tensors that are misaligned or exceed the arena, and pairs that share bytes while both live."""
     alive: list[ArenaTensor] = []
     for i, tensor in sorted(enumerate(tensors), key=lambda pair: pair[1].first):
         alive = [other for other in alive if other.last >= tensor.first]
@@ -85,7 +85,7 @@ def arena_faults(tensors: Sequence[ArenaTensor], arena_bytes: int) -> Iterator[A
 
 @final
 class _Spaces:
-    """Where tensors lie, and what has been written so far."""
+    """Where tensors are stored, and what has been written so far."""
 
     def __init__(self, executable: Executable) -> None:
         ports = (*executable.inputs, *executable.outputs)
@@ -103,7 +103,7 @@ class _Spaces:
         self.names_given_twice = [name for name, n in names.items() if n > 1]
 
     def outside(self, address: Address) -> Iterator[str]:
-        """Why an address is in no space, or beyond its end."""
+        """Yield why an address is in no space, or beyond its end."""
         if address.space == ARENA:
             return
         if address.space not in self.sizes:
@@ -113,7 +113,7 @@ class _Spaces:
             yield f"byte {at_hand(address.offset)} of {address.space} is outside its {size} bytes."
 
     def judged(self, number: int, call: KernelCall) -> Iterator[str]:
-        """What is wrong with a call; what it writes counts as written from then on."""
+        """Yield what is wrong with a call, and mark what it writes as written."""
         for x in call.reads:
             yield from self._read(number, x)
         touched = (*call.reads, *call.writes)
@@ -131,7 +131,7 @@ class _Spaces:
             self.written |= {root.name} if root is not None else {place.space} if place is not None else set()
 
     def copied(self, y: str, address: Address, n_calls: int) -> Iterator[str]:
-        """What is wrong with a copy after the last call."""
+        """Yield what is wrong with a copy after the last call."""
         self.written.add(y)
         yield from self.outside(address)
         if address.space not in (ARENA, *self.given) and address.space not in self.written:
@@ -155,19 +155,19 @@ class _Spaces:
             yield f"{x}, at byte {at_hand(place.offset)} of the arena, lies in no tensor that lives then."
 
     def _root(self, x: str, number: int) -> ArenaTensor | None:
-        """The tensor of the arena whose bytes `x` has, which lives at a call."""
+        """Return the tensor of the arena that contains `x` and lives at a call."""
         place = self._places.get(x)
         if place is None or place.space != ARENA:
             return None
         own = self.arena.get(x)
         candidates = self.arena.values() if own is None else (own,)
         living = [t for t in candidates if t.first <= number <= t.last and _holds(t, place)]
-        # Of an end that is the beginning of another tensor, that one.
+        # If an address is the end of one tensor and the start of another, take the latter.
         return max(living, key=lambda t: t.offset, default=None)
 
 
 def _holds(tensor: ArenaTensor, address: Address) -> bool:
-    """Whether an address is in a tensor, its end included: an empty part may begin there."""
+    """Return whether a tensor contains an address, including its end: an empty part may start there."""
     return 0 <= at_hand(address.offset) - tensor.offset <= at_hand(tensor.n_bytes)
 
 

@@ -1,4 +1,4 @@
-"""Judge a program that was written down: what is wrong with which step."""
+"""Check a program that was read from text: what is wrong with which step."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -9,18 +9,18 @@ from pliant.ir.projection import joined, takes_part
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What is wrong with one step, by its number in the whole program."""
+    """What is wrong with one step, identified by its number in the whole program."""
 
     step: int
     reason: str
 
 
 def faults(program: Program) -> Iterator[Fault]:
-    """What would make a run wrong, step by step; nothing for a program that can run.
+    """Yield what would make a run incorrect, step by step; nothing for a valid program.
 
-    A `Program` has the order that `Segment` and `Step` hold: lanes, and steps that wait for earlier ones.
-    Here a layer begins after every load of it that its device makes, and a message has both ends: a declared
-    tensor of which it is a part, a sender that made it in the segment or held it when that began, and a
+    A `Program` already ensures what `Segment` and `Step` check: lanes, and steps that wait for earlier ones.
+    This checks that a layer begins after all its loads on its device, and that a message has both ends: a
+    declared tensor that contains it, a sender that made it in the segment or held it at its start, and a
     receiver that waits for it or keeps it for the next segment.
     """
     before = _before(joined(program.segments).steps)
@@ -46,7 +46,7 @@ def faults(program: Program) -> Iterator[Fault]:
 
 
 def _before(steps: Sequence[Step]) -> list[int]:
-    """For each step, as the bits of a number, those that have ended, or were done without, when it begins."""
+    """Return, for each step, the bit set of steps that have ended, or were skipped, when it begins."""
     before: list[int] = []
     last: dict[str, int] = {}
     for i, step in enumerate(steps):
@@ -93,7 +93,7 @@ def _message(work: Exchange, tensors: dict[str, Tensor]) -> Iterator[str]:
 
 
 def _computes(program: Program, device: str) -> bool:
-    """Whether the device's own work is in the program: a projection has that of one device alone."""
+    """Return whether the program has the device's own work: a projection has only one device's."""
     return any(not isinstance(s.work, Exchange) and takes_part(s, device) for s in program.steps)
 
 

@@ -1,4 +1,4 @@
-"""An executable as stable text, for people and golden files: what is printed parses back."""
+"""An executable as stable text, for people and golden files; it parses back."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -23,7 +23,7 @@ from pliant.ir.executable import (
 from pliant.ir.text.names import NAME, matched, name_text, parse_name, parse_names
 
 HEAD = "executable "
-"""What the first line of an executable begins with."""
+"""The start of an executable's first line."""
 Kind = Literal["head", "input", "output", "constant", "arena", "tensor", "alias", "call", "copy"]
 _INDENT = "    "
 
@@ -64,21 +64,21 @@ _COPY = _pattern(rf"copy (?P<name>{NAME}) from (?P<address>{_ADDRESS})")
 
 @dataclass(frozen=True, slots=True)
 class ExecutableFile:
-    """An executable that was read from text, and the line of each part, from 1, by its kind and number."""
+    """An executable read from text, and the line of each part, from 1, by its kind and number."""
 
     executable: Executable
     lines: Mapping[tuple[Kind, int], int]
 
 
 def executable_text(executable: Executable) -> str:
-    """One line a tensor, three a call; `parse_executable` gives an equal executable."""
+    """Return one line per tensor, three per call; `parse_executable` returns an equal executable."""
     return "\n".join(_lines(executable)) + "\n"
 
 
 def parse_executable(text: str) -> ExecutableFile:
-    """The executable that `executable_text` printed; lines before its first are left out.
+    """Parse the output of `executable_text`; lines before its first line are ignored.
 
-    Raises InputError that names the line which is none of an executable.
+    Raises InputError that names the invalid line.
     """
     written = text.splitlines() or [""]
     first = next((i for i, line in enumerate(written) if line.startswith(HEAD)), 0)
@@ -169,7 +169,7 @@ def _number_text(number: Number) -> str:
 
 
 class _LineError(ValueError):
-    """What is wrong with a line, counted from the first of its part."""
+    """An error in a line, counted from the first line of its part."""
 
     def __init__(self, line: int, error: ValueError) -> None:
         super().__init__(str(error))
@@ -178,7 +178,7 @@ class _LineError(ValueError):
 
 @dataclass
 class _Reader:
-    """The parts read so far; they come in the order in which they are printed."""
+    """The parts read so far, in the order of printing."""
 
     head: re.Match[str] | None = None
     arena: re.Match[str] | None = None
@@ -192,7 +192,7 @@ class _Reader:
     lines: dict[tuple[Kind, int], int] = field(default_factory=dict)
 
     def add(self, lines: list[str], number: int) -> None:
-        """One part, which begins at line `number`."""
+        """Add one part, which begins at line `number`."""
         line = lines[0]
         if self.head is None:
             what = f"an executable's first line: '{HEAD}TARGET, N threads [SIZE=N ...]'"

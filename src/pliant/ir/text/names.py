@@ -1,4 +1,4 @@
-"""Names in texts that parse back: as they are where they are plain, else as JSON strings."""
+"""Names in texts that parse back: plain if possible, else as JSON strings."""
 
 import json
 import re
@@ -11,17 +11,17 @@ NAME = rf'(?:{_PLAIN.pattern}|"(?:[^"\\]|\\.)*")'
 
 
 def name_text(name: str) -> str:
-    """A name as it stands in a text."""
+    """Return a name as written in a text."""
     return name if _PLAIN.fullmatch(name) else json.dumps(name)
 
 
 def parse_name(text: str) -> str:
-    """The name that `name_text` wrote."""
+    """Parse a name written by `name_text`."""
     return str(json.loads(text)) if text.startswith('"') else text
 
 
 def parse_names(text: str) -> Iterator[str]:
-    """Several names with a blank between two. Raises ValueError for what is none."""
+    """Parse several names separated by single spaces. Raises ValueError for invalid names."""
     names = re.findall(NAME, text, re.ASCII)
     if " ".join(names) != text.strip():
         raise ValueError(f"{text!r} are no names; those of other signs stand in quotes.")
@@ -29,7 +29,7 @@ def parse_names(text: str) -> Iterator[str]:
 
 
 def matched(pattern: re.Pattern[str], text: str, what: str) -> re.Match[str]:
-    """`text` by `pattern`. Raises ValueError that says what should stand there."""
+    """Match `text` against `pattern`. Raises ValueError with the expected form."""
     found = pattern.fullmatch(text)
     if found is None:
         raise ValueError(f"{text.strip()!r} is not {what}.")

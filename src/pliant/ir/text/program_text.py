@@ -1,4 +1,4 @@
-"""A program as stable text, for people and golden files: what is printed parses back."""
+"""A program as stable text, for people and golden files; it parses back."""
 
 import json
 import re
@@ -25,7 +25,7 @@ from pliant.ir.program import (
 from pliant.ir.text.names import NAME, matched, name_text, parse_name, parse_names
 
 HEAD = "program "
-"""What the first line of a program begins with."""
+"""The start of a program's first line."""
 _N = r"-?\d+"
 _SYMBOL = r'(?:[A-Za-z_][A-Za-z_0-9]*|"(?:[^"\\]|\\.)*")'
 _AMOUNT = rf"(?:(?:{_N}\*)?{_SYMBOL}(?:[+-]\d+)?|{_N})"
@@ -51,14 +51,14 @@ _PART = re.compile(r"(?P<row>\d+):(?P<rows>\d+), (?P<column>\d+):(?P<columns>\d+
 
 @dataclass(frozen=True, slots=True)
 class ProgramFile:
-    """A program that was read from text, and the line of each of its steps, from 1."""
+    """A program read from text, and the line of each of its steps, from 1."""
 
     program: Program
     lines: tuple[int, ...]
 
 
 def program_text(program: Program) -> str:
-    """One line a tensor, a segment and a step; `parse_program` gives an equal program."""
+    """Return one line per tensor, segment and step; `parse_program` returns an equal program."""
     lines = [HEAD + (" ".join(map(name_text, program.extents)) or "(bound)")]
     for t in program.tensors:
         shape = ", ".join(map(_amount, t.shape))
@@ -72,9 +72,9 @@ def program_text(program: Program) -> str:
 
 
 def parse_program(text: str) -> ProgramFile:
-    """The program that `program_text` printed; lines before its first, such as a plan's page, are left out.
+    """Parse the output of `program_text`; lines before its first line, such as a plan's page, are ignored.
 
-    Raises InputError that names the line which is none of a program.
+    Raises InputError that names the invalid line.
     """
     extents: tuple[str, ...] = ()
     tensors: list[Tensor] = []
@@ -141,7 +141,7 @@ def _amount(amount: Amount) -> str:
 
 
 def _device_of(lane: str) -> str:
-    """Whose lane it is, where its name says so."""
+    """Return the device of a lane, if its name contains one."""
     return lane.rpartition("/")[0]
 
 

@@ -1,4 +1,4 @@
-"""A reply in words: what was answered, a line for a prompt or a log, a table for a notebook."""
+"""A reply as text: the answer, a line for a prompt or a log, a table for a notebook."""
 
 from html import escape
 from typing import TYPE_CHECKING, Any
@@ -7,15 +7,15 @@ import numpy as np
 
 from pliant.quantities import format_seconds
 
-if TYPE_CHECKING:  # which shows itself by this module
+if TYPE_CHECKING:  # avoids a cycle: Reply prints itself with this module
     from pliant.ir.reply import Reply
 
 _MOST_VALUES, _MOST_OUTPUTS = 4, 4
-"""Of an array, and of arrays, in a line."""
+"""Maximum numbers of values of an array, and of arrays, in a line."""
 
 
 def answer_text(reply: "Reply[Any]") -> str:
-    """Label and probability, or a vector's beginning, or that of each output."""
+    """Return label and probability, or the start of a vector, or of each output."""
     if reply.label is not None:
         return reply.label if reply.score is None else f"{reply.label} ({reply.score:.3f})"
     if reply.vector is not None:
@@ -26,7 +26,7 @@ def answer_text(reply: "Reply[Any]") -> str:
 
 
 def time_text(reply: "Reply[Any]") -> str:
-    """`3.1 ms of 20 ms (met)`, or the time alone where no target was asked for."""
+    """Return `3.1 ms of 20 ms (met)`, or only the time without a target."""
     took = format_seconds(reply.seconds)
     if reply.target_s is None:
         return took
@@ -34,19 +34,19 @@ def time_text(reply: "Reply[Any]") -> str:
 
 
 def accuracy_text(reply: "Reply[Any]") -> str:
-    """The accuracy to be expected of such answers."""
+    """Return the expected accuracy of such answers."""
     if reply.accuracy is None:
         return "accuracy not measured"
     return f"accuracy {100 * reply.accuracy:.1f} % expected"
 
 
 def reply_line(reply: "Reply[Any]") -> str:
-    """Answer, time and accuracy, in one line."""
+    """Return answer, time and accuracy in one line."""
     return ", ".join((answer_text(reply), time_text(reply), accuracy_text(reply)))
 
 
 def reply_html(reply: "Reply[Any]") -> str:
-    """A table of the same, and of who answered."""
+    """Return a table with the same content, and the endpoint."""
     rows = [
         ("answer", answer_text(reply)),
         ("time", time_text(reply)),

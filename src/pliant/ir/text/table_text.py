@@ -1,11 +1,11 @@
-"""Rows of cells for people: as aligned columns of text, and as HTML."""
+"""Rows of cells as aligned columns of text, and as HTML."""
 
 from collections.abc import Iterator, Sequence
 from html import escape
 
 
 def table_lines(rows: Sequence[Sequence[str]], left: int) -> Iterator[str]:
-    """One indented line a row, the first of which names the columns; column `left` is aligned to the left.
+    """Yield one indented line per row, the first with column names; column `left` is left-aligned.
 
     >>> list(table_lines((("n", "name"), ("10", "a")), left=1))
     ['   n  name', '  10  a']
@@ -20,7 +20,7 @@ def table_lines(rows: Sequence[Sequence[str]], left: int) -> Iterator[str]:
 
 
 def table_html(rows: Sequence[Sequence[str]]) -> str:
-    """A `<table>`; the first row names the columns.
+    """Return a `<table>`; the first row holds the column names.
 
     >>> table_html((("n",), ("<1",)))
     '<table><tr><th>n</th></tr><tr><td>&lt;1</td></tr></table>'

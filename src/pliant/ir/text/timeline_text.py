@@ -7,7 +7,7 @@ from pliant.ir.program import Compute, Load, Program, Work
 
 
 def timeline_text(program: Program, spans: Sequence[Span], columns: int = 72) -> str:
-    """One line a lane, time to the right; a step is a run of its layer's number, a blank is a wait.
+    """Return one line per lane, time to the right; a step is a run of its layer's number, a blank is a wait.
 
     A mark belongs to the step that held its lane for most of that column's time.
     """

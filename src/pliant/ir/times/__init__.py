@@ -1,1 +1,1 @@
-"""What answers take, by input length: curves, fits, bounds, and levels of accuracy against time."""
+"""Answer times by input length: curves, fits, bounds, and levels of accuracy against time."""

@@ -8,7 +8,7 @@ from typing import final
 from pliant.ir.times.timing import Timing
 
 KEPT = 0.95
-"""The part of the observations that a bound holds for, unless another is asked for."""
+"""The default fraction of observations within a bound."""
 _STEP = 0.05
 _MOST_SLACK = 4.0
 _MOST = 64.0
@@ -17,24 +17,23 @@ _N_SLOWER, _N_QUICKER = 2, 4
 _QUICKER = 1.25
 _N_WINDOW = 40
 _RANK = 2
-"""Of 40 past and one coming observation, exchangeable, the second largest is exceeded by 2 in 41: 4.9 %."""
+"""Of 40 past and one future exchangeable observation, 2 of 41 exceed the second largest: 4.9 %."""
 
 
 @final
 class AdaptiveBound:
-    """How predicted times are corrected so that bounds hold for `kept` of what is observed.
+    """Corrects predicted times so that bounds hold for a fraction `kept` of observations.
 
-    `pace` corrects medians: the median of the last nine ratios of observed to expected time, so that four
-    outliers among them do not move it; of fewer once the device has changed: of the last two where both
-    were beyond their bounds, of the last four where all were quicker than `pace` by a quarter. `factor`
-    corrects bounds: the second largest of the last 40 ratios of observed time to predicted bound, times
-    `slack`. Before anything was observed all ratios count as 1, so one outlier moves nothing, two slow
-    observations are enough to learn that a device has become slower, and 40 that it has recovered, or four
-    that were quicker than `pace` by a quarter: after these, what came before counts as 1 again. `slack`
-    grows by 5 % with an observation beyond its bound and shrinks by 0.25 % with any other (Gibbs and
-    Candes, "Adaptive conformal inference under distribution shift", NeurIPS 2021, eq. 2, on a logarithmic
-    scale). By their proposition 4.1 this gives the coverage in the long run whatever the times do, as long
-    as `slack` stays within its limits of 1/4 and 4.
+    `pace` corrects medians: it is the median of the last nine ratios of observed to expected time, which
+    tolerates four outliers. After a change of the device, fewer ratios count: the last two if both exceeded
+    their bounds, the last four if all were faster than `pace` by a quarter. `factor` corrects bounds: it is
+    the second largest of the last 40 ratios of observed time to predicted bound, times `slack`. Initially all
+    ratios are 1. One outlier therefore changes nothing, two slow observations suffice to detect a slow-down,
+    and a recovery takes 40 observations, or four that were faster than `pace` by a quarter: after these,
+    earlier ratios count as 1 again. `slack` grows by 5 % with an observation beyond its bound and shrinks by
+    0.25 % with any other (Gibbs and Candes, "Adaptive conformal inference under distribution shift", NeurIPS
+    2021, eq. 2, on a logarithmic scale). By their proposition 4.1 this gives the coverage in the long run for
+    any sequence of times, as long as `slack` stays within its limits of 1/4 and 4.
     """
 
     __slots__ = (
@@ -60,27 +59,28 @@ class AdaptiveBound:
         self.slack = 1.0
 
     def factor(self, most: float = inf) -> float:
-        """What predicted bounds are multiplied by, at most `most`.
+        """Return the factor for predicted bounds, at most `most`.
 
-        Ratios beyond that are lost in any case. Where they are more than 5 % the largest other counts.
+        Ratios above `most` are missed in any case. If they are more than 5 %, the largest other ratio is
+        used.
         """
         if self._ranked[0] <= most:
             return min(self._ranked[0] * self.slack, most)
         return min(next((ratio for ratio in self._ranked if ratio <= most), most) * self.slack, most)
 
     def corrected(self, predicted: Timing) -> Timing:
-        """`predicted` at the pace lately, and what `kept` of the times stay under."""
+        """Return `predicted` at the current pace, with a bound for `kept` of the times."""
         median_s = predicted.median_s * self.pace
         return Timing(median_s, max(predicted.p95_s * self.factor(), median_s))
 
     def observe(self, predicted: Timing, seconds: float, target_s: float = inf, most: float = inf) -> None:
-        """Something took `seconds`, where `predicted` had been expected.
+        """Record an observation of `seconds` for the prediction `predicted`.
 
-        With a `target_s`, a delay is taken to be a ratio or an interruption as long for whatever it
-        interrupts, which leaves that much less of the target: the lesser of the two. Else what delays the
-        smallest work would forbid all larger. One of a whole target is lost, unless the one before was as
-        long. Ratios beyond `most` leave `slack` as it is: nothing could have avoided them. Times that are not
-        finite, and what was expected to take no time, are ignored.
+        With a `target_s`, a delay is modelled as a ratio, or as an interruption of fixed length that reduces
+        the target for any work, whichever is smaller; otherwise a delay of the smallest work would rule out
+        all larger work. A delay of a whole target is treated as lost, unless the previous one was as long.
+        Ratios above `most` leave `slack` unchanged, because no plan could have avoided them. Non-finite
+        times, and predictions of no time, are ignored.
         """
         if not (predicted.median_s > 0.0 and 0.0 <= seconds < inf):
             return
@@ -111,7 +111,7 @@ class AdaptiveBound:
         self.pace = _limited(median(self._paces))
 
     def _keep(self, n: int) -> None:
-        """The device has changed: what it took before the last n observations says nothing any more."""
+        """Drop times before the last n: the device has changed, and they no longer apply."""
         while len(self._paces) > n:
             self._paces.popleft()
 

@@ -1,8 +1,8 @@
 """Fit a device's own time against input length, from its latest inferences (CRIME 4.1, 4.3.2).
 
 Observations are given as (length, seconds), one at a time. The paper's plain least squares over a sliding
-window is kept (`FitSettings(is_robust=False)`); what stands beside it survives outliers, follows a change
-of load within a few inferences, and says something before it has seen much.
+window is available (`FitSettings(is_robust=False)`); the default tolerates outliers, follows a change of load
+within a few inferences, and gives estimates from the first samples on.
 """
 
 from collections.abc import Sequence
@@ -16,16 +16,16 @@ from pliant.ir.curve import Curve, line
 from pliant.ir.times.pieces import Quadratic, piecewise
 
 _ENOUGH = 8
-"""Samples that a fit of one's own takes; fewer scale what was known before."""
+"""Minimum number of samples for a fit; fewer samples scale the prior."""
 _GROUP = 6
 _SHIFTED = 5
-"""So many samples in a row on one side, by more than `_SHIFT`, are another load, not outliers."""
+"""This many samples in a row on one side, by more than `_SHIFT`, mean another load, not outliers."""
 _SHIFTED_LATE = 2
 _SHIFT = 1.25
 _NEAR = 3.5
 _LEAST_S = 1e-9
 _DOUBTS = 2.0
-"""A fit of m samples must be nearer to them than the known shape by more than this / sqrt(m): else luck."""
+"""A fit of m samples must have a smaller error than the prior's by a factor above 1 + this / sqrt(m)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ def least_squares(
     seconds: Sequence[float] | Float64[np.ndarray, " m"],
     degree: int = 1,
 ) -> Quadratic:
-    """The paper's fit: ordinary least squares of `degree` 1 or 2; flat where all lengths are the same."""
+    """The paper's fit: ordinary least squares of `degree` 1 or 2; flat if all lengths are equal."""
     n, t = np.asarray(lengths, np.float64), np.asarray(seconds, np.float64)
     return _solve(n, t, np.ones_like(n), degree, is_signed=True)
 
@@ -60,12 +60,12 @@ def robust(
     seconds: Sequence[float] | Float64[np.ndarray, " m"],
     degree: int = 1,
 ) -> tuple[Quadratic, float]:
-    """(a fit that outliers do not move, the typical relative distance of the samples from it).
+    """Return (a fit robust to outliers, the typical relative distance of the samples from it).
 
-    Start: least squares through the medians of groups of neighbouring lengths, which hold while under half
-    of a group is off. Then least squares of the *relative* error (times vary in proportion) over the samples
-    within 3.5 robust deviations of that, twice. No coefficient is negative: no input takes less for being
-    longer.
+    Initial fit: least squares through the medians of groups of neighbouring lengths, which hold while under
+    half of a group is off. Then, twice, least squares of the *relative* error (times vary in proportion) over
+    the samples within 3.5 robust deviations of the fit. No coefficient is negative, because a longer input
+    never takes less.
     """
     n, t = np.asarray(lengths, np.float64), np.maximum(np.asarray(seconds, np.float64), _LEAST_S)
     fit, spread = _through_medians(n, t, degree), 0.0
@@ -80,11 +80,11 @@ def robust(
 
 
 def _through_medians(n: Float64[np.ndarray, " m"], t: Float64[np.ndarray, " m"], degree: int) -> Quadratic:
-    """Least squares of the relative error through medians of groups of neighbouring lengths."""
+    """Return least squares of the relative error through medians of groups of neighbouring lengths."""
     order = np.argsort(n)
     groups = min(max(len(n) // _GROUP, degree + 1), len(n))
     size = len(n) // groups
-    # where they do not divide, every group gives up some of its neighbours
+    # if the groups do not divide the samples, each group drops some of its neighbours
     picks = np.linspace(0, len(n) - 1, groups * size).astype(np.intp)
     rows = order[picks].reshape(groups, size)
     middle = np.sort(t[rows], axis=1)[:, size // 2]
@@ -94,15 +94,15 @@ def _through_medians(n: Float64[np.ndarray, " m"], t: Float64[np.ndarray, " m"],
 class LocalTimes:
     """T_l(n) of one device, kept up to date (CRIME 4.3.2).
 
-    `prior` is what is known before the first inference; it keeps its shape and is scaled by the median of
-    what came, until there are samples of enough different lengths, and after that while these contradict it
-    no more than a fit does: a few short inputs say nothing of long ones. Without a prior, few samples mean
-    the most a time with no negative coefficient can be: level below one length seen and in proportion above
-    it, or a constant and the highest power through several.
+    `prior` is the curve before the first inference. It keeps its shape, scaled by the median of the samples'
+    ratios, until there are samples of enough different lengths, and after that while a fit explains the
+    samples no better: a few short inputs say nothing about long ones. Without a prior, few samples give an
+    upper estimate without negative coefficients: constant below a single sampled length and proportional
+    above it, or a constant and the highest power through several lengths.
 
-    Robust, five inferences in a row that are all off by a quarter (or 2.5 times the usual distance) on the
-    same side mean another load: what came before is forgotten, and the curve is scaled at once. Least
-    squares over a window would follow a window later, and a robust fit alone even later than that.
+    In robust mode, five inferences in a row that deviate by a quarter (or 2.5 times the usual distance) to
+    the same side indicate another load: earlier samples are dropped, and the curve is scaled at once. Least
+    squares over a window would follow a window later, and a robust fit without this rule even later.
     """
 
     def __init__(self, settings: FitSettings, max_n: int, prior: Curve | None = None) -> None:
@@ -120,15 +120,15 @@ class LocalTimes:
 
     @property
     def is_in_doubt(self) -> bool:
-        """Whether the latest inferences were off, and there were too few of them to be believed."""
+        """Whether the latest inferences deviated, but were too few to replace the curve."""
         return self._run != 0 and self._patience < _SHIFTED
 
     def doubt(self) -> None:
-        """What came before is long ago: fewer inferences replace it."""
+        """Let fewer inferences replace the curve, because the earlier ones are old."""
         self._patience = _SHIFTED_LATE
 
     def add(self, n: int, seconds: float) -> bool:
-        """One more inference, of length n >= 0; whether `curve` is another now."""
+        """Add an inference of length n >= 0; return whether `curve` changed."""
         if not 0.0 <= seconds < float("inf") or n < 0:
             raise RouteError(f"an inference of length {n} took {seconds} s; give a length and time >= 0.")
         at = self._count % self._settings.window
@@ -138,7 +138,7 @@ class LocalTimes:
         if self._settings.is_robust and self._has_shifted(n, seconds):
             self._forget_all_but(self._patience)
             return self._refit()
-        # while there is little, every sample counts
+        # with few samples, each one counts
         if self._since_fit >= self._settings.refit_every or (
             self._count <= _ENOUGH and self._settings.is_robust
         ):
@@ -146,7 +146,7 @@ class LocalTimes:
         return self.curve is None and self._refit()
 
     def _has_shifted(self, n: int, seconds: float) -> bool:
-        """Whether the last samples lie all above, or all below, the curve, by more than they vary."""
+        """Return whether the last samples are all above, or all below, the curve, by more than they vary."""
         if self.curve is None or self._count < _ENOUGH:
             return False
         shift = max(_SHIFT, 1.0 + 2.5 * (self._spread or 0.0))
@@ -206,18 +206,18 @@ class LocalTimes:
 
 
 def _is_spread(n: Float64[np.ndarray, " m"], degree: int) -> bool:
-    """Whether lengths differ enough to tell a coefficient per degree apart."""
+    """Return whether lengths differ enough to determine one coefficient per degree."""
     low, high = float(n.min()), float(n.max())
     return high >= 1.25 * low + 1.0 and len(set(n.tolist())) > degree + 1
 
 
 def _is_bound(fit: Quadratic) -> bool:
-    """Whether times would not rise with length."""
+    """Return whether times do not increase with length."""
     return fit.linear_s == 0.0 and fit.square_s == 0.0
 
 
 def _error(curve: Curve, n: Float64[np.ndarray, " m"], s: Float64[np.ndarray, " m"]) -> float:
-    """The median relative distance of the samples from a curve."""
+    """Return the median relative distance of the samples from a curve."""
     expected = np.array([curve.at(round(m)) for m in n.tolist()])
     return float(np.median(np.abs(s / np.maximum(expected, _LEAST_S) - 1.0)))
 
@@ -233,9 +233,10 @@ def _solve(
     degree: int,
     is_signed: bool = False,
 ) -> Quadratic:
-    """Weighted least squares by normal equations on lengths scaled to 0..1; coefficients >= 0 unless signed.
+    """Solve weighted least squares by normal equations on lengths scaled to 0..1.
 
-    Where one would be negative, the best of the fits that leave some out, as there are at most three.
+    Coefficients are >= 0 unless signed: if one would be negative, the best fit without some of them is taken
+    (there are at most three).
     """
     scale = float(n.max()) or 1.0
     u = n / scale
@@ -254,14 +255,14 @@ def _solve(
     if not is_signed and min(solved) < 0.0:
         fits = [_normal(moments, right, s) for s in ((0, 1), (0, 2), (1, 2), (0,), (1,), (2,))]
         allowed = [f for f in fits if min(f) >= 0.0]
-        # the sum of squares less a constant: -b'x for a least-squares x
+        # the sum of squares minus a constant: -b'x for a least-squares x
         solved = min(allowed, key=lambda f: -sum(a * b for a, b in zip(f, right, strict=True)))
     constant, linear, square = solved
     return Quadratic(constant, linear / scale, square / scale**2)
 
 
 def _normal(moments: list[float], right: list[float], columns: tuple[int, ...]) -> list[float]:
-    """Gaussian elimination of the normal equations of `columns`; columns that add nothing get 0."""
+    """Solve the normal equations of `columns` by Gaussian elimination; redundant columns get 0."""
     rows = [[moments[i + j] for j in columns] + [right[i]] for i in columns]
     size = len(rows)
     found = [0.0] * len(right)
@@ -281,7 +282,7 @@ def _normal(moments: list[float], right: list[float], columns: tuple[int, ...]) 
 
 
 def _drawn_line(moments: list[float], right: list[float], scale: float, is_signed: bool) -> Quadratic:
-    """The two coefficients of a line, written out: what is fitted most often."""
+    """Return the two coefficients of a line in closed form, the most frequent case."""
     m, a, aa = moments
     varies = m * aa - a * a
     slope = (m * right[1] - a * right[0]) / varies if varies > 1e-12 * m * aa else 0.0

@@ -1,4 +1,4 @@
-"""Levels of accuracy with bounds that follow what was observed, for those who choose among endpoints."""
+"""Levels of accuracy with bounds that follow observations, for the choice among endpoints."""
 
 from collections.abc import Sequence
 from typing import final
@@ -9,12 +9,12 @@ from pliant.ir.times.bounds import AdaptiveBound
 from pliant.ir.times.timing import Timing
 
 _MOVED = 1.03
-"""Factors that differ by less leave levels as they were told."""
+"""Factors that differ by less leave the published levels unchanged."""
 
 
 @final
 class BoundedLevel:
-    """The level of an endpoint that has one way to answer: a curve that follows its times, and a bound."""
+    """The level of an endpoint with one way to answer: a curve that follows its times, and a bound."""
 
     def __init__(self) -> None:
         self._bound = AdaptiveBound()
@@ -22,16 +22,16 @@ class BoundedLevel:
         self._told: tuple[ServiceLevel, ...] = ()
 
     def observe(self, expected_s: float, seconds: float) -> None:
-        """An answer took `seconds` where the curve said `expected_s`."""
+        """Record an answer that took `seconds` when the curve predicted `expected_s`."""
         self._bound.observe(Timing(expected_s, expected_s), seconds)
 
     @property
     def is_slowed(self) -> bool:
-        """Whether answers lately took longer than the curve says, by more than is worth telling."""
+        """Whether recent answers were slower than the curve by more than the reporting threshold."""
         return self._bound.pace > _MOVED
 
     def at(self, curve: Curve, accuracy: float | None = None) -> tuple[ServiceLevel, ...]:
-        """The level, where answers take `curve` in the median."""
+        """Return the level for answers with the median `curve`."""
         factor, told = max(1.0, self._bound.factor()), self._told[0] if self._told else None
         is_same = told is not None and told.curve is curve and told.accuracy == accuracy
         if not is_same or has_moved(factor, self._factor):
@@ -41,17 +41,17 @@ class BoundedLevel:
 
 
 def has_moved(now: float, before: float) -> bool:
-    """Whether a factor is another, by more than is worth telling."""
+    """Return whether a factor changed by more than the reporting threshold."""
     return not before / _MOVED <= now <= before * _MOVED
 
 
 def scaled(curve: Curve, factor: float) -> Curve:
-    """`factor` (above 0) times `curve`."""
+    """Return `factor` (above 0) times `curve`."""
     return Curve(tuple([(n, seconds * factor) for n, seconds in curve.points]))
 
 
 def spread(values: Sequence[float], most: int) -> list[float]:
-    """At most `most` >= 2 of rising `values`: the first, the last, and some evenly between."""
+    """Return at most `most` >= 2 of ascending `values`: the first, the last, and others evenly spaced."""
     if len(values) <= most:
         return list(values)
     last = len(values) - 1

@@ -1,4 +1,4 @@
-"""Fit times that are no straight line by the fewest straight pieces within a tolerance."""
+"""Fit non-linear times by the fewest linear pieces within a tolerance."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ _LEAST_S = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class Quadratic:
-    """T(n) = constant_s + linear_s * n + square_s * n^2; a line where square_s is 0 (CRIME eq. 3)."""
+    """T(n) = constant_s + linear_s * n + square_s * n^2; a line if square_s is 0 (CRIME eq. 3)."""
 
     constant_s: float
     linear_s: float
@@ -25,12 +25,12 @@ class Quadratic:
 
 
 def piecewise(seconds: "Callable[[int], float] | Quadratic", max_n: int, tolerance: float = 0.01) -> Curve:
-    """The fewest pieces, ending at integer lengths, within `tolerance` of `seconds` at every length 0..max_n.
+    """Return the fewest pieces, with integer ends, within `tolerance` of `seconds` for all 0..max_n.
 
-    `tolerance` is relative, in 0..1. A line is sent exactly. A general function is read at each length (a
-    function of length that takes microseconds is meant, not a measurement), which costs O(max_n * pieces).
-    For convex and concave functions no curve with fewer pieces exists; others may take one or two more.
-    Raises RouteError if a time is not finite and >= 0.
+    `tolerance` is relative, in 0..1. A line is returned exactly. A general function is evaluated at each
+    length (it should take microseconds, so not a measurement), which costs O(max_n * pieces). For convex and
+    concave functions the number of pieces is minimal; for others there may be one or two more. Raises
+    RouteError if a time is not finite and >= 0.
     """
     if not 0.0 < tolerance < 1.0 or max_n < 0:
         raise RouteError(
@@ -48,7 +48,7 @@ def piecewise(seconds: "Callable[[int], float] | Quadratic", max_n: int, toleran
 
 
 def _convex(f: Quadratic, max_n: int, tolerance: float) -> tuple[tuple[int, float], ...]:
-    """Knots on the lower bound, pieces that just reach the upper one: the fewest in a convex corridor."""
+    """Place knots on the lower bound with pieces that just reach the upper one: minimal for convex ones."""
     low = 1.0 - tolerance
     knots = [0]
     while knots[-1] < max_n:
@@ -64,10 +64,10 @@ def _convex(f: Quadratic, max_n: int, tolerance: float) -> tuple[tuple[int, floa
 
 
 def _fits(f: Quadratic, a: int, b: int, tolerance: float) -> bool:
-    """Whether the chord of (1 - tolerance) * f over [a, b] stays under (1 + tolerance) * f.
+    """Return whether the chord of (1 - tolerance) * f over [a, b] stays under (1 + tolerance) * f.
 
-    The chord lies square * (x - a)(b - x) * low above low * f; the rest is where
-    2 * tolerance * f(x) less that is least, at one of the two integers beside it.
+    The chord is square * (x - a)(b - x) * low above low * f. The check is at the minimum of 2 * tolerance *
+    f(x) minus that, at one of the two integers beside it.
     """
     low, room = (1.0 - tolerance) * f.square_s, 2.0 * tolerance
     steep = room * f.square_s + low
@@ -77,7 +77,7 @@ def _fits(f: Quadratic, a: int, b: int, tolerance: float) -> bool:
 
 
 def _corridor(times: list[float], tolerance: float) -> tuple[tuple[int, float], ...]:
-    """Greedy: each piece as far as any line from what the last one could reach; values fixed backwards."""
+    """Greedy: extend each piece as far as any line from the previous one's reach; fix values backwards."""
     last = len(times) - 1
     gates = [((1.0 - tolerance) * t, (1.0 + tolerance) * t) for t in times]
     if last == 0:
@@ -91,7 +91,7 @@ def _corridor(times: list[float], tolerance: float) -> tuple[tuple[int, float], 
     for (a, b), (low, high) in zip(reversed(list(pairwise(knots))), reversed(reach[:-1]), strict=True):
         end = values[-1]
         for n in range(a + 1, b):
-            # where a line from (b, end) through each side of the gate at n comes to at a
+            # where a line from (b, end) through each side of the gate at n arrives at a
             part = (b - a) / (b - n)
             low = max(low, end + (gates[n][0] - end) * part)
             high = min(high, end + (gates[n][1] - end) * part)
@@ -102,7 +102,7 @@ def _corridor(times: list[float], tolerance: float) -> tuple[tuple[int, float], 
 def _farthest(
     gates: list[tuple[float, float]], start: int, span: tuple[float, float]
 ) -> tuple[int, tuple[float, float]]:
-    """The last gate that a line from `span` at `start` reaches through all between, and where it may pass."""
+    """Return the last gate reachable by a line from `span` at `start` through all between, and its range."""
     n, (low, high) = start + 1, gates[start + 1]
     # lines by their values at `start` and at `start` + 1: a convex polygon that each gate cuts
     polygon = [(span[0], low), (span[1], low), (span[1], high), (span[0], high)]
@@ -125,7 +125,7 @@ def _value(at: tuple[float, float], steps: int) -> float:
 def _cut(
     polygon: list[tuple[float, float]], steps: int, bound: float, side: float
 ) -> list[tuple[float, float]]:
-    """The part of `polygon` whose lines are above `bound` after `steps` (below it for side -1)."""
+    """Return the part of `polygon` whose lines are above `bound` after `steps` (below it for side -1)."""
     kept: list[tuple[float, float]] = []
     for i, q in enumerate(polygon):
         p = polygon[i - 1]

@@ -1,4 +1,4 @@
-"""A duration as its median and what 95 of 100 stay under, measured or predicted; whether one is in time."""
+"""A duration as its median and its 95 % bound, measured or predicted; checks against a deadline."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,10 +11,10 @@ from pliant.ir.curve import Curve
 Percentile = Literal["median", "p95"]
 
 _HOPE = 0.4
-"""An answer whose median is late by this part of the distance to its bound is in time once in four times."""
+"""An answer whose median is late by this fraction of the distance to its bound is in time once in four."""
 
 _BOUND_DEVIATIONS = 1.645 / 2.0**0.5
-"""Of a normal distribution 95 % lie below 1.645 standard deviations."""
+"""95 % of a normal distribution lie below 1.645 standard deviations."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,15 +50,15 @@ class TimingCurve:
 
 
 def is_in_time(seconds: float, target_s: float | None) -> bool | None:
-    """Whether what takes `seconds` keeps a target of `target_s`; None without one."""
+    """Return whether `seconds` meets a target of `target_s`; None without a target."""
     return None if target_s is None else seconds <= target_s
 
 
 def margin(seconds: float, bound_s: float, deadline_s: float) -> float:
-    """How likely an answer is in time: logarithms of times spread evenly about that of the median `seconds`.
+    """Return how far the deadline is from the median `seconds`, on a logarithmic scale.
 
-    In units of the distance to `bound_s`: 0 for a median at the deadline, 1 for a bound there. Where times do
-    not vary, or the deadline is over, infinity or minus infinity.
+    In units of the distance to `bound_s`: 0 for a median at the deadline, 1 for a bound there. If times do
+    not vary, or the deadline has passed, infinity or minus infinity.
     """
     if not 0.0 < seconds < bound_s or deadline_s / seconds <= 0.0:
         return inf if seconds <= deadline_s else -inf
@@ -66,10 +66,10 @@ def margin(seconds: float, bound_s: float, deadline_s: float) -> float:
 
 
 def chance(seconds: float, bound_s: float, deadline_s: float) -> float:
-    """The part of answers of that median and bound which are in time, if logarithms of times are normal."""
+    """Return the fraction of answers in time for that median and bound, if times are log-normal."""
     return 0.5 * erfc(-_BOUND_DEVIATIONS * margin(seconds, bound_s, deadline_s))
 
 
 def is_hopeless(seconds: float, bound_s: float, deadline_s: float) -> bool:
-    """Whether fewer than one in four answers of that median and bound are in time."""
+    """Return whether fewer than one in four answers of that median and bound are in time."""
     return seconds > deadline_s and margin(seconds, bound_s, deadline_s) < -_HOPE

@@ -1,7 +1,7 @@
-"""Trade accuracy against time: the ways in which one endpoint can answer, and the one for a request.
+"""Trade accuracy against time: the levels of one endpoint, and the choice of one for a request.
 
-The best accuracy there is; under a deadline the best that meets it, and where none does, the least time,
-flagged; with a floor and no deadline the least time among ways at least that accurate.
+Without limits, the best accuracy; under a deadline the best that meets it or, failing that, the fastest,
+flagged; with a floor and no deadline the fastest that is at least that accurate.
 """
 
 from bisect import bisect_left
@@ -17,15 +17,16 @@ from pliant.ir.times.levels import has_moved, scaled, spread
 from pliant.ir.times.timing import Percentile, Timing, TimingCurve, is_in_time
 
 MOST_LEVELS = 12
-"""So many accuracies are told to those who choose among endpoints."""
+"""Maximum number of accuracies reported for the choice among endpoints."""
 
 
 @dataclass(frozen=True, slots=True)
 class Level:
     """One way to answer inputs of `first`..`last` items; times are linear in between.
 
-    `ends` are the times at the two ends. `accuracy` is a fraction, None where it was never measured; `rank`
-    orders ways then (more is better), and is the accuracy else. `key` is the endpoint's own name for it.
+    `ends` are the times at the two ends. `accuracy` is a fraction, None if it was not measured; then `rank`
+    orders the levels (more is better), otherwise it equals the accuracy. `key` is the endpoint's own name for
+    it.
     """
 
     first: int
@@ -43,13 +44,13 @@ class Level:
         object.__setattr__(self, "_curve", TimingCurve(sorted(samples.items())))
 
     def at(self, n: int) -> Timing:
-        """The time of n items; beyond `last` the slope goes on, though never downward."""
+        """Return the time of n items; beyond `last` the slope continues, but never downward."""
         return self._curve.at(n)
 
 
 @dataclass(frozen=True, slots=True)
 class Pick:
-    """What a request gets, its time by the latest answers, and whether floor and deadline should hold."""
+    """The level for a request, its corrected time, and whether floor and deadline should hold."""
 
     level: Level
     time: Timing
@@ -57,10 +58,10 @@ class Pick:
 
 
 class Trade:
-    """The levels of one endpoint by length, and how much faster or slower than predicted they run lately.
+    """The levels of one endpoint by length, corrected by the speed of recent answers.
 
     Every length from the least `first` on is covered by the levels of exactly one range. Their times were
-    measured at another hour: `bound` corrects them by the answers given here.
+    measured earlier; `bound` corrects them by the answers of this endpoint.
     """
 
     def __init__(
@@ -82,21 +83,21 @@ class Trade:
 
     @property
     def best(self) -> float | None:
-        """The accuracy that every length can have; None where it was never measured."""
+        """The accuracy available for every length; None if it was not measured."""
         tops = [levels[-1].accuracy for levels in self._levels]
         known = [top for top in tops if top is not None]
         return min(known) if len(known) == len(tops) else None
 
     def curve(self, accuracy_floor: float = 0.0) -> Curve:
-        """Seconds by length of the fastest way at least that accurate. BudgetError where there is none.
+        """Return the seconds by length of the fastest level at least that accurate; BudgetError if none is.
 
-        A lower floor is never slower at any length: its ways are among those of a lower one.
+        A lower floor is never slower at any length, because it allows all levels that a higher one does.
         """
         allowed = [self._allowed(levels, accuracy_floor) for levels in self._levels]
         return scaled(self._least(allowed, "median"), self.bound.pace)
 
     def _least(self, allowed: Iterable[Iterable[Level]], percentile: Percentile) -> Curve:
-        """By length the least of the levels that are allowed in each range."""
+        """Return the minimum by length of the levels that are allowed in each range."""
         points: list[tuple[float, float]] = []
         for (first, last), levels in zip(self._ranges, allowed, strict=True):
             width = last - first
@@ -108,9 +109,9 @@ class Trade:
         return Curve(tuple(points))
 
     def levels(self) -> tuple[ServiceLevel, ...]:
-        """A few of the accuracies that it can give, worst first, with times as they are lately.
+        """Return a few of the available accuracies, worst first, with current times.
 
-        The same tuple until these have moved by more than 3 %.
+        The same tuple until times have changed by more than 3 %.
         """
         if self._as_predicted is None:
             self._as_predicted = self._thinned()
@@ -122,7 +123,7 @@ class Trade:
 
     def _thinned(self) -> tuple[ServiceLevel, ...]:
         ranks = sorted({level.rank for levels in self._levels for level in levels})
-        top = min(levels[-1].rank for levels in self._levels)  # what inputs of every length can have
+        top = min(levels[-1].rank for levels in self._levels)  # available for inputs of every length
         found = []
         for rank in spread([rank for rank in ranks if rank <= top + ALIKE], MOST_LEVELS):
             allowed = [[x for x in levels if x.rank >= rank - ALIKE] for levels in self._levels]
@@ -139,16 +140,16 @@ class Trade:
         return replace(level, curve=scaled(level.curve, pace), bound=bound)
 
     def fullest(self, n: int) -> Pick:
-        """The best way there is for n items, whatever it takes."""
+        """Return the best level for n items, regardless of time."""
         level = self._of(n)[-1]
         return Pick(level, self.bound.corrected(level.at(n)), True)
 
     def pick(self, n: int, accuracy_floor: float | None = None, deadline_s: float | None = None) -> Pick:
-        """The way for an input of n items with `deadline_s` left (None: no hurry).
+        """Return the level for an input of n items with `deadline_s` left (None: no deadline).
 
-        With neither floor nor deadline the best there is; with a floor alone the fastest above it; with a
-        deadline the most accurate whose bound keeps it, or else the fastest, with `is_met` False. Raises
-        BudgetError where no way is as accurate as the floor.
+        With neither floor nor deadline the best level; with only a floor the fastest above it; with a
+        deadline the most accurate whose bound meets it or, failing that, the fastest, with `is_met` False.
+        Raises BudgetError if no level is as accurate as the floor.
         """
         if accuracy_floor is None and deadline_s is None:
             return self.fullest(n)
@@ -167,7 +168,7 @@ class Trade:
         return min(ways, key=lambda way: way.time.median_s)
 
     def took(self, level: Level, n: int, seconds: float) -> None:
-        """An answer of `level` took so long: all levels are taken to be that much slower or faster."""
+        """Record an answer of `level`: its slow-down or speed-up applies to all levels."""
         self.bound.observe(level.at(n), seconds)
 
     def _of(self, n: int) -> tuple[Level, ...]:
@@ -191,7 +192,7 @@ class Trade:
 
 
 def worthwhile(levels: Iterable[Level]) -> tuple[Level, ...]:
-    """Without levels that another beats or equals in rank, times and bounds at both ends; worst first."""
+    """Return levels that no other equals or beats in rank, times and bounds at both ends; worst first."""
     kept: list[Level] = []
     for level in sorted(levels, key=lambda x: (-x.rank, *_times(x))):
         if not any(_is_as_good(other, level) for other in kept):
@@ -200,7 +201,7 @@ def worthwhile(levels: Iterable[Level]) -> tuple[Level, ...]:
 
 
 def _is_as_good(a: Level, b: Level) -> bool:
-    """For a no worse in rank."""
+    """Requires that a's rank is at least b's."""
     return all(s <= t for s, t in zip(_times(a), _times(b), strict=True))
 
 
