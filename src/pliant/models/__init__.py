@@ -1,1 +1,1 @@
-"""What a model is, and where its files come from."""
+"""Model specifications and model files."""

@@ -30,7 +30,7 @@ class Example:
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """Which columns hold what."""
+    """The columns of a TSV file."""
 
     n_columns: int
     text: int
@@ -41,10 +41,9 @@ class _Layout:
 def read_examples(path: Path, labels: Sequence[str]) -> tuple[Example, ...]:
     """The rows of a TSV (gzipped when it ends in .gz) with a header line; quotes are literal text.
 
-    Columns are found by their GLUE or MRPC names. A label is one of `labels` (compared without
-    case), or its number. Raises InputError naming file and line for a short or long row, a label
-    that is none of `labels`, an empty text, a blank line between others, bad UTF-8, an unknown header, or
-    no rows at all.
+    Columns are found by their GLUE or MRPC names. A label is one of `labels` (case-insensitive), or its
+    number. Raises InputError naming file and line for a short or long row, a label that is none of `labels`,
+    an empty text, a blank line between others, bad UTF-8, an unknown header, or no rows at all.
     """
     if not labels:
         raise InputError(
@@ -60,7 +59,7 @@ def read_examples(path: Path, labels: Sequence[str]) -> tuple[Example, ...]:
 
 
 def label_names(path: Path) -> tuple[str, ...]:
-    """The distinct labels of a TSV in the order a new classifier takes: numbers by value, names by alphabet.
+    """The distinct labels of a TSV in the order for a new classifier: numbers by value, names alphabetically.
 
     Raises InputError as `read_examples` does, and for fewer than two distinct labels.
     """
@@ -98,8 +97,7 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
     """Numbered lines without their ends; only a line feed ends a line. Blank lines may end the file.
 
     A file whose name ends in .gz is decompressed; `-` is standard input. Raises InputError naming file and
-    line for a blank line before others, which would shift what is answered against what was asked, and for
-    bad UTF-8.
+    line for a blank line before others, which would shift answers against questions, and for bad UTF-8.
     """
     blank, name = None, shown_path(path)
     try:
@@ -121,12 +119,12 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def shown_path(path: Path) -> str:
-    """A file as messages name it: `-` is standard input."""
+    """The name of a file in messages: `-` is standard input."""
     return "standard input" if path == Path("-") else str(path)
 
 
 def standard_input() -> BinaryIO:
-    """What `-` names. Raises OSError where the process was started without it."""
+    """The stream for `-`. Raises OSError if the process has no standard input."""
     if sys.stdin is None:
         raise OSError(errno.EBADF, "it is closed")
     return sys.stdin.buffer
@@ -134,7 +132,7 @@ def standard_input() -> BinaryIO:
 
 def _opened(path: Path) -> AbstractContextManager[Iterable[bytes]]:
     if path == Path("-"):
-        return nullcontext(standard_input())  # which is not ours to close
+        return nullcontext(standard_input())  # which this function must not close
     return gzip.open(path) if path.suffix == ".gz" else path.open("rb")
 
 

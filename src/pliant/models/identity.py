@@ -16,22 +16,22 @@ _TOKENIZER = "tokenizer.json"
 def files_identity(files: Iterable[Path], cache: Path) -> str:
     """SHA-256, in hexadecimal digits, over lines `name sha256` of `files` in the order given.
 
-    Hashes of files are kept in `cache` by path, size and time of the last change. Raises ModelError for a
-    file that cannot be read.
+    Hashes of files are stored in `cache` by path, size and modification time. Raises ModelError for a file
+    that cannot be read.
     """
     lines = "".join(f"{file.name} {_digest(file, cache)}\n" for file in files)
     return sha256(lines.encode()).hexdigest()
 
 
 def directory_identity(directory: Path, cache: Path) -> str:
-    """Of a Hugging Face directory: its configuration, weights and tokenizer. Raises ModelError."""
+    """The hash of a Hugging Face directory's configuration, weights and tokenizer. Raises ModelError."""
     weights = sorted({tensor.file for tensor in index_weights(directory).values()})
     tokenizer = [path for path in (directory / _TOKENIZER,) if path.is_file()]
     return files_identity((directory / "config.json", *weights, *tokenizer), cache)
 
 
 def _digest(file: Path, cache: Path) -> str:
-    """SHA-256 of a file, computed once for each size and time of its last change."""
+    """SHA-256 of a file, computed once for each size and modification time."""
     try:
         found = file.stat()
         stamp = f"{file.resolve()}\n{found.st_size} {found.st_mtime_ns}\n"
@@ -43,14 +43,14 @@ def _digest(file: Path, cache: Path) -> str:
             digest = file_digest(opened, "sha256").hexdigest()
     except OSError as e:
         raise ModelError(f"{file} cannot be read: {e.strerror or e}.") from e
-    # Without a cache the next start hashes again, and nothing else changes.
+    # Without a cache the next start only has to hash again.
     with contextlib.suppress(OSError):
         _write(kept, stamp + digest)
     return digest
 
 
 def _text(path: Path) -> Iterator[str]:
-    """The whole of a file that may not be there."""
+    """The text of a file that may not exist."""
     with contextlib.suppress(OSError, UnicodeDecodeError):
         yield path.read_text()
 

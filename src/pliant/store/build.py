@@ -59,7 +59,7 @@ class Weights(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """`done` of `total` equal shares of the work are finished; `what` comes next."""
+    """`done` of `total` equal shares of the work are finished; `what` is the next one."""
 
     done: int
     total: int
@@ -79,11 +79,11 @@ def build(
 ) -> Path:
     """Write the store of `checkpoint` at `out` and return `out`.
 
-    `bits` of 1..6 keep the planes of the highest; 32 adds full fidelity. `source` is what the manifest
-    names as origin (default: the checkpoint's directory name). Until the last rename nothing stands at
-    `out`; what a killed build left behind is removed by the next one. Raises StoreError when `out`
-    exists and `overwrite` is false, when the disk is too small, or when writing fails; ModelError comes
-    from the checkpoint.
+    `bits` of 1..6 keep the planes of the highest; 32 adds full fidelity. `source` is the origin recorded in
+    the manifest (default: the checkpoint's directory name). `out` does not exist before the last rename; the
+    leftovers of a killed build are removed by the next one. Raises StoreError when `out` exists and
+    `overwrite` is false, when the disk is too small, or when writing fails; ModelError comes from the
+    checkpoint.
     """
     check_bits(bits)
     clear_leftovers(out)
@@ -214,7 +214,7 @@ def _resident_arrays(resident: ResidentLayer) -> dict[str, np.ndarray]:
 def _embedding_arrays(checkpoint: Weights) -> tuple[dict[str, np.ndarray], int]:
     """All arrays of the embeddings file in order, and how many of them are checked when the store opens.
 
-    The word table is too large for that: each of its rows has an XXH3-64 of its own in `word.xxh3`.
+    The word table is too large to check at open: each of its rows has its own XXH3-64 in `word.xxh3`.
     """
     small = {
         name.removeprefix("embeddings."): checkpoint.tensor(name)
@@ -234,7 +234,9 @@ def _embedding_arrays(checkpoint: Weights) -> tuple[dict[str, np.ndarray], int]:
 
 
 def _narrowed(values: np.ndarray, precision: Precision) -> np.ndarray:
-    """The table in the layers' precision where that is exact: a checkpoint may keep its tables wider."""
+    """The table in the layers' precision if that is exact; a checkpoint may store its tables in a wider
+    type.
+    """
     try:
         return to_precision(values, precision)
     except StoreError:
@@ -276,7 +278,7 @@ def _check_room(staging: Path, n_bytes: int) -> None:
 
 @contextmanager
 def _staged(out: Path) -> Iterator[Path]:
-    """As `staged`, with our own error."""
+    """As `staged`, raising StoreError."""
     try:
         with staged(out) as staging:
             yield staging

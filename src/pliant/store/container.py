@@ -51,7 +51,7 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What a finished file measures: bytes, SHA-256, and XXH3-64 of its first `checked_bytes`."""
+    """Properties of a finished file: bytes, SHA-256, and XXH3-64 of its first `checked_bytes`."""
 
     n_bytes: int
     sha256: str
@@ -60,7 +60,9 @@ class Written:
 
 
 def lay_out(fields: Sequence[Field], alignment: int = 64) -> Layout:
-    """Place `fields` one after the other, each on a multiple of `alignment`, the file's end too."""
+    """Place `fields` one after the other, each on a multiple of `alignment`; the file's end is aligned
+    too.
+    """
     entries: dict[str, object] = {"__metadata__": {"format": "pliant"}}
     starts: list[int] = []
     end = 0
@@ -87,7 +89,8 @@ def write_file(
 ) -> Written:
     """Write the arrays of `layout.fields`, in their order, and flush them to the disk.
 
-    `checked_bytes` counts the leading bytes whose XXH3 is kept (None: all of them). OSError is passed on.
+    `checked_bytes` is the number of leading bytes whose XXH3 is recorded (None: all of them). OSError is
+    passed on.
     """
     limit = layout.n_bytes if checked_bytes is None else checked_bytes
     identity, quick = sha256(), xxhash.xxh3_64()

@@ -21,7 +21,7 @@ Norm = Float32[np.ndarray, "2 hidden"]
 
 @dataclass(frozen=True, slots=True)
 class LayerWeights:
-    """One encoder layer, padding left out: linears as [out, in], norms as [weight, bias]."""
+    """One encoder layer without padding: linears as [out, in], norms as [weight, bias]."""
 
     query: Linear
     key: Linear
@@ -52,7 +52,7 @@ def layer_matrices(store: Store, layer: int, bits: int) -> dict[str, Float32[np.
 
 
 def layer_vectors(store: Store, layer: int) -> dict[str, Float32[np.ndarray, "..."]]:
-    """What a store keeps in memory of `layer`: each linear's bias, each norm's [weight, bias], by name."""
+    """The vectors of `layer` by name: each linear's bias, each norm's [weight, bias]."""
     spec, resident = store.spec, store.resident(layer)
     d, dh, ffn = spec.hidden, spec.head_dim, spec.slice_ffn
     parts = resident.qkv_bias.reshape(spec.n_heads, 3, -1)[:, :, :dh]
@@ -97,7 +97,7 @@ def _coded(store: Store, layer: int, bits: int) -> Float32[np.ndarray, "slices g
 
 
 def _outlier_places(store: Store, resident: ResidentLayer) -> np.ndarray:
-    """Where each outlier lies among the weights of all slices, in the order of `outlier_values`."""
+    """The place of each outlier among the weights of all slices, in the order of `outlier_values`."""
     starts = np.array(column_group_starts(store.geometry)[:-1])
     first = np.arange(store.spec.n_heads)[:, None] * store.geometry.groups * GROUP + starts
     rows = resident.outlier_rows.astype(np.int64)

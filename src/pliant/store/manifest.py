@@ -1,4 +1,4 @@
-"""The manifest.json of a store, and how it is read and replaced.
+"""Read and replace the manifest.json of a store.
 
 The manifest is JSON. Its `check` is the SHA-256 of itself with `check` empty, in compact form, so that a
 flipped bit in a size, a hash or an importance is an error and not a wrong answer.
@@ -39,7 +39,7 @@ class FileEntry:
 
 @dataclass(frozen=True, slots=True)
 class PartEntry:
-    """One part of a layer (a plane, or full fidelity): where each slice lies, and its XXH3-64."""
+    """One part of a layer (a plane, or full fidelity): the offset of each slice, and its XXH3-64."""
 
     part: int
     offsets: tuple[int, ...]
@@ -49,10 +49,10 @@ class PartEntry:
 
 @dataclass(frozen=True, slots=True)
 class LayerEntry:
-    """One layer: its file and parts, and what quantization did to it.
+    """One layer: its file, its parts and its quantization errors.
 
     `error[k-1]` is the squared error of the k-bit version over all weights, divided by their variance
-    times their number. `n_outliers` leaves padding out.
+    times their number. `n_outliers` excludes padding.
     """
 
     file: str
@@ -68,7 +68,7 @@ class LayerEntry:
 class AccuracyEntry:
     """A submodel of n layers x m slices, all at `bits` (32: full fidelity), on labelled examples.
 
-    `accuracy` is the share of right answers, `log_likelihood` the mean logarithm of the right label's
+    `accuracy` is the fraction of correct answers, `log_likelihood` the mean logarithm of the correct label's
     probability.
     """
 
@@ -81,7 +81,7 @@ class AccuracyEntry:
 
 @dataclass(frozen=True, slots=True)
 class AccuracyFold:
-    """The same on one part of the examples: `accuracy` and `log_likelihood` of each entry, in their order."""
+    """Results on one part of the examples: `accuracy` and `log_likelihood` of each entry, in their order."""
 
     n_examples: int
     accuracy: tuple[float, ...]
@@ -90,10 +90,10 @@ class AccuracyFold:
 
 @dataclass(frozen=True, slots=True)
 class AccuracyTable:
-    """What submodels of a store were measured to answer, all on the same `n_examples` examples.
+    """Measured accuracies of submodels of a store, all on the same `n_examples` examples.
 
-    `folds` split these examples in at least two parts, so that a submodel can be chosen by some examples and
-    judged by others; empty in tables of before there were any.
+    `folds` split these examples into at least two parts, so that a submodel can be chosen on some examples
+    and judged on others; empty in tables of older versions.
     """
 
     n_examples: int
@@ -149,12 +149,12 @@ class AccuracyTable:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """All that a planner needs to know of a store without opening its weights.
+    """The data that a planner needs about a store, without its weights.
 
     `identity` is the SHA-256 over the files' SHA-256, in order of name; importance and accuracy are not
     part of it. `bits` are the bitwidths offered, ascending, 32 being full fidelity.
-    `importance[layer][slice]` orders shards by what raising their fidelity brings (STI 5.2); `accuracy`
-    is what submodels were measured to answer.
+    `importance[layer][slice]` orders shards by the benefit of a higher fidelity (STI 5.2); `accuracy` holds
+    measured accuracies of submodels.
     """
 
     format: Literal["pliant-store"]
@@ -213,7 +213,7 @@ class Manifest:
 
 
 def check_bits(bits: tuple[int, ...]) -> None:
-    """Raise StoreError unless `bits` ascend, are of 1..6 and 32, and hold at least one of 1..6."""
+    """Raise StoreError unless `bits` ascend, are in 1..6 or 32, and include at least one of 1..6."""
     allowed = [b for b in bits if 1 <= b <= PLANES or b == FULL_BITS]
     if list(bits) != sorted(set(allowed)) or not bits or bits[0] > PLANES:
         raise StoreError(
@@ -274,7 +274,7 @@ def read_manifest(store: Path) -> Manifest:
 
 
 def write_manifest(store: Path, manifest: Manifest) -> None:
-    """Put `manifest` into `store` in one step: a reader sees the old one or the new one, whole."""
+    """Replace the manifest of `store` atomically: a reader sees either the old or the new one."""
     current = replace(manifest, version=VERSION)
     checked = replace(current, check=_check(msgspec.to_builtins(current)))
     text = msgspec.json.format(msgspec.json.encode(checked), indent=1)
@@ -299,14 +299,14 @@ def put_importance(store: Path, importance: tuple[tuple[float, ...], ...]) -> Ma
 
 
 def put_accuracy(store: Path, accuracy: AccuracyTable) -> Manifest:
-    """Record what submodels were measured to answer; the weights' files stay as they are."""
+    """Record measured accuracies of submodels; the weight files are unchanged."""
     manifest = replace(read_manifest(store), accuracy=accuracy)
     write_manifest(store, manifest)
     return manifest
 
 
 def sync_directory(directory: Path) -> None:
-    """Make the names in `directory` survive a power cut."""
+    """Flush the entries of `directory` to disk, so that they survive a power failure."""
     fd = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(fd)
@@ -320,6 +320,8 @@ class _Header(msgspec.Struct, frozen=True):
 
 
 def _check(fields: dict[str, Any]) -> str:
-    """The SHA-256 of a manifest's own fields, whichever its version had: `check` empty, no null accuracy."""
+    """The SHA-256 of a manifest's fields, as its version wrote them: `check` empty, a null accuracy
+    omitted.
+    """
     kept = {name: value for name, value in fields.items() if name != "accuracy" or value is not None}
     return sha256(msgspec.json.encode(kept | {"check": ""})).hexdigest()

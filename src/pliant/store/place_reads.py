@@ -1,4 +1,4 @@
-"""Where the reads of a program land in the working buffer."""
+"""Place the reads of a program in the working buffer."""
 
 from collections.abc import Mapping
 
@@ -6,11 +6,11 @@ from pliant.ir.program import Load, Program
 from pliant.store.read import Extent, Store
 
 Placed = tuple[tuple[Extent, int], ...]
-"""The reads of one load, and the byte of the working buffer from which on each lands."""
+"""The reads of one load, each with its offset in the working buffer."""
 
 
 def place_reads(program: Program, n_slots: int, store: Store) -> Mapping[Load, Placed]:
-    """Each load's reads and where they land: layers take turns in the slots of a ring."""
+    """Each load's reads and their offsets; layers use the slots of a ring in turn."""
     loads = [step.work for step in program.steps if isinstance(step.work, Load)]
     layers = list(dict.fromkeys(load.layer for load in loads))
     reads = {load: store.plan_reads(load.runs) for load in loads}

@@ -1,7 +1,7 @@
-"""Read runs of shards past the page cache into the caller's memory, each slice checked.
+"""Read runs of shards into the caller's memory, bypassing the page cache, and check each slice.
 
-Opening reads the manifest and the small files; weights are read run by run. `os.preadv` and XXH3 both
-release the GIL, so a reading thread leaves the computing one alone.
+Opening reads the manifest and the small files; weights are read run by run. `os.preadv` and XXH3 both release
+the GIL, so a reading thread does not block the computing thread.
 """
 
 import errno
@@ -42,7 +42,8 @@ _MADV_WIPEONFORK = 18
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """One read: `n_bytes` from `offset` of a layer's file, both whole blocks, and where its runs lie inside.
+    """One read: `n_bytes` from `offset` of a layer's file, both multiples of the block size, and the
+    positions of its runs.
 
     The payload of `runs[i]` begins `starts[i]` bytes into the extent.
     """
@@ -55,11 +56,11 @@ class Extent:
 
 
 class Store:
-    """An open store. A context manager: leaving it closes the files; arrays it gave out stay valid.
+    """An open store. A context manager: leaving it closes the files; arrays that it returned stay valid.
 
-    `is_direct` says whether reads pass the page cache by; where a file system cannot (tmpfs), pages are
-    dropped before each read as far as it allows, and such reads are not to be called cold.
-    Reads are safe from several threads at once.
+    `is_direct`: reads bypass the page cache. On a file system without direct IO (tmpfs), pages are dropped
+    before each read as far as it allows, and such reads do not count as cold. Reads are safe from several
+    threads at once.
     """
 
     def __init__(self, path: Path, manifest: Manifest) -> None:
@@ -114,10 +115,10 @@ class Store:
         return run.count * self._parts[run.layer][run.part].slice_bytes if self._covers(run) else 0
 
     def plan_reads(self, runs: Sequence[Run]) -> tuple[Extent, ...]:
-        """The fewest reads that bring in `runs`: those that touch or overlap on disk become one.
+        """The fewest reads that bring in `runs`: runs that touch or overlap on disk are merged.
 
-        Reads are whole blocks, in order of layer and offset. A run whose slices do not stand together
-        becomes several. See `store/coding/shard_order.py` for what is one read.
+        Reads are whole blocks, in order of layer and offset. A run whose slices are not adjacent is split.
+        `store/coding/shard_order.py` defines which slices are adjacent.
         """
         spans = sorted({span for run in runs for span in self._spans(run)})
         merged: list[list[_Span]] = []
@@ -131,9 +132,9 @@ class Store:
         return tuple(_extent(group) for group in merged)
 
     def read(self, run: Run, payload: UInt8[np.ndarray, " n"]) -> None:
-        """Read `run` into `payload`, `run_bytes(run)` long, its slices one behind the other.
+        """Read `run` into `payload`, `run_bytes(run)` long, its slices one after the other.
 
-        Goes through memory of its own; `read_extent` does without. Raises StoreError naming file, layer,
+        It copies through a temporary buffer; `read_extent` does not. Raises StoreError naming file, layer,
         part and slice when the bytes are short or wrong.
         """
         for extent in self.plan_reads((run,)):
@@ -144,10 +145,11 @@ class Store:
                 payload[at : at + n_bytes] = buffer[start : start + n_bytes]
 
     def read_extent(self, extent: Extent, buffer: UInt8[np.ndarray, " n"], at: int = 0) -> tuple[int, ...]:
-        """Read all runs of `extent` at once and check them; where in `buffer` each run's payload begins.
+        """Read all runs of `extent` at once and check them; returns the offset in `buffer` of each run's
+        payload.
 
-        They land in `buffer` from byte `at` (a multiple of 4096 of an aligned buffer). Slice i of a run
-        is the i-th of equal pieces. Raises StoreError as `read` does.
+        The data are written to `buffer` from byte `at` (a multiple of 4096 of an aligned buffer). Slice i of
+        a run is the i-th of equal pieces. Raises StoreError as `read` does.
         """
         target = buffer[at : at + extent.n_bytes]
         if target.size < extent.n_bytes or target.ctypes.data % BLOCK:
@@ -197,7 +199,7 @@ class Store:
                 )
 
     def _spans(self, run: Run) -> Iterator["_Span"]:
-        """The payload of `run` in its file: a span for each piece of it that stands together."""
+        """The payload of `run` in its file: one span for each contiguous piece."""
         self._covers(run)
         part = self._parts[run.layer][run.part]
         size, first, end = part.slice_bytes, run.first, run.first + run.count
@@ -231,7 +233,8 @@ class Store:
 
 
 def open_store(path: Path) -> Store:
-    """Open the store at `path`: manifest, sizes of all files, and the small files checked and read.
+    """Open the store at `path`: manifest, sizes of all files, and the small files, which are checked and
+    read.
 
     Raises StoreError naming the file when one is missing, of the wrong size or damaged, and when the
     manifest is of a newer version.
@@ -247,8 +250,8 @@ def open_store(path: Path) -> Store:
 def aligned_buffer(n_bytes: int) -> UInt8[np.ndarray, " n"]:
     """Zeroed private memory for reads: at least `n_bytes`, in whole blocks, aligned to one.
 
-    A forked child finds zeros in it. Pages that parent and child share could take a direct read that is under
-    way to the wrong one of the two (open(2), NOTES, O_DIRECT).
+    A forked child finds zeros in it. With pages shared by parent and child, a direct read in progress could
+    write to the wrong process (open(2), NOTES, O_DIRECT).
     """
     memory = mmap.mmap(-1, max(BLOCK, _ceil(n_bytes)), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     with suppress(OSError):  # Linux before 4.14
@@ -269,7 +272,7 @@ def _check_size(store: Path, entry: FileEntry) -> None:
 
 
 def _is_direct(path: Path) -> bool:
-    """Whether the file system under `path` reads past the page cache: one that lives in memory cannot."""
+    """Whether the file system under `path` supports direct reads, which in-memory file systems do not."""
     device = os.stat(path).st_dev
     name = f"{os.major(device)}:{os.minor(device)}"
     try:
@@ -284,7 +287,7 @@ def _is_direct(path: Path) -> bool:
 
 
 class _Span(NamedTuple):
-    """A run that stands together, from byte `start` to `stop` of its layer's file; sorts by place."""
+    """A contiguous run, from byte `start` to `stop` of its layer's file; sorts by place."""
 
     layer: int
     start: int

@@ -15,8 +15,8 @@ from pliant.store.manifest import sync_directory
 def staged(out: Path) -> Iterator[Path]:
     """A directory beside `out` that becomes `out` when the block ends well and vanishes when it does not.
 
-    What stood at `out` is kept until then. Several processes may write the same `out`: each writes its own,
-    the last one stays. Raises OSError when it cannot be written.
+    The old `out` is kept until then. Several processes may write the same `out`: each writes its own
+    directory, the last one wins. Raises OSError when it cannot be written.
     """
     staging = out.parent / f".{out.name}.building-{os.getpid()}"
     try:
@@ -30,16 +30,18 @@ def staged(out: Path) -> Iterator[Path]:
 
 
 def _swap(staging: Path, out: Path) -> None:
-    """Rename `staging` to `out`; what stood there is set aside until the new one has its name."""
+    """Rename `staging` to `out`; the old `out` is moved aside until the new one has its name."""
     old = out.parent / f".{out.name}.replaced-{os.getpid()}"
     while not _renamed(staging, out, old):
-        pass  # another process has put its own there meanwhile
+        pass  # another process has written its own meanwhile
     sync_directory(out.parent)
     shutil.rmtree(old, ignore_errors=True)
 
 
 def _renamed(staging: Path, out: Path, old: Path) -> bool:
-    """Whether `staging` is `out` now; False when `out` came to be after the old one was set aside."""
+    """Whether `staging` was renamed to `out`; False if `out` was created after the old one was moved
+    aside.
+    """
     shutil.rmtree(old, ignore_errors=True)
     with suppress(FileNotFoundError):
         out.rename(old)
@@ -55,7 +57,7 @@ def _renamed(staging: Path, out: Path, old: Path) -> bool:
 
 
 def clear_leftovers(out: Path) -> None:
-    """Remove what writers of `out` whose process is gone left behind; give back what they had set aside."""
+    """Remove leftovers of dead writers of `out`, and restore directories that they had moved aside."""
     pattern = re.compile(re.escape(f".{out.name}.") + r"(building|replaced)-(\d+)")
     for path in sorted(out.parent.iterdir()) if out.parent.is_dir() else ():
         match = pattern.fullmatch(path.name)

@@ -1,4 +1,4 @@
-"""A store as an encoder: its layers decoded to float32 at one bitwidth, one at a time, or in their codes."""
+"""A store as an encoder: its layers one at a time, decoded to float32 at one bitwidth, or as codes."""
 
 from dataclasses import replace
 from hashlib import sha256
@@ -22,7 +22,7 @@ from pliant.store.store_files import Embeddings, HeadWeights, Linear
 
 
 def stored_encoder(path: Path, bits: int | None = None) -> Encoder:
-    """The encoder in a store, at 1 to 6 `bits` or 32 for full fidelity: the highest it offers unless told.
+    """The encoder in a store, at 1 to 6 `bits` or 32 for full fidelity (default: the highest that it offers).
 
     Raises StoreError naming what is wrong.
     """
@@ -47,10 +47,10 @@ def _coded_layers(manifest: Manifest) -> CodedLayers:
 
 @final
 class _StoredWeights:
-    """A store at one bitwidth; the layer that was asked for last is kept."""
+    """A store at one bitwidth; the last layer requested is cached."""
 
     def __init__(self, store: Store, bits: int) -> None:
-        # Full fidelity is what the store was built from; planes at fewer bits are other weights.
+        # Full fidelity equals the source weights; planes at fewer bits are different weights.
         precision = "full" if bits == FULL_BITS else f"{bits} bits"
         self.identity = sha256(f"{store.identity} {precision}".encode()).hexdigest()
         self._store, self._bits = store, bits
@@ -97,7 +97,7 @@ class _StoredWeights:
         return kept[1]
 
     def _placed(self, name: str) -> tuple[int, str, str]:
-        """The layer that a canonical name belongs to, its linear or norm, and `weight` or `bias`."""
+        """Split a canonical name into layer, linear or norm, and `weight` or `bias`."""
         match name.split("."):
             case ["layers", layer, part, kind] if layer.isdigit() and int(layer) < self._store.spec.n_layers:
                 return int(layer), part, kind

@@ -1,4 +1,4 @@
-"""Open the store's small files: resident parts, embeddings, head; and verify all of them."""
+"""Open the store's small files (resident parts, embeddings, head), and verify all files."""
 
 import mmap
 from collections.abc import Callable
@@ -65,9 +65,9 @@ class Embeddings:
     row_hashes: UInt64[np.ndarray, " vocab"]
 
     def check(self, ids: Integer[np.ndarray, " n"]) -> None:
-        """Raise StoreError naming the first row of the word table, among `ids`, that is not what was written.
+        """Raise StoreError naming the first damaged row of the word table among `ids`.
 
-        The table is too large to check at open; the rows a request reads are checked by this.
+        The table is too large to check at open, so the rows that a request reads are checked here.
         """
         table = self.word.codes if isinstance(self.word, QuantizedTable) else self.word.values
         rows = table.reshape(len(table), -1)
@@ -80,7 +80,7 @@ class Embeddings:
 
 @dataclass(frozen=True, slots=True)
 class HeadWeights:
-    """The weights behind the last layer; None where the head has no such layer."""
+    """The weights after the last layer; None where the head has no such layer."""
 
     dense: Linear | None
     classifier: Linear | None
@@ -153,7 +153,7 @@ def _dense(values: np.ndarray) -> DenseTable:
 
 
 def read_checked(store: Path, entry: FileEntry) -> bytes:
-    """The bytes of a file that is checked as a whole; StoreError when they are not what was written."""
+    """The bytes of a file that is checked as a whole; raises StoreError if the file is damaged."""
     try:
         data = (store / entry.name).read_bytes()
     except OSError as error:
@@ -168,7 +168,7 @@ def read_checked(store: Path, entry: FileEntry) -> bytes:
 def verify(path: Path, on_file: Callable[[str, int], None] = lambda name, i: None) -> Manifest:
     """Compare every file's SHA-256 with the manifest; StoreError names the first that differs.
 
-    `on_file` hears of each file's name and number before it is read.
+    `on_file` is called with each file's name and number before it is read.
     """
     manifest = read_manifest(path)
     for i, entry in enumerate(manifest.files):

@@ -1,1 +1,1 @@
-"""Transformer encoders, one family a file: their configurations, their weights' names, and their two ends."""
+"""Transformer encoders, one file per family: configuration, weight names, input and output stages."""

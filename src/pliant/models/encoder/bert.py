@@ -107,9 +107,9 @@ def text(m: ModelSpec) -> Text:
 
 
 def check_tokens(feeds: Feeds, limits: Limits) -> tuple[np.ndarray, np.ndarray]:
-    """`ids` and `types`, integers [tokens]; types are 0 where they are not fed.
+    """`ids` and `types`, integers [tokens]; types default to 0.
 
-    Raises InputError for ids or types that the model has not, and for too many tokens or none.
+    Raises InputError for ids or types that the model does not have, and for too many or no tokens.
     """
     found = fed(feeds, ("ids", "types"), "iu")
     ids = found["ids"]

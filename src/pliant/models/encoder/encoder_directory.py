@@ -28,11 +28,11 @@ READERS: Mapping[str, Callable[[Path, Collection[str]], Family]] = {
     "vit": read_vit,
     "whisper": read_whisper,
 }
-"""Families that have a file of their own; the others are read as text models."""
+"""Readers of families with their own module; all others are read as text models."""
 
 
 def read_family(path: Path, tensor_names: Collection[str] = ()) -> Family:
-    """The family that a configuration file speaks of.
+    """The family that a configuration file describes.
 
     `tensor_names` decide the head only where the configuration names no architecture. Raises ModelError
     naming file and key for anything missing, mistyped or not supported.
@@ -42,11 +42,12 @@ def read_family(path: Path, tensor_names: Collection[str] = ()) -> Family:
 
 
 def open_directory(directory: Path, cache: Path) -> Encoder:
-    """The encoder of a Hugging Face directory; only headers are read, and for its identity all files once.
+    """The encoder of a Hugging Face directory; only headers are read, except that the identity hashes all
+    files once.
 
-    `cache` is where hashes of files are kept, by path, size and time of the last change. Raises ModelError
-    for a missing or damaged file, an unsupported configuration, and tensors that are missing (all at once)
-    or of the wrong shape or type.
+    `cache` stores hashes of files by path, size and modification time. Raises ModelError for a missing or
+    damaged file, an unsupported configuration, and tensors that are missing (all at once) or of the wrong
+    shape or type.
     """
     if not directory.is_dir():
         raise ModelError(f"{directory} is not a directory; a model is a directory with config.json.")
@@ -101,7 +102,7 @@ class _DirectoryWeights:
             flat = np.frombuffer(file.memory, numpy_type(_DTYPES[tensor.dtype]), count, tensor.offset)
         except ValueError as e:
             raise ModelError(f"{tensor} ends past the file's {len(file.memory)} bytes; it was cut.") from e
-        # Kernels read whole floats; a header of an odd length would put them anywhere.
+        # Kernels need aligned floats; a header of an odd length leaves them unaligned.
         return np.require(flat, requirements="A").reshape(tensor.shape)
 
     def rows(self, name: str, ids: Integer[np.ndarray, " n"], /) -> Float32[np.ndarray, "n columns"]:
@@ -118,7 +119,7 @@ class _DirectoryWeights:
 
 
 def _match(directory: Path, family: Family, present: Mapping[str, StoredTensor]) -> dict[str, StoredTensor]:
-    """Where each canonical tensor lies; everything that does not fit is named at once."""
+    """The stored tensor of each canonical name; one error names everything that does not fit."""
     stored: dict[str, StoredTensor] = {}
     missing, wrong = [], []
     for name, shape in shapes_of(family).items():

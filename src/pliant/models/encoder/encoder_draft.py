@@ -1,7 +1,7 @@
-"""Part of an encoder as a graph whose weights are named, not read.
+"""A part of an encoder as a graph with named, unread weights.
 
-The same part runs in every layer: its weights are pieces of tensors named without their layer, and become
-arrays when it is bound to one.
+The same part runs in every layer: its weights are pieces of tensors whose names omit the layer; binding it to
+a layer reads the arrays.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,7 +16,7 @@ from pliant.models.encoder.encoder_spec import Linear, Norm
 from pliant.models.spec import Activation
 
 Read = Callable[[str], np.ndarray]
-"""From a canonical name to its tensor, in any of the floating-point types weights are stored in."""
+"""Returns the tensor of a canonical name, in the floating-point type in which it is stored."""
 
 _ACTIVATIONS: Mapping[Activation, tuple[str, Mapping[str, Attribute]]] = {
     "gelu": ("Gelu", {"approximate": "none"}),
@@ -52,9 +52,9 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Blocks of equal width, one below the other: what one product multiplies by, [out, in] or [out].
+    """Blocks of equal width, stacked along rows: the weight of one product, [out, in] or [out].
 
-    `tail` are the dimensions behind the rows of a tensor that is cut along its rows alone.
+    `tail` are the dimensions after the rows of a tensor that is cut along its rows only.
     """
 
     blocks: tuple[Block, ...]
@@ -67,7 +67,7 @@ class Piece:
         return (rows, *self.tail) if columns is None else (rows, columns.n)
 
     def read(self, read: Read, prefix: str = "") -> Float32[np.ndarray, "..."]:
-        """The values, of tensors whose names begin with `prefix`: views where one float32 block is enough.
+        """The values, from tensors whose names start with `prefix`: a view if the piece is one float32 block.
 
         Raises ModelError naming the tensor that holds NaN or infinity there.
         """
@@ -77,10 +77,10 @@ class Piece:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Part:
-    """Operators over typed tensors, and the `pieces` of weights that stand among their inputs.
+    """Operators over typed tensors, and the `pieces` of weights among their inputs.
 
-    A piece's name in the graph says which rows and columns it is, so that equal names in the same layer are
-    equal values. `constants` are small and the same in every layer.
+    A piece's name in the graph states its rows and columns, so equal names in the same layer mean equal
+    values. `constants` are small and the same in every layer.
     """
 
     name: str
@@ -92,9 +92,9 @@ class Part:
     constants: Mapping[str, np.ndarray]
 
     def graph(self, read: Read, layer: int | None = None) -> Graph:
-        """The part on the weights of `layer`, or on those that belong to none: input and head.
+        """The part with the weights of `layer`, or with None those of the input and the head.
 
-        Arrays may be views of what `read` gives: do not write. Raises what `read` raises.
+        Arrays may be views of the results of `read`; do not modify them. Raises what `read` raises.
         """
         prefix = "" if layer is None else f"layers.{layer}."
         values = {name: piece.read(read, prefix) for name, piece in self.pieces.items()}
@@ -105,7 +105,7 @@ class Part:
 
 @dataclass(slots=True)
 class Draft:
-    """A part while it is written; methods return the tensor they make."""
+    """Builds a part; each method returns the name of the tensor that it makes."""
 
     name: str
     nodes: list[Node] = field(default_factory=list)
@@ -152,13 +152,15 @@ class Draft:
         return name
 
     def linear(self, x: str, linear: Linear, rows: Span | None = None, columns: Span | None = None) -> str:
-        """x [m, in] by some of the outputs (`rows` of the weight), with bias; or by some inputs, without."""
+        """x [m, in] times some output rows of the weight (`rows`), with bias; or times some inputs, without
+        bias.
+        """
         return self.stacked(x, (linear,), rows, columns)
 
     def stacked(
         self, x: str, linears: tuple[Linear, ...], rows: Span | None = None, columns: Span | None = None
     ) -> str:
-        """x by the same rows of several weights, the results side by side."""
+        """x times the same rows of several weights, the results concatenated by columns."""
         n_in = linears[0].n_in
         spans = [rows or Span(0, one.n_out) for one in linears]
         width = columns or Span(0, n_in)
@@ -173,7 +175,7 @@ class Draft:
         return self.node("Gemm", inputs, (self.shape(x)[0], sum(s.n for s in spans)), label, transB=1)
 
     def bias(self, x: str, linear: Linear, rows: Span | None = None) -> str:
-        """x plus (some of) the bias of a product that was added up without it."""
+        """x plus (part of) the bias of a product that was summed without it."""
         if not linear.has_bias:
             return x
         span = rows or Span(0, linear.n_out)
@@ -212,7 +214,7 @@ class Draft:
         return self.node("ReduceMean", (x, axis), (1, *self.shape(x)[1:]), keepdims=1)
 
     def unit(self, x: str) -> str:
-        """A row over its Euclidean norm, or over 1e-12 where that is less."""
+        """A row divided by its Euclidean norm, or by 1e-12 if the norm is smaller."""
         axis = self.constant(f"axis.{len(self.nodes)}", np.array([1], np.int64))
         length = self.node("ReduceL2", (x, axis), (1, 1), keepdims=1)
         least = self.constant("least", np.array([[1e-12]], np.float32))
@@ -223,7 +225,7 @@ class Draft:
         return self.node("Reshape", (x, wanted), shape)
 
     def part(self, **outputs: str) -> Part:
-        """The part, whose outputs get the names they are given here."""
+        """The finished part, with the given output names."""
         names = {x: name for name, x in outputs.items()}
         assert len(names) == len(outputs), f"{self.name} gives one tensor twice: {outputs}"
         nodes = tuple(

@@ -22,7 +22,7 @@ LookUp = Callable[[str, Integer[np.ndarray, " n"]], Float32[np.ndarray, "n colum
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Prepared:
-    """A checked input: how many rows it has in the encoder, and what the input graph reads."""
+    """A checked input: its number of rows in the encoder, and the feeds of the input graph."""
 
     rows: int
     feeds: Feeds
@@ -44,12 +44,12 @@ class Family(Protocol):
 
     @property
     def answers(self) -> tuple[Answer, ...]:
-        """What the head can give; the first is what the model is for."""
+        """The answers that the head supports; the first is the default."""
         ...
 
     @property
     def inputs(self) -> tuple[Port, ...]:
-        """What has to be fed, by name; `rows` may take more."""
+        """The required feeds by name; `rows` may accept more."""
         ...
 
     def ends(self) -> Mapping[str, tuple[int, ...]]:
@@ -57,11 +57,15 @@ class Family(Protocol):
         ...
 
     def saved(self, name: str, /) -> tuple[str, ...]:
-        """What a Hugging Face directory may call the tensor of canonical `name`, the likeliest first."""
+        """The possible names of the canonical tensor `name` in a Hugging Face directory, the likeliest
+        first.
+        """
         ...
 
     def rows(self, feeds: Feeds, /) -> int:
-        """How many rows feeds have in the encoder. Raises InputError naming what does not fit the model."""
+        """The number of rows of the feeds in the encoder. Raises InputError naming what does not fit the
+        model.
+        """
         ...
 
     def prepare(self, feeds: Feeds, look_up: LookUp, /) -> Prepared:
@@ -69,15 +73,17 @@ class Family(Protocol):
         ...
 
     def sample(self, rows: int, seed: int, /) -> Feeds:
-        """Random feeds that make `rows` rows. Raises InputError for rows the model cannot have."""
+        """Random feeds of `rows` rows. Raises InputError for a number of rows that the model does not
+        support.
+        """
         ...
 
     def input(self, rows: int, /) -> Part:
-        """What was prepared, to `x` float32 [rows, hidden]."""
+        """The prepared input to `x` float32 [rows, hidden]."""
         ...
 
     def head(self, rows: int, answer: Answer, /) -> Part:
-        """`x` float32 [rows, hidden] to `answer`. Raises InputError for an answer the model cannot give."""
+        """`x` float32 [rows, hidden] to `answer`. Raises InputError for an unsupported answer."""
         ...
 
 
@@ -109,6 +115,6 @@ def check_answer(family: Family, answer: Answer) -> None:
 
 
 def classified(d: Draft, x: str, hidden: int, labels: tuple[str, ...]) -> Part:
-    """The head's end: one row [1, hidden] to `answer` [labels]."""
+    """The last part of the head: one row [1, hidden] to `answer` [labels]."""
     logits = d.linear(x, Linear("head.classifier", hidden, len(labels)))
     return d.part(answer=d.reshape(logits, len(labels)))

@@ -1,8 +1,8 @@
 """A BERT-family model as graphs: its embedding, a layer at any width, its head.
 
-Weights are inputs: they belong to the session, which says where they lie. A coded matrix comes as
-`slices`, the descriptors of its slices. Operators are pliant's own (see compile.lower.coded), and those
-with the attribute `extent` may run over fewer rows than their tensors have.
+Weights are inputs: the session owns them and passes their addresses. A coded matrix is passed as `slices`,
+the descriptors of its slices. Operators are pliant's own (see compile.lower.coded), and those with the
+attribute `extent` may run over fewer rows than their tensors have.
 """
 
 from dataclasses import dataclass, field
@@ -14,8 +14,9 @@ from pliant.models.slice_shapes import GROUP_COLUMNS, MatrixGeometry, padded, sl
 from pliant.models.spec import Activation, ModelSpec, Precision
 
 Precise = Literal["fp32", "bf16", "int8"]
-"""What a product multiplies: float32, both sides rounded to bfloat16, or both to steps of a byte. Sums of
-the first two are float32, those of the last exact."""
+"""The operands of products: float32, both sides rounded to bfloat16, or both quantized to int8. Sums are
+float32 for the first two, and exact integers for the last.
+"""
 TableFormat = Literal["codes", "F32", "F16", "BF16"]
 
 DESCRIPTOR_WORDS = 12
@@ -88,7 +89,7 @@ def embedding_graph(spec: ModelSpec, word: TableFormat, tokens: int) -> Graph:
 def head_graph(spec: ModelSpec, tokens: int) -> Graph:
     """The last layer's tokens, `hidden` float32 [tokens, d], to `answer` float32 [1, padded columns].
 
-    The answer are logits, or the pooled vector, not yet normalised, of an embedding model. Inputs are
+    The answer is logits, or the pooled vector of an embedding model before normalisation. Inputs are
     `hidden`, and `slices` and `bias` of `dense` and `classifier` where the head has them.
     """
     head, d = spec.head, padded(spec.hidden)
@@ -107,7 +108,7 @@ def head_graph(spec: ModelSpec, tokens: int) -> Graph:
 
 @dataclass(slots=True)
 class _Draft:
-    """A graph while it is written."""
+    """Builds a graph."""
 
     name: str
     compute: Precise = "fp32"
@@ -122,7 +123,7 @@ class _Draft:
     def add(
         self, op: str, y: str, shape: tuple[int, ...], inputs: tuple[str, ...], **attributes: Attribute
     ) -> None:
-        """`y` float32 = op(inputs); where there is no other attribute `extent`, over the tokens."""
+        """`y` float32 = op(inputs); with `extent` 1 (the tokens) unless another is given."""
         self.types[y] = TensorType("float32", shape)
         self.nodes.append(Node(op, inputs, (y,), {"extent": 1, **attributes}, y))
 
@@ -180,7 +181,7 @@ class _Draft:
         self.add("CodedMatMul", y, shape, inputs, **_product(rows, shape[1], 1, activation), extent=extent)
 
     def normalise(self, name: str, x: str, y: str, n: int, eps: float) -> None:
-        """Layer norm over the first `n` columns, zeros behind them."""
+        """Layer norm over the first `n` columns, with zeros after them."""
         for part in ("weight", "bias"):
             self.add_input(f"{name}.{part}", (n,))
         inputs = (x, f"{name}.weight", f"{name}.bias")
@@ -191,7 +192,7 @@ class _Draft:
 
 
 def _product(rows: int, columns: int, segments: int, activation: Activation | None) -> dict[str, Attribute]:
-    """The attributes of CodedMatMul for a matrix that begins its slices, `rows` by `columns` in each."""
+    """The attributes of CodedMatMul for a matrix at the start of its slices, `rows` by `columns` in each."""
     return {
         "first_group": 0,
         "first_column_group": 0,

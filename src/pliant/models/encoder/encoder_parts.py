@@ -1,9 +1,9 @@
 """The parts of an encoder layer that devices divide among them, for any family.
 
-Tensors by name: `x` [rows, hidden] enters a layer; `attended` [rows, n * head_dim] is what heads make;
-`partial` and `partial.i` [rows, inner] are products that still have to be added up, bias left out; `h` [rows,
-inner] is what the next feed forward reads and `y` [rows, inner] what is added to its result; `out` [rows,
-hidden] leaves the layer. A post-norm layer has h = y, and calls it `h` where it is an output.
+Tensors by name: `x` [rows, hidden] enters a layer; `attended` [rows, n * head_dim] is the output of heads;
+`partial` and `partial.i` [rows, inner] are products to be summed, without bias; `h` [rows, inner] is the
+input of the next feed forward and `y` [rows, inner] is added to its result; `out` [rows, hidden] leaves the
+layer. A post-norm layer has h = y, and calls it `h` where it is an output.
 """
 
 from math import sqrt
@@ -14,7 +14,7 @@ from pliant.models.encoder.encoder_spec import EncoderSpec, FeedForward, Linear,
 
 
 def whole_layer(spec: EncoderSpec, rows: int) -> Part:
-    """`x` to `out`: what one device runs alone."""
+    """`x` to `out`: a whole layer on one device."""
     d = Draft("layer")
     x = d.input("x", rows, spec.hidden)
     attended = _attend(d, spec, x, Span(0, spec.n_heads))
@@ -59,7 +59,7 @@ def tile(linear: Linear, rows: int, columns_in: Span, columns_out: Span) -> Part
 
 
 def activate(spec: EncoderSpec, rows: int, forward: int, columns: Span, n_partials: int) -> Part:
-    """`partial.i` [rows, some columns] of `up`, added up, with bias, to `activated`."""
+    """`partial.i` [rows, some columns] of `up`, summed, with bias, to `activated`."""
     d = Draft("activate")
     total = d.bias(_sum(d, rows, columns.n, n_partials), spec.template.feed_forwards[forward].up, columns)
     return d.part(activated=d.activate(total, spec.activation))
@@ -74,9 +74,9 @@ def after_attention(spec: EncoderSpec, rows: int, n_partials: int) -> Part:
 
 
 def after_feed_forward(spec: EncoderSpec, rows: int, forward: int, n_partials: int) -> Part:
-    """`partial.i` of a feed forward and its `y` to the next `h` (and `y`), or after the last to `out`.
+    """`partial.i` of a feed forward and its `y` to the next `h` (and `y`), or after the last one to `out`.
 
-    A layer that is widened at its end (MobileBERT) also reads `x` of the same rows there.
+    A layer with a final widening (MobileBERT) also reads `x` of the same rows.
     """
     layer, d = spec.template, Draft(f"after feed forward {forward}")
     total = d.bias(_sum(d, rows, spec.inner, n_partials), layer.feed_forwards[forward].down)

@@ -1,6 +1,6 @@
 """Encoders with random weights: a configuration and a seed are the model.
 
-Every tensor follows from the seed and its name alone, so that a device makes what it needs and no more.
+Every tensor is determined by the seed and its name, so a device makes only the tensors that it needs.
 """
 
 from hashlib import sha256
@@ -17,7 +17,7 @@ from pliant.models.encoder.encoder_family import Family
 from pliant.models.encoder.encoder_source import Encoder
 
 _VERSION = 1
-"""Of the numbers: another way of making them is another model."""
+"""Version of the random numbers; another way of generating them is another model."""
 _PER_STEP = 8
 """32-bit numbers that one step of Philox's counter makes."""
 _CHUNK = 1 << 15
@@ -27,7 +27,7 @@ _CONFIGS = Path(__file__).parents[1] / "assets" / "encoders"
 
 
 def known_configs() -> tuple[str, ...]:
-    """Names of the published configurations that pliant brings along."""
+    """Names of the published configurations included in pliant."""
     return tuple(sorted(path.stem for path in _CONFIGS.glob("*.json")))
 
 
@@ -55,7 +55,7 @@ def random_encoder(config: str | Path, seed: int = 0) -> Encoder:
 
 @final
 class _RandomWeights:
-    """Tensors made whenever they are asked for; nothing is kept."""
+    """Tensors that are generated on each request; nothing is cached."""
 
     def __init__(self, family: Family, seed: int, identity: str) -> None:
         self.identity = identity
@@ -97,7 +97,7 @@ class _RandomWeights:
 def uniform(key: str, start: int, n: int, mean: float, reach: float) -> Float32[np.ndarray, " n"]:
     """Numbers `start` to `start + n` of a stream, mean - reach to mean + reach, the same on every machine.
 
-    From Philox's bits, which numpy promises to keep; its distributions it does not.
+    Made from Philox's bits, which numpy guarantees to keep stable, unlike its distributions.
     """
     steps, skipped = divmod(start, _PER_STEP)
     bits = np.random.Philox(key=int.from_bytes(sha256(key.encode()).digest()[:16], "little"))

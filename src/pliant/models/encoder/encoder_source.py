@@ -36,16 +36,16 @@ class MatrixCodes:
 
 @runtime_checkable
 class CodedMatrices(Protocol):
-    """Weights that a store keeps in codes; threads may share it."""
+    """Weights that a store keeps as codes; safe for several threads."""
 
     def codes(self, name: str, /) -> MatrixCodes:
-        """The matrix of canonical `name`. Raises StoreError where it cannot be read."""
+        """The matrix of canonical `name`. Raises StoreError if it cannot be read."""
         ...
 
 
 @runtime_checkable
 class EncoderWeights(Protocol):
-    """Tensors by canonical name, read no earlier than they are asked for; threads may share it."""
+    """Tensors by canonical name, read on request; safe for several threads."""
 
     @property
     def identity(self) -> str:
@@ -53,7 +53,7 @@ class EncoderWeights(Protocol):
         ...
 
     def view(self, name: str, /) -> np.ndarray:
-        """A tensor in the floating-point type it is stored in, perhaps memory-mapped: do not write."""
+        """A tensor in its stored floating-point type, perhaps memory-mapped; do not modify it."""
         ...
 
     def rows(self, name: str, ids: Integer[np.ndarray, " n"], /) -> Float32[np.ndarray, "n columns"]:
@@ -61,13 +61,13 @@ class EncoderWeights(Protocol):
         ...
 
     def release(self) -> None:
-        """Let go of what was kept or mapped to answer the last calls; it is read again at need."""
+        """Free cached and mapped data of earlier calls; they are read again when needed."""
         ...
 
 
 @runtime_checkable
 class EncoderSource(Protocol):
-    """What a split needs of an encoder whose weights can be read one by one; see `Encoder`."""
+    """The methods of an encoder that a split needs; see `Encoder`."""
 
     @property
     def spec(self) -> EncoderSpec: ...
@@ -94,10 +94,10 @@ class EncoderSource(Protocol):
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Encoder:
-    """A transformer encoder, on any device that holds the model: layers, weights by name, and its two ends.
+    """A transformer encoder: layers, weights by name, input and output stages.
 
-    `tokenizer` is the directory of its tokenizer.json, where it has one. A submodel is an encoder with fewer
-    layers and heads on the weights of a `larger` one.
+    `tokenizer` is the directory of its tokenizer.json, if any. A submodel is an encoder with fewer layers and
+    heads, with the weights of a `larger` one.
     """
 
     family: Family
@@ -112,20 +112,21 @@ class Encoder:
 
     @property
     def identity(self) -> str:
-        """A hash of the content, equal on every device that holds the same model; and a submodel's size."""
+        """A hash of the content, equal on every device with the same model, plus the size of a submodel."""
         if self.larger is None:
             return self.weights.identity
         return submodel_identity(self.weights.identity, self.spec.n_layers, self.spec.n_heads)
 
     @property
     def whole(self) -> "Encoder":
-        """The model of which this is a submodel, or this."""
+        """The full model: the model of which this is a submodel, or this one."""
         return self if self.larger is None else self.larger.whole
 
     def submodel(self, n_layers: int, n_heads: int, /) -> "Encoder":
-        """So many layers (`picked_layers`), with the first heads and as much of their feed forwards (STI 3).
+        """A submodel of `n_layers` layers (`picked_layers`), with the first heads and a proportional part of
+        the feed forwards (STI 3).
 
-        Raises ModelError for sizes that the model has not, and for others than text models.
+        Raises ModelError for sizes that the model does not have, and for models that do not read text.
         """
         if not isinstance(self.family, Text):
             raise ModelError(f"a {self.spec.family} has no submodels: text models of the BERT family have.")
@@ -139,21 +140,21 @@ class Encoder:
 
     @property
     def answers(self) -> tuple[Answer, ...]:
-        """What `head` can give, the default first."""
+        """The answers that `head` supports, the default first."""
         return self.family.answers
 
     def tensor(self, name: str, /) -> Float32[np.ndarray, "..."]:
-        """The weight of canonical `name` in float32, perhaps memory-mapped: do not write.
+        """The weight of canonical `name` in float32, perhaps memory-mapped; do not modify it.
 
-        Raises ModelError (StoreError from a store) naming file and tensor where it cannot be read.
+        Raises ModelError (StoreError from a store) naming file and tensor if it cannot be read.
         """
         values: np.ndarray = self.weights.view(name).astype(np.float32, copy=False)
         return values
 
     def codes(self, name: str, /) -> MatrixCodes:
-        """The matrix of canonical `name` as a store keeps it, perhaps shared: do not write.
+        """The matrix of canonical `name` as codes of a store, perhaps shared; do not modify it.
 
-        Raises ModelError for a model that is no store, and StoreError naming what cannot be read.
+        Raises ModelError for a model that is not from a store, and StoreError naming what cannot be read.
         """
         if not isinstance(self.weights, CodedMatrices):
             raise ModelError(
@@ -163,16 +164,18 @@ class Encoder:
         return self.weights.codes(name)
 
     def graph(self, part: Part, layer: int | None = None) -> Graph:
-        """`part` on the weights of `layer`; of stored half floats only the pieces it reads are widened."""
+        """`part` with the weights of `layer`; stored half floats are widened only for the pieces that it
+        reads.
+        """
         return part.graph(self.weights.view, layer)
 
     @property
     def inputs(self) -> tuple[Port, ...]:
-        """What has to be fed, by name; text models take `types` as well."""
+        """The required feeds by name; text models also accept `types`."""
         return self.family.inputs
 
     def rows(self, feeds: Feeds) -> int:
-        """How many rows an input has in the encoder. Raises InputError as `prepare` does."""
+        """The number of rows of an input in the encoder. Raises InputError as `prepare` does."""
         return self.family.rows(feeds)
 
     def prepare(self, feeds: Feeds) -> Prepared:
@@ -183,12 +186,12 @@ class Encoder:
         return self.family.prepare(feeds, self.weights.rows)
 
     def release(self) -> None:
-        """Let go of what was mapped or decoded to answer the last calls; it is read again at need."""
+        """Free mapped and decoded data of earlier calls; they are read again when needed."""
         self.weights.release()
 
     @property
     def limits(self) -> Limits | None:
-        """What a text model can read; None for another model."""
+        """The input limits of a text model; None for another model."""
         match self.family:
             case Text(model):
                 return model
@@ -203,43 +206,52 @@ class Encoder:
         return self.tokenizer is not None and self.limits is not None
 
     def open_tokenizer(self) -> Tokenizer:
-        """What turns text into `ids` and `types`. Raises InputError where the model reads no text."""
+        """The tokenizer, which turns text into `ids` and `types`. Raises InputError if the model reads no
+        text.
+        """
         limits = self.limits
         if self.tokenizer is None or limits is None:
             raise InputError(f"this {self.spec.family} has no tokenizer; feed it arrays by name.")
         return open_tokenizer(self.tokenizer, limits)
 
     def read(self, text: str, pair: str | None = None) -> Feeds:
-        """The feeds of a text, or of a pair. Raises InputError where the model reads no text, or not this."""
+        """The feeds of a text or a pair. Raises InputError if the model reads no text, or cannot read this
+        text.
+        """
         encoded = self.open_tokenizer().encode(text, pair)
         return {"ids": encoded.ids, "types": encoded.types}
 
     def sample(self, rows: int, seed: int = 0) -> Feeds:
-        """Random feeds that make `rows` rows: what is timed. Raises InputError for rows it cannot have."""
+        """Random feeds of `rows` rows, for timing. Raises InputError for a number of rows that is not
+        supported.
+        """
         return self.family.sample(rows, seed)
 
     def input(self, rows: int, /) -> Graph:
-        """What the primary runs first: prepared feeds to `x` float32 [rows, hidden].
+        """The input graph, which the primary runs first: prepared feeds to `x` float32 [rows, hidden].
 
-        Raises InputError for rows the model cannot have.
+        Raises InputError for a number of rows that is not supported.
         """
         return self.graph(self.family.input(rows))
 
     def head(self, rows: int, /, answer: Answer | None = None) -> Graph:
-        """What the primary runs last: `x` float32 [rows, hidden] to `answer` float32, see `Answer`.
+        """The head graph, which the primary runs last: `x` float32 [rows, hidden] to `answer` float32, see
+        `Answer`.
 
-        Raises InputError for an answer the model cannot give.
+        Raises InputError for an unsupported answer.
         """
         return self.graph(self.family.head(rows, answer or self.answers[0]))
 
 
 def submodel_identity(model: str, n_layers: int, n_heads: int) -> str:
-    """What members of a cluster call a submodel of `model`."""
+    """The identity of a submodel of `model` in a cluster."""
     return f"{model}/{n_layers}x{n_heads}"
 
 
 def parse_identity(identity: str) -> tuple[str, tuple[int, int] | None]:
-    """The whole model's identity, and the layers and heads of a submodel. Raises ModelError for neither."""
+    """The full model's identity, and the layers and heads of a submodel, if it is one. Raises ModelError for
+    another string.
+    """
     model, _, size = identity.partition("/")
     if not size:
         return model, None

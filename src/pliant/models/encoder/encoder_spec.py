@@ -90,10 +90,10 @@ class EncoderLayer:
 
 @dataclass(frozen=True, slots=True)
 class CodedLayers:
-    """Layers that a store keeps in codes of up to `bits`.
+    """Properties of layers that a store keeps in codes of up to `bits`.
 
-    `outlier_share` is the largest share of a layer's weights that is exact beside its codes. `importance`
-    orders layers by what more bits bring: one number a layer.
+    `outlier_share` is the largest fraction of a layer's weights stored as exact outliers. `importance` ranks
+    layers by the benefit of more bits: one number per layer.
     """
 
     bits: int
@@ -108,7 +108,7 @@ class EncoderSpec:
     `hidden` is the width between layers, `inner` the width inside of them (the same but for MobileBERT),
     `ffn` the columns of each feed forward; heads attend over n_heads * head_dim columns. `max_rows` is the
     most rows (tokens, patches, frames) that the model reads. `template` is a layer whose names lack their
-    prefix; `coded` is there for a model from a store. Raises ModelError where sizes do not fit one another.
+    prefix; `coded` is set for a model from a store. Raises ModelError for inconsistent sizes.
     """
 
     family: EncoderFamily
@@ -137,14 +137,15 @@ class EncoderSpec:
 
     @property
     def attended(self) -> int:
-        """Columns that all heads make together."""
+        """The columns of all heads together."""
         return self.n_heads * self.head_dim
 
     def submodel(self, n_layers: int, n_heads: int) -> "EncoderSpec":
-        """So many layers (`picked_layers`), of the first heads and as large a part of each feed forward.
+        """The spec of a submodel: `n_layers` layers (`picked_layers`), the first heads and a proportional
+        part of each feed forward.
 
-        STI's submodels (section 3) are these. Raises ModelError for more than there are, for none, and for a
-        family whose feed forwards do not divide so.
+        These are STI's submodels (section 3). Raises ModelError for sizes that are too large or 0, and for a
+        family whose feed forwards cannot be divided this way.
         """
         if not (1 <= n_layers <= self.n_layers and 1 <= n_heads <= self.n_heads) or self.ffn % self.n_heads:
             raise ModelError(
@@ -188,7 +189,7 @@ def _prefixed(part: Any, prefix: str) -> Any:
 
 
 def _parts(layer: EncoderLayer) -> Iterator[Linear | Norm]:
-    """Every product and norm of a layer, in the order they run; what is shared comes more than once."""
+    """Every product and norm of a layer, in execution order; shared ones are repeated."""
     norm_first = (layer.attention_norm,) if layer.is_pre_norm else ()
     yield from norm_first
     for narrowing in (layer.query_in, layer.value_in, layer.residual_in):
@@ -205,7 +206,7 @@ def _parts(layer: EncoderLayer) -> Iterator[Linear | Norm]:
 
 
 def _widths(spec: EncoderSpec) -> Iterator[tuple[str, int, int]]:
-    """What has to be equal: (name, width found, width wanted)."""
+    """Widths that must be equal: (name, width found, width wanted)."""
     t, hidden, inner = spec.template, spec.hidden, spec.inner
     for name, linear, narrowing in (
         ("query", t.query, t.query_in),

@@ -25,7 +25,9 @@ from pliant.models.encoder.encoder_spec import (
 from pliant.models.hf.config import activation_of, label_names, read_json
 
 _DEFAULT_EPS = 1e-5
-"""Of torch's layer norm: transformers gives some of the norms no epsilon of the configuration's."""
+"""The default of torch's layer norm: transformers does not set the configured epsilon for some of the
+norms.
+"""
 _KINDS: dict[str, NormKind] = {"no_norm": "affine", "layer_norm": "layer"}
 _PARTS = {
     "query": "attention.self.query",
@@ -178,7 +180,7 @@ class MobileBert:
 
 
 def read_mobilebert(path: Path, tensor_names: Collection[str]) -> MobileBert:
-    """What the configuration at `path` says. Raises ModelError naming file and key."""
+    """The model that the configuration at `path` describes. Raises ModelError naming file and key."""
     config: _Config = read_json(path, _Config)
     if config.normalization_type not in _KINDS:
         raise ModelError(
@@ -263,7 +265,9 @@ def _layer_stem(stem: str) -> str:
 
 
 def _trigrams(d: Draft, x: str) -> str:
-    """The embeddings of the next token, this one and the one before, side by side; zeros past the ends."""
+    """The embeddings of the next token, the token itself and the previous one, concatenated; zeros beyond the
+    ends.
+    """
     rows, columns = d.shape(x)
     nothing = d.constant("nothing", np.zeros((1, columns), np.float32))
     around = d.node("Concat", (nothing, x, nothing), (rows + 2, columns), axis=0)

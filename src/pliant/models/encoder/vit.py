@@ -66,7 +66,7 @@ class _Config(msgspec.Struct):
 @final
 @dataclass(frozen=True, slots=True)
 class Vit:
-    """A ViT. Its feed is `pixels`, floats [channels, height, width], scaled as the model was trained."""
+    """A ViT. Its feed is `pixels`, floats [channels, height, width], scaled as in the model's training."""
 
     spec: EncoderSpec
     labels: tuple[str, ...] | None
@@ -151,7 +151,7 @@ class Vit:
 
 
 def read_vit(path: Path, tensor_names: Collection[str]) -> Vit:
-    """What the configuration at `path` says. Raises ModelError naming file and key."""
+    """The model that the configuration at `path` describes. Raises ModelError naming file and key."""
     c: _Config = read_json(path, _Config)
     height, width = _pair(c.image_size)
     patch = _pair(c.patch_size)

@@ -53,9 +53,9 @@ class _Config(msgspec.Struct):
 @final
 @dataclass(frozen=True, slots=True)
 class Whisper:
-    """Whisper's encoder. Its feed is `mel`, floats [bins, frames], two frames a row.
+    """Whisper's encoder. Its feed is `mel`, floats [bins, frames], two frames per row.
 
-    The model was trained on 30 s, `max_rows` rows; fewer rows are what its first positions make of less.
+    The model was trained on 30 s of audio, `max_rows` rows; a shorter input uses its first positions.
     """
 
     spec: EncoderSpec
@@ -135,7 +135,7 @@ class Whisper:
 
 
 def read_whisper(path: Path, tensor_names: Collection[str]) -> Whisper:
-    """What the configuration at `path` says of the encoder. Raises ModelError naming file and key."""
+    """The encoder that the configuration at `path` describes. Raises ModelError naming file and key."""
     c: _Config = read_json(path, _Config)
     d, f, heads = c.d_model, c.encoder_ffn_dim, c.encoder_attention_heads
     if min(heads, d) < 1 or d % heads:

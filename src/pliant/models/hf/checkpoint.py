@@ -63,12 +63,12 @@ class Checkpoint:
 
 
 def open_checkpoint(directory: Path) -> Checkpoint:
-    """Read config.json and the headers of the weights, and check that they belong together.
+    """Read config.json and the headers of the weights, and check that they match.
 
     Raises ModelError, naming file and key or tensor, for: a missing or damaged file; a model type,
     architecture, activation or feature pliant does not run; tensors that are missing (all at once) or
-    of the wrong shape or type; layers the configuration does not speak of; a classifier whose rows do
-    not match the labels.
+    of the wrong shape or type; layers that are not in the configuration; a classifier whose rows do not match
+    the labels.
     """
     if not directory.is_dir():
         raise ModelError(f"{directory} is not a directory; a model is a directory with config.json.")
@@ -90,9 +90,9 @@ def save_checkpoint(
     """Write a directory that `open_checkpoint` and transformers read; `tensors` have canonical names.
 
     Floats are rounded to `precision`; with a `table`, the word embeddings are stored as its codes and
-    may be absent from `tensors`. Everything is written beside `directory` and renamed at the end: a
-    failure leaves nothing there. Raises ModelError when `directory` is already taken, when a tensor is
-    missing, of the wrong shape, or has a value `precision` cannot hold, and when the disk refuses.
+    may be absent from `tensors`. Everything is written to a temporary directory and renamed at the end: a
+    failure leaves no `directory`. Raises ModelError when `directory` already exists, when a tensor is
+    missing, of the wrong shape, or has a value that `precision` cannot represent, and on write errors.
     """
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
         raise ModelError(f"{directory} already holds something; choose another name or remove it.")
@@ -135,7 +135,7 @@ def _find_table(
 def _match(
     directory: Path, spec: ModelSpec, present: Mapping[str, StoredTensor], has_table: bool
 ) -> dict[str, StoredTensor]:
-    """Where each canonical tensor lies; everything that does not fit is named at once."""
+    """The stored tensor of each canonical name; one error names everything that does not fit."""
     stored: dict[str, StoredTensor] = {}
     missing, wrong = [], []
     for name, shape in tensor_shapes(spec):
@@ -218,7 +218,7 @@ def _copy_tokenizer(source: Path, target: Path) -> None:
 
 @contextlib.contextmanager
 def _renamed_when_whole(directory: Path) -> Iterator[Path]:
-    """A directory beside `directory` that takes its name on success and is removed on failure."""
+    """A temporary directory that is renamed to `directory` on success and removed on failure."""
     directory.parent.mkdir(parents=True, exist_ok=True)
     partial = Path(tempfile.mkdtemp(prefix=f".{directory.name}.partial-", dir=directory.parent))
     try:

@@ -1,8 +1,8 @@
-"""Read and write what config.json says of a BERT-family model. The precision is F32 until weights are read.
+"""Read and write the config.json of a BERT-family model. The precision is F32 until weights are read.
 
-A directory of sentence-transformers adds modules.json and the pooling's own config.json. Three keys of our
-own live in config.json: `pliant_widths` and `pliant_depths` (trained numbers of slices and of layers) and
-`pliant_dense` (the activation of the head's dense layer, null for none, absent for what the family has).
+A directory of sentence-transformers adds modules.json and the pooling's own config.json. config.json may have
+three keys of pliant: `pliant_widths` and `pliant_depths` (trained numbers of slices and of layers) and
+`pliant_dense` (the activation of the head's dense layer, null for none, absent for the family's default).
 `classifier_pooling` is ModernBERT's.
 """
 
@@ -51,7 +51,7 @@ _CLASS_STEM: dict[Family, str] = {
     "electra": "Electra",
 }
 _CLASSIFIER = "ForSequenceClassification"
-# Classes whose own head pliant leaves aside: what remains is an encoder, to embed with or to stretch.
+# Classes whose own head pliant ignores; the rest is an encoder, for embedding or stretching.
 _LANGUAGE_MODELS = ("ForMaskedLM", "ForPreTraining", "LMHeadModel")
 _ENCODERS = ("Model", *_LANGUAGE_MODELS)
 
@@ -102,7 +102,7 @@ class _Shared(msgspec.Struct):
 
 
 class _Bert(_Shared, kw_only=True):
-    """BERT, RoBERTa and ELECTRA; absent flags take the defaults of transformers."""
+    """BERT, RoBERTa and ELECTRA; absent flags have the defaults of transformers."""
 
     hidden_size: int
     num_hidden_layers: int
@@ -152,8 +152,9 @@ def read_config_file(path: Path, tensor_names: Collection[str]) -> ModelSpec:
 
 
 def unread_head(directory: Path) -> str | None:
-    """The class in config.json whose head is left aside; None for no such class, and where modules.json makes
-    it a model that embeds. Raises ModelError."""
+    """The class in config.json whose head is ignored; None for no such class, and for an embedding model
+    (modules.json). Raises ModelError.
+    """
     if (directory / "modules.json").is_file():
         return None
     classes: list[str] = read_json(directory / "config.json", _Classes).architectures or []
@@ -182,7 +183,9 @@ def write_config(spec: ModelSpec, dtype: str) -> dict[str, Any]:
 
 
 def write_pooling(head: Head, width: int) -> dict[str, Any]:
-    """The files of a sentence-transformers directory that say how an embedding head pools: path -> JSON."""
+    """The files of a sentence-transformers directory that define an embedding head's pooling: path ->
+    JSON.
+    """
     kinds = ["Transformer", "Pooling"] + (["Normalize"] if head.is_normalized else [])
     modules = [
         {
@@ -204,7 +207,7 @@ def write_pooling(head: Head, width: int) -> dict[str, Any]:
 
 
 def model_type(path: Path) -> str:
-    """What a configuration calls its family. Raises ModelError when the file is missing or says nothing."""
+    """The model type in a configuration. Raises ModelError when the file or the key is missing."""
     if not path.is_file():
         raise ModelError(
             f"{path} is missing; a model directory holds config.json, safetensors and tokenizer.json."
@@ -222,7 +225,7 @@ def read_json(path: Path, kind: Any) -> Any:
 
 
 def activation_of(path: Path, name: str) -> Activation:
-    """Hugging Face's name of an activation as ours. Raises ModelError for one pliant does not run."""
+    """Hugging Face's name of an activation as an `Activation`. Raises ModelError for an unsupported one."""
     if name not in _ACTIVATION:
         raise ModelError(
             f"{path}: activation {name!r} is not supported; pliant runs {', '.join(_ACTIVATION)}."
@@ -254,7 +257,7 @@ def _spec(path: Path, family: Family, config: _Bert | _DistilBert, head: Head) -
     else:
         layers, heads = config.num_hidden_layers, config.num_attention_heads
         hidden, ffn = config.hidden_size, config.intermediate_size
-        # Only ELECTRA has a factored embedding; the key means nothing in its relatives.
+        # Only ELECTRA has a factored embedding; the other families ignore the key.
         embedding = (config.embedding_size or 128) if family == "electra" else hidden
         act, eps, n_types = config.hidden_act, config.layer_norm_eps, config.type_vocab_size
         offset = _position_offset(config) if family == "roberta" else 0
@@ -279,7 +282,7 @@ def _spec(path: Path, family: Family, config: _Bert | _DistilBert, head: Head) -
 
 
 def _position_offset(config: _Bert) -> int:
-    """RoBERTa numbers positions from one past the padding token's id."""
+    """RoBERTa numbers positions from the padding token's id plus one."""
     return (1 if config.pad_token_id is None else config.pad_token_id) + 1
 
 
@@ -316,7 +319,7 @@ def _classifier(family: Family, config: _Shared) -> Head:
 def label_names(named: Mapping[str, str] | None, num_labels: int | None) -> tuple[str, ...]:
     """Label names in order of the classifier's rows, from `id2label` and `num_labels`.
 
-    Without id2label they are transformers' LABEL_0 on. Raises ModelError where the two do not agree.
+    Without id2label they are LABEL_0, LABEL_1, ... as in transformers. Raises ModelError if the two disagree.
     """
     if named is None:
         n = 2 if num_labels is None else num_labels
@@ -333,7 +336,9 @@ def label_names(named: Mapping[str, str] | None, num_labels: int | None) -> tupl
 
 
 def _embedder(directory: Path) -> Head:
-    """What sentence-transformers would do with the directory: without modules.json, the plain mean."""
+    """The head that sentence-transformers would use for the directory: without modules.json, the plain
+    mean.
+    """
     path = directory / "modules.json"
     if not path.is_file():
         return Head("mean", None, None)

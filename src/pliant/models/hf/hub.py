@@ -11,8 +11,8 @@ _FILES = ["*.json", "*.safetensors", "*/config.json"]
 def download_model(name: str) -> Path:
     """The directory of the hub's model `name`, as huggingface_hub downloads and keeps it.
 
-    Its cache, HF_HUB_OFFLINE and HF_TOKEN hold. Raises ModelError when huggingface_hub is not installed, and
-    when the hub gives no answer within ANSWER_TIMEOUT_S or no model.
+    Its cache, HF_HUB_OFFLINE and HF_TOKEN apply. Raises ModelError when huggingface_hub is not installed,
+    when the hub does not answer within ANSWER_TIMEOUT_S, and when it has no such model.
     """
     try:
         import huggingface_hub

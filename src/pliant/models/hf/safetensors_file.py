@@ -11,7 +11,7 @@ from safetensors import SafetensorError, safe_open
 from pliant.arrays import Float, Float32, UInt8
 from pliant.errors import ModelError
 
-# How the bytes of each safetensors type are read; BF16 is the upper half of a float32.
+# The numpy type for reading each safetensors type; BF16 is the upper half of a float32.
 _READ_AS: Mapping[str, np.dtype] = {
     "F32": np.dtype("<f4"),
     "F16": np.dtype("<f2"),
@@ -23,7 +23,7 @@ FLOATS = ("F32", "F16", "BF16")
 
 @dataclass(frozen=True, slots=True)
 class StoredTensor:
-    """Where one tensor lies: `offset` counts bytes from the beginning of `file`."""
+    """The location of one tensor; `offset` is in bytes from the beginning of `file`."""
 
     file: Path
     name: str
@@ -54,7 +54,7 @@ def read_float(tensor: StoredTensor) -> Float32[np.ndarray, "..."]:
 
 
 def read_stored(tensor: StoredTensor) -> Float[np.ndarray, "..."]:
-    """The values as they are stored, those of BF16 in float32. Raises ModelError on NaN or infinity."""
+    """The values in their stored type, BF16 as float32. Raises ModelError on NaN or infinity."""
     if tensor.dtype not in FLOATS:
         raise ModelError(
             f"{tensor} is {tensor.dtype}, but weights are one of {', '.join(FLOATS)}; convert it."

@@ -82,7 +82,7 @@ def saved_names(family: Family, canonical: str) -> tuple[str, ...]:
 
 
 def find(family: Family, canonical: str, present: Collection[str]) -> str | None:
-    """Which of the names `present` in a checkpoint holds the tensor `canonical`, None when none does."""
+    """The name among `present` in a checkpoint that holds the tensor `canonical`; None if there is none."""
     return next((name for name in saved_names(family, canonical) if name in present), None)
 
 

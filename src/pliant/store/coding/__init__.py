@@ -1,1 +1,1 @@
-"""From weights to nested bit-planes."""
+"""Encode weights as nested bit-planes."""

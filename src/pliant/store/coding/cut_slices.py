@@ -21,7 +21,7 @@ LINEARS = ("query", "key", "value", "output", "up", "down")
 def cut(
     spec: ModelSpec, layer: Mapping[str, Float32[np.ndarray, "out in"]]
 ) -> tuple[Float32[np.ndarray, "slices groups 32 16"], Bool[np.ndarray, "groups 32 16"]]:
-    """All slices of a layer in group order, and which places of a slice are padding.
+    """All slices of a layer in group order, and a mask of the padding in a slice.
 
     `layer` maps each of LINEARS to its weight as [out, in]. Padding is 0 and lies at the same places
     in every slice.
@@ -36,7 +36,7 @@ def join(
     spec: ModelSpec,
     slices: Float32[np.ndarray, "slices groups 32 16"] | UInt8[np.ndarray, "slices groups 32 16"],
 ) -> dict[str, np.ndarray]:
-    """The layer's matrices as [out, in], padding left out: the inverse of `cut`, of weights or of codes."""
+    """The layer's matrices as [out, in], without padding: the inverse of `cut`, for weights or codes."""
     geometry = slice_geometry(spec)
     d, f = spec.hidden, spec.ffn
     shapes = dict.fromkeys(LINEARS, (d, d)) | {"up": (f, d), "down": (d, f)}
@@ -56,9 +56,10 @@ def join(
 def where(
     spec: ModelSpec, places: Int[np.ndarray, " places"]
 ) -> dict[str, tuple[Int[np.ndarray, " some"], Int[np.ndarray, " some"], Int[np.ndarray, " some"]]]:
-    """For each matrix of a layer which of `places` lie in it, and in which of its rows and columns [out, in].
+    """For each matrix of a layer: which of `places` lie in it, and their rows and columns [out, in].
 
-    A place counts the weights of all slices in group order, as `cut` makes them; padding lies in none.
+    A place is an index into the weights of all slices in group order, as `cut` makes them; padding belongs to
+    no matrix.
     """
     geometry = slice_geometry(spec)
     s, place = np.divmod(places, geometry.groups * GROUP)
@@ -102,7 +103,9 @@ def from_groups(
 
 
 def column_group_starts(geometry: SliceGeometry) -> list[int]:
-    """Where each column group begins, in weights from its slice's start; the slice's size is last."""
+    """The start of each column group, in weights from the slice's start; the last entry is the slice's
+    size.
+    """
     starts = [
         m.first_group * GROUP + c * m.rows * GROUP_COLUMNS
         for m in geometry.matrices
@@ -124,7 +127,7 @@ def _cut_slice(
 
 
 def _ranges(spec: ModelSpec, s: int) -> tuple[slice, slice]:
-    """Rows of the head and of the FFN neurons that slice `s` takes."""
+    """The rows of the head and of the FFN neurons in slice `s`."""
     h, f = spec.head_dim, spec.slice_ffn
     return slice(s * h, (s + 1) * h), slice(s * f, (s + 1) * f)
 

@@ -1,4 +1,4 @@
-"""Turn one layer's weights into what the store keeps of it: planes, full fidelity, outliers, codebooks.
+"""Encode one layer for the store: planes, full fidelity, outliers, codebooks.
 
 A layer's resident part is everything but planes and full fidelity.
 """
@@ -22,13 +22,13 @@ MAX_ROWS = (1 << 16) // GROUP_COLUMNS  # an outlier's offset is 16 bits: row * 1
 
 @dataclass(frozen=True, slots=True)
 class ResidentLayer:
-    """The part of a layer that stays in memory, padded as the kernels read it.
+    """The part of a layer that stays in memory, in the kernels' padded layout.
 
     `codebooks[k]` has 2**k values. `outlier_rows[s, c]` to `outlier_rows[s, c + 1]` are the places, in
     `outlier_offsets` and `outlier_values`, of the outliers of slice s's column group c (counted over its
-    four matrices); an offset is row of the matrix * 16 + column of the group, ascending. Padding weights
-    stand there as zeros, so that they decode to exactly 0. `qkv_bias` has per slice [query|key|value],
-    each padded; norms are [weight, bias]. Padded entries of biases and norms are 0.
+    four matrices); an offset is row of the matrix * 16 + column of the group, ascending. Padding weights are
+    stored as outliers of value 0, so that they decode to exactly 0. `qkv_bias` has per slice
+    [query|key|value], each padded; norms are [weight, bias]. Padded entries of biases and norms are 0.
     """
 
     codebooks: Mapping[int, Float32[np.ndarray, " levels"]]
@@ -53,7 +53,7 @@ RESIDENT_ARRAYS = tuple(n for n in ResidentLayer.__dataclass_fields__ if n != "c
 
 @dataclass(frozen=True, slots=True)
 class EncodedLayer:
-    """One layer as stored: its six planes, its full fidelity, its resident part, and what was measured."""
+    """One layer as stored: its six planes, its full fidelity, its resident part, and its errors."""
 
     planes: UInt8[np.ndarray, "6 slices plane_bytes"]
     full: UInt8[np.ndarray, "slices full_bytes"]
@@ -85,8 +85,8 @@ def encode_layer(
     is_kept = np.empty(slices.shape, bool)
     is_kept[:, ~is_padding] = fitted.is_outlier.reshape(weights.shape)
     is_kept[:, is_padding] = True
-    # A kernel that decodes in registers adds an outlier as its difference from what stands in its place:
-    # that must be known without reading the planes again.
+    # A kernel that decodes in registers adds an outlier as its difference from the decoded value in its
+    # place, which must be known without reading the planes again.
     codes[is_kept] = 0
     planes = pack_planes(codes.reshape(-1, GROUP_ROWS, GROUP_COLUMNS))
     return EncodedLayer(

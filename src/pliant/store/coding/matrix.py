@@ -1,7 +1,7 @@
-"""One matrix alone in k-bit codes: planes, codebook, outliers, as kernels read them.
+"""Encode a single matrix in k-bit codes: planes, codebook, outliers, in the kernels' layout.
 
-The quantizer is the store's, with one matrix where the store has a layer: an ONNX graph has no layers, and
-a code of its own fits each matrix at least as well as one shared by all.
+It uses the store's quantizer, per matrix instead of per layer: an ONNX graph has no layers, and a separate
+code fits each matrix at least as well as a shared one.
 """
 
 from dataclasses import dataclass
@@ -18,14 +18,17 @@ from pliant.store.coding.planes import pack_planes
 from pliant.store.coding.quantize import fit
 
 _BEYOND = 1 << 15
-"""One weight in so many may be larger than the largest integer of the int8 form, which adds it as a float."""
+"""At most one in this many weights may exceed the int8 form's largest integer; the form adds such weights as
+floats.
+"""
 _HEADROOM = 1.5
 _TABLE_BYTES = 1024
-"""At most, of the table that kernels decode by."""
+"""The largest size of the table that kernels decode with."""
 _PAGE_BYTES = 4096
 _APART_BYTES, _APART_GROUPS = 1 << 18, 37
-"""Planes of so many bytes that are whole pages stand so many groups apart, if a column group has more: else
-the streams of all planes share a few sets of every cache (one row on Zen 5: 0.77 to 0.90 of a read).
+"""Planes of at least this many bytes, if a multiple of the page size, are spaced by this many groups if a
+column group has more. Otherwise the streams of all planes map to a few sets of every cache (one row on Zen 5:
+0.77 to 0.90 of a read).
 """
 
 
@@ -34,11 +37,11 @@ class CodedMatrix:
     """A [K, N] matrix, zero-padded to whole groups of 32 rows by 16 columns.
 
     K is cut into `n_segments` of `segment_rows`, as an outlier's offset is 16 bits: row of the segment * 16 +
-    column of the group, ascending. Groups stand by segment, column group, row. A weight is
-    `codebook[its planes' code]`, or where it is an outlier its exact value: those of column group c of
-    segment s stand at `outlier_rows[s * column groups + c]` up to the next. What padding decodes to has no
-    meaning. Behind the groups of a large plane may stand padding, of less than a column group.
-    `largest` is the magnitude that takes all steps of a byte where the weights become int8.
+    column of the group, ascending. Groups are ordered by segment, column group, row. A weight is
+    `codebook[its planes' code]`, or for an outlier its exact value: the outliers of column group c of segment
+    s are at `outlier_rows[s * column groups + c]` up to the next. The decoded value of padding is undefined.
+    A large plane may be followed by padding of less than a column group. `largest` is the magnitude that maps
+    to the largest int8 when the weights become int8.
     """
 
     planes: UInt8[np.ndarray, "bits plane_bytes"]
@@ -55,7 +58,7 @@ def code_matrix(matrix: Float32[np.ndarray, "K N"], bits: int) -> CodedMatrix:
     """Quantize a matrix to `bits` of the store's code. Raises StoreError where a value is not finite."""
     fitted = fit(np.ascontiguousarray(matrix).reshape(-1))
     codes, is_outlier = (x.reshape(matrix.shape) for x in (fitted.codes, fitted.is_outlier))
-    # As in the store: what an outlier's place decodes to must be known without reading the planes.
+    # As in the store, the decoded value in an outlier's place must be known without reading the planes.
     codes[is_outlier] = 0
     row, column = np.nonzero(is_outlier)
     return coded_matrix(codes, fitted.code.codebooks[bits], (row, column, matrix[row, column]))
@@ -67,7 +70,8 @@ def coded_matrix(
     outliers: tuple[np.ndarray, np.ndarray, np.ndarray],
     of_bits: int = PLANES,
 ) -> CodedMatrix:
-    """A matrix that is coded already: `codes` of `of_bits`, of which the first count that `codebook` has.
+    """A CodedMatrix from existing codes: `codes` of `of_bits`, of which the leading bits that `codebook` has
+    are used.
 
     `outliers` are their rows, columns and exact values; their codes are 0.
     """
@@ -102,7 +106,9 @@ def coded_matrix(
 
 
 def blank_matrix(depth: int, columns: int, bits: int) -> CodedMatrix:
-    """A matrix of this shape that takes no memory: what is compiled for it runs with any other's arrays."""
+    """A placeholder matrix of this shape without memory: programs compiled for it run with the arrays of any
+    other.
+    """
     n_segments, segment_rows, width = _cut(depth, columns)
     none: np.ndarray = np.zeros((), np.uint8)
     return CodedMatrix(
@@ -118,12 +124,12 @@ def blank_matrix(depth: int, columns: int, bits: int) -> CodedMatrix:
 
 
 def pays(depth: int, columns: int, bits: int) -> bool:
-    """Whether a matrix of this shape is smaller in codes that it shares with others."""
+    """Whether a matrix of this shape is smaller in codes than in float32."""
     return coded_bytes(depth, columns, bits, 0.0) < 4 * depth * columns
 
 
 def coded_bytes(depth: int, columns: int, bits: int, outlier_share: float) -> int:
-    """What kernels read of a matrix of this shape, of whose weights so many are outliers."""
+    """Bytes that kernels read of a matrix of this shape with this share of outliers."""
     n_segments, segment_rows, width = _cut(depth, columns)
     planes = bits * _plane_bytes(n_segments * segment_rows, width)
     outliers = ceil(depth * columns * outlier_share) * (2 + 4) + 4 * (n_segments * width // GROUP_COLUMNS + 1)
@@ -145,7 +151,9 @@ def _plane_bytes(rows: int, width: int) -> int:
 def _largest(
     codebook: Float32[np.ndarray, " levels"], outliers: Float32[np.ndarray, " outliers"], n: int
 ) -> float:
-    """The largest centroid, or more where too many outliers would not fit: integers beyond take time."""
+    """The largest centroid, or a larger value if too many outliers would exceed it: each such outlier costs
+    time.
+    """
     top = float(np.abs(codebook).max())
     allowed = n // _BEYOND
     if outliers.size <= allowed:

@@ -1,4 +1,4 @@
-"""Cut float weights into 64 sorted codes whose top k bits are the k-bit version."""
+"""Quantize float weights to 64 sorted codes whose top k bits are the k-bit version."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -36,7 +36,7 @@ class LayerCode:
 
 @dataclass(frozen=True, slots=True)
 class Fitted:
-    """Weight i is kept as it is where `is_outlier[i]`, else it is `codebooks[k][codes[i] >> 6 - k]`."""
+    """Weight i keeps its exact value if `is_outlier[i]`, else it is `codebooks[k][codes[i] >> 6 - k]`."""
 
     code: LayerCode
     codes: UInt8[np.ndarray, " n"]
@@ -44,11 +44,11 @@ class Fitted:
 
 
 def fit(values: Float32[np.ndarray, " n"], quantizer: Quantizer = "lloyd") -> Fitted:
-    """Fit one normal, set aside what it finds unlikely, and code the rest (STI section 6).
+    """Fit one normal, separate its outliers, and code the rest (STI section 6).
 
-    An outlier is a weight whose natural log density under the fitted normal is below -4. Outliers get
-    the code of the nearest cell, so that their codes mean something, but their exact value holds.
-    Raises StoreError when there is nothing to fit or a value is not finite.
+    An outlier is a weight whose natural log density under the fitted normal is below -4. Outliers also get
+    the code of the nearest cell, but their exact value is used. Raises StoreError when there is nothing to
+    fit or a value is not finite.
     """
     if values.size == 0 or not np.isfinite(values).all():
         raise StoreError(f"{values.size} weights cannot be quantized: it takes at least one, all finite.")
@@ -69,7 +69,7 @@ def fit(values: Float32[np.ndarray, " n"], quantizer: Quantizer = "lloyd") -> Fi
             assert_never(quantizer)
     sums, borders = _PrefixSums(order), _borders(order, edges)
     codebooks = {k: to_bfloat16(_means(sums, edges[:: 1 << (PLANES - k)])) for k in range(1, PLANES + 1)}
-    del order, sums  # most of the memory this takes
+    del order, sums  # they take most of the memory
     codes = _cell_codes(values, borders) if quantizer == "lloyd" else _rank_codes(values, is_outlier, mean)
     return Fitted(LayerCode(codebooks, mean, std), codes, is_outlier)
 
@@ -78,8 +78,8 @@ def outlier_distance(std: float) -> float:
     """The distance from the mean at which a normal's natural log density falls to the threshold of -4.
 
     log N(x) = -log(std sqrt(2 pi)) - (x - mean)^2 / (2 std^2). The density depends on the weights'
-    unit, as in STI and GOBO: at std 0.04 the distance is 3.5 std; from std 21.8 on every weight would
-    be an outlier, and one without spread has none.
+    unit, as in STI and GOBO: at std 0.04 the distance is 3.5 std; from std 21.8 on every weight would be an
+    outlier. Weights without spread have none.
     """
     if std == 0:
         return math.inf
@@ -88,7 +88,7 @@ def outlier_distance(std: float) -> float:
 
 
 def equal_population_edges(n: int, bits: int = PLANES) -> Int[np.ndarray, " edges"]:
-    """Where each of 2**bits equally populated cells begins among n sorted weights; the last edge is n.
+    """The start of each of 2**bits equally populated cells among n sorted weights; the last edge is n.
 
     Rank r falls into cell floor(2**bits r / n); the edges at fewer bits are a subset of these.
     """
@@ -109,7 +109,8 @@ def lloyd_edges(order: Ascending, levels: int = LEVELS) -> Int[np.ndarray, " edg
     is_new = order[1:] != order[:-1]
     if np.count_nonzero(is_new) < levels:
         starts = np.concatenate([[0], np.flatnonzero(is_new) + 1, [n]])
-        # A cell for every distinct value, empty cells spread evenly: fewer bits tell them apart longest.
+        # A cell for every distinct value, with empty cells spread evenly, so that values stay distinct at as
+        # few bits as possible.
         return starts[-(-np.arange(levels + 1) * (starts.size - 1) // levels)]
     sums = _PrefixSums(order)
     edges = _cube_root_edges(order, levels)
@@ -171,9 +172,9 @@ def _cell_codes(
 
 
 def _borders(order: Ascending, edges: Int[np.ndarray, " edges"]) -> Float32[np.ndarray, " inner"]:
-    """The least weight of each cell but the first; an empty cell takes the next cell's, at the end +inf.
+    """The least weight of each cell but the first; an empty cell takes the next cell's, or +inf at the end.
 
-    Of no weights at all the first cell takes everything.
+    Without weights, the first cell takes everything.
     """
     inner = edges[1:-1]
     if order.size == 0:
@@ -227,7 +228,7 @@ def _places(order: Ascending, values: Float64[np.ndarray, " k"]) -> Int[np.ndarr
 
 
 def _parts(values: np.ndarray) -> Iterator[np.ndarray]:
-    """Views of 2**16 values at a time: what is made of them stays small."""
+    """Views of 2**16 values at a time, to keep temporary arrays small."""
     for start in range(0, values.size, _PART):
         yield values[start : start + _PART]
 

@@ -1,4 +1,4 @@
-"""The order of shards in a layer's file: shards that are read together stand together."""
+"""The order of shards in a layer's file: shards that are read together are adjacent."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ BASE_PLANES = 2  # no plan runs a shard with fewer, so these are always read tog
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """Neighbouring slices of one part that stand together: `first` .. `first + count - 1`."""
+    """Adjacent slices of one part: `first` .. `first + count - 1`."""
 
     part: int
     first: int
@@ -25,11 +25,11 @@ class Cell:
 def file_order(n_slices: int, widths: tuple[int, ...]) -> tuple[Cell, ...]:
     """All cells of a layer, in the order of its file.
 
-    The trained widths cut the slices into tiers. First stand the planes of the narrowest tier, the last
-    plane first; then the base planes of the other tiers, tier by tier; then their planes 2, 3, 4, 5, the
-    even ones from the last tier down and the odd ones from the first up; then full fidelity. So one read
-    brings in the narrowest width at any number of bits, the whole width at any, and the base planes of
-    any width; a further plane is one read of the narrowest width and at most two of any other.
+    The trained widths divide the slices into tiers. First come the planes of the narrowest tier, the last
+    plane first; then the base planes of the other tiers, tier by tier; then their planes 2, 3, 4, 5, the even
+    ones from the last tier down and the odd ones from the first up; then full fidelity. So one read brings in
+    the narrowest width at any number of bits, the whole width at any, and the base planes of any width; a
+    further plane is one read of the narrowest width and at most two of any other.
     """
     edges = sorted({0, n_slices, *(w for w in widths if w < n_slices)})
     tiers = [(a, b - a) for a, b in pairwise(edges)]
@@ -43,7 +43,7 @@ def file_order(n_slices: int, widths: tuple[int, ...]) -> tuple[Cell, ...]:
 
 @cache
 def file_places(n_slices: int, widths: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
-    """[part][slice]: how many slices of parts stand before it in the file. Neighbours are one read."""
+    """[part][slice]: the number of slices of parts before it in the file. Neighbours are one read."""
     places = [[0] * n_slices for _ in range(PLANES + 1)]
     at = 0
     for cell in file_order(n_slices, widths):
@@ -57,7 +57,7 @@ def file_places(n_slices: int, widths: tuple[int, ...]) -> tuple[tuple[int, ...]
 def file_offsets(
     n_slices: int, widths: tuple[int, ...], plane_bytes: int, full_bytes: int
 ) -> tuple[tuple[int, ...], ...]:
-    """[part][slice]: the byte where it begins, from the first tensor on; every cell begins on a block."""
+    """[part][slice]: its start byte, counted from the first tensor; every cell begins on a block."""
     offsets = [[0] * n_slices for _ in range(PLANES + 1)]
     at = 0
     for cell in file_order(n_slices, widths):
@@ -70,7 +70,7 @@ def file_offsets(
 
 
 def block_bytes(spans: Iterable[tuple[int, int]]) -> int:
-    """Bytes of all blocks that the spans (first byte, end) touch: what reads of them take in memory."""
+    """Bytes of all blocks that the spans (first byte, end) touch: the memory that reads of them need."""
     total = end = 0
     for start, stop in sorted(spans):
         stop += -stop % BLOCK
@@ -90,7 +90,7 @@ def file_tiers(n_slices: int, widths: tuple[int, ...]) -> tuple[tuple[tuple[int,
 
 
 def count_runs(places: Iterable[int]) -> int:
-    """How many runs of neighbours `places` make."""
+    """The number of runs of adjacent `places`."""
     mask = 0
     for place in places:
         mask |= 1 << place
