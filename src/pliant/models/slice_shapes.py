@@ -27,7 +27,7 @@ MatrixName = Literal["qkv", "output", "up", "down"]
 
 @dataclass(frozen=True, slots=True)
 class MatrixGeometry:
-    """One matrix of a slice: padded shape [rows, columns] and where its groups begin in the slice."""
+    """One matrix of a slice: padded shape [rows, columns] and the index of its first group in the slice."""
 
     name: MatrixName
     rows: int

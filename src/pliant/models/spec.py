@@ -14,7 +14,7 @@ Pooling = Literal["cls", "mean"]
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """What turns the last layer's tokens into an answer.
+    """The head, which turns the last layer's tokens into an answer.
 
     `pooling` picks the first token or the mean over tokens; `dense` is the activation of the square
     layer between pooling and classifier, None when there is none; `labels` are the classifier's
@@ -81,10 +81,10 @@ class ModelSpec:
 
     @property
     def trained_depths(self) -> tuple[int, ...]:
-        """Numbers of layers it was trained to run with, ascending; all its layers are the last of them.
+        """Numbers of layers the model was trained to run with, ascending; the last one is all layers.
 
         Models stretched before `depths` was recorded have trained widths below `n_heads`: these were
-        trained at every depth (DynaBERT). Any other model without a record runs with all its layers only.
+        trained at every depth (DynaBERT). Any other model without a record runs only with all its layers.
         """
         if self.depths is not None:
             return self.depths

@@ -12,12 +12,12 @@ from pliant.errors import InputError, ModelError
 from pliant.models.examples import Example
 
 _CHARS_PER_TOKEN = 16
-"""So many characters of nearly any text are several tokens."""
+"""In nearly every text, this many characters are several tokens."""
 
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """One input as the model reads it, special tokens included, unpadded."""
+    """One tokenised input, with special tokens, unpadded."""
 
     ids: Int32[np.ndarray, " tokens"]
     types: Int32[np.ndarray, " tokens"]
@@ -29,7 +29,7 @@ class Encoded:
 
 @runtime_checkable
 class Limits(Protocol):
-    """What a model can read; a ModelSpec is one."""
+    """The input limits of a model; a ModelSpec is one."""
 
     @property
     def family(self) -> str: ...
@@ -45,7 +45,7 @@ class Limits(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Tokenizer:
-    """A loaded tokenizer.json beside the limits of the model it feeds."""
+    """A loaded tokenizer.json with the limits of its model."""
 
     inner: tokenizers.Tokenizer
     spec: Limits
@@ -54,9 +54,9 @@ class Tokenizer:
     def encode(self, text: str, pair: str | None = None) -> Encoded:
         """Ids and types of `text`, or of the sentence pair (`text`, `pair`).
 
-        RoBERTa and DistilBERT tell no types apart: theirs are zero. Raises InputError for a text
-        without content or of more tokens than the model has positions (nothing is ever cut off), and
-        ModelError when the tokenizer yields an id the model has no embedding for.
+        RoBERTa and DistilBERT have no types: theirs are zero. Raises InputError for a text without content or
+        of more tokens than the model has positions (text is never truncated), and ModelError when the
+        tokenizer returns an id for which the model has no embedding.
         """
         self._check_beginning(text)
         encoding = self._encoding(text, pair)
@@ -69,10 +69,10 @@ class Tokenizer:
     def truncate(
         self, text: str, pair: str | None = None, max_tokens: int | None = None
     ) -> tuple[str, str | None]:
-        """The beginnings of `text` and `pair` that fit into `max_tokens`, or else all that the model reads.
+        """`text` and `pair`, truncated to `max_tokens`, by default the model's limit.
 
-        What fits is returned as it is. Of a pair the longer text is cut, down to the other's length, then
-        both. Raises InputError for a text without content.
+        Inputs that fit are returned unchanged. Of a pair, the longer text is cut down to the other's length,
+        then both. Raises InputError for a text without content.
         """
         most = min(max_tokens or self.spec.max_tokens, self.spec.max_tokens)
         texts = [text] if pair is None else [text, pair]
@@ -84,7 +84,7 @@ class Tokenizer:
             tokens = list(zip(encoding.sequence_ids, encoding.offsets, strict=True))
             ends = [[end for number, (_, end) in tokens if number == i] for i in range(len(texts))]
             lengths = _shortened([len(e) for e in ends], excess)
-            # A beginning may be split into more tokens than it had as part of the whole: look again.
+            # A prefix may have more tokens than it had as part of the whole text, so check again.
             before, texts = texts, [t[: e[n - 1]] for t, e, n in zip(texts, ends, lengths, strict=True)]
             if texts == before:
                 raise InputError(f"no part of the text {text[:40]!r} fits into {most} tokens; allow more.")
@@ -99,14 +99,14 @@ class Tokenizer:
             raise InputError(f"the text {text[:40]!r} is not valid Unicode: {e}") from e
 
     def _check_beginning(self, text: str) -> None:
-        """Refuse a text whose beginning is too long by far, without cutting the rest into tokens.
+        """Refuse a text whose beginning is far too long, without tokenising the rest.
 
-        A bound of characters alone would not do: blanks are no tokens, and a long word may be a single one.
+        A limit on characters alone does not work: blanks are no tokens, and a long word may be a single one.
         """
         n_chars = _CHARS_PER_TOKEN * self.spec.max_tokens
         if isinstance(text, str) and len(text) > 2 * n_chars and text[:n_chars].strip():
             n_tokens = len(self._encoding(text[:n_chars], None).ids)
-            if n_tokens > 2 * self.spec.max_tokens:  # where it was cut cannot matter so much
+            if n_tokens > 2 * self.spec.max_tokens:  # the cut cannot account for this excess
                 raise InputError(
                     f"the first {n_chars} of the text's {len(text)} characters are {n_tokens} tokens long, "
                     f"but the model reads at most {self.spec.max_tokens}; shorten or split it."
@@ -142,7 +142,7 @@ def open_tokenizer(directory: Path, spec: Limits) -> Tokenizer:
         )
     try:
         inner = tokenizers.Tokenizer.from_buffer(path.read_bytes())
-    except ValueError as e:  # what tokenizers raises for any damage
+    except ValueError as e:  # raised by tokenizers for any damage
         raise ModelError(f"{path} cannot be read as a tokenizer: {e}") from e
     inner.no_padding()
     inner.no_truncation()
@@ -171,13 +171,13 @@ def require_content(text: object, what: str) -> None:
 
 
 def refuse_padding(ids: np.ndarray, spec: Limits) -> None:
-    """Raise InputError for RoBERTa's padding token, which has no position: tokens behind it would shift."""
+    """Raise InputError for RoBERTa's padding token, which has no position: later tokens would shift."""
     if spec.family == "roberta" and spec.position_offset - 1 in ids:
         raise InputError("the text contains the model's padding token; leave it out.")
 
 
 def _shortened(lengths: list[int], excess: int) -> list[int]:
-    """One or two lengths, less `excess` in all, the longer first; none below 1."""
+    """One or two lengths reduced by `excess` in total, the longer one first; none below 1."""
     if len(lengths) == 1:
         return [max(1, lengths[0] - excess)]
     room = max(2, sum(lengths) - excess)

@@ -1,4 +1,4 @@
-"""A word-embedding table kept in 6-bit codes."""
+"""A word-embedding table stored in 6-bit codes."""
 
 from dataclasses import dataclass
 
@@ -50,7 +50,7 @@ class QuantizedTable:
         return vectors
 
     def decode_all(self) -> Float32[np.ndarray, "rows columns"]:
-        """The whole table in float32, decoded by blocks so that the unpacked bits stay small."""
+        """The whole table in float32, decoded in blocks to limit memory."""
         out = np.empty((self.rows, self.columns), np.float32)
         for start in range(0, self.rows, 1024):
             block = np.arange(start, min(start + 1024, self.rows))

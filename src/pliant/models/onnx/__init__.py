@@ -1,1 +1,1 @@
-"""ONNX files, read, checked and bound to shapes."""
+"""Read ONNX files, check them, and bind them to shapes."""

@@ -1,6 +1,6 @@
-"""Convert older operators to the newest ones: one small adapter for each change of meaning.
+"""Convert older operators to the newest opset: one small adapter for each change of semantics.
 
-Most versions of an operator only took more types; those need nothing.
+Most new versions of an operator only added types; they need no adapter.
 """
 
 from collections.abc import Callable, Mapping
@@ -17,12 +17,12 @@ from pliant.models.onnx.onnx_tensor import ELEMENT_TYPES
 
 @runtime_checkable
 class AdapterContext(Protocol):
-    """What an adapter may see and add."""
+    """The interface through which an adapter reads and adds tensors."""
 
     def type(self, tensor: str) -> TensorType: ...
 
     def value(self, tensor: str) -> np.ndarray | None:
-        """A tensor's value where it is known."""
+        """A tensor's value, if it is known."""
 
     def constant(self, near: str, value: np.ndarray) -> str:
         """A new constant with a name made from `near`."""
@@ -35,7 +35,7 @@ Adapter = Callable[[Node, AdapterContext], list[Node] | None]
 
 
 def adapt(node: Node, version: int, around: AdapterContext) -> list[Node] | None:
-    """The node, declared at opset `version`, as nodes of the newest opset. None where that cannot be said."""
+    """The node, declared at opset `version`, as nodes of the newest opset; None if it cannot be converted."""
     if version < BROADCASTING_OPSET:
         if "axis" in node.attributes and "broadcast" in node.attributes:
             return None
@@ -77,7 +77,7 @@ def _split_18(node: Node, around: AdapterContext) -> list[Node]:
 
 
 def _coerced(node: Node, around: AdapterContext) -> list[Node]:
-    """Before 13, softmax ran over all axes from `axis` on as one."""
+    """Before opset 13, softmax ran over all axes from `axis` on as one."""
     type_ = around.type(node.inputs[0])
     rank = len(type_.shape)
     axis = node.integer("axis", 1)
@@ -135,7 +135,7 @@ def _scatter(node: Node, around: AdapterContext) -> list[Node]:
 
 
 def _group_normalization(node: Node, around: AdapterContext) -> list[Node] | None:
-    """Before 21, scale and bias were per group; now per channel."""
+    """Before opset 21, scale and bias were per group; now they are per channel."""
     groups = node.integer("num_groups")
     channels = around.type(node.inputs[0]).shape[1]
     inputs = [node.inputs[0]]
@@ -181,7 +181,7 @@ def _pad(node: Node, around: AdapterContext) -> list[Node]:
 
 
 def _in_float32(node: Node, around: AdapterContext) -> list[Node]:
-    """Convolutions of other floats run in float32: their kernels know no other."""
+    """Convolutions of other float types run in float32, the only type of their kernels."""
     x, y = node.inputs[0], node.outputs[0]
     kind = around.type(x)
     if kind.dtype not in ("float16", "bfloat16", "float64"):
@@ -243,10 +243,10 @@ _ADAPTERS: Mapping[str, tuple[int, Adapter]] = {
     "Conv": (99, _in_float32),
     "ConvTranspose": (99, _in_float32),
 }
-"""Per operator: the opset version from which it means what it means today, and what older ones need."""
+"""Per operator: the opset version since which its semantics are unchanged, and the adapter of older ones."""
 
 BROADCASTING_OPSET = 7
-"""Before it, broadcasting was an attribute, and operators wrote into their inputs."""
+"""In earlier opsets, broadcasting was an attribute, and operators wrote into their inputs."""
 
 SAME_BEFORE_7 = frozenset(
     (
@@ -254,14 +254,14 @@ SAME_BEFORE_7 = frozenset(
         *("AveragePool", "BatchNormalization", "Dropout", "Concat"),
     )
 )
-"""Operators that changed with opset 7 in nothing but the attributes that `adapt` drops."""
+"""Operators in which opset 7 changed only attributes that `adapt` drops."""
 
 RENAMED = frozenset(("Upsample", "Scatter"))
-"""Operators that today have another name."""
+"""Operators that were renamed."""
 
 
 def means_the_same(schema: Any, node: Any, opsets: Mapping[str, int]) -> bool:
-    """Whether an operator of a very old opset is still the one that is translated."""
+    """Whether an operator of a very old opset has the semantics that are translated."""
     if node.domain not in ("", "ai.onnx") or opsets.get("", BROADCASTING_OPSET) >= BROADCASTING_OPSET:
         return True
     later = schema_of(node.domain, node.op_type, BROADCASTING_OPSET)

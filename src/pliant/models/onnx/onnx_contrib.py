@@ -1,4 +1,4 @@
-"""Operators that onnxruntime's quantizer writes, as functions of ONNX's operators.
+"""Expand the operators that onnxruntime's quantizer writes into functions of ONNX operators.
 
 `quantize_static` with QOperator and `quantize_dynamic` write them, in the domain com.microsoft.
 """
@@ -19,7 +19,7 @@ _OPSET = 21
 def contrib_function(
     node: Any, types: Mapping[str, TensorType], values: Mapping[str, np.ndarray]
 ) -> Any | None:
-    """A FunctionProto that stands for `node`; None where it is none of the operators known here."""
+    """A FunctionProto that replaces `node`; None for an operator that is not in this module."""
     write = _OPERATORS.get(node.op_type) if node.domain == DOMAIN else None
     if write is None:
         return None
@@ -33,7 +33,7 @@ def contrib_function(
 @final
 @dataclass
 class _Body:
-    """A function being written: inputs are x0, x1, ..., outputs y0, y1, ...; "" is an absent input."""
+    """Builds a function: inputs are x0, x1, ..., outputs y0, y1, ...; "" is an absent input."""
 
     node: Any
     types: Mapping[str, TensorType]
@@ -45,7 +45,7 @@ class _Body:
         return [f"x{i}" for i in range(len(self.node.input))]
 
     def given(self, i: int) -> str:
-        """Input `i` where it is there."""
+        """The name of input `i`, "" if it is absent."""
         return f"x{i}" if i < len(self.node.input) and self.node.input[i] else ""
 
     def add(self, op: str, inputs: Sequence[str], output: str = "", **attributes: object) -> str:
@@ -54,16 +54,16 @@ class _Body:
         return name
 
     def with_attributes_of_node(self, *without: str) -> None:
-        """The last node takes the attributes of the node that is replaced."""
+        """Give the last node the attributes of the replaced node."""
         kept = [a for a in self.node.attribute if a.name not in without]
         self.nodes[-1].attribute.extend(kept)
 
     def real(self, i: int) -> str:
-        """Inputs `i`, `i + 1` and `i + 2` are a tensor, its scale and its zero point."""
+        """Dequantize input `i`, with its scale and zero point in inputs `i + 1` and `i + 2`."""
         return self.add("DequantizeLinear", [self.given(i), self.given(i + 1), self.given(i + 2)])
 
     def quantized(self, x: str, i: int) -> None:
-        """The output, with scale and zero point in inputs `i` and `i + 1`."""
+        """Quantize the output, with scale and zero point in inputs `i` and `i + 1`."""
         self.add("QuantizeLinear", [x, self.given(i), self.given(i + 1)], "y0")
 
 
@@ -125,7 +125,7 @@ def _lstm(body: _Body) -> None:
 
 
 def _lstm_weights(body: _Body, w: int, scale: int) -> str:
-    """Computed now where the bytes are known: they are packed as floats anyway."""
+    """Dequantized now if the bytes are known: they are packed as floats anyway."""
     names = [body.node.input[i] for i in (w, scale, scale + 1)]
     if all(name in body.values for name in names):
         codes, scales, zeros = (body.values[name].astype(np.float32) for name in names)
@@ -158,4 +158,4 @@ _OPERATORS: Mapping[str, Callable[[_Body], None]] = {
 }
 
 CONTRIB = frozenset(f"{DOMAIN}.{op}" for op in _OPERATORS)
-"""The operators known here, as a graph would call them."""
+"""The names of these operators in a graph."""

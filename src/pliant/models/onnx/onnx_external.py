@@ -1,4 +1,4 @@
-"""Files that hold an ONNX model or its weights: mapped, kept inside a folder."""
+"""Map the files of an ONNX model and its weights; weight files must lie inside the model's folder."""
 
 import mmap
 import os
@@ -10,26 +10,26 @@ from typing import Any, final
 from pliant.errors import ModelError
 
 Stamp = tuple[int, int, int, int]
-"""Device, inode, bytes and time of the last change."""
+"""Device, inode, bytes and modification time."""
 
 
 @dataclass(frozen=True, eq=False)
 class MappedFile:
-    """A file's bytes as they were mapped, with what tells whether they still are the same."""
+    """A file's mapped bytes, with a stamp that shows whether the file changed since."""
 
     path: Path
     memory: memoryview
     stamp: Stamp
 
     def drop_pages(self) -> None:
-        """Let the system take the pages back; they are read again at need."""
+        """Let the system reclaim the pages; they are read again when needed."""
         if isinstance(self.memory.obj, mmap.mmap):
             self.memory.obj.madvise(mmap.MADV_DONTNEED)
 
     def check_same(self) -> None:
-        """Raises ModelError where the file was written to since: what is mapped would be neither version.
+        """Raise ModelError if the file was written to since: the mapping would mix both versions.
 
-        A file that was deleted, or replaced by another of its name, is still mapped as it was.
+        A file that was deleted, or replaced by another of its name, is still mapped unchanged.
         """
         try:
             now = _stamp(os.stat(self.path))
@@ -41,7 +41,7 @@ class MappedFile:
 
 @final
 class ExternalData:
-    """Files beside a model that hold its weights, each mapped once; `directory` is None for one in memory.
+    """External weight files of a model, each mapped once; `directory` is None for a model in memory.
 
     The maps live as long as arrays made from them.
     """
@@ -52,11 +52,11 @@ class ExternalData:
 
     @property
     def files(self) -> tuple[MappedFile, ...]:
-        """What is mapped."""
+        """The mapped files."""
         return tuple(self._files.values())
 
     def read(self, proto: Any, n_bytes: int) -> memoryview:
-        """The bytes of an external tensor. Raises ModelError naming tensor and file where they lack."""
+        """The bytes of an external tensor. Raises ModelError naming tensor and file if bytes are missing."""
         about = {entry.key: entry.value for entry in proto.external_data}
         location = about.get("location", "")
         file = self._file(location, proto.name)
@@ -101,9 +101,9 @@ class ExternalData:
 
 
 def mapped(path: Path) -> MappedFile:
-    """A file, mapped read-only. Raises ModelError when it cannot be read, or is no regular file."""
+    """A file, mapped read-only. Raises ModelError when it cannot be read, or is not a regular file."""
     try:
-        # A pipe put in the file's place after it was looked at must not block.
+        # If a pipe replaced the file after the check, opening it must not block.
         opened = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
             found = os.fstat(opened)

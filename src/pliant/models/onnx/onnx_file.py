@@ -23,18 +23,20 @@ from pliant.models.onnx.onnx_wire import outline
 _DEFAULT_DOMAINS = ("", "ai.onnx")
 
 _PLACEHOLDERS = frozenset(("", "?", "*", "-1", "None"))
-"""What exporters write for "any size": no name, so that two of them in a model need not be equal."""
+"""Strings that exporters write for "any size". They are not names: two of them in a model need not be
+equal.
+"""
 
 _HOLDERS = ("optional_type", "sequence_type")
-"""What an input or output may be beside a tensor: the first may hold the second, both a tensor."""
+"""Non-tensor types of inputs and outputs: the first may contain the second, both may contain a tensor."""
 
 
 @dataclass(frozen=True, eq=False)
 class OnnxModel:
     """A checked model: `proto` without its initializers, which are arrays in `constants` (read-only).
 
-    `opsets` gives the version of each operator domain, `source` names the model in messages. `content` is
-    what it was read from, mapped where that was a file.
+    `opsets` gives the version of each operator domain, `source` names the model in messages. `content` are
+    the model's bytes, memory-mapped for a file.
     """
 
     content: memoryview
@@ -46,19 +48,19 @@ class OnnxModel:
     source: str
 
     def drop_pages(self) -> None:
-        """Let the system take back memory that mapped weights were read into; they are read again at need."""
+        """Let the system reclaim the pages of mapped weights; they are read again when needed."""
         for file in self._files:
             file.drop_pages()
 
     def check_same(self) -> None:
-        """Raises ModelError where a file was written to since the model was opened."""
+        """Raise ModelError if a file was written to since the model was opened."""
         for file in self._files:
             file.check_same()
 
     def identity(self, cache: Path) -> str:
-        """The content hash: of the file and those beside it that hold its weights, or of the bytes.
+        """The content hash: of the file and its external weight files, or of the bytes.
 
-        Hashes of files are kept in `cache`. Raises ModelError for a file that cannot be read.
+        Hashes of files are stored in `cache`. Raises ModelError for a file that cannot be read.
         """
         if self.file is None:
             return sha256(self.content).hexdigest()
@@ -70,7 +72,7 @@ class OnnxModel:
 
     @cached_property
     def inputs(self) -> tuple[Port, ...]:
-        """What must be fed; an input with an initializer is a constant."""
+        """The required inputs; an input with an initializer is a constant."""
         return tuple(_port(v) for v in self.proto.graph.input if v.name not in self.constants)
 
     @cached_property
@@ -87,9 +89,9 @@ class OnnxModel:
 def open_onnx(source: "str | os.PathLike[str] | bytes | Any") -> OnnxModel:
     """A model from its file, its bytes, or a ModelProto.
 
-    Weights of a file are mapped, never read as a whole. Raises ModelError for a file that is missing,
-    damaged, or whose weights are; GraphError for a graph that breaks ONNX's rules or holds tensors of
-    types not supported; InputError for another kind of source.
+    Weights of a file are mapped, not read. Raises ModelError for a missing or damaged model or weight file;
+    GraphError for a graph that breaks ONNX's rules or holds tensors of types not supported; InputError for
+    another kind of source.
     """
     if isinstance(source, Message):
         return _open(memoryview(_serialised(source)), None, "the model")
@@ -133,7 +135,7 @@ def _open(data: memoryview, file: MappedFile | None, source: str) -> OnnxModel:
 
 
 def _check_names(proto: Any, source: str) -> None:
-    """Raises GraphError for text that is no UTF-8, which protobuf gives as bytes or not at all."""
+    """Raise GraphError for text that is not UTF-8, which protobuf returns as bytes or drops."""
     try:
         odd = next((text for text in _texts(proto) if not isinstance(text, str)), None)
     except UnicodeError as error:
@@ -154,12 +156,12 @@ def _texts(message: Any) -> Iterator[str | bytes]:
 
 
 def _check(proto: Any, source: str) -> None:
-    """ONNX's own checker, on the model without weights: those become inputs."""
+    """Run ONNX's checker on the model without weights, which become inputs."""
     checked = onnx.ModelProto()
     checked.CopyFrom(proto)
     inputs = {value.name for value in checked.graph.input}
     for value in (*checked.graph.input, *checked.graph.output):
-        if value.type.WhichOneof("value") == "tensor_type":  # without a shape it may have any, as elsewhere
+        if value.type.WhichOneof("value") == "tensor_type":  # a missing shape means any shape
             value.type.tensor_type.shape.SetInParent()
     try:
         for tensor in proto.graph.initializer:
@@ -188,7 +190,7 @@ def _port(value: Any) -> Port:
 
 
 def _typed_port(name: str, type_: Any, holders: Sequence[str]) -> Port:
-    """The port of a type that may be one of `holders` of another."""
+    """The port of a type, which may be one of `holders` with another type inside."""
     kind = type_.WhichOneof("value")
     if kind in holders:
         inner = holders[holders.index(kind) + 1 :]

@@ -1,6 +1,6 @@
-"""Check that the shapes of a node's inputs fit each other, where ONNX's own inference does not.
+"""Check that the shapes of a node's inputs match, where ONNX's inference does not.
 
-Kernels take sizes from one tensor and trust the rest.
+Kernels read sizes from one tensor and assume that the others match.
 """
 
 import math
@@ -16,11 +16,13 @@ from pliant.models.onnx.onnx_nodes import node_of
 Shape = tuple[int | None, ...]
 
 MAX_WINDOW = 1 << 20
-"""Of a window's positions, steps and pads: what no model has would run for hours."""
+"""The limit of a window's positions, steps and pads; larger values, which no real model has, would run for
+hours.
+"""
 
 
 def check_fit(node: Any, types: Mapping[str, TensorType], where: str) -> None:
-    """Raises GraphError naming node and tensor when windows or inputs' shapes (ShapeError) do not fit."""
+    """Raises GraphError naming node and tensor when windows or input shapes (ShapeError) do not match."""
     if node.domain not in ("", "ai.onnx") or not node.input or not node.input[0]:
         return
     given = _Given(node, types, where)
@@ -51,7 +53,7 @@ class _Given:
         return self.types[name].shape if name else None
 
     def of_rank(self, i: int, least: int, most: int | None = None) -> tuple[int, ...]:
-        """The shape of an input that must be there."""
+        """The shape of a required input."""
         shape = self.shape(i)
         if shape is None:
             raise GraphError(f"{self.where} lacks input {i}.")
@@ -79,7 +81,7 @@ def _agrees(found: tuple[int, ...], wanted: Shape) -> bool:
 def _check_window(given: _Given) -> None:
     """Strides and dilations of 1 or more and pads of 0 or more, one (two) for each dimension, none too large.
 
-    A kernel walks the whole window, also where padding lets it lie outside of the input.
+    A kernel visits the whole window, also where padding places it outside the input.
     """
     rank = len(given.of_rank(0, 3, 5)) - 2
     wanted = {
@@ -161,7 +163,9 @@ def _qlinear_matmul(given: _Given) -> Iterator[tuple[int, Shape]]:
 
 
 def _matmul_scales(given: _Given, i: int, which: tuple[int, ...]) -> Iterator[tuple[int, Shape]]:
-    """One for all, one for each row of A (input 0) or column of B, or an array that is broadcast to these."""
+    """One scale for all, one for each row of A (input 0) or column of B, or an array that broadcasts to
+    these.
+    """
     x = given.of_rank(i, 1, 99)
     whole = x if len(x) > 1 else (1, *x) if i == 0 else (*x, 1)
     to = (*whole[:-1], 1) if i == 0 else (*whole[:-2], 1, whole[-1])
@@ -215,7 +219,7 @@ def _gemm(given: _Given) -> Iterator[tuple[int, Shape]]:
 
 
 def _broadcast(given: _Given, i: int, to: tuple[int, ...]) -> Iterator[tuple[int, Shape]]:
-    """Input `i` may be broadcast to `to`, never the other way."""
+    """Input `i` may be broadcast to `to`, not the reverse."""
     shape = given.shape(i)
     if shape is not None:
         padded = (1,) * (len(to) - len(shape)) + shape
@@ -262,7 +266,7 @@ def _norm(given: _Given) -> Iterator[tuple[int, Shape]]:
 
 
 def _within(given: _Given, name: str, least: int, most: int) -> None:
-    """A number that loops run to: what no model has would run for hours."""
+    """Check the limit of a loop count; larger values, which no real model has, would run for hours."""
     value = given.read.integer(name, least)
     if not least <= value <= most:
         raise given.refuse(f"{name} is {value}; {least} to {most} are supported")
@@ -278,7 +282,9 @@ def _unpool(given: _Given) -> Iterator[tuple[int, Shape]]:
 
 
 def _scaled(given: _Given) -> Iterator[tuple[int, Shape]]:
-    """A scale for all, for each position of an axis, or for each block; zero points are as scales."""
+    """One scale for all, for each position of an axis, or for each block; zero points have the shape of
+    scales.
+    """
     x, scale = given.of_rank(0, 0, 99), given.of_rank(1, 0, 99)
     block = given.read.integer("block_size", 0)
     axis = given.read.integer("axis", 1)

@@ -1,4 +1,4 @@
-"""Check that known values and shapes fit, where a kernel would read beyond a tensor otherwise."""
+"""Check known values and shapes, where a kernel would otherwise read beyond a tensor."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -13,9 +13,9 @@ from pliant.models.onnx.onnx_nodes import node_of
 def check_indices(
     node: Any, types: Mapping[str, TensorType], values: Mapping[str, np.ndarray], where: str
 ) -> None:
-    """Raises ShapeError for known indices outside what they index, such as positions beyond a table.
+    """Raise ShapeError for known indices that are out of range, such as positions beyond a table.
 
-    Kernels clamp indices, so that the answer would be wrong and nobody would know.
+    Kernels clamp indices, so the answer would be wrong without an error.
     """
     if node.domain not in ("", "ai.onnx") or node.op_type not in ("Gather", "GatherElements"):
         return
@@ -34,9 +34,10 @@ def check_indices(
 def check_reshape(
     node: Any, types: Mapping[str, TensorType], made: Mapping[str, TensorType | None], where: str
 ) -> None:
-    """Raises ShapeError for a Reshape to a shape of another number of elements; `made` has its output.
+    """Raise ShapeError for a Reshape that changes the number of elements; `made` has its output.
 
-    The output is the input's memory: more would be read beyond it, and the rest of the input would be lost.
+    The output shares the input's memory: with more elements, reads would go beyond it; with fewer, the rest
+    of the input would be lost.
     """
     wanted = made[node.output[0]] if node.op_type == "Reshape" else None
     if wanted is not None and wanted.size != types[node.input[0]].size:

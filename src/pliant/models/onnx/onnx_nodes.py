@@ -1,4 +1,6 @@
-"""ONNX nodes read against their schemas: attributes, types of inputs and outputs, function bodies."""
+"""Read ONNX nodes and check them against their schemas: attributes, input and output types, function
+bodies.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
@@ -25,7 +27,7 @@ _READABLE = frozenset(
     )
 )
 
-# Longer arrays decide no shape.
+# Longer arrays do not determine shapes.
 _LONGEST_SHAPE_DATA = 4096
 
 
@@ -36,7 +38,7 @@ def operator_key(domain: str, op: str) -> str:
 
 @cache
 def schema_of(domain: str, op: str, version: int) -> Any | None:
-    """The declaration in force at an opset version; None where the installed onnx has none."""
+    """The schema in force at an opset version; None if the installed onnx has none."""
     try:
         return onnx.defs.get_schema(op, version, "" if domain == "ai.onnx" else domain)
     except onnx.defs.SchemaError:
@@ -65,9 +67,10 @@ def attribute(proto: Any, external: ExternalData) -> Attribute:
 
 
 def node_of(proto: Any, external: ExternalData | None = None) -> Node:
-    """A node as it stands in the file, for its attributes to be read; those that `Node` has not are left out.
+    """A node as in the file, for reading its attributes; attributes that `Node` does not support (bodies,
+    types) are left out.
 
-    Such are bodies and types. Messages name a node without a name by its first output.
+    Messages name a node without a name by its first output.
     """
     files = ExternalData(None) if external is None else external
     attributes = {a.name: attribute(a, files) for a in proto.attribute if a.type in _READABLE}
@@ -80,9 +83,9 @@ def type_proto(type_: TensorType) -> Any:
 
 
 def check_attributes(schema: Any, node: Any, where: str) -> None:
-    """Raises GraphError naming node and attribute when a value's kind breaks the schema.
+    """Raises GraphError naming node and attribute when a value's kind violates the schema.
 
-    ONNX's checker does not see the values that callers of a function give to its body.
+    ONNX's checker does not see the values that callers of a function pass to its body.
     """
     for a in node.attribute:
         declared = schema.attributes.get(a.name)
@@ -92,7 +95,7 @@ def check_attributes(schema: Any, node: Any, where: str) -> None:
 
 
 def check_types(schema: Any, node: Any, types: Mapping[str, TensorType], where: str) -> None:
-    """Raises GraphError naming node and tensor when an input's element type breaks the schema."""
+    """Raises GraphError naming node and tensor when an input's element type violates the schema."""
     allowed = {c.type_param_str: c.allowed_type_strs for c in schema.type_constraints}
     chosen: dict[str, tuple[str, str]] = {}
     for i, x in enumerate(node.input):
@@ -113,9 +116,9 @@ def check_types(schema: Any, node: Any, types: Mapping[str, TensorType], where: 
 
 
 def check_axes(node: Any, types: Mapping[str, TensorType], where: str) -> None:
-    """Raises GraphError for an axis the first input has not, and other numbers that cannot be meant.
+    """Raise GraphError for an axis that the first input does not have, and for other invalid numbers.
 
-    ONNX's own inference ends the process on some of them.
+    ONNX's inference terminates the process on some of them.
     """
     for a in node.attribute:
         if a.name in _SMALLEST and a.i < _SMALLEST[a.name]:
@@ -157,8 +160,8 @@ def infer(
 ) -> dict[str, TensorType | None]:
     """The types of a node's outputs from its inputs' types and known values; None where a size is unknown.
 
-    Raises ShapeError naming the node when ONNX's own inference finds that something does not fit,
-    GraphError naming the tensor when an output is no tensor.
+    Raises ShapeError naming the node when ONNX's inference reports a mismatch, GraphError naming the tensor
+    when an output is not a tensor.
     """
     data = {
         x: as_proto(x, values[x]) for x in node.input if x in values and values[x].size <= _LONGEST_SHAPE_DATA
@@ -192,7 +195,7 @@ def _static(proto: Any, name: str) -> TensorType | None:
 
 
 def function_of(schema: Any, node: Any, types: Mapping[str, TensorType]) -> Any | None:
-    """The body ONNX itself gives for an operator with these inputs, as a FunctionProto; None without one."""
+    """ONNX's function body of an operator with these inputs, as a FunctionProto; None if it has none."""
     function = FunctionProto()
     if schema.has_function:
         found = schema.get_function_with_opset_version(max(schema.function_opset_versions))
@@ -216,9 +219,9 @@ def function_of(schema: Any, node: Any, types: Mapping[str, TensorType]) -> Any 
 def renamed(
     node: Any, rename: Callable[[str], str], outputs: Sequence[str], attributes: Mapping[str, Any]
 ) -> Any:
-    """A copy with other tensor names, and attributes that refer to a function's taken from `attributes`.
+    """A copy with renamed tensors, and with references to function attributes resolved from `attributes`.
 
-    A reference to an attribute that the function's caller did not give is left out.
+    A reference to an attribute that the caller did not set is left out.
     """
     copy = NodeProto()
     copy.CopyFrom(node)

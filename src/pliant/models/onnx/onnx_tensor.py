@@ -1,4 +1,4 @@
-"""ONNX tensors as numpy arrays, every size checked before it is believed."""
+"""Convert ONNX tensors to numpy arrays, checking every size."""
 
 from math import prod
 from typing import Any
@@ -36,12 +36,12 @@ DTYPES: dict[int, str] = {
     25: "uint2",
     26: "int2",
 }
-"""ONNX's element types that have a numpy one, by its name. Strings and complex numbers are refused."""
+"""The numpy names of ONNX's element types. Strings and complex numbers are refused."""
 
 ELEMENT_TYPES = {name: code for code, name in DTYPES.items()}
 
 _BITS = {"float4_e2m1fn": 4, "int4": 4, "uint4": 4, "uint2": 2, "int2": 2}
-# Where a value is not in raw_data: the field of its type, and values of the field for each 8 bytes or less.
+# For values that are not in raw_data: the field of the type, and values of the field per 8 bytes or less.
 _TYPED_FIELDS = {
     TensorProto.FLOAT: "float_data",
     TensorProto.DOUBLE: "double_data",
@@ -62,10 +62,10 @@ def dtype_name(element_type: int, tensor: str) -> str:
 
 
 def array_of(proto: Any, external: ExternalData, raw: memoryview | None = None) -> np.ndarray:
-    """The values of a TensorProto; `raw` are its bytes where they were cut out of it.
+    """The values of a TensorProto; `raw` are its bytes, if they were cut out of it.
 
     Long weights are views of `raw` or of the mapped external file, read-only and perhaps unaligned.
-    Raises ModelError where the values do not fill the shape, GraphError for types not supported.
+    Raises ModelError if the values do not fill the shape, GraphError for unsupported types.
     """
     name = proto.name
     dtype = dtype_name(proto.data_type, name)

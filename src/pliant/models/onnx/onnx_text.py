@@ -1,4 +1,4 @@
-"""Text for an ONNX model: the tokenizer and the labels that lie beside its file."""
+"""Text input for an ONNX model: the tokenizer and the labels stored beside its file."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,7 +19,9 @@ _CLASSIFIER = "ForSequenceClassification"
 
 
 class _Config(msgspec.Struct):
-    """Of config.json, what a tokenizer and a classifier's labels need; the defaults are transformers'."""
+    """The keys of config.json for a tokenizer and a classifier's labels, with the defaults of
+    transformers.
+    """
 
     model_type: str
     vocab_size: int
@@ -46,8 +48,8 @@ class _Limits:
 class OnnxText:
     """How an ONNX model reads text; `labels` are a classifier's, None for another model.
 
-    `length` is the number of tokens of a model that takes no other: shorter texts are padded with `pad_id`
-    and masked.
+    `length` is the number of tokens of a model with a fixed input length: shorter texts are padded with
+    `pad_id` and masked.
     """
 
     tokenizer: Tokenizer
@@ -69,10 +71,10 @@ class OnnxText:
 
 
 def open_onnx_text(file: Path, inputs: Sequence[Port]) -> OnnxText | None:
-    """How the model in `file` reads text; None where it has other inputs, or no tokenizer.json lies there.
+    """The text input of the model in `file`; None if it has other inputs, or no tokenizer.json.
 
-    It lies beside the file, or, where that is in a folder `onnx`, beside this folder, as on the hub. Raises
-    ModelError naming what is wrong with it or with config.json.
+    tokenizer.json is in the file's folder, or, if that is called `onnx`, in the parent folder, as on the hub.
+    Raises ModelError naming what is wrong with it or with config.json.
     """
     ports = {port.name: port for port in inputs}
     if IDS not in ports or not ports.keys() <= {IDS, MASK, TYPES} or len(ports[IDS].dims or ()) != 2:

@@ -13,7 +13,7 @@ from pliant.models.onnx.onnx_nodes import attribute, node_of
 from pliant.models.onnx.onnx_tensor import ELEMENT_TYPES
 
 VANISHING = frozenset(("Constant", "Shape", "Size", "Dropout", "CastLike"))
-"""Operators that are gone once a model is bound."""
+"""Operators that binding removes."""
 
 
 def constant(node: Any, external: ExternalData) -> np.ndarray:
@@ -30,7 +30,7 @@ def constant(node: Any, external: ExternalData) -> np.ndarray:
 
 
 def size_of(node: Any, type_: TensorType) -> np.ndarray:
-    """What Shape or Size says of a tensor of this type: int64 [n] or []."""
+    """The result of Shape or Size for a tensor of this type: int64 [n] or []."""
     if node.op_type == "Size":
         return np.asarray(np.int64(type_.size))
     read = node_of(node)
@@ -39,13 +39,13 @@ def size_of(node: Any, type_: TensorType) -> np.ndarray:
 
 
 def cast_of(node: Any, like: TensorType) -> Any:
-    """The Cast that a CastLike is: of its second input, only the type counts, which is known."""
+    """The Cast equivalent to a CastLike: only the type of its second input matters, which is known."""
     to = ELEMENT_TYPES[like.dtype]
     return helper.make_node("Cast", node.input[:1], node.output, node.name, to=to, **node_of(node).attributes)
 
 
 def drops_nothing(node: Any, values: Mapping[str, np.ndarray]) -> bool:
-    """Whether a Dropout is one at inference, or drops with probability 0."""
+    """Whether a Dropout is in inference mode, or drops with probability 0."""
     ratio, training = (*node.input[1:], "", "")[:2]
     known = values.get(training)
     if not training or (known is not None and not known.any()):

@@ -1,8 +1,8 @@
 """Find the weights inside an ONNX file's bytes without copying them.
 
-A `ModelProto` is parsed whole by the protobuf library, weights and all, and hands out a copy of them on
-every access. Here the file is walked first: long `raw_data` fields of the graph's initializers are cut out
-and reported as spans of the file, so that what the library parses is small and weights stay mapped.
+The protobuf library parses a `ModelProto` with all its weights, and copies them on every access. This module
+scans the file first: long `raw_data` fields of the graph's initializers are cut out and returned as spans of
+the file, so that the library parses little and weights stay mapped.
 """
 
 from collections.abc import Iterator
@@ -29,7 +29,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Outline:
-    """A model's bytes without its long weights, and for each initializer, in order, where its weights are."""
+    """A model's bytes without its long weights, and the span of each initializer's weights, in order."""
 
     model: bytes
     weights: tuple[Span | None, ...]
@@ -47,7 +47,7 @@ class _Field:
 def outline(data: memoryview, min_bytes: int = MIN_BYTES) -> Outline:
     """Cut initializers' weights of `min_bytes` or more out of a serialised ModelProto.
 
-    Raises ModelError for bytes that are no protobuf, or end too early.
+    Raises ModelError for bytes that are not a valid protobuf or are truncated.
     """
     parts: list[bytes | memoryview] = []
     weights: list[Span | None] = []

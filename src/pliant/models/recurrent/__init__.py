@@ -1,1 +1,1 @@
-"""Recurrent models as data and as graphs."""
+"""Specifications, weights and graphs of recurrent models."""

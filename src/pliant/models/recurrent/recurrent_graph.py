@@ -1,4 +1,4 @@
-"""A recurrent model as a graph, from words' vectors to its answer.
+"""Build the graph of a recurrent model, from word vectors to its answer.
 
 Its operators are ONNX's, and PoolRows (compiler/rules/lower_encoder.py); with the attribute `extent` they may
 run over fewer steps than their tensors have.
@@ -13,13 +13,13 @@ from pliant.models.recurrent.recurrent_spec import CLASSIFIER, GATES, Cell, Recu
 
 VECTORS, STATES, POOLED, LOGITS = "vectors", "states", "pooled", "logits"
 _GATE_ORDER: dict[Cell, tuple[int, ...]] = {"lstm": (0, 3, 1, 2), "gru": (1, 0, 2)}
-"""Where ONNX's gates stand in torch's weights: i, o, f, c of i, f, g, o; and z, r, h of r, z, n."""
+"""The positions of ONNX's gates in torch's weights: i, o, f, c in i, f, g, o; and z, r, h in r, z, n."""
 
 
 def recurrent_graph(spec: RecurrentSpec, weights: Mapping[str, np.ndarray], tokens: int) -> Graph:
     """`vectors` float32 [tokens, 1, inputs] to all `states` [tokens, width] of the last layer and the answer.
 
-    That is `logits` [1, labels] of a classifier, else the `pooled` vector [1, features].
+    The answer is `logits` [1, labels] of a classifier, else the `pooled` vector [1, features].
     """
     draft = _Draft(weights)
     x = VECTORS
@@ -41,7 +41,7 @@ def recurrent_graph(spec: RecurrentSpec, weights: Mapping[str, np.ndarray], toke
 
 
 class _Draft:
-    """A graph in the making."""
+    """Builds a graph."""
 
     def __init__(self, weights: Mapping[str, np.ndarray]) -> None:
         self.types: dict[str, TensorType] = {}
@@ -50,7 +50,9 @@ class _Draft:
         self._constants: dict[str, np.ndarray] = {}
 
     def layer(self, spec: RecurrentSpec, layer: int, x: str, tokens: int) -> tuple[str, str]:
-        """All states of a layer, [tokens, width] or as the next layer reads them, and those it ends in."""
+        """All states of a layer, [tokens, width] or in the next layer's input layout, and its final
+        states.
+        """
         steps, last = f"l{layer}.steps", f"l{layer}.last"
         D, H = spec.directions, spec.hidden
         self.types |= {steps: _floats(tokens, D, 1, H), last: _floats(D, 1, H)}
@@ -91,7 +93,7 @@ class _Draft:
         )
 
     def _gates(self, spec: RecurrentSpec, layer: int) -> dict[str, np.ndarray]:
-        """W, R and B as ONNX has them, directions first."""
+        """W, R and B in ONNX's layout, directions first."""
         order = list(_GATE_ORDER[spec.cell])
 
         def turned(kind: str, direction: int) -> np.ndarray:

@@ -1,7 +1,7 @@
-"""Find the role of each stored tensor of a recurrent model, whatever its module was called.
+"""Match the stored tensors of a recurrent model to their roles, independent of module names.
 
-A module's layers are found by torch's own endings of names, its table of vectors and its last linear layer by
-their shapes, unless they are called `embedding` and `classifier`.
+Layers are found by torch's name suffixes; the table of vectors and the last linear layer by their shapes,
+unless they are called `embedding` and `classifier`.
 """
 
 import re
@@ -19,7 +19,7 @@ def match_tensors(spec: RecurrentSpec, present: Mapping[str, StoredTensor]) -> d
     """Every tensor of `spec` by its canonical name.
 
     Raises ModelError naming all tensors that are missing, or of the wrong shape or type, and any that the
-    configuration has no place for: they would be left out of the answer.
+    configuration does not use, since ignoring them would change the answer.
     """
     names = _names(spec, present)
     wanted = spec.tensors()
@@ -41,7 +41,7 @@ def match_tensors(spec: RecurrentSpec, present: Mapping[str, StoredTensor]) -> d
 
 
 def _names(spec: RecurrentSpec, present: Mapping[str, StoredTensor]) -> dict[str, str]:
-    """The stored name of each canonical one; itself where nothing tells."""
+    """The stored name of each canonical name; the canonical name itself if no match is found."""
     wanted = spec.tensors()
     prefix = _prefix(present)
     rest = [name for name in present if not _OF_LAYERS.fullmatch(name.removeprefix(prefix))]
@@ -56,7 +56,7 @@ def _names(spec: RecurrentSpec, present: Mapping[str, StoredTensor]) -> dict[str
 
 
 def _prefix(present: Mapping[str, StoredTensor]) -> str:
-    """What the layers' names begin with."""
+    """The prefix of the layers' names."""
     found = sorted(name.removesuffix(_FIRST) for name in present if name.endswith(_FIRST))
     if len(found) > 1:
         named = ", ".join(f"{prefix}{_FIRST}" for prefix in found)
@@ -67,6 +67,6 @@ def _prefix(present: Mapping[str, StoredTensor]) -> str:
 def _only(
     canonical: str, names: Sequence[str], present: Mapping[str, StoredTensor], shape: tuple[int, ...]
 ) -> str:
-    """The one tensor of a shape, unless there is one of the canonical name."""
+    """The only tensor of a shape, unless one has the canonical name."""
     fitting = [name for name in names if present[name].shape == shape]
     return fitting[0] if canonical not in present and len(fitting) == 1 else canonical

@@ -1,7 +1,7 @@
-"""A recurrent model's weights and words: from a directory, or random.
+"""The weights and words of a recurrent model, from a directory or random.
 
 A directory holds config.json (models/recurrent/recurrent_spec.py), torch's weights as safetensors, and
-tokenizer.json. A random one has seeded weights, and no tokenizer: its words are numbered by their hash.
+tokenizer.json. A random model has seeded weights and no tokenizer: word ids are hashes.
 """
 
 import re
@@ -27,7 +27,7 @@ from pliant.models.recurrent.recurrent_spec import EMBEDDING, MAX_TOKENS, Recurr
 from pliant.models.tokenizer import Encoded, open_tokenizer, require_content
 
 _VERSION = 1
-"""Of the random numbers: another way of making them is another model."""
+"""Version of the random numbers; another way of generating them is another model."""
 _CONFIGS = Path(__file__).parents[1] / "assets" / "recurrent"
 _WORDS = re.compile(r"\w+|[^\w\s]")
 
@@ -35,10 +35,11 @@ _WORDS = re.compile(r"\w+|[^\w\s]")
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class RecurrentSource:
-    """A model that can be compiled: `spec`, the float32 `weights` of its layers and classifier, its words.
+    """A model ready to be compiled: `spec`, the float32 `weights` of its layers and classifier, and its
+    words.
 
-    `table` holds the words' vectors as they are stored, in float16 or float32. `identity` is a hash of the
-    content; weights that are random say so in `is_random`.
+    `table` holds the word vectors in their stored type, float16 or float32. `identity` is a hash of the
+    content; `is_random` marks random weights.
     """
 
     name: str
@@ -53,15 +54,17 @@ class RecurrentSource:
 
     @property
     def n_bytes(self) -> int:
-        """Of its weights and words in memory."""
+        """Bytes of its weights and word vectors in memory."""
         return sum(array.nbytes for array in (*self.weights.values(), self.table))
 
     def without_weights(self) -> "RecurrentSource":
-        """The model without what is large: `with_weights` reads it again."""
+        """The model without its weights and word vectors; `with_weights` reads them again."""
         return replace(self, weights={}, table=self.table[:0].copy())
 
     def with_weights(self) -> "RecurrentSource":
-        """The whole model again. Raises ModelError where its files cannot be read, or hold another by now."""
+        """The model with its weights and word vectors. Raises ModelError if its files cannot be read, or now
+        contain another model.
+        """
         stored = self._read()
         if stored.identity != self.identity:
             raise ModelError(
@@ -70,22 +73,22 @@ class RecurrentSource:
         return replace(self, weights=stored.weights, table=stored.table)
 
     def encode(self, text: str) -> Encoded:
-        """The words of a text, which have no types. Raises InputError where it has none, or too many."""
+        """The word ids of a text, without types. Raises InputError for no words or too many."""
         return self._encode(text)
 
     def truncate(self, text: str) -> str:
-        """The beginning of a text that the model reads: all of it, where it is not too long."""
+        """The text, cut to the length that the model accepts."""
         require_content(text, "the text")
         return self._truncate(text)
 
     def look_up(self, ids: Integer[np.ndarray, " tokens"]) -> Float32[np.ndarray, "tokens inputs"]:
-        """The words' vectors. Raises InputError as `check` does."""
+        """The word vectors. Raises InputError as `check` does."""
         self.check(ids)
         vectors: np.ndarray = self.vectors(ids).astype(np.float32)
         return vectors
 
     def check(self, ids: Integer[np.ndarray, " tokens"]) -> None:
-        """Raise InputError for no or too many words, and for one that does not exist."""
+        """Raise InputError for no words, too many, or an unknown word id."""
         if ids.ndim != 1 or ids.dtype.kind not in "iu":
             raise InputError(f"words are {ids.dtype}{list(ids.shape)}; give whole numbers in one row.")
         if not 1 <= len(ids) <= MAX_TOKENS:
@@ -93,13 +96,13 @@ class RecurrentSource:
         check_ids(ids, self.spec.vocab, "word")
 
     def vectors(self, ids: Integer[np.ndarray, " tokens"]) -> Float[np.ndarray, "tokens inputs"]:
-        """As `look_up`, as they are stored, and of words that were checked."""
+        """As `look_up`, in the stored type and for checked ids."""
         found: np.ndarray = self.table.take(ids, 0)
         return found
 
 
 def known_recurrent() -> tuple[str, ...]:
-    """Names of the configurations that pliant brings along, for `random:NAME`."""
+    """Names of the configurations included in pliant, for `random:NAME`."""
     return tuple(sorted(path.stem for path in _CONFIGS.glob("*.json")))
 
 
@@ -123,7 +126,7 @@ def open_recurrent_source(directory: Path) -> RecurrentSource:
 
 @dataclass(frozen=True, slots=True)
 class _Stored:
-    """What is large of a model, and the hash of its files; words' vectors are as small as they are stored."""
+    """The weights and word vectors (in their stored type) of a model, and the hash of its files."""
 
     weights: Mapping[str, np.ndarray]
     table: np.ndarray
@@ -150,8 +153,8 @@ def _read_stored(directory: Path, spec: RecurrentSpec) -> _Stored:
 def random_recurrent(config: str | Path, seed: int = 0) -> RecurrentSource:
     """A model of a configuration, a known name or a JSON file, with seeded weights.
 
-    They are uniform, as torch begins with: 1/sqrt(units) to either side; vectors are of unit variance. Raises
-    ModelError where there is no such configuration, or it is not supported.
+    Weights are uniform in +-1/sqrt(units), as torch initialises them; word vectors have unit variance. Raises
+    ModelError for an unknown or unsupported configuration.
     """
     path = _CONFIGS / f"{config}.json" if config in known_recurrent() else Path(config)
     if not path.is_file():

@@ -12,11 +12,15 @@ from pliant.models.hf.config import model_type, read_json
 
 Cell = Literal["lstm", "gru"]
 Pooling = Literal["last", "max", "mean"]
-"""One vector of all states: those each direction ends in, or the greatest or mean number of each unit."""
+"""How all states become one vector: the final state of each direction, or the maximum or mean of each
+unit.
+"""
 
 MODEL_TYPE = "recurrent"
 MAX_TOKENS = 1 << 14
-"""Longer inputs are refused: a layer keeps all its steps' sums, 20 MB at 300 units in both directions."""
+"""Longer inputs are refused: a layer keeps the sums of all its steps, 20 MB at 300 units in both
+directions.
+"""
 
 GATES: dict[Cell, int] = {"lstm": 4, "gru": 3}
 EMBEDDING, CLASSIFIER = "embedding.weight", "classifier"
@@ -26,7 +30,7 @@ EMBEDDING, CLASSIFIER = "embedding.weight", "classifier"
 class RecurrentSpec:
     """Words -> vectors -> `n_layers` layers of `hidden` units -> pooled -> a logit for each label.
 
-    Without `labels` the pooled vector is the answer. Raises ModelError for sizes that make no model.
+    Without `labels` the pooled vector is the answer. Raises ModelError for invalid sizes.
     """
 
     cell: Cell
@@ -53,15 +57,15 @@ class RecurrentSpec:
 
     @property
     def width(self) -> int:
-        """Units of a step's state, both directions side by side."""
+        """Units of a step's state, both directions concatenated."""
         return self.directions * self.hidden
 
     @property
     def features(self) -> int:
-        """Numbers in the pooled vector: of all poolings, one behind the other."""
+        """Length of the pooled vector: all poolings concatenated."""
         return len(self.pooling) * self.width
 
-    # What a tokenizer has to keep to (models/tokenizer.py).
+    # The limits for a tokenizer (models/tokenizer.py).
     @property
     def family(self) -> str:
         return MODEL_TYPE
@@ -83,7 +87,7 @@ class RecurrentSpec:
         return self.width if layer else self.inputs
 
     def tensors(self) -> dict[str, tuple[int, ...]]:
-        """Name and shape of every tensor, as torch's LSTM and GRU call theirs, under `rnn`."""
+        """Name and shape of every tensor, with the names of torch's LSTM and GRU, under `rnn`."""
         rows = GATES[self.cell] * self.hidden
         shapes: dict[str, tuple[int, ...]] = {EMBEDDING: (self.vocab, self.inputs)}
         for layer in range(self.n_layers):
@@ -102,7 +106,7 @@ class RecurrentSpec:
 
 
 def layer_suffix(layer: int, direction: int) -> str:
-    """How torch ends the names of a layer's tensors."""
+    """The suffix of a layer's tensor names in torch."""
     return f"_l{layer}" + "_reverse" * direction
 
 
@@ -119,7 +123,7 @@ class _Config(msgspec.Struct):
 
 
 def is_recurrent(path: Path) -> bool:
-    """Whether a configuration file speaks of a recurrent model. Raises ModelError where it says nothing."""
+    """Whether a configuration file describes a recurrent model. Raises ModelError without a model type."""
     return model_type(path) == MODEL_TYPE
 
 

@@ -1,1 +1,1 @@
-"""From an ONNX file to graphs of known shapes: bound, folded, and cut where data decides."""
+"""Turn an ONNX model into graphs of known shapes: bind, fold, and divide at data-dependent shapes."""

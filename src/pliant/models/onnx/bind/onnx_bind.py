@@ -1,8 +1,8 @@
-"""An ONNX model with every dimension a number, as an ir graph.
+"""Bind an ONNX model to fixed dimensions, as an ir graph.
 
-One walk over the nodes does it all: each node's types are inferred at its own opset, what is known is
-folded (so computations on shapes vanish), operators without a kernel are replaced by the function ONNX
-gives for them, and what is left is said in the newest opset's words.
+One walk over the nodes infers each node's types at its own opset, folds known values (so computations on
+shapes vanish), replaces operators without a kernel by their ONNX function, and converts the remaining nodes
+to the newest opset.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -55,7 +55,8 @@ def bind(
 ) -> Graph:
     """The graph of `model` with symbolic dimensions `dims` and inputs' `values` known.
 
-    As `bind_first`, of a model that is one graph. Raises GraphError, too, for one that is several.
+    As `bind_first`, for a model that is one graph. Also raises GraphError for a model that is divided into
+    several graphs.
     """
     part = bind_first(
         model,
@@ -79,16 +80,16 @@ def bind_first(
     max_bytes: int = MAX_TENSOR_BYTES,
     keeps_lookups: bool = False,
 ) -> Part:
-    """What can be bound of `model` with symbolic dimensions `dims` and inputs' `values` known.
+    """The part of `model` that can be bound, with symbolic dimensions `dims` and known inputs `values`.
 
     A dimension without a name is called `input.axis` ("x.0"). `shapes` gives inputs' whole shapes instead.
-    `supported` names the operators that have kernels, others' functions are expanded. Inputs given by
-    value are no inputs of the graph. A tensor of more than `max_bytes` is refused. With `keeps_lookups` what
-    is looked up in float32 constants stays a node, so that other sizes look up elsewhere.
+    `supported` names the operators with kernels; the functions of others are expanded. Inputs given by value
+    are not inputs of the graph. A tensor of more than `max_bytes` is refused. With `keeps_lookups`, lookups
+    in float32 constants stay nodes, so that other sizes can look up other rows.
 
-    Raises InputError for dimensions that are missing, unknown or negative; ValueNeeded when a shape
-    follows from the value of inputs; ShapeError naming node and tensor when shapes do not fit each other;
-    GraphError when something else does not, and naming all operators that cannot be compiled at once.
+    Raises InputError for dimensions that are missing, unknown or negative; ValueNeeded when a shape depends
+    on the value of inputs; ShapeError naming node and tensor when shapes do not match; GraphError for other
+    mismatches, and one naming all operators that cannot be compiled.
     """
     types = input_types(model, dims, shapes or {})
     given = values or {}
@@ -114,10 +115,11 @@ def bind_next(
     max_bytes: int = MAX_TENSOR_BYTES,
     keeps_lookups: bool = False,
 ) -> Part:
-    """What can be bound of a block whose tensors are there: `types` of those it reads, None of no tensors.
+    """The part of a block that can be bound when its inputs are known: `types` of the tensors it reads, None
+    for values that are no tensors.
 
-    `known` are those whose values are known for good. New names have `number`, which is this block's alone,
-    and are the same whenever it is bound. Raises ShapeError and GraphError as `bind_first`.
+    `known` are constant values. New names contain `number`, which is unique to this block, and are the same
+    each time it is bound. Raises ShapeError and GraphError as `bind_first`.
     """
     walk = _Walk(model, supported, max_bytes, (f"{number}.{i}" for i in count()), (), keeps_lookups)
     for name in block.reads & known.keys():
@@ -132,9 +134,9 @@ def bind_next(
 
 @final
 class _Walk:
-    """One walk: what is known so far, what waits, and what had to be refused.
+    """One walk over a model: known values, waiting nodes, refused operators.
 
-    `inputs` are those whose values may be asked for.
+    `inputs` are the inputs whose values may be requested.
     """
 
     def __init__(
@@ -151,7 +153,7 @@ class _Walk:
         self._supported = supported
         self.known = self._known = KnownValues(max_bytes, numbers)
         self._inputs = inputs
-        self._odd: set[str] = set()  # sequences, optional values, text: what no kernel takes
+        self._odd: set[str] = set()  # sequences, optional values, text: not accepted by kernels
         self._late: set[str] = set()
         self._waiting: list[Placed] = []
         self._refused = Refused()
@@ -171,7 +173,9 @@ class _Walk:
     def part(
         self, nodes: Iterable[Placed], inputs: list[str], outputs: Collection[str], *, is_first: bool = False
     ) -> Part:
-        """Bind nodes, as far as that goes; `outputs` are the whole's. The first may be all of a model."""
+        """Bind as many nodes as possible; `outputs` are those of the whole block. The first part may be a
+        whole model.
+        """
         try:
             self._walk(nodes)
         except UnicodeError as error:
@@ -219,7 +223,7 @@ class _Walk:
         return tensor in self._known.types or tensor in self._late or tensor in self._odd
 
     def _wait(self, placed: Placed, is_host: bool = False) -> None:
-        """Leave a node for later: something that it reads is not known yet, or no kernel does it."""
+        """Defer a node: a tensor that it reads is not known yet, or no kernel runs it."""
         self._late.update(placed.makes)
         self._waiting.append(Placed(placed.node, placed.scope, is_host))
 
@@ -246,7 +250,9 @@ class _Walk:
             self._operator(placed, key, where)
 
     def _is_answered(self, placed: Placed, key: str, where: str) -> bool:
-        """Constants and shapes need nothing to run. Raises ValueNeeded for a condition that an input says."""
+        """Evaluate constants and shapes, which need no kernel. Raises ValueNeeded for a condition that
+        depends on an input.
+        """
         known, node = self._known, placed.node
         match key:
             case "Constant":
@@ -266,7 +272,7 @@ class _Walk:
 
     @property
     def _flags(self) -> list[str]:
-        """Inputs that are one boolean or whole number: a program for each value is better than a branch."""
+        """Inputs of one boolean or integer: compiling a program per value is better than a branch."""
         types = self._known.types
         return [x for x in self._inputs if types[x].size == 1 and types[x].numpy.kind in "biu"]
 
@@ -312,9 +318,9 @@ class _Walk:
         return {node.output[0]: shape} if shape else infer(schema, node, types, values, scope.opsets, where)
 
     def _keep(self, placed: Placed, key: str, schema: Any, types: Mapping[str, TensorType | None]) -> bool:
-        """Add the node as it is said in the newest opset; False where there is no word or kernel.
+        """Add the node, converted to the newest opset; False if it cannot be converted or has no kernel.
 
-        It waits where the shape of what it makes depends on data.
+        It is deferred if its output shape depends on data.
         """
         node = placed.node
         attributes = {a.name: attribute(a, self._model.external) for a in node.attribute}
@@ -330,7 +336,7 @@ class _Walk:
         return True
 
     def _fold(self, node: Any, key: str, scope: Scope, types: Mapping[str, TensorType | None]) -> bool:
-        """Compute the node now, where that is worth it; False where it is not."""
+        """Compute the node now if that is worthwhile; False if not."""
         values = self._known.values
         taken = sum(values[x].nbytes for x in node.input if x)
         made = sum(t.n_bytes for t in types.values() if t is not None)
@@ -345,7 +351,7 @@ class _Walk:
         return found is not None
 
     def _expand(self, function: Any, placed: Placed, where: str) -> None:
-        """Walk a function's body in the node's place."""
+        """Walk a function's body instead of the node."""
         if placed.scope.depth >= MAX_DEPTH:
             raise GraphError(f"{where}: functions call each other more than {MAX_DEPTH} deep.")
         inside = placed.scope.of_function(function, placed.node)
@@ -354,7 +360,7 @@ class _Walk:
         self._return((inside.name(x) if x else "" for x in wanted), placed)
 
     def _branch(self, placed: Placed, taken: bool) -> None:
-        """Walk the branch that is taken in the node's place."""
+        """Walk the taken branch instead of the node."""
         if placed.scope.depth >= MAX_DEPTH:
             raise GraphError(f"branches are nested more than {MAX_DEPTH} deep.")
         wanted = "then_branch" if taken else "else_branch"
@@ -378,7 +384,7 @@ class _Walk:
                 self._known.rename(inner, outer)
 
     def _check_possible(self, node: Any, key: str, scope: Scope, where: str) -> None:
-        """Refuse a node that waits, or its bodies' nodes, where no operator of its kind could ever be run."""
+        """Refuse a deferred node, or nodes in its bodies, if its operator can never be run."""
         if (node.domain, node.op_type, node.overload) in self._functions:
             return
         schema = scope.schema(node)

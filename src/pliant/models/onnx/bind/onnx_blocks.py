@@ -1,5 +1,5 @@
-"""Blocks of nodes that are bound as one, once the shapes of what they read are known: a whole model, the
-body of a loop, a branch, and whatever waits for what data decide.
+"""Blocks of nodes that are bound together when the shapes of their inputs are known: a whole model, the body
+of a loop, a branch, and nodes behind data-dependent shapes.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -19,9 +19,9 @@ from pliant.models.onnx.onnx_tensor import array_of
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Placed:
-    """A node whose inputs and outputs have the model's names; those in its bodies are of `scope`.
+    """A node whose inputs and outputs have the model's names; names in its bodies belong to `scope`.
 
-    `host` says that no kernel can do it, whatever becomes known of what it reads.
+    `host`: no kernel can run it, whatever is known of its inputs.
     """
 
     node: Any
@@ -30,7 +30,7 @@ class Placed:
 
     @property
     def reads(self) -> set[str]:
-        """The tensors that it reads, those that its bodies take from around them included."""
+        """The tensors that it reads, including those that its bodies capture."""
         return {x for x in self.node.input if x} | {self.scope.name(x) for x in captured(self.node)}
 
     @property
@@ -40,7 +40,7 @@ class Placed:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Block:
-    """Nodes in order that make `outputs` of `inputs`, of `constants` and of tensors around it."""
+    """Nodes in order that compute `outputs` from `inputs`, `constants` and captured tensors."""
 
     nodes: tuple[Placed, ...]
     outputs: tuple[str, ...]
@@ -56,10 +56,10 @@ class Block:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Part:
-    """What could be bound of a block: a graph to compile, what it makes known, and the nodes that wait.
+    """The bound part of a block: a graph to compile, known values, and the nodes that wait.
 
-    The graph's outputs are what waiting nodes or the block's outputs read of it, and `known` what they read
-    that is known. Without waiting nodes it is the whole block.
+    The graph's outputs are the tensors that waiting nodes or the block's outputs read; `known` are the known
+    values that they read. Without waiting nodes it is the whole block.
     """
 
     graph: Graph
@@ -69,16 +69,16 @@ class Part:
 
 @final
 class OpenPart:
-    """Binds one part of a model for sizes that may change, over and over.
+    """Binds one part of a model repeatedly, for sizes that may change.
 
-    Lookups stay nodes, unless shapes follow from them, so that more would wait: that is seen the first time.
+    Lookups stay nodes, unless shapes depend on them and more nodes would wait; the first call decides this.
     """
 
     def __init__(self) -> None:
         self._keeps: bool | None = None
 
     def bound(self, bind: Callable[[bool], Part]) -> Part:
-        """The part; `bind` is told whether lookups stay nodes. Raises what it raises."""
+        """The part; the argument of `bind` is whether lookups stay nodes. Raises the errors of `bind`."""
         if self._keeps is not None:
             return bind(self._keeps)
         kept = bind(True)
@@ -88,7 +88,7 @@ class OpenPart:
 
 
 def body_block(body: Any, placed: Placed, fresh: Callable[[str], str], external: ExternalData) -> Block:
-    """The block of a body of a node; `fresh` makes a new name from one."""
+    """The block of a body of a node; `fresh` makes a new name from a name."""
     inside = placed.scope.of_branch(placed.node)
     constants = {}
     for tensor in body.initializer:
@@ -111,7 +111,7 @@ def placed_in(nodes: Iterable[Any], scope: Scope, fresh: Callable[[str], str]) -
 
 
 def host_names(waiting: Iterable[Placed]) -> str:
-    """The host operators among nodes, with the names of some: what a message says of them."""
+    """The host operators among nodes, with the names of some, for messages."""
     found: dict[str, list[str]] = {}
     for placed in waiting:
         if placed.host:
@@ -126,7 +126,9 @@ def some(names: list[str]) -> str:
 
 
 def check_whole(part: Part, source: str) -> Graph:
-    """The graph of a part that is a whole model. Raises GraphError naming what runs between graphs."""
+    """The graph of a part that is a whole model. Raises GraphError naming the operators that run between
+    graphs.
+    """
     if part.waiting:
         raise GraphError(
             f"{source} is no single graph: these operators decide shapes or control by data and run between "

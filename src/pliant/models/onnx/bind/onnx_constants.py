@@ -1,4 +1,4 @@
-"""Constants of a model that follow from open sizes: their elements and dimensions are polynomials."""
+"""Constants of a model that depend on open sizes: their elements and dimensions are polynomials."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -8,15 +8,15 @@ from operator import mul
 import numpy as np
 
 Factors = tuple[int, ...]
-"""Of what `monomials` gives: of 1, of the sizes, and of the products of two."""
+"""Coefficients of the `monomials`: of 1, of the sizes, and of the products of two sizes."""
 
 
 @dataclass(frozen=True, slots=True)
 class MadeConstant:
-    """A constant that follows from sizes: the first part of `whole`, elements one by one, or a grid.
+    """A constant that depends on sizes: the first part of `whole`, single elements, or a grid.
 
-    Element (i, j, ...) of a grid is a + b * i + c * j + ...: `grid` has the factors of (a, b, ...). `dims`
-    has those of each dimension.
+    Element (i, j, ...) of a grid is a + b * i + c * j + ...: `grid` has the coefficients of (a, b, ...),
+    `dims` those of each dimension.
     """
 
     dtype: np.dtype
@@ -38,7 +38,7 @@ class MadeConstant:
 
 
 Known = Mapping[str, np.ndarray | MadeConstant]
-"""Tensors by name whose values are known once sizes are."""
+"""Tensors by name whose values are known when the sizes are."""
 
 
 def known_at(known: Known, sizes: Sequence[int]) -> dict[str, np.ndarray]:
@@ -58,7 +58,7 @@ def grid(first: int, steps: Sequence[int], shape: Sequence[int]) -> np.ndarray:
 
 
 def grid_corner(array: np.ndarray) -> list[int]:
-    """The first element of a grid, and from there the step along each axis; 0 where there is none."""
+    """The first element of a grid and its step along each axis; 0 for an axis of length 1."""
     first = array[(slice(0, 2),) * array.ndim]
     corner = (0,) * array.ndim
     return [

@@ -1,4 +1,4 @@
-"""The types of a model's inputs, once its symbolic dimensions are numbers."""
+"""The types of a model's inputs for given symbolic dimensions."""
 
 from collections.abc import Mapping
 
@@ -11,7 +11,7 @@ from pliant.models.onnx.onnx_file import OnnxModel
 def input_types(
     model: OnnxModel, dims: Mapping[str, int], shapes: Mapping[str, tuple[int, ...]]
 ) -> dict[str, TensorType | None]:
-    """The type of each input, None of one that is no tensor; `shapes` gives whole shapes instead of
+    """The type of each input, None for one that is no tensor; `shapes` gives whole shapes instead of
     dimensions.
 
     Raises InputError for dimensions that are missing, unknown or negative.

@@ -1,4 +1,4 @@
-"""Values of nodes whose inputs are known, by ONNX's reference implementation."""
+"""Compute nodes whose inputs are known, with ONNX's reference implementation."""
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -9,7 +9,7 @@ from onnx import GraphProto, ValueInfoProto
 
 from pliant.ir.graph import TensorType
 
-# An operator that draws numbers is no function of its inputs.
+# Random operators are not functions of their inputs.
 _RANDOM = frozenset(
     (
         "RandomNormal",
@@ -23,20 +23,24 @@ _RANDOM = frozenset(
 )
 _COERCED = frozenset(("Softmax", "LogSoftmax", "Hardmax"))
 _ONE_AXIS_OPSET = 13
-"""Before it, these ran over several axes as one, which the reference implementation does not know."""
+"""In earlier opsets these ran over several axes as one, which the reference implementation does not
+support.
+"""
 SMALL_BYTES = 1 << 20
-"""Results up to this are always worth keeping instead of a node."""
+"""Results up to this size are always folded."""
 SMALL_WEIGHTS_BYTES = 1 << 14
-"""Weights that take more in float32 than as they are stored are kept as stored from here on."""
+"""From this size on, weights that are larger in float32 than in their stored type stay in their stored
+type.
+"""
 LARGEST_BYTES = 1 << 28
-"""Longer results are never folded, even where the operator has no kernel."""
+"""Larger results are never folded, even if the operator has no kernel."""
 
 
 def may_fold(op: str, input_bytes: int, output_bytes: int, has_kernel: bool, is_float: bool = False) -> bool:
-    """Whether a result takes no more memory than what it is made from, or little.
+    """Whether to fold a result: it takes no more memory than its inputs, or little memory.
 
-    Weights that are dequantized stay quantized (`is_float` says that the result is float32): they would take
-    up to four times the memory, and products take them as they are (compiler/passes/fold_weights.py).
+    Weights that are dequantized stay quantized (`is_float`: the result is float32): float32 would take up to
+    four times the memory, and products accept them quantized (compiler/passes/fold_weights.py).
     """
     if op in _RANDOM or output_bytes > LARGEST_BYTES:
         return False
@@ -54,7 +58,7 @@ def fold(
     opsets: Mapping[str, int],
     types: Mapping[str, TensorType | None],
 ) -> dict[str, np.ndarray] | None:
-    """A node's outputs; None where the reference fails or gives another type than `types` promises."""
+    """A node's outputs; None if the reference fails or returns another type than in `types`."""
     if node.op_type in _COERCED and opsets.get("", _ONE_AXIS_OPSET) < _ONE_AXIS_OPSET:
         return None
     feeds = {x: values[x] for x in node.input if x}
@@ -77,9 +81,9 @@ def fold(
 def _computed(
     node: Any, feeds: Mapping[str, np.ndarray], wanted: Sequence[str], opsets: Mapping[str, int]
 ) -> Sequence[Any] | None:
-    """The outputs at the node's own opset, or at the newest where the reference has not that version."""
+    """The outputs at the node's own opset, or at the newest if the reference lacks that version."""
     inputs, outputs = ([ValueInfoProto(name=x) for x in names] for names in (feeds, wanted))
-    # The reference runs a node alone at the newest opset, whatever it is told; in a graph it does not.
+    # The reference ignores the opset for a single node and uses the newest one; in a graph it does not.
     graph = GraphProto(name="node", node=[node], input=inputs, output=outputs)
     found = _referred(graph, feeds, wanted, dict(opsets))
     return _referred(node, feeds, wanted, None) if found is None else found
@@ -88,7 +92,7 @@ def _computed(
 def _referred(
     proto: Any, feeds: Mapping[str, np.ndarray], wanted: Sequence[str], opsets: dict[str, int] | None
 ) -> Sequence[Any] | None:
-    from onnx.reference import ReferenceEvaluator  # 12 MB, for models that have something to fold
+    from onnx.reference import ReferenceEvaluator  # 12 MB, only for models with values to fold
 
     try:
         with np.errstate(all="ignore"), warnings.catch_warnings():
@@ -100,7 +104,7 @@ def _referred(
 
 
 def reference(node: Any, opsets: Mapping[str, int]) -> Callable[[Mapping[str, Any]], Sequence[Any]]:
-    """ONNX's reference of a node, from its inputs by name; it raises ValueError where that fails."""
+    """ONNX's reference function of a node, from its inputs by name; it raises ValueError on failure."""
     from onnx.reference import ReferenceEvaluator
 
     wanted = [y for y in node.output if y]

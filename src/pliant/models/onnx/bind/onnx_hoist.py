@@ -1,6 +1,7 @@
-"""Move products out of the body of a loop: those of the row that each turn reads, with a matrix that stays.
+"""Move products of the row that each iteration reads with a constant matrix out of a loop body.
 
-Row i of a product is the product of row i. All rows together read the matrix once, not once a turn.
+Row i of a product is the product of row i. All rows together read the matrix once instead of once per
+iteration.
 """
 
 from collections.abc import Callable, Mapping
@@ -15,10 +16,10 @@ from pliant.models.onnx.onnx_nodes import node_of
 
 
 def hoist_products(body: Block, known: Known, fresh: Callable[[str], str]) -> tuple[Block | None, Block]:
-    """What is computed once before a `Loop`, if anything, and the body that reads it.
+    """The block to compute once before a `Loop`, if any, and the body that reads its results.
 
-    `known` has matrices that never change. A row counts where it is read by the turn's number, or by a state
-    that grows by one: a loop walks such rows to their end, unless it stops before.
+    `known` has constant matrices. A row qualifies if it is indexed by the iteration number or by a state that
+    grows by one: a loop reads such rows to their end, unless it stops early.
     """
     made = {y: placed for placed in body.nodes for y in placed.makes}
     own = made.keys() | set(body.inputs) | body.constants.keys()
@@ -46,7 +47,7 @@ def hoist_products(body: Block, known: Known, fresh: Callable[[str], str]) -> tu
 
 
 def _row(placed: Placed, made: Mapping[str, Placed], known: Known) -> Placed | None:
-    """The Gather of a row that a product with a known matrix takes; None for any other node."""
+    """The Gather of a row that is multiplied by a known matrix; None for any other node."""
     node = placed.node
     if node.op_type != "MatMul" or node.domain not in ("", "ai.onnx"):
         return None

@@ -1,9 +1,11 @@
-"""The operators that run on the host, between executables: what they make, or what runs, depends on data."""
+"""The operators that run on the host, between executables: their output shapes or their control flow depend
+on data.
+"""
 
 from typing import Any
 
 CONTROL = frozenset(("If", "Loop", "Scan", "SequenceMap"))
-"""They run bodies, which are bound like any graph."""
+"""Operators with bodies, which are bound like other graphs."""
 
 _BY_DATA = ("NonZero", "NonMaxSuppression", "Unique")
 _SEQUENCES = (
@@ -13,7 +15,7 @@ _SEQUENCES = (
 )
 
 HOST = CONTROL.union(_BY_DATA, _SEQUENCES)
-"""Operators that only the host runs. Others do where an operand that shapes follow from is data."""
+"""Operators that only the host runs. It also runs others if an operand that determines shapes is data."""
 
 
 def is_host(node: Any) -> bool:

@@ -7,14 +7,14 @@ from pliant.errors import GraphError
 from pliant.models.onnx.bind.onnx_scope import MAX_DEPTH
 
 MAX_NODES = 200_000
-"""Functions that call functions can grow without bound."""
+"""Limit of nodes: functions that call functions can grow without bound."""
 
 FunctionKey = tuple[str, str, str]
-"""Domain, name and overload of a function that a model brings."""
+"""Domain, name and overload of a function in a model."""
 
 
 def check_size(proto: Any, functions: Mapping[FunctionKey, Any], source: str) -> None:
-    """Raises GraphError where functions call themselves, or each other too often or too deep."""
+    """Raises GraphError for recursive functions, and for calls that are too many or nested too deeply."""
     sizes: dict[FunctionKey, int] = {}
 
     def size(nodes: Iterable[Any], depth: int) -> int:
@@ -33,7 +33,7 @@ def check_size(proto: Any, functions: Mapping[FunctionKey, Any], source: str) ->
 
 
 def reached(graph: Any) -> list[Any]:
-    """The nodes that outputs depend on, in order; others never run."""
+    """The nodes that outputs depend on, in order; others are dropped."""
     wanted = {v.name for v in graph.output}
     kept = []
     for node in reversed(graph.node):
@@ -44,7 +44,7 @@ def reached(graph: Any) -> list[Any]:
 
 
 def _read(node: Any) -> set[str]:
-    """Names a node reads, those that its bodies take from around them included."""
+    """Names that a node reads, including those that its bodies capture."""
     return {x for x in node.input if x} | captured(node)
 
 
@@ -54,7 +54,7 @@ def bodies(node: Any) -> list[Any]:
 
 
 def captured(node: Any) -> set[str]:
-    """Names that the bodies of a node take from around it."""
+    """Names that the bodies of a node capture."""
     return {x for body in bodies(node) for x in _free(body)}
 
 

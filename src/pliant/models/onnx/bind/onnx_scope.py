@@ -8,12 +8,14 @@ from pliant.errors import GraphError
 from pliant.models.onnx.onnx_nodes import schema_of
 
 MAX_DEPTH = 64
-"""Functions that call each other, and branches in branches, may nest so deep."""
+"""The deepest nesting of function calls and branches."""
 
 
 @dataclass(frozen=True)
 class Scope:
-    """Where a node stands: what its names mean, the opsets in force, attributes of the function around it."""
+    """The scope of a node: the meaning of its names, the opsets in force, attributes of the enclosing
+    function.
+    """
 
     opsets: Mapping[str, int]
     names: dict[str, str] = field(default_factory=dict)
@@ -22,7 +24,7 @@ class Scope:
     depth: int = 0
 
     def name(self, formal: str) -> str:
-        """What a name in this scope is called in the whole model; raises GraphError where nothing made it."""
+        """The model-wide name of a name in this scope; raises GraphError for an undefined name."""
         if not self.depth:
             return formal
         if formal not in self.names:
@@ -35,7 +37,7 @@ class Scope:
         return None if version is None else schema_of(node.domain, node.op_type, version)
 
     def of_function(self, function: Any, node: Any) -> "Scope":
-        """The scope of a function's body that stands for `node`, whose names are the model's already."""
+        """The scope of a function's body that replaces `node`, whose names are model-wide names."""
         attributes = {a.name: a for a in function.attribute_proto} | {a.name: a for a in node.attribute}
         opsets = {"" if o.domain == "ai.onnx" else o.domain: o.version for o in function.opset_import}
         return Scope(
@@ -47,7 +49,7 @@ class Scope:
         )
 
     def of_branch(self, node: Any) -> "Scope":
-        """The scope of a branch of `node`: it sees the names around it."""
+        """The scope of a branch of `node`: it sees the names of the enclosing scope."""
         names = _Inherited(self.names if self.depth else _Outer())
         prefix = f"{self.prefix}{node.name or node.op_type}/"
         return Scope(self.opsets, names, self.attributes, prefix, self.depth + 1)
@@ -59,7 +61,7 @@ class Scope:
 
 
 class _Outer(dict[str, str]):
-    """Names of the whole model mean themselves."""
+    """The outermost scope, in which each name means itself."""
 
     def __contains__(self, name: object) -> bool:
         return True
@@ -69,7 +71,7 @@ class _Outer(dict[str, str]):
 
 
 class _Inherited(dict[str, str]):
-    """Names of a branch, and around it those of where it stands."""
+    """The names of a branch, falling back to those of the enclosing scope."""
 
     def __init__(self, outer: Mapping[str, str]) -> None:
         super().__init__()

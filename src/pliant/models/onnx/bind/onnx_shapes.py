@@ -1,4 +1,4 @@
-"""Shapes that follow from values: which inputs must be known, and rules where ONNX's inference has none."""
+"""Shapes that depend on values: the inputs that must be known, and rules that ONNX's inference lacks."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -44,13 +44,13 @@ VALUE_INPUTS: Mapping[str, tuple[int, ...]] = {
     "Compress": (1,),
     **{f"Reduce{name}": _AXES for name in _REDUCTIONS},
 }
-"""Inputs, by position, that shapes or kernels follow from: they are compiled in."""
+"""Inputs, by position, that determine shapes or kernels: their values are compiled in."""
 
 
 def known_shape(
     node: Any, types: Mapping[str, TensorType], values: Mapping[str, np.ndarray]
 ) -> TensorType | None:
-    """An output's type where ONNX's inference gives none; None where it depends on data."""
+    """An output's type for operators that ONNX's inference does not cover; None if it depends on data."""
     rule = _RULES.get(node.op_type)
     return None if rule is None else rule(node, types, values)
 
@@ -62,7 +62,7 @@ def _like_first(
 
 
 def _range(node: Any, types: Mapping[str, TensorType], values: Mapping[str, np.ndarray]) -> TensorType | None:
-    """Exporters also give vectors of one element, which ONNX's inference refuses."""
+    """Also accept vectors of one element, which exporters write and ONNX's inference refuses."""
     if any(x not in values or values[x].size != 1 for x in node.input):
         return None
     start, limit, delta = (values[x].item() for x in node.input)
@@ -108,7 +108,7 @@ def _compress(
 
 
 def _stft(node: Any, types: Mapping[str, TensorType], values: Mapping[str, np.ndarray]) -> TensorType | None:
-    """ONNX's own inference forgets that one side is the default."""
+    """ONNX's inference ignores that one-sided is the default."""
     where = f"node {node.name or node.output[0]!r} (STFT)"
     signal, step = types[node.input[0]], values.get(node.input[1])
     given = (*node.input, "", "")[2:4]
@@ -132,7 +132,7 @@ def _resize(
 ) -> TensorType | None:
     """Lengths are products in float32, as in onnxruntime: 640 times float32(224 / 640) is 224.
 
-    In ONNX's inference, which multiplies in float64, it is 223. Sizes, and what does not fit, are left to it.
+    ONNX's inference multiplies in float64 and gets 223. Given sizes and invalid inputs are left to it.
     """
     names = (*node.input, "", "")[2:4]
     scales = values.get(names[0])

@@ -1,8 +1,7 @@
-"""A model's graph with open sizes as symbols, found by binding it at a few sizes.
+"""Find a model's graph with open sizes as symbols, by binding it at a few sizes.
 
-What differs between the graphs must follow from the sizes by one polynomial that holds for all of them. The
-sizes at hand lie between the others, and two of these are neighbours. A size of 0 or 1 broadcasts, so that it
-is never open.
+Numbers that differ between the graphs must be polynomials of the sizes that hold for all of them. The current
+sizes lie between the others, two of which are neighbours. A size of 0 or 1 broadcasts, so it is never open.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -23,19 +22,19 @@ from pliant.models.onnx.bind.onnx_shapes import VALUE_INPUTS
 Shapes = dict[str, tuple[int, ...]]
 _LEAST = 2
 _FAR = 3
-"""How far a size is moved, beside by 1, to see whether it may be."""
+"""The step, besides 1, by which a size is changed to test whether it may be open."""
 _HIGHEST = (1024, 512, 256, 128, 64)
 WAYS = ((64, 128), (1024,), (256,))
-"""Two open sizes, or one. What is made of larger ones together is not folded any more, and graphs differ."""
+"""The largest sizes to try, for two open sizes or one: values made of larger ones are not folded."""
 WAYS_OF_PARTS = ((1024, 1024, 1024), (1024, 1024), *WAYS)
 
 _MOST_ELEMENTS = 16
-"""Of a constant that is no grid: each element has a polynomial of its own."""
+"""The most elements of a constant that is not a grid: each element has its own polynomial."""
 
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """Shapes of inputs whose dimensions are numbers, or open sizes and what each dimension is above its size.
+    """Input shapes whose dimensions are fixed, or an open size plus a constant.
 
     `dims` has (number of the open size or None, number) for each axis; sizes lie in `low` .. `high`.
     """
@@ -49,7 +48,7 @@ class Family:
         return tuple(f"n{i}" for i in range(len(self.low)))
 
     def sizes(self, shapes: Shapes) -> tuple[int, ...] | None:
-        """The open sizes of shapes; None where they are none of this family."""
+        """The open sizes of shapes; None if they do not belong to this family."""
         found: dict[int, int] = {}
         for x, dims in self.dims.items():
             for (i, above), dim in zip(dims, shapes[x], strict=True):
@@ -71,11 +70,11 @@ class Family:
 
 @dataclass(frozen=True, slots=True)
 class SymbolicGraph:
-    """A graph whose types, and constants that shapes follow from, hold symbolic numbers.
+    """A graph with symbolic numbers in its types and in constants that determine shapes.
 
-    Constants of `made` are inputs of the graph, so that nothing is decided by their values. `waiting` and
-    `known` are those of the part of a model that this is (onnx_blocks.Part): equal for all sizes, but for
-    what of `known` follows from them.
+    Constants of `made` are inputs of the graph, so that no compiler decision depends on their values.
+    `waiting` and `known` are those of the bound part (onnx_blocks.Part): equal for all sizes, except values
+    of `known` that depend on sizes.
     """
 
     graph: Graph
@@ -86,7 +85,7 @@ class SymbolicGraph:
     known: Known = field(default_factory=dict)
 
     def at(self, sizes: Sequence[int]) -> "SymbolicGraph":
-        """The same with these sizes at hand, and no condition noted."""
+        """The same graph with these current sizes and no recorded conditions."""
         trace = Trace()
         symbols = [trace.symbol(name, n) for name, n in zip(self.family.names, sizes, strict=True)]
 
@@ -120,18 +119,18 @@ def symbolic_graph(
     bind: Callable[[Shapes], Part],
     ways: Sequence[Sequence[int]] = WAYS,
 ) -> SymbolicGraph | None:
-    """The graph of the family of `shapes`; None where none is found.
+    """The graph of the family of `shapes`; None if no family is found.
 
-    `open_dims` names the open dimensions of each input. `bind` gives the part for shapes, and raises
-    GraphError or InputError for those that do not go together; so does this where `shapes` do not. `ways` are
-    tried in turn: the largest of each size that is open together with others.
+    `open_dims` names the open dimensions of each input. `bind` returns the part for given shapes, and raises
+    GraphError or InputError for incompatible ones; these errors are passed on for `shapes`. `ways` are tried
+    in turn: the largest sizes for dimensions that are open together.
     """
     sizes = open_sizes(shapes, open_dims)
     here = bind(shapes)
     binds = _Binds(bind, {tuple(shapes.items()): here})
 
     def moves(names: Sequence[str]) -> bool | None:
-        """Whether these sizes may change together; None where nothing binds to others."""
+        """Whether these sizes may change together; None if the model does not bind to other sizes."""
         near, far = (binds(_moved(shapes, open_dims, names, by)) for by in (1, _FAR))
         return None if near is None or far is None else _are_on_a_line(here.graph, near.graph, far.graph)
 
@@ -152,12 +151,12 @@ def symbolic_graph(
 
 
 class _DiffersError(Exception):
-    """Graphs of different sizes do not follow from one."""
+    """Graphs of different sizes are not instances of one symbolic graph."""
 
 
 @final
 class _Binds:
-    """Parts for shapes, None where they do not go together."""
+    """Parts by shapes, None for incompatible shapes."""
 
     def __init__(self, bind: Callable[[Shapes], Part], known: dict[object, Part | None]) -> None:
         self._bind, self._known = bind, known
@@ -173,7 +172,7 @@ class _Binds:
 
 
 def open_sizes(shapes: Shapes, open_dims: Mapping[str, Sequence[str | None]]) -> dict[str, int]:
-    """The open dimensions whose sizes may change, the least size of each name: none that broadcasts."""
+    """The open dimensions whose sizes may change, with the least size of each name; none that broadcasts."""
     found: dict[str, int] = {}
     for x, names in open_dims.items():
         for name, n in zip(names, shapes[x], strict=True):
@@ -189,7 +188,7 @@ def _bound_family(
     most: Sequence[int],
     bind: _Binds,
 ) -> tuple[Family, dict[tuple[int, ...], Part]]:
-    """The family where the sizes of each group are open together, with parts: the first that at hand."""
+    """The family where the sizes of each group are open together, with parts, the current one first."""
     sizes = open_sizes(shapes, open_dims)
     base = tuple(min(sizes[name] for name in group) for group in groups)
     place = {name: i for i, group in enumerate(groups) for name in group}
@@ -218,7 +217,7 @@ def _bound_family(
         if n in (low[i], high[i]):
             between = (low[i] + high[i]) // 2
             _require(low[i] < between < high[i] and is_bound((*base[:i], between, *base[i + 1 :])))
-        # Two neighbours: what is rounded to a multiple, or is a remainder, is no polynomial through both.
+        # Two neighbours: no polynomial fits both if a number is rounded to a multiple or is a remainder.
         _require(is_bound((*base[:i], high[i] - 1, *base[i + 1 :])))
     for i, j in combinations(range(len(base)), 2):
         _require(is_bound(tuple(high[k] if k in (i, j) else n for k, n in enumerate(base))))
@@ -239,7 +238,7 @@ def _moved(
 
 @final
 class _Fitted:
-    """One graph made of several of equal form."""
+    """One symbolic graph, fitted to several graphs of equal form."""
 
     def __init__(self, family: Family, parts: Mapping[tuple[int, ...], Part]) -> None:
         self._all, self._parts = list(parts), list(parts.values())
@@ -301,7 +300,7 @@ class _Fitted:
         return self._numbers[values]
 
     def _factors(self, values: Sequence[int]) -> tuple[int, ...]:
-        """Of the monomials whose sum has these values at the sizes bound."""
+        """The coefficients of the polynomial that has these values at the sizes bound."""
         factors = tuple(round(f) for f in np.linalg.lstsq(self._matrix, np.array(values, np.float64))[0])
         found = [sum(map(mul, factors, monomials(sizes))) for sizes in self._all]
         _require(found == list(values))
@@ -332,7 +331,7 @@ class _Fitted:
         return self._number(tuple(values))
 
     def _shaping(self, arrays: Sequence[np.ndarray]) -> np.ndarray:
-        """A constant that shapes follow from, of symbolic numbers."""
+        """A constant that determines shapes, as symbolic numbers."""
         first = arrays[0]
         _require(first.dtype.kind in "iu" and all(a.shape == first.shape for a in arrays))
         values = zip(*(a.ravel().tolist() for a in arrays), strict=True)
@@ -361,7 +360,7 @@ class _Fitted:
 
 
 def _are_on_a_line(here: Graph, near: Graph, far: Graph) -> bool:
-    """Whether all dimensions grow as much for each step of a size: what is rounded, or divided, does not."""
+    """Whether all dimensions are linear in the size; rounded or divided ones are not."""
     return here.types.keys() == near.types.keys() == far.types.keys() and all(
         len(t.shape) == len(near.types[x].shape) == len(far.types[x].shape)
         and all(

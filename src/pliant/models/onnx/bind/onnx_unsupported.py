@@ -1,4 +1,4 @@
-"""Collect the operators of a model that cannot be compiled, so that one error names all of them."""
+"""Collect the unsupported operators of a model, so that one error names all of them."""
 
 from collections.abc import Iterable
 from typing import Any, final
@@ -19,11 +19,11 @@ class Refused:
         return tensor in self._lost
 
     def lose(self, tensors: Iterable[str]) -> None:
-        """What cannot be made because something before it was refused."""
+        """Record tensors that cannot be made because an earlier node was refused."""
         self._lost |= {y for y in tensors if y}
 
     def refuse(self, node: Any, key: str, where: str) -> None:
-        """Operator `key` has no kernel, nor a function that could stand for it."""
+        """Record that operator `key` has no kernel and no function that could replace it."""
         self.lose(node.output)
         self._nodes.setdefault(key, []).append(where.split("'")[1] if "'" in where else where)
 

@@ -1,4 +1,4 @@
-"""Tensors of a model being bound: types, values where known, nodes that make them."""
+"""Tensors of a model during binding: types, known values, and the nodes that make them."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import count
@@ -10,15 +10,17 @@ from pliant.errors import GraphError, ValueNeeded
 from pliant.ir.graph import Graph, Node, TensorType
 
 MAX_VALUE_ELEMENTS = 4096
-"""Longer inputs are never bound by value: each new value is another compilation. Nor is what is computed
-from longer tensors or constants: that is the model's own work, not arithmetic on shapes."""
+"""Longer inputs are never bound by value, because each new value needs another compilation. Values computed
+from longer tensors or constants are not bound either: they are the model's computation, not arithmetic on
+shapes.
+"""
 
 
 @final
 class KnownValues:
-    """What a walk over a model has found so far; no tensor in it has more than `max_bytes`.
+    """The results of a walk over a model so far; no tensor has more than `max_bytes`.
 
-    It is what adapters may see and add (onnx_adapt.AdapterContext). New names are numbered by `numbers`.
+    It implements onnx_adapt.AdapterContext. New names are numbered by `numbers`.
     """
 
     def __init__(self, max_bytes: int, numbers: Iterator[object] | None = None) -> None:
@@ -50,13 +52,13 @@ class KnownValues:
         return next(name for i in self._count if (name := f"{near}#{i}") not in self.types)
 
     def know(self, name: str, value: np.ndarray) -> None:
-        """From here on, tensor `name` is `value`, which nobody may write to any more."""
+        """Record that tensor `name` has `value`, which becomes read-only."""
         value.flags.writeable = False
         self.values[name] = value
         self.types[name] = TensorType(str(value.dtype), value.shape)
 
     def keep(self, nodes: Iterable[Node]) -> None:
-        """Add nodes to the graph; the types of what they make are added by the caller."""
+        """Add nodes to the graph; the caller adds the types of their outputs."""
         for node in nodes:
             self._nodes.append(node)
             self._makers |= {y: node for y in node.outputs if y}
@@ -70,7 +72,7 @@ class KnownValues:
         self.keep([Node("Identity", (inner,), (outer,), {}, outer)])
 
     def check_fits(self, name: str, type_: TensorType) -> None:
-        """Raises GraphError for a tensor larger than any that may be."""
+        """Raise GraphError for a tensor larger than the limit."""
         if type_.n_bytes > self._max_bytes:
             raise GraphError(f"tensor {name!r} would be {type_}: {type_.n_bytes} bytes.")
 
@@ -79,7 +81,9 @@ class KnownValues:
         return [x for x in wanted if x and x not in self.values]
 
     def check_values(self, unknown: Sequence[str], inputs: Collection[str], where: str) -> None:
-        """Raises ValueNeeded where tensors that a shape follows from are small arithmetic on `inputs`."""
+        """Raise ValueNeeded if tensors that determine a shape are computed by small arithmetic from
+        `inputs`.
+        """
         sources = self._sources(unknown)
         if sources is not None and sources <= set(inputs):
             raise ValueNeeded(
@@ -89,7 +93,7 @@ class KnownValues:
             )
 
     def _sources(self, tensors: Sequence[str]) -> set[str] | None:
-        """The inputs that tensors are computed from; None where a long tensor or constant takes part."""
+        """The inputs from which tensors are computed; None if a long tensor or constant is involved."""
         found, queue, seen = set(), list(tensors), set()
         while queue:
             x = queue.pop()
@@ -110,7 +114,7 @@ class KnownValues:
         return self._makers
 
     def graph(self, name: str, inputs: Sequence[str], outputs: Sequence[str]) -> Graph:
-        """The nodes kept, with the constants that they read."""
+        """A graph of the nodes kept, with the constants that they read."""
         made = {y for node in self._nodes for y in node.outputs}
         read = {x for node in self._nodes for x in node.inputs} | set(outputs)
         constants = {x: a for x, a in self.values.items() if x in read and x not in made and x not in inputs}
