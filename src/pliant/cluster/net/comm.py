@@ -86,12 +86,12 @@ class Comm(Protocol):
 
 
 def payload_bytes(payload: np.ndarray) -> np.ndarray:
-    """`payload` as uint8 [n], without a copy where it is C-contiguous."""
+    """Return `payload` as uint8 [n], without a copy if it is C-contiguous."""
     return np.ascontiguousarray(payload).reshape(-1).view(np.uint8)
 
 
 def writable_bytes(into: np.ndarray) -> np.ndarray:
-    """`into` as uint8 [n], sharing its memory. Raises ValueError where that is impossible."""
+    """Return `into` as uint8 [n], sharing its memory. Raises ValueError if that is impossible."""
     if not (into.flags.c_contiguous and into.flags.writeable):
         raise ValueError("a message is received into a C-contiguous, writable array.")
     return into.reshape(-1).view(np.uint8)

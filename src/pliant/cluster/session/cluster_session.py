@@ -49,7 +49,7 @@ class ClusterSession(TextSession[ClusterDetails]):
     """An encoder whose layers are split over the devices of a cluster; opened by `Cluster.open`.
 
     A model with a tokenizer reads texts; any text model reads `ids` INT64 [1, n], and `types` beside them
-    where it has types; ViT `pixels` FP32 [1, channels, height, width]; Whisper `mel` FP32 [1, bins, frames].
+    if it has types; ViT `pixels` FP32 [1, channels, height, width]; Whisper `mel` FP32 [1, bins, frames].
     A classifier gives `logits` FP32 [1, labels] and `label` BYTES [1]; another text model `vector` FP32 [1,
     features]; a model without a head `answer` FP32 [1, rows, hidden]. Lengths are rows of the encoder:
     tokens, patches, or pairs of frames.

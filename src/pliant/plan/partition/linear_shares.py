@@ -69,7 +69,7 @@ def _column_room(p: Problem, plan: Plans) -> Vector:
 
 @dataclass(frozen=True, slots=True)
 class _Ready:
-    """When each of some devices is done: `fixed` seconds plus `slope` times some variables, [devices]."""
+    """Ready times of some devices, [devices]: `fixed` seconds plus slopes times variables (`terms`)."""
 
     fixed: Vector
     terms: tuple[tuple[Share, Vector], ...] = ()

@@ -128,7 +128,7 @@ def _enter(steps: "_Steps", spec: EncoderSpec, partition: Partition, layer: int,
 
 @dataclass(slots=True)
 class _Steps:
-    """A segment under construction: which device computed or holds what, and after which step."""
+    """A segment under construction: the regions that devices computed or hold, and after which step."""
 
     steps: list[Step] = field(default_factory=list)
     made: dict[str, list[tuple[str, Part, int | None]]] = field(default_factory=dict)
