@@ -68,7 +68,7 @@ def test_status_without_a_primary_is_an_error_that_says_where_it_looked(cli: Cli
     asked = ("--primary", f"127.0.0.1:{port}", "--key", str(key), "--patience", "200ms")
     done = cli("cluster", "status", *asked)
     assert done.exit_code == 1
-    assert f"no primary answers at 127.0.0.1:{port} within 0.2 s (nobody answers" in done.output
+    assert f"no primary answers at 127.0.0.1:{port} within 0.2 s (no response" in done.output
 
 
 def test_a_model_that_is_not_there_is_an_error(cli: Cli, tmp_path: Path) -> None:

@@ -53,7 +53,7 @@ def test_a_node_serves_until_sigterm_and_ends_well(cache: Path, as_json: Callabl
         process.send_signal(signal.SIGTERM)
         assert process.wait(PATIENCE_S) == 0
         assert process.stdout is not None
-        assert json.loads(process.stdout.readline()) == {"event": "has left"}
+        assert json.loads(process.stdout.readline()) == {"event": "stopped"}
         assert int(process.stdout.readline()) > 10_000
 
 

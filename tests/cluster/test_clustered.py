@@ -166,7 +166,7 @@ def test_ctrl_c_ends_a_worker_cleanly(key: Path, model: str, folder: Path) -> No
         cluster.wait(1, WAIT_S)
         found["c"].signal(signal.SIGINT)
         assert found["c"].process.wait(WAIT_S) == 0
-        assert "c has left" in found["c"].text()
+        assert "c stopped" in found["c"].text()
         assert "Traceback" not in found["c"].text()
 
 

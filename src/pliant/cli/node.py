@@ -313,7 +313,7 @@ def node(args: NodeArguments) -> None:
 
     find = found_models(args)
     asyncio.run(serve_models(options, entries, on_start, memory, on_controls, find))
-    report("has left")
+    report("stopped")
 
 
 def _check_several(args: NodeArguments, n_models: int) -> None:

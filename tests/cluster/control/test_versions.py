@@ -67,7 +67,7 @@ def test_a_worker_of_another_version_is_refused_with_name_and_versions(tmp_path:
     ):
         cluster.wait(1, WAIT_S)
         _until(lambda: re.search(r"\d.*version", log.read_text()) is not None)
-        with pytest.raises(ClusterError, match=r"1 of 2 workers .* a\. Turned away: ") as refused:
+        with pytest.raises(ClusterError, match=r"1 of 2 workers .* a\. Refused: ") as refused:
             cluster.wait(2, 0.5)
         both = rf"'old' speaks version 7 of the protocol, this device version {VERSION}: .* Install the same"
         assert re.search(both, str(refused.value))

@@ -230,7 +230,7 @@ def test_a_worker_without_the_model_is_left_out_and_named(cluster: FakeCluster) 
     cluster.primary.wait_for(2, 10.0)
     led = check(cluster)
     assert led.plans[0].partition.participants == ("p", "b")
-    assert any("a is left out" in event and "--model" in event for event in cluster.events)
+    assert any("a is excluded" in event and "--model" in event for event in cluster.events)
 
 
 def test_a_failure_of_the_primary_itself_is_raised(cluster: FakeCluster) -> None:
@@ -260,7 +260,7 @@ def test_a_version_that_is_no_neighbour_is_refused(cluster: FakeCluster) -> None
         f"refused z: 'z' speaks version {VERSION + 2} of the protocol, this device version {VERSION}: "
         "versions may differ by one. Install the same pliant on both."
     ]
-    with pytest.raises(ClusterError, match=r"1 of 2 .* Turned away: z \('z' speaks version .* on both\)\. "):
+    with pytest.raises(ClusterError, match=r"1 of 2 .* Refused: z \('z' speaks version .* on both\)\. "):
         cluster.primary.wait_for(2, 0.05)
     cluster.primary.hear("z", Hello("1", "", 1, 1, ()))
     assert [m.name for m in cluster.primary.monitor.usable()] == ["a", "z"], "it was updated"

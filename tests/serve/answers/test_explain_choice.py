@@ -18,7 +18,7 @@ def test_each_endpoint_has_a_line_and_the_last_one_says_why() -> None:
     assert found[1].startswith("-> local")
     assert "0.8000  20 ms, 95 % within 20 ms" in found[1]
     assert found[2].startswith("   http://up:1")
-    assert "100 ms away" in found[2]
+    assert "round trip 100 ms" in found[2]
     assert found[2].endswith("is later than the deadline")
     assert found[3].endswith("does not answer; pinged again with back-off (no answer in 2 s)")
     assert found[4] == "local: the most accurate in time, then the least time."

@@ -55,7 +55,7 @@ def _show(found: "ClusterStatus") -> None:
     for fault in found.faults:
         typer.echo(_fault(fault))
     for problem in found.problems:
-        typer.echo(f"turned away: {problem}")
+        typer.echo(f"refused: {problem}")
 
 
 def _fault(fault: "FaultStatus") -> str:
@@ -67,7 +67,7 @@ def _fault(fault: "FaultStatus") -> str:
 
 
 def _table(members: "tuple[MemberStatus, ...]") -> Table:
-    table = Table("worker", "state", "heard", "free for models", "threads", "models", "faults", "pliant")
+    table = Table("worker", "state", "contact", "free for models", "threads", "models", "faults", "pliant")
     for m in members:
         table.add_row(
             m.name,

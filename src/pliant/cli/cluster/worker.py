@@ -117,9 +117,9 @@ def worker(args: WorkerArguments) -> None:
             member = ends.enter_context(open_worker(options, known, sources))
             if args.metrics is not None:
                 ends.enter_context(worker_page(args.metrics, member, report))
-            report(f"{options.name} knocks at {', '.join(known)}")
+            report(f"{options.name} connects to {', '.join(known)}")
             _stay(member, found, ended, report)
-    report(f"{options.name} has left")
+    report(f"{options.name} stopped")
 
 
 def _stay(member: "Worker", found: "SimpleQueue[str]", ended: Event, report: Callable[[str], None]) -> None:

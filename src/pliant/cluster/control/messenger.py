@@ -361,7 +361,7 @@ class _Link:
     def __init__(self, address: str, socket: Socket, monitor: Socket) -> None:
         self.socket = socket
         self.monitor = monitor
-        self.problem: str | None = f"nobody answers at {address}"
+        self.problem: str | None = f"no response from {address}"
         self._address = address
         self._was_agreed = False
         self.replaced: deque[int] = deque(maxlen=16)
@@ -369,11 +369,12 @@ class _Link:
 
     def note(self, what: int) -> None:
         if what == CONNECTED:
-            self.problem = f"nothing was heard from {self._address} yet"
+            self.problem = f"no message from {self._address} yet"
         elif self._was_agreed:
             self.problem = f"the connection to {self._address} was lost"
         else:
-            self.problem = f"{self._address} hangs up at once: it holds another cluster key, or is no member"
+            why = "it uses another cluster key, or is no member"
+            self.problem = f"{self._address} closes the connection at once: {why}"
         self._was_agreed = what == CONNECTED
 
     def note_refusal(self, peer: str, why: str) -> None:

@@ -92,7 +92,7 @@ class PlanDistribution:
             if member is not None and not member.hello.holds_codes
         }
         for name, reason in reasons.items():
-            self._on_event(f"{name} is left out: {reason}")
+            self._on_event(f"{name} is excluded: {reason}")
         if reasons:
             raise PlanNotReadyError(reasons)
 
@@ -138,7 +138,7 @@ class PlanDistribution:
             elif name not in answers and failure is None:
                 reasons[name] = "did not get ready in time"
         for name, reason in reasons.items():
-            self._on_event(f"{name} is left out: {reason}")
+            self._on_event(f"{name} is excluded: {reason}")
             self._monitor.fail(name)
         if reasons:
             raise PlanNotReadyError(reasons)

@@ -258,7 +258,7 @@ class Primary:
         """Who knocked in vain, and why, as a sentence or none."""
         refused = [f"{m.name} ({m.refused.rstrip('.')})" for m in self.monitor.members if m.refused]
         known = [*refused, *self._control.problems]
-        return f"Turned away: {'; '.join(known)}. " if known else ""
+        return f"Refused: {'; '.join(known)}. " if known else ""
 
     def next_epoch(self) -> int:
         """A number that no exchange has used, as far as the workers know: not for another primary either."""
@@ -314,7 +314,7 @@ class Primary:
                 self._refuse(verdict.member, verdict.reason, is_barred=True)
             else:
                 self.monitor.fail(verdict.member)
-                self.on_event(f"{verdict.member} is left out: {verdict.reason}")
+                self.on_event(f"{verdict.member} is excluded: {verdict.reason}")
         return found
 
     def _refused(self, members: Collection[str]) -> Iterator[Accusation]:

@@ -162,6 +162,6 @@ class ClusterPicture:
             if self._model not in member.hello.models and lack not in self._lacks:
                 self._lacks.add(lack)
                 self._on_event(
-                    f"{member.name} is left out: it does not hold this very model ({self._model[:12]}); "
+                    f"{member.name} is excluded: it does not hold this exact model ({self._model[:12]}); "
                     "start its worker with --model and a true copy."
                 )

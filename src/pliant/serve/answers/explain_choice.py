@@ -14,8 +14,8 @@ from pliant.run.process_memory import MemoryShare
 _REASONS = {
     "unknown": "has not answered a ping yet",
     "down": "does not answer; pinged again with back-off",
-    "aside": "sent what cannot be, or took far longer than it told; set aside for a while",
-    "mismatch": "holds another model, or speaks another protocol; pinged again with back-off",
+    "aside": "sent invalid values, or took far longer than its curve says; excluded for a while",
+    "mismatch": "serves another model or protocol version; pinged again with back-off",
     "circle": "its answers would come back through this node",
 }
 _CONSTRAINTS = {"floor": "is less accurate than the floor", "deadline": "is later than the deadline"}
@@ -23,11 +23,10 @@ _CONSTRAINTS = {"floor": "is less accurate than the floor", "deadline": "is late
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One candidate: seconds on the way (or waiting, here), of the answer itself, and in total.
+    """One endpoint: seconds of transfer and queue, of the answer itself, and in total; None if unknown.
 
-    95 % of its answers come within `bound_s`, with `accuracy` (a fraction). `constraint` is what it does not
-    keep of the request's terms. `age_s` is since it was last heard; `reason` says why it is no candidate.
-    None where unknown.
+    95 % of its answers take at most `bound_s`, with `accuracy` (a fraction). `constraint` is the term of the
+    request that it violates. `age_s` is the time since the last contact; `reason` is why it is excluded.
     """
 
     target: str
@@ -47,7 +46,7 @@ class Row:
 
     @property
     def words(self) -> str:
-        """What is known of it, for people."""
+        """The line that `route explain` prints for it."""
         found = []
         if self.total_s is not None and self.bound_s is not None:
             found.append(f"{format_seconds(self.total_s)}, 95 % within {format_seconds(self.bound_s)}")
@@ -65,9 +64,9 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """What `node` would do with an input of length `length` now, and the rule or refusal that decides.
+    """The endpoint that `node` would choose now for an input of length `length`, and the rule or refusal.
 
-    `memory` says what of a budget is held for each of its models, where several share one.
+    `memory` lists the weights held for each model, where several models share one budget.
     """
 
     node: str
@@ -96,16 +95,16 @@ class Explanation:
             mark = "->" if row.is_chosen else "  "
             lines.append(f"{mark} {name:{longest}}  {accuracy:6}  {row.words}".rstrip())
         for share in self.memory:
-            loading = f", answers load for {format_seconds(share.loading_s)}" if share.loading_s else ""
+            loading = f", {format_seconds(share.loading_s)} loading per answer" if share.loading_s else ""
             held = f"{format_bytes(share.held_bytes)} held of {format_bytes(share.share_bytes)}{loading}"
-            asked_of = f"asked {share.n_asked:.3g} times in the last minute"
+            asked_of = f"{share.n_asked:.3g} requests in the last minute"
             lines.append(f"memory of {share.name}: {held}, {asked_of}.")
         lines.append(self.reason if self.target is None else f"{self.target}: {self.reason}.")
         return "\n".join(lines)
 
 
 def explain(router: Router, n: int, objective: Objective, terms: Terms, now_s: float) -> Explanation:
-    """Every candidate and every upstream that is none, those of this device first."""
+    """Every endpoint with its estimates, excluded upstreams too; those of this device first."""
     try:
         choice = router.choose(n, now_s, objective, terms=terms, is_coming=False)
         target, reason = choice.target, choice.reason
@@ -115,7 +114,7 @@ def explain(router: Router, n: int, objective: Objective, terms: Terms, now_s: f
     found = {option.name: option for option in router.options(n, now_s, objective, terms)} | chosen
     rows = []
     for name in router.endpoints:
-        why = "was never measured, and is tried first" if router.curve_here(name) is None else None
+        why = "not measured yet; it is tried first" if router.curve_here(name) is None else None
         rows.append(_row(name, router.name, found.get(name), n, name == target, why))
     for peer in router.states(now_s):
         row = _row(peer.name, peer.node, found.get(peer.name), n, peer.name == target, _reason(peer))
