@@ -36,8 +36,7 @@ class _Key:
 
 @final
 class Buffers:
-    """Arrays for all inputs and outputs of one device's stages; tensors `x.K` alternate between two
-    arrays.
+    """Arrays for all ports of one device's stages; tensors `x.K` alternate between two arrays.
 
     `stages` are the device's own of two consecutive layers, an even one first.
     """

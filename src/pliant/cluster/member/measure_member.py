@@ -144,9 +144,7 @@ def _bits(spec: EncoderSpec, tokens: int, free_bytes: int) -> tuple[int, ...]:
 
 
 def _partitions(spec: EncoderSpec, tokens: int) -> Iterator[Partition]:
-    """Yield partitions with this device's share from the smallest on; other devices take the rest and
-    lead.
-    """
+    """Yield partitions with increasing shares of this device; others take the rest and lead."""
     sizes = {"heads": spec.n_heads, "rows": tokens, "columns": spec.ffn}
     seen = set()
     for fraction in (0.0, 0.125, 0.5, 1.0):

@@ -96,7 +96,5 @@ class Holding:
 
 
 def free_for_model(holding: Holding) -> Callable[[], int]:
-    """Return a function for the memory available to models: free memory minus a reserve, plus held
-    weights.
-    """
+    """Return a function for models' available memory: free memory minus a reserve, plus held weights."""
     return lambda: max(0, free_memory_bytes() + holding.weight_bytes - SPARE_BYTES)

@@ -52,9 +52,7 @@ class Compiled:
         return found
 
     def _key(self, layer: int, source: str, name: str, n_bytes: int) -> WeightKey:
-        """A piece's name identifies its numbers in the layer; other names are unique only within this
-        part.
-        """
+        """A piece's name identifies its numbers in the layer; other names are unique only in this part."""
         is_piece = source in self.part.pieces
         bits = "" if self.bits is None else f" in {self.bits} bits"
         return layer, "" if is_piece else _shape_key(self.part), name + bits, n_bytes
@@ -88,9 +86,7 @@ class Forms:
         return sum(array.nbytes for array in self.arrays)
 
     def compiled(self, part: Part, bits: int | None = None) -> Compiled:
-        """Return the compiled part, from the cache if possible: with matrices in codes of `bits`, or in
-        float32.
-        """
+        """Return the compiled part, from the cache if possible: in codes of `bits`, or in float32."""
         key = f"{_shape_key(part)} {bits}"
         found = self._compiled.pop(key, None) or self._compile(part, bits)
         self._compiled[key] = found  # most recent last
@@ -150,9 +146,7 @@ class Forms:
 
 
 def _blank(shape: tuple[int, ...]) -> np.ndarray:
-    """Return a placeholder for a weight: compilation needs its shape only, and must keep no layer in
-    memory.
-    """
+    """A placeholder for a weight: compilation needs its shape only, and must keep no layer in memory."""
     return np.broadcast_to(np.zeros((), np.float32), shape)
 
 

@@ -91,8 +91,6 @@ class ReadyPlan:
 
 @lru_cache(maxsize=256)
 def lowered(spec: EncoderSpec, partition: Partition, coding: Coding) -> Program:
-    """Return the program of a partition with activations encoded as `coding`, both for pricing and for
-    running.
-    """
+    """Return a partition's program with activations encoded as `coding`, for pricing and for running."""
     program = split(spec, partition)
     return replace(program, segments=tuple(as_coded(segment, coding) for segment in program.segments))

@@ -108,8 +108,7 @@ class Shards:
         return shard
 
     def replace(self, partition: Partition, spec: EncoderSpec | None = None) -> "Shard":
-        """Like `prepare`, but frees first: for too little memory for both. Earlier shards must not run any
-        more.
+        """Like `prepare`, but frees first, if memory lacks for both. Earlier shards must not run any more.
 
         Weights that the new shard does not read are freed before any are read or packed.
         """
@@ -224,9 +223,7 @@ class Shard:
         return (*self._buffers.arrays, *(array for ports in self._ports.values() for array in ports.values()))
 
     def release(self) -> None:
-        """Free the weights, even if this object is still referenced; a running stage keeps them until it
-        ends.
-        """
+        """Free the weights even if this object is still referenced; a running stage keeps its own."""
         self._stages = {}
         self._weights = {}
 
@@ -255,9 +252,7 @@ class Shard:
         return answer.copy()
 
     def compute(self, step: int, work: Compute) -> None:
-        """Run one stage on the current arrays. Raises InputError for a stage that this device does not
-        hold.
-        """
+        """Run one stage on the current arrays. Raises InputError for a stage that is not held here."""
         end = self._ends.get(work.kernel)
         if end is not None:
             end.walk((self.partition.tokens,), self._pool)
@@ -274,9 +269,7 @@ class Shard:
         stage.walk((rows,), self._pool)
 
     def view(self, work: Exchange) -> np.ndarray:
-        """The exchanged tensor, float32 [rows, columns]: the sender's output or the receiver's input; a
-        view.
-        """
+        """The exchanged tensor, float32 [rows, columns], as a view: a sender's output, a receiver's input."""
         return self._buffers.sent(work) if work.src == self.device else self._buffers.received(work)
 
     def _bind_end(self, kernel: str, end: _End) -> BoundStage:

@@ -218,9 +218,7 @@ class ZmqComm(MailboxComm):
 
 
 class _Peer:
-    """One outgoing connection: its socket, used only under `lock`, and its monitor, used only by the
-    reader.
-    """
+    """One outgoing connection: its socket, used only under `lock`, its monitor, only by the reader."""
 
     def __init__(self, name: str, address: str, wire: Wire) -> None:
         self.name = name

@@ -66,9 +66,7 @@ class Rank:
         self._tell("ready", self._rank)
 
     def obey(self) -> None:
-        """Process the parent's commands until "end" or its exit; then send what is queued, for at most
-        LINGER_S.
-        """
+        """Process commands until "end" or the parent's exit; then send what is queued, within LINGER_S."""
         while True:
             try:
                 what, *more = self._pipe.recv()

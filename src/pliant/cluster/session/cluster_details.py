@@ -42,9 +42,7 @@ class ClusterDetails:
 
 
 def details_of(led: RunRecord, steering: Steering, margins: Margins) -> ClusterDetails:
-    """Return the details of a run that has just ended; `margins` learn from runs of one plan without
-    faults.
-    """
+    """Return a finished run's details; `margins` learn from runs of one plan without faults."""
     solved = [steering.solved(held) for held in led.plans]
     predicted = _predicted(led.program, solved)
     is_whole = all(span.state is SpanState.RAN for span in led.spans)

@@ -1,6 +1,4 @@
-"""Accuracies that a cluster offers: that of the whole model, and that of a submodel on its weights (STI
-3).
-"""
+"""Accuracies that a cluster offers: the whole model's, and that of a submodel on its weights (STI 3)."""
 
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -163,9 +161,7 @@ class ClusterLevels:
         return min(max(part * self._own[i], 1e-3), 1.0)
 
     def _level(self, i: int, whole: ServiceLevel) -> ServiceLevel:
-        """Return a level: the whole model's delay beyond its median is added to the submodel's time
-        unscaled.
-        """
+        """A level: the whole model's delay beyond its median is added to the submodel's time unscaled."""
         times = [(n, seconds, seconds * self._part(i, n)) for n, seconds in whole.curve.points]
         bounds = ((n, part_s + whole.bound_curve.at(n) - whole_s) for n, whole_s, part_s in times)
         curve = Curve(tuple((n, part_s) for n, _, part_s in times))

@@ -11,9 +11,7 @@ if TYPE_CHECKING:  # avoids a cycle: ClusterPlan shows itself with this module
 
 
 def partition_svg(plan: "ClusterPlan") -> str:
-    """Return `plan` as an `<svg>` element to embed in a page. Needs matplotlib (see
-    `plan.picture.can_draw`).
-    """
+    """Return `plan` as an `<svg>` element for a page. Needs matplotlib (see `plan.picture.can_draw`)."""
     return figure_svg(_figure(plan))
 
 

@@ -15,7 +15,7 @@ THRESHOLD = 0.12
 ALIKE = 0.02
 """Drift up to which two pictures count as equal and nothing is recomputed."""
 LEAST_GAIN = 0.1
-"""Minimum saving of another plan per layer: it must load weights and compile stages during the run, and
+"""Minimum saving of another plan per layer: it loads weights and compiles stages during the run, and
 predictions are no more exact than this.
 """
 GROWTH = 0.25
@@ -33,11 +33,9 @@ class Picture:
 
 
 def believed(ratio: float, before: float = 1.0) -> float:
-    """Return the trusted part of `ratio` (observed over expected): confirmed changes in full, others by
-    WEIGHT.
+    """Return the trusted part of `ratio` (observed over expected): confirmed changes, and WEIGHT of others.
 
-    `before` is the previous observation over the current expectation; a change is confirmed if both show
-    it.
+    `before` is the previous observation over the current expectation; a change is confirmed if both show it.
     """
     twice = min(ratio, before) if min(ratio, before) > 1 else max(ratio, before)
     twice = twice if (ratio - 1) * (before - 1) > 0 else 1.0
@@ -66,17 +64,13 @@ def is_alike(one: Picture, other: Picture) -> bool:
 
 
 def too_large(need: Mapping[str, int], now: Picture) -> tuple[str, ...]:
-    """Return the devices whose weights exceed the memory available to models; departed devices are
-    skipped.
-    """
+    """Return the devices whose weights exceed the memory available to models, among those present."""
     devices = now.capabilities
     return tuple(name for name, n in need.items() if name in devices and n > devices[name].free_bytes)
 
 
 def regained(planned: Picture, now: Picture, whole_bytes: int) -> tuple[str, ...]:
-    """Return devices that had too little memory for all layers (`whole_bytes`) at planning, and have more
-    now.
-    """
+    """Devices that had too little memory for all layers (`whole_bytes`) at planning, and have more now."""
     found = []
     for name, device in now.capabilities.items():
         before = planned.capabilities.get(name, device).free_bytes

@@ -112,8 +112,7 @@ class ClusterPicture:
             self._links = after.links
 
     def reconsider(self) -> bool:
-        """Reset slowed workers to their measurements before their back-off ends; return whether there are
-        any.
+        """Reset slowed workers to their measurements before their back-off ends; return if there are any.
 
         Use it for a run that no request waits for.
         """
@@ -134,9 +133,7 @@ class ClusterPicture:
             self._links = as_measured(self._links, self._measured_links, silent)
 
     def _device(self, name: str) -> Capability:
-        """Return a device as measured with this model, with later drifts; its memory is that of the
-        measurement.
-        """
+        """A device as measured with this model, with later drifts; its memory is that of the measurement."""
         device = self._measured.get(self._model, {}).get(name, UNKNOWN)
         seen = self._drifts.get(name)
         return device if seen is None else replace(device, drifts=seen.drifts)

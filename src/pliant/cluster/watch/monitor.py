@@ -131,9 +131,7 @@ class Monitor:
                 self._members[name] = replace(known, free_bytes=free_bytes)
 
     def has_clock(self, name: str, offset_s: float, round_trip_s: float) -> None:
-        """Store the most exact offset: the one with the shortest round trip, corrected for clock drift
-        since.
-        """
+        """Store the offset of the shortest round trip, allowing for clock drift since its measurement."""
         with self._lock:
             known, now_s = self._members.get(name), self.clock()
             if known is None:

@@ -21,9 +21,7 @@ class Retries:
         self._last_s: float | None = None
 
     def heard(self, names: Collection[str], now_s: float) -> None:
-        """Record that a run reported `names`; a name that stays for its wait after a retry starts at
-        FIRST_S again.
-        """
+        """Record that a run reported `names`; one that lasts its wait after a retry starts at FIRST_S again."""
         self._last_s = now_s
         for name in names:
             self._heard_s[name] = now_s
@@ -31,9 +29,7 @@ class Retries:
                 del self._tried_s[name], self._wait_s[name]
 
     def due(self, names: Collection[str]) -> frozenset[str]:
-        """Return those of `names` that runs have not reported for their wait; each is returned once per
-        wait.
-        """
+        """Return those of `names` that runs have not reported for their wait, once per wait."""
         now_s, found = self._last_s, set()
         if now_s is None:
             return frozenset()
