@@ -241,7 +241,7 @@ class ClusterSession(TextSession[ClusterDetails]):
 
     @property
     def best(self) -> float | None:
-        """The lowest accuracy of its plans' bits over all lengths; None if unmeasured or before `curve`."""
+        """Least accuracy of its plans for any length or `exchange`; None if unmeasured, or before `curve`."""
         return self._promised
 
     def curve(self, accuracy_floor: float = 0.0) -> Curve:

@@ -21,7 +21,7 @@ class Retries:
         self._last_s: float | None = None
 
     def heard(self, names: Collection[str], now_s: float) -> None:
-        """Record that a run reported `names`; one that lasts its wait after a retry starts at FIRST_S again."""
+        """Record that a run reported `names`; one that outlasts its wait starts at FIRST_S again."""
         self._last_s = now_s
         for name in names:
             self._heard_s[name] = now_s

@@ -94,7 +94,10 @@ def sizes(spec: EncoderSpec, tokens: int, bits: tuple[int, ...] = ()) -> Sizes:
 
 
 def _coded(spec: EncoderSpec, probe: "_Probe") -> dict[str, Any]:
-    """The fields that differ for codes: a head's and a column's share of whole groups, and spare bytes."""
+    """The fields that differ for codes: a head's and a column's share of whole groups, and spare bytes.
+
+    These are lines through the origin; they underestimate the weights of some counts by at most `spare`.
+    """
     heads = list(range(1, spec.n_heads + 1))
     columns = [c for c in (1, 15, 16, 17, 31, 32, 33, 48, 49, 65, spec.ffn) if c <= spec.ffn]
     found: dict[str, Any] = {}
