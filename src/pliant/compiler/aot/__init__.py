@@ -1,1 +1,1 @@
-"""Compiled models on disk, and C."""
+"""Write compiled models to disk, as directories and as C libraries."""

@@ -1,8 +1,8 @@
 """Compile a graph ahead of time: objects, a weights file and C source that needs no Python to run.
 
-The directory holds `kernels/*.o` for the target, `NAME.c` (the table), `NAME.h`, `NAME.map` (what is
-exported), `NAME.safetensors` (weights, mapped at run time), `example.c`, `CMakeLists.txt`, and `libNAME.so`
-where a C compiler for the target is at hand.
+The directory holds `kernels/*.o` for the target, `NAME.c` (the table), `NAME.h`, `NAME.map` (exported
+symbols), `NAME.safetensors` (weights, mapped at run time), `example.c`, `CMakeLists.txt`, and `libNAME.so` if
+a C compiler for the target is available.
 """
 
 import re
@@ -26,9 +26,9 @@ _MAX_RANK = 8
 
 
 def write_c(image: Image, name: str, out: Path) -> Emitted:
-    """Write `image` as a C library called `name` into the new directory `out`, whole or not at all.
+    """Write `image` as a C library called `name` into the new directory `out`, atomically.
 
-    Raises InputError when `out` holds something else or `name` is no C identifier; GraphError for a tensor
+    Raises InputError when `out` has other contents or `name` is not a C identifier; GraphError for a tensor
     of more than eight dimensions.
     """
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
@@ -70,7 +70,7 @@ def _write(image: Image, name: str, out: Path) -> None:
 
 
 def _tables(program: Encoded, layout: Layout, name: str, needs_tiles: bool) -> str:
-    """The model's own part of the C source."""
+    """The model-specific part of the C source."""
     weights = dict(zip(program.weights, layout.offsets, strict=True))
     inputs, outputs = list(program.inputs), list(program.outputs)
     kernels_used = list(dict.fromkeys(row.kernel for row in program.rows))

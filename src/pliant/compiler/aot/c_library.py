@@ -1,4 +1,4 @@
-"""Link emitted C source and kernels as a shared library, where a C compiler for the target is at hand."""
+"""Link emitted C source and kernels as a shared library, if a C compiler for the target is available."""
 
 import shutil
 import subprocess
@@ -13,7 +13,7 @@ from pliant.kernels.emit.isa import Isa
 
 @dataclass(frozen=True, slots=True)
 class Emitted:
-    """What was written: the directory, and the shared library or why there is none."""
+    """The result: the directory, and the shared library or the reason why there is none."""
 
     directory: Path
     library: Path | None
@@ -21,16 +21,16 @@ class Emitted:
 
 
 def triple(isa: Isa) -> str:
-    """The target as compilers for it are named."""
+    """The target triple in the names of its compilers."""
     return isa.triple.replace("-unknown", "")
 
 
 def link(
     directory: Path, name: str, isa: Isa, sources: Sequence[str], flags: Sequence[str] = ()
 ) -> tuple[str | None, str]:
-    """The shared library's file name, or None and why it was not made.
+    """The shared library's file name, or None and the reason.
 
-    `sources` and all kernels of `directory` are linked; what `NAME.map` says is exported.
+    `sources` and all kernels of `directory` are linked; `NAME.map` lists the exported symbols.
     """
     compiler = "cc" if isa.architecture == system.machine() else f"{triple(isa)}-gcc"
     if shutil.which(compiler) is None:

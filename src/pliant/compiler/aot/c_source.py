@@ -4,13 +4,13 @@ from collections.abc import Sequence
 
 
 def array(declaration: str, entries: Sequence[str], nothing: str = "0") -> str:
-    """`static const DECLARATION[] = {...};`; C has no empty arrays, so one of none holds `nothing`."""
+    """`static const DECLARATION[] = {...};`; C has no empty arrays, so an empty one holds `nothing`."""
     body = ",\n    ".join(entries or [nothing])
     return f"static const {declaration}[] = {{\n    {body}}};"
 
 
 def numbers(declaration: str, values: Sequence[int]) -> str:
-    """An array of whole numbers, many a line; those of 2**31 and above are unsigned 64-bit constants."""
+    """An array of whole numbers, many per line; values of 2**31 and above are unsigned 64-bit constants."""
     words = [f"UINT64_C({x})" if x >= 1 << 31 else str(x) for x in values]
     return array(declaration, [",".join(words[i : i + 16]) for i in range(0, len(words), 16)])
 
@@ -22,12 +22,12 @@ def byte_array(data: bytes) -> str:
 
 
 def comment(text: str) -> str:
-    """`text` as it may stand inside a comment."""
+    """`text`, escaped for use inside a comment."""
     return text.replace("*/", "* /").replace("\n", " ")
 
 
 def quoted(text: str) -> str:
-    """`text` as a string constant in UTF-8, whatever it holds."""
+    """Any `text` as a string constant in UTF-8."""
     return '"' + "".join(_escaped(byte) for byte in text.encode()) + '"'
 
 

@@ -27,7 +27,9 @@ _CHUNK = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class _File:
-    """What `program.json` is: a manifest and its hash, for its arguments become addresses unchecked."""
+    """The contents of `program.json`: a manifest and its hash, since its arguments are used as addresses
+    without further checks.
+    """
 
     version: int
     xxh3: int
@@ -51,7 +53,7 @@ class _Manifest:
 class OpenedDirectory:
     """An opened directory: the program, its weights as bytes over the mapping, its kernels in memory.
 
-    `identity` is what `saved_identity` gives.
+    `identity` is the result of `saved_identity`.
     """
 
     identity: str
@@ -61,10 +63,10 @@ class OpenedDirectory:
 
 
 def save(image: Image, out: Path, model: str | None = None) -> None:
-    """Write `image` into the directory `out`, whole or not at all; a compiled graph there is replaced.
+    """Write `image` into the directory `out`, atomically; a compiled graph there is replaced.
 
-    `model` is the content hash of what it was compiled from: see `saved_identity`. Raises InputError when
-    `out` holds something else or cannot be written.
+    `model` is the content hash of the source model: see `saved_identity`. Raises InputError when `out` has
+    other contents or cannot be written.
     """
     with draft_of(out, PROGRAM) as draft:
         objects = write_objects(image, draft)
@@ -88,8 +90,8 @@ def save(image: Image, out: Path, model: str | None = None) -> None:
 def open_saved(directory: Path) -> OpenedDirectory:
     """Map the weights and load the kernels of a directory that `save` wrote.
 
-    Raises StoreError naming the file that is missing, cut or changed, or the version that is not known;
-    KernelError when this CPU cannot run what it was compiled for.
+    Raises StoreError naming the file that is missing, truncated or changed, or an unknown version;
+    KernelError when this CPU is not the target.
     """
     manifest = _manifest(directory)
     rows = [isa for isa in ISAS if (isa.name, isa.features) == (manifest.isa, manifest.features)]
@@ -101,9 +103,9 @@ def open_saved(directory: Path) -> OpenedDirectory:
 
 
 def saved_identity(directory: Path) -> str:
-    """The content hash of the model that `directory` was compiled from; of the directory, where none is kept.
+    """The content hash of the source model of `directory`; of the directory itself if none is recorded.
 
-    Directories compiled from one file for several CPUs hold the same model. Raises StoreError.
+    Directories compiled from one file for several CPUs have the same identity. Raises StoreError.
     """
     return _identity(_manifest(directory))
 
@@ -134,7 +136,7 @@ def _weights(directory: Path, manifest: _Manifest) -> dict[str, np.ndarray]:
     digest = xxhash.xxh3_64()
     try:
         with path.open("rb") as file:
-            # Read, not mapped: checking must not make pages resident that no run needs.
+            # Read, not mapped: checking must not make pages resident that runs do not need.
             while chunk := file.read(_CHUNK):
                 digest.update(chunk)
             if file.tell() != manifest.weights_bytes or digest.intdigest() != manifest.weights_xxh3:

@@ -1,4 +1,4 @@
-"""Files of every compiled form: kernel objects, weights, and the draft directory that is renamed."""
+"""Write the files common to all compiled forms: kernel objects, weights, and the draft directory."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -22,13 +22,13 @@ OBJECTS = "kernels"
 
 @contextmanager
 def draft_of(out: Path, mark: str) -> Iterator[Path]:
-    """A directory that becomes `out` when the block ends well, and nothing when it does not.
+    """A temporary directory that is renamed to `out` on success and removed on failure.
 
-    An `out` that holds the file `mark` is replaced. Raises InputError when it is or holds something else,
-    or cannot be written.
+    An `out` that contains the file `mark` is replaced. Raises InputError when `out` is or contains something
+    else, or cannot be written.
     """
     try:
-        out = out.resolve()  # a link keeps pointing there
+        out = out.resolve()  # a symbolic link stays valid
         clear_leftovers(out)
         if out.exists() and not out.is_dir():
             raise InputError(f"{out} is a file; choose a directory.")
@@ -48,7 +48,7 @@ def write_objects(image: Image, out: Path, others: Mapping[str, str] | None = No
 def write_kernels(
     used: Mapping[str, Kernel], isa: Isa, out: Path, others: Mapping[str, str] | None = None
 ) -> dict[str, bytes]:
-    """The same of the kernels `used`, for `isa`."""
+    """As `write_objects`, for the kernels `used` and `isa`."""
     texts = dict(others or {}) | {name: kernel.ir(isa) for name, kernel in used.items()}
     objects = dict(zip(texts, compile_modules(list(texts.values()), isa), strict=True))
     (out / OBJECTS).mkdir()
@@ -72,7 +72,7 @@ def _field(image: Image, weight: str) -> Field:
 
 
 def _weights(image: Image) -> Iterator[np.ndarray]:
-    """The constants as they are, then what is packed, one at a time."""
+    """The constants unchanged, then the packed weights, one at a time."""
     yield from image.constants.values()
     for packed in image.packed.values():
         memory = aligned_bytes(packed.n_bytes)

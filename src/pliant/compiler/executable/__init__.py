@@ -1,1 +1,1 @@
-"""Kernel calls and the place of every tensor, in memory."""
+"""Executables: kernel calls and the memory place of every tensor."""

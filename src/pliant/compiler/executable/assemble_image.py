@@ -1,4 +1,6 @@
-"""Place every tensor of a lowered graph: the image that a session loads and ahead-of-time output prints."""
+"""Place every tensor of a lowered graph: the image that sessions load and ahead-of-time compilation
+writes.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +17,7 @@ from pliant.ir.symbolic import largest, symbols_of
 from pliant.kernels.runtime.walker import UNIT_BITS
 
 OFFSET = "offset"
-"""The symbol of a tensor's offset into the arena, before its number among `Image.tensors`."""
+"""The prefix of the symbols of tensors' arena offsets, followed by the index in `Image.tensors`."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -31,8 +33,9 @@ class Image:
     """Calls in order, and the place of every tensor they name.
 
     `inputs` and `outputs` are the caller's arrays; `copies` are outputs that are also an input, a
-    constant or another output, as (output, source): copied after the calls. `constants` are read as
-    they are, `packed` are made once. `arena_bytes` holds everything else: `tensors`, by lifetime in calls.
+    constant or another output, as (output, source): copied after the calls. `constants` are read unchanged,
+    `packed` are made once. All other tensors are in the arena of `arena_bytes`: `tensors`, with their
+    lifetimes in calls.
     """
 
     calls: tuple[Call, ...]
@@ -48,11 +51,13 @@ class Image:
 
     @property
     def scratch_bytes(self) -> int:
-        """What one thread needs."""
+        """The scratch bytes that one thread needs."""
         return largest(call.scratch_bytes for call in self.calls)
 
     def shares(self, lengths: Sequence[int]) -> Int64[np.ndarray, "calls 2"]:
-        """Units and grain of every call for texts of `lengths` rows, together at most those lowered for."""
+        """Units and grain of every call for texts of `lengths` rows, at most as many as the image was lowered
+        for.
+        """
         shares = [
             (call.n_units, call.grain) if call.extent is None else call.extent.share(lengths)
             for call in self.calls
@@ -60,7 +65,7 @@ class Image:
         return np.array(shares, np.int64).reshape(-1, 2)
 
     def may_replace(self, output: str, x: str) -> bool:
-        """Whether `output` may be written where input `x` stands: nothing reads x from then on."""
+        """Whether `output` may be written into the memory of input `x`: no later call reads x."""
         written = [i for i, call in enumerate(self.calls) if self._touches(call.writes, output)]
         read = [i for i, call in enumerate(self.calls) if self._touches(call.reads, x)]
         return not self.copies and max(read, default=-1) < min(written, default=0)
@@ -72,7 +77,7 @@ class Image:
 def assemble(graph: Graph, lowered: Sequence[Lowered], target: Target) -> Image:
     """Place the tensors of a graph, lowered node by node, by lifetime (FluidML, Algorithm 4).
 
-    Raises GraphError where a tensor has a name that a lowering needs, or a node more work than is counted.
+    Raises GraphError if a tensor has a name that a lowering needs, or a node has too many work units.
     """
     calls = tuple(call for part in lowered for call in part.calls)
     packed = {name: p for part in lowered for name, p in part.packed.items()}
@@ -95,7 +100,8 @@ def assemble(graph: Graph, lowered: Sequence[Lowered], target: Target) -> Image:
     moving = [x for x in lives if x not in places]
     tensors = tuple(Lifetime(sizes[x], *lives[x]) for x in moving)
     placed = place(tensors)
-    # Tensors of open sizes are placed anew for other sizes: what follows from where they are is symbolic too.
+    # Tensors of open sizes are placed anew for other sizes, so numbers that depend on offsets are symbolic
+    # too.
     offsets = symbols_of((t.n_bytes for t in tensors), OFFSET, placed.offsets)
     places |= {x: Place(ARENA, at) for x, at in zip(moving, offsets, strict=True)}
     for x, (root, offset) in roots.items():
@@ -119,7 +125,7 @@ def assemble(graph: Graph, lowered: Sequence[Lowered], target: Target) -> Image:
 
 
 def _check_apart(graph: Graph, made: Sequence[str]) -> None:
-    """Raise GraphError where a tensor of the graph has the name of a lowering's own memory."""
+    """Raise GraphError if a tensor of the graph has the name of a lowering's temporary."""
     taken = sorted(set(made) & set(graph.types))
     if taken:
         raise GraphError(
@@ -128,7 +134,7 @@ def _check_apart(graph: Graph, made: Sequence[str]) -> None:
 
 
 def _check_units(calls: Sequence[Call]) -> None:
-    """Raise GraphError naming the first node whose work is in more parts than threads can share."""
+    """Raise GraphError naming the first node with more work units than the pool supports."""
     for call in calls:
         if call.n_units + call.grain >= 1 << UNIT_BITS:
             raise GraphError(
@@ -137,7 +143,7 @@ def _check_units(calls: Sequence[Call]) -> None:
 
 
 def _roots(lowered: Sequence[Lowered]) -> dict[str, tuple[str, int]]:
-    """The tensor whose bytes each alias is, and from which byte on."""
+    """The tensor whose memory each alias shares, and the offset in it."""
     roots: dict[str, tuple[str, int]] = {}
     for part in lowered:
         for alias in part.aliases:
@@ -153,7 +159,7 @@ def _temporaries(lowered: Sequence[Lowered]) -> dict[str, int]:
 def _lifetimes(
     calls: Sequence[Call], roots: Mapping[str, tuple[str, int]], kept: Sequence[str]
 ) -> dict[str, tuple[int, int]]:
-    """First and last call that touches each root; what is copied out at the end lives until then."""
+    """The first and last call that touches each root; tensors copied out at the end live until then."""
     lives: dict[str, tuple[int, int]] = {}
 
     def touch(tensor: str, at: int) -> None:
@@ -176,7 +182,7 @@ def _merge(
     places: dict[str, Place],
     lives: dict[str, tuple[int, int]],
 ) -> None:
-    """Give what a call may write in place the bytes of what dies there: x becomes an alias of y."""
+    """Let an in-place call write into the memory of an input that dies there: x becomes an alias of y."""
     for at, call in enumerate(calls):
         if not call.in_place or call.in_place in places:
             continue

@@ -16,14 +16,16 @@ from pliant.kernels.runtime.buffer import Buffer
 from pliant.kernels.runtime.call_table import Table
 
 _MOST_CELLS = 4
-"""Addresses in a space that are written one by one: all of a table at once take as long as about so many."""
+"""Up to this many addresses of a space are written one by one; updating the whole table takes as long as
+about this many.
+"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ProgramNumbers:
-    """All of a program that follows from open sizes, for some sizes.
+    """The numbers of a program that depend on open sizes, for given sizes.
 
-    `words` are numbers among the arguments: their type, where they are, in units of it, and their values.
+    `words` are numbers among the arguments: their type, their positions in units of it, and their values.
     `offsets` has one for each address, `shares` units and grain of each call.
     """
 
@@ -39,9 +41,10 @@ class ProgramNumbers:
 
 @final
 class Bound:
-    """One program, ready for a pool to walk `table` once every space it names has an address.
+    """A program bound to memory; a pool may walk `table` when every space has an address.
 
-    `kernels` are addresses by name. What it is pointed at stays alive; what it is lent, the caller keeps.
+    `kernels` are addresses by name. Buffers passed to `point` are kept alive; arrays passed to `lend` must be
+    kept alive by the caller.
     """
 
     def __init__(self, program: Encoded, kernels: Mapping[str, int]) -> None:
@@ -55,7 +58,7 @@ class Bound:
         self._faults = np.array([r.arguments + (r.fault or 0) for r in self._indexing], np.intp) // 8
         named = [*(a.space for a in program.addresses), *(copy.space for copy in program.copies)]
         self._spaces = {space: i for i, space in enumerate(dict.fromkeys(named))}
-        self._bases = np.zeros(len(self._spaces) + 1, np.int64)  # and one for what nothing uses
+        self._bases = np.zeros(len(self._spaces) + 1, np.int64)  # and one for unused spaces
         self._kept: dict[str, Buffer] = {}
         self._pointers = np.array([a.at for a in program.addresses], np.intp) // 8
         self._pointed = np.array([self._spaces[a.space] for a in program.addresses], np.intp)
@@ -69,7 +72,7 @@ class Bound:
 
     @property
     def table(self) -> Table:
-        """The calls, with the addresses of all spaces as they are now."""
+        """The calls with the current addresses of all spaces."""
         if self._is_stale:
             self._words[self._pointers] = self._bases[self._pointed] + self._offsets
             self._is_stale = False
@@ -77,11 +80,11 @@ class Bound:
 
     @property
     def spaces(self) -> tuple[str, ...]:
-        """What the calls read and write, and what is copied."""
+        """The spaces that calls read or write, or that are copied."""
         return tuple(self._spaces)
 
     def point(self, space: str, buffer: Buffer) -> None:
-        """From now on `space` is at `buffer`."""
+        """Set the memory of `space` to `buffer`."""
         at = self._spaces.get(space)
         if at is not None:
             self._bases[at] = buffer.address
@@ -89,7 +92,9 @@ class Bound:
             self._is_stale = True
 
     def lend(self, space: str, array: np.ndarray) -> None:
-        """For the walks to come `space` is at `array`, without gaps: of a run, or an arena that may move."""
+        """Set the memory of `space` to the contiguous `array` without keeping it alive: arrays of one run, or
+        an arena that may move.
+        """
         at = self._spaces.get(space)
         if at is not None:
             self._bases[at] = base = address(array)
@@ -101,21 +106,23 @@ class Bound:
                 self._cells[self._pointers.item(i)] = base + self._offsets.item(i)
 
     def slots(self, spaces: Sequence[str]) -> Int64[np.ndarray, " spaces"]:
-        """Where `place` puts the addresses of `spaces`; those that nothing reads or writes share one."""
+        """The slots of `spaces` for `place`; unused spaces share one slot."""
         return np.array([self._spaces.get(space, len(self._spaces)) for space in spaces], np.int64)
 
     def place(self, slots: Int64[np.ndarray, " spaces"], addresses: Sequence[int]) -> None:
-        """As `lend`, for several spaces at once, by the addresses of arrays that the caller holds."""
+        """As `lend`, for several spaces at once, given the addresses of arrays that the caller keeps
+        alive.
+        """
         self._bases[slots] = addresses
         self._is_stale = True
 
     def cut(self, n: int, shares: Int64[np.ndarray, "calls 2"]) -> None:
-        """From now on the extent is `n`, and the calls have these units and this grain."""
+        """Set the extent to `n` and each call's units and grain."""
         self._words[self._extents] = n
         self._table.share(shares)
 
     def resize(self, numbers: ProgramNumbers) -> None:
-        """From now on the program is that of other sizes."""
+        """Change the program to other sizes."""
         for type_, at, values in numbers.words:
             self._arguments.view(type_)[at] = values
         self._offsets, self._copies, self._outputs = numbers.offsets, numbers.copies, numbers.outputs
@@ -123,7 +130,7 @@ class Bound:
         self._table.share(numbers.shares)
 
     def check(self) -> None:
-        """After a walk: raise InputError if a kernel met an index outside its dimension."""
+        """After a walk: raise InputError if a kernel reported an index out of range."""
         if not self._indexing:
             return
         dims = self._words[self._faults]
@@ -139,7 +146,7 @@ class Bound:
         )
 
     def copy(self, outputs: Mapping[str, np.ndarray | Buffer]) -> None:
-        """After a walk: fill those of the outputs that are copies of something else."""
+        """After a walk: fill the outputs that are copies of another tensor."""
         for copy in self._copies:
             source = int(self._bases[self._spaces[copy.space]]) + copy.offset
             output = outputs[copy.output]

@@ -1,7 +1,7 @@
 """The result of lowering a graph: calls of kernels on named tensors.
 
-A `Call` is one entry of a native table before memory exists: its argument structure names tensors where
-the entry will hold addresses. A session fills the addresses in; ahead of time a linker does.
+A `Call` is one entry of a native table before memory exists: its argument structure names tensors in place of
+addresses. A session, or a linker for ahead-of-time output, fills in the addresses.
 """
 
 import ctypes
@@ -23,9 +23,9 @@ class Ref:
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """A generated function `name`, unique for its text: equal names are compiled once.
+    """A generated function. `name` identifies its text; kernels of equal names are compiled once.
 
-    `ir(isa)` gives the module that defines `void name(ptr args, i64 lo, i64 hi, ptr scratch)`.
+    `ir(isa)` returns the module that defines `void name(ptr args, i64 lo, i64 hi, ptr scratch)`.
     """
 
     name: str
@@ -38,10 +38,10 @@ Field = int | float | Ref | None | tuple[int, ...] | tuple[Ref | None, ...]
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """What of a call follows from the rows of one or more texts, which are bound before each run.
+    """How a call depends on the rows of one or more texts, which are set before each run.
 
-    `fields` hold the number of all rows; `share(lengths)` are the units and the grain for texts of as many
-    rows, whose rows stand one behind the other. The call itself stands for the most rows.
+    `fields` hold the total number of rows; `share(lengths)` gives the units and the grain for texts of these
+    numbers of rows, concatenated. The call itself is for the largest number of rows.
     """
 
     fields: tuple[str, ...]
@@ -52,12 +52,12 @@ class Extent:
 class Call:
     """`kernel` over units 0..n_units-1 with arguments of type `layout`, whose `fields` not named are zero.
 
-    `reads` and `writes` are the tensors touched; from them lifetimes follow. The first tensor written may
-    take the bytes of `in_place`, one of those read, if that is as large and dies here. `scratch_bytes` is
-    what a thread needs. Without an `extent` the call is always whole.
+    `reads` and `writes` are the tensors touched, which determine lifetimes. The first tensor written may use
+    the memory of `in_place`, one of the tensors read, if that is as large and dies here. `scratch_bytes` is
+    the need of one thread. Without an `extent` the call always runs all its units.
 
-    For people: `label` is the node it came from, `op` its operator, `flops` those of the whole node, and
-    `n_bytes` are read and written, each tensor once.
+    For reports: `label` is the source node, `op` its operator, `flops` the operations of the whole node, and
+    `n_bytes` the bytes read and written, each tensor once.
     """
 
     kernel: Kernel
@@ -78,7 +78,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Alias:
-    """`tensor` is the bytes of `source` from `offset` on: a reshape costs nothing."""
+    """`tensor` shares the memory of `source` from `offset` on, e.g. the result of a reshape."""
 
     tensor: str
     source: str
@@ -87,9 +87,9 @@ class Alias:
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """A constant in the form a kernel wants: `n_bytes`, written once by `fill` into the memory it stays in.
+    """A constant in a kernel's layout: `n_bytes`, written once by `fill` into its final memory.
 
-    `source` is the constant it is made from; a source that only packed forms read is never held itself.
+    `source` is the original constant; a source that only packed forms read is not kept.
     """
 
     n_bytes: int
@@ -99,7 +99,7 @@ class Packed:
 
 @dataclass(frozen=True, slots=True)
 class Lowered:
-    """What one node became: calls in order, aliases, scratch tensors (bytes), and packed constants."""
+    """The lowering of one node: calls in order, aliases, scratch tensors (bytes), and packed constants."""
 
     calls: tuple[Call, ...] = ()
     aliases: tuple[Alias, ...] = ()
@@ -109,7 +109,7 @@ class Lowered:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What is compiled for."""
+    """The target of compilation: instruction set and number of threads."""
 
     isa: Isa
     n_threads: int = 1

@@ -1,6 +1,6 @@
 """Encode an image as numbers: argument bytes, the positions of addresses in them, and table rows.
 
-A session fills the addresses in, a directory keeps them, and C source prints them.
+A session fills in the addresses; compiled directories and C source store the encoded form.
 """
 
 import ctypes
@@ -16,7 +16,7 @@ from pliant.ir.symbolic import is_symbolic, plain
 
 _ALIGNMENT = 16
 FAULT = "fault"
-"""The field of a kernel's arguments where it writes an index outside its dimension, if it reads any."""
+"""The argument field into which a kernel that reads indices writes an index that is out of range."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,9 +30,10 @@ class Address:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One entry of the native table; its arguments begin at byte `arguments`. The rest is a Call's.
+    """One entry of the native table; its arguments begin at byte `arguments`. The other fields are those of a
+    Call.
 
-    A kernel that reads indices writes one outside its dimension at byte `fault` of these
+    A kernel that reads indices writes an index out of range to byte `fault` of its arguments
     (kernels/move/index.py).
     """
 
@@ -49,7 +50,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """After the table: `output` is a copy of what stands at byte `offset` of `space`."""
+    """After the calls, `output` is copied from byte `offset` of `space`."""
 
     output: str
     space: str
@@ -60,9 +61,9 @@ class Copy:
 class Encoded:
     """A whole program. Spaces are the arena, the inputs, the outputs, and the weights by name.
 
-    Where the extent stands in the arguments, as a 64-bit number, `extents` says. `numbers` are those of the
-    arguments that follow from open sizes: first byte, bytes, and the symbolic number. `tensors` are what the
-    arena holds, where a program is kept to be checked.
+    `extents` are the positions of the extent in the arguments, as a 64-bit number. `numbers` are argument
+    numbers that depend on open sizes: first byte, bytes, and the symbolic number. `tensors` are the arena's
+    tensors, kept for checking.
     """
 
     arguments: bytes
@@ -121,7 +122,9 @@ def encode(image: Image) -> Encoded:
 
 
 def arena_tensors(image: Image) -> tuple[ArenaTensor, ...]:
-    """What has a place of its own in an image's arena: it stands before its aliases, as lifetimes do."""
+    """The tensors with memory of their own in an image's arena, each before its aliases, ordered as the
+    lifetimes.
+    """
     placed = [(name, place.offset) for name, place in image.places.items() if place.space == ARENA]
     return tuple(
         ArenaTensor(name, plain(offset), number_of(life.n_bytes), life.first, life.last)
@@ -135,9 +138,10 @@ def kernels(image: Image) -> dict[str, Kernel]:
 
 
 def arguments(call: Call) -> tuple[bytes, list[tuple[int, Ref]], list[tuple[int, int, int]]]:
-    """The bytes of a call's argument structure, zero where an address comes, and which comes where.
+    """The bytes of a call's argument structure, with zeros in place of addresses, and the position of each
+    address.
 
-    Numbers that follow from open sizes are there as at hand, and told apart: byte, bytes, number.
+    Numbers that depend on open sizes have their current values and are also listed: byte, bytes, number.
     """
     structure = call.layout()
     refs: list[tuple[int, Ref]] = []
@@ -167,7 +171,7 @@ def arguments(call: Call) -> tuple[bytes, list[tuple[int, Ref]], list[tuple[int,
 
 
 def _extents(call: Call) -> list[int]:
-    """Where in the arguments the extent stands."""
+    """The positions of the extent in the arguments."""
     structure = call.layout()
     return [] if call.extent is None else [_at(structure, name) for name in call.extent.fields]
 

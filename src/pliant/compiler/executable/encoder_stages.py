@@ -1,6 +1,6 @@
 """A store's model as compiled graphs over one arena: embedding, layers of any width, head.
 
-Where the compressed weights lie, and which of them have arrived, is the caller's business: it says so by
+The caller manages the compressed weights: it reports their addresses and which of them have arrived with
 `place` and `set_bits`.
 """
 
@@ -41,13 +41,13 @@ from pliant.store.store_files import Embeddings, HeadWeights, Linear
 class Encoder:
     """One model, ready to run at any width on up to `tokens` rows, of one text or of several.
 
-    `hidden`, float32 [tokens, padded d], enters and leaves every layer; the rows of several texts stand one
-    behind the other, without padding. Each text attends to itself alone. Its answer is that of the text alone
-    up to rounding: a product may add up the numbers of a row in another order where there are other rows
-    beside it. Integers are exact: with `compute` int8 the answers are equal to the bit.
+    `hidden`, float32 [tokens, padded d], is the input and output of every layer; the rows of several texts
+    are concatenated without padding. Each text attends only to itself. Its answer equals that of the text
+    alone up to rounding: with other rows, a product may sum the numbers of a row in another order. Integers
+    are exact: with `compute` int8 the answers are bit-identical.
 
-    Holds one form for each width and one stage for each (layer, width) that was asked for. Not thread-safe:
-    one run at a time.
+    Caches one form for each width and one stage for each (layer, width) used. Not thread-safe: one run at a
+    time.
     """
 
     hidden: np.ndarray
@@ -77,8 +77,8 @@ class Encoder:
         self.reserve(tokens)
 
     def reserve(self, tokens: int) -> None:
-        """Make room for `tokens` rows; what `hidden` held is lost."""
-        self.tokens = 0  # an interrupt on the way leaves no room for any input
+        """Make room for `tokens` rows; the contents of `hidden` are lost."""
+        self.tokens = 0  # after an interrupt there is no room for any input
         self._stages: dict[tuple[int, int], Stage] = {}
         self._forms: dict[int, Form] = {}
         embedding = coded_form(
@@ -106,7 +106,7 @@ class Encoder:
         self.tokens = tokens
 
     def close(self) -> None:
-        """Let go of the arena and of what kernels read beside the weights; it cannot run afterwards."""
+        """Free the arena and the other arrays that kernels read; it cannot run afterwards."""
         self.tokens, self._stages, self._around, self._at = 0, {}, {}, {}
         self._layers, self._plain = [], []
         self.arena = self.hidden = np.empty(0, np.float32)
@@ -114,7 +114,7 @@ class Encoder:
 
     @property
     def fixed_arrays(self) -> list[np.ndarray]:
-        """What every plan needs, as `fixed_bytes` counts it, to be measured."""
+        """The arrays that every plan needs, as counted by `fixed_bytes`, for measurement."""
         own = [array for layer in self._layers for array in layer.arrays]
         own += [array for plain in self._plain for array in plain.arrays]
         stored = [getattr(layer.resident, name) for layer in self._layers for name in RESIDENT_ARRAYS]
@@ -122,9 +122,9 @@ class Encoder:
         return [*own, *stored, *books, *_end_arrays(self._embeddings, self._ends)]
 
     def place(self, layer: int, part: int, first: int, count: int, memory: Buffer, offset: int = 0) -> None:
-        """Say where one part of `count` neighbouring slices of `layer` lies: at byte `offset` of `memory`.
+        """Set the address of one part of `count` adjacent slices of `layer`: byte `offset` of `memory`.
 
-        The caller keeps it alive for as long as the slices are run. Raises ValueError where it is too small.
+        The caller keeps the memory alive while the slices run. Raises ValueError if it is too small.
         """
         self._layers[layer].place(part, first, count, memory, offset)
 
@@ -149,7 +149,7 @@ class Encoder:
     def run(self, layer: int, width: int, lengths: tuple[int, ...]) -> None:
         """Run a layer at `width` slices, in place, over the rows in `hidden` of texts of `lengths` tokens."""
         if lengths != self._lengths:
-            self._lengths = ()  # an interrupt on the way leaves blocks of no lengths
+            self._lengths = ()  # after an interrupt the blocks match no lengths
             blocks = text_blocks(lengths, self._target.isa)
             self._blocks[: len(blocks)] = blocks
             self._lengths = lengths
@@ -171,12 +171,14 @@ class Encoder:
         return answer
 
     def _row(self, row: int) -> Buffer:
-        """`hidden` from a row on."""
+        """`hidden` from row `row` on."""
         hidden = self._at["hidden"]
         return hidden.part(row * self.hidden.strides[0]) if row else hidden
 
     def _form(self, width: int, tokens: int, others: Sequence[Form] = ()) -> Form:
-        """The layer's form at `width` for `tokens` rows; the kernels of `others` are loaded with its own."""
+        """The layer's form at `width` for `tokens` rows; the kernels of `others` are loaded together with its
+        kernels.
+        """
         form = self._forms.get(width)
         if form is None:
             form = coded_form(layer_graph(self.spec, width, tokens, self._compute), self._target)
@@ -191,9 +193,9 @@ class Encoder:
 
 
 def arena_bytes(spec: ModelSpec, word: TableFormat, tokens: int, compute: Precise = "fp32") -> int:
-    """What the activations of up to `tokens` rows take, before anything is allocated.
+    """Bytes of the activations of up to `tokens` rows, before anything is allocated.
 
-    On all CPUs the same but for AMX, whose float32 products keep their rows in two parts.
+    The same on all CPUs except with AMX, whose float32 products store their rows in two parts.
     """
     isa = host_isa() if host_isa().has_tiles else X86_64
     graphs = (
@@ -212,9 +214,10 @@ def fixed_bytes(
     head: HeadWeights,
     compute: Precise = "fp32",
 ) -> int:
-    """What every plan of a model needs in memory: codebooks, outliers, biases, norms, embeddings and head.
+    """Bytes of the arrays that every plan of a model needs: codebooks, outliers, biases, norms, embeddings
+    and head.
 
-    The word table is not counted: it stays mapped.
+    The word table does not count: it stays mapped.
     """
     geometry, isa = slice_geometry(spec), host_isa()
     layers = (Weights(geometry, spec.precision, layer, isa, compute) for layer in resident)
@@ -231,7 +234,7 @@ def plain_layers(embeddings: Embeddings, head: HeadWeights) -> dict[str, Linear]
 
 
 def _end_arrays(embeddings: Embeddings, head: HeadWeights) -> list[np.ndarray]:
-    """What the embeddings and the head hold, as stored, but for the word table."""
+    """The arrays of the embeddings and the head, as stored, without the word table."""
     arrays = [embeddings.position, embeddings.norm, embeddings.row_hashes]
     arrays += [] if embeddings.types is None else [embeddings.types]
     plain = plain_layers(embeddings, head).values()
@@ -239,12 +242,12 @@ def _end_arrays(embeddings: Embeddings, head: HeadWeights) -> list[np.ndarray]:
 
 
 def word_format(embeddings: Embeddings) -> TableFormat:
-    """How the word table is kept."""
+    """The format of the word table."""
     return "codes" if isinstance(embeddings.word, QuantizedTable) else embeddings.word.precision
 
 
 def _tables(embeddings: Embeddings) -> dict[str, Buffer]:
-    """Where the embedding's tables and norm stand."""
+    """The memory of the embedding's tables and norm."""
     word = embeddings.word
     at = {"position": Buffer.of(embeddings.position)} | norm_buffers("norm", embeddings.norm)
     if embeddings.types is not None:

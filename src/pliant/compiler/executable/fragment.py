@@ -8,18 +8,18 @@ from pliant.compiler.rewrite.execution_order import lower_peak
 from pliant.ir.graph import Graph
 
 _BY_VALUE = ("common", "identities")
-"""Passes that look at values: equal biases, or a norm of ones, would make layers unlike one another."""
+"""Passes that depend on values: equal biases, or a norm of ones, would make the images of layers differ."""
 
 
 def fragment_image(graph: Graph, target: Target) -> Image:
     """`graph` fused, scheduled by rule and lowered, ready for `run.graph.array_stage.open_image`.
 
-    What is made follows from shapes and never from weights' values: graphs of the same part give images that
-    differ in `constants` and `packed` alone. Raises GraphError where an operator cannot be lowered.
+    The result depends on shapes, not on weight values: graphs of the same part give images that differ only
+    in `constants` and `packed`. Raises GraphError if an operator cannot be lowered.
     """
     return make_image(fragment_graph(graph), target)
 
 
 def fragment_graph(graph: Graph) -> Graph:
-    """`graph` fused and scheduled by rule: what an image is lowered from, for one layer or another."""
+    """`graph` fused and scheduled by rule: the graph from which a layer's image is lowered."""
     return lower_peak(part_rows(simplify(graph, _BY_VALUE)))

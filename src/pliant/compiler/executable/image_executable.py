@@ -1,4 +1,6 @@
-"""An image as a value that prints, parses back and can be judged: without code, and without weights."""
+"""Convert an image to an Executable: a value without code and weights that prints, parses and can be
+checked.
+"""
 
 from collections.abc import Iterator, Mapping
 from hashlib import sha256
@@ -26,9 +28,9 @@ from pliant.ir.graph import TensorType
 def image_executable(
     image: Image, sizes: Mapping[str, int] | None = None, *, with_digests: bool = False
 ) -> Executable:
-    """The executable that an image is; `sizes` are its open sizes at hand.
+    """The executable of an image; `sizes` are the current values of its open sizes.
 
-    With digests all weights are packed once, one after another.
+    With digests, all weights are packed once, one after another.
     """
     target = image.target
     tensors = arena_tensors(image)
@@ -63,7 +65,7 @@ def _constants(image: Image, with_digests: bool) -> Iterator[Constant]:
 
 
 def _filled(packed: Packed) -> np.ndarray:
-    memory = np.zeros(packed.n_bytes, np.uint8)  # what a kernel never reads is not filled
+    memory = np.zeros(packed.n_bytes, np.uint8)  # bytes that kernels do not read are not filled
     packed.fill(memory)
     return memory
 

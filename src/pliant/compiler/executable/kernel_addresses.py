@@ -1,4 +1,4 @@
-"""Addresses of an image's kernels, compiled or from the cache."""
+"""Get the addresses of an image's kernels, compiled now or from the cache."""
 
 import time
 from collections.abc import Mapping
@@ -13,9 +13,9 @@ _IMPORTED_S = time.time()
 
 
 def addresses(kernels: Mapping[str, Kernel], library: Library) -> dict[str, int]:
-    """Where each kernel is, by its name; what is missing is compiled in one child process.
+    """The address of each kernel by name; missing kernels are compiled in one child process.
 
-    A kernel found in the cache by the version of our source is loaded without writing its IR again.
+    A kernel found in the cache by the source version is loaded without generating its IR again.
     """
     version = lowering_version()
     if version is None:
@@ -28,5 +28,5 @@ def addresses(kernels: Mapping[str, Kernel], library: Library) -> dict[str, int]
 
 @cache
 def lowering_version() -> str | None:
-    """The version of the rules that name kernels; None where it cannot be told."""
+    """The version of the rules that name kernels; None if it is unknown."""
     return source_version(Path(__file__).parents[1] / "rules", _IMPORTED_S)

@@ -9,7 +9,7 @@ from pliant.ir.symbolic import plain
 
 @dataclass(frozen=True, slots=True)
 class Lifetime:
-    """A tensor of `n_bytes` that is alive from step `first` to step `last`, both included."""
+    """A tensor of `n_bytes` that is alive from step `first` to step `last`, inclusive."""
 
     n_bytes: int
     first: int
@@ -35,7 +35,7 @@ def place(tensors: Sequence[Lifetime]) -> Placement:
     """Greedy by size, first fit by offset over lifetimes (FluidML, Algorithm 4).
 
     Tensors alive together never share a byte; every offset is a multiple of ALIGNMENT. Symbolic sizes are
-    placed as they are at hand.
+    placed with their current values.
     """
     sizes = [plain(t.n_bytes) for t in tensors]
     offsets: dict[int, int] = {}

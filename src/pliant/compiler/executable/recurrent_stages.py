@@ -13,12 +13,12 @@ _RULES = {**RULES, "PoolRows": coded.RULES["PoolRows"]}
 
 
 def recurrent_form(graph: Graph, target: Target) -> Form:
-    """What `recurrent_graph` makes, lowered: a stage of it walks as few steps as an input has."""
+    """Lower the result of `recurrent_graph`: a stage of it runs only as many steps as an input has."""
     return Form(assemble(graph, [_RULES[node.op](node, graph, target) for node in graph.nodes], target))
 
 
 def described_calls(graph: Graph, target: Target) -> tuple[Row, ...]:
-    """The calls of `recurrent_form`, with the operator that each is for and the bytes that it moves."""
+    """The calls of `recurrent_form`, with each call's operator and the bytes that it moves."""
     told = with_origins(graph, graph)
     lowered = [described(node, told, _RULES[node.op](node, told, target)) for node in told.nodes]
     return encode(assemble(told, lowered, target)).rows

@@ -18,17 +18,17 @@ from pliant.kernels.runtime.thread_pool import Pool
 
 
 def coded_form(graph: Graph, target: Target) -> "Form":
-    """A graph of the local engine's own operators."""
+    """The form of a graph of the local engine's operators."""
     return Form(assemble(graph, [coded.RULES[node.op](node, graph, target) for node in graph.nodes], target))
 
 
 _MOST_SHARES = 1024
-"""Lengths whose shares are kept: every length of one text, and batches for as long as there is room."""
+"""The number of cached shares: one for every length of a single text, and for batches while there is room."""
 
 
 @final
 class Form:
-    """An image for as many rows as its tensors have: what stages that differ in weights share."""
+    """An image for up to as many rows as its tensors have, shared by stages with different weights."""
 
     def __init__(self, image: Image) -> None:
         self.image = image
@@ -47,7 +47,7 @@ class Form:
 
 
 def _sizes(program: Encoded) -> dict[str, int]:
-    """The bytes of each space, as far as the program says them: of weights up to the last address."""
+    """The bytes of each space, as known from the program: for weights, up to the last address."""
     ends = {ARENA: program.arena_bytes}
     for address in program.addresses:
         ends[address.space] = max(ends.get(address.space, 0), address.offset)
@@ -56,10 +56,10 @@ def _sizes(program: Encoded) -> dict[str, int]:
 
 @final
 class Stage:
-    """A form with memory for everything it reads and writes, which it keeps alive."""
+    """A form bound to memory, which it keeps alive."""
 
     def __init__(self, form: Form, kernels: Mapping[str, int], at: Mapping[str, Buffer]) -> None:
-        """Raises ValueError for a buffer that is smaller than what lies there."""
+        """Raises ValueError for a buffer that is too small."""
         self._form = form
         self._bound = Bound(form.program, kernels)
         for space in self._bound.spaces:
@@ -69,11 +69,13 @@ class Stage:
         self._lengths: tuple[int, ...] | None = None
 
     def point(self, space: str, buffer: Buffer) -> None:
-        """From now on `space`, which is no copy, is at `buffer`, which has room for the rows of each walk."""
+        """Set the memory of `space`, which is not a copy, to `buffer`, which must have room for the rows of
+        each walk.
+        """
         self._bound.point(space, buffer)
 
     def walk(self, lengths: tuple[int, ...], pool: Pool) -> None:
-        """Run over the first rows: those of texts of `lengths` rows, one behind the other."""
+        """Run over the first rows: the concatenated rows of texts of `lengths` rows."""
         if lengths != self._lengths:
             self._cut(lengths)
         pool.walk(self._bound.table)
@@ -81,12 +83,12 @@ class Stage:
             self._bound.copy(self._outputs)
 
     def walk_timed(self, lengths: tuple[int, ...], pool: Pool) -> Float64[np.ndarray, " ends"]:
-        """As `walk`, but for outputs that are copies; what `Pool.walk_timed` gives."""
+        """As `walk` without output copies; returns the result of `Pool.walk_timed`."""
         if lengths != self._lengths:
             self._cut(lengths)
         return pool.walk_timed(self._bound.table)
 
     def _cut(self, lengths: tuple[int, ...]) -> None:
-        self._lengths = None  # an interrupt on the way leaves it cut to no number of rows
+        self._lengths = None  # after an interrupt it is set to no number of rows
         self._bound.cut(sum(lengths), self._form.shares(lengths))
         self._lengths = lengths

@@ -1,4 +1,4 @@
-"""A program for open sizes: what other sizes change in it is computed, not compiled."""
+"""A program for open sizes: numbers that depend on the sizes are computed, not compiled."""
 
 import operator
 from collections.abc import Mapping, Sequence
@@ -16,15 +16,15 @@ from pliant.ir.graph import TensorType
 from pliant.ir.symbolic import Trace, canonical
 
 _MOST_ROOMS = 16
-"""Placements that are kept: one for each power of two that sizes are below."""
+"""The number of cached placements: one for each power of two that bounds the sizes."""
 
 
 @final
 class SymbolicProgram:
-    """An image's program and what of it follows from the sizes that `trace` calls `names`.
+    """An image's program and its numbers that depend on the sizes with the symbols `names` of `trace`.
 
-    Made after the last condition was noted. The arena is laid out once for all sizes up to the same powers of
-    two, where tensors are as large as they get.
+    Made after the last condition was recorded. The arena is laid out once for all sizes up to the same powers
+    of two, with tensors at their largest.
     """
 
     def __init__(self, image: Image, trace: Trace, names: Sequence[str]) -> None:
@@ -50,15 +50,15 @@ class SymbolicProgram:
         self._holds = trace.checker(names)
 
     def holds(self, sizes: Sequence[int]) -> bool:
-        """Whether the program is that of these sizes: compiling would decide as it did."""
+        """Whether the program is valid for these sizes: compiling would make the same decisions."""
         return self._holds(*sizes)
 
     def numbers(self, sizes: Sequence[int]) -> ProgramNumbers:
-        """What the program has for sizes for which it holds: other addresses and numbers, the same calls."""
+        """The program's addresses and numbers for sizes for which it is valid; the calls are the same."""
         return self._made(sizes)[0]
 
     def at(self, sizes: Sequence[int]) -> Encoded:
-        """The whole program for sizes for which it holds."""
+        """The whole program for sizes for which it is valid."""
         program = self.program
         numbers, values = self._made(sizes)
         arguments = np.frombuffer(program.arguments, np.uint8).copy()
@@ -106,7 +106,7 @@ class SymbolicProgram:
         return numbers, values
 
     def _word_places(self) -> list[tuple[np.dtype, np.ndarray, np.ndarray]]:
-        """The symbolic numbers among the arguments by their size: type, where, and which numbers."""
+        """The symbolic numbers among the arguments by type: type, positions, and numbers."""
         found: dict[int, list[tuple[int, int]]] = {}
         for at, n_bytes, number in self.program.numbers:
             assert at % n_bytes == 0, f"a number of {n_bytes} bytes at byte {at}"
@@ -116,7 +116,7 @@ class SymbolicProgram:
         ]
 
     def _placed(self, sizes: Sequence[int]) -> Placement:
-        """Where tensors of these sizes lie: as at the next powers of two, unless one is smaller there."""
+        """The placement for these sizes: that of the next powers of two, unless a tensor is smaller there."""
         room = tuple(1 << (n - 1).bit_length() for n in sizes)
         if room not in self._rooms:
             if len(self._rooms) == _MOST_ROOMS:
@@ -131,11 +131,11 @@ class SymbolicProgram:
         return place([Lifetime(n, t.first, t.last) for n, t in zip(n_bytes, self._tensors, strict=True)])
 
     def _all(self, numbers: Sequence[int]) -> np.ndarray:
-        """The places of several numbers among those that are computed."""
+        """The indices of several numbers among the computed numbers."""
         return np.array([self._place(number) for number in numbers], np.intp)
 
     def _place(self, number: int) -> int:
-        """The place of a number among those that are computed."""
+        """The index of a number among the computed numbers."""
         known = canonical(number)
         if known not in self._places:
             self._places[known] = len(self._numbers)

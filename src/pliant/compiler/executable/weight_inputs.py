@@ -22,7 +22,7 @@ from pliant.store.store_files import Linear
 
 _BIASES = ("qkv_bias", "output_bias", "up_bias", "down_bias")
 FULL_CODES: Mapping[Precision, int] = {"F16": F16, "BF16": BF16, "F32": F32}
-"""What a descriptor's `bits` is for full fidelity."""
+"""The value of a descriptor's `bits` for full fidelity."""
 
 
 class Weights:
@@ -36,7 +36,7 @@ class Weights:
         self._plane_bytes = geometry.plane_bytes
         self._full_bytes = geometry.full_bytes(precision)
         self._tables = decode_tables(resident, isa, compute)
-        # What a number of bits means to a kernel, and where its table is.
+        # For each number of bits, the kernel's code and the address of its table.
         self._codes = np.zeros(FULL_BITS + 1, np.int64)
         self._table_at = np.zeros(FULL_BITS + 1, np.uint64)
         for k, table in self._tables.items():
@@ -50,7 +50,7 @@ class Weights:
 
     @property
     def buffers(self) -> dict[str, Buffer]:
-        """Where a layer's inputs stand, by their names in its graph."""
+        """The memory of a layer's inputs, by their names in its graph."""
         resident = self.resident
         at = {"slices": Buffer.of(self.slices), "step": Buffer.of(self._step)}
         at |= {x: Buffer.of(getattr(resident, x)) for x in _BIASES}
@@ -62,11 +62,13 @@ class Weights:
 
     @property
     def arrays(self) -> list[np.ndarray]:
-        """What is held beside the resident part of the store, to be measured."""
+        """The arrays held besides the resident part of the store, for measurement."""
         return [*self._tables.values(), self.slices, self._step, self._codes, self._table_at]
 
     def place(self, part: int, first: int, count: int, memory: Buffer, offset: int = 0) -> None:
-        """Slices `first` .. `first + count - 1` of `part` lie one behind the other from `offset` on."""
+        """Set the addresses of slices `first` .. `first + count - 1` of `part`, which are adjacent from
+        `offset` on.
+        """
         size = self._full_bytes if part == FULL else self._plane_bytes
         if offset < 0 or offset + size * count > memory.n_bytes:
             raise ValueError(f"{count} slices of {size} bytes from {offset} on are not in {memory}.")
@@ -77,19 +79,19 @@ class Weights:
             self.slices["planes"][first : first + count, part] = at
 
     def set_bits(self, bits: Sequence[int] | np.ndarray) -> None:
-        """The leading slices run with `bits`, each 1..6 or 32."""
+        """Set the bits of the leading slices, each 1..6 or 32."""
         row = np.asarray(bits)
         self.slices["bits"][: len(row)] = self._codes[row]
         self.slices["table"][: len(row)] = self._table_at[row]
 
 
 def weight_step(resident: ResidentLayer, isa: Isa) -> Float32[np.ndarray, "1"]:
-    """What a step of a layer's weights is worth in its integer products."""
+    """The value of one int8 step of a layer's weights in integer products."""
     return np.array([int8_step(resident.codebooks[max(resident.codebooks)], isa)], np.float32)
 
 
 def decode_tables(resident: ResidentLayer, isa: Isa, compute: str) -> Mapping[int, np.ndarray]:
-    """The lookup tables of a layer by bits, as kernels of `isa` read them."""
+    """The lookup tables of a layer by bits, in the layout for kernels of `isa`."""
     step = float(weight_step(resident, isa)[0])
     forms: Mapping[str, Callable[[np.ndarray, int, Isa], np.ndarray]] = {
         "fp32": decode_table_bf16 if isa.has_tiles else decode_table,
@@ -110,7 +112,7 @@ class PlainArrays:
 
 
 def plain_arrays(linear: Linear) -> PlainArrays:
-    """What kernels read of a linear layer."""
+    """The arrays that kernels read for a linear layer."""
     n_out, n_in = linear.weight.shape
     matrix = np.zeros((padded(n_in), padded(n_out)), np.float32)
     matrix[:n_in, :n_out] = linear.weight.T
@@ -130,13 +132,13 @@ class PlainWeights:
 
     @property
     def arrays(self) -> list[np.ndarray]:
-        """What is held beside the layer of the store, to be measured."""
+        """The arrays held besides the layer of the store, for measurement."""
         plain = self._plain
         return [plain.packed, plain.bias, plain.outlier_rows, self._slices]
 
     @property
     def buffers(self) -> dict[str, Buffer]:
-        """Where its inputs stand, by their names in a graph."""
+        """The memory of its inputs, by their names in a graph."""
         return {
             f"{self._name}.slices": Buffer.of(self._slices),
             f"{self._name}.bias": Buffer.of(self._plain.bias),
@@ -150,5 +152,5 @@ def plain_bytes(linear: Linear) -> int:
 
 
 def norm_buffers(name: str, norm: np.ndarray) -> dict[str, Buffer]:
-    """Where a norm's inputs stand: `norm` is float32 [2, >= n], weights and biases."""
+    """The memory of a norm's inputs: `norm` is float32 [2, >= n], weights and biases."""
     return {f"{name}.weight": Buffer.of(norm[0]), f"{name}.bias": Buffer.of(norm[1])}

@@ -1,1 +1,1 @@
-"""Passes that make one node of several."""
+"""Passes that fuse several nodes into one."""

@@ -1,8 +1,8 @@
 """Pass `attention`: fuse softmax(scale * Q K^T + mask) V into one `FusedAttention` that stores no scores.
 
-Q, K, V and the mask are read in place through views of what they were cut, reshaped and transposed from,
-and the output is written in the order of dimensions that a transpose brings it to. Contract: equal within
-rounding, where masks hide by large negative numbers or by -inf; float32; scores have no other reader.
+Q, K, V and the mask are read in place, through views of the tensors that they were cut, reshaped and
+transposed from; the output is written in the dimension order of a following transpose. Contract: equal within
+rounding, for masks of large negative numbers or -inf; float32; scores have no other reader.
 """
 
 from dataclasses import dataclass
@@ -17,12 +17,12 @@ from pliant.compiler.rewrite.views import reshaped, traced
 from pliant.ir.graph import Attribute, Graph, Node, TensorType
 
 _HIDES = -1e4
-"""A score replaced by this or less is as good as having it added."""
+"""Replacing a score by a value up to this is equivalent to adding the value."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Scores:
-    """scale * q @ k^T + mask, or that where `shown` holds and `hidden` elsewhere; q and kt are tensors."""
+    """scale * q @ k^T + mask, or this where `shown` is true and `hidden` elsewhere; q and kt are tensors."""
 
     q: str
     kt: str
@@ -57,7 +57,7 @@ def _is_over_keys(graph: Graph, node: Node) -> bool:
 def _attention(
     around: GraphContext, softmax: Node, constants: dict[str, np.ndarray], types: dict[str, TensorType]
 ) -> list[Node] | None:
-    """The nodes in place of one attention; the last makes its output."""
+    """The nodes that replace one attention; the last one makes its output."""
     graph = around.graph
     weights, zeroes = _weights(around, softmax.outputs[0])
     product = around.reader(weights, "MatMul")
@@ -87,7 +87,7 @@ def _attention(
 
 
 def _output(around: GraphContext, y: str) -> tuple[str, tuple[int, ...]]:
-    """The tensor to write, `y` or its transpose, and how [batch, head, row, column] lie in it."""
+    """The tensor to write, `y` or its transpose, and the positions of [batch, head, row, column] in it."""
     graph = around.graph
     view = whole(y, graph.types[y])
     after = around.reader(y, "Transpose")
@@ -102,7 +102,7 @@ def _output(around: GraphContext, y: str) -> tuple[str, tuple[int, ...]]:
 
 
 def _weights(around: GraphContext, tensor: str) -> tuple[str, bool]:
-    """What multiplies V, and whether NaN (a row that sees nothing) was replaced by zero on the way."""
+    """The operand that multiplies V, and whether NaN (a fully masked row) was replaced by zero before."""
     readers = around.consumers.get(tensor, ())
     nan = next((n for n in readers if n.op == "IsNaN"), None)
     if nan is None or len(readers) != 2 or tensor in around.graph.outputs:
@@ -120,7 +120,9 @@ def _scores(
     constants: dict[str, np.ndarray],
     types: dict[str, TensorType],
 ) -> _Scores | None:
-    """The product behind the scores, its scale, and a mask; `more` takes a node that makes the mask."""
+    """The product that makes the scores, its scale, and a mask; a node that makes the mask is added to
+    `more`.
+    """
     mask = ""
     if around.reader(tensor) is None:
         return None
@@ -145,7 +147,7 @@ def _scores(
 
 
 def _product(around: GraphContext, tensor: str) -> tuple[Node, float] | None:
-    """The MatMul that `tensor` is a multiple of, none of it read elsewhere."""
+    """The MatMul of which `tensor` is a multiple, without other readers."""
     x, scale = around.scaled(tensor)
     node = around.maker(x, "MatMul")
     return None if node is None or around.reader(x) is None else (node, scale)

@@ -2,8 +2,8 @@
 
 Conv, then Add of a tensor of the result's shape, then one of Relu, Clip, LeakyRelu, HardSigmoid, HardSwish,
 Sigmoid, Tanh, Gelu, Swish, x * sigmoid(x) or x * hardsigmoid(x), become one `FusedConv`. Contract: equal
-within rounding; float32; what lies between has no other reader; of two convolutions that are added, the
-later one takes the other.
+within rounding; float32; intermediate tensors have no other reader; if two convolutions are added, the later
+one adds the result of the other.
 """
 
 from collections.abc import Collection
@@ -20,11 +20,11 @@ _PLAIN = {"Relu": "relu", "Sigmoid": "sigmoid", "Tanh": "tanh"}
 
 
 def fuse_conv(graph: Graph) -> Graph:
-    """The graph with convolutions and what follows them as one node."""
+    """The graph with each convolution and its following operators as one node."""
     around = GraphContext(graph)
     made: dict[str, Node] = {}
     gone: set[str] = set()
-    # The last first: what is added must be there already where the fused node will stand.
+    # In reverse order: the added tensor must be computed before the fused node.
     for node in reversed(graph.nodes):
         if node.op != "Conv" or graph.types[node.outputs[0]].dtype != "float32":
             continue
@@ -39,9 +39,9 @@ def fuse_conv(graph: Graph) -> Graph:
 
 
 def _fused(around: GraphContext, node: Node, taken: Collection[str]) -> tuple[Node, set[str]]:
-    """The node in place of all that `node`'s result goes through, and the tensors it swallows.
+    """The fused node, and the tensors that it makes unnecessary.
 
-    What other convolutions took along already is `taken`.
+    `taken` are tensors already fused into other convolutions.
     """
     graph, y, swallowed = around.graph, node.outputs[0], set[str]()
     attributes: dict[str, Attribute] = dict(node.attributes)
@@ -67,7 +67,7 @@ def _fused(around: GraphContext, node: Node, taken: Collection[str]) -> tuple[No
 
 
 def _ending(around: GraphContext, y: str) -> tuple[_Ending, str, set[str]] | None:
-    """The activation that is all that reads y, its result, and what it makes on the way."""
+    """The activation that is the only reader of y, its result, and its intermediate tensors."""
     node = around.reader(y)
     if node is not None:
         ending = _activation(around, node)
@@ -85,7 +85,7 @@ def _ending(around: GraphContext, y: str) -> tuple[_Ending, str, set[str]] | Non
 
 
 def _activation(around: GraphContext, node: Node) -> _Ending | None:
-    """An operator of one input as an activation; None where the kernel has none."""
+    """An operator of one input as an activation; None if the kernel does not support it."""
     match node.op:
         case "Relu" | "Sigmoid" | "Tanh":
             return _PLAIN[node.op], 0.0, 0.0

@@ -1,7 +1,7 @@
-"""Pass `gelu`: replace what exporters write for GELU by one `Gelu`.
+"""Pass `gelu`: replace the operators that exporters write for GELU by one `Gelu`.
 
-Contract: equal to the written form within rounding. Whatever the order of its products, a chain of
-element-wise operators from x to y is GELU when it has GELU's values; they are compared at sample points.
+Contract: equal to the written form within rounding. A chain of element-wise operators from x to y is
+recognised by its values at sample points, independent of the order of its operations.
 """
 
 from collections.abc import Callable, Iterator
@@ -40,7 +40,7 @@ def fuse_gelu(graph: Graph) -> Graph:
 
 
 def _gelu(around: GraphContext, node: Node) -> tuple[str, str, str] | None:
-    """(x, y, approximation) around the Erf or Tanh inside."""
+    """(x, y, approximation) of the GELU that contains this Erf or Tanh."""
     approximate = "none" if node.op == "Erf" else "tanh"
     inputs = list(_behind(around, node.inputs[0]))
     y = node.outputs[0]

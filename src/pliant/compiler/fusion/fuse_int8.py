@@ -1,8 +1,9 @@
-"""Pass `int8`: replace what onnxruntime writes for a dynamically quantized product by two nodes.
+"""Pass `int8`: replace onnxruntime's operators for a dynamically quantized product by two nodes.
 
-DynamicQuantizeLinear, MatMulInteger, Cast, Mul by both scales, and what follows a product (see fuse_matmul)
-become `DynamicQuantizeRows`, once for all products of a tensor, and `QuantizedMatMul`. Contract: the same
-integers, summed exactly; floats equal within rounding. Weights, their scales and zero points are constants.
+DynamicQuantizeLinear, MatMulInteger, Cast, Mul by both scales, and the operators that may follow a product
+(see fuse_matmul) become `DynamicQuantizeRows`, once for all products of a tensor, and `QuantizedMatMul`.
+Contract: the same integers, summed exactly; floats equal within rounding. Weights, their scales and zero
+points are constants.
 """
 
 from collections.abc import Container
@@ -49,7 +50,7 @@ def fuse_int8(graph: Graph) -> Graph:
 
 
 def _quantization(graph: Graph, node: Node, types: dict[str, TensorType]) -> Node:
-    """One node for x, beside ONNX's own, which stays if somebody else reads it."""
+    """The quantizing node for x; ONNX's own node stays if it has other readers."""
     x = node.inputs[0]
     *lead, depth = graph.types[x].shape
     q, scale, zero = (fresh(graph, f"{x}.{part}") for part in ("rows", "scale", "zero"))
@@ -62,7 +63,7 @@ def _quantization(graph: Graph, node: Node, types: dict[str, TensorType]) -> Nod
 def _product(
     around: GraphContext, node: Node, quantize: Node, made: Container[str]
 ) -> tuple[Node, tuple[str, ...]] | None:
-    """A node over the weights' side, and the tensors it makes needless."""
+    """The fused product, and the tensors that it makes unnecessary."""
     graph = around.graph
     _, w, x_zero, w_zero = (*node.inputs, "", "")[:4]
     shape = graph.types[quantize.inputs[0]].shape

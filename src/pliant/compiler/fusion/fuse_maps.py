@@ -1,7 +1,8 @@
 """Pass `maps`: fuse trees of element-wise operators into one `Map`, a single pass over memory.
 
-Contract: the same values, but that half floats are rounded once, at the end. Only what one node reads, at
-its own size, is drawn into it, so nothing is computed twice. Runs last: what other passes look for is gone.
+Contract: the same values, except that half floats are rounded only once, at the end. A tensor is fused into
+its reader only if it has one reader and the same size, so nothing is computed twice. Runs last, because it
+removes the patterns that other passes match.
 """
 
 from pliant.compiler.rewrite.rewrite import rebuilt
@@ -42,9 +43,9 @@ def fuse_maps(graph: Graph) -> Graph:
 
 
 def _drawn(tree: _Tree, x: str, inner: _Tree, graph: Graph, y: str) -> _Tree | None:
-    """`tree`, which makes y, with what makes its operand x in place of x; None where that is no gain.
+    """`tree`, which makes y, with the tree `inner` of its operand x inlined; None if that is no gain.
 
-    A type that is broadcast would be computed again for every copy of it.
+    An operand that is broadcast would be computed again for every copy.
     """
     if graph.types[x].size != graph.types[y].size:
         return None

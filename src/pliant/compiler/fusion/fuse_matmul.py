@@ -2,7 +2,7 @@
 
 MatMul or Gemm, then Add of a row, then Gelu, Relu or Tanh, or else Add of a tensor of the result's shape,
 become one `FusedMatMul`. Operands that are views of other tensors (transposed, sliced) are read in place.
-Contract: equal within rounding; float32 only; what lies between has no other reader.
+Contract: equal within rounding; float32 only; intermediate tensors have no other reader.
 """
 
 from collections.abc import Container, Mapping
@@ -18,7 +18,7 @@ _ACTIVATIONS = {"Relu": "relu", "Tanh": "tanh", "Gelu": "gelu"}
 
 
 def fuse_matmul(graph: Graph) -> Graph:
-    """The graph with products and what follows them as one node."""
+    """The graph with each product and its following operators as one node."""
     around = GraphContext(graph)
     made: dict[str, Node] = {}
     gone: set[str] = set()
@@ -35,9 +35,9 @@ def fuse_matmul(graph: Graph) -> Graph:
 
 
 def _fused(around: GraphContext, node: Node, gone: set[str], made: Mapping[str, Node]) -> Node | None:
-    """The node in place of all that `node`'s product goes through; what it swallows is put into `gone`.
+    """The fused node for `node`'s product; the tensors that it makes unnecessary are added to `gone`.
 
-    What another product already took along (`made`) is left to it.
+    Operators already fused into another product (`made`) are not taken.
     """
     graph = around.graph
     if node.op == "Gemm" and not _is_plain(around, node):
@@ -62,7 +62,9 @@ def _fused(around: GraphContext, node: Node, gone: set[str], made: Mapping[str, 
 
 @dataclass(frozen=True, slots=True)
 class Tail:
-    """What a product is followed by, down to `y`; `swallowed` lies between. Absent tensors are ""."""
+    """The operators that follow a product, down to `y`; `swallowed` are the intermediate tensors. Absent
+    tensors are "".
+    """
 
     y: str
     bias: str
@@ -72,9 +74,9 @@ class Tail:
 
 
 def follow(around: GraphContext, y: str, bias: str, made: Container[str], known_bias: bool = False) -> Tail:
-    """The bias, activation or residual that a product `y` goes through; not through what is in `made`.
+    """The bias, activation or residual that follows a product `y`, excluding tensors in `made`.
 
-    With `known_bias` only a constant is a bias.
+    With `known_bias`, a bias must be a constant.
     """
     graph = around.graph
     shape, residual, activation = graph.types[y].shape, "", ""
@@ -116,7 +118,7 @@ def _is_plain(around: GraphContext, node: Node) -> bool:
 
 
 def _views(graph: Graph, node: Node) -> Mapping[str, View]:
-    """The operands, a or b, that are other tensors' views."""
+    """The operands, a or b, that are views of other tensors."""
     found: dict[str, View] = {}
     for name, x in zip("ab", node.inputs, strict=False):
         view = traced(graph, x, _is_readable)

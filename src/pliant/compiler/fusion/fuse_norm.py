@@ -14,7 +14,7 @@ from pliant.ir.graph import Attribute, Graph, Node
 
 @dataclass(frozen=True, slots=True)
 class _Normal:
-    """`y` is x, less its mean if `is_centred`, over the root of its mean square and epsilon."""
+    """`y` is x, minus its mean if `is_centred`, divided by the root of its mean square plus epsilon."""
 
     x: str
     y: str
@@ -23,7 +23,7 @@ class _Normal:
 
 
 def fuse_norm(graph: Graph) -> Graph:
-    """The graph with its normalisations as nodes of their own."""
+    """The graph with each normalisation as one node."""
     around = GraphContext(graph)
     made: dict[str, Node] = {}
     constants: dict[str, np.ndarray] = {}
@@ -51,7 +51,7 @@ def fuse_norm(graph: Graph) -> Graph:
 
 
 def _normal(around: GraphContext, root: Node) -> _Normal | None:
-    """What the root is the denominator of."""
+    """The normalisation of which `root` is the denominator."""
     plus = around.maker(root.inputs[0], "Add")
     found = plus and around.with_number(plus)
     if not found:
@@ -69,7 +69,7 @@ def _normal(around: GraphContext, root: Node) -> _Normal | None:
 
 
 def _mean_of(around: GraphContext, tensor: str) -> str | None:
-    """What `tensor` is the mean of, over the last axis, which is kept."""
+    """The tensor of which `tensor` is the mean over the last axis (kept)."""
     node = around.maker(tensor, "ReduceMean")
     if node is None or not node.flag("keepdims", True):
         return None
@@ -87,7 +87,7 @@ def _square_of(around: GraphContext, tensor: str) -> str | None:
 
 
 def _over(around: GraphContext, x: str, root: str) -> str | None:
-    """x / root, or x times its reciprocal."""
+    """The tensor x / root, or x times the reciprocal of root."""
     if (node := around.reader(root, "Div")) and node.inputs == (x, root):
         return node.outputs[0]
     inverse = around.reader(root, "Reciprocal", "Div")
@@ -98,5 +98,5 @@ def _over(around: GraphContext, x: str, root: str) -> str | None:
 
 
 def _is_row(graph: Graph, tensor: str, n: int) -> bool:
-    """One float for each column, known before the run."""
+    """Whether a tensor is a constant of one float per column."""
     return tensor in graph.constants and graph.types[tensor].shape == (n,)

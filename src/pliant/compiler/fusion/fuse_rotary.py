@@ -1,7 +1,7 @@
 """Pass `rotary`: fuse rotary embedding as exporters write it into one `FusedRotary`.
 
-x * cos + concat(-x[half:], x[:half]) * sin, perhaps of x's first columns only, with the others concatenated
-behind. x is read in place through views. Contract: equal within rounding; float32; rank 4.
+x * cos + concat(-x[half:], x[:half]) * sin, possibly of x's first columns only, with the others concatenated
+after them. x is read in place through views. Contract: equal within rounding; float32; rank 4.
 """
 
 from pliant.compiler.rewrite.pattern import GraphContext, other
@@ -12,7 +12,7 @@ from pliant.ir.graph import Attribute, Graph, Node
 
 
 def fuse_rotary(graph: Graph) -> Graph:
-    """The graph with its rotary embeddings as single nodes."""
+    """The graph with each rotary embedding as one node."""
     around = GraphContext(graph)
     made: dict[str, Node] = {}
     for node in graph.nodes:
@@ -44,7 +44,7 @@ def _rotary(around: GraphContext, node: Node) -> Node | None:
 
 
 def _fused(around: GraphContext, node: Node, x: View, cos: str, sin: str) -> Node | None:
-    """The node, down to a Concat with the columns that are not turned."""
+    """The fused node, including a Concat with the columns that are not rotated."""
     graph, y = around.graph, node.outputs[0]
     shape = graph.types[y].shape
     whole = x
@@ -64,7 +64,7 @@ def _fused(around: GraphContext, node: Node, x: View, cos: str, sin: str) -> Nod
 
 
 def _rotated(around: GraphContext, tensor: str) -> View | None:
-    """What `tensor` is the rotation of: concat(-x[half:], x[:half]) along the last axis."""
+    """The x of which `tensor` is the rotation: concat(-x[half:], x[:half]) along the last axis."""
     node = around.maker(tensor, "Concat")
     if node is None or len(node.inputs) != 2 or node.integer("axis") not in (-1, 3):
         return None
@@ -83,7 +83,7 @@ def _rotated(around: GraphContext, tensor: str) -> View | None:
 
 
 def _view(graph: Graph, tensor: str, shape: tuple[int, ...]) -> View | None:
-    """The tensor as a view, broadcast to `shape` but for its last dimension, which must fit."""
+    """The tensor as a view, broadcast to `shape` except its last dimension, which must match."""
     own = graph.types[tensor].shape
     if len(own) > len(shape) or own[-1:] != shape[-1:] or graph.types[tensor].dtype != "float32":
         return None

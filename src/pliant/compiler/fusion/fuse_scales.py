@@ -1,10 +1,10 @@
 """Pass `scales`: let a product read weights that are stored as integers or half floats.
 
-MatMul, Gemm or FusedMatMul of rows with (codes - zero) * scale, constants all of them (compile.affine),
-become `ScaledMatMul` (see compile.lower.scaled_matmul), which makes float32 of a block of codes just before
-its use: a quarter or half of the memory, and of what a short input has to read. Contract: the same products
-of the same float32 weights. Left are weights that the kernel does not take: with zero points that are no
-integers, almost as many scales as weights, or offsets.
+MatMul, Gemm or FusedMatMul of rows with (codes - zero) * scale, all of them constants (compile.affine),
+become `ScaledMatMul` (see compile.lower.scaled_matmul), which converts a block of codes to float32 just
+before its use: a quarter or half of the memory, and of the reads of a short input. Contract: the same
+products of the same float32 weights. Weights that the kernel does not support are unchanged: with non-integer
+zero points, almost as many scales as weights, or offsets.
 """
 
 from collections.abc import Mapping
@@ -22,11 +22,11 @@ from pliant.kernels.product.scaled_block import Element
 _MIN_BLOCK = 16
 """Fewer rows of weights with one scale each would need almost as many scales as weights."""
 _MIN_WEIGHTS = 4096
-"""A smaller matrix is made once."""
+"""A smaller matrix is converted once."""
 
 
 def fuse_scales(graph: Graph) -> Graph:
-    """The graph with such products as one node."""
+    """The graph with each such product as one node."""
     found = affine_weights(graph)
     constants: dict[str, np.ndarray] = {}
     nodes = [_fused(graph, node, found, constants) for node in graph.nodes] if found else []
@@ -36,7 +36,7 @@ def fuse_scales(graph: Graph) -> Graph:
 
 
 def takes_codes(graph: Graph, node: Node, i: int, weights: Affine) -> bool:
-    """Whether input i of `node` may stay codes, if that input is `weights`."""
+    """Whether input i of `node`, which is `weights`, may stay codes."""
     if i != 1 or node.op not in ("MatMul", "Gemm", "FusedMatMul") or len(weights.shape) != 2:
         return False
     p = operands(graph, node)
@@ -76,7 +76,7 @@ def _fused(graph: Graph, node: Node, found: Mapping[str, Affine], constants: dic
 
 
 def _matrix(graph: Graph, p: Operands, weights: Affine) -> _Matrix | None:
-    """The weights as the product sees them; None where it cannot take them."""
+    """The weights as the product's matrix; None if it does not support them."""
     dense = whole(p.b.tensor, graph.types[p.b.tensor])
     if p.b == dense.transposed((1, 0)) and p.b != dense:
         weights = _turned(weights)
@@ -98,7 +98,7 @@ def _matrix(graph: Graph, p: Operands, weights: Affine) -> _Matrix | None:
 
 
 def _columns(parameter: np.ndarray, n: int) -> np.ndarray:
-    """One for all columns, or one each."""
+    """The parameter with one value for all columns or one per column."""
     own = parameter.shape[1]
     return parameter if own in (1, n) else np.repeat(parameter, n // own, 1)
 
@@ -109,7 +109,7 @@ def _turned(weights: Affine) -> Affine:
 
 
 def _element(graph: Graph, weights: Affine) -> Element | None:
-    """The type that codes less their zero point fit in."""
+    """The type that holds codes minus their zero point."""
     zero = weights.zero
     if weights.dtype in ("float16", "bfloat16"):
         return None if zero is not None else weights.dtype  # type: ignore[return-value]

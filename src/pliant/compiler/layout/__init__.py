@@ -1,1 +1,1 @@
-"""Which layout every tensor has and which loops every kernel runs (FluidML 3)."""
+"""Choose the layout of every tensor and the loops of every kernel (FluidML 3)."""

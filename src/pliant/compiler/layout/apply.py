@@ -1,7 +1,7 @@
 """Apply a schedule: the graph with physical types, operators in their chosen forms, reorders as nodes.
 
-Nothing downstream knows of layouts. Contract: equal outputs within rounding; inputs and outputs of the graph
-keep their types.
+Later stages do not use layouts. Contract: equal outputs within rounding; inputs and outputs of the graph keep
+their types.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,7 +20,7 @@ from pliant.ir.graph import Graph, Node, TensorType
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """The scheduled graph, and how many reorders were put into it."""
+    """The scheduled graph, and the number of inserted reorders."""
 
     graph: Graph
     n_reorders: int
@@ -72,7 +72,7 @@ class _Work:
             self.nodes.append(part if same else replace(part, inputs=inputs, outputs=outputs))
 
     def _brought(self, x: str, layout: Layout) -> str:
-        """The tensor in another layout than it has, reordered once for all that want it so."""
+        """The tensor in another layout, reordered once for all its readers in that layout."""
         if (x, layout) not in self.moved:
             self.moved[x, layout] = self._named(x, layout)
             self._reorder(x, (x, self.moved[x, layout]), self.layouts[x], layout)

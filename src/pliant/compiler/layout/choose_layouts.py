@@ -11,17 +11,17 @@ from pliant.compiler.layout.vote import Choice, choose_by_vote
 Kind = Literal["none", "paper", "exact"]
 
 WORTHWHILE = 0.99
-"""A schedule that promises more of the default's time than this is taken for noise.
+"""A schedule with a predicted time above this fraction of the default's is treated as noise.
 
-Of cost tables measured one after the other, each prices the other's choice up to about this much of the
-default's time above what that promised (bench/fluidml.py, "The cost table measured twice"): forms are chosen
-for having been measured low.
+With two cost tables measured one after the other, each prices the other's choice higher than predicted, by up
+to about this fraction of the default's time (bench/fluidml.py, "The cost table measured twice"): chosen forms
+tend to be those measured too low.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """A layout for every edge and a form for every operator, and what they promise.
+    """A layout for every edge, a form for every operator, and the predicted time.
 
     `default_s` is the time of the default layouts. `candidates` counts the layouts of all edges together.
     """
@@ -40,7 +40,7 @@ class Schedule:
 def choose(problem: Problem, kind: Kind, seed: int = 0) -> Schedule:
     """The schedule of a kind. `none` needs no times, but all loop orders.
 
-    Layouts are turned only where that promises clearly less time than the default layouts take.
+    Layouts are changed only if the predicted time is clearly lower than with the default layouts.
     """
     default = problem.default
     default_s = problem.seconds(default)
@@ -67,7 +67,7 @@ def choose(problem: Problem, kind: Kind, seed: int = 0) -> Schedule:
 
 
 def plain_forms(problem: Problem) -> tuple[Form, ...]:
-    """The forms of the schedule `none`: default layouts, loops i-j-k where there is a choice of loops."""
+    """The forms of the schedule `none`: default layouts, and loops in order i-j-k where there is a choice."""
     return tuple(
         next((f for f in operator.forms if f.variant == "ijk"), operator.forms[0])
         for operator in problem.operators

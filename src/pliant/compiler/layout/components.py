@@ -10,7 +10,9 @@ Solver = Callable[[Problem], Choice]
 
 
 def choose_by_parts(problem: Problem, solve: Solver) -> Choice:
-    """The solver's choices for all parts together; as good as its choice for the whole if it is exact."""
+    """The solver's choices for all parts together; equal in cost to its choice for the whole if it is
+    exact.
+    """
     layouts: dict[str, Layout] = {}
     solved: dict[object, dict[str, Layout]] = {}
     for part in parts(problem):
@@ -25,7 +27,9 @@ def choose_by_parts(problem: Problem, solve: Solver) -> Choice:
 
 
 def parts(problem: Problem) -> list[Problem]:
-    """Operators that edges of several layouts connect, each with them, in order."""
+    """The connected components: operators connected by edges with several layouts, in order, with these
+    edges.
+    """
     root = list(range(len(problem.operators)))
 
     def find(i: int) -> int:
@@ -60,7 +64,7 @@ def _is_settled(part: Problem) -> bool:
 
 
 def _likeness(part: Problem, name: dict[str, str]) -> object:
-    """Equal for parts that are the same but for names."""
+    """A key that is equal for parts that differ only in names."""
     operators = tuple(
         (tuple(name[e] for e in o.inputs), tuple(name[e] for e in o.outputs), o.forms) for o in part.operators
     )

@@ -13,8 +13,8 @@ def choose_exactly(problem: Problem, time_limit_s: float = 20.0) -> Choice:
     """The least time over all assignments of layouts, or the best found in `time_limit_s`.
 
     Binary x[edge, layout]; y[operator, form]; and for every edge an operator touches a transport from the
-    layout the edge has to the one the form wants, at the price of a reorder. With the layouts integral
-    the rest is integral by itself. Raises GraphError when no assignment can be run.
+    layout the edge has to the one the form wants, at the price of a reorder. If the layout variables are
+    integral, the others are too. Raises GraphError when no assignment is feasible.
     """
     model = _Model(problem)
     values = model.solve(time_limit_s)
@@ -50,7 +50,7 @@ class _Model:
         return len(self.costs) - 1
 
     def _transport(self, edge: str, wanted: list[Layout], forms: list[int], is_read: bool) -> None:
-        """Flow from the edge's layout to the form's: x leaves, forms arrive."""
+        """Add the flow from the edge's layout (x) to the form's layout."""
         leaving: dict[Layout, dict[int, float]] = {layout: {} for layout in self.problem.layouts[edge]}
         arriving: dict[Layout, dict[int, float]] = {want: {} for want in wanted}
         for have in leaving:
@@ -67,7 +67,7 @@ class _Model:
             self.rows.append(({**flows, **takers}, 0.0))
 
     def solve(self, time_limit_s: float) -> np.ndarray:
-        import highspy  # 5 MB, for schedules that are chosen exactly
+        import highspy  # 5 MB, only for exact schedules
 
         from pliant.compiler.layout.silent_highs import SilentHighs
 

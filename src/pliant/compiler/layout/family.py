@@ -1,6 +1,6 @@
 """The interface of a family of operators to the scheduler: its forms, and the nodes that run in a form.
 
-Tensors of a node that can have a layout are its inputs that are no constants, and its outputs.
+A node's tensors with a layout are its non-constant inputs and its outputs.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -17,9 +17,9 @@ Layouts = Mapping[str, Layout]
 
 @dataclass(frozen=True, slots=True)
 class Realised:
-    """Nodes that compute one in a form, its tensors physical under their own names.
+    """Nodes that compute one node in a form; its tensors keep their names and have physical types.
 
-    `constants` and `types` are of the tensors that are new.
+    `constants` and `types` are those of new tensors.
     """
 
     nodes: tuple[Node, ...]
@@ -28,10 +28,10 @@ class Realised:
 
 
 Follow = Callable[[Node, Graph, str, Layout], Layouts | None]
-"""(node, graph, tensor, layout) -> the layouts of all its tensors when one has that layout, or None."""
+"""(node, graph, tensor, layout) -> the layouts of all its tensors if one has this layout, or None."""
 
 Propose = Callable[[Node, Graph, Mapping[str, Sequence[Layout]]], Sequence[tuple[Layouts, str]]]
-"""(node, graph, candidates of its tensors) -> (layouts, variant) it can run in beside the default."""
+"""(node, graph, candidates of its tensors) -> (layouts, variant) in which it can run, besides the default."""
 
 Realise = Callable[[Node, Graph, Layouts, str], Realised]
 
@@ -42,9 +42,9 @@ def _nothing(node: Node, graph: Graph) -> Mapping[str, Sequence[Layout]]:
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """A kind of operator. `wishes` are layouts that its tensors should have as candidates.
+    """A kind of operator. `wishes` are layouts to add as candidates of its tensors.
 
-    `steps_over` says that `follow` knows what to do with gaps between rows.
+    `steps_over`: `follow` supports gaps between rows.
     """
 
     realise: Realise
@@ -55,23 +55,23 @@ class Family:
 
 
 def tensors_in(node: Node, graph: Graph) -> tuple[str, ...]:
-    """Inputs that are no constants, each once."""
+    """The distinct non-constant inputs."""
     return tuple(dict.fromkeys(x for x in node.inputs if x and x not in graph.constants))
 
 
 def tensors_out(node: Node) -> tuple[str, ...]:
-    """Outputs that somebody asked for."""
+    """The outputs that are present."""
     return tuple(y for y in node.outputs if y)
 
 
 def default_layouts(node: Node, graph: Graph) -> dict[str, Layout]:
-    """Everything row-major."""
+    """All tensors row-major."""
     names = (*tensors_in(node, graph), *tensors_out(node))
     return {x: identity(len(graph.types[x].shape)) for x in names}
 
 
 def form_of(node: Node, graph: Graph, layouts: Layouts, variant: str = "") -> Form:
-    """Layouts by name as a form, its time unknown."""
+    """A form from layouts by name, with time 0."""
     inputs = tuple(layouts[x] for x in tensors_in(node, graph))
     return Form(inputs, tuple(layouts[y] for y in tensors_out(node)), 0.0, variant)
 

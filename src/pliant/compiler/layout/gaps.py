@@ -1,7 +1,8 @@
-"""Put gaps between rows that would share the sets of a cache.
+"""Insert gaps between rows that would map to the same cache sets.
 
-Rows that lie a multiple of 4 KB apart meet in one set of an L1 cache, and a product reads a few of them side
-by side. Contract: equal outputs; only tensors change that a product makes and only products read as rows.
+Rows at a distance of a multiple of 4 KB map to one set of an L1 cache, and a product reads several rows at
+once. Contract: equal outputs; only tensors change that are made by a product and read as rows by products
+only.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,7 +20,7 @@ _PRODUCTS = ("MatMul", "FusedMatMul", "Gemm")
 
 
 def part_rows(graph: Graph) -> Graph:
-    """`graph` with a gap behind each row of such tensors; itself where there is none."""
+    """`graph` with a gap after each row of such tensors; the same graph if there are none."""
     readers: dict[str, list[Node]] = {}
     for node in graph.nodes:
         for x in node.inputs:

@@ -1,7 +1,7 @@
 """Enumerate the layouts of every tensor and the forms of every operator (FluidML 3).
 
-`candidates(graph)` is the problem without times; `keys` says what would have to be measured to know them,
-the same for equal operators; `priced` puts the times in.
+`candidates(graph)` is the problem without times; `keys` lists the measurements that it needs, shared by equal
+operators; `priced` adds the times.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -33,18 +33,18 @@ FAMILIES: Mapping[str, Family] = {**moving.FAMILIES, **windows.FAMILIES, **produ
 
 _MAX_LAYOUTS, _MAX_RANK, _ROUNDS = 6, 6, 3
 _SMALL = 16
-"""Constants of up to so many numbers are part of a form: exponents, axes, shapes."""
+"""Constants of up to this many numbers are part of a form's key: exponents, axes, shapes."""
 
 _LOOPED_PRODUCTS = 1 << 18
-"""Plain loops are tried for so many products of two numbers at most; above, tiles are faster by far."""
+"""Plain loops are tried up to this many multiplications; beyond, tiles are much faster."""
 
 CLEARLY = 0.95
 """A form counts as faster than the default only below this fraction of its time.
 
-A form measured twice differs by 2 % in the median and by 10 % in one of ten on a busy machine.
+Two measurements of a form differ by 2 % in the median, and by 10 % in one of ten cases on a busy machine.
 """
 _TIE_S = 1e-9
-"""What any other form costs more than an equal default."""
+"""The extra cost of a form that is as fast as the default, so that the default wins ties."""
 
 Table = Mapping[str, float]
 """Seconds of a form or a reorder, by its key."""
@@ -52,18 +52,19 @@ Table = Mapping[str, float]
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """What has to be known: a key for each (operator, number of its form) and (edge, from, to)."""
+    """The needed measurements: a key for each (operator, number of its form) and (edge, from, to)."""
 
     forms: Mapping[tuple[str, int], str]
     reorders: Mapping[tuple[str, Layout, Layout], str]
     samples: Mapping[str, Graph]
-    """A graph of one operator that takes the time asked for, by key."""
+    """A graph of one operator to measure, by key."""
 
 
 def candidates(graph: Graph) -> Problem:
     """The layouts of every tensor and the forms of every operator, all times zero.
 
-    A form's layouts may go beyond a tensor's candidates: the caller's tensors are row-major always.
+    A form's layouts may include others than a tensor's candidates, since the caller's tensors are always
+    row-major.
     """
     layouts = _spread(graph)
     operators = tuple(_operator(node, graph, layouts) for node in graph.nodes)
@@ -88,7 +89,7 @@ def candidates(graph: Graph) -> Problem:
 
 
 def _spread(graph: Graph) -> dict[str, list[Layout]]:
-    """Candidates: what operators wish for, and what follows from it along operators that keep layouts."""
+    """The candidates: layouts that operators wish for, propagated through operators that keep layouts."""
     found = {x: [identity(len(t.shape))] for x, t in graph.types.items() if x not in graph.constants}
     fixed = {*graph.inputs, *graph.outputs}
 
@@ -112,7 +113,7 @@ def _spread(graph: Graph) -> dict[str, list[Layout]]:
 
 
 def _following(node: Node, graph: Graph, known: Mapping[str, Sequence[Layout]]) -> Iterator[Layouts]:
-    """The forms of an operator whose tensors follow one another."""
+    """The forms of an operator whose tensors have related layouts."""
     family = FAMILIES.get(node.op)
     if family is None or family.follow is None:
         return
@@ -139,7 +140,7 @@ def _operator(node: Node, graph: Graph, known: Mapping[str, Sequence[Layout]]) -
 
 
 def realise(node: Node, graph: Graph, form: Form) -> Realised:
-    """The nodes that run `node` in a form; the default form is the node itself."""
+    """The nodes that run `node` in a form; for the default form the node itself."""
     layouts = layouts_of(node, graph, form)
     if not form.variant and layouts == default_layouts(node, graph):
         return Realised((node,))
@@ -147,9 +148,9 @@ def realise(node: Node, graph: Graph, form: Form) -> Realised:
 
 
 def keys(graph: Graph, problem: Problem, *, all_loops: bool = False) -> Keys:
-    """What to measure for `problem`, which is `candidates(graph)`; equal operators ask for the same.
+    """The measurements for `problem`, which is `candidates(graph)`; equal operators share keys.
 
-    A cost model leaves plain loops out where they cannot win, unless `all_loops` are asked for.
+    A cost model excludes plain loops that cannot win, unless `all_loops`.
     """
     forms: dict[tuple[str, int], str] = {}
     reorders: dict[tuple[str, Layout, Layout], str] = {}
@@ -181,9 +182,10 @@ def keys(graph: Graph, problem: Problem, *, all_loops: bool = False) -> Keys:
 
 
 def priced(problem: Problem, wanted: Keys, table: Table) -> Problem:
-    """`problem` with the times of `table`; a form that is not clearly faster than the default is not faster.
+    """`problem` with the times of `table`; a form that is not clearly faster than the default is priced above
+    it.
 
-    A form that `table` lacks cannot be chosen, but for the default, which then costs nothing.
+    A form that `table` lacks cannot be chosen, except the default, which then costs nothing.
     """
     operators = []
     for operator in problem.operators:
@@ -208,7 +210,7 @@ def priced(problem: Problem, wanted: Keys, table: Table) -> Problem:
 
 
 def _fastest(forms: Sequence[Form]) -> tuple[Form, ...]:
-    """Of forms that differ in their loops only, the fastest (FluidML 3, loop reordering)."""
+    """The fastest of each group of forms that differ only in their loops (FluidML 3, loop reordering)."""
     best: dict[tuple[tuple[Layout, ...], tuple[Layout, ...]], Form] = {}
     for form in forms:
         kept = best.get((form.inputs, form.outputs))
@@ -218,7 +220,7 @@ def _fastest(forms: Sequence[Form]) -> tuple[Form, ...]:
 
 
 def _sample(node: Node, graph: Graph, form: Form) -> Graph:
-    """A graph of what `node` becomes in a form, its tensors in the layouts of the form."""
+    """A graph that runs `node` in a form, with its tensors in the layouts of the form."""
     made = realise(node, graph, form)
     names = layouts_of(node, graph, form)
     types = {x: physical(graph.types[x], layout) for x, layout in names.items()} | dict(made.types)
@@ -245,7 +247,7 @@ def _reorder(type_: TensorType, have: Layout, want: Layout) -> Graph:
 
 
 def _text(nodes: Sequence[Node], types: Mapping[str, TensorType], constants: Mapping[str, np.ndarray]) -> str:
-    """Nodes without names: operators, attributes, types, and the values of small constants."""
+    """Nodes as text without names: operators, attributes, types, and the values of small constants."""
     number: dict[str, int] = {}
 
     def named(x: str) -> str:

@@ -1,7 +1,7 @@
 """The layout problem as a value: operators, the layouts they can run with, and the cost of each.
 
-These are times of kernels by layout, inside one step of a program. `ir.cost.Cost` prices steps, and knows
-neither operators nor layouts.
+These are kernel times by layout, within one step of a program. `ir.cost.Cost` prices steps, without operators
+or layouts.
 """
 
 from collections.abc import Mapping
@@ -46,11 +46,11 @@ class Operator:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Which layout shall every edge (tensor) have?
+    """The problem of choosing a layout for every edge (tensor).
 
-    `layouts[edge]` are its candidates, the default first; edges from outside and to the outside list only
-    what the outside takes. `reorder[edge][a, b]` is the time to bring the edge from layout a to b, one
-    that is missing cannot be done. Operators stand in an order that respects data flow.
+    `layouts[edge]` are its candidates, the default first; edges of the graph's inputs and outputs list only
+    layouts that the caller supports. `reorder[edge][a, b]` is the time to convert the edge from layout a to
+    b; a missing entry is not possible. Operators are in topological order.
     """
 
     operators: tuple[Operator, ...]
@@ -61,17 +61,19 @@ class Problem:
         return 0.0 if have == want else self.reorder.get(edge, {}).get((have, want), inf)
 
     def form_s(self, operator: Operator, form: Form, chosen: Mapping[str, Layout]) -> float:
-        """`form`'s time with the edges of `chosen` as they are, reorders included; others as wanted."""
+        """`form`'s time, including reorders, with the layouts of `chosen`; other edges have the form's
+        layouts.
+        """
         total = form.seconds
         for edge, want in zip(operator.inputs, form.inputs, strict=True):
             total += self.reorder_s(edge, chosen.get(edge, want), want)
-        # What an operator writes in another layout than chosen is reordered once, by itself.
+        # An output written in another layout than chosen is reordered once, after the operator.
         for edge, have in zip(operator.outputs, form.outputs, strict=True):
             total += self.reorder_s(edge, have, chosen.get(edge, have))
         return total
 
     def best(self, operator: Operator, chosen: Mapping[str, Layout]) -> tuple[float, Form]:
-        """The fastest form for these layouts and its time; the first of equals."""
+        """The fastest form for these layouts and its time; the first one on a tie."""
         return min(
             ((self.form_s(operator, form, chosen), form) for form in operator.forms), key=lambda x: x[0]
         )

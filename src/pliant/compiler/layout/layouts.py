@@ -1,7 +1,7 @@
 """Layouts as permutations: "0231" puts dimension 0 outermost, then 2, 3, and 1 innermost.
 
-A tensor in a layout is the dense tensor of the permuted shape; with a "+" behind, its rows have a gap of a
-cache line, so that rows of 4 KB do not share the sets of the cache.
+A tensor in a layout is the dense tensor of the permuted shape; with a "+" at the end, its rows have a gap of
+a cache line, so that rows of 4 KB do not map to the same cache sets.
 """
 
 from collections.abc import Sequence
@@ -43,7 +43,7 @@ def layout_of(dims: Sequence[int]) -> Layout:
 
 
 def place(layout: Layout, axis: int) -> int:
-    """Which dimension of the physical tensor `axis` is."""
+    """The dimension of the physical tensor for `axis`."""
     return layout.index(_DIGITS[axis])
 
 
@@ -74,15 +74,15 @@ def same_bytes(type_: TensorType, a: Layout, b: Layout) -> bool:
 
 
 def strides(type_: TensorType, layout: Layout) -> tuple[int, ...]:
-    """Of each dimension, in the order of `type_`'s shape, in elements."""
+    """The stride of each dimension, in the order of `type_`'s shape, in elements."""
     steps = physical(type_, layout).strides
     return tuple(steps[place(layout, d)] for d in range(len(type_.shape)))
 
 
 def relaid(view: View, type_: TensorType, layout: Layout) -> View | None:
-    """What `view` of a row-major tensor of `type_` becomes when the tensor is in `layout`.
+    """The view of the tensor in `layout` that equals `view` of the row-major tensor of `type_`.
 
-    None where a dimension of the view does not stay within one of the tensor's.
+    None if a dimension of the view spans several dimensions of the tensor.
     """
     if layout == identity(len(type_.shape)):
         return view

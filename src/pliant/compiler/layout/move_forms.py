@@ -1,6 +1,6 @@
 """Forms of operators whose tensors share a layout: element-wise operators, reductions, and moves.
 
-An axis becomes the place where the layout put it; constants are permuted before the run.
+An axis is mapped to its position in the layout; constants are permuted before the run.
 """
 
 from collections.abc import Mapping, Sequence
@@ -36,7 +36,7 @@ def _rank(graph: Graph, tensor: str) -> int:
 
 
 def _all_alike(node: Node, graph: Graph, tensor: str, layout: Layout) -> Layouts | None:
-    """Every tensor in the same layout; single numbers of another rank have none."""
+    """The same layout for every tensor; scalars of another rank have none."""
     rank = len(dense(layout))
     found = {}
     for x in (*tensors_in(node, graph), *tensors_out(node)):
@@ -50,7 +50,7 @@ def _all_alike(node: Node, graph: Graph, tensor: str, layout: Layout) -> Layouts
 
 
 def _map_follow(node: Node, graph: Graph, tensor: str, layout: Layout) -> Layouts | None:
-    """Every tensor alike. What lies in gaps is computed too, which disturbs nothing in float32 only."""
+    """The same layout for every tensor. The gaps are computed too, which is harmless only in float32."""
     found = _all_alike(node, graph, tensor, layout)
     if found is None or not has_gap(layout):
         return found
@@ -72,7 +72,7 @@ def _elementwise(node: Node, graph: Graph, layouts: Layouts, variant: str) -> Re
         full = array.reshape((1,) * (_rank(graph, y) - array.ndim) + array.shape)
         name = f"{x}@{layouts[y]}"
         moved = full.transpose(order(layouts[y]))
-        if moved.shape[-1] > 1:  # an element behind the last for each of a gap
+        if moved.shape[-1] > 1:  # one more element per element of a gap
             gap = gap_of(graph.types[y], layouts[y])
             moved = np.pad(moved, [(0, 0)] * (moved.ndim - 1) + [(0, gap)], mode="edge")
         constants[name] = np.ascontiguousarray(moved)
@@ -81,7 +81,7 @@ def _elementwise(node: Node, graph: Graph, layouts: Layouts, variant: str) -> Re
 
 
 def _along_axis(node: Node, graph: Graph, layouts: Layouts, variant: str) -> Realised:
-    """Operators with an axis and, of constants, only such as no layout touches."""
+    """Operators with an axis, whose constants do not depend on layouts."""
     y = tensors_out(node)[0]
     default = -1 if node.op in ("Softmax", "LogSoftmax", "Hardmax", "LpNormalization") else 0
     axis = axis_of(node, _rank(graph, y), default)
@@ -110,7 +110,7 @@ def _norm(node: Node, graph: Graph, tensor: str, layout: Layout) -> Layouts | No
 def _norm_gaps(
     node: Node, graph: Graph, candidates: Mapping[str, Sequence[Layout]]
 ) -> Sequence[tuple[Layouts, str]]:
-    """Rows read and written with gaps between them or without; a layer norm of float32 rows alone can."""
+    """Rows read and written with or without gaps, for layer norms of float32 rows only."""
     x, y = node.inputs[0], node.outputs[0]
     layouts = [layout for layout in candidates.get(x, ()) if _norm(node, graph, x, dense(layout))]
     is_rows = graph.types[x].dtype == "float32" and axis_of(node, _rank(graph, x), -1) == _rank(graph, x) - 1
@@ -170,7 +170,7 @@ def _perm(node: Node, graph: Graph) -> tuple[int, ...]:
 
 
 def _transpose_follow(node: Node, graph: Graph, tensor: str, layout: Layout) -> Layouts | None:
-    """Where nothing has to move, gaps included."""
+    """Layouts for which the transpose moves no data, including gaps."""
     x, y = node.inputs[0], node.outputs[0]
     perm = _perm(node, graph)
     gap = GAP if has_gap(layout) else ""
@@ -187,7 +187,7 @@ def _transpose(node: Node, graph: Graph, layouts: Layouts, variant: str) -> Real
 
 
 def _reshape_follow(node: Node, graph: Graph, tensor: str, layout: Layout) -> Layouts | None:
-    """Where dimensions that are joined or cut stay beside each other, bytes stay where they are."""
+    """Layouts in which joined or split dimensions stay adjacent, so that no data move."""
     x, y = node.inputs[0], node.outputs[0]
     if x in graph.constants:
         return None
@@ -208,7 +208,9 @@ def _reshape_follow(node: Node, graph: Graph, tensor: str, layout: Layout) -> La
 
 
 def _groups(a: tuple[int, ...], b: tuple[int, ...]) -> list[tuple[tuple[int, ...], tuple[int, ...]]] | None:
-    """Smallest stretches of dimensions of two shapes that hold equally many elements; None for odd ones."""
+    """The smallest groups of adjacent dimensions of two shapes with equally many elements; None if there are
+    none.
+    """
     if 0 in a or not a or not b:
         return None
     ends_a, ends_b = (list(accumulate(shape, lambda n, m: n * m)) for shape in (a, b))
@@ -223,7 +225,7 @@ def _groups(a: tuple[int, ...], b: tuple[int, ...]) -> list[tuple[tuple[int, ...
             else:
                 j += 1
         if i == len(a) or j == len(b):
-            i, j = len(a), len(b)  # ones at the end belong to the last
+            i, j = len(a), len(b)  # trailing dimensions of 1 belong to the last group
         groups.append((tuple(range(first[0], i)), tuple(range(first[1], j))))
     return groups
 
@@ -260,7 +262,7 @@ def _pad_follow(node: Node, graph: Graph, tensor: str, layout: Layout) -> Layout
 
 
 def _pads_around_rows(node: Node, graph: Graph, layout: Layout) -> bool:
-    """Whether rows stay as long as they are, so that a gap behind them may too."""
+    """Whether the row length is unchanged, so that a gap after rows may stay."""
     pads = graph.constants.get(node.inputs[1])
     return pads is not None and not pads.reshape(2, -1)[:, order(layout)[-1]].any()
 
@@ -268,7 +270,7 @@ def _pads_around_rows(node: Node, graph: Graph, layout: Layout) -> bool:
 def _pad_gaps(
     node: Node, graph: Graph, candidates: Mapping[str, Sequence[Layout]]
 ) -> Sequence[tuple[Layouts, str]]:
-    """A gap put behind rows, or taken away, while they are copied."""
+    """Forms that add or remove a gap after rows while copying them."""
     x, y = node.inputs[0], node.outputs[0]
     if node.text("mode", "constant") != "constant":
         return ()
@@ -296,7 +298,7 @@ def _split_follow(node: Node, graph: Graph, tensor: str, layout: Layout) -> Layo
 
 
 def _wish_free(node: Node, graph: Graph) -> Mapping[str, tuple[Layout, ...]]:
-    """What makes a transpose of a row-major tensor, or into one, free."""
+    """The layouts that make a transpose from or to a row-major tensor free."""
     x, y = node.inputs[0], node.outputs[0]
     rank = identity(_rank(graph, x))
     behind, before = (_transpose_follow(node, graph, t, rank) for t in (x, y))

@@ -1,6 +1,6 @@
 """Forms of convolutions that can read gaps between pixels: depthwise ones, and products of pixels.
 
-A layout with a gap has its channels last and the gap behind them.
+A layout with a gap has its channels last and the gap after them.
 """
 
 from dataclasses import replace
@@ -14,13 +14,13 @@ from pliant.ir.graph import Attribute, Graph, Node, TensorType
 
 
 def steps_over(node: Node, graph: Graph) -> bool:
-    """Whether a convolution of constant weights can."""
+    """Whether a convolution of constant weights supports gaps."""
     is_fixed = any(x in graph.constants for x in node.inputs[3:])
     return not is_fixed and (_is_depthwise(node, graph) or _is_point(node, graph))
 
 
 def stepping(node: Node, graph: Graph, layouts: Layouts) -> Realised:
-    """The node that does, its tensors' channels last, with gaps or without."""
+    """The node for channels-last tensors, with or without gaps."""
     if _is_depthwise(node, graph):
         gap = gap_of(graph.types[node.inputs[0]], layouts[node.inputs[0]])
         ends: dict[str, Attribute] = {"x_layout": "nhwc", "y_layout": "nhwc", "x_gap": gap}
@@ -38,7 +38,7 @@ def stepping(node: Node, graph: Graph, layouts: Layouts) -> Realised:
 
 
 def _pixels(tensor: str, type_: TensorType, layout: Layout, channels: int) -> View:
-    """Of each image the pixels as rows."""
+    """A view of each image with pixels as rows."""
     batch, *space, step = physical(type_, layout).shape
     n = prod(space)
     return View(tensor, 0, (batch, n, channels), (n * step, step, 1))
@@ -50,7 +50,7 @@ def _is_depthwise(node: Node, graph: Graph) -> bool:
 
 
 def _is_point(node: Node, graph: Graph) -> bool:
-    """Whether each pixel becomes one, by the same weights."""
+    """Whether the convolution is 1x1: each pixel is multiplied by the same weights."""
     window, strides = graph.types[node.inputs[1]].shape[2:], node.integers("strides", ())
     is_single = set(window) <= {1} and set(strides) <= {1} and not any(node.integers("pads", ()))
     is_known = node.text("activation", "") in ("", "relu")

@@ -1,6 +1,6 @@
 """Forms of matrix products and attention: operands read through strides, results written through them.
 
-A result whose rows are innermost is the product of the transposed operands in the other order.
+A result with rows innermost is computed as the product of the transposed operands in reverse order.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,13 +17,13 @@ _MAX_FORMS = 24
 
 
 def _operand(node: Node, graph: Graph, i: int, layout: Layout) -> View | None:
-    """Operand 0 or 1 as the node sees it when its tensor is in `layout`, its batch as `_batch` cuts it."""
+    """The node's view of operand 0 or 1 with its tensor in `layout` and its batch split by `_batch`."""
     view = _cut(_seen(node, graph, i), _batch(node, graph))
     return relaid(view, graph.types[node.inputs[i]], layout)
 
 
 def _seen(node: Node, graph: Graph, i: int) -> View:
-    """Operand 0 or 1 as the node says."""
+    """The view of operand 0 or 1 in the node's attributes."""
     x = node.inputs[i]
     view = read(graph, x, node.integers(f"{'ab'[i]}_view", None))
     if node.op == "Gemm" and node.flag(f"trans{'AB'[i]}"):
@@ -32,9 +32,9 @@ def _seen(node: Node, graph: Graph, i: int) -> View:
 
 
 def _batch(node: Node, graph: Graph) -> tuple[tuple[int, ...], ...]:
-    """What each batch dimension is made of, where it walks from one row of an operand's tensor to the next.
+    """The parts of each batch dimension that crosses rows of an operand's tensor.
 
-    In another layout rows are elsewhere, and such a dimension has no stride; its parts do.
+    In another layout such a dimension has no single stride, but its parts do.
     """
     views = [_seen(node, graph, i) for i in (0, 1)]
     whole = tuple((n,) for n in views[0].shape[:-2])
@@ -45,7 +45,7 @@ def _batch(node: Node, graph: Graph) -> tuple[tuple[int, ...], ...]:
 
 
 def _cuts(view: View, type_: TensorType) -> list[tuple[int, ...]]:
-    """Each batch dimension as turns from row to row and turns within a row, or as it is."""
+    """Each batch dimension split into steps between rows and steps within a row, or unsplit."""
     found: list[tuple[int, ...]] = []
     for n, step in zip(view.shape[:-2], view.strides[:-2], strict=True):
         rows = [s * m for m, s in zip(type_.shape, type_.strides, strict=True) if step and step % s == 0]
@@ -61,12 +61,12 @@ def _cut(view: View, batch: Sequence[tuple[int, ...]]) -> View:
 
 
 def depth(node: Node, graph: Graph) -> int:
-    """How many products are summed."""
+    """The length of the sum."""
     return _seen(node, graph, 0).shape[-1]
 
 
 def _is_plain(node: Node, graph: Graph) -> bool:
-    """Whether a FusedMatMul says the same."""
+    """Whether the node is equivalent to a FusedMatMul."""
     y = graph.types[node.outputs[0]]
     if y.dtype != "float32" or y.size == 0 or "y_view" in node.attributes:
         return False
@@ -153,7 +153,7 @@ def _realise(node: Node, graph: Graph, layouts: Layouts, variant: str) -> Realis
 
 
 def _looped(node: Node, graph: Graph, variant: str) -> Realised:
-    """The bare product in plain loops, then what the kernel would have added along."""
+    """The product alone in plain loops, then the operators that were fused into it."""
     a, b = (_seen(node, graph, i) for i in (0, 1))
     bias, residual = (*node.inputs[2:], "", "")[:2]
     steps: list[tuple[str, tuple[str, ...]]] = [("Add", (x,)) for x in (bias, residual) if x]
@@ -190,7 +190,7 @@ def _transposed(v: View) -> View:
 
 
 def _wishes(node: Node, graph: Graph) -> Mapping[str, Sequence[Layout]]:
-    """Columns beside each other, with a gap between rows too, or rows beside each other."""
+    """Wished layouts: contiguous columns, with and without a gap between rows, or contiguous rows."""
     if not _is_plain(node, graph):
         return {}
     found = {}
@@ -198,10 +198,10 @@ def _wishes(node: Node, graph: Graph) -> Mapping[str, Sequence[Layout]]:
         rank = len(graph.types[x].shape)
         if rank >= 2 and x not in graph.constants:
             swapped, parted = layout_of((*range(rank - 2), rank - 1, rank - 2)), identity(rank) + GAP
-            # Rows of the product that are several of the tensor's cannot step over its gaps.
+            # A product's row that spans several of the tensor's rows cannot skip the gaps.
             is_read = [i for i in (0, 1) if node.inputs[i] == x]
             steps_over = all(_operand(node, graph, i, parted) is not None for i in is_read)
-            # A gap longer than the row is no candidate: it would move more than the row.
+            # A gap longer than the row is not a candidate: it would move more bytes than the row.
             is_long = graph.types[x].shape[-1] >= gap_of(graph.types[x], parted)
             found[x] = (swapped, parted) if steps_over and is_long else (swapped,)
     return found
@@ -213,7 +213,9 @@ _READS = ("q", "k", "v", "mask")
 def _attention_forms(
     node: Node, graph: Graph, candidates: Mapping[str, Sequence[Layout]]
 ) -> Sequence[tuple[Layouts, str]]:
-    """Queries, keys and values in any layout that leaves their columns contiguous, one at a time or alike."""
+    """Queries, keys and values in any layout with contiguous columns, changed one at a time or all
+    together.
+    """
     default = default_layouts(node, graph)
     inputs = tensors_in(node, graph)
     alone = [{x: layout} for x in inputs for layout in candidates.get(x, ())]

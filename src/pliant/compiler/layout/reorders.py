@@ -11,7 +11,7 @@ from pliant.ir.graph import Node, TensorType
 def reorder(x: str, y: str, type_: TensorType, have: Layout, want: Layout) -> Realised:
     """`y` is `x`, a tensor of `type_` in layout `have`, in layout `want`.
 
-    A gap between rows is sliced away before the transpose, and padded in behind it.
+    A gap between rows is sliced off before the transpose, and padded in after it.
     """
     nodes: list[Node] = []
     constants: dict[str, np.ndarray] = {}

@@ -8,17 +8,17 @@ from pliant.compiler.layout.layout_problem import Operator
 
 @dataclass(frozen=True, slots=True)
 class Path:
-    """Operators that feed one another: `edges[i]` enters `operators[i]`, `edges[i + 1]` leaves it."""
+    """A chain of operators: `edges[i]` is an input of `operators[i]`, `edges[i + 1]` its output."""
 
     operators: tuple[Operator, ...]
     edges: tuple[str, ...]
 
 
 def longest(operators: Sequence[Operator]) -> Path:
-    """The longest sequence of a graph, operators counted (Algorithm 1); the first of equals.
+    """The longest sequence of a graph, in operators (Algorithm 1); the first one on a tie.
 
-    Edges from outside are at distance 0; every edge behind an operator is one further than the furthest
-    of those the operator reads. From the furthest output the way leads back. `operators` are in order.
+    Edges from outside have distance 0; an output edge has the largest distance of the operator's input edges
+    plus one. The path is traced back from the edge of the largest distance. `operators` are in order.
     """
     distance: dict[str, int] = {}
     entered: dict[str, tuple[Operator, str]] = {}
@@ -41,9 +41,9 @@ def longest(operators: Sequence[Operator]) -> Path:
 
 
 def sequences(operators: Sequence[Operator]) -> tuple[Path, ...]:
-    """The longest sequence, cut out; then those of each part that is left (Algorithm 2).
+    """The longest sequence, removed; then those of each remaining part (Algorithm 2).
 
-    Every operator is in exactly one sequence. Without recursion, so that depth is no limit.
+    Every operator is in exactly one sequence. Implemented without recursion, so depth is not limited.
     """
     found: list[Path] = []
     parts = list(reversed(_components(operators)))
@@ -57,7 +57,7 @@ def sequences(operators: Sequence[Operator]) -> tuple[Path, ...]:
 
 
 def _components(operators: Sequence[Operator]) -> list[list[Operator]]:
-    """Connected parts, each in the order given: operators that pass an edge from one to another."""
+    """The connected components of operators that share edges, each in the given order."""
     makers = {edge: o.name for o in operators for edge in o.outputs}
     root = {o.name: o.name for o in operators}
 

@@ -1,4 +1,4 @@
-"""The solver of linear and integer programs, without its banner, which went to standard output."""
+"""The HiGHS solver without its banner, which it prints to standard output."""
 
 from typing import Any, final
 
@@ -7,7 +7,9 @@ import highspy
 
 @final
 class SilentHighs(highspy.Highs):  # type: ignore[misc]
-    """`highspy.Highs` that prints nothing: its banner comes with the callbacks, before any option is set."""
+    """`highspy.Highs` that prints nothing: the banner is printed when callbacks are enabled, before any
+    option can be set.
+    """
 
     def enableCallbacks(self) -> Any:  # noqa: N802 - highspy's name
         self.silent()

@@ -13,7 +13,7 @@ from pliant.compiler.layout.sequences import Path, sequences
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A layout for every edge, the time it promises, and how it came about."""
+    """A layout for every edge, the predicted time, and how it was found."""
 
     layouts: Mapping[str, Layout]
     seconds: float
@@ -22,11 +22,12 @@ class Choice:
 
 
 def choose_by_vote(problem: Problem, seed: int = 0) -> Choice:
-    """The paper's schedule: each sequence by itself, conflicts by vote, the losers once more.
+    """The paper's schedule: each sequence is optimised alone, conflicts are settled by vote, and losing
+    sequences are optimised again.
 
-    Sequences that touch an edge (along the way, or as a side input or output of one of their operators)
-    vote for the layout they would have it in; ties are broken by a choice seeded with `seed`. A sequence
-    that lost a vote is optimised again with all contested edges fixed.
+    Sequences that touch an edge (on their path, or as a side input or output of one of their operators) vote
+    for its layout; ties are broken randomly with `seed`. A sequence that lost a vote is optimised again with
+    all contested edges fixed.
     """
     paths = sequences(problem.operators)
     wishes = [_optimise(problem, path, {}) for path in paths]
@@ -55,7 +56,7 @@ def _optimise(problem: Problem, path: Path, fixed: Mapping[str, Layout]) -> dict
     """The fastest layouts of every edge the path's operators touch (equation 1), with `fixed` as given.
 
     T(edge, layout) = min over the layouts of the edge before of T there + the kernel's time, reorders
-    included. Side edges that are not fixed are taken as the kernel's fastest form wants them.
+    included. Side edges that are not fixed have the layouts of the kernel's fastest form.
     """
 
     def allowed(edge: str) -> tuple[Layout, ...]:
@@ -94,7 +95,7 @@ def _pinned(operator: Operator, fixed: Mapping[str, Layout]) -> dict[str, Layout
 
 
 def _fastest(problem: Problem, operator: Operator, pinned: Mapping[str, Layout]) -> tuple[float, Form]:
-    """The fastest form; a side edge that cannot be as it wants is reordered from its default."""
+    """The fastest form; a side edge that cannot have the form's layout is reordered from its default."""
     best: tuple[float, Form] = (inf, operator.forms[0])
     for form in operator.forms:
         chosen = {**_sides(problem, operator, form, {}), **pinned}
@@ -107,7 +108,7 @@ def _fastest(problem: Problem, operator: Operator, pinned: Mapping[str, Layout])
 def _sides(
     problem: Problem, operator: Operator, form: Form, fixed: Mapping[str, Layout]
 ) -> dict[str, Layout]:
-    """Each edge of the operator as `form` wants it, where the edge can be so; else its default."""
+    """The layout of each edge of the operator: that of `form` if the edge supports it, else its default."""
     edges = (*operator.inputs, *operator.outputs)
     wanted = (*form.inputs, *form.outputs)
     return {

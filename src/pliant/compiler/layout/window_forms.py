@@ -1,6 +1,6 @@
 """Forms of convolutions, pools and resizes: channels first or last, rows and columns exchanged or not.
 
-An image of exchanged axes is convolved by the exchanged kernel, which is a constant made before the run.
+An image with exchanged axes is convolved with the exchanged kernel, a constant made before the run.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,11 +26,11 @@ _NAMES: Mapping[Layout, tuple[str, bool]] = {
     "01234": ("nchw", False),
     "02341": ("nhwc", False),
 }
-"""What kernels call a layout, and whether rows and columns are exchanged."""
+"""The kernels' name of each layout, and whether rows and columns are exchanged."""
 
 WINOGRAD = "winograd"
 LOOPS = ("ijk", "ikj")
-"""Loop orders beside the tiled one: the sum innermost, or the row of the result."""
+"""Loop orders besides the tiled one: the sum innermost, or the row of the result innermost."""
 
 
 def _layouts(rank: int) -> tuple[Layout, ...]:
@@ -56,7 +56,7 @@ def _is_plain(node: Node, graph: Graph) -> bool:
 def _conv_forms(
     node: Node, graph: Graph, candidates: Mapping[str, Sequence[Layout]]
 ) -> Sequence[tuple[Layouts, str]]:
-    """Any of both sides, exchanged or not; the residual has the layout of the output."""
+    """Any layouts of input and output, exchanged or not; the residual has the layout of the output."""
     if not _is_plain(node, graph):
         return ()
     x, y = node.inputs[0], node.outputs[0]
@@ -80,7 +80,7 @@ def _conv_forms(
 def _gapped(
     node: Node, graph: Graph, candidates: Mapping[str, Sequence[Layout]]
 ) -> list[tuple[Layouts, str]]:
-    """Channels last, with a gap behind those of one side or of both."""
+    """Channels last, with a gap after the channels of the input, the output or both."""
     if not steps_over(node, graph):
         return []
     x, y = node.inputs[0], node.outputs[0]
@@ -94,7 +94,7 @@ def _gapped(
 
 
 def _conv_follow(node: Node, graph: Graph, tensor: str, layout: Layout) -> Layouts | None:
-    """A gap behind channels on both sides; other layouts need not be alike."""
+    """A gap after the channels of both input and output; other layouts may differ."""
     is_alike = has_gap(layout) and _is_last(layout) and _is_plain(node, graph)
     if not (is_alike and steps_over(node, graph)):
         return None
@@ -102,12 +102,12 @@ def _conv_follow(node: Node, graph: Graph, tensor: str, layout: Layout) -> Layou
 
 
 def _is_last(layout: Layout) -> bool:
-    """Whether pixels lie in order, their channels behind one another."""
+    """Whether the layout is NHWC without exchanged axes."""
     return _NAMES.get(dense(layout)) == ("nhwc", False)
 
 
 def _can_winograd(node: Node, graph: Graph, layouts: Layouts) -> bool:
-    """Whether the pass `winograd` would take the convolution in these layouts."""
+    """Whether the pass `winograd` applies to the convolution in these layouts."""
     if graph.constants[node.inputs[1]].shape[2:] != (3, 3) or "0123" in layouts.values():
         return False
     made = _conv(node, graph, layouts, "")
@@ -121,7 +121,7 @@ def _can_winograd(node: Node, graph: Graph, layouts: Layouts) -> bool:
 
 
 def can_loop(node: Node) -> bool:
-    """Whether plain loops and an activation behind them compute a convolution."""
+    """Whether plain loops followed by an activation can compute the convolution."""
     is_plain = node.text("auto_pad", "NOTSET") in ("NOTSET", "VALID")
     return is_plain and node.text("activation", "") in ("", "relu", "clip")
 
@@ -157,7 +157,7 @@ def _exchanged(node: Node) -> Node:
 
 
 def _looped(node: Node, graph: Graph, order: str) -> Realised:
-    """Pad, convolve in plain loops, then what the kernel would have added along."""
+    """Pad, convolve in plain loops, then apply the operators that were fused into it."""
     x, w, bias, residual = (*node.inputs, "", "")[:4]
     y = node.outputs[0]
     type_, made = graph.types[y], graph.types[x]
@@ -176,7 +176,7 @@ def _looped(node: Node, graph: Graph, order: str) -> Realised:
     kept = {k: v for k, v in node.attributes.items() if k in ("strides", "dilations", "group")}
     steps: list[tuple[str, tuple[str, ...]]] = []
     if bias:
-        column = f"{bias}@{rank}d"  # of the bias's own name: a folded norm calls its bias after its result
+        column = f"{bias}@{rank}d"  # from the bias's own name: a folded norm names its bias after its result
         constants[column] = graph.constants[bias].reshape(-1, *(1,) * rank)
         steps.append(("Add", (column,)))
     if residual:
@@ -195,7 +195,7 @@ def _looped(node: Node, graph: Graph, order: str) -> Realised:
 def chained(
     first: Node, steps: Sequence[tuple[str, tuple[str, ...]]], type_: TensorType
 ) -> tuple[tuple[Node, ...], dict[str, TensorType]]:
-    """`first`, then operators on its result, each of `type_`; the last makes what `first` was to make."""
+    """`first`, then operators on its result, each of `type_`; the last one makes the output of `first`."""
     y = first.outputs[0]
     names = [f"{y}.{i}" for i in range(len(steps))]
     makes = [*names, y]

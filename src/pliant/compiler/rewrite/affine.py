@@ -17,10 +17,10 @@ CODES = ("int8", "uint8", "int4", "uint4", "int2", "uint2", "int16", "uint16", "
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Affine:
-    """(codes - zero) * scale + offset in float32, of which `codes` views a constant of `dtype`.
+    """(codes - zero) * scale + offset in float32, where `codes` is a view of a constant of `dtype`.
 
-    The parameters are float32 of as many dimensions as the codes: along each, one, one a block, or one each.
-    None is 0, or a scale of 1. `how` tells apart what is made of the same constant.
+    The parameters are float32 with the rank of the codes: along each dimension one value, one per block, or
+    one per element. None is 0, or a scale of 1. `how` distinguishes different uses of the same constant.
     """
 
     codes: View
@@ -35,21 +35,21 @@ class Affine:
         return self.codes.shape
 
     def values(self, constant: np.ndarray) -> np.ndarray:
-        """The weights, float32, from the constant that the codes view."""
+        """The weights in float32, from the constant behind the codes."""
         made = unpacked(constant, self.codes, self.zero, self.scale)
         if self.offset is not None:
             made += spread(self.offset, self.shape)
         return made
 
     def each(self, change: Callable[[np.ndarray], np.ndarray]) -> "Affine":
-        """The same with `change` done to every parameter."""
+        """The same with `change` applied to every parameter."""
         made = (None if p is None else change(p) for p in (self.scale, self.zero, self.offset))
         scale, zero, offset = made
         return replace(self, scale=scale, zero=zero, offset=offset)
 
 
 def affine_weights(graph: Graph) -> dict[str, Affine]:
-    """Every float32 tensor of the graph that is made of one constant so, by name."""
+    """Every float32 tensor of the graph that is computed this way from one constant, by name."""
     found: dict[str, Affine] = {}
     for node in graph.nodes:
         rule = _RULES.get(node.op)
@@ -61,7 +61,7 @@ def affine_weights(graph: Graph) -> dict[str, Affine]:
 
 
 def seen(constant: np.ndarray, view: View) -> np.ndarray:
-    """A constant's values through a view, not copied."""
+    """A constant's values through a view, without a copy."""
     flat = np.ascontiguousarray(constant).reshape(-1)[view.offset :]
     steps = [flat.itemsize * s for s in view.strides]
     return np.lib.stride_tricks.as_strided(flat, view.shape, steps, writeable=False)
@@ -70,7 +70,7 @@ def seen(constant: np.ndarray, view: View) -> np.ndarray:
 def unpacked(
     constant: np.ndarray, matrix: View, zeros: np.ndarray | None, scales: np.ndarray | None
 ) -> np.ndarray:
-    """(codes - zeros) * scales in float32, dense, of codes that `matrix` sees in a constant."""
+    """(codes - zeros) * scales in float32, dense, for the codes in the view `matrix` of a constant."""
     made: np.ndarray = seen(constant, matrix).astype(np.float32, order="C")
     if zeros is not None:
         made -= spread(zeros, matrix.shape)
@@ -80,7 +80,7 @@ def unpacked(
 
 
 def spread(parameter: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """`parameter` such that it broadcasts to `shape`: values for blocks repeated."""
+    """`parameter` with per-block values repeated, so that it broadcasts to `shape`."""
     for axis, n in enumerate(shape):
         own = parameter.shape[axis]
         if own not in (1, n):
@@ -156,7 +156,7 @@ def _is_whole(dtype: str, number: np.ndarray) -> bool:
 
 
 def _joint(function: np.ufunc, a: np.ndarray, b: np.ndarray) -> np.ndarray | None:
-    """Two parameters as one: along each dimension as many as the finer of both; None if blocks overlap."""
+    """Two parameters combined, with the finer blocks along each dimension; None if blocks overlap."""
     shape = tuple(max(m, n) for m, n in zip(a.shape, b.shape, strict=True))
     if any(n % m for p in (a, b) for m, n in zip(p.shape, shape, strict=True)):
         return None
@@ -175,7 +175,7 @@ def _transpose(graph: Graph, node: Node, found: Mapping[str, Affine]) -> Affine 
 
 
 def _reshape(graph: Graph, node: Node, found: Mapping[str, Affine]) -> Affine | None:
-    """Dimensions cut or joined, where a parameter stays one, one a block, or one each along the new ones."""
+    """Dimensions split or joined, if each parameter remains one value, one per block, or one per element."""
     was = found.get(node.inputs[0])
     shape = graph.types[node.outputs[0]].shape
     if was is None or not was.codes.is_dense:
@@ -192,10 +192,11 @@ def _reshape(graph: Graph, node: Node, found: Mapping[str, Affine]) -> Affine | 
 def _blocks_in(
     parameter: tuple[int, ...], before: tuple[int, ...], after: tuple[int, ...]
 ) -> tuple[int, ...] | None:
-    """A parameter's shape when its weights go from one shape to another; None where it has none.
+    """A parameter's shape when its weights are reshaped; None if it has none.
 
-    Both shapes are cut into the shortest runs of dimensions of equal sizes. Within a run the parameter has to
-    be one, or one for each of so many leading parts: those are dealt out from the outermost dimension on.
+    Both shapes are divided into the shortest runs of dimensions of equal sizes. Within a run the parameter
+    must have one value, or one for each of some leading parts; these are distributed from the outermost
+    dimension on.
     """
     made: list[int] = []
     i = j = 0
@@ -217,7 +218,7 @@ def _blocks_in(
 
 
 def _leading(parameter: tuple[int, ...], shape: tuple[int, ...]) -> int | None:
-    """How many leading parts of a run have a value each; None where values come again."""
+    """The number of leading parts of a run with one value each; None if values repeat."""
     parts, is_over = 1, False
     for p, n in zip(parameter, shape, strict=True):
         if (is_over and p != 1) or n % p:
@@ -228,7 +229,7 @@ def _leading(parameter: tuple[int, ...], shape: tuple[int, ...]) -> int | None:
 
 
 def _dealt(parts: int, shape: tuple[int, ...]) -> list[int] | None:
-    """Values for so many leading parts of a run, along its dimensions."""
+    """Distribute the values of `parts` leading parts of a run over its dimensions."""
     made = []
     for n in shape:
         own = min(parts, n)

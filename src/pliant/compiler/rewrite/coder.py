@@ -10,10 +10,12 @@ from pliant.kernels.runtime.aligned_memory import trim_heap
 from pliant.store.coding.matrix import CodedMatrix, code_matrix
 
 MIN_ROWS, MIN_COLUMNS, MIN_WEIGHTS = 32, 16, 4096
-"""A smaller matrix is no whole group, or has fewer than 64 weights for each of 64 centroids."""
+"""The smallest matrix to code: a smaller one fills no group, or has fewer than 64 weights for each of 64
+centroids.
+"""
 
 _MOST_OUTLIERS = 16
-"""A matrix of which more than one weight in so many is an outlier takes less as it is."""
+"""A matrix with more than one outlier in this many weights is smaller uncoded."""
 
 _DROP_EVERY_BYTES = 1 << 22
 
@@ -24,7 +26,7 @@ def is_large(depth: int, columns: int) -> bool:
 
 
 class MatrixCoder(Protocol):
-    """What knows constant matrices in k-bit codes."""
+    """Encodes constant matrices in k-bit codes."""
 
     bits: int
 
@@ -34,18 +36,18 @@ class MatrixCoder(Protocol):
     def code(
         self, source: np.ndarray, how: Hashable, read: Callable[[np.ndarray], np.ndarray], /
     ) -> CodedMatrix | None:
-        """`read(source)`, float32 [K, N], in codes; None where it stays as it is."""
+        """`read(source)`, float32 [K, N], in codes; None if it stays uncoded."""
 
     def drop_pages(self) -> None:
-        """Let go of what was read, and of what it took to code it."""
+        """Free the memory of source pages and of temporary arrays."""
 
 
 @final
 class Coder:
-    """Codes matrices to `bits`; what was coded for one shape of a model serves all others.
+    """Encodes matrices in `bits`; a matrix coded for one shape of a model is reused for all others.
 
-    A matrix is known by the array it is read from, and by how. `drop_pages` tells the system that mapped
-    arrays that were read need not stay in memory.
+    A matrix is identified by its source array and `how`. `drop_pages` lets the system reclaim the pages of
+    mapped source arrays.
     """
 
     def __init__(self, bits: int, drop_pages: Callable[[], None] = lambda: None) -> None:
@@ -57,9 +59,9 @@ class Coder:
     def code(
         self, source: np.ndarray, how: Hashable, read: Callable[[np.ndarray], np.ndarray]
     ) -> CodedMatrix | None:
-        """`read(source)`, float32 [K, N], in codes; None where that would be no smaller, or not finite.
+        """`read(source)`, float32 [K, N], in codes; None if that is not smaller, or values are not finite.
 
-        `how` stands for what `read` does.
+        `how` identifies the function `read`.
         """
         key = (id(source), how)
         known = self._known.get(key)
@@ -72,7 +74,7 @@ class Coder:
         return is_large(depth, columns)
 
     def drop_pages(self) -> None:
-        """Let go of what was read, and of what it took to code it."""
+        """Free the memory of source pages and of temporary arrays."""
         self._drop_pages()
         trim_heap()
         self._read_bytes = 0

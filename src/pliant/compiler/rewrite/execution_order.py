@@ -1,7 +1,7 @@
-"""Find an order of execution with a lower peak of memory.
+"""Find an execution order with a lower memory peak.
 
-Contract: the same nodes in another order that respects data flow, or the graph itself where greed finds none
-that lowers the peak.
+Contract: the same nodes in another topological order, or the graph itself if the greedy search finds no lower
+peak.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,13 +14,13 @@ _ALIASES = frozenset(("Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity"))
 
 
 def lower_peak(graph: Graph) -> Graph:
-    """Of all nodes that can run, always the one after which least is alive; the first of equals."""
+    """Greedy order: always the ready node after which the fewest bytes are alive; the first one on a tie."""
     ordered = _greedy(graph)
     return replace(graph, nodes=ordered) if peak_bytes(graph, ordered) < peak_bytes(graph) else graph
 
 
 def peak_bytes(graph: Graph, nodes: Sequence[Node] | None = None) -> int:
-    """The most bytes of intermediate tensors alive at once; inputs, outputs and constants lie elsewhere."""
+    """The most bytes of intermediate tensors alive at once; inputs, outputs and constants do not count."""
     nodes = graph.nodes if nodes is None else nodes
     roots = _roots(graph)
     left = _readers(graph, roots)
@@ -59,7 +59,7 @@ def _greedy(graph: Graph) -> tuple[Node, ...]:
 
 
 def _growth(graph: Graph, node: Node, roots: Mapping[str, str], left: Mapping[str, int]) -> int:
-    """Bytes that running a node adds to what is alive."""
+    """The change of live bytes by running a node."""
     read = {roots[x] for x in node.inputs if x in roots}
     made = {roots[y] for y in node.outputs if y} - read
     return sum(_bytes(graph, y) for y in made) - sum(
@@ -68,7 +68,7 @@ def _growth(graph: Graph, node: Node, roots: Mapping[str, str], left: Mapping[st
 
 
 def _freed(graph: Graph, node: Node, roots: Mapping[str, str], left: dict[str, int]) -> int:
-    """Bytes that die with a node; counts down the readers that are left."""
+    """Bytes freed after a node; decrements the counts of remaining readers."""
     freed = 0
     for x in {roots[x] for x in node.inputs if x in roots}:
         left[x] -= _times(node, roots, x)
@@ -81,7 +81,7 @@ def _times(node: Node, roots: Mapping[str, str], root: str) -> int:
 
 
 def _roots(graph: Graph) -> dict[str, str]:
-    """The tensor whose bytes each tensor made here is."""
+    """The tensor whose memory each tensor uses."""
     roots: dict[str, str] = {}
     for node in graph.nodes:
         for y in node.outputs:
@@ -91,7 +91,7 @@ def _roots(graph: Graph) -> dict[str, str]:
 
 
 def _readers(graph: Graph, roots: Mapping[str, str]) -> dict[str, int]:
-    """How often each root is read; what leaves the graph is read once more than it ever is."""
+    """The number of reads of each root; graph outputs have one more, so they are never freed."""
     left = dict.fromkeys(roots.values(), 0)
     for node in graph.nodes:
         for x in node.inputs:
@@ -104,5 +104,5 @@ def _readers(graph: Graph, roots: Mapping[str, str]) -> dict[str, int]:
 
 
 def _bytes(graph: Graph, root: str) -> int:
-    # Of a symbolic size that at hand: any order is right.
+    # A symbolic size counts with its current value: any order is correct.
     return 0 if root in graph.outputs else plain(graph.types[root].n_bytes)

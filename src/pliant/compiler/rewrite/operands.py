@@ -8,7 +8,7 @@ from pliant.ir.graph import Graph, Node
 
 @dataclass(frozen=True, slots=True)
 class Operands:
-    """alpha * a @ b + bias + residual: a as the node sees it, b [K, N] likewise; absent tensors are ""."""
+    """alpha * a @ b + bias + residual: a and b [K, N] as views; absent tensors are ""."""
 
     a: View
     b: View
@@ -18,9 +18,9 @@ class Operands:
 
 
 def operands(graph: Graph, node: Node) -> Operands | None:
-    """None where the node is no float32 product of rows with one matrix, its result as it comes.
+    """The operands of a node; None if it is not a plain float32 product of rows with one matrix.
 
-    Of a ScaledMatMul b is the codes.
+    For a ScaledMatMul, b is the codes.
     """
     if node.op not in ("MatMul", "Gemm", "FusedMatMul", "ScaledMatMul"):
         return None

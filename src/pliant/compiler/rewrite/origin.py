@@ -1,7 +1,7 @@
 """Trace nodes of a simplified graph to the model's nodes, and count the bytes that their calls move.
 
-Passes keep the names of tensors that stay: what a node came from is all that stood, in the model's graph,
-between the tensors it reads and those it makes.
+Passes keep the names of remaining tensors, so the origin of a node is all nodes of the model's graph between
+the tensors that it reads and those that it makes.
 """
 
 from collections.abc import Mapping
@@ -16,14 +16,14 @@ _PICKS = ("Gather", "GatherElements", "GatherND", "Slice", "Split")
 
 
 def with_origins(graph: Graph, source: Graph) -> Graph:
-    """`graph`, which passes made of `source`, with the origin of each of its nodes."""
+    """`graph`, which passes made from `source`, with the origin of each of its nodes."""
     makers = source.producers
     kept = {_original(y, source) for node in graph.nodes for y in node.outputs if y}
     position = {id(node): i for i, node in enumerate(source.nodes)}
     origins = {}
     for node in graph.nodes:
         outputs = [_original(y, source) for y in node.outputs if y]
-        # Constants are where walks end; one that a pass made may have the name of a tensor it vanished with.
+        # Walks end at constants; a constant made by a pass may have the name of a removed tensor.
         inputs = {_original(x, source) for x in node.inputs if x and x not in graph.constants}
         came = _between(outputs, inputs, kept, makers)
         came.sort(key=lambda n: position[id(n)])
@@ -32,7 +32,7 @@ def with_origins(graph: Graph, source: Graph) -> Graph:
 
 
 def described(node: Node, graph: Graph, lowered: Lowered) -> Lowered:
-    """The node's calls with what they are for people: label, operator, and the work they do."""
+    """The node's calls with descriptions for reports: label, operator, and amount of work."""
     origin = graph.origins.get(node.outputs[0], Origin(node.label))
     sizes = {x: p.n_bytes for x, p in lowered.packed.items()} | dict(lowered.temporaries)
     inside = {alias.tensor: alias.source for alias in lowered.aliases}
@@ -58,7 +58,7 @@ def described(node: Node, graph: Graph, lowered: Lowered) -> Lowered:
 
 
 def _original(tensor: str, source: Graph) -> str:
-    """The tensor's name in the model: passes name what they make anew `name.layout` or `name~1`."""
+    """The tensor's name in the model: passes name new tensors `name.layout` or `name~1`."""
     name = tensor
     while name not in source.types:
         cut = max(name.rfind("."), name.rfind("~"))
@@ -69,7 +69,7 @@ def _original(tensor: str, source: Graph) -> str:
 
 
 def _between(outputs: list[str], inputs: set[str], kept: set[str], makers: Mapping[str, Node]) -> list[Node]:
-    """The nodes that make `outputs` from `inputs` and from what else is `kept`, each once."""
+    """The distinct nodes that make `outputs` from `inputs` and other `kept` tensors."""
     found: dict[int, Node] = {}
     waiting = [y for y in outputs if y not in inputs]
     while waiting:
@@ -87,7 +87,7 @@ def _name(node: Node, came: list[Node]) -> str:
 
 
 def _flops(node: Node, graph: Graph) -> int:
-    """Two for each multiply-add of a product or a convolution; nothing else is counted."""
+    """Two operations for each multiply-add of a product or a convolution; other operations do not count."""
     shapes = [graph.types[x].shape if x else () for x in node.inputs]
     size = graph.types[node.outputs[0]].size if node.outputs[0] else 0
     match node.op:

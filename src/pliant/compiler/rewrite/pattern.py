@@ -6,7 +6,7 @@ from pliant.ir.graph import Graph, Node
 
 
 class GraphContext:
-    """A graph with its producers and consumers at hand."""
+    """A graph with maps of its producers and consumers."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
@@ -20,19 +20,21 @@ class GraphContext:
         return node if node is not None and node.op in ops else None
 
     def reader(self, tensor: str, *ops: str) -> Node | None:
-        """The only node that reads `tensor`, if it is one of `ops` and `tensor` is no output."""
+        """The only node that reads `tensor`, if it is one of `ops` and `tensor` is not an output."""
         nodes = self.consumers.get(tensor, ())
         if len(nodes) != 1 or tensor in self._outputs or (ops and nodes[0].op not in ops):
             return None
         return nodes[0]
 
     def number(self, tensor: str) -> float | None:
-        """The value of a constant that is one number."""
+        """The value of a scalar constant."""
         array = self.graph.constants.get(tensor)
         return float(array.reshape(-1)[0]) if array is not None and array.size == 1 else None
 
     def with_number(self, node: Node) -> tuple[str, float] | None:
-        """The other operand and the number, where one of two operands is a number (of Div, the second)."""
+        """The other operand and the number, if one of two operands is a scalar constant (for Div, the
+        second).
+        """
         a, b = node.inputs
         if (number := self.number(b)) is not None:
             return a, number
@@ -41,7 +43,7 @@ class GraphContext:
         return None
 
     def scaled(self, tensor: str) -> tuple[str, float]:
-        """(x, c) with tensor = c * x: products with numbers are followed back."""
+        """(x, c) with tensor = c * x, following multiplications by numbers backwards."""
         factor = 1.0
         while (node := self.maker(tensor, "Mul", "Div")) is not None:
             found = self.with_number(node)
@@ -53,6 +55,6 @@ class GraphContext:
 
 
 def other(node: Node, tensor: str) -> str:
-    """Of two operands the one that is not `tensor`."""
+    """The operand that is not `tensor`, of two operands."""
     a, b = node.inputs
     return b if a == tensor else a

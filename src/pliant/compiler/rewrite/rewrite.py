@@ -14,7 +14,7 @@ def rebuilt(
     constants: Mapping[str, np.ndarray] | None = None,
     types: Mapping[str, TensorType] | None = None,
 ) -> Graph:
-    """`graph` with these nodes instead and further constants and tensors; what nobody reads is left out."""
+    """`graph` with these nodes instead, and further constants and tensors; unread ones are removed."""
     kept = tuple(nodes)
     more = constants or {}
     known = {**graph.types, **(types or {}), **{x: constant_type(a) for x, a in more.items()}}
@@ -25,7 +25,7 @@ def rebuilt(
 
 
 def redirected(graph: Graph, instead: Mapping[str, str]) -> Graph:
-    """`graph` where tensor `instead[x]` is read in place of x, and the nodes that made x are gone.
+    """`graph` with tensor `instead[x]` read in place of x, without the nodes that made x.
 
     A graph's output keeps its name: the node that makes the other tensor makes it under that name, or
     where that cannot be (an input, a constant, another output) an Identity does.
@@ -57,7 +57,7 @@ def redirected(graph: Graph, instead: Mapping[str, str]) -> Graph:
     nodes = []
     for node in graph.nodes:
         if any(y in instead for y in node.outputs):
-            # An output's maker that only passes its input on is replaced by what it passed on.
+            # An output's node that only forwards its input is replaced by the forwarded tensor.
             nodes += [
                 Node("Identity", (new(copied[y]),), (y,), {}, node.name) for y in node.outputs if y in copied
             ]
@@ -70,7 +70,7 @@ def redirected(graph: Graph, instead: Mapping[str, str]) -> Graph:
 
 
 def fresh(graph: Graph, near: str) -> str:
-    """A name like `near` that no tensor of the graph has."""
+    """An unused tensor name derived from `near`."""
     if near not in graph.types:
         return near
     return next(name for i in range(len(graph.types) + 1) if (name := f"{near}~{i}") not in graph.types)

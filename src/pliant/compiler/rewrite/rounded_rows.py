@@ -1,4 +1,4 @@
-"""Nodes that round the rows of a product's left side, one for all products of the same rows."""
+"""Make nodes that round the rows of a product's left side, one for all products of the same rows."""
 
 from typing import final
 
@@ -7,12 +7,12 @@ from pliant.compiler.rewrite.view import View
 from pliant.ir.graph import Attribute, Graph, Node, TensorType
 
 Made = tuple[tuple[Node, ...], tuple[str, ...]]
-"""The node to put before the product, unless there is one already, and the names of what it gives."""
+"""The node to insert before the product, if there is none yet, and the names of its outputs."""
 
 
 @final
 class RoundedRows:
-    """What was rounded of a graph so far; `types` are those of the tensors that are new."""
+    """The rounding nodes of a graph so far; `types` are the types of new tensors."""
 
     def __init__(self, graph: Graph) -> None:
         self._graph = graph
@@ -20,9 +20,9 @@ class RoundedRows:
         self.types: dict[str, TensorType] = {}
 
     def integers(self, rows: View, depth: int, *, is_resident: bool = False) -> Made:
-        """QuantizeRows: int16 [rows, depth], and a scale and a zero point a row.
+        """QuantizeRows: int16 [rows, depth], and a scale and a zero point per row.
 
-        `is_resident` are the weights that the rows meet.
+        `is_resident`: the weights of the product are resident.
         """
         kinds = {
             "rows": TensorType("int16", (rows.shape[0], depth)),
@@ -53,7 +53,7 @@ class RoundedRows:
 
 
 def as_rows(a: View) -> View | None:
-    """a as rows by columns; None where that takes more strides than two."""
+    """a as rows by columns; None if that needs more than two strides."""
     *lead, depth = a.shape
     if depth > 1 and a.strides[-1] != 1:
         return None

@@ -22,7 +22,7 @@ class View:
 
     @property
     def count(self) -> int:
-        """Of elements."""
+        """The number of elements."""
         return prod(self.shape)
 
     @property
@@ -35,7 +35,7 @@ class View:
 
     @property
     def attribute(self) -> tuple[int, ...]:
-        """As a node's attribute: offset, shape, strides."""
+        """The view as a node's attribute: offset, shape, strides."""
         return (self.offset, *self.shape, *self.strides)
 
     def ref(self, itemsize: int) -> Ref:
@@ -43,7 +43,9 @@ class View:
         return Ref(self.tensor, self.offset * itemsize)
 
     def broadcast(self, shape: Sequence[int]) -> "View":
-        """Seen in a shape it broadcasts to, with stride 0 along what is repeated; else GraphError."""
+        """The view broadcast to a shape, with stride 0 along repeated dimensions; GraphError if it does not
+        broadcast.
+        """
         lead = len(shape) - len(self.shape)
         own = (*(1,) * lead, *self.shape)
         strides = (*(0,) * lead, *self.strides)
@@ -53,7 +55,9 @@ class View:
         return View(self.tensor, self.offset, tuple(shape), kept)
 
     def transposed(self, order: Sequence[int]) -> "View":
-        """Dimension i is dimension order[i] of this view. Raises GraphError for no permutation."""
+        """Dimension i is dimension order[i] of this view. Raises GraphError if `order` is not a
+        permutation.
+        """
         if sorted(order) != list(range(len(self.shape))):
             raise GraphError(f"{list(order)} is no order of the {len(self.shape)} dimensions there are.")
         return replace(
@@ -61,7 +65,9 @@ class View:
         )
 
     def sliced(self, axis: int, start: int, count: int, step: int = 1) -> "View":
-        """`count` positions of `axis`: `start`, `start + step`, ... Raises GraphError for none it has."""
+        """`count` positions of `axis`: `start`, `start + step`, ... Raises GraphError for positions out of
+        range.
+        """
         last = start + (count - 1) * step
         is_axis = 0 <= axis < len(self.shape)
         if not is_axis or (count and not (0 <= start < self.shape[axis] and 0 <= last < self.shape[axis])):
@@ -71,7 +77,7 @@ class View:
         return self.placed(axis, (count,), (step,), start if count else 0)
 
     def placed(self, axis: int, shape: Sequence[int], steps: Sequence[int], start: int) -> "View":
-        """`axis` as dimensions of `shape`, whose turns go `steps` positions along it from `start` on."""
+        """`axis` as dimensions of `shape` that advance `steps` positions along it, from `start` on."""
         strides = tuple(step * self.strides[axis] for step in steps)
         return replace(
             self,
@@ -90,7 +96,9 @@ class View:
 
 
 def whole(tensor: str, type_: TensorType, shape: Sequence[int] | None = None) -> View:
-    """A tensor as it is, or in another shape. Raises GraphError if that has another number of elements."""
+    """A view of a whole tensor, or in another shape. Raises GraphError if the shape has another number of
+    elements.
+    """
     shape = type_.shape if shape is None else tuple(shape)
     if prod(shape) != type_.size:
         raise GraphError(f"{tensor!r} is {type_}, which cannot be seen as {list(shape)}.")
@@ -112,7 +120,7 @@ def broadcast_shape(a: Sequence[int], b: Sequence[int]) -> tuple[int, ...]:
 
 
 def read(graph: Graph, tensor: str, attribute: tuple[int, ...] | None = None) -> View:
-    """A node's input: through the view that an attribute describes, or as it is."""
+    """A node's input, through the view in an attribute if there is one."""
     if attribute is None:
         return whole(tensor, graph.types[tensor])
     rank = len(attribute) // 2
@@ -121,7 +129,7 @@ def read(graph: Graph, tensor: str, attribute: tuple[int, ...] | None = None) ->
 
 
 def regular(indices: np.ndarray | None, length: int) -> tuple[tuple[int, ...], tuple[int, ...], int] | None:
-    """Shape, steps and start of known indices that lie as a view of `length` positions does; else None."""
+    """Shape, steps and start of known indices that form a regular view of `length` positions; else None."""
     if indices is None or indices.size == 0 or not (-length <= indices.min() and indices.max() < length):
         return None
     found = np.where(indices < 0, indices + length, indices).astype(np.int64)
@@ -136,7 +144,7 @@ def regular(indices: np.ndarray | None, length: int) -> tuple[tuple[int, ...], t
 
 
 def merge(extents: Sequence[int], strides: Sequence[Sequence[int]]) -> tuple[list[int], list[list[int]]]:
-    """Dimensions that every operand walks as one become one; those of extent 1 go."""
+    """Merge dimensions that every operand can walk as one; drop those of extent 1."""
     kept: list[int] = []
     found: list[list[int]] = [[] for _ in strides]
     for d, n in enumerate(extents):
@@ -154,7 +162,7 @@ def merge(extents: Sequence[int], strides: Sequence[Sequence[int]]) -> tuple[lis
 
 
 def matrix_at(array: np.ndarray, view: View, alpha: float = 1.0) -> np.ndarray:
-    """alpha times what a view of two dimensions sees of a float32 constant."""
+    """alpha times the values of a two-dimensional view of a float32 constant."""
     flat = np.ascontiguousarray(array).reshape(-1)[view.offset :]
     matrix = np.lib.stride_tricks.as_strided(flat, view.shape, [4 * s for s in view.strides], writeable=False)
     return matrix if alpha == 1.0 else matrix * np.float32(alpha)

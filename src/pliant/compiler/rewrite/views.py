@@ -1,7 +1,8 @@
 """Follow a tensor back through operators that only change strides.
 
 A chain of reshapes, transposes, slices, splits, expands and regular gathers is one view of the tensor it
-starts from. On the way a dimension may be several runs that no stride joins: an unfold's windows are.
+starts from. In between, a dimension may consist of several runs without a common stride, such as the windows
+of an unfold.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,12 +14,12 @@ from pliant.ir.graph import Graph, Node
 _MAX_CHAIN = 16
 
 _Run = tuple[int, int]
-"""How many turns, and the stride of each."""
+"""Number of steps, and the stride of each."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Runs:
-    """A tensor's data through strides; each dimension is the runs it is made of, outermost first."""
+    """A tensor's data through strides; each dimension is a list of runs, outermost first."""
 
     tensor: str
     offset: int
@@ -26,7 +27,7 @@ class _Runs:
 
     @property
     def view(self) -> View | None:
-        """None where a dimension has several strides."""
+        """The view; None if a dimension has several strides."""
         joined = [_joined(dim) for dim in self.dims]
         runs = [dim[0] for dim in joined if len(dim) == 1]
         if len(runs) < len(joined):
@@ -34,7 +35,7 @@ class _Runs:
         return View(self.tensor, self.offset, tuple(n for n, _ in runs), tuple(s for _, s in runs))
 
     def along(self, axis: int, start: int, *runs: _Run) -> "_Runs | None":
-        """`axis` as dimensions of so many turns and steps each, from `start` on."""
+        """`axis` replaced by one dimension for each of `runs`, from `start` on."""
         own = _joined(self.dims[axis])
         if len(own) != 1:
             return None
@@ -45,7 +46,7 @@ class _Runs:
 
 
 def traced(graph: Graph, tensor: str, accepts: Callable[[View], bool]) -> View | None:
-    """The view of the farthest tensor behind `tensor` that `accepts` takes; None if it takes none."""
+    """The view of the farthest source of `tensor` that `accepts` allows; None if it allows none."""
     chain: list[tuple[Node, str]] = []
     producers = graph.producers
     x = tensor
@@ -64,7 +65,7 @@ def traced(graph: Graph, tensor: str, accepts: Callable[[View], bool]) -> View |
 
 
 def reshaped(view: View, shape: tuple[int, ...]) -> View | None:
-    """The view in another shape of the same size; None where its strides do not allow it."""
+    """The view in another shape of the same size; None if its strides do not allow it."""
     cut = _cut(_runs(view), shape)
     return None if cut is None else cut.view
 
@@ -75,7 +76,7 @@ def _runs(view: View) -> _Runs:
 
 
 def _joined(runs: Sequence[_Run]) -> tuple[_Run, ...]:
-    """Neighbours that are walked as one as one; a single turn where there is nothing to walk."""
+    """Merge adjacent runs that can be walked as one; a run of one step if none is left."""
     found: list[_Run] = []
     for n, stride in runs:
         if n == 1:
@@ -88,7 +89,7 @@ def _joined(runs: Sequence[_Run]) -> tuple[_Run, ...]:
 
 
 def _cut(seen: _Runs, shape: tuple[int, ...]) -> _Runs | None:
-    """The same elements in another shape; None where a run falls into no whole parts."""
+    """The same elements in another shape; None if a run cannot be divided evenly."""
     if 0 in shape:
         return None
     left = [run for run in _joined([run for dim in seen.dims for run in dim]) if run[0] != 1]
@@ -149,7 +150,7 @@ def _split(graph: Graph, node: Node, output: str, seen: _Runs) -> _Runs | None:
 
 
 def _gather(graph: Graph, node: Node, output: str, seen: _Runs) -> _Runs | None:
-    """Forward, along indices that are known and lie as a view does."""
+    """Forward gathers along known, regular indices."""
     shape = graph.types[node.inputs[0]].shape
     axis = node.integer("axis", 0) % len(shape)
     found = regular(graph.constants.get(node.inputs[1]), shape[axis])
@@ -172,4 +173,4 @@ STEPS: dict[str, Callable[[Graph, Node, str, _Runs], _Runs | None]] = {
     "Gather": _gather,
     "Expand": _expand,
 }
-"""How each operator that only moves strides turns the runs of its first input into its output's."""
+"""For each operator that only changes strides, the function from its first input's runs to its output's."""

@@ -1,1 +1,1 @@
-"""Lowering: which kernels an operator calls, one family of operators a module."""
+"""Lowering rules: the kernel calls of each operator, one module per operator family."""

@@ -3,10 +3,10 @@
 FusedAttention(q, k, v, mask?), float32, with attributes `q_view`, `k_view`, `v_view`, `mask_view` (see
 compile.view): [batch, head, row, column], columns contiguous; `scale`; `is_causal` and `shift` (row t sees
 keys up to t + shift); `group` (heads that share a key head); `is_empty_zero` (rows that see no key are 0, not
-NaN); `y_view` (how the output, seen as [batch, head, row, column], lies in its tensor).
+NaN); `y_view` (the view of the output tensor as [batch, head, row, column]).
 
-FusedRotary(x, cos, sin) = x * cos + rotated(x) * sin in the first columns, as many as cos has, and x behind;
-float32, with attributes `x_view`, `cos_view`, `sin_view`: [batch, head, row, column].
+FusedRotary(x, cos, sin) = x * cos + rotated(x) * sin in the first columns, as many as cos has, and x in the
+others; float32, with attributes `x_view`, `cos_view`, `sin_view`: [batch, head, row, column].
 """
 
 from pliant.compiler.executable.call import Call, Field, Kernel, Lowered, Ref, Target

@@ -22,7 +22,7 @@ def map_calls(
 ) -> tuple[Call, ...]:
     """out = tree(operands), all given as (tensor, shape): broadcast by numpy's rules to out's shape.
 
-    Nothing is called for an empty output. Raises GraphError where a kernel cannot walk that.
+    No call for an empty output. Raises GraphError if a kernel cannot walk these shapes.
     """
     name, shape = out
     assert list(inputs(tree)) == list(range(len(operands))), f"{tree} over {len(operands)} operands"
@@ -79,7 +79,7 @@ def _lower(node: Node, graph: Graph, target: Target) -> Lowered:
 
 
 def _dropout(node: Node, graph: Graph, target: Target) -> Lowered:
-    """At inference it drops nothing: the mask, if somebody wants it, is true everywhere."""
+    """At inference it drops nothing: the mask, if it is used, is true everywhere."""
     given = [graph.constants.get(x) if x else np.zeros(1) for x in (*node.inputs[1:], "", "")[:2]]
     ratio, training = given if len(node.inputs) > 1 and node.inputs[1] else (np.full(1, 0.5), given[1])
     if training is None or (training.any() and (ratio is None or ratio.any())):

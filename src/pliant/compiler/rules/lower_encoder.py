@@ -4,13 +4,13 @@ CodedMatMul(a, slices, bias, residual?) = activation(a @ B + bias + residual), f
 rank), B [K, N] as `slices` describes it (SLICE_DTYPE, see kernels.gemm_args for the attributes).
 CodedMatMulInteger(q, scales, step, slices, bias, residual?) is the same on the integers of QuantizeRows(a),
 at the weights' int8 `step`, and CodedMatMulBfloat(q, slices, bias, residual?) on the bfloat16 of
-RoundRows(a). PaddedLayerNormalization(x, weight, bias) norms as many columns as there are weights and makes
-zeros of the others. SelfAttention is that of lower_texts.py. EmbedTokens(ids, types, word, codebook?,
-position, type?) sums rows of tables. PoolRows(x) is the mean or the greatest of all rows, or the first.
+RoundRows(a). PaddedLayerNormalization(x, weight, bias) normalises as many columns as there are weights and
+sets the others to zero. SelfAttention is that of lower_texts.py. EmbedTokens(ids, types, word, codebook?,
+position, type?) sums rows of tables. PoolRows(x) is the mean or the maximum of all rows, or the first row.
 
-With the attribute `extent` an operator may run over fewer rows than its tensors have, those of one or more
-texts. None of these is among
-the rules for models from files: a descriptor holds addresses, which no file may name.
+With the attribute `extent` an operator may run over fewer rows than its tensors have: the rows of one or more
+texts. These operators are not allowed in models from files, since a descriptor holds addresses, which a file
+must not set.
 """
 
 from collections.abc import Callable, Sequence
@@ -60,7 +60,7 @@ def _matmul(node: Node, graph: Graph, target: Target) -> Lowered:
 
 
 def _matmul_split(node: Node, graph: Graph, target: Target) -> Lowered:
-    """Float32 as sums of two bfloat16: rows of A are split once, for all threads."""
+    """float32 numbers as sums of two bfloat16: rows of A are split once, for all threads."""
     a, slices, bias, residual = (*node.inputs, "")[:4]
     out, parts = node.outputs[0], f"{node.outputs[0]}|split"
     rows, columns = graph.types[out].shape

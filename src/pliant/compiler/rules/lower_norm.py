@@ -1,8 +1,8 @@
 """Lower softmax and the normalisations.
 
-float32 rows go to kernels of their own, where a schedule says so through `x_view` and `y_view` (see
-compile.view), [..., row, column]; everything else is reductions and maps, in float32 for the half
-floats and in the tensor's own precision otherwise.
+float32 rows use specialised kernels, through `x_view` and `y_view` [..., row, column] if a schedule sets them
+(see compile.view); all else is lowered to reductions and maps, in float32 for half floats and in the tensor's
+own precision otherwise.
 """
 
 from collections.abc import Sequence
@@ -62,7 +62,7 @@ def _softmax(node: Node, graph: Graph, target: Target) -> Lowered:
 
 
 def _hardmax(node: Node, graph: Graph, target: Target) -> Lowered:
-    """1 at the first of the largest elements, 0 elsewhere."""
+    """1 at the first maximum, 0 elsewhere."""
     x, y = node.inputs[0], node.outputs[0]
     type_ = graph.types[x]
     axis = axis_of(node, len(type_.shape), -1)
@@ -157,7 +157,7 @@ def _rms_norm_rows(node: Node, graph: Graph, n: int, epsilon: float) -> Lowered:
 def _affine(
     tree: Expr, operands: list[tuple[str, Shape]], affine: Sequence[str], graph: Graph, y: str
 ) -> tuple[Call, ...]:
-    """tree * scale + bias, of which either may be absent."""
+    """tree * scale + bias; scale and bias may be absent."""
     operands = list(operands)
     for op, name in zip(("mul", "add"), affine, strict=False):
         tree = tree.with_(op, leaf(len(operands), graph.types[name].dtype).cast(tree.dtype))
@@ -187,7 +187,7 @@ def _batch_norm(node: Node, graph: Graph, target: Target) -> Lowered:
 
 
 def _group_norm(node: Node, graph: Graph, target: Target) -> Lowered:
-    """Instance norm has a group for every channel."""
+    """Group norm, or instance norm, which has one group per channel."""
     x, scale, bias = node.inputs
     y, type_ = node.outputs[0], graph.types[node.inputs[0]]
     batch, channels, *rest = type_.shape

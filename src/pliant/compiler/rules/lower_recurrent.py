@@ -1,6 +1,6 @@
-"""Lower LSTM, GRU and RNN: one product for all inputs, then a kernel that has the time loop inside.
+"""Lower LSTM, GRU and RNN: one product for all inputs, then a kernel that contains the time loop.
 
-Gates are in ONNX's order. With the attribute `extent`, of pliant's own graphs, one sequence may have fewer
+Gates are in ONNX's order. With the attribute `extent`, used in pliant's own graphs, a sequence may have fewer
 steps than its tensors.
 """
 
@@ -51,7 +51,7 @@ class _Layer:
 
     @property
     def columns(self) -> int:
-        """Of the inputs' product, all directions side by side."""
+        """Columns of the inputs' product, all directions together."""
         return self.directions * self.blocks * self.gates * LANES
 
     def input(self, n: int) -> str:
@@ -87,7 +87,7 @@ def _recurrent(node: Node, graph: Graph, target: Target) -> Lowered:
 
 
 def _with_extents(first: Call, cells: Sequence[Call]) -> tuple[Call, list[Call]]:
-    """The same calls, for as many steps as are bound before a run."""
+    """The same calls with an extent: the number of steps is set before each run."""
     pixels, columns = first.fields["unit_pixels"], first.fields["panel_blocks"]
     assert isinstance(pixels, int)
     assert isinstance(columns, int)
@@ -131,7 +131,7 @@ def _layer(node: Node, graph: Graph) -> _Layer:
 
 
 def _weights(layer: _Layer, graph: Graph) -> tuple[dict[str, str], list[Lowered]]:
-    """Names of all interleaved constants ("" where there is none), and what makes them."""
+    """Names of all interleaved constants ("" if there is none), and their lowerings."""
     w, r, b, p = (layer.input(n) for n in (1, 2, 3, 7))
     H, G = layer.hidden, layer.gates
     width = recurrent.padded_hidden(H)
@@ -188,7 +188,7 @@ def _fill(memory: np.ndarray, source: np.ndarray | None, how: Sequence[Interleav
 def _cells(
     layer: _Layer, names: dict[str, str], pre: str, target: Target
 ) -> tuple[list[Call], dict[str, int]]:
-    """Calls for all directions at once, or for each where their activations differ; and their memory."""
+    """Calls for all directions at once, or one per direction if activations differ; and their memory."""
     acts = _activations(layer)
     is_reverse = layer.node.text("direction", "forward") == "reverse"
     if len(set(acts)) == 1:
@@ -206,7 +206,9 @@ def _cells(
 
 @dataclass(frozen=True, slots=True)
 class _Crew:
-    """Sequences of one crew, how many crews a direction has, and members of each."""
+    """The sequences of one crew (threads that share a recurrence), crews per direction, and members per
+    crew.
+    """
 
     rows: int
     row_blocks: int
@@ -214,11 +216,13 @@ class _Crew:
 
 
 _SHARED_FLOATS = 1 << 16
-"""Weights of a step, of one direction, from which on threads that share it gain more than they wait."""
+"""Weights per step and direction from which on sharing a step among threads gains more time than waiting
+costs.
+"""
 
 
 def _crew(layer: _Layer, directions: int, target: Target) -> _Crew:
-    """One crew for each thread if there are as many sequences; else threads share."""
+    """One crew per thread if there are enough sequences; else several threads per crew."""
     threads = max(1, target.n_threads // directions)
     rows = max(1, -(-layer.batch // threads))
     row_blocks = max(1, -(-layer.batch // rows))
@@ -298,8 +302,8 @@ def _calls(
 def _activations(layer: _Layer) -> list[tuple[tuple[str, float, float], ...]]:
     """Name, alpha and beta of each direction's activations.
 
-    `activation_alpha` and `activation_beta` are lists of what the activations that have such a parameter
-    take, in order. Raises GraphError for an unknown name.
+    `activation_alpha` and `activation_beta` list the parameters of the activations that have one, in order.
+    Raises GraphError for an unknown name.
     """
     default = _DEFAULTS[layer.node.op]
     given = layer.node.texts("activations", default * layer.directions)

@@ -35,8 +35,8 @@ def reduce_call(
 ) -> tuple[Call, ...]:
     """out = formula (term, combine, post) of x, given as (tensor, shape), along axes.
 
-    `operand` has a value for every output. Nothing is called if there is no output. Raises GraphError
-    where kept and reduced axes alternate too often.
+    `operand` has a value for every output. No call for an empty output. Raises GraphError if kept and reduced
+    axes alternate too often.
     """
     name, shape = x
     kept = [n for d, n in enumerate(shape) if d not in axes]
@@ -76,7 +76,7 @@ def reduce_call(
 
 
 def formula(op: str, dtype: str) -> tuple[Expr, str, Expr]:
-    """Term, combination and post of one of FORMULAS for elements of `dtype`, computed wide enough."""
+    """Term, combination and post of one of FORMULAS for elements of `dtype`, in a sufficiently wide type."""
     recipe = FORMULAS[op]
     row = DTYPES[dtype]
     if row.kind == "bool":
@@ -90,7 +90,7 @@ def formula(op: str, dtype: str) -> tuple[Expr, str, Expr]:
 
 
 def axes_of(node: Node, graph: Graph) -> tuple[int, ...]:
-    """The axes to reduce, counted from the front; none named are all, unless the node says otherwise."""
+    """The axes to reduce, counted from the front; all axes by default, unless the node states otherwise."""
     rank = len(graph.types[node.inputs[0]].shape)
     given = static(node, graph, 1)
     named = tuple(given.ravel().tolist()) if given is not None else node.integers("axes", ())
@@ -109,7 +109,7 @@ def _lower(node: Node, graph: Graph, target: Target) -> Lowered:
 
 
 def _log_sum_exp(node: Node, graph: Graph, target: Target) -> Lowered:
-    """Shifted by the maximum, which must be known first."""
+    """Log-sum-exp, shifted by the maximum, which is computed first."""
     x, y = node.inputs[0], node.outputs[0]
     type_, axes, top = graph.types[x], axes_of(node, graph), f"{node.outputs[0]}@max"
     wide = accumulator(type_.dtype)
@@ -125,7 +125,7 @@ def _log_sum_exp(node: Node, graph: Graph, target: Target) -> Lowered:
 
 
 def accumulator(dtype: str) -> str:
-    """The float type in which sums of exponentials, squares, ... of `dtype` are made."""
+    """The float type for sums of exponentials, squares, ... of `dtype`."""
     return "float32" if dtype in ("float32", "float16", "bfloat16") else "float64"
 
 

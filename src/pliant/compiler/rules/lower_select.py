@@ -149,7 +149,7 @@ def _tensor_scatter(node: Node, graph: Graph, target: Target) -> Lowered:
 
 
 def _compress(node: Node, graph: Graph, target: Target) -> Lowered:
-    """Only under a condition known before the run: one slice for each run of kept positions."""
+    """Compress with a constant condition: one slice for each run of kept positions."""
     x, y = node.inputs[0], node.outputs[0]
     condition = required(node, graph, 1)
     type_ = graph.types[x]
@@ -173,7 +173,9 @@ def _compress(node: Node, graph: Graph, target: Target) -> Lowered:
 
 
 def _max_unpool(node: Node, graph: Graph, target: Target) -> Lowered:
-    """Values at flat indices of the unpooled shape, zeros elsewhere; a larger output shape frames that."""
+    """Values at flat indices of the unpooled shape, zeros elsewhere; a larger output shape adds a border of
+    zeros.
+    """
     x, indices, y = node.inputs[0], node.inputs[1], node.outputs[0]
     type_, result = graph.types[x], whole(y, graph.types[y])
     zero, packed = zero_for(node, graph)

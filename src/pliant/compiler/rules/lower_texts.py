@@ -1,9 +1,9 @@
-"""Lower attention of several texts whose rows stand one behind the other.
+"""Lower attention over several texts with concatenated rows.
 
 SelfAttention(q, k, v, blocks, mask?) is FusedAttention of each text with itself; `blocks`
-(kernels/attention/attention_texts.py) says which rows are whose, and a mask has a batch index for each text.
-With the attribute `extent` it runs over the texts that there are. No model's file may name it: the kernel
-does not check which rows it is given.
+(kernels/attention/attention_texts.py) gives the rows of each text, and a mask has a batch index for each
+text. With the attribute `extent` it runs over the actual number of texts. It is not allowed in model files:
+the kernel does not check its row numbers.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from pliant.ir.graph import Graph, Node
 from pliant.kernels.attention import attention_texts
 
 _SIZES = ("n_rows", "n_tokens")
-"""Fields of AttentionArgs that each text has its own of."""
+"""Fields of AttentionArgs that differ between texts."""
 
 
 def _attention(node: Node, graph: Graph, target: Target) -> Lowered:

@@ -9,13 +9,13 @@ from pliant.kernels.emit.small_floats import POWERS, SMALL_FLOATS
 
 Args = tuple[Expr, ...]
 Formula = Callable[[Node, Args], Expr]
-"""Of a node and its present inputs, in order."""
+"""Makes the expression of a node from its present inputs, in order."""
 
 
 def expression(node: Node, graph: Graph) -> tuple[Expr, tuple[str, ...]] | None:
-    """What an element-wise node computes, over the tensors named; None if its operator is no such.
+    """The expression of an element-wise node, and the tensors that it reads; None for another operator.
 
-    Every tensor is named once; the first is the tree's input x0, and so on.
+    Every tensor is listed once; the first is the expression's input x0, and so on.
     """
     found = _formula(node, graph)
     if found is None:
@@ -29,7 +29,7 @@ def expression(node: Node, graph: Graph) -> tuple[Expr, tuple[str, ...]] | None:
 
 
 def _formula(node: Node, graph: Graph) -> tuple[Formula, int | None] | None:
-    """A node's formula and how many of its inputs it reads, None for all of them."""
+    """A node's formula and the number of inputs that it reads, None for all."""
     if node.op == "CastLike":
         return _cast, 1
     special = _special_power(node, graph) if node.op == "Pow" else None
@@ -77,11 +77,11 @@ def _fold(op: str) -> Formula:
 
 
 def _cast(node: Node, args: Args) -> Expr:
-    return args[0]  # the result is cast to the output's dtype, as that of every formula
+    return args[0]  # as for every formula, the result is cast to the output's dtype
 
 
 def _rounded(node: Node, x: Expr, dtype: str) -> Expr:
-    """A cast: small floats saturate unless told otherwise, powers of two have rounding modes of their own."""
+    """A cast: small floats saturate by default; powers of two have their own rounding modes."""
     saturates = node.flag("saturate", True)
     if dtype == POWERS and x.dtype != POWERS:
         how = node.text("round_mode", "up")
@@ -303,4 +303,6 @@ FORMULAS: Mapping[str, Formula] = {
     "Where": _where,
     "Xor": _binary("xor"),
 }
-"""By ONNX's names; `Map` is pliant's own, its attribute `expression` a tree over its inputs."""
+"""By ONNX operator name; `Map` is an operator of pliant with an expression over its inputs in the attribute
+`expression`.
+"""

@@ -39,5 +39,5 @@ def layer_norm_call(
 
 
 def grain(columns: int) -> int:
-    """Rows of `columns` floats that are worth handing out together."""
+    """The number of rows of `columns` floats that a thread takes at once."""
     return max(1, 2048 // columns)

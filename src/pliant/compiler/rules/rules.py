@@ -65,14 +65,14 @@ _FAMILIES: tuple[Mapping[str, Rule], ...] = (
     recurrent.RULES,
 )
 RULES: Mapping[str, Rule] = {op: rule for family in _FAMILIES for op, rule in family.items()}
-"""Of all operators that a model may have."""
+"""The rules of all operators allowed in models."""
 
 
 def lower(graph: Graph, target: Target) -> list[Lowered]:
     """Every node lowered, in order.
 
-    Raises GraphError naming all operators without a rule at once, or the first node that has no kernel for
-    its attributes, types or shapes. Any other exception is a mistake in a rule.
+    Raises GraphError naming all operators without a rule, or the first node that has no kernel for its
+    attributes, types or shapes. Any other exception is a bug in a rule.
     """
     unknown = sorted({node.op for node in graph.nodes if _rule(node.op) is None})
     if unknown:
@@ -82,12 +82,14 @@ def lower(graph: Graph, target: Target) -> list[Lowered]:
 
 
 def _rule(op: str) -> Rule | None:
-    """Of an operator of a model, or of one that passes put in its place."""
+    """The rule of a model's operator, or of an operator inserted by passes."""
     return RULES.get(op) or texts.RULES.get(op) or index.PASS_RULES.get(op)
 
 
 def _lower(node: Node, graph: Graph, target: Target) -> Lowered:
-    """One node's calls. A GraphError names the node; other exceptions are mistakes in a rule and pass."""
+    """One node's calls. A GraphError names the node; other exceptions are bugs in a rule and are passed
+    on.
+    """
     try:
         rule = _rule(node.op)
         assert rule is not None, node.op
@@ -105,7 +107,7 @@ def _lower(node: Node, graph: Graph, target: Target) -> Lowered:
 
 
 def _check_units(call: Call) -> None:
-    """Raises GraphError for more units than the native pool counts; it would hand out others."""
+    """Raise GraphError for more units than the native pool can count."""
     if call.n_units + call.grain > MAX_UNITS:
         raise GraphError(
             f"its {call.n_units} units of work are more than the {MAX_UNITS} that a kernel is called for. "

@@ -1,8 +1,9 @@
-"""What a tokenizer's normalizer and pre-tokenizer do to each code point, asked of the library itself.
+"""Tabulate the effect of a tokenizer's normalizer and pre-tokenizer on each code point, by calling the
+library.
 
-So the tables are of the version of Unicode that the library has. Each code point has a record: what it
-becomes before it is decomposed, its decomposition, its combining class, what it becomes at the end, and its
-class for the cut into words. c/model/normalize.c says how records are used.
+The tables therefore have the library's Unicode version. Each code point has a record: its replacement before
+decomposition, its decomposition, its combining class, its final replacement, and its class for splitting
+words. c/model/normalize.c uses the records.
 """
 
 import unicodedata
@@ -20,7 +21,7 @@ _LAST = 0x110000
 _SURROGATES = range(0xD800, 0xE000)
 _HANGUL = range(0xAC00, 0xAC00 + 11172)  # decomposed and composed by rule
 _APART = "\U0010ffff"
-"""Between code points that must not meet: nothing becomes it, and it stays as it is."""
+"""A separator of code points that must not interact: no code point maps to it, and it is unchanged."""
 KEPT, DROPPED, SPACE, APART = 0, 1, 2, 3
 _WORD, _BLANK, _PUNCTUATION = 0, 1, 2
 Normalize = Callable[[str], str]
@@ -28,11 +29,11 @@ Normalize = Callable[[str], str]
 
 @dataclass(frozen=True, slots=True)
 class NormalizerSteps:
-    """A normalizer in steps, each of one code point but for the order of marks and their composition.
+    """A normalizer in steps; each works on single code points, except the ordering and composition of marks.
 
-    `first` makes of a code point itself, nothing, a space, or itself between spaces; then marks are
-    decomposed by `decompose`, ordered, and composed where `composes` says so; `last` is of each code point
-    that is left. None are left out.
+    `first` maps a code point to itself, nothing, a space, or itself between spaces; then marks are decomposed
+    by `decompose`, ordered, and composed if `composes`; `last` maps each remaining code point. A step that is
+    None is skipped.
     """
 
     first: Normalize | None
@@ -43,11 +44,11 @@ class NormalizerSteps:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CharacterTables:
-    """`records[index[BLOCK * blocks[c // BLOCK] + c % BLOCK]]` is that of code point c.
+    """`records[index[BLOCK * blocks[c // BLOCK] + c % BLOCK]]` is the record of code point c.
 
     Columns of a record: first, combining class, class, unused; decomposition and last in `sequences` (0: the
-    code point itself), where each is its length and that many code points. `composed` are (first, second,
-    composite), ascending.
+    code point itself), where each entry is its length followed by that many code points. `composed` are
+    (first, second, composite), ascending.
     """
 
     blocks: UInt16[np.ndarray, " blocks"]
@@ -59,7 +60,7 @@ class CharacterTables:
 
 @dataclass(slots=True)
 class _Sequences:
-    """Sequences of code points, each once."""
+    """A list of distinct sequences of code points."""
 
     words: list[int] = field(default_factory=lambda: [0])
     known: dict[str, int] = field(default_factory=dict)
@@ -102,7 +103,7 @@ def _first(own: str, text: str) -> int:
 
 
 def changed(normalize: Normalize) -> Mapping[int, str]:
-    """What becomes of every code point that does not stay as it is."""
+    """The result for every code point that `normalize` changes."""
     found: dict[int, str] = {}
     for block in _blocks(range(_LAST)):
         text = _APART.join(map(chr, block))
@@ -121,7 +122,9 @@ def _blocks(points: Iterable[int], size: int = 4096) -> Iterable[list[int]]:
 
 @cache
 def combining_classes() -> Mapping[int, int]:
-    """The canonical combining class of every mark: by where the library puts it among known ones."""
+    """The canonical combining class of every mark, from its position when the library sorts it among known
+    marks.
+    """
     known = {
         unicodedata.combining(chr(c)): chr(c) for c in range(0x300, _LAST) if unicodedata.combining(chr(c))
     }
@@ -129,7 +132,7 @@ def combining_classes() -> Mapping[int, int]:
     normalize = normalizers.NFD().normalize_str
     high = "".join(known[max(order)])
     marks = []
-    for block in _blocks(range(_LAST)):  # a mark goes before one of the highest class
+    for block in _blocks(range(_LAST)):  # a mark is sorted before one of the highest class
         after = normalize(_APART.join(f"{high}{chr(c)}" for c in block)).split(_APART)
         marks += [c for c, text in zip(block, after, strict=True) if not text.startswith(high)]
     marks += [ord(high)]
@@ -143,7 +146,7 @@ def combining_classes() -> Mapping[int, int]:
 
 @cache
 def compositions() -> list[tuple[int, int, int]]:
-    """(first, second, composite) of all that canonical composition makes, but for Hangul."""
+    """(first, second, composite) of all canonical compositions except Hangul."""
     compose, decompose = normalizers.NFC().normalize_str, normalizers.NFD().normalize_str
     found = []
     for c, parts in changed(decompose).items():
@@ -157,7 +160,7 @@ def compositions() -> list[tuple[int, int, int]]:
 
 @cache
 def word_classes() -> Mapping[int, int]:
-    """Blanks and punctuation, as BERT's pre-tokenizer has them; all else belongs to words."""
+    """Blanks and punctuation of BERT's pre-tokenizer; all other code points belong to words."""
     cut = pre_tokenizers.BertPreTokenizer().pre_tokenize_str
     found: dict[int, int] = {}
     for block in _blocks(range(_LAST)):
@@ -176,7 +179,7 @@ def word_classes() -> Mapping[int, int]:
 def steps_of(normalizer: Mapping[str, object] | None) -> tuple[NormalizerSteps, Sequence[str]] | None:
     """The steps of a normalizer of tokenizer.json, and the texts (old, new) that it replaces before them.
 
-    None for one that has no such steps.
+    None for a normalizer that cannot be expressed in such steps.
     """
     if normalizer is None:
         return NormalizerSteps(None, None, False, None), ()
@@ -196,7 +199,7 @@ def _bert(options: Mapping[str, object]) -> NormalizerSteps:
         strip_accents=False,
         lowercase=False,
     )
-    last = normalizers.BertNormalizer(  # StripAccents knows other marks
+    last = normalizers.BertNormalizer(  # StripAccents has another set of marks
         clean_text=False, handle_chinese_chars=False, strip_accents=strips, lowercase=lowers
     )
     return NormalizerSteps(

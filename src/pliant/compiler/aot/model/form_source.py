@@ -1,4 +1,6 @@
-"""Forms as C tables: arguments, addresses, calls, and their shares by number of rows (c/model/runtime.h)."""
+"""Print forms as C tables: arguments, addresses, calls, and their shares by number of rows
+(c/model/runtime.h).
+"""
 
 from collections.abc import Mapping, Sequence
 
@@ -6,7 +8,7 @@ from pliant.compiler.aot.c_source import array, byte_array, comment, numbers
 from pliant.compiler.executable.stage import Form
 
 Spaces = Mapping[str, tuple[str, int]]
-"""Where each space of a form stands in C: one of `enum space`, and the byte of it at which it begins."""
+"""The location of each space of a form in C: a value of `enum space`, and the start byte within it."""
 
 
 def forms_source(forms: Sequence[Form], spaces: Sequence[Spaces], most_rows: int) -> str:
@@ -47,7 +49,9 @@ def _form(i: int, form: Form, spaces: Spaces, most_rows: int) -> list[str]:
 
 
 def _shares(form: Form, most_rows: int) -> list[tuple[int, int, int, int, int]]:
-    """(call, first rows, units, units a row, grain): pieces in which a call's units rise in a line."""
+    """(call, first rows, units, units a row, grain): pieces in which a call's units are linear in the
+    rows.
+    """
     by_rows = [form.shares((n,)) for n in range(1, most_rows + 1)]
     found = []
     for call in range(len(form.program.rows)):
@@ -57,7 +61,9 @@ def _shares(form: Form, most_rows: int) -> list[tuple[int, int, int, int, int]]:
 
 
 def pieces(points: Sequence[tuple[int, int]]) -> list[tuple[int, int, int, int]]:
-    """(first rows, units, units a row, grain) of each piece; `points[i]` are those of i + 1 rows."""
+    """(first rows, units, units a row, grain) of each piece; `points[i]` are units and grain for i + 1
+    rows.
+    """
     found = []
     at = 0
     while at < len(points):
@@ -66,7 +72,7 @@ def pieces(points: Sequence[tuple[int, int]]) -> list[tuple[int, int, int, int]]
         end = at + 1
         while end < len(points) and points[end] == (units + slope * (end - at), grain):
             end += 1
-        if end == at + 1:  # the next one has another grain: this piece is of one
+        if end == at + 1:  # the next point has another grain: this piece has one point
             slope = 0
         found.append((at + 1, units - slope * (at + 1), slope, grain))
         at = end

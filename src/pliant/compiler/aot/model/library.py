@@ -1,4 +1,6 @@
-"""The directory of a model as a C library: sources, kernels, tables, an example, and the linked library."""
+"""Write the directory of a model as a C library: sources, kernels, tables, an example, and the linked
+library.
+"""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -28,7 +30,7 @@ _HEADERS = ("runtime.h", "text.h")
 
 @dataclass(frozen=True, slots=True)
 class LibraryAbout:
-    """What a model is called, reads and answers: the part of its description that all kinds have."""
+    """The common part of a model's description: its name, inputs and outputs."""
 
     name: str
     labels: tuple[str, ...] | None
@@ -38,30 +40,32 @@ class LibraryAbout:
     vocab: int
     n_types: int
     padding: int | None
-    """An id that no input may hold."""
+    """An id that inputs must not contain."""
     n_threads: int
     n_layers: int = 0
     n_slices: int = 0
     targets_s: tuple[float, ...] = ()
     manifest: tuple[str, str, int] | None = None
-    """Path, identity, and the newest version that is read."""
+    """Path, identity, and the newest version that the library reads."""
 
 
 @dataclass(frozen=True, slots=True)
 class LibraryBytes:
-    """What `pliant_model_open` allocates."""
+    """The bytes that `pliant_model_open` allocates."""
 
     preload: int
     working: int
     arena: int
     tables: int
     scratch: int
-    """Of one thread."""
+    """Scratch bytes per thread."""
 
 
 @contextmanager
 def library_draft(out: Path, name: str) -> Iterator[Path]:
-    """A directory that becomes `out` once all is written. Raises InputError as `draft_of`, and for a name."""
+    """A directory that becomes `out` after all is written. Raises InputError as `draft_of`, and for an
+    invalid name.
+    """
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
         raise InputError(f"{name!r} cannot be the name of a C library: take letters, digits and underscores.")
     with draft_of(out, f"{name}.map") as draft:
@@ -100,7 +104,9 @@ def finish(
 def data_source(
     about: LibraryAbout, sizes: LibraryBytes, tables: tuple[int, int], has_text: bool, kind: str
 ) -> str:
-    """The description PLIANT_DATA. `tables` are bytes and XXH3 of their file, `kind` names its own part."""
+    """The description PLIANT_DATA. `tables` are bytes and XXH3 of their file, `kind` names the model-specific
+    part.
+    """
     labels, targets = about.labels or (), about.targets_s
     scratch = sizes.scratch * about.n_threads
     n_bytes = (sizes.preload, sizes.working, sizes.arena, sizes.tables, scratch)

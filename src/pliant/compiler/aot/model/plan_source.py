@@ -1,4 +1,4 @@
-"""Plans as C tables: their steps, what these wait for, and the reads that bring weights in."""
+"""Print plans as C tables: their steps, the steps' dependencies, and the reads of weights."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ from pliant.store.read import Extent, Run, Store
 
 @dataclass(frozen=True, slots=True)
 class LadderPlan:
-    """A plan for inputs of up to `n_tokens` under one target, reads of `n_slots` layers being in memory."""
+    """A plan for inputs of up to `n_tokens` under one target, with reads of `n_slots` layers in memory."""
 
     target_s: float
     n_tokens: int
@@ -25,14 +25,14 @@ class LadderPlan:
 
 @dataclass(slots=True)
 class Reads:
-    """Extents and pieces as C entries, while plans are written."""
+    """Collects the extents and pieces of plans as C entries."""
 
     store: Store
     extents: list[str] = field(default_factory=list)
     pieces: list[str] = field(default_factory=list)
 
     def add(self, extent: Extent, to: int) -> int:
-        """The number of a read that lands at byte `to`."""
+        """Add a read into byte `to`; returns its number."""
         first = len(self.pieces)
         for run, start in zip(extent.runs, extent.starts, strict=True):
             self.pieces.append(f"{{{run.layer}, {run.part}, {run.first}, {run.count}, {start}u}}")
@@ -43,7 +43,9 @@ class Reads:
 
 
 def plans_source(plans: Sequence[LadderPlan], forms: Mapping[int, int], reads: Reads) -> tuple[str, int]:
-    """The array PLANS, and the bytes of the working buffer. `forms` are the numbers of widths' forms."""
+    """The array PLANS, and the bytes of the working buffer. `forms` maps widths to the numbers of their
+    forms.
+    """
     lines, entries, ring_bytes = [], [], 0
     for i, plan in enumerate(plans):
         (segment,) = plan.program.segments
@@ -68,7 +70,9 @@ def plans_source(plans: Sequence[LadderPlan], forms: Mapping[int, int], reads: R
 
 
 def preload_source(runs: Sequence[Run], reads: Reads) -> tuple[str, int, int]:
-    """The array PRELOAD of the reads that fill the preload buffer; its bytes, those of the largest read."""
+    """The array PRELOAD of the reads that fill the preload buffer, the buffer's bytes, and the bytes of the
+    largest read.
+    """
     extents = [extent for run in runs for extent in reads.store.plan_reads((run,))]
     kept = sum(-(-reads.store.run_bytes(run) // 64) * 64 for extent in extents for run in extent.runs)
     before = len(reads.extents)
@@ -81,7 +85,7 @@ def preload_source(runs: Sequence[Run], reads: Reads) -> tuple[str, int, int]:
 
 
 def _step(number: int, step: Step, steps: Sequence[Step], forms: Mapping[int, int], waits: list[int]) -> str:
-    """A step's entry but for its reads; what it waits for goes to the end of `waits`."""
+    """A step's entry without its reads; its dependencies are appended to `waits`."""
     first_after = len(waits)
     waits.extend(step.after)
     first_prefer = len(waits)

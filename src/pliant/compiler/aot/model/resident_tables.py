@@ -1,6 +1,6 @@
-"""What an elastic model keeps in memory beside its planes, as one file that is read when it is opened.
+"""Write the resident data of an elastic model (all but its planes) to one file, which is read at open.
 
-Decode tables and plain matrices are there in the form in which the target's kernels read them.
+Decode tables and plain matrices are stored in the target kernels' layout.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,7 +29,7 @@ assert len(_TABLES) <= MOST_TABLES
 
 
 def space_of(tensor: str) -> str:
-    """Where a form's input that stands in the tables is, in C."""
+    """The C expression for a form's input in the tables."""
     return f"SPACE_TABLES + {_TABLES.index(tensor)}"
 
 
@@ -40,7 +40,9 @@ def is_table(tensor: str) -> bool:
 def resident_arrays(
     store: Store, layers: Sequence[int], tokens: int, isa: Isa, compute: str
 ) -> Mapping[str, np.ndarray]:
-    """Of the layers that run, embeddings and head, by name; positions as far as inputs of `tokens` go."""
+    """Arrays of the layers that run, the embeddings and the head, by name; positions for inputs of up to
+    `tokens`.
+    """
     arrays: dict[str, np.ndarray] = {}
     for layer in layers:
         resident, prefix = store.resident(layer), f"layers.{layer}."
@@ -72,7 +74,7 @@ def write_arrays(arrays: Mapping[str, np.ndarray], path: Path) -> tuple[Layout, 
 
 
 def places_of(layout: Layout) -> Mapping[str, int]:
-    """The byte of the file at which each array begins."""
+    """The start byte of each array in the file."""
     return {field.name: at for field, at in zip(layout.fields, layout.offsets, strict=True)}
 
 
@@ -97,5 +99,5 @@ def resident_source(places: Mapping[str, int], n_layers: int, linears: Sequence[
 
 
 def linear_spaces() -> Mapping[str, str]:
-    """Where the descriptors of plain matrices are, in C, by the names of inputs."""
+    """The C expressions for descriptors of plain matrices, by input name."""
     return {f"{name}.slices": space for name, space in _LINEARS.items()}

@@ -1,4 +1,6 @@
-"""A tokenizer as tables of a C library (c/model/text.c): WordPiece or whole words, BERT's cut into words."""
+"""Print a tokenizer as tables of a C library (c/model/text.c): WordPiece or whole words, with BERT's
+pre-tokenizer.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,7 +21,7 @@ _PROBE = "a"
 
 @dataclass(frozen=True, slots=True)
 class AddedToken:
-    """A token that is found in the raw text, before all else."""
+    """A token that is matched in the raw text, before normalisation."""
 
     content: str
     id: int
@@ -27,7 +29,7 @@ class AddedToken:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TextTables:
-    """All of a tokenizer that C needs. `before` and `after` are the template's ids around a text."""
+    """The tables of a tokenizer. `before` and `after` are the template's ids around a text."""
 
     characters: CharacterTables
     decomposes: bool
@@ -43,7 +45,7 @@ class TextTables:
     after: tuple[int, ...]
 
     def write(self, out: Path) -> tuple[str, int]:
-        """Write the tables' file; its C source and its bytes."""
+        """Write the tables' file; returns its C source and its bytes."""
         tables = self.characters
         pool = b"".join(self.vocabulary)
         ends = np.cumsum([0, *map(len, self.vocabulary)]).astype(np.uint32)
@@ -81,7 +83,7 @@ class TextTables:
 
 
 def text_tables(tokenizer: Tokenizer) -> TextTables | str:
-    """The tables of a tokenizer; a text that says why C cannot have it, where it cannot."""
+    """The tables of a tokenizer, or the reason why it is not supported in C."""
     about = msgspec.json.decode(tokenizer.inner.to_str())
     reason = _refusal(about)
     if reason is not None:
@@ -111,7 +113,7 @@ def text_tables(tokenizer: Tokenizer) -> TextTables | str:
 
 
 def _refusal(about: dict[str, Any]) -> str | None:
-    """Why a tokenizer.json cannot be had in C; None where it can."""
+    """Why a tokenizer.json is not supported in C; None if it is."""
     model, cut = about["model"], about["pre_tokenizer"]
     kind = model.get("type")
     if kind not in ("WordPiece", "WordLevel"):
@@ -142,7 +144,9 @@ def _template(tokenizer: Tokenizer) -> tuple[tuple[int, ...], tuple[int, ...]] |
 
 
 def hash_slots(words: Sequence[bytes]) -> np.ndarray:
-    """An open table: uint32, a word's number plus 1 at the first free slot from its hash on; 0 is free."""
+    """An open-addressing hash table: uint32, a word's number plus 1 in the first free slot from its hash on;
+    0 is free.
+    """
     size = 1 << max(2, (2 * len(words) - 1).bit_length())
     slots = np.zeros(size, np.uint32)
     for number, word in enumerate(words):
@@ -154,7 +158,7 @@ def hash_slots(words: Sequence[bytes]) -> np.ndarray:
 
 
 def fnv1a(data: bytes) -> int:
-    """32 bits."""
+    """The 32-bit FNV-1a hash."""
     value = 2166136261
     for byte in data:
         value = (value ^ byte) * 16777619 & 0xFFFFFFFF

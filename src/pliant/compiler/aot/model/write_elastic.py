@@ -1,4 +1,4 @@
-"""An elastic model as a C library: plans for a ladder of targets, and its store's files."""
+"""Write an elastic model as a C library: plans for a ladder of targets, and its store's files."""
 
 import shutil
 from collections.abc import Sequence
@@ -57,10 +57,10 @@ _RUNTIME = {
 
 @dataclass(frozen=True, slots=True)
 class ElasticLibrary:
-    """What is to be written: plans over a store, by length and then by target, and what is kept in memory.
+    """The library to write: plans over a store, by length and then by target, and the resident weights.
 
     `held` int [N, M] are the planes of each shard in the preload buffer, 32 for full fidelity; `preload` are
-    the runs that bring them in. Inputs have at most `most_tokens`.
+    the runs that read them. Inputs have at most `most_tokens`.
     """
 
     name: str
@@ -76,16 +76,16 @@ class ElasticLibrary:
 
 @dataclass(frozen=True, slots=True)
 class EmittedElastic:
-    """The library, and what it allocates when it is opened."""
+    """The library, and the bytes that it allocates at open."""
 
     emitted: Emitted
     sizes: LibraryBytes
 
 
 def write_elastic(made: ElasticLibrary, out: Path) -> EmittedElastic:
-    """Write `made` into the new directory `out`, whole or not at all.
+    """Write `made` into the new directory `out`, atomically.
 
-    Raises InputError when `out` holds something else or cannot be written, or the name is no C identifier.
+    Raises InputError when `out` has other contents or cannot be written, or the name is not a C identifier.
     """
     store, spec, isa = made.store, made.store.spec, made.target.isa
     layers = sorted({layer for plan in made.plans for layer in plan.layers})
@@ -145,7 +145,7 @@ def _spaces(form: Form) -> Spaces:
 
 
 def _arena(made: ElasticLibrary, forms: Sequence[Form]) -> tuple[int, int]:
-    """Bytes of the arena, `hidden` included, and where that begins."""
+    """Bytes of the arena, including `hidden`, and the start of `hidden`."""
     most = max(form.program.arena_bytes for form in forms)
     hidden_at = -(-most // ALIGNMENT) * ALIGNMENT
     return hidden_at + 4 * made.most_tokens * slice_geometry(made.store.spec).hidden, hidden_at
@@ -172,7 +172,7 @@ def _about(made: ElasticLibrary) -> LibraryAbout:
 
 
 def _copy_store(store: Store, layers: Sequence[int], out: Path) -> None:
-    """The files that are read when the library runs; the manifest says what they are of."""
+    """Copy the files that the library reads at run time; the manifest identifies their model."""
     out.mkdir()
     for name in (MANIFEST, EMBEDDINGS, *(store.manifest.layers[layer].file for layer in layers)):
         shutil.copyfile(store.path / name, out / name)
@@ -229,7 +229,7 @@ def _elastic_source(
 
 
 def _word_table(store: Store) -> tuple[int, int, int]:
-    """Where the word table's rows begin in their file, a row's bytes, and where the rows' hashes begin."""
+    """The start of the word table's rows in their file, a row's bytes, and the start of the rows' hashes."""
     path, table = store.path / EMBEDDINGS, store.embeddings.word
     entry = store.manifest.file(EMBEDDINGS)
     with path.open("rb") as file:

@@ -1,4 +1,4 @@
-"""A recurrent model as a C library: weights in memory, words' vectors read as texts need them."""
+"""Write a recurrent model as a C library: weights in memory, word vectors read on demand."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,7 +33,7 @@ _FILES = ("recurrent.h", "recurrent.c")
 
 @dataclass(frozen=True, slots=True)
 class EmittedRecurrent:
-    """The library, and what it allocates when it is opened."""
+    """The library, and the bytes that it allocates at open."""
 
     emitted: Emitted
     sizes: LibraryBytes
@@ -42,9 +42,9 @@ class EmittedRecurrent:
 def write_recurrent(
     source: RecurrentSource, name: str, most_tokens: int, target: Target, text: TextTables | None, out: Path
 ) -> EmittedRecurrent:
-    """Write a recurrent model as the C library `name` into the new directory `out`, whole or not at all.
+    """Write a recurrent model as the C library `name` into the new directory `out`, atomically.
 
-    Raises InputError when `out` holds something else or cannot be written, or the name is no C identifier.
+    Raises InputError when `out` has other contents or cannot be written, or the name is not a C identifier.
     """
     spec = source.spec
     form = recurrent_form(recurrent_graph(spec, source.weights, most_tokens), target)
@@ -87,7 +87,7 @@ def _spaces(form: Form, weights: dict[str, int]) -> Spaces:
 
 
 def _recurrent_source(source: RecurrentSource, form: Form, draft: Path) -> str:
-    """Write the words' vectors; the description RECURRENT."""
+    """Write the word vectors; returns the description RECURRENT."""
     table = np.ascontiguousarray(source.table)
     hashes = np.array([xxhash.xxh3_64_intdigest(row.data) for row in table], np.uint64)
     layout, _ = write_arrays({"hashes": hashes, "rows": table}, draft / WORDS)

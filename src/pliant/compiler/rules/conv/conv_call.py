@@ -28,7 +28,7 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Tensors:
-    """Names: weights and bias are packed, the residual is "" where there is none."""
+    """Names: weights and bias are packed, the residual is "" if there is none."""
 
     x: str
     weights: str
@@ -38,7 +38,7 @@ class Tensors:
 
     @property
     def fields(self) -> dict[str, Field]:
-        """As every convolution's kernel calls them."""
+        """The tensors by the field names of convolution kernels."""
         return {
             "x": Ref(self.x),
             "weights": Ref(self.weights),
@@ -53,7 +53,7 @@ class Tensors:
 
 
 def tensors_of(node: Node, form: ConvForm) -> Tensors:
-    """The tensors of a convolution; weights and bias are to be packed under names of their own."""
+    """The tensors of a convolution; weights and bias get names of their own, for packing."""
     y = node.outputs[0]
     residual = node.inputs[3] if form.has_residual else ""
     return Tensors(node.inputs[0], f"{y}:weights", f"{y}:bias", y, residual)

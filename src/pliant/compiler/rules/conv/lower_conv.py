@@ -2,8 +2,8 @@
 
 `FusedConv` is Conv with a fourth input, added to the result, and the attributes `activation` with `low`
 and `high` (kernels/conv/conv_activations.py), `x_layout` and `y_layout`: "nchw" or "nhwc". The residual has
-y's layout. Types are physical: an "nhwc" tensor's type has its channels last; in a depthwise convolution more
-may lie behind them, of which x has `x_gap` elements.
+y's layout. Types are physical: an "nhwc" tensor's type has its channels last; in a depthwise convolution a
+gap may follow them, of `x_gap` elements for x.
 """
 
 from dataclasses import replace
@@ -62,17 +62,18 @@ def _conv(node: Node, graph: Graph, target: Target) -> Lowered:
 
 
 def _merged(s: Shape) -> int:
-    """How many groups are computed as one: as many as fill a panel, whose lanes would else idle.
+    """The number of groups that are merged into one: as many as fill a panel, whose lanes would otherwise be
+    idle.
 
-    Their weights become a block-diagonal matrix. A panel's work is the same, the runs of pixels that are
-    gathered for it are longer.
+    Their weights become a block-diagonal matrix. A panel's work is unchanged, and the runs of pixels gathered
+    for it are longer.
     """
     most = COLUMNS // max(s.outs // s.groups, 1)
     return max((m for m in range(1, most + 1) if s.groups % m == 0), default=1)
 
 
 def shape_of(node: Node, x: TensorType, w: TensorType, y: TensorType, form: ConvForm) -> Shape:
-    """Extents of a convolution whose tensors lie as the form says."""
+    """Extents of a convolution with the tensor layouts of `form`."""
     space = x.shape[2:] if form.x == "nchw" else x.shape[1:-1]
     return Shape(
         window=window(node, w.shape[2:], space),
@@ -86,7 +87,7 @@ def shape_of(node: Node, x: TensorType, w: TensorType, y: TensorType, form: Conv
 
 
 def _weights(node: Node, graph: Graph, s: Shape) -> tuple[tuple[str, str], Lowered]:
-    """Names of packed weights and bias, and what makes them."""
+    """Names of packed weights and bias, and their lowering."""
     w = node.inputs[1]
     b = node.inputs[2] if len(node.inputs) > 2 else ""
     names = (f"{node.outputs[0]}:weights", f"{node.outputs[0]}:bias")
@@ -137,7 +138,7 @@ def _fill(memory: np.ndarray, source: np.ndarray, groups: int, channels: int) ->
 
 
 def _block_diagonal(w: np.ndarray, groups: int, channels: int) -> np.ndarray:
-    """Weights [out][channel][...] for `groups` merged groups that read `channels` each; zeros between."""
+    """Weights [out][channel][...] for `groups` merged groups of `channels` each, with zeros elsewhere."""
     outs, width = w.shape[:2]
     merged = channels // max(width, 1)
     if merged <= 1:
@@ -154,13 +155,13 @@ def _fill_bias(memory: np.ndarray, source: np.ndarray | None, outs: int, groups:
 
 
 def is_first_layer(node: Node, graph: Graph) -> bool:
-    """Whether an image with channels first is convolved as it is, to channels last."""
+    """Whether a channels-first image is convolved directly, to channels last."""
     x, w, y = (graph.types[name] for name in (*node.inputs[:2], node.outputs[0]))
     return takes_planes(node, graph, shape_of(node, x, w, y, ConvForm()))
 
 
 def takes_either_layout(node: Node, graph: Graph) -> bool:
-    """Whether a kernel reads and writes channels-first images, so that no pass needs to turn them."""
+    """Whether a kernel reads and writes channels-first images, so that no pass needs to transpose them."""
     x, w, y = (graph.types[name] for name in (*node.inputs[:2], node.outputs[0]))
     shape = shape_of(node, x, w, y, ConvForm())
     return is_grouped(node, graph, shape) or is_points(node, graph, shape)

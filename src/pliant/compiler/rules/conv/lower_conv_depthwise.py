@@ -14,13 +14,15 @@ from pliant.kernels.conv.direct import conv_depthwise
 
 
 def is_depthwise(node: Node, graph: Graph, form: ConvForm, s: Shape) -> bool:
-    """One channel a group, in and out, channels last, with weights and bias that are constants."""
+    """Whether each group has one input and one output channel, channels last, with constant weights and
+    bias.
+    """
     known = all(x in graph.constants for x in node.inputs[1:3] if x)
     return known and form.x == form.y == "nhwc" and 1 < s.groups == s.channels == s.outs
 
 
 def lower_depthwise(node: Node, graph: Graph, form: ConvForm, s: Shape) -> Lowered:
-    """The call, and weights turned so that channels are neighbours."""
+    """The call, and weights transposed to contiguous channels."""
     w, b = node.inputs[1], node.inputs[2] if len(node.inputs) > 2 else ""
     tensors = tensors_of(node, form)
     taps = prod(s.window.kernel)

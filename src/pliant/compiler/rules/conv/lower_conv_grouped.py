@@ -1,4 +1,4 @@
-"""Lower convolutions in groups of few channels, whose weights are constants."""
+"""Lower convolutions in groups of few channels, with constant weights."""
 
 from functools import partial
 from math import prod
@@ -16,14 +16,16 @@ from pliant.kernels.emit.isa import Isa
 
 _MOST_TAPS, _FEWEST_PIXELS, _MOST_PIXELS = 7, 4, 8
 _MANY_REGISTERS, _MANY_PIXELS = 32, 14
-"""Groups of whole vectors need a register for each pixel, and few others."""
+"""Registers, and pixels of a tile: groups of whole vectors need one register per pixel and few others."""
 _SCRATCH_BYTES, _UNITS_PER_THREAD = 256 << 10, 8
 _SMALL = (2, 4, 8)
 """Channels of groups that share a vector; wider ones are whole panels."""
 
 
 def is_grouped(node: Node, graph: Graph, s: Shape) -> bool:
-    """Groups that fill vectors, at most two dimensions, a narrow window, constant weights and bias."""
+    """Whether groups fill vectors, with at most two dimensions, a narrow window, and constant weights and
+    bias.
+    """
     known = all(x in graph.constants for x in node.inputs[1:3] if x)
     channels, outs = s.channels // max(s.groups, 1), s.outs // max(s.groups, 1)
     is_small = channels == outs and channels in _SMALL and s.outs >= COLUMNS
@@ -70,7 +72,7 @@ def lower_grouped(node: Node, graph: Graph, target: Target, form: ConvForm, s: S
     )
 
     def rows(band: int) -> int:
-        """Input rows under a band."""
+        """Input rows that a band reads."""
         return (band - 1) * stride_h + (kernel_h - 1) * dilation_h + 1
 
     wanted = _UNITS_PER_THREAD * target.n_threads if target.n_threads > 1 else 1
@@ -123,13 +125,13 @@ def _form(isa: Isa, ends: ConvForm, s: Shape) -> GroupedForm:
 
 
 def _pixels(out_w: int, most: int) -> int:
-    """Pixels of a tile: what covers a row in the least time, a tile costing about one pixel besides."""
+    """Pixels per tile that cover a row in the least time; each tile costs about one extra pixel."""
     sizes = range(_FEWEST_PIXELS, most + 1)
     return min(sizes, key=lambda n: (-(-out_w // n) * (n + 1), -n))
 
 
 def _columns(s: Shape, pixels: int = 1) -> int:
-    """Of a row in scratch: what lies under all its tiles, of which the last may be beyond the image."""
+    """Columns of a row in scratch: those that its tiles read; the last tile may extend beyond the image."""
     w = s.window
     covered = -(-s.out_space[-1] // pixels) * pixels
     return (covered - 1) * w.strides[-1] + (w.kernel[-1] - 1) * w.dilations[-1] + 1
@@ -150,7 +152,7 @@ def _fill_bias(memory: np.ndarray, source: np.ndarray | None, outs: int, panels:
 
 
 def _panels(outs: int, panels: int) -> list[int]:
-    """The first output channel of each panel; the last block ends with the channels."""
+    """The first output channel of each panel; the last block ends at the last channel."""
     block = panels * COLUMNS
     starts = [min(n, outs - block) for n in range(0, outs, block)]
     return [n + i for n in starts for i in range(0, block, COLUMNS)]

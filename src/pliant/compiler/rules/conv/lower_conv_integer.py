@@ -1,7 +1,7 @@
 """Lower convolutions of bytes: ConvInteger and QLinearConv.
 
-With one group and constant weights the windows of all pixels are laid out as rows, channels innermost, a
-block of them at a time, and multiplied as any product of bytes; others take one product at a time.
+With one group and constant weights, the windows of all pixels are copied to rows, channels innermost, in
+blocks, and multiplied as a product of bytes; other convolutions compute one multiplication at a time.
 """
 
 from collections.abc import Iterator, Mapping
@@ -36,7 +36,7 @@ _NAMES = {
     "QLinearConv": ("x", "x_scale", "x_zero", "w", "w_scale", "w_zero", "y_scale", "y_zero", "bias"),
 }
 BLOCK_BYTES = 512 << 10
-"""Of windows laid out at a time: they are read again soon, from L2."""
+"""Bytes of windows per block: they are read again soon, from L2."""
 
 
 def _of_bytes(node: Node, graph: Graph, target: Target) -> Lowered:
@@ -67,7 +67,7 @@ def _of_bytes(node: Node, graph: Graph, target: Target) -> Lowered:
 
 
 def _channels_first(node: Node, graph: Graph, rows: str, made: Lowered) -> Lowered:
-    """`made`, then rows [pixels, channels] as the output."""
+    """`made`, followed by the conversion of rows [pixels, channels] to the output."""
     y = node.outputs[0]
     type_ = graph.types[y]
     images, channels = type_.shape[:2]
@@ -117,7 +117,7 @@ def _sums(node: Node, graph: Graph, target: Target, tensors: Mapping[str, str]) 
 
 
 def _blocks(images: int, lines: int, block: int) -> Iterator[tuple[int, int, int, int]]:
-    """(first image, images, first line, lines): whole images while they fit, else lines of one."""
+    """(first image, images, first line, lines): whole images if they fit, else lines of one image."""
     if lines <= block:
         step = max(1, block // lines)
         yield from ((i, min(step, images - i), 0, lines) for i in range(0, images, step))
@@ -132,7 +132,7 @@ def _blocks(images: int, lines: int, block: int) -> Iterator[tuple[int, int, int
 def _framed(
     inner: View, view: Window, values: Rows, form: IntegerForm, y: str, label: str
 ) -> tuple[View, Lowered]:
-    """The images, channels last, with the padding around them that counts as 0."""
+    """The images, channels last, with zero padding around them."""
     inner = inner.transposed((0, *range(2, len(inner.shape)), 1))
     lengths = zip(inner.shape[1:-1], view.begins, view.ends, strict=True)
     shape = (inner.shape[0], *(n + a + b for n, a, b in lengths), inner.shape[-1])
@@ -154,7 +154,7 @@ def _fill(memory: np.ndarray, byte: int) -> None:
 
 
 def _windows(image: View, view: Window, out: tuple[int, ...]) -> View:
-    """[image, place..., tap..., channel] of images in their frame."""
+    """A view [image, place..., tap..., channel] of padded images."""
     spatial = image.strides[1:-1]
     places = tuple(s * step for s, step in zip(spatial, view.strides, strict=True))
     taps = tuple(s * step for s, step in zip(spatial, view.dilations, strict=True))
@@ -163,7 +163,7 @@ def _windows(image: View, view: Window, out: tuple[int, ...]) -> View:
 
 
 def _one_by_one(node: Node, graph: Graph, tensors: Mapping[str, str]) -> Lowered:
-    """A kernel for every shape, one product at a time: groups, and weights that are not known."""
+    """The general kernel, one multiplication at a time: for groups, and weights that are not constant."""
     types = {name: graph.types[tensor] for name, tensor in tensors.items()}
     x, w, y = types["x"], types["w"], graph.types[node.outputs[0]]
     signs = {"int8": True, "uint8": False, "int32": None}

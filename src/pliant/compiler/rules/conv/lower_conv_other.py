@@ -1,7 +1,7 @@
 """Lower transposed and deformable convolutions.
 
-A transposed convolution is a product of all pixels with all weights, then a gathering of what falls
-together; the other is a kernel that takes one product at a time.
+A transposed convolution is a product of all pixels with all weights, then a sum of overlapping results; a
+deformable convolution is a kernel that computes one multiplication at a time.
 """
 
 from dataclasses import replace
@@ -68,9 +68,9 @@ def _transposed(node: Node, graph: Graph, target: Target) -> Lowered:
 def _transposed_window(
     node: Node, kernel: tuple[int, ...], extents: tuple[int, ...], out: tuple[int, ...]
 ) -> Window:
-    """The window with the pads that make the output what it is: given, or from a shape that is.
+    """The window with the pads for the output's extents: given, or computed from a given shape.
 
-    Source: ONNX's ConvTranspose; with SAME_UPPER the smaller half of the total stands in front.
+    Source: ONNX's ConvTranspose; with SAME_UPPER the smaller half of the total comes first.
     """
     rank = len(kernel)
     plain = {k: v for k, v in node.attributes.items() if k not in ("pads", "auto_pad")}

@@ -1,4 +1,4 @@
-"""Lower convolutions of images with few channels, which lie first, to images with channels last."""
+"""Lower convolutions of channels-first images with few channels to channels-last images."""
 
 from functools import partial
 from math import prod
@@ -17,7 +17,9 @@ _MOST_CHANNELS, _MOST_TAPS = 4, 16
 
 
 def takes_planes(node: Node, graph: Graph, s: Shape) -> bool:
-    """Whether the kernel does it: two dimensions, whole panels, and rows of at least a vector and a tile."""
+    """Whether the kernel supports the convolution: two dimensions, whole panels, and rows of at least a
+    vector and a tile.
+    """
     known = all(x in graph.constants for x in node.inputs[1:3] if x)
     if not known or len(s.space) != 2 or s.groups != 1 or len(node.inputs) > 3:
         return False
@@ -28,7 +30,7 @@ def takes_planes(node: Node, graph: Graph, s: Shape) -> bool:
 
 
 def lower_planes(node: Node, graph: Graph, form: ConvForm, s: Shape) -> Lowered:
-    """The call, and weights whose depth runs over channels first."""
+    """The call, and weights with channels outermost in their depth."""
     w, b = node.inputs[1], node.inputs[2] if len(node.inputs) > 2 else ""
     tensors = tensors_of(node, form)
     depth, panels = conv_weights.padded(s.channels * prod(s.window.kernel)), s.outs // COLUMNS
@@ -73,7 +75,7 @@ def lower_planes(node: Node, graph: Graph, form: ConvForm, s: Shape) -> Lowered:
 
 
 def _width(s: Shape) -> int:
-    """Columns under the windows of one output row."""
+    """Input columns that the windows of one output row read."""
     return (s.out_space[1] - 1) * s.window.strides[1] + s.window.kernel[1]
 
 

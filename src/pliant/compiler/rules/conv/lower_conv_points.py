@@ -1,4 +1,4 @@
-"""Lower 1x1 convolutions in groups between channels-first images, whose weights are constants."""
+"""Lower grouped 1x1 convolutions between channels-first images, with constant weights."""
 
 from functools import partial
 from math import prod
@@ -14,14 +14,16 @@ from pliant.kernels.conv.direct.conv_points import PointsArgs, PointsForm, tile_
 from pliant.kernels.emit.isa import Isa
 
 _ROWS = range(2, 9)
-"""Output channels of a tile: with more, no registers are left for pixels."""
+"""Output channels per tile: more would leave no registers for pixels."""
 _WIDEST = 16
-"""Lanes of the widest vectors: no image has fewer pixels."""
+"""Lanes of the widest vectors: the least number of pixels of an image."""
 _BLOCK_BYTES, _UNITS_PER_THREAD = 16 << 10, 4
 
 
 def is_points(node: Node, graph: Graph, s: Shape) -> bool:
-    """Several groups, windows of one pixel, at least a vector of them, constant weights and bias."""
+    """Whether there are several groups, windows of one pixel, at least a vector of pixels, and constant
+    weights and bias.
+    """
     known = all(x in graph.constants for x in node.inputs[1:3] if x)
     w = s.window
     is_point = prod(w.kernel) == 1 and set(w.strides) == {1} and not any((*w.begins, *w.ends))
@@ -72,10 +74,10 @@ def lower_points(node: Node, graph: Graph, target: Target, form: ConvForm, s: Sh
 
 
 def tile_rows(isa: Isa, outs: int, pixels: int) -> int:
-    """Output channels of a tile: those that cover a group in the least time.
+    """Output channels per tile that cover a group in the least time.
 
-    For each channel of x a tile takes a step for each product, and half of one for each vector and weight
-    that it reads.
+    For each channel of x a tile costs one step per multiplication, and half a step per vector and weight
+    read.
     """
 
     def cost(rows: int) -> float:
@@ -88,7 +90,9 @@ def tile_rows(isa: Isa, outs: int, pixels: int) -> int:
 
 
 def _unit_pixels(target: Target, parts: int, channels: int, pixels: int, rows: int) -> int:
-    """Pixels of a unit: whole tiles whose channels stay in L1, or fewer where threads lack units."""
+    """Pixels of a unit: whole tiles whose channels stay in L1, or fewer if there are too few units for the
+    threads.
+    """
     tile = tile_vectors(target.isa, rows) * target.isa.lanes
     most = max(_BLOCK_BYTES // (4 * channels * tile), 1) * tile
     wanted = _UNITS_PER_THREAD * target.n_threads if target.n_threads > 1 else 1
@@ -97,7 +101,7 @@ def _unit_pixels(target: Target, parts: int, channels: int, pixels: int, rows: i
 
 
 def _order(groups: int, outs: int, rows: int) -> np.ndarray:
-    """[group][block][row] of output channels; the last block of a group ends with it."""
+    """[group][block][row] of output channels; the last block ends at the group's last channel."""
     starts = np.minimum(np.arange(0, outs, rows), outs - rows)
     return np.arange(groups)[:, None, None] * outs + starts[:, None] + np.arange(rows)
 

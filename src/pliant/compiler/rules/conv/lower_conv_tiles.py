@@ -1,4 +1,6 @@
-"""Lower float32 convolutions for tiles: split in two bfloat16, or rounded where a node says `bf16`."""
+"""Lower float32 convolutions for tiles: numbers split into two bfloat16, or rounded if the node has
+`bf16`.
+"""
 
 from dataclasses import dataclass
 from functools import partial
@@ -22,19 +24,23 @@ from pliant.kernels.conv.conv_tiles import PANELS, TiledConvArgs
 from pliant.kernels.conv.winograd_form import OUTPUTS, PLACES
 
 _UNIT_ROWS, _UNITS_PER_THREAD = 256, 4
-"""Rows of tiles of a unit: a panel of weights is read from L2 for each, their sums stay there."""
+"""Rows of a unit, and units per thread: for each unit a panel of weights is read from L2, where the sums
+stay.
+"""
 _WIDE_PIXEL = 64
-"""Channels whose pixels are split one by one."""
+"""From this many channels on, pixels are split one by one."""
 _TRANSFORMS = 13
-"""Cycles that Winograd's transforms take for a channel's tile, in and out, on average."""
+"""Average cycles of Winograd's input and output transforms per channel and tile."""
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """How a convolution reads its image: `space` with its borders, `channels` made even, runs of the depth.
+    """How a convolution reads its image: `space` with borders, `channels` rounded up to even, runs of the
+    depth.
 
-    `out` are the outputs' extents. Where `line_step` is not 0, several lines are a segment: one line's tiles
-    go on where the one before ends, over the borders between. `is_copied`: the image does not lie so yet.
+    `out` are the output's extents. With a `line_step` other than 0, a segment has several lines: the tiles of
+    a line continue those of the previous one, across the borders between them. `is_copied`: the image has to
+    be copied to this layout.
     """
 
     space: tuple[int, ...]
@@ -47,13 +53,13 @@ class Frame:
 
     @property
     def row_tiles(self) -> int:
-        """Tiles of rows that all lines fill, junk counted."""
+        """Row tiles of all lines, including unused rows."""
         lines, width = prod(self.out[:-1]), self.out[-1]
         return -(-lines * self.line_step // ROWS) if self.line_step else lines * -(-width // ROWS)
 
 
 def frame_of(s: Shape, form: ConvForm) -> Frame:
-    """Windows of one pixel make all pixels one line; stride 1 lets a segment have several lines."""
+    """With windows of one pixel, all pixels are one line; with stride 1, a segment may have several lines."""
     w, channels = s.window, s.channels + s.channels % 2
     space = tuple(n + a + b for n, a, b in zip(s.space, w.begins, w.ends, strict=True))
     taps, is_merged = prod(w.kernel), s.groups == 1 and w.dilations[-1] == 1
@@ -64,14 +70,16 @@ def frame_of(s: Shape, form: ConvForm) -> Frame:
         line = (prod(space),)
         return Frame(line, channels, run, runs, line, 0, is_copied)
     width, step = s.out_space[-1], space[-1]
-    # With channels first a line's pixels are stored as vectors, which begin with its first.
+    # With channels first, a line's pixels are stored as vectors that start at its first pixel.
     is_flat = len(space) > 1 and set(w.strides[-2:]) == {1} and form.y == "nhwc" and width <= _UNIT_ROWS
     line_step = step if is_flat and step <= -(-width // ROWS) * ROWS else 0
     return Frame(space, channels, run, runs, s.out_space, line_step, is_copied)
 
 
 def takes_tiles(node: Node, graph: Graph, target: Target, form: ConvForm, s: Shape) -> bool:
-    """Constant weights and bias, whole words of a group's channels, no cut borders, and fewer cycles."""
+    """Whether weights and bias are constant, a group's channels fill words, no border is cropped, and tiles
+    take fewer cycles.
+    """
     known = all(x in graph.constants for x in node.inputs[1:3] if x)
     is_even = s.groups == 1 or s.channels // s.groups % 2 == 0
     w, sizes = s.window, (s.batch, s.groups, s.channels, s.outs, *s.space, *s.out_space)
@@ -81,10 +89,10 @@ def takes_tiles(node: Node, graph: Graph, target: Target, form: ConvForm, s: Sha
 
 
 def pays(s: Shape, form: ConvForm, *, is_winograd: bool, parts: int) -> bool:
-    """Whether an image takes fewer cycles in tiles, of which it is framed and split first.
+    """Whether an image takes fewer cycles in tiles, including framing and splitting it.
 
-    They lose where a group has few channels: tiles are half empty, or sums are loaded and stored for a few
-    products each.
+    Tiles are slower if a group has few channels: they are half empty, or sums are loaded and stored for few
+    products.
     """
     frame, channels, outs = frame_of(s, form), s.channels // s.groups, s.outs // s.groups
     panels = -(-conv_weights.n_panels(outs) // PANELS) * -(-frame.row_tiles * ROWS // _UNIT_ROWS)
@@ -103,7 +111,7 @@ def lower_tiles(node: Node, graph: Graph, target: Target, form: ConvForm, s: Sha
     frame, parts, tensors = frame_of(s, form), _parts(node), tensors_of(node, form)
     made = _framed(node, graph, form, s, frame)
     split, pixels = f"{tensors.y}:parts", s.batch * prod(frame.space)
-    # Rows of pixels give threads parts even of a single line; narrow ones leave no whole vectors.
+    # Units of pixel rows divide even a single line among threads; narrow ones do not fill vectors.
     is_wide = frame.channels >= _WIDE_PIXEL
     width = 1 if is_wide else s.space[-1] + s.window.begins[-1] + s.window.ends[-1]
     depth, size = width * frame.channels, pixels * frame.channels
@@ -119,7 +127,7 @@ def lower_tiles(node: Node, graph: Graph, target: Target, form: ConvForm, s: Sha
 
 
 def _framed(node: Node, graph: Graph, form: ConvForm, s: Shape, frame: Frame) -> Lowered:
-    """The image channels last, with zeros around it and behind odd channels."""
+    """The image channels last, with zeros around it and after an odd number of channels."""
     if not frame.is_copied:
         return Lowered()
     name, rank = f"{node.outputs[0]}:framed", len(s.space)
@@ -174,7 +182,7 @@ def _call(node: Node, target: Target, form: ConvForm, s: Shape, frame: Frame, pa
 
 @dataclass(frozen=True, slots=True)
 class _Cut:
-    """What a unit has of an image's lines, of a line, of panels; and lines of a segment."""
+    """The size of a unit in lines of an image, pixels of a line, and panels; and the lines of a segment."""
 
     lines: int
     columns: int
@@ -186,7 +194,9 @@ class _Cut:
 
 
 def _cut(frame: Frame, lines: int, width: int, panels: int, others: int, n_threads: int) -> _Cut:
-    """Rows that stay in L2 with their sums; fewer panels, then lines, until every thread has some units."""
+    """Rows that stay in L2 with their sums; panels, then lines, are reduced until every thread has some
+    units.
+    """
     columns = width if width <= _UNIT_ROWS else -(-width // -(-width // _UNIT_ROWS) // ROWS) * ROWS
     unit_lines, unit_panels = max(1, min(lines, _UNIT_ROWS // (frame.line_step or columns))), panels
     wanted = _UNITS_PER_THREAD * n_threads if n_threads > 1 else 1
@@ -201,7 +211,7 @@ def _cut(frame: Frame, lines: int, width: int, panels: int, others: int, n_threa
 
 
 def _weights(node: Node, graph: Graph, s: Shape, frame: Frame, parts: int) -> dict[str, Packed]:
-    """Pairs of the weights, then of what they leave, and the bias of each panel."""
+    """Pairs of the rounded weights, then of their remainders, and the bias of each panel."""
     w, b = node.inputs[1], node.inputs[2] if len(node.inputs) > 2 else ""
     outs, y = s.outs // s.groups, node.outputs[0]
     size = 2 * s.groups * prod(pairs_shape(frame.run * frame.runs, outs))
@@ -233,7 +243,7 @@ def _fill_bias(memory: np.ndarray, source: np.ndarray | None, outs: int, groups:
 
 
 def _parts(node: Node) -> int:
-    """How many bfloat16 stand for a number."""
+    """The number of bfloat16 parts per number."""
     return 1 if node.flag("bf16") else 2
 
 

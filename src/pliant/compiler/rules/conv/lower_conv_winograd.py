@@ -12,7 +12,7 @@ from pliant.kernels.conv.conv_args import ConvForm
 from pliant.kernels.conv.conv_tile import COLUMNS
 
 _SCRATCH_FLOATS = 1 << 18
-"""Transformed inputs of a unit: more stay in no cache, fewer use weights too briefly."""
+"""Transformed inputs of a unit: more exceed the cache, fewer reuse weights too little."""
 _FEWEST_TILES, _UNITS_PER_THREAD = 24, 4
 
 
@@ -68,7 +68,7 @@ def lower_winograd(node: Node, graph: Graph, target: Target, form: ConvForm, s: 
 
 
 def _units(s: Shape, tiles: int, n_threads: int) -> tuple[int, int]:
-    """Tiles and panels of a unit: few enough tiles for the cache, and some units for every thread."""
+    """Tiles and panels of a unit: as many tiles as the cache holds, and some units for every thread."""
     fit = max(_FEWEST_TILES, _SCRATCH_FLOATS // (winograd_form.PLACES * s.channels) // 6 * 6)
     blocks = -(-tiles // fit)
     unit_tiles = -(-tiles // blocks)

@@ -1,6 +1,5 @@
-"""Lower pooling, local and global. The attribute `layout` is pliant's own.
-
-A "nhwc" tensor's type has its channels last.
+"""Lower pooling, local and global. The attribute `layout` is an extension of pliant: a "nhwc" tensor's type
+has its channels last.
 """
 
 from dataclasses import replace
@@ -24,9 +23,11 @@ _REDUCTIONS: dict[str, Reduction] = {
     "GlobalLpPool": "lp",
 }
 _MOST_TAPS = 7
-"""Rows and columns of windows that have kernels of their own."""
+"""The largest window height and width with specialised kernels."""
 _SMALL_BYTES = 64 << 10
-"""Of planes turned together, with their results: larger ones have rows of whole vectors."""
+"""Bytes of planes that are transposed together, with their results; larger planes have rows of whole
+vectors.
+"""
 _OF_WHOLE_IMAGES = {"GlobalMaxPool": "ReduceMax", "GlobalAveragePool": "ReduceMean"}
 
 
@@ -39,7 +40,9 @@ def _pool(node: Node, graph: Graph, target: Target) -> Lowered:
 
 
 def _global(node: Node, graph: Graph, target: Target) -> Lowered:
-    """A reduction over the image; of a p-norm, a window as large as the image, whose dimensions are one."""
+    """Global pooling as a reduction over the image; for a p-norm, as a window of the image's size, with its
+    dimensions merged.
+    """
     x = graph.types[node.inputs[0]]
     first, end = (2, len(x.shape)) if layout_of(node) == "nchw" else (1, len(x.shape) - 1)
     reduction = _OF_WHOLE_IMAGES.get(node.op)
@@ -111,7 +114,7 @@ def _reduce(
 
 
 def _taps(view: Window) -> tuple[int, int]:
-    """Height and width of a window that a kernel knows, (0, 0) of any other."""
+    """Height and width of a window with a specialised kernel, (0, 0) for any other."""
     height, width = (1, *view.kernel)[-2:]
     is_near = set(view.dilations) == {1} and len(set(view.strides)) == 1
     is_known = len(view.kernel) <= 2 and max(height, width) <= _MOST_TAPS and is_near
@@ -119,7 +122,7 @@ def _taps(view: Window) -> tuple[int, int]:
 
 
 def layout_of(node: Node) -> Layout:
-    """The order of dimensions that the attribute `layout` names; channels first unless said otherwise."""
+    """The dimension order in the attribute `layout`; channels first by default."""
     value = node.text("layout", "nchw")
     if value == "nchw":
         return "nchw"

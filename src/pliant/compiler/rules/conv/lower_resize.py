@@ -1,6 +1,6 @@
-"""Lower Resize: two neighbouring axes go together.
+"""Lower Resize; two adjacent axes are resized in one pass.
 
-The attribute `layout` is pliant's own: a "nhwc" tensor's type has its channels last.
+The attribute `layout` is an extension of pliant: a "nhwc" tensor's type has its channels last.
 """
 
 from collections.abc import Mapping, Sequence
@@ -64,7 +64,9 @@ def _resize(node: Node, graph: Graph, target: Target) -> Lowered:
 
 
 def _passes(shape: Sequence[int], result: Sequence[int], axes: Sequence[int]) -> list[tuple[int, ...]]:
-    """Axes that are resized together, in order: the last two if they are neighbours; what shrinks first."""
+    """Groups of axes that are resized together, in order: the last two if they are adjacent; shrinking ones
+    first.
+    """
     *others, last = axes
     joined: tuple[int, ...] = (last,)
     if others and prod(shape[others[-1] + 1 : last]) == 1:
@@ -76,7 +78,7 @@ def _passes(shape: Sequence[int], result: Sequence[int], axes: Sequence[int]) ->
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Image:
-    """A tensor seen as [outer, height, width, inner], and the taps of the axes that are resized."""
+    """A tensor viewed as [outer, height, width, inner], and the taps of the resized axes."""
 
     outer: int
     height: int
@@ -99,7 +101,9 @@ class _Image:
 
 
 def _image(shape: Sequence[int], axes: tuple[int, ...], taps: Mapping[int, Taps]) -> _Image:
-    """Two axes are rows and columns; one axis is rows, of all that lies behind it, if there is something."""
+    """Two axes are rows and columns; a single axis is the rows, with all dimensions after it as columns, if
+    any.
+    """
     outer, inner = prod(shape[: axes[0]]), prod(shape[axes[-1] + 1 :])
     first, last = taps[axes[0]], taps[axes[-1]]
     if len(axes) == 2:
@@ -114,7 +118,7 @@ _Made = tuple[Call, dict[str, np.ndarray]]
 
 
 def _nearest(node: Node, source: str, made: str, image: _Image, type_: TensorType) -> _Made:
-    """Rows and columns chosen."""
+    """Selection of rows and columns."""
     stay = np.zeros((1, 1), np.int32)
     tables = {
         f"{made}.{name}": stay if taps is None else taps.places
@@ -148,7 +152,7 @@ def _nearest(node: Node, source: str, made: str, image: _Image, type_: TensorTyp
 
 
 def _filter(node: Node, source: str, made: str, image: _Image, type_: TensorType) -> _Made:
-    """Rows and columns summed up."""
+    """Weighted sums of rows and columns."""
     has_rows, has_columns = image.rows is not None, image.columns is not None
     form = ResampleForm(type_.dtype, has_rows, has_columns, is_wide=has_columns and image.inner > 1)
     tables: dict[str, np.ndarray] = {}
@@ -218,7 +222,7 @@ def _options(node: Node) -> Options:
 
 
 def _scalings(node: Node, graph: Graph) -> list[Scaling]:
-    """Of every axis, in the order of the axes in memory."""
+    """The scaling of every axis, in memory order."""
     is_last = layout_of(node) == "nhwc"
     shape, result = (
         (t[0], t[-1], *t[1:-1]) if is_last else t
@@ -235,7 +239,7 @@ def _scalings(node: Node, graph: Graph) -> list[Scaling]:
 def _scales(
     node: Node, graph: Graph, shape: Sequence[int], result: Sequence[int], axes: Sequence[int]
 ) -> list[tuple[float, float]]:
-    """Of each of `axes` the factor and the length of the result: as given, or from sizes."""
+    """The factor and the result's length for each of `axes`: as given, or from sizes."""
     given = static(node, graph, 1 if node.op == "Upsample" else 2)
     if given is not None and given.size:
         _check_size(node, "scales", given, len(axes))
@@ -252,12 +256,12 @@ def _scales(
 
 
 def _length(exact: float) -> float:
-    """A length as a number of float32 times another says it: whole if it was meant to be."""
+    """A length computed with a float32 factor, rounded if it is almost an integer."""
     return float(round(exact)) if isclose(exact, round(exact), rel_tol=1e-6) else exact
 
 
 def _rois(node: Node, graph: Graph, n: int) -> list[tuple[float, float]]:
-    """Start and end of what is read along each of `n` axes, as shares of them."""
+    """Start and end of the region read along each of `n` axes, as fractions of the axis."""
     is_read = node.text("coordinate_transformation_mode", "") == "tf_crop_and_resize"
     roi = static(node, graph, 1) if is_read else None
     if roi is None or roi.size == 0:

@@ -1,4 +1,4 @@
-"""Lower image operators beside convolution: grid samples, pooled regions, columns to images."""
+"""Lower other image operators: grid sampling, region pooling, columns to images."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -107,7 +107,7 @@ def _roi_align(node: Node, graph: Graph, target: Target) -> Lowered:
 
 
 def _col2im(node: Node, graph: Graph, target: Target) -> Lowered:
-    """Zeros, and every position of the block added where it belongs: one strided addition each."""
+    """Zeros, then one strided addition for each position of the block."""
     x, y = node.inputs[0], node.outputs[0]
     result = whole(y, graph.types[y])
     if result.count == 0:
@@ -143,7 +143,7 @@ def _col2im(node: Node, graph: Graph, target: Target) -> Lowered:
 
 
 def _added(node: Node, source: View, target: View, type_: TensorType) -> Call:
-    """`target` plus `source`, in place."""
+    """`target` += `source`."""
     size, dtype = type_.itemsize, type_.dtype
     dims = merged(
         [

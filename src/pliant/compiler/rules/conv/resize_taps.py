@@ -1,6 +1,6 @@
-"""Find which input positions every output position of a resized axis is made of, and by which weights.
+"""Compute the input positions and weights of every output position of a resized axis.
 
-Coordinates, filters and rounding are those of ONNX's Resize at opset 19; a filter is taken apart into taps.
+Coordinates, filters and rounding are those of ONNX's Resize at opset 19; a filter is decomposed into taps.
 """
 
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ import numpy as np
 from pliant.arrays import Float32, Int32
 
 _HALFWAY = 1e-6
-"""What lies halfway between two positions is less than this from it, as in onnxruntime."""
+"""A coordinate counts as halfway between two positions within this tolerance, as in onnxruntime."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Scaling:
-    """The factor of one axis, the result's length before it was made whole, and the region that is read."""
+    """The factor of one axis, the result's length before rounding, and the region that is read."""
 
     scale: float = 1.0
     length: float = 1.0
@@ -63,7 +63,7 @@ def make_taps(n_in: int, n_out: int, scaling: Scaling, options: Options) -> Taps
         weights = np.ones(places.shape)
     else:
         x = _coordinates(n_in, n_out, scaling, options.coordinates)
-        base = np.ceil(x) - 1  # so that a whole number lies one right of its base
+        base = np.ceil(x) - 1  # so that an integer is its base plus one
         radius = 1 if options.mode == "linear" else 2
         squeeze = min(scaling.scale, 1.0) if options.is_antialias else 1.0
         first = floor(-radius / squeeze) + 1
@@ -86,7 +86,7 @@ def make_taps(n_in: int, n_out: int, scaling: Scaling, options: Options) -> Taps
 
 
 def _coordinates(n_in: int, n_out: int, scaling: Scaling, mode: str) -> np.ndarray:
-    """Where output positions lie in the input, float64."""
+    """The input coordinates of output positions, float64."""
     y = np.arange(n_out, dtype=np.float64)
     scale, length = scaling.scale, scaling.length
     is_one = length == 1
@@ -104,7 +104,9 @@ def _coordinates(n_in: int, n_out: int, scaling: Scaling, mode: str) -> np.ndarr
 
 
 def _single(n_in: int, n_out: int, scaling: Scaling, mode: str) -> np.ndarray:
-    """The same in float32, step by step as in onnxruntime: what lies halfway falls to the same side."""
+    """As `_coordinates` in float32, with the same steps as onnxruntime, so that halfway coordinates round to
+    the same side.
+    """
     y = np.arange(n_out, dtype=np.float32)
     scale, length = np.float32(scaling.scale), np.float32(scaling.length)
     half, one, n = np.float32(0.5), np.float32(1), np.float32(n_in)

@@ -11,7 +11,7 @@ AXES = ("d", "h", "w")
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Each field has one number a spatial dimension, of which there are 1 to 3."""
+    """Each field has one number for each of 1 to 3 spatial dimensions."""
 
     kernel: tuple[int, ...]
     strides: tuple[int, ...]
@@ -24,7 +24,7 @@ class Window:
         return tuple((k - 1) * d + 1 for k, d in zip(self.kernel, self.dilations, strict=True))
 
     def fields(self) -> dict[str, int]:
-        """As kernels are told: `stride_d`, ..., `pad_w`, `kernel_d`, ..."""
+        """The window as kernel arguments: `stride_d`, ..., `pad_w`, `kernel_d`, ..."""
         return {
             **along("stride", self.strides, 1),
             **along("dilation", self.dilations, 1),

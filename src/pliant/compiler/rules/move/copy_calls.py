@@ -14,10 +14,10 @@ from pliant.kernels.emit.nest import OUTER
 from pliant.kernels.move import move
 
 UNIT_BYTES = 16 << 10
-"""What a unit moves, about: enough to hide its start, little enough to share among threads."""
+"""Approximate bytes per unit: enough to hide the start-up time, few enough to balance threads."""
 
 ALONE_BYTES = 64 << 10
-"""Less than this is not worth waking another thread for."""
+"""Below this size, waking another thread does not pay."""
 
 _SHORT = 4
 _TILE_BLOCK = 64
@@ -33,7 +33,7 @@ class Dim:
 
 
 def copies(source: View, target: View, size: int, label: str) -> tuple[Call, ...]:
-    """Calls that write `source` into `target`, equal in shape and apart in memory; elements of `size` bytes.
+    """Calls that copy `source` to `target`, of equal shape and without overlap; elements of `size` bytes.
 
     Target strides are positive and no two elements of the target share a place. Raises GraphError for
     different shapes, since the kernel would read or write outside.
@@ -60,12 +60,12 @@ def copies(source: View, target: View, size: int, label: str) -> tuple[Call, ...
 
 
 def merged(dims: Sequence[Dim]) -> list[Dim]:
-    """Loops in the target's order, outermost first, where neighbours that walk as one are one."""
+    """Loops in the target's order, outermost first, with adjacent loops merged where possible."""
     return collapsed(sorted(dims, key=lambda d: (-d.target, -abs(d.source))))
 
 
 def collapsed(dims: Sequence[Dim]) -> list[Dim]:
-    """Loops in their own order, outermost first, where neighbours that walk as one are one."""
+    """Loops in the given order, outermost first, with adjacent loops merged where possible."""
     found: list[Dim] = []
     for dim in dims:
         outer = found[-1] if found else None
@@ -77,9 +77,9 @@ def collapsed(dims: Sequence[Dim]) -> list[Dim]:
 
 
 def two_inner(node: Node, dims: Sequence[Dim], size: int) -> tuple[list[Dim], Dim, Dim, int]:
-    """Loops outside, the two inner ones, and how many turns of `m` are a unit.
+    """The outer loops, the two inner ones, and the iterations of `m` per unit.
 
-    Raises GraphError where there are more loops than a nest has.
+    Raises GraphError if there are more loops than a nest supports.
     """
     *outer, m, n = [Dim(1, 0, 0)] * (2 - len(dims)) + list(dims)
     if len(outer) > OUTER:
@@ -110,14 +110,14 @@ def nest_fields(outer: Sequence[Dim], m: Dim, n: Dim, block: int) -> dict[str, F
 
 
 def grain_of(n_units: int, n_bytes: int) -> int:
-    """How many units a thread takes at once when all of them move `n_bytes`."""
+    """The number of units that a thread takes at once, if all units together move `n_bytes`."""
     if plain(n_bytes) < ALONE_BYTES:  # every grain is right
         return at_least(n_units, 1)
     return at_least(n_units * UNIT_BYTES // n_bytes, 1)
 
 
 def _parts(dims: list[Dim], at: tuple[int, int], size: int) -> Iterator[tuple[list[Dim], tuple[int, int]]]:
-    """The nest cut where it has too many loops or too long a row to share."""
+    """The nest, divided if it has too many loops or too long a row."""
     if len(dims) > OUTER + 2:
         first, *rest = dims
         for i in range(first.n):
@@ -167,14 +167,14 @@ _GENERATORS = {"strided": move.strided_ir, "spread": move.spread_ir, "transpose"
 
 
 def _widened(dims: list[Dim], size: int) -> tuple[list[Dim], int]:
-    """A short contiguous run as one element, if there is an element of its size."""
+    """Treat a short contiguous run as one element, if there is an element type of its size."""
     if len(dims) > 1 and dims[-1].source == dims[-1].target == size and dims[-1].n * size in move.SIZES:
         return dims[:-1], dims[-1].n * size
     return dims, size
 
 
 def _kind(dims: list[Dim], size: int) -> tuple[str, list[Dim]]:
-    """The kernel for these loops, and the loops in the order in which it wants them: ..., m, n."""
+    """The kernel for these loops, and the loops in its order: ..., m, n."""
     if not dims:
         return "rows", [Dim(1, size, size)]
     last = dims[-1]

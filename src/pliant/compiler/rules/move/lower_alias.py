@@ -1,4 +1,4 @@
-"""Lower operators whose output is their input's bytes under another shape."""
+"""Lower operators whose output is their input in another shape: aliases."""
 
 from pliant.compiler.executable.call import Alias, Lowered, Target
 from pliant.compiler.rules.move.lower_move import require

@@ -19,9 +19,11 @@ _UNSIGNED = {1: "uint8", 2: "uint16", 4: "uint32", 8: "uint64"}
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """`n_outer` times `n_rows` rows of `row_bytes`, found by tuples of `index` integers below `dims`.
+    """`n_outer` times `n_rows` rows of `row_bytes`, located by tuples of integers of type `index` below
+    `dims`.
 
-    `strides` of the tuple's dimensions in the source, `outer_strides` of source and indices: in bytes.
+    `strides` are those of the tuple's dimensions in the source, `outer_strides` those of source and indices,
+    in bytes.
     """
 
     index: str
@@ -38,14 +40,16 @@ class Rows:
 
 
 def rows_along(shape: Sequence[int], axis: int, itemsize: int, index: str, n_rows: int) -> Rows:
-    """Rows of a dense tensor of `shape`, one index along `axis` each."""
+    """Rows of a dense tensor of `shape`, each located by one index along `axis`."""
     row_bytes = prod(shape[axis + 1 :]) * itemsize
     outer = shape[axis] * row_bytes, 0
     return Rows(index, prod(shape[:axis]), n_rows, row_bytes, outer, (shape[axis],), (row_bytes,))
 
 
 def gather(node: Node, source: str, indices: str, made: str, rows: Rows) -> tuple[Call, ...]:
-    """Rows of `source` chosen by `indices`, one after another in `made`. Raises GraphError if it is empty."""
+    """Rows of `source` selected by `indices`, stored consecutively in `made`. Raises GraphError if it is
+    empty.
+    """
     n_units = rows.n_outer * rows.n_rows
     if n_units * rows.row_bytes == 0:
         return ()
@@ -91,8 +95,9 @@ def _gather(node: Node, graph: Graph, target: Target) -> Lowered:
 
 
 def _take_rows(node: Node, graph: Graph, target: Target) -> Lowered:
-    """TakeRows(x, rows), of passes alone: rows of x [m, n, ...], seen as [m * n, ...], by number. With the
-    attribute `extent` as many as texts have together."""
+    """TakeRows(x, rows), inserted by passes only: rows of x [m, n, ...], viewed as [m * n, ...], by number.
+    With the attribute `extent`, as many rows as all texts have together.
+    """
     x, rows = node.inputs
     m, n, *rest = graph.types[x].shape
     type_, flat = graph.types[x], (m * n, *rest)
@@ -193,7 +198,7 @@ def place(
     dtype: str,
     reduction: str = "none",
 ) -> Call:
-    """Write each update where its index says: at its element of `places`, and `stride` elements per index.
+    """Write each update at its element of `places` plus index times `stride` elements.
 
     `sources` are indices and updates, dense, of the shape of `places`; indices are below `dim`.
     """
@@ -290,7 +295,7 @@ def _reverse_sequence(node: Node, graph: Graph, target: Target) -> Lowered:
 
 
 def index_dtype(node: Node, type_: TensorType) -> str:
-    """The name of the indices' dtype. Raises GraphError for one that no kernel reads."""
+    """The name of the indices' dtype. Raises GraphError for an unsupported one."""
     if type_.dtype not in index.INDEX_TYPES:
         raise GraphError(
             f"node {node.name!r} ({node.op}) has {type_.dtype} indices; they must be "
@@ -300,7 +305,7 @@ def index_dtype(node: Node, type_: TensorType) -> str:
 
 
 def _check_within(node: Node, graph: Graph, shape: tuple[int, ...], axis: int) -> None:
-    """Indices of this shape stay within the first input in every dimension but `axis`."""
+    """Check that indices of this shape stay within the first input in every dimension except `axis`."""
     data = graph.types[node.inputs[0]].shape
     is_within = all(i == axis or n <= m for i, (n, m) in enumerate(zip(shape, data, strict=False)))
     require(len(shape) == len(data) and is_within, node, graph)
@@ -340,4 +345,4 @@ RULES: Mapping[str, Any] = {
 }
 
 PASS_RULES = {"TakeRows": _take_rows}
-"""Of operators that passes put into graphs, and no model has."""
+"""Rules for operators that only passes insert."""

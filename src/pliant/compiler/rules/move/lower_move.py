@@ -1,6 +1,6 @@
 """Lower operators that only move data: transpose, slice, concatenate, split, broadcast, tile, depth.
 
-Each becomes a view of its input: an alias where that is dense, a copy where it is not.
+Each becomes a view of its input: an alias if the view is dense, else a copy.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ from pliant.ir.graph import Graph, Node
 
 
 def moved(node: Node, source: View, graph: Graph, output: int = 0) -> Lowered:
-    """Output number `output` as a view of a tensor: its bytes if it is dense, a copy otherwise."""
+    """Output number `output` as a view of a tensor: an alias if it is dense, else a copy."""
     name = node.outputs[output]
     if not name:
         return Lowered()
@@ -27,7 +27,7 @@ def moved(node: Node, source: View, graph: Graph, output: int = 0) -> Lowered:
 
 
 def joined(parts: Sequence[Lowered]) -> Lowered:
-    """Everything that several lowerings do, in order."""
+    """Several lowerings concatenated, in order."""
     return Lowered(
         calls=tuple(c for p in parts for c in p.calls),
         aliases=tuple(a for p in parts for a in p.aliases),
@@ -37,9 +37,9 @@ def joined(parts: Sequence[Lowered]) -> Lowered:
 
 
 def static(node: Node, graph: Graph, i: int) -> np.ndarray | None:
-    """Input number `i`, which must be known before the run; None if it is absent.
+    """Input number `i`, which must be a constant; None if it is absent.
 
-    Raises GraphError where the value is only known at run time.
+    Raises GraphError if the value is known only at run time.
     """
     if i >= len(node.inputs) or not node.inputs[i]:
         return None
@@ -53,7 +53,7 @@ def static(node: Node, graph: Graph, i: int) -> np.ndarray | None:
 
 
 def required(node: Node, graph: Graph, i: int) -> np.ndarray:
-    """As `static`, for an input that the operator cannot do without. Raises GraphError where it is absent."""
+    """As `static`, for a required input. Raises GraphError if it is absent."""
     value = static(node, graph, i)
     if value is None:
         raise GraphError(f"node {node.name!r} ({node.op}) lacks input {i}.")
@@ -61,7 +61,9 @@ def required(node: Node, graph: Graph, i: int) -> np.ndarray:
 
 
 def require(is_fitting: bool, node: Node, graph: Graph) -> None:
-    """Raise GraphError for shapes that do not fit each other: a kernel would read or write outside."""
+    """Raise GraphError unless `is_fitting`: with mismatched shapes a kernel would read or write out of
+    bounds.
+    """
     if not is_fitting:
         shown = ", ".join(f"{x}: {graph.types[x]}" for x in (*node.inputs, *node.outputs) if x)
         raise GraphError(f"node {node.name!r} ({node.op}) cannot do with these shapes: {shown}.")

@@ -16,7 +16,7 @@ _MODES = ("constant", "edge", "reflect", "wrap")
 
 
 def zero_for(node: Node, graph: Graph) -> tuple[View, dict[str, Packed]]:
-    """One zero of the first output's type, and the packed constant that it is."""
+    """A zero of the first output's type, and its packed constant."""
     y = node.outputs[0]
     name, size = f"{y}.zero", graph.types[y].itemsize
 
@@ -27,7 +27,7 @@ def zero_for(node: Node, graph: Graph) -> tuple[View, dict[str, Packed]]:
 
 
 def filled(value: View, target: View, size: int, label: str) -> tuple[Call, ...]:
-    """The one element of `value` everywhere in `target`."""
+    """Fill `target` with the one element of `value`."""
     single = View(value.tensor, value.offset, (), ())
     return copies(single.broadcast(target.shape), target, size, label)
 
@@ -35,7 +35,7 @@ def filled(value: View, target: View, size: int, label: str) -> tuple[Call, ...]
 def framed(
     inner: View, at: Sequence[int], target: View, value: View, size: int, label: str
 ) -> tuple[Call, ...]:
-    """`inner` in `target` from position `at` on, `value` around it."""
+    """`target` with `inner` at position `at`, and `value` elsewhere."""
     calls = list(copies(inner, _box(target, at, inner.shape), size, label))
     for axis, (start, n) in enumerate(zip(at, inner.shape, strict=True)):
         within = _box(target, [*at[:axis], *[0] * (len(at) - axis)], _mixed(inner, target, axis))
@@ -80,7 +80,7 @@ def _pad(node: Node, graph: Graph, target: Target) -> Lowered:
 
 
 def _pads(node: Node, graph: Graph, rank: int) -> tuple[list[int], list[int]]:
-    """Elements before and after, of every axis; negative ones are taken away."""
+    """Elements before and after, of every axis; negative numbers crop."""
     pads, axes = required(node, graph, 1), static(node, graph, 3)
     chosen = range(rank) if axes is None else [int(a) % rank for a in axes.ravel()]
     before, after = [0] * rank, [0] * rank
@@ -94,7 +94,7 @@ def _pads(node: Node, graph: Graph, rank: int) -> tuple[list[int], list[int]]:
 def _mirrored(
     node: Node, source: View, at: Sequence[int], target: View, size: int, mode: str
 ) -> tuple[Call, ...]:
-    """The frame made of what is inside it, axis by axis, so that corners come from finished edges."""
+    """Fill the border from the interior, axis by axis, so that corners are copied from finished edges."""
     if 0 in source.shape:
         raise GraphError(f"node {node.name!r} (Pad) has nothing of which to make its {mode} padding.")
     calls = list(copies(source, _box(target, at, source.shape), size, node.name))
@@ -115,7 +115,7 @@ def _mirrored(
 
 
 def _inside(p: int, n: int, mode: str) -> int:
-    """The position within 0..n-1 that a position outside repeats; `mode` is any but "constant"."""
+    """The position within 0..n-1 that a position outside copies; `mode` is any but "constant"."""
     if mode == "edge":
         return min(max(p, 0), n - 1)
     if mode == "wrap":
@@ -125,7 +125,9 @@ def _inside(p: int, n: int, mode: str) -> int:
 
 
 def _runs(targets: Sequence[int], sources: Sequence[int]) -> Iterator[tuple[int, int, int, int]]:
-    """Consecutive targets whose sources have one step: (first target, count, first source, step)."""
+    """Runs of consecutive targets whose sources have a constant step: (first target, count, first source,
+    step).
+    """
     i = 0
     while i < len(targets):
         j, step = i + 1, 0
