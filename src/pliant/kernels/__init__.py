@@ -1,1 +1,1 @@
-"""Kernels generated as LLVM IR, one family a folder."""
+"""Kernels generated as LLVM IR, one family per folder."""

@@ -10,10 +10,10 @@ _IMPORTED_S = time.time()
 
 
 def source_version(folder: Path, read_s: float) -> str | None:
-    """SHA-256 over the names and bytes of the Python files under `folder`; None where they do not tell.
+    """SHA-256 over the names and bytes of the Python files under `folder`; None if the version is unknown.
 
-    They do not when none can be read, or when one changed after `read_s` (seconds since the epoch): then
-    what runs may be older than what lies there, and an old kernel would be kept under the new version.
+    It is unknown if no file can be read, or if one changed after `read_s` (seconds since the epoch): the
+    running code may then be older than the files, and an old kernel would be stored under the new version.
     """
     digest = hashlib.sha256()
     files = sorted(folder.rglob("*.py"))
@@ -30,9 +30,9 @@ def source_version(folder: Path, read_s: float) -> str | None:
 
 @cache
 def generator_version() -> str | None:
-    """The version of the generators that this process imported, or None where it cannot be told.
+    """The version of the generators that this process imported, or None if it is unknown.
 
-    They import nothing of pliant from other packages but errors and the types of annotations, so that equal
-    versions write equal IR for one ISA row and one kernel.
+    The generators import only errors and annotation types from other packages of pliant, so equal versions
+    write equal IR for one ISA row and one kernel.
     """
     return source_version(_FOLDER, _IMPORTED_S)

@@ -1,7 +1,7 @@
 """Decide when tiles are faster: cycles of products on a CPU with AMX, counted from its instructions.
 
 The unit is 16 rows times 16 columns of 32 terms, the work of one tile product: `tdpbf16ps` takes 16 cycles,
-split numbers need three of them; vectors take 256 with two `vfmadd` a cycle. The other numbers are
+of which split numbers need three; vectors take 256 cycles with two `vfmadd` a cycle. The other numbers are
 instructions of the generated code over two vector ports, loads and stores of tiles as measured on Sapphire
 Rapids.
 """

@@ -4,7 +4,7 @@ Vector lanes are query rows. A unit is a head and a block of up to `block_rows` 
 transposed into scratch, so that scores come out as [key][row] (a broadcast of k times vectors of q),
 softmax runs down columns with no sums across lanes, and the output is a broadcast of v times vectors
 of weights. Only the block's scores exist, in scratch. Keys and values of a head are copied there too,
-once per head, because their rows lie a power of two apart and would share a few cache sets.
+once per head, because their rows are a power of two apart and would map to few cache sets.
 """
 
 import ctypes
@@ -40,15 +40,17 @@ from pliant.kernels.tiles.tile_rows import config_space, release_tiles, write_ti
 _AXES = ("batch", "head", "row")
 _TILED = "_tiled"
 _MOST_ROWS_IN_VECTORS = 8
-"""Of queries: for more, tiles multiply. Splitting keys and values costs as much as a few rows."""
+"""Up to this many query rows, vectors are used; for more rows, tiles. Splitting keys and values for tiles
+costs as much as a few rows.
+"""
 
 
 class AttentionArgs(ctypes.Structure):
     """out[b, h, t] = softmax(scale * q[b, h, t] k[b, g]^T + mask[b, h, t]) v[b, g] with g = h // group.
 
     float32; strides in floats, of batch, head and row; columns are contiguous. `mask` (null for none) is
-    added; its stride is 0 along what it does not depend on. With `is_causal` row t sees keys up to
-    t + `shift`. A row that sees no key is NaN, or zero if `is_empty_zero`.
+    added; its stride is 0 along dimensions on which it does not depend. With `is_causal` row t sees keys up
+    to t + `shift`. A row that sees no key is NaN, or zero if `is_empty_zero`.
     """
 
     _fields_ = (
@@ -74,7 +76,7 @@ def of_qkv(
 ) -> AttentionArgs:
     """The arguments for one sequence: rows of qkv hold q, k and v of head 0, then of head 1, ...
 
-    qkv and out are addresses; `n_rows` and `n_tokens` are left to be set.
+    qkv and out are addresses; the caller sets `n_rows` and `n_tokens`.
     """
     wide = 3 * head_dim
     args = AttentionArgs(q=qkv, k=qkv + 4 * head_dim, v=qkv + 8 * head_dim, out=out, n_heads=n_heads, group=1)
@@ -109,18 +111,18 @@ def units(n_heads: int, n_tokens: int, isa: Isa) -> int:
 
 
 def grain(n_heads: int, n_tokens: int, isa: Isa, n_threads: int) -> int:
-    """Units to take at a time: whole heads where every thread gets one, so that each is copied once."""
+    """Units to take at a time: whole heads if every thread gets one, so that each head is copied once."""
     return blocks(n_tokens, isa) if n_heads % n_threads == 0 or n_heads >= 4 * n_threads else 1
 
 
 def scratch_bytes(head_dim: int, n_tokens: int, isa: Isa, value_dim: int | None = None) -> int:
-    """What each thread needs for up to `n_tokens` keys."""
+    """Scratch bytes per thread for up to `n_tokens` keys."""
     sizes = head_dim, value_dim or head_dim, n_tokens, block_rows(isa)
     return 4 * max(scratch_floats(*sizes), tiled_floats(*sizes) if isa.has_tiles else 0)
 
 
 def attention_name(head_dim: int, value_dim: int | None = None) -> str:
-    """The kernel's name for heads of `head_dim` columns, in the values `value_dim`."""
+    """The kernel's name for heads of `head_dim` columns, and values of `value_dim` columns."""
     return f"attention{head_dim}" if value_dim in (None, head_dim) else f"attention{head_dim}_{value_dim}"
 
 
@@ -149,7 +151,9 @@ def attention_ir(isa: Isa, head_dim: int, value_dim: int | None = None) -> str:
 
 
 def write_blocks(module: Module, key_dim: int, value_dim: int) -> Strip:
-    """Define what `call_block` calls, for heads of these columns; a strip of one vector, for `copy_head`."""
+    """Define the functions that `call_block` calls, for heads of these columns; returns a strip of one
+    vector, for `copy_head`.
+    """
     isa = module.isa
     strips = [
         Strip(key_dim, value_dim, n, block_rows(isa), isa.lanes, isa.registers)
@@ -164,7 +168,7 @@ def write_blocks(module: Module, key_dim: int, value_dim: int) -> Strip:
 
 
 def bring_head(f: Function, args: Value, scratch: Value, batch: Value, head: Value, strip: Strip) -> None:
-    """Copy a head's keys and values to where blocks of its rows find them."""
+    """Copy a head's keys and values to scratch, for all blocks of its rows."""
     n_rows, n_tokens = f.fields(args, AttentionArgs, "n_rows", "n_tokens")
     k, v = (head_rows(f, args, name, batch, head) for name in ("k", "v"))
 
@@ -183,7 +187,7 @@ def bring_head(f: Function, args: Value, scratch: Value, batch: Value, head: Val
 
 
 def end_blocks(f: Function) -> None:
-    """After the last block of a kernel."""
+    """Emit the code after the last block of a kernel."""
     if f.isa.has_tiles:
         release_tiles(f, f.const(0, "ptr"))
 
@@ -226,11 +230,11 @@ def _write_attend(module: Module, strip: Strip) -> None:
         n_rows, n_tokens, scale, mask, is_causal, shift, is_empty_zero = f.fields(args, AttentionArgs, *names)
         tiled = lay_out_tiles(f, scratch, n_tokens, strip) if strip.is_tiled else None
         arrays = tiled.plain if tiled else lay_out(f, scratch, n_tokens, strip)
-        # Lanes past the last row repeat it: no read beyond the end, and nobody keeps their result.
+        # Lanes past the last row repeat it, so that no read is out of bounds; their results are not stored.
         rows = [f.least(first + i, n_rows - 1) for i in range(strip.rows)]
         q = head_rows(f, args, "q", batch, head)
         factor = scale * log2(euler)
-        # Keys that no row of the block sees cost nothing; one stays, so that there is a maximum.
+        # Keys that no row of the block sees are skipped, except one, so that there is a maximum.
         seen = f.least(first + strip.rows + shift, n_tokens)
         seen = f.select(seen < 1, f.const(1), seen)
         n_keys = f.select(is_causal.compare("ne", 0), seen, n_tokens)

@@ -34,9 +34,9 @@ from pliant.kernels.tiles.tile_rows import LeftRows, multiply_parts
 
 _GROUP = 16
 _TOKENS = 32
-"""Tokens are padded to a multiple of it, and columns of keys."""
+"""Tokens, and columns of keys, are padded to a multiple of this."""
 _AT_ONCE = 8
-"""Tokens whose values are turned at a time."""
+"""Tokens whose values are transposed at a time."""
 
 Rows = tuple[Value, Value]
 """The first row, and the row stride."""
@@ -53,13 +53,13 @@ class TiledScratch:
 
 
 def tiled_floats(key_dim: int, value_dim: int, n_tokens: int, block_rows: int) -> int:
-    """The size of what `lay_out_tiles` places."""
+    """The size of the arrays of `lay_out_tiles`, in floats."""
     tokens, columns = _up(n_tokens), padded(value_dim)
     return (_up(key_dim) + columns + 2 * block_rows) * tokens + (_up(key_dim) + 2 * columns) * block_rows
 
 
 def lay_out_tiles(f: Function, base: Value, n_tokens: Value, strip: Strip) -> TiledScratch:
-    """Where the arrays lie in a thread's scratch."""
+    """The addresses of the arrays in a thread's scratch."""
     tokens, rows = (n_tokens + (_TOKENS - 1)) & -_TOKENS, strip.block_rows
     values = f.at(base, tokens * _up(strip.key_dim))
     scores = f.at(values, tokens * strip.values)
@@ -78,7 +78,7 @@ def copy_to_tiles(
     at: TiledScratch,
     strip: Strip,
 ) -> None:
-    """Bring a head's keys and values into scratch; each comes as its first row and the row stride."""
+    """Copy a head's keys and values into scratch; each is given as its first row and the row stride."""
     columns = _up(strip.key_dim)
     with f.each(0, n_tokens) as token:
         row, to = f.at(k[0], token * k[1]), f.at(at.plain.keys, token * columns)
@@ -176,7 +176,7 @@ def _fill_queries(
 
 
 def _group(f: Function, first: Value, words: Value, i: int) -> Value:
-    """The i-th column group of pairs: upper parts of all vectors of rows stand first."""
+    """The i-th column group of pairs: the upper parts of all vectors of rows come first."""
     return f.at(first, words * (i * _GROUP))
 
 

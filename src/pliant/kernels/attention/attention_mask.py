@@ -9,13 +9,13 @@ from pliant.kernels.emit.builder import Function
 from pliant.kernels.emit.values import Value
 from pliant.kernels.emit.vmath import largest
 
-_LOWEST = -3.0e38  # what a mask of the lowest float becomes: times log2(e) it would be -inf
+_LOWEST = -3.0e38  # the lower limit of masks: the lowest float times log2(e) would be -inf
 
 
 def hide_masked(
     f: Function, strip: Strip, n_keys: Value, at: Scratch, mask: Value, ld: Value, rows: Sequence[Value]
 ) -> list[Value]:
-    """log2(e) * mask is added to the scores; the new maxima. `ld` is 0 where all rows share a mask."""
+    """Add log2(e) * mask to the scores; returns the new maxima. `ld` is 0 where all rows share a mask."""
     lowest = [f.const(-inf, f.vec)] * strip.vectors
 
     def shared() -> list[Value]:
@@ -34,7 +34,7 @@ def hide_masked(
             for v, block in enumerate(blocks):
                 for i, row in enumerate(quad_of_rows(f, block, turn.index)):
                     tops = _shift(f, strip, at, turn.index + i, {v: _scaled(f, row)}, tops)
-                    tops = f.pinned(tops)  # or all blocks are transposed before the first is added
+                    tops = f.pinned(tops)  # else all blocks are transposed before the first is added
             turn.carry(tops)
         with f.loop(whole, n_keys, carry=turn.carried) as rest:
             by = {v: _scaled(f, rows_at(f, block, rest.index)) for v, block in enumerate(blocks)}
@@ -45,7 +45,7 @@ def hide_masked(
 
 
 def hide_later(f: Function, strip: Strip, n_keys: Value, at: Scratch, last: Value) -> list[Value]:
-    """Row i of the block keeps keys up to `last` + i; the new maxima."""
+    """Hide keys after `last` + i from row i of the block; returns the new maxima."""
     numbers = [
         f.splat(last) + f.lanes_of(range(v * f.lanes, (v + 1) * f.lanes), "i64") for v in range(strip.vectors)
     ]
@@ -68,7 +68,7 @@ def _scaled(f: Function, mask: Value) -> Value:
 def _shift(
     f: Function, strip: Strip, at: Scratch, key: Value, by: Mapping[int, Value], tops: Sequence[Value]
 ) -> list[Value]:
-    """Scores in the vectors of rows that `by` has are larger by as much."""
+    """Add `by` to the scores, for the vectors of rows in `by`."""
     return _change(f, strip, at, key, lambda v, score: score + by[v], tops, by)
 
 
@@ -81,7 +81,7 @@ def _change(
     tops: Sequence[Value],
     vectors: Iterable[int],
 ) -> list[Value]:
-    """A key's scores changed in place, and the maxima."""
+    """Change a key's scores in place; returns the maxima."""
     found = list(tops)
     for v in vectors:
         place = strip.score(f, at, key, v)

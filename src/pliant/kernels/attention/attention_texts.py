@@ -1,7 +1,7 @@
-"""Fused attention of several texts, each with itself, whose rows stand one behind the other.
+"""Fused attention of several texts with concatenated rows; each text attends to itself.
 
-The work on a block of rows is that of `attention`, on the same numbers in the same order. A unit is a block
-of one text and one head; units go text by text, and within a text as those of `attention` do.
+A block of rows is computed as in `attention`, with the same operations in the same order. A unit is a block
+of one text and one head; units are ordered by text, and within a text as in `attention`.
 """
 
 import ctypes
@@ -25,10 +25,10 @@ from pliant.kernels.emit.isa import Isa
 from pliant.kernels.emit.values import Value
 
 BLOCK_WORDS = 4
-"""64-bit words that describe a block, as `text_blocks` gives them."""
+"""64-bit words per block in the result of `text_blocks`."""
 
 _PORTIONS = 8
-"""Into how many portions for each thread the units of several texts are cut."""
+"""Portions per thread into which the units of several texts are divided."""
 _OWN_BYTES = -(-ctypes.sizeof(AttentionArgs) // 64) * 64
 _WORD_BYTES = 8
 assert ctypes.sizeof(AttentionArgs) % _WORD_BYTES == 0
@@ -37,8 +37,7 @@ assert ctypes.sizeof(AttentionArgs) % _WORD_BYTES == 0
 class TextsArgs(ctypes.Structure):
     """`attention` is that of the first text; its `n_rows` and `n_tokens` are not read.
 
-    `blocks` int64 [n_blocks, BLOCK_WORDS] says which rows belong to which text. A mask has a batch of its
-    own for each text.
+    `blocks` int64 [n_blocks, BLOCK_WORDS] maps rows to texts. A mask has one batch index per text.
     """
 
     _fields_ = (("attention", AttentionArgs), ("blocks", ctypes.c_void_p))
@@ -49,7 +48,7 @@ def text_blocks(lengths: tuple[int, ...], isa: Isa) -> Int64[np.ndarray, "blocks
     """For each block of rows of each text: the text's first row, its rows, the blocks before the text, and
     its number.
 
-    Read-only, as the array is kept for the next batch of these lengths.
+    Read-only, as the array is cached for the next batch of these lengths.
     """
     rows = np.asarray(lengths, np.int64)
     blocks = -(-rows // block_rows(isa))
@@ -66,14 +65,14 @@ def units(n_heads: int, lengths: Sequence[int], isa: Isa) -> int:
 
 
 def grain(n_heads: int, lengths: Sequence[int], isa: Isa, n_threads: int) -> int:
-    """Units to take at a time; of several texts few enough for threads to end at about the same time."""
+    """Units to take at a time; for several texts few enough that threads finish at about the same time."""
     if len(lengths) == 1:
         return attention.grain(n_heads, lengths[0], isa, n_threads)
     return max(1, units(n_heads, lengths, isa) // (_PORTIONS * n_threads))
 
 
 def scratch_bytes(head_dim: int, n_tokens: int, isa: Isa) -> int:
-    """What each thread needs for texts of up to `n_tokens` rows."""
+    """Scratch bytes per thread for texts of up to `n_tokens` rows."""
     return _OWN_BYTES + attention.scratch_bytes(head_dim, n_tokens, isa)
 
 
@@ -111,7 +110,7 @@ def texts_ir(isa: Isa, head_dim: int) -> str:
 
 
 def _write_own(f: Function, args: Value, own: Value, first_row: Value, n_tokens: Value, text: Value) -> None:
-    """AttentionArgs of one text."""
+    """Write the AttentionArgs of one text."""
     with f.each(0, ctypes.sizeof(AttentionArgs) // _WORD_BYTES) as word:
         f.store(f.load(f.at(args, word, "i64"), "i64"), f.at(own, word, "i64"))
 

@@ -1,7 +1,7 @@
 """The steps of attention for one head and one block of query rows.
 
-Scratch, in floats for T tokens, D columns of a key and E of a value (both filled up to a multiple of 16 with
-zeros), B rows in the largest block, R rows in this one:
+Scratch, in floats for T tokens, D columns of a key and E of a value (both padded with zeros to a multiple of
+16), B rows in the largest block, R rows in this one:
 
     keys    [T][D]        the head's k
     values  [E/4][T][4]   the head's v, by quads of columns
@@ -50,12 +50,12 @@ class Strip:
 
     @property
     def quads(self) -> int:
-        """Quads of keys or columns a tile takes beside the vectors, so that sums fill the registers."""
+        """Quads of keys or columns per tile, such that the sums fill the registers."""
         most = self.registers // 16
         return most if self.vectors > 1 else 2 * most
 
     def score(self, f: Function, at: "Scratch", key: Value, v: int) -> Value:
-        """Where a vector of rows' scores of a key stand."""
+        """The address of a key's scores for a vector of rows."""
         if not self.is_tiled:
             return f.at(at.scores, key * self.rows + v * self.lanes)
         return f.at(at.scores, ((key >> 4) * self.vectors + v) * 256 + (key & 15) * 16)
@@ -73,12 +73,12 @@ class Scratch:
 
 
 def padded(columns: int) -> int:
-    """Columns a head has in scratch."""
+    """The padded number of columns of a head in scratch."""
     return -(-columns // 16) * 16
 
 
 def lay_out(f: Function, base: Value, n_tokens: Value, strip: Strip) -> Scratch:
-    """Where the arrays lie in a thread's scratch; `scratch_floats` says how much they take."""
+    """The addresses of the arrays in a thread's scratch; `scratch_floats` is their size."""
     values = f.at(base, n_tokens * strip.keys)
     scores = f.at(values, n_tokens * strip.values)
     queries = f.at(scores, n_tokens * strip.block_rows)
@@ -86,7 +86,7 @@ def lay_out(f: Function, base: Value, n_tokens: Value, strip: Strip) -> Scratch:
 
 
 def scratch_floats(key_dim: int, value_dim: int, n_tokens: int, block_rows: int) -> int:
-    """The size of what `lay_out` places."""
+    """The size of the arrays of `lay_out`, in floats."""
     columns = padded(key_dim) + padded(value_dim)
     return columns * n_tokens + block_rows * n_tokens + columns * block_rows
 
@@ -94,7 +94,7 @@ def scratch_floats(key_dim: int, value_dim: int, n_tokens: int, block_rows: int)
 def copy_head(
     f: Function, k: tuple[Value, Value], v: tuple[Value, Value], n_tokens: Value, to: Scratch, strip: Strip
 ) -> None:
-    """Bring a head's keys and values into scratch; each comes as its first row and the row stride."""
+    """Copy a head's keys and values into scratch; each is given as its first row and the row stride."""
     four = strip.value_dim // QUAD * QUAD
     with f.each(0, n_tokens) as token:
         _copy_row(f, f.at(k[0], token * k[1]), f.at(to.keys, token * strip.keys), strip.key_dim, strip.keys)
@@ -108,7 +108,7 @@ def copy_head(
 
 
 def _copy_row(f: Function, row: Value, to: Value, n: int, n_padded: int) -> None:
-    """n floats, then zeros."""
+    """Copy n floats, then write zeros."""
     whole = n // f.lanes * f.lanes
     for column in range(0, whole, f.lanes):
         f.store(f.load(f.at(row, column), f.vec), f.at(to, column))
@@ -136,13 +136,13 @@ def fill_queries(
 
 
 def quad_of_rows(f: Function, starts: Sequence[Value], column: Value) -> list[Value]:
-    """Four columns from `column` on of as many rows as a vector has lanes, rows in lanes."""
+    """Four columns from `column` on, of one row per lane."""
     parts = [f.load(f.at(start, column), _FOUR_FLOATS) for start in starts]
     return transpose(f, [concatenate(f, parts[i::QUAD]) for i in range(QUAD)])
 
 
 def rows_at(f: Function, starts: Sequence[Value], column: Value) -> Value:
-    """One column of as many rows as a vector has lanes."""
+    """One column, of one row per lane."""
     lanes = f.const(0.0, f.vec)
     for i, start in enumerate(starts):
         lanes = f.insert(lanes, f.load(f.at(start, column)), i)
@@ -150,12 +150,12 @@ def rows_at(f: Function, starts: Sequence[Value], column: Value) -> Value:
 
 
 def score(f: Function, strip: Strip, n_tokens: Value, at: Scratch) -> list[Value]:
-    """scores[key][row] for all keys; the maxima over keys, one vector for each vector of rows."""
+    """Compute scores[key][row] for all keys; returns the maxima over keys, one vector per vector of rows."""
     keys = QUAD * strip.quads
     lowest = [f.const(float("-inf"), f.vec)] * strip.vectors
 
     def by_tiles() -> list[Value]:
-        # The last tile may overlap the one before: scores are computed twice, never beyond the end.
+        # The last tile may overlap the one before: some scores are computed twice, but none out of bounds.
         with f.loop(0, n_tokens, keys, lowest) as turn:
             first = f.least(turn.index, n_tokens - keys)
             turn.carry(_score_tile(f, strip, first, keys, at, turn.carried))
@@ -172,7 +172,9 @@ def score(f: Function, strip: Strip, n_tokens: Value, at: Scratch) -> list[Value
 def exponentiate(
     f: Function, strip: Strip, n_tokens: Value, at: Scratch, tops: Sequence[Value]
 ) -> list[Value]:
-    """scores become 2**(score - top); 1 over their sums, one vector for each vector of rows."""
+    """Replace scores by 2**(score - top); returns the reciprocals of their sums, one vector per vector of
+    rows.
+    """
 
     def add(vectors: Sequence[int], tops: Sequence[Value]) -> list[Value]:
         with f.loop(0, n_tokens, 1, [f.const(0, f.vec)] * len(vectors)) as turn:
@@ -187,7 +189,7 @@ def exponentiate(
 
     if strip.registers > 16:
         return add(range(strip.vectors), tops)
-    # Registers hold the function's coefficients and one vector of rows: what the others have waits in memory.
+    # Registers hold the coefficients of exp2 and one vector of rows; the other vectors are kept in memory.
     places = [f.at(at.outputs, v * f.lanes) for v in range(strip.vectors)]
     for top, place in zip(tops, places, strict=True):
         f.store(top, place)
@@ -208,7 +210,7 @@ def weigh(
     shares: Sequence[Value],
     empty: Sequence[Value],
 ) -> None:
-    """outputs[row][column]: the values weighted by the exponentials, times the rows' shares.
+    """Compute outputs[row][column]: the values weighted by the exponentials, times the rows' shares.
 
     Rows whose `empty` bit is set are zero.
     """
@@ -264,7 +266,7 @@ def _score_tile(
 
 
 def store_rows(f: Function, strip: Strip, four: Sequence[Value], v: int, column: Value, to: Value) -> None:
-    """Four columns, rows in lanes, to [row][column]."""
+    """Store four columns, with rows in lanes, to [row][column]."""
     for i, wide in enumerate(transpose(f, four)):
         for part in range(f.lanes // QUAD):
             row = v * f.lanes + part * QUAD + i

@@ -1,4 +1,4 @@
-"""Rotary embedding of rows: columns turned in pairs by given cosines and sines."""
+"""Rotary embedding of rows: pairs of columns are rotated by given cosines and sines."""
 
 import ctypes
 
@@ -12,7 +12,7 @@ _AXES = ("batch", "head", "row")
 
 
 class RotaryArgs(ctypes.Structure):
-    """out = x * cos + rotated(x) * sin in the first 2 * half columns, x behind; float32, n columns.
+    """out = x * cos + rotated(x) * sin in the first 2 * half columns, x in the others; float32, n columns.
 
     rotated(x) is -x[half:2 * half], x[:half]. A unit is a row of out, contiguous [batch, head, row, n];
     strides of x, cos and sin are by batch, head and row, their columns contiguous.

@@ -1,1 +1,1 @@
-"""Matrix products whose weights are decoded from bit-planes on the way."""
+"""Matrix products whose weights are decoded from bit-planes on the fly."""

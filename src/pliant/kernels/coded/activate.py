@@ -1,4 +1,4 @@
-"""The activation in a GEMM's epilogue, on columns of C that are still in cache."""
+"""The activation in a GEMM's epilogue, on columns of C while they are in cache."""
 
 from collections.abc import Callable
 from functools import partial
@@ -10,7 +10,7 @@ from pliant.kernels.emit.values import Value
 
 
 def write_activations(module: Module) -> None:
-    """`activate(c, ldc, rows, columns, activation)`: in place, over C that is in cache still."""
+    """`activate(c, ldc, rows, columns, activation)`: applies it in place to C."""
     params = [("c", "ptr"), ("ldc", "i64"), ("rows", "i64"), ("columns", "i64"), ("activation", "i64")]
     with module.function("activate", params, attributes="noinline", is_exported=False) as f:
         c, ldc, rows, columns, activation = f.params
@@ -18,7 +18,8 @@ def write_activations(module: Module) -> None:
         def apply(function: Callable[[Function, Value], Value]) -> None:
             with f.each(0, rows) as row, f.each(0, columns, f.lanes) as column:
                 p = f.at(c, row * ldc + column)
-                # Opaque, or LLVM makes relu in place a masked store, which some CPUs run ten times slower.
+                # Opaque, else LLVM turns in-place relu into a masked store, which is ten times slower on some
+                # CPUs.
                 f.store(function(f, f.opaque(f.load(p, f.vec))), p)
 
         functions = vmath.ACTIVATIONS

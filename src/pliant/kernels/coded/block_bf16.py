@@ -34,10 +34,11 @@ def decode_table_bf16(
 
 
 def write_fill_lower(module: Module) -> None:
-    """Define `lower_block`: what bfloat16 leaves of B, as bfloat16; and `has_lower(args, column group)`.
+    """Define `lower_block`: the remainder of B after rounding to bfloat16, as bfloat16; and `has_lower(args,
+    column group)`.
 
-    Centroids are bfloat16 themselves: only outliers and full fidelity have lower parts, and pairs where
-    those are resident as well.
+    Centroids are exact bfloat16: only outliers and full fidelity have lower parts, and resident pairs whose
+    lower parts are resident too.
     """
     block = Block(
         2 * COLUMNS, BF16_PAIRS, _decode_zeros, _convert_lower, _put_lower, prefix="lower_", place="table"
@@ -70,7 +71,7 @@ def write_fill_bf16(module: Module) -> None:
 
 
 def decode_pairs_bf16(f: Function, planes: Sequence[Value], table: Value, emit: Emit) -> None:
-    """Hand rows 2i and 2i + 1 of a group, as pairs in i32 lanes, to `emit(i, pairs)`."""
+    """Call `emit(i, pairs)` with rows 2i and 2i + 1 of a group, as pairs in i32 lanes."""
     if f.isa.has_byte_permute:
         words = [f.load(p, vector(f.lanes, "i32"), 4 * f.lanes) for p in planes]
         decode_pairs_by_permutes(f, words, weave(words), table, emit)
@@ -95,11 +96,11 @@ def _decode(f: Function, planes: Sequence[Value], table: Value, to: Value) -> No
 
 
 def _convert(f: Function, source: Value, bits: int, to: Value, count: Value) -> None:
-    """Full fidelity, rounded to nearest even."""
+    """Convert full fidelity, rounding to nearest even."""
     words, element = vector(f.lanes, "i32"), full_element(bits)
     with f.each(0, count * (GROUP_ROWS // 2)) as i, f.each(0, COLUMNS, f.lanes) as column:
         here = f.at(to, i * COLUMNS + column, "i32")
-        if bits == BF16_PAIRS:  # a block that lies in several slices
+        if bits == BF16_PAIRS:  # a block that spans several slices
             pairs = f.load(f.at(source, i * COLUMNS + column, "i32"), words)
         else:
             two = [f.at(source, (i * 2 + row) * COLUMNS + column, element) for row in range(2)]

@@ -1,13 +1,13 @@
 """Turn nested bit-planes into float32 weights inside a kernel.
 
-A group is 32 rows x 16 columns of codes; plane q of a group is 16 u32, one a column. Row v = 4w + b has its
-bit at 8b + (w ^ q) for planes 0 to 3, so within byte b of a column's word a nibble woven from the first four
-planes is the whole index of row w (low nibble) or w + 4 (high nibble), in a bit order that depends on w & 3
-alone: there is one table for each of these four orders, and the weaving needs no shifts.
+A group is 32 rows x 16 columns of codes; plane q of a group is 16 u32, one per column. Row v = 4w + b has its
+bit at 8b + (w ^ q) for planes 0 to 3, so within byte b of a column's word a nibble interleaved from the first
+four planes is the whole index of row w (low nibble) or w + 4 (high nibble), in a bit order that depends only
+on w & 3: there is one table for each of these four orders, and the interleaving needs no shifts.
 
-Three forms of the lookup exist. Where a permute reads tables of 64 bytes or words (AVX512-VBMI), it looks up
-int8 or bfloat16 (decode_permute.py). Where a byte shuffle reads 16-entry tables (AVX2), bfloat16 centroids
-are looked up as two bytes, planes 4 and 5 blend between tables, and rows come out of bytes by shifts: 32
+Three forms of the lookup exist. With a permute of 64-entry tables of bytes or words (AVX512-VBMI), it looks
+up int8 or bfloat16 (decode_permute.py). With a byte shuffle of 16-entry tables (AVX2), bfloat16 centroids are
+looked up as two bytes, planes 4 and 5 select between tables, and rows are extracted from bytes by shifts: 32
 codes at once. Elsewhere a word index reads float32 tables, by `vpermps` in registers or by loads from memory.
 """
 
@@ -42,7 +42,8 @@ _LOW = 0x0F0F0F0F
 
 
 def decode_table(codebook: Float[np.ndarray, "centroids"], bits: int, isa: Isa) -> UInt8[np.ndarray, "bytes"]:
-    """The lookup table of a codebook of 2**bits ascending float32 centroids, as kernels of `isa` read it.
+    """The lookup table of a codebook of 2**bits ascending float32 centroids, in the layout for kernels of
+    `isa`.
 
     Centroids must be bfloat16 values (low 16 bits zero); the table is 64-byte aligned.
     """
@@ -54,9 +55,9 @@ def decode_table(codebook: Float[np.ndarray, "centroids"], bits: int, isa: Isa) 
 
 
 def int8_step(codebook: Float[np.ndarray, "centroids"], isa: Isa) -> float:
-    """What a step of a layer's weights is worth in the int8 GEMM.
+    """The value of one step of a layer's weights in the int8 GEMM.
 
-    To be taken from the six-bit codebook, whose extremes are those of all prefixes, for a whole layer.
+    Compute it from the six-bit codebook of the whole layer, whose extremes are those of all prefixes.
     """
     return float(np.float32(np.abs(codebook).max() / int8_form(isa).centroid or 1.0))
 
@@ -64,7 +65,7 @@ def int8_step(codebook: Float[np.ndarray, "centroids"], isa: Isa) -> float:
 def decode_table_int8(
     codebook: Float[np.ndarray, "centroids"], bits: int, isa: Isa, step: float
 ) -> UInt8[np.ndarray, "bytes"]:
-    """As `decode_table`, of centroids in whole steps, each worth `step`."""
+    """As `decode_table`, with centroids as integer multiples of `step`."""
     steps = whole_steps(codebook, step)
     if isa.has_byte_permute:
         return _aligned(table_64(steps.astype(np.int8).view(np.uint8), bits))
@@ -78,9 +79,9 @@ def whole_steps(values: Float[np.ndarray, "*shape"], step: float) -> Int32[np.nd
 
 
 def decode_columns(f: Function, planes: Sequence[Value], table: Value, emit: Emit) -> None:
-    """Decode 32 rows of one vector's columns, whose words stand at `planes`.
+    """Decode 32 rows of one vector of columns, whose words are at `planes`.
 
-    A group's 16 columns are 16 / lanes of these; one at a time keeps all of it in registers.
+    A group's 16 columns are 16 / lanes such vectors; decoding one at a time keeps all data in registers.
     """
     if not _by_bytes(f.isa):
         words = [plane_words(f, p) for p in planes]
@@ -130,7 +131,7 @@ def decode_quads(f: Function, planes: Sequence[Value], table: Value, emit: Emit)
 
 
 def decode_pairs(f: Function, planes: Sequence[Value], table: Value, emit: Emit) -> None:
-    """As `decode_quads`, rows 2i and 2i + 1 as int16 halves of i32 lanes; not where bytes are looked up."""
+    """As `decode_quads`, rows 2i and 2i + 1 as int16 halves of i32 lanes; not for byte lookups."""
     assert not _by_bytes(f.isa)
     words = [plane_words(f, p) for p in planes]
     before: list[Value] = []
@@ -162,7 +163,7 @@ def _by_bytes(isa: Isa) -> bool:
 def _table(
     words: UInt32[np.ndarray, "centroids"], bits: int, isa: Isa, shifts: Sequence[int]
 ) -> UInt8[np.ndarray, "bytes"]:
-    """Words of 32 bits by code; where bytes are looked up, those at `shifts` of each."""
+    """The 32-bit words by code; for byte lookups, the bytes at `shifts` of each word."""
     assert 1 <= bits <= 6
     assert words.shape == (1 << bits,)
     if not _by_bytes(isa):
@@ -181,18 +182,18 @@ def _aligned(raw: UInt8[np.ndarray, "bytes"]) -> UInt8[np.ndarray, "bytes"]:
     return out
 
 
-@cache  # the same for every layer
+@cache  # equal for all layers
 def _ordered(bits: int, u: int, *, by_bytes: bool) -> np.ndarray:
-    """The codes of order `u`'s table, as bytes or as words are looked up."""
+    """The codes in the order of table `u`, for byte or word lookups."""
     codes = _codes((_nibble_order if by_bytes else _word_order)(bits, u), bits)
     codes.flags.writeable = False
     return codes
 
 
 def _codes(order: dict[int, int], bits: int) -> np.ndarray:
-    """The code each table entry stands for, when index bit p is plane `order[p]`; other bits are ignored.
+    """The code of each table entry, where index bit p is plane `order[p]`; other bits are ignored.
 
-    Planes 4 and 5 that are no index bit choose among tables, which follow one another.
+    Planes 4 and 5, if they are not index bits, select one of several consecutive tables.
     """
     size = max(16, 1 << bits)
     entry = np.arange(size)
@@ -200,7 +201,7 @@ def _codes(order: dict[int, int], bits: int) -> np.ndarray:
     missing = [q for q in range(bits) if q not in order.values()]
     of_plane = {q: p for p, q in order.items()}
     of_plane |= {q: 4 + (len(missing) - 1 - i) for i, q in enumerate(missing)}
-    if 4 in order:  # a five-bit index: plane 5 chooses between tables of 32
+    if 4 in order:  # a five-bit index: plane 5 selects between tables of 32
         of_plane |= dict.fromkeys(missing, 5)
     for q in range(bits):
         code |= (entry >> of_plane[q] & 1) << (bits - 1 - q)
@@ -220,11 +221,11 @@ def _word_order(bits: int, u: int) -> dict[int, int]:
 
 
 def _decode_words(f: Function, words: Sequence[Value], table: Value, emit: Emit) -> None:
-    """One shifted word a row is the index into float32 tables."""
+    """Look up float32 tables with one shifted word per row as the index."""
     bits = len(words)
     woven = weave(words)
     mixed = _mix_fifth(woven, words[4]) if bits >= 5 else woven * 2
-    if bits == 6 and f.isa.name == "x86-64":  # or LLVM keeps what they are made of as well
+    if bits == 6 and f.isa.name == "x86-64":  # else LLVM keeps their operands in registers as well
         mixed = f.pinned(mixed)
     for v in range(32):
         w, b = v >> 2, v & 3
@@ -237,7 +238,7 @@ def _decode_words(f: Function, words: Sequence[Value], table: Value, emit: Emit)
 
 
 def _mix_fifth(woven: Sequence[Value], fifth: Value) -> list[Value]:
-    """For each w the word in which plane 4 stands beside the nibble of w, the other nibble given up."""
+    """For each w the word with plane 4 next to the nibble of w, in place of the other nibble."""
     beside = [fifth, fifth >> 1, fifth << 1, fifth]
     pairs = [swap(woven[u], beside[u], _LOW) for u in range(4)]
     return [pair[0] for pair in pairs] + [pair[1] for pair in pairs]
@@ -266,7 +267,9 @@ def _look_up(f: Function, bits: int, entry: Value, index: Value, sixth: Value | 
 
 
 def _permute(f: Function, bits: int, entry: Value, index: Value, sixth: Value | None, sixth_at: int) -> Value:
-    """Tables of 16 by one permute, of 32 by one over two registers, of 64 by two and the bit of plane 5."""
+    """Look up tables of 16 with one permute, of 32 with one over two registers, of 64 with two and the bit of
+    plane 5.
+    """
 
     def register(i: int) -> Value:
         return f.load(f.at(entry, 16 * i), f.vec, 64)

@@ -1,7 +1,7 @@
-"""Weave planes to indices, and look these up as bytes, 32 at a time, where a byte shuffle does so (AVX2).
+"""Interleave planes to indices, and look them up with byte shuffles, 32 at a time (AVX2).
 
-Planes 4 and 5 choose among tables. There are 16 registers: planes are read again where that saves one, and
-tables that no register holds are read for each half of a byte.
+Planes 4 and 5 select among tables. There are 16 registers: planes are loaded again where that saves a
+register, and tables that do not fit in registers are loaded for each half of a byte.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -15,12 +15,12 @@ _LOW = 0x0F0F0F0F
 
 
 def plane_words(f: Function, plane: Value) -> Value:
-    """A plane's words of as many columns as a vector has lanes."""
+    """A plane's words, of one column per lane."""
     return f.load(plane, vector(f.lanes, "i32"), 4 * f.lanes)
 
 
 def weave(words: Sequence[Value]) -> list[Value]:
-    """For w & 3 = 0..3 the word whose nibbles are indices: low for w, high for w + 4."""
+    """For w & 3 = 0..3 the word whose nibbles are indices: the low one for w, the high one for w + 4."""
     bits = len(words)
     if bits == 1:
         return [words[0]] * 4
@@ -53,14 +53,14 @@ def look_up_bytes(
     """For each w: the bytes of an entry for rows 4w .. 4w + 3, 32 codes at a time, in `order`."""
     words = [order(f, plane_words(f, p), 0) for p in planes]
     woven = weave(words)
-    if len(words) > 2:  # or LLVM keeps what they are made of instead
+    if len(words) > 2:  # else LLVM keeps their operands in registers instead
         woven = f.pinned(woven)
     masks = _masks(f, planes, words, order)
     tables = 1 << max(0, len(planes) - 4)
     for u in (3, 2, 1, 0):
         choices = next(masks)
         ways = list(zip((u, u + 4), choices, strict=True))
-        # A table is read once for both halves of a byte where registers hold what that takes.
+        # A table is read once for both halves of a byte if there are enough registers.
         for together in [ways] if tables <= 2 else [[way] for way in ways]:
             (nibbles,) = woven[u : u + 1] = f.pinned([woven[u]])
             indices = [
@@ -68,7 +68,7 @@ def look_up_bytes(
             ]
             found: list[list[Value]] = [[] for _ in together]
             for byte in range(n_bytes):
-                # Without a barrier LLVM reads all tables ahead of their use, and spills what it read.
+                # Without a barrier LLVM loads all tables ahead of their use, and spills them.
                 f.barrier()
                 at = [16 * (n_bytes * (u * tables + t) + byte) for t in range(tables)]
                 for index, (_, mask), out in zip(indices, together, found, strict=True):
@@ -77,11 +77,11 @@ def look_up_bytes(
 
 
 Order = Callable[[Function, Value, int], Value]
-"""Bytes [column][row] of eight words in another order, with the rows of a column turned by a number."""
+"""Reorders bytes [column][row] of eight words, with the rows of a column rotated by a number."""
 
 
 def natural(f: Function, plane: Value, turn: int) -> Value:
-    """[column][row], as they are."""
+    """The order [column][row], unchanged."""
     return _arrange(f, plane, [4 * (i // 4) + (i + turn) % 4 for i in range(16)]) if turn else plane
 
 
@@ -97,11 +97,11 @@ def _arrange(f: Function, plane: Value, lane: list[int]) -> Value:
 
 
 Masks = tuple[list[Value], list[Value]]
-"""For rows 4w + b of w = u and w = u + 4: bytes whose top bits are planes 5 and 4, if there are such."""
+"""For rows 4w + b of w = u and w = u + 4: bytes whose top bits are planes 5 and 4, if these planes exist."""
 
 
 def _masks(f: Function, planes: Sequence[Value], words: Sequence[Value], order: Order) -> Iterator[Masks]:
-    """For u = 3, 2, 1, 0. Each next mask is the one before, doubled: an addition, where ports are free.
+    """For u = 3, 2, 1, 0. Each mask is the previous one, doubled by an addition, for which ports are free.
 
     Row 4w + b has its bit of plane 5 at 8b + w, and of plane 4 at 8b + (4, 5, -2, -1, 8, 9, 2, 3)[w].
     """
@@ -111,7 +111,7 @@ def _masks(f: Function, planes: Sequence[Value], words: Sequence[Value], order: 
     fourth = _doubling(f, order(f, plane_words(f, planes[4]), -1)), _doubling(f, words[4] << 4)
     sixth = (_doubling(f, words[5] << 4), _doubling(f, words[5])) if len(planes) == 6 else None
     for u in (3, 2, 1, 0):
-        if u == 1:  # read again, rather than kept in registers until now
+        if u == 1:  # loaded again instead of kept in registers
             word = plane_words(f, planes[4])
             fourth = _doubling(f, order(f, word, 0) << 2), _doubling(f, order(f, word, 1) << 6)
         low, high = (([next(s)] if sixth else []) for s in (sixth or fourth))
@@ -119,18 +119,20 @@ def _masks(f: Function, planes: Sequence[Value], words: Sequence[Value], order: 
 
 
 def _doubling(f: Function, word: Value) -> Iterator[Value]:
-    """word, 2 word, 4 word, ... as bytes, in ways that LLVM does not turn back into shifts."""
+    """word, 2 word, 4 word, ... as bytes, in a form that LLVM does not turn back into shifts."""
     while True:
         yield as_lanes(f, word, 32, "i8")
         word = f.opaque(word) << 1
 
 
 def _look_up_one(f: Function, table: Value, at: Sequence[int], index: Value, masks: Sequence[Value]) -> Value:
-    """Of 1, 2 or 4 tables, chosen by as many masks as it takes; the one that tells neighbours apart first."""
+    """Look up one of 1, 2 or 4 tables, selected by the masks; first the mask that distinguishes adjacent
+    tables.
+    """
     if len(at) > 1:
         half, (*before, mask) = len(at) // 2, masks
         low = _look_up_one(f, table, at[:half], index, before)
-        if before:  # or LLVM reads all four tables first
+        if before:  # else LLVM loads all four tables first
             (low,) = f.pinned([low])
         return _blend(f, low, _look_up_one(f, table, at[half:], index, before), mask)
     entries = f.load(f.at(table, at[0], "i8"), vector(16, "i8"), 16)
@@ -146,7 +148,7 @@ def _blend(f: Function, a: Value, b: Value, mask: Value) -> Value:
 
 
 def interleave(f: Function, low: Value, high: Value) -> list[Value]:
-    """Two bytes made 16 bits, for both row pairs in the order of `paired_rows`."""
+    """Combine two bytes to 16 bits, for both row pairs in the order of `paired_rows`."""
     out = []
     for pair in range(2):
         lanes = [lane + 8 * pair + i for lane in (0, 16) for i in range(8)]

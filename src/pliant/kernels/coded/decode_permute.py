@@ -1,9 +1,9 @@
 """Turn nested bit-planes into weights by permutes of bytes (AVX512-VBMI's `vpermb`) or of 16 bits.
 
-Byte b of a column's word has the nibbles that decode.py weaves from planes 0 to 3: the low four bits of an
-index. Planes 4 and 5, woven into pairs, give its bits 4 and 5, in one order for even w and another for odd;
-the permute ignores the two bits above. One of 16 bits looks two rows of 16 columns up at once, whose
-bfloat16 are the upper halves of float32.
+Byte b of a column's word has the nibbles that decode.py interleaves from planes 0 to 3: the low four bits of
+an index. Planes 4 and 5, interleaved into pairs, are its bits 4 and 5, in one order for even w and another
+for odd; the permute ignores the two upper bits. A permute of 16 bits looks up two rows of 16 columns at once,
+as bfloat16, the upper halves of float32.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -43,7 +43,7 @@ def table_64(
 
 
 Words = Sequence[Value]
-"""A group's words of each plane, and woven from the first four of them."""
+"""A group's words of each plane, and the words interleaved from the first four planes."""
 
 
 def permuted_quads(f: Function, planes: Words, woven: Words, table: Value) -> Iterator[tuple[int, Value]]:
@@ -60,7 +60,7 @@ def permuted_rows(f: Function, planes: Words, woven: Words, table: Value) -> Ite
 
 
 def permuted_pairs(f: Function, planes: Words, woven: Words, table: Value) -> Iterator[tuple[int, Value]]:
-    """(row, bfloat16 of that row and the next but one in the halves of i32 lanes) for rows 4w and 4w + 1."""
+    """(row, bfloat16 of rows `row` and `row + 2` in the halves of i32 lanes) for rows 4w and 4w + 1."""
     for w, b, index in _word_indices(f, planes, woven):
         yield 4 * w + b, _permute(f, f.at(table, _ENTRIES * (w & 3), "i16"), index, "i16", len(planes))
 
@@ -70,7 +70,7 @@ def decode_pairs_by_permutes(
 ) -> None:
     """Emit (i, rows 2i and 2i + 1 as bfloat16 in the i32 lanes of 16 columns).
 
-    `table` has low bytes, then high bytes, each as `table_64` gives them.
+    `table` has the low bytes, then the high bytes, each in the format of `table_64`.
     """
     bytes_, words = vector(64, "i8"), vector(16, "i32")
     for w, index in _indices(f, planes, woven):
@@ -97,18 +97,18 @@ def _word_indices(f: Function, planes: Words, woven: Words) -> Iterator[tuple[in
 
 
 def _indices(f: Function, planes: Words, woven: Words) -> Iterator[tuple[int, Value]]:
-    """For each w a word whose byte b is, but for its two upper bits, the index of row 4w + b."""
+    """For each w a word whose byte b is the index of row 4w + b, except for its two upper bits."""
     upper = _upper(f, planes)
     for w in _W_ORDER:
         index = woven[w & 3]
-        if upper:  # of w from 4 on it stands four bits beyond where it is read
+        if upper:  # for w from 4 on it is four bits above the position where it is read
             pair = (upper[w & 3], index) if w >= 4 else (index, upper[w & 3])
             index = merge(*pair, _LOW)
         yield w, _rotated(f, index, -4) if w >= 4 else index
 
 
 def _upper(f: Function, planes: Words) -> list[Value]:
-    """For each w & 3 a word with planes 4 and 5 side by side, above the index of w and below that of w + 4.
+    """For each w & 3 a word with planes 4 and 5 adjacent, above the index of w and below that of w + 4.
 
     Row 4w + b has its bit of plane 5 at 8b + w, and of plane 4 at 8b + (4, 5, -2, -1, 8, 9, 2, 3)[w].
     """
@@ -130,13 +130,15 @@ def merge(a: Value, b: Value, mask: int) -> Value:
     f = a.function
     if f.isa.name != "avx512" or f.isa.is_portable:
         return b ^ ((a ^ b) & mask)
-    # By name: LLVM makes two instructions of three operands' logic where it shares one of them.
+    # As an intrinsic: LLVM splits three-operand logic into two instructions if an operand is shared.
     constants = f.const(mask, a.type), f.const(0xCA, "i32")
     return f.intrinsic("llvm.x86.avx512.pternlog.d.512", a.type, constants[0], a, b, constants[1], suffix="")
 
 
 def _permute(f: Function, table: Value, index: Value, element: str, bits: int = 4) -> Value:
-    """Entries of 8 or 16 bits in their places in i32 lanes; of 16 bits two registers from five bits on."""
+    """Look up entries of 8 or 16 bits, in place in i32 lanes; entries of 16 bits need two registers from five
+    bits on.
+    """
     lanes = 64 if element == "i8" else 32
     whole, words = vector(lanes, element), index.type
     index = f.cast("bitcast", index, whole)
@@ -153,7 +155,7 @@ def _permute(f: Function, table: Value, index: Value, element: str, bits: int = 
 
 
 def _look_up(f: Function, table: Value, index: Value, element: str) -> Value:
-    """The same without the instruction."""
+    """As `_permute`, without the instruction."""
     found = f.const(0, index.type)
     for lane in range(int(index.type[1:].split(" ")[0])):
         at = f.cast("zext", f.extract(index, lane) & (_ENTRIES - 1), "i64")

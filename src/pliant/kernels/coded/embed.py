@@ -1,7 +1,7 @@
-"""Sum rows of embedding tables into activations, decoding 6-bit codes on the way.
+"""Sum rows of embedding tables into activations, decoding 6-bit codes on the fly.
 
-A unit is one token. Its row is table[id] of each part: the word by `ids`, the position by its place,
-the type by `types`. Columns go eight at a time on every ISA, one byte of a bit-plane.
+A unit is one token. Its row is the sum of the word's row by `ids`, the position's row, and the type's row by
+`types`. Columns are processed eight at a time on every ISA, one byte of a bit-plane.
 """
 
 import ctypes
@@ -23,7 +23,7 @@ _BYTES: dict[TableFormat, int] = {"F32": 4, "F16": 2, "BF16": 2}
 
 @dataclass(frozen=True, slots=True)
 class EmbedFormats:
-    """How each table is stored: `codes` as models/word_table.py has them.
+    """The storage format of each table; `codes` is that of models/word_table.py.
 
     `type` is None without token types.
     """
@@ -36,8 +36,8 @@ class EmbedFormats:
 class EmbedArgs(ctypes.Structure):
     """out[t] = word[ids[t]] + position[t + first_position] + type[types[t]] over n columns.
 
-    Zeros up to n_padded. ids and types are int32, trusted to lie inside their tables; a codebook is
-    float32[64], null where the table is no `codes`; out is float32 with its row stride in floats.
+    Zeros follow up to n_padded. ids and types are int32 and are not checked; a codebook is float32[64], null
+    if the table is not `codes`; out is float32 with its row stride in floats.
     """
 
     _fields_ = (
@@ -98,7 +98,7 @@ def _number(f: Function, array: Value, i: Value) -> Value:
 
 
 class _Part:
-    """One row of one table, ready to be read by columns."""
+    """One row of one table, read by columns."""
 
     def __init__(self, f: Function, args: Value, name: str, form: TableFormat, row: Value, n: Value) -> None:
         self._f, self._form = f, form
@@ -119,7 +119,7 @@ class _Part:
                 return vmath.bfloat_to_float(self._f, span.load(self._row, "i16"))
 
     def _decode(self, span: Span) -> Value:
-        """Columns past the end have zero bits: code 0, never stored."""
+        """Columns past the end have zero bits: code 0, which is not stored."""
         f, integers = self._f, vector(_COLUMNS, "i32")
         masks = f.lanes_of([1 << j for j in range(_COLUMNS)], "i32")
         codes = f.const(0, integers)

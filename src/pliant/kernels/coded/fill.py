@@ -14,18 +14,18 @@ from pliant.kernels.emit.vmath import bfloat_to_float, half_to_float
 
 GROUP_ROWS = 32
 GROUP_BYTES = 64
-_AHEAD = 16, 32  # groups: what is decoded while memory answers
+_AHEAD = 16, 32  # groups: decoded during one memory latency
 _FAR_BYTES, _NEAR_BYTES = 4096, 384
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """How a block of B stands in scratch, [rows][16] numbers of `row_bytes` a row.
+    """The format of a block of B in scratch: [rows][16] numbers, `row_bytes` per row.
 
-    `decode(f, planes, table, to)` writes 32 rows of as many columns as a vector has lanes; `full(f, source,
-    bits, to, n_groups)` writes all columns, and `put(f, value, to, offset)` one float at row * 16 + column.
-    Slices of the form `in_place` stand so already where their field `place` is not null, and are read there.
-    `prefix` tells the functions of two such blocks in one module apart.
+    `decode(f, planes, table, to)` writes 32 rows of one column per lane; `full(f, source, bits, to,
+    n_groups)` writes all columns, and `put(f, value, to, offset)` one float at row * 16 + column. Slices of
+    the form `in_place` already have this format if their field `place` is not null, and are read there.
+    `prefix` distinguishes the functions of two such blocks in one module.
     """
 
     row_bytes: int
@@ -41,7 +41,9 @@ FORMS = (1, 2, 3, 4, 5, 6, F16, BF16, F32)
 
 
 def write_fill(module: Module, forms: Sequence[int] = FORMS, block: Block | None = None) -> None:
-    """Define `block` and what it calls, for slices of these `forms` (SliceDesc.bits); else as float32."""
+    """Define `block` and the functions that it calls, for slices of these `forms` (SliceDesc.bits); by
+    default as float32.
+    """
     block = block or Block(4 * COLUMNS, F32, _decode_floats, _upcast_floats, _put_float)
     for bits in forms:
         if bits <= 6:
@@ -53,7 +55,7 @@ def write_fill(module: Module, forms: Sequence[int] = FORMS, block: Block | None
 
 
 def slice_at(f: Function, args: Value, index: Value) -> tuple[Value, Value, Value]:
-    """Slice `index`: its descriptor, and the first group and first column group of the matrix there."""
+    """Slice `index`: its descriptor, and the first group and first column group of the matrix in it."""
     names = ("slices", "first_group", "first_column_group", "segment_rows", "column_groups_per_slice")
     slices, first_group, first_column, segment_rows, per_slice = f.fields(args, GemmArgs, *names)
     is_own = slices.compare("eq", 0)
@@ -64,7 +66,7 @@ def slice_at(f: Function, args: Value, index: Value) -> tuple[Value, Value, Valu
 
 
 def _write_block(module: Module, forms: Sequence[int], block: Block) -> None:
-    """`block(args, column group, first row, rows, space) -> ptr`: a block of B, as `block` says."""
+    """`block(args, column group, first row, rows, space) -> ptr`: a block of B in the format `block`."""
     params = [("args", "ptr"), ("group", "i64"), ("k", "i64"), ("n", "i64"), ("space", "ptr")]
     name = f"{block.prefix}block"
     with module.function(name, params, "ptr", attributes="noinline", is_exported=False) as f:
@@ -112,7 +114,7 @@ def _fill(
     forms: Sequence[int],
     prefix: str,
 ) -> None:
-    """`count` groups of a slice from its group `group` on, at `to`."""
+    """Write `count` groups of a slice, from its group `group` on, to `to`."""
     (bits,) = f.fields(desc, SliceDesc, "bits")
 
     def fill(n: int) -> None:
@@ -159,23 +161,23 @@ def slice_planes(f: Function, desc: Value, bits: int, group: Value) -> tuple[Val
 
 
 def prefetch_next(f: Function, planes: Sequence[Value], step: Value) -> None:
-    """Ask for planes as far ahead as the next column group, but neither too few nor too many.
+    """Prefetch planes as far ahead as the next column group, within limits.
 
-    Many slices are more streams than the CPU follows by itself.
+    Many slices are more streams than the CPU's prefetcher tracks.
     """
     least, most = _AHEAD
     groups = f.least(f.select(step < least, f.const(least), step), most)
-    # Opaque, or LLVM keeps a second pointer a plane for it and spills them all.
+    # Opaque, else LLVM keeps a second pointer per plane and spills them all.
     ahead = f.op(f'call i64 asm sideeffect "", "=r,0"({groups * GROUP_BYTES})', "i64")
     for p in planes:
         f.prefetch(f.at(p, ahead, "i8"))
 
 
 def prefetch_streams(f: Function, planes: Sequence[Value], *, is_far: bool = True) -> None:
-    """Ask for planes that are read in order: far ahead from memory, and shortly before from the second cache.
+    """Prefetch planes that are read in order: far ahead into L2, and shortly before use into L1.
 
-    Asked for in the first cache at once, they wait for memory in its few miss buffers. Where decoding takes
-    about as long as memory, the CPU's own prefetching does without `is_far`.
+    Prefetching from memory directly into L1 would occupy its few miss buffers. If decoding takes about as
+    long as the memory reads, the CPU's prefetcher makes `is_far` unnecessary.
     """
     for p in planes:
         if is_far:
@@ -193,7 +195,7 @@ def _write_full(module: Module, bits: int, block: Block) -> None:
 
 
 def full_element(bits: int) -> str:
-    """What memory holds of a number at full fidelity."""
+    """The stored type of a number at full fidelity."""
     return "float" if bits == F32 else "i16"
 
 
@@ -205,7 +207,7 @@ def _upcast_floats(f: Function, source: Value, bits: int, to: Value, count: Valu
 
 
 def upcast(f: Function, raw: Value, bits: int) -> Value:
-    """Exactly the same number as float32."""
+    """Convert exactly to float32."""
     match bits:
         case 16:
             return half_to_float(f, raw)
@@ -220,7 +222,9 @@ def _put_float(f: Function, value: Value, to: Value, offset: Value) -> None:
 
 
 def _write_patch(module: Module, block: Block) -> None:
-    """`patch(slice, column group, first, last, to)`: outliers with offsets first..last-1 put at to[0..]."""
+    """`patch(slice, column group, first, last, to)`: writes outliers with offsets first..last-1 to
+    to[0..].
+    """
     params = [("desc", "ptr"), ("group", "i64"), ("first", "i64"), ("last", "i64"), ("to", "ptr")]
     with module.function(f"{block.prefix}patch", params, attributes="noinline", is_exported=False) as f:
         desc, group, first, last, to = f.params
@@ -236,7 +240,7 @@ def _write_patch(module: Module, block: Block) -> None:
         begin, end = start(group), start(group + 1)
         f.prefetch(f.at(offsets, end, "i16"))
         f.prefetch(f.at(values, end))
-        # The block begins at the first outlier not before it, found by halving.
+        # Find the block's first outlier by binary search.
         halvings = f.const(64) - f.intrinsic("llvm.ctlz", "i64", end - begin, f.const(0, "i1"))
         with f.loop(0, f.select(first > 0, halvings, f.const(0)), 1, carry=[begin, end]) as turn:
             low, high = turn.carried

@@ -1,7 +1,7 @@
 """GEMM over the slices of a layer: C = activation(A @ B + bias + residual), B full fidelity or bit-planes.
 
-B's planes are decoded one block of a column group at a time into scratch, outliers put in place, and all rows
-of A multiplied with it: the float32 matrix never exists.
+B's planes are decoded one block of a column group at a time into scratch, outliers are inserted, and all rows
+of A are multiplied with it: the whole float32 matrix is never stored.
 """
 
 from functools import partial
@@ -40,7 +40,9 @@ def units(n_columns: int, isa: Isa) -> int:
 
 
 def grain(n_columns: int, n_rows: int, isa: Isa, n_threads: int) -> int:
-    """Units a thread takes at a time: one, but larger shares of a single row, which is laid out for each."""
+    """Units a thread takes at a time: one, but more for a single row, which is laid out again for each
+    share.
+    """
     return 1 if n_rows > 1 else max(1, units(n_columns, isa) // (2 * n_threads))
 
 
@@ -50,12 +52,12 @@ def scratch_bytes(isa: Isa) -> int:
 
 
 def block_rows(isa: Isa) -> int:
-    """Rows of B decoded at a time: they stay in L1 (one column group) or L2 (three)."""
+    """Rows of B decoded at a time: they fit in L1 (one column group) or L2 (three)."""
     return 768 if isa.name == "avx512" else 384
 
 
 def pack(weights: Float[np.ndarray, "K N"]) -> Float[np.ndarray, "groups K 16"]:
-    """A plain matrix in the order of full fidelity: column groups of [K][16], on a cache line."""
+    """A plain matrix in the full-fidelity layout: column groups of [K][16], aligned to a cache line."""
     K, N = weights.shape
     out = aligned_floats(N // COLUMNS, K, COLUMNS)
     out[:] = weights.reshape(K, N // COLUMNS, COLUMNS).transpose(1, 0, 2)

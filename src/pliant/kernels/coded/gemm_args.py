@@ -5,22 +5,23 @@ import ctypes
 import numpy as np
 
 ACTIVATIONS = {None: 0, "gelu": 1, "gelu_tanh": 2, "relu": 3, "tanh": 4}
-"""What `GemmArgs.activation` holds."""
+"""Values of `GemmArgs.activation`."""
 
 F16, BF16, BF16_PAIRS, F32 = 16, 17, 18, 32
-"""What `SliceDesc.bits` holds for full fidelity; 1..6 count planes.
+"""Values of `SliceDesc.bits` for full fidelity; 1..6 are numbers of planes.
 
-BF16_PAIRS is what the bfloat16 GEMM reads as it is: i32 [column groups][K / 2][16] whose low halves are even
-rows of K."""
+BF16_PAIRS is read directly by the bfloat16 GEMM: i32 [column groups][K / 2][16] whose low halves are even
+rows of K.
+"""
 
 
 class SliceDesc(ctypes.Structure):
-    """One slice of a layer: where what is resident of its weights stands. Its four matrices share it.
+    """One slice of a layer: the addresses of its weights in memory. Its four matrices share it.
 
     `bits` of 1..6 planes, or 16, 17, 32 for full fidelity in F16, BF16, F32, or BF16_PAIRS, whose `table` is
-    null or pairs of what rounding to `full` left, of a matrix that is one slice.
+    null or the pairs of remainders after rounding to `full`, for a matrix of one slice.
 
-    The planes hold code 0 where a weight is an outlier. `outlier_rows` (u32, one for each column group of the
+    The planes hold code 0 in the places of outliers. `outlier_rows` (u32, one for each column group of the
     slice and one more) are places in `outlier_offsets` (u16, row * 16 + column, ascending) and
     `outlier_values` (float32).
     """
@@ -47,16 +48,16 @@ SLICE_DTYPE = np.dtype(
         ("outlier_values", np.uint64),
     ]
 )
-"""`SliceDesc` for numpy: an array of it is one layer."""
+"""`SliceDesc` as a numpy dtype: an array of it describes one layer."""
 assert SLICE_DTYPE.itemsize == ctypes.sizeof(SliceDesc)
 
 
 class GemmArgs(ctypes.Structure):
     """One GEMM. Strides in floats; `bias`, `residual` may be null; K = segment_rows * n_segments.
 
-    Column group g and segment s of the matrix live in slice g // column_groups_per_slice + s, there as column
-    group g % column_groups_per_slice of a matrix that begins at `first_group` and `first_column_group`.
-    Where `slices` is null all slices stand behind one another in `own`, outliers as well: a matrix alone.
+    Column group g and segment s of the matrix are in slice g // column_groups_per_slice + s, as column group
+    g % column_groups_per_slice of a matrix that begins at `first_group` and `first_column_group`. If `slices`
+    is null, all slices are consecutive in `own`, including outliers: a single matrix.
     """
 
     _fields_ = (

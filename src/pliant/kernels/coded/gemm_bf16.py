@@ -1,7 +1,7 @@
 """GEMM on bfloat16: C = activation(A @ B + bias + residual), products of pairs along K summed in float32.
 
-A is bfloat16 (`round_bf16`), B planes that are decoded to bfloat16 a block at a time, full fidelity that is
-rounded so, or resident pairs that are read where they are.
+A is bfloat16 (`round_bf16`). B is planes decoded to bfloat16 one block at a time, full fidelity rounded to
+bfloat16, or resident pairs that are read in place.
 """
 
 from dataclasses import replace
@@ -23,13 +23,13 @@ from pliant.kernels.tiles.coded_bf16 import TILED_BYTES, write_tiled_bf16, write
 from pliant.kernels.tiles.tile_rows import PANELS, config_space
 
 GROUP_ROWS = 32
-"""Rows of B come in so many: K is a multiple of it."""
+"""Rows per group of B: K is a multiple of it."""
 
 _BLOCK_ROWS = 1536
-"""Rows of B decoded at a time; three column groups of them stay in L2."""
+"""Rows of B decoded at a time; three column groups of them fit in L2."""
 _PACKED_COLUMNS = 512
 _TAIL_ROWS = 240
-"""Rows at a time whose last columns are made in scratch: whole tiles of every height."""
+"""Rows at a time whose last columns are computed in scratch: a multiple of every tile height."""
 
 
 def units_bf16(n_columns: int, isa: Isa) -> int:
@@ -53,7 +53,7 @@ def _block_bytes(groups: int, depth: int) -> int:
 
 
 def padded_depth(depth: int) -> int:
-    """K with the zeros that fill it up to whole groups of rows."""
+    """K padded to whole groups of rows."""
     return -(-depth // GROUP_ROWS) * GROUP_ROWS
 
 
@@ -67,12 +67,12 @@ def pack_pairs(
     out: UInt16[np.ndarray, "groups half_K 16 2"],
     lower: UInt16[np.ndarray, "groups half_K 16 2"] | None = None,
 ) -> None:
-    """A matrix rounded to resident pairs of bfloat16, filled up with zeros; `out` as `pairs_shape` says.
+    """Round a matrix to resident pairs of bfloat16, padded with zeros; `out` has the shape `pairs_shape`.
 
-    `lower` gets what that leaves of the matrix, likewise.
+    `lower` gets the remainders of the matrix in the same format.
     """
     n = matrix.shape[1]
-    for first in range(0, n, _PACKED_COLUMNS):  # some at a time: less memory beside the result
+    for first in range(0, n, _PACKED_COLUMNS):  # some at a time, to limit temporary memory
         part = np.ascontiguousarray(matrix[:, first : first + _PACKED_COLUMNS], np.float32)
         groups = slice(first // COLUMNS, (first + _PACKED_COLUMNS) // COLUMNS)
         rounded = _rounded(part)
@@ -101,8 +101,8 @@ def _place_pairs(
 def gemm_bf16_ir(isa: Isa, name: str = "gemm_bf16") -> str:
     """The bfloat16 GEMM kernel of `isa`, with GemmArgs, for every shape, mix of forms, and epilogue.
 
-    `a` is bfloat16 and `lda` counts pairs. C may end within a column group. Raises InputError for a row
-    without products of bfloat16.
+    `a` is bfloat16 and `lda` is in pairs. C may end within a column group. Raises InputError for an ISA row
+    without bfloat16 products.
     """
     require_bf16(isa)
     module = Module(isa)
@@ -157,7 +157,7 @@ def _write_block(
     place: tuple[Value, Value, Value],
     own_bias: Value,
 ) -> None:
-    """Add the products with rows k .. k + n - 1 of B, (k, n, all of them) being `place`."""
+    """Add the products with rows k .. k + n - 1 of B; `place` is (k, n, all rows)."""
     args, (k, n, depth), groups = f.params[0], place, len(blocks)
     a, lda, c, ldc, n_rows = f.fields(args, GemmArgs, "a", "lda", "c", "ldc", "n_rows")
     bias, residual, ldr, activation = f.fields(args, GemmArgs, "bias", "residual", "ldr", "activation")

@@ -1,4 +1,4 @@
-"""The layout of integers in the int8 GEMM of each ISA, and its reasons."""
+"""The integer formats of the int8 GEMM on each ISA, with the reasons."""
 
 from dataclasses import dataclass, replace
 
@@ -8,14 +8,15 @@ from pliant.kernels.product.integer_dots import left_is_signed
 
 @dataclass(frozen=True, slots=True)
 class Int8Form:
-    """Steps: `activation` to either side of 0, `centroid` in a layer's largest, `weight` at most.
+    """Steps: activations have `activation` steps on each side of 0, a layer's largest centroid has `centroid`
+    steps, a weight at most `weight`.
 
-    Bytes of activations have a zero point a row and are at least `lowest`: 2 * activation + 1 steps lie
-    between a row's extremes. Outliers between `centroid` and `weight` are weights like others; what is left
-    of larger ones is added in float32.
+    Bytes of activations have a zero point per row and are at least `lowest`: there are 2 * activation + 1
+    steps between a row's extremes. Outliers between `centroid` and `weight` are treated as other weights; the
+    remainder of larger ones is added in float32.
 
-    `together` are the words of K whose products of bytes are added in 16 bits, before they widen. Weights
-    that are `is_resident` stand as bytes in memory, with a scale for each column, and have no outliers.
+    `together` is the number of words of K whose byte products are added in 16 bits before widening. With
+    `is_resident`, weights are stored as bytes with a scale per column, and have no outliers.
     """
 
     is_bytes: bool
@@ -33,21 +34,20 @@ class Int8Form:
 
     @property
     def is_widened(self) -> bool:
-        """Whether bytes of weights become int16 as they are read."""
+        """Whether byte weights are widened to int16 when they are read."""
         return self.is_resident and not self.is_bytes
 
     @property
     def word(self) -> str:
-        """What a word of B is in memory."""
+        """The type of a word of B in memory."""
         return "i16" if self.is_widened else "i32"
 
 
 def int8_form(isa: Isa) -> Int8Form:
-    """Bytes where the CPU multiplies bytes; on plain x86-64 int16, which it multiplies as fast.
+    """Bytes if the CPU multiplies bytes; int16 on plain x86-64, which multiplies them as fast.
 
-    `vpmaddubsw` saturates sums of two products at 16 bits, and two such sums are added before they widen:
-    4 * 127 * 63 = 32004 leaves no room for more. VNNI and Arm's dot
-    product widen at once and take whole bytes.
+    `vpmaddubsw` saturates sums of two products at 16 bits, and two such sums are added before widening: 4 *
+    127 * 63 = 32004 is the largest possible. VNNI and Arm's dot product widen at once and use whole bytes.
     """
     if isa.has_dot:
         return Int8Form(True, 127, -128 if left_is_signed(isa) else 0, 85, 127)
@@ -57,11 +57,11 @@ def int8_form(isa: Isa) -> Int8Form:
 
 
 def resident_form(isa: Isa) -> Int8Form:
-    """For weights of a byte that are read as they are: the most steps that sums hold.
+    """The format for resident byte weights: the most steps that sums can hold.
 
-    `vpmaddubsw` adds two products in 16 bits, which each word then widens by itself. 173 steps of an
-    activation and 94 to either side of a weight, 2 * 173 * 94 = 32524, share the room so that both round
-    about as much: on BERT-base at random 0.0122 of the answer each; 255 and 63 steps 0.0083 and 0.0182.
+    `vpmaddubsw` adds two products in 16 bits, which are then widened per word. 173 steps of an activation and
+    94 on each side of a weight, 2 * 173 * 94 = 32524, divide the range such that both have about the same
+    rounding error: on a random BERT-base 0.0122 of the answer each; with 255 and 63 steps 0.0083 and 0.0182.
     """
     form = int8_form(isa)
     if not form.is_bytes:

@@ -1,4 +1,4 @@
-"""Round rows of float32 to bfloat16, as the bfloat16 GEMM reads them: pairs along K, rows apart."""
+"""Round rows of float32 to bfloat16, in the layout of the bfloat16 GEMM: pairs along K, rows separate."""
 
 import ctypes
 
@@ -10,7 +10,7 @@ from pliant.kernels.product.bf16_pairs import require_bf16, round_one, round_row
 class RoundBf16Args(ctypes.Structure):
     """Rows of float32 [n_rows, n_columns], stride lda, to bfloat16 `q` [n_rows, depth].
 
-    What stands behind n_columns is 0.
+    Values after n_columns are 0.
     """
 
     _fields_ = (

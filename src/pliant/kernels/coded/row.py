@@ -1,10 +1,10 @@
-"""One row of A times column groups: weights are decoded in registers and never stored.
+"""One row of A times column groups: weights are decoded in registers and not stored.
 
-A column group is read whole before the next, so that every plane is one stream: what a row waits for is
-memory. Where pairs of bfloat16 are multiplied at once, which centroids are, each value of the row is the sum
-of two (split_row.py): half the instructions, at a relative error of 2e-6 a product.
+Column groups are read one after the other, so that every plane is one stream: a row is limited by memory.
+With products of bfloat16 pairs (centroids are bfloat16), each value of the row is the sum of two
+(split_row.py): half the instructions, at a relative error of 2e-6 per product.
 
-Outliers are no part of the decoded sum: planes hold code 0 where a weight is an outlier, so a second, sparse
+Outliers are not part of the decoded sum: planes hold code 0 where a weight is an outlier, so a second, sparse
 pass adds x * (value - centroid of code 0) for each.
 """
 
@@ -22,7 +22,7 @@ from pliant.kernels.emit.isa import Isa
 from pliant.kernels.emit.values import Value, vector
 
 _DOT_CHAINS = 8
-_MOST_ROWS = 4096  # of a segment in codes
+_MOST_ROWS = 4096  # rows of a segment in codes
 _FORMS = (1, 2, 3, 4, 5, 6, F16, BF16)
 _PARAMS = (
     ("desc", "ptr"),
@@ -34,7 +34,7 @@ _PARAMS = (
 
 
 def has_row_form(isa: Isa) -> bool:
-    """Without a table lookup in registers the row form gains nothing over scratch."""
+    """Whether the ISA has table lookups in registers; without them, scratch is as fast."""
     return isa.name not in ("x86-64", "neon")
 
 
@@ -118,7 +118,7 @@ def _write_sum(module: Module, bits: int) -> None:
                 def emit(row: int, weights: Value) -> None:
                     n = next(chain)
                     sums[n] = f.fma(f.splat(f.load(f.at(x_here, row))), weights, sums[n])
-                    if is_pinned:  # or weights of many rows are decoded before the first is multiplied
+                    if is_pinned:  # else weights of many rows are decoded before the first is multiplied
                         (sums[n],) = f.pinned([sums[n]])
 
                 read(turn.index, column, emit)
@@ -128,7 +128,7 @@ def _write_sum(module: Module, bits: int) -> None:
 
 
 def _write_dots(module: Module, bits: int) -> None:
-    """The same from a row that is split: what rounding left is added up by itself."""
+    """As `_write_sum`, for a split row: the products of the remainders are summed separately."""
     with module.function(f"row{bits}", _PARAMS, attributes="noinline", is_exported=False) as f:
         desc, group, count, split, c = f.params
         table, planes = slice_planes(f, desc, bits, group)
@@ -151,12 +151,14 @@ def _write_dots(module: Module, bits: int) -> None:
 
 
 def _splits(isa: Isa) -> bool:
-    """Whether the row is multiplied as pairs of bfloat16, of which weights are decoded in pairs."""
+    """Whether the row is multiplied as pairs of bfloat16, with weights decoded in pairs."""
     return isa.has_bf16 and isa.has_byte_permute
 
 
 def _chains(isa: Isa, bits: int) -> int:
-    """Sums that hide the latency of additions, as far as decoding leaves registers for them."""
+    """The number of sums that hide the latency of additions, limited by the registers that decoding
+    leaves.
+    """
     return 2 if isa.name == "avx2" and bits in (5, 6) else isa.registers // 4
 
 
@@ -167,7 +169,7 @@ def _total(sums: Sequence[Value]) -> Value:
 
 
 Read = Callable[[Value, Value, Emit], None]
-"""Hands the rows of group g, columns from `column` on, to `emit`."""
+"""Passes the rows of group g, columns from `column` on, to `emit`."""
 
 
 def _planes(f: Function, desc: Value, bits: int, group: Value) -> Read:
@@ -195,7 +197,7 @@ def _full(f: Function, desc: Value, bits: int, group: Value) -> Read:
 
 
 def _write_sparse(module: Module) -> None:
-    """`sparse(slice, column group, x, c)`: outliers, less what was decoded in their place."""
+    """`sparse(slice, column group, x, c)`: adds outliers minus the values decoded in their places."""
     params = (("desc", "ptr"), ("group", "i64"), ("x", "ptr"), ("c", "ptr"))
     with module.function("sparse", params, attributes="noinline", is_exported=False) as f:
         desc, group, x, c = f.params

@@ -1,8 +1,8 @@
 """A row of float32 as sums of two bfloat16, laid out for products of pairs, and those products.
 
-Of each 32 values 64 bytes hold the rounded values and 64 bytes what rounding left, rounded likewise: i32 of
-values i and i + 2 for i & 3 < 2, as decoded weights stand in pairs. Values from 3.39e38 on, which bfloat16
-has not, become infinite.
+For each 32 values, 64 bytes hold the rounded values and 64 bytes the rounded remainders: i32 of values i and
+i + 2 for i & 3 < 2, the order of decoded weight pairs. Values from 3.39e38 on exceed bfloat16 and become
+infinite.
 """
 
 from pliant.kernels.coded.fill import GROUP_ROWS
@@ -32,7 +32,7 @@ def split_row(f: Function, x: Value, n: Value, to: Value) -> None:
 def add_products(
     f: Function, split: Value, row: int, weights: Value, sums: tuple[Value, Value]
 ) -> list[Value]:
-    """(sums of rounded values, of what they left), and the products with rows `row` and `row` + 2."""
+    """(sums of rounded values, sums of remainders), with the products of rows `row` and `row` + 2 added."""
     pair = f.at(split, row // 4 * 2 + row % 4, "i32")
     added = []
     for at, total in zip((0, _HALVES), sums, strict=True):
@@ -42,7 +42,7 @@ def add_products(
 
 
 def _round(f: Function, values: Value) -> Value:
-    """As bfloat16, in i16: LLVM calls C for it where there is no instruction."""
+    """Round to bfloat16, in i16. Without an instruction for it, LLVM would call a C function."""
     if f.isa.is_portable:
         return float_to_bfloat(f, values)
     rounded = f.cast("fptrunc", values, vector(_HALVES, "bfloat"))

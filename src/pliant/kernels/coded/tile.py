@@ -12,19 +12,19 @@ COLUMNS = 16
 UNROLL = 4
 
 MultiplyAdd = Callable[[Function, Value, Value, Value], Value]
-"""(f, a, b, sum) -> sum + a * b, in vectors of floats or of what stands for one in as many bytes."""
+"""(f, a, b, sum) -> sum + a * b, in vectors of floats, or of words of the same size."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tiling:
-    """How many rows a full tile has and how many column groups a panel has, on one ISA."""
+    """Rows of a full tile and column groups of a panel on one ISA."""
 
     rows: int
     panel: int
 
 
 def tiling(isa: Isa) -> Tiling:
-    """6 x 16 where there are 16 registers with FMA, 8 x 48 where there are 32, 2 x 16 on SSE."""
+    """6 x 16 with 16 registers and FMA, 8 x 48 with 32 registers, 2 x 16 on SSE."""
     match isa.name:
         case "avx512":
             return Tiling(8, 3)
@@ -38,11 +38,11 @@ def tiling(isa: Isa) -> Tiling:
 
 @dataclass(frozen=True, slots=True)
 class TileArgs:
-    """Where a tile reads and writes: C = start + A @ B + added. Strides in floats.
+    """The operands of a tile: C = start + A @ B + added. Strides in floats.
 
-    `start` is one row (bias or zeros); `added` has rows (residual, or C itself), or is null. From `ahead` on
-    4 * depth bytes are asked for on the way, for whoever comes next. Where a word of A and B is a pair of
-    bfloat16, `depth` and `lda` count words.
+    `start` is one row (bias or zeros); `added` has rows (residual, or C itself), or is null. 4 * depth bytes
+    from `ahead` on are prefetched for the next tile. If a word of A and B is a pair of bfloat16, `depth` and
+    `lda` are in words.
     """
 
     a: Value
@@ -57,7 +57,7 @@ class TileArgs:
     ahead: Value | None = None
 
     def down(self, f: Function, row: Value) -> "TileArgs":
-        """The tile `row` rows further down, with nothing ahead; a null `added` stays null."""
+        """The tile `row` rows further down, without prefetching; a null `added` stays null."""
         return TileArgs(
             a=f.at(self.a, row * self.lda),
             lda=self.lda,
@@ -85,10 +85,11 @@ def write_tiles(
 
 
 def paired(f: Function, sums: Sequence[Value], rows: int) -> list[Value]:
-    """Sums by row as sums of 2 x 2 blocks, and back: halves of vectors change places between a pair of rows.
+    """Convert sums by row to sums of 2 x 2 blocks, and back, by exchanging halves of vectors between two
+    rows.
 
-    Of rows i and i + 1, columns 0..3, the first block has columns 0 and 1 of both, the second 2 and 3. A last
-    row without another stays as it is.
+    For rows i and i + 1, columns 0..3, the first block has columns 0 and 1 of both, the second 2 and 3. An
+    unpaired last row is unchanged.
     """
     vectors, out = len(sums) // rows, list(sums)
     for i in range(0, rows - 1, 2):
@@ -102,10 +103,10 @@ def paired(f: Function, sums: Sequence[Value], rows: int) -> list[Value]:
 def call_rows(
     f: Function, n_rows: Value, at: Callable[[Value], TileArgs], after: Callable[[TileArgs, int], None]
 ) -> None:
-    """Cover `n_rows` rows with tiles; `at(row)` says where the tile that starts at `row` works.
+    """Cover `n_rows` rows with tiles; `at(row)` returns the operands of the tile that starts at `row`.
 
-    `after` follows each tile with its number of rows, while C is in L1. A last tile of fewer than half
-    the rows would starve the multipliers: it shares rows with the one before.
+    `after` is called after each tile with its number of rows, while C is in L1. A last tile of fewer than
+    half the rows would underuse the multipliers, so it takes rows of the previous tile.
     """
     full = tiling(f.isa).rows
     left = n_rows % full
@@ -144,14 +145,14 @@ def _write_tile(
     params += [(f"b{g}", "ptr") for g in range(groups)]
     with module.function(_name(rows, groups), params, attributes="noinline", is_exported=False) as f:
         a, c, start, added, ahead, lda, ldc, added_stride, depth, *b = f.params
-        # Rows of C and of what is added lie far apart, often in few sets of the cache: ask for them now.
+        # Rows of C and of `added` are far apart, often in few cache sets, so prefetch them now.
         for i in range(rows):
             f.prefetch(f.at(c, ldc * i), for_write=True)
             f.prefetch(f.at(added, added_stride * i))
         vectors = groups * COLUMNS // f.lanes
         a_rows = [f.at(a, lda * i) for i in range(rows)]
         sums = [f.load(f.at(start, v * f.lanes), f.vec) for v in range(vectors)] * rows
-        # Few rows have too few sums in flight to hide the latency of FMA: then K is summed in chains.
+        # With few rows there are too few sums to hide the latency of FMA, so K is summed in several chains.
         chains = max(n for n in (1, 2, 4) if n == 1 or n * len(sums) <= _sums(f.isa))
         zeros = [f.const(0.0, f.vec)] * (len(sums) * (chains - 1))
         if blocks:
@@ -229,12 +230,12 @@ def _multiply_blocks(
     sums: list[Value],
     at: int,
 ) -> None:
-    """As `_multiply`, two rows of B by blocks into sums that are `paired`; a last row of A by itself."""
+    """As `_multiply`, with two rows of B by blocks into `paired` sums; a last row of A is handled alone."""
     (a_rows, b), (add_one, add_block), two = factors, multiply, vector(2, "float")
     places = [f.at(p, k * COLUMNS + v) for p in b for v in range(0, COLUMNS, f.lanes)]
     words = [f.load(f.at(p, k), two) for p in a_rows]
     pairs = [f.shuffle(x, y, range(4)) for x, y in zip(words[::2], words[1::2], strict=False)]
-    pairs = f.pinned(pairs) if pairs else []  # before words of B take registers
+    pairs = f.pinned(pairs) if pairs else []  # before words of B occupy registers
     for v, place in enumerate(places):
         low, high = (f.load(f.at(place, n * COLUMNS), f.vec, 4 * f.lanes) for n in range(2))
         halves = [f.shuffle(low, high, lanes) for lanes in ((0, 4, 1, 5), (2, 6, 3, 7))]

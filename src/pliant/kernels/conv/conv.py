@@ -1,4 +1,4 @@
-"""Convolution as a matrix product of image blocks, laid out in scratch, with packed weights; float32.
+"""Convolution as a matrix product of image blocks, copied to scratch, with packed weights; float32.
 
 A unit is a block of output pixels of one image and group times some panels of 16 output channels.
 """
@@ -22,7 +22,7 @@ from pliant.kernels.emit.isa import Isa
 from pliant.kernels.emit.values import Value
 
 DEPTH_BLOCK = 256
-"""Depth of the blocks that are multiplied at a time: a panel's block, 16 KB, stays in L1."""
+"""Depth of the blocks that are multiplied at a time: a panel's block of 16 KB stays in L1."""
 
 __all__ = ["COLUMNS", "DEPTH_BLOCK", "ConvArgs", "ConvForm", "Split", "conv_ir", "scratch_bytes", "split"]
 
@@ -38,10 +38,10 @@ class Split:
 
 
 def split(isa: Isa, n_blocks: int, pixels: int, panels: int, n_threads: int) -> Split:
-    """Cut `n_blocks` products (images times groups) of `pixels` x `panels` into units.
+    """Divide `n_blocks` products (images times groups) of `pixels` x `panels` into units.
 
-    Many pixels use weights longer, many panels use an image block longer: pixels are cut first, but
-    into no less than two tiles, then panels, until every thread has some units.
+    More pixels reuse weights more, more panels reuse an image block more: pixels are divided first, but into
+    at least two tiles, then panels, until every thread has some units.
     """
     tile, together = tile_pixels(isa), tile_panels(isa)
     unit_pixels = max(min(-(-pixels // tile), 96 // tile), 1) * tile
@@ -64,7 +64,7 @@ def split(isa: Isa, n_blocks: int, pixels: int, panels: int, n_threads: int) -> 
 
 
 def scratch_bytes(isa: Isa, cut: Split) -> int:
-    """Scratch a thread needs: a block of the image, a line of it, and sums that y cannot hold."""
+    """Scratch a thread needs: a block of the image, a line of it, and sums that cannot be stored in y."""
     sums = cut.unit_panels * cut.unit_pixels * COLUMNS
     return 4 * (_image_floats(isa, cut.unit_pixels) + cut.unit_pixels + 32 + sums)
 
@@ -125,7 +125,7 @@ def _write_blocks(
     first_panel: Value,
     n_panels: Value,
 ) -> None:
-    """All depth blocks, one after the other, of the unit's pixels and panels."""
+    """Emit all depth blocks, one after the other, for the unit's pixels and panels."""
     args, _, scratch = f.params
     x, y, residual, weights, bias = f.fields(args, ConvArgs, "x", "y", "residual", "weights", "bias")
     names = ("channels", "x_channels", "out_channels", "y_channels", "pixels", "panels", "padded_depth")

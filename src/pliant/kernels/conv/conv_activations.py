@@ -24,19 +24,19 @@ def _leaky(f: Function, x: Value, low: Value, high: Value) -> Value:
 
 
 def _hard_sigmoid(f: Function, x: Value, low: Value, high: Value) -> Value:
-    """max(0, min(1, low * x + high)); NaN stays."""
+    """max(0, min(1, low * x + high)); NaN is kept."""
     y = f.fma(x, low, high)
     y = f.select(y < 0.0, f.const(0.0, x.type), y)
     return f.select(y > 1.0, f.const(1.0, x.type), y)
 
 
 def sigmoid(f: Function, x: Value) -> Value:
-    """1 / (1 + e**-x) within 2e-7 relative to 1; NaN stays."""
+    """1 / (1 + e**-x) within 2e-7 relative to 1; NaN is kept."""
     return f.const(1.0, x.type) / _one_and_exp_of_minus(f, x)
 
 
 def _silu(f: Function, x: Value, low: Value, high: Value) -> Value:
-    """x / (1 + e**-x); below the limit it is as good as 0, and -inf gives no NaN."""
+    """x / (1 + e**-x); below the limit it is practically 0, and -inf gives 0 instead of NaN."""
     return _at_least(f, x, -_LIMIT) / _one_and_exp_of_minus(f, x)
 
 

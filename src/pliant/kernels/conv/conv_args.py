@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 Layout = Literal["nchw", "nhwc"]
-"""Order of an activation's dimensions in memory: channels before or behind the 1 to 3 spatial ones."""
+"""Order of an activation's dimensions in memory: channels before or after the 1 to 3 spatial ones."""
 
 _INTEGERS = (
     "channels",  # of x, in one group
@@ -43,15 +43,15 @@ _INTEGERS = (
 
 
 class ConvArgs(ctypes.Structure):
-    """y = activation(conv(x, w) + bias + residual), float32; 1 and 2 dimensions are 3 with ones in front.
+    """y = activation(conv(x, w) + bias + residual), float32; 1 and 2 dimensions are padded to 3 with leading
+    ones.
 
-    The depth K of the matrix product runs over (kernel d, h, w, channel). It falls into runs of
-    `run_length` values that are neighbours in a channels-last image: the channels of one tap, or of
-    a whole kernel row; a kernel row has `runs_w` of them. `weights` are panels of 16 output channels,
-    [groups][panels][padded_depth][16] with zeros behind; `bias` is [groups][panels * 16].
-    `is_direct` says that a channels-last image is the matrix itself: 1x1, stride 1, K a multiple of 4.
-    `residual`, in y's layout, may be null unless the form has one. `low` and `high` are the
-    activation's parameters.
+    The depth K of the matrix product runs over (kernel d, h, w, channel). It is divided into runs of
+    `run_length` values that are adjacent in a channels-last image: the channels of one tap, or of a whole
+    kernel row; a kernel row has `runs_w` of them. `weights` are panels of 16 output channels,
+    [groups][panels][padded_depth][16] padded with zeros; `bias` is [groups][panels * 16]. `is_direct`: a
+    channels-last image is the matrix itself: 1x1, stride 1, K a multiple of 4. `residual`, in y's layout, may
+    be null unless the form has one. `low` and `high` are the activation's parameters.
     """
 
     _fields_ = (
@@ -68,7 +68,7 @@ class ConvArgs(ctypes.Structure):
 
 @dataclass(frozen=True, slots=True)
 class ConvForm:
-    """What is fixed when a convolution is compiled."""
+    """The compile-time parameters of a convolution."""
 
     x: Layout = "nchw"
     y: Layout = "nchw"

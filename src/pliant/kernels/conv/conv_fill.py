@@ -1,6 +1,6 @@
-"""Lay a block of an image out as rows or columns of a matrix (im2col).
+"""Copy a block of an image to rows or columns of a matrix (im2col).
 
-A block is some output pixels times a range of the depth; what lies outside the image is zero.
+A block is some output pixels times a range of the depth; values outside the image are zero.
 """
 
 from collections.abc import Callable
@@ -25,7 +25,9 @@ _PARAMS = [
 
 
 def tile_stride(isa: Isa, block: Value) -> Value:
-    """Floats of a packed tile of `block` depth; full vectors are written, so there is one behind."""
+    """Floats of a packed tile of `block` depth; full vectors are written, so there is room for one more at
+    the end.
+    """
     return block * tile_pixels(isa) + 16
 
 
@@ -73,7 +75,7 @@ def write_fill_rows(module: Module) -> None:
 def write_fill_columns(module: Module) -> None:
     """`fill`: to[tile][k - first][pixel of the tile] of a channels-first image.
 
-    One depth after the other: its pixels are put in line, then dealt out to the tiles.
+    For each depth, its pixels are collected in `line`, then distributed to the tiles.
     """
     full = tile_pixels(module.isa)
     with module.function("fill", _PARAMS, attributes="noinline", is_exported=False) as f:
@@ -129,7 +131,7 @@ def write_fill_columns(module: Module) -> None:
 
 
 class _Tap:
-    """One run of the depth: where its first value lies relative to an output pixel."""
+    """One run of the depth: the position of its first value relative to an output pixel."""
 
     def __init__(self, f: Function, args: Value, run: Value) -> None:
         self._f, self._args = f, args
@@ -196,7 +198,7 @@ def _place(pixel: Value, height: Value, width: Value) -> list[Value]:
 
 
 def _next(f: Function, d: Value, h: Value, w: Value, height: Value, width: Value) -> list[Value]:
-    """The place at w, which may be the row's end, brought back into the image."""
+    """The position at w, moved to the next row or plane if w is the row's end."""
     is_end = w.compare("eq", width)
     h = f.select(is_end, h + 1, h)
     is_bottom = h.compare("eq", height)
@@ -205,14 +207,14 @@ def _next(f: Function, d: Value, h: Value, w: Value, height: Value, width: Value
 
 
 def _inside(f: Function, tap: Value, width: Value, stride: Value) -> tuple[Value, Value]:
-    """Output columns low..high-1 whose tap lies in the image's width; may be beyond the output."""
+    """Output columns low..high-1 whose tap is within the image's width; they may exceed the output."""
     low = f.select(tap < 0, (-tap + stride - 1) // stride, f.const(0))
     room = width - tap
     return low, f.select(room > 0, (room + stride - 1) // stride, f.const(0))
 
 
 def _each(f: Function, n: Value, visit: Callable[[Value, int], None]) -> None:
-    """`visit(first, lanes)` over n values: vectors, the last overlapping, or single ones if n is small."""
+    """`visit(first, lanes)` over n values: vectors, the last overlapping, or single values if n is small."""
 
     def vectors() -> list[Value]:
         with f.each(0, n - (f.lanes - 1), f.lanes) as j:

@@ -31,7 +31,7 @@ def write_finish(
 ) -> None:
     """Define `finish`, which moves a panel from scratch to y; `layout` has ConvArgs's fields of these names.
 
-    Where y's channels are last, as many as `lanes_last` at a time.
+    If y's channels are last, `lanes_last` channels are moved at a time.
     """
     with module.function("finish", _PARAMS, attributes="noinline", is_exported=False) as f:
         args, c, count, channels, y, residual = f.params
@@ -50,7 +50,8 @@ def write_finish(
                 for first in range(0, COLUMNS, f.lanes):
                     block = f.at(c, pixel * COLUMNS + first)
                     rows = [f.load(f.at(block, i * COLUMNS), f.vec, 4 * f.lanes) for i in range(f.lanes)]
-                    # Pinned, or shuffles sink to where channels are known to exist, and more is alive.
+                    # Pinned, else LLVM moves shuffles into the branches for existing channels, and more
+                    # values are alive.
                     for i, x in enumerate(f.pinned(transposed(f, rows))):
                         with f.when(channels > first + i):
                             end(x, channel_step * (first + i) + pixel)

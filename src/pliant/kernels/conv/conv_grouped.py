@@ -1,9 +1,10 @@
-"""Convolution in groups of few channels, float32: no panel of products, so that no lane multiplies a zero.
+"""Convolution in groups of few channels, float32: without panels of products, so that no lane multiplies
+zeros.
 
-A unit is a band of output rows of one image times a block of channels: 16, or one group where that is wider.
-The rows under a band are laid out in scratch as pixels of one block, zeros around them. A register tile of
-neighbouring pixels times a vector of output channels reads each pixel once for a tap's row and channel, and
-gives every lane the channel of its own group.
+A unit is a band of output rows of one image times a block of channels: 16, or one group if that is wider. The
+input rows of a band are copied to scratch as pixels of one block, with zeros around them. A register tile of
+adjacent pixels times a vector of output channels reads each pixel once per tap row and channel, and gives
+every lane the channel of its own group.
 """
 
 import ctypes
@@ -35,16 +36,16 @@ _INTEGERS = (
     "pad_h",
     "pad_w",
     "columns",  # of a row in scratch
-    "copied",  # of them, those that lie in the image
+    "copied",  # of these, the columns inside the image
 )
 
 
 class GroupedArgs(ctypes.Structure):
     """y = activation(conv(x, w) + bias + residual), float32, one or two spatial dimensions.
 
-    `weights` are [blocks][panels][kernel h][channel][kernel w][16], the channel counted in its group, and
-    `bias` [blocks][panels][16]. The last block may overlap the one before it. `residual`, in y's layout, may
-    be null unless the form has one.
+    `weights` are [blocks][panels][kernel h][channel][kernel w][16], with the channel's index in its group,
+    and `bias` [blocks][panels][16]. The last block may overlap the previous one. `residual`, in y's layout,
+    may be null unless the form has one.
     """
 
     _fields_ = (
@@ -57,10 +58,10 @@ class GroupedArgs(ctypes.Structure):
 
 @dataclass(frozen=True, slots=True)
 class GroupedForm:
-    """What is fixed when such a convolution is compiled.
+    """The compile-time parameters of such a convolution.
 
-    A group has `channels` of x: 2, 4 or 8 with as many of y, or a multiple of 16 with a multiple of 16.
-    `pixels` are computed together.
+    A group has `channels` of x: 2, 4 or 8 with as many of y, or a multiple of 16 with a multiple of 16 of y.
+    A tile computes `pixels` pixels.
     """
 
     channels: int
@@ -82,12 +83,12 @@ class GroupedForm:
 
     @property
     def columns(self) -> int:
-        """Pixels of a row under one tile."""
+        """Pixels of a row that one tile reads."""
         return (self.pixels - 1) * self.stride_w + (self.kernel_w - 1) * self.dilation_w + 1
 
 
 def scratch_bytes(form: GroupedForm, band_in: int, columns: int, in_w: int, band_pixels: int) -> int:
-    """The rows under a band, and what is channels first of x and y as pixels of a block."""
+    """Bytes for the input rows of a band, and for channels-first x and y as pixels of a block."""
     rows = band_in * columns * form.width
     image = band_in * in_w * form.width if form.ends.x == "nchw" else 0
     return 4 * (rows + image + (band_pixels * COLUMNS if form.ends.y == "nchw" else 0))
@@ -135,7 +136,7 @@ def _write_unit(f: Function, form: GroupedForm, unit: Value) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """Where pixel 0 of image row 0 would lie, and how many floats lie between neighbours."""
+    """The address of pixel 0 of image row 0, and the strides in floats."""
 
     first: Value
     pixel: Value
@@ -144,7 +145,7 @@ class _Source:
 def _source(
     f: Function, form: GroupedForm, image: Value, block: Value, top: Value, rows: Value, to: Value
 ) -> _Source:
-    """The block's channels as pixels: in x, or behind one another where planes were transposed."""
+    """The block's channels as pixels: in x, or consecutive after transposing planes."""
     args = f.params[0]
     x, channels, in_h, in_w = f.fields(args, GroupedArgs, "x", "x_channels", "in_h", "in_w")
     channel = f.least(block * form.width, channels - form.width)
@@ -161,7 +162,7 @@ def _source(
 
 
 def _fill(f: Function, form: GroupedForm, source: _Source, h: Value, to: Value) -> None:
-    """One row of scratch: row `h` of the image between zeros, or zeros where there is none."""
+    """One row of scratch: row `h` of the image between zeros, or zeros if it is outside."""
     args = f.params[0]
     in_h, in_w, pad, columns, copied = f.fields(
         args, GroupedArgs, "in_h", "in_w", "pad_w", "columns", "copied"
@@ -197,7 +198,7 @@ def _multiply(
     row: Value,
     sums: Value,
 ) -> None:
-    """One output row of one panel, tile by tile."""
+    """Compute one output row of one panel, tile by tile."""
     args = f.params[0]
     weights, bias, residual, y = f.fields(args, GroupedArgs, "weights", "bias", "residual", "y")
     kernel_h, out_h, out_w, channels = f.fields(args, GroupedArgs, "kernel_h", "out_h", "out_w", "y_channels")
@@ -223,15 +224,15 @@ def _multiply(
 
 
 def _channel(f: Function, block: Value, number: Value) -> Value:
-    """The first output channel of a panel, which is the `number`th of its block."""
+    """The first output channel of panel `number` of a block."""
     channels, panels = f.fields(f.params[0], GroupedArgs, "y_channels", "panels")
     return f.least(block * panels * COLUMNS, channels - panels * COLUMNS) + number * COLUMNS
 
 
 def _write_tile(module: Module, form: GroupedForm) -> None:
-    """`tile`: neighbouring pixels of one row times a vector of output channels.
+    """`tile`: adjacent pixels of one row times a vector of output channels.
 
-    `ahead` are weights that are wanted soon: those of wide groups, which no cache may hold.
+    `ahead` are weights to prefetch: those of wide groups, which may not be in a cache.
     """
     params = [("args", "ptr"), ("a", "ptr"), ("b", "ptr"), ("bias", "ptr"), ("c", "ptr"), ("step", "i64")]
     params += [("residual", "ptr"), ("count", "i64"), ("ahead", "ptr")]
@@ -246,7 +247,7 @@ def _write_tile(module: Module, form: GroupedForm) -> None:
             taps = f.at(b, turn.index * (form.channels * form.kernel_w * COLUMNS))
             if form.channels < f.lanes:
                 sums = turn.carried
-                every = 2 if f.isa.name == "avx512" else 1  # channels whose pixels registers hold
+                every = 2 if f.isa.name == "avx512" else 1  # channels whose pixels fit in registers
                 for j in range(form.channels):
                     lanes = [i // form.channels * form.channels + j for i in range(f.lanes)]
                     sums = _tap(f, form, f.at(taps, j * form.kernel_w * COLUMNS), row, lanes, sums)
@@ -275,7 +276,8 @@ def _tap(
 ) -> list[Value]:
     """`sums` after one channel of all groups and one row of their windows.
 
-    A pixel's vector is permuted to `lanes`; without them all lanes are of one group, and share a number.
+    A pixel's vector is permuted to `lanes`; without `lanes`, all lanes belong to one group and share one
+    number.
     """
     now = list(sums)
     weights = [f.load(f.at(taps, tap * COLUMNS), f.vec) for tap in range(form.kernel_w)]
@@ -305,7 +307,7 @@ def _finish(
     count: Value,
     sums: Value,
 ) -> None:
-    """A band of one panel from scratch to planes of y, with residual and activation."""
+    """Write a band of one panel from scratch to planes of y, with residual and activation."""
     args = f.params[0]
     y, residual, channels, out_h, out_w = f.fields(
         args, GroupedArgs, "y", "residual", "y_channels", "out_h", "out_w"

@@ -1,8 +1,8 @@
-"""Convolution of an image of few channels, which lie first, to one with channels last; float32.
+"""Convolution of a channels-first image with few channels to a channels-last one; float32.
 
-The first layer of a network: with three channels a pixel is too short to be copied as a row of a matrix. A
-unit is one output row of one image: the input rows under it are laid out in scratch with zeros around them,
-and a register tile of neighbouring pixels reads its values from there.
+It serves the first layer of a network: with three channels a pixel is too short to be copied as a row of a
+matrix. A unit is one output row of one image: the input rows that it reads are copied to scratch with zeros
+around them, and a register tile of adjacent pixels reads its values from there.
 """
 
 import ctypes
@@ -15,7 +15,7 @@ from pliant.kernels.emit.isa import Isa
 from pliant.kernels.emit.values import Value
 
 MARGIN = 16
-"""Floats behind a row in scratch: whole vectors are written."""
+"""Extra floats after a row in scratch, since whole vectors are written."""
 
 _INTEGERS = (
     "rows",  # channels * kernel_h
@@ -27,8 +27,8 @@ _INTEGERS = (
     "stride_h",
     "pad_h",
     "pad_w",
-    "width",  # columns that the windows of a row cover, those in the pads included
-    "copied",  # of them, the columns that lie in the image; at least a vector
+    "width",  # columns that the windows of a row cover, including pads
+    "copied",  # of these, the columns inside the image; at least a vector
     "panels",
     "padded_depth",
 )
@@ -51,7 +51,7 @@ class PlanesArgs(ctypes.Structure):
 
 @dataclass(frozen=True, slots=True)
 class PlanesForm:
-    """What is fixed when such a convolution is compiled."""
+    """The compile-time parameters of such a convolution."""
 
     kernel_w: int
     stride_w: int
@@ -64,7 +64,7 @@ class PlanesForm:
 
 
 def row_floats(width: int) -> int:
-    """From one row in scratch to the next."""
+    """The row stride in scratch, in floats."""
     return (width + MARGIN) // MARGIN * MARGIN + MARGIN
 
 
@@ -83,7 +83,7 @@ def _row_step(width: Value) -> Value:
 
 
 def _fill(f: Function, unit: Value) -> None:
-    """scratch[channel * kernel_h + tap]: the input rows under the output row, zero outside the image."""
+    """scratch[channel * kernel_h + tap]: the input rows of the output row, zero outside the image."""
     args, _, _, scratch = f.params
     x, rows, in_h, in_w, out_h, kernel_h = f.fields(
         args, PlanesArgs, "x", "rows", "in_h", "in_w", "out_h", "kernel_h"
@@ -118,7 +118,7 @@ def _fill(f: Function, unit: Value) -> None:
 
 
 def _multiply(f: Function, form: PlanesForm, unit: Value) -> None:
-    """All panels of the output row, tile by tile."""
+    """Compute all panels of the output row, tile by tile."""
     args, _, _, scratch = f.params
     weights, bias, y, out_w, panels, depth = f.fields(
         args, PlanesArgs, "weights", "bias", "y", "out_w", "panels", "padded_depth"
@@ -127,13 +127,13 @@ def _multiply(f: Function, form: PlanesForm, unit: Value) -> None:
     with f.each(0, panels) as panel:
         b, start = f.at(weights, panel * depth * COLUMNS), f.at(bias, panel * COLUMNS)
         with f.each(0, out_w, full) as pixel:
-            ow = f.least(pixel, out_w - full)  # the last tile may do some pixels again
+            ow = f.least(pixel, out_w - full)  # the last tile may repeat some pixels
             to = f.at(y, (unit * out_w + ow) * (panels * COLUMNS) + panel * COLUMNS)
             f.call("tile", "void", args, f.at(scratch, ow * form.stride_w), b, start, to)
 
 
 def _write_tile(module: Module, form: PlanesForm) -> None:
-    """`tile`: a few neighbouring pixels times one panel, over all rows in scratch."""
+    """`tile`: a few adjacent pixels times one panel, over all rows in scratch."""
     params = [(name, "ptr") for name in ("args", "a", "b", "bias", "y")]
     with module.function("tile", params, attributes="noinline", is_exported=False) as f:
         args, a, b, bias, y = f.params

@@ -15,15 +15,17 @@ UNROLL = 4
 
 
 def tile_pixels(isa: Isa) -> int:
-    """Pixels of a full tile: with `tile_panels` 12 to 28 sums, which hide the latency of FMA; 8 on SSE."""
+    """Pixels of a full tile: together with `tile_panels` 12 to 28 sums, which hide the latency of FMA; 8 on
+    SSE.
+    """
     return {"avx512": 14, "avx2": 6, "neon": 6, "x86-64": 2}[isa.name]
 
 
 def tile_panels(isa: Isa) -> int:
     """Panels of a full tile.
 
-    A panel is one vector of AVX-512: with one of them each FMA reads memory, and a CPU that starts two a
-    cycle starts two loads at most. With two panels a pixel that is loaded serves two FMAs.
+    A panel is one AVX-512 vector: with one panel each FMA reads memory, and a CPU that starts two FMAs per
+    cycle starts at most two loads. With two panels, a loaded pixel is used by two FMAs.
     """
     return 2 if isa.name == "avx512" else 1
 
@@ -32,8 +34,8 @@ def tile_panels(isa: Isa) -> int:
 class TileArgs:
     """c = start + a @ b, and then + residual and activation if `is_last`. Strides in floats.
 
-    `start` is a row (stride 0, the bias) or c itself; `ahead` is memory that is wanted soon. A second panel
-    lies `b_step` floats behind the first in b and `ahead`, `start_step` in start, `c_step` in c and residual.
+    `start` is a row (stride 0, the bias) or c itself; `ahead` is memory to prefetch. A second panel is
+    `b_step` floats after the first in b and `ahead`, `start_step` in start, `c_step` in c and residual.
     """
 
     a: Value
@@ -77,7 +79,7 @@ _PARAMS = [
 def write_tiles(module: Module, form: ConvForm) -> None:
     """Define the tiles of 1 .. full pixels and panels; `depth` is a multiple of 4.
 
-    A channels-first image is packed [depth][pixels of a full tile], any other one is rows with stride lda.
+    A channels-first image is packed [depth][pixels of a full tile], any other is rows with stride lda.
     """
     for panels in range(1, tile_panels(module.isa) + 1):
         for pixels in range(1, tile_pixels(module.isa) + 1):
@@ -85,7 +87,7 @@ def write_tiles(module: Module, form: ConvForm) -> None:
 
 
 def each_panels(f: Function, n_panels: Value, n_whole: Value, visit: Callable[[Value, int], None]) -> None:
-    """`visit(first, panels)` for all panels: full tiles among the first `n_whole`, then one by one."""
+    """`visit(first, panels)` for all panels: full tiles in the first `n_whole`, then one by one."""
     full, done = tile_panels(f.isa), f.const(0)
     if full > 1:
         done = n_whole - n_whole % full
@@ -98,9 +100,9 @@ def each_panels(f: Function, n_panels: Value, n_whole: Value, visit: Callable[[V
 def call_pixels(
     f: Function, count: Value, panels: int, is_packed: bool, at: Callable[[Value], TileArgs]
 ) -> None:
-    """Cover `count` pixels with tiles; `at(pixel)` says where the tile that starts there works.
+    """Cover `count` pixels with tiles; `at(pixel)` returns the operands of the tile that starts there.
 
-    Rows allow two even tiles at the end instead of a full one and a short one.
+    With rows, the last two tiles are of equal size instead of a full one and a short one.
     """
     full = tile_pixels(f.isa)
     left = count % full

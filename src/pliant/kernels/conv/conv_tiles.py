@@ -1,9 +1,9 @@
 """Convolution in tiles of bfloat16: each number as the sum of two bfloat16, or rounded to one.
 
-The image comes split, channels last, with its borders around it, so that the pixels under 16 neighbouring
-outputs are rows of a tile where they are: nothing is laid out. A unit is some lines of an output image, or a
-part of one, times some panels of 16 output channels. For each tap's row, whose channels are neighbours over
-the whole width of the window, products are added to sums that wait in scratch.
+The input is split, channels last, with borders around it, so that the pixels of 16 adjacent outputs are rows
+of a tile in place, without copies. A unit is some lines of an output image, or a part of one, times some
+panels of 16 output channels. For each row of taps, whose channels are adjacent over the whole width of the
+window, products are added to sums in scratch.
 """
 
 import ctypes
@@ -40,15 +40,16 @@ _SEGMENTS = ("segment_lines", "line_step")
 
 
 class TiledConvArgs(ctypes.Structure):
-    """y = activation(conv(x, w) + bias + residual), float32; 1 and 2 dimensions are 3 with ones in front.
+    """y = activation(conv(x, w) + bias + residual), float32; 1 and 2 dimensions are padded to 3 with leading
+    ones.
 
-    A word is two bfloat16. `x` is [images][in_d][frame_h][frame_w][channels], then the same of lower parts,
-    `part_words` behind. The depth runs over (kernel d, h, w, channel); it falls into `runs` of `run_words`
-    that are neighbours in the image, a kernel's row having `runs_w` of them. `weights` are
-    [groups][panels][panel_words / 16][16] words, and the lower parts `weights_part` bytes behind; `bias` is
-    float32 [groups][panels * 16]. In a segment of lines the second line's pixels begin `line_step` rows of
-    tiles behind the first's: those between belong to no pixel. `residual`, in y's layout, may be null unless
-    the form has one. `low` and `high` are the activation's parameters.
+    A word is two bfloat16. `x` is [images][in_d][frame_h][frame_w][channels], followed by the lower parts,
+    `part_words` later. The depth runs over (kernel d, h, w, channel); it is divided into `runs` of
+    `run_words` that are adjacent in the image; a kernel row has `runs_w` of them. `weights` are
+    [groups][panels][panel_words / 16][16] words, and the lower parts `weights_part` bytes later; `bias` is
+    float32 [groups][panels * 16]. In a segment of lines, the second line's pixels begin `line_step` tile rows
+    after the first's; rows in between belong to no pixel. `residual`, in y's layout, may be null unless the
+    form has one. `low` and `high` are the activation's parameters.
     """
 
     _fields_ = (
@@ -68,7 +69,7 @@ def tiles_name(form: ConvForm, parts: int) -> str:
 
 
 def scratch_bytes_tiles(rows: int) -> int:
-    """Scratch a thread needs for segments of so many rows of tiles, 64-byte aligned."""
+    """Scratch a thread needs for segments of `rows` tile rows, 64-byte aligned."""
     return sums_bytes(rows, PANELS)
 
 
@@ -95,7 +96,7 @@ _SEGMENT = [
     *(("args", "ptr"), ("x", "ptr"), ("scratch", "ptr"), ("config", "ptr"), ("lines", "i64")),
     *(("columns", "i64"), ("image", "i64"), ("group", "i64"), ("panel", "i64"), ("pixel", "i64")),
 ]
-"""`x` is the first pixel under the segment's first output, `pixel`."""
+"""`x` is the first input pixel of the segment's first output, `pixel`."""
 
 
 def _write_unit(module: Module) -> None:
@@ -132,7 +133,7 @@ def _write_unit(module: Module) -> None:
 
 
 def _write_segment(module: Module, form: ConvForm, panels: int, parts: int) -> None:
-    """`segment_<panels>`: the segment's lines of some panels, all taps, and what follows the products."""
+    """`segment_<panels>`: the segment's lines for some panels: all taps, then the epilogue."""
     with module.function(f"segment_{panels}", _SEGMENT, attributes="noinline", is_exported=False) as f:
         args, x, scratch, config, lines, columns, _, group, panel, _ = f.params
         weights, bias, weights_part, panel_words, n_panels = f.fields(
@@ -151,7 +152,7 @@ def _write_segment(module: Module, form: ConvForm, panels: int, parts: int) -> N
             pixel = (row // kernel_h * by_d * frame_h + row % kernel_h * by_h) * frame_w + w * by_w
             left = LeftRows(f.at(x, pixel * pixel_words), pixel_words * stride_w * 4, part_words * 4)
             upper = [f.at(b, run * run_words * COLUMNS) for b in beside]
-            is_first = f.const(0, "i1")  # the bias waits there
+            is_first = f.const(0, "i1")  # the sums start with the bias
             if parts == 2:
                 lower = [f.at(b, weights_part, "i8") for b in upper]
                 multiply_parts(f, config, left, upper, lower, scratch, rows, run_words, is_first)
@@ -177,7 +178,7 @@ def _write_start(module: Module, panels: int) -> None:
 
 
 def _write_line(f: Function, form: ConvForm, panels: int, line: Value, first_row: Value) -> None:
-    """Sums of a line's pixels, as many at a time as a block of tiles has, to y."""
+    """Write the sums of a line's pixels to y, one block of tiles at a time."""
     args, _, sums, _, _, columns, image, group, panel, first_pixel = f.params
     y, residual, pixels, out_w, outs, y_channels = f.fields(
         args, TiledConvArgs, "y", "residual", "pixels", "out_w", "out_channels", "y_channels"
@@ -204,5 +205,5 @@ def _write_line(f: Function, form: ConvForm, panels: int, line: Value, first_row
 
 
 def _row(f: Function, sums: Value, row: Value, panels: int) -> Value:
-    """Where a row of sums begins in its block, of the first panel."""
+    """The start of a row of sums in its block, for the first panel."""
     return f.at(sums, (row >> 4) * (panels * _FLOATS) + (row & (TILE_ROWS - 1)) * COLUMNS)

@@ -1,4 +1,4 @@
-"""Put a convolution's weights into panels of 16 output channels: by numpy, or by a kernel while it runs.
+"""Pack a convolution's weights into panels of 16 output channels: with numpy, or with a kernel at run time.
 
 The order of the depth is (kernel d, h, w, channel).
 """
@@ -18,8 +18,8 @@ PACK = "conv_pack"
 class PackArgs(ctypes.Structure):
     """float32 w[group][out channel][channel][tap] and b[groups * out_channels], or null, into panels.
 
-    The steps of w's dimensions are in floats, that of a tap is 1.
-    A unit is a panel: `packed` [groups][panels][padded_depth][16], `bias` [groups][panels * 16].
+    The strides of w's dimensions are in floats; the stride of a tap is 1. A unit is a panel: `packed`
+    [groups][panels][padded_depth][16], `bias` [groups][panels * 16].
     """
 
     _fields_ = (
@@ -39,7 +39,7 @@ class PackArgs(ctypes.Structure):
 
 
 def padded(depth: int) -> int:
-    """Depth with zeros behind, as the tiles want it."""
+    """The depth, padded for the tiles."""
     return -(-depth // UNROLL) * UNROLL
 
 
@@ -62,7 +62,7 @@ def pack(
 
 
 def pack_bias(b: Float[np.ndarray, "outs"] | None, outs: int, groups: int) -> Float[np.ndarray, "groups n"]:
-    """The bias of each panel, zero where there is none."""
+    """The bias of each panel, zero if there is none."""
     n = outs // groups
     rows = np.zeros((groups, n_panels(n) * COLUMNS), np.float32)
     if b is not None:
@@ -71,7 +71,7 @@ def pack_bias(b: Float[np.ndarray, "outs"] | None, outs: int, groups: int) -> Fl
 
 
 def pack_ir(isa: Isa) -> str:
-    """`conv_pack` with PackArgs: the same, for weights that are known only at run time."""
+    """The kernel `conv_pack` with PackArgs, for weights that are known only at run time."""
     module = Module(isa)
     with module.kernel(PACK) as f:
         args, lo, hi, _ = f.params

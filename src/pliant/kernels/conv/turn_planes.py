@@ -1,4 +1,4 @@
-"""Turn a block of channels-first planes to pixels with their channels side by side, and back, in scratch."""
+"""Transpose a block of channels-first planes to pixels with contiguous channels, and back, in scratch."""
 
 from collections.abc import Callable, Sequence
 
@@ -7,7 +7,7 @@ from pliant.kernels.emit.spans import strips
 from pliant.kernels.emit.values import Value, vector
 
 _SQUARE = 8
-"""Side of the squares that are turned: on some CPUs wider ones take more time for each element."""
+"""Side of the squares that are transposed: on some CPUs larger ones take more time per element."""
 
 
 def pixels_of(f: Function, planes: Value, plane: Value, n: Value, width: int, to: Value) -> None:
@@ -42,12 +42,13 @@ def planes_of(
 
 
 def transposed(f: Function, rows: Sequence[Value]) -> list[Value]:
-    """A square of vectors, mirrored at its diagonal: halves exchanged in log2(lanes) steps."""
+    """Transpose a square of vectors by exchanging halves in log2(lanes) steps."""
     n = len(rows)
     vectors = list(rows)
     half = 1
     while half < n:
-        # Within blocks of 2 * half lanes, the upper half of one row changes with the lower of another.
+        # Within blocks of 2 * half lanes, the upper half of one row is exchanged with the lower half of
+        # another.
         low = [i if i & half == 0 else n + i - half for i in range(n)]
         high = [i + half if i & half == 0 else n + i for i in range(n)]
         following = list(vectors)

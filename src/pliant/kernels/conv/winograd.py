@@ -1,8 +1,8 @@
 """A 3x3 convolution of stride 1 by Winograd's F(4x4, 3x3), channels last, float32.
 
 A unit is some tiles of 4 x 4 output pixels of one image times some panels of 16 output channels: the tiles'
-inputs are transformed into scratch once, each panel multiplies them at 36 places and transforms what comes
-out into y. Channels are multiples of 16, in and out.
+inputs are transformed into scratch once; each panel multiplies them at 36 places and transforms the results
+into y. Input and output channels are multiples of 16.
 """
 
 import ctypes
@@ -30,9 +30,9 @@ _DEPTH_BLOCK = 256
 
 
 class WinogradArgs(ctypes.Structure):
-    """y = activation(conv(x, w) + bias + residual); `weights` as winograd_form.pack makes them.
+    """y = activation(conv(x, w) + bias + residual); `weights` in the format of winograd_form.pack.
 
-    `tiles` of an image stand in rows of `tiles_w`; a unit has `unit_tiles` of them and `unit_panels`.
+    `tiles` of an image are in rows of `tiles_w`; a unit has `unit_tiles` of them and `unit_panels`.
     `residual` may be null unless the form has one.
     """
 
@@ -152,7 +152,7 @@ def _write_unit(module: Module) -> None:
 
 
 def _write_inputs(module: Module) -> None:
-    """`inputs`: [place][tile][channel] of the transformed 6 x 6 patches; zeros lie around the image."""
+    """`inputs`: [place][tile][channel] of the transformed 6 x 6 patches; with zeros around the image."""
     params = [
         ("args", "ptr"),
         ("image", "i64"),
@@ -246,7 +246,7 @@ def _write_outputs(module: Module, form: ConvForm) -> None:
 def _product(f: Function, matrix: np.ndarray, vectors: Sequence[Value]) -> list[Value]:
     """matrix @ vectors, where columns 1, 2 and 3, 4 belong to points of opposite sign.
 
-    Rows then come in pairs that differ in the sign of odd terms, or columns do: sums are shared.
+    Rows (or columns) then form pairs that differ only in the sign of odd terms, so that sums are shared.
     """
     if len(matrix) == INPUTS:
         return _by_rows(f, matrix, vectors)
@@ -261,7 +261,7 @@ def _product(f: Function, matrix: np.ndarray, vectors: Sequence[Value]) -> list[
 
 
 def _by_rows(f: Function, matrix: np.ndarray, vectors: Sequence[Value]) -> list[Value]:
-    """Row 0 has even powers only, the last one odd ones; of each pair the second is the first at -x."""
+    """Row 0 has even powers only, the last one odd ones; the second row of each pair is the first at -x."""
     first = _sum(f, list(zip(matrix[0][::2], vectors[::2], strict=True)))
     last = _sum(f, list(zip(matrix[5][1::2], vectors[1::2], strict=True)))
     middle = []
@@ -273,7 +273,7 @@ def _by_rows(f: Function, matrix: np.ndarray, vectors: Sequence[Value]) -> list[
 
 
 def _sum(f: Function, terms: Sequence[tuple[float, Value]]) -> Value:
-    """The terms with a factor other than zero, added; factors of one cost nothing."""
+    """The sum of the terms with nonzero factors; factors of one need no multiplication."""
     real = sorted(((c, v) for c, v in terms if abs(c) > 1e-12), key=lambda term: abs(term[0]) != 1.0)
     factor, value = real[0]
     total = value if factor == 1.0 else -value if factor == -1.0 else value * float(factor)

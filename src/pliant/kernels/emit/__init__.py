@@ -1,1 +1,1 @@
-"""Writing LLVM IR: functions, typed values, elementary mathematics, instruction sets."""
+"""Write LLVM IR: functions, typed values, elementary mathematics, instruction sets."""

@@ -26,7 +26,7 @@ _KERNEL_PARAMS = (("args", "ptr"), ("lo", "i64"), ("hi", "i64"), ("scratch", "pt
 
 
 class Module:
-    """One unit of compilation: functions, constant tables, and the declarations they turn out to need."""
+    """One unit of compilation: functions, constant tables, and the declarations that they need."""
 
     def __init__(self, isa: Isa) -> None:
         self.isa = isa
@@ -66,7 +66,7 @@ class Module:
         return "\n".join([*self._tables.values(), *declared, *bodies, self._attributes(), ""])
 
     def table(self, values: Sequence[Number], type_: str, align: int = 64) -> str:
-        """The name of a constant array in read-only memory; equal arrays are one."""
+        """The name of a constant array in read-only memory; equal arrays are merged."""
         body = ", ".join(f"{type_} {literal(v, type_)}" for v in values)
         text = f"private unnamed_addr constant [{len(values)} x {type_}] [{body}], align {align}"
         for name, line in self._tables.items():
@@ -77,7 +77,9 @@ class Module:
         return name
 
     def declare(self, name: str, returns: str, types: Sequence[str], is_variadic: bool = False) -> None:
-        """Say that `name` exists elsewhere: an intrinsic, a libc function, or a function defined later."""
+        """Declare that `name` is defined elsewhere: an intrinsic, a libc function, or a function defined
+        later.
+        """
         dots = ", ..." if is_variadic else ""
         self._declared.setdefault(name, f"declare {returns} @{name}({', '.join(types)}{dots})")
 

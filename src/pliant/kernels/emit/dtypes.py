@@ -1,7 +1,7 @@
-"""How every element type lies in memory and in registers, and how one becomes another.
+"""The representation of element types in memory and in registers, and conversions between them.
 
-Floats of 16 bits and fewer are computed in float32 and rounded once, when they are stored. Integers of 4
-and 2 bits fill a byte each, as in ml_dtypes; a bool is a byte in memory and a bit in registers.
+Floats of 16 bits and fewer are computed in float32 and rounded once, when they are stored. Integers of 4 and
+2 bits take a byte each, as in ml_dtypes; a bool is a byte in memory and a bit in registers.
 """
 
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ Kind = Literal["float", "int", "uint", "bool"]
 
 @dataclass(frozen=True, slots=True)
 class Dtype:
-    """An element type: LLVM's names of what is in memory and of what is computed with."""
+    """An element type, with LLVM's types for memory and for computation."""
 
     name: str
     kind: Kind
@@ -73,7 +73,7 @@ DTYPES = {
 
 
 def widen(f: Function, raw: Value, dtype: Dtype) -> Value:
-    """What was loaded, as it is computed with."""
+    """Convert a loaded value to its computation type."""
     if dtype.name == "float16":
         return vmath.half_to_float(f, raw)
     if dtype.name == "bfloat16":
@@ -88,7 +88,7 @@ def widen(f: Function, raw: Value, dtype: Dtype) -> Value:
 
 
 def narrow(f: Function, value: Value, dtype: Dtype) -> Value:
-    """What was computed, as it is stored: half floats rounded to nearest even."""
+    """Convert a computed value to its memory type; half floats are rounded to nearest even."""
     if dtype.name == "float16":
         return float_to_half(f, value)
     if dtype.name == "bfloat16":
@@ -103,7 +103,7 @@ def narrow(f: Function, value: Value, dtype: Dtype) -> Value:
 
 
 def wrapped(f: Function, value: Value, dtype: Dtype) -> Value:
-    """An i8 as an integer of fewer bits: the upper ones are copies of the sign, or 0."""
+    """An i8 wrapped to an integer of fewer bits: the upper bits are copies of the sign, or 0."""
     if dtype.kind == "uint":
         return value & ((1 << dtype.bits) - 1)
     shift = f.const(8 - dtype.bits, value.type)
@@ -111,10 +111,10 @@ def wrapped(f: Function, value: Value, dtype: Dtype) -> Value:
 
 
 def convert(f: Function, value: Value, source: Dtype, target: Dtype) -> Value:
-    """A register of `source` as one of `target`, rounded to what `target` can hold.
+    """Convert a register of `source` to `target`, with rounding.
 
-    Floats lose their fraction on the way to integers; what does not fit becomes the nearest integer that
-    does, NaN 0. Integers wrap around.
+    Floats are truncated to integers; values out of range become the nearest integer in range, NaN becomes 0.
+    Integers wrap around.
     """
     if source.name == target.name:
         return value
@@ -144,7 +144,7 @@ def _to_integer(f: Function, value: Value, source: Dtype, target: Dtype) -> Valu
 def _held(f: Function, value: Value, target: Dtype) -> Value:
     """A vector of floats as i32 within `target`'s limits, NaN as 0.
 
-    A select by one comparison is one instruction, which LLVM's own saturation to bytes is far from.
+    A select by one comparison is one instruction; LLVM's saturation to bytes needs many.
     """
     low, high = (f.const(limit, value.type) for limit in (target.lowest, target.highest))
     number = f.select(value.compare("uno", value), f.const(0.0, value.type), value)
@@ -192,7 +192,7 @@ def float_to_bfloat(f: Function, value: Value) -> Value:
 
 
 def _truncated_odd(f: Function, value: Value) -> Value:
-    """double as float32, of the two neighbours the odd one unless it is exact."""
+    """Round double to float32: to the odd one of the two neighbours unless it is exact."""
     near = f.cast("fptrunc", value, like(value.type, "float"))
     back = f.cast("fpext", near, value.type)
     word = f.cast("bitcast", near, like(value.type, "i32"))

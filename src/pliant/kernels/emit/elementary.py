@@ -1,8 +1,8 @@
 """Elementary functions of float32 and float64 vectors without a C library.
 
-One formula serves both precisions; the number of terms differs. What is not on a transformer's path is
-computed in float64 and rounded. Errors: below 1e-13 relative in float64 and 1e-6 in float32, of sine,
-cosine and tangent as long as |x| < 1e5.
+One formula serves both precisions; the number of terms differs. Functions that transformers do not use are
+computed in float64 and rounded. Relative errors are below 1e-13 in float64 and 1e-6 in float32; for sine,
+cosine and tangent if |x| < 1e5.
 """
 
 from collections.abc import Callable
@@ -38,7 +38,7 @@ _ERFC = (
 
 
 def in_double(function: Unary) -> Unary:
-    """`function`, written for float64, for float32 too."""
+    """Extend `function`, written for float64, to float32."""
 
     def wrapped(f: Function, x: Value) -> Value:
         if scalar(x.type) == "double":
@@ -58,13 +58,13 @@ def exp(f: Function, x: Value) -> Value:
     r = f.fma(n, f.const(-_LN2_LOW, x.type), f.fma(n, f.const(-_LN2_HIGH, x.type), bounded))
     y = vmath.polynomial(f, r, [1 / factorial(k) for k in range(13, -1, -1)])
     half = f.cast("fptosi", f.select(x.compare("uno", x), f.const(0, x.type), n), like(x.type, "i32"))
-    # 2**n in two steps, so that neither overflows nor is lost before the product is.
+    # 2**n in two steps, so that no factor overflows or underflows before the product does.
     low = f.op(f"ashr {half}, {f.const(1, half.type).text}", half.type)
     return y * _power(f, low) * _power(f, half - low)
 
 
 def expm1(f: Function, x: Value) -> Value:
-    """e**x - 1, to the last digits for small x too."""
+    """e**x - 1, with full precision for small x too."""
     terms = 15 if scalar(x.type) == "double" else 8
     near = x * vmath.polynomial(f, x, [1 / factorial(k) for k in range(terms, 0, -1)])
     is_near = vmath.magnitude(f, x) < 0.5
@@ -78,7 +78,7 @@ def ln(f: Function, x: Value) -> Value:
     digits, bias, integer = (52, 1023, like(x.type, "i64")) if is_double else (23, 127, like(x.type, "i32"))
     is_tiny = x < tiny
     word = f.cast("bitcast", f.select(is_tiny, x * 2.0**scale, x), integer)
-    # The mantissa lies in [1/sqrt 2, sqrt 2): what is above carries into the exponent.
+    # The mantissa lies in [1/sqrt 2, sqrt 2): a larger one carries into the exponent.
     root = 0x6A09E667F3BCD if is_double else 0x3504F3
     carried = word + ((1 << digits) - root)
     exponent = (carried >> digits) - bias
@@ -98,7 +98,7 @@ def ln(f: Function, x: Value) -> Value:
 
 
 def log1p(f: Function, x: Value) -> Value:
-    """ln(1 + x): what rounding of 1 + x lost is put back by a factor."""
+    """ln(1 + x): the rounding error of 1 + x is corrected by a factor."""
     y = x + 1.0
     lost = y - 1.0
     ratio = x / f.select(lost.compare("eq", 0.0), f.const(1.0, x.type), lost)
@@ -214,7 +214,7 @@ def atanh(f: Function, x: Value) -> Value:
 
 
 def power(f: Function, x: Value, y: Value) -> Value:
-    """x**y as C's pow has it; a negative base needs a whole exponent."""
+    """x**y as in C's pow; a negative base needs an integer exponent."""
     if scalar(x.type) == "float":
         wide = [f.cast("fpext", v, like(v.type, "double")) for v in (x, y)]
         return f.cast("fptrunc", power(f, *wide), x.type)
@@ -254,7 +254,7 @@ def remainder(f: Function, x: Value, y: Value) -> Value:
 
 
 def rint(f: Function, x: Value) -> Value:
-    """The nearest integer, of two the even one."""
+    """The nearest integer, ties to even."""
     if _has_round(f):
         return f.intrinsic("llvm.rint", x.type, x)
     size = vmath.magnitude(f, x)
@@ -282,7 +282,7 @@ def trunc(f: Function, x: Value) -> Value:
 
 
 def within(f: Function, x: Value, low: float, high: float) -> Value:
-    """x no less than `low` and no more than `high`; NaN stays."""
+    """x no less than `low` and no more than `high`; NaN is kept."""
     x = f.select(x > high, f.const(high, x.type), x)
     return f.select(x < low, f.const(low, x.type), x)
 
@@ -309,7 +309,7 @@ def _power(f: Function, n: Value) -> Value:
 
 def _sine(f: Function, x: Value, quadrant: int) -> Value:
     """sin(x + quadrant * pi / 2) in float64."""
-    bounded = f.select(vmath.magnitude(f, x) < 1e9, x, x - x)  # beyond, no digit would be right
+    bounded = f.select(vmath.magnitude(f, x) < 1e9, x, x - x)  # beyond, no digit would be correct
     n = rint(f, bounded * (2 / pi))
     r = bounded
     for part in _HALF_PI:
@@ -326,7 +326,7 @@ def _sine(f: Function, x: Value, quadrant: int) -> Value:
 
 
 def _atan(f: Function, x: Value) -> Value:
-    """In float64, by two reductions to |t| <= tan(pi / 16)."""
+    """atan in float64, by two reductions to |t| <= tan(pi / 16)."""
     size = vmath.magnitude(f, x)
     is_large = size > 1.0
     one = f.const(1.0, x.type)
@@ -341,7 +341,7 @@ def _atan(f: Function, x: Value) -> Value:
 
 
 def _atan32(f: Function, x: Value) -> Value:
-    """Reduced to |t| <= tan(pi / 8), as in Cephes' atanf."""
+    """atan reduced to |t| <= tan(pi / 8), as in Cephes' atanf."""
     size, one = vmath.magnitude(f, x), f.const(1.0, x.type)
     is_large, is_middle = size > _TAN_3_EIGHTHS, size > _TAN_EIGHTH
     over = f.select(is_large, -one, size - 1.0)

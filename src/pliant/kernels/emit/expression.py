@@ -1,4 +1,4 @@
-"""Element-wise expressions as trees with a text form: what one pass over memory computes.
+"""Element-wise expressions as trees with a text form; one pass over memory computes an expression.
 
     (mul:float32 x0:float32 (sigmoid:float32 (mul:float32 x0:float32 1.702:float32)))
 
@@ -57,7 +57,7 @@ class Expr:
         return self.to("neg")
 
     def with_(self, op: str, other: "Expr | Constant") -> "Expr":
-        """A binary operation on two of one dtype; a number becomes a constant of it."""
+        """A binary operation on two operands of one dtype; a number becomes a constant of it."""
         return Expr(op, self.dtype, (self, self.like(other)))
 
     def compare(self, op: str, other: "Expr | Constant") -> "Expr":
@@ -81,7 +81,7 @@ def leaf(number: int, dtype: str) -> Expr:
 
 
 def constant(number: Constant, dtype: str) -> Expr:
-    """`number`, written as its dtype writes it: 1.0 among floats, 1 among integers."""
+    """A constant, as a float or an integer by its dtype."""
     return Expr(CONSTANT, dtype, (), float(number) if DTYPES[dtype].kind == "float" else int(number))
 
 
@@ -119,7 +119,7 @@ def replace_inputs(tree: Expr, by: Mapping[int, Expr]) -> Expr:
 
 
 def parse(text: str) -> Expr:
-    """The tree that `str` wrote. Raises KernelError where the text is no expression."""
+    """Parse the text form of a tree. Raises KernelError if the text is not an expression."""
     words = text.replace("(", " ( ").replace(")", " ) ").split()
     tree, rest = _parse(words, text)
     if rest:

@@ -21,7 +21,7 @@ _FIELD_TYPES: dict[object, str] = {
 
 @runtime_checkable
 class Scope(Protocol):
-    """What a function asks of the module around it."""
+    """The methods of a module that a function uses."""
 
     isa: Isa
 
@@ -30,7 +30,7 @@ class Scope(Protocol):
         ...
 
     def declare(self, name: str, returns: str, types: Sequence[str], is_variadic: bool = False) -> None:
-        """Say that a function of that name and type exists elsewhere."""
+        """Declare a function that is defined elsewhere."""
         ...
 
 
@@ -38,8 +38,8 @@ class Scope(Protocol):
 class Loop:
     """An open counted loop: its index, and the values carried around it.
 
-    Inside the block `carried` are this turn's values; after it, what the last turn left (the start
-    values if there was no turn).
+    Inside the block `carried` are the values of this iteration; after it, those after the last iteration (the
+    start values if there was none).
     """
 
     index: Value
@@ -47,25 +47,27 @@ class Loop:
     _next: list[Value] | None = None
 
     def carry(self, values: Sequence[Value]) -> None:
-        """Hand `values` to the next turn, in the order of `carried`."""
+        """Pass `values` to the next iteration, in the order of `carried`."""
         self._next = list(values)
 
 
 @dataclass(slots=True)
 class Repeat:
-    """An open loop that runs as long as `again` is told so; after it `carried` is what the last turn left."""
+    """An open loop that repeats while the condition of `again` is true; after it `carried` are the values of
+    the last iteration.
+    """
 
     carried: list[Value]
     _next: list[Value] = field(default_factory=list)
     _condition: Value | None = None
 
     def again(self, condition: Value, values: Sequence[Value] = ()) -> None:
-        """Go round once more if the i1 `condition` holds, with `values` in the order of `carried`."""
+        """Repeat if the i1 `condition` is true, with `values` in the order of `carried`."""
         self._condition, self._next = condition, list(values)
 
 
 class Function:
-    """Where instructions are written, one after another, in SSA form."""
+    """Writes a function's instructions, one after another, in SSA form."""
 
     def __init__(self, module: Scope, params: Sequence[tuple[str, str]]) -> None:
         self.module = module
@@ -124,9 +126,9 @@ class Function:
         self.do(f"store {value}, {pointer}, align {align or _element_bytes(value.type)}")
 
     def pinned(self, vectors: Sequence[Value]) -> list[Value]:
-        """The vectors, in registers at this point; what is computed and loaded stays on its side of it.
+        """The vectors, forced into registers at this point; loads and computations do not move across it.
 
-        Without such points LLVM loads far ahead of the use and spills what it has loaded.
+        Without such points LLVM loads far ahead of the use and spills the loaded values.
         """
         if self.isa.is_portable:
             return list(vectors)
@@ -140,18 +142,18 @@ class Function:
         return [self.op(f"extractvalue {together}, {i}", v.type) for i, v in enumerate(vectors)]
 
     def barrier(self) -> None:
-        """Memory is read and written on its side of this point, so that no register holds it across."""
+        """A compiler barrier for memory: loads and stores do not move across this point."""
         self.do('call void asm sideeffect "", "~{memory}"()')
 
     def kept(self, sums: Sequence[Value]) -> list[Value]:
         """The sums of a row of a tile, so that LLVM neither loads ahead of the use nor adds products first.
 
-        x86 reads factors from memory as it multiplies: no more than `opaque` is needed there.
+        x86 multiplies with memory operands, so `opaque` is enough there.
         """
         return self.pinned(sums) if self.isa.name == "neon" else [self.opaque(x) for x in sums]
 
     def prefetch(self, pointer: Value, for_write: bool = False, level: int = 1) -> None:
-        """Ask for the cache line at `pointer` in the cache of `level`; any address is allowed."""
+        """Prefetch the cache line at `pointer` into the cache of `level`; any address is allowed."""
         self.module.declare("llvm.prefetch.p0", "void", ("ptr", "i32", "i32", "i32"))
         self.do(f"call void @llvm.prefetch.p0({pointer}, i32 {int(for_write)}, i32 {4 - level}, i32 1)")
 
@@ -167,7 +169,7 @@ class Function:
     # Arithmetic
 
     def fma(self, a: Value, b: Value, c: Value) -> Value:
-        """a * b + c, rounded once where the ISA has FMA, twice where it has not."""
+        """a * b + c, rounded once if the ISA has FMA, else twice."""
         if not self.isa.has_fma:
             return a * b + c
         return self.intrinsic("llvm.fma", a.type, a, b, c)
@@ -208,21 +210,24 @@ class Function:
         return result
 
     def opaque(self, value: Value) -> Value:
-        """`value`, of which LLVM knows nothing: it neither reorders nor merges what is done before and after.
+        """`value`, opaque to LLVM's optimiser: operations before and after are not reordered or merged.
 
-        In portable lowering, where a vector may be wider than a register, a vector is left as it is.
+        In portable lowering, where a vector may be wider than a register, a vector is returned unchanged.
         """
         is_vector = value.type.startswith("<")
         if self.isa.is_portable and is_vector:
             return value
-        vector_register = {"neon": "w", "avx512": "v"}.get(self.isa.name, "x")  # "x" are the first sixteen
+        vector_register = {"neon": "w", "avx512": "v"}.get(
+            self.isa.name, "x"
+        )  # "x" is the first sixteen registers
         register = vector_register if is_vector else "r"
         return self.op(f'call {value.type} asm "", "={register},0"({value})', value.type)
 
     def pause(self) -> None:
-        """Tell the CPU that this thread only waits."""
+        """Emit the CPU's hint for a waiting loop."""
         if self.isa.architecture == "aarch64":
-            # `yield` does nothing on Arm's cores that run one thread; refilling the pipeline takes a while.
+            # `yield` is a no-op on Arm cores with one thread; `isb` refills the pipeline, which takes a
+            # while.
             self.call("llvm.aarch64.isb", "void", self.const(15, "i32"))
         else:
             self.call("llvm.x86.sse2.pause", "void")
@@ -250,7 +255,7 @@ class Function:
         return self.op(f"insertelement {value}, {element}, {self.value(lane)}", value.type)
 
     def fold(self, value: Value, combine: Callable[[Value, Value], Value]) -> Value:
-        """All lanes combined to one scalar, halves first: log2(lanes) steps in a fixed order."""
+        """Combine all lanes to one scalar, halves first: log2(lanes) steps in a fixed order."""
         n = int(value.type[1:].split(" ")[0])
         while n > 1:
             n //= 2
@@ -264,7 +269,9 @@ class Function:
     def loop(
         self, start: "Value | int", stop: "Value | int", step: "Value | int" = 1, carry: Sequence[Value] = ()
     ) -> Iterator[Loop]:
-        """Count from start while below stop, with `carry` carried around; end the block with `carry(...)`."""
+        """A loop from start to below stop, with loop-carried values `carry`; end the block with
+        `carry(...)`.
+        """
         first, last = self.value(start), self.value(stop)
         head, body, end = self.label("head"), self.label("body"), self.label("end")
         before = self._block
@@ -288,13 +295,13 @@ class Function:
 
     @contextmanager
     def each(self, start: "Value | int", stop: "Value | int", step: "Value | int" = 1) -> Iterator[Value]:
-        """A loop that carries nothing; yields its index."""
+        """A loop without carried values; yields its index."""
         with self.loop(start, stop, step) as turn:
             yield turn.index
 
     @contextmanager
     def repeat(self, carry: Sequence[Value] = ()) -> Iterator[Repeat]:
-        """Run the block again and again, at least once, while what it hands to `again` holds."""
+        """Run the block at least once, and repeat it while the condition passed to `again` is true."""
         head, end = self.label("head"), self.label("end")
         before = self._block
         self.branch(head)
@@ -312,7 +319,7 @@ class Function:
 
     @contextmanager
     def when(self, condition: Value) -> Iterator[None]:
-        """Run the block only if the i1 `condition` holds."""
+        """Run the block only if the i1 `condition` is true."""
         then, end = self.label("then"), self.label("end")
         self.branch_if(condition, then, end)
         self.place(then)
@@ -323,7 +330,7 @@ class Function:
     def choose(
         self, condition: Value, then: Callable[[], Sequence[Value]], other: Callable[[], Sequence[Value]]
     ) -> list[Value]:
-        """Run one of two branches and go on with what it returns: equal types, in equal order."""
+        """Run one of two branches and return its values, which have equal types in both."""
         labels = self.label("then"), self.label("else")
         end = self.label("end")
         self.branch_if(condition, *labels)
@@ -338,7 +345,7 @@ class Function:
         return [self.phi([(x, block_a), (y, block_b)]) for x, y in zip(a, b, strict=True)]
 
     def match(self, value: Value, cases: Mapping[int, Callable[[], None]]) -> None:
-        """Run the case of an integer `value`; none of them for any other value."""
+        """Run the case of an integer `value`; no case for any other value."""
         end = self.label("end")
         labels = {number: self.label("case") for number in cases}
         arms = " ".join(f"{value.type} {number}, label %{labels[number]}" for number in cases)
@@ -366,7 +373,7 @@ class Function:
         self.do(f"br {condition}, label %{then}, label %{other}")
 
     def phi(self, incoming: Sequence[tuple[Value, str]]) -> Value:
-        """The value of whichever block control came from; stands first in its block."""
+        """The value from the predecessor block that was left; must be first in its block."""
         slot = self._phi_slot(incoming[0][0].type)
         self._fill_phi(slot, incoming)
         return slot
@@ -381,7 +388,7 @@ class Function:
 
 
 def _suffix(type_: str) -> str:
-    """How intrinsics spell a type: <8 x float> -> .v8f32."""
+    """The suffix of a type in intrinsic names: <8 x float> -> .v8f32."""
     short = {"float": "f32", "half": "f16", "double": "f64", "ptr": "p0"}
     if not type_.startswith("<"):
         return "." + short.get(type_, type_)

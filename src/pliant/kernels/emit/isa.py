@@ -18,23 +18,23 @@ _X86_64, _AARCH64 = "x86_64-unknown-linux-gnu", "aarch64-unknown-linux-gnu"
 
 @dataclass(frozen=True, slots=True)
 class Isa:
-    """One row: `lanes` float32 values a vector, `registers` vector registers, LLVM's `cpu` and `features`.
+    """One row: `lanes` float32 values per vector, `registers` vector registers, LLVM's `cpu` and `features`.
 
     `triple` is LLVM's name of the machines that run it.
 
-    `has_dot` says that bytes are multiplied and four products added at once: VNNI, or Arm's dot product.
-    `has_byte_permute` says that one instruction looks 64 bytes up in a register of 64: AVX-512's VBMI.
+    `has_dot`: one instruction multiplies bytes and adds four products (VNNI, or Arm's dot product).
+    `has_byte_permute`: one instruction looks up 64 bytes in a register of 64 (AVX-512 VBMI).
 
-    `has_bf16` says that pairs of bfloat16 are multiplied and added to float32 (AVX512-BF16, Arm's BF16).
+    `has_bf16`: pairs of bfloat16 are multiplied and added to float32 (AVX512-BF16, Arm's BF16).
 
-    `has_matmul` says that 2 x 8 bytes times 8 x 2 are one instruction (Arm's I8MM); with `has_bf16` that
-    2 x 4 bfloat16 times 4 x 2 are another.
+    `has_matmul`: 2 x 8 bytes times 8 x 2 are one instruction (Arm's I8MM); with `has_bf16`, 2 x 4 bfloat16
+    times 4 x 2 are another.
 
-    `has_tiles` says that blocks of 16 x 64 bytes are multiplied in registers of their own, as int8 or as
-    bfloat16 (AMX). The system lends those registers on request.
+    `has_tiles`: blocks of 16 x 64 bytes are multiplied in tile registers, as int8 or as bfloat16 (AMX). The
+    system grants those registers on request.
 
-    `is_portable` marks a row whose code is lowered for a lesser CPU: vectors keep their width and are
-    split by LLVM, and generators put generic IR where they would name an instruction of the row.
+    `is_portable`: the row's code is lowered for a lesser CPU: vectors keep their width and are split by LLVM,
+    and generators emit generic IR instead of the row's special instructions.
     """
 
     name: IsaName
@@ -54,7 +54,7 @@ class Isa:
 
     @property
     def architecture(self) -> str:
-        """The instructions that its code is made of: "x86_64" or "aarch64", whatever vectors they lower."""
+        """The architecture of its code: "x86_64" or "aarch64"."""
         return self.triple.partition("-")[0]
 
 
@@ -115,7 +115,7 @@ def runnable(isa: Isa) -> bool:
 
 
 def needed_flags(isa: Isa) -> frozenset[str]:
-    """The features that a CPU of its architecture has if it executes code of `isa`, in Linux's spelling."""
+    """The features that a CPU needs to execute code of `isa`, in Linux's spelling."""
     more = {_DOT[isa.name]} if isa.has_dot else set()
     more |= {"i8mm"} if isa.has_matmul else set()
     more |= {"avx512vbmi"} if isa.has_byte_permute else set()
@@ -142,9 +142,9 @@ def portable(isa: Isa) -> Isa:
 
 @cache
 def lends_tiles() -> bool:
-    """Whether this process wants AMX's registers (`takes_amx`) and the system lends them.
+    """Whether this process uses AMX's registers (`takes_amx`) and the system grants them.
 
-    It is asked once; a refusal is logged.
+    The system is asked once; a refusal is logged.
     """
     if not takes_amx():
         return False
@@ -162,8 +162,8 @@ def host_flags() -> frozenset[str]:
 
 
 def flags_by_llvm() -> frozenset[str]:
-    """As `host_flags`, as LLVM finds them: on x86-64, where the kernel's list may be missing."""
-    import llvmlite.binding as llvm  # 45 MB resident: only where nothing else tells
+    """As `host_flags`, by LLVM's detection, for x86-64 systems without the kernel's list."""
+    import llvmlite.binding as llvm  # 45 MB resident, so only as a fallback
 
     spelled = {"bmi": "bmi1", "avx512vnni": "avx512_vnni", "avxvnni": "avx_vnni", "avx512bf16": "avx512_bf16"}
     spelled |= {f"amx-{x}": f"amx_{x}" for x in ("tile", "int8", "bf16")}

@@ -1,7 +1,7 @@
 """A nest of loops whose trip counts and strides are run-time arguments.
 
-One unit is a block of the second-innermost loop, of `m` turns, at one place of the outer loops; the
-innermost loop, of `n` turns, is the kernel's. All strides are in bytes and may be zero or negative.
+One unit is a block of the second-innermost loop, of `m` iterations, at one position of the outer loops; the
+kernel runs the innermost loop of `n` iterations. All strides are in bytes and may be zero or negative.
 """
 
 import ctypes
@@ -10,13 +10,14 @@ from pliant.kernels.emit.builder import Function
 from pliant.kernels.emit.values import Value
 
 OUTER = 6
-"""Most loops around the two inner ones."""
+"""The most loops around the two inner ones."""
 
 _Strides = ctypes.c_int64 * OUTER
 
 
 class Nest(ctypes.Structure):
-    """`n_outer` loops, innermost first, around blocks of `block` of `m` turns around `n` turns.
+    """`n_outer` loops, innermost first, around blocks of `block` of the `m` iterations, around `n`
+    iterations.
 
     `source_...` and `target_...` are the strides of the two tensors that a kernel walks over.
     """
@@ -38,7 +39,9 @@ class Nest(ctypes.Structure):
 
 
 def unit(f: Function, nest: Value, number: Value) -> tuple[Value, Value, Value, Value]:
-    """Byte offsets in source and target of a unit's first turn; its first turn of `m`, one past its last."""
+    """Byte offsets in source and target of a unit's first iteration; its first iteration of `m`, and one past
+    its last.
+    """
     n_outer, m, block, n_blocks = f.fields(nest, Nest, "n_outer", "m", "block", "n_blocks")
     source_m, target_m = f.fields(nest, Nest, "source_m", "target_m")
     first = number % n_blocks * block

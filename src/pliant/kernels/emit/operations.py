@@ -1,6 +1,7 @@
 """The operations of element-wise expressions as IR.
 
-Every operation is total: dividing an integer by zero gives 0, a shift may be by any amount.
+Every operation is defined for all operands: dividing an integer by zero gives 0, a shift may be by any
+amount.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -68,12 +69,12 @@ def _unary(function: elementary.Unary) -> Emit:
 
 
 def _divide(f: Function, row: Dtype, args: Sequence[Value]) -> Value:
-    """Toward zero among integers."""
+    """Division; toward zero for integers."""
     return args[0] / args[1] if row.kind == "float" else _guarded(f, row, args, "div")
 
 
 def _guarded(f: Function, row: Dtype, args: Sequence[Value], what: str) -> Value:
-    """Integer division or remainder, 0 where the divisor is 0; the lowest integer by -1 wraps."""
+    """Integer division or remainder; 0 if the divisor is 0; the lowest integer divided by -1 wraps."""
     a, b = args
     one, zero = f.const(1, b.type), f.const(0, b.type)
     is_zero = b.compare("eq", 0)
@@ -86,14 +87,14 @@ def _guarded(f: Function, row: Dtype, args: Sequence[Value], what: str) -> Value
 
 
 def _remainder(f: Function, row: Dtype, args: Sequence[Value]) -> Value:
-    """With the sign of the dividend."""
+    """The remainder with the sign of the dividend."""
     if row.kind == "float":
         return elementary.remainder(f, *args)
     return _guarded(f, row, args, "rem")
 
 
 def _modulo(f: Function, row: Dtype, args: Sequence[Value]) -> Value:
-    """With the sign of the divisor."""
+    """The remainder with the sign of the divisor."""
     rest = _remainder(f, row, args)
     if row.kind == "uint":
         return rest
@@ -104,7 +105,7 @@ def _modulo(f: Function, row: Dtype, args: Sequence[Value]) -> Value:
 
 
 def _shift(how: str) -> Emit:
-    """By any amount: too much or a negative one leaves only copies of the sign bit, or 0."""
+    """A shift by any amount: a too large or negative one leaves only copies of the sign bit, or 0."""
 
     def emit(f: Function, row: Dtype, args: Sequence[Value]) -> Value:
         a, n = args
@@ -118,7 +119,7 @@ def _shift(how: str) -> Emit:
 
 
 def _extreme(how: str) -> Emit:
-    """The larger or smaller of two; NaN where either is."""
+    """The larger or smaller of two; NaN if either is NaN."""
 
     def emit(f: Function, row: Dtype, args: Sequence[Value]) -> Value:
         a, b = args
@@ -156,7 +157,7 @@ def _power(f: Function, row: Dtype, args: Sequence[Value]) -> Value:
 
 
 def _whole_power(f: Function, row: Dtype, base: Value, exponent: Value) -> Value:
-    """By squaring; a negative exponent gives 0, or what 1 and -1 give."""
+    """Integer power by squaring; a negative exponent gives 0, except for bases 1 and -1."""
     one, zero = f.const(1, base.type), f.const(0, base.type)
     is_negative = exponent < 0 if row.kind == "int" else exponent.compare("ne", exponent)
     is_odd = (exponent & 1).compare("ne", 0)

@@ -7,7 +7,7 @@ _UNROLL = 4
 
 
 def copy(f: Function, source: Value, target: Value, n: Value) -> None:
-    """Copy `n` >= 0 bytes between places that do not overlap; touches no byte outside."""
+    """Copy `n` >= 0 bytes between regions that do not overlap, without touching other bytes."""
     width = 4 * f.lanes
     f.choose(
         n >= width,
@@ -28,7 +28,7 @@ def fill(f: Function, value: Value, target: Value, n: Value) -> None:
 
 
 def _copy_vectors(f: Function, source: Value, target: Value, n: Value, width: int) -> list[Value]:
-    """At least one vector: the last one may overlap the one before it."""
+    """Copy at least one vector; the last one may overlap the previous one."""
     step = _UNROLL * width
     type_ = vector(width, "i8")
 
@@ -47,7 +47,7 @@ def _copy_vectors(f: Function, source: Value, target: Value, n: Value, width: in
 
 
 def _copy_short(f: Function, source: Value, target: Value, n: Value, width: int) -> list[Value]:
-    """Less than twice `width` bytes: two pieces that may overlap, or halves of that."""
+    """Copy less than twice `width` bytes: two pieces that may overlap, recursively by halves."""
     if width < 2:
         with f.when(n > 0):
             f.store(f.load(source, "i8"), target)

@@ -1,4 +1,4 @@
-"""Floats of 8 and 4 bits, one a byte in memory, as float32 and back.
+"""Convert floats of 8 and 4 bits, one per byte in memory, to float32 and back.
 
 Layouts are those of ml_dtypes and of ONNX's float8 types (OCP formats and their FNUZ variants).
 """
@@ -14,9 +14,10 @@ _NAN = 0x7FC00000
 
 @dataclass(frozen=True, slots=True)
 class SmallFloat:
-    """Sign, `exponent` and `mantissa` bits; codes without sign: the `largest` number, what follows it, NaN.
+    """Sign, `exponent` and `mantissa` bits; codes without sign: the `largest` number, `overflow` (the code
+    after it), and `nan`.
 
-    `has_zero_sign` is false of FNUZ types, whose only NaN stands where -0 would be.
+    `has_zero_sign` is False for FNUZ types, whose only NaN has the code of -0.
     """
 
     exponent: int
@@ -45,7 +46,7 @@ SMALL_FLOATS: Mapping[str, SmallFloat] = {
     "float8_e5m2fnuz": SmallFloat(5, 2, 16, 0x7F, 0x80, 0x80, has_zero_sign=False),
     "float4_e2m1fn": SmallFloat(2, 1, 1, 7, 7, 8),
 }
-"""By ml_dtypes' name. float4 has no NaN: it becomes -0, as in ml_dtypes."""
+"""The types by ml_dtypes' name. float4 has no NaN: it becomes -0, as in ml_dtypes."""
 
 POWERS = "float8_e8m0fnu"
 """Powers of two: an exponent without sign or mantissa."""
@@ -92,13 +93,13 @@ def decode(f: Function, code: Value, kind: SmallFloat) -> Value:
 
 
 def encode_power(f: Function, value: Value) -> Value:
-    """The exponent of a float32 as a byte; rounded to a power of two before."""
+    """The exponent of a float32, which is already rounded to a power of two, as a byte."""
     word = f.cast("bitcast", value, _like(value.type, "i32"))
     return f.cast("trunc", word >> 23, _like(value.type, "i8"))
 
 
 def decode_power(f: Function, code: Value) -> Value:
-    """2 to the power of a byte less 127; 255 is NaN."""
+    """2**(byte - 127); 255 is NaN."""
     wide = _like(code.type, "i32")
     word = f.cast("zext", code, wide)
     bits = f.select(word.compare("eq", 0), f.const(0x00400000, wide), word << 23)
@@ -107,13 +108,15 @@ def decode_power(f: Function, code: Value) -> Value:
 
 
 def to_power(f: Function, value: Value, how: str, saturates: bool) -> Value:
-    """float32's size as a power of two: rounded `up`, `down` or to `nearest`; the NaN 2**128 if too large."""
+    """The magnitude of a float32 as a power of two, rounded `up`, `down` or to `nearest`; NaN (2**128) if too
+    large.
+    """
     wide = _like(value.type, "i32")
     size = f.cast("bitcast", value, wide) & 0x7FFFFFFF
     exponent = size & 0x7F800000
     step = {"up": 0x7FFFFF, "nearest": 0x400000, "down": 0}[how]
     rounded = (size + step) & 0x7F800000
-    if how == "nearest":  # half of the smallest exponent stays below
+    if how == "nearest":  # half of the smallest power rounds down
         is_half = size.compare("eq", 0x400000)
         rounded = f.select(is_half, exponent, rounded)
     if saturates:

@@ -1,6 +1,6 @@
-"""Go over the columns of a row in vectors, with a partial one at its end.
+"""Iterate over the columns of a row in vectors, with a partial one at the end.
 
-A partial vector is read and written element by element, so that nothing beyond the row is touched.
+A partial vector is read and written element by element, so that no memory beyond the row is accessed.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,7 +17,7 @@ _CHAINS = 4
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """`lanes` columns from `first` on, of which `count` exist; None where all do."""
+    """`lanes` columns from `first` on, of which `count` exist; None if all do."""
 
     f: Function
     lanes: int
@@ -25,7 +25,7 @@ class Span:
     count: Value | None
 
     def load(self, row: Value, type_: str = "float") -> Value:
-        """These columns of an array of `type_`; zero where a column does not exist."""
+        """These columns of an array of `type_`; zero for missing columns."""
         start = self.f.at(row, self.first, type_)
         if self.count is None:
             return self.f.load(start, vector(self.lanes, type_))
@@ -44,7 +44,7 @@ class Span:
             self.f.store(self.f.extract(value, i), self.f.at(start, i))
 
     def only(self, value: Value, otherwise: float) -> Value:
-        """`value`, with `otherwise` in the columns that do not exist."""
+        """`value`, with `otherwise` in missing columns."""
         if self.count is None:
             return value
         numbers = self.f.lanes_of(range(self.lanes), "i64")
@@ -61,7 +61,7 @@ def over(
     lanes: int | None = None,
     first: Value | int = 0,
 ) -> list[Value]:
-    """Visit columns first..n-1 in vectors of the ISA's width, or of `lanes`; what is carried at the end.
+    """Visit columns first..n-1 in vectors of the ISA's width, or of `lanes`; returns the carried values.
 
     `first` is a multiple of that width.
     """
@@ -77,10 +77,10 @@ def over(
 def reduce(
     f: Function, n: Value, terms: Callable[[Span], Sequence[Value]], combine: Combine, start: Sequence[float]
 ) -> list[Value]:
-    """Every term's sum, or other combination, over all columns; one float for each of `start`.
+    """The sum, or another combination, of every term over all columns; one float for each of `start`.
 
-    `start` stands for columns that do not exist, and must leave the result unchanged. Independent
-    partial results hide the latency of combining.
+    `start` is used for missing columns, and must be neutral. Independent partial results hide the latency of
+    combining.
     """
     step = _CHAINS * f.lanes
     whole = n - n % step
@@ -104,8 +104,8 @@ def strips(
 ) -> None:
     """`visit(first, width, count)` until columns 0..n-1 are covered: `count` vectors of `width` from `first`.
 
-    The last vector overlaps the one before it, so that a column may be visited twice. `chains` vectors go
-    together where they can; rows shorter than a vector are visited in fours, or one by one.
+    The last vector overlaps the previous one, so a column may be visited twice. Up to `chains` vectors are
+    visited together; rows shorter than a vector are visited in fours, or one by one.
     """
     width = lanes or f.lanes
     done = n - n % (width * chains)
@@ -137,7 +137,7 @@ def _rest(f: Function, n: Value, done: Value, visit: Callable[[Value, int, int],
 def pairs(f: Function, n: Value, visit: Callable[[list[Value], int], None], *, lanes: int = 0) -> None:
     """`visit(columns, width)`, the first columns of one or two vectors, until columns 0..n-1 are covered.
 
-    As `strips`: the last vector overlaps the one before it, also within a pair. Rows shorter than a vector
+    As in `strips`, the last vector overlaps the previous one, also within a pair. Rows shorter than a vector
     are visited in halves of it, down to fours, or one by one.
     """
     width = lanes or f.lanes

@@ -1,4 +1,4 @@
-"""Typed SSA values and how LLVM spells types and constants."""
+"""Typed SSA values, and LLVM's spelling of types and constants."""
 
 import struct
 from dataclasses import dataclass

@@ -1,7 +1,7 @@
 """Vector mathematics as IR: exp, tanh, the activations, half floats.
 
-Every function takes vectors (or scalars) of floats and keeps NaN; bounds are absolute unless called
-relative, over all finite float32, and are held by tests against float64.
+Every function takes vectors (or scalars) of floats and keeps NaN; bounds are absolute unless called relative,
+hold for all finite float32, and are tested against float64.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,7 +13,7 @@ from pliant.kernels.emit.values import Value, like
 
 # (e**r - 1 - r) / r**2 for |r| <= 0.35, minimax (Cephes expf, S. Moshier).
 _EXP = (1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1)
-# 2**r - 1 for |r| <= 0.5 in powers of r: a least-maximum fit of our own, within 2e-9.
+# 2**r - 1 for |r| <= 0.5 in powers of r: our own minimax fit, within 2e-9.
 _EXP2 = (1.53533612e-4, 1.33988747e-3, 9.61843736e-3, 5.55033247e-2, 2.40226479e-1, 6.93147203e-1, 1.0)
 _LN2_HIGH, _LN2_LOW = 0.693359375, -2.12194440e-4
 # Adding 1.5 * 2**23 + 127 leaves the nearest integer, with float32's exponent bias, in the low bits.
@@ -21,7 +21,7 @@ _ROUNDER = 12582912.0 + 127.0
 _SMALLEST, _LARGEST_POWER = -87.336544, 127.0
 # erfc(z) = 1 / (1 + a1 z + ... + a6 z**6)**16 within 3e-7 (Abramowitz and Stegun, 7.1.28).
 _ERFC = (0.0000430638, 0.0002765672, 0.0001520143, 0.0092705272, 0.0422820123, 0.0705230784)
-# tanh(x) = x P(x*x) / Q(x*x) on |x| <= 8.6: a rational least-maximum fit of our own, within 7e-10.
+# tanh(x) = x P(x*x) / Q(x*x) on |x| <= 8.6: our own rational minimax fit, within 7e-10.
 _TANH_P = (-1.2961575e-11, 3.1566767e-08, 2.8403709e-05, 0.0038876447, 0.1369525, 1.0)
 _TANH_Q = (1.3154241e-06, 0.00039729138, 0.027316274, 0.47028583, 1.0)
 _TANH_LIMIT = 8.6
@@ -38,7 +38,7 @@ def exp(f: Function, x: Value) -> Value:
 
 
 def exp_nonpositive(f: Function, x: Value) -> Value:
-    """As `exp`, for x <= 0 only: what softmax needs, two instructions shorter."""
+    """As `exp`, for x <= 0 only: as in softmax, two instructions shorter."""
     return _scaled_exp(f, x, f.fma(x, f.const(log2(euler), x.type), f.const(_ROUNDER, x.type)))
 
 
@@ -84,7 +84,7 @@ def gelu_tanh(f: Function, x: Value) -> Value:
 
 
 def relu(f: Function, x: Value) -> Value:
-    """max(x, 0); NaN stays."""
+    """max(x, 0); NaN is kept."""
     return f.select(x < 0.0, f.const(0.0, x.type), x)
 
 
@@ -110,12 +110,12 @@ def magnitude(f: Function, x: Value) -> Value:
 
 
 def largest(f: Function, a: Value, b: Value) -> Value:
-    """The larger of two; b where either is NaN."""
+    """The larger of two; b if either is NaN."""
     return f.select(a > b, a, b)
 
 
 def half_to_float(f: Function, bits: Value) -> Value:
-    """IEEE half floats, as i16, exactly; by integers where the CPU has no conversion."""
+    """IEEE half floats, as i16, exactly; with integer operations if the CPU has no conversion."""
     wide = like(bits.type, "i32")
     if f.isa.has_f16c:
         return f.cast("fpext", f.cast("bitcast", bits, like(bits.type, "half")), like(bits.type, "float"))

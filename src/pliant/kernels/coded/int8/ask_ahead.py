@@ -1,7 +1,7 @@
-"""Ask for the next panel's weights while the tiles of this one multiply.
+"""Prefetch the next panel's weights while the tiles of this one multiply.
 
-A panel is read all at once, and hardware finds it as late as then: what memory or the last cache takes to
-answer would be waited for. So a part of it is asked for behind every tile.
+A panel is read all at once, and the hardware prefetcher starts only then, so the kernel would wait for memory
+or the last-level cache. Therefore a part of the next panel is prefetched after every tile.
 """
 
 import ctypes
@@ -14,15 +14,17 @@ from pliant.kernels.emit.builder import Function, Module
 from pliant.kernels.emit.values import Value
 
 Ask = Callable[[int], None]
-"""Asks for the part that is due behind a tile of so many rows."""
+"""Prefetches the next part after a tile of the given number of rows."""
 
-_LEAST_ROWS = 32  # of fewer there are too few tiles
+_LEAST_ROWS = 32  # with fewer rows there are too few tiles
 _LINE_BYTES = 64
 _LEVEL = 2
 
 
 class _State(ctypes.Structure):
-    """What is asked for next: a line of all planes of a column group's segment, groups before `end`."""
+    """The next position to prefetch: a line of all planes of a column group's segment, for groups before
+    `end`.
+    """
 
     _fields_ = (
         ("group", ctypes.c_int64),
@@ -33,12 +35,12 @@ class _State(ctypes.Structure):
 
 
 def space_to_ask(f: Function) -> Value:
-    """Where what was asked for is kept; to be written in a function's first block."""
+    """Memory for the prefetch state; must be emitted in a function's first block."""
     return f.op(f"alloca [{ctypes.sizeof(_State)} x i8], align 8", "ptr")
 
 
 def ahead_of_bytes(f: Function, space: Value, start: Value, lines: Value, n_rows: Value) -> Ask:
-    """Of resident weights: the `lines` cache lines from `start` on."""
+    """Prefetch resident weights: the `lines` cache lines from `start` on."""
     f.store(start, space)
     share = f.select(n_rows >= _LEAST_ROWS, (lines + n_rows - 1) // n_rows, f.const(0))
 
@@ -52,7 +54,7 @@ def ahead_of_bytes(f: Function, space: Value, start: Value, lines: Value, n_rows
 
 
 def ahead_of_planes(f: Function, space: Value, group: Value, groups: int, stop: Value) -> Ask:
-    """Of codes: the planes of as many column groups from `group` on, but of none from `stop` on."""
+    """Prefetch codes: the planes of `groups` column groups from `group` on, but none from `stop` on."""
     args = f.params[0]
     segment_rows, n_segments, n_rows = f.fields(args, GemmArgs, "segment_rows", "n_segments", "n_rows")
     start = {"group": group, "segment": f.const(0), "line": f.const(0), "end": f.least(group + groups, stop)}
@@ -69,7 +71,7 @@ def ahead_of_planes(f: Function, space: Value, group: Value, groups: int, stop: 
 
 
 def write_ask_planes(module: Module) -> None:
-    """Define `ask_planes(args, state, lines)`: so many lines of every plane, fewer at the end."""
+    """Define `ask_planes(args, state, lines)`: prefetches `lines` lines of every plane, fewer at the end."""
     params = [("args", "ptr"), ("state", "ptr"), ("lines", "i64")]
     with module.function("ask_planes", params, attributes="noinline", is_exported=False) as f:
         _, state, lines = f.params
@@ -86,7 +88,7 @@ def write_ask_planes(module: Module) -> None:
 
 
 def _ask_in_segment(f: Function, group: Value, lines: Value) -> Value:
-    """Ask for up to `lines` lines of the segment that is due; how many those were."""
+    """Prefetch up to `lines` lines of the current segment; returns their number."""
     args, state, _ = f.params
     segment_rows, n_segments, per_slice = f.fields(
         args, GemmArgs, "segment_rows", "n_segments", "column_groups_per_slice"
@@ -98,7 +100,7 @@ def _ask_in_segment(f: Function, group: Value, lines: Value) -> Value:
     n = f.least(lines, count - line)
     (bits,) = f.fields(desc, SliceDesc, "bits")
     planes = f.at(desc, SliceDesc.planes.offset, "i8")
-    # Of full fidelity nothing is asked for.
+    # Full fidelity is not prefetched.
     with f.each(0, f.select(bits <= 6, bits, f.const(0))) as q:
         here = f.at(f.load(f.at(planes, q, "ptr"), "ptr"), at, "i8")
         with f.each(0, n) as i:

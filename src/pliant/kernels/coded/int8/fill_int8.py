@@ -1,7 +1,7 @@
 """Fill scratch with a column group of B in steps of int8: bytes [K/4][16][4], or int16 [K/2][16][2].
 
-Bytes hold at most `int8_form(isa).weight` steps; what an outlier has beyond is counted here and added to C
-in float32 (remainders.py).
+Bytes hold at most `int8_form(isa).weight` steps; outliers beyond that are counted here, and their remainders
+are added to C in float32 (remainders.py).
 """
 
 from functools import partial
@@ -28,9 +28,10 @@ _ROUNDER, _ROUNDER_BITS = 12582912.0, 0x4B400000
 
 
 def write_fill_int8(module: Module) -> None:
-    """Define `block8(args, column group, space, steps) -> i64`, which fills all of K, and what it calls.
+    """Define `block8(args, column group, space, steps) -> i64`, which fills all of K, and the functions that
+    it calls.
 
-    `steps` is how many are in 1.0; the result is the number of outliers that have a remainder.
+    `steps` is the number of steps in 1.0; the result is the number of outliers with a remainder.
     """
     for bits in _FORMS:
         with module.function(f"fill8_{bits}", _PARAMS, attributes="noinline", is_exported=False) as f:
@@ -76,7 +77,7 @@ def _write_block(f: Function) -> Value:
             assert beyond is not None
             return [turn.carried[0] + beyond]
 
-        # Full fidelity needs no patch, but outliers beyond a byte have their remainder there too.
+        # Full fidelity needs no patch, but its outliers beyond a byte have remainders too.
         turn.carry(f.choose(outlier_rows.compare("ne", 0), patch, lambda: turn.carried))
     return turn.carried[0]
 
@@ -115,7 +116,7 @@ def _write_full(f: Function, bits: int) -> None:
 
 
 def clipped_steps(f: Function, x: Value, steps: Value) -> Value:
-    """Floats as whole steps, as many as fit a weight."""
+    """Floats as integer steps, clipped to the range of a weight."""
     scaled = x * (steps if x.type == "float" else f.splat(steps))
     limit = float(int8_form(f.isa).weight)
     low, high = f.const(-limit, x.type), f.const(limit, x.type)
@@ -144,7 +145,7 @@ def is_beyond(f: Function, value: Value, steps: Value) -> Value:
 
 
 def _write_patch(module: Module) -> None:
-    """`patch8(slice, column group, to, steps) -> i64`: a segment's outliers put in place."""
+    """`patch8(slice, column group, to, steps) -> i64`: inserts a segment's outliers."""
     params = [("desc", "ptr"), ("group", "i64"), ("to", "ptr"), ("steps", "float")]
     packing = int8_form(module.isa).packing
     element = f"i{32 // packing}"

@@ -1,8 +1,8 @@
 """GEMM on integers: activations rounded by row, weights in the int8 steps of a codebook, or bytes already.
 
 C = activation(((Aq - zero of the row) @ Bq) * row scale * step + outliers' remainders + bias + residual); the
-integer sums are exact. Codes are decoded in flight; weights of a byte are resident as tiles read them, and
-have a step for each column and no outliers.
+integer sums are exact. Codes are decoded on the fly; byte weights are resident in the tiles' layout, and have
+a step per column and no outliers.
 """
 
 import ctypes
@@ -39,19 +39,19 @@ from pliant.kernels.tiles.tile_rows import PANELS, config_space, release_tiles, 
 
 
 def _block_rows(isa: Isa) -> int:
-    """Rows at a time whose last columns are made in scratch: whole tiles of every height."""
+    """Rows at a time whose last columns are computed in scratch: a multiple of every tile height."""
     return 256 if isa.has_tiles else 240
 
 
 class GemmInt8Args(ctypes.Structure):
-    """`gemm` as for float32, but its `a` is what `round_rows` wrote, and `lda` is not read.
+    """`gemm` as for float32, but its `a` is the output of `round_rows`, and `lda` is not read.
 
-    `a_scales` are the rows' scales and zero points. `weight_step` float32 is what a step is worth, at which
-    the slices' tables were made. `sums` int32 are the sums over K of the columns of every group in steps;
-    where it is null the kernel adds them up. Only rows whose integers are bytes read it.
+    `a_scales` are the rows' scales and zero points. `weight_step` float32 is the value of one step in the
+    slices' tables. `sums` int32 are the sums over K of the columns of every group in steps; if it is null,
+    the kernel computes them. Only rows of bytes read it.
 
-    Of resident weights `gemm.own.full` are the words of `resident_shape`, K being padded to whole turns of
-    the loops; `weight_step` has a float32 for every column of every group, and `sums` are given.
+    For resident weights, `gemm.own.full` are the words of `resident_shape`, with K padded to whole iterations
+    of the loops; `weight_step` has a float32 for every column of every group, and `sums` must be given.
     """
 
     _fields_ = (
@@ -70,7 +70,7 @@ def units_int8(n_columns: int) -> int:
 def grain_int8(n_columns: int, n_rows: int, isa: Isa, n_threads: int) -> int:
     """Units that a thread takes at a time: the columns of a tile, if that leaves work for every thread.
 
-    Of a single row it takes more: where shares meet, both threads read what one asked for ahead.
+    For a single row it takes more: at the border of two shares, both threads read the prefetched weights.
     """
     groups = _widest(isa)
     if n_rows == 1:
@@ -85,14 +85,14 @@ def resident_shape(depth: int, n_columns: int, isa: Isa) -> tuple[int, int, int,
 
 
 def padded_int8(depth: int) -> int:
-    """K in whole turns of the tiles' loops."""
+    """K padded to whole iterations of the tiles' loops."""
     return -(-depth // GROUP_ROWS) * GROUP_ROWS
 
 
 def scratch_bytes_int8(depth: int, isa: Isa) -> int:
     """Scratch a thread needs for coded matrices of up to `depth` rows, 64-byte aligned.
 
-    Resident weights need what a depth of 0 does.
+    Resident weights need as much as a depth of 0.
     """
     words, rows = depth // int8_form(isa).packing, _block_rows(isa)
     return 4 * _widest(isa) * COLUMNS * (words + 2 + rows) + (tiled_bytes(rows) if isa.has_tiles else 0)
@@ -105,7 +105,7 @@ def _widest(isa: Isa) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Space:
-    """Memory on the stack: for what was asked for, and for a list of remainders where there can be some."""
+    """Stack memory for the prefetch state, and for a list of remainders if there can be any."""
 
     asked: Value
     listed: Value | None
@@ -113,12 +113,11 @@ class _Space:
 
 @dataclass(frozen=True, slots=True)
 class _Panel:
-    """`width` columns in `groups` column groups from `group` on, and what all their rows share.
+    """`width` columns in `groups` column groups from `group` on, and the data shared by all their rows.
 
-    `b` has the groups in steps, `beyond` says how many outliers have a remainder, None that none can have
-    one; `own_c` is where columns are made that are not whole groups. `tiles` is None where vectors hold the
-    sums. Where they do, `listed` is where remainders are listed that are few, and `ask` asks for the next
-    panel's weights.
+    `b` has the groups in steps; `beyond` is the number of outliers with a remainder, None if there can be
+    none; `own_c` is scratch for columns of incomplete groups. `tiles` is None if the sums are in vectors;
+    then `listed` is the list of remainders, if there are few, and `ask` prefetches the next panel's weights.
     """
 
     group: Value
@@ -146,7 +145,7 @@ def gemm_int8_ir(isa: Isa) -> str:
 
 
 def gemm_bytes_ir(isa: Isa) -> str:
-    """The same for resident weights of a byte."""
+    """The kernel for resident byte weights."""
     return _kernel(isa, "gemm_bytes", resident_form(isa))
 
 
@@ -193,7 +192,7 @@ def _kernel(isa: Isa, name: str, form: Int8Form) -> str:
 
 
 def _write_tiled(f: Function, form: Int8Form, config: Value, lo: Value) -> Value:
-    """The whole kernel for rows that take tiles; the first unit that is left, if they do not."""
+    """Emit the whole kernel for rows that use tiles; returns the first remaining unit for others."""
     args, _, hi, _ = f.params
     (n_rows,) = f.fields(args, GemmArgs, "n_rows")
     is_tiled = takes_tiles(n_rows, "int8")
@@ -247,7 +246,7 @@ def _write_panel(
     config: Value | None = None,
     space: _Space | None = None,
 ) -> None:
-    """All rows of `groups` column groups from `group` on; in tiles where those have a configuration."""
+    """All rows of `groups` column groups from `group` on; in tiles if `config` is given."""
     args, _, _, scratch = f.params
     names = ("segment_rows", "n_segments", "n_rows", "n_columns")
     segment_rows, n_segments, n_rows, n_columns = f.fields(args, GemmArgs, *names)
@@ -292,7 +291,7 @@ def _write_panel(
 
 
 def _sums(f: Function, form: Int8Form, group: Value, blocks: list[Value], words: Value, own: Value) -> Value:
-    """Where the columns' sums stand: with the weights, or made in scratch."""
+    """The address of the columns' sums: given, or computed in scratch."""
     if not form.is_bytes:
         return own
     (given,) = f.fields(f.params[0], GemmInt8Args, "sums")
@@ -306,7 +305,7 @@ def _sums(f: Function, form: Int8Form, group: Value, blocks: list[Value], words:
 
 
 def _bias(f: Function, group: Value, groups: int, width: Value, own: Value) -> Value:
-    """Where as many biases as a tile has columns stand."""
+    """The address of a full tile's number of biases."""
     (bias,) = f.fields(f.params[0], GemmArgs, "bias")
     zeros = f.table([0.0] * (groups * COLUMNS), "float")
     has_bias = bias.compare("ne", 0)
@@ -338,7 +337,7 @@ def _write_rows(f: Function, panel: _Panel, first: Value, n_rows: Value) -> None
     added = f.select(is_copied, panel.own_c, added)
     added_stride = f.select(has_residual, f.select(is_copied, wide, ldr), f.const(0))
     c_here, ldc_here = f.select(is_tail, panel.own_c, c), f.select(is_tail, wide, ldc)
-    # Where remainders are added at the end, activations wait for them.
+    # If remainders are added at the end, activations are applied after them.
     beyond = panel.beyond
     is_late = None if beyond is None else beyond > (0 if panel.listed is None else MOST_LISTED)
     early = activation if is_late is None else f.select(is_late, f.const(0), activation)

@@ -1,8 +1,8 @@
-"""What outliers have beyond the bytes of the int8 GEMM, added to C in float32.
+"""Add the remainders of outliers beyond the bytes of the int8 GEMM to C, in float32.
 
-There are few, so a panel's are listed first, and added to each tile's rows while those are in L1. Where they
-are more than the list holds, or rows are no vectors' tiles, they are added to all rows at the end. Both add
-them in one order, and give the same numbers.
+They are few, so a panel's remainders are listed first, and added to each tile's rows while those are in L1.
+If there are more than the list holds, or rows use AMX tiles, they are added to all rows at the end. Both ways
+add in the same order and give the same numbers.
 """
 
 import ctypes
@@ -20,17 +20,17 @@ from pliant.kernels.product.integer_dots import left_is_signed
 from pliant.kernels.tiles.tile_rows import takes_tiles
 
 MOST_LISTED = 64
-"""Remainders that a list holds: of a panel of 48 columns and 3072 rows four on average."""
+"""The most remainders in a list: a panel of 48 columns and 3072 rows has four on average."""
 
 
 class _Listed(ctypes.Structure):
-    """A remainder: its row of K, its column in the panel, its size."""
+    """A remainder: its row of K, its column in the panel, its value."""
 
     _fields_ = (("k", ctypes.c_int64), ("column", ctypes.c_int32), ("by", ctypes.c_float))
 
 
 def space_for_list(f: Function) -> Value:
-    """Memory for a list, to be written in a function's first block."""
+    """Memory for a list; must be emitted in a function's first block."""
     return f.op(f"alloca [{MOST_LISTED * ctypes.sizeof(_Listed)} x i8], align 8", "ptr")
 
 
@@ -42,7 +42,7 @@ def write_remainders(module: Module) -> None:
 
 
 def list_remainders(f: Function, group: Value, groups: int, steps: Value, to: Value) -> None:
-    """List those of `groups` column groups from `group` on: they must not be more than MOST_LISTED."""
+    """List those of `groups` column groups from `group` on: there must be at most MOST_LISTED."""
     here = to
     for g in range(groups):
         column = f.const(g * COLUMNS, "i32")
@@ -54,7 +54,7 @@ def list_remainders(f: Function, group: Value, groups: int, steps: Value, to: Va
 def _write_remainders(module: Module) -> None:
     """`remainders(args, a, scales, rows, column group, steps, c, ldc)`.
 
-    c[row, 0..15] += A times what outliers have beyond a byte, for rows of packed A from `a` on.
+    c[row, 0..15] += A times the remainders of outliers, for rows of packed A from `a` on.
     """
     params = [("args", "ptr"), ("a", "ptr"), ("a_scales", "ptr"), ("n_rows", "i64")]
     params += [("column_group", "i64"), ("steps", "float"), ("c", "ptr"), ("ldc", "i64")]
@@ -68,7 +68,9 @@ def _write_remainders(module: Module) -> None:
 
 
 def _write_list(module: Module) -> None:
-    """`list_remainders(args, column group, its first column, steps, to) -> i64`: how many those were."""
+    """`list_remainders(args, column group, its first column, steps, to) -> i64`: lists them and returns their
+    number.
+    """
     params = [("args", "ptr"), ("group", "i64"), ("column", "i32"), ("steps", "float"), ("to", "ptr")]
     with module.function("list_remainders", params, "i64", attributes="noinline", is_exported=False) as f:
         args, group, first, steps, to = f.params
@@ -85,7 +87,9 @@ def _write_list(module: Module) -> None:
 
 
 def _write_add_listed(module: Module) -> None:
-    """`add_listed(list, n, block of A, scales, rows, c, ldc)`: of a block's rows to c[row, 0..]."""
+    """`add_listed(list, n, block of A, scales, rows, c, ldc)`: adds the listed remainders of a block's rows
+    to c[row, 0..].
+    """
     params = [("list", "ptr"), ("n", "i64"), ("a", "ptr"), ("a_scales", "ptr"), ("n_rows", "i64")]
     params += [("c", "ptr"), ("ldc", "i64")]
     with module.function("add_listed", params, attributes="noinline", is_exported=False) as f:
@@ -106,7 +110,7 @@ def _write_add_listed(module: Module) -> None:
 def _each(
     f: Function, args: Value, column_group: Value, steps: Value
 ) -> Iterator[tuple[Value, Value, Value]]:
-    """Write a block for (row of K, column of the group, remainder) of all that a column group has."""
+    """Emit a loop body for each (row of K, column of the group, remainder) of a column group."""
     names = ("segment_rows", "n_segments", "column_groups_per_slice")
     segment_rows, n_segments, per_slice = f.fields(args, GemmArgs, *names)
     step = f.const(1.0, "float") / steps
@@ -124,7 +128,7 @@ def _each(
 
 
 def _add_to_all(f: Function, words: Value, k: Value, column: Value, by: Value) -> None:
-    """One outlier's, for all rows: c[row, column] += by * A[row, k]."""
+    """Add one outlier's remainder to all rows: c[row, column] += by * A[row, k]."""
     _, a, a_scales, n_rows, _, _, c, ldc = f.params
     height = tile_shape(f.isa).rows
     to = f.at(c, column)
@@ -137,7 +141,7 @@ def _add_to_all(f: Function, words: Value, k: Value, column: Value, by: Value) -
 
     full = n_rows - n_rows % height
     if f.isa.has_tiles:
-        # Rows that stand by themselves are blocks of one.
+        # Rows that are not in blocks are blocks of one.
         (all_rows,) = f.fields(f.params[0], GemmArgs, "n_rows")
         is_by_rows = takes_tiles(all_rows, "int8")
         full = f.select(is_by_rows, f.const(0), full)

@@ -1,9 +1,8 @@
-"""Round rows of float32 to the integers of the int8 GEMM, packed as its tiles read them.
+"""Round rows of float32 to the integers of the int8 GEMM, packed in its tiles' layout.
 
-Rows stand in blocks as high as a tile; the last block has as many rows as are left. A block is [words][rows]
-i32: the words of all its rows of A that meet one word of B stand side by side, so a tile reads them from one
-address. Every row has a scale and a zero point of its own. Where the product takes tiles (AMX), rows stand
-one behind the other instead.
+Rows are in blocks of a tile's height; the last block has the remaining rows. A block is [words][rows] i32:
+the words of all its rows that are multiplied with one word of B are adjacent, so a tile reads them from one
+address. Every row has its own scale and zero point. For AMX tiles, rows are stored consecutively instead.
 """
 
 import ctypes
@@ -24,7 +23,7 @@ class RoundRowsArgs(ctypes.Structure):
     """Rows of float32 [n_rows, n_columns], stride lda, to words `q` and to `scales` [n_rows, 2].
 
     Row i of A is about scales[i, 0] * (integers - zero), where the 32 bits of scales[i, 1] are the zero
-    point. Rows are `depth` integers long: what stands behind n_columns is the zero point.
+    point. Rows have `depth` integers; those after n_columns are the zero point.
     """
 
     _fields_ = (
@@ -39,13 +38,15 @@ class RoundRowsArgs(ctypes.Structure):
 
 
 def row_grain(depth: int, isa: Isa) -> int:
-    """Rows that a thread rounds at a time: whole blocks, which share cache lines."""
+    """Rows that a thread rounds at a time: whole blocks, whose rows share cache lines."""
     height = tile_shape(isa).rows
     return height * max(1, 2048 // (depth * height))
 
 
 def round_rows_name(is_resident: bool, isa: Isa) -> str:
-    """The kernel's name: rows for resident weights are rounded alike on CPUs that hold their products."""
+    """The kernel's name: on CPUs whose sums hold the products, rows for resident weights are rounded in the
+    same way.
+    """
     takes_more = is_resident and resident_form(isa).activation != int8_form(isa).activation
     return "round_rows_finely" if takes_more else "round_rows"
 
@@ -53,7 +54,7 @@ def round_rows_name(is_resident: bool, isa: Isa) -> str:
 def round_rows_ir(isa: Isa, *, is_resident: bool = False) -> str:
     """The kernel with RoundRowsArgs; a unit is a row. A row with NaN or infinity gets a NaN scale.
 
-    `is_resident` are the weights that the rows are multiplied with.
+    `is_resident`: the weights that the rows are multiplied with are resident.
     """
     module = Module(isa)
     form = resident_form(isa) if is_resident else int8_form(isa)
@@ -110,7 +111,7 @@ def _extremes(f: Function, source: Value, n: Value) -> tuple[Value, Value, Value
 
 
 def _steps(f: Function, form: Int8Form, low: Value, high: Value, taint: Value) -> tuple[Value, Value, Value]:
-    """(steps in 1.0, a step's worth, zero point) of a row."""
+    """(steps in 1.0, value of a step, zero point) of a row."""
     if form.is_bytes:
         levels, size = float(2 * form.activation + 1), high - low
     else:
@@ -131,9 +132,10 @@ def _write_row(
     by: Value,
     zero: Value,
 ) -> None:
-    """`columns` are (those of the row, those with its padding), `to` its first word and words from one on.
+    """Write a row. `columns` are (its columns, its columns with padding), `to` its first word and the stride
+    of words.
 
-    Where that is None, a row's words stand side by side.
+    If the stride is None, a row's words are contiguous.
     """
     (n, depth), (first, stride) = columns, to
     packing, element = form.packing, f"i{32 // form.packing}"
@@ -164,7 +166,7 @@ def _write_row(
 
 
 def _scatter(f: Function, integers: Value, packing: int, to: Value, stride: Value) -> None:
-    """Words of `packing` integers, `stride` words from one to the next."""
+    """Store words of `packing` integers with a stride of `stride` words."""
     count = f.lanes // packing
     words = f.cast("bitcast", integers, vector(count, "i32") if count > 1 else "i32")
     for i in range(count):
@@ -176,7 +178,7 @@ def _integers(f: Function, form: Int8Form, x: Value, by: Value, zero: Value) -> 
     whole = nearest(f, x * by) + zero
     if not form.is_bytes:
         return whole
-    # Both ends may round outwards, by one step together.
+    # Both extremes may round outwards, by one step in total.
     highest = f.const(form.lowest + 2 * form.activation + 1, whole.type)
     return f.select(whole > highest, highest, whole)
 

@@ -1,7 +1,8 @@
-"""One row of the int8 GEMM: codes become bytes in registers and are multiplied there, never stored.
+"""One row of the int8 GEMM: codes are decoded to bytes in registers and multiplied there, without storing
+them.
 
-A single row waits for memory: it reads planes only, once. Outliers are no part of the decoded sum, as planes
-hold code 0 in their places: a sparse pass adds what they are beyond it.
+A single row is limited by memory, so it reads only the planes, once. Outliers are not part of the decoded
+sum, as planes hold code 0 in their places: a sparse pass adds their difference from it.
 """
 
 from functools import partial, reduce
@@ -18,14 +19,16 @@ from pliant.kernels.emit.isa import Isa
 from pliant.kernels.emit.values import Value, vector
 from pliant.kernels.product.integer_dots import add_quads, left_is_signed
 
-_CHAINS = 4  # of products, and as many of sums
+_CHAINS = 4  # chains of products, and as many of sums
 _WORDS = GROUP_ROWS // 4
 _PLANES = range(1, 7)
 _PARAMS = (("desc", "ptr"), ("group", "i64"), ("count", "i64"), ("x", "ptr"), ("to", "ptr"))
 
 
 def has_row_int8(isa: Isa) -> bool:
-    """Where codes become bytes in few instructions; elsewhere decoding spills, and scratch is as fast."""
+    """Whether codes are decoded to bytes in few instructions; otherwise decoding spills registers, and
+    scratch is as fast.
+    """
     return isa.has_byte_permute and not isa.is_portable
 
 
@@ -33,7 +36,7 @@ def write_row_int8(module: Module) -> None:
     """Define `row8(args, column group, step, zero point, to)` and `is_coded(args, column group) -> i64`.
 
     to[0..15] are the products of the row with a column group in integers, to[16..31] the columns' sums, both
-    i32 and without outliers, then to[32..47] float32 the steps that outliers add.
+    i32 and without outliers, then to[32..47] float32 are the steps that outliers add.
     """
     for bits in _PLANES:
         _write_sum(module, bits)
@@ -111,7 +114,7 @@ def _write_sum(module: Module, bits: int) -> None:
 
 
 def _write_sparse(module: Module) -> None:
-    """`sparse8(slice, column group, x, step, zero, to)`: what outliers add to 16 columns, in steps."""
+    """`sparse8(slice, column group, x, step, zero, to)`: writes the steps that outliers add to 16 columns."""
     params = (
         ("desc", "ptr"),
         ("group", "i64"),

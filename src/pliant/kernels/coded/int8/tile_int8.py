@@ -28,13 +28,13 @@ class TileShape:
 
 
 def tile_shape(isa: Isa) -> TileShape:
-    """As many sums as registers hold beside a word of each column vector and one of A's.
+    """As many sums as fit in registers besides one word of each column vector and one word of A.
 
-    Rows that add pairs of bytes in 16 bits hold two words of B and the products beside them; where columns
-    change places (I8MM), their halves.
+    ISA rows that add pairs of bytes in 16 bits also hold two words of B and the products; those with I8MM
+    hold the halves of exchanged columns.
     """
     if isa.is_portable:
-        return TileShape(3, 2)  # little code: all of it is emulated
+        return TileShape(3, 2)  # little code, since all of it is emulated
     match isa.name:
         case "avx512":
             return TileShape(8, 3) if isa.has_dot else TileShape(8, 2)
@@ -48,11 +48,11 @@ def tile_shape(isa: Isa) -> TileShape:
 
 @dataclass(frozen=True, slots=True)
 class TileInt8Args:
-    """Where a tile reads and writes: C = (A @ B) * scales * step + bias + added. Strides in elements.
+    """The operands of a tile: C = (A @ B) * scales * step + bias + added. Strides in elements.
 
     `a` is a block of packed rows, `scales` their pairs (see `RoundRowsArgs`); `b` are column groups of
-    `words` words, and `sums` the columns' sums. Resident weights have a step for each column, to which
-    `step` points.
+    `words` words, and `sums` the columns' sums. Resident weights have a step per column; `step` points to
+    these.
     """
 
     a: Value
@@ -85,9 +85,10 @@ def call_rows_int8(
     at: Callable[[Value], TileInt8Args],
     after: Callable[[TileInt8Args, int], None],
 ) -> None:
-    """Cover `n_rows` rows of some column groups; `at(row)` says where the tile that starts at `row` works.
+    """Cover `n_rows` rows of some column groups; `at(row)` returns the operands of the tile that starts at
+    `row`.
 
-    `after` follows each tile with its number of rows, while C is in L1.
+    `after` is called after each tile with its number of rows, while C is in L1.
     """
     full = tile_shape(f.isa).rows
 
@@ -115,7 +116,7 @@ def _write_tile(module: Module, form: Int8Form, rows: int, groups: int) -> None:
         places = range(0, groups * COLUMNS, f.lanes)
         begin = _starts(f, form, sums, scales, rows, groups)
         panels = [f.at(b, words * (g * COLUMNS), form.word) for g in range(groups)]
-        # A tile of few sums needs more chains of additions than it has sums.
+        # A tile with few sums needs more addition chains than it has sums.
         chains = max(1, min(_CHAINS, _CHAINS // len(begin)))
         per_word = len(begin)
         is_by_pairs = _is_by_pairs(f.isa)
@@ -149,7 +150,7 @@ def _write_tile(module: Module, form: Int8Form, rows: int, groups: int) -> None:
 
 
 def _is_by_pairs(isa: Isa) -> bool:
-    """Whether two rows go with two words of K at once."""
+    """Whether two rows are multiplied with two words of K at once."""
     return isa.has_matmul and not isa.is_portable
 
 
@@ -158,7 +159,7 @@ def _power_of_two(n: int) -> int:
 
 
 def _starts(f: Function, form: Int8Form, sums: Value, scales: Value, rows: int, groups: int) -> list[Value]:
-    """What the sums of each row begin with: less its zero point times the columns' sums."""
+    """The initial sums of each row: minus its zero point times the columns' sums."""
     integers = vector(f.lanes, "i32")
     places = range(0, groups * COLUMNS, f.lanes)
     if not form.is_bytes:
@@ -179,7 +180,9 @@ def _multiply(
     panels: list[Value],
     sums: list[Value],
 ) -> list[Value]:
-    """Add the products of one word of K, or of two where bytes are added in 16 bits or rows go in pairs."""
+    """Add the products of one word of K, or of two words if bytes are added in 16 bits or rows are in
+    pairs.
+    """
     if _is_by_pairs(f.isa):
         return _multiply_pairs(f, word, a, panels, sums)
     block, rows = a
@@ -194,7 +197,7 @@ def _multiply(
         at = [f.at(block, (word + i) * rows + row, "i32") for i in range(form.together)]
         return [shared_word(f, f.load(p, "i32")) for p in at]
 
-    if f.isa.name == "avx2" and form.together > 1:  # no register is left for more than a column
+    if f.isa.name == "avx2" and form.together > 1:  # registers suffice for one column only
         for v in range(len(places)):
             ys, here = of_column(v), slice(v, None, len(places))
             made = [_add(f, form.is_bytes, x, of_row(row), ys) for row, x in enumerate(sums[here])]
@@ -220,7 +223,7 @@ def _weights(f: Function, form: Int8Form, at: Value) -> Value:
 def _multiply_pairs(
     f: Function, word: Value, a: tuple[Value, int], panels: list[Value], sums: list[Value]
 ) -> list[Value]:
-    """Bytes by I8MM: two rows and two words of K, times as many of K and two columns; sums are `paired`."""
+    """Bytes by I8MM: two rows and two words of K, times two words of K and two columns; sums are `paired`."""
     block, rows = a
     bytes_, two, whole = vector(16, "i8"), vector(2, "i32"), vector(f.lanes, "i32")
     both = [word, word + 1]
@@ -251,7 +254,7 @@ def _add(f: Function, is_bytes: bool, total: Value, xs: list[Value], ys: list[Va
 
 
 def _add_bytes(f: Function, total: Value, xs: list[Value], ys: list[Value]) -> Value:
-    """total + the products of unsigned bytes of xs and signed bytes of ys, four to a lane of each."""
+    """total + the products of unsigned bytes of xs and signed bytes of ys, four per lane."""
     if f.isa.is_portable or f.isa.has_dot:
         add_one = add_quads_portably if f.isa.is_portable else add_quads
         for x, y in zip(xs, ys, strict=True):

@@ -1,1 +1,1 @@
-"""Convolutions that need no packed blocks: depthwise, transposed, deformable, integer, and single points."""
+"""Convolutions without packed blocks: depthwise, transposed, deformable, integer, and single points."""

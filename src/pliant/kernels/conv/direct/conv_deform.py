@@ -1,6 +1,8 @@
-"""Deformable convolution: every tap of every output pixel reads where an offset says, between four pixels.
+"""Deformable convolution: every tap of every output pixel reads at an offset position, interpolated between
+four pixels.
 
-One product at a time: right for every shape, not fast. Two dimensions, float32, channels first.
+It computes one multiplication at a time: supports every shape, but is not fast. Two dimensions, float32,
+channels first.
 """
 
 import ctypes
@@ -13,7 +15,7 @@ DEFORM = "conv_deform"
 
 
 class DeformArgs(ctypes.Structure):
-    """y = conv of x at moved places; float32, contiguous, names as ONNX's DeformConv has them.
+    """y = convolution of x at offset positions; float32, contiguous, with the names of ONNX's DeformConv.
 
     `bias` and `mask` may be null. A unit is an output channel of one image.
     """
@@ -76,7 +78,7 @@ def _write_plane(f: Function, image: Value, out: Value) -> None:
 
 
 def _place(f: Function, axis: str, at: Value, tap: Value) -> Value:
-    """Where a tap lies without an offset."""
+    """The position of a tap without its offset."""
     stride, dilation, pad = f.fields(
         f.params[0], DeformArgs, f"stride_{axis}", f"dilation_{axis}", f"pad_{axis}"
     )
@@ -84,7 +86,7 @@ def _place(f: Function, axis: str, at: Value, tap: Value) -> Value:
 
 
 def _between(f: Function, plane: Value, h: Value, v: Value, height: Value, width: Value) -> Value:
-    """The image between four pixels; zero outside, and for a place that is no number."""
+    """The image interpolated between four pixels; zero outside, and for a NaN position."""
     (top, down), (left, right) = _split(f, h, height), _split(f, v, width)
     total = f.const(0.0, "float")
     for row, share_h in ((top, -down + 1.0), (top + 1, down)):
@@ -100,10 +102,12 @@ def _between(f: Function, plane: Value, h: Value, v: Value, height: Value, width
 
 
 def _split(f: Function, at: Value, size: Value) -> tuple[Value, Value]:
-    """The pixel below a place and how far beyond it the place is; far outside stays just outside."""
+    """The pixel below a position and the distance from it; positions far outside are clamped to just
+    outside.
+    """
     most = f.cast("sitofp", size + 1, "float")
     at = f.select(at > -2.0, at, f.const(-2.0, "float"))
     at = f.select(at < most, at, most)
-    # Positive by adding 2, so that truncation rounds down.
+    # Adding 2 makes it positive, so that truncation rounds down.
     whole = f.cast("fptosi", at + 2.0, "i64") - 2
     return whole, at - f.cast("sitofp", whole, "float")

@@ -1,7 +1,7 @@
 """Depthwise convolution, channels last, float32: one window of weights for each channel.
 
-A unit is one output row of one image. Where windows lie inside the image some pixels are done together, so
-that weights are read once for them.
+A unit is one output row of one image. Where windows are inside the image, several pixels are computed
+together, so that weights are read once for them.
 """
 
 import ctypes
@@ -19,8 +19,8 @@ _TOGETHER = 4
 class DepthwiseArgs(ctypes.Structure):
     """y = activation(conv(x, w) + bias + residual), `weights` [taps][channels], `bias` [channels].
 
-    `x_pixel` and `y_pixel` are the floats from one pixel to the next. `residual`, in y's layout, may be null
-    unless the form has one.
+    `x_pixel` and `y_pixel` are the pixel strides in floats. `residual`, in y's layout, may be null unless the
+    form has one.
     """
 
     _fields_ = (
@@ -77,7 +77,7 @@ def _write_row(f: Function, form: ConvForm, unit: Value) -> None:
 
 
 _Span = tuple[Axis, Value, Value, Value]
-"""An axis, the output place on it, the first tap inside and one past the last."""
+"""An axis, the output position on it, the first tap inside and one past the last."""
 
 
 def _write_pixels(
@@ -90,7 +90,9 @@ def _write_pixels(
     lanes: int,
     count: int,
 ) -> None:
-    """`count` neighbours in a row, at some vectors of channels; `base` planes lie before the image."""
+    """Compute `count` adjacent pixels of a row, for some vectors of channels; `base` planes precede the
+    image.
+    """
     args = f.params[0]
     x, weights, bias, residual, y = f.fields(args, DepthwiseArgs, "x", "weights", "bias", "residual", "y")
     channels, x_pixel, y_pixel = f.fields(args, DepthwiseArgs, "channels", "x_pixel", "y_pixel")

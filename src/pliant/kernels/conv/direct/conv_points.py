@@ -1,7 +1,7 @@
-"""1x1 convolution in groups between channels-first images, float32: neighbouring pixels in a vector.
+"""1x1 convolution in groups between channels-first images, float32: adjacent pixels in a vector.
 
-A plane of x is a row of the product already, so that nothing is laid out anew. A unit is a block of pixels of
-one image and group. A register tile of output channels times vectors of pixels reads each pixel once for all
+A plane of x already is a row of the product, so that nothing is copied. A unit is a block of pixels of one
+image and group. A register tile of output channels times vectors of pixels reads each pixel once for all
 channels of the tile, and each weight once for all its pixels.
 """
 
@@ -30,7 +30,7 @@ class PointsArgs(ctypes.Structure):
     """y = activation(conv(x, w) + bias + residual), float32.
 
     `weights` are [groups][blocks][channel][rows] and `bias` [groups][blocks][rows], by the rows of the form;
-    the last block of a group may overlap the one before it. `residual`, in y's layout, may be null unless the
+    the last block of a group may overlap the previous one. `residual`, in y's layout, may be null unless the
     form has one.
     """
 
@@ -44,7 +44,7 @@ class PointsArgs(ctypes.Structure):
 
 @dataclass(frozen=True, slots=True)
 class PointsForm:
-    """What is fixed when such a convolution is compiled; a tile has `rows` output channels."""
+    """The compile-time parameters of such a convolution; a tile has `rows` output channels."""
 
     rows: int
     activation: str = ""
@@ -80,7 +80,7 @@ def _write_unit(f: Function, form: PointsForm, unit: Value, most: int) -> None:
     x, weights, bias, residual, y = f.fields(args, PointsArgs, "x", "weights", "bias", "residual", "y")
     part = unit // pixel_blocks
     group = part % groups
-    # What is shorter than a vector begins before its place, among pixels that are computed twice.
+    # A part shorter than a vector begins earlier, and recomputes some pixels.
     first = f.least(unit % pixel_blocks * unit_pixels, pixels - f.lanes)
     count = f.least(unit_pixels, pixels - first)
     x, to = f.at(x, part * channels * pixels + first), part * outs * pixels + first
@@ -109,7 +109,7 @@ def _write_unit(f: Function, form: PointsForm, unit: Value, most: int) -> None:
 
 
 def _write_tile(module: Module, form: PointsForm, vectors: int) -> None:
-    """`tile`: vectors of pixels, of which the last begins `last` pixels behind the first."""
+    """`tile`: vectors of pixels, of which the last begins `last` pixels after the first."""
     params = [(name, "ptr") for name in ("args", "x", "w", "bias", "y", "residual")]
     with module.function(
         f"tile{vectors}", [*params, ("last", "i64")], attributes="noinline", is_exported=False
@@ -137,7 +137,7 @@ def _write_tile(module: Module, form: PointsForm, vectors: int) -> None:
 
 
 def _write_pixel(module: Module, form: PointsForm) -> None:
-    """`pixel`: one pixel of a block, its rows in a vector; two sums, as the next waits for one."""
+    """`pixel`: one pixel of a block, its rows in a vector; two sums, to overlap their latencies."""
     params = [(name, "ptr") for name in ("args", "x", "w", "bias", "y", "residual")]
     with module.function("pixel", params, attributes="noinline", is_exported=False) as f:
         args, x, w, bias, y, residual = f.params

@@ -1,6 +1,6 @@
-"""Convolution of bytes with zero points, summed in int32, as they are or scaled to bytes again.
+"""Convolution of bytes with zero points, summed in int32, with int32 results or scaled to bytes again.
 
-One product at a time: right for every shape, not fast. Channels first.
+It computes one multiplication at a time: supports every shape, but is not fast. Channels first.
 """
 
 import ctypes
@@ -17,10 +17,10 @@ _ROUNDER = 12582912.0
 
 
 class QuantizedConvArgs(ctypes.Structure):
-    """sum of (x - x_zero) * (w - w_zero) over the window, + bias int32; w's numbers may differ by channel.
+    """sum of (x - x_zero) * (w - w_zero) over the window, + bias int32; w's parameters may differ by channel.
 
-    Addresses of zero points and bias may be null. `*_step` is 1 where w's scale or zero point is one for
-    each output channel, else 0. A unit is an output channel of one image.
+    Addresses of zero points and bias may be null. `*_step` is 1 if w has a scale or zero point per output
+    channel, else 0. A unit is an output channel of one image.
     """
 
     _fields_ = (
@@ -110,7 +110,7 @@ def _write_plane(f: Function, form: QuantizedConvForm, image: Value, out: Value)
 
 
 def _zero(f: Function, name: str, is_signed: bool, index: Value) -> Value:
-    """A zero point as i32; 0 where there is none."""
+    """A zero point as i32; 0 if there is none."""
     (at,) = f.fields(f.params[0], QuantizedConvArgs, name)
 
     def given() -> list[Value]:
@@ -120,7 +120,7 @@ def _zero(f: Function, name: str, is_signed: bool, index: Value) -> Value:
 
 
 class _Finish:
-    """Stores a sum: as it is, or scaled, rounded, moved and held within a byte's range."""
+    """Stores a sum: unchanged, or scaled, rounded, shifted and clipped to a byte's range."""
 
     def __init__(self, f: Function, form: QuantizedConvForm, out: Value) -> None:
         self.f, self.is_signed = f, form.y_is_signed

@@ -1,6 +1,7 @@
-"""Gather the products of a transposed convolution: which taps of which input pixels meet an output pixel.
+"""Sum the products of a transposed convolution: those of all taps and input pixels that contribute to an
+output pixel.
 
-The products themselves, [group][output channel][tap][input pixel], come from a plain convolution's kernel.
+The products, [group][output channel][tap][input pixel], are computed by a plain convolution's kernel.
 """
 
 import ctypes
@@ -15,7 +16,8 @@ _GROUPS = ("in", "out", "kernel", "stride", "dilation", "pad")
 
 
 class GatherArgs(ctypes.Structure):
-    """y[image][channel][pixel] = bias + the products that fall on the pixel; float32, `bias` may be null.
+    """y[image][channel][pixel] = bias + the products that contribute to the pixel; float32, `bias` may be
+    null.
 
     `products` are [image][channels * taps][input pixel]. A unit is an output channel of one image.
     """
@@ -52,7 +54,7 @@ def _write_plane(f: Function, image: Value, channel: Value) -> None:
     pixels = sizes[0] * sizes[1] * sizes[2]
 
     def meets(axis: int, out: Value, tap: Value) -> tuple[Value, Value]:
-        """The input place whose tap falls on an output place, and whether there is one."""
+        """The input position whose tap contributes to an output position, and whether there is one."""
         at = out + pads[axis] - tap * dilations[axis]
         place = at // strides[axis]
         exact = (place * strides[axis]).compare("eq", at) & (at >= 0)
@@ -67,7 +69,7 @@ def _write_plane(f: Function, image: Value, channel: Value) -> None:
             with f.when(in_d & in_h), f.each(0, kernel[2]) as kw:
                 tap = (kd * kernel[1] + kh) * kernel[2] + kw
                 first = (plane * taps + tap) * pixels + (d * sizes[1] + h) * sizes[2]
-                before = pads[2] - kw * dilations[2]  # places of the output in front of the first product
+                before = pads[2] - kw * dilations[2]  # output positions before the first product
                 low = f.select(before > 0, (before + strides[2] - 1) // strides[2], f.const(0))
                 last = places[2] - 1 + before
                 high = f.select(last >= 0, f.least(last // strides[2] + 1, sizes[2]), f.const(0))

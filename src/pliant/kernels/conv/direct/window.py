@@ -1,4 +1,4 @@
-"""One spatial dimension of a window over an image, as code: where it starts and which taps lie inside.
+"""Emit code for one spatial dimension of a window over an image: its start and the taps inside.
 
 Works on any argument structure with the fields `in_h`, `out_h`, `kernel_h`, `stride_h`, `dilation_h`,
 `pad_h`, `end_pad_h`, and so on for d and w.
@@ -14,7 +14,7 @@ AXES = ("d", "h", "w")
 NUMBERS = ("in", "out", "kernel", "stride", "dilation", "pad", "end_pad")
 
 FIELDS = tuple((f"{name}_{axis}", ctypes.c_int64) for name in NUMBERS for axis in AXES)
-"""For an argument structure."""
+"""The fields of an argument structure."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +35,11 @@ class Axis:
         return Axis(*f.fields(args, layout, *(f"{name}_{axis}" for name in NUMBERS)))
 
     def start(self, at: Value) -> Value:
-        """The input place of the first tap of output place `at`; negative in the pad."""
+        """The input position of the first tap of output position `at`; negative in the pad."""
         return at * self.stride - self.pad
 
     def taps(self, f: Function, at: Value, with_pads: bool = False) -> tuple[Value, Value]:
-        """First tap inside and one past the last; with pads, what lies in the padded image."""
+        """First tap inside and one past the last; with pads, relative to the padded image."""
         start = self.start(at)
         zero = f.const(0)
         low, high = zero, self.size - start
@@ -51,7 +51,9 @@ class Axis:
         return low, f.least(high, self.kernel)
 
     def _steps(self, f: Function, distance: Value) -> Value:
-        """Taps that a distance holds; a division takes longer than a small window, and is seldom needed."""
+        """The number of taps in a distance. It avoids the division, which is seldom needed and slower than a
+        small window.
+        """
 
         def divided() -> list[Value]:
             return [(distance + self.dilation - 1) // self.dilation]
@@ -59,7 +61,7 @@ class Axis:
         return f.choose(self.dilation.compare("eq", 1), lambda: [distance], divided)[0]
 
     def whole(self, f: Function, step: int) -> tuple[Value, Value]:
-        """Output places low..stop-1 whose windows lie inside; their number is a multiple of `step`."""
+        """Output positions low..stop-1 whose windows are inside; their number is a multiple of `step`."""
         low = f.least((self.pad + self.stride - 1) // self.stride, self.out)
         room = self.size - 1 - (self.kernel - 1) * self.dilation + self.pad
         high = f.least(f.select(room < 0, f.const(0), room // self.stride + 1), self.out)
