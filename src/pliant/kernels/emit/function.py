@@ -53,8 +53,8 @@ class Loop:
 
 @dataclass(slots=True)
 class Repeat:
-    """An open loop that repeats while the condition of `again` is true; after it `carried` are the values of
-    the last iteration.
+    """An open loop that repeats while `again`'s condition is true; `carried` are the last iteration's values
+    after it.
     """
 
     carried: list[Value]
@@ -217,17 +217,14 @@ class Function:
         is_vector = value.type.startswith("<")
         if self.isa.is_portable and is_vector:
             return value
-        vector_register = {"neon": "w", "avx512": "v"}.get(
-            self.isa.name, "x"
-        )  # "x" is the first sixteen registers
+        vector_register = {"neon": "w", "avx512": "v"}.get(self.isa.name, "x")  # "x": the first 16
         register = vector_register if is_vector else "r"
         return self.op(f'call {value.type} asm "", "={register},0"({value})', value.type)
 
     def pause(self) -> None:
         """Emit the CPU's hint for a waiting loop."""
         if self.isa.architecture == "aarch64":
-            # `yield` is a no-op on Arm cores with one thread; `isb` refills the pipeline, which takes a
-            # while.
+            # `yield` is a no-op on Arm cores with one thread; `isb` takes a while.
             self.call("llvm.aarch64.isb", "void", self.const(15, "i32"))
         else:
             self.call("llvm.x86.sse2.pause", "void")
@@ -269,9 +266,7 @@ class Function:
     def loop(
         self, start: "Value | int", stop: "Value | int", step: "Value | int" = 1, carry: Sequence[Value] = ()
     ) -> Iterator[Loop]:
-        """A loop from start to below stop, with loop-carried values `carry`; end the block with
-        `carry(...)`.
-        """
+        """A loop from start to below stop with carried values `carry`; end the block with `carry(...)`."""
         first, last = self.value(start), self.value(stop)
         head, body, end = self.label("head"), self.label("body"), self.label("end")
         before = self._block
@@ -301,7 +296,7 @@ class Function:
 
     @contextmanager
     def repeat(self, carry: Sequence[Value] = ()) -> Iterator[Repeat]:
-        """Run the block at least once, and repeat it while the condition passed to `again` is true."""
+        """Run the block at least once; repeat it while the condition passed to `again` is true."""
         head, end = self.label("head"), self.label("end")
         before = self._block
         self.branch(head)

@@ -1,1 +1,1 @@
-"""Kernels that copy, gather, scatter and resample."""
+"""Kernels for copies, gathers, scatters and resampling."""

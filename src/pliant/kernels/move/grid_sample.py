@@ -1,7 +1,7 @@
-"""Images sampled where a grid of coordinates says (ONNX GridSample).
+"""Sample images at a grid of coordinates (ONNX GridSample).
 
-Coordinates are computed in float32. What lies outside is zero, the nearest edge, or reflected at it; a
-coordinate that is no number reads somewhere inside.
+Coordinates are computed in float32. Values outside are zero, the nearest edge, or reflected at it; a NaN
+coordinate reads an unspecified position inside.
 """
 
 import ctypes
@@ -20,7 +20,7 @@ MAX_RANK = 3
 
 _CUBIC = -0.75
 _FARTHEST = 1e25
-"""Of coordinates: farther ones would overflow where they are multiplied by a length."""
+"""The limit of coordinates: larger ones would overflow when multiplied by a length."""
 
 
 class GridArgs(ctypes.Structure):
@@ -42,7 +42,7 @@ class GridArgs(ctypes.Structure):
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How coordinates are read: compile-time choices of a grid kernel."""
+    """The compile-time parameters of a grid kernel."""
 
     rank: int
     mode: str
@@ -66,7 +66,7 @@ class _Axis:
 
 @dataclass(frozen=True, slots=True)
 class _Tap:
-    """A position along one dimension, inside it; its weight, and whether it counts."""
+    """A position along one dimension, clamped to it; its weight, and whether it was inside."""
 
     place: Value
     weight: Value
@@ -74,7 +74,7 @@ class _Tap:
 
 
 def grid_ir(isa: Isa, sampling: Sampling) -> str:
-    """A unit is one point of one batch entry, for all channels."""
+    """The kernel with GridArgs; a unit is one point of one batch entry, for all channels."""
     module = Module(isa)
     with module.kernel(sampling.name) as f:
         args, lo, hi, _ = f.params
@@ -142,7 +142,7 @@ def _weights(f: Function, r: Value, mode: str) -> list[Value]:
 
 
 def _tap(f: Function, first: Value, step: int, weight: Value, axis: _Axis, sampling: Sampling) -> _Tap:
-    limit = 1 << 40  # saturated coordinates stay numbers that can be added to
+    limit = 1 << 40  # saturated coordinates can be added to without overflow
     place = f.select(first < -limit, f.const(-limit), f.least(first, limit)) + step
     is_inside = f.op(f"icmp ult {place}, {axis.n.text}", "i1")
     if sampling.padding == "reflection":
@@ -155,7 +155,7 @@ def _tap(f: Function, first: Value, step: int, weight: Value, axis: _Axis, sampl
 
 
 def _reflected(f: Function, x: Value, axis: _Axis) -> Value:
-    """x mirrored at the borders until it lies between them."""
+    """x reflected at the borders until it is between them."""
     span = axis.high - axis.low
     is_left = x < axis.low
     beyond = f.select(is_left, axis.low - x, x - axis.high)
@@ -174,7 +174,7 @@ def _within(f: Function, x: Value, low: Value, high: Value) -> Value:
 
 
 def _sum(f: Function, image: Value, axes: Sequence[_Axis], taps: Sequence[list[_Tap]]) -> Value:
-    """Every combination of taps, weighted; what does not count is not even multiplied."""
+    """The weighted sum over all combinations of taps; taps outside are skipped."""
     total = f.const(0.0, "float")
     for chosen in product(*taps):
         offset = chosen[0].place

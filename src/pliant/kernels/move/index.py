@@ -1,8 +1,7 @@
-"""Kernels that read at integer indices: rows by index tuples, elements by an index each.
+"""Kernels that read at integer indices: rows by index tuples, elements by one index each.
 
-A negative index counts from the end. One outside its dimension is an error, as ONNX says: the kernel writes
-it into its own arguments (`Fault`), and goes on with the nearest end, so that nothing outside a tensor is
-ever read or written.
+A negative index counts from the end. An index out of range is an error, as in ONNX: the kernel writes it into
+its own arguments (`Fault`), and continues with the nearest valid index, so that no access is out of bounds.
 """
 
 import ctypes
@@ -14,16 +13,16 @@ from pliant.kernels.emit.nest import Nest, unit
 from pliant.kernels.emit.values import Value
 
 INDEX_TYPES = {"int32": 4, "int64": 8}
-"""Bytes of the integers that may be indices."""
+"""The index types, with their bytes."""
 
 DEPTH = 8
-"""Most dimensions that one index tuple names."""
+"""The most dimensions of an index tuple."""
 
 
 class Fault(ctypes.Structure):
-    """An index that a kernel met outside its dimension: all zero while there is none.
+    """An index out of range found by a kernel; all zero if there is none.
 
-    Which of several is kept is not defined.
+    If there are several, it is not defined which one is recorded.
     """
 
     _fields_ = (("dim", ctypes.c_int64), ("index", ctypes.c_int64))
@@ -52,9 +51,10 @@ class GatherArgs(ctypes.Structure):
 
 
 class PickArgs(ctypes.Structure):
-    """target[...] = source[... + axis_stride * index]: dense target and indices, nested as the source is.
+    """target[...] = source[... + axis_stride * index]: with dense target and indices and the nest of the
+    source.
 
-    The nest's strides of the source leave the axis out.
+    The nest's source strides do not include the axis.
     """
 
     _fields_ = (
@@ -71,7 +71,7 @@ class PickArgs(ctypes.Structure):
 class ReverseArgs(ctypes.Structure):
     """Each of `batch` sequences of rows, the first `lengths` of its `time` rows in reverse order.
 
-    Strides of both tensors are in bytes; lengths outside 0..time are brought into it.
+    Strides of both tensors are in bytes; lengths outside 0..time are clamped.
     """
 
     _fields_ = (
@@ -86,7 +86,8 @@ class ReverseArgs(ctypes.Structure):
 
 
 def gather_ir(isa: Isa, name: str, index: str, size: int | None, is_deep: bool) -> str:
-    """Rows of any length, or of one element of `size` bytes; a unit is one row.
+    """The kernel with GatherArgs, for rows of any length, or of one element of `size` bytes; a unit is one
+    row.
 
     Unless `is_deep`, tuples have one index.
     """
@@ -112,7 +113,7 @@ def gather_ir(isa: Isa, name: str, index: str, size: int | None, is_deep: bool) 
 
 
 def pick_ir(isa: Isa, name: str, index: str, size: int) -> str:
-    """Elements of `size` bytes, an index each."""
+    """The kernel with PickArgs, for elements of `size` bytes with one index each."""
     element = f"i{8 * size}"
     module = Module(isa)
     with module.kernel(name) as f:
@@ -137,7 +138,7 @@ def pick_ir(isa: Isa, name: str, index: str, size: int) -> str:
 
 
 def reverse_ir(isa: Isa, name: str) -> str:
-    """A unit is one sequence; lengths are int64."""
+    """The kernel with ReverseArgs; a unit is one sequence; lengths are int64."""
     module = Module(isa)
     with module.kernel(name) as f:
         args, lo, hi, _ = f.params
@@ -157,7 +158,7 @@ def reverse_ir(isa: Isa, name: str) -> str:
 def tuple_offset(
     f: Function, args: Value, layout: type[ctypes.Structure], indices: Value, index: str, depth: Value
 ) -> Value:
-    """Byte offset that `depth` indices from `indices` on name, by the `dims` and `strides` of `layout`."""
+    """The byte offset for `depth` indices from `indices` on, with the `dims` and `strides` of `layout`."""
     dims, strides = (f.at(args, getattr(layout, name).offset, "i8") for name in ("dims", "strides"))
     with f.loop(0, depth, carry=[f.const(0)]) as turn:
         d = turn.index
@@ -174,7 +175,7 @@ def load_index(f: Function, pointer: Value, index: str) -> Value:
 
 
 def checked(f: Function, args: Value, layout: type[ctypes.Structure], index: Value, dim: Value) -> Value:
-    """An index as a place within 0..dim-1; one outside is written into the `fault` of `args`."""
+    """An index clamped to 0..dim-1; an index out of range is written into the `fault` of `args`."""
     place = f.select(index < 0, index + dim, index)
     within = f.select(place < dim, place, dim - 1)
     within = f.select(within < 0, f.const(0), within)

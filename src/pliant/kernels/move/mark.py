@@ -1,6 +1,6 @@
-"""Kernels that write few rows or elements at places given by integers: one-hot marks, cache rows.
+"""Kernels that write few rows or elements at integer positions: one-hot marks, cache rows.
 
-A place outside the target is left out: nothing is written there.
+Positions outside the target are skipped.
 """
 
 import ctypes
@@ -46,7 +46,9 @@ class CacheArgs(ctypes.Structure):
 
 
 def one_hot_ir(isa: Isa, name: str, index: str, size: int) -> str:
-    """A unit is one index, of any numeric dtype; negative ones count from the end."""
+    """The kernel with OneHotArgs; a unit is one index, of any numeric dtype; negative ones count from the
+    end.
+    """
     row = DTYPES[index]
     module = Module(isa)
     with module.kernel(name) as f:
@@ -67,7 +69,9 @@ def one_hot_ir(isa: Isa, name: str, index: str, size: int) -> str:
 
 
 def cache_ir(isa: Isa, name: str, is_circular: bool) -> str:
-    """A unit is one (b, o). Positions past the end wrap around if `is_circular`, or else are left out."""
+    """The kernel with CacheArgs; a unit is one (b, o). Positions past the end wrap around if `is_circular`,
+    else are skipped.
+    """
     module = Module(isa)
     with module.kernel(name) as f:
         args, lo, hi, _ = f.params

@@ -1,4 +1,4 @@
-"""Kernels that copy strided tensors: rows, single elements, one element many times, transposed tiles.
+"""Kernels that copy strided tensors: rows, single elements, repeated elements, transposed tiles.
 
 Element sizes and strides are arguments, so that few kernels serve all types and shapes.
 """
@@ -13,24 +13,26 @@ from pliant.kernels.emit.nest import Nest, unit
 from pliant.kernels.emit.values import Value, vector
 
 SIZES = (1, 2, 4, 8)
-"""Bytes of the elements that kernels move; larger ones are several."""
+"""Element sizes of the kernels in bytes; larger elements are moved as several."""
 
 _LANE_BYTES = 16
 
 
 class MoveArgs(ctypes.Structure):
-    """target[...] = source[...] over a nest of loops; the two tensors do not overlap where they meet."""
+    """target[...] = source[...] over a nest of loops; the accessed parts of the two tensors do not
+    overlap.
+    """
 
     _fields_ = (("source", ctypes.c_void_p), ("target", ctypes.c_void_p), ("nest", Nest))
 
 
 def rows_ir(isa: Isa, name: str) -> str:
-    """Rows of `nest.n` contiguous bytes in both tensors."""
+    """The kernel for rows of `nest.n` bytes that are contiguous in both tensors."""
     return _rowwise(isa, name, lambda f, _, source, target, n: rowcopy.copy(f, source, target, n))
 
 
 def spread_ir(isa: Isa, name: str, size: int) -> str:
-    """Each row is `nest.n` times the element of `size` bytes at the source."""
+    """The kernel that fills each row with `nest.n` copies of the element of `size` bytes at the source."""
 
     def row(f: Function, _: Value, source: Value, target: Value, n: Value) -> None:
         rowcopy.fill(f, f.load(source, _element(size)), target, n)
@@ -39,7 +41,7 @@ def spread_ir(isa: Isa, name: str, size: int) -> str:
 
 
 def strided_ir(isa: Isa, name: str, size: int) -> str:
-    """Elements of `size` bytes, `nest.n` a row, strided in both tensors."""
+    """The kernel for elements of `size` bytes, `nest.n` per row, strided in both tensors."""
 
     def row(f: Function, nest: Value, source: Value, target: Value, n: Value) -> None:
         source_n, target_n = f.fields(nest, Nest, "source_n", "target_n")
@@ -55,9 +57,10 @@ def strided_ir(isa: Isa, name: str, size: int) -> str:
 
 
 def transpose_ir(isa: Isa, name: str, size: int) -> str:
-    """Elements of `size` bytes, contiguous along `m` in the source and along `n` in the target.
+    """The kernel for elements of `size` bytes, contiguous along `m` in the source and along `n` in the
+    target.
 
-    Tiles of some 16-byte pieces of the source become whole vectors of the target in registers.
+    Tiles of several 16-byte pieces of the source become whole vectors of the target in registers.
     """
     module = Module(isa)
     with module.kernel(name) as f:
@@ -72,7 +75,7 @@ def transpose_ir(isa: Isa, name: str, size: int) -> str:
 
 
 def _transpose_block(f: Function, nest: Value, x: Value, y: Value, m: Value, size: int) -> None:
-    """`m` contiguous elements of each of `nest.n` rows at x become rows at y: tiles, then what is left."""
+    """`m` contiguous elements of each of `nest.n` rows at x become rows at y: tiles, then the remainder."""
     n, source_n, target_m = f.fields(nest, Nest, "n", "source_n", "target_m")
     height, width = 4 * f.lanes // size, _LANE_BYTES // size
     tall, wide = n - n % height, m - m % width
@@ -92,7 +95,7 @@ def _transpose_block(f: Function, nest: Value, x: Value, y: Value, m: Value, siz
 
 
 def _rowwise(isa: Isa, name: str, row: Callable[[Function, Value, Value, Value, Value], None]) -> str:
-    """A kernel that does `row(f, nest, source, target, n)` for every turn of `m` of its units."""
+    """A kernel that emits `row(f, nest, source, target, n)` for every iteration of `m` in its units."""
     module = Module(isa)
     with module.kernel(name) as f:
         args, lo, hi, _ = f.params
@@ -110,8 +113,8 @@ def _rowwise(isa: Isa, name: str, row: Callable[[Function, Value, Value, Value, 
 def _tile(f: Function, x: Value, x_stride: Value, y: Value, y_stride: Value, size: int) -> None:
     """Rows of one 16-byte piece each become columns: y[i][j] = x[j][i].
 
-    A vector holds, in each 128-bit part, a piece of another row; interleaving vectors i and i + half
-    as often as doubling takes from 1 to their number transposes every part.
+    A vector holds, in each 128-bit part, a piece of another row; interleaving vectors i and i + half, log2 of
+    their number times, transposes every part.
     """
     width, parts = _LANE_BYTES // size, 4 * f.lanes // _LANE_BYTES
     piece = vector(width, _element(size))

@@ -1,4 +1,4 @@
-"""Chosen rows and columns of an image, element by element: nearest neighbours found before the run."""
+"""Select rows and columns of an image by given indices: nearest-neighbour resizing."""
 
 import ctypes
 
@@ -9,7 +9,7 @@ from pliant.kernels.emit.spans import gathered, strips
 from pliant.kernels.emit.values import Value
 
 SIZES = (1, 2, 4, 8)
-"""Bytes of pixels that are moved as one number."""
+"""Pixel sizes in bytes that are moved as one number."""
 
 
 class NearestArgs(ctypes.Structure):
@@ -25,7 +25,8 @@ class NearestArgs(ctypes.Structure):
 
 
 def nearest_ir(isa: Isa, name: str, size: int | None) -> str:
-    """A unit is one output row (o, p); one that repeats the row before it is copied from there.
+    """The kernel with NearestArgs; a unit is one output row (o, p); a row equal to the previous one is copied
+    from it.
 
     `size` fixes `pixel_bytes` at one of SIZES.
     """

@@ -1,4 +1,4 @@
-"""Regions of images pooled to a fixed size by bilinear samples (ONNX RoiAlign)."""
+"""Pool regions of images to a fixed size by bilinear samples (ONNX RoiAlign)."""
 
 import ctypes
 
@@ -9,14 +9,14 @@ from pliant.kernels.emit.values import Value
 from pliant.kernels.move.index import Fault, checked
 
 MAX_SAMPLES = 1 << 12
-"""Most samples along one side of a cell: a region of absurd size must not keep a thread for ever."""
+"""The most samples along one side of a cell, which limits the time for an unreasonably large region."""
 
 
 class RegionArgs(ctypes.Structure):
     """target[r, c, y, x] = region r of image `batch[r]`, all float32 and dense; regions are x1, y1, x2, y2.
 
-    `samples` along each side of a cell, or 0 for as many as the cell has pixels; `offset` is taken off
-    the scaled corners; sides are at least `least` long.
+    `samples` along each side of a cell, or 0 for as many as the cell has pixels; `offset` is subtracted from
+    the scaled corners; sides have at least the length `least`.
     """
 
     _fields_ = (
@@ -39,7 +39,9 @@ class RegionArgs(ctypes.Structure):
 
 
 def regions_ir(isa: Isa, name: str, is_max: bool) -> str:
-    """A unit is one channel of one region: the mean over a cell's samples, or the largest weighted pixel."""
+    """The kernel with RegionArgs; a unit is one channel of one region. It computes the mean over a cell's
+    samples, or the largest weighted pixel.
+    """
     module = Module(isa)
     with module.kernel(name) as f:
         args, lo, hi, _ = f.params
@@ -81,7 +83,7 @@ def regions_ir(isa: Isa, name: str, is_max: bool) -> str:
 
 
 def _side(f: Function, args: Value, corners: Value, first: int, cells: Value) -> tuple[Value, Value, Value]:
-    """Along one side of a region: where it starts, a cell's length, and samples in a cell."""
+    """For one side of a region: its start, a cell's length, and samples per cell."""
     scale, offset, least, samples = f.fields(args, RegionArgs, "scale", "offset", "least", "samples")
     start = f.load(f.at(corners, first)) * scale - offset
     length = f.load(f.at(corners, first + 2)) * scale - offset - start
@@ -93,12 +95,12 @@ def _side(f: Function, args: Value, corners: Value, first: int, cells: Value) ->
 
 
 def _middle(f: Function, i: Value, n: Value, cell: Value) -> Value:
-    """Where sample i of n lies within a cell."""
+    """The position of sample i of n within a cell."""
     return (f.cast("sitofp", i, "float") + 0.5) * cell / f.cast("sitofp", n, "float")
 
 
 def _bilinear(f: Function, image: Value, at: tuple[Value, Value], sizes: tuple[Value, Value]) -> list[Value]:
-    """The four weighted pixels around a place; zeros more than a pixel outside."""
+    """The four weighted pixels around a position; zeros if it is more than a pixel outside."""
     is_inside = f.const(1, "i1")
     axes = []
     for x, n in zip(at, sizes, strict=True):

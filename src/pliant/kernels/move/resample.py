@@ -1,4 +1,4 @@
-"""Weighted sums of positions along one or two axes: interpolation whose weights were found before the run."""
+"""Weighted sums of positions along one or two axes: interpolation with precomputed weights."""
 
 import ctypes
 from dataclasses import dataclass
@@ -15,8 +15,8 @@ _CHAINS = 4
 class ResampleArgs(ctypes.Structure):
     """target[o, p, q, i] = the sum over rows s and columns t of weights times source[o, place s, place t, i].
 
-    source is [outer, height, width, inner], target [outer, out_height, out_width, inner]. Of each axis that
-    is resampled there are places (int32) and weights (float32) [taps, n], and shifts [n] that are added.
+    source is [outer, height, width, inner], target [outer, out_height, out_width, inner]. Each resampled axis
+    has places (int32) and weights (float32) [taps, n], and shifts [n] that are added.
     """
 
     _fields_ = (
@@ -30,9 +30,9 @@ class ResampleArgs(ctypes.Structure):
 
 @dataclass(frozen=True, slots=True)
 class ResampleForm:
-    """What is fixed when a resampling is compiled; an axis that is not resampled keeps its length.
+    """The compile-time parameters of a resampling; an axis that is not resampled keeps its length.
 
-    `is_wide` goes along `inner` where columns are resampled, otherwise along columns.
+    `is_wide`: vectors run along `inner` when columns are resampled, otherwise along columns.
     """
 
     dtype: str
@@ -47,7 +47,7 @@ class ResampleForm:
 
     @property
     def sums(self) -> str:
-        """The type that is summed in: what rows leave in scratch for columns, too."""
+        """The type of sums, also of the row results in scratch."""
         return "float64" if self.dtype == "float64" else "float32"
 
 
@@ -91,7 +91,7 @@ def _write_row(f: Function, form: ResampleForm, unit: Value) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """A row of numbers of one type, read as what is summed and written from it."""
+    """A row of numbers of one type, converted from and to the type of sums."""
 
     f: Function
     dtype: Dtype
@@ -139,11 +139,11 @@ class _Taps:
         return self.f.cast("sext", found, "i64")
 
     def place_at(self, tap: Value, position: Value) -> Value:
-        """Where the places of `position` and its neighbours lie."""
+        """The address of the places of `position` and the following positions."""
         return self.f.at(self.places, tap * self.n + position, "i32")
 
     def weight(self, tap: Value, position: Value, lanes: int = 1) -> Value:
-        """Of `position` and its neighbours."""
+        """The weights of `position` and the following positions."""
         return self._number(self.f.at(self.weights, tap * self.n + position), lanes)
 
     def shift(self, position: Value, lanes: int = 1) -> Value:

@@ -1,7 +1,7 @@
-"""Kernels that write at integer indices, alone or combined with the previous value.
+"""Kernels that write at integer indices, replacing the previous value or combined with it.
 
-Updates are applied in order, by one thread, so that repeated indices always give the same bits. An index
-outside its dimension is an error, as in `index`.
+One thread applies the updates in order, so that repeated indices give deterministic results. An index out of
+range is an error, as in `index`.
 """
 
 import ctypes
@@ -39,7 +39,7 @@ class ScatterArgs(ctypes.Structure):
 class PlaceArgs(ctypes.Structure):
     """target[... + axis_stride * index] = reduction(that, updates[...]), dense updates and indices.
 
-    The nest's source is the updates; its strides of the target leave the axis out.
+    The nest's source is the updates; its target strides do not include the axis.
     """
 
     _fields_ = (
@@ -54,7 +54,7 @@ class PlaceArgs(ctypes.Structure):
 
 
 def scatter_ir(isa: Isa, name: str, index: str, dtype: str, reduction: str) -> str:
-    """A unit is one update row."""
+    """The kernel with ScatterArgs; a unit is one update row."""
     row = DTYPES[dtype]
     module = Module(isa)
     with module.kernel(name) as f:
@@ -72,7 +72,7 @@ def scatter_ir(isa: Isa, name: str, index: str, dtype: str, reduction: str) -> s
 
 
 def place_ir(isa: Isa, name: str, index: str, dtype: str, reduction: str) -> str:
-    """Elements, an index each."""
+    """The kernel with PlaceArgs, for elements with one index each."""
     row = DTYPES[dtype]
     module = Module(isa)
     with module.kernel(name) as f:
@@ -94,7 +94,7 @@ def place_ir(isa: Isa, name: str, index: str, dtype: str, reduction: str) -> str
 
 
 def combine(f: Function, row: Dtype, reduction: str, update: Value, place: Value) -> None:
-    """Write one element, or combine it with what is at its place."""
+    """Write one element, or combine it with the value at its place."""
     value = f.load(update, row.memory)
     if reduction != "none":
         values = [widen(f, x, row) for x in (f.load(place, row.memory), value)]
@@ -103,7 +103,7 @@ def combine(f: Function, row: Dtype, reduction: str, update: Value, place: Value
 
 
 def _reduced(f: Function, row: Dtype, reduction: str, values: list[Value]) -> Value:
-    """A sum of bools is `or`, a product is `and`."""
+    """The combined value; for bools a sum is `or`, a product is `and`."""
     if row.kind == "bool":
         return values[0] | values[1] if reduction in ("add", "max") else values[0] & values[1]
     return OPERATIONS[reduction](f, row, values)

@@ -1,4 +1,4 @@
-"""The triangle above or below a diagonal of matrices, zeros elsewhere."""
+"""Keep the triangle above or below a diagonal of matrices, with zeros elsewhere."""
 
 import ctypes
 
@@ -21,7 +21,9 @@ class TriangleArgs(ctypes.Structure):
 
 
 def triangle_ir(isa: Isa, name: str, is_upper: bool) -> str:
-    """A unit is one row: columns from row + k on are kept, or those up to it."""
+    """The kernel with TriangleArgs; a unit is one row: columns from row + k on are kept, or those up to
+    it.
+    """
     module = Module(isa)
     with module.kernel(name) as f:
         args, lo, hi, _ = f.params
@@ -30,7 +32,7 @@ def triangle_ir(isa: Isa, name: str, is_upper: bool) -> str:
         )
         is_given = f.cast("ptrtoint", k_at, "i64").compare("ne", 0)
         (k,) = f.choose(is_given, lambda: [f.load(k_at, "i64")], lambda: [f.const(0)])
-        limit = rows + columns  # beyond it nothing changes, and nothing overflows
+        limit = rows + columns  # clamped: larger values have the same effect and could overflow
         k = f.select(k < -limit, -limit, f.least(k, limit))
         zero = f.const(0, "i8")
         with f.each(lo, hi) as u:

@@ -1,1 +1,1 @@
-"""Kernels of pools: by rows, by windows, and small planes together."""
+"""Pooling kernels: by rows, by windows, and for several small planes together."""

@@ -1,7 +1,8 @@
-"""Pooling of small channels-first float32 images: as many planes together as a vector has lanes.
+"""Pooling of small channels-first float32 images: one plane per vector lane.
 
-A row of such a plane is shorter than a vector, and finding its windows takes longer than pooling it. Here the
-planes are turned to pixels in scratch, so that each window is found once for all of them.
+A row of such a plane is shorter than a vector, and computing its window bounds takes longer than pooling it.
+Here the planes are transposed to pixels in scratch, so that each window's bounds are computed once for all of
+them.
 """
 
 from dataclasses import dataclass
@@ -28,12 +29,16 @@ _TOGETHER = 4
 
 
 def scratch_bytes(isa: Isa, in_pixels: int, out_pixels: int, columns: int, out_width: int) -> int:
-    """The pixels of all planes, and those of their results; lines of one row, and shares of its columns."""
+    """Bytes for the pixels of all planes and of their results, the lines of one row, and the shares of its
+    columns.
+    """
     return 4 * (isa.lanes * (in_pixels + out_pixels + 2 * columns) + 2 * (out_width + MARGIN))
 
 
 def pool_planes_ir(isa: Isa, form: PoolForm) -> str:
-    """The kernel `form.name` with PoolArgs: a unit is some planes; the last one may overlap others."""
+    """The kernel `form.name` with PoolArgs: a unit is one plane per lane; the last unit may overlap
+    others.
+    """
     module = Module(isa)
     with module.kernel(form.name) as f:
         args, lo, hi, scratch = f.params
@@ -66,7 +71,7 @@ _Place = tuple[Value, Value]
 
 @dataclass(frozen=True, slots=True)
 class _Lines:
-    """Pixels of one row, of one that changes nothing, and the taps of every column."""
+    """Pixels of one row, of a neutral row, and the taps of every column."""
 
     row: Value
     outside: Value
@@ -89,7 +94,7 @@ def _cleared(f: Function, form: PoolForm, w: Axis, at: Value) -> _Lines:
 def _known(
     f: Function, form: PoolForm, axes: _Axes, place: _Place, pixels: Value, lines: _Lines, to: Value
 ) -> None:
-    """One output row: rows first, then the columns of what they left."""
+    """Compute one output row: combine rows first, then columns of the result."""
     _, h, w = axes
     first = h.start(place[1])
     rows = [row_at(f, h, pixels, first + i, w.size * f.lanes, lines.outside) for i in range(form.taps[0])]
@@ -107,7 +112,7 @@ def _known(
 
 
 def _counted(f: Function, form: PoolForm, axes: _Axes, place: _Place, pixels: Value, to: Value) -> None:
-    """One output row, window by window."""
+    """Compute one output row, window by window."""
     d, h, w = axes
     od, oh = place
     rows = d.taps(f, od), h.taps(f, oh)

@@ -1,6 +1,6 @@
-"""Pooling of channels-first float32 images: rows together first, then columns of what they left in scratch.
+"""Pooling of channels-first float32 images: rows are combined into scratch first, then columns.
 
-A window costs as many steps as it has rows and columns, not as many as it has taps.
+A window costs one step per row and column instead of one per tap.
 """
 
 from collections.abc import Sequence
@@ -24,21 +24,23 @@ from pliant.kernels.pool.pool_taps import (
 from pliant.kernels.pool.pool_window import PoolArgs, PoolForm, combined, first_value
 
 TOGETHER = 8
-"""Rows of the output that are in scratch at a time: what was stored last is not read first."""
+"""Output rows in scratch at a time, so that a line is not read directly after it was stored."""
 
 
 def line_columns(width: int, pad: int, out: int, stride: int, extent: int) -> int:
-    """Of one scratch line: a row between pads."""
+    """Columns of one scratch line: a row with its pads."""
     return max(pad + width, out * stride + extent)
 
 
 def line_floats(columns: int) -> int:
-    """A scratch line, and what is read behind it."""
+    """Floats of a scratch line, including the margin that is read after it."""
     return (columns + MARGIN) // 16 * 16
 
 
 def scratch_bytes(line: int, out_height: int, out_width: int) -> int:
-    """Lines, one that stands for rows outside the image, and the taps and the share of every column."""
+    """Bytes for lines, a neutral line for rows outside the image, and the taps and the share of every
+    column.
+    """
     return 4 * ((min(TOGETHER, out_height) + 1) * line + 2 * (out_width + MARGIN))
 
 
@@ -78,9 +80,9 @@ def _rows(
     outside: Value,
     lines: Value,
 ) -> None:
-    """lines[column] = all rows in the windows of an output row, for neighbouring ones.
+    """lines[column] = the combined rows in the windows of an output row, for adjacent output rows.
 
-    `outside` is a row that changes nothing.
+    `outside` is a neutral row.
     """
     x, line = f.fields(f.params[0], PoolArgs, "x", "line")
     d, h, w = axes
@@ -124,7 +126,7 @@ def _counted_rows(
     type_: str,
     offsets: Sequence[Value],
 ) -> list[Value]:
-    """The rows of windows of which only the call knows how many there are."""
+    """Combine the rows of windows whose height is known only at run time."""
     d, h, w = axes
     od, oh = place
     with f.loop(*d.taps(f, od), carry=[first_value(f, form, type_)] * len(offsets)) as deep:
@@ -138,7 +140,7 @@ def _counted_rows(
 
 
 def _columns(f: Function, form: PoolForm, axes: _Axes, place: _Place, line: Value, counts: Value) -> None:
-    """One output row, from what its rows left in `line`."""
+    """Compute one output row from the combined rows in `line`."""
     (y,) = f.fields(f.params[0], PoolArgs, "y")
     d, h, w = axes
     unit, od, oh = place
@@ -152,7 +154,7 @@ def _columns(f: Function, form: PoolForm, axes: _Axes, place: _Place, line: Valu
         return [_strided(f, place, odd, form, type_) for place in places]
 
     def known(type_: str, offsets: Sequence[Value]) -> list[Value]:
-        # Neighbouring taps of every second column are among the same floats.
+        # With stride 2, adjacent taps are loaded from the same floats.
         steps = [(i - i % 2, i % 2) if form.stride_w == 2 else (i, 0) for i in range(form.taps[1])]
         values = [taps(f.at(line, even), odd, type_, offsets) for even, odd in steps]
         return [joined(f, summed, one) for one in zip(*values, strict=True)]
@@ -179,7 +181,7 @@ def _combined(f: Function, form: PoolForm, old: Sequence[Value], values: Sequenc
 
 
 def _strided(f: Function, at: Value, odd: int, form: PoolForm, type_: str) -> Value:
-    """Every first or second float, from the `odd`th of those on."""
+    """Every float, or every second one, from index `odd` on."""
     load = partial(f.load, type_=type_)
     if form.stride_w == 1 or type_ == "float":
         return load(f.at(at, odd)) if odd else load(at)

@@ -1,4 +1,4 @@
-"""What kernels of pools make of the taps of a window: joined, ended, and what one weighs in an average."""
+"""Combine the taps of a pooling window, finish the result, and compute a tap's share in an average."""
 
 from collections.abc import Sequence
 
@@ -8,17 +8,17 @@ from pliant.kernels.emit.values import Value
 from pliant.kernels.pool.pool_window import PoolArgs, PoolForm, combined, first_value, rooted
 
 MARGIN = 64
-"""Floats behind a line that vectors may read."""
+"""Floats after a line that vectors may read."""
 
 
 def row_at(f: Function, h: Axis, plane: Value, row: Value, floats: Value, outside: Value) -> Value:
-    """A row of a plane, of that many floats; `outside` where there is none."""
+    """The address of a row of `floats` floats in a plane; `outside` if it does not exist."""
     is_inside = f.op(f"icmp ult {row}, {h.size.text}", "i1")
     return f.select(is_inside, f.at(plane, row * floats), outside)
 
 
 def joined(f: Function, form: PoolForm, taps: Sequence[Value]) -> Value:
-    """All taps of a window, or of its part."""
+    """The combination of all taps of a window, or of a part of it."""
     (power,) = f.fields(f.params[0], PoolArgs, "power")
     if form.reduction == "max":
         return _largest(f, taps)
@@ -29,7 +29,9 @@ def joined(f: Function, form: PoolForm, taps: Sequence[Value]) -> Value:
 
 
 def _largest(f: Function, taps: Sequence[Value]) -> Value:
-    """The maximum, a NaN if one is among them: x86's keeps the first, and two others are asked at once."""
+    """The maximum, or NaN if there is one: x86's max keeps a NaN in the first operand, and two others are
+    checked at once.
+    """
     found, *rest = taps
     if f.isa.name == "neon":
         for value in rest:
@@ -44,12 +46,12 @@ def _largest(f: Function, taps: Sequence[Value]) -> Value:
 
 
 def of_parts(form: PoolForm) -> PoolForm:
-    """How parts are joined whose taps were: powers are taken once."""
+    """The form that combines partial results: powers are already applied."""
     return PoolForm("average") if form.reduction == "lp" else form
 
 
 def ended(f: Function, form: PoolForm, total: Value, share: Value | None) -> Value:
-    """The result of a window: of an average, its total times the `share` of one tap."""
+    """The result of a window: for an average, its total times the `share` of one tap."""
     if share is not None:
         return total * share
     (power,) = f.fields(f.params[0], PoolArgs, "power")
@@ -57,12 +59,12 @@ def ended(f: Function, form: PoolForm, total: Value, share: Value | None) -> Val
 
 
 def shares_behind(counts: Value, w: Axis) -> Value:
-    """Where the shares of a row's columns are, behind the counts of their taps."""
+    """The address of the shares of a row's columns, after the counts of their taps."""
     return counts.function.at(counts, w.out + MARGIN)
 
 
 def count_taps(f: Function, w: Axis, counts: Value) -> None:
-    """counts[column] = the taps of one row that count; there are no shares yet."""
+    """counts[column] = the counted taps of one row; invalidates the shares."""
     with f.each(0, w.out) as ow:
         f.store(f.cast("sitofp", _taps(f, w, ow), "float"), f.at(counts, ow))
     f.store(f.const(-1.0, "float"), f.at(shares_behind(counts, w), -1))
@@ -71,9 +73,9 @@ def count_taps(f: Function, w: Axis, counts: Value) -> None:
 def update_shares(
     f: Function, form: PoolForm, axes: tuple[Axis, Axis, Axis], place: tuple[Value, Value], counts: Value
 ) -> None:
-    """shares[column] = what one tap of a window weighs, in the row at this depth and height.
+    """shares[column] = the weight of one tap of a window, for the row at this depth and height.
 
-    shares[-1] keeps the number of rows in a window that they were made for: most have as many.
+    shares[-1] stores the number of window rows for which they were computed; it is the same for most rows.
     """
     d, h, w = axes
     shares = shares_behind(counts, w)
@@ -95,7 +97,7 @@ def update_shares(
 
 
 def _taps(f: Function, axis: Axis, at: Value) -> Value:
-    """How many taps of an output place count: those within pads, or within the image."""
+    """The number of counted taps of an output position: those within pads, or within the image."""
     (counts_pads,) = f.fields(f.params[0], PoolArgs, "counts_pads")
     ends = [axis.taps(f, at, with_pads=padded) for padded in (True, False)]
     padded, inside = (last - first for first, last in ends)

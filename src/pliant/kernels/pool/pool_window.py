@@ -1,9 +1,9 @@
-"""Pooling: one number of every window of an image, for max, average and p-norm.
+"""Pooling over the windows of an image: max, average and p-norm.
 
-Channels-first images are one plane a unit, place by place; float32 without indices has kernels of its own,
-for small planes (pool_planes.py) and for others (pool_rows.py). Channels-last ones are one output row a unit,
-vectors along the channels.
-(`kernels/runtime/thread_pool.py` is the pool of threads.)
+For channels-first images, a unit is one plane, computed position by position; float32 without indices has
+specialised kernels, for small planes (pool_planes.py) and others (pool_rows.py). For channels-last images, a
+unit is one output row, with vectors along the channels. (`kernels/runtime/thread_pool.py` is the pool of
+threads.)
 """
 
 import ctypes
@@ -28,17 +28,17 @@ ELEMENTS = {
     "int32": "i32",
     "int64": "i64",
 }
-"""LLVM's type of each dtype that can be pooled; other than floats for max only."""
+"""LLVM's type of each dtype that can be pooled; types other than floats support only max."""
 
 
 class PoolArgs(ctypes.Structure):
-    """y = the reduction of x over windows; 1 and 2 dimensions are 3 with ones in front.
+    """y = the reduction of x over windows; 1 and 2 dimensions are padded to 3 with leading ones.
 
-    `channels` counts what lies side by side in a channels-last image, or all planes of a channels-first one.
-    `counts_pads` divides an average by all taps within pads, else by those within the image. `power` is the
-    norm's p >= 1. `indices`, int64 like y or null, receives where in x each maximum stands; `is_column_major`
-    counts w slowest.
-    `line` is the length of a line in scratch, where rows are summed first.
+    `channels` is the number of channels of a channels-last image, or of all planes of a channels-first one.
+    With `counts_pads` an average is divided by all taps within pads, else by those within the image. `power`
+    is the norm's p >= 1. `indices`, int64 with y's shape or null, receives the position of each maximum in x;
+    with `is_column_major`, w is the slowest dimension of the index. `line` is the length of a scratch line,
+    where rows are combined first.
     """
 
     _fields_ = (
@@ -56,11 +56,11 @@ class PoolArgs(ctypes.Structure):
 
 @dataclass(frozen=True, slots=True)
 class PoolForm:
-    """What is fixed when a pooling is compiled. `stride_w` 1 or 2 goes along rows in vectors.
+    """The compile-time parameters of a pooling. With `stride_w` 1 or 2, vectors run along rows.
 
-    `is_by_planes` takes as many planes together as a vector has lanes; there must be so many. `taps` are the
-    height and width of windows without dilation, with one stride, in images of one or two dimensions: such
-    need no loop. (0, 0) stands for all others.
+    `is_by_planes` processes one plane per vector lane; there must be at least as many planes. `taps` are the
+    height and width of windows without dilation and with equal strides, in images of one or two dimensions,
+    which need no loop over taps; (0, 0) for all others.
     """
 
     reduction: Reduction
@@ -73,12 +73,12 @@ class PoolForm:
 
     @property
     def is_by_rows(self) -> bool:
-        """Whether kernels/pool/pool_rows.py makes the kernel."""
+        """Whether the kernel is that of kernels/pool/pool_rows.py."""
         return self.is_plain and not self.is_by_planes
 
     @property
     def is_plain(self) -> bool:
-        """Whether the kernels of float32 planes without indices can."""
+        """Whether the kernels for float32 planes without indices support the form."""
         return self.layout == "nchw" and self.dtype == "float32" and not self.has_indices
 
     @property
@@ -103,7 +103,7 @@ def pool_ir(isa: Isa, form: PoolForm) -> str:
 
 
 def _write_plane(f: Function, form: PoolForm, unit: Value) -> None:
-    """All outputs of one channel of one image."""
+    """Compute all outputs of one channel of one image."""
     args = f.params[0]
     x, y, indices = f.fields(args, PoolArgs, "x", "y", "indices")
     d, h, w = (Axis.of(f, args, PoolArgs, axis) for axis in AXES)
@@ -125,7 +125,7 @@ def _write_plane(f: Function, form: PoolForm, unit: Value) -> None:
 
 
 def _write_row(f: Function, form: PoolForm, unit: Value) -> None:
-    """One output row, all channels side by side."""
+    """Compute one output row for all channels."""
     args = f.params[0]
     x, y, channels = f.fields(args, PoolArgs, "x", "y", "channels")
     d, h, w = (Axis.of(f, args, PoolArgs, axis) for axis in AXES)
@@ -157,7 +157,7 @@ Load = Callable[[Value], Value]
 
 @dataclass(frozen=True, slots=True)
 class PoolWindow:
-    """The window of one output place, or of neighbours; `step` is from one column to the next."""
+    """The window of one output position, or of adjacent ones; `step` is the column stride."""
 
     f: Function
     form: PoolForm
@@ -169,7 +169,7 @@ class PoolWindow:
     def reduce(
         self, taps: Taps, loads: Sequence[Load], offsets: Sequence[Value], lanes: int
     ) -> list[tuple[Value, Value]]:
-        """For each load and offset: the value, and the place in the plane (of a single maximum only)."""
+        """For each load and offset: the value, and the position in the plane (for a single maximum only)."""
         f, form = self.f, self.form
         element = ELEMENTS[form.dtype]
         type_ = vector(lanes, element) if lanes > 1 else element
@@ -228,21 +228,22 @@ class PoolWindow:
 
 
 def combined(f: Function, form: PoolForm, old: Value, x: Value, power: Value) -> Value:
-    """What a reduction has found so far, and one more tap."""
+    """Combine the result of a reduction so far with one more tap."""
     match form.reduction:
         case "average":
             return old + x
         case "lp":
             return old + _power(f, x, power)
         case "max" if form.dtype.startswith("float") and not form.has_indices:
-            # One comparison waits for the maximum so far: x86's max, which keeps a NaN there, and one for x.
+            # Only one comparison depends on the maximum so far: x86's max, which keeps a NaN there; the other
+            # checks x.
             return f.select(x.compare("uno", x), x, f.select(x > old, x, old))
         case "max":
             return f.select(_stays(f, old, x, form.dtype), old, x)
 
 
 def first_value(f: Function, form: PoolForm, type_: str) -> Value:
-    """What a reduction begins with."""
+    """The initial value of a reduction."""
     if form.reduction != "max":
         return f.const(0.0, type_)
     match form.dtype:
@@ -255,7 +256,7 @@ def first_value(f: Function, form: PoolForm, type_: str) -> Value:
 
 
 def _stays(f: Function, old: Value, x: Value, dtype: str) -> Value:
-    """Whether the maximum so far remains one: the first of equals, and a NaN once met."""
+    """Whether the maximum so far is kept: the first one on a tie, and any NaN."""
     if dtype == "uint8":
         return f.op(f"icmp uge {old}, {x.text}", _bools(old.type))
     if dtype.startswith("float"):
@@ -268,7 +269,7 @@ def _bools(type_: str) -> str:
 
 
 def _index(f: Function, args: Value, first: Value, place: Value, axes: tuple[Axis, Axis, Axis]) -> Value:
-    """The place as ONNX counts it: row-major, or with the last dimension slowest within the plane."""
+    """The ONNX index of a position: row-major, or with the last dimension slowest within the plane."""
     (is_column_major,) = f.fields(args, PoolArgs, "is_column_major")
     d, h, w = axes
     row, column = place // w.size, place % w.size
@@ -285,11 +286,11 @@ def _power(f: Function, x: Value, p: Value) -> Value:
 
 
 def rooted(f: Function, x: Value, p: Value) -> Value:
-    """x ** (1 / p): itself, its square root, or by Newton's method from above."""
+    """x ** (1 / p): x itself, its square root, or by Newton's method from above."""
 
     def newton() -> list[Value]:
         order = _like(f, f.cast("sitofp", p, scalar(x.type)), x.type)
-        # The start is above the root by less than a factor of 4, which p steps at least halve.
+        # The start exceeds the root by less than a factor of 4, which p steps at least halve.
         with f.loop(0, p * 3 + 8, carry=[_power_of_two_above(f, x, p)]) as turn:
             y = turn.carried[0]
             with f.loop(2, p, carry=[y]) as power:
@@ -310,7 +311,7 @@ def _power_of_two_above(f: Function, x: Value, p: Value) -> Value:
     type_ = x.type.replace(scalar(x.type), integer)
     divisor = _like(f, p if integer == "i64" else f.cast("trunc", p, integer), type_)
     exponent = (f.cast("bitcast", x, type_) >> mantissa) - bias
-    # Truncation rounds a negative quotient up already.
+    # Truncation already rounds a negative quotient up.
     whole = exponent // divisor + 1
     return f.cast("bitcast", (whole + bias) << mantissa, x.type)
 

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 Cell = Literal["lstm", "gru", "gru_reset_before", "rnn"]
-"""`gru` applies the reset gate after the product (linear_before_reset), the other one before it."""
+"""`gru` applies the reset gate after the product (linear_before_reset), `gru_reset_before` before it."""
 
 LANES = 16
-"""Hidden units of a block: their gates stand side by side."""
+"""Hidden units per block, whose gates are adjacent."""
 
 GATES: dict[Cell, int] = {"lstm": 4, "gru": 3, "gru_reset_before": 3, "rnn": 1}
 
@@ -20,11 +20,12 @@ class RecurrentArgs(ctypes.Structure):
     the row of step t and sequence b is t * pre_t + b * pre_b floats away. `weights` are
     [direction][block][gate][depth][16], for gru_reset_before two such arrays, of two gates and of one.
     `hidden_bias` [direction][block * 16] is added to the reset product; `peepholes` are
-    [direction][block][3 * 16]. `lengths` are int32 for each sequence. All but `pre` and `weights` may be
-    null, outputs too.
-    A crew has `unit_rows` sequences of one direction: directions from `first_direction` on, of which an
-    odd one runs backwards, as `backward` says for the first. It has `members`, who draw `shares` of each
-    product, and shares `memory`. `hidden` units, in blocks of 16.
+    [direction][block][3 * 16]. `lengths` are int32 for each sequence. All pointers except `pre` and `weights`
+    may be null, including outputs.
+
+    A crew has `unit_rows` sequences of one direction: directions from `first_direction` on; an odd one runs
+    backwards, the first one if `backward`. It has `members`, which take `shares` of each product, and shares
+    `memory`. There are `hidden` units, in blocks of 16.
     """
 
     _fields_ = (
@@ -71,7 +72,7 @@ class RecurrentArgs(ctypes.Structure):
 
 @dataclass(frozen=True, slots=True)
 class RecurrentForm:
-    """What is fixed when a recurrent kernel is compiled: the cell and its one to three activations."""
+    """The compile-time parameters of a recurrent kernel: the cell and its one to three activations."""
 
     cell: Cell
     activations: tuple[str, ...]

@@ -41,7 +41,7 @@ ACTIVATIONS: dict[str, tuple[Activation, float, float]] = {
     "softsign": (lambda f, x, a, b: x / (vmath.magnitude(f, x) + 1.0), 0.0, 0.0),
     "softplus": (lambda f, x, a, b: elementary.softplus(f, x), 0.0, 0.0),
 }
-"""ONNX's names in small letters: the function, and the parameters it has unless told."""
+"""ONNX's names in lower case: the function and its default parameters."""
 
 Applied = Callable[[Value], Value]
 """An activation with its parameters, after clipping."""
@@ -51,8 +51,8 @@ Applied = Callable[[Value], Value]
 class CellArgs:
     """Addresses of one vector of hidden units.
 
-    Of the kernel's arguments, the gates' sums LANES apart, h before and after, c, GRU's update gate and
-    reset state, the inputs' products of all gates, and peepholes.
+    The kernel's arguments, the gates' sums (LANES apart), h before and after, c, GRU's update gate and reset
+    state, the inputs' products of all gates, and peepholes.
     """
 
     args: Value
@@ -67,9 +67,9 @@ class CellArgs:
 
 
 def write_cell(module: Module, form: RecurrentForm, n_pass: int) -> None:
-    """Define what `call_cell` calls: what follows from the sums of the step's product number `n_pass`.
+    """Define the function that `call_cell` calls: the cell's update after the step's product number `n_pass`.
 
-    In the loop around it LLVM keeps the functions' coefficients in registers: only AVX-512 has enough.
+    Inlined in the loop, LLVM would keep the activations' coefficients in registers; only AVX-512 has enough.
     """
     attributes = "alwaysinline" if _has_registers(module.isa) else "noinline"
     params = [*((field.name, "ptr") for field in fields(CellArgs)), ("is_live", "i64")]
@@ -80,7 +80,7 @@ def write_cell(module: Module, form: RecurrentForm, n_pass: int) -> None:
 
 
 def call_cell(f: Function, n_pass: int, at: CellArgs, is_live: Value) -> None:
-    """The new state of one vector of hidden units; the old one stays where `is_live` is 0."""
+    """The new state of one vector of hidden units; the old state is kept if `is_live` is 0."""
     f.call(f"cell{n_pass}", "void", *(getattr(at, field.name) for field in fields(at)), is_live)
 
 
@@ -123,7 +123,7 @@ def _activation(f: Function, form: RecurrentForm, args: Value, i: int) -> Applie
             x = f.select(x > limit, limit, x)
             x = f.select(x < -limit, -limit, x)
         y = function(f, x, f.splat(alpha), f.splat(beta))
-        return y if _has_registers(f.isa) else f.pinned([y])[0]  # one function after another
+        return y if _has_registers(f.isa) else f.pinned([y])[0]  # one activation after another
 
     return apply
 

@@ -4,8 +4,9 @@ The inputs' products come from a convolution's kernel; here each step adds the s
 units with all their gates at a time, and applies the cell.
 
 A crew of threads shares some sequences of one direction. Its work is numbered: shares of the hidden units
-within products within steps. Whoever draws a number does that share once all of the product before are
-done. A number that waits only waits for lower ones, which others are at work on: one thread alone ends too.
+within products within steps. A thread that takes a number computes that share when all shares of the previous
+product are done. A number waits only for lower ones, which are already taken by other threads, so a single
+thread also finishes.
 """
 
 from functools import partial
@@ -19,11 +20,11 @@ from pliant.kernels.recurrent.recurrent_tile import write_products
 
 START = "recurrent_start"
 _STATES = 5  # h, the next h, c, z, r * h
-_COUNTER_FLOATS = 16  # each of the two has a cache line
+_COUNTER_FLOATS = 16  # a cache line for each of the two
 
 
 def scratch_bytes(form: RecurrentForm, unit_rows: int) -> int:
-    """Scratch a thread needs: a block's sums of each sequence."""
+    """Scratch a thread needs: one block's sums for each sequence."""
     return 4 * unit_rows * form.gates * LANES
 
 
@@ -63,7 +64,7 @@ def recurrent_ir(isa: Isa, form: RecurrentForm) -> str:
 
 
 def _write_member(module: Module, form: RecurrentForm) -> None:
-    """Draw numbers until all are drawn."""
+    """Take numbers until all are taken."""
     params = (("args", "ptr"), ("crew", "i64"), ("scratch", "ptr"))
     with module.function("member", params, attributes="noinline", is_exported=False) as f:
         args, number, scratch = f.params
@@ -85,7 +86,7 @@ def _write_member(module: Module, form: RecurrentForm) -> None:
 
 
 def _wait_for(f: Function, counter: Value, number: Value) -> None:
-    """Spin until a counter has come to a number."""
+    """Spin until a counter has reached a number."""
 
     def read() -> Value:
         return f.op(f"load atomic i64, {counter} acquire, align 8", "i64")
@@ -96,7 +97,7 @@ def _wait_for(f: Function, counter: Value, number: Value) -> None:
 
 
 class _Crew:
-    """The code of one crew: which sequences and direction it has, and the memory it shares."""
+    """Emits the code of one crew: its sequences, direction and shared memory."""
 
     def __init__(self, f: Function, args: Value, number: Value) -> None:
         self.f, self.args = f, args
@@ -120,7 +121,7 @@ class _Crew:
         return self.f.at(self.drawn, self.rows * self.width * n + 2 * _COUNTER_FLOATS)
 
     def start(self) -> None:
-        """Initial states, zero where none are given and in padding."""
+        """Write initial states; zero if none are given, and in padding."""
         f = self.f
         for counter in (self.drawn, self.done):
             f.store(f.const(0), counter)
@@ -139,7 +140,7 @@ class _Crew:
 
 
 class _Work:
-    """The code of one share: a step of some blocks of hidden units."""
+    """Emits the code of one share: a step of some blocks of hidden units."""
 
     def __init__(
         self, f: Function, form: RecurrentForm, crew: _Crew, t: Value, share: Value, scratch: Value
@@ -153,7 +154,7 @@ class _Work:
         self.h, self.following = crew.state(t & 1), crew.state((t & 1) ^ 1)
 
     def do(self, n_pass: int) -> None:
-        """The share of the step's first or second product, and what follows from it."""
+        """The share of the step's first or second product, and the cell update after it."""
         f, count = self.f, self.form.passes[n_pass]
         weights = f.fields(self.args, RecurrentArgs, "weights", "late_weights")[n_pass]
         operand = self.crew.state(4) if n_pass else self.h
@@ -175,7 +176,7 @@ class _Work:
                 self._write_last()
 
     def _begin(self, row: Value, block: Value, first: int, count: int) -> None:
-        """Sums start as the inputs' products; those under the reset gate as their own bias."""
+        """Sums start with the inputs' products; those of the reset gate's product with their bias."""
         f, gates = self.f, self.form.gates
         pre = f.at(self._input_row(row), block * (gates * LANES) + first * LANES)
         (bias,) = f.fields(self.args, RecurrentArgs, "hidden_bias")
@@ -188,7 +189,7 @@ class _Work:
                 f.store(x, f.at(self.sums, row * (count * LANES) + (g * LANES + lane)))
 
     def _cell_at(self, row: Value, block: Value, lane: Value, count: int) -> CellArgs:
-        """Where hidden units from `lane` of a block on have what their cell reads and writes."""
+        """The addresses that the cell reads and writes for hidden units of a block from `lane` on."""
         f, form, place = self.f, self.form, row * self.width + block * LANES + lane
         (peepholes,) = f.fields(self.args, RecurrentArgs, "peepholes")
         of_unit = (self.direction * self.blocks + block) * (3 * LANES) + lane
@@ -207,7 +208,7 @@ class _Work:
         )
 
     def _write_y(self, row: Value) -> None:
-        """The share's part of the step's output: zeros where a sequence has ended."""
+        """The share's part of the step's output: zeros after the end of a sequence."""
         f = self.f
         (y,) = f.fields(self.args, RecurrentArgs, "y")
         y_t, y_b, y_d = self.crew.integers("y_t", "y_b", "y_d")
@@ -227,7 +228,7 @@ class _Work:
             f.choose(self.t < self._length(row), live, ended)
 
     def _write_last(self) -> None:
-        """The share's part of the last states, to where they are wanted."""
+        """Write the share's part of the final states to the outputs."""
         f = self.f
         state_b, state_d = self.crew.integers("state_b", "state_d")
         for state, name in ((self.following, "y_h"), (self.crew.state(2), "y_c")):
@@ -237,7 +238,7 @@ class _Work:
                 self._copy(f.at(state, row * self.width), f.at(to, at))
 
     def _copy(self, source: Value, to: Value) -> None:
-        """The share's hidden units of one row."""
+        """Copy the share's hidden units of one row."""
         f, begin, end = self.f, self.first * LANES, self._end()
         whole = end - (end - begin) % f.lanes
         with f.each(begin, whole, f.lanes) as i:
@@ -261,7 +262,7 @@ class _Work:
         return f.choose(lengths.compare("ne", 0), own, lambda: [self.crew.steps])[0]
 
     def _time(self, row: Value) -> Value:
-        """Where in the sequence this step is; the step itself once the sequence has ended."""
+        """The position of this step in the sequence; the step number after the sequence has ended."""
         length = self._length(row)
         turns = (self.t < length) & self.crew.is_backward.compare("ne", 0)
         return self.f.select(turns, length - 1 - self.t, self.t)

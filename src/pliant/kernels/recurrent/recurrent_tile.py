@@ -9,7 +9,7 @@ from pliant.kernels.emit.values import Value
 from pliant.kernels.recurrent.recurrent_args import LANES
 
 _UNROLL = 4
-_AHEAD = 32  # rows of weights: what is multiplied while memory answers
+_AHEAD = 32  # rows of weights, multiplied during one memory latency
 
 
 def tile_rows(isa: Isa) -> int:
@@ -28,7 +28,7 @@ def write_products(module: Module, gates: int) -> None:
     params = [("a", "ptr"), ("lda", "i64"), ("b", "ptr"), ("c", "ptr"), ("rows", "i64"), ("depth", "i64")]
     with module.function(f"products{gates}", params, attributes="noinline", is_exported=False) as f:
         a, lda, b, c, n_rows, depth = f.params
-        # Tiles of about equal size: a last one of few rows would read all weights for little.
+        # Tiles of about equal size: a small last tile would read all weights for few rows.
         n_tiles = (n_rows + (full - 1)) // full
         with f.each(0, n_tiles) as i:
             row = n_rows * i // n_tiles
@@ -44,13 +44,13 @@ def write_products(module: Module, gates: int) -> None:
 
 
 def _write_tile(module: Module, gates: int, rows: int) -> None:
-    """All gates, as many at a time as there are registers for their sums."""
+    """Compute all gates, as many at a time as registers hold sums."""
     isa = module.isa
     vectors = LANES // isa.lanes
     most = 24 if isa.registers == 32 else 12
 
     def fits(together: int, chains: int) -> bool:
-        """Whether registers hold the sums, and a row of weights and a word of the state beside them."""
+        """Whether registers hold the sums, a row of weights and a word of the state."""
         sums = chains * together * rows * vectors
         return sums <= most and sums + together * vectors + 1 <= isa.registers
 

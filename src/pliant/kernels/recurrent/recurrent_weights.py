@@ -1,4 +1,4 @@
-"""Put a recurrent layer's weights and biases gate beside gate: by numpy, or by a kernel while it runs."""
+"""Interleave a recurrent layer's weights and biases by gate: with numpy, or with a kernel at run time."""
 
 import ctypes
 from dataclasses import dataclass
@@ -18,8 +18,9 @@ INTERLEAVE = "recurrent_interleave"
 class InterleaveArgs(ctypes.Structure):
     """out[direction][block][gate][k][16] from w[direction][rows][depth], whose rows are gates of `hidden`.
 
-    Gates first_gate .. first_gate + gates - 1 are taken; blocks are `block_step` floats apart in out. What
-    has no source is zero. `adds` adds to what is there. A unit is a block of a direction.
+    Gates first_gate .. first_gate + gates - 1 are copied; blocks are `block_step` floats apart in out.
+    Elements without a source are zero. With `adds`, values are added to those present. A unit is a block of a
+    direction.
     """
 
     _fields_ = (
@@ -44,7 +45,7 @@ class InterleaveArgs(ctypes.Structure):
 
 @dataclass(frozen=True, slots=True)
 class Interleaving:
-    """Which gates of a matrix go where: the first of `block_gates` of each block."""
+    """The mapping of a matrix's gates to the first of `block_gates` gates of each block."""
 
     hidden: int
     depth: int
@@ -62,7 +63,7 @@ class Interleaving:
         return self.block_gates * self.padded_depth * LANES
 
     def fields(self, rows: int) -> dict[str, int]:
-        """InterleaveArgs but for addresses and `adds`; `rows` of w in one direction."""
+        """The fields of InterleaveArgs except addresses and `adds`; `rows` is that of w in one direction."""
         return {
             "rows": rows,
             "depth": self.depth,
@@ -76,7 +77,7 @@ class Interleaving:
 
 
 def interleave(w: Float[np.ndarray, "directions rows depth"], how: Interleaving) -> Float[np.ndarray, "..."]:
-    """The interleaved array, flat but for the directions."""
+    """The interleaved array, flat within each direction."""
     n, _, depth = w.shape
     first = how.first_gate * how.hidden
     taken = w[:, first : first + how.gates * how.hidden].reshape(n, how.gates, how.hidden, depth)

@@ -30,9 +30,9 @@ class CumulateArgs(ctypes.Structure):
 
 
 def cumulate_ir(isa: Isa, name: str, dtype: str, operation: str) -> str:
-    """`add` or `mul`, in order; a unit is up to UNIT_COLUMNS neighbouring i of one o.
+    """The kernel for `add` or `mul`, in order; a unit is up to UNIT_COLUMNS adjacent i of one o.
 
-    Half floats are carried in float32.
+    Half floats are accumulated in float32.
     """
     module = Module(isa)
     with module.kernel(name) as f:
@@ -54,7 +54,7 @@ def cumulate_ir(isa: Isa, name: str, dtype: str, operation: str) -> str:
 def _write_columns(
     f: Function, row: Dtype, operation: str, at: tuple[Value, Value], chains: int, lanes: int
 ) -> None:
-    """`chains` vectors of neighbouring columns from (o, i) on; of 0 lanes, one column."""
+    """Compute `chains` vectors of adjacent columns from (o, i) on; with 0 lanes, one column."""
     names = ("source", "target", "n", "inner", "is_reverse", "is_exclusive")
     source, target, n, inner, is_reverse, is_exclusive = f.fields(f.params[0], CumulateArgs, *names)
     is_back, is_late = is_reverse.compare("ne", 0), is_exclusive.compare("ne", 0)

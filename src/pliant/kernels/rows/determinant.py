@@ -15,7 +15,7 @@ class DeterminantArgs(ctypes.Structure):
 
 
 def determinant_ir(isa: Isa, name: str, dtype: str) -> str:
-    """A unit is one matrix; scratch is 8 * n * n bytes."""
+    """The kernel with DeterminantArgs; a unit is one matrix; scratch is 8 * n * n bytes."""
     row, wide = DTYPES[dtype], DTYPES["float64"]
     module = Module(isa)
     with module.kernel(name) as f:

@@ -1,4 +1,4 @@
-"""The place of the largest or smallest element along one axis."""
+"""The index of the largest or smallest element along one axis."""
 
 import ctypes
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ _CHAINS = 4
 class ExtremumArgs(ctypes.Structure):
     """x is [outer, n, inner], row-major; out is int64 [outer, inner]. n >= 1.
 
-    A unit is up to UNIT_COLUMNS neighbouring outputs of one outer index.
+    A unit is up to UNIT_COLUMNS adjacent outputs of one outer index.
     """
 
     _fields_ = (
@@ -30,9 +30,9 @@ class ExtremumArgs(ctypes.Structure):
 
 @dataclass(frozen=True, slots=True)
 class Extremum:
-    """Of equal elements the first counts, or the last; a NaN is more extreme than any number.
+    """On a tie the first element counts, or the last; a NaN is more extreme than any number.
 
-    `is_row` is for an inner of 1, where vectors go along the axis.
+    `is_row` is for an inner of 1, where vectors run along the axis.
     """
 
     dtype: str
@@ -57,18 +57,18 @@ def extremum_ir(isa: Isa, extremum: Extremum) -> str:
 
 
 def _row(f: Function, extremum: Extremum, unit: Value) -> None:
-    """The extremum of neighbours first, then where the first or last one like it stands."""
+    """Find the extremum of a row, then the position of its first or last occurrence."""
     x, out, n = f.fields(f.params[0], ExtremumArgs, "x", "out", "n")
     row = DTYPES[extremum.dtype]
     start = f.at(x, unit * n, row.memory)
     best = _best(f, extremum, start, n)
 
     def hits(i: Value, lanes: int) -> Value:
-        """Which of the lanes from the i-th on, counted from the end that is looked from, are extreme."""
+        """A mask of the extreme lanes from the i-th on, counted from the end where the search starts."""
         at = n - i - max(lanes, 1) if extremum.is_last else i
         element = _load(f, row, f.at(start, at, row.memory), lanes)
         found = element.compare("eq", f.splat(best) if lanes else best)
-        # Where there is a NaN, it is the extremum.
+        # A NaN is the extremum.
         return found | element.compare("uno", element) if row.kind == "float" else found
 
     def search() -> list[Value]:
@@ -88,7 +88,7 @@ def _row(f: Function, extremum: Extremum, unit: Value) -> None:
 
 
 def _best(f: Function, extremum: Extremum, start: Value, n: Value) -> Value:
-    """The extremum of n neighbours; NaN if there is one."""
+    """The extremum of n contiguous elements; NaN if there is one."""
     row = DTYPES[extremum.dtype]
     combine = OPERATIONS["max" if extremum.is_largest else "min"]
     first = _load(f, row, start, 0)
@@ -116,7 +116,7 @@ def _load(f: Function, row: Dtype, place: Value, lanes: int) -> Value:
 
 
 def _block(f: Function, extremum: Extremum, unit: Value) -> None:
-    """Neighbouring outputs of one outer index, in vectors."""
+    """Compute adjacent outputs of one outer index, in vectors."""
     (inner,) = f.fields(f.params[0], ExtremumArgs, "inner")
     blocks = (inner + (UNIT_COLUMNS - 1)) // UNIT_COLUMNS
     outer, first = unit // blocks, unit % blocks * UNIT_COLUMNS

@@ -15,9 +15,9 @@ class FourierArgs(ctypes.Structure):
     """target[o, k, i] = scale * sum over j < used of window[j] * source[o, j, i] * root[j * k % length].
 
     Elements are `parts` numbers (1 real, 2 complex) in the source, `out_parts` in the dense target
-    [outer, n, inner]. Place o of the source is `batch_stride` * (o / frames) + `frame_stride` *
-    (o % frames); j goes in steps of `stride`: all in numbers. `roots` are float64 pairs; `window` may be
-    null. If `is_mirrored`, source elements stand for their conjugates at length - j as well.
+    [outer, n, inner]. The source offset of o is `batch_stride` * (o / frames) + `frame_stride` * (o %
+    frames), and j has the stride `stride`, all in numbers. `roots` are float64 pairs; `window` may be null.
+    If `is_mirrored`, the source also has the conjugates of its elements at length - j.
     """
 
     _fields_ = (
@@ -41,7 +41,7 @@ class FourierArgs(ctypes.Structure):
 
 
 def fourier_ir(isa: Isa, name: str, dtype: str) -> str:
-    """A unit is one (o, k)."""
+    """The kernel with FourierArgs; a unit is one (o, k)."""
     row = DTYPES[dtype]
     wide = DTYPES["float64"]
     module = Module(isa)

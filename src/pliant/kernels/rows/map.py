@@ -1,7 +1,7 @@
 """One kernel per element-wise expression: broadcast operands in, a contiguous tensor out.
 
-The output is rows of `inner` neighbouring elements; over one row every operand is contiguous or one value,
-which the pattern says, a letter an operand. From row to row operands move by strides of their own.
+The output is rows of `inner` contiguous elements; over one row every operand is contiguous or one value, as
+given by the pattern, one letter per operand. Between rows each operand has its own strides.
 
 An output may be one of its inputs if both have the same layout.
 """
@@ -25,7 +25,7 @@ MAX_INPUTS, MAX_OUTER = 16, 7
 UNIT_ELEMENTS = 4096
 CONTIGUOUS, SCALAR = "c", "s"
 
-_SLOT_BYTES = 128  # a vector of the widest elements, for the last, partial vector of a row
+_SLOT_BYTES = 128  # a vector of the widest elements, for the partial last vector of a row
 _PACK = 4  # vectors of float32 to one of bytes
 _SIMPLE = (INPUT, CONSTANT, "cast", "add", "sub", "mul", "div", "round", "min", "max")
 SCRATCH_BYTES = (MAX_INPUTS + 1) * _SLOT_BYTES
@@ -34,8 +34,8 @@ SCRATCH_BYTES = (MAX_INPUTS + 1) * _SLOT_BYTES
 class MapArgs(ctypes.Structure):
     """Rows of `inner` elements, `rows` of them in up to MAX_OUTER dimensions, the fastest first.
 
-    `strides[i * MAX_OUTER + d]` is operand i's step, in elements, along outer dimension d. A unit is
-    `unit_rows` rows by `unit_inner` elements; `chunks` units lie beside each other in a row.
+    `strides[i * MAX_OUTER + d]` is operand i's stride, in elements, along outer dimension d. A unit is
+    `unit_rows` rows by `unit_inner` elements; a row has `chunks` units.
     """
 
     _fields_ = (
@@ -54,7 +54,7 @@ class MapArgs(ctypes.Structure):
 
 @dataclass(frozen=True, slots=True)
 class Walk:
-    """How operands of given shapes are walked: the numbers of MapArgs, and the pattern.
+    """The numbers of MapArgs and the pattern, for operands of given shapes.
 
     `sizes` and the operands' `strides` are those of the outer dimensions, the fastest first.
     """
@@ -86,9 +86,10 @@ class Walk:
 
 
 def walk(shape: Sequence[int], operands: Sequence[Sequence[int]]) -> Walk | None:
-    """Operands of shapes that broadcast to `shape`, with neighbouring dimensions merged where all allow it.
+    """Operands of shapes that broadcast to `shape`, with adjacent dimensions merged where all operands allow
+    it.
 
-    None where the walk needs more than MAX_OUTER dimensions. `shape` has no zero.
+    None if the walk needs more than MAX_OUTER dimensions. `shape` must not have a zero.
     """
     dims: list[tuple[int, list[int]]] = []  # size, strides; the fastest first
     steps = [_strides(operand, len(shape)) for operand in operands]
@@ -119,7 +120,7 @@ def _strides(shape: Sequence[int], rank: int) -> list[int]:
 
 
 def map_name(tree: Expr, pattern: str) -> str:
-    """Unique for the kernel."""
+    """A unique name for the kernel."""
     return f"map_{tree.op}_{sha256(f'{tree} {pattern}'.encode()).hexdigest()[:16]}"
 
 
@@ -162,7 +163,7 @@ def _write_body(module: Module, tree: Expr, pattern: str) -> None:
 
 
 def _is_packed(tree: Expr) -> bool:
-    """Whether several vectors are worth computing together: floats that become bytes, by simple steps."""
+    """Whether computing several vectors together pays: for floats converted to bytes by simple operations."""
 
     def is_simple(node: Expr) -> bool:
         return node.op in _SIMPLE and all(map(is_simple, node.args))
@@ -199,7 +200,9 @@ def _write_units(f: Function, tree: Expr, pattern: str) -> None:
 def _write_rest(
     f: Function, tree: Expr, pattern: str, x: list[Value], out: Value, first: Value, n: Value, scratch: Value
 ) -> None:
-    """The last elements of a row, fewer than a vector: through scratch, so that nothing beyond is touched."""
+    """Compute the last elements of a row, fewer than a vector, through scratch, so that no access is out of
+    bounds.
+    """
     memories = [DTYPES[dtype].memory for dtype in inputs(tree).values()]
     through = []
     for i, (pointer, memory, letter) in enumerate(zip(x, memories, pattern, strict=True)):

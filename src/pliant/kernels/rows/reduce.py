@@ -2,9 +2,9 @@
 
     out = post(combine over reduced elements of term(x0, x1)), of x0 the tensor's elements
 
-x1 is an operand with one value for every output, such as a maximum to be subtracted. The order in which
-elements are combined depends on sizes only, so results have the same bits on any number of threads;
-partial results of BLOCK turns are combined in their turn, which keeps float sums accurate.
+x1 is an operand with one value for every output, such as a maximum to be subtracted. The order of combining
+elements depends only on sizes, so results are bit-identical for any number of threads; partial results of
+BLOCK iterations are combined hierarchically, which keeps float sums accurate.
 """
 
 import ctypes
@@ -31,9 +31,9 @@ _CHAINS = 4
 class ReduceArgs(ctypes.Structure):
     """x has kept dimensions, other reduced dimensions, and one reduced dimension of `n` steps of `step`.
 
-    A unit is one output; of a reduction by columns, whose last dimension is `inner` kept neighbours, it
-    is up to UNIT_COLUMNS of them. `count` is how many elements an output is made of. Strides are in
-    elements, the fastest dimension first.
+    A unit is one output; in a reduction by columns, whose last dimension is `inner` kept elements, it is up
+    to UNIT_COLUMNS outputs. `count` is the number of elements per output. Strides are in elements, the
+    fastest dimension first.
     """
 
     _fields_ = (
@@ -58,8 +58,8 @@ class ReduceArgs(ctypes.Structure):
 class Reduction:
     """`term` over x0 and x1; `post` over the combined term x0, x1 and the count x2 (int64).
 
-    `combine` is an operation of kernels/emit/operations.py: add mul max min and or. `by_columns` says that
-    the tensor's last dimension is kept.
+    `combine` is an operation of kernels/emit/operations.py: add mul max min and or. `by_columns`: the
+    tensor's last dimension is kept.
     """
 
     term: Expr
@@ -76,7 +76,7 @@ class Reduction:
 
     @property
     def start(self) -> Number:
-        """What leaves every value unchanged."""
+        """The neutral element of `combine`."""
         row = self.term.row
         starts = {"add": 0, "mul": 1, "or": 0, "and": 1, "max": row.lowest, "min": row.highest}
         return starts[self.combine]
@@ -84,7 +84,7 @@ class Reduction:
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """Dimensions of a tensor sorted into kept and reduced, neighbours merged; pairs are (size, stride)."""
+    """Kept and reduced dimensions of a tensor, adjacent ones merged; pairs are (size, stride)."""
 
     inner: int
     kept: tuple[tuple[int, int], ...]
@@ -124,7 +124,7 @@ def reduce_ir(isa: Isa, reduction: Reduction) -> str:
 
 
 class _Writer:
-    """What the loops of one kernel share."""
+    """Writes one kernel; holds the values shared by its loops."""
 
     def __init__(self, f: Function, reduction: Reduction) -> None:
         self.f, self.reduction = f, reduction
@@ -157,7 +157,7 @@ class _Writer:
         return offsets(f, index, rank, arrays[0], arrays[1:])[0]
 
     def _row(self, unit: Value) -> None:
-        """One output from neighbouring elements: vectors in chains, then single elements."""
+        """Compute one output from contiguous elements: vectors in chains, then single elements."""
         f = self.f
         base = f.at(self.x, self._offset("kept", unit), self.row.memory)
         single = self._operand(unit, 0)
@@ -190,7 +190,7 @@ class _Writer:
         self._store(self._combined([folded], [scalar])[0], unit, single, 0)
 
     def _columns(self, outer: Value, first: Value, stop: Value) -> None:
-        """Neighbouring outputs together: vectors of columns in chains, single vectors, single columns."""
+        """Compute adjacent outputs together: vectors of columns in chains, single vectors, single columns."""
         f = self.f
         base = f.at(self.x, self._offset("kept", outer), self.row.memory)
         at = outer * self.inner

@@ -1,6 +1,6 @@
-"""Kernels over rows of activations: layer norm, softmax, mean, greatest.
+"""Kernels over rows of activations: layer norm, softmax, mean, maximum.
 
-A unit is one row, except for the last two, where it is MEAN_COLUMNS columns. Rows may be their own output.
+A unit is one row, except for the last two, where it is MEAN_COLUMNS columns. The output may be the input.
 Each `..._ir` defines one kernel, named as its `_NAME`.
 """
 
@@ -50,7 +50,7 @@ class RowArgs(ctypes.Structure):
 
 
 class MeanArgs(ctypes.Structure):
-    """out[:n] = mean, or greatest, over n_rows >= 1 rows of x[:, :n], float32 with a row stride in floats."""
+    """out[:n] = mean, or maximum, over n_rows >= 1 rows of x[:, :n], float32 with a row stride in floats."""
 
     _fields_ = (
         ("x", ctypes.c_void_p),
@@ -62,7 +62,9 @@ class MeanArgs(ctypes.Structure):
 
 
 def layer_norm_ir(isa: Isa) -> str:
-    """`layer_norm` with LayerNormArgs: variance from centred values, so that a large mean costs nothing."""
+    """`layer_norm` with LayerNormArgs: the variance is computed from centred values, so that a large mean
+    does not reduce accuracy.
+    """
     module = Module(isa)
     with module.kernel(LAYER_NORM) as f:
         args, lo, hi, _ = f.params
@@ -132,7 +134,7 @@ def most_ir(isa: Isa) -> str:
 
 
 def mean_units(n: int) -> int:
-    """Units of the mean, or greatest, over n columns."""
+    """Units of the mean, or maximum, over n columns."""
     return -(-n // MEAN_COLUMNS)
 
 
@@ -142,9 +144,9 @@ def _rows(f: Function, args: Value, layout: type[ctypes.Structure], i: Value) ->
 
 
 def _moments(f: Function, n: Value, length: Value, x: Value) -> tuple[Value, Value, Value]:
-    """A row's rounded mean, what that lacks, and the variance.
+    """A row's rounded mean, its correction, and the variance.
 
-    The second pass sees only centred values, so neither loses digits to a large mean.
+    The second pass uses centred values, so neither loses precision with a large mean.
     """
     (total,) = reduce(f, n, lambda span: [span.load(x)], _add, [0.0])
     mean = total / length

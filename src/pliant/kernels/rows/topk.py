@@ -1,8 +1,8 @@
 """The k largest or smallest elements of rows, best first.
 
-A heap of k pairs (key, index) with the worst at its root takes in element after element and is then
-taken apart: n log k steps at worst. Keys are 64-bit integers in the order of the elements (NaN of
-positive sign above inf, both zeros equal); of equal keys the lower index is better.
+The elements are inserted into a heap of k pairs (key, index) with the worst at its root, which is then
+sorted: at most n log k steps. Keys are 64-bit integers in the order of the elements (NaN of positive sign
+above inf, both zeros equal); on equal keys the lower index is better.
 """
 
 import ctypes
@@ -16,7 +16,8 @@ PAIR_BYTES = 16
 
 
 class TopKArgs(ctypes.Structure):
-    """Row u, of `n` elements `inner` elements apart, gives `k` <= n values and int64 indices, as far apart.
+    """Row u, of `n` elements `inner` elements apart, gives `k` <= n values and int64 indices with the same
+    spacing.
 
     Row u starts at element u % inner of block u / inner, of n * inner elements (k * inner in the outputs).
     `flip` is 0 for the largest, -1 for the smallest.
@@ -34,7 +35,9 @@ class TopKArgs(ctypes.Structure):
 
 
 def topk_ir(isa: Isa, name: str, dtype: str) -> str:
-    """A unit is one row; scratch is `PAIR_BYTES` times k; an output that is null is not written."""
+    """The kernel with TopKArgs; a unit is one row; scratch is `PAIR_BYTES` times k; null outputs are not
+    written.
+    """
     row = DTYPES[dtype]
     module = Module(isa)
     _sift(module)
@@ -57,7 +60,7 @@ def topk_ir(isa: Isa, name: str, dtype: str) -> str:
             with f.each(k, n) as i:
                 found = key(i)
                 worst, _ = _read(f, heap, f.const(0))
-                with f.when(worst < found):  # of equal ones the earlier stays
+                with f.when(worst < found):  # on a tie the earlier one is kept
                     _write(f, heap, f.const(0), found, i)
                     f.call("sift", "void", heap, f.const(0), k)
             with f.each(0, k) as i:

@@ -1,1 +1,1 @@
-"""From IR to calls: compiled, cached, loaded, and run by a pool of threads."""
+"""Compile IR, cache and load the code, and run it with a pool of threads."""

@@ -19,7 +19,7 @@ def aligned_bytes(n: int) -> UInt8[np.ndarray, "n"]:
 
 
 def zeroed_bytes(n: int) -> UInt8[np.ndarray, "n"]:
-    """`n` zero bytes that start on a cache line; pages nobody writes take no memory."""
+    """`n` zero bytes that start on a cache line; unwritten pages take no memory."""
     raw = np.zeros(n + ALIGNMENT, np.uint8)
     start = -raw.ctypes.data % ALIGNMENT
     return raw[start : start + n]
@@ -32,15 +32,15 @@ def aligned_floats(*shape: int) -> Float[np.ndarray, "..."]:
 
 
 def address(array: np.ndarray) -> int:
-    """Where an array's first element is: `array.ctypes.data`, in a fifth of its time.
+    """The address of an array's first element: equal to `array.ctypes.data`, in a fifth of its time.
 
-    By numpy's ABI, PyArray_DATA reads the pointer that stands behind the head of CPython's object.
+    In numpy's ABI, PyArray_DATA reads the pointer that follows the head of CPython's object.
     """
     return _pointer_at(id(array) + _HEAD_BYTES).value
 
 
 def trim_heap() -> None:
-    """Hand memory that was freed back to the system; glibc keeps tens of MB behind large temporaries."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # other C libraries have no need of it
+    """Return freed memory to the system; glibc keeps tens of MB after large temporaries."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # not needed with other C libraries
     if trim is not None:
         trim(0)

@@ -1,4 +1,4 @@
-"""Memory that kernels are pointed at: an address, how far it goes, and what keeps it alive."""
+"""Memory for kernels: an address, its size, and the object that keeps it alive."""
 
 from dataclasses import dataclass, field
 
@@ -7,7 +7,7 @@ import numpy as np
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
-    """`n_bytes` from `address` on, which are there for as long as `owner` is."""
+    """`n_bytes` from `address` on, valid as long as `owner` is alive."""
 
     address: int
     n_bytes: int
@@ -21,7 +21,9 @@ class Buffer:
         return cls(array.ctypes.data, array.nbytes, array)
 
     def part(self, offset: int, n_bytes: int | None = None) -> "Buffer":
-        """`n_bytes` of it from byte `offset` on, or all that follow. Raises ValueError beyond its end."""
+        """The part of `n_bytes` from byte `offset` on, by default up to the end. Raises ValueError if it is
+        out of bounds.
+        """
         left = self.n_bytes - offset
         size = left if n_bytes is None else n_bytes
         if offset < 0 or not 0 <= size <= left:
@@ -29,6 +31,6 @@ class Buffer:
         return Buffer(self.address + offset, size, self.owner)
 
     def require(self, n_bytes: int, name: str) -> None:
-        """Raise ValueError for a buffer in which a tensor, called `name`, has no room."""
+        """Raise ValueError if the buffer is smaller than the `n_bytes` of tensor `name`."""
         if n_bytes > self.n_bytes:
             raise ValueError(f"{name} takes {n_bytes} bytes, but its buffer has {self.n_bytes}.")

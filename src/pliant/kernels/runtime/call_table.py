@@ -1,4 +1,4 @@
-"""A table of kernel calls that one native call walks."""
+"""A table of kernel calls, run by one native call."""
 
 import ctypes
 from typing import final
@@ -19,9 +19,9 @@ assert ENTRY_DTYPE.itemsize == ctypes.sizeof(Entry)
 
 @final
 class Table:
-    """Entries that run in order, each split over the pool's threads; args stay alive as long as the table.
+    """Entries that run in order, each divided among the pool's threads. The table keeps arguments alive.
 
-    A table must not change while a pool walks it. `address` is where the first of `n_entries` is; it moves
+    A table must not change while a pool walks it. `address` is that of the first of `n_entries`; it changes
     when entries are added.
     """
 
@@ -31,7 +31,7 @@ class Table:
         self._keep(np.zeros(16, ENTRY_DTYPE))
 
     def add(self, kernel: int, args: ctypes.Structure, n_units: int, grain: int = 1) -> int:
-        """Append `kernel(args, lo, hi, scratch)` over units 0..n_units-1; its number in the table.
+        """Append `kernel(args, lo, hi, scratch)` over units 0..n_units-1; returns its number in the table.
 
         Raises KernelError for more than MAX_UNITS.
         """
@@ -48,7 +48,7 @@ class Table:
         return self.n_entries - 1
 
     def share(self, shares: Int64[np.ndarray, "entries 2"]) -> None:
-        """Give every entry, in order, its units and its grain, such as for another sequence length.
+        """Set every entry's units and grain, in order, e.g. for another sequence length.
 
         Raises KernelError for more than MAX_UNITS, and changes nothing.
         """

@@ -1,7 +1,7 @@
-"""Compile LLVM IR to ELF objects, alone in a process that ends.
+"""Compile LLVM IR to ELF objects in a separate, short-lived process.
 
-Run as a script it reads one JSON request from standard input and writes each object to standard
-output as eight bytes of little-endian length and the bytes. LLVM's 60 MB stay in the child.
+Run as a script, it reads one JSON request from standard input and writes each object to standard output as
+eight bytes of little-endian length and the bytes. The 60 MB of LLVM are used only in the child.
 """
 
 import json
@@ -15,15 +15,16 @@ T = TypeVar("T")
 
 
 def compile_objects(texts: Sequence[str], cpu: str, features: str, triple: str) -> list[bytes]:
-    """One position-independent object per IR module, for machines of `triple`, which may be others.
+    """One position-independent object per IR module, for machines of `triple`, which may differ from this
+    one.
 
-    Raises RuntimeError with LLVM's words on bad IR.
+    Raises RuntimeError with LLVM's message on invalid IR.
     """
     return _compiled(texts, cpu, features, triple, lambda machine, module: machine.emit_object(module))
 
 
 def compile_assembly(texts: Sequence[str], cpu: str, features: str, triple: str = "") -> list[str]:
-    """The same code as text, for people and for searches."""
+    """The same code as assembly text."""
     return _compiled(texts, cpu, features, triple, lambda machine, module: machine.emit_assembly(module))
 
 
@@ -40,7 +41,7 @@ def _compiled(
         llvm.initialize_all_asmprinters()
     target = llvm.Target.from_triple(triple)
     machine = target.create_target_machine(cpu=cpu, features=features, opt=3, reloc="pic", codemodel="small")
-    # The generators unroll and vectorise themselves; LLVM doing it again only costs time and code.
+    # The generators already unroll and vectorise; doing it again in LLVM only costs time and code size.
     options = llvm.create_pipeline_tuning_options(speed_level=2)
     options.loop_unrolling = False
     options.loop_vectorization = False

@@ -1,4 +1,4 @@
-"""Read a relocatable ELF object: its sections, its symbols, and where they go in one block of memory.
+"""Read a relocatable ELF object: its sections, its symbols, and their places in one block of memory.
 
 Source: System V ABI (gABI, chapter 4).
 """
@@ -34,7 +34,7 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class Symbol:
-    """A name, the section that it is defined in, and how far into it."""
+    """A name, the section that defines it, and the offset in it."""
 
     name: str
     section: int
@@ -47,7 +47,9 @@ class Symbol:
 
 @dataclass(frozen=True, slots=True)
 class Relocation:
-    """At byte `at` of the loaded sections: patch what `kind` says with the address of `symbol` + `addend`."""
+    """At byte `at` of the loaded sections: apply a patch of type `kind` with the address of `symbol` +
+    `addend`.
+    """
 
     at: int
     kind: int
@@ -57,7 +59,9 @@ class Relocation:
 
 @dataclass(frozen=True, slots=True)
 class ElfObject:
-    """An object file. `offsets` are where loaded sections start in a block of `n_bytes`, by their number."""
+    """An object file. `offsets` are the start offsets of loaded sections in a block of `n_bytes`, by section
+    number.
+    """
 
     data: bytes
     machine: int
@@ -67,7 +71,7 @@ class ElfObject:
     n_bytes: int
 
     def image(self) -> bytearray:
-        """The loaded sections as they are in the file, each at its offset."""
+        """The unpatched loaded sections, each at its offset."""
         image = bytearray(self.n_bytes)
         for i, at in self.offsets.items():
             section = self.sections[i]
@@ -76,7 +80,7 @@ class ElfObject:
         return image
 
     def relocations(self) -> Iterator[Relocation]:
-        """Those of loaded sections."""
+        """The relocations of loaded sections."""
         for section in self.sections:
             if section.type != _SHT_RELA or section.info not in self.offsets:
                 continue
@@ -91,7 +95,7 @@ class ElfObject:
         return {s.name: self.offsets[s.section] + s.value for s in inside}
 
     def outside(self) -> tuple[str, ...]:
-        """The names that it needs from elsewhere."""
+        """The undefined names."""
         return tuple(s.name for s in self.symbols if s.is_outside and s.name)
 
 

@@ -1,4 +1,4 @@
-"""From IR text to function addresses: compiled in a child process, cached on disk."""
+"""Turn IR text into function addresses: compile in a child process, cache on disk."""
 
 import hashlib
 import json
@@ -11,7 +11,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import final
 
-import llvmlite  # its version only: LLVM itself is 45 MB
+import llvmlite  # for its version only: LLVM takes 45 MB
 
 from pliant.errors import KernelError
 from pliant.kernels.emit.isa import Isa, runnable
@@ -29,9 +29,9 @@ class Library:
     """Kernels of one ISA row, compiled on first use; threads may share it.
 
     A compiled module is a file in the folder `kernels` of the cache folder (settings.cache_folder), named by
-    CPU row, llvmlite version and the IR's hash, with its checksum in front: a damaged file is compiled anew,
-    processes may race, and a folder that cannot be written only costs the time to compile again. Code stays
-    mapped while the process lives. `compiler` says what, beside its text, decides a kernel's code.
+    CPU row, llvmlite version and the IR's hash, with a leading checksum: a damaged file is compiled again,
+    concurrent processes are safe, and with a read-only folder kernels are compiled each time. Code stays
+    mapped until the process ends. `compiler` identifies what, besides its text, determines a kernel's code.
     """
 
     def __init__(self, isa: Isa, cache: Path | None = None) -> None:
@@ -46,13 +46,15 @@ class Library:
     def function(self, name: str, ir: Callable[[], str]) -> int:
         """The address of the function `name`, defined in the module whose text `ir()` gives.
 
-        The text alone decides what is loaded, so that equal names of different kernels never meet.
-        Raises KernelError for IR that LLVM refuses.
+        The text alone determines the loaded code, so different kernels with equal names do not conflict.
+        Raises KernelError for IR that LLVM rejects.
         """
         return self.functions({name: ir})[name]
 
     def functions(self, wanted: Mapping[str, Callable[[], str]]) -> dict[str, int]:
-        """As `function`, for several at once: what is not cached is compiled in one child process."""
+        """As `function`, for several functions at once: those not cached are compiled in one child
+        process.
+        """
         texts = {name: ir() for name, ir in wanted.items()}
         modules = self._modules(
             {name: (self._path(text), partial(str, text)) for name, text in texts.items()}
@@ -60,17 +62,19 @@ class Library:
         return {name: _address(symbols, name) for name, symbols in modules.items()}
 
     def generated(self, wanted: Mapping[str, Callable[[], str]]) -> dict[str, Mapping[str, int]]:
-        """The symbols of modules that pliant's own generators write, by a name that says all but the row.
+        """The symbols of modules written by pliant's generators, by a name that identifies the module up to
+        the ISA row.
 
-        Generators are pure: a note beside the objects says which text their source wrote for a name, and
-        `ir()` is called only where there is none, or its object is gone, or the source cannot be told.
+        Generators are pure: a note file beside the objects records the text that a source version wrote for a
+        name. `ir()` is called only if there is no note, its object is missing, or the source version is
+        unknown.
         """
         source = generator_version()
-        texts = {name: cache(ir) for name, ir in wanted.items()}  # written once at most
+        texts = {name: cache(ir) for name, ir in wanted.items()}  # generated at most once
         return self._modules({name: (self._noted(source, name, ir), ir) for name, ir in texts.items()})
 
     def _noted(self, source: str | None, name: str, ir: Callable[[], str]) -> Path:
-        """Where the object of a generated module is, from its note or else from its text."""
+        """The path of a generated module's object, from its note or else from its text."""
         if source is None:
             return self._path(ir())
         note = self._path(f"{source}\n{self.isa!r}\n{name}").with_suffix(".note")
@@ -89,7 +93,7 @@ class Library:
             return {name: self._loaded[path] for name, (path, _) in wanted.items()}
 
     def _objects(self, wanted: Mapping[Path, Callable[[], str]]) -> dict[Path, bytes]:
-        """The objects of modules, from their files or else compiled and written there."""
+        """The objects of modules, from their files, or compiled and written there."""
         cached = {path: data for path in wanted if (data := _read(path)) is not None}
         missing = [path for path in wanted if path not in cached]
         if not missing:
@@ -111,7 +115,7 @@ def _address(symbols: Mapping[str, int], name: str) -> int:
 
 
 def compile_modules(texts: Sequence[str], isa: Isa) -> list[bytes]:
-    """One object per IR text, made in a child process, or here where no child can be started."""
+    """One object per IR text, made in a child process, or in this process if no child can be started."""
     request = json.dumps(
         {"texts": list(texts), "cpu": isa.cpu, "features": isa.features, "triple": isa.triple}
     )
@@ -145,7 +149,7 @@ def _last_line(stderr: bytes) -> str:
 
 
 def _read(path: Path) -> bytes | None:
-    """A cached object or note, or None where there is none whose checksum holds."""
+    """A cached object or note; None if it is missing or its checksum is wrong."""
     try:
         content = path.read_bytes()
     except OSError:
@@ -155,7 +159,7 @@ def _read(path: Path) -> bytes | None:
 
 
 def _write(path: Path, data: bytes) -> None:
-    """Publish an object or note whole or not at all; a folder that cannot be written is no error."""
+    """Write an object or note atomically; a folder that cannot be written is not an error."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=path.parent)

@@ -18,11 +18,10 @@ _ABSOLUTE = 0xFFF1
 
 
 def load(data: bytes) -> Mapping[str, int]:
-    """Map an object's code read-only and executable; the addresses of its defined symbols.
+    """Map an object's code read-only and executable; returns the addresses of its defined symbols.
 
-    The code stays mapped as long as the process lives, so an address is never left dangling. An object has
-    no state, so the same one is mapped once, however often models that need it are opened.
-    Raises KernelError for an object that is not this machine's or needs what is not here.
+    The code stays mapped until the process ends, so addresses stay valid. An object has no state, so it is
+    mapped only once. Raises KernelError for an object of another machine or with unresolved symbols.
     """
     symbols = _symbols_of(sha256(data).digest())
     if not symbols:
@@ -32,7 +31,7 @@ def load(data: bytes) -> Mapping[str, int]:
 
 @cache
 def _symbols_of(digest: bytes) -> dict[str, int]:
-    """Those of the object with this digest; empty until it is mapped."""
+    """The symbols of the object with this digest; empty until it is mapped."""
     return {}
 
 
@@ -51,7 +50,7 @@ def _mapped(data: bytes) -> dict[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class Linker:
-    """An object of either machine, and the stubs that follow its sections in memory: `n_bytes` in all."""
+    """An object of either machine with the stubs that follow its sections in memory: `n_bytes` in total."""
 
     object: ElfObject
     machine: Machine
@@ -60,7 +59,7 @@ class Linker:
 
     @classmethod
     def of(cls, data: bytes) -> "Linker":
-        """Raises KernelError for what is no ELF object of a machine that is known."""
+        """Parse an object. Raises KernelError for data that are not an ELF object of a known machine."""
         found = read_object(data)
         machine = next((one for one in MACHINES if one.number == found.machine), None)
         if machine is None:
@@ -71,7 +70,7 @@ class Linker:
         return cls(found, machine, stubs, end + len(outside) * STUB_BYTES)
 
     def link(self, base: int, outside: Mapping[str, int]) -> bytes:
-        """What has to lie at address `base` (of a page); `outside` are the addresses of functions elsewhere.
+        """The bytes for the page address `base`; `outside` are the addresses of external functions.
 
         Raises KernelError for a relocation that is not supported.
         """

@@ -16,8 +16,8 @@ STUB_BYTES = 16
 class Machine:
     """How one architecture's objects are linked. `number` is ELF's, `name` is `system.machine`'s.
 
-    A function elsewhere is called through a stub of STUB_BYTES, `stub` with its address at `slot_at`: it may
-    be further away than a call reaches. Relocations in `through_slot` want the place of that address.
+    An external function, which may be out of a call's range, is called through a stub of STUB_BYTES: `stub`
+    with its address at `slot_at`. Relocations in `through_slot` refer to the location of that address.
     `patch(code, at, kind, place, value)` patches `code` at byte `at`, which will run at address `place`.
     """
 
@@ -46,9 +46,11 @@ def _patch_x86_64(code: bytearray, at: int, kind: int, place: int, value: int) -
 
 
 _LOAD_SHIFTS = {277: 0, 278: 0, 284: 1, 285: 2, 286: 3, 299: 4, 312: 3}
-"""ADD_ABS_LO12_NC, LDST8, 16, 32, 64, 128_ABS_LO12_NC and LD64_GOT_LO12_NC: what offsets are scaled by."""
+"""ADD_ABS_LO12_NC, LDST8, 16, 32, 64, 128_ABS_LO12_NC and LD64_GOT_LO12_NC: the shifts by which offsets are
+scaled.
+"""
 _BRANCH_BITS = {282: (26, 0), 283: (26, 0), 280: (19, 5), 279: (14, 5)}
-"""JUMP26, CALL26, CONDBR19 and TSTBR14: how many bits count words, and where they start."""
+"""JUMP26, CALL26, CONDBR19 and TSTBR14: the number of bits of the word offset, and their position."""
 
 
 def _patch_aarch64(code: bytearray, at: int, kind: int, place: int, value: int) -> None:
@@ -85,7 +87,7 @@ def _set_bits(code: bytearray, at: int, low: int, bits: int, value: int) -> None
 
 
 def _within(distance: int, bits: int) -> int:
-    """`distance`; raises KernelError where a signed number of `bits` bits does not hold it."""
+    """`distance`; raises KernelError if it does not fit a signed number of `bits` bits."""
     if not -(1 << bits - 1) <= distance < 1 << bits - 1:
         raise KernelError(f"a compiled kernel reaches {distance} bytes or pages away, more than {bits} bits.")
     return distance

@@ -1,4 +1,4 @@
-"""Threads that share the work of kernels and sleep when there is none."""
+"""Threads that share the work of kernels, and sleep when idle."""
 
 import ctypes
 import sys
@@ -21,8 +21,10 @@ __all__ = ["Pool", "Table"]
 
 DEFAULT_SCRATCH_BYTES = 1 << 20
 IDLE_S = 120e-6
-"""An idle worker spins for so long before it parks: as long as operators that one thread runs alone, and the
-time between two layers. Waking it takes longer where a virtual core has to be given back first."""
+"""The time that an idle worker spins before it parks: it covers operators that run on one thread, and the
+time between two layers. Waking a parked worker takes longer, most of all if a virtual core has to be
+rescheduled.
+"""
 _TRIAL_SPINS, _N_TRIALS = 500, 3
 
 _CACHE_LINE = 64
@@ -36,11 +38,11 @@ _STOP = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 class Pool:
     """`n_threads` threads, the caller's included, that walk tables together; close it or use `with`.
 
-    `walk` drops the GIL for the whole table. Two threads that walk at once take turns. Workers spin
-    for some microseconds after work, then sleep on a futex and cost nothing; with one thread there
-    are none. Each thread has `scratch_bytes` of its own, aligned to 64 bytes.
+    `walk` releases the GIL for the whole table. Concurrent walks are serialised. Workers spin for some
+    microseconds after work, then sleep on a futex; with one thread there are no workers. Each thread has its
+    own `scratch_bytes`, aligned to 64 bytes.
 
-    A fork takes no worker along: the child gets its own at its first walk.
+    Workers do not survive a fork: the child starts its own at its first walk.
     """
 
     def __init__(
@@ -79,21 +81,21 @@ class Pool:
 
     @property
     def scratch_bytes(self) -> int:
-        """Scratch of each thread."""
+        """Scratch bytes of each thread."""
         return self._scratch_bytes
 
     @property
     def workers(self) -> tuple[threading.Thread, ...]:
-        """The threads beside the caller's; a forked child has others from its first walk on."""
+        """The threads besides the caller's; a forked child starts its own at its first walk."""
         return tuple(self._workers)
 
     @property
     def scratch(self) -> UInt8[np.ndarray, " n"]:
-        """The scratch of all threads, to be measured."""
+        """The scratch of all threads, for measurement."""
         return self._scratch
 
     def reserve(self, scratch_bytes: int) -> None:
-        """Give every thread at least this much scratch; what was in it is lost."""
+        """Grow every thread's scratch to at least `scratch_bytes`; its contents are lost."""
         with self._turns.lock:
             if scratch_bytes <= self._scratch_bytes:
                 return
@@ -120,7 +122,7 @@ class Pool:
         return ends_s
 
     def close(self) -> None:
-        """Stop the workers and wait for them; closing twice is fine."""
+        """Stop the workers and wait for them; safe to call twice."""
         with self._turns.lock:
             self._finalizer()
 
@@ -131,7 +133,7 @@ class Pool:
         if self._process != self._turns.process:
             self._process = self._turns.process
             self._finalizer.detach()
-            # What the parent was in the middle of is not this process's to finish.
+            # Discard the parent's unfinished walk.
             self._memory[ctypes.sizeof(Context) :] = 0
             self._context.parked = 0
             self._context.scratch = self._scratch.ctypes.data  # the parent may have been replacing it
@@ -153,12 +155,16 @@ class Pool:
 
 
 def _work(helper: "ctypes._FuncPointer", context: int, index: int, memory: np.ndarray) -> None:
-    """A worker's life; it holds the context's memory, never the pool, so that a lost pool ends."""
+    """Run a worker. It references the context's memory but not the pool, so that a dropped pool is
+    collected.
+    """
     helper(context, index)
 
 
 def _spin_s(helper: "ctypes._FuncPointer") -> float:
-    """Seconds of one turn of an idle worker's loop: a `pause` takes 10 ns on some CPUs and 60 on others."""
+    """Seconds per iteration of an idle worker's loop: a `pause` takes 10 ns on some CPUs and 60 ns on
+    others.
+    """
     memory = aligned_bytes(ctypes.sizeof(Context) + 2 * ctypes.sizeof(Slot))
     memory[:] = 0
     context = Context.from_address(memory.ctypes.data)
@@ -167,7 +173,7 @@ def _spin_s(helper: "ctypes._FuncPointer") -> float:
     took_s = []
     for _ in range(_N_TRIALS):
         start_s = perf_counter()
-        helper(memory.ctypes.data, 1)  # it has no work, and has been told to stop
+        helper(memory.ctypes.data, 1)  # without work and with the stop flag set
         took_s.append(perf_counter() - start_s)
     return min(took_s) / _TRIAL_SPINS
 

@@ -1,21 +1,21 @@
-"""A lock that a forked child finds free."""
+"""A lock that is released in a forked child."""
 
 import os
 import threading
 from typing import final
 from weakref import WeakSet
 
-_EVERY: "WeakSet[Turns]" = WeakSet()  # hooks of fork belong to the process, and are never taken back
+_EVERY: "WeakSet[Turns]" = WeakSet()  # fork hooks are per process and cannot be removed
 
 
 @final
 class Turns:
-    """`with turns.lock:` for one turn.
+    """Serialises work: `with turns.lock:`.
 
-    A child of fork has one thread, and may have been forked while another held the lock in the parent:
-    it gets a new one. What a turn that never ended there left behind must not matter to the next.
-    `with` on a lock itself is safe from interrupts, as a method of ours is not. `process` is the number of
-    this process, for whoever keeps something of it: to ask the system takes longer.
+    A forked child has one thread, and may have been forked while another thread held the lock in the parent,
+    so it gets a new lock. Unfinished work of the parent must not affect later work. `with` on a lock itself
+    is safe from interrupts, unlike a Python method. `process` is the id of this process, for state that is
+    per process; it is faster than asking the system.
     """
 
     def __init__(self) -> None:

@@ -1,18 +1,18 @@
 """The pool's native code: walk a table of kernels, share each one's units, park when idle.
 
-One thread walks; the others help. The walker cuts the units of a table entry into as many neighbouring
-ranges as there are threads, so that a thread finds in its caches what it wrote in the entry before: what
-another core wrote costs several times as much. For each range it publishes a ticket (sequence number <<
-UNIT_BITS | units left). The thread that lowers a ticket by compare-and-swap owns those units. A thread takes
-units from its own range first, then from the ranges that are not empty. An entry is complete when all its
-units are done, so the walker never waits for a helper that sleeps or is late: only for units that are taken.
+One thread walks; the others help. The walker divides the units of a table entry into one contiguous range per
+thread, so that a thread finds in its caches the data that it wrote in the previous entry: data written by
+another core cost several times as much. For each range it publishes a ticket (sequence number << UNIT_BITS
 
-A compare-and-swap that succeeds proves that the entry is unfinished until its taker reports, so that
-what is read of it in between is current: the walker writes an entry only when the last one is done.
+units left). The thread that decrements a ticket by compare-and-swap owns those units. A thread takes units
+from its own range first, then from other ranges. An entry is complete when all its units are done, so the
+walker waits only for units that were taken, not for sleeping or late helpers.
 
-On a busy machine the kernel wakes a helper on the walker's own core, where the two take turns for
-milliseconds. A helper that finds itself there steps aside: it leaves that core, then takes all of the
-process's cores again.
+A compare-and-swap that succeeds proves that the entry is unfinished until its taker reports, so values read
+from it in between are current: the walker writes an entry only when the previous one is done.
+
+On a busy machine the kernel may wake a helper on the walker's core, where the two alternate for milliseconds.
+A helper that detects this removes that core from its affinity, and then restores all of the process's cores.
 """
 
 import ctypes
@@ -30,7 +30,7 @@ _WAIT_PRIVATE, _WAKE_PRIVATE = 128, 129
 
 @dataclass(frozen=True, slots=True)
 class _SystemCalls:
-    """Linux's numbers on one architecture."""
+    """Linux's system call numbers on one architecture."""
 
     futex: int
     set_affinity: int
@@ -65,7 +65,7 @@ class Slot(ctypes.Structure):
 
 
 class Context(ctypes.Structure):
-    """What walker and helpers share; what one side writes often has a cache line of its own."""
+    """State shared by walker and helpers; fields that one side writes often have their own cache line."""
 
     _fields_ = (
         ("done", ctypes.c_int64),
@@ -133,7 +133,7 @@ def _write_walk(module: Module, is_timed: bool = False) -> None:
 
 
 def _write_share(module: Module) -> None:
-    """Publish an entry: a range for every thread, or for fewer where there are not as many grains."""
+    """Publish an entry: one range per thread, or fewer if there are fewer grains."""
     with module.function("share", [("ctx", "ptr"), ("row", "ptr")], is_exported=False) as f:
         ctx, row = f.params
         kernel, args, units, grain = f.fields(row, Entry, "kernel", "args", "n_units", "grain")
@@ -149,7 +149,7 @@ def _write_share(module: Module) -> None:
             ticket = (sequence << UNIT_BITS) | (high - low)
             f.do(f"store atomic {ticket}, {_of_slot(f, slot, 'ticket')} release, align 8")
             turn.carry([high])
-        # A helper that is about to park sees its ticket, or is seen in `parked`.
+        # A helper that is about to park either sees its ticket or is visible in `parked`.
         f.do("fence seq_cst")
         with f.when(_load(f, "parked", "i32").compare("ne", 0)):
             f.call("wake", "void", ctx)
@@ -191,7 +191,7 @@ def _write_stop(module: Module) -> None:
 
 
 def _write_work(module: Module) -> None:
-    """Run what is left of the thread's range, then of the others'; report it all at once."""
+    """Run the rest of the thread's range, then of the others'; report all at once."""
     with module.function("work", [("ctx", "ptr"), ("index", "i64")], is_exported=False) as f:
         ctx, index = f.params
         n = _load(f, "n_threads")
@@ -209,7 +209,7 @@ def _write_work(module: Module) -> None:
 
 
 def _write_take(module: Module) -> None:
-    """Run one grain of a range; how many units those were."""
+    """Run one grain of a range; returns its number of units."""
     params = [("ctx", "ptr"), ("index", "i64"), ("owner", "i64")]
     with module.function("take", params, "i64", is_exported=False) as f:
         _, index, owner = f.params
@@ -241,7 +241,7 @@ def _write_wake(module: Module) -> None:
 
 
 def _write_step_aside(module: Module) -> None:
-    """Leave `cpu`, if the process may run elsewhere; try once a walk."""
+    """Leave `cpu` if the process may run elsewhere; tried once per walk."""
     params = [("ctx", "ptr"), ("cpu", "i32")]
     with module.function("step_aside", params, is_exported=False, attributes="noinline cold") as f:
         cpus = f.op(f"alloca [{_CPU_SET_BYTES} x i8], align 8", "ptr")
@@ -259,7 +259,7 @@ def _write_step_aside(module: Module) -> None:
 
 
 def _affinity(f: Function, call: int, n_bytes: Value, cpus: Value) -> Value:
-    """Of this thread; setting it to no core at all is refused by the kernel and changes nothing."""
+    """Get or set this thread's affinity; the kernel rejects an empty set, which changes nothing."""
     return f.op(f"call i64 (i64, ...) @syscall(i64 {call}, i64 0, {n_bytes}, {cpus})", "i64")
 
 
@@ -270,7 +270,7 @@ def _cpu(f: Function) -> Value:
 
 
 def _park(f: Function, index: Value) -> None:
-    """Sleep until the epoch moves, unless work or the end came since the last look."""
+    """Sleep until the epoch changes, unless work or the stop arrived since the last check."""
     epoch = _load(f, "epoch", "i32")
     _exchange(f, "parked", f.const(1, "i32"))
     is_idle = _left(f, index).compare("eq", 0)
@@ -279,7 +279,7 @@ def _park(f: Function, index: Value) -> None:
 
 
 def _wait_until_done(f: Function, units: Value) -> None:
-    """Spin for the units others took; give the core away when they take long."""
+    """Spin until the units taken by others are done; yield the core if that takes long."""
     f.module.declare("sched_yield", "i32", ())
     with f.repeat([f.const(0)]) as turn:
         f.pause()
@@ -290,7 +290,7 @@ def _wait_until_done(f: Function, units: Value) -> None:
 
 
 def _left(f: Function, owner: Value) -> Value:
-    """Units of a thread's range that nobody took yet."""
+    """The remaining units of a thread's range."""
     at = _of_slot(f, _slot(f, owner), "ticket")
     return f.op(f"load atomic i64, {at} seq_cst, align 8", "i64") & _UNIT_MASK
 
@@ -325,7 +325,7 @@ def _load(f: Function, name: str, type_: str = "i64") -> Value:
 
 
 def _store(f: Function, name: str, value: Value) -> None:
-    """Visible no later than the ticket that is published after it."""
+    """Store with release order: visible no later than the ticket published after it."""
     f.do(f"store atomic {value}, {_at(f, name)} release, align 8")
 
 
