@@ -129,7 +129,7 @@ def test_a_dash_reads_the_arrays_of_a_pipe(model: Path, cache: Path) -> None:
         (("--input", "gone.npz"), "gone.npz cannot be read"),
         (("--input", "feeds.json"), "'x' is missing; there is no input 'z'"),
         (("--input", "feeds.json", "--preload", "1MB"), "an ONNX model, which has no option --preload"),
-        (("--input", "feeds.json", "--truncate"), "feeds.json holds arrays, and --truncate cuts texts"),
+        (("--input", "feeds.json", "--truncate"), "feeds.json holds arrays, but --truncate is for texts"),
     ],
 )
 def test_what_cannot_be_fed_is_said(
@@ -185,7 +185,7 @@ def test_eval_scores_the_rows_of_an_npz(
     np.savez(tmp_path / "few.npz", x=rows)
     uncut = cli("eval", model, tmp_path / "dev.npz", "--truncate")
     assert (uncut.exit_code, uncut.stdout) == (1, "")
-    assert "--truncate cuts texts" in uncut.stderr
+    assert "--truncate is for texts" in uncut.stderr
     refused = cli("eval", model, tmp_path / "few.npz")
     assert refused.exit_code == 1
     assert "needs 'labels'" in refused.stderr

@@ -161,10 +161,10 @@ def test_a_hangup_changes_the_models_or_nothing(tmp_path: Path, caplog: pytest.L
         broken.write_bytes(b"no model")
         both = model.replace("NAME", "first") + model.replace("NAME", "second")
         for text, why in (
-            ("[[model", "is no TOML"),
+            ("[[model", "is not valid TOML"),
             (both.replace(f'second"\nsource = "{path}', f'second"\nsource = "{broken}'), "broken"),
             (f'listen = "127.0.0.1:1"\n{both}', "listen cannot change"),
-            (f"queue = -1\n{both}", "a queue of -1 cannot be"),
+            (f"queue = -1\n{both}", "the queue is -1"),
             (f'client-rate = "fast"\n{both}', "is no rate"),
         ):
             caplog.clear()

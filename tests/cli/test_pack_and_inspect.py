@@ -20,7 +20,7 @@ def test_a_packed_model_can_be_inspected_and_verified(
     assert made["quantizer"] == "equal-population"
     seen = as_json("inspect", tmp_path / "s", "--verify")
     assert seen == made | {"verified": True}
-    assert "files are as they were written" in cli("inspect", tmp_path / "s", "--verify").stdout
+    assert "files are unchanged" in cli("inspect", tmp_path / "s", "--verify").stdout
 
 
 def test_a_flipped_bit_is_found_and_its_file_named(cli: Cli, model: Path, tmp_path: Path) -> None:

@@ -95,7 +95,7 @@ def test_a_dash_reads_standard_input(model: Path, cache: Path) -> None:
     answers = piped("run", "-", "a good film\nthe plot is bad\n").stdout.splitlines()
     assert [json.loads(line)["n_tokens"] for line in answers] == [5, 6]
     assert "standard input, line 1: the line is empty" in piped("run", "-", "\na good film\n").stderr
-    assert "standard input holds no text" in piped("run", "-", "").stderr
+    assert "standard input has no text" in piped("run", "-", "").stderr
     assert json.loads(piped("eval", "-", TSV).stdout)["n"] == 3
 
 
@@ -127,10 +127,10 @@ def test_a_line_too_long_is_cut_where_that_is_asked_for(
     """What was cut is said, and the answer is that of the beginning."""
     (tmp_path / "texts").write_text("a good film\n" + "good " * 60 + "\n")
     words = ("run", model, "--latency", "60s", "--input", tmp_path / "texts")
-    assert "--truncate cuts it" in cli(*words).stderr
+    assert "--truncate shortens it" in cli(*words).stderr
     answers = [json.loads(line) for line in cli(*words, "--truncate", "--json").stdout.splitlines()]
     assert [(a["truncated"], a["n_tokens"]) for a in answers] == [(False, 5), (True, 24)]
-    assert "24 tokens, cut to what the model reads" in cli(*words, "--truncate").stdout
+    assert "24 tokens, truncated to the model's limit" in cli(*words, "--truncate").stdout
     (tmp_path / "dev.tsv").write_text("sentence\tlabel\na good film\t1\n" + "good " * 60 + "\t1\n")
     seen = as_json("eval", model, tmp_path / "dev.tsv", "--latency", "60s", "--truncate")
     assert (seen["n"], seen["n_truncated"]) == (2, 1)

@@ -1,6 +1,7 @@
-"""The command line: all verbs under one name, and the messages and exit codes of errors.
+"""The command line: all commands under one name, and the messages and exit codes of errors.
 
-A verb's module, and what that needs, is imported when the verb is called: no verb waits for another's.
+The module of a command and its dependencies are imported when the command is called, so that no command
+waits for the imports of another.
 """
 
 import errno
@@ -17,37 +18,43 @@ VERBS = {
     "pack": ("pack:pack", "Cut a model into shards of every bitwidth and write them as a store."),
     "profile": (
         "profile:profile",
-        "Measure this device for a text encoder; time the steps of others.",
+        "Measure this device for a text encoder, or time the steps of another model.",
     ),
-    "plan": ("plan:plan", "Say what would run, and what it takes."),
-    "run": ("run:run", "Answer text or arrays, within a target and a bound of memory."),
-    "eval": ("eval:evaluate", "Answer every labelled example of a file, and say how well and how fast."),
-    "stretch": ("stretch:stretch", "Make a model elastic in width and depth (extra `train`)."),
-    "inspect": ("inspect:inspect", "Print what a model is: shape, sizes, errors, importance."),
-    "compile": ("compile:compile", "Compile an ONNX model, to load or to link."),
-    "bench": ("bench:bench", "Time a model; an ONNX model in turns with other runtimes."),
-    "worker": ("cluster.worker:worker", "Lend this device to a cluster: join a primary and run its part."),
-    "cluster key": ("cluster.cluster_key:key", "Make the key that all members of a cluster hold."),
-    "cluster status": ("cluster.cluster_status:status", "Say who joined, and what they bring."),
-    "cluster plan": ("cluster.cluster_plan:plan", "Choose who takes what, and predict the time."),
+    "plan": ("plan:plan", "Show the plan: what would run, with predicted time and memory."),
+    "run": ("run:run", "Answer text or arrays within a latency target and a memory limit."),
+    "eval": ("eval:evaluate", "Measure accuracy and latency on the labelled examples of a file."),
+    "stretch": ("stretch:stretch", "Train a model to run with fewer layers and heads (extra `train`)."),
+    "inspect": ("inspect:inspect", "Print a model's shape, sizes, errors and importance."),
+    "compile": ("compile:compile", "Compile an ONNX model to a directory to load, or to C."),
+    "bench": ("bench:bench", "Time a model; an ONNX model also on other runtimes."),
+    "worker": (
+        "cluster.worker:worker",
+        "Lend this device to a cluster: join a primary and run a share of its models.",
+    ),
+    "cluster key": ("cluster.cluster_key:key", "Make the key that all members of a cluster share."),
+    "cluster status": (
+        "cluster.cluster_status:status",
+        "Show the members, plan and faults of a running cluster.",
+    ),
+    "cluster plan": ("cluster.cluster_plan:plan", "Show the share of each device and the predicted time."),
     "cluster run": ("cluster.cluster_run:run", "Answer with a model split over the cluster."),
     "cluster bench": (
         "cluster.cluster_bench:bench",
-        "Time a split model beside its prediction and this device alone.",
+        "Compare a split model with its prediction and with this device alone.",
     ),
-    "node": ("node:node", "Answer requests over HTTP (extra `node`)."),
-    "route explain": ("route_explain:explain", "Say what a node would choose now, and why."),
-    "demo": ("demo:demo", "Let the model that ships with pliant answer, and show its work."),
+    "node": ("node:node", "Serve models over HTTP (extra `node`)."),
+    "route explain": ("route_explain:explain", "Show what a node would choose now, and why."),
+    "demo": ("demo:demo", "Run the model that ships with pliant, and show its plan and timeline."),
 }
-"""By name, after its group where it has one: where the verb is, below pliant.cli, and what it does."""
+"""Commands by name, with their group if they have one: the module below pliant.cli, and a summary."""
 
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
-"""What a write says on a disk, or a quota, without room."""
+"""Error numbers of a write to a full disk or beyond a quota."""
 
 
 class _Later(TyperCommand):
-    """A verb of which only the summary is known until it is called."""
+    """A command whose module is imported when it is called; until then only its summary is known."""
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
         alone = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
@@ -71,19 +78,19 @@ class _Verbs(TyperGroup):
         except OSError as error:
             if error.errno not in _FULL:
                 raise
-            typer.echo(f"pliant: the output cannot be written: {error.strerror}. Make room for it.", err=True)
+            typer.echo(f"pliant: the output cannot be written: {error.strerror}. Free some space.", err=True)
             raise typer.Exit(1) from error
 
 
 app = typer.Typer(
     cls=_Verbs,
-    help="Inference that bends to the device: name the model, the latency and the memory.",
+    help="Inference within a latency target and a memory limit on this device.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
 _GROUPS = {
-    "cluster": "Run one inference over several devices, led by this one.",
-    "route": "See where a node sends its inputs.",
+    "cluster": "Run one inference over several devices; this one is the primary.",
+    "route": "Show where a node sends its requests.",
 }
 _groups = {
     _name: typer.Typer(help=_about, no_args_is_help=True, pretty_exceptions_enable=False)

@@ -1,4 +1,4 @@
-"""`pliant bench`: a model timed here and, of ONNX, on other runtimes, in turns; and where its time goes."""
+"""`pliant bench`: time a model, compare an ONNX model with other runtimes, and profile its steps."""
 
 import time
 from dataclasses import dataclass, replace
@@ -51,7 +51,7 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Profiled:
-    """What `--profile --json` says."""
+    """The output of `--profile --json`."""
 
     runtimes: list[Measured]
     profile: StepProfile
@@ -64,8 +64,8 @@ class BenchArguments:
     model: Annotated[
         str,
         typer.Argument(
-            help="An ONNX file, what pliant compile wrote, or a model that reads text: a shipped one (sst2), "
-            "a model directory, a store, random:CONFIG[:SEED].",
+            help="An ONNX file, a directory written by pliant compile, or a text model: a shipped one "
+            "(sst2), a model directory, a store, random:CONFIG[:SEED].",
             autocompletion=shipped,
         ),
     ]
@@ -81,30 +81,29 @@ class BenchArguments:
         list[str] | None,
         typer.Option(help="Sizes to pad a dimension to, such as sequence=32,64,128; repeatable."),
     ] = None
-    runs: Annotated[int, typer.Option(help="Timed runs of each.", min=3)] = 50
+    runs: Annotated[int, typer.Option(help="Number of timed runs of each runtime.", min=3)] = 50
     weights: WeightBits = None
     compute: Arithmetic = "fp32"
     threads: Threads = None
     latency: Annotated[
         str | None,
         typer.Option(
-            help="Target of a text encoder, such as 20ms.", show_default="none: the most accurate answer"
+            help="Latency target of a text encoder, such as 20ms.",
+            show_default="none: the most accurate answer",
         ),
     ] = None
     preload: Preload = None
     length: Annotated[
-        int | None, typer.Option(help="Tokens of the text that is timed.", min=1, show_default=str(LENGTH))
+        int | None, typer.Option(help="Number of tokens of the timed text.", min=1, show_default=str(LENGTH))
     ] = None
-    profile: Annotated[
-        bool, typer.Option("--profile", help="Say where pliant's time goes, step by step.")
-    ] = False
+    profile: Annotated[bool, typer.Option("--profile", help="Print the time of each step in pliant.")] = False
     trace: Trace = None
     json: Json = False
     memory: MemoryBound = None
 
 
 def bench(args: BenchArguments) -> None:
-    """Time a model in turns with other runtimes and compare what they answer; profile its steps."""
+    """Time a model in turns with other runtimes and compare the outputs; profile its steps."""
     model = resolve_for(args.model, "bench")
     names = _peers(args, model)
     with _open(args, model) as session:
@@ -129,20 +128,20 @@ def bench(args: BenchArguments) -> None:
 
 
 def _peers(args: BenchArguments, model: Model) -> list[str]:
-    """The runtimes to compare with. Raises InputError for a model that they cannot read."""
+    """Return the runtimes to compare with. Raises InputError for a model that they cannot read."""
     if args.against is None:
         return ["onnxruntime"] if isinstance(model, OnnxGraph) else []
     names = [name for name in args.against.split(",") if name]
     if names and not isinstance(model, OnnxGraph):
         raise InputError(
             f"{model.name} is {model.kind}, and {', '.join(names)} cannot read it: leave out --against to "
-            "time it alone, or bench an ONNX file of it."
+            "time it alone, or export it to ONNX."
         )
     return names
 
 
 def _open(args: BenchArguments, model: Model) -> Session[Any]:
-    """The session that is timed. Raises InputError for options that a model of this kind does not have."""
+    """Open the session to time. Raises InputError for options that a model of this kind does not have."""
     if not isinstance(model, ElasticModel):
         refuse_options(model, args, ("latency", "preload"))
     if isinstance(model, OnnxGraph | CompiledProgram):
@@ -182,7 +181,7 @@ def _feeds(args: BenchArguments, model: Model, session: Session[Any]) -> dict[st
 
 
 def _sized(port: Port, shape: tuple[int, ...]) -> Port:
-    """`port` with its open dimensions as large as those of `shape`."""
+    """Return `port` with its open dimensions set to the sizes in `shape`."""
     if port.dims is None:
         return port
     named = zip(port.dims, shape, strict=True)
@@ -199,7 +198,7 @@ def _show(rows: list[Measured]) -> None:
 
 
 def buckets_of(texts: list[str] | None) -> dict[str, tuple[int, ...]]:
-    """`["sequence=32,64"]` -> {"sequence": (32, 64)}; raises InputError naming what is no bucket."""
+    """`["sequence=32,64"]` -> {"sequence": (32, 64)}; raises InputError naming an invalid bucket."""
     buckets = {}
     for text in texts or ():
         name, _, sizes = text.rpartition("=")
@@ -232,5 +231,7 @@ def measure(runners: dict[str, Run], feeds: dict[str, np.ndarray], runs: int) ->
 
 def _difference(a: np.ndarray, b: np.ndarray) -> float:
     if a.shape != b.shape:
-        raise InputError(f"an output has shape {a.shape} here and {b.shape} there; are the feeds the same?")
+        raise InputError(
+            f"an output has shape {a.shape} here and {b.shape} in the other runtime; check the model."
+        )
     return float(np.max(np.abs(a.astype(np.float64) - b.astype(np.float64)), initial=0.0))

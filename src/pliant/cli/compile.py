@@ -1,4 +1,4 @@
-"""`pliant compile`: a model becomes a directory that is loaded, or linked, without compiling again."""
+"""`pliant compile`: compile a model to a directory that can be loaded, or linked as C."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -80,7 +80,7 @@ _ISAS: dict[str, Isa] = {
     "aarch64-dot": NEON_DOT,
     "aarch64": NEON,
 }
-_TEXT_ONLY = "a text model in C has it; this one is compiled for its shapes"
+_TEXT_ONLY = "it is for text models in C; this model is compiled for its shapes"
 Dims = Annotated[
     list[str] | None, typer.Option("--dim", help="Fix a symbolic dimension, such as batch=1; repeatable.")
 ]
@@ -88,7 +88,7 @@ Dims = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """What `--json` says. `measured_elsewhere`: times of this CPU chose the schedule of another."""
+    """The output of `--json`. `measured_elsewhere`: the schedule was chosen by times of another CPU."""
 
     nodes: int
     calls: int
@@ -112,50 +112,58 @@ class CompileArguments:
             autocompletion=shipped,
         ),
     ]
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Where the result goes.")] = None
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Directory to write.")] = None
     dim: Dims = None
-    emit: Annotated[Emit, typer.Option(help="A directory for Python, or C source and a library.")] = "session"
+    emit: Annotated[
+        Emit, typer.Option(help="Write a directory for pliant.load, or C source and a library.")
+    ] = "session"
     target: Annotated[TargetName, typer.Option(help="The CPU to compile for.")] = "native"
-    without: Annotated[list[str] | None, typer.Option("--without", help="Leave a pass out; repeatable.")] = (
-        None
-    )
+    without: Annotated[
+        list[str] | None, typer.Option("--without", help="Name of a compiler pass to leave out; repeatable.")
+    ] = None
     schedule: Annotated[
-        ScheduleName, typer.Option(help="Who chooses layouts and loops: a rule, nobody, votes, a solver.")
+        ScheduleName,
+        typer.Option(
+            help="How layouts and loops are chosen: static: by a rule; none: "
+            "not at all; paper: by FluidML's votes; exact: by a solver."
+        ),
     ] = "static"
     weights: Annotated[
-        str, typer.Option("--weights", help="Weights of products: fp32, or codes of 1..6 bits.")
+        str, typer.Option("--weights", help="Weights of products: fp32, 8 bits, or codes of 1..6 bits.")
     ] = "fp32"
     compute: Arithmetic = "fp32"
     threads: Threads = None
     latency: Annotated[
         str | None,
-        typer.Option(help="Text in C: targets that are planned for, such as 10ms,20ms."),
+        typer.Option(help="For a text model in C: latency targets to plan for, such as 10ms,20ms."),
     ] = None
-    preload: Annotated[str, typer.Option(help="Text in C: weights that stay in memory, such as 200KB.")] = (
-        "0KB"
-    )
+    preload: Annotated[
+        str, typer.Option(help="For a text model in C: bytes of weights to keep in memory, such as 200KB.")
+    ] = "0KB"
     working: Annotated[
         str | None,
         typer.Option(
-            help="Text in C: bound of the memory that layers in flight are read into, such as 1MB.",
-            show_default="unbounded",
+            help="For a text model in C: limit of the memory for layers that are being read, such as 1MB.",
+            show_default="no limit",
         ),
     ] = None
     length: Annotated[
         int,
-        typer.Option(help="Text in C: tokens of the longest input, up to which targets are kept.", min=1),
+        typer.Option(
+            help="For a text model in C: maximum input length in tokens; targets hold up to it.", min=1
+        ),
     ] = LENGTH
     profile: Annotated[
         Path | None,
         typer.Option(
-            help="Text in C: the profile of the device that it is for.", show_default="this device's"
+            help="For a text model in C: profile of the target device.", show_default="this device's"
         ),
     ] = None
     json: Json = False
 
 
 def compile(args: CompileArguments) -> None:
-    """Compile an ONNX model, or a text model to C, and say what became of it."""
+    """Compile an ONNX model, or a text model to C, and print a summary."""
     model = resolve_for(args.model, "compile")
     for_cpu = Target(_ISAS[args.target] if args.target in _ISAS else host_isa(), thread_count(args.threads))
     match model:
@@ -229,7 +237,7 @@ def _compile_graph(args: CompileArguments, model: OnnxGraph, for_cpu: Target) ->
 
 
 def dims_of(texts: list[str] | None) -> dict[str, int]:
-    """`["batch=1"]` -> {"batch": 1}; raises InputError naming what is no dimension."""
+    """`["batch=1"]` -> {"batch": 1}; raises InputError naming an invalid dimension."""
     dims = {}
     for text in texts or ():
         name, _, size = text.rpartition("=")
@@ -240,7 +248,7 @@ def dims_of(texts: list[str] | None) -> dict[str, int]:
 
 
 def identifier(model: Path) -> str:
-    """A C name for the model at `model`."""
+    """Return a C identifier for the model at `model`."""
     name = "".join(c if c.isascii() and c.isalnum() else "_" for c in model.stem)
     return name if name[:1].isalpha() else f"model_{name}"
 

@@ -1,4 +1,4 @@
-"""What `pliant compile` says of a text model that it wrote as a C library."""
+"""The summary that `pliant compile` prints of a text model in C."""
 
 from dataclasses import dataclass
 
@@ -15,7 +15,7 @@ from pliant.quantities import format_bytes, format_seconds
 
 @dataclass(frozen=True, slots=True)
 class PlanSummary:
-    """A plan of a library: for inputs of up to `length` tokens, times in seconds."""
+    """A plan of a library for inputs of up to `length` tokens; times in seconds."""
 
     length: int
     target_s: float
@@ -28,7 +28,7 @@ class PlanSummary:
 
 @dataclass(frozen=True, slots=True)
 class CompiledLibrary:
-    """What `--json` says. `ids_only` tells why the library has no tokenizer, null where it has one."""
+    """The output of `--json`. `ids_only` says why the library has no tokenizer; null if it has one."""
 
     output: str
     library: str | None
@@ -39,7 +39,7 @@ class CompiledLibrary:
 
 
 def show_library(report: LibraryReport, isa: Isa, *, as_json: bool) -> None:
-    """Print it: plans, memory, what could not be had."""
+    """Print the plans, the memory and the targets that could not be met."""
     said = CompiledLibrary(
         output=str(report.output),
         library=None if report.library is None else str(report.library),

@@ -1,4 +1,4 @@
-"""`pliant demo`: the model that ships with pliant answers four sentences and shows its work."""
+"""`pliant demo`: answer four sentences with the model that ships with pliant; show plan and timeline."""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -24,9 +24,9 @@ SENTENCES = (
 class DemoArguments:
     """The options of `pliant demo`."""
 
-    source: Annotated[str, typer.Argument(help="What to open.", autocompletion=shipped)] = "sst2"
-    latency: Annotated[str, typer.Option(help="Target from text to answer.")] = "20ms"
-    preload: Annotated[str, typer.Option(help="Weights kept in memory between runs.")] = "200KB"
+    source: Annotated[str, typer.Argument(help="Model to open.", autocompletion=shipped)] = "sst2"
+    latency: Annotated[str, typer.Option(help="Latency target from text to answer.")] = "20ms"
+    preload: Annotated[str, typer.Option(help="Bytes of weights to keep in memory between runs.")] = "200KB"
     json: Json = False
 
 

@@ -1,4 +1,4 @@
-"""`pliant eval`: accuracy and latency of a real session over labelled examples."""
+"""`pliant eval`: measure accuracy and latency of a session on labelled examples."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -34,7 +34,7 @@ _KEYS = (
     "within_reach_fraction", "resident_weight_bytes", "arena_bytes", "peak_rss_bytes", "reduced_fraction",
     "submodels_run", "submodel", "system", "n_truncated",
 )  # fmt: skip
-"""Of a report, in their order; those that only elastic models have are left out for others."""
+"""Keys of a report in their order. Keys of elastic models are left out for other models."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,23 +45,28 @@ class EvalArguments:
     data: Annotated[
         Path,
         typer.Argument(
-            help="A TSV of sentences or pairs with labels, - reads it from standard input; or an .npz of the "
-            "model's inputs and `labels`, one row an example."
+            help="TSV of labelled sentences or pairs, - for standard input; or an .npz of the model's "
+            "inputs and `labels`, with one row an example."
         ),
     ]
     baseline: System = None
-    limit: Annotated[int | None, typer.Option(help="Only the first so many examples.", min=1)] = None
+    limit: Annotated[
+        int | None, typer.Option(help="Use only this number of examples, from the start.", min=1)
+    ] = None
     truncate: Truncate = False
     on: Annotated[
         Literal["ray"] | None,
         typer.Option(
-            help="Have actors of Ray answer, of --threads CPUs each: of the cluster that RAY_ADDRESS names, "
-            "or of this machine (extra `ray`).",
+            help="Run on Ray actors of --threads CPUs each, on the cluster of RAY_ADDRESS or on this "
+            "machine (extra `ray`).",
             show_default="this process",
         ),
     ] = None
     actors: Annotated[
-        int | None, typer.Option(help="Of --on ray.", min=1, show_default="as many as there are CPUs for")
+        int | None,
+        typer.Option(
+            help="Number of actors, with --on ray.", min=1, show_default="as many as the CPUs allow"
+        ),
     ] = None
     json: Json = False
 
@@ -76,9 +81,9 @@ class _Answered:
 
 
 def evaluate(args: EvalArguments) -> None:
-    """Answer every example of DATA once, one after the other, and say how well and how fast."""
+    """Answer every example of DATA once, one after the other, and print accuracy and latency."""
     if args.on is None and args.actors is not None:
-        raise InputError("--actors are Ray's: add --on ray, or leave it out.")
+        raise InputError("--actors needs --on ray: add it, or leave --actors out.")
     model = resolve_for(args.session.source, "eval")
     if not isinstance(model, ElasticModel):
         refuse_options(model, args, ("baseline",))
@@ -104,7 +109,7 @@ def _rows(
     on_row: Callable[[int, int], None],
     items: Sequence[Item],
 ) -> Sequence[EvalRow]:
-    """The answers here, or on Ray."""
+    """Return the answers, computed here or on Ray."""
     if args.on == "ray":
         from pliant.cli.eval_ray import rows_on_ray  # needs the extra
 
@@ -118,7 +123,7 @@ def _rows(
 
 
 def _texts(args: EvalArguments, model: Model, session: Session[Any], ask: _Ask) -> _Answered:
-    """Of a TSV."""
+    """Answer the examples of a TSV."""
     asked = text_model(model, session)
     labels = asked.labels or ()
     examples = read_examples(args.data, labels)[: args.limit]
@@ -129,7 +134,7 @@ def _texts(args: EvalArguments, model: Model, session: Session[Any], ask: _Ask) 
 
 
 def _arrays(args: EvalArguments, model: Model, session: Session[Any], ask: _Ask) -> _Answered:
-    """Of an .npz: the first dimension of every array counts the examples."""
+    """Answer the examples of an .npz: the first dimension of every array counts the examples."""
     if isinstance(session, TextSession):
         raise InputError(f"{model.name} is {model.kind}, which reads text: give a TSV, not {args.data}.")
     check_uncut(args.data, args.truncate)
@@ -180,7 +185,7 @@ def _elastic_values(rows: Sequence[EvalRow]) -> dict[str, Any]:
 
 
 def _mean(expected: list[float | None]) -> float | None:
-    """What the grid of accuracy expected of the submodels that ran; None where one was never measured."""
+    """Return the mean expected accuracy of the submodels that ran; None if one was not measured."""
     known = [x for x in expected if x is not None]
     return float(np.mean(known)) if len(known) == len(expected) else None
 
@@ -198,7 +203,7 @@ def _show(values: dict[str, Any]) -> None:
     typer.echo(f"latency: {_latency(values)}")
     if values.get("within_reach_fraction", 1) < 1:
         out = f"{100 - 100 * values['within_reach_fraction']:.1f} %"
-        typer.echo(f"no plan kept the target for 95 of 100 when {out} of the answers were asked for")
+        typer.echo(f"for {out} of the answers no plan kept the target for 95 of 100")
     if "submodel" in values:
         typer.echo(_submodels(values))
     arena = f", activations {format_bytes(values['arena_bytes'])}" if "arena_bytes" in values else ""
@@ -222,7 +227,7 @@ def _submodels(values: dict[str, Any]) -> str:
     ran = ", ".join(_ran(**r) for r in values["submodels_run"])
     return (
         f"submodel {n}x{m} planned; ran by input length: {ran}; "
-        f"{100 * values['reduced_fraction']:.1f} % of runs did without some refinement"
+        f"{100 * values['reduced_fraction']:.1f} % of runs left out late bit-planes"
     )
 
 

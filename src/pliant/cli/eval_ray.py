@@ -1,4 +1,4 @@
-"""`pliant eval --on ray`: the examples answered by actors of Ray Data, one after the other in each."""
+"""`pliant eval --on ray`: answer the examples on actors of Ray Data, one after the other in each actor."""
 
 import pickle
 import sys
@@ -24,12 +24,12 @@ except ImportError as error:
     raise InputError(f"--on ray needs {error.name}: pip install 'pliant[ray]'.") from error
 
 _BATCH = 32
-"""Examples that are repeated where an actor is lost."""
+"""Number of examples that are repeated when an actor is lost."""
 
 
 @final
 class Evaluator:
-    """An actor: it opens the model once, and answers examples one after the other, as one machine does."""
+    """An actor: it opens the model once, and answers examples one after the other, as on one machine."""
 
     def __init__(self, session: SessionArguments, baseline: Baseline | None, is_text: bool) -> None:
         model = resolve_for(session.source, "eval")
@@ -49,11 +49,11 @@ def rows_on_ray(
     n_actors: int | None,
     on_row: Callable[[int, int], None],
 ) -> list[EvalRow]:
-    """The answers to `items` in their order, each counted once, of `n_actors` actors (None: one a CPU).
+    """Return the answers to `items` in their order, each once, from `n_actors` actors (None: one a CPU).
 
-    An actor has as many CPUs as `session` has threads, 1 where it says nothing. One that is lost is replaced,
-    and the examples that it had are answered again. Ray is the one that runs (`ray start`, RAY_ADDRESS), or a
-    local one. Raises InputError naming what an actor could not do.
+    An actor has as many CPUs as `session` has threads, by default 1. A lost actor is replaced and its
+    examples are answered again. Uses the running Ray (`ray start`, RAY_ADDRESS), otherwise a local one.
+    Raises InputError with the error of a failed actor.
     """
     n_threads = session.threads or 1
     with _connected():
@@ -71,23 +71,19 @@ def rows_on_ray(
         try:
             for one in data.iter_rows():
                 if one["id"] in found:
-                    raise InputError(
-                        f"Ray gave example {one['id']} twice: ask its maintainers, and run again."
-                    )
+                    raise InputError(f"Ray gave example {one['id']} twice: check its logs, and run again.")
                 found[one["id"]] = pickle.loads(one["row"])
                 on_row(len(found), len(items))
         except RayError as error:
             raise InputError(f"an actor failed: {_cause(error)}") from error
     if len(found) != len(items):
-        raise InputError(
-            f"Ray gave {len(found)} of {len(items)} examples: look into its logs, and run again."
-        )
+        raise InputError(f"Ray gave {len(found)} of {len(items)} examples: check its logs, and run again.")
     return [found[i] for i in range(len(items))]
 
 
 @contextmanager
 def _connected() -> Iterator[None]:
-    """Ray, as it runs already or for this time; what it prints goes to stderr, and not among the results."""
+    """Connect to the running Ray, or start one for this context; its output is redirected to stderr."""
     with redirect_stdout(sys.stderr):
         is_own = not ray.is_initialized()
         if is_own:
@@ -103,7 +99,7 @@ def _connected() -> Iterator[None]:
 
 
 def _cause(error: BaseException) -> str:
-    """The last error of a chain, without Ray's account of where it was raised."""
+    """Return the last error of a chain, without Ray's traceback."""
     while error.__cause__ is not None:
         error = error.__cause__
     return str(getattr(error, "cause", None) or error).strip().splitlines()[-1]

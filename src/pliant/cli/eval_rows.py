@@ -1,4 +1,4 @@
-"""What `pliant eval` keeps of each answer, and how a session is asked for them."""
+"""The values that `pliant eval` keeps of each answer, and the function that computes them."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ Item = tuple[str, str | None] | Mapping[str, np.ndarray]
 
 @dataclass(frozen=True, slots=True)
 class ElasticRow:
-    """What ran of an elastic model: see `ElasticDetails`."""
+    """The part of an elastic model that ran: see `ElasticDetails`."""
 
     submodel: tuple[int, int]
     cut: str | None
@@ -31,7 +31,7 @@ class ElasticRow:
 
 @dataclass(frozen=True, slots=True)
 class EvalRow:
-    """Of the answer to one example: `answer` is its label, or the number of its class; `seconds` it took."""
+    """One answer: `answer` is its label or the number of its class, `seconds` its time."""
 
     answer: str | int | None
     seconds: float
@@ -41,7 +41,7 @@ class EvalRow:
 
 
 def asker(model: Model, session: Session[Any], is_text: bool) -> Callable[[Item], EvalRow]:
-    """What answers one example after another. Raises InputError for a model that reads no texts."""
+    """Return a function that answers one example. Raises InputError for texts if the model reads none."""
     return _text_asker(model, session) if is_text else _array_asker(session)
 
 
@@ -87,5 +87,5 @@ def _row(reply: Reply[Any], answer: str | int | None) -> EvalRow:
 
 
 def examples_of(feeds: Mapping[str, np.ndarray], n: int) -> Sequence[Item]:
-    """The first `n` rows of arrays, a row an example."""
+    """Return the first `n` rows of the arrays, one example each."""
     return [{name: array[i : i + 1] for name, array in feeds.items()} for i in range(n)]

@@ -1,4 +1,4 @@
-"""`pliant inspect`: what a model is, whatever form it has, and whether a store or a program is right."""
+"""`pliant inspect`: describe a model of any kind, and verify a store or a program."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -37,7 +37,7 @@ from pliant.store.manifest import Manifest
 from pliant.store.store_files import verify as verify_files
 
 _MOST_SHOWN = 10
-"""Of a list, such as an image classifier's thousand labels; --json has all of it."""
+"""Number of list items that are printed (an image classifier has a thousand labels); --json prints all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,28 +47,32 @@ class InspectArguments:
     source: Annotated[
         str,
         typer.Argument(
-            help="A model that ships with pliant (sst2), a model directory, a store, a hub id, an ONNX file, "
-            "what pliant compile wrote, or random:CONFIG[:SEED]; or a file *.txt with a program or an "
-            "executable, as pliant plan --explain and pliant inspect --executable print them.",
+            help="A model that ships with pliant (sst2), a model directory, a store, a hub id, an "
+            "ONNX file, a directory written by pliant compile, or random:CONFIG[:SEED]; or a "
+            "file *.txt with the output of pliant plan --explain or pliant inspect --executable.",
             autocompletion=shipped,
         ),
     ]
     verify: Annotated[
-        bool, typer.Option("--verify", help="Check the SHA-256 of every file; fails naming what is damaged.")
+        bool,
+        typer.Option(
+            "--verify", help="Verify the SHA-256 of every file of a store; fails and names the damaged files."
+        ),
     ] = False
     check: Annotated[
         bool,
         typer.Option(
             "--check",
-            help="Judge a program, an executable, or a compiled one's arena; fails naming what is wrong.",
+            help="Verify a program, an executable, or the arena of a compiled directory; fails and "
+            "names each error.",
         ),
     ] = False
     executable: Annotated[
         bool,
         typer.Option(
             "--executable",
-            help="Compile an ONNX model and print its executable: kernel calls, their arguments, and the "
-            "place of every tensor.",
+            help="Compile an ONNX model and print its executable: kernel calls, their arguments, and "
+            "the location of every tensor.",
         ),
     ] = False
     length: Annotated[
@@ -78,8 +82,8 @@ class InspectArguments:
 
 
 def inspect(args: InspectArguments) -> None:
-    """Print what a model is, or a program; of a store (packed first, where it is none) sizes, error and
-    importance."""
+    """Print the properties of a model or a program. A text model is packed first, if it is not a store; then
+    sizes, errors and importance are printed."""
     path = Path(args.source)
     if path.suffix == ".txt" and path.is_file():
         _inspect_text(path, args)
@@ -90,10 +94,10 @@ def inspect(args: InspectArguments) -> None:
             named,
             args,
             ("check",),
-            "it judges a file *.txt or a compiled directory",
+            "it verifies a file *.txt or a compiled directory",
         )
     if not isinstance(named, ElasticModel):
-        refuse_options(named, args, ("verify",), "it checks the files of a store; see pliant pack")
+        refuse_options(named, args, ("verify",), "it verifies the files of a store; see pliant pack")
     if not isinstance(named, OnnxGraph):
         refuse_options(named, args, ("executable", "length"), "it is for ONNX models")
     elif args.executable:
@@ -123,14 +127,14 @@ def inspect(args: InspectArguments) -> None:
 def _inspect_text(path: Path, args: InspectArguments) -> None:
     if args.verify or args.executable:
         name = "verify" if args.verify else "executable"
-        raise InputError(f"{path} is a text, which has no option --{name}: give --check.")
+        raise InputError(f"{path} is a text file, which has no option --{name}: give --check.")
     found = read_text_file(path)
     if args.json:
         print_json({found.kind: found.value, "faults": found.faults})
     else:
         typer.echo(found.text, nl=False)
     if args.check and found.faults:
-        raise InputError(f"{path} is no {found.kind} that can run:\n" + "\n".join(found.faults))
+        raise InputError(f"{path} is not a valid {found.kind}:\n" + "\n".join(found.faults))
 
 
 def _print_executable(model: OnnxGraph, args: InspectArguments) -> None:
@@ -192,11 +196,11 @@ def _compiled_values(directory: Path, *, is_checking: bool) -> dict[str, Any]:
     saved = open_saved(directory)
     program = saved.program
     if is_checking and program.rows and program.arena_bytes and not program.tensors:
-        raise InputError(f"{directory} does not tell what its arena holds; compile the model again.")
+        raise InputError(f"{directory} has no description of its arena; compile the model again.")
     checked = arena_faults(program.tensors, program.arena_bytes) if is_checking else ()
     wrong = [fault.reason for fault in checked]
     if wrong:
-        raise InputError(f"{directory} is no program that can run:\n" + "\n".join(wrong))
+        raise InputError(f"{directory} is not a valid program:\n" + "\n".join(wrong))
     return {
         "model": str(directory),
         "kind": "compiled",
@@ -234,7 +238,7 @@ def _inspect_store(model: ElasticModel, *, is_verifying: bool, is_json: bool) ->
     typer.echo(f"made by {manifest.made_by} from {manifest.source}; identity {manifest.identity}")
     _show_layers(manifest)
     if is_verifying:
-        typer.echo(f"all {len(manifest.files)} files are as they were written")
+        typer.echo(f"all {len(manifest.files)} files are unchanged")
 
 
 def _show_layers(manifest: Manifest) -> None:

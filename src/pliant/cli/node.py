@@ -36,203 +36,207 @@ class NodeArguments:
     model: Annotated[
         list[str] | None,
         typer.Argument(
-            help="A model that ships with pliant, a store, a directory, or an ONNX file; NAME=MODEL to name "
-            "it. Several share --memory.",
+            help="A model that ships with pliant, a store, a directory, or an ONNX file. NAME=MODEL "
+            "sets its name. Several models share --memory.",
             autocompletion=shipped,
         ),
     ] = None
     config: Annotated[
         Path | None,
-        typer.Option(help="A TOML file with these options, and a [[model]] each; read anew on SIGHUP."),
+        typer.Option(
+            help="TOML file with these options and a `model` section for each model; read again on SIGHUP."
+        ),
     ] = None
     models: Annotated[
         Path | None,
         typer.Option(
-            help="A folder of models, DIR/NAME.onnx, DIR/NAME or DIR/NAME/VERSION: operators load them, now "
-            "or when they have come."
+            help="Folder of models that operators may load at any time: DIR/NAME.onnx, DIR/NAME or "
+            "DIR/NAME/VERSION."
         ),
     ] = None
-    listen: Annotated[str, typer.Option(help="Where to answer: HOST:PORT; port 0 takes a free one.")] = (
-        "127.0.0.1:8080"
-    )
+    listen: Annotated[
+        str, typer.Option(help="Address to serve HTTP at: HOST:PORT; port 0 selects a free port.")
+    ] = "127.0.0.1:8080"
     grpc: Annotated[
         str | None,
         typer.Option(
-            help="Answer the protocol over gRPC as well: HOST:PORT; port 0 takes a free one. Tokens and "
-            "certificates are those of HTTP. Needs the extra `grpc`."
+            help="Also serve gRPC at HOST:PORT, with the tokens and certificates of HTTP; port 0 "
+            "selects a free port. Needs the extra `grpc`."
         ),
     ] = None
     upstream: Annotated[
-        list[str] | None, typer.Option(help="A node to pass requests on to: URL; repeatable.")
+        list[str] | None, typer.Option(help="URL of a node to which requests may be passed on; repeatable.")
     ] = None
     announce: Annotated[
         bool,
-        typer.Option("--announce", help="Let `pliant node --discover` find this node (multicast DNS)."),
+        typer.Option("--announce", help="Announce this node to `pliant node --discover` (multicast DNS)."),
     ] = False
     discover: Annotated[
         bool,
-        typer.Option(
-            "--discover", help="Pass requests on to nodes that announce themselves as well (multicast DNS)."
-        ),
+        typer.Option("--discover", help="Use announced nodes as upstreams (multicast DNS)."),
     ] = False
     address: Annotated[
         str | None,
-        typer.Option(help="URL at which other nodes reach this one.", show_default="where it listens"),
+        typer.Option(
+            help="URL at which other nodes reach this node.", show_default="the address of --listen"
+        ),
     ] = None
     token_file: Annotated[
         Path | None,
-        typer.Option(help="Bearer tokens, one a line: requests of clients must bring one."),
+        typer.Option(help="File of client tokens, one a line; clients must send one as bearer token."),
     ] = None
     peer_token_file: Annotated[
         Path | None,
-        typer.Option(help="Bearer tokens of other nodes, one a line; the first is shown to upstreams."),
+        typer.Option(help="File of peer tokens for other nodes, one a line; the first is sent to upstreams."),
     ] = None
     operator_token_file: Annotated[
         Path | None,
         typer.Option(
-            help="Bearer tokens, one a line, of who may add and remove upstreams (POST /v2/pliant/peers)."
+            help="File of operator tokens, one a line; operators change upstreams, load models and "
+            "use `route explain`."
         ),
     ] = None
     peer_network: Annotated[
         list[str] | None,
         typer.Option(
-            help="Where nodes may be told of changes, besides the address they call from: a network such as "
-            "10.0.0.0/8, or a host's name; repeatable."
+            help="Network (10.0.0.0/8) or host name in which nodes may be notified of changes, in "
+            "addition to the address that they call from; repeatable."
         ),
     ] = None
     insecure: Annotated[
-        bool, typer.Option("--insecure", help="Listen where others can reach it without a token.")
+        bool, typer.Option("--insecure", help="Allow listening beyond loopback without tokens.")
     ] = False
     client_rate: Annotated[
         str | None,
         typer.Option(
-            help="Requests a second of one client, by its token or else its address: RATE, or RATE:BURST; "
-            "more are answered 429.",
+            help="Limit of requests a second for each client (its token, else its address): RATE or "
+            "RATE:BURST. More are refused with 429.",
             show_default="no limit",
         ),
     ] = None
     client_bandwidth: Annotated[
         str | None,
         typer.Option(
-            help="Bytes a second of one client, of requests and answers: 10MB, or 10MB:50MB with a burst.",
+            help="Limit of bytes a second for each client, requests and answers: 10MB, or 10MB:50MB "
+            "with a burst.",
             show_default="no limit",
         ),
     ] = None
-    tls_cert: Annotated[Path | None, typer.Option(help="The certificate to show, in PEM.")] = None
-    tls_key: Annotated[Path | None, typer.Option(help="Its key, in PEM.")] = None
+    tls_cert: Annotated[Path | None, typer.Option(help="Certificate of this node, in PEM.")] = None
+    tls_key: Annotated[Path | None, typer.Option(help="Private key of the certificate, in PEM.")] = None
     ca: Annotated[
         Path | None,
-        typer.Option(help="What upstreams' certificates are held against.", show_default="system"),
+        typer.Option(help="CA certificates to verify upstreams with.", show_default="system"),
     ] = None
     client_ca: Annotated[
         Path | None,
-        typer.Option(help="What certificates of nodes below are held against: only who shows one is a node."),
+        typer.Option(
+            help="CA certificates to verify nodes below with. Callers without such a "
+            "certificate are not accepted as nodes."
+        ),
     ] = None
     model_name: Annotated[
         str | None,
-        typer.Option(help="What requests call the model; of several, NAME=MODEL.", show_default="its file"),
+        typer.Option(
+            help="Name of the model in requests; for several models use NAME=MODEL.",
+            show_default="from its source",
+        ),
     ] = None
-    name: Annotated[
-        str | None, typer.Option(help="What this node is called.", show_default="its address")
-    ] = None
+    name: Annotated[str | None, typer.Option(help="Name of this node.", show_default="its address")] = None
     latency: Annotated[
         str | None,
         typer.Option(
-            help="When an answer is due that names no deadline: with less accuracy if it has to be, and "
-            "refused where none is in time.",
+            help="Default deadline of requests. The node reduces accuracy to meet it, and refuses "
+            "requests that cannot meet it.",
             show_default="none: the most accurate answer",
         ),
     ] = None
     best_effort: Annotated[
         bool,
-        typer.Option(
-            "--best-effort", help="Answer late, as soon as can be, where a deadline cannot be kept."
-        ),
+        typer.Option("--best-effort", help="If a deadline cannot be met, answer late instead of refusing."),
     ] = False
     accuracy_floor: Annotated[
         float | None,
-        typer.Option(help="Least accuracy of such an answer, late if it has to be.", min=0, max=1),
+        typer.Option(
+            help="Default accuracy floor of requests, 0 to 1; late reads are then waited for.", min=0, max=1
+        ),
     ] = None
     preload: Annotated[
         str | None,
         typer.Option(
-            help="Weights of a text encoder kept in memory.",
-            show_default="100MB, or what the planner makes of --memory",
+            help="Bytes of a text encoder's weights to keep in memory.",
+            show_default="100MB, or planned from --memory",
         ),
     ] = None
     threads: Threads = None
     depths: LayersLeft = None
     queue: Annotated[
-        int, typer.Option(help="Requests that may wait; more are told to come again.", min=0)
+        int, typer.Option(help="Number of requests that may wait. More are refused with 503.", min=0)
     ] = 64
     compute_workers: Annotated[
         int | None,
         typer.Option(
-            help="Batches of requests that run beside each other, each on its part of the threads.",
+            help="Number of batches that run at the same time, each on its part of the threads.",
             min=1,
-            show_default="one a thread, up to 4 threads; else 1",
+            show_default="one for each thread, up to 4 threads; else 1",
         ),
     ] = None
     settle: Annotated[
         str,
         typer.Option(
-            help="How long to accept requests after SIGTERM, while /v2/health/ready says no: as long as "
-            "balancers take to look elsewhere."
+            help="How long to accept requests after SIGTERM while /v2/health/ready returns 503, so "
+            "that load balancers stop sending to this node."
         ),
     ] = "5s"
     objective: Annotated[
         str,
         typer.Option(
-            help="What is least where requests that start here go, among equally accurate answers: `time`, "
-            "`energy` (joules of this device), or `mix:W`, (1 - W) seconds + W joules."
+            help="Cost to minimize among equally accurate answers: `time`, `energy` (joules of this "
+            "device), or `mix:W`, which is (1 - W) seconds + W joules."
         ),
     ] = "time"
     power: Annotated[
         str | None,
-        typer.Option(
-            help="What this device draws while it computes, over what it draws idle: watts, or `measure`."
-        ),
+        typer.Option(help="Power that computing draws above idle, in watts, or `measure`."),
     ] = None
     radio: Annotated[
         str | None,
         typer.Option(
-            help="What upstreams are reached by: `lte`, or a JSON file.", show_default="costs nothing"
+            help="Energy model of the radio to upstreams: `lte`, or a JSON file.", show_default="no energy"
         ),
     ] = None
     worker_power: Annotated[
         list[str] | None,
         typer.Option(
-            help="What a worker of the cluster draws while it computes: NAME=WATTS; repeatable, the others "
-            "run off the mains."
+            help="Power of a cluster's worker: NAME=WATTS; repeatable. Other workers count as mains powered."
         ),
     ] = None
     cluster: Annotated[
         str | None,
         typer.Option(
-            help="Have a cluster answer beside this device: HOST:PORT where `pliant worker --join` finds it."
+            help="Lead a cluster at HOST:PORT as a second endpoint; workers join with `pliant worker "
+            "--join HOST:PORT`."
         ),
     ] = None
     workers: Annotated[
-        int | None, typer.Option(help="Workers of the cluster to wait for.", min=0, show_default="1")
+        int | None, typer.Option(help="Number of the cluster's workers to wait for.", min=0, show_default="1")
     ] = None
     key: KeyFile = None
     dilate: Slower = 1.0
     verbose: Annotated[
         bool,
-        typer.Option("--verbose", help="Say of each request, by its id, where it goes and what it took."),
+        typer.Option("--verbose", help="Log every request: its id, endpoint and time."),
     ] = False
     log_format: Annotated[
         LogFormat,
         typer.Option(
-            help="Log lines on standard error: `text`, or `json`, an object a line. Both name the request, "
-            "its trace, and the model's version."
+            help="Format of log lines on standard error: `text`, or `json` with one object a line. "
+            "Both include the request's id, its trace and the model's version."
         ),
     ] = "text"
     page_texts: Annotated[
         bool,
-        typer.Option(
-            "--page-texts", help="Show the texts of requests on the page, to whoever may look at it."
-        ),
+        typer.Option("--page-texts", help="Show the texts of requests on the page, to all who may open it."),
     ] = False
     json: Json = False
     memory: MemoryBound = None
@@ -258,7 +262,7 @@ def node(args: NodeArguments) -> None:
         _check_several(args, n_models)
     objective = parse_objective(args.objective)
     if objective.per_joule and args.power is None:
-        raise NodeError("joules can only count where it is said what computing draws: add --power.")
+        raise NodeError("--objective counts joules, which needs the power of this device: add --power.")
     log_to(None, args.log_format, args.verbose)
     options = NodeOptions(
         listen=parse_address(args.listen),
@@ -317,7 +321,7 @@ def node(args: NodeArguments) -> None:
 
 
 def _check_several(args: NodeArguments, n_models: int) -> None:
-    """Raise InputError for options of one model, where several were named."""
+    """Raise InputError for options of a single model if several models are given."""
     names = (
         "model_name",
         "cluster",
@@ -333,8 +337,8 @@ def _check_several(args: NodeArguments, n_models: int) -> None:
     given = [option_text(name, getattr(args, name)) for name in names if getattr(args, name)]
     if given:
         raise InputError(
-            f"{n_models} models have no common option {', '.join(given)}: leave it out, or write a "
-            "[[model]] for each into a file for --config. --memory bounds all of them together."
+            f"{n_models} models cannot share the option {', '.join(given)}: leave it out, or write a "
+            "[[model]] for each into a file for --config. --memory limits all of them together."
         )
 
 

@@ -1,4 +1,4 @@
-"""`pliant pack`: a model directory becomes a store of shards."""
+"""`pliant pack`: write a model directory as a store of shards."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -40,36 +40,42 @@ class PackArguments:
     ]
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", help="Where the store goes.", show_default="NAME.store"),
+        typer.Option("--output", "-o", help="Directory of the store to write.", show_default="NAME.store"),
     ] = None
     quantizer: Annotated[
-        Literal["lloyd", "equal-population"], typer.Option(help="How weights become 6-bit codes.")
+        Literal["lloyd", "equal-population"], typer.Option(help="How weights are converted to 6-bit codes.")
     ] = "lloyd"
     bits: Annotated[
-        str | None, typer.Option(help="Bitwidths offered, of 1..6 and 32.", show_default="all")
+        str | None, typer.Option(help="Bitwidths to include, of 1..6 and 32.", show_default="all")
     ] = None
     importance: Annotated[
         Path | None,
-        typer.Option(help="A labelled TSV to measure each shard's importance on, or a JSON table of it."),
+        typer.Option(
+            help="Labelled TSV to measure the importance of each shard on, or a JSON table of importance."
+        ),
     ] = None
     importance_examples: Annotated[
-        int, typer.Option(help="How many examples of that TSV, evenly spread.", min=1)
+        int, typer.Option(help="Number of examples of that TSV to use, evenly spread.", min=1)
     ] = 200
     importance_method: Annotated[
         Method,
-        typer.Option(help="Run the model with each shard raised, or take one gradient for all shards."),
+        typer.Option(
+            help="Measure by a run with each shard at full fidelity (ablation), or by one "
+            "gradient for all shards."
+        ),
     ] = "ablation"
     accuracy: Annotated[
         Path | None,
         typer.Option(
-            help="A labelled TSV, not trained on, to measure every submodel's accuracy on, or a JSON table "
-            "of it: then the planner takes the most accurate submodel, not the largest."
+            help="Labelled TSV that was not used for training, to measure the accuracy of every "
+            "submodel on, or a JSON table of accuracy. The planner then selects the most "
+            "accurate submodel instead of the largest."
         ),
     ] = None
     accuracy_examples: Annotated[
-        int, typer.Option(help="How many examples of that TSV, evenly spread.", min=1)
+        int, typer.Option(help="Number of examples of that TSV to use, evenly spread.", min=1)
     ] = 500
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the store that is there.")] = False
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing store.")] = False
     json: Json = False
 
 
@@ -109,7 +115,7 @@ def pack(args: PackArguments) -> None:
 
 
 def store_values(path: Path, manifest: Manifest) -> dict[str, object]:
-    """What a store is, for machines."""
+    """Return a store's properties for JSON."""
     return {
         "store": str(path),
         "identity": manifest.identity,
@@ -130,7 +136,7 @@ def store_values(path: Path, manifest: Manifest) -> dict[str, object]:
 
 
 def store_line(manifest: Manifest) -> str:
-    """What a store is, in one line."""
+    """Return a store's properties in one line."""
     spec = manifest.spec
     return (
         f"{spec.family}, {spec.n_layers} layers x {spec.n_heads} slices, widths {_join(spec.widths)}, bits "
@@ -140,7 +146,7 @@ def store_line(manifest: Manifest) -> str:
 
 
 def outlier_share(manifest: Manifest) -> float:
-    """Weights that are kept exactly, as a share of all that are cut into shards."""
+    """Return the fraction of a store's shard weights that are kept exactly."""
     n_weights = sum(layer.n_weights for layer in manifest.layers)
     return sum(layer.n_outliers for layer in manifest.layers) / n_weights
 
@@ -155,7 +161,7 @@ class _HeldOut:
 def _importance_given(
     path: Path | None, n_examples: int, spec: ModelSpec, bits: tuple[int, ...]
 ) -> Importance | _HeldOut | None:
-    """What --importance names, checked before the work begins; raises InputError."""
+    """Check and read the argument of --importance before the work starts; raises InputError."""
     if path is None:
         return None
     if path.suffix == ".json":
@@ -168,7 +174,7 @@ def _importance_given(
 
 
 def _accuracy_given(path: Path | None, n_examples: int, spec: ModelSpec) -> AccuracyTable | _HeldOut | None:
-    """What --accuracy names, checked before the work begins; raises InputError."""
+    """Check and read the argument of --accuracy before the work starts; raises InputError."""
     if path is None:
         return None
     if path.suffix == ".json":
@@ -179,7 +185,7 @@ def _accuracy_given(path: Path | None, n_examples: int, spec: ModelSpec) -> Accu
 def _importance(
     store: Path, given: Importance | _HeldOut, method: Method, on_progress: OnProgress
 ) -> Importance:
-    """The importance of each shard on the store that has just been built, unless it is given."""
+    """Return the importance of each shard: the given table, or measured on the store that was just built."""
     if not isinstance(given, _HeldOut):
         return given
 
@@ -196,7 +202,7 @@ def _importance(
 
 
 def _accuracy(store: Path, given: AccuracyTable | _HeldOut, on_progress: OnProgress) -> AccuracyTable:
-    """Every submodel's accuracy on the store that has just been built, unless it is given."""
+    """Return every submodel's accuracy: the given table, or measured on the store that was just built."""
     if not isinstance(given, _HeldOut):
         return given
     with _engine(store) as engine:

@@ -19,7 +19,7 @@ def open_peer(name: str, path: Path, n_threads: int) -> Run:
     installed, or that file is missing.
     """
     if name not in _PEERS:
-        raise InputError(f"{name!r} is no runtime to compare with; known are {', '.join(_PEERS)}.")
+        raise InputError(f"{name!r} is not a known runtime; give some of {', '.join(_PEERS)}.")
     try:
         return _PEERS[name](path, n_threads)
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""`pliant profile`: measure this device with a model's shape, and keep it; or time a model step by step."""
+"""`pliant profile`: measure this device for a model's shape and keep the profile; or time a model's steps."""
 
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -25,7 +25,7 @@ from pliant.run.session.step_profile import StepProfile
 from pliant.settings import cache_folder, thread_count
 
 _LENGTH = 64
-"""Of what is timed where no other is asked for, in tokens, words or whatever an open dimension counts."""
+"""Default input length to time: tokens, words, or the size of an open dimension."""
 _LEAST_RUNS, _MOST_RUNS = 3, 1000
 
 
@@ -42,13 +42,15 @@ class ProfileArguments:
     ] = None
     threads: Threads = None
     compute: Arithmetic = "fp32"
-    seconds: Annotated[float, typer.Option(help="About how long to measure.", min=0.1)] = 6.0
+    seconds: Annotated[
+        float, typer.Option(help="Approximate duration of the measurement, in seconds.", min=0.1)
+    ] = 6.0
     json: Json = False
 
 
 def profile(args: ProfileArguments) -> None:
-    """Measure cold reads, layers alone and while IO runs, tokenising, embedding and head; of a model that is
-    not planned, say where the time of a run goes, step by step."""
+    """Measure cold reads, layers with and without concurrent reads, tokenizer, embedding and head of a text
+    encoder; for other models, print the time of each step."""
     model, lengths = resolve_for(args.source, "profile"), numbers(args.lengths, "--lengths")
     if isinstance(model, ElasticModel):
         measured = _measured(args, model, lengths)
@@ -75,14 +77,14 @@ def _measured(args: ProfileArguments, model: ElasticModel, lengths: tuple[int, .
 
 
 def _steps(session: Session[Any], length: int, seconds: float) -> StepProfile:
-    """The profile of as many runs of an input of that length as the time allows."""
+    """Return the profile of as many runs with an input of this length as fit into the time."""
     feeds = session.sample(length)
     once_s = session.profile(feeds, runs=_LEAST_RUNS).median_s
     return session.profile(feeds, runs=int(min(max(seconds / once_s, _LEAST_RUNS), _MOST_RUNS)))
 
 
 def show_profile(profile: DeviceProfile) -> None:
-    """The device, its reads and its layers; each time as median and 95th percentile."""
+    """Print the device, its reads and its layers; times as median and 95th percentile."""
     clock = f"{profile.frequency_Hz / 1e9:.2f} GHz" if profile.frequency_Hz else "unknown clock"
     why = f" ({profile.frequency_reason})" if profile.frequency_reason else ""
     typer.echo(
@@ -91,8 +93,8 @@ def show_profile(profile: DeviceProfile) -> None:
     typer.echo(f"model shape: {profile.subject}")
     if profile.disturbed > BUSY:
         typer.echo(
-            f"Other processes held the cores in {100 * profile.disturbed:.0f} % of the samples: these are "
-            "left out, or shortened. Profile again when the machine is quiet."
+            f"Other processes used the cores in {100 * profile.disturbed:.0f} % of the samples; these are "
+            "left out or shortened. Profile again when the machine is quiet."
         )
     typer.echo(
         f"disk ({profile.io_method}): {format_seconds(profile.disk.latency_s)} a read + "

@@ -1,4 +1,4 @@
-"""`pliant route explain`: what a node would choose now, and why."""
+"""`pliant route explain`: the endpoint that a node would choose now, and the reason."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,26 +18,28 @@ class ExplainArguments:
 
     length: Annotated[int, typer.Option(help="Length of the input, in the model's items (tokens).", min=0)]
     deadline: Annotated[
-        str | None, typer.Option(help="When the answer is due, such as 30ms.", show_default="the node's")
+        str | None, typer.Option(help="Deadline of the request, such as 30ms.", show_default="the node's")
     ] = None
     floor: Annotated[
         float | None,
-        typer.Option(help="The least accuracy, 0 to 1.", min=0, max=1, show_default="the node's"),
+        typer.Option(help="Accuracy floor of the request, 0 to 1.", min=0, max=1, show_default="the node's"),
     ] = None
     model: Annotated[
         str | None,
-        typer.Option(help="Which of its models, where it serves several.", show_default="the first"),
+        typer.Option(help="Name of the model, if the node serves several.", show_default="the first one"),
     ] = None
-    node: Annotated[str, typer.Option(help="The node to ask.")] = "http://127.0.0.1:8080"
-    token_file: Annotated[Path | None, typer.Option(help="The file whose first token to show it.")] = None
+    node: Annotated[str, typer.Option(help="URL of the node.")] = "http://127.0.0.1:8080"
+    token_file: Annotated[
+        Path | None, typer.Option(help="File of an operator's token, if the node requires one.")
+    ] = None
     ca: Annotated[
-        Path | None, typer.Option(help="What its certificate is held against.", show_default="system")
+        Path | None, typer.Option(help="CA certificates to verify the node with.", show_default="system")
     ] = None
     json: Json = False
 
 
 def explain(args: ExplainArguments) -> None:
-    """Say where a node would have an input of some length answered now, and what it knows of each way."""
+    """Show the endpoint that a node would choose now for an input, its estimates, and the reason."""
     from pliant.serve.http.security import Tls, read_tokens
     from pliant.serve.node.start_node import ask_explanation  # needs the extra; the help does not
 

@@ -1,4 +1,4 @@
-"""`pliant run`: answer texts or arrays, under a target and a buffer where the model has them."""
+"""`pliant run`: answer texts or arrays, under a latency target and a memory limit if the model has them."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -36,13 +36,13 @@ class RunArguments:
     input: Annotated[
         Path | None,
         typer.Option(
-            help="A file with one text a line, none of them empty; or arrays by name, as .npz or .json; - "
-            "reads standard input."
+            help="File with one text a line and no empty lines; or arrays by name as .npz or .json; - "
+            "for standard input."
         ),
     ] = None
     truncate: Truncate = False
     timeline: Annotated[
-        bool, typer.Option("--timeline", help="Also print each step, predicted beside measured.")
+        bool, typer.Option("--timeline", help="Also print the predicted and measured time of each step.")
     ] = False
     trace: Trace = None
     page: Page = False
@@ -50,7 +50,7 @@ class RunArguments:
 
 
 def run(args: RunArguments) -> None:
-    """Answer text or arrays; with --json, one line of JSON an answer."""
+    """Answer text or arrays; with --json, one line of JSON for each answer."""
     if (args.text is None) == (args.input is None) or (args.pair is not None and args.text is None):
         raise InputError("give either --text, alone or with --pair, or --input FILE.")
     model = resolve_for(args.session.source, "run")
@@ -76,7 +76,7 @@ def _write_trace(path: Path, details: ElasticDetails | Profile) -> None:
 
 
 def _inputs(args: RunArguments, model: Model) -> tuple[tuple[Text, ...], Mapping[str, Any] | None]:
-    """What is to be answered, read before the model is opened: texts, or feeds."""
+    """Return the texts or feeds to answer; they are read before the model is opened."""
     if args.text is not None:
         return (Text(args.text, args.pair),), None
     path = args.input or Path()
@@ -97,7 +97,7 @@ def _to_texts(
 
 def _to_feeds(args: RunArguments, session: Session[Any], feeds: Mapping[str, Any]) -> Iterator[Asked]:
     request = session.request(feeds)
-    session.answer(request)  # a shape that is met for the first time is compiled: nobody asked for that time
+    session.answer(request)  # compiles for this shape, which is not part of the measured time
     ask = session.traced if _wants_spans(args) else session.answer
     yield Text(", ".join(feeds)), ask(request)
 

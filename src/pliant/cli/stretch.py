@@ -21,15 +21,17 @@ class StretchArguments:
     """The options of `pliant stretch`."""
 
     model: Annotated[str, typer.Argument(help="A model directory of the BERT family, or a hub id.")]
-    train: Annotated[Path, typer.Option(help="TSV to learn from.")]
-    dev: Annotated[Path, typer.Option(help="TSV that is only reported on.")]
-    output: Annotated[Path, typer.Option("--output", "-o", help="Where the elastic model goes.")]
-    teacher: Annotated[Path | None, typer.Option(help="Where the fine-tuned, unstretched model goes.")] = None
-    labels: Annotated[str | None, typer.Option(help="Names for the labels, such as negative,positive.")] = (
-        None
-    )
+    train: Annotated[Path, typer.Option(help="TSV of training examples.")]
+    dev: Annotated[
+        Path, typer.Option(help="TSV of examples for the reported accuracy; not used for training.")
+    ]
+    output: Annotated[Path, typer.Option("--output", "-o", help="Directory of the elastic model to write.")]
+    teacher: Annotated[
+        Path | None, typer.Option(help="Directory for the fine-tuned model before it is made elastic.")
+    ] = None
+    labels: Annotated[str | None, typer.Option(help="Names of the labels, such as negative,positive.")] = None
     widths: Annotated[
-        str | None, typer.Option(help="Slices to run with.", show_default="quarters of the heads")
+        str | None, typer.Option(help="Numbers of slices to train for.", show_default="quarters of the heads")
     ] = None
     tune_epochs: Annotated[float, typer.Option()] = 2.0
     distil_epochs: Annotated[float, typer.Option()] = 2.0
@@ -37,11 +39,11 @@ class StretchArguments:
     batch: Annotated[int, typer.Option()] = 32
     distil_batch: Annotated[int | None, typer.Option()] = None
     rate: Annotated[float, typer.Option(help="Learning rate.")] = 1e-4
-    max_tokens: Annotated[int, typer.Option(help="Longer texts are cut while training.")] = 128
+    max_tokens: Annotated[int, typer.Option(help="Texts are truncated to this length for training.")] = 128
     seed: Annotated[int, typer.Option()] = 0
-    workers: Annotated[int, typer.Option(help="Threads that share a batch.")] = 2
+    workers: Annotated[int, typer.Option(help="Number of threads that share a batch.")] = 2
     compact: Annotated[
-        bool, typer.Option("--compact", help="Write half precision with 6-bit word embeddings.")
+        bool, typer.Option("--compact", help="Write half-precision weights and 6-bit word embeddings.")
     ] = False
     plot: Annotated[
         Path | None, typer.Option(help="Draw accuracy over layers and slices: .svg, .png or .pdf.")
@@ -50,7 +52,7 @@ class StretchArguments:
 
 
 def stretch(args: StretchArguments) -> None:
-    """Tune, reorder by importance, distil into submodels, tune again; resumes what was interrupted."""
+    """Fine-tune, reorder by importance, distil into submodels, fine-tune again; can be resumed."""
     model = resolve(args.model)
     if not isinstance(model, CheckpointModel):
         raise refused(model, "pliant stretch")

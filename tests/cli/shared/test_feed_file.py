@@ -36,11 +36,11 @@ def test_standard_input_says_by_its_content_what_it_is(kind: str, monkeypatch: p
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (b"", "holds no feeds"),
-        (b"[1, 2]", "holds no feeds"),
-        (b'{"x": ', "holds no feeds"),
-        (b"PK\x03\x04 cut", "holds no arrays"),
-        (b"\x93NUMPY", "holds no feeds"),
+        (b"", "is not a file of feeds"),
+        (b"[1, 2]", "is not a file of feeds"),
+        (b'{"x": ', "is not a file of feeds"),
+        (b"PK\x03\x04 cut", "is not a valid .npz"),
+        (b"\x93NUMPY", "is not a file of feeds"),
     ],
 )
 def test_what_holds_no_feeds_is_refused_with_what_would(content: bytes, said: str, tmp_path: Path) -> None:
@@ -53,7 +53,7 @@ def test_what_holds_no_feeds_is_refused_with_what_would(content: bytes, said: st
 def test_objects_are_never_unpickled(tmp_path: Path) -> None:
     """A file of feeds must not run code."""
     np.savez(tmp_path / "f.npz", x=np.array([{}], object))
-    with pytest.raises(InputError, match="holds no arrays"):
+    with pytest.raises(InputError, match=r"is not a valid \.npz"):
         read_feeds(tmp_path / "f.npz")
 
 
@@ -70,7 +70,7 @@ def test_labels_are_one_whole_number_a_row(tmp_path: Path) -> None:
     assert (list(feeds), labels.tolist()) == (["x"], [1, 0])
     for wrong in ({}, {"labels": np.float32([1, 0])}, {"labels": np.zeros((2, 2), int)}):
         np.savez(tmp_path / "wrong.npz", x=X, **wrong)
-        with pytest.raises(InputError, match="needs 'labels': one whole number"):
+        with pytest.raises(InputError, match="needs 'labels': the class of each row"):
             labelled_feeds(tmp_path / "wrong.npz")
     np.savez(tmp_path / "wrong.npz", x=X, labels=np.int32([1, 0, 1]))
     with pytest.raises(InputError, match=r"holds 3 labels, but 'x' is \[2, 3\]"):

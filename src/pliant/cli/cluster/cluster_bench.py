@@ -1,4 +1,4 @@
-"""`pliant cluster bench`: a split model beside its prediction, and beside this device alone."""
+"""`pliant cluster bench`: compare a split model with its prediction and with this device alone."""
 
 from dataclasses import dataclass
 from statistics import median
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One way of running: seconds a run, predicted and measured, and how far its answers are apart."""
+    """One configuration: predicted and measured seconds a run, and the difference of its answers."""
 
     devices: tuple[str, ...]
     mode: Mode
@@ -40,7 +40,7 @@ class ClusterBenchArguments:
     model: ModelName
     primary: PrimaryArguments
     tokens: Tokens = 128
-    runs: Annotated[int, typer.Option(help="Timed runs of each.", min=3)] = 10
+    runs: Annotated[int, typer.Option(help="Number of timed runs of each configuration.", min=3)] = 10
     json: Json = False
 
 
@@ -92,5 +92,5 @@ def _measured(replies: "list[Reply[ClusterDetails]]", alone: "Reply[ClusterDetai
 
 
 def _numbers(reply: "Reply[ClusterDetails]") -> np.ndarray:
-    """What the head gave: the first output, with a first dimension of 1."""
+    """Return the output of the head: the first output, with a first dimension of 1."""
     return next(iter(reply.outputs.values()))

@@ -1,4 +1,4 @@
-"""`pliant cluster key`: make the key that all members hold."""
+"""`pliant cluster key`: make the key that all members share."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,13 +16,13 @@ class KeyArguments:
 
     path: Annotated[
         Path | None,
-        typer.Argument(help="Where to write it.", show_default="where all verbs look for it"),
+        typer.Argument(help="File to write.", show_default="where all commands look for it"),
     ] = None
     json: Json = False
 
 
 def key(args: KeyArguments) -> None:
-    """Make a new key; copy the file to every device that shall join, over a channel nobody else reads."""
+    """Make a new key. Copy the file to every device of the cluster, over a secure channel."""
     from pliant.cluster.net.key import default_path, make_key
 
     where = args.path or default_path()

@@ -1,4 +1,4 @@
-"""Options that the verbs of `pliant cluster` share, and how they become a cluster."""
+"""Options that the commands of `pliant cluster` share, and the cluster that they open."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -16,19 +16,23 @@ from pliant.cluster.net.activation_coding import Coding
 from pliant.cluster.net.connect_members import PORT, Engine
 from pliant.ir.dilation import Dilation
 
-if TYPE_CHECKING:  # it needs pyzmq, which a verb's help must not
+if TYPE_CHECKING:  # it needs pyzmq, which the help must not need
     from pliant.api.open_cluster import Cluster
     from pliant.cluster.session.cluster_session import ClusterSession
 
 KeyFile = Annotated[
     Path | None,
-    typer.Option(help="The cluster's key.", show_default="pliant/cluster.key in your configuration folder"),
+    typer.Option(
+        help="File of the cluster's key.",
+        show_default="pliant/cluster.key in the user's configuration folder",
+    ),
 ]
 Memory = Annotated[
     str | None,
     typer.Option(
-        help="Memory that models may take here, such as 1GB; @FILE reads it from a file whenever asked.",
-        show_default="what is free",
+        help="Memory for models on this device, such as 1GB; @FILE reads it from a file each time it "
+        "is needed.",
+        show_default="all free memory",
     ),
 ]
 ModelName = Annotated[
@@ -38,7 +42,7 @@ ModelName = Annotated[
         autocompletion=shipped,
     ),
 ]
-Tokens = Annotated[int, typer.Option(help="Rows that the model reads: tokens, patches or frames.", min=1)]
+Tokens = Annotated[int, typer.Option(help="Number of input rows: tokens, patches or frames.", min=1)]
 Deadline = Annotated[str | None, typer.Option(help="Deadline from input to answer, such as 200ms.")]
 Slower = Annotated[
     float, typer.Option(help="Emulate a device that computes this many times slower.", min=1.0)
@@ -48,17 +52,18 @@ CodedBits = Annotated[
     str | None,
     typer.Option(
         "--weights",
-        help="A store's matrices: fp32, codes of 1..6 bits, or auto: codes where fp32 does not fit.",
+        help="Form of a store's matrices: fp32, codes of 1..6 bits, or auto: codes if fp32 does not fit.",
         show_default="fp32",
     ),
 ]
 DataEngine = Annotated[
-    Engine, typer.Option(help="What carries activations; gloo needs torch and is not encrypted.")
+    Engine, typer.Option(help="Transport of activations; gloo needs torch and is not encrypted.")
 ]
 DataPort = Annotated[
     str | None,
     typer.Option(
-        help="Where tensors come in: a port, or a range such as 29501-29510, whose first free one is taken.",
+        help="Port for incoming tensors, or a range such as 29501-29510, of which the first free port "
+        "is used.",
         show_default="any free port",
     ),
 ]
@@ -66,31 +71,35 @@ DataPort = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class PrimaryArguments:
-    """The options that every verb shares which leads a cluster: how this device is its primary."""
+    """The options of every command that leads a cluster: how this device is its primary."""
 
-    listen: Annotated[str, typer.Option(help="Where workers join: HOST:PORT of this device.")] = (
+    listen: Annotated[str, typer.Option(help="Address of this device at which workers join: HOST:PORT.")] = (
         f"127.0.0.1:{PORT}"
     )
     name: Annotated[
         str | None,
-        typer.Option(help="What this device is called.", show_default="primary- and six random digits"),
+        typer.Option(help="Name of this device.", show_default="primary- and six random digits"),
     ] = None
     key: KeyFile = None
-    wait: Annotated[int, typer.Option(help="Workers to wait for.", min=0)] = 1
-    patience: Annotated[str, typer.Option(help="How long to wait for them.")] = "30s"
+    wait: Annotated[int, typer.Option(help="Number of workers to wait for.", min=0)] = 1
+    patience: Annotated[str, typer.Option(help="How long to wait for the workers.")] = "30s"
     mode: Annotated[AnyMode, typer.Option(help="How layers are split (Hepti 4.2).")] = "auto"
-    partition: Annotated[Shares, typer.Option(help="The quickest shares, equal, or CoEdge's.")] = "best"
-    exchange: Annotated[Coding, typer.Option(help="How activations travel.")] = "fp32"
+    partition: Annotated[
+        Shares, typer.Option(help="Shares of the devices: the quickest, equal, or CoEdge's.")
+    ] = "best"
+    exchange: Annotated[Coding, typer.Option(help="Type in which activations are sent.")] = "fp32"
     weights: CodedBits = None
     engine: DataEngine = "zmq"
     data_port: DataPort = None
     announce: Annotated[
         bool,
-        typer.Option("--announce", help="Let `pliant worker --discover` find this device (multicast DNS)."),
+        typer.Option(
+            "--announce", help="Announce this device to `pliant worker --discover` (multicast DNS)."
+        ),
     ] = False
-    adapt: Annotated[bool, typer.Option(help="Change the plan inside a run when devices or links drift.")] = (
-        True
-    )
+    adapt: Annotated[
+        bool, typer.Option(help="Change the plan during a run when devices or links change.")
+    ] = True
     memory: Memory = None
     threads: Threads = None
     dilate_compute: Slower = 1.0
@@ -98,9 +107,9 @@ class PrimaryArguments:
 
     @contextmanager
     def open(self, model: str) -> "Iterator[ClusterSession]":
-        """The model's session, once workers joined the cluster; what happens to them is said on stderr.
+        """Open the model's session after the workers joined; events of workers are printed on stderr.
 
-        `model` is opened first: nobody waits for workers to learn that it cannot be read.
+        `model` is opened first, so that an unreadable model is an error before the wait for workers.
         """
         with ExitStack() as stack:
             cluster = stack.enter_context(self._cluster())
@@ -133,5 +142,5 @@ class PrimaryArguments:
 
 
 def say(text: str) -> None:
-    """For people, beside what a verb prints."""
+    """Print a message on stderr, separate from the command's output."""
     typer.echo(f"pliant: {text}", err=True)

@@ -1,4 +1,4 @@
-"""`pliant cluster plan`: who would take what, and how long it should take."""
+"""`pliant cluster plan`: the share of each device and the predicted time."""
 
 from dataclasses import dataclass
 from typing import Annotated

@@ -32,15 +32,17 @@ class ClusterRunArguments:
     input: Annotated[
         Path | None,
         typer.Option(
-            help="A file with one text a line, none of them empty, - for standard input; or arrays by name, "
-            "as .npz or .json: ids and types, pixels, or mel."
+            help="File with one text a line and no empty lines, - for standard input; or arrays by "
+            "name as .npz or .json: ids and types, pixels, or mel."
         ),
     ] = None
     truncate: Truncate = False
-    tokens: Annotated[int | None, typer.Option(help="Random feeds of so many rows.", min=1)] = None
-    repeat: Annotated[int, typer.Option(help="Answer so many times.", min=1)] = 1
+    tokens: Annotated[
+        int | None, typer.Option(help="Answer random inputs with this number of rows.", min=1)
+    ] = None
+    repeat: Annotated[int, typer.Option(help="Number of times to answer each input.", min=1)] = 1
     timeline: Annotated[
-        bool, typer.Option("--timeline", help="Also print each step, predicted beside measured.")
+        bool, typer.Option("--timeline", help="Also print the predicted and measured time of each step.")
     ] = False
     trace: Trace = None
     page: Page = False
@@ -49,7 +51,7 @@ class ClusterRunArguments:
 
 @dataclass(frozen=True, slots=True)
 class _Question:
-    """A text or a pair, or feeds where there are some; `text.text` is what is shown of it."""
+    """A text or a pair, or feeds. `text.text` is the text to print."""
 
     text: Text
     feeds: dict[str, Any] | None = None
@@ -82,7 +84,7 @@ def run(args: ClusterRunArguments) -> None:
 
 
 def _questions(args: ClusterRunArguments, session: "ClusterSession") -> list[_Question]:
-    """What is to be answered, all of it checked before the first is."""
+    """Return all inputs, checked before the first one is answered."""
     if args.tokens is not None:
         return [_Question(Text(f"{args.tokens} random rows"), session.sample(args.tokens))]
     if args.input is not None and is_feed_file(args.input):

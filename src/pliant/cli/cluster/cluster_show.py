@@ -18,10 +18,10 @@ if TYPE_CHECKING:  # they need pyzmq, which a verb's help must not
 
 
 def show_reply(reply: "Reply[ClusterDetails]", text: str, *, is_truncated: bool = False) -> None:
-    """Three lines: the answer; its time beside the prediction; what ran where. One more for each change of
-    plan and each fault inside the run."""
+    """Print three lines: the answer; its time and the prediction; mode and devices. One more line for each
+    change of plan and each fault during the run."""
     details = reply.details
-    cut = ", cut to what the model reads" if is_truncated else ""
+    cut = ", truncated to the model's limit" if is_truncated else ""
     typer.echo(f"{answer_text(reply)}  <- {text}")
     typer.echo(
         f"  {time_text(reply)}, {format_seconds(details.run_s)} of it the run, "
@@ -38,7 +38,7 @@ def show_reply(reply: "Reply[ClusterDetails]", text: str, *, is_truncated: bool 
 
 
 def show_steps(reply: "Reply[ClusterDetails]") -> None:
-    """When every device computed and sent, predicted and measured; one row a step."""
+    """Print when every device computed and sent, predicted and measured; one row a step."""
     details = reply.details
     typer.echo("predicted timeline:")
     typer.echo(timeline_text(details.program, details.predicted_spans), nl=False)
@@ -48,8 +48,8 @@ def show_steps(reply: "Reply[ClusterDetails]") -> None:
 
 
 def fault_text(fault: Fault) -> str:
-    """One line: where, without whom, and how long it took."""
-    who = "; ".join(f"{v.member} ({v.reason})" for v in fault.verdicts) or "a member that was back at once"
+    """Return one line with the segment, the excluded members and the delays."""
+    who = "; ".join(f"{v.member} ({v.reason})" for v in fault.verdicts) or "a member that reconnected at once"
     return (
         f"segment {fault.segment} repeated without {who}: noticed after {format_seconds(fault.noticed_s)}, "
         f"new plan after {format_seconds(fault.planned_s)}"
@@ -57,7 +57,7 @@ def fault_text(fault: Fault) -> str:
 
 
 def plan_values(plan: "ClusterPlan") -> dict[str, Any]:
-    """A plan for machines."""
+    """Return a plan for JSON."""
     return {
         "mode": plan.mode,
         "partition": plan.partition,
@@ -73,7 +73,7 @@ def plan_values(plan: "ClusterPlan") -> dict[str, Any]:
 
 
 def reply_values(reply: "Reply[ClusterDetails]") -> dict[str, Any]:
-    """A reply for machines; `run_s` is what `predicted_s` predicts."""
+    """Return a reply for JSON; `predicted_s` is the prediction of `run_s`."""
     details = reply.details
     return {
         "answer": next(iter(reply.outputs.values()))[0].tolist(),

@@ -1,4 +1,4 @@
-"""`pliant cluster status`: what a running primary says of its cluster."""
+"""`pliant cluster status`: query a running primary."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 class StatusArguments:
     """The options of `pliant cluster status`."""
 
-    primary: Annotated[str, typer.Option(help="Where the primary listens: HOST:PORT.")] = f"127.0.0.1:{PORT}"
+    primary: Annotated[str, typer.Option(help="Address of the primary: HOST:PORT.")] = f"127.0.0.1:{PORT}"
     key: KeyFile = None
-    patience: Annotated[str, typer.Option(help="How long to wait for its answer.")] = "5s"
+    patience: Annotated[str, typer.Option(help="How long to wait for the answer.")] = "5s"
     json: Json = False
 
 
 def status(args: StatusArguments) -> None:
-    """Ask a running primary who joined, what runs, and what failed lately."""
+    """Show the members, the plan and the recent faults of a running primary."""
     from pliant.api.open_cluster import cluster_status
 
     found = cluster_status(args.primary, key=args.key, timeout=args.patience)

@@ -15,15 +15,15 @@ MetricsAddress = Annotated[
     str | None,
     typer.Option(
         "--metrics",
-        help="Where to answer /metrics (Prometheus) and /v2/health: HOST:PORT; port 0 takes a free one.",
-        show_default="nowhere",
+        help="Serve /metrics (Prometheus) and /v2/health at HOST:PORT; port 0 selects a free port.",
+        show_default="not served",
     ),
 ]
 
 
 @contextmanager
 def worker_page(address: str, worker: "Worker", say: Callable[[str], None]) -> Iterator[None]:
-    """Health and metrics of `worker`, which is ready while a primary has it."""
+    """Serve health and metrics of `worker`, which is ready while it is connected to a primary."""
     from pliant.serve.telemetry.cluster_metrics import metrics_of_worker
     from pliant.serve.telemetry.process_page import ProcessPage
 
@@ -36,7 +36,7 @@ def worker_page(address: str, worker: "Worker", say: Callable[[str], None]) -> I
 def primary_page(
     address: str, cluster: "Cluster", n_workers: int, say: Callable[[str], None]
 ) -> Iterator[None]:
-    """Health and metrics of `cluster`, which is ready while `n_workers` of its workers can be used."""
+    """Serve health and metrics of `cluster`, which is ready while `n_workers` of its workers are usable."""
     from pliant.serve.telemetry.cluster_metrics import metrics_of_primary
     from pliant.serve.telemetry.process_page import ProcessPage
 

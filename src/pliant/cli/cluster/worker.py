@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pliant.cluster.member.worker import Worker
 
 PROBLEM_S = 2.0
-"""A problem that lasts as long is said."""
+"""A problem that lasts this long is reported."""
 LOOK_S = 0.1
 
 
@@ -33,18 +33,20 @@ class WorkerArguments:
     """The options of `pliant worker`."""
 
     join: Annotated[
-        list[str] | None, typer.Option(help="A primary's HOST:PORT; repeatable, any may call.")
+        list[str] | None, typer.Option(help="HOST:PORT of a primary; repeat it for several primaries.")
     ] = None
     discover: Annotated[
-        bool, typer.Option("--discover", help="Join primaries that announce themselves (multicast DNS).")
+        bool,
+        typer.Option("--discover", help="Join primaries that were started with --announce (multicast DNS)."),
     ] = False
-    name: Annotated[
-        str | None, typer.Option(help="What this device is called.", show_default="the host's name")
-    ] = None
+    name: Annotated[str | None, typer.Option(help="Name of this device.", show_default="the host's name")] = (
+        None
+    )
     model: Annotated[
         list[str] | None,
         typer.Option(
-            help="A model that this device holds: directory, store, name, random:CONFIG[:SEED].",
+            help="Model that this device holds: directory, store, name, or random:CONFIG[:SEED]; "
+            "repeatable; the default is sst2.",
             autocompletion=shipped,
         ),
     ] = None
@@ -54,11 +56,18 @@ class WorkerArguments:
     memory: Memory = None
     threads: Threads = None
     dilate_compute: Annotated[
-        str, typer.Option(help="Emulate a device so many times slower; @FILE reads it whenever asked.")
+        str,
+        typer.Option(
+            help="Emulate a device that computes this many times slower; @FILE reads it "
+            "from a file each time it is needed."
+        ),
     ] = "1"
     silence: Annotated[
         str,
-        typer.Option(help="How long a primary may be silent, on a busy device, before it counts as lost."),
+        typer.Option(
+            help="Heartbeat timeout: a primary that is silent for longer counts as lost. "
+            "Increase it on a busy device."
+        ),
     ] = "1s"
     metrics: MetricsAddress = None
     json: Json = False
@@ -72,7 +81,9 @@ def worker(args: WorkerArguments) -> None:
     from pliant.cluster.lead.open_member import MemberOptions, open_worker
 
     if not (args.join or args.discover):
-        raise typer.BadParameter("give --join HOST:PORT, or --discover where a primary announces itself.")
+        raise typer.BadParameter(
+            "give --join HOST:PORT, or --discover if a primary was started with --announce."
+        )
     cache = cache_folder()
     sources = [open_encoder(one, cache) for one in args.model or ("sst2",)]
 
@@ -123,7 +134,7 @@ def worker(args: WorkerArguments) -> None:
 
 
 def _stay(member: "Worker", found: "SimpleQueue[str]", ended: Event, report: Callable[[str], None]) -> None:
-    """Until the end: knock where primaries were found, and say what goes wrong for longer than a moment."""
+    """Until shutdown, connect to discovered primaries; report problems that last over PROBLEM_S."""
     before: set[str] = set()
     said: set[str] = set()
     while not ended.wait(PROBLEM_S):

@@ -1,4 +1,4 @@
-"""A verb as a Typer command: the fields of its one argument become the command's parameters."""
+"""Make Typer commands of verbs: the fields of a verb's one argument become the command's parameters."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import MISSING, Field, field, fields, is_dataclass, make_dataclass
@@ -7,12 +7,12 @@ from inspect import signature
 from typing import Any
 
 Verb = Callable[[Any], None]
-"""Takes one frozen dataclass, its arguments: each field is annotated with typer.Option or typer.Argument, or
-is of another such dataclass, whose fields stand in its place."""
+"""A function of one frozen dataclass. Each field is annotated with typer.Option or typer.Argument, or is of
+another such dataclass, whose fields are inserted in its place."""
 
 
 def command_of(verb: Verb) -> Callable[..., None]:
-    """`verb` as Typer reads commands: with a parameter for each field of the verb's arguments, in order."""
+    """Return `verb` as a Typer command with a parameter for each field of its arguments, in order."""
     (parameter,) = signature(verb).parameters.values()
     arguments = parameter.annotation
 
@@ -26,7 +26,7 @@ def command_of(verb: Verb) -> Callable[..., None]:
 
 
 def _parameters(arguments: Any) -> Iterator[tuple[str, Any, Any]]:
-    """Name, type and default of every field; those of a nested dataclass where it stands."""
+    """Yield name, type and default of every field; fields of a nested dataclass in its place."""
     for one in fields(arguments):
         if is_dataclass(one.type):
             yield from _parameters(one.type)
@@ -39,7 +39,7 @@ def _default(one: Field[Any]) -> Any:
 
 
 def _filled(arguments: Any, given: dict[str, Any]) -> Any:
-    """`arguments` with the values of the command line, nested ones first."""
+    """Return `arguments` with the values of the command line, nested dataclasses first."""
     values = {
         one.name: _filled(one.type, given) if is_dataclass(one.type) else given[one.name]
         for one in fields(arguments)

@@ -17,14 +17,14 @@ _LABELS = "labels"
 
 
 def is_feed_file(path: Path) -> bool:
-    """Whether the name of a file says that it holds feeds, and not texts."""
+    """Return whether the file name is one of feeds, not of texts."""
     return path.suffix in (_NPZ, _JSON)
 
 
 def read_feeds(path: Path) -> dict[str, Any]:
-    """Arrays of an .npz, or numbers and lists of numbers of a JSON object, by name; `-` is standard input.
+    """Return arrays of an .npz, or numbers and lists of a JSON object, by name; `-` is standard input.
 
-    The content says which of the two it is. Raises InputError for a file that cannot be read or is neither.
+    The format is detected from the content. Raises InputError for a file that cannot be read or is neither.
     """
     file = shown_path(path)
     try:
@@ -35,17 +35,19 @@ def read_feeds(path: Path) -> dict[str, Any]:
 
 
 def labelled_feeds(path: Path) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """Arrays by name, and `labels`: a whole number for each row. Raises InputError naming what is wrong."""
+    """Return arrays by name, and `labels`, an integer for each row. Raises InputError naming the mistake."""
     arrays = {name: np.asarray(array) for name, array in read_feeds(path).items()}
     file = shown_path(path)
     labels = arrays.pop(_LABELS, None)
     if labels is None or labels.ndim != 1 or labels.dtype.kind not in "iu" or not len(labels):
-        raise InputError(f"{file} needs {_LABELS!r}: one whole number, a class, for each row of the others.")
+        raise InputError(
+            f"{file} needs {_LABELS!r}: the class of each row of the other arrays, as an integer."
+        )
     for name, array in arrays.items():
         if array.ndim == 0 or len(array) != len(labels):
             raise InputError(
-                f"{file} holds {len(labels)} {_LABELS}, but {name!r} is {list(array.shape)}: give a row an "
-                "example."
+                f"{file} holds {len(labels)} {_LABELS}, but {name!r} is {list(array.shape)}: give one row "
+                "an example."
             )
     return arrays, labels
 
@@ -55,7 +57,7 @@ def _arrays(file: str, content: bytes) -> dict[str, Any]:
         with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
             return dict(arrays)
     except (OSError, ValueError, zipfile.BadZipFile) as error:
-        raise InputError(f"{file} holds no arrays: {error}. Write it with numpy.savez.") from error
+        raise InputError(f"{file} is not a valid .npz: {error}. Write it with numpy.savez.") from error
 
 
 def _numbers(file: str, content: bytes) -> dict[str, Any]:
@@ -63,6 +65,6 @@ def _numbers(file: str, content: bytes) -> dict[str, Any]:
         return msgspec.json.decode(content, type=dict[str, Any])
     except msgspec.MsgspecError as error:
         raise InputError(
-            f"{file} holds no feeds: {error}. Give an .npz of numpy.savez, or a JSON object such as "
+            f"{file} is not a file of feeds: {error}. Give an .npz of numpy.savez, or a JSON object such as "
             '{"x": [[1.0, 2.0]]}.'
         ) from error

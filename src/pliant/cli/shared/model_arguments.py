@@ -1,4 +1,4 @@
-"""A model as `pliant node` is told to serve it: its name, its source and how it is opened."""
+"""The options of a model in `pliant node`: its name, its source and how it is opened."""
 
 import re
 from collections.abc import Hashable
@@ -26,20 +26,20 @@ from pliant.serve.repository.model_entry import FIRST_VERSION, ModelEndpoints, M
 PATIENCE_S = 120.0
 """How long to wait for the workers of a cluster."""
 _SAMPLED = (1, 64)
-"""Lengths by which the memory of a model is known that cannot share a budget."""
+"""Input lengths that measure the memory of a model that cannot share a budget."""
 _NAMED = re.compile(r"([A-Za-z0-9._-]+)(?::([A-Za-z0-9._-]+))?=(.+)", re.DOTALL)
 
 
 @final
 class _Reservation:
-    """What a model that cannot share the budget has of it, while this lives."""
+    """The reservation of a model that cannot share the budget, for as long as this object lives."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelArguments:
-    """What `pliant node` opens for one model; the fields are the options of the command line.
+    """The options of one model of `pliant node`, named as on the command line.
 
-    Without `name` it is called as its source says.
+    Without `name` the name comes from the source.
     """
 
     source: str
@@ -59,7 +59,7 @@ class ModelArguments:
     load: bool = True
 
     def entry(self, endpoints: ModelEndpoints) -> ModelEntry:
-        """As a repository takes it. Raises PliantError for a source that names no model."""
+        """Return the entry for a repository. Raises PliantError for a source that names no model."""
         model = self.checked()
         return ModelEntry(
             key=ModelKey(model.name, self.version),
@@ -72,7 +72,7 @@ class ModelArguments:
         )
 
     def found(self, key: ModelKey) -> ModelEntry:
-        """Of a source that is looked at when it is opened: its files may still be on their way."""
+        """Return the entry of a source that is checked only when opened; its files may be incomplete."""
         return ModelEntry(
             key=key,
             open=self.opened,
@@ -83,7 +83,7 @@ class ModelArguments:
         )
 
     def checked(self) -> Model:
-        """The model. Raises InputError for options that it does not have where it answers."""
+        """Return the model. Raises InputError for options that it does not have in this configuration."""
         self._watts_by_name()
         model = resolve(self.source)
         if isinstance(model, EncoderModel) and self.cluster is None:
@@ -102,9 +102,9 @@ class ModelArguments:
         return model
 
     def opened(self, memory: MemoryBudget | None) -> OpenModel:
-        """This device's session and the cluster's beside it; the latter alone for models that only it runs.
+        """Open this device's session and the cluster's; only the latter for models that only clusters run.
 
-        They share `memory` with other models, unless the model has a bound of its own: that is reserved.
+        They share `memory` with other models. A limit of the model's own is reserved in it instead.
         """
         model = self.checked()
         with ExitStack() as stack:
@@ -119,7 +119,7 @@ class ModelArguments:
         return OpenModel(answers, shared if local is not None else None, energy, close)
 
     def _local(self, model: Model, budget: MemoryBudget | None, stack: ExitStack) -> Session[Any]:
-        """Raises BudgetError where the budget has too little for it."""
+        """Raises BudgetError if the budget is too small for it."""
         shares = self.memory is None and isinstance(model, ElasticModel | RecurrentNetwork)
         reserved = _Reservation()
         if budget is not None:
@@ -154,17 +154,17 @@ class ModelArguments:
                 on_event=say,
             )
         )
-        shared = cluster.open(self.source)  # nobody waits for workers to learn that it cannot be read
+        shared = cluster.open(self.source)  # before the wait for workers: it may be unreadable
         cluster.wait(1 if self.workers is None else self.workers, PATIENCE_S)
         shared.name = model.name
-        shared.curve()  # measures the devices, before anybody asks
+        shared.curve()  # measures the devices before the first request
         return shared
 
     def _watts_by_name(self) -> dict[str, str]:
-        """Raises NodeError for what is no NAME=WATTS."""
+        """Raises NodeError for a text that is not NAME=WATTS."""
         if wrong := [text for text in self.worker_power if not text.partition("=")[0] or "=" not in text]:
             raise NodeError(
-                f"--worker-power {wrong[0]!r:.80} names no worker; give NAME=WATTS, such as hub=4.5."
+                f"--worker-power {wrong[0]!r:.80} is not NAME=WATTS; name a worker, such as hub=4.5."
             )
         return dict(text.rsplit("=", 1) for text in self.worker_power)
 
@@ -173,14 +173,14 @@ class ModelArguments:
 
 
 def _taken_bytes(session: Session[Any]) -> int:
-    """What a session takes once it has answered samples: weights, and activations of these lengths."""
+    """Return the bytes that a session needs after answering samples of these lengths."""
     for sample in sample_requests(session, _SAMPLED):
         session.answer(sample)
     return session.memory.predicted_bytes
 
 
 def parse_model(text: str) -> dict[str, str]:
-    """`MODEL`, `NAME=MODEL` or `NAME:VERSION=MODEL` as fields of ModelArguments. Raises InputError."""
+    """Parse `MODEL`, `NAME=MODEL` or `NAME:VERSION=MODEL` to fields of ModelArguments. Raises InputError."""
     found = _NAMED.fullmatch(text)
     if found is None:
         if text.startswith("="):

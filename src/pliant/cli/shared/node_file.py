@@ -17,23 +17,23 @@ SECRETS = {
     **dict.fromkeys(("token_file", "peer_token_file", "operator_token_file"), (VARIABLE, CREDENTIAL)),
     **dict.fromkeys(("tls_key", "key"), (CREDENTIAL,)),
 }
-"""What may be read from elsewhere than a file, and from where: `{ env = "NAME" }`."""
+"""Options that may come from the environment or a credential instead of a file: `{ env = "NAME" }`."""
 _TABLE = re.compile(r"\s*\[\[?\s*([\w.\"'-]+)\s*\]\]?")
 _KEY = re.compile(r"\s*[\"']?([\w-]+)[\"']?\s*=")
 
 
 @dataclass(frozen=True, slots=True)
 class NodeFile:
-    """What a file says: options of the node, and of each model, by the names of their fields."""
+    """The content of a file: options of the node and of each model, by the names of their fields."""
 
     node: Mapping[str, Any]
     models: tuple[Mapping[str, Any], ...]
 
 
 def read_node_file(path: Path, node: Mapping[str, Any], model: Mapping[str, Any]) -> NodeFile:
-    """The file at `path`; `node` and `model` are the types of the options that there are.
+    """Read the file at `path`; `node` and `model` are the types of the known options.
 
-    Raises InputError naming every mistake with its line, and for an unknown key the nearest that is known.
+    Raises InputError naming every mistake with its line, and the nearest known key for an unknown one.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -41,7 +41,7 @@ def read_node_file(path: Path, node: Mapping[str, Any], model: Mapping[str, Any]
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path} cannot be read: {error}. Name another file for --config.") from error
     except tomllib.TOMLDecodeError as error:
-        raise InputError(f"{path} is no TOML: {error}.") from error
+        raise InputError(f"{path} is not valid TOML: {error}.") from error
     tables, lines = found.pop(MODEL, []), dict(_lines(text))
     if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
         raise InputError(f"{path}:{lines.get((0, MODEL), 1)}: write each model as a table: [[model]].")
@@ -49,7 +49,9 @@ def read_node_file(path: Path, node: Mapping[str, Any], model: Mapping[str, Any]
     for at, table in enumerate(tables, 1):
         wrong += _mistakes(table, model, at, lines)
         if "source" not in table:
-            wrong.append((lines.get((at, ""), 1), "this model has no source: say what it is opened from."))
+            wrong.append(
+                (lines.get((at, ""), 1), 'this model has no source: add one, such as source = "sst2".')
+            )
     if wrong:
         raise InputError("\n".join(f"{path}:{line}: {why}" for line, why in sorted(wrong)))
     return NodeFile(_named(found), tuple(_named(table) for table in tables))
@@ -104,13 +106,19 @@ def _wanted(wanted: Any) -> str:
     if get_origin(wanted) is Literal:
         return " or ".join(f'"{one}"' for one in get_args(wanted))
     if get_origin(wanted) in (list, tuple):
-        return "a list of texts"
-    names = {str: "a text", Path: "a text", bool: "true or false", int: "a whole number", float: "a number"}
+        return "a list of strings"
+    names = {
+        str: "a string",
+        Path: "a string",
+        bool: "true or false",
+        int: "a whole number",
+        float: "a number",
+    }
     return names[wanted]
 
 
 def _lines(text: str) -> Iterator[tuple[tuple[int, str], int]]:
-    """The line of each key, by the number of its [[model]], 0 before any, and its name; "" is the table."""
+    """Yield the line of each key by its [[model]] number (0 before any) and name ("" for the table)."""
     at = 0
     for number, line in enumerate(text.splitlines(), 1):
         if (table := _TABLE.match(line)) is not None:

@@ -1,4 +1,4 @@
-"""The models of `pliant node`, by its command line and its file, and what SIGHUP changes of them."""
+"""The models of `pliant node` from its command line and file, and their reload on SIGHUP."""
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -24,24 +24,25 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger("pliant.serve")
 _ENDPOINTS = ("upstream", "discover", "announce", "latency", "accuracy_floor", "best_effort", "objective")
-"""Options of a node that a model of its file may have for itself."""
+"""Options of a node that a model in its file may override."""
 _CHANGING = ("queue", "client_rate", "client_bandwidth")
 """Options of a node that may change while it runs."""
 _COMMON = ("threads", "dilate", "power")
-"""Options of a node that hold for each of several models."""
+"""Options of a node that apply to each of several models."""
 Table = Mapping[str, Any]
 
 
 def configured(args: "NodeArguments") -> tuple["NodeArguments", tuple[Table, ...]]:
-    """The options of the command line, which precede those of its `config`, and the models of that file.
+    """Return the options, those of the command line before those of `config`, and the models of that file.
 
-    Raises InputError for a file with mistakes, and where there is no model.
+    Raises InputError for a file with mistakes, and if no model is named.
     """
     args = replace(args, **_secrets(args))
     if args.config is None:
         if not args.model and args.models is None:
             raise InputError(
-                "no model is named: give MODEL, such as sst2, a file by --config, or a folder by --models."
+                "no model is named: give MODEL, such as sst2, a file with --config, or a folder with "
+                "--models."
             )
         return args, ()
     types = get_type_hints(type(args))
@@ -49,7 +50,7 @@ def configured(args: "NodeArguments") -> tuple["NodeArguments", tuple[Table, ...
     theirs = get_type_hints(ModelArguments) | {name: types[name] for name in _ENDPOINTS}
     found = read_node_file(args.config, ours, theirs)
     if not args.model and not found.models and args.models is None and "models" not in found.node:
-        raise InputError(f'{args.config} names no model: write [[model]], and below it source = "sst2".')
+        raise InputError(f'{args.config} names no model: add a section [[model]] with source = "sst2".')
     default = {one.name: one.default for one in fields(args)}
     said = {
         name: _valued(value, ours[name])
@@ -60,7 +61,7 @@ def configured(args: "NodeArguments") -> tuple["NodeArguments", tuple[Table, ...
 
 
 def model_entries(args: "NodeArguments", tables: Sequence[Table]) -> list[ModelEntry]:
-    """What the repository is given. Raises PliantError for a model or an option that cannot be."""
+    """Return the entries for the repository. Raises PliantError for an invalid model or option."""
     named, several = args.model or [], bool(tables) or len(args.model or ()) > 1
     own = [f.name for f in fields(ModelArguments) if hasattr(args, f.name) and f.name != "name"]
     common = {name: getattr(args, name) for name in (_COMMON if several else own)}
@@ -75,12 +76,12 @@ def model_entries(args: "NodeArguments", tables: Sequence[Table]) -> list[ModelE
 
 
 def found_models(args: "NodeArguments") -> Callable[[], Sequence[ModelEntry]]:
-    """What finds the models of `--models` whenever a repository looks. Raises InputError for no folder."""
+    """Return the function that lists the models in `--models`. Raises InputError if it is not a folder."""
     folder = args.models
     if folder is None:
         return lambda: ()
     if not folder.is_dir():
-        raise InputError(f"{folder} is no folder of models: make it, or name another for --models.")
+        raise InputError(f"{folder} is not a folder: create it, or name another one with --models.")
     common = {name: getattr(args, name) for name in _COMMON}
 
     def find() -> Sequence[ModelEntry]:
@@ -96,30 +97,30 @@ def found_models(args: "NodeArguments") -> Callable[[], Sequence[ModelEntry]]:
 
 
 async def reload_models(given: "NodeArguments", running: "NodeArguments", controls: NodeControls) -> None:
-    """Read the file anew and have its models, its queue and its clients' rates; raises nothing.
+    """Read the file again and apply its models, queue and client limits; raises nothing.
 
-    A file with a mistake, and one that changes what cannot change while the node runs, changes nothing: the
-    log says why.
+    A file with a mistake, or with a change of an option that is fixed while the node runs, changes nothing;
+    the log gives the reason.
     """
     try:
         args, tables = configured(given)
         others = [f.name for f in fields(args) if getattr(args, f.name) != getattr(running, f.name)]
         if fixed := [name for name in others if name not in _CHANGING]:
             names = ", ".join(name.replace("_", "-") for name in fixed)
-            raise InputError(f"{names} cannot change while the node runs: start it anew, or undo that.")
+            raise InputError(f"{names} cannot change while the node runs: restart it, or undo the change.")
         rates = parse_rates(args.client_rate, args.client_bandwidth)
         if args.queue < 0:
-            raise InputError(f"a queue of {args.queue} cannot be; give 0 or more.")
+            raise InputError(f"the queue is {args.queue}; it must be 0 or more.")
         await controls.repository.configure(model_entries(args, tables))
         controls.limit(args.queue, rates)
     except PliantError as error:
-        _LOG.error("models and limits stay as they were: %s", error)
+        _LOG.error("models and limits are unchanged: %s", error)
         return
-    _LOG.warning("%s was read anew", given.config)
+    _LOG.warning("%s was read again", given.config)
 
 
 def _endpoints(args: "NodeArguments", table: Table) -> ModelEndpoints:
-    """Raises PliantError for addresses and terms that cannot be."""
+    """Raises PliantError for invalid addresses and terms."""
     latency = table.get("latency", args.latency)
     terms = Terms(
         None if latency is None else parse_seconds(latency),
@@ -137,7 +138,7 @@ def _endpoints(args: "NodeArguments", table: Table) -> ModelEndpoints:
 
 
 def _secrets(args: "NodeArguments") -> dict[str, Any]:
-    """The files of secrets that the command line names. Raises NodeError for a credential that is none."""
+    """Return the secret files named on the command line. Raises NodeError for an invalid credential."""
     named = {name: getattr(args, name) for name in SECRETS}
     return {name: secret_path(path) for name, path in named.items() if path is not None}
 

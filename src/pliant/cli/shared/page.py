@@ -1,4 +1,4 @@
-"""The page of a verb that answers by itself: `--page`."""
+"""The option `--page`: a web page of the answers of this process."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,7 +12,7 @@ from pliant.run.session.session import Session
 Page = Annotated[
     bool,
     typer.Option(
-        "--page", help="Show the answers on a page at loopback, until Ctrl-C or Enter (extra `node`)."
+        "--page", help="Show the answers on a web page at loopback, until Ctrl-C or Enter (extra `node`)."
     ),
 ]
 Tell = Callable[[Reply[Any]], None]
@@ -20,7 +20,7 @@ Tell = Callable[[Reply[Any]], None]
 
 @contextmanager
 def shown_on_page(session: Session[Any], *, is_wanted: bool) -> Iterator[Tell]:
-    """What tells the page of an answer, where one `is_wanted`; the page stays until somebody ends it."""
+    """Yield the function that adds an answer to the page, if `is_wanted`; keep it until the user ends it."""
     if not is_wanted:
         yield lambda reply: None
         return
@@ -31,13 +31,13 @@ def shown_on_page(session: Session[Any], *, is_wanted: bool) -> Iterator[Tell]:
     options = NodeOptions(version=__version__, settle_s=0.0)
     with session_page(session, options) as page:
         typer.echo(f"pliant: the page is at {page.url}", err=True)
-        _wait("Enter begins with the answers")
+        _wait("press Enter to start the answers")
         yield lambda reply: page.feed.answered(reply)
         _wait("Enter ends")
 
 
 def _wait(what: str) -> None:
-    """Until Enter, where there is a terminal; its absence ends nothing and begins at once."""
+    """Wait for Enter on a terminal; return at once without one."""
     stdin = typer.get_text_stream("stdin")
     if stdin.isatty():
         typer.echo(f"pliant: {what}", err=True)

@@ -1,4 +1,4 @@
-"""Refuse options of a verb that a model of some kind does not have."""
+"""Refuse options of a command that a kind of model does not have."""
 
 from collections.abc import Collection
 from dataclasses import fields
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 def refuse_options(
     model: Model, args: "DataclassInstance", names: Collection[str], next_move: str = "leave it out"
 ) -> None:
-    """Raise InputError naming options that were given, among those of `names`, which `model` does not have.
+    """Raise InputError naming the given options, among `names`, that `model` does not have.
 
-    `args` are a verb's options; one that has its default was not given.
+    `args` are a command's options; an option with its default value was not given.
     """
     given = [f for f in fields(args) if f.name in names and getattr(args, f.name) not in (f.default, [])]
     if given:
@@ -25,7 +25,7 @@ def refuse_options(
 
 
 def option_text(name: str, value: Any) -> str:
-    """The option of that field as it stands on the command line."""
+    """Return the option of a field as it is written on the command line."""
     flag = name.replace("_", "-")
     if isinstance(value, bool):
         return f"--{flag}" if value else f"--no-{flag}"

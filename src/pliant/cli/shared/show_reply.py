@@ -1,4 +1,4 @@
-"""Show replies of every kind of session: three lines for people, an object for machines."""
+"""Show replies of every kind of session: three lines of text, or a JSON object."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -22,7 +22,7 @@ from pliant.run.trace import compare_table
 def show_reply(
     reply: Reply[Any], model: Model, session: Session[Any], text: str, *, is_truncated: bool = False
 ) -> None:
-    """Three lines: the answer; its time against the target; how often that is right, and what ran."""
+    """Print three lines: the answer; its time and target; the expected accuracy and the submodel that ran."""
     typer.echo(f"{answer_text(reply)}  <- {text}")
     details = reply.details
     if isinstance(details, ElasticDetails):
@@ -35,13 +35,15 @@ def show_reply(
 
 
 def show_truncation(n_texts: int) -> None:
-    """How many texts were cut, where any were."""
+    """Print how many texts were truncated, if any were."""
     if n_texts:
-        typer.echo(f"  {n_texts} {'text was' if n_texts == 1 else 'texts were'} cut to what the model reads")
+        typer.echo(
+            f"  {n_texts} {'text was' if n_texts == 1 else 'texts were'} truncated to the model's limit"
+        )
 
 
 def show_steps(details: ElasticDetails) -> None:
-    """Memory and the bits of every slice; predicted beside measured: the timeline and one row a step."""
+    """Print memory, the bits of every slice, the timeline, and predicted and measured time of each step."""
     typer.echo(
         f"weights in memory {format_bytes(details.resident_weight_bytes)}, read "
         f"{format_bytes(details.read_bytes)}, activations {format_bytes(details.arena_bytes)}, peak of the "
@@ -54,7 +56,7 @@ def show_steps(details: ElasticDetails) -> None:
 
 
 def reply_values(reply: Reply[Any], model: Model, session: Session[Any]) -> dict[str, Any]:
-    """A reply for machines (design.md, "Interfaces")."""
+    """Return a reply for JSON (design.md, "Interfaces")."""
     if isinstance(reply.details, ElasticDetails):
         return _elastic_values(reply, reply.details)
     times = {"seconds": reply.seconds, "target_s": reply.target_s, "met": reply.met}
@@ -104,7 +106,7 @@ def _elastic_values(reply: Reply[Any], details: ElasticDetails) -> dict[str, Any
 
 
 def _numbers(array: np.ndarray) -> Any:
-    """Nested lists; bytes as text, and types that numpy does not have as float64."""
+    """Return nested lists; bytes become text, and types that numpy does not have become float64."""
     if array.dtype == object:
         return [x.decode(errors="replace") if isinstance(x, bytes) else x for x in array.tolist()]
     return (array if array.dtype.kind in "biufc" else array.astype(np.float64)).tolist()
@@ -128,7 +130,7 @@ def _time(reply: Reply[Any], details: ElasticDetails) -> str:
 
 
 def _length(reply: Reply[Any], unit: str, is_truncated: bool) -> str:
-    cut = ", cut to what the model reads" if is_truncated else ""
+    cut = ", truncated to the model's limit" if is_truncated else ""
     if unit == "length":
         return f"length {reply.length}"
     return f"{reply.length} {unit.removesuffix('s') if reply.length == 1 else unit}{cut}"
@@ -136,7 +138,7 @@ def _length(reply: Reply[Any], unit: str, is_truncated: bool) -> str:
 
 def _out(details: ElasticDetails) -> str:
     return (
-        "" if details.within_reach else "; out of reach: now no plan keeps this target for 95 of 100 answers"
+        "" if details.within_reach else "; out of reach: no plan now keeps this target for 95 of 100 answers"
     )
 
 

@@ -1,4 +1,4 @@
-"""A program or an executable in a text file: parsed, and judged by the line."""
+"""Parse and verify a program or an executable in a text file."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +13,7 @@ from pliant.ir.text import executable_text, program_text
 
 @dataclass(frozen=True, slots=True)
 class TextFile:
-    """What a file has, as text again, and what is wrong with it, line by line."""
+    """The content of a file, its canonical text, and its errors by line."""
 
     kind: str
     value: Program | Executable
@@ -22,9 +22,9 @@ class TextFile:
 
 
 def read_text_file(path: Path) -> TextFile:
-    """What `path` has: the first line that begins a program or an executable decides.
+    """Read the program or executable at `path`; the first line that starts one decides which.
 
-    Raises InputError naming the file, and the line that is none of it.
+    Raises InputError naming the file, and the line that cannot be parsed.
     """
     try:
         text = path.read_text(encoding="utf-8")

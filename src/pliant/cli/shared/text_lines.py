@@ -11,7 +11,11 @@ from pliant.errors import InputError
 from pliant.models.examples import numbered_lines, shown_path
 
 Truncate = Annotated[
-    bool, typer.Option("--truncate", help="Cut off what is longer than the model reads; else it is an error.")
+    bool,
+    typer.Option(
+        "--truncate",
+        help="Truncate texts that are longer than the model's limit; without it they are errors.",
+    ),
 ]
 
 
@@ -42,14 +46,14 @@ def text_lines(path: Path) -> tuple[Text, ...]:
     name = shown_path(path)
     lines = tuple(Text(line, where=f"{name}, line {at}") for at, line in numbered_lines(path))
     if not lines:
-        raise InputError(f"{name} holds no text; give one text a line.")
+        raise InputError(f"{name} has no text; write one text a line.")
     return lines
 
 
 def check_uncut(path: Path, is_truncating: bool) -> None:
     """Raise InputError where --truncate was given for arrays: those are read as they are, or refused."""
     if is_truncating:
-        raise InputError(f"{path} holds arrays, and --truncate cuts texts: leave it out.")
+        raise InputError(f"{path} holds arrays, but --truncate is for texts: leave it out.")
 
 
 def readable(texts: Iterable[Text], reading: Reading, is_truncating: bool) -> tuple[Text, ...]:
@@ -70,6 +74,6 @@ def _readable(text: Text, reading: Reading, is_truncating: bool) -> Text:
             text = replace(text, text=kept, pair=pair, is_truncated=True)
         reading.check(text.text, text.pair)
     except InputError as error:
-        next_move = " --truncate cuts it." if is_longer and not is_truncating else ""
+        next_move = " --truncate shortens it." if is_longer and not is_truncating else ""
         raise InputError(f"{where}{error}{next_move}") from error
     return text

@@ -1,4 +1,4 @@
-"""How a session is asked texts: one that reads them, or an ONNX model with a tokenizer beside its file."""
+"""Text input for a text session, or for an ONNX model with a tokenizer beside its file."""
 
 import time
 from collections.abc import Callable
@@ -22,7 +22,7 @@ _LOGITS = "logits"
 
 @dataclass(frozen=True, slots=True)
 class TextModel:
-    """`answer` gives the reply to a text or a pair; `labels` are None of a model that is no classifier."""
+    """`answer` returns the reply to a text or a pair; `labels` is None if the model is not a classifier."""
 
     reading: Reading
     answer: Callable[[str, str | None], Reply[Any]]
@@ -30,9 +30,9 @@ class TextModel:
 
 
 def text_model(model: Model, session: Session[Any], *, is_traced: bool = False) -> TextModel:
-    """How texts are asked; with `is_traced` replies tell when each step ran (`Session.traced`).
+    """Return the text interface; with `is_traced`, replies contain when each step ran (`Session.traced`).
 
-    Raises InputError for a model that reads none, and what it reads instead.
+    Raises InputError, naming the inputs, for a model that reads no text.
     """
     if isinstance(session, TextSession):
         answer = partial(_traced, session) if is_traced else session
@@ -55,13 +55,13 @@ def text_model(model: Model, session: Session[Any], *, is_traced: bool = False) 
 
 
 def best_class(reply: Reply[Any]) -> int | None:
-    """The number of the class whose logit is largest; None where the reply has no logits [1, classes]."""
+    """Return the index of the largest logit; None if the reply has no logits [1, classes]."""
     numbers = _logits(reply)
     return None if numbers is None else int(np.argmax(numbers))
 
 
 def _logits(reply: Reply[Any]) -> np.ndarray | None:
-    """The row of the output of that name, or of the only one there is."""
+    """Return the row of the output `logits`, or of the only output."""
     given = reply.outputs.get(_LOGITS)
     if given is None and len(reply.outputs) == 1:
         (given,) = reply.outputs.values()
@@ -82,7 +82,7 @@ def _asked(
     def answer(one: str, pair: str | None) -> Reply[Any]:
         start_s = time.perf_counter()
         request = session.request(text.feeds(one, pair))
-        if request.length not in met:  # it is compiled for this length now: nobody asked for that time
+        if request.length not in met:  # compiles for this length, which is not part of the measured time
             session.answer(request)
             met.add(request.length)
             start_s = time.perf_counter()

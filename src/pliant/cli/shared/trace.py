@@ -11,7 +11,7 @@ from pliant.errors import InputError
 
 
 def _writable(path: Path | None) -> Path | None:
-    """`path`, once it was opened for writing: a file that is there is not touched, a new one not left."""
+    """Return `path` if it can be written. An existing file is not changed, and no new file is left behind."""
     if path is not None:
         try:
             is_new = not path.exists()
@@ -25,13 +25,16 @@ def _writable(path: Path | None) -> Path | None:
 
 Trace = Annotated[
     Path | None,
-    typer.Option(help="Write the run as a Chrome trace (ui.perfetto.dev opens it).", callback=_writable),
+    typer.Option(
+        help="Write the run as a Chrome trace to this file (open it with ui.perfetto.dev).",
+        callback=_writable,
+    ),
 ]
 
 
 @contextmanager
 def kept(path: Path) -> Iterator[Path]:
-    """Where the trace is to be written. Raises InputError where that fails after all."""
+    """Yield the path to write. Raises InputError if writing fails."""
     try:
         yield path
     except OSError as error:
@@ -40,5 +43,5 @@ def kept(path: Path) -> Iterator[Path]:
 
 def _refusal(path: Path, error: OSError) -> InputError:
     return InputError(
-        f"the trace cannot be written to {path}: {error.strerror}. Name a file in a folder that is there."
+        f"the trace cannot be written to {path}: {error.strerror}. Name a file in an existing folder."
     )

@@ -1,4 +1,4 @@
-"""Options that several verbs share, and how they become a session."""
+"""Options that several commands share, and the session that they open."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields
@@ -31,47 +31,47 @@ from pliant.store.read import Store
 
 
 def shipped(incomplete: str) -> list[str]:
-    """Names of shipped models that begin so, for shell completion; shells complete paths themselves."""
+    """Return the shipped models with this prefix, for shell completion; shells complete paths themselves."""
     return [name for name in shipped_models() if name.startswith(incomplete)]
 
 
 Source = Annotated[
     str,
     typer.Argument(
-        help="A model that ships with pliant (sst2), a model directory, a store, a hub id, an ONNX file, "
-        "what pliant compile wrote, or random:CONFIG[:SEED].",
+        help="A model that ships with pliant (sst2), a model directory, a store, a hub id, an ONNX "
+        "file, a directory written by pliant compile, or random:CONFIG[:SEED].",
         autocompletion=shipped,
     ),
 ]
 Threads = Annotated[
-    int | None, typer.Option(help="Compute threads.", show_default="the cores it may use", min=1)
+    int | None, typer.Option(help="Number of compute threads.", show_default="the available cores", min=1)
 ]
 Arithmetic = Annotated[Precise, typer.Option("--compute", help="Arithmetic of the matrix products.")]
 System = Annotated[
-    Baseline | None, typer.Option(help="Plan and run as one of the systems STI is compared with.")
+    Baseline | None, typer.Option(help="Plan and run as one of the baselines of the STI paper.")
 ]
 LayersLeft = Annotated[
     Depths | None,
     typer.Option(
-        help="Leave layers out only where the model was trained for it or its accuracy measured, or of any "
-        "model, at whatever that costs in accuracy.",
+        help="When layers may be left out: `trained`, if the model was trained for it or the accuracy "
+        "was measured; `any`, always, with unknown accuracy.",
         show_default=OURS.depths,
     ),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 _ANY_MODEL = ("threads", "memory", "dilate_compute")
-"""Options of a session that are not for text encoders alone."""
+"""Options of sessions of all kinds of models."""
 LENGTH = 64
-"""Tokens that are planned for, or timed, where no other number is asked for."""
+"""Default number of tokens to plan for or to time."""
 
 
 _PLANNED = "the plan chooses the bits of its weights; bound them with --memory or --preload"
 
 
 def resolve_for(source: str, verb: str) -> Model:
-    """The model that `source` names. Raises ModelError naming verbs that take it, where `verb` does not."""
+    """Return the model of `source`. Raises ModelError, naming the right commands, if `verb` rejects it."""
     model = resolve(source)
     if verb not in VERBS[type(model)]:
         raise refused(model, f"pliant {verb}")
@@ -81,65 +81,71 @@ def resolve_for(source: str, verb: str) -> Model:
 MemoryBound = Annotated[
     str | None,
     typer.Option(
-        help="Most that the session adds to the process, such as 8MB: weights, buffers, activations.",
-        show_default="unbounded",
+        help="Limit of the memory that the session adds to the process, such as 8MB: weights, "
+        "buffers, activations.",
+        show_default="no limit",
     ),
 ]
 Preload = Annotated[
     str | None,
     typer.Option(
-        help="Weights kept in memory between runs, such as 200KB.",
-        show_default="0, or what the planner makes of --memory",
+        help="Bytes of weights to keep in memory between runs, such as 200KB.",
+        show_default="0, or planned from --memory",
     ),
 ]
 
 
 @dataclass(frozen=True, slots=True)
 class SessionArguments:
-    """The options that `run`, `plan` and `eval` share, as the command line gives them.
+    """The options that `run`, `plan` and `eval` share, as given on the command line.
 
-    None stands for the default of an option that `--paper` sets otherwise. Raises InputError where one of
-    them contradicts it.
+    None means not given, so that `--paper` can set another default. Raises InputError if a given option
+    contradicts `--paper`.
     """
 
     source: Source
     latency: Annotated[
         str | None,
         typer.Option(
-            help="Target from text to answer, such as 20ms.", show_default="none: the most accurate answer"
+            help="Latency target from text to answer, such as 20ms.",
+            show_default="none: the most accurate answer",
         ),
     ] = None
     preload: Preload = None
     working: Annotated[
         str | None,
         typer.Option(
-            help="Bound of the memory that layers in flight are read into, such as 1MB.",
-            show_default="unbounded",
+            help="Limit of the memory for layers that are being read, such as 1MB.",
+            show_default="no limit",
         ),
     ] = None
     length: Annotated[
         int | None,
-        typer.Option(help="Input length, in tokens, that is planned for.", show_default=str(LENGTH)),
+        typer.Option(help="Input length to plan for, in tokens.", show_default=str(LENGTH)),
     ] = None
     threads: Threads = None
     best_effort: Annotated[
-        bool, typer.Option("--best-effort", help="Run the smallest submodel when no plan meets the target.")
+        bool, typer.Option("--best-effort", help="If no plan meets the target, run the smallest submodel.")
     ] = False
     anytime: Annotated[
-        bool | None, typer.Option(help="Do without refinements that are late.", show_default="anytime")
+        bool | None,
+        typer.Option(
+            help="Run a layer without the bit-planes that arrive late, instead of waiting for them.",
+            show_default="anytime",
+        ),
     ] = None
     compute: Annotated[
         Compute,
-        typer.Option(help="Arithmetic of the matrix products; auto is the fastest within the tolerance."),
+        typer.Option(help="Arithmetic of the matrix products; auto selects the fastest within --tolerance."),
     ] = "fp32"
     tolerance: Annotated[
         float,
-        typer.Option(help="Of --compute auto: expected accuracy that may be lost, as a fraction.", min=0.0),
+        typer.Option(help="For --compute auto: loss of expected accuracy to accept, as a fraction.", min=0.0),
     ] = TOLERANCE
     choose: Annotated[
         Choice | None,
         typer.Option(
-            help="Run the most accurate submodel, where that was measured, or the largest.",
+            help="Select the submodel with the highest measured accuracy, or the largest one.",
             show_default=OURS.choose,
         ),
     ] = None
@@ -147,29 +153,27 @@ class SessionArguments:
     io_reserve: Annotated[
         float | None,
         typer.Option(
-            help="Keep the target even if reads take this many times their 95th percentile.",
-            show_default="learnt from the spread of reads",
+            help="Plan for reads that take this many times their 95th percentile.",
+            show_default="from the measured spread of reads",
             min=1.0,
         ),
     ] = None
     adapt: Annotated[
         bool | None,
-        typer.Option(
-            help="Plan for compute and reads as the latest answers took them.", show_default="adapt"
-        ),
+        typer.Option(help="Correct the plans by the measured times of recent answers.", show_default="adapt"),
     ] = None
     paper: Annotated[
         bool,
         typer.Option(
             "--paper",
-            help="Plan and run as STI does: its planner, the largest submodel of any depth, no slack, no "
-            "lead, no late refinements left out, no margin, its quantizer (the model is packed so).",
+            help="Plan and run as in the STI paper: its planner and quantizer, the largest submodel "
+            "of any depth, no slack, no lead, no margin, and waiting for late reads.",
         ),
     ] = False
     dilate_compute: Annotated[
         float, typer.Option(help="Emulate a device that computes this many times slower.")
     ] = 1.0
-    dilate_io: Annotated[float, typer.Option(help="Emulate a disk that reads this many times slower.")] = 1.0
+    dilate_io: Annotated[float, typer.Option(help="Emulate a disk that is this many times slower.")] = 1.0
     memory: MemoryBound = None
     weights: WeightBits = None
 
@@ -196,7 +200,7 @@ class SessionArguments:
 
     @property
     def target_s(self) -> float | None:
-        """The target in seconds, where there is one."""
+        """The target in seconds; None without a target."""
         return None if self.latency is None else parse_seconds(self.latency)
 
     @property
@@ -222,7 +226,7 @@ class SessionArguments:
 
     @property
     def quantizer(self) -> Quantizer | None:
-        """What the store must be made by; None for any."""
+        """The quantizer that the store must have; None for any."""
         return "equal-population" if self.paper else None
 
     @property
@@ -240,9 +244,9 @@ class SessionArguments:
         baseline: Baseline | None = None,
         takes: tuple[str, ...] = (),
     ) -> Session[Any]:
-        """The session of any model. Raises InputError naming options that a model of its kind has not.
+        """Open the session of any model. Raises InputError naming options that this kind does not have.
 
-        `takes` are options that the verb itself has a use for, whatever the model.
+        `takes` lists options that the command itself uses for every model.
         """
         if isinstance(model, ElasticModel):
             return self.open_elastic(model, on_progress, baseline)
@@ -262,7 +266,7 @@ class SessionArguments:
     def open_elastic(
         self, model: ElasticModel, on_progress: OnProgress, baseline: Baseline | None = None
     ) -> ElasticSession:
-        """The session, ours or a baseline's; packs and profiles first where that was never done."""
+        """Open the session, of pliant's planner or of a baseline. Packs and profiles on first use."""
         refuse_options(model, self, ("weights",), _PLANNED)
         return api.open_elastic(
             model,
@@ -276,16 +280,16 @@ class SessionArguments:
 
     @property
     def choosing(self) -> Choosing | None:
-        """How the arithmetic is chosen, where it is."""
+        """How to choose the arithmetic; None if it is given."""
         return Choosing((), self.tolerance) if self.compute == "auto" else None
 
     def open_store(self, model: ElasticModel, on_progress: OnProgress) -> Store:
-        """The store that a session would run from; packed first where that was never done."""
+        """Open the store that a session would run from. Packs on first use."""
         refuse_options(model, self, ("weights",), _PLANNED)
         return api.packed_store(model, cache_folder(), on_progress, self.quantizer)
 
     def terms(self, store: Store, on_progress: OnProgress) -> tuple[DeviceProfile, SessionOptions]:
-        """The profile and the options that a session would run with."""
+        """Return the profile and the options that a session would run with."""
         options, cache, choosing = self.options, cache_folder(), self.choosing
         if choosing is not None:
             options = api.chosen_options(store, options, choosing, cache, on_progress, self.dilation)

@@ -1,4 +1,4 @@
-"""How the command line names the bits that an ONNX model's weights are kept in."""
+"""The option `--weights`: the bits in which an ONNX model's weights are kept."""
 
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,7 +13,8 @@ WeightBits = Annotated[
     str | None,
     typer.Option(
         "--weights",
-        help="Weights of an ONNX model's products: fp32, 8 bits, codes of 1..6, or auto: what fits --memory.",
+        help="Weights of an ONNX model's products: fp32, 8 bits, codes of 1..6 bits, or auto: the "
+        "most that fits --memory.",
         show_default="fp32",
     ),
 ]
