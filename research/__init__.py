@@ -1,1 +1,1 @@
-"""Simulators, oracles and exact solvers that only evaluations use; not in the wheel."""
+"""Simulators, oracles and exact solvers for evaluations; not part of the wheel."""

@@ -1,8 +1,8 @@
-"""The scenario of a world of deadlines as a fleet of two nodes, for the simulator.
+"""Convert a scenario of a deadline world to a fleet of two nodes, for the simulator.
 
-One node is this device with its cluster, the other the gateway; the link between them changes as the series
-says. Levels, what a cluster's exchanges take and what a hop adds are those that the oracle is told (`Known`):
-what is simulated is what is measured on real processes, but for the machine's noise.
+One node is this device with its cluster, the other the gateway; the link between them follows the series.
+Levels, the time of a cluster's exchanges and the time of a hop are those of the oracle (`Known`): the
+simulation models the same system that is measured on real processes, without the machine's noise.
 """
 
 import numpy as np
@@ -24,7 +24,9 @@ from research.fleet_world import (
 
 DEVICE, GATEWAY = 0, 1
 _OTHERS = (30.0, 0.0)
-"""Deadline and floor of what others ask of the gateway: they wait, and take what it can give."""
+"""Deadline and accuracy floor of other clients' requests to the gateway: they wait, and accept any
+accuracy.
+"""
 
 
 def scenario_fleet(
@@ -32,7 +34,7 @@ def scenario_fleet(
 ) -> Fleet:
     """Two nodes, `DEVICE` and `GATEWAY`; works and ways vary by `spreads` (log-normal), drawn by `seed`.
 
-    The scenario's requests come at `DEVICE`. Moments of the fleet are seconds of the clock.
+    The scenario's requests arrive at `DEVICE`. Times of the fleet are seconds of the clock.
     """
     usual = known.levels[-1].part.at(USUAL_WORDS)
     parts = [(level.accuracy, level.part.at(USUAL_WORDS) / usual) for level in known.levels]
@@ -60,7 +62,9 @@ def _hop(link: Link, known: Known) -> Link:
 
 
 def _cluster(scenario: Scenario, known: Known) -> MachineSpec:
-    """By the quickest device, which changes as its devices do; levels are what they are at the start."""
+    """The cluster as a machine: its time is that of its fastest device at each moment; levels are those at
+    the start.
+    """
     courses = (scenario.local, *scenario.workers.values())
     starts = sorted({start for course in courses for start in course.slower.starts})
     seconds = [together_s(scenario, known, USUAL_WORDS, at_s) for at_s in starts]
@@ -80,7 +84,7 @@ def _by_clock(steps: Steps, speed: float) -> Steps:
 
 
 def _requests(scenario: Scenario, spreads: tuple[float, float], seed: int) -> FleetRequests:
-    """By the moments at which they come; the kinds are the terms that there are."""
+    """The requests in order of arrival; the kinds are the distinct terms."""
     rows = [(r.at_s, DEVICE, r.n_words, (r.deadline_s, r.floor)) for r in scenario.requests]
     rows += [(at_s, GATEWAY, USUAL_WORDS, _OTHERS) for at_s in scenario.others_s]
     rows.sort(key=lambda row: row[0])

@@ -1,9 +1,10 @@
-"""What a world of requests under deadlines (research/deadline_world.py) allows at best, all of it known.
+"""Compute the best possible results in a deadline world (research/deadline_world.py), with full knowledge of
+it.
 
-`bound` gives every request the most accurate answer that a way alone could give it in time, as if no other
-request were there: nothing attains more, or more accurately. `informed` lets requests queue, one after the
-other at each way, and improves its choices with hindsight until none helps: what a router could reach that
-knew the whole world. Estimates and measures nothing.
+`bound` gives every request the most accurate answer that one way could give in time, as if there were no
+other requests: an upper bound of attainment and accuracy. `informed` models queues, one request after the
+other at each way, and improves its choices with hindsight until no change helps: the result of a router that
+knew the whole world. Nothing is estimated or measured.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -25,7 +26,7 @@ WAYS: tuple[Way, ...] = ("local", "cluster", "upstream")
 class Level:
     """One way to answer with an elastic model: its accuracy, and its time by words of a text.
 
-    Times are parts of what the whole model takes for 24 tokens on the same device.
+    Times are relative to the time of the whole model for 24 tokens on the same device.
     """
 
     accuracy: float
@@ -34,13 +35,13 @@ class Level:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What is known of model and network: `levels` with the whole model last; overheads in seconds.
+    """Known properties of model and network: `levels` with the whole model last; overheads in seconds.
 
-    The cluster answers at those of the levels whose accuracy is in `together`, or with the whole model alone
-    where there are none, by the device that is quickest at it: that takes `member_part` of what it takes a
-    session there. Where it is a worker, this device still computes input and head,
-    `primary_part` of what the whole model takes here, and exchanges take `exchange_s` more. An answer from
-    above takes `hop_s` more than its link and the gateway take. A request has `request_bytes`, both ways.
+    The cluster answers at the levels whose accuracy is in `together`, or only with the whole model if it is
+    empty, on its fastest device, in `member_part` of the time of a session there. If this is a worker, the
+    local device still computes input and head, `primary_part` of the whole model's time here, and exchanges
+    add `exchange_s`. An answer from upstream takes `hop_s` more than its link and the gateway. A request has
+    `request_bytes`, both ways.
     """
 
     levels: tuple[Level, ...]
@@ -53,7 +54,7 @@ class Known:
 
     @property
     def together_levels(self) -> tuple[Level, ...]:
-        """The cluster's, the whole model's last."""
+        """The levels of the cluster, the whole model last."""
         return (*(level for level in self.levels[:-1] if level.accuracy in self.together), self.levels[-1])
 
 
@@ -74,7 +75,7 @@ class _KnownFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def read_known(path: Path) -> Known:
-    """What was measured of a bed, from its file. Raises InputError."""
+    """Read the measured properties of a testbed from its file. Raises InputError."""
     told = read_toml(path, _KnownFile)
     levels = [
         Level(level.accuracy, Curve(tuple(zip(told.words, level.parts, strict=True))))
@@ -86,7 +87,7 @@ def read_known(path: Path) -> Known:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Where a request is answered, how accurately, and when after it came; None where it is refused."""
+    """Where a request is answered, its accuracy, and its response time; None if it is refused."""
 
     way: Way | None
     accuracy: float = 0.0
@@ -95,7 +96,7 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class _Option:
-    """One way for one request: time on the way, there and back, and time at work."""
+    """One way for one request: transfer times there and back, and processing time."""
 
     way: Way
     accuracy: float
@@ -118,10 +119,10 @@ def bound(scenario: Scenario, known: Known, ways: Collection[Way] = WAYS) -> lis
 def informed(
     scenario: Scenario, known: Known, ways: Collection[Way] = WAYS, n_sweeps: int = 4
 ) -> list[Decision]:
-    """Decisions with queues: each of `ways` works on one request after the other, as they come.
+    """Decisions with queues: each of `ways` processes one request after the other, in order of arrival.
 
-    The first choices are made in order of arrival; then each is changed where that makes the whole better,
-    first in requests attained, then in accuracy, until nothing changes or after `n_sweeps`.
+    Initial choices are made in order of arrival; then single choices are changed if that improves the total,
+    first in attained requests, then in accuracy, until nothing changes or for `n_sweeps`.
     """
     queues = _Queues(scenario, known)
     options = [_options(scenario, known, request, ways) for request in scenario.requests]
@@ -133,12 +134,12 @@ def informed(
 
 
 def attained(decisions: Sequence[Decision]) -> float:
-    """The share of requests that are answered in time and at their floor."""
+    """The fraction of requests that are answered in time and at least at their accuracy floor."""
     return sum(d.way is not None for d in decisions) / max(len(decisions), 1)
 
 
 class _Queues:
-    """The requests at each way, and the value of what is attained there."""
+    """The requests at each way, and the value of the attained ones."""
 
     def __init__(self, scenario: Scenario, known: Known) -> None:
         self._requests, self._speed = scenario.requests, scenario.speed
@@ -154,7 +155,7 @@ class _Queues:
         self._value: dict[Way, float] = dict.fromkeys(WAYS, 0.0)
 
     def improve(self, i: int, options: Sequence[_Option]) -> bool:
-        """Whether another option, or a refusal, was better for request i, given all others; it is taken."""
+        """Change request i to a better option, or a refusal, given all others; returns whether it changed."""
         before = self._chosen[i]
         best, most = before, 0.0
         without: Mapping[Way, float] = {way: self._valued(way, i, None) for way in WAYS}
@@ -174,7 +175,7 @@ class _Queues:
         return True
 
     def decisions(self) -> list[Decision]:
-        """Of every request; one that is late after all is refused."""
+        """The decisions for all requests; a request that is late is refused."""
         found = [Decision(None)] * len(self._requests)
         for way in WAYS:
             for i, option, seconds in self._played(way, ((k, self._option(k)) for k in self._members[way])):
@@ -188,7 +189,7 @@ class _Queues:
         return option
 
     def _valued(self, way: Way, changed: int | None, option: _Option | None) -> float:
-        """The value of a way where request `changed` has `option` there, or is not there."""
+        """The value of a way if request `changed` has `option` there, or is removed from it."""
         jobs = [(k, self._option(k)) for k in self._members[way] if k != changed]
         if changed is not None and option is not None:
             jobs.append((changed, option))
@@ -215,7 +216,7 @@ class _Queues:
 def together_s(
     scenario: Scenario, known: Known, words: float, now_s: float, level: Level | None = None
 ) -> float:
-    """What a cluster's answer to a text of so many words takes, by the device that is quickest at it.
+    """The time of the cluster's answer to a text of `words` words, on its fastest device.
 
     With the whole model, or at another `level`.
     """
@@ -226,7 +227,9 @@ def together_s(
 
 
 def _options(scenario: Scenario, known: Known, request: TimedRequest, ways: Collection[Way]) -> list[_Option]:
-    """The ways that keep deadline and floor if nothing else is there, as the world is when it comes."""
+    """The ways that meet deadline and floor without other requests, in the state of the world at its
+    arrival.
+    """
     now_s, words = request.at_s, request.n_words
     found: list[_Option] = []
     here_s, above_s = scenario.local.seconds(now_s), scenario.gateway.seconds(now_s)

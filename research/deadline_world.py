@@ -1,9 +1,9 @@
-"""Worlds of requests under deadlines: their file format, and what one seed makes of one.
+"""Deadline worlds: the file format, and the scenario that a seed draws from a world.
 
-A world is a TOML file in bench/worlds: a local device, workers of a cluster and a gateway, by what the whole
-model takes there, when they are slowed or gone, the link to the gateway, and the requests. Traces are named
-by file and window, never copied. Times of devices and deadlines are seconds of the clock; moments are seconds
-of the world, of which `speed` pass in one of the clock's.
+A world is a TOML file in bench/worlds: a local device, workers of a cluster and a gateway, with the whole
+model's time on each and the intervals in which it is slow or gone, the link to the gateway, and the requests.
+Traces are referenced by file and window, not copied. Device times and deadlines are seconds of the clock;
+points in time are seconds of the world, of which `speed` pass per second of the clock.
 """
 
 import tomllib
@@ -23,13 +23,13 @@ from pliant.ir.link import Link
 from research.series import LinkSeries, read_ripe
 
 LEAST_BPS = 1e3
-"""What a link with a measured throughput of 0 still carries: token buckets know no rate of 0."""
+"""The throughput of a link with a measured throughput of 0, since token buckets have no rate of 0."""
 _MBIT_BYTES = 125_000.0
 T = TypeVar("T")
 
 
 class Interval(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A part of a world; `value` is what holds in it: times slower, requests a second, times as many."""
+    """An interval of a world; `value` is a slowdown, a request rate, or a factor of the rate."""
 
     from_s: float
     to_s: float
@@ -41,7 +41,7 @@ class Interval(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Kind(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A kind of requests and its share of all."""
+    """A kind of requests and its fraction of all requests."""
 
     share: float
     deadline_s: float
@@ -53,7 +53,7 @@ class Kind(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Traffic(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Poisson arrivals: `rate` a second of the world, in `bursts` so many times as many."""
+    """Poisson arrivals: `rate` per second of the world, multiplied in `bursts`."""
 
     rate: float
     kinds: tuple[Kind, ...]
@@ -65,7 +65,9 @@ class Traffic(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Machine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A device: seconds of the whole model at 24 tokens, when it is slower, and when it is `gone`."""
+    """A device: the seconds of the whole model at 24 tokens, and the intervals in which it is slower or
+    `gone`.
+    """
 
     whole_s: float
     slower: tuple[Interval, ...] = ()
@@ -90,7 +92,7 @@ class LinkWindow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class World(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One world: see the module. A row of a RIPE Atlas series lasts `row_s` seconds of the world.
 
-    `load` are requests a second that others send to the gateway. A seed shifts every interval by up to
+    `load` is the rate of other clients' requests to the gateway. A seed shifts every interval by up to
     `shift_s`, and takes one of the `links`.
     """
 
@@ -115,7 +117,7 @@ class World(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Seeds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Which seeds settings may be chosen by, and which are run once afterwards."""
+    """The seeds for tuning settings, and the held-out seeds that are run once afterwards."""
 
     tuning: tuple[int, ...]
     held_out: tuple[int, ...]
@@ -126,7 +128,7 @@ class Seeds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Words(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How many texts have `first`, `first` + 1, ... words."""
+    """The number of texts with `first`, `first` + 1, ... words."""
 
     source: str
     first: int
@@ -135,7 +137,7 @@ class Words(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """`values[i]` from `starts[i]` on, seconds of the world; starts rise from 0."""
+    """`values[i]` from `starts[i]` on, seconds of the world; starts ascend from 0."""
 
     starts: tuple[float, ...]
     values: tuple[float, ...]
@@ -146,7 +148,7 @@ class Steps:
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """A device over a world: what its whole model takes, times `slower`; infinite while it is gone."""
+    """A device over time: the time of its whole model, times `slower`; infinite while it is gone."""
 
     whole_s: float
     slower: Steps
@@ -157,7 +159,9 @@ class Course:
 
 @dataclass(frozen=True, slots=True)
 class TimedRequest:
-    """A request of a text of `n_words` words, at `at_s` of the world; `pick` chooses among such texts."""
+    """A request of a text of `n_words` words, at `at_s` of the world; `pick` selects one of the texts of this
+    length.
+    """
 
     number: int
     at_s: float
@@ -169,7 +173,9 @@ class TimedRequest:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """What happens in a world by one seed. `others_s` is when others ask the gateway."""
+    """The events in a world for one seed. `others_s` are the times of other clients' requests to the
+    gateway.
+    """
 
     world: str
     seed: int
@@ -184,24 +190,24 @@ class Scenario:
 
 
 def read_world(path: Path) -> World:
-    """A world's file. Raises InputError naming the file and what is wrong in it."""
+    """Read a world's file. Raises InputError naming the file and what is wrong in it."""
     return read_toml(path, World)
 
 
 def read_seeds(path: Path) -> Seeds:
-    """The seeds' file. Raises InputError."""
+    """Read the seeds' file. Raises InputError."""
     return read_toml(path, Seeds)
 
 
 def read_words(path: Path) -> Words:
-    """The distribution of lengths. Raises InputError."""
+    """Read the distribution of lengths. Raises InputError."""
     return read_toml(path, Words)
 
 
 def draw(world: World, name: str, seed: int, words: Words, traces: Path) -> Scenario:
-    """The scenario of a seed; the same for the same seed. `traces` is the folder of traces.
+    """The scenario of a seed; deterministic. `traces` is the folder of traces.
 
-    Raises InputError for a window that a trace does not have, OSError where there is no such trace.
+    Raises InputError for a window that a trace does not have, OSError for a missing trace.
     """
     random = np.random.default_rng([seed, crc32(name.encode())])
     window = world.links[int(random.integers(len(world.links)))]
@@ -240,7 +246,7 @@ def draw(world: World, name: str, seed: int, words: Words, traces: Path) -> Scen
 def arrivals(
     rate: float, bursts: Sequence[Interval], duration_s: float, random: np.random.Generator
 ) -> list[float]:
-    """Moments of a Poisson process whose rate is `value` times as high in bursts, by thinning."""
+    """The times of a Poisson process whose rate is multiplied by `value` in bursts, by thinning."""
     most = rate * max((one.value for one in bursts), default=1.0)
     found, now_s = [], float(random.exponential(1.0 / most))
     while now_s < duration_s:
@@ -254,8 +260,8 @@ def arrivals(
 def read_link(window: LinkWindow, traces: Path, world: World) -> LinkSeries:
     """The window's round trips, each for `row_s`, and throughputs, each for a second of the clock.
 
-    A lost probe is a link that is down; a throughput of 0 leaves `LEAST_BPS`. Throughputs begin anew where
-    the trace ends. Raises InputError where there are fewer rows than the world takes, or no throughput.
+    A lost probe means that the link is down; a throughput of 0 becomes `LEAST_BPS`. Throughputs repeat when
+    the trace ends. Raises InputError if there are fewer rows than the world needs, or no throughput.
     """
     path = traces / "ripe_atlas" / f"{window.ripe}.csv"
     n_rows = ceil(world.duration_s / world.row_s)
@@ -278,7 +284,7 @@ def read_link(window: LinkWindow, traces: Path, world: World) -> LinkSeries:
 
 
 def read_toml(path: Path, kind: type[T]) -> T:
-    """A file of settings as `kind`. Raises InputError naming the file and what is wrong in it."""
+    """Read a TOML file as `kind`. Raises InputError naming the file and what is wrong in it."""
     try:
         return msgspec.convert(tomllib.loads(path.read_text()), kind)
     except (tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
@@ -291,7 +297,7 @@ def _moved(one: Interval, by_s: float) -> Interval:
 
 
 def _course(machine: Machine, by_s: float) -> Course:
-    """Where intervals overlap the slower one holds; gone is slowest."""
+    """The course of a device; where intervals overlap, the slower one applies, and `gone` is the slowest."""
     told = [_moved(one, by_s) for one in machine.slower]
     told += [_moved(Interval(one.from_s, one.to_s), by_s) for one in machine.gone]
     starts = sorted({0.0, *(one.from_s for one in told), *(one.to_s for one in told)})

@@ -1,4 +1,4 @@
-"""What changes in a simulated fleet while it runs: nodes that die and return, links that become others."""
+"""Changes in a simulated fleet during a run: nodes that fail and restart, links that change."""
 
 from collections.abc import Callable, Sequence
 from math import inf
@@ -12,7 +12,7 @@ from research.virtual_clock import VirtualClock
 
 @final
 class Changes:
-    """`unreachable` is told of requests whose upstream has died."""
+    """`unreachable` is called for requests whose upstream has failed."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class Changes:
             self._clock.at(change.at_s, self._follow, change)
 
     def _die(self, node: FleetNode) -> None:
-        """Its jobs are gone, and its connections reset."""
+        """Fail a node: its jobs are lost, and its connections are reset."""
         for away in node.guests.values():
             _, link = away.asked.node.links[node.name]
             if link is not None:

@@ -1,7 +1,8 @@
-"""A node of a simulated fleet: its router, its machines with their queues, and what waits for upstreams.
+"""A node of a simulated fleet: its router, its machines with their queues, and the requests waiting for
+upstreams.
 
-Machines work as nodes do (serve/answers): one request after another, each at the level that keeps what is
-left of its time, refused where even the quickest would be late.
+Machines work as in serve/answers: one request after another, each at the level that meets its remaining time,
+refused if even the fastest level would be late.
 """
 
 from collections import deque
@@ -27,12 +28,12 @@ QUEUE = 64
 """Requests that may wait for a machine, or for an upstream (`pliant node --queue`)."""
 LEAST_S = 1e-6
 _BOUND = 1.2
-"""What a session's profile says of bounds before anything was observed, as a part of medians."""
+"""The bounds of a session's profile before any observation, relative to the medians."""
 
 
 @dataclass(slots=True)
 class Inquiry:
-    """A request at one node. `reply` is told the answer, or None where there is none; exactly once."""
+    """A request at one node. `reply` is called exactly once, with the answer, or None if there is none."""
 
     node: "FleetNode"
     number: int
@@ -45,9 +46,9 @@ class Inquiry:
     failed: tuple[str, ...] = ()
     is_over: bool = False
     is_dropped: bool = False
-    """Whoever asked waits no more."""
+    """The client no longer waits."""
     most_s: float | None = None
-    """Of work on it here, where others depend on this endpoint."""
+    """The limit of its processing time here, if other nodes depend on this endpoint."""
 
     def terms_at(self, now_s: float) -> Terms:
         return Terms(max(self.due_s - now_s, LEAST_S), self.floor)
@@ -55,7 +56,9 @@ class Inquiry:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """By the machine `endpoint` of the node with index `by`; `waited_s` is what the request waited there."""
+    """An answer of the machine `endpoint` of the node with index `by`; `waited_s` is the waiting time
+    there.
+    """
 
     by: int
     endpoint: str
@@ -65,7 +68,7 @@ class Answer:
 
 @dataclass(slots=True)
 class Away:
-    """A request on its way through `target`, sent at `sent_s`; `hedged` says how an answer here stands.
+    """A request sent upstream through `target` at `sent_s`; `hedged` is the state of a hedge here.
 
     Its answer is expected `expected_s` after it has `entered`.
     """
@@ -76,19 +79,19 @@ class Away:
     way_s: float
     entered_s: float
     life: int
-    """Of the node that asks: nothing of a process outlives it."""
+    """The life of the sending node: the state of a process is lost when it ends."""
     expected_s: float
     sent_s: float = inf
     above: Inquiry | None = None
     is_over: bool = False
     is_lost: bool = False
     hedged: bool | None = None
-    """Under way (True), or failed (False)."""
+    """None without a hedge, True while it is in progress, False if it failed."""
 
 
 @dataclass(slots=True)
 class Job:
-    """A request at a machine; a probe where `asked` is None."""
+    """A request at a machine; a probe if `asked` is None."""
 
     n: int
     expected_s: float
@@ -100,7 +103,7 @@ class Job:
 @final
 @dataclass(slots=True)
 class Machine:
-    """An endpoint of a node, and the jobs that it has; `running` is one of them."""
+    """An endpoint of a node with its jobs; `running` is one of them."""
 
     spec: MachineSpec
     trade: Trade
@@ -118,7 +121,7 @@ class Machine:
         return len(self.jobs) + (self.running is not None) <= QUEUE
 
     def backlog_s(self, now_s: float) -> float:
-        """What a job that came now would wait for: what is left of the one that runs, and the others."""
+        """The waiting time of a job that arrived now: the rest of the running job, and the queued ones."""
         if self.running is None:
             return self._backlog_s
         return self._backlog_s - min(now_s - self.begun_s, self.running.expected_s)
@@ -131,15 +134,15 @@ class Machine:
         self.running, self.begun_s = job, now_s
 
     def ended(self, job: Job) -> None:
-        """Without rounding errors of sums."""
+        """Subtract the time of an ended job from the backlog, which is exactly 0 without jobs."""
         self._backlog_s = self._backlog_s - job.expected_s if self.jobs or self.running else 0.0
 
     def usual_s(self, n: int, accuracy: float | None) -> float:
-        """What an input of length n really takes at a level, on average and while nothing slows it."""
+        """The true mean time of an input of length n at a level, without slowdowns."""
         return self.spec.whole_s * self._parts[accuracy] * part_of_length(n)
 
     def pick(self, asked: Inquiry, now_s: float) -> Pick | None:
-        """As a session answers at `now_s`; None where it does not reach the floor."""
+        """The level that a session would pick at `now_s`; None if it cannot meet the floor."""
         try:
             left_s = asked.due_s - now_s
             left_s = left_s if asked.most_s is None else min(left_s, asked.most_s)
@@ -150,7 +153,7 @@ class Machine:
 
 @final
 class FleetNode:
-    """`index` is its number; it forgets all when it starts anew."""
+    """A node of the fleet; `index` is its number. A restart loses its state."""
 
     def __init__(self, spec: NodeSpec, index: int, settings: RouterSettings, max_n: int) -> None:
         self.spec, self.index, self.name = spec, index, spec.name
@@ -158,9 +161,11 @@ class FleetNode:
         self.listener = Listener(f"sim://{spec.name}")
         self.n_starts = 0
         self.links: dict[str, tuple[int, Link | None]] = {}
-        """By upstream; None while one is down."""
+        """The links by upstream; None while one is down."""
         self.guests: dict[int, Away] = {}
-        """Requests that are here, by the id of their `Away`: who sent them notices when this node dies."""
+        """Requests received from other nodes, by the id of their `Away`; the senders notice when this node
+        fails.
+        """
         self.wakes_at_s = inf
         self.due_done_s = -inf
         self.router: Router
@@ -168,7 +173,9 @@ class FleetNode:
         self.pending: dict[str, deque[Away]]
 
     def start(self, names: tuple[str, ...]) -> None:
-        """A new process, warm: its machines know their times, and no upstream. `names` are those of all."""
+        """Start a new, warm process: it knows the times of its machines, but no upstream. `names` are those
+        of all nodes.
+        """
         self.n_starts += 1
         self.router = Router(self.name, self._settings, started=self.n_starts)
         self.machines = {m.name: Machine(m, trade_of(m, self._max_n)) for m in self.spec.machines}
@@ -186,13 +193,13 @@ class FleetNode:
         return self.spec.machines[0].slower.at(now_s) < inf
 
     def offer(self, now_s: float) -> None:
-        """Tell the router how the machines stand."""
+        """Update the router with the state of the machines."""
         for name, machine in self.machines.items():
             self.router.offer(machine.trade.levels(), name)
             self.router.waits(machine.backlog_s(now_s), now_s, name)
 
     def excluded(self) -> tuple[str, ...]:
-        """Endpoints that have no room."""
+        """Endpoints whose queues are full."""
         router = self.router
         full = [
             name for name, wait in self.pending.items() if len(wait) >= QUEUE and not router.has_room(name)
@@ -201,7 +208,7 @@ class FleetNode:
 
 
 def trade_of(spec: MachineSpec, max_n: int) -> Trade:
-    """The levels of a session there, as its profile has them."""
+    """The levels of a session on this machine, by its profile."""
     levels = []
     for level in spec.levels:
         first_s, last_s = (spec.whole_s * level.part * part_of_length(n) for n in (0, max_n))

@@ -1,8 +1,8 @@
-"""Ways to choose among endpoints that simulated fleets compare, each with the same knowledge and rules.
+"""Policies for choosing endpoints, compared in simulated fleets with the same knowledge and rules.
 
-A policy sees what a node's router knows: levels, times with bounds, waits. The simple ones take only those
-endpoints that are expected to keep the request's terms (by their bounds, or else by their medians), pick one
-of these in their own way, and have it answer at the best level that keeps the terms, as pliant's choice does.
+A policy sees the data of a node's router: levels, times with bounds, waits. The simple policies consider only
+endpoints that are expected to meet the request's terms (by their bounds, or else by their medians), pick one
+of these, and use the best level that meets the terms, as pliant does.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -15,14 +15,16 @@ from pliant.route.curve_advert import Trail
 from pliant.route.router import Router
 
 Policy = Callable[[Router, int, float, Collection[str], Trail, Terms, Random], Choice]
-"""(router, length, now, endpoints left out, trail, terms, randomness) -> the choice; raises as `choose`."""
+"""(router, length, now, excluded endpoints, trail, terms, random generator) -> the choice; raises as
+`choose`.
+"""
 _Pick = Callable[[Router, float, list[str], Random], str]
 
 
 def routed(
     router: Router, n: int, now_s: float, exclude: Collection[str], trail: Trail, terms: Terms, _: Random
 ) -> Choice:
-    """pliant's: the most accurate in time, then the least time."""
+    """pliant's policy: the most accurate answer in time, then the least time."""
     return router.choose(n, now_s, TIME, exclude, trail, terms)
 
 
@@ -49,7 +51,7 @@ def _simple(pick: _Pick) -> Policy:
 
 
 def _able(options: list[Option], terms: Terms) -> list[str]:
-    """Endpoints whose bounds keep the terms; where there is none, whose medians do. In a fixed order."""
+    """Endpoints whose bounds meet the terms; if there are none, those whose medians do. In a fixed order."""
     kept = [o for o in options if o.excluded is None]
     bounded = [o for o in kept if terms.deadline_s is None or o.bound_s <= terms.deadline_s]
     return sorted(o.name for o in bounded or kept)
@@ -64,7 +66,7 @@ def _nearest(router: Router, now_s: float, names: list[str], random: Random) -> 
 
 
 def _two_choices(router: Router, now_s: float, names: list[str], random: Random) -> str:
-    """Of two at random the one with the shorter wait (Mitzenmacher, IEEE TPDS 2001)."""
+    """The one with the shorter wait of two random endpoints (Mitzenmacher, IEEE TPDS 2001)."""
     two = random.sample(names, min(2, len(names)))
     return min(two, key=lambda name: _wait_s(router, name, now_s))
 

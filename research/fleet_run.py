@@ -1,4 +1,4 @@
-"""What came of a simulated fleet's requests."""
+"""The results of a simulated fleet's requests."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,15 +8,15 @@ import numpy as np
 from pliant.arrays import Float64, Int64
 
 Row = tuple[int, float, float, float, int, str | None]
-"""Number, when it was asked, seconds, accuracy, index of the node and name of the endpoint that answered."""
+"""Number, arrival time, seconds, accuracy, index of the answering node and name of its endpoint."""
 
 
 @dataclass(frozen=True, slots=True)
 class FleetRun:
-    """How each request ended: seconds (inf where it was refused), accuracy, index of the node and endpoint.
+    """The result of each request: seconds (inf if it was refused), accuracy, index of the node and endpoint.
 
-    `at_s` is when it was asked, `number` which one of the fleet's it was; rows are in the order of their
-    ends. `wall_s` is real time; `n_doubled` counts hedges that were begun.
+    `at_s` is the arrival time, `number` the index in the fleet's requests; rows are ordered by end time.
+    `wall_s` is real time; `n_doubled` counts started hedges.
     """
 
     number: Int64[np.ndarray, " m"]
@@ -32,7 +32,7 @@ class FleetRun:
 
 
 def run_of(rows: Sequence[Row], counts: tuple[int, int, int], wall_s: float) -> FleetRun:
-    """`counts` are pings, broadcasts and hedges."""
+    """The results of `rows`; `counts` are pings, broadcasts and hedges."""
     columns = list(zip(*rows, strict=True)) or [()] * 6
     number, by = (np.array(columns[i], np.int64) for i in (0, 4))
     at_s, seconds, accuracy = (np.array(columns[i], np.float64) for i in (1, 2, 3))

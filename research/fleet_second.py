@@ -1,4 +1,4 @@
-"""Another endpoint where a turn or an answer is late, as nodes do (serve/answers/dispatch.py)."""
+"""Use another endpoint if a job's start or its answer is late, as in serve/answers/dispatch.py."""
 
 from collections.abc import Callable
 from typing import final
@@ -13,7 +13,9 @@ _LATE_TURN, _LATE_S = 1.05, 0.01
 
 @final
 class SecondThoughts:
-    """`choose` gives the next best endpoint but one, `begin` has it answer as well."""
+    """Watches for late jobs; `choose` returns the next best other endpoint, `begin` starts an answer
+    there.
+    """
 
     def __init__(
         self,
@@ -25,7 +27,9 @@ class SecondThoughts:
         self.n_begun = 0
 
     def watch(self, machine: Machine, job: Job, choice: Choice, planned: Hedge | None) -> None:
-        """`job` was let in at `machine` by `choice`; `planned` is what to begin in any case, and when."""
+        """`job` was admitted at `machine` by `choice`; `planned` is a hedge to start in any case, with its
+        time.
+        """
         if planned is not None:
             self._clock.after(planned.after_s, self._is_late, machine, job, planned.choice)
             return
@@ -57,7 +61,7 @@ class SecondThoughts:
             self._begin_elsewhere(machine, job, choice)
 
     def _begin_elsewhere(self, machine: Machine, job: Job, choice: Choice | None) -> bool:
-        """Whether another endpoint answers as well; a job that waits leaves the queue."""
+        """Start another endpoint; returns whether one was started. A waiting job then leaves the queue."""
         asked, here = job.asked, machine.spec.name
         assert asked is not None
         if asked.is_over or asked.is_dropped:

@@ -1,4 +1,4 @@
-"""What the routers of a simulated fleet have due, done as nodes do it (serve/upstream): pings, broadcasts."""
+"""Perform the due pings and broadcasts of routers in a simulated fleet, as in serve/upstream."""
 
 from collections.abc import Callable, Sequence
 from math import inf
@@ -12,12 +12,12 @@ from research.virtual_clock import VirtualClock
 
 _THROTTLE_S = 0.02
 _PATIENCE_S = 1.0
-"""After so long a ping has failed."""
+"""The timeout of a ping."""
 
 
 @final
 class Upkeep:
-    """`work_on` has a machine begin its next job."""
+    """Performs due work; `work_on` makes a machine start its next job."""
 
     def __init__(
         self, clock: VirtualClock, nodes: Sequence[FleetNode], work_on: Callable[[FleetNode, Machine], None]
@@ -27,7 +27,7 @@ class Upkeep:
         self.n_pings = self.n_broadcasts = 0
 
     def wake(self, node: FleetNode) -> None:
-        """Its router may have something due, now or later."""
+        """Schedule the due work of a node's router, now or later."""
         now_s = self._clock.now_s
         at_s = max(node.router.next_due_s(now_s), node.due_done_s + _THROTTLE_S, now_s)
         if at_s < node.wakes_at_s:
@@ -36,7 +36,7 @@ class Upkeep:
 
     def _do_due(self, node: FleetNode, at_s: float) -> None:
         if at_s != node.wakes_at_s:
-            return  # it was woken before
+            return  # an earlier event is scheduled
         now_s = self._clock.now_s
         node.wakes_at_s, node.due_done_s = inf, now_s
         if node.is_up(now_s):

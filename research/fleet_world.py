@@ -1,8 +1,8 @@
-"""Fleets of nodes in a tree: their file format, and what one seed makes of one.
+"""Fleets of nodes in a tree: the file format, and the fleet that a seed draws.
 
-A fleet is a TOML file in bench/worlds: tiers of machines, the first at the bottom, by what the whole model
-takes there; links to the tiers above, levels of the model, and requests that come at the bottom tier. A node
-may send to its own ancestors alone. All times are seconds of the (virtual) clock.
+A fleet is a TOML file in bench/worlds: tiers of machines, the bottom tier first, with the whole model's time
+on each; links to the tiers above, levels of the model, and requests that arrive at the bottom tier. A node
+may send only to its ancestors. All times are seconds of the (virtual) clock.
 """
 
 import tomllib
@@ -22,11 +22,11 @@ from research.deadline_world import Kind, Steps, World
 
 USUAL_WORDS = 24
 _SHORT_PART = 0.55
-"""What an input of no words takes of the time of one with `USUAL_WORDS`; longer ones grow linearly."""
+"""The time of an empty input relative to one with `USUAL_WORDS` words; the time is linear in the words."""
 
 
 class ElasticLevel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An accuracy of the model, and the part of the whole model's time that it takes."""
+    """An accuracy of the model, and its time relative to the whole model's."""
 
     accuracy: float
     part: float
@@ -37,7 +37,7 @@ class ElasticLevel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Reach(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The link to the ancestor in `tier`: its median over nodes, which vary by `spread` (log-normal)."""
+    """The link to the ancestor in `tier`: its median over nodes, which vary log-normally by `spread`."""
 
     tier: str
     rtt_s: float
@@ -50,9 +50,9 @@ class Reach(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Spells(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Each node of `tier` is `value` times slower (inf: gone) for `lasts_s`, about once in `every_s`.
+    """Each node of `tier` is `value` times slower (inf: gone) for `lasts_s`, about once every `every_s`.
 
-    For requests, `tier` is the one whose subtrees send `value` times as many.
+    For requests, the subtrees of `tier` send `value` times as many.
     """
 
     tier: str
@@ -66,7 +66,7 @@ class Spells(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Tier(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`count` machines that take `whole_s` for the whole model, by `spread` (log-normal)."""
+    """`count` machines that take `whole_s` for the whole model, varying log-normally by `spread`."""
 
     name: str
     count: int
@@ -80,7 +80,9 @@ class Tier(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class FleetTraffic(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Poisson arrivals, `rate` a second in all; rates of single nodes vary by `spread` (log-normal)."""
+    """Poisson arrivals, `rate` per second in total; the rates of single nodes vary log-normally by
+    `spread`.
+    """
 
     rate: float
     kinds: tuple[Kind, ...]
@@ -93,7 +95,9 @@ class FleetTraffic(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class FleetWorld(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One fleet: see the module. Times of inputs vary by `spread`, ways by `jitter`, both log-normal."""
+    """One fleet: see the module. Times of inputs vary by `spread`, those of ways by `jitter`, both
+    log-normally.
+    """
 
     about: str
     arithmetic: str
@@ -143,10 +147,10 @@ class NodeSpec:
 
 @dataclass(frozen=True, slots=True)
 class FleetRequests:
-    """Request i comes to node `source[i]` at `at_s[i]`, is `words[i]` long and of `kinds[kind[i]]`.
+    """Request i arrives at node `source[i]` at `at_s[i]`, has `words[i]` words and the kind `kinds[kind[i]]`.
 
-    Wherever it is answered, that takes `work[i]` times as long as is usual for its length, and a way
-    `way[i]` times as long as its link's: the same in every run.
+    Its processing takes `work[i]` times the mean for its length, and its transfers `way[i]` times the link's
+    time, equally in every run.
     """
 
     kinds: tuple[Kind, ...]
@@ -163,7 +167,7 @@ class FleetRequests:
 
 @dataclass(frozen=True, slots=True)
 class LinkChange:
-    """From `at_s` on, the link of `node` to its upstream `to` (indexes) is another one; None is down."""
+    """From `at_s` on, the link of `node` to its upstream `to` (indexes) changes; None is down."""
 
     at_s: float
     node: int
@@ -173,7 +177,7 @@ class LinkChange:
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """What a seed makes of a world."""
+    """The fleet that a seed draws from a world."""
 
     nodes: tuple[NodeSpec, ...]
     requests: FleetRequests
@@ -181,7 +185,7 @@ class Fleet:
 
 
 def read_fleet(path: Path) -> FleetWorld:
-    """A fleet's file. Raises InputError naming the file and what is wrong in it."""
+    """Read a fleet's file. Raises InputError naming the file and what is wrong in it."""
     try:
         return msgspec.convert(tomllib.loads(path.read_text()), FleetWorld)
     except (tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
@@ -189,16 +193,16 @@ def read_fleet(path: Path) -> FleetWorld:
 
 
 def part_of_length(words: float) -> float:
-    """What an input of so many words takes, as a part of one with `USUAL_WORDS`."""
+    """The time of an input of `words` words relative to one with `USUAL_WORDS` words."""
     return _SHORT_PART + (1.0 - _SHORT_PART) * words / USUAL_WORDS
 
 
 def draw_fleet(world: FleetWorld, n_requests: int, seed: int) -> Fleet:
-    """The fleet and `n_requests` requests of a seed; the same for the same arguments."""
+    """The fleet and `n_requests` requests of a seed; deterministic."""
     random = np.random.default_rng(seed)
     counts = [tier.count for tier in world.tiers]
     starts = [sum(counts[:t]) for t in range(len(counts))]
-    # With bursts come more: this is an upper limit of the time that all requests take.
+    # An upper limit of the duration: bursts add requests.
     duration_s = 1.2 * n_requests / world.requests.rate + 10.0
     nodes: list[NodeSpec] = []
     for t, tier in enumerate(world.tiers):
@@ -218,9 +222,10 @@ def draw_fleet(world: FleetWorld, n_requests: int, seed: int) -> Fleet:
 def steady_fleet(
     world: World, cluster_s: float, link: Link, levels: tuple[ElasticLevel, ...], n_requests: int, seed: int
 ) -> Fleet:
-    """The devices of a world of deadlines as they are at its start, for clients in a closed loop.
+    """The devices of a deadline world in their initial state, for clients in a closed loop.
 
-    One node has this device and a cluster, which gives the whole model in `cluster_s`; a gateway is above.
+    One node has this device and a cluster, which runs the whole model in `cluster_s`; its upstream is a
+    gateway.
     """
     random = np.random.default_rng(seed)
     here = MachineSpec(LOCAL, world.local.whole_s, levels)
@@ -240,7 +245,7 @@ def draw_requests(
     spreads: tuple[float, float],
     random: np.random.Generator,
 ) -> FleetRequests:
-    """Kinds by their shares, lengths evenly in `words`, works and ways of `spreads`."""
+    """Draw requests: kinds by their shares, lengths uniformly in `words`, works and ways with `spreads`."""
     m = len(at_s)
     kind = random.choice(len(kinds), m, p=[kind.share for kind in kinds])
     lengths = random.integers(words[0], words[1], m, endpoint=True)
@@ -251,7 +256,7 @@ def draw_requests(
 def _requests(
     world: FleetWorld, n_requests: int, duration_s: float, random: np.random.Generator
 ) -> FleetRequests:
-    """By thinning: rates of nodes, and of whole subtrees in bursts."""
+    """Draw requests by thinning, with rates of nodes, and of whole subtrees in bursts."""
     traffic, n_ends = world.requests, world.tiers[0].count
     weights = log_normal(random, traffic.spread, n_ends)
     weights /= weights.sum()
@@ -291,7 +296,7 @@ def _values(
 
 
 def _course(spells: list[Spells], duration_s: float, random: np.random.Generator) -> Steps:
-    """1 outside of spells; where two overlap the larger value holds."""
+    """The course of a value: 1 outside of spells; where two overlap, the larger value applies."""
     told: list[tuple[float, float, float]] = []
     for one in spells:
         at_s = float(random.exponential(one.every_s))
@@ -304,7 +309,7 @@ def _course(spells: list[Spells], duration_s: float, random: np.random.Generator
 
 
 def log_normal(random: np.random.Generator, spread: float, size: int) -> Float64[np.ndarray, " size"]:
-    """Of mean 1 and standard deviation `spread`."""
+    """Log-normal values of mean 1 and standard deviation `spread`."""
     sigma = sqrt(log1p(spread**2))
     return random.lognormal(-(sigma**2) / 2.0, sigma, size)
 

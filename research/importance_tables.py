@@ -1,4 +1,4 @@
-"""Print and draw tables of importance beside each other."""
+"""Print, draw and compare tables of importance."""
 
 from pathlib import Path
 
@@ -19,7 +19,9 @@ def rank_correlation(a: Float[np.ndarray, "..."], b: Float[np.ndarray, "..."]) -
 
 
 def importance_text(table: Float[np.ndarray, "N M"]) -> str:
-    """Figure 5 in characters: a row a layer, a column a slice, 0 the least and 9 the most important."""
+    """Figure 5 in characters: one row per layer, one column per slice, 0 the least and 9 the most
+    important.
+    """
     low, high = float(table.min()), float(table.max())
     tenths = np.zeros(table.shape, int) if high <= low else np.minimum(9, 10 * (table - low) / (high - low))
     rows = [f"layer {k:2d}  " + " ".join(str(int(v)) for v in row) for k, row in enumerate(tenths)]

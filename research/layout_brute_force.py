@@ -1,4 +1,4 @@
-"""The best layouts of a small graph, by trying all of them: what schedules are held against."""
+"""Find the best layouts of a small graph by brute force, as a reference for schedules."""
 
 from itertools import product
 from math import prod
@@ -8,13 +8,14 @@ from pliant.errors import GraphError
 
 
 def brute_force(problem: Problem, limit: int = 2_000_000) -> tuple[float, dict[str, Layout]]:
-    """The best of all assignments, by trying them. Raises GraphError above `limit` of them."""
+    """The best assignment, by trying all of them. Raises GraphError above `limit` of them."""
     edges = problem.edges
     n = prod(len(problem.layouts[e]) for e in edges)
     if n > limit:
         raise GraphError(f"{n} assignments of layouts are too many to try; the limit is {limit}.")
 
-    # An operator's time depends on its own edges only: worked out once for each of their layouts.
+    # An operator's time depends only on its own edges, so it is computed once per combination of their
+    # layouts.
     known: list[dict[tuple[Layout, ...], float]] = [{} for _ in problem.operators]
     touched = [[edges.index(e) for e in dict.fromkeys((*o.inputs, *o.outputs))] for o in problem.operators]
 

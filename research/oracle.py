@@ -1,6 +1,6 @@
-"""What a simulated run is held against: the best device for each input, and each device alone (CRIME 5.1).
+"""References for simulated runs: the best device for each input, and each device alone (CRIME 5.1).
 
-Knows every time, also what an input takes today on a device that is not asked. Estimates and decides nothing.
+The oracle knows all times, including those of an input on devices that do not run it.
 """
 
 from collections.abc import Sequence
@@ -19,20 +19,21 @@ from research.world import Edge, Inputs, World
 
 
 def oracle(world: World, inputs: Inputs) -> Run:
-    """Each input where it costs least at its moment, by `world.objective`; no ping, no word, no mistake.
+    """Each input on the device of least cost at its time, by `world.objective`, without pings, broadcasts or
+    errors.
 
-    Where links change by inputs alone, no other mapping of the inputs takes less in all; where they change
-    with time, one that waits for a better link might.
+    If links change only with the inputs, no other mapping has a lower total; if they change with time, a
+    mapping that waits for a better link might.
     """
     truth = _Truth(world, inputs)
     return _follow(truth, range(len(world.devices)))
 
 
 def alone(world: World, inputs: Inputs, device: str) -> Run:
-    """All inputs on `device`, by the best way there; while there is none, they wait.
+    """All inputs on `device`, by the best way there; without a way, they wait.
 
-    `seconds` are infinite where waiting does not help: a device that is dead, or a link that is down, for
-    part of the inputs.
+    `seconds` are infinite if waiting does not help: if a device is dead, or a link is down, for a part of the
+    inputs.
     """
     names = [d.name for d in world.devices]
     if device not in names:
@@ -43,10 +44,10 @@ def alone(world: World, inputs: Inputs, device: str) -> Run:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """A run held against the best at each of its own moments.
+    """A run compared with the best device at each of its own points in time.
 
-    `right` says which inputs went to the best device (or to one that takes the same within 0.1 %),
-    `lost_s` what all the others lost by that, `least_s` what the best would have taken.
+    `right` marks the inputs that went to the best device (or to one within 0.1 % of its time), `lost_s` is
+    the time lost by the others, `least_s` the time of the best devices.
     """
 
     best: Int64[np.ndarray, " m"]
@@ -56,7 +57,7 @@ class Verdict:
 
 
 def judge(world: World, inputs: Inputs, run: Run) -> Verdict:
-    """Whether each input of `run` went to the device that was best when it came."""
+    """Compare each input of `run` with the best device at its time."""
     truth = _Truth(world, inputs)
     count = len(inputs.lengths)
     best, right = np.zeros(count, np.int64), np.zeros(count, np.bool_)
@@ -76,7 +77,7 @@ def judge(world: World, inputs: Inputs, run: Run) -> Verdict:
 
 @final
 class _Truth:
-    """What each device takes at each moment."""
+    """The true cost of each device at each time."""
 
     def __init__(self, world: World, inputs: Inputs) -> None:
         self.world, self.inputs = world, inputs
@@ -114,7 +115,7 @@ class _Truth:
         return per_second * seconds + per_joule * joules, seconds, joules
 
     def back_at(self, k: int, i: int, now_s: float) -> float:
-        """When a way to device k is open again; infinity if it never is while inputs wait."""
+        """The time when a way to device k is open again; infinity if it never is while inputs wait."""
         part = i / len(self.inputs.lengths)
         found = inf
         for way in self._ways[k]:
@@ -128,7 +129,9 @@ class _Truth:
         return tuple((edge.series, self._index[edge.above]) for edge in way)
 
     def _transfer(self, way: tuple[tuple[LinkSeries, int], ...], i: int, n: int, now_s: float) -> float:
-        """There and back, hop by hop: each link as it is when the input comes to it."""
+        """The transfer time there and back, hop by hop, with the state of each link when the input reaches
+        it.
+        """
         sizes, part = self.world.sizes, i / len(self.inputs.lengths)
         sent = sizes.request_bytes + sizes.per_item_bytes * n
         there_s, total_s = now_s, 0.0
@@ -142,7 +145,7 @@ class _Truth:
 
 
 def _follow(truth: _Truth, devices: Sequence[int]) -> Run:
-    """All inputs, each on the device of `devices` that costs least when it comes."""
+    """All inputs, each on the device of `devices` with the least cost at its time."""
     begun_s = perf_counter()
     count = len(truth.inputs.lengths)
     targets, starts_s = np.zeros(count, np.int64), np.zeros(count)

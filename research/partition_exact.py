@@ -1,8 +1,8 @@
-"""The weight-stationary partition of least T by eq. 1 to 11, as one integer program (HiGHS). A yardstick.
+"""The optimal weight-stationary partition by eq. 1 to 11, as one integer program (HiGHS), for comparison.
 
-T here is the paper's sum of stages: the longest attention, first exchange, rest and gather of a layer. It
-overlaps nothing, as `pace` does, and knows no pairs slower than their interfaces. Head counts are
-one-hot, so measured times are exact and the first exchange (rows times others' heads) becomes linear.
+T is the paper's sum of stages: the longest attention, first exchange, rest and gather of a layer. Unlike
+`pace`, it has no overlap, and no pairs slower than their interfaces. Head counts are one-hot, so measured
+times are exact and the first exchange (rows times others' heads) becomes linear.
 """
 
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from pliant.plan.partition.problem import ITEMSIZE, Problem, in_units_of
 
 @dataclass(frozen=True, slots=True)
 class Exact:
-    """A plan, its T by eq. 7, and the T below which there is none."""
+    """A plan, its T by eq. 7, and a lower bound of T."""
 
     plan: Plans
     staged_s: float
@@ -52,7 +52,9 @@ def staged_s(p: Problem, plans: Plans) -> Times:
 
 
 def solve_exactly(p: Problem, time_limit_s: float = 60.0, gap: float = 1e-6) -> Exact:
-    """The best by eq. 7, within `gap` or the best of the time. Raises BudgetError where nothing fits."""
+    """The best plan by eq. 7, within `gap`, or the best found in the time. Raises BudgetError if none
+    fits.
+    """
     true, unit_s = p, float(p.attend_s[:, -1].max() + p.rest_s[:, -1].max())
     p = in_units_of(p, unit_s)  # the solver's tolerances are absolute
     s, n, counts = p.sizes, p.n, p.sizes.n_heads + 1
@@ -97,7 +99,7 @@ def solve_exactly(p: Problem, time_limit_s: float = 60.0, gap: float = 1e-6) -> 
     into = (unit / p.ingress)[:, None] * k
     late(first, (rows, unit * s.n_heads / p.ingress), (y, -into), (np.full(n, several), latency_s * one))
     i, j = np.nonzero(~np.eye(n, dtype=bool))
-    each = np.where(to[j], -m, 0.0)  # the primary takes every row, the others where they have heads
+    each = np.where(to[j], -m, 0.0)  # the primary gets every row, the others if they have heads
     lp.at_most(np.zeros(len(i)), (rows[i], np.ones(len(i))), (sent[i, j], -np.ones(len(i))), (none[j], each))
     off = np.where(np.eye(n, dtype=bool), 0.0, (row_bytes / p.egress)[:, None])
     late(gather, (sent, off), (np.full(n, far), latency_s * one))
@@ -143,7 +145,9 @@ def _units(p: Problem) -> tuple[float, float, float, float]:
 
 
 def _line(p: Problem) -> tuple[Float[np.ndarray, " devices"], Float[np.ndarray, " devices"]]:
-    """(slope, call) of `rest` by rows: the line through the times of one row and of all."""
+    """(slope, constant) of the time of `rest` by rows: the line through the times of one row and of all
+    rows.
+    """
     m = p.sizes.rows
     slope = (p.rest_s[:, -1] - p.rest_s[:, 1]) / max(1, m - 1)
     return slope, p.rest_s[:, 1] - slope

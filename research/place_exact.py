@@ -1,4 +1,4 @@
-"""The smallest arena there is, as an integer program (HiGHS): a yardstick for small graphs, not a pass."""
+"""The optimal arena, as an integer program (HiGHS): a reference for small graphs, not a pass."""
 
 from collections.abc import Sequence
 
@@ -11,9 +11,9 @@ from pliant.ir.executable import ALIGNMENT
 
 
 def place_exactly(tensors: Sequence[Lifetime], time_limit_s: float = 20.0) -> Placement:
-    """Offsets with the least end, in units of ALIGNMENT; of two tensors alive together one lies below.
+    """Offsets with the smallest arena, in units of ALIGNMENT; tensors alive together do not overlap.
 
-    Raises GraphError when the time is over before the optimum is proved.
+    Raises GraphError when the optimum is not proved within the time limit.
     """
     sizes = [-(-t.n_bytes // ALIGNMENT) for t in tensors]
     total = sum(sizes)

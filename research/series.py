@@ -1,7 +1,7 @@
-"""Links as time series: what a link is at each moment of a run. Knows no device and no router.
+"""Links as time series: the properties of a link at each time of a run.
 
-RIPE Atlas series are CSV, `epoch;rtt;cp`, milliseconds, about one row in four minutes, with dates in one of
-two forms; a round trip <= 0 is a probe that was lost, and the link is down until the next row.
+RIPE Atlas series are CSV, `epoch;rtt;cp`, in milliseconds, about one row every four minutes, with dates in
+one of two formats; a round trip <= 0 is a lost probe, and the link is down until the next row.
 """
 
 from bisect import bisect_left, bisect_right
@@ -22,10 +22,11 @@ _BLE_INTERVAL_S = 7.5e-3
 
 @dataclass(frozen=True, slots=True)
 class LinkSeries:
-    """`links[i]` from `starts[i]` on; None is a link that is down. What was first holds before its start too.
+    """`links[i]` from `starts[i]` on; None is a link that is down. The first link also applies before its
+    start.
 
-    Starts are seconds, or with `of` "inputs" parts 0..1 of a run's inputs. Seconds repeat after `period_s`:
-    a run may take longer than the series.
+    Starts are seconds, or with `of` "inputs" fractions of a run's inputs. Seconds repeat after `period_s`,
+    since a run may take longer than the series.
     """
 
     starts: tuple[float, ...]
@@ -47,12 +48,12 @@ class LinkSeries:
             )
 
     def at(self, now_s: float, part: float) -> Link | None:
-        """The link `now_s` seconds into the run, `part` of its inputs answered."""
+        """The link at `now_s` seconds of the run, with `part` of its inputs answered."""
         x = part if self.of == "inputs" else now_s if self.period_s is None else now_s % self.period_s
         return self.links[max(bisect_right(self.starts, x) - 1, 0)]
 
     def back_at(self, now_s: float, part: float) -> float | None:
-        """The first moment >= `now_s` with the link up; None if there is none while inputs stand still."""
+        """The first time >= `now_s` with the link up; None if there is none without further inputs."""
         if self.at(now_s, part) is not None:
             return now_s
         if self.of == "inputs":
@@ -66,12 +67,14 @@ class LinkSeries:
 
 
 def constant(link: Link) -> LinkSeries:
-    """The same link always."""
+    """A link that does not change."""
     return LinkSeries((0.0,), (link,))
 
 
 def steps(links: Sequence[Link | None], of: Literal["seconds", "inputs"], every: float = 0.0) -> LinkSeries:
-    """`links` in turn, `every` so many seconds; of inputs, each for an equal part (CRIME 5.2.2's thirds)."""
+    """`links` in turn, for `every` seconds each; with "inputs", each for an equal part (CRIME 5.2.2's
+    thirds).
+    """
     width = every if of == "seconds" else 1.0 / max(len(links), 1)
     return LinkSeries(tuple(i * width for i in range(len(links))), tuple(links), of=of)
 
@@ -79,11 +82,12 @@ def steps(links: Sequence[Link | None], of: Literal["seconds", "inputs"], every:
 def bluetooth(
     mean_rtt_s: float, seconds: float, seed: int, bandwidth_Bps: float = 87_500.0, every_s: float = 1.0
 ) -> LinkSeries:
-    """Like Bluetooth Low Energy: round trips of whole connection intervals of 7.5 ms, about `mean_rtt_s`.
+    """A model of Bluetooth Low Energy: round trips of whole connection intervals of 7.5 ms, with mean
+    `mean_rtt_s`.
 
-    Every `every_s` another waiting for the next interval; now and then interference for a few
-    rows adds up to four intervals of retransmission. 87,500 B/s (0.7 Mbit/s) is what applications see with
-    long packets.
+    Every `every_s` the wait for the next interval is drawn anew; occasionally, interference for a few rows
+    adds up to four intervals of retransmission. 87,500 B/s (0.7 Mbit/s) is the throughput of applications
+    with long packets.
     """
     random = np.random.default_rng(seed)
     n = max(round(seconds / every_s), 1)
@@ -100,7 +104,7 @@ def bluetooth(
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """Round trips measured at `times_s` (rising, the first 0); None where the probe was lost."""
+    """Round trips measured at `times_s` (ascending from 0); None for a lost probe."""
 
     name: str
     begins: datetime
@@ -108,7 +112,7 @@ class Trace:
     rtts_s: tuple[float | None, ...]
 
     def window(self, first: int, seconds: float, bandwidth_Bps: float) -> LinkSeries:
-        """The series from row `first` on for `seconds`, then the same again."""
+        """The series from row `first` on for `seconds`, repeated."""
         rows = range(first, bisect_left(self.times_s, self.times_s[first] + seconds))
         links = [None if (rtt := self.rtts_s[i]) is None else Link(rtt, bandwidth_Bps) for i in rows]
         starts = tuple(self.times_s[i] - self.times_s[first] for i in rows)
@@ -123,7 +127,7 @@ def read_ripe(text: str, name: str) -> Trace:
         if not line.strip():
             continue
         moment, rtt_ms = _row(line, f"{name}, line {number}")
-        if stamps and moment <= stamps[-1]:  # dates without seconds fall on one another
+        if stamps and moment <= stamps[-1]:  # dates without seconds may coincide
             continue
         stamps.append(moment)
         rtts.append(rtt_ms / 1e3 if rtt_ms > 0 else None)
@@ -149,9 +153,9 @@ class Window:
 def windows(
     trace: Trace, seconds: float, low_s: float, high_s: float, most_gap_s: float = 600.0
 ) -> list[Window]:
-    """All windows of `seconds`, each after the one before, whose round trips all lie in `low_s`..`high_s`.
+    """All consecutive, disjoint windows of `seconds` whose round trips are all within `low_s`..`high_s`.
 
-    No probe is lost in them, and no two rows lie more than `most_gap_s` apart.
+    They have no lost probe, and no gap between rows of more than `most_gap_s`.
     """
     found = []
     first = 0

@@ -1,9 +1,9 @@
-"""A run of routers under a virtual clock: inputs one after another, as soon as the last is answered.
+"""Simulate routers under a virtual clock: inputs one after another, each as soon as the last is answered.
 
-Each device's decisions are a `Router`'s, the one that a node runs. Time passes as CRIME accounts for it
-(5.1, 5.3): an input takes its way's round trips, bytes and its computing; and a ping, and a broadcast's
-reception, hold up the next input for as long as they take, on whatever device. (A real node pings meanwhile.)
-A probe keeps its device busy: the source at once, another one if an input is to be answered there.
+Each device decides with a `Router`, as a node does. Time is accounted as in CRIME (5.1, 5.3): an input takes
+its way's round trips, transfers and computation; a ping, and a broadcast's reception, on any device, delay
+the next input by their time. (A real node pings concurrently.) A probe occupies its device: the source at
+once, another device only if an input is answered there.
 """
 
 from collections.abc import Callable
@@ -33,10 +33,10 @@ _LINE_BYTES = 12
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What came of a run: `seconds` and `joules` (the source's) in all, and input by input.
+    """The results of a run: `seconds` and `joules` (of the source) in total, and input by input.
 
-    `targets` are indices of devices; an input starts at `starts_s`. `upkeep_s` is the part of `seconds` that
-    pings, broadcasts and probes took, `failures_s` what asking the dead did; `wall_s` is real time.
+    `targets` are indices of devices; an input starts at `starts_s`. `upkeep_s` is the part of `seconds` for
+    pings, broadcasts and probes, `failures_s` that for requests to dead devices; `wall_s` is real time.
     """
 
     seconds: float
@@ -53,13 +53,13 @@ class Run:
 
 
 def simulate(world: World, inputs: Inputs, settings: RouterSettings, seed: int = 0) -> Run:
-    """Every input where the routers send it. The same for the same arguments, `wall_s` apart."""
+    """Run every input on the device that the routers choose. Deterministic except for `wall_s`."""
     return _Simulation(world, inputs, settings, seed).run()
 
 
 @final
 class _Node:
-    """A device while it runs: its router, the ways up, and what it is now."""
+    """The state of a device during a run: its router, its upstream links, and its current spell."""
 
     __slots__ = ("below", "busy_until_s", "is_up", "listener", "name", "router", "seconds", "slower", "ups")
 
@@ -119,7 +119,7 @@ class _Simulation:
     # -- an input
 
     def _answer(self, k: int, i: int, n: int, now_s: float) -> tuple[float, int, float]:
-        """(when device k has the answer, who gave it, what it waited for a busy device)."""
+        """(time when device k has the answer, answering device, wait for a busy device)."""
         node, world = self._nodes[k], self._world
         failed: tuple[str, ...] = ()
         objective = TIME if k else world.objective
@@ -144,7 +144,7 @@ class _Simulation:
     def _away(
         self, node: _Node, peer: _Node, up: int, link: Link, i: int, n: int, now_s: float
     ) -> tuple[float, int, float]:
-        """Equation 2, and what the device above makes of it."""
+        """Send an input upstream: the transfer by equation 2, and the answer of the device above."""
         sizes, is_source = self._world.sizes, node is self._nodes[0]
         sent = sizes.request_bytes + sizes.per_item_bytes * n
         there_s = now_s + link.latency_s / 2.0 + sent / link.bandwidth_Bps
@@ -173,7 +173,9 @@ class _Simulation:
     # -- between inputs
 
     def _upkeep(self, now_s: float) -> float:
-        """What is due on every device, until nothing is: a word received may make another one due."""
+        """Perform the due work on every device, repeatedly, since a received broadcast may make another one
+        due.
+        """
         start_s = now_s
         is_more = True
         while is_more:
@@ -204,7 +206,9 @@ class _Simulation:
                 return now_s + seconds
 
     def _ping(self, node: _Node, target: str, now_s: float) -> float:
-        """No payload: a round trip. One that fails costs what any failure does, in the background."""
+        """A ping takes a round trip without payload. A failed ping costs as much as other failures, in the
+        background.
+        """
         self._n_pings += 1
         series, up = node.ups[target]
         link, peer = series.at(now_s, self._part), self._nodes[up]
@@ -219,7 +223,9 @@ class _Simulation:
         return now_s + link.latency_s
 
     def _broadcast(self, node: _Node, names: tuple[str, ...], told: CurveAdvert, now_s: float) -> float:
-        """One way down, all predecessors at once; the source receives while it could send."""
+        """Broadcast to all predecessors at once, which takes one direction of the link; the source's
+        reception delays its sending.
+        """
         self._n_broadcasts += 1
         slowest_s = now_s
         for name in names:
@@ -236,7 +242,7 @@ class _Simulation:
     # -- devices change
 
     def _start(self, k: int) -> None:
-        """A node comes up: it measures itself a little, and knows its upstreams' names."""
+        """Start a node: it has a few measurements of itself, and the names of its upstreams."""
         node, device = self._nodes[k], self._world.devices[k]
         self._n_starts += 1
         router = Router(node.name, settings_of(self._world, k, self._settings), started=self._n_starts)
@@ -249,7 +255,7 @@ class _Simulation:
         node.router, node.is_up = router, True
 
     def _changes(self) -> list[tuple[int, Callable[[], None]]]:
-        """(first input, what changes then), the last one first."""
+        """(first input, change), the last one first."""
         found: list[tuple[int, Callable[[], None]]] = []
         count = len(self._inputs.lengths)
         for k, device in enumerate(self._world.devices):

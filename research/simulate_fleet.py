@@ -1,10 +1,10 @@
-"""Requests under deadlines at a fleet of nodes, under a virtual clock.
+"""Simulate requests with deadlines in a fleet of nodes, under a virtual clock.
 
-A discrete-event simulation. Each node's decisions are those of a real one: its `Router` chooses and hedges
-(`hedge`), its machines trade accuracy for time as sessions do (`Trade`), and what `Router.due` says is done.
-What serve/ adds is acted out here as it is there: slots at upstreams, queues, requests passed on with what is
-left of their deadline, refusals, requests sent elsewhere. Requests come at given moments, or from clients
-that each ask again as soon as they are answered. Everything is drawn beforehand: a run repeats exactly.
+A discrete-event simulation. Each node decides as a real one: its `Router` chooses and hedges (`hedge`), its
+machines trade accuracy for time as sessions do (`Trade`), and the work in `Router.due` is performed. The
+behaviour of serve/ is modelled: slots at upstreams, queues, forwarding with the remaining deadline, refusals,
+and failover. Requests arrive at given times, or from clients in a closed loop. All random values are drawn
+beforehand, so a run is reproducible.
 """
 
 from collections.abc import Callable
@@ -41,10 +41,10 @@ def simulate_fleet(
     seed: int = 0,
     clients: tuple[int, float] | None = None,
 ) -> FleetRun:
-    """Every request answered or refused, by `policy` at every node. The same for the same arguments.
+    """Run all requests, with `policy` at every node. Deterministic.
 
-    With `clients` (how many, and for how long), requests are asked in turns again and again, each client's
-    next one once it has its answer; moments of the fleet's requests are not used.
+    With `clients` (number, duration), clients send the fleet's requests cyclically, each client's next one
+    when it has its answer; the requests' arrival times are not used.
     """
     return _Simulation(fleet, settings, policy, seed).run(clients)
 
@@ -84,7 +84,7 @@ class _Simulation:
     # -- requests come
 
     def _play(self) -> None:
-        """Requests of the fleet at their moments, until all have ended."""
+        """Run the fleet's requests at their arrival times, until all have ended."""
         requests = self._fleet.requests
         times, source = requests.at_s.tolist(), requests.source.tolist()
         clock = self._clock
@@ -105,7 +105,7 @@ class _Simulation:
 
         self._again = again
         for _ in range(n_clients):
-            self._clock.at(0.1, again)  # once the first pings are back
+            self._clock.at(0.1, again)  # after the first pings have returned
         while self._clock.now_s < duration_s:
             self._clock.step()
 
@@ -123,7 +123,7 @@ class _Simulation:
             row = (asked.number, asked.asked_s, took_s, answer.accuracy, answer.by, answer.endpoint)
             self._rows.append(row)
         if self._again is not None:
-            # Who is refused asks again a little later.
+            # A refused client retries a little later.
             self._clock.after((0.0 if answer is not None else 0.05), self._again)
 
     # -- a request at a node (serve/answers/dispatch.py)
@@ -142,7 +142,7 @@ class _Simulation:
         self._upkeep.wake(node)
 
     def _begin(self, asked: Inquiry, choice: Choice) -> Job | None:
-        """Have the endpoint of `choice` answer; the job, where that is here and has let it in."""
+        """Start the endpoint of `choice`; returns the job if the endpoint is local and has admitted it."""
         node = asked.node
         if choice.target not in node.machines:
             self._send_away(asked, choice)
@@ -221,7 +221,7 @@ class _Simulation:
         self, node: FleetNode, n_starts: int, machine: Machine, job: Job, pick: Any, seconds: float
     ) -> None:
         if n_starts != node.n_starts:
-            return  # its process died meanwhile
+            return  # its process has ended
         machine.running = None
         machine.ended(job)
         trade, n = machine.trade, job.n
@@ -263,7 +263,7 @@ class _Simulation:
         to, link = node.links[away.target]
         peer = self._nodes[to]
         if link is None:
-            return  # what is sent gets lost, and is given up when it is due
+            return  # the message is lost; the request times out
         if peer.is_up(now_s):
             peer.guests[id(away)] = away
             self._clock.at(now_s + self._one_way_s(away, link), self._reach, away, peer, peer.n_starts)
@@ -296,7 +296,9 @@ class _Simulation:
         self._dispatch(away.above)
 
     def _back(self, away: Away, answer: Answer | None, told: CurveAdvert, spent_s: float) -> None:
-        """An answer, or a refusal, is back; nobody reads it where it was given up, or its asker died."""
+        """Handle an answer or a refusal from upstream; it is ignored if the request timed out, or its sender
+        has failed.
+        """
         if away.is_over or away.life != away.asked.node.n_starts:
             return
         asked, node, now_s = away.asked, away.asked.node, self._clock.now_s
@@ -315,7 +317,7 @@ class _Simulation:
         self._upkeep.wake(node)
 
     def _unreachable(self, away: Away) -> None:
-        """What waits for an upstream that failed goes elsewhere, too."""
+        """Send requests that wait for a failed upstream elsewhere, too."""
         node, target = away.asked.node, away.target
         if away.is_over or away.life != node.n_starts:
             return
@@ -329,7 +331,7 @@ class _Simulation:
         self._upkeep.wake(node)
 
     def _give_up(self, away: Away) -> None:
-        """A late answer is not waited for."""
+        """Time out a request with a late answer."""
         if away.is_over or away.life != away.asked.node.n_starts:
             return
         if away.sent_s < inf:
@@ -344,11 +346,11 @@ class _Simulation:
         asked.node.router.overdue(away.target, asked.n, late_s, now_s)
 
     def _leave(self, away: Away) -> None:
-        """It is no longer at its upstream, or waiting for it; the next one may be sent."""
+        """Remove a request from its upstream or the upstream's queue; the next one may be sent."""
         away.is_over = True
         node, router = away.asked.node, away.asked.node.router
         if away.above is not None:
-            away.above.is_dropped, away.above = True, None  # it holds `away`: no cycle is left behind
+            away.above.is_dropped, away.above = True, None  # it references `away`: break the cycle
         router.leave(away.target, away.passage, self._clock.now_s)
         self._nodes[node.links[away.target][0]].guests.pop(id(away), None)
         pending = node.pending[away.target]
@@ -358,7 +360,7 @@ class _Simulation:
                 self._send(first)
 
     def _elsewhere(self, away: Away) -> None:
-        """No answer came from above: what was begun here counts, or the next best is tried."""
+        """Without an answer from upstream, use the hedge started here, or try the next best endpoint."""
         away.is_lost = True
         asked = away.asked
         if away.hedged or asked.is_over:
@@ -372,7 +374,7 @@ class _Simulation:
             self._dispatch(asked)
 
     def _hedge(self, away: Away, endpoint: str) -> None:
-        """It is high time for an answer from here: the first of the two counts."""
+        """Start a hedge here; the first of the two answers counts."""
         asked = away.asked
         if away.is_over or asked.is_over or away.life != asked.node.n_starts:
             return

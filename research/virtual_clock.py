@@ -1,4 +1,4 @@
-"""A virtual clock and the events that are to come."""
+"""A virtual clock with its pending events."""
 
 import heapq
 from collections.abc import Callable
@@ -8,7 +8,7 @@ from typing import Any, final
 
 @final
 class VirtualClock:
-    """Events happen by their times, those of one time in the order in which they were planned."""
+    """Events run in order of time; those of equal times in the order of scheduling."""
 
     def __init__(self) -> None:
         self.now_s = 0.0
@@ -17,18 +17,18 @@ class VirtualClock:
 
     @property
     def next_s(self) -> float:
-        """When the next event is; infinity if there is none."""
+        """The time of the next event; infinity if there is none."""
         return self._events[0][0] if self._events else float("inf")
 
     def at(self, when_s: float, act: Callable[..., None], *arguments: Any) -> None:
-        """`act(*arguments)` at `when_s`, which is not in the past."""
+        """Schedule `act(*arguments)` at `when_s`, which must not be in the past."""
         heapq.heappush(self._events, (when_s, next(self._order), act, arguments))
 
     def after(self, wait_s: float, act: Callable[..., None], *arguments: Any) -> None:
-        """`act(*arguments)` in `wait_s` >= 0."""
+        """Schedule `act(*arguments)` in `wait_s` >= 0."""
         self.at(self.now_s + wait_s, act, *arguments)
 
     def step(self) -> None:
-        """The next event happens. Raises IndexError if there is none."""
+        """Run the next event. Raises IndexError if there is none."""
         self.now_s, _, act, arguments = heapq.heappop(self._events)
         act(*arguments)

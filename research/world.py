@@ -1,4 +1,4 @@
-"""What a simulated run takes place in: devices, links, loads and inputs, as values. Runs nothing."""
+"""The world of a simulated run: devices, links, loads and inputs, as values."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -20,9 +20,9 @@ _LEARNED = (1, 4, 8, 16, 32, 64) * 4
 
 @dataclass(frozen=True, slots=True)
 class Spell:
-    """A part of a run, from `first` to `last` of its inputs (0..1), in which a device is another.
+    """A part of a run, from `first` to `last` of its inputs (0..1), in which a device changes.
 
-    It takes `slower` times as long (Figure 6: other tasks), or with None it is dead, and forgets.
+    It takes `slower` times as long (Figure 6: other tasks), or with None it is dead, and loses its state.
     """
 
     first: float
@@ -39,10 +39,10 @@ class Spell:
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """A node: what an input of length n really takes there, on average, and how that varies.
+    """A node: the true mean time of an input of length n, and its variation.
 
-    A time is `curve` times a factor of mean 1 and standard deviation `spread`, log-normal; or times one of
-    the measured `factors` of the nearest length among these, drawn at random: short inputs vary more.
+    A time is `curve` times a log-normal factor of mean 1 and standard deviation `spread`, or times a random
+    one of the measured `factors` of the nearest length, since short inputs vary more.
     """
 
     name: str
@@ -69,7 +69,7 @@ class Edge:
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Bytes of a request (CRIME 3.1: two a word) and of its response (Figure 7: label, time, points)."""
+    """Bytes of a request (CRIME 3.1: two per word) and of its response (Figure 7: label, time, points)."""
 
     request_bytes: int = 50
     per_item_bytes: int = 2
@@ -81,8 +81,8 @@ class Sizes:
 class World:
     """Devices, the source first, and the edges of a DAG between them.
 
-    Whoever asks a device that is dead, or over a link that is down, knows after `failure_s`. A source with
-    a `power` model and a `radio` counts joules, and `objective` says what is minimised there.
+    A request to a dead device, or over a link that is down, fails after `failure_s`. A source with a `power`
+    model and a `radio` counts joules, and minimises `objective`.
     """
 
     devices: tuple[Device, ...]
@@ -103,7 +103,7 @@ class World:
         self.ways()
 
     def ways(self) -> tuple[tuple[tuple[Edge, ...], ...], ...]:
-        """For each device, every way there from the source, as edges. Raises RouteError for a circle."""
+        """For each device, every path from the source, as edges. Raises RouteError for a cycle."""
         found: dict[str, list[tuple[Edge, ...]]] = {device.name: [] for device in self.devices}
         open_ways: list[tuple[Edge, ...]] = [()]
         while open_ways:
@@ -118,11 +118,11 @@ class World:
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """Lengths, and what each of them would really take on each device, load apart: the same in every run."""
+    """Lengths, and the true time of each input on each device without load, equal in every run."""
 
     lengths: tuple[int, ...]
     seconds: tuple[tuple[float, ...], ...]
-    """By device, then by input."""
+    """Seconds by device, then by input."""
 
     @property
     def max_n(self) -> int:
@@ -130,7 +130,7 @@ class Inputs:
 
 
 def draw(world: World, lengths: Sequence[int] | Int64[np.ndarray, " m"], seed: int) -> Inputs:
-    """Each input's time on each device, drawn from the devices' spreads; the same for the same seed."""
+    """Each input's time on each device, drawn from the devices' spreads; deterministic."""
     array = np.asarray(lengths, np.int64)
     if array.size == 0 or array.min() < 0:
         raise RouteError("a run takes inputs of lengths >= 0, one at least.")
@@ -143,7 +143,7 @@ def draw(world: World, lengths: Sequence[int] | Int64[np.ndarray, " m"], seed: i
 
 
 def learned(device: Device, max_n: int, seed: int) -> list[tuple[int, float]]:
-    """What a node measures of itself before anybody asks: a few lengths, by the device's own spread."""
+    """The measurements of a node before its first request: a few lengths, with the device's spread."""
     random = np.random.default_rng(seed)
     lengths = [n for n in _LEARNED if n <= max_n]
     factors = _factors(device, np.array(lengths, np.int64), random)
@@ -151,7 +151,7 @@ def learned(device: Device, max_n: int, seed: int) -> list[tuple[int, float]]:
 
 
 def settings_of(world: World, k: int, settings: RouterSettings) -> RouterSettings:
-    """`settings` for device k: the source alone knows powers (CRIME 4.4)."""
+    """`settings` for device k: only the source has power models (CRIME 4.4)."""
     if k:
         return settings
     radio = None if world.radio is None else world.radio.without_tail()  # as eq. 9 and the oracle count

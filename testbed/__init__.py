@@ -1,6 +1,6 @@
-"""Devices on one machine: a namespace, a shaped link, a memory limit and a pace each. Knows no model.
+"""Devices on one machine: each has a namespace, a shaped link, a memory limit and a speed.
 
-Needs Linux, root, iproute2 and util-linux; `why_not` says which of them is missing.
+Needs Linux, root, iproute2 and util-linux; `why_not` returns which of them is missing.
 """
 
 from testbed.commands import BedError, why_not

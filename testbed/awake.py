@@ -1,7 +1,7 @@
-"""Keep cores from halting, so that short work after a sleep takes what it takes among other work.
+"""Keep cores from halting, so that short work after a sleep is not slowed down.
 
-A virtual core that halts is given to others, which empty its caches. What an emulated device computes after
-each of its rests would take up to three times as long for that, and `dilation` times as much of it.
+The host gives a halted virtual core to other guests, which evict its caches. The computation of an emulated
+device after each of its rests would take up to three times as long, multiplied by `dilation`.
 """
 
 import os
@@ -22,9 +22,9 @@ while os.getppid() == int(sys.argv[2]):
 
 @contextmanager
 def awake() -> Iterator[None]:
-    """Each core that this thread may use spins while the block runs, below the priority of all other work.
+    """Spin on each core that this thread may use while the block runs, at the lowest priority.
 
-    The spinning processes end by themselves where this one dies.
+    The spinning processes end if this process dies.
     """
     spinners = [
         subprocess.Popen([sys.executable, "-c", _SPIN, str(cpu), str(os.getpid())])

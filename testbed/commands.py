@@ -1,4 +1,4 @@
-"""Run the system's own tools, and say why this machine has no testbed. Knows no device."""
+"""Run system tools, and check whether this machine supports the testbed."""
 
 import os
 import shutil
@@ -12,12 +12,12 @@ _PROBE = "pliant-probe"
 
 
 class BedError(RuntimeError):
-    """The system refused something that the testbed asked of it."""
+    """A system tool or call of the testbed failed."""
 
 
 @cache
 def why_not() -> str | None:
-    """Why no testbed can be built here; None where one can."""
+    """The reason why no testbed can be built here; None if one can."""
     if not hasattr(os, "geteuid") or os.geteuid() != 0:
         return "network namespaces need root"
     missing = [tool for tool in ("ip", "tc", "nsenter") if shutil.which(tool) is None]
@@ -38,7 +38,7 @@ def why_not() -> str | None:
 
 
 def run(*command: str) -> str:
-    """What `command` prints. Raises BedError with its own words where it fails."""
+    """Run `command` and return its output. Raises BedError with its error output if it fails."""
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise BedError(f"`{' '.join(command)}` failed: {done.stderr.strip() or done.stdout.strip()}")
@@ -46,7 +46,7 @@ def run(*command: str) -> str:
 
 
 def attempt(*command: str) -> None:
-    """Run `command` where its failure is no loss: what was to go is gone already."""
+    """Run `command` and ignore a failure, for removing what may not exist."""
     subprocess.run(command, capture_output=True, check=False)
 
 
@@ -54,17 +54,17 @@ def namespaces() -> list[str]:
     """The names of all network namespaces."""
     try:
         return sorted(path.name for path in Path("/run/netns").iterdir())
-    except FileNotFoundError:  # none was ever made
+    except FileNotFoundError:  # no namespace exists yet
         return []
 
 
 def tbf(bandwidth_Bps: float) -> tuple[str, ...]:
-    """The token bucket that lets through `bandwidth_Bps` of frames.
+    """The `tc tbf` arguments for a token bucket of `bandwidth_Bps`.
 
-    A burst passes for nothing, so it must be small beside an exchange; but one that the timer, some 0.2 ms
-    late on a busy machine, outlasts loses bandwidth. Measured with 100 KB messages: up to 200 Mbit/s 0.2 ms
-    give 0.95 of the rate (2 ms would give 1.7), at 470 0.5 ms give 0.99 to 1.08. The queue holds 50 ms, as a
-    switch's would, and at least 64 frames.
+    A burst is not limited, so it must be small against an exchange; but a burst shorter than the timer's
+    delay, some 0.2 ms on a busy machine, loses bandwidth. Measured with 100 KB messages: up to 200 Mbit/s,
+    0.2 ms give 0.95 of the rate (2 ms would give 1.7); at 470 Mbit/s, 0.5 ms give 0.99 to 1.08. The queue
+    holds 50 ms, as in a switch, and at least 64 frames.
     """
     frame = 1514
     burst = max(2 * frame, int(bandwidth_Bps * (2e-4 if bandwidth_Bps <= 25e6 else 5e-4)))

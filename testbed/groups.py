@@ -1,4 +1,4 @@
-"""Control groups of version 1 and 2: make, limit, list, end and remove them. Knows no network."""
+"""Control groups of version 1 and 2: make, limit, list, kill and remove them."""
 
 import errno
 import os
@@ -16,10 +16,10 @@ _PATIENCE_S = 5.0
 
 
 def find_hierarchy(controller: Controller = "memory") -> Hierarchy | None:
-    """Where this process can make groups of `controller`, below `own`; None where it cannot.
+    """The hierarchy in which this process can make groups of `controller`, below `own`; None if it cannot.
 
-    Version 1: below its own group, so that limits that hold for it still hold. Version 2 allows no children
-    that share the controller below a group that holds processes, so there it is the topmost.
+    Version 1: below its own group, so that its limits still apply. Version 2 does not allow children that
+    share the controller below a group with processes, so the top group is used.
     """
     for tree in hierarchies(controller):
         if tree.own.version == 1 and os.access(tree.own.path, os.W_OK):
@@ -33,19 +33,19 @@ def make_group(hierarchy: Hierarchy, name: str) -> Cgroup:
     """A new, empty group without a limit, in which nothing is swapped out."""
     group = Cgroup(hierarchy.own.path / name, hierarchy.own.version)
     group.path.mkdir()
-    with suppress(OSError):  # a kernel without swap has no such file
+    with suppress(OSError):  # missing in a kernel without swap
         (group.path / ("memory.swappiness" if group.version == 1 else "memory.swap.max")).write_text("0")
     return group
 
 
 def limit_group(group: Cgroup, memory_bytes: int | None) -> None:
-    """Set or lift the limit. Raises OSError (EBUSY, version 1) where its processes hold more already."""
+    """Set or remove the limit. Raises OSError (EBUSY, version 1) if its processes already use more."""
     text = _NONE[group.version] if memory_bytes is None else str(memory_bytes)
     (group.path / _LIMIT[group.version]).write_text(text)
 
 
 def processes(group: Cgroup) -> tuple[int, ...]:
-    """The ids of its living processes; none when it is gone."""
+    """The ids of its processes; empty if the group does not exist."""
     try:
         return tuple(int(line) for line in (group.path / "cgroup.procs").read_text().split())
     except OSError:
@@ -53,7 +53,7 @@ def processes(group: Cgroup) -> tuple[int, ...]:
 
 
 def signal_group(group: Cgroup, number: signal.Signals) -> None:
-    """Send a signal to all its processes, those that they start meanwhile included."""
+    """Send a signal to all its processes, including those started meanwhile."""
     told: set[int] = set()
     while new := set(processes(group)) - told:
         for process in new:
@@ -63,7 +63,7 @@ def signal_group(group: Cgroup, number: signal.Signals) -> None:
 
 
 def end_group(group: Cgroup) -> None:
-    """End all its processes. Raises OSError where one does not go, as when its disk hangs."""
+    """Kill all its processes. Raises OSError if one does not end, e.g. with a hanging disk."""
     deadline_s = time.monotonic() + _PATIENCE_S
     while processes(group):
         signal_group(group, signal.SIGKILL)
@@ -73,7 +73,7 @@ def end_group(group: Cgroup) -> None:
 
 
 def remove_group(group: Cgroup) -> None:
-    """End all its processes and remove it; no error when it is gone."""
+    """Kill all its processes and remove it; a no-op if it does not exist."""
     deadline_s = time.monotonic() + _PATIENCE_S
     while group.path.is_dir():
         end_group(group)
@@ -84,7 +84,7 @@ def remove_group(group: Cgroup) -> None:
         except OSError as error:
             if error.errno != errno.EBUSY or time.monotonic() > deadline_s:
                 raise
-            time.sleep(0.01)  # a process that was killed takes a moment to let go of its memory
+            time.sleep(0.01)  # a killed process needs a moment to free its memory
 
 
 def named_groups(hierarchy: Hierarchy, prefix: str) -> Iterator[Cgroup]:
@@ -95,7 +95,7 @@ def named_groups(hierarchy: Hierarchy, prefix: str) -> Iterator[Cgroup]:
 
 
 def _offers(controller: Controller, top: Path) -> bool:
-    """Whether groups right below `top` have the controller, after asking for it."""
+    """Enable the controller for groups directly below `top`; returns whether they have it."""
     try:
         if controller not in (top / "cgroup.controllers").read_text().split():
             return False

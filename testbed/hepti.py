@@ -1,4 +1,4 @@
-"""A cluster on emulated devices: its primary here, its workers each on a device. Knows no model's layers."""
+"""A cluster on emulated devices: the primary in this process, each worker on a device."""
 
 import subprocess
 import sys
@@ -27,7 +27,8 @@ _SILENCE_S = Patience().silence_s
 class Bed:
     """A network, and the cluster whose primary is its first device and whose workers are the others.
 
-    `folder` holds what each worker said, in NAME.log; `words` are further options of `pliant worker` by name.
+    `folder` has the output of each worker in NAME.log; `words` are further options of `pliant worker` by
+    name.
     """
 
     network: Network
@@ -55,7 +56,7 @@ class Bed:
         return tuple(device for device in self.network if device is not self.primary)
 
     def start(self, name: str) -> "subprocess.Popen[bytes]":
-        """Start a worker on a device, for the first time or after it was killed; it joins on its own."""
+        """Start or restart a worker on a device; it joins by itself."""
         words = self.words.get(name)
         return start_worker(
             self.network[name],
@@ -76,10 +77,10 @@ def start_worker(
     *,
     silence_s: float = _SILENCE_S,
 ) -> "subprocess.Popen[bytes]":
-    """`pliant worker` on `device`, of one thread, that knocks at the address `primary`.
+    """Start `pliant worker` with one thread on `device`, which connects to the address `primary`.
 
-    The key is `folder`/cluster.key, and what it says goes to NAME.log there; `words` are further options, the
-    device's pace unless given. A primary that is silent for `silence_s` is lost.
+    The key is `folder`/cluster.key, and its output goes to NAME.log there; `words` are further options, by
+    default the device's speed. A primary that is silent for `silence_s` is considered lost.
     """
     asked = ["worker", "--join", f"{primary}:{PORT}", "--name", device.name, "--model", model]
     asked += ["--key", str(folder / "cluster.key"), "--threads", "1", "--silence", f"{silence_s}s"]
@@ -97,13 +98,13 @@ def open_bed(
     words: Mapping[str, Sequence[str]] | None = None,
     **options: Any,
 ) -> Iterator[Bed]:
-    """All devices of `specs` up, and a worker for `model` on each but the first joined to that one.
+    """Start all devices of `specs`, with a worker for `model` on each but the first, joined to the first.
 
-    `options` go to `Cluster`. The primary is this process: a limit on its memory is told to the planner, not
-    enforced. One thread computes on each device, `slower` times slower unless `words`, options of
-    `pliant worker` by device, say something else. `folder` must be new and stays. A `patience` among the
-    options bounds everybody's silence.
-    Raises BedError where there is no testbed, and ClusterError naming the workers that came when not all did.
+    `options` are passed to `Cluster`. The primary is this process: its memory limit is passed to the planner,
+    not enforced. Each device has one compute thread, `slower` times slower unless `words`, options of `pliant
+    worker` by device, override it. `folder` must be new and is kept. A `patience` in the options is the
+    timeout for silence of all members. Raises BedError without a testbed, and ClusterError naming the workers
+    that joined if not all did.
     """
     first, patience = specs[0], options.get("patience", Patience())
     make_key(folder / "cluster.key")

@@ -1,4 +1,4 @@
-"""Let this very process work on a device for a while. Knows no worker."""
+"""Let this process work on a device for a while."""
 
 import ctypes
 import os
@@ -16,8 +16,8 @@ _CLONE_NEWNET = 0x40000000
 def inside(device: Device) -> Iterator[None]:
     """Within the block, this thread and those it starts are in the device's namespace.
 
-    What a block opens must be closed in it. The process stays out of the device's memory group, so no limit
-    holds for it, and `freeze` and `kill` do not reach it. Raises BedError where the system refuses.
+    Objects opened in the block must be closed in it. The process does not join the device's memory group, so
+    the limit, `freeze` and `kill` do not apply to it. Raises BedError if the system refuses.
     """
     with Path("/proc/thread-self/ns/net").open("rb") as outside:
         with Path(f"/run/netns/{device.namespace}").open("rb") as namespace:

@@ -1,4 +1,4 @@
-"""Names that no other process gives, and what was left by processes that are gone. Knows no shaping."""
+"""Names that are unique to a process, and the removal of leftovers of dead processes."""
 
 import os
 import re
@@ -14,10 +14,10 @@ _NAME = re.compile(r"pliant-bed-(\d+)-(\d+)-.*")
 
 
 def claim_switch() -> str:
-    """Make the namespace of a new network's switch; its name, which starts the names of all that is its own.
+    """Make the namespace of a new network's switch; returns its name, the prefix of all names of the network.
 
-    The name carries the process and when it began, so that parallel runs never meet and what a killed one
-    leaves is known.
+    The name has the process id and its start time, so that parallel runs do not conflict and leftovers of a
+    killed process are recognised.
     """
     process = os.getpid()
     taken = set(namespaces())
@@ -28,7 +28,7 @@ def claim_switch() -> str:
 
 
 def remove_stale() -> None:
-    """End the processes and remove the namespaces and groups of networks whose process is gone."""
+    """Kill the processes and remove the namespaces and groups of networks whose process has ended."""
     for name in namespaces():
         if _is_stale(name):
             remove_namespace(name)
@@ -37,12 +37,12 @@ def remove_stale() -> None:
         return
     for group in named_groups(hierarchy, _PREFIX):
         if _is_stale(group.path.name):
-            with suppress(OSError):  # another process may be at it
+            with suppress(OSError):  # another process may be removing it
                 remove_group(group)
 
 
 def remove_namespace(name: str) -> None:
-    """End what runs in the namespace and delete it; no error when it is gone."""
+    """Kill the processes in the namespace and delete it; a no-op if it does not exist."""
     with suppress(RuntimeError):
         for process in run("ip", "netns", "pids", name).split():
             with suppress(ProcessLookupError):
@@ -56,7 +56,7 @@ def _is_stale(name: str) -> bool:
 
 
 def _started(process: int) -> str | None:
-    """When a process began, in clock ticks since the machine did; None when there is none of that id."""
+    """The start time of a process in clock ticks since boot; None if there is no such process."""
     try:
         stat = Path(f"/proc/{process}/stat").read_text()
     except OSError:

@@ -1,4 +1,4 @@
-"""Devices joined by one switch, gone with all they ran at a block's end. Knows no worker and no model."""
+"""Devices joined by one switch; they and their processes end with the block."""
 
 import subprocess
 import sys
@@ -28,13 +28,13 @@ from testbed.traffic import Counters, read_counters
 
 _INTERFACE = "eth0"
 _RELAY = Path(__file__).with_name("relay.py")
-# Enter the groups given before "--", then become the command: the shell's own process is the command's.
+# Enter the groups given before "--", then exec the command in the shell's process.
 _ENTER = 'while [ "$1" != -- ]; do echo 0 > "$1/cgroup.procs" || exit 126; shift; done; shift; exec "$@"'
 
 
 @final
 class Device:
-    """One device of a network: what runs in its namespace and memory group. Made by `Network`."""
+    """One device of a network, with its namespace and memory group. Made by `Network`."""
 
     def __init__(self, spec: DeviceSpec, namespace: str, address: str, group: Cgroup) -> None:
         self.spec = spec
@@ -49,12 +49,12 @@ class Device:
 
     @property
     def counters(self) -> Counters:
-        """What its interface has carried so far."""
+        """The traffic of its interface so far."""
         return read_counters(self.namespace, _INTERFACE)
 
     @property
     def processes(self) -> tuple[int, ...]:
-        """The ids of all that runs on it."""
+        """The ids of its processes."""
         return processes(self.group)
 
     def popen(
@@ -67,7 +67,7 @@ class Device:
         stdout: int | IO[bytes] | None = None,
         stderr: int | IO[bytes] | None = None,
     ) -> "subprocess.Popen[bytes]":
-        """Start `command` on the device. It ends with the device at the latest, and all it starts does."""
+        """Start `command` on the device. It and its children are killed with the device at the latest."""
         inside = ["nsenter", f"--net=/run/netns/{self.namespace}", "--", *map(str, command)]
         started = subprocess.Popen(
             ["sh", "-c", _ENTER, "sh", str(self.group.path), "--", *inside],
@@ -79,7 +79,7 @@ class Device:
         return started
 
     def set_memory(self, memory_bytes: int | None) -> None:
-        """Change or lift the memory limit. Raises BedError where its processes hold more."""
+        """Change or remove the memory limit. Raises BedError if its processes use more."""
         check_memory(self.name, memory_bytes)
         try:
             limit_group(self.group, memory_bytes)
@@ -90,15 +90,15 @@ class Device:
             ) from error
 
     def freeze(self) -> None:
-        """Stop all its processes where they are; its link stays up, and the kernel still answers for them."""
+        """Stop all its processes; its link stays up, and the kernel still answers for them."""
         signal_group(self.group, SIGSTOP)
 
     def thaw(self) -> None:
-        """Let frozen processes go on."""
+        """Continue frozen processes."""
         signal_group(self.group, SIGCONT)
 
     def kill(self) -> None:
-        """End all its processes at once, as a lost battery would; the device itself stays."""
+        """Kill all its processes at once, as a power failure would; the device itself stays."""
         end_group(self.group)
         for started in self._started:
             started.wait()
@@ -107,10 +107,10 @@ class Device:
 
 @final
 class Network:
-    """Devices made of `specs`, every one with an address of its own, joined by one switch; a context manager.
+    """Devices made of `specs`, each with its own address, joined by one switch; a context manager.
 
-    Raises ValueError for equal names, and BedError where this machine has no testbed (`why_not` says so
-    beforehand). What earlier networks of killed processes left is removed first.
+    Raises ValueError for equal names, and BedError without a testbed (check `why_not` before). Leftovers of
+    networks of killed processes are removed first.
     """
 
     def __init__(self, specs: Sequence[DeviceSpec]) -> None:
@@ -154,18 +154,18 @@ class Network:
         return self._devices[name]
 
     def close(self) -> None:
-        """End all processes and remove all that was made; safe to call twice."""
+        """Kill all processes and remove all devices; safe to call twice."""
         self._ends.close()
         self._devices.clear()
 
     def set_bandwidth(self, name: str, bandwidth_Bps: float | None) -> None:
-        """Shape what the device sends and what it receives, each to `bandwidth_Bps`; None lifts it."""
+        """Shape the device's sends and receives to `bandwidth_Bps` each; None removes the limit."""
         check_bandwidth(name, bandwidth_Bps)
         for namespace, interface in ((self[name].namespace, _INTERFACE), (self._switch, self._ports[name])):
             _shape(namespace, interface, bandwidth_Bps)
 
     def set_delay(self, name: str, delay_s: float) -> None:
-        """Hold back every frame in and out. Raises BedError for a device that was made without a delay."""
+        """Delay every frame in and out. Raises BedError for a device that was made without a delay."""
         check_delay(name, delay_s)
         if self[name].spec.delay_s is None:
             raise BedError(f"{name} was made without a delay; give its DeviceSpec one, 0 for none at first.")
@@ -175,15 +175,15 @@ class Network:
         self._relay.stdin.flush()
 
     def cut(self, name: str) -> None:
-        """Pull the device's cable: nothing goes in or out, and nobody is told."""
+        """Disconnect the device's link without notifying either side."""
         run("ip", "-n", self._switch, "link", "set", self._port(name), "down")
 
     def restore(self, name: str) -> None:
-        """Put the cable back in."""
+        """Reconnect the device's link."""
         run("ip", "-n", self._switch, "link", "set", self._port(name), "up")
 
     def part(self, *names: str) -> None:
-        """Let nothing pass between any two of `names`, though all others still reach each of them."""
+        """Block traffic between any two of `names`; all others still reach each of them."""
         self._isolate(names, "on")
 
     def unite(self, *names: str) -> None:
@@ -210,7 +210,7 @@ class Network:
         for place, interface in ((namespace, _INTERFACE), (self._switch, self._ports[spec.name])):
             _shape(place, interface, spec.bandwidth_Bps)
         hierarchy = find_hierarchy()
-        assert hierarchy is not None  # why_not looked
+        assert hierarchy is not None  # checked by why_not
         group = make_group(hierarchy, namespace)
         ends.callback(remove_group, group)
         device = Device(spec, namespace, address, group)
@@ -219,7 +219,9 @@ class Network:
         return device
 
     def _plug(self, number: int, spec: DeviceSpec, namespace: str) -> str:
-        """Join the device's interface to the switch, straight or through the relay; the name of its port."""
+        """Join the device's interface to the switch, directly or through the relay; returns the name of its
+        port.
+        """
         inside = ("ip", "-n", self._switch)
         if spec.delay_s is None:
             near, port = f"wire{number}", f"port{number}"

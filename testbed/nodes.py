@@ -1,4 +1,4 @@
-"""Nodes that answer requests, a process each on its emulated device. Knows no request and no answer."""
+"""Nodes that answer requests, each a process on its emulated device."""
 
 import re
 import secrets
@@ -25,7 +25,7 @@ _EXECUTED = re.compile(r"^\S+ \S+ (\S+): length (\d+), answered here in (\S+) s(
 
 @dataclass(frozen=True, slots=True)
 class Executed:
-    """A request that a node answered itself: its id, its input's length, and what that took there."""
+    """A request that a node executed: its id, its input's length, and its time."""
 
     id: str
     length: int
@@ -36,7 +36,7 @@ class Executed:
 class NodeBed:
     """A network with a node on each device; `upstreams` are names of devices, by name.
 
-    `folder` holds what each node said in all its lives, in NAME.log.
+    `folder` has the output of each node, over all restarts, in NAME.log.
     """
 
     network: Network
@@ -49,11 +49,11 @@ class NodeBed:
         return (self.folder / "token").read_text().strip()
 
     def url(self, name: str) -> str:
-        """Where a node answers."""
+        """The URL of a node."""
         return f"http://{self.network[name].address}:{PORT}"
 
     def start(self, name: str) -> "subprocess.Popen[bytes]":
-        """Start a node, for the first time or after its device was killed; `wait` until it answers."""
+        """Start or restart a node; call `wait` for its first answer."""
         device = self.network[name]
         words = ["node", self.model, "--listen", f"{device.address}:{PORT}", "--name", name, "--verbose"]
         words += ["--peer-token-file", str(self.folder / "token"), "--threads", "1"]
@@ -64,7 +64,7 @@ class NodeBed:
             return device.popen([sys.executable, "-c", _MAIN, *words], stdout=log, stderr=log)
 
     def wait(self, name: str, patience_s: float = _PATIENCE_S) -> None:
-        """Until a node answers. Raises BedError with what it said last where it does not."""
+        """Wait until a node answers. Raises BedError with its last output on a timeout."""
         deadline_s = time.monotonic() + patience_s
         with inside(self.network[name]), httpx.Client(trust_env=False) as client:
             while time.monotonic() < deadline_s:
@@ -77,7 +77,7 @@ class NodeBed:
         raise BedError(f"{name} does not answer after {patience_s:g} s: {said[-500:]}")
 
     def executed(self, name: str) -> list[Executed]:
-        """What a node answered itself in all its lives, in order."""
+        """The requests that a node executed, over all restarts, in order."""
         found = []
         for line in (self.folder / f"{name}.log").read_text(errors="replace").splitlines():
             match = _EXECUTED.match(line)
@@ -90,9 +90,9 @@ class NodeBed:
 def open_nodes(
     specs: Sequence[DeviceSpec], upstreams: Mapping[str, Sequence[str]], model: str, folder: Path
 ) -> Iterator[NodeBed]:
-    """A node that answers with `model` on each device of `specs`, one thread, `slower` times slower.
+    """Start a node for `model` on each device of `specs`, with one thread, `slower` times slower.
 
-    `folder` must be new and stays. Raises BedError where there is no testbed, or a node does not start.
+    `folder` must be new and is kept. Raises BedError without a testbed, or if a node does not start.
     """
     token = folder / "token"
     token.touch(0o600)

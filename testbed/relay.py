@@ -1,8 +1,8 @@
-"""Hold back every frame between pairs of TAP interfaces. Run as a script in the switch's namespace.
+"""Delay every frame between pairs of TAP interfaces. Run as a script in the switch's namespace.
 
-`relay.py DELAY_S...` makes the interfaces near0, far0, near1, far1, ...; whatever enters one of a pair leaves
-the other that much later. It says "ready" once they exist, reads lines "NUMBER DELAY_S" that change a delay,
-and ends with its standard input, so never outlives who started it. Knows no address and no protocol.
+`relay.py DELAY_S...` makes the interfaces near0, far0, near1, far1, ...; a frame that enters one of a pair
+leaves the other after the delay. It prints "ready" when they exist, reads lines "NUMBER DELAY_S" that change
+a delay, and ends when its standard input is closed, so it does not outlive its parent.
 """
 
 import contextlib
@@ -43,7 +43,7 @@ def main(delays_s: list[float]) -> None:
 
 
 class _Way:
-    """One direction of a pair: frames wait in order, so a shorter delay never lets one overtake."""
+    """One direction of a pair: frames wait in order, so a shorter delay does not reorder them."""
 
     def __init__(self, source: int, target: int, number: int) -> None:
         self.source, self.target, self.number = source, target, number
@@ -53,13 +53,13 @@ class _Way:
         for _ in range(_AT_ONCE):
             try:
                 frame = os.read(self.source, _FRAME_BYTES)
-            except OSError:  # none left, or the interface is down
+            except OSError:  # no frame left, or the interface is down
                 return
             self.frames.append((time.monotonic() + delay_s, frame))
 
     def pass_on(self, now_s: float) -> None:
         while self.frames and self.frames[0][0] <= now_s:
-            with contextlib.suppress(OSError):  # an interface that is down drops what comes
+            with contextlib.suppress(OSError):  # an interface that is down drops frames
                 os.write(self.target, self.frames.popleft()[1])
 
 
@@ -70,7 +70,7 @@ def _tap(name: str) -> int:
 
 
 def _obey(orders: bytes, delays_s: list[float]) -> bool:
-    """Whether there were orders; none are read when the input has ended."""
+    """Apply the commands in `orders`; returns False at the end of the input."""
     for line in orders.decode().splitlines():
         number, delay_s = line.split()
         delays_s[int(number)] = float(delay_s)

@@ -1,4 +1,4 @@
-"""What a device of the testbed is, in numbers. Knows no namespace and no process."""
+"""The specification of a testbed device."""
 
 import re
 from dataclasses import dataclass
@@ -18,12 +18,12 @@ def rate(text: str) -> float:
 
 @dataclass(frozen=True, slots=True)
 class DeviceSpec:
-    """One device: its pace, its memory, and its link to the switch that joins all.
+    """One device: its speed, its memory, and its link to the switch.
 
-    `slower` says how many times longer its compute takes than this machine's (dilation; who runs a worker on
-    it passes it on). `bandwidth_Bps` holds in each direction at once, as on Ethernet. `delay_s` holds back
-    every frame in and out, so that the round trip between two devices takes twice the sum of theirs; a
-    device made without it (None) cannot be given one later. None is no limit.
+    `slower` is how many times longer its compute takes than this machine's (the dilation, which the caller
+    passes to the worker). `bandwidth_Bps` applies to each direction separately, as on Ethernet. `delay_s`
+    delays every frame in and out, so that the round trip between two devices takes twice the sum of their
+    delays; a device made without it (None) cannot get one later. None is no limit.
     """
 
     name: str
@@ -45,18 +45,18 @@ class DeviceSpec:
 
 
 def check_memory(name: str, memory_bytes: int | None) -> None:
-    """Raises ValueError for a limit in which no process could start."""
+    """Raise ValueError for a limit that is too small for any process."""
     if memory_bytes is not None and memory_bytes < 1 << 20:
         raise ValueError(f"no process starts on {name} in {memory_bytes} bytes; give 1 MiB or more.")
 
 
 def check_bandwidth(name: str, bandwidth_Bps: float | None) -> None:
-    """Raises ValueError outside what a token bucket shapes."""
+    """Raise ValueError outside the range of a token bucket."""
     if bandwidth_Bps is not None and not 1e3 <= bandwidth_Bps <= 1.25e10:
         raise ValueError(f"{name} cannot be shaped to {bandwidth_Bps} B/s; give 8 kbit/s to 100 Gbit/s.")
 
 
 def check_delay(name: str, delay_s: float | None) -> None:
-    """Raises ValueError for a delay that is negative or longer than frames are kept."""
+    """Raise ValueError for a delay that is negative or longer than frames are kept."""
     if delay_s is not None and not 0 <= delay_s <= 1:
         raise ValueError(f"frames of {name} cannot be held for {delay_s} s; give 0 to 1.")

@@ -1,4 +1,4 @@
-"""What went through an interface, as the kernel counted it. Knows no protocol above frames."""
+"""The traffic of an interface, as counted by the kernel."""
 
 import json
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ class Counters:
     received_frames: int
 
     def since(self, before: "Counters") -> "Counters":
-        """What came after `before`."""
+        """The traffic after `before`."""
         return Counters(
             self.sent_bytes - before.sent_bytes,
             self.received_bytes - before.received_bytes,
