@@ -88,7 +88,7 @@ def test_a_broken_file_keeps_what_was_read_before(
             (tmp_path / "c").unlink()
         else:
             (tmp_path / "c").write_text(broken)
-        until(lambda: "stay as they were" in caplog.text)
+        until(lambda: "were not reloaded" in caplog.text)
     assert status(node, OLD) == 200
     assert status(node, OPERATOR, "/v2/pliant/peers") == 200
     assert not any(token in caplog.text for token in (OLD, OPERATOR, PEER))
@@ -213,6 +213,6 @@ def test_files_are_read_by_role(tmp_path: Path) -> None:
     """Of a role without a file, the tokens are as they were given."""
     files = TokenFiles(None, written(tmp_path / "p", NEW))
     assert files.read(Tokens([OLD], [PEER], [OPERATOR])).kinds == ((OLD,), (NEW,), (OPERATOR,))
-    with pytest.raises(NodeError, match="two kinds"):
+    with pytest.raises(NodeError, match="two roles"):
         files.read(Tokens([NEW]))
     assert read_tokens(tmp_path / "p") == (NEW,)

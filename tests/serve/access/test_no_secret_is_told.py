@@ -57,7 +57,7 @@ def test_no_token_is_in_any_output(
             until(lambda: liar.n_asked > 0)
             assert f"Bearer {PEER}" in liar.shown, "the upstream is shown the token, and nobody else"
             file.write_text(f"{OPERATOR}\n{WRONG} {WRONG}\n")
-            until(lambda: "stay as they were" in caplog.text)
+            until(lambda: "were not reloaded" in caplog.text)
     out = capfd.readouterr()
     for where, text in (("log", caplog.text), ("answers", "".join(said)), ("output", out.out + out.err)):
         assert not [token for token in SECRETS if token in text], where

@@ -90,9 +90,9 @@ def test_a_body_at_the_edge_of_a_piece_is_whole(coding: str, n_bytes: int) -> No
 @pytest.mark.parametrize(
     ("broken", "why"),
     [
-        (lambda packed: b"plain", "is no gzip data"),
+        (lambda packed: b"plain", "is not valid gzip data"),
         (lambda packed: packed[:-4], "cut off"),
-        (lambda packed: packed[:-8] + bytes(8), "is no gzip data"),
+        (lambda packed: packed[:-8] + bytes(8), "is not valid gzip data"),
         (lambda packed: packed + packed, "more follows"),
         (lambda packed: b"", "cut off"),
     ],

@@ -272,7 +272,7 @@ def _raise(error: Exception) -> OpenModel:
         ("models/first/unload", {"parameters": {"unload_dependents": False}}, 200, ""),
         ("models/first/load", {"unknown": 1}, 400, "unknown"),
         ("index", [1], 400, "cannot be read"),
-        ("nothing", {}, 404, "there is nothing here"),
+        ("nothing", {}, 404, "not found"),
     ],
 )
 def test_changes_that_cannot_be_are_refused(path: str, body: Any, status: int, why: str) -> None:

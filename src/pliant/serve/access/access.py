@@ -121,14 +121,14 @@ class Access:
             return None
         roles = self._roles(known, shown.names)
         if not roles:
-            why = "a bearer token is asked for: `Authorization: Bearer TOKEN`."
+            why = "a bearer token is required: `Authorization: Bearer TOKEN`."
             return Refusal(401, why, {"www-authenticate": "Bearer", **_LAST})
         if shown.of_node and Role.PEER not in roles:
             how = "a certificate of --client-ca" if self._asks_certificate else "a token of --peer-token-file"
-            return Refusal(403, f"what nodes say to each other is for nodes: show {how}.", _LAST)
+            return Refusal(403, f"this call is for other nodes only: present {how}.", _LAST)
         if not roles & rule.roles:
             who = " or ".join(sorted(rule.roles))
-            why = f"{shown.method} {rule.path} is for the role {who}: show a token of {_files(rule.roles)}."
+            why = f"{shown.method} {rule.path} needs the role {who}: present a token of {_files(rule.roles)}."
             return Refusal(403, why, _LAST)
         return None
 
@@ -141,7 +141,7 @@ class Access:
             return
         if not {sender.lower(), sender.rpartition(":")[0].lower()} & {name.lower() for name in names}:
             raise NodeError(
-                f"{sender} is not whom its certificate names ({', '.join(names)[:200]}): start that node "
+                f"{sender} does not match its certificate ({', '.join(names)[:200]}): start that node "
                 "with --name, or give it a certificate of its name.",
                 status=403,
             )

@@ -86,9 +86,9 @@ class Credentials:
         try:
             self._now = await asyncio.to_thread(self._read)
         except NodeError as error:
-            _LOG.error("tokens and certificates stay as they were: %s", error)
+            _LOG.error("tokens and certificates were not reloaded: %s", error)
             return
-        _LOG.warning("tokens and certificates were read anew")
+        _LOG.warning("tokens and certificates were reloaded")
         for changed in self.on_change:
             changed()
 

@@ -14,11 +14,11 @@ def foreign_page(host: str, origin: str | None) -> str | None:
     send no origin.
     """
     if origin is not None and (not host or origin.partition("://")[2].lower() != host.lower()):
-        return f"a page of {origin[:80]} may not call a node that asks for no token: give it --token-file."
+        return f"a page of {origin[:80]} may not call a node that needs no token: give it --token-file."
     if host and not _is_here(host):
         return (
-            f"{host[:80]} is no name of this machine, and this node asks for no token: call it at 127.0.0.1, "
-            "give it --token-file, or say --insecure."
+            f"{host[:80]} is not a name of this machine, and this node needs no token: call it at 127.0.0.1, "
+            "or start it with --token-file or --insecure."
         )
     return None
 

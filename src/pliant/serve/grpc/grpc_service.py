@@ -240,7 +240,7 @@ class GrpcService:
         client = client_of(asked.context)
         held = _Message(client)
         if not self._budget.take(held, request.ByteSize()):
-            raise NodeError("requests that wait take all the room there is for them; try again.", 503, 1)
+            raise NodeError("pending requests use all of the buffer memory; try again.", 503, 1)
         try:
             self._budget.keep(held)
             left_s = _deadline_s(request, asked.context, node)
@@ -259,7 +259,7 @@ def _read(read: Callable[[bytes], Any], content: bytes) -> Any:
     try:
         return read(content)
     except DecodeError as error:
-        raise InputError(f"the request is no message of this method: {error}.") from error
+        raise InputError(f"the request is not a valid message of this method: {error}.") from error
 
 
 def _deadline_s(request: Any, context: Any, node: Node) -> float | None:

@@ -114,8 +114,8 @@ def _bytes_of(tensor: Any, n_most: int) -> bytes:
     elements = getattr(tensor.contents, field)
     if len(elements) > n_most:
         raise InputError(
-            f"{tensor.name!r} brings {len(elements)} elements in `contents.{field}` where {n_most} are left "
-            "of what is read so; send them in raw_input_contents."
+            f"{tensor.name!r} has {len(elements)} elements in `contents.{field}`, but at most {n_most} more "
+            "are accepted; send them in raw_input_contents."
         )
     dtype = DTYPES[tensor.datatype]
     array = np.empty(len(elements), object) if dtype == "bytes" else None

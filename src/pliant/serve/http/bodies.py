@@ -113,7 +113,7 @@ class Bodies:
                 raise _no_room(limits) from None
             raise NodeError(
                 f"the body was too slow: {n_bytes} bytes came; at most {limits.stall_s:g} s may pass without "
-                f"any, and after {limits.body_s:g} s {limits.body_Bps} bytes/s are asked for.",
+                f"any, and after {limits.body_s:g} s {limits.body_Bps} bytes/s are required.",
                 status=408,
             ) from None
         content = b"".join(body.parts)
@@ -159,7 +159,7 @@ def _too_long(most: int) -> NodeError:
 
 def _no_room(limits: Limits) -> HTTPException:
     why = (
-        f"bodies of other requests take all of the {limits.buffer_bytes} bytes that are kept "
+        f"other requests use all of the {limits.buffer_bytes} bytes of buffer memory "
         f"({limits.client_buffer_bytes} for one client); try again."
     )
     return HTTPException(503, why, _LEAVES)

@@ -113,7 +113,7 @@ class _Guarded(HttpToolsProtocol):
         is_reading = self.cycle is not None and self.cycle.more_body and not self.cycle.response_started
         if not self._n_unsent:
             if self._head_bytes or is_reading:
-                why = "this request came slowly, and others needed its place; try again."
+                why = "this request was too slow, and was dropped for others; try again."
                 self._refuse(503, why, ("retry-after: 1",))
             elif not self.transport.is_closing():
                 self.transport.close()
@@ -249,7 +249,7 @@ class _Guarded(HttpToolsProtocol):
         elif self._head_bytes:
             self._refuse(
                 408,
-                f"the request's head took longer than {self.limits.head_s:g} s, or stood still for "
+                f"the request's head took longer than {self.limits.head_s:g} s, or stalled for "
                 f"{self.limits.stall_s:g} s.",
             )
         elif not self.transport.is_closing():

@@ -32,7 +32,7 @@ class Decoder:
     def __init__(self, coding: str) -> None:
         name = coding.strip().lower()
         if name not in ("identity", *_WINDOWS):
-            raise NodeError(f"a body coded as {coding[:40]!r} is not read; send one of {CODINGS}.", 415)
+            raise NodeError(f"the content coding {coding[:40]!r} is not supported; use {CODINGS}.", 415)
         self._coding = name
         self._stream = zlib.decompressobj(_WINDOWS[name]) if name in _WINDOWS else None
 
@@ -49,9 +49,7 @@ class Decoder:
             try:
                 piece = stream.decompress(part, _PIECE_BYTES)
             except zlib.error as error:
-                raise InputError(
-                    f"the body is no {self._coding} data, as its coding says: {error}."
-                ) from error
+                raise InputError(f"the body is not valid {self._coding} data: {error}.") from error
             part, is_full = stream.unconsumed_tail or stream.unused_data, len(piece) == _PIECE_BYTES
             yield piece
 

@@ -158,7 +158,7 @@ class _Paths:
         assert isinstance(error, HTTPException)
         names = ", ".join(repr(one.served.name) for one in self._nodes)
         served = f"this node serves the model {names}, and /openapi.json lists its paths."
-        why = {404: f"there is nothing here: {served}", 405: f"{request.method} is not answered here."}
+        why = {404: f"not found: {served}", 405: f"{request.method} is not allowed here."}
         return error_response(
             error.status_code, why.get(error.status_code, error.detail), dict(error.headers or {})
         )
@@ -243,7 +243,7 @@ class _Paths:
         text = asked.get("length", "")
         is_number = text.isascii() and text.isdigit() and len(text) < 12
         if not is_number or int(text) > most:
-            raise InputError(f"a length of {text[:40]!r} is none up to {most}; ask {EXPLAIN_PATH}?length=40.")
+            raise InputError(f"length is {text[:40]!r}; give 0 to {most}, as in {EXPLAIN_PATH}?length=40.")
         names = [name for name, _ in asked.multi_items()]
         if len(set(names)) < len(names) or not set(names) <= set(EXPLAINED):
             raise InputError(f"{EXPLAIN_PATH} takes each of {', '.join(EXPLAINED)} once.")
@@ -284,7 +284,7 @@ class _Paths:
         """Raise NodeError if the request is for another model."""
         asked, names = request.query_params.get("model"), [one.served.name for one in self._nodes]
         if asked is not None and asked not in names:
-            raise NodeError(f"this node answers with {', '.join(names)}, not {asked[:80]}.", status=404)
+            raise NodeError(f"this node serves {', '.join(names)}, not {asked[:80]}.", status=404)
 
     def _check_identity(self, request: Request, sender: str) -> None:
         said = (header_of(request.scope, name) for name in _IDENTITY)

@@ -48,12 +48,12 @@ def document(model: Signature, max_length: int, best: float | None, version: str
     base = f"/v2/models/{model.name}"
     paths: _Json = {
         base: _get("The model's inputs and outputs.", _json("Model")),
-        f"{base}/ready": _get("Whether the model takes requests.", _states("ModelReady")),
+        f"{base}/ready": _get("Whether the model is ready.", _states("ModelReady")),
         f"{base}/infer": {"post": _infer()},
         f"{base}/config": _get("The model's configuration, in Triton's form.", _json("ModelConfig")),
-        f"{base}/stats": _get("What the model has answered so far.", _json("ModelStatistics")),
+        f"{base}/stats": _get("Statistics of the model's requests.", _json("ModelStatistics")),
         "/v1/embeddings": {"post": _embeddings(model)},
-        "/v2/pliant/curve": _get("How long this node takes, by length.", _json("Any")),
+        "/v2/pliant/curve": _get("Expected latency of this node by input length.", _json("Any")),
         "/v2/pliant/route": {"get": _explain(max_length)},
         "/v2/pliant/peers": _peers(),
         "/v2/pliant/tell": {"post": _tell()},
@@ -69,8 +69,8 @@ def front_document(version: str, has_tokens: bool) -> _Json:
 
 def _assembled(title: str, version: str, of_model: _Json, schemas: _Json, has_tokens: bool) -> _Json:
     paths: _Json = {
-        "/v2/health/live": _get("Whether the node runs.", _json("Live"), is_open=True),
-        "/v2/health/ready": _get("Whether the node takes requests.", _states("Ready"), is_open=True),
+        "/v2/health/live": _get("Whether the node is running.", _json("Live"), is_open=True),
+        "/v2/health/ready": _get("Whether the node is ready.", _states("Ready"), is_open=True),
         "/v2": _get("The node and its extensions.", _json("Server")),
         **of_model,
         **repository_paths(),
@@ -112,7 +112,7 @@ def _get(summary: str, responses: _Json, is_open: bool = False) -> _Json:
 def _states(schema: str) -> _Json:
     """200 if ready and 503 if not, with the same body schema."""
     ready = _json(schema)
-    return {**ready, "503": {**ready["200"], "description": "It does not, or no longer."}}
+    return {**ready, "503": {**ready["200"], "description": "Not ready."}}
 
 
 def _explain(max_length: int) -> _Json:
@@ -125,7 +125,7 @@ def _explain(max_length: int) -> _Json:
     model = {"name": "model", "in": "query", "schema": {"type": "string"}}
     responses = {**_json("Any"), "400": ERROR, "404": ERROR}
     return {
-        "summary": "What this node would choose, and why.",
+        "summary": "The endpoint that this node would choose, and why.",
         "parameters": [length, deadline, floor, model],
         "responses": responses,
     }
@@ -137,9 +137,9 @@ def _peers() -> _Json:
     body = {"required": True, "content": {"application/json": {"schema": changes}}}
     no = {str(status): ERROR for status in (403, 408, 413, 415, 503)}
     return {
-        "get": {"summary": "The nodes above and below.", "responses": {**_json("Any"), "403": ERROR}},
+        "get": {"summary": "Upstream and downstream nodes.", "responses": {**_json("Any"), "403": ERROR}},
         "post": {
-            "summary": "Upstreams that join or leave; for operators.",
+            "summary": "Add or remove upstreams; for operators.",
             "requestBody": body,
             "responses": {**_json("Any"), "400": ERROR, **no},
         },
@@ -150,7 +150,7 @@ def _tell() -> _Json:
     body = {"application/json": {"schema": {"$ref": "#/components/schemas/Word"}}}
     no = {str(status): ERROR for status in (400, 404, 408, 413, 415)}
     return {
-        "summary": "Another node's curve has changed.",
+        "summary": "Notification that another node's curve has changed.",
         "requestBody": {"required": True, "content": body},
         "responses": {**_json("Any"), **no},
     }
@@ -162,7 +162,7 @@ def _infer() -> _Json:
     yes = _json("InferResponse")
     yes["200"]["content"]["application/octet-stream"] = {"schema": {"type": "string", "format": "binary"}}
     return {
-        "summary": "An answer to one input.",
+        "summary": "Run inference.",
         "requestBody": {"required": True, "content": body},
         "responses": {**yes, **no},
     }
@@ -180,9 +180,12 @@ def _embeddings(model: Signature) -> _Json:
             "encoding_format": {"enum": ["float", "base64"]},
         },
     }
-    no = {"description": "No, and why.", "content": {"application/json": {"schema": {"type": "object"}}}}
+    no = {
+        "description": "An error, with the reason.",
+        "content": {"application/json": {"schema": {"type": "object"}}},
+    }
     return {
-        "summary": "Vectors of texts, in OpenAI's form.",
+        "summary": "Embeddings of texts, in OpenAI's form.",
         "requestBody": {"required": True, "content": {"application/json": {"schema": schema}}},
         "responses": {
             **_json("Any"),
@@ -315,13 +318,13 @@ def _terms(best: float) -> _Json:
             "binary_data_output": {"type": "boolean"},
             "deadline_s": {
                 **deadline,
-                "description": "Seconds, in which to answer as well as can be; 503 where none is in time.",
+                "description": "Deadline in seconds; 503 if no answer is in time.",
             },
             "best_effort": {
                 "type": "boolean",
-                "description": "Rather a late answer, the soonest there is, than none.",
+                "description": "Accept the soonest late answer instead of 503.",
             },
-            "accuracy_floor": {**floor, "description": "The least accuracy of the answer, a fraction."},
+            "accuracy_floor": {**floor, "description": "Lowest accepted accuracy, a fraction."},
         },
     }
 
@@ -345,10 +348,10 @@ def _sequence(items: list[_Json]) -> _Json:
 
 def _described(model: Signature) -> str:
     if not model.is_batchable:
-        return "One input; open dimensions may have any length that the model reads."
+        return "One input; open dimensions may have any length that the model supports."
     return (
-        "One input, or several: as many in the first dimension of every tensor. Each is a request of its "
-        "own, and the answer has as many rows. Open dimensions may have any length that the model reads."
+        "One input, or several in the first dimension of every tensor. Each counts as a separate request, "
+        "and the response has as many rows. Open dimensions may have any length that the model supports."
     )
 
 

@@ -4,7 +4,7 @@ from typing import Any, Final
 
 _Json = dict[str, Any]
 ERROR: Final[_Json] = {
-    "description": "No, and why.",
+    "description": "An error, with the reason.",
     "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}},
 }
 
@@ -12,7 +12,7 @@ ERROR: Final[_Json] = {
 def json_answer(schema: str) -> _Json:
     """A 200 response with a schema of this document."""
     content = {"application/json": {"schema": {"$ref": f"#/components/schemas/{schema}"}}}
-    return {"200": {"description": "As it is.", "content": content}}
+    return {"200": {"description": "Success.", "content": content}}
 
 
 def object_schema(properties: _Json) -> _Json:
@@ -28,7 +28,7 @@ REPOSITORY_SCHEMAS: Final[_Json] = {
                 "name": {"type": "string"},
                 "version": {"type": "string"},
                 "state": {"enum": ["READY", "UNAVAILABLE", "LOADING", "UNLOADING"]},
-                "reason": {"type": "string", "description": "Why it is not ready."},
+                "reason": {"type": "string", "description": "Why the model is not ready."},
             }
         ),
     },
@@ -38,8 +38,8 @@ REPOSITORY_SCHEMAS: Final[_Json] = {
             "parameters": {
                 "type": "object",
                 "properties": {
-                    "version": {"type": "string", "description": "One version; else all of them."},
-                    "unload_dependents": {"type": "boolean", "description": "Changes nothing here."},
+                    "version": {"type": "string", "description": "One version; by default all of them."},
+                    "unload_dependents": {"type": "boolean", "description": "Ignored."},
                 },
                 "additionalProperties": False,
             }
@@ -55,7 +55,7 @@ def repository_paths() -> _Json:
     """Paths for operators: list, load and unload models."""
     asked = {
         "type": "object",
-        "properties": {"ready": {"type": "boolean", "description": "Only models that are loaded."}},
+        "properties": {"ready": {"type": "boolean", "description": "List only loaded models."}},
         "additionalProperties": False,
     }
     name = {
@@ -65,11 +65,11 @@ def repository_paths() -> _Json:
         "schema": {"type": "string", "pattern": "^[A-Za-z0-9_-]{1,128}$"},
     }
     paths: _Json = {
-        "/v2/repository/index": _change("Every model that this node knows.", asked, "RepositoryIndex", ())
+        "/v2/repository/index": _change("List all models that this node knows.", asked, "RepositoryIndex", ())
     }
     for verb, schema, why in (
-        ("load", "Loaded", "Load a model, or load it anew where its files have changed."),
-        ("unload", "Unloaded", "Unload a model, once the requests that it has are answered."),
+        ("load", "Loaded", "Load a model, or reload it if its files have changed."),
+        ("unload", "Unloaded", "Unload a model after its pending requests."),
     ):
         change = {"$ref": "#/components/schemas/ModelChange"}
         found = _change(why, change, schema, (404, 409))

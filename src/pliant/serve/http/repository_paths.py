@@ -164,7 +164,7 @@ class RepositoryPaths:
         """Raise NodeError with the reason why the model is unavailable."""
         asked = request.path_params
         self._repository.wanted(asked["name"], asked.get("version"))
-        raise NodeError(f"{request.url.path[:80]} is not answered here.", status=404)
+        raise NodeError(f"{request.url.path[:80]} was not found.", status=404)
 
     async def _version_asked(self, request: Request) -> str | None:
         return version_asked((await self._read(request, ChangeRequest)).parameters)
@@ -186,8 +186,8 @@ class RepositoryPaths:
         assert isinstance(error, HTTPException)
         names = ", ".join(map(repr, self._repository.names)) or "none"
         why = {
-            404: f"there is nothing here: this node has the model {names}.",
-            405: f"{request.method} is not answered here.",
+            404: f"not found: this node has the model {names}.",
+            405: f"{request.method} is not allowed here.",
         }
         headers = dict(error.headers or {})
         return error_response(error.status_code, why.get(error.status_code, error.detail), headers)

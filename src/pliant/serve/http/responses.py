@@ -22,4 +22,4 @@ async def gone(request: Request, error: Exception) -> Response:
 
 async def broken(request: Request, error: Exception) -> Response:
     """The response to an internal error."""
-    return error_response(500, "the node failed; its log says how.", {})
+    return error_response(500, "internal error; the node's log has the reason.", {})

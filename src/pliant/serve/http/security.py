@@ -35,7 +35,7 @@ class Tokens:
     ) -> None:
         if len({*clients}) + len({*peers}) + len({*operators}) > len({*clients, *peers, *operators}):
             raise NodeError(
-                "a token is of two kinds, so that every client could speak as a node, or an operator; give "
+                "a token has two roles, so that a client could act as a node or an operator; give "
                 "--token-file, --peer-token-file and --operator-token-file different tokens."
             )
         kinds = ((Role.CLIENT, clients), (Role.PEER, peers), (Role.OPERATOR, operators))
@@ -105,7 +105,7 @@ def is_in_clear(url: str) -> bool:
 def in_clear(url: str) -> str:
     """The warning for a token that is sent unencrypted."""
     return (
-        f"a token is sent to {url} over plain HTTP, where others on the way can read it and use it: give "
+        f"a token is sent to {url} over plain HTTP, where others on the network can read and use it: give "
         "that node --tls-cert and --tls-key, and name it by https."
     )
 
@@ -120,7 +120,7 @@ def read_tokens(path: Path) -> tuple[str, ...]:
     variable = variable_of(path)
     text = _file_text(path) if variable is None else secret_variable(variable)
     if text is None:
-        raise NodeError(f"the environment variable {variable} is not set: it is to hold tokens, one a line.")
+        raise NodeError(f"the environment variable {variable} is not set: it must hold tokens, one a line.")
     lines = (line.strip() for line in text.splitlines())
     tokens = tuple(line for line in lines if line and not line.startswith("#"))
     if not tokens:
@@ -271,8 +271,8 @@ def check_exposure(listen: Address, tokens: Tokens, is_insecure: bool) -> None:
     if listen.is_loopback or tokens or is_insecure:
         return
     raise NodeError(
-        f"{listen} can be reached from other machines, and no token is asked for: give --token-file FILE, "
-        "listen at 127.0.0.1, or say --insecure if the network is trusted."
+        f"{listen} can be reached from other machines, and no token is required: give --token-file FILE, "
+        "listen at 127.0.0.1, or give --insecure if the network is trusted."
     )
 
 
@@ -280,8 +280,8 @@ def warn_in_clear(listen: Address, tokens: Tokens, tls: Tls) -> None:
     """Log a warning if callers from other machines would send tokens unencrypted."""
     if tokens and tls.cert is None and not listen.is_loopback:
         _LOG.warning(
-            "tokens that are shown at %s travel over plain HTTP: give --tls-cert and --tls-key, unless a "
-            "proxy on this machine, or a network that nobody else is on, carries them.",
+            "tokens are sent to %s over plain HTTP: give --tls-cert and --tls-key, unless a "
+            "proxy on this machine, or a private network, carries them.",
             listen,
         )
 
@@ -296,6 +296,6 @@ def check_discovery(listen: Address, peer_tokens: Sequence[str], is_insecure: bo
     if listen.is_loopback:
         return True
     raise NodeError(
-        "anybody on the network could announce a node, and would be sent inputs: give --peer-token-file "
-        "FILE, with what nodes share, or say --insecure if the network is trusted."
+        "any host on the network could announce a node and receive inputs: give --peer-token-file "
+        "FILE, shared by all nodes, or --insecure if the network is trusted."
     )

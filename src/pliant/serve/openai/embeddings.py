@@ -90,7 +90,7 @@ def _read(content: bytes) -> EmbeddingsRequest:
     try:
         return _REQUEST.decode(content)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InputError(f"the request is none for embeddings in JSON: {error}.") from error
+        raise InputError(f"the request is not a valid embeddings request in JSON: {error}.") from error
 
 
 async def _answer(node: Node, asked: EmbeddingsRequest, client: str) -> Response:
@@ -129,7 +129,7 @@ def _embedder(node: Node, asked: EmbeddingsRequest) -> Embedder:
         raise NodeError(f"{asked.model[:80]!r} gives no embeddings.", 404)
     if asked.dimensions not in (None, found.width):
         raise InputError(
-            f"{asked.model} gives {found.width} dimensions, not {asked.dimensions}; leave it out."
+            f"{asked.model} gives {found.width} dimensions, not {asked.dimensions}; omit `dimensions`."
         )
     return found
 

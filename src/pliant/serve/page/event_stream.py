@@ -71,7 +71,7 @@ class EventStream:
         """
         if self._n_viewers >= MOST_VIEWERS:
             raise NodeError(
-                f"{MOST_VIEWERS} pages are open, which is as many as may be; close one.", 503, retry_after_s=5
+                f"{MOST_VIEWERS} pages are open, which is the maximum; close one.", 503, retry_after_s=5
             )
         self._n_viewers += 1
         try:

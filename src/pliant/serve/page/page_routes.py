@@ -84,8 +84,8 @@ class _Page:
         nodes, asked = self._nodes(), request.query_params.get("model")
         found = next((node for node in nodes if asked in (None, node.served.name)), None)
         if found is None:
-            names = ", ".join(node.served.name for node in nodes) or "no model that is loaded"
-            raise NodeError(f"this node answers with {names}, not {str(asked)[:80]}.", status=404)
+            names = ", ".join(node.served.name for node in nodes) or "no loaded model"
+            raise NodeError(f"this node serves {names}, not {str(asked)[:80]}.", status=404)
         return found
 
 

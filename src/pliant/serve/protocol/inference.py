@@ -152,7 +152,7 @@ def read_request(
         parameters = _decoded(request.parameters, "parameters", _PARAMETERS, limits)
         outputs = _decoded(request.outputs, "outputs", _OUTPUTS, limits)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InputError(f"the request is no inference request in JSON: {error}.") from error
+        raise InputError(f"the request is not a valid inference request in JSON: {error}.") from error
     _check_names(inputs, model)
     ports = {port.name: port for port in model.inputs}
     tensors: dict[str, np.ndarray] = {}
@@ -165,7 +165,7 @@ def read_request(
             _check_elements(given, n_decoded, limits)
         tensors[given.name] = _tensor(ports[given.name], given, payload)
     if len(tail):
-        raise InputError(f"{len(tail)} bytes follow the last binary tensor; say whose they are.")
+        raise InputError(f"{len(tail)} bytes follow the last binary tensor; give their `binary_data_size`.")
     wanted, terms = _wanted(outputs, parameters, model), read_terms(parameters)
     return InferRequest(request.id, tensors, wanted, terms, _n_rows(inputs, model))
 
@@ -209,7 +209,7 @@ def answer_of(body: Body) -> tuple[_Reply, memoryview]:
     try:
         return _REPLY.decode(head), tail
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InputError(f"the answer is none in JSON: {error}.") from error
+        raise InputError(f"the response is not valid JSON: {error}.") from error
 
 
 def check_reply(body: Body, request: InferRequest, model: Signature) -> float | None:
@@ -222,7 +222,7 @@ def check_reply(body: Body, request: InferRequest, model: Signature) -> float | 
         or {output.name for output in reply.outputs} != asked.keys()
     ):
         raise InputError(
-            f"the answer is not to this request: {reply.id!r}, {[o.name for o in reply.outputs]}."
+            f"the response does not belong to this request: {reply.id!r}, {[o.name for o in reply.outputs]}."
         )
     accuracy = reply.parameters.get("accuracy", 0.0)
     if type(accuracy) not in (int, float) or not 0.0 <= accuracy <= 1.0:
@@ -231,7 +231,7 @@ def check_reply(body: Body, request: InferRequest, model: Signature) -> float | 
     for output in reply.outputs:
         wanted, size = asked[output.name], output.parameters.get("binary_data_size")
         if output.datatype != DATATYPES[wanted.port.dtype] or wanted.is_binary != isinstance(size, int):
-            raise InputError(f"{output.name!r} was answered in another form than asked for.")
+            raise InputError(f"{output.name!r} has another datatype or form than requested.")
         _check_answered(output, wanted.port, size)
         n_bytes += size or 0
         if size is None and not is_plain(output.data, wanted.port.dtype, output.shape):
@@ -334,7 +334,7 @@ def _check_shape(port: Port, given: _Given, model: Signature, limits: Limits, ma
         shape = (1, *shape[1:])
     if given.datatype not in DTYPES:
         raise InputError(
-            f"{port.name!r} is of no datatype {given.datatype!r}; there are {', '.join(DTYPES)}."
+            f"{port.name!r} has the unknown datatype {given.datatype!r}; there are {', '.join(DTYPES)}."
         )
     if DTYPES[given.datatype] != port.dtype or len(shape) > limits.n_dims or not _fits(shape, port):
         raise InputError(
@@ -391,9 +391,9 @@ def _wanted(
         own = asked.parameters.get("binary_data", is_binary)
         if asked.name not in ports or asked.name in found:
             raise InputError(
-                f"there is no output {asked.name!r}, or twice; {model.name} gives {list(ports)}."
+                f"output {asked.name!r} is unknown or named twice; {model.name} has {list(ports)}."
             )
         if unsupported or type(own) is not bool:
-            raise InputError(f"{asked.name!r} cannot be given so: {asked.parameters}.")
+            raise InputError(f"{asked.name!r} has unsupported parameters: {asked.parameters}.")
         found[asked.name] = RequestedOutput(ports[asked.name], own)
     return tuple(found.values())

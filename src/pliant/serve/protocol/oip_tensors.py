@@ -131,7 +131,7 @@ def _elements(data: memoryview, n: int) -> list[bytes]:
         end = at + _PREFIX_BYTES
         size = int.from_bytes(data[at:end], "little")
         if end + size > len(data):
-            raise InputError(f"element {len(found)} of {n} ends behind the {len(data)} bytes of its tensor.")
+            raise InputError(f"element {len(found)} of {n} ends after the {len(data)} bytes of its tensor.")
         found.append(bytes(data[end : end + size]))
         at = end + size
     if at != len(data):

@@ -15,8 +15,8 @@ def version_asked(parameters: Mapping[str, object]) -> str | None:
     """
     if strange := sorted({*parameters} - {"version", *_IGNORED}):
         raise InputError(
-            f"the parameter {', '.join(strange)[:80]} is unknown: this node loads what its options or "
-            "--config name; give `version`, where a model has several."
+            f"the parameter {', '.join(strange)[:80]} is unknown: the models are configured by this node's "
+            "options or --config; only `version` may be given."
         )
     return str(parameters["version"]) if "version" in parameters else None
 

@@ -55,7 +55,7 @@ class ModelLoader:
             for slot in victims:
                 evicted.append(slot)
                 _LOG.info("%s is evicted for %s", slot.key, entry.key)
-                await slot.retire(f"{EVICTED} for {entry.key}: its next request has it loaded")
+                await slot.retire(f"{EVICTED} for {entry.key}: its next request loads it")
         async with AsyncExitStack() as stack:
             connected = await self.connect(entry, opened, stack)
             kept = stack.pop_all()
@@ -78,7 +78,7 @@ class ModelLoader:
         if found:
             return [slots[key] for key in found]
         room = sum(one.frees_bytes for one in others)
-        itself = ", or unload it before it is loaded anew" if len(others) < len(live) else ""
+        itself = ", or unload it before loading it again" if len(others) < len(live) else ""
         raise BudgetError(
             f"{entry.key} needs {format_bytes(short_bytes)} more memory than is free, and evicting all other "
             f"models would free {format_bytes(room)}: start the node with more --memory{itself}. {error}"

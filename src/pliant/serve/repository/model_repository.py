@@ -118,8 +118,8 @@ class ModelRepository:
             except BudgetError as error:
                 if not self.live or error.short_bytes is None:
                     raise
-                slot.is_wanted, slot.reason = True, f"{EVICTED}: its next request has it loaded"
-                _LOG.warning("%s is loaded when it is asked for: %s", slot.key, error)
+                slot.is_wanted, slot.reason = True, f"{EVICTED}: its next request loads it"
+                _LOG.warning("%s is loaded on its next request: %s", slot.key, error)
 
     async def load(self, name: str, version: str | None = None) -> None:
         """Load a model, or all its versions; a loaded model is reloaded if its files have changed.
@@ -203,8 +203,8 @@ class ModelRepository:
         wanted = [slot for slot in known if slot.is_wanted]
         if not wanted:
             raise NodeError(
-                f"the model {known[-1].key} is not loaded ({known[-1].reason}): an operator loads it by POST "
-                f"/v2/repository/models/{name}/load.",
+                f"the model {known[-1].key} is not loaded ({known[-1].reason}): an operator can load it by "
+                f"POST /v2/repository/models/{name}/load.",
                 status=503,
             )
         return wanted[-1]
@@ -217,7 +217,7 @@ class ModelRepository:
         self._begin_loading(slot)
         why = (
             f"{slot.key} was evicted, and loading it takes about {wait_s:.3g} s, longer than the deadline of "
-            f"{deadline_s:.3g} s: it is loaded now, ask again then, or with best_effort."
+            f"{deadline_s:.3g} s: it is being loaded; retry then, or use best_effort."
         )
         raise NodeError(why, status=503, retry_after_s=max(1, ceil(wait_s))) from DeadlineError(why, wait_s)
 
@@ -245,7 +245,7 @@ class ModelRepository:
         try:
             async with self._change():
                 if not slot.is_wanted:
-                    raise NodeError(f"the model {slot.key} was unloaded meanwhile.", status=503)
+                    raise NodeError(f"the model {slot.key} was unloaded in the meantime.", status=503)
                 if slot.live is None:
                     await self._load(slot)
                 slot.hand_over(self._clock())
@@ -297,7 +297,7 @@ class ModelRepository:
     async def _load(self, slot: ModelSlot, may_evict: bool = True) -> None:
         """Load the slot's model; the previous one is closed afterwards."""
         if self.is_draining:
-            raise NodeError("this node is about to end: nothing is loaded any more.", status=503)
+            raise NodeError("this node is shutting down and loads no models.", status=503)
         reason = slot.reason
         slot.state = "LOADING" if slot.live is None else "READY"
         evicted: list[ModelSlot] = []
@@ -325,7 +325,7 @@ class ModelRepository:
                 await self._load(slot, may_evict=False)
                 slot.hand_over(self._clock())
             except PliantError as error:
-                _LOG.warning("%s is loaded when it is asked for: %s", slot.key, error)
+                _LOG.warning("%s is loaded on its next request: %s", slot.key, error)
 
     async def _configure(self, wanted: dict[ModelKey, ModelEntry]) -> None:
         made, evicted = dict[ModelKey, LiveModel](), list[ModelSlot]()

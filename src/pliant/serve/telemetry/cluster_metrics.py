@@ -10,16 +10,20 @@ from pliant.cluster.member.worker import WorkerStatus
 
 def metrics_of_primary(status: ClusterStatus) -> Iterator[Metric]:
     """Runs by outcome; for each worker its use, memory, faults and last heartbeat."""
-    runs = CounterMetricFamily("pliant_cluster_runs", "Runs, by how they ended.", labels=("outcome",))
+    runs = CounterMetricFamily("pliant_cluster_runs", "Runs by outcome.", labels=("outcome",))
     runs.add_metric(("ok",), status.n_runs)
     runs.add_metric(("failed",), status.n_failed)
     yield runs
-    yield GaugeMetricFamily("pliant_cluster_running", "Whether a run is under way.", status.is_running)
+    yield GaugeMetricFamily("pliant_cluster_running", "Whether a run is in progress.", status.is_running)
     rows = (
-        ("usable", "Whether a worker takes part.", [float(one.is_usable) for one in status.members]),
-        ("free_bytes", "What its model may take.", [one.free_bytes for one in status.members]),
-        ("heard_seconds", "Since it was heard.", [one.heard_s_ago for one in status.members]),
-        ("faults", "Segments that were repeated without it.", [one.n_faults for one in status.members]),
+        ("usable", "Whether a worker is used.", [float(one.is_usable) for one in status.members]),
+        ("free_bytes", "Memory that its model may use.", [one.free_bytes for one in status.members]),
+        ("heard_seconds", "Time since its last heartbeat.", [one.heard_s_ago for one in status.members]),
+        (
+            "faults",
+            "Segments repeated after its failures.",
+            [one.n_faults for one in status.members],
+        ),
     )
     for name, about, values in rows:
         family = GaugeMetricFamily(f"pliant_cluster_member_{name}", about, labels=("member",))
@@ -30,11 +34,11 @@ def metrics_of_primary(status: ClusterStatus) -> Iterator[Metric]:
 
 def metrics_of_worker(status: WorkerStatus) -> Iterator[Metric]:
     """Joined primaries, held plans, runs and free memory of a worker."""
-    yield GaugeMetricFamily("pliant_worker_joined", "Primaries that took it in.", len(status.joined))
+    yield GaugeMetricFamily("pliant_worker_joined", "Primaries that it has joined.", len(status.joined))
     yield GaugeMetricFamily("pliant_worker_refused", "Primaries that refuse it.", status.n_refusals)
-    yield GaugeMetricFamily("pliant_worker_plans", "Plans that it holds ready.", status.n_plans)
-    yield GaugeMetricFamily("pliant_worker_free_bytes", "What its model may take.", status.free_bytes)
-    runs = CounterMetricFamily("pliant_worker_runs", "Runs that it took part in.", labels=("outcome",))
+    yield GaugeMetricFamily("pliant_worker_plans", "Prepared plans.", status.n_plans)
+    yield GaugeMetricFamily("pliant_worker_free_bytes", "Memory that its model may use.", status.free_bytes)
+    runs = CounterMetricFamily("pliant_worker_runs", "Runs with this worker by outcome.", labels=("outcome",))
     runs.add_metric(("ok",), status.n_runs)
     runs.add_metric(("failed",), status.n_failed)
     yield runs

@@ -50,4 +50,4 @@ def ask_explanation(
     try:
         return msgspec.json.decode(response.content, type=Explanation)
     except msgspec.DecodeError as error:
-        raise NodeError(f"{url} is no pliant node, or one of another version: {error}.") from error
+        raise NodeError(f"{url} is not a pliant node, or has another version: {error}.") from error

@@ -116,10 +116,10 @@ class Client:
         except TimeoutError:
             raise NodeError(f"{url} did not answer within {timeout_s:.3g} s.", status=504) from None
         except NodeError as error:
-            raise NodeError(f"{url} could not be asked: {error}", status=502) from error
+            raise NodeError(f"the request to {url} failed: {error}", status=502) from error
         except (OSError, ssl.SSLError, UnicodeError) as error:
             raise NodeError(
-                f"{url} could not be asked: {error or type(error).__name__}.", status=502
+                f"the request to {url} failed: {error or type(error).__name__}.", status=502
             ) from error
 
     def _warn_in_clear(self, url: str) -> None:

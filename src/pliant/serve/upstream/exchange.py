@@ -92,7 +92,7 @@ class Connection(asyncio.Protocol):
             self._parser.feed_data(data)
         except httptools.HttpParserError as error:
             cause = error.__context__
-            why = cause if isinstance(cause, NodeError) else f"it answered what is no HTTP: {error}."
+            why = cause if isinstance(cause, NodeError) else f"it did not answer in HTTP: {error}."
             self._fail(cause if isinstance(cause, NodeError) else NodeError(str(why), status=502))
             self.close()
 

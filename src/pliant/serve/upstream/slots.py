@@ -85,7 +85,7 @@ class Slots:
         self, upstream: str, pending: deque[_Waiting], passage: Passage, patience_s: float
     ) -> None:
         if len(pending) >= self.most:  # several requests were routed here at once
-            raise NodeError(f"as many requests wait for {upstream} as may.", status=503)
+            raise NodeError(f"the queue for {upstream} is full.", status=503)
         mine = _Waiting(passage, asyncio.get_running_loop().create_future())
         pending.append(mine)
         try:

@@ -182,7 +182,7 @@ class Upstreams:
             raise
         except RouteError as error:
             self.misbehaved(upstream, str(error))
-            raise NodeError(f"{upstream} answered what cannot be read: {error}", status=502) from error
+            raise NodeError(f"{upstream} sent an invalid response: {error}", status=502) from error
         if response.status == 200:
             waited_s = 0.0 if spent is None else spent.waited_s
             return UpstreamAnswer(
@@ -269,7 +269,7 @@ class Upstreams:
                 try:
                     await self._due_once()
                 except PliantError:
-                    _LOG.exception("%s cannot do what is due", self._router.name)
+                    _LOG.exception("%s: a due action failed", self._router.name)
                     await asyncio.sleep(_PAUSE_S)
         finally:
             for task in self._under_way:
@@ -375,7 +375,7 @@ class Upstreams:
             return Body(response.content, header_bytes(response.headers.get(HEADER_LENGTH)))
         except InputError as error:
             self.misbehaved(upstream, str(error))
-            raise NodeError(f"{upstream} answered what cannot be read: {error}", status=502) from error
+            raise NodeError(f"{upstream} sent an invalid response: {error}", status=502) from error
 
     def _heard(self, upstream: str, n: int, response: Response, slot: Slot, now_s: float) -> Spent | None:
         """Report a response's headers to the router; returns the time that the upstream spent."""
