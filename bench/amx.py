@@ -1,8 +1,8 @@
-"""AMX: products against what its tiles can do at most, and whole models beside onnxruntime and OpenVINO.
+"""AMX: products against the peak of its tiles, and whole models against onnxruntime and OpenVINO.
 
-Runs only where the processor has AMX and the system lends it; elsewhere it says why not, and claims nothing.
-OpenVINO computes in bfloat16 by itself on such a processor. Models are MiniLM and BERT-base with random
-weights, 128 tokens; runtimes have processes of their own and take turns.
+Runs only if the processor has AMX and the system grants it; otherwise it prints the reason and makes no
+claim. OpenVINO computes in bfloat16 by itself on such a processor. Models are MiniLM and BERT-base with
+random weights, 128 tokens; each runtime has its own process, and they run interleaved.
 """
 
 import ctypes
@@ -85,7 +85,7 @@ def peak_ir(isa: Isa, kind: Kind) -> str:
 
 
 def _in_cache(report: Report, library: Library, rounds: int) -> None:
-    """One product again and again on one thread, its rows rounded already, beside float32's FMA."""
+    """One product repeated on one thread, with rows already rounded, against float32 FMA."""
     rows = []
     space = aligned_bytes(1 << 22)
     space[:] = 0
@@ -112,7 +112,7 @@ def _in_cache(report: Report, library: Library, rounds: int) -> None:
 def _kernels(
     library: Library, coded: CodedMatrix, K: int, N: int, space: np.ndarray
 ) -> tuple[dict[str, Callable[[], float]], list[object]]:
-    """The product in every form, and what its arguments point to; A's numbers do not matter for time."""
+    """The product in every form, and the memory of its arguments; the values of A do not affect the time."""
     isa, step = library.isa, np.float32(coded.largest / 127)
     a, c = aligned_bytes(8 * ROWS * K), np.zeros((ROWS, N), np.float32)
     a[:] = 0

@@ -1,8 +1,8 @@
-"""64 texts at once beside one at a time: the shipped classifier, and MiniLM-L6 from ONNX, on two threads.
+"""64 texts in batches against one at a time: the shipped classifier, and MiniLM-L6 from ONNX, on two threads.
 
 Texts have 4 to 64 tokens, evenly, in random order. The classifier reads text; its weights are in memory, or
-are read from disk in each run. MiniLM is fed ids in buckets of 8 tokens; one at a time it runs every length
-as it is, each compiled before. onnxruntime runs the same models in float32 on as many threads: one text at a
+are read from disk in each run. MiniLM gets ids in buckets of 8 tokens; one at a time it runs every exact
+length, compiled beforehand. onnxruntime runs the same models in float32 on as many threads: one text at a
 time, all 64 padded to the longest, and sorted by length in groups of 8.
 """
 
@@ -34,12 +34,12 @@ N_TEXTS, LENGTHS = 64, (4, 64)
 GROUP = 8
 BUCKETS = tuple(range(8, LENGTHS[1] + 1, 8))
 PAUSE_S = 0.1
-"""Before each turn: threads of the one before still spin for a while."""
+"""Pause before each run, because the threads of the previous runtime still spin for a while."""
 WORDS = (
     *("the", "a", "it", "is", "was", "not", "no", "and", "or", "but", "of", "to", "in", "on", "good", "bad"),
     *("film", "movie", "story", "plot", "actor", "with", "this", "that", "very", "more", "all", "time"),
 )
-"""Each is one token."""
+"""Words of one token each."""
 
 Feeds = dict[str, np.ndarray]
 Answers = Callable[[], list[np.ndarray]]
@@ -159,7 +159,7 @@ def _measure(report: Report, subject: Subject, rounds: int) -> None:
 
 
 def _beside(seconds: Mapping[str, Sequence[float]]) -> str:
-    """All at once beside the best of onnxruntime's ways."""
+    """All at once against the fastest mode of onnxruntime."""
     theirs = {name: median(taken) for name, taken in seconds.items() if "onnxruntime" in name}
     best = min(theirs, key=lambda name: theirs[name])
     return f"{paired(seconds[best], seconds[MANY]).value:.2f} times the texts a second of {best}"

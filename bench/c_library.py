@@ -2,8 +2,8 @@
 
     python bench/c_library.py [--quick]
 
-Every answer is cold: layers are read past the page cache, and the file of the word table is dropped from it
-before each. The driver is bench/c_library.c. Data are read from PLIANT_DATA.
+Every answer is cold: layers are read with direct IO, and the file of the word table is dropped from the page
+cache before each. The driver is bench/c_library.c. Data are read from PLIANT_DATA.
 """
 
 import os
@@ -67,7 +67,7 @@ class Ran:
 
 @dataclass(frozen=True, slots=True)
 class Library:
-    """A library with its driver; `emulator` are the words before a command of it."""
+    """A library with its driver; `emulator` is the command prefix of an emulator."""
 
     report: LibraryReport
     driver: Path
@@ -75,14 +75,16 @@ class Library:
     emulator: tuple[str, ...] = ()
 
     def bound_bytes(self, target_s: float | None = None) -> int:
-        """What a process may have in memory: of the working buffer, what the target's plans take."""
+        """The memory bound of a process: the working buffer counts with the size that the target's plans
+        need.
+        """
         sizes = self.report.sizes
         plans = [plan for plan in self.report.plans if plan.budget.target_s == target_s]
         working = max((plan.memory.working_bytes for plan in plans), default=sizes.working)
         return sizes.preload + working + sizes.arena + sizes.tables + SLACK_BYTES
 
     def run(self, texts: Sequence[str], target_s: float = 0.0, *, is_cold: bool = False) -> Ran:
-        """Answer `texts`; with `is_cold` nothing of the directory is in the page cache when it starts."""
+        """Answer `texts`; with `is_cold`, no file of the directory is in the page cache at the start."""
         if is_cold:
             _drop_pages(self.report.output)
         command = [str(self.driver), str(self.report.output), str(PAUSE_US), str(round(target_s * 1e6))]
@@ -220,7 +222,7 @@ def _recurrent(bench: Report, folder: Path, n_texts: int) -> list[bool]:
 
 
 def _arm(bench: Report, folder: Path, n_texts: int) -> list[bool]:
-    """sst2 for 64-bit Arm under emulation: answers, not times. Nothing where the tools are missing."""
+    """sst2 for 64-bit Arm under emulation: answers, not times. Empty if the tools are missing."""
     tools = ("aarch64-linux-gnu-gcc", "qemu-aarch64")
     if any(shutil.which(tool) is None for tool in tools):
         bench.note(f"64-bit Arm: not measured, {' or '.join(tools)} is missing.")
@@ -256,7 +258,7 @@ def _differences(answers: Sequence[Answered], texts: Sequence[str]) -> tuple[flo
 
 
 def _python_beside(bench: Report, texts: Sequence[str]) -> None:
-    """What a process with Python's session takes for the same."""
+    """The memory of a process with Python's session for the same texts."""
     code = (
         "import sys, pliant\n"
         f"with pliant.open('sst2', latency={TARGETS_S[0]}, preload={PRELOAD_BYTES}) as s:\n"

@@ -1,4 +1,4 @@
-"""Puts the root of the checkout on the path of imports, for `research` and `testbed`; import it first."""
+"""Add the root of the checkout to the import path, for `research` and `testbed`; import it first."""
 
 import sys
 from pathlib import Path

@@ -1,9 +1,9 @@
-"""[cluster.coded] BERT-base on three unequal devices, each of which may hold a twelfth of its layers' bytes.
+"""[cluster.coded] BERT-base on three unequal devices, each limited to a twelfth of its layers' bytes.
 
-The devices are emulated (testbed; needs root): namespaces, a link of 400 Mbit/s each, and paces; a worker is
-a process of its own. All weights are in a store's codes, and no device could hold the plan. The answer is
-held against float64 (torch) on the store decoded to the same bits. Beside it the same split in float32 runs
-in turns with it on devices without a bound.
+The devices are emulated (testbed; needs root): namespaces, a link of 400 Mbit/s each, and speeds; each worker
+is a process. All weights are codes of a store, and no device could hold them all. The answer is compared with
+float64 (torch) on the store decoded to the same bits. The same split in float32 runs interleaved with it on
+devices without a memory limit.
 """
 
 from collections.abc import Mapping
@@ -37,7 +37,9 @@ from text_models import build as build_model
 
 TOKENS, MBIT, PART = 128, 400, 12
 PACES = {PRIMARY: 8.0, "second": 6.0, "third": 4.0}
-"""How many times slower than this machine's core: its own noise is then a small part of a layer."""
+"""How many times slower than this machine's core: the machine's noise is then small against a layer's
+time.
+"""
 MOST_OFF, MOST_ERROR = 1.15, 1e-4
 _VOCABULARY = 1000
 _WARM = 4
@@ -70,7 +72,7 @@ def main() -> None:
 
 
 def _store(model: TextModel, folder: Path) -> Path:
-    """A store of the model, and of a tokenizer without a vocabulary worth the name: ids are fed."""
+    """A store of the model with a minimal tokenizer, since the bench feeds ids."""
     torch_model = build_model(model)
     torch_model.save_pretrained(folder / "model")
     words = {f"word{i}": i + 4 for i in range(_VOCABULARY - 4)} | {
@@ -87,7 +89,7 @@ def _store(model: TextModel, folder: Path) -> Path:
 
 
 def _bounded(path: Path, encoder: Encoder, folder: Path, rounds: int) -> dict[str, Any]:
-    """Devices that may hold little: what they hold and take, and how right the answer is."""
+    """Devices with a memory limit: their memory, their times, and the error of the answer."""
     spec = encoder.spec
     alone = Partition("ws", PRIMARY, (Share(PRIMARY, spec.n_heads, TOKENS),), TOKENS)
     bound = weight_bytes(spec, alone)[PRIMARY] // PART
@@ -140,7 +142,7 @@ def _bounded(path: Path, encoder: Encoder, folder: Path, rounds: int) -> dict[st
 
 
 def _beside_float32(path: Path, encoder: Encoder, split: Partition, folder: Path, rounds: int) -> Any:
-    """Seconds in codes over seconds in float32, by the same shares, in turns, without a bound."""
+    """Seconds in codes over seconds in float32, with the same shares, interleaved, without a memory limit."""
     ways = {"codes": split, "float32": replace(split, bits=())}
     seconds: dict[str, list[float]] = {name: [] for name in ways}
     with open_rig(_devices(), str(path), encoder, folder, TOKENS) as rig:

@@ -1,8 +1,8 @@
-"""Tensors between two ends on this machine: all three engines and a bare TCP socket, in turns.
+"""Tensor transfers between two ends on this machine: all three engines and a bare TCP socket, interleaved.
 
-ZeroMQ's connections are authenticated and encrypted, Gloo's and the bare socket's are not; these three join
-two processes by loopback. The engine of tests and simulated clusters copies between two threads. Both ends
-share this machine's cores, so throughput here is bounded by their work, not by a network.
+ZeroMQ's connections are authenticated and encrypted, Gloo's and the bare socket's are not; these three
+connect two processes over loopback. The engine of tests and simulated clusters copies between two threads.
+Both ends share this machine's cores, so throughput is limited by their work, not by a network.
 """
 
 import json
@@ -30,7 +30,7 @@ from report import Report, options
 
 SIZES = (1 << 10, 1 << 14, 1 << 17, 1 << 20, 1 << 22, 1 << 24)
 BARE = "bare socket"
-# Table 3's exchanges over the paper's network, of 940 Mbit/s: the wire must not be the bottleneck there.
+# Table 3's exchanges over the paper's network, of 940 Mbit/s: the engine must not be the bottleneck there.
 NETWORK_BPS = 940e6 / 8
 AT_BYTES = 1 << 17
 

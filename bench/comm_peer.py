@@ -1,4 +1,6 @@
-"""The other end of bench/comm.py: a process that answers on every engine, until its input ends."""
+"""The other end of bench/comm.py: a process that answers on every engine until its standard input is
+closed.
+"""
 
 import json
 import socket
@@ -37,7 +39,7 @@ def main() -> None:
 
 
 def answer(comm: Comm, options: Mapping[str, Any]) -> None:
-    """Per round and size: take so many messages, say one byte, then echo so many."""
+    """Per round and size: receive the messages, send one byte, then echo the given number."""
     for round_, i, n_bytes, n_messages, n_echoes in plan(options):
         buffer, step = np.zeros(n_bytes, np.uint8), 0
         for _ in range(n_messages):
@@ -51,7 +53,7 @@ def answer(comm: Comm, options: Mapping[str, Any]) -> None:
 
 
 def answer_raw(connection: socket.socket, options: Mapping[str, Any]) -> None:
-    """The same over a bare socket that both sides know the lengths of."""
+    """As `answer`, over a bare socket; both sides know the lengths."""
     for _, _, n_bytes, n_messages, n_echoes in plan(options):
         buffer = bytearray(n_bytes)
         for _ in range(n_messages):

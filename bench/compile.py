@@ -1,7 +1,7 @@
 """pliant.compile beside onnxruntime and OpenVINO: time, memory and start of transformers, fp32.
 
-Batch 1, 128 tokens, two threads. Every runtime has a process of its own; for time they take turns, each after
-a pause in which the others' threads stop spinning and after a run that is not timed.
+Batch 1, 128 tokens, two threads. Each runtime has its own process; timed runs are interleaved, each after a
+pause in which the others' threads stop spinning, and after an untimed run.
 """
 
 from collections.abc import Mapping
@@ -69,7 +69,7 @@ def _files(model: TextModel, path: Path) -> Files:
 
 
 def perturbed(model: TextModel, path: Path) -> Path:
-    """The exported model, with biases and scales that are not 0 and 1, which could be left out."""
+    """The exported model, with biases and scales other than 0 and 1, so that runtimes cannot omit them."""
     import onnx
     from onnx import numpy_helper
 

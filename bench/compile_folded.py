@@ -1,8 +1,8 @@
-"""Models as others hand them over, beside onnxruntime: weights in int8 or float16, ViT-B/16 in batches.
+"""Models with stored weight formats, against onnxruntime: weights in int8 or float16, ViT-B/16 in batches.
 
 MiniLM-L6 of bench/text_models.py, 16 and 128 tokens, its matrices stored as Cast and Mul over int8, as
 DequantizeLinear by axis, and as float16 with a Cast; ViT-B/16 on nn.MultiheadAttention with batch_first, in
-batches of 1, 2 and 8. Two threads; every runtime has a process of its own, and they take turns.
+batches of 1, 2 and 8. Two threads; each runtime has its own process, and they run interleaved.
 """
 
 from contextlib import ExitStack
@@ -22,12 +22,12 @@ from stored_models import STYLES, export_vit, store
 from text_models import MINILM, feeds
 
 BAR = 1.0
-"""Of onnxruntime's time."""
+"""The bar, relative to onnxruntime's time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A model's file and feeds, and whether its time is one of the claim's."""
+    """A model's file and feeds, and whether its time counts for the claim."""
 
     name: str
     model: Path

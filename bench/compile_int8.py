@@ -1,9 +1,9 @@
-"""Weights in six bits, decoded in flight, and in bytes: memory and time beside onnxruntime's.
+"""Weights in six bits, decoded on the fly, and in bytes: memory and time against onnxruntime.
 
-BERT-base and MiniLM as bench/compile.py has them (random weights, biases that are not zero), and the MiniLM
-that ships with pliant, whose weights are trained. int8 is compared with onnxruntime's dynamic quantization of
-the same file: its time, its memory, and how far the answer is from onnxruntime's in float32. Runtimes have
-processes of their own, two threads each, and take turns.
+BERT-base and MiniLM of bench/compile.py (random weights, nonzero biases), and the MiniLM that ships with
+pliant, with trained weights. int8 is compared with onnxruntime's dynamic quantization of the same file: its
+time, its memory, and the error of the answer against onnxruntime's in float32. Each runtime has its own
+process with two threads, and they run interleaved.
 """
 
 import logging
@@ -140,7 +140,7 @@ def _time(report: Report, subject: Subject, rounds: int) -> None:
             "8 bits int8": serve("8 bits int8", subject.fp32),
         }
         wanted = servers["onnxruntime"].answer
-        # Its answer goes to the same file: what the float32 one said has been read.
+        # It writes its answer to the same file, after the float32 answer has been read.
         servers["onnxruntime int8"] = serve("onnxruntime", subject.int8)
         seconds, _ = interleaved({name: server.seconds for name, server in servers.items()}, rounds)
         errors = {x: answer_error(server.answer, wanted) for x, server in servers.items()}
@@ -175,7 +175,7 @@ def _time(report: Report, subject: Subject, rounds: int) -> None:
 
 
 def answer_error(answer: np.ndarray, wanted: np.ndarray) -> float:
-    """Root mean square of the difference over that of the answer."""
+    """Root mean square of the difference divided by that of the answer."""
     difference = answer.astype(np.float64) - wanted
     return float(np.sqrt(np.square(difference).mean() / np.square(wanted, dtype=np.float64).mean()))
 

@@ -1,10 +1,11 @@
-"""CRIME's evaluation in a simulator: routers under a virtual clock, beside oracle, single devices, the paper.
+"""CRIME's evaluation in a simulator: routers under a virtual clock, against the oracle, single devices and
+the paper.
 
     python bench/crime.py [--quick] [--kept DIR] [--workers N]
 
-Data are read from PLIANT_DATA, traces from PLIANT_TRACES; rows whose data are missing are left out. What the
-three models take on this machine is measured beforehand (`python bench/crime_measure.py DIR`; the latest
-measurement counts) and kept in DIR; without it, it is measured now.
+Data are read from PLIANT_DATA, traces from PLIANT_TRACES; rows with missing data are omitted. The times of
+the three models on this machine are measured beforehand (`python bench/crime_measure.py DIR`; the latest
+measurement counts) and stored in DIR; otherwise they are measured now.
 """
 
 import argparse
@@ -70,7 +71,7 @@ def _own_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _measured_times(folder: Path, quick: bool) -> dict[str, Any]:
-    """Kept whatever the commit: what they are of is the kernels, not the simulator."""
+    """Measured times are reused across commits: they depend on the kernels, not on the simulator."""
     path = folder / FILE
     if path.exists():
         return dict(json.loads(path.read_text()))
@@ -80,7 +81,9 @@ def _measured_times(folder: Path, quick: bool) -> dict[str, Any]:
 def _simulated(
     work: Mapping[str, Sequence[Callable[[], Any]]], folder: Path, workers: int
 ) -> dict[str, list[Any]]:
-    """Each part's results, those without data left out; what this tree gave before is kept in `folder`."""
+    """Each part's results, without parts that lack data; earlier results of this source tree are cached in
+    `folder`.
+    """
     now, before = Kept(folder, tree()), Kept(folder, tree(), ("none",))
     found: dict[str, list[Any]] = {}
     with ProcessPoolExecutor(max(workers, 1)) as processes:
@@ -99,7 +102,7 @@ def _simulated(
 
 
 def _work(sets: tuple[Devices, ...], count: int) -> dict[str, list[Callable[[], Any]]]:
-    """What is simulated, by the part it belongs to."""
+    """The simulations of each part."""
     like = sets[0]
     return {
         "tables": [

@@ -1,9 +1,9 @@
-"""Attention models among nodes: T(n) of the shipped transformer, and accuracy for time when links go down.
+"""Attention models on nodes: T(n) of the shipped transformer, and the accuracy-time trade when links fail.
 
 [crime.attention] Times of the whole SST-2 model on one thread over lengths 3..256, lengths in random order,
-the median of each; a line and a quadratic through them; the quadratic as pieces within 1 %.
-[crime.trade] An end node of a slow device, a gateway and a server, three processes on loopback; the same
-sentences of SST-2 dev before and after the links go down (both other nodes are killed), under one deadline.
+the median of each; a line and a quadratic fitted to them; the quadratic as pieces within 1 %. [crime.trade]
+An end node on a slow device, a gateway and a server, as three processes on loopback; the same sentences of
+SST-2 dev before and after the links fail (both other nodes are killed), under one deadline.
 """
 
 import argparse
@@ -188,7 +188,7 @@ def _process(words: list[str]) -> Iterator["subprocess.Popen[str]"]:
 
 
 def _wait(client: httpx.Client) -> None:
-    """Until the end node knows the way up."""
+    """Wait until the end node can reach its upstream."""
     end_s = time.monotonic() + _WARM_S
     while time.monotonic() < end_s:
         if client.get("/v2/pliant/route", params={"length": 24}).json()["target"] not in (None, "local"):
@@ -200,7 +200,9 @@ def _wait(client: httpx.Client) -> None:
 def _asked(
     client: httpx.Client, what: str, texts: list[tuple[str, str]], terms: dict[str, float]
 ) -> dict[str, object]:
-    """One sentence after the other: what is answered, when, and what the answers say of themselves."""
+    """Send one sentence after the other; returns the answers, their times and the accuracy that they
+    state.
+    """
     seconds, right, said, met = [], [], [], []
     for text, label in texts:
         tensor = {"name": "text", "shape": [1], "datatype": "BYTES", "data": [text]}

@@ -1,9 +1,9 @@
-"""What a decision costs a node: a choice among up to 8 successors, and what surrounds it, in microseconds.
+"""The time of a node's decision: a choice among up to 8 successors, and the calls around it, in microseconds.
 
-The paper allows its engine 1 ms an inference on a Cortex-A53 (5.1). Each call is timed by itself, the clock's
-own cost left in. In the rows `fresh`, a successor told another curve before every choice: the worst a node
-meets. Curves are those of a gateway (6 points) and of a device that runs attention, sent finely (30 points),
-in turns.
+The paper allows its engine 1 ms per inference on a Cortex-A53 (5.1). Each call is timed separately, including
+the overhead of the clock. In the rows `fresh`, a successor sends another curve before every choice, which is
+the worst case. Curves are those of a gateway (6 points) and of a device that runs attention, sent finely (30
+points), in turns.
 """
 
 import argparse
@@ -116,7 +116,7 @@ def _events() -> Iterator[Calls]:
 
 
 def _timed(calls: list[Calls], n_calls: int) -> dict[str, np.ndarray]:
-    """Microseconds of each call, rows in turns, so that a busy moment meets all of them."""
+    """Microseconds of each call, with rows interleaved, so that load affects all of them."""
     clock = time.perf_counter_ns
     found: dict[str, list[int]] = {c.name: [] for c in calls}
     turn = n_calls // 20
@@ -166,7 +166,7 @@ _WORDS = [CurveAdvert("up", (ServiceLevel(_curve(i)),), frozenset({"up"}), (i, 0
 
 
 def _stir(router: Router, i: int, n: int) -> None:
-    """One of the successors tells another curve than before."""
+    """One of the successors sends a new curve."""
     router.told(f"up{i % n}", _WORDS[i // n % 2], 1.0)
 
 

@@ -1,19 +1,19 @@
-"""The three devices' times: reconstructed from the paper's text, or measured here and dilated. Runs no world.
+"""The three devices' times: reconstructed from the paper's text, or measured here and dilated.
 
-What the paper gives, and what follows (`reconstructed`):
+The paper's data and the derived values (`reconstructed`):
 - Figure 3's regression scores: a line's R² = 1 - MSE / variance, so that the slopes of end node, gateway and
-  cloud, over whatever lengths were measured, stand as sqrt(MSE / (1 - R²)) do: 1 to 0.415 to 0.0218.
+cloud, for any measured lengths, have the ratios of sqrt(MSE / (1 - R²)): 1 to 0.415 to 0.0218.
 - Figure 10 (a): at 200 ms SNLI's total falls by 19 % and 10 % against end node and cloud. These two fix the
   end node's slope and constant, given our lengths; the cloud has no constant.
-- Figure 3's break-evens, 4 and 11, fix the two round trips of that figure, the gateway's constant standing to
-  the end node's as the slopes do (free).
-- Table 2 gives means in units of the end node's: the gateway alone takes 0.685 of it on SNLI, of which
-  computing is 0.415: Bluetooth takes 0.270, and GW to cloud 0.571.
+- Figure 3's break-evens, 4 and 11, fix the two round trips of that figure, with the ratio of the gateway's
+constant to the end node's equal to that of the slopes (free).
+- Table 2 gives means relative to the end node's: the gateway alone takes 0.685 of it on SNLI, of which 0.415
+is computation, so Bluetooth takes 0.270, and GW to cloud 0.571.
 - Table 2 on SNLI_200: 0.565 of the end node's time, the gateway's and the cloud's as for SNLI (their GPUs are
   bound by launches). On IMDB, with the same links: the end node 0.36 of SNLI's mean (Table 1 says 0.377,
   Table 2 0.350), the gateway 2.44 times that, the cloud 0.05 of SNLI's mean.
-- Spreads: residuals of Figure 3's fits, as parts of the time: 2.7, 2.2 and 6.1 %. Load: Figure 6's scores say
-  3.49 times the slope with eight inferences at once; Table 2 alone would say 3.39.
+- Spreads: residuals of Figure 3's fits, relative to the time: 2.7, 2.2 and 6.1 %. Load: Figure 6's scores
+give 3.49 times the slope with eight concurrent inferences; Table 2 alone would give 3.39.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,7 +28,7 @@ from pliant.ir.curve import Curve, line
 from research.world import Device, Spell
 
 MODELS = {"SNLI": "CoVe-300", "SQuAD": "CoVe-300", "SNLI_200": "CoVe-200", "IMDB": "IMDB"}
-"""Each test's model."""
+"""The model of each test."""
 LEVELS = ("end", "gateway", "cloud")
 MAX_WORDS = {"CoVe-300": 64, "CoVe-200": 64, "IMDB": 2600}
 _SCORES = {"end": (6.08e-4, 0.997), "gateway": (6.98e-5, 0.998), "cloud": (1.45e-6, 0.985)}
@@ -36,7 +36,7 @@ _SLOPES = {level: sqrt(mse / (1 - r2)) for level, (mse, r2) in _SCORES.items()}
 GATEWAY, CLOUD = (_SLOPES[level] / _SLOPES["end"] for level in ("gateway", "cloud"))
 _SPREADS = {"end": 0.027, "gateway": 0.022, "cloud": 0.061}
 LOADED = sqrt((6.96e-4 / (1 - 0.998)) / (5.71e-5 / (1 - 0.998)))
-"""Figure 6: what eight inferences at once take, beside one."""
+"""Figure 6: the time of eight concurrent inferences relative to one."""
 BLE_PART, FAR_PART = 0.270, 0.571
 """Round trips of Table 2's links, in units of the end node's mean on SNLI."""
 _RTT_S, _VS_END, _VS_CLOUD = 0.2, 0.19, 0.10
@@ -58,14 +58,14 @@ class Devices:
     """Figure 3's round trips, end node to gateway and gateway to cloud."""
 
     def device(self, model: str, level: str, name: str | None = None, is_loaded: bool = False) -> Device:
-        """`is_loaded`: from half of the inputs on it is slower."""
+        """The device; with `is_loaded` it is slower from half of the inputs on."""
         spells = (Spell(0.5, 1.0, self.loaded),) if is_loaded else ()
         spread = 0.0 if self.factors else _SPREADS[level]
         return Device(name or level, self.curves[model][level], spread, spells, self.factors.get(model, ()))
 
 
 def reconstructed(snli: Sequence[int] | np.ndarray, imdb: np.ndarray | None) -> Devices:
-    """From the paper's text, for our lengths of SNLI and IMDB."""
+    """Curves from the paper's text, for our lengths of SNLI and IMDB."""
     n = np.asarray(snli, float)
     slope_s, fixed_s = _end_node(n)
     mean_s = fixed_s + slope_s * float(n.mean())
@@ -87,8 +87,8 @@ def reconstructed(snli: Sequence[int] | np.ndarray, imdb: np.ndarray | None) -> 
 def measured(found: Mapping[str, Any], like: Devices) -> Devices:
     """This machine's medians, dilated so that CoVe-300's slopes on the three devices are those of `like`.
 
-    `found` is crime_measure's; what a round's lengths have in common is this machine's drift, and is taken
-    out. Break-evens of Figure 3 stay at 4 and 11, so its round trips are others.
+    `found` is the result of crime_measure; the factor common to a round's lengths is the machine's drift, and
+    is removed. Figure 3's break-evens stay at 4 and 11, so its round trips change.
     """
     dilations = dilated(found, like)
     curves: dict[str, dict[str, Curve]] = {}
@@ -119,7 +119,7 @@ def dilated(found: Mapping[str, Any], like: Devices) -> dict[str, float]:
 
 
 def _end_node(n: np.ndarray) -> tuple[float, float]:
-    """(slope, constant) by which 200 ms give SNLI's 19 % and 10 %: by halving, one inside the other."""
+    """(slope, constant) for which 200 ms give SNLI's 19 % and 10 %, by nested bisection."""
     away_s = _RTT_S + float((50 + 2 * n + 32).mean()) / _BANDWIDTH_BPS
 
     def savings(slope_s: float, fixed_s: float) -> tuple[float, float]:
@@ -135,7 +135,7 @@ def _end_node(n: np.ndarray) -> tuple[float, float]:
         return low
 
     low, high = 0.0, 0.15
-    for _ in range(60):  # a larger constant, at the same gain on the end node, leaves less on the cloud
+    for _ in range(60):  # at the same gain on the end node, a larger constant reduces the gain on the cloud
         middle = (low + high) / 2
         low, high = (middle, high) if savings(slope_for(middle), middle)[1] > _VS_CLOUD else (low, middle)
     return slope_for(low), low

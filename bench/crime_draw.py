@@ -1,4 +1,4 @@
-"""Pictures of CRIME's figures 10 to 14. Computes nothing."""
+"""Draw CRIME's figures 10 to 14."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -29,7 +29,7 @@ def draw_reductions(rows: Sequence[dict[str, Any]], path: Path, by: str) -> None
 
 
 def draw_by_length(rows: Sequence[dict[str, Any]], path: Path) -> None:
-    """Figure 11: one bar a length."""
+    """Figure 11: one bar per length."""
     from matplotlib.figure import Figure
 
     sets = list(dict.fromkeys(row["curves"] for row in rows))

@@ -1,10 +1,10 @@
-"""`crime.faults`: three real nodes while two hours of a RIPE series pass, links go down and nodes are killed.
+"""`crime.faults`: three real nodes during two hours of a RIPE series, with link failures and killed nodes.
 
-An end node, a gateway and a cloud, a process each in a namespace of its own, answer IMDB reviews with the
-shipped LSTM. The link between gateway and cloud follows two hours of a RIPE Atlas series, lost probes (the
-link is down) included: inputs arrive, and rows of the series follow one another, 20 times as fast as it was
-measured, but no round trip is shortened. Meanwhile nodes are killed (SIGKILL) and started again, and cables
-pulled. Every answer is held against the local model's, and every execution is counted by its request's id.
+An end node, a gateway and a cloud, each a process in its own namespace, answer IMDB reviews with the shipped
+LSTM. The link between gateway and cloud follows two hours of a RIPE Atlas series, lost probes (the link is
+down) included: inputs and rows of the series follow one another 20 times as fast as measured, but round trips
+are not shortened. Meanwhile nodes are killed (SIGKILL) and restarted, and links are disconnected. Every
+answer is compared with the local model's, and every execution is counted by its request's id.
 """
 
 import argparse
@@ -38,7 +38,7 @@ BLE_RTT_S = 0.06
 LINK = "100Mbit"
 TRACE_S, QUICK_S = 7200.0, 600.0
 SPEED = 20.0
-"""Seconds of the series that pass in one of the clock's."""
+"""Seconds of the series per second of the clock."""
 INPUT_EVERY_S, FAULT_EVERY_S = 8.0, 400.0
 LOW_S, HIGH_S = 0.1, 0.245
 KINDS = (
@@ -72,7 +72,7 @@ def window(seconds: float) -> tuple[Trace, int]:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What breaks from `from_s` to `to_s` of the series."""
+    """A fault from `from_s` to `to_s` of the series."""
 
     kind: str
     from_s: float
@@ -80,7 +80,7 @@ class Fault:
 
 
 def plan_faults(seconds: float, seed: int) -> list[Fault]:
-    """One in every 400 seconds of the series, kinds in turn, each for 100 to 300."""
+    """One fault per 400 seconds of the series, kinds in turn, each for 100 to 300 seconds."""
     rng = random.Random(seed)
     found = []
     for number in range(int(seconds // FAULT_EVERY_S)):
@@ -91,7 +91,7 @@ def plan_faults(seconds: float, seed: int) -> list[Fault]:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One input: when it was sent (seconds of the series), what was broken then, and how it ended."""
+    """One input: when it was sent (seconds of the series), the active fault, and the result."""
 
     id: str
     at_s: float
@@ -102,7 +102,7 @@ class Request:
 
 @final
 class _Rig:
-    """The bed, what is broken in it now, and the right answers."""
+    """The testbed, its current fault, and the correct answers."""
 
     def __init__(self, bed: NodeBed, asker: Asker, texts: Sequence[str]) -> None:
         self._bed, self._asker, self._texts = bed, asker, texts
@@ -124,7 +124,7 @@ class _Rig:
         return Request(f"input-{number}", at_s, broken, answered, is_right)
 
     def follow(self, series: LinkSeries, at_s: float) -> None:
-        """The link to the cloud becomes what it was at that moment of the series."""
+        """Set the link to the cloud to its state at a time of the series."""
         link = series.at(at_s, 0.0)
         self._is_lost = link is None
         if link is not None:
@@ -197,7 +197,7 @@ def measure(seconds: float, seed: int) -> tuple[list[Request], dict[str, list[st
 
 
 def _play(events: list[tuple[float, Callable[[], object]]]) -> None:
-    """Each when its moment of the series has come."""
+    """Run each event at its time of the series."""
     start_s = time.monotonic()
     for at_s, happen in sorted(events, key=lambda event: event[0]):
         time.sleep(max(0.0, start_s + at_s / SPEED - time.monotonic()))
@@ -205,7 +205,7 @@ def _play(events: list[tuple[float, Callable[[], object]]]) -> None:
 
 
 def summary(requests: Sequence[Request], executed: dict[str, list[str]]) -> list[dict[str, Any]]:
-    """A row for all that was broken when a request came."""
+    """A row for each fault, with the requests during it."""
     rows = []
     for broken in ("nothing", "probe lost", *KINDS, "all"):
         mine = [r for r in requests if broken in ("all", r.broken)]
@@ -232,7 +232,7 @@ def summary(requests: Sequence[Request], executed: dict[str, list[str]]) -> list
 def claims(
     requests: Sequence[Request], executed: dict[str, list[str]], seconds: float, where: str
 ) -> list[Claim]:
-    """Whether every request was answered once, rightly."""
+    """Whether every request was answered once, correctly."""
     right = sum(r.is_right for r in requests)
     twice = sum(len(set(nodes)) < len(nodes) for nodes in executed.values())
     second = sum(len(set(nodes)) > 1 for nodes in executed.values())

@@ -1,4 +1,4 @@
-"""Figures 3, 6, 8, 10 to 14 of CRIME, as numbers in our rows. Prints and draws nothing."""
+"""Figures 3, 6, 8, 10 to 14 of CRIME, as rows of numbers."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -30,7 +30,7 @@ PINGS_S = (1.0, 5.0, 15.0, 60.0, 180.0, 600.0, 1800.0, 7200.0)
 
 
 def break_evens(devices: Devices) -> Rows:
-    """Figure 3: each device's line as the end node sees it, and where one takes over from the other."""
+    """Figure 3: each device's line as seen by the end node, and the break-even lengths."""
     cove = devices.curves["CoVe-300"]
     ways = {"end": 0.0, "gateway": devices.near_s, "cloud": devices.near_s + devices.far_s}
     rows: Rows = []
@@ -66,7 +66,7 @@ def _fit(curve: Curve) -> tuple[float, float, float]:
 
 
 def at_once(found: Mapping[str, Any]) -> Rows:
-    """Figure 6: CoVe-300's line with 1, 4, 8 inferences at once, on this machine."""
+    """Figure 6: CoVe-300's line with 1, 4 and 8 concurrent inferences, on this machine."""
     paper = {"1": 1.0, "4": (1.48e-4 / 5.71e-5) ** 0.5, "8": (6.96e-4 / 5.71e-5) ** 0.5}
     rows: Rows = []
     for count, measured in found["at once"].items():
@@ -105,7 +105,7 @@ def power() -> Rows:
 
 
 def reductions(devices: Devices, panel: str, count: int) -> Rows | None:
-    """Figure 10: saved of the end node's and of the cloud's time at fixed round trips."""
+    """Figure 10: time saved against end node and cloud at fixed round trips."""
     test = PANELS[panel]
     found = lengths(test.partition("_")[0], count)
     if found is None:
@@ -127,7 +127,9 @@ def reductions(devices: Devices, panel: str, count: int) -> Rows | None:
 
 
 def energies(devices: Devices, test: str, count: int) -> Rows | None:
-    """Figure 14: joules of the end node, by eq. 8 and 9, saved of either device's; and Figure 10's beside."""
+    """Figure 14: joules of the end node by eq. 8 and 9 saved against either device, with Figure 10's
+    times.
+    """
     found = lengths(test, count)
     if found is None:
         return None
@@ -149,7 +151,7 @@ def energies(devices: Devices, test: str, count: int) -> Rows | None:
 
 
 def by_length(devices: Devices, count: int) -> Rows | None:
-    """Figure 11: where inputs of each length go, system B, SQuAD."""
+    """Figure 11: the devices of inputs by length, system B, SQuAD."""
     found = lengths("SQuAD", count)
     if found is None or not traces():
         return None

@@ -1,8 +1,8 @@
-"""Lengths of real inputs, resampled with replacement. Knows no device.
+"""Lengths of real inputs, resampled with replacement.
 
-SNLI are the premises of its pairs (median 14 words and marks; the paper's inputs have a median of 12), XQuAD
-the questions of its English part, which is SQuAD's (11; the paper's SQuAD: 9), IMDB whole reviews. A word is
-a run of letters and digits, a mark of punctuation one more.
+SNLI: the premises of its pairs (median 14 words and marks; the paper's inputs have a median of 12), XQuAD:
+the questions of its English part, which are SQuAD's (11; the paper's SQuAD: 9), IMDB: whole reviews. A word
+is a run of letters and digits, a mark of punctuation one more.
 """
 
 import gzip
@@ -22,14 +22,14 @@ DATA = Path(os.environ.get("PLIANT_DATA") or ROOT.parent / "shared" / "data")
 
 
 def lengths(test: str, count: int, seed: int = 0) -> np.ndarray | None:
-    """`count` lengths of a data set ("SNLI", "SQuAD", "IMDB"); None where it is not at hand."""
+    """`count` lengths of a data set ("SNLI", "SQuAD", "IMDB"); None if it is not available."""
     found = pool(test)
     return None if found is None else np.random.default_rng(seed).choice(found, count)
 
 
 @cache
 def pool(test: str) -> np.ndarray | None:
-    """Every length there is."""
+    """All lengths of the data set."""
     try:
         return np.array(_READERS[test](), np.int64)
     except FileNotFoundError:

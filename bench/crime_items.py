@@ -1,4 +1,4 @@
-"""Every table and figure of CRIME's paper: where it is here, and what came of it."""
+"""Every table and figure of CRIME's paper: its location here, and the result."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -7,7 +7,7 @@ from crime_tables import PAPER, holds
 
 _NONE = "not run: its data are missing"
 _BEST_PING_S = (60.0, 600.0)
-"""Where the optimum of T_ping lies in CRIME, Figure 13."""
+"""The optimum of T_ping in CRIME, Figure 13."""
 
 
 def items(found: Mapping[str, Any]) -> list[dict[str, str]]:
@@ -159,7 +159,7 @@ def _figure_14(found: Mapping[str, Any]) -> str:
 
 
 def _meeting(rows: Sequence[Mapping[str, Any]]) -> float:
-    """The round trip at which both devices alone cost the same."""
+    """The round trip at which both single devices have equal cost."""
     before = rows[0]
     for row in rows[1:]:
         gap, last = (r["vs end [%]"] - r["vs cloud [%]"] for r in (row, before))

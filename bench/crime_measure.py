@@ -1,8 +1,8 @@
-"""What the three models take on this machine by length, alone and beside others. Simulates nothing.
+"""Measure the times of the three models on this machine by length, alone and under load.
 
     python bench/crime_measure.py DIR
 
-The latest measurement replaces the one before; how far its times were spread is kept too, and stands on the
+The latest measurement replaces the previous one; the spread of its times is stored too, and printed on the
 page.
 """
 
@@ -29,7 +29,7 @@ _AT_ONCE = (1, 4, 8)
 
 
 def measure(quick: bool) -> dict[str, Any]:
-    """Seconds by model and length, one thread; Figure 6's by number of inferences at once, CoVe-300."""
+    """Seconds by model and length, one thread; for Figure 6 by number of concurrent inferences, CoVe-300."""
     import pliant
 
     rounds = 10 if quick else 60
@@ -46,7 +46,7 @@ def measure(quick: bool) -> dict[str, Any]:
 
 
 def _spread(found: dict[str, Any]) -> float:
-    """The standard deviation of the times over their mean: the median over models and lengths."""
+    """The standard deviation of the times divided by their mean: the median over models and lengths."""
     rows = [row for rows in found["times"].values() for row in rows]
     return float(np.median([np.std(seconds) / np.mean(seconds) for _, seconds in rows]))
 
@@ -73,7 +73,7 @@ def _times(model: Any, lengths: Sequence[int], rounds: int) -> list[tuple[int, l
 
 @contextmanager
 def _beside(n: int) -> Iterator[None]:
-    """`n` other processes that answer inputs of random lengths meanwhile."""
+    """Run `n` other processes that answer inputs of random lengths during the block."""
     context = multiprocessing.get_context("spawn")
     end, ready = context.Event(), context.Semaphore(0)
     others = [context.Process(target=_other, args=(seed, end, ready), daemon=True) for seed in range(n)]

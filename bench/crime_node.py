@@ -1,6 +1,7 @@
-"""What a node adds to its model: the router at the median, a hop, and a minute of 16 clients at saturation.
+"""A node's overhead over its model: the router at the median, a hop, and a minute of 16 clients at
+saturation.
 
-[crime.overhead] [crime.load] Everything over loopback, each node a process of its own, clients in another.
+[crime.overhead] [crime.load] Over loopback; each node is a process, and the clients are another.
 """
 
 import argparse
@@ -29,7 +30,7 @@ LINE = "the film was a charming and often affecting journey through what nobody 
 N_LATE = 8
 N_CLIENTS = 16
 _ENDS_S = 20.0
-"""A process that is told to end has ended by then."""
+"""The timeout for a process to end after it is asked to."""
 PEER = Path(__file__).with_name("crime_node_peer.py")
 PLIANT = [sys.executable, "-c", "from pliant.cli.app import app; app()"]
 NODE = [*PLIANT, "node", MODEL, "--listen", "127.0.0.1:0", "--threads", "1", "--json", "--settle", "1ms"]
@@ -47,7 +48,7 @@ def body(n_words: int) -> bytes:
 
 
 class Connection:
-    """One connection that is kept; a request is one write."""
+    """A persistent connection; a request is one write."""
 
     def __init__(self, url: str, model: str = MODEL) -> None:
         self._path = f"/v2/models/{model}/infer"
@@ -72,7 +73,7 @@ class Connection:
 
 @contextmanager
 def started(command: list[str], n_urls: int = 1) -> Iterator[tuple[list[str], int]]:
-    """Addresses that a process serves at, and its id."""
+    """The addresses of a server process, and its id."""
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
@@ -95,7 +96,9 @@ def percent(values: list[float], q: float) -> float:
 
 
 def overhead(report: Report, rounds: int, stack: ExitStack) -> None:
-    """The same requests, in turns, to the model, the app without a router, and nodes of 0 and 8 upstreams."""
+    """The same requests, interleaved, to the model, the app without a router, and nodes with 0 and 8
+    upstreams.
+    """
     late, _ = stack.enter_context(started([sys.executable, str(PEER), MODEL, "--late", str(N_LATE)], N_LATE))
     ups = [word for url in late for word in ("--upstream", url)]
     served = open_endpoint(MODEL, threads=1)
@@ -155,7 +158,7 @@ def overhead(report: Report, rounds: int, stack: ExitStack) -> None:
 
 
 def hop(report: Report, rounds: int, stack: ExitStack) -> None:
-    """What passing a request on costs over asking the upstream itself."""
+    """The overhead of forwarding a request against sending it to the upstream directly."""
     upstream = stack.enter_context(started(node()))[0][0]
     below = stack.enter_context(started(node("--upstream", upstream, "--dilate", "50")))[0][0]
     wait_for(below, lambda rows: rows[1]["is_chosen"])
@@ -183,7 +186,7 @@ def wait_for(url: str, holds: Callable[[list[dict[str, object]]], object]) -> No
 
 @dataclass(slots=True)
 class Load:
-    """What came of many clients that ask one after the other."""
+    """The results of many closed-loop clients."""
 
     statuses: Counter[str] = field(default_factory=Counter)
     seconds: list[float] = field(default_factory=list)
@@ -198,7 +201,7 @@ class Load:
 
 
 def load(url: str, pid: int, for_s: float) -> Load:
-    """N_CLIENTS clients in as many threads; who is told 503 asks again after 10 ms."""
+    """N_CLIENTS clients in as many threads; a client retries 10 ms after a 503."""
     found, process, lock = Load(), psutil.Process(pid), threading.Lock()
     ends_s = time.monotonic() + for_s
 
@@ -232,11 +235,11 @@ def load(url: str, pid: int, for_s: float) -> Load:
 
 
 def saturation(report: Report, for_s: float) -> None:
-    """A queue that holds all clients, and one that holds four."""
+    """Saturation with a queue for all clients, and with a queue of four."""
     rows, holds, worst, growth = [], True, 0.0, 0.0
     for queue in (64, 4):
         with started(node("--queue", str(queue))) as ((url,), pid):
-            load(url, pid, min(3.0, for_s / 2))  # caches, connections and metrics have their size then
+            load(url, pid, min(3.0, for_s / 2))  # warm-up: caches, connections and metrics reach their size
             found = load(url, pid, for_s)
         n = sum(found.statuses.values())
         others = {status: k for status, k in found.statuses.items() if status not in ("200", "503")}

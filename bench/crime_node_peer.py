@@ -1,6 +1,6 @@
-"""What `crime_node.py` measures beside a node: the app without a router, and nodes that are never chosen.
+"""The peers of `crime_node.py`: the app without a router, and nodes that are never chosen.
 
-Prints the address of each as a line, and serves until it is ended.
+Prints the address of each as a line, and serves until it is terminated.
 """
 
 import argparse
@@ -33,7 +33,7 @@ ANY = Address("127.0.0.1", 0)
 
 
 class Unrouted:
-    """A node's requests as `serve/node/serving_node.py` answers them, with no router: no choice, no curve."""
+    """Answers requests as `serve/node/serving_node.py`, but without a router: no choice, no curve."""
 
     name = "unrouted"
     upstreams = None
@@ -70,7 +70,7 @@ async def unrouted(model: str) -> None:
 
 
 async def late(model: str, n: int) -> None:
-    """Nodes that nobody asks, since they are said to take 100 seconds."""
+    """Nodes that receive no requests, since their curves state 100 seconds."""
     served = open_endpoint(model, threads=1)
     stops: list[Callable[[], None]] = []
 
@@ -80,7 +80,7 @@ async def late(model: str, n: int) -> None:
 
     def on_start(url: str, front: FrontNode, stop: Callable[[], None]) -> None:
         stops.append(stop)
-        # Each server takes the signal for itself as it starts: the last would be the only one to hear it.
+        # Each server replaces the signal handler at its start, so only the last one would be stopped.
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, end)
         print(url, flush=True)
 

@@ -1,4 +1,4 @@
-"""What the benches of real nodes share: a client, texts, RIPE series. Measures nothing."""
+"""Shared parts of the benches of real nodes: a client, texts, RIPE series."""
 
 import gzip
 import os
@@ -25,7 +25,7 @@ _PATIENCE_S = 600.0
 
 
 def check_bed() -> None:
-    """Ends the bench where no testbed or no traces are to be had."""
+    """Exit if the testbed or the traces are not available."""
     reason = why_not()
     if reason is not None:
         raise SystemExit(f"no testbed: {reason}")
@@ -49,7 +49,7 @@ def reviews(count: int, seed: int) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """How a request ended: its outputs by name, seconds until then, and how often it was sent."""
+    """The result of a request: its outputs by name, its seconds, and the number of sends."""
 
     outputs: dict[str, Any]
     seconds: float
@@ -58,7 +58,7 @@ class Answered:
 
 @final
 class Asker:
-    """Asks a node over HTTP; make and use it `inside` the namespace from which it asks. For many threads."""
+    """An HTTP client of a node; make and use it `inside` the namespace of the client. Thread-safe."""
 
     def __init__(self, bed: NodeBed, model: str, name: str) -> None:
         self._url = f"{bed.url(name)}/v2/models/{model}/infer"
@@ -76,10 +76,10 @@ class Asker:
         outputs: Sequence[dict[str, Any]] = (),
         route: str | None = None,
     ) -> Answered:
-        """The answer, sent again under the same id where the node is not there or has no room.
+        """The answer; retried with the same id if the node is down or its queue is full.
 
-        Outputs asked for as binary data are left out. Raises SystemExit where none comes within 600 s, or a
-        refusal.
+        Outputs requested as binary data are omitted. Raises SystemExit on a refusal, and if no answer arrives
+        within 600 s.
         """
         headers = {"pliant-request": id}
         if route is not None:

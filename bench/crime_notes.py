@@ -1,4 +1,4 @@
-"""What the reader of crime.md is told: what is simulated, which numbers are the paper's, which are free."""
+"""The notes of crime.md: what is simulated, which numbers are the paper's, and which are free."""
 
 from typing import Any
 
@@ -60,7 +60,7 @@ def notes(like: Devices, times: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _spread(times: dict[str, Any]) -> str:
-    """When the times were measured, and how noisy the machine was."""
+    """The commit of the measured times, and their spread."""
     return (
         f"Measured on {times['commit']}; times at one length were spread by {100 * times['spread']:.1f} % "
         "(standard deviation over the mean)."

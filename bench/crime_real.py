@@ -1,11 +1,12 @@
-"""`crime.real`: three real nodes beside the simulator, input by input, over links that follow a RIPE series.
+"""`crime.real`: three real nodes compared with the simulator, input by input, over links that follow a RIPE
+series.
 
-DAG B: an end node, a gateway and a cloud, a process each in a namespace of its own, dilated so that the end
-node and the gateway break even at about four words, gateway and cloud at about eleven (CRIME, Figure 3).
-Inputs have SNLI's lengths and come one after another. The link to the cloud has the round trips of three
-hours of a RIPE Atlas series (100 to 245 ms), each row for an equal part of the inputs; none is shortened.
-The simulator gets the same inputs and series, and of the devices only what was measured before the run, on
-other inputs: a line each, and what HTTP takes on each hop. It knows no time of the run that it predicts.
+DAG B: an end node, a gateway and a cloud, each a process in its own namespace, dilated so that the end node
+and the gateway break even at about four words, gateway and cloud at about eleven (CRIME, Figure 3). Inputs
+have SNLI's lengths and come one after another. The link to the cloud has the round trips of three hours of a
+RIPE Atlas series (100 to 245 ms), each row for an equal part of the inputs; round trips are not shortened.
+The simulator gets the same inputs and series, and only device data measured before the run, on other inputs:
+a line for each device, and HTTP's time on each hop. It uses no time of the run that it predicts.
 """
 
 import argparse
@@ -48,14 +49,14 @@ LENGTHS = (2, 4, 6, 8, 12, 16, 24)
 WARM = (8, 40)
 N_WARM = 12
 RUN = "input"
-"""How the ids of the run's own inputs begin."""
+"""The prefix of the ids of the run's inputs."""
 MARGIN = 0.1
 _HERE = encode_route(RouteMessage(path=("bench",), hops_left=0))
 _BINARY = [{"name": "vector", "parameters": {"binary_data": True}}]
 
 
 def window() -> Window:
-    """Of all three-hour windows within 100 to 245 ms, the one whose round trips differ most."""
+    """The three-hour window within 100 to 245 ms with the largest spread of round trips."""
     found = [w for trace in traces() for w in windows(trace, HOURS * 3600.0, LOW_S, HIGH_S)]
     return max(found, key=lambda w: w.spread_s)
 
@@ -70,9 +71,9 @@ def lengths(count: int, seed: int) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A run of real nodes: seconds and executing device by input, all they executed, what HTTP took.
+    """A run of real nodes: seconds and executing device by input, all executions, HTTP times.
 
-    `http_s` is what a request takes beyond computing: at the end node, and more by each hop to the next.
+    `http_s` is the time of a request beyond computation: at the end node, and the addition of each hop.
     """
 
     seconds: list[float]
@@ -110,7 +111,7 @@ class _Rig:
         return Measured(seconds, targets, executed, _http(took, where, first.latency_s))
 
     def _time_alone(self) -> None:
-        """Some inputs on each device, so that all of its line is known."""
+        """Run some inputs on each device, to measure its line."""
         for name in NAMES:
             with inside(self._bed.network[name]):
                 asker = Asker(self._bed, MODEL, name)
@@ -133,7 +134,7 @@ def _ask(asker: Asker, id: str, n: int, route: str | None = None) -> float:
 def _http(
     took: dict[str, float], where: dict[str, tuple[int, float]], rtt_s: float
 ) -> tuple[float, float, float]:
-    """Medians of what is left of a time when round trips and computing are taken off, by who computed."""
+    """Median times minus round trips and computation, by executing device."""
     rest: tuple[list[float], list[float], list[float]] = ([], [], [])
     for id, seconds in took.items():
         device, spent_s = where[id]
@@ -165,7 +166,7 @@ def run(inputs: Sequence[int], series: LinkSeries) -> Measured:
 
 
 def world(measured: Measured, series: LinkSeries) -> World:
-    """What the simulator is told: fitted lines, and the series with what HTTP takes on each hop."""
+    """The simulator's input: fitted lines, and the series plus HTTP's time on each hop."""
     _, near_s, far_s = measured.http_s
     far = tuple(
         None if link is None else Link(link.latency_s + far_s, link.bandwidth_Bps) for link in series.links
@@ -179,7 +180,7 @@ def world(measured: Measured, series: LinkSeries) -> World:
 
 
 def fitted(executed: Sequence[Executed]) -> Curve:
-    """The line through what a device executed before the run, fitted as nodes fit theirs."""
+    """The line through a device's executions before the run, fitted as in nodes."""
     before = [e for e in executed if not e.id.startswith(RUN)]
     fit, _ = robust([e.length for e in before], [e.seconds for e in before])
     return line(fit.constant_s, fit.linear_s, 512)

@@ -1,4 +1,4 @@
-"""Tables 1 and 2 of CRIME, and the distribution over all RIPE Atlas series, in our rows. Prints nothing."""
+"""Tables 1 and 2 of CRIME, and the distribution over all RIPE Atlas series, as rows."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -41,7 +41,7 @@ PAPER: Mapping[tuple[str, str], tuple[float, ...]] = {
     ("C", "SNLI_200"): (4.75, 50.87, 44.73, 37.69, 1.15),
     ("C", "IMDB"): (-0.70, 80.45, 64.35, 59.12, 0.71),
 }
-"""Saved of each device's time, then above the oracle, in percent: as printed in the paper."""
+"""Percent saved of each device's time, then percent above the oracle, as printed in the paper."""
 Row = dict[str, Any]
 
 
@@ -83,7 +83,7 @@ def _numbers(ours: Outcome, plain: Outcome) -> Row:
 
 
 def shown(found: Row) -> dict[str, object]:
-    """As the tables print it: ours, the paper's in brackets."""
+    """The row as printed: our value, with the paper's in brackets."""
     paper = PAPER[found["system"], found["test"]]
     cells: dict[str, object] = {"curves": found["curves"], "system": found["system"], "test": found["test"]}
     for (name, value), printed in zip(found["saved"].items(), paper, strict=False):
@@ -98,7 +98,7 @@ def shown(found: Row) -> dict[str, object]:
 
 
 def holds(found: Row) -> bool:
-    """[crime.oracle] of one row."""
+    """Whether one row meets [crime.oracle]."""
     beaten = all(saved > 0.0 for name, saved in found["saved"].items() if found["oracle saves"][name] > 1.0)
     return max(found["over"], found["over own"]) <= 1.0 and beaten
 

@@ -1,9 +1,10 @@
-"""Figure 9's systems A, B and C with their links, and one policy's run beside oracle and single devices.
+"""Figure 9's systems A, B and C with their links, and policies' runs compared with the oracle and single
+devices.
 
-Windows of RIPE Atlas series, by rule: of all windows of 3 hours (4 for the two links of Table 2), one after
-the other from each series' start, with no probe lost and all round trips within 100 to 245 ms, the one whose
-round trips differ most; for Table 2 the first and the next of another series. They play in their own time,
-and start again where a run takes longer.
+Windows of RIPE Atlas series are chosen by rule: of all consecutive windows of 3 hours (4 for the two links of
+Table 2) from each series' start, without a lost probe and with all round trips within 100 to 245 ms, the one
+with the largest spread of round trips; for Table 2 the first one and the next one of another series. They are
+played in real time, and repeat if a run takes longer.
 """
 
 import os
@@ -71,13 +72,13 @@ def fixed(rtt_s: float) -> LinkSeries:
 
 @cache
 def traces() -> tuple[Trace, ...]:
-    """All series; none where the folder is not at hand."""
+    """All series; none if the folder is not available."""
     return tuple(read_ripe(path.read_text(), path.stem) for path in sorted(_FOLDER.glob("*.csv")))
 
 
 @cache
 def by_spread(hours: int) -> tuple[Window, ...]:
-    """The windows that the rule allows, those that vary most first, one a series."""
+    """The windows allowed by the rule, largest spread first, one per series."""
     found: dict[str, Window] = {}
     for trace in traces():
         for window in windows(trace, hours * 3600.0, LOW_S, HIGH_S):
@@ -88,13 +89,13 @@ def by_spread(hours: int) -> tuple[Window, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One policy's run of a world, beside what it is held against."""
+    """One policy's run of a world, with its references."""
 
     run: Run
     best: Run
     verdict: Verdict
     noise: float
-    """Of it what nobody saves, in percent: `foreseeable`."""
+    """The part of it that cannot be avoided, in percent: `foreseeable`."""
     alone_s: Mapping[str, float]
     alone_j: Mapping[str, float]
 
@@ -135,9 +136,9 @@ OURS, PAPERS = Policy("ours"), Policy("paper's", is_paper=True)
 
 
 def foreseeable(world: World, inputs: Inputs) -> float:
-    """What a policy loses that knows all links and what each length takes on average, in percent.
+    """The loss in percent of a policy that knows all links and the mean time of each length.
 
-    The rest of what a router loses is its own; this much nobody saves who does not know the noise.
+    No policy without knowledge of the noise can avoid this loss; the rest of a router's loss is its own.
     """
     lengths = np.array(inputs.lengths)
     means = [np.array([d.curve.at(n) for n in range(inputs.max_n + 1)])[lengths] for d in world.devices]

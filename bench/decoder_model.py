@@ -1,4 +1,6 @@
-"""A decoder as GPT-2 is built, exported with its past: keys and values in, and out with a row more."""
+"""A decoder with GPT-2's architecture, exported with its past: keys and values in, and out with one more
+row.
+"""
 
 import warnings
 from dataclasses import dataclass

@@ -1,9 +1,9 @@
 """FluidML's evaluation (section 5): schedules, operators, votes against the optimum, memory, allocations.
 
-Models are built from transformers' configs and torch with random weights and a fixed seed. What is measured
-is kept a part at a time in DIR, so a run that was stopped goes on where it was; `--only` measures some models
-and takes the others from there; `--prepare` first builds what peers need. TVM is measured where it is
-installed (`pip install apache-tvm`).
+Models are built from transformers' configs and torch with random weights and a fixed seed. Results are stored
+in DIR part by part, so a stopped run can be resumed; `--only` measures some models and uses stored results
+for the others; `--prepare` first builds the peers' files. TVM is measured if it is installed (`pip install
+apache-tvm`).
 """
 
 import argparse
@@ -82,12 +82,14 @@ def _own_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _cache(folder: Path) -> Path:
-    """Kernels and costs of this bench's own: nothing measured elsewhere, at another load, is used."""
+    """A separate cache of kernels and costs, so that no times measured elsewhere, under another load, are
+    used.
+    """
     return folder / "cache"
 
 
 def _measured(model: Subject, kept: Kept, folder: Path, is_quick: bool) -> dict[str, Any]:
-    """Every part of a model that is kept or may be measured; nothing when one is missing."""
+    """Every part of a model that is stored or may be measured; empty if one is missing."""
     cache = _cache(folder)
     rounds, runs = (3, 3) if is_quick else (9, 10)
     skipped = QUICK_WITHOUT if is_quick else ()

@@ -1,8 +1,8 @@
-"""Table 5: how often a run asks for memory, on every thread, counted by a library that is preloaded.
+"""Table 5: memory allocations per run on all threads, counted by a preloaded library.
 
-Ours as the C library of `--emit c`, of which runs must ask for nothing, and from Python as users run it; the
-peers from Python, their outputs bound beforehand where they can be. What a runtime's own arena hands out
-without asking the C library is not seen.
+pliant is measured as the C library of `--emit c`, whose runs must not allocate, and from Python as users run
+it; the peers from Python, with preallocated outputs if they support it. Allocations from a runtime's own
+arena, without calls of the C library, are not counted.
 """
 
 import ctypes
@@ -113,7 +113,7 @@ def _main() -> None:
 
 
 def _pliant(path: Path, given: Mapping[str, np.ndarray]) -> Run:
-    """Outputs written into arrays that are there."""
+    """Outputs are written into existing arrays."""
     import pliant
 
     session = pliant.compile(path, threads=THREADS)
@@ -122,7 +122,7 @@ def _pliant(path: Path, given: Mapping[str, np.ndarray]) -> Run:
 
 
 def _onnxruntime(path: Path, given: Mapping[str, np.ndarray]) -> Run:
-    """Inputs and outputs bound to arrays that are there, so that little of Python's is counted."""
+    """Inputs and outputs are bound to existing arrays, so that few allocations of Python are counted."""
     import onnxruntime
 
     chosen = onnxruntime.SessionOptions()

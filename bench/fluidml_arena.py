@@ -1,4 +1,4 @@
-"""Algorithm 4 on whole models: the arena beside all tensors apart, what is alive at once, the optimum."""
+"""Algorithm 4 on whole models: the arena against separate tensors, the live bytes, and the optimum."""
 
 import random
 import time
@@ -16,7 +16,7 @@ DRAWN = 8
 
 
 def measure(subject: str, image: Image, limit_s: float = LIMIT_S) -> dict[str, object]:
-    """A model's row; the optimum is searched for only where greedy is above what is alive at once."""
+    """A model's row; the optimum is searched only if the greedy arena exceeds the live bytes."""
     tensors = [t for t in image.tensors if t.n_bytes]
     apart, alive = sum(_rounded(t) for t in tensors), _alive_bytes(tensors)
     greedy = -(-image.arena_bytes // ALIGNMENT) * ALIGNMENT
@@ -42,7 +42,9 @@ def measure(subject: str, image: Image, limit_s: float = LIMIT_S) -> dict[str, o
 
 
 def drawn(n: int, seed: int = 0) -> dict[str, object]:
-    """A row of `n` drawn sets of DRAWN tensors: on models greedy may leave nothing to find, here it does."""
+    """A row of `n` random sets of DRAWN tensors: on models greedy may already be optimal, on these it is
+    not.
+    """
     chance = random.Random(seed)
     ratios = []
     for _ in range(n):

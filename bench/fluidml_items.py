@@ -1,4 +1,4 @@
-"""Every table, figure, algorithm and equation of FluidML's paper: where it is here, and what came of it."""
+"""Every table, figure, algorithm and equation of FluidML's paper: its location here, and the result."""
 
 from collections.abc import Mapping, Sequence
 

@@ -1,4 +1,4 @@
-"""The models of FluidML's evaluation: the files that every runtime reads, and the modules they came from.
+"""The models of FluidML's evaluation: the files for all runtimes, and their source modules.
 
 Built from transformers' configs and torch with random weights and a fixed seed.
 """
@@ -39,7 +39,7 @@ SMALL = {"BERT (2 layers of 128)": "small"}
 
 
 def subjects(folder: Path, names: Sequence[str], is_quick: bool) -> list[Subject]:
-    """The models named, all without names; exported to `folder` where they are not there yet."""
+    """The models named, all without names; exported to `folder` if they are missing."""
     known = SMALL if is_quick else NAMES
     unknown = sorted(set(names) - set(known))
     if unknown:

@@ -1,4 +1,5 @@
-"""Figures 8 to 10 and 13: where the time of a model goes by operator, plain, reordered, and as we run it.
+"""Figures 8 to 10 and 13: the time of a model by operator: plain loops, reordered loops, and pliant's
+kernels.
 
 Each operator is measured alone, processor seconds of one thread, summed over the model. `i-j-k` is the
 schedule `none`; `best plain order` is what the paper calls loop reordering (i-j-k or i-k-j, whichever is
@@ -43,7 +44,7 @@ void naive(float *restrict c, const float *restrict a, const float *restrict b, 
 
 
 def measure(subject: Subject, cache: Path) -> list[dict[str, object]]:
-    """The six operators that take most of the default layouts' time."""
+    """The six operators with the largest share of the default layouts' time."""
     library, pool = compiled.shared_pool(THREADS, cache)
     options = ModelOptions({}, without=("channels_last", "winograd"))
     graph = OnnxSession(open_onnx(subject.file), pool, library, options, ahead=False).graph(subject.arrays)
@@ -72,7 +73,9 @@ def _row(model: str, row: OperatorTime, plain_s: float, ours_s: float) -> dict[s
 
 
 def plain_loops(cache: Path, n_shapes: int = len(_SHAPES)) -> list[dict[str, object]]:
-    """Our i-j-k loops beside the C compiler's, BERT's products on one thread: `none` is no straw man."""
+    """Our i-j-k loops beside the C compiler's, BERT's products on one thread, to show that `none` is a fair
+    baseline.
+    """
     if shutil.which("cc") is None:
         return [{"product": "no C compiler here"}]
     folder = cache / "naive"

@@ -1,4 +1,4 @@
-"""`compile.planning`: how long scheduling a model takes, with nothing kept and with all its costs kept."""
+"""`compile.planning`: the time of scheduling a model, with an empty and with a complete cost table."""
 
 from pathlib import Path
 from statistics import median
@@ -13,7 +13,7 @@ COLD_S, WARM_S = 60.0, 1.0
 def measure(subject: Subject) -> dict[str, object]:
     """A row: seconds of planning. Cold has to compile kernels and measure forms, warm reads the table.
 
-    Each schedule that measures starts with an empty folder; what warm takes is the median of three.
+    Each measuring schedule starts with an empty folder; the warm time is the median of three.
     """
     row: dict[str, object] = {"model": subject.name}
     for kind in ("paper", "exact"):

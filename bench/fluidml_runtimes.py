@@ -1,6 +1,6 @@
-"""Table 2 and Table 4: every schedule and every peer on one model, each in a fresh process; they take turns.
+"""Table 2 and Table 4: every schedule and every peer on one model, each in a fresh process, interleaved.
 
-Peak memory is that of the process at its first answer, import and loading included.
+Peak memory is that of the process at its first answer, including import and loading.
 """
 
 import shutil
@@ -23,7 +23,7 @@ from report import interleaved
 from serving import NotRunError, Server, compiled_directory, fresh
 
 OURS = {"pliant": "static", "none": "none", "paper": "paper", "exact": "exact"}
-"""Our runtimes, and the schedule each runs; `pliant` is what users get."""
+"""Our runtimes, and the schedule each runs; `pliant` is the default."""
 
 PEERS = {
     "onnxruntime": "onnxruntime",
@@ -35,10 +35,10 @@ PEERS = {
 """Peers, and the module each needs."""
 
 SLOW_S = 3.0
-"""What takes longer has run once when it has answered, and is not run again."""
+"""Slower runtimes are measured by their first run only."""
 
 ALONE = ("none", "tvm", "loaded")
-"""Runtimes that take no turns: too slow, or of no interest once they have started."""
+"""Runtimes that are not interleaved: too slow, or measured only at their start."""
 
 ONNX_MLIR = "not installable: no package"
 
@@ -51,10 +51,10 @@ def measure(
     rounds: int,
     skipped: tuple[str, ...],
 ) -> dict[str, Any]:
-    """By runtime: how it started, seconds of its runs in turns, its largest difference from onnxruntime.
+    """By runtime: its start, seconds of its interleaved runs, its largest difference from onnxruntime.
 
-    `same` names for each schedule the first with the same program: that one is run for all of them.
-    Why a runtime is missing stands under `missing`.
+    `same` names for each schedule the first one with the same program, which is run for all of them.
+    `missing` has the reasons for missing runtimes.
     """
     found: dict[str, Any] = {"starts": {}, "seconds": {}, "differences": {}, "missing": {}, "notes": {}}
     files = _files(subject, folder, found, skipped)
@@ -81,13 +81,13 @@ def measure(
 
 def _alone(name: str, server: Server) -> dict[str, list[float]]:
     first_s = server.start.first_s
-    if name == "loaded":  # the program of `pliant`: only how it starts is of interest
+    if name == "loaded":  # the program of `pliant`: only its start is measured
         return {}
     return {name: [first_s] if first_s > SLOW_S else [server.seconds() for _ in range(3)]}
 
 
 def prepare(subject: Subject, folder: Path) -> None:
-    """Build what the peers need, which takes minutes and whose time is not measured."""
+    """Build the peers' files, which takes minutes and is not measured."""
     found: dict[str, Any] = {"missing": {}, "notes": {}}
     files = _files(subject, folder, found, ())
     if "torch compiled" in files:
@@ -96,7 +96,7 @@ def prepare(subject: Subject, folder: Path) -> None:
 
 
 def expected_file(subject: Subject) -> Path:
-    """Where onnxruntime's answer is kept, to compare others with."""
+    """The file with onnxruntime's answer, for comparison."""
     return subject.feeds.with_suffix(".expected.npy")
 
 
@@ -113,7 +113,7 @@ def latency_row(subject: str, found: Mapping[str, Any], same: Mapping[str, str])
 
 
 def ratio_rows(subject: str, found: Mapping[str, Any]) -> list[dict[str, object]]:
-    """A row for each runtime that ran: ratios to onnxruntime, and how its outputs differ from its."""
+    """A row for each runtime that ran: ratios to onnxruntime, and the difference of its outputs."""
     rows = []
     base = found["seconds"]["onnxruntime"]
     for name in (*OURS, *PEERS):
@@ -163,7 +163,7 @@ def wall(found: Mapping[str, Any]) -> dict[str, list[float]]:
 def _files(
     subject: Subject, folder: Path, found: dict[str, Any], skipped: tuple[str, ...]
 ) -> dict[str, Path]:
-    """What each runtime opens; directories and libraries are built in processes of their own."""
+    """The file that each runtime opens; directories and libraries are built in separate processes."""
     files = dict.fromkeys(OURS, subject.file)
     for name, needs in PEERS.items():
         if name in skipped:
@@ -183,7 +183,7 @@ def _files(
 
 
 def _tvm_library(subject: Subject, folder: Path) -> tuple[Path, str]:
-    """TVM's library, built where it is not there yet, and how it was. Raises NotRunError where it is not."""
+    """TVM's library, built if it is missing, and how it was built. Raises NotRunError if the build fails."""
     library, said = folder / f"{subject.file.stem}.tvm.so", folder / f"{subject.file.stem}.tvm.txt"
     if not (library.exists() and said.exists()):
         script = Path(__file__).with_name("tvm_build.py")

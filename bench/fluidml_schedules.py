@@ -1,7 +1,8 @@
-"""Schedules of one model, in one process: what each chose from, whether programs differ, and their times.
+"""Schedules of one model, in one process: the candidates of each, whether the programs differ, and their
+times.
 
-Programs are compared byte for byte first: equal ones take equal time by construction. Those that differ are
-run in turns on one thread and compared by its processor time, which is what the cost table holds too.
+Programs are compared byte for byte first: equal ones take equal time by construction. Different ones run
+interleaved on one thread and are compared by its processor time, the unit of the cost table.
 """
 
 import time
@@ -41,7 +42,7 @@ CLAIMED = tuple(f"{a} / {b}" for a, b in ORDERED)
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A model scheduled and lowered; `digest` is equal for programs that are."""
+    """A model scheduled and lowered; `digest` is equal for equal programs."""
 
     graph: Graph
     image: Image
@@ -59,7 +60,7 @@ def plan(subject: Subject, kind: ScheduleKind, cache: Path) -> Plan:
 
 
 def measure(subject: Subject, cache: Path, rounds: int) -> dict[str, Any]:
-    """Digests and reports by kind, and processor seconds of each program that is not another's."""
+    """Digests and reports by kind, and processor seconds of each distinct program."""
     plans = {kind: plan(subject, kind, cache) for kind in KINDS}
     first: dict[str, str] = {}
     for kind, made in plans.items():
@@ -73,7 +74,7 @@ def measure(subject: Subject, cache: Path, rounds: int) -> dict[str, Any]:
 
 
 def rows(subject: str, found: Mapping[str, Any], wall: Mapping[str, list[float]]) -> list[dict[str, object]]:
-    """What `paper` and `exact` chose from, predicted beside measured (wall, median)."""
+    """The candidates of `paper` and `exact`, predicted and measured times (wall, median)."""
     table = []
     for kind in ("paper", "exact"):
         said = found["reports"][kind]
@@ -103,7 +104,7 @@ def rows(subject: str, found: Mapping[str, Any], wall: Mapping[str, list[float]]
 def comparison(
     subject: str, found: Mapping[str, Any], wall: Mapping[str, list[float]]
 ) -> list[dict[str, object]]:
-    """exact / paper and paper / none, and what users get beside them: identical, or ratios and intervals."""
+    """exact / paper, paper / none, and the default schedule: identical, or ratios and intervals."""
     same, alone = found["same as"], found["processor_s"]
     table: list[dict[str, object]] = []
     for a, b in (*ORDERED, ("exact", "static")):
@@ -143,10 +144,10 @@ def median_rows(subject: str, found: Mapping[str, Any]) -> list[dict[str, object
 
 
 def repeat(subject: Subject, cache: Path) -> dict[str, object]:
-    """The cost table measured again: how forms agree, and what the exact choice promises by the other table.
+    """The cost table measured twice: the agreement of forms, and the exact choice's time by the other table.
 
-    A promise below WORTHWHILE of the default is taken; what it loses by a table that it was not chosen by is
-    how much of a promise is noise.
+    A schedule predicted below WORTHWHILE of the default is used; its loss by the table that it was not chosen
+    from shows the noise in predictions.
     """
     library, pool = compiled.shared_pool(THREADS, cache)
     options = ModelOptions({}, without=("channels_last",))
@@ -181,7 +182,7 @@ def repeat(subject: Subject, cache: Path) -> dict[str, object]:
 def _processor(
     images: Mapping[str, Image], feeds: Mapping[str, np.ndarray], cache: Path, rounds: int
 ) -> dict[str, list[float]]:
-    """Processor seconds on one thread of programs cut for THREADS, in turns."""
+    """Processor seconds on one thread of programs divided for THREADS, interleaved."""
     library, _ = compiled.shared_pool(THREADS, cache)
     with Pool(1, library) as pool:
         sessions = {kind: open_image(image, pool, library) for kind, image in images.items()}
@@ -204,7 +205,9 @@ def _processor(
 
 
 def _digest(image: Image) -> str:
-    """Of the encoded program, its kernels' names (a name belongs to one text), and all its weights."""
+    """A digest of the encoded program, its kernels' names (a name identifies one text), and all its
+    weights.
+    """
     found = sha256(repr(encode(image)).encode())
     found.update(repr(sorted(kernels(image))).encode())
     for name, array in sorted(image.constants.items()):

@@ -1,4 +1,4 @@
-"""Table 3: the paper's votes against all assignments, on two models of our own and on drawn graphs.
+"""Table 3: the paper's votes against all assignments, on two models of our own and on random graphs.
 
 Figure 11's models are not in the paper's text: (a) is a chain of convolutions and poolings, (b) two branches
 of products that a sum and a concatenation join; every edge between operators has at least three layouts.
@@ -62,7 +62,7 @@ def _priced(graph: Graph, cache: Path) -> Problem:
 
 
 def _layouts(problem: Problem, graph: Graph) -> tuple[int, int]:
-    """How many edges lie between operators, and the fewest layouts that one of them has."""
+    """The number of edges between operators, and the fewest layouts of an edge."""
     inner = [e for e in problem.edges if e not in graph.inputs and e not in graph.outputs]
     fewest = min(len(problem.layouts[e]) for e in inner)
     assert fewest >= 3, problem.layouts
@@ -109,7 +109,7 @@ def _branched() -> Graph:
 
 
 def _random_losses(n: int) -> list[float]:
-    """How much votes lose on graphs whose times are drawn."""
+    """The losses of votes on graphs with random times."""
     layouts = ("row", "column", "panel")
     losses = []
     for seed in range(n):

@@ -1,7 +1,7 @@
 """Hepti's evaluation (sections 3, 5) on emulated devices: modes, bounds, predictions, bytes, offloading.
 
-Needs root (see testbed). What is measured is kept a part at a time in DIR, so a run that was stopped goes on
-where it was; `--only` measures some parts and takes the others from there.
+Needs root (see testbed). Results are stored in DIR part by part, so a stopped run can be resumed; `--only`
+measures some parts and uses stored results for the others.
 """
 
 import argparse
@@ -102,7 +102,7 @@ def _own_options(parser: argparse.ArgumentParser) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """A piece of the evaluation that is measured in one go; `run` reads what parts before it found."""
+    """A part of the evaluation that is measured at once; `run` gets the results of earlier parts."""
 
     subject: str
     name: str
@@ -115,7 +115,7 @@ def _timed(part: _Part, found: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _parts(quick: bool) -> list[_Part]:
-    """All of them: no more than some minutes each."""
+    """All parts; each takes at most some minutes."""
     n_sets, n_faults = (4, 10) if quick else (hepti_never_slower.N_SETS, hepti_faults.N_FAULTS)
     return [
         *(
@@ -222,7 +222,7 @@ def _adaptation(report: Report, found: Mapping[str, Any]) -> None:
 
 
 def _joined(found: Mapping[str, Any], stem: str) -> list[dict[str, Any]]:
-    """The rows of all parts whose names begin so."""
+    """The rows of all parts whose names start with `stem`."""
     return [row for name, rows in found.items() if name.startswith(stem) for row in rows]
 
 

@@ -1,11 +1,10 @@
-"""`hepti.adapt`: Figure 7. Bandwidth falls, then the secondary's memory; Hepti goes on, CoEdge stops.
+"""`hepti.adapt`: Figure 7. Bandwidth falls, then the secondary's memory; Hepti continues, CoEdge stops.
 
-Two devices at about the paper's clock: 333 ms a layer of BERT-Large on the primary (8 s for 24), 2.9 times
-less on the secondary; and beside these the same with a primary only 1.5 times slower than the secondary,
-where a split saves more. Both systems run the model again and again while the world changes in the middle of
-a run: first the link, then the memory that the secondary may use. Hepti runs in mode auto. What its plan
-becomes is held against the plan that knew: that of a cluster which is opened after the change and measures
-it. Both then run in turns.
+Two devices at about the paper's speed: 333 ms per layer of BERT-Large on the primary (8 s for 24), 2.9 times
+less on the secondary; and the same with a primary only 1.5 times slower than the secondary, where a split
+saves more. Both systems run the model repeatedly while conditions change in the middle of a run: first the
+link, then the secondary's memory limit. Hepti runs in mode auto. Its new plan is compared with an informed
+plan: that of a cluster opened and measured after the change. Both then run interleaved.
 """
 
 import sys
@@ -36,17 +35,21 @@ from pliant.plan.split.stage_graphs import weight_bytes
 
 MODEL, TOKENS = "bert-large", 256
 SLOWER, NEARER = 1.4, 1.5
-"""The secondary's dilation, and the primary's over it where a split pays: at best it saves 40 %."""
+"""The secondary's dilation, and the primary's relative to it in the case where a split pays (at best 40
+%).
+"""
 WIDE, NARROW, POOR = "940Mbit", "250Mbit", "80Mbit"
 AMPLE, SHORT = 1.0, 1.0 / 1.63
-"""Of what the weight-stationary mode needs, which takes 1.63 GB in the paper and has 1 GB left."""
+"""Memory limits relative to the need of the weight-stationary mode: in the paper it needs 1.63 GB, and 1 GB
+is left.
+"""
 
 System = Literal["hepti", "coedge"]
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What the world is from a segment of the evaluation on."""
+    """The conditions from a segment of the evaluation on."""
 
     name: str
     link: str
@@ -61,7 +64,7 @@ SEGMENTS = (
 
 
 def measure(quick: bool, ratio: float = PAPER_SLOWER) -> dict[str, Any]:
-    """Series of layers of both systems over the segments, and the plans that knew."""
+    """Layer times of both systems over the segments, and the informed plans."""
     with opened_bed(6 if quick else 24, ratio) as world:
         hepti = _series(world, "hepti", world.bed.session, 2 if quick else 3)
         world.bed.cluster.close()
@@ -85,7 +88,7 @@ def measure(quick: bool, ratio: float = PAPER_SLOWER) -> dict[str, Any]:
 
 
 def measure_plans(found: Mapping[str, Any], quick: bool) -> list[dict[str, Any]]:
-    """Each segment's last plans in turns, on fewer layers: a layer's median milliseconds, run by run."""
+    """Each segment's last plans, interleaved, on fewer layers: a layer's median milliseconds, run by run."""
     rows = []
     with TemporaryDirectory() as name:
         said, source = random_model(MODEL, 4 if quick else 8, Path(name))
@@ -111,7 +114,7 @@ def measure_plans(found: Mapping[str, Any], quick: bool) -> list[dict[str, Any]]
 
 
 def measure_poor(quick: bool) -> list[dict[str, Any]]:
-    """A link below 100 Mbit/s: 1D, and what Hepti chooses, beside local inference, in turns."""
+    """A link below 100 Mbit/s: 1D, and Hepti's choice, against local inference, interleaved."""
     rows = []
     with opened_bed(6 if quick else 12) as world:
         world.bed.cluster.close()
@@ -143,7 +146,7 @@ def measure_poor(quick: bool) -> list[dict[str, Any]]:
 
 @final
 class World:
-    """Two devices and their primary, and what the link and the secondary's memory are now."""
+    """Two devices and their primary, and the current link and memory of the secondary."""
 
     def __init__(self, bed: Bed, memory: Path, whole: int) -> None:
         self.bed, self.whole, self._memory = bed, whole, memory
@@ -155,7 +158,7 @@ class World:
         self.worst = 0.0
 
     def become(self, change: Change) -> None:
-        """Another link, other memory."""
+        """Change the link and the memory."""
         for name in (PRIMARY, SECONDARY):
             self.bed.network.set_bandwidth(name, rate(change.link))
         new = self._memory.with_suffix(".new")
@@ -163,14 +166,14 @@ class World:
         new.replace(self._memory)
 
     def run(self, session: ClusterSession, *, is_alone: bool = False) -> ClusterDetails:
-        """One inference; how far its answer is off is kept."""
+        """Run one inference, and record the error of its answer."""
         reply = session.alone(self._feeds) if is_alone else session(self._feeds)
         self.last_s = reply.details.run_s
         self.worst = max(self.worst, float(np.abs(reply.output - self._expected).max()))
         return reply.details
 
     def excess(self, partition: Partition) -> str:
-        """By how much the secondary's share of weights is too large for its memory; empty where it is not."""
+        """By how much the secondary's share of weights exceeds its memory; empty if it fits."""
         allowed, need = int(self._memory.read_text()), self.weights(partition)
         return f"out of memory: needs {need / 1e6:.0f} of {allowed / 1e6:.0f} MB" if need > allowed else ""
 
@@ -180,7 +183,7 @@ class World:
 
     @contextmanager
     def opened(self, **more: Any) -> Iterator[ClusterSession]:
-        """The model on another primary at the same place; the worker knocks there again."""
+        """Open the model on another primary at the same address; the worker reconnects."""
         primary = self.bed.primary
         with Cluster(
             f"{primary.address}:{PORT}", key=self.bed.key, name=PRIMARY, threads=1,
@@ -192,7 +195,7 @@ class World:
 
 @contextmanager
 def opened_bed(n_layers: int, ratio: float = PAPER_SLOWER) -> Iterator[World]:
-    """Both devices up, on the wide link, with memory for all weights."""
+    """Start both devices, with the fast link and memory for all weights."""
     with TemporaryDirectory() as name:
         folder = Path(name)
         said, source = random_model(MODEL, n_layers, folder)
@@ -212,7 +215,7 @@ def _specs(ratio: float) -> tuple[DeviceSpec, DeviceSpec]:
 
 
 def _series(world: World, system: System, session: ClusterSession, runs: int) -> list[dict[str, Any]]:
-    """The three segments, each with its change in the middle of its first run."""
+    """Run the three segments, each with its change in the middle of its first run."""
     for _ in range(2):
         world.run(session)  # loads and settles
     found = []

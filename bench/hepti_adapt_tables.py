@@ -1,4 +1,4 @@
-"""Figure 7's table, claims and picture from what was measured. Measures nothing."""
+"""Figure 7's table, claims and picture, from the measured results."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,7 +22,9 @@ _REST = "rest of that run, from the layer of the change on / who knew"
 
 Turns = Sequence[Mapping[str, Sequence[float]]]
 FIGURES: Mapping[str, float] = {"figure 7": PAPER_SLOWER, "figure 7, devices nearer": NEARER}
-"""The primary's time over the secondary's: as in the paper, and where a split pays."""
+"""The ratio of the primary's time to the secondary's: as in the paper, and for the case where a split
+pays.
+"""
 
 
 def figures(found: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any], list[dict[str, Any]]]]:
@@ -34,7 +36,7 @@ def figures(found: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any], 
 
 
 def rows(found: Mapping[str, Any], turns: Turns) -> list[dict[str, Any]]:
-    """A row a segment of Figure 7; `turns` are the last plans' layers in turns [ms]."""
+    """One row per segment of Figure 7; `turns` are the interleaved layer times of the last plans [ms]."""
     return [_row(found, i, turns[i]) for i in range(len(SEGMENTS))]
 
 
@@ -42,7 +44,7 @@ def _row(found: Mapping[str, Any], i: int, turns: Mapping[str, Sequence[float]])
     hepti, coedge = found["hepti"][i], found["coedge"][i]
     after = hepti["layers"][hepti["changed at"] or 0 :]
     last_ms, against = _last_ms(hepti), _paired(turns, "hepti", "knew")
-    knew_ms = last_ms / against  # as the machine was during the series
+    knew_ms = last_ms / against  # at the machine's speed during the series
     first = [one["ms"] for one in after if one["run"] == 0]
     coedge_ms = median(one["ms"] for one in coedge["layers"][-len(coedge["layers"]) // 2 :])
     return {
@@ -66,7 +68,7 @@ def _row(found: Mapping[str, Any], i: int, turns: Mapping[str, Sequence[float]])
 
 
 def _last_ms(segment: Mapping[str, Any]) -> float:
-    """A layer by the segment's last plan."""
+    """The time of a layer with the segment's last plan."""
     return median(one["ms"] for one in segment["layers"] if one["plan"] == segment["plan"])
 
 
@@ -75,10 +77,11 @@ def _paired(turns: Mapping[str, Sequence[float]], a: str, b: str) -> float:
 
 
 def settled_after(after: Sequence[Mapping[str, Any]], knew_ms: float) -> int | None:
-    """Layers from the change until one, and the median of it and two more, are within the bar of who knew.
+    """Layers from the change until one, and the median of it and two more, are within the bar of the informed
+    plan.
 
-    The first is the layer in which the world changed, with the replacement of weights. A layer by a plan that
-    its memory does not allow is not within the bar.
+    The first is the layer in which the world changed, with the replacement of weights. A layer of a plan that
+    exceeds the memory is not within the bar.
     """
     times = [math.inf if one["too large"] else one["ms"] for one in after]
     for i in range(len(times) - _WINDOW + 1):
@@ -88,7 +91,7 @@ def settled_after(after: Sequence[Mapping[str, Any]], knew_ms: float) -> int | N
 
 
 def claims(found: Mapping[str, Any], segments: Sequence[Mapping[str, Any]]) -> list[Claim]:
-    """Whether Hepti ran on where CoEdge stopped, and how soon it was as good as the plan that knew."""
+    """Whether Hepti continued where CoEdge stopped, and how soon it reached the informed plan."""
     changed = segments[1:]
     stops = str(changed[-1]["CoEdge, a layer [ms]"])
     runs_on = stops.startswith("out of memory") and found["worst difference"] <= TOLERANCE
@@ -121,7 +124,7 @@ def claims(found: Mapping[str, Any], segments: Sequence[Mapping[str, Any]]) -> l
 
 
 def coedge_faster(segments: Sequence[Mapping[str, Any]]) -> str:
-    """Where CoEdge's plan took less time than Hepti's; empty where it did nowhere."""
+    """The segments in which CoEdge's plan took less time than Hepti's; empty if there are none."""
     faster = [
         f"{-row[ABOVE]:.0f} % in segment {number}"
         for number, row in enumerate(segments, 1)
@@ -137,7 +140,7 @@ def _n_split(found: Mapping[str, Any]) -> int:
 
 
 def series(found: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Figure 7 as numbers: every layer of both systems, a run a row."""
+    """Figure 7 as numbers: every layer of both systems, one row per run."""
     table = []
     for system in ("hepti", "coedge"):
         for i, segment in enumerate(found[system]):
@@ -158,7 +161,7 @@ def series(found: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def draw(found: Mapping[str, Any], turns: Turns, path: Path) -> None:
-    """Figure 7: every layer's milliseconds, both systems, and the plan that knew."""
+    """Figure 7: every layer's milliseconds, both systems, and the informed plan."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(10, 4), layout="constrained")

@@ -1,4 +1,4 @@
-"""What a layer's time is made of, predicted, measured and at least: compute, exchange. Runs no cluster."""
+"""The parts of a layer's time (compute, exchange): predicted, measured, and the lower bound."""
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,9 +26,9 @@ from pliant.settings import cache_folder
 
 @dataclass(frozen=True, slots=True)
 class Anatomy:
-    """Seconds of a mean layer: all of it, and of that the device that computes longest.
+    """Seconds of a mean layer: the total, and the compute time of the slowest device.
 
-    `opening` is what distributing the input takes, `layers` everything from then to the last layer's end.
+    `opening` is the time to distribute the input, `layers` the time from then to the last layer's end.
     """
 
     layer: float
@@ -38,12 +38,12 @@ class Anatomy:
 
     @property
     def rest(self) -> float:
-        """What is not the slowest device's compute: messages, and waiting for others."""
+        """The time besides the slowest device's compute: messages, and waiting for others."""
         return self.layer - self.compute
 
 
 def anatomy(program: Program, spans: Sequence[Span]) -> Anatomy:
-    """Of a whole run: [input, its broadcast], one segment a layer, [head]."""
+    """The anatomy of a whole run: [input, its broadcast], one segment per layer, [head]."""
     at, ends, busy = 0, [], []
     for segment in program.segments:
         own = spans[at : at + len(segment.steps)]
@@ -69,10 +69,10 @@ def middle(found: Sequence[Anatomy]) -> Anatomy:
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """Seconds of a mean layer that no order of its steps can beat, if they take what they take alone.
+    """A lower bound of a mean layer's seconds for any order of its steps, with the steps' times alone.
 
-    `compute` is the slowest device's, `exchange` every point's bytes at the link's bandwidth, the direction
-    that carries more.
+    `compute` is the slowest device's, `exchange` the time of every point's bytes at the link's bandwidth, in
+    the busier direction.
     """
 
     compute: float
@@ -84,7 +84,7 @@ class Bound:
 
 
 def bound(compute: Mapping[str, float], spec: EncoderSpec, partition: Partition, links: Links) -> Bound:
-    """`compute` are the devices' seconds a layer, alone and dilated.
+    """`compute` are the devices' seconds per layer, alone and dilated.
 
     A primary without a share receives a layer's output while the others compute the next one.
     """
@@ -98,7 +98,7 @@ def bound(compute: Mapping[str, float], spec: EncoderSpec, partition: Partition,
 def computes_alone(
     source: EncoderSource, partition: Partition, slower: Mapping[str, float], rounds: int
 ) -> dict[str, float]:
-    """Seconds a layer of each device's stages, one device after the other with nothing else to do.
+    """Seconds per layer of each device's stages, one device after the other on an idle machine.
 
     Median of rounds over all layers, weights from memory as in a run; a dilated device rests in between.
     """
@@ -111,7 +111,9 @@ def computes_alone(
 def computes_together(
     source: EncoderSource, partition: Partition, slower: Mapping[str, float], rounds: int
 ) -> dict[str, float]:
-    """The same with all devices beginning each layer at once: what sharing this machine's memory adds."""
+    """As `computes_alone`, with all devices starting each layer at the same time: shows the cost of sharing
+    the machine's memory.
+    """
     with _stages(source, partition, slower) as devices, ThreadPoolExecutor(len(devices)) as threads:
         meet = Barrier(len(devices))
         found: dict[str, list[float]] = {name: [] for name in devices}
@@ -134,7 +136,7 @@ class _Stages:
     slower: float
 
     def run_on(self, core: int | None, meet: Barrier) -> float:
-        """The same on one core of this machine, as the device has in a run."""
+        """As `run`, on one core of this machine, as in a cluster run."""
         with on_core(core):
             return self.run(meet)
 
@@ -171,7 +173,7 @@ def _stages(
 
 
 def _exchange_s(steps: Sequence[Step], links: Links) -> float:
-    """With two devices a sender is a direction; a point's two directions run at once."""
+    """With two devices each sender is a direction; a point's two directions run concurrently."""
     points: dict[str, float] = {}
     for (src, point), n_bytes in traffic(steps).items():
         dst = next(name for name in links.interfaces if name != src)

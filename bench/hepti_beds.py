@@ -1,4 +1,4 @@
-"""What bench/hepti_*.py stand on: the testbed, wherever they run from, and encoders with random weights."""
+"""The testbed and encoders with random weights, for bench/hepti_*.py."""
 
 import json
 from pathlib import Path
@@ -13,14 +13,14 @@ __all__ = ["Bed", "Device", "DeviceSpec", "Network", "check_bed", "inside", "ope
 
 
 def check_bed() -> None:
-    """Leave with the reason where this machine has no testbed."""
+    """Exit with the reason if this machine has no testbed."""
     reason = why_not()
     if reason is not None:
         raise SystemExit(f"no testbed: {reason}.")
 
 
 def random_bert(folder: Path, layers: int, hidden: int, heads: int, ffn: int, tokens: int = 512) -> str:
-    """What `pliant` calls a BERT of this size with random weights."""
+    """The model name for `pliant` of a BERT of this size with random weights."""
     config: dict[str, Any] = {
         "model_type": "bert",
         "architectures": ["BertModel"],

@@ -1,6 +1,7 @@
 """Table 3, and 5.2's counts: bytes between devices, element-wise additions and memory, mode by mode.
 
-Bytes are the program's, comm's and the interface's; additions and memory follow from the programs.
+Bytes are counted by the program, by comm and at the interface; additions and memory are derived from the
+programs.
 """
 
 from collections.abc import Mapping
@@ -37,11 +38,11 @@ _PAPER: dict[tuple[str, str], tuple[int, int]] = {
 PAPER_MORE_ADDITIONS = 1_048_576
 PAPER_SAVED = 21.6
 PAPER_WS_BYTES, PAPER_1D_BYTES = 1.63e9, 757e6
-"""What the secondary needs in the weight-stationary and the 1D-tiled mode (5.3)."""
+"""The secondary's memory in the weight-stationary and the 1D-tiled mode (5.3)."""
 
 
 def measure(quick: bool) -> dict[str, Any]:
-    """Bytes of one layer by point, of whole runs by who counted, and what programs say of work and memory."""
+    """Bytes of one layer by point, of whole runs by counter, and work and memory from the programs."""
     source = random_encoder("bert-large")
     spec = source.spec
     plans = {mode: split_of(mode, spec, HEADS, ROWS) for mode in MODES}
@@ -54,7 +55,7 @@ def measure(quick: bool) -> dict[str, Any]:
 
 
 def claims(found: Mapping[str, Any]) -> list[Claim]:
-    """Bytes as the paper has them, by every counter."""
+    """Whether the bytes equal the paper's, by every counter."""
     points = [row for row in found["points"] if row["paper"] != "-"]
     counted = found["counted"]
     is_exact = all(row["sent by"] == row["paper"] for row in points)
@@ -149,7 +150,7 @@ def _work(spec: EncoderSpec, mode: str, partition: Partition) -> dict[str, objec
 
 
 def _memory(source: Encoder, plans: Mapping[str, Partition]) -> list[dict[str, object]]:
-    """What the secondary saves in the 1D-tiled mode, by what is counted; sizes in MB."""
+    """The secondary's savings in the 1D-tiled mode, by the memory that is counted; sizes in MB."""
     spec = source.spec
     (ws, tiled) = (weight_bytes(spec, plans[mode])[SECONDARY] for mode in ("ws", "1d"))
     layers = 4 * sum(prod(shape) for k in range(spec.n_layers) for _, shape in spec.layer(k).tensors)
@@ -185,7 +186,7 @@ def _summed(stage: Stage) -> int:
 
 
 def _added(stage: Stage) -> int:
-    """Additions of what several devices made of one number: a term less than there are."""
+    """Additions of several devices' partial results: one less than the number of terms."""
     terms: dict[tuple[int, int], int] = {}
     for region in stage.reads:
         if "@" in region.tensor:

@@ -1,6 +1,7 @@
-"""What narrower activations on the wire save and cost: fp16 and int8 beside fp32; and Gloo beside ZeroMQ.
+"""Savings and costs of narrower activations in transfers: fp16 and int8 against fp32; and Gloo against
+ZeroMQ.
 
-Times on BERT-Large; accuracy and times on SST-2's dev set with the classifier that pliant brings along.
+Times on BERT-Large; accuracy and times on SST-2's dev set with the classifier that ships with pliant.
 """
 
 import os
@@ -28,7 +29,7 @@ from report import ROOT
 CODINGS: tuple[Coding, ...] = ("fp32", "fp16", "int8")
 MBITS = (940, 240)
 WEAK_MBIT = 20
-"""For the small classifier, whose exchanges of 20 KB nobody would feel on a faster link."""
+"""The link for the small classifier, whose exchanges of 20 KB take too little time on a faster link."""
 ENGINES: tuple[Engine, ...] = ("zmq", "gloo")
 _TIMED: tuple[Mode, ...] = ("ws", "1d")
 _DATA = Path(os.environ.get("PLIANT_DATA") or ROOT.parent / "shared" / "data")
@@ -42,7 +43,7 @@ def measure(quick: bool) -> dict[str, Any]:
 
 
 def measure_answers(quick: bool) -> list[dict[str, object]]:
-    """Answers and seconds of the model that pliant brings along; none where the sentences are not at hand."""
+    """Answers and seconds of the shipped model; empty if the sentences are not available."""
     with TemporaryDirectory() as name:
         return _answers(Path(name), 24 if quick else 872)
 
@@ -98,9 +99,10 @@ def _engine(engine: str, mbit: int, ways: list[list[Any]]) -> dict[str, object]:
 
 
 def _answers(folder: Path, n: int) -> list[dict[str, object]]:
-    """The bundled classifier, split in halves, on sentences of SST-2's dev set where that is at hand.
+    """The bundled classifier, split in halves, on sentences of SST-2's dev set, if available.
 
-    Sentences of one length follow each other: they share a plan. Times are of runs in turns on a weak link.
+    Sentences of one length follow each other: they share a plan. Times are of interleaved runs on a slow
+    link.
     """
     if not _SENTENCES.exists():
         return []

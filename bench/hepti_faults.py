@@ -1,9 +1,10 @@
-"""`hepti.faults`: workers killed, frozen, cut off, slowed or lying while a model runs on real processes.
+"""`hepti.faults`: workers killed, frozen, disconnected, slowed or malicious while a model runs on real
+processes.
 
 A primary and three workers on emulated devices, each in a namespace of its own, hold a small BERT with random
-weights in equal shares, so that every member is needed for every layer; a fifth device is the hostile one's.
-Each fault strikes at a random moment of a run. The answer is held against the unsplit model's. Then what
-broke is mended, all members must be back, and a run without a fault must have them all in it.
+weights in equal shares, so that every member is needed for every layer; a fifth device is for the malicious
+member. Each fault happens at a random time of a run. The answer is compared with the unsplit model's. Then
+the fault is repaired, all members must rejoin, and a run without a fault must use all of them.
 """
 
 import argparse
@@ -40,9 +41,9 @@ _LIAR = Path(__file__).with_name("hepti_liar.py")
 def measure(
     quick: bool, first: int = 0, count: int | None = None, keep: Path | None = None
 ) -> list[dict[str, Any]]:
-    """A row for each fault; fault number n has seed n, and kinds take turns.
+    """A row for each fault; fault number n has seed n, and kinds rotate.
 
-    `keep` is a file of rows, one a line: those that are there are not measured again.
+    `keep` is a file with one row per line: existing rows are not measured again.
     """
     wanted = range(first, first + ((10 if quick else N_FAULTS) if count is None else count))
     rows = {row["fault"]: row for row in _kept(keep)}
@@ -76,7 +77,7 @@ def _kept(keep: Path | None) -> list[dict[str, Any]]:
 
 @dataclass(slots=True)
 class _Fault:
-    """What happens to whom, `at_s` after a run began."""
+    """A fault of a member, `at_s` after the start of a run."""
 
     kind: str
     detail: str
@@ -85,7 +86,7 @@ class _Fault:
 
 
 class _Rig:
-    """The bed, and the right answers."""
+    """The testbed, and the correct answers."""
 
     def __init__(self, bed: Bed) -> None:
         self._bed, self._cluster, self._session = bed, bed.cluster, bed.session
@@ -94,7 +95,7 @@ class _Rig:
         self._answers = [self._session.alone(feeds).output for feeds in self._feeds]
 
     def strike(self, number: int) -> dict[str, Any]:
-        """One fault in one run, and everything whole again."""
+        """Run with one fault, then repair it."""
         rng = random.Random(number)
         whole, back_s = self._whole()
         kind = KINDS[number % len(KINDS)]
@@ -137,7 +138,7 @@ class _Rig:
         return row
 
     def _whole(self) -> tuple[ClusterDetails, float]:
-        """A run with every worker in it, and how long they took to be back; raises where they do not come."""
+        """A run with every worker, and the time until they rejoined; raises if they do not."""
         start_s = time.monotonic()
         wanted = {"primary", *WORKERS}
         while True:
@@ -154,7 +155,7 @@ class _Rig:
         self._cluster.wait(n_workers, PATIENCE_S)
 
     def _prepare(self, fault: _Fault, number: int, rng: random.Random) -> None:
-        """The hostile member joins before it lies; raw bytes need no member."""
+        """Let the malicious member join first; raw bytes need no member."""
         if fault.kind != "garbage" or fault.detail == "raw":
             return
         at = rng.randint(
@@ -246,7 +247,7 @@ def _is_named(row: dict[str, Any]) -> bool:
 
 
 def claims(rows: Sequence[dict[str, Any]]) -> list[Claim]:
-    """Whether every answer was right."""
+    """Whether every answer was correct."""
     right = sum(row["is right"] for row in rows)
     after = [row["answer after the fault [s]"] for row in rows]
     seeds = f"seeds {rows[0]['fault']} to {rows[-1]['fault']}"

@@ -1,4 +1,4 @@
-"""Every table, figure and equation of Hepti's paper: where it is here, and what came of it."""
+"""Every table, figure and equation of Hepti's paper: its location here, and the result."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,7 +14,7 @@ _NONE = "not measured in this run"
 
 
 def items(found: Mapping[str, Any], claims: Sequence[Claim]) -> list[dict[str, str]]:
-    """A row for each item: a result, or a miss with its reason, of what was measured."""
+    """A row for each item: a result, or a miss with its reason, from the measured parts."""
     held = {claim.id: all(c.holds for c in claims if c.id == claim.id) for claim in claims}
     rows = (
         (

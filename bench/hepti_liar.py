@@ -1,8 +1,8 @@
-"""A hostile member for bench/hepti_faults.py: it holds the key, joins, and lies at one of its messages.
+"""A malicious member for bench/hepti_faults.py: it has the key, joins, and falsifies one of its messages.
 
 Run as a script on an emulated device: `hepti_liar.py LIE AT JOIN NAME KEY MODEL`. The AT-th tensor that it
-sends is a lie: of numbers that are none, too short, too long, with a note that is none, or never sent
-while malformed control messages are; `raw` joins nothing and pours random bytes into open ports.
+sends is invalid: with NaNs, too short, too long, with an invalid note, or never sent while it sends malformed
+control messages; `raw` does not join and sends random bytes to open ports.
 """
 
 import os
@@ -33,7 +33,7 @@ LIES = ("nan", "short", "long", "note", "control", "raw")
 
 
 class LyingComm:
-    """What it wraps, but for one message."""
+    """The wrapped engine, except for one message."""
 
     messenger: Messenger | None = None
     lie = ""
@@ -88,7 +88,7 @@ class LyingComm:
 
 
 def main(lie: str, at: str, join: str, name: str, key: str, model: str) -> None:
-    """Join and lie, until killed."""
+    """Join and send the invalid message; runs until it is killed."""
     random.seed(name)
     if lie == "raw":
         _pour(join.split(","))
@@ -114,7 +114,7 @@ def main(lie: str, at: str, join: str, name: str, key: str, model: str) -> None:
 
 
 def _pour(addresses: list[str], seconds: float = 2.0) -> None:
-    """Random bytes, and the start of a ZeroMQ greeting followed by them, into every address."""
+    """Random bytes, and the start of a ZeroMQ greeting followed by them, to every address."""
     until_s = time.monotonic() + seconds
     while time.monotonic() < until_s:
         for address in addresses:

@@ -1,4 +1,4 @@
-"""The links between two emulated devices, measured by the product's own means in processes of their own."""
+"""The links between two emulated devices, measured by pliant in separate processes."""
 
 import json
 import os
@@ -19,7 +19,7 @@ Engine = Literal["zmq", "gloo"]
 
 
 def measured(network: Network, folder: Path, engine: Engine = "zmq") -> tuple[Links, list[list[Any]]]:
-    """The network as the planner is told, and (source, destination, latency, bytes a second)."""
+    """The network as passed to the planner, and (source, destination, latency, bytes a second)."""
     if not (folder / "links.key").exists():
         make_key(folder / "links.key")
     addresses = {device.name: device.address for device in network}
@@ -35,7 +35,7 @@ def start(
     network: Network, name: str, addresses: Mapping[str, str], folder: Path, engine: Engine, task: str,
     **more: object,
 ) -> "subprocess.Popen[bytes]":  # fmt: skip
-    """One end, on its device."""
+    """Start one end on its device."""
     said = {"name": name, "addresses": dict(addresses), "engine": engine, "task": task, **more}
     said["key"] = str(folder / "links.key")
     command = [sys.executable, PEER, json.dumps(said)]

@@ -1,8 +1,8 @@
-"""Figure 6: serial execution and the three modes on two devices, in turns, beside bounds and predictions.
+"""Figure 6: serial execution and the three modes on two devices, interleaved, with bounds and predictions.
 
 The partition is the paper's for BERT-Large (87.5 % offloaded at 940 Mbit/s, 93.7 % at 470). For MobileBERT,
-whose four heads cannot be cut so, it is the quickest, by WS's price, of those that give rows to both devices.
-It is the same in all three modes, as in the paper; what the planner would take stands beside it.
+whose four heads do not allow this, it is the fastest by WS's prediction that gives rows to both devices. It
+is the same in all three modes, as in the paper; the planner's choice is also shown.
 """
 
 from collections.abc import Mapping
@@ -51,7 +51,9 @@ def layers_of(model: str, quick: bool) -> int:
 
 
 def split_of(mode: Mode, spec: EncoderSpec, heads: int, rows: int, tokens: int = TOKENS) -> Partition:
-    """The primary takes so many heads and rows, and of the feed forward's columns what its rows come to."""
+    """The primary takes `heads` and `rows`, and a share of the feed forward's columns in proportion to the
+    rows.
+    """
     columns = 0 if mode == "ws" else round(spec.ffn * rows / tokens)
     rest = 0 if mode == "ws" else spec.ffn - columns
     shares = (
@@ -66,7 +68,7 @@ def split_of(mode: Mode, spec: EncoderSpec, heads: int, rows: int, tokens: int =
 
 
 def measure(model: str, quick: bool) -> dict[str, Any]:
-    """Seconds of every mode at every bandwidth, what layers are made of, and the sweep of predictions.
+    """Seconds of every mode at every bandwidth, the parts of layers, and the sweep of predictions.
 
     The figure is measured with our ratio of the devices and the paper's, the sweep with ours.
     """
@@ -153,7 +155,7 @@ def _figure(
 def _sweep(
     rig: Rig, mbit: int, devices: Mapping[str, Capability], links: Links, runs: int
 ) -> list[dict[str, Any]]:
-    """Layers and the input's way to the secondary, predicted beside measured, over modes and splits."""
+    """Layers and the input's transfer to the secondary, predicted and measured, over modes and splits."""
     spec = rig.source.spec
     fractions = (1 / 8, 1 / 4, 1 / 2) if spec.n_heads == 16 else (1 / 4, 1 / 2)
     rows = []

@@ -1,14 +1,14 @@
-"""`hepti.never_slower`: the plan that is chosen beside the best single device, over random devices and links.
+"""`hepti.never_slower`: the chosen plan against the best single device, over random devices and links.
 
-Five devices stay up; for each set some of them take part, at a pace, memory, bandwidth and delay of the
-set's. Each measured itself once, at a usual pace; links are measured for every set, by the members. The
-planner then chooses. As in a cluster that serves, a run moves the picture by what it showed, and the next
-one's plan is another where that saves enough; the plan of the third run is measured, in turns with the
-primary alone and with the other device that is quickest alone by prediction, transfers included.
+Five devices run; each set uses some of them, with its own speeds, memory limits, bandwidths and delays. Each
+device measured itself once, at a usual speed; the members measure the links for every set. Then the planner
+chooses. As in a serving cluster, a run updates the picture, and the next run has another plan if that saves
+enough; the plan of the third run is measured, interleaved with the primary alone and with the other device
+that is predicted to be the fastest alone, including transfers.
 
 The margin of a split (`margin`) was chosen on seeds 0 to 49. The sets here have other seeds, and at
-least 20 of 50 of them run a split: once a part has as many single devices as it may, sets that would run on
-one more are passed over.
+least 20 of 50 of them run a split: when a part has the most single devices allowed, further sets that would
+run on one device are skipped.
 """
 
 import random
@@ -40,18 +40,19 @@ from report import Claim
 
 N_SETS, BAR = 50, 1.05
 FIRST_SEED = 10_000
-"""Set n has seed FIRST_SEED + n: none of those on which the margin of a split was chosen."""
+"""Set n has seed FIRST_SEED + n: different from the seeds on which the margin of a split was chosen."""
 SPLIT = 0.4
-"""The least part of the sets that runs a split."""
+"""The least fraction of sets that run a split."""
 _MOST_DRAWN = 100
-"""Seeds of a part, of which the sets are the first that are not passed over."""
+"""The number of seeds of a part; its sets are the first ones that are not skipped."""
 TOKENS = 256
 FAR = ("a", "b")
-"""Those whose frames are held back: one by one, by a process that both share, so their links are weak too."""
+"""Devices with a delay. A process that both share delays each frame, so their links are also slow."""
 LAYERS, HIDDEN, HEADS = 3, 512, 16
 LEAST_SLOWER, USUAL_SLOWER = 3.0, 8.5
-"""Than this machine, whose two cores five devices share: what they use together must leave them free. They
-measure themselves at the usual pace: a core that rests between stages is slower when it wakes."""
+"""Dilations: five devices share this machine's two cores, which must not be saturated. Devices measure
+themselves at the usual speed, since a core that rests between stages is slower when it wakes.
+"""
 LEAST_MBIT, FAR_MBIT, MOST_MBIT = 50, 150, 940
 WORKERS = ("a", "b", "c", "d")
 _LOOKS = 2
@@ -67,7 +68,7 @@ class Drawn:
     mbit: float
     delay_s: float
     memory: float
-    """Of all weights."""
+    """The memory limit, as a fraction of all weights."""
 
 
 def draw(seed: int) -> tuple[Drawn, ...]:
@@ -87,7 +88,7 @@ def draw(seed: int) -> tuple[Drawn, ...]:
 
 
 def measure(quick: bool, part: int, count: int) -> list[dict[str, Any]]:
-    """A row for each of `count` sets, at least SPLIT of them splits, of the part's own seeds."""
+    """A row for each of `count` sets, at least SPLIT of them splits, from the part's own seeds."""
     with TemporaryDirectory() as name:
         folder = Path(name)
         model = random_bert(folder, LAYERS, HIDDEN, HEADS, 4 * HIDDEN, TOKENS)
@@ -113,7 +114,7 @@ class _Bench:
     rounds: int
 
     def rows(self, numbers: Iterable[int], count: int) -> list[dict[str, Any]]:
-        """The first `count` sets whose plans keep single devices to their part."""
+        """The first `count` sets, with the limit on single devices."""
         rows: list[dict[str, Any]] = []
         most_single, n_single, n_passed = count - ceil(SPLIT * count), 0, 0
         for number in numbers:
@@ -134,7 +135,7 @@ class _Bench:
         raise SystemExit(f"{_MOST_DRAWN} sets gave {len(rows)} of {count}: splits are too rare.")
 
     def _row(self, number: int, drawn: Sequence[Drawn], first: Solved, solved: Solved) -> dict[str, Any]:
-        """What was chosen for a set, predicted and measured, beside the best single device."""
+        """The chosen plan for a set, predicted and measured, against the best single device."""
         spec = self.rig.source.spec
         chosen, picture = solved.partition, solved.picture
         singles = {d.name: _alone(spec.n_heads, drawn, d.name) for d in drawn}
@@ -173,7 +174,7 @@ class _Bench:
         return predict(spec, partition, picture)
 
     def _settled(self, solved: Solved) -> Solved:
-        """The plan that is left once some runs have shown what it takes, by the rules of `steer`."""
+        """The plan after some runs updated the picture, by the rules of `steer`."""
         margins = Margins()
         for _ in range(_LOOKS):
             run = self.rig.run(solved.partition)
@@ -210,7 +211,7 @@ class _Bench:
         return Picture(capabilities, links_of(links))
 
     def _in_turns(self, plans: dict[str, Partition]) -> dict[str, list[float]]:
-        """Seconds of runs A B C A B C; equal plans run once for both. The first round loads."""
+        """Seconds of interleaved runs A B C A B C; equal plans are run once. The first round is a warm-up."""
         seconds: dict[str, list[float]] = {name: [] for name in plans}
         for round_ in range(self.rounds + 1):
             done: dict[Partition, float] = {}
@@ -263,7 +264,7 @@ def summary(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def claims(rows: Sequence[dict[str, Any]]) -> list[Claim]:
-    """How many sets' chosen plan was slower than the best single device by more than the bar."""
+    """The number of sets whose chosen plan was slower than the best single device by more than the bar."""
     slower = [row for row in rows if row["chosen / single"] > BAR]
     kinds = {row["runs on"]: row for row in summary(rows)}
     n_split = kinds["a split"]["sets"] if "a split" in kinds else 0

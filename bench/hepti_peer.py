@@ -1,4 +1,4 @@
-"""One end of a link between emulated devices, as a process: measures it, or multiplies rows it is sent.
+"""One end of a link between emulated devices, as a process: measures the link, or multiplies received rows.
 
 Run as `hepti_peer.py JSON`; the end named in `asks` prints what it measured as JSON.
 """
@@ -22,7 +22,9 @@ from pliant.cluster.net.key import read_key
 PORT = 29600
 PATIENT_S = 60.0
 LINGER_S = 0.5
-"""Who answers stays until its last answer is there: an end that closes counts as lost at once."""
+"""The answering end stays open until its last answer has arrived, since a closed end counts as lost at
+once.
+"""
 
 
 def main() -> None:
@@ -44,7 +46,7 @@ def main() -> None:
 
 @contextmanager
 def joined(said: Mapping[str, Any]) -> Iterator[Comm]:
-    """The end `name` of the engine that `said` names, joined to the other."""
+    """The end `name` of the engine that `said` names, connected to the other end."""
     name, addresses = said["name"], said["addresses"]
     comm: ZmqComm | GlooComm
     if said["engine"] == "zmq":

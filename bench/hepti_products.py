@@ -1,9 +1,9 @@
 """Figure 3: five products [m, 1024] x [1024, 1024] on one device, or split by rows over two.
 
-Rows go to the secondary once, pass all five products there (a row needs no other) and come back once. That
-is our reading of the paper's scenario 2: its 20.8 ms of communication at 90 % of 256 rows are 2 x 0.94 MB at
-940 Mbit/s, 16.1 ms, and not five times as much. Both devices are dilated to the paper's clock: 109.3 ms for
-all rows on the primary, 2.9 times less on the secondary.
+Rows go to the secondary once, pass all five products there (rows are independent) and come back once. This is
+our reading of the paper's scenario 2: its 20.8 ms of communication at 90 % of 256 rows correspond to 2 x 0.94
+MB at 940 Mbit/s, 16.1 ms, and not to five times as much. Both devices are dilated to the paper's speed: 109.3
+ms for all rows on the primary, 2.9 times less on the secondary.
 """
 
 import json
@@ -65,7 +65,7 @@ class Products:
         self._pool.close()
 
     def seconds(self, x: np.ndarray, out: np.ndarray, dilation: float) -> float:
-        """Multiply, and rest until a device `dilation` times slower would be done."""
+        """Multiply, then sleep until a device `dilation` times slower would have finished."""
         if not len(x):
             return 0.0
         session = self._session(len(x))
@@ -87,7 +87,7 @@ class Products:
 def serve(comm: Comm, said: Mapping[str, Any]) -> None:
     """Either end of the split; the primary prints a row for each of `said["jobs"]`: (m, offloaded rows).
 
-    Jobs take turns; the first round compiles.
+    Jobs are interleaved; the first round compiles.
     """
     products, is_first = Products(), said["name"] == PRIMARY
     numbers = np.random.default_rng(1)
@@ -114,7 +114,7 @@ def serve(comm: Comm, said: Mapping[str, Any]) -> None:
         ]
         print(json.dumps(rows), flush=True)
     else:
-        take(comm, PRIMARY, 0, np.zeros(1, np.uint8))  # till then what it gave last may not have left
+        take(comm, PRIMARY, 0, np.zeros(1, np.uint8))  # until then its last message may not have been sent
 
 
 def _split(
@@ -144,7 +144,7 @@ def _answer(
 
 
 def measure(quick: bool) -> dict[str, Any]:
-    """Rows of Figure 3 (a) and (b): medians of all, of each side's compute, and of what is left."""
+    """Rows of Figure 3 (a) and (b): medians of the total, of each side's compute, and of the rest."""
     rounds = 2 if quick else 7
     serial_s = _serial_s()
     second = max(1.0, SERIAL_S / RATIO / serial_s)
@@ -184,7 +184,7 @@ def beside_paper(found: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The best offloaded percent of each setting: the paper's, by the paper's own numbers, and ours.
 
     Added: compute, then communication, as the paper adds them. Overlapped: rows travel while the primary
-    computes its own, as here from end to end.
+    computes its own, as in our end-to-end runs.
     """
     rows = []
     for (mbit, slower), paper in PAPER_BEST.items():
@@ -216,14 +216,16 @@ def _least(rows: Sequence[Mapping[str, Any]], what: str) -> float:
 
 
 def by_paper(mbit: float, slower: float, share: float) -> tuple[float, float]:
-    """Seconds by the paper's own numbers with so much offloaded: added up, and overlapped."""
+    """Seconds by the paper's own numbers with `share` offloaded: added, and overlapped."""
     primary_s, secondary_s = SERIAL_S * (1 - share), slower * _SECONDARY_S * share
     wire_s = (_WIRE_FIXED_S + _WIRE_S * share * 940 / mbit) if share else 0.0
     return max(primary_s, secondary_s) + wire_s, max(primary_s, secondary_s + wire_s)
 
 
 def claims(found: Mapping[str, Any]) -> list[Claim]:
-    """The least latency lies where the paper's does, within one step of ten percent, added up as there."""
+    """Whether the least latency is at the paper's ratio, within one step of ten percent, with times added as
+    in the paper.
+    """
     rows = beside_paper(found)
     said = "; ".join(
         "{:.0f} % ({}) at {} Mbit/s, {} % CPU".format(

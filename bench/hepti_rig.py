@@ -1,7 +1,7 @@
-"""A primary in this process and workers in their own, on emulated devices; runs the plans it is given.
+"""A primary in this process and workers in their own, on emulated devices; runs given plans.
 
-All of it is the product's: `pliant worker`, the primary, its lead. Only who takes what is not asked of the
-planner: a bench compares plans.
+It uses pliant's own parts: `pliant worker`, the primary, its lead. Only the plan does not come from the
+planner, because a bench compares plans.
 """
 
 import os
@@ -46,9 +46,11 @@ PORT = 29500
 TOKENS = 256
 PRIMARY, SECONDARY = "primary", "secondary"
 SLOWER = 7.0
-"""The primary beside its secondary: at 7 the shares that end together are 1/8 and 7/8, the paper's 87.5 %."""
+"""The primary's slowdown against the secondary: at 7 the balanced shares are 1/8 and 7/8, the paper's 87.5
+%.
+"""
 PAPER_SLOWER = 2.9
-"""The primary beside its secondary in the paper's testbed, by its Figure 3."""
+"""The primary's slowdown against the secondary in the paper's testbed, by its Figure 3."""
 _CORES = tuple(sorted(os.sched_getaffinity(0)))
 _TRIES, _PATIENCE_S = 3, 120.0
 _MAIN = "from pliant.cli import main; main()"
@@ -56,7 +58,7 @@ _CONFIGS = ROOT / "src" / "pliant" / "models" / "assets" / "encoders"
 
 
 def pair(mbit: float, slower: float = SLOWER, second: float = 1.0) -> tuple[DeviceSpec, DeviceSpec]:
-    """The paper's two devices, on links of so many Mbit/s."""
+    """The paper's two devices, on links of `mbit` Mbit/s."""
     bandwidth_Bps = rate(f"{mbit}Mbit")
     return (
         DeviceSpec(PRIMARY, slower=slower, bandwidth_Bps=bandwidth_Bps),
@@ -81,7 +83,7 @@ def alone(spec: EncoderSpec, tokens: int, device: str = PRIMARY) -> Partition:
 @final
 @dataclass(slots=True)
 class Fixed:
-    """A `Steer` that runs the plan it was told to; `notes` are what its boundaries were told, in order."""
+    """A `Steer` with a fixed plan; `notes` are the reports at its boundaries, in order."""
 
     held: ReadyPlan | None = None
     notes: list[Mapping[str, Note]] = field(default_factory=list)
@@ -106,7 +108,7 @@ class Fixed:
 @final
 @dataclass(slots=True)
 class Rig:
-    """The cluster; plans stay ready from run to run."""
+    """The cluster; plans stay loaded between runs."""
 
     network: Network
     leader: Leader
@@ -118,7 +120,7 @@ class Rig:
     _held: dict[tuple[Partition, Coding], ReadyPlan] = field(default_factory=dict)
 
     def run(self, partition: Partition, coding: Coding = "fp32") -> RunRecord:
-        """One inference by this plan, from its start again where a worker was lost on the way."""
+        """One inference with this plan; restarted if a worker is lost."""
         for left in reversed(range(_TRIES)):
             try:
                 return self._run(partition, coding)
@@ -138,20 +140,20 @@ class Rig:
         return self.lead.run(self.source, partition.tokens, self.feeds)
 
     def devices(self) -> dict[str, Capability]:
-        """What every device measures of itself with this model."""
+        """Every device's measurement of itself with this model."""
         names = [device.name for device in self.network]
         found = survey_devices(self.leader.primary, self.source, TOKENS, names)
         assert len(found) == len(names), found.keys()
         return found
 
     def links(self) -> Links:
-        """What the members measure of the links between them, over the connections that runs use."""
+        """The members' measurements of their links, over the connections that runs use."""
         found = survey_links(self.leader.primary, [device.name for device in self.network])
         assert found, "links were not measured"
         return links_of(found)
 
     def seen(self, solved: Solved) -> Picture:
-        """The picture that the last run leaves, boundary by boundary; its plan is `solved`."""
+        """The picture after the last run, updated at every boundary; its plan is `solved`."""
         offsets_s = {member.name: member.offset_s for member in self.leader.primary.monitor.members}
         picture = solved.picture
         left: Unbelieved = {}
@@ -160,7 +162,7 @@ class Rig:
         return picture
 
     def release(self) -> None:
-        """Let go of all plans and their weights, here and on the workers."""
+        """Free all plans and their weights, here and on the workers."""
         self._held.clear()
         self.leader.primary.plans.forget(())
 
@@ -184,9 +186,9 @@ def open_rig(
     *,
     paces: Path | None = None,
 ) -> Iterator[Rig]:
-    """All devices up and a worker that holds `model` on each but the first; one thread computes on each.
+    """Start all devices, with a worker for `model` on each but the first; each has one compute thread.
 
-    `paces` is a folder with a file for each worker that says how many times slower it is.
+    `paces` is a folder with a file for each worker that contains its dilation.
     """
     first, fixed = specs[0], Fixed()
     folder.mkdir(parents=True)
@@ -221,13 +223,15 @@ def open_rig(
 
 
 def cores_of(n_devices: int) -> Sequence[int | None]:
-    """One core of this machine for each device, so that no device's threads hold up another's; or none."""
+    """One core of this machine for each device, so that devices do not compete for cores; None if there are
+    too few cores.
+    """
     return _CORES[:n_devices] if n_devices <= len(_CORES) else [None] * n_devices
 
 
 @contextmanager
 def on_core(core: int | None) -> Iterator[None]:
-    """This thread, and those it starts, stay on `core` until the block ends."""
+    """Pin this thread, and those it starts, to `core` during the block."""
     before = os.sched_getaffinity(0)
     if core is not None:
         os.sched_setaffinity(0, {core})
@@ -253,13 +257,13 @@ def start_worker(
 
 
 def random_model(config: str, n_layers: int, folder: Path) -> tuple[str, Encoder]:
-    """What a worker is told, and the encoder itself."""
+    """The model name for workers, and the encoder."""
     model = shortened(config, n_layers, folder)
     return model, open_encoder(model, folder)
 
 
 def spread(seconds: Sequence[float]) -> str:
-    """Median with the least and the most, in milliseconds."""
+    """Median with minimum and maximum, in milliseconds."""
     return f"{median(seconds) * 1e3:.0f} ({min(seconds) * 1e3:.0f} to {max(seconds) * 1e3:.0f})"
 
 

@@ -1,7 +1,7 @@
-"""BERT-Large over 2 to 1000 devices like this one: predicted latency by mode, and what the planner takes.
+"""BERT-Large over 2 to 1000 devices like this one: predicted latency by mode, and the planner's time.
 
-One core's stages are measured here. Programs are simulated step by step where that ends soon, and by the
-planner's closed form of the same steps everywhere; the two stand beside each other where both are there.
+One core's stages are measured here. Programs are simulated step by step where that is fast enough, and by the
+planner's closed form everywhere; both are shown where available.
 """
 
 import tempfile
@@ -34,9 +34,11 @@ TOKENS = 256
 N_LAYERS = 24
 RATE_BPS, RTT_S = 117.5e6, 3e-4
 MOST_SIMULATED = 32
-"""Devices: an all-to-all among more has too many messages at a time to follow one by one here."""
+"""The most devices for simulation: an all-to-all among more has too many messages."""
 MOST_CROWDED = 250
-"""Devices up to which the 2D-tiled mode's closed form knows how exchanges crowd each other: n^3 numbers."""
+"""The most devices for which the 2D-tiled mode's closed form includes contention of exchanges, which needs
+n^3 numbers.
+"""
 SHORT_BYTES = 300_000_000
 MODES: tuple[Mode, ...] = ("ws", "1d", "2d")
 
@@ -69,7 +71,7 @@ def main() -> None:
 
 
 def _measured() -> tuple[EncoderSpec, Capability]:
-    """What one core does with a layer of BERT-Large, and the whole model's spec."""
+    """The measured capability of one core for a layer of BERT-Large, and the whole model's spec."""
     library = Library(host_isa(), cache_folder())
     with tempfile.TemporaryDirectory() as folder, Pool(1, library) as pool:
         _, source = random_model("bert-large", 1, Path(folder))
@@ -112,7 +114,7 @@ def _closed_s(p: Problem, partition: Partition) -> float:
 
 
 def _unlimited(p: Problem) -> Problem:
-    """Without limits on memory: what a mode would take is asked, not whether it fits."""
+    """The problem without memory limits, to predict a mode's time even if it does not fit."""
     return replace(p, memory=np.full(p.n, np.inf))
 
 

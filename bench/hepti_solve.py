@@ -1,4 +1,4 @@
-"""Seconds to choose a partition among 2 to 1000 devices, and how far from the best plan known it is.
+"""The time to choose a partition among 2 to 1000 devices, and its distance from the best known plan.
 
 The paper's engine (5.4, Figure 8) takes 11.89 ms on average and 44.9 ms at most for ten devices, solving a
 linear relaxation once or twice. Ours decides on whole heads, rows and columns of BERT-Large at 256 tokens.
@@ -32,7 +32,7 @@ def main() -> None:
         arguments,
     )
     spec = bert_large()
-    sizes(spec, TOKENS)  # once a model, as the runtime has it
+    sizes(spec, TOKENS)  # once per model, as in the runtime
     counts = {2: 100, 10: 100, 100: 20, 1000: 10}
     if arguments.quick:
         counts = {2: 10, 10: 20, 100: 3, 1000: 3}
@@ -119,7 +119,7 @@ def _quality(spec: EncoderSpec, n: int, repeats: int) -> dict[str, object]:
 
 
 def cluster(seed: int, n: int) -> Cluster:
-    """Devices and links at random; everybody has memory for all weights."""
+    """Random devices and links; every device has memory for all weights."""
     rng = np.random.default_rng(seed)
     names = [f"d{i}" for i in range(n)]
     devices = {

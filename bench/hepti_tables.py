@@ -1,4 +1,4 @@
-"""Figure 6's tables and claims from what was measured. Measures nothing."""
+"""Figure 6's tables and claims, from the measured results."""
 
 from collections.abc import Iterator, Mapping
 from statistics import median
@@ -20,11 +20,11 @@ PAPER_SAVED: Mapping[tuple[str, int], Mapping[str, float]] = {
     ("BERT-Large", 470): {"1d": 29.8, "2d": 46.6},
     ("MobileBERT", 940): {"1d": 13.1, "2d": 20.4},
 }
-"""Percent by which WS is quicker than the others."""
+"""Percent of time that WS saves against the others."""
 
 
 def figure_rows(models: Models) -> list[dict[str, object]]:
-    """Every mode's seconds, and how much of the other's time WS saves, beside the paper."""
+    """Every mode's seconds, and WS's savings against the others, with the paper's."""
     rows: list[dict[str, object]] = []
     for model, found, one in _each(models):
         for mode, run in one["modes"].items():
@@ -76,7 +76,7 @@ def explained(models: Models) -> list[dict[str, object]]:
 
 
 def sweep_rows(models: Models) -> list[dict[str, object]]:
-    """A row a mode and bandwidth: the median and the largest relative error over splits."""
+    """One row per mode and bandwidth: the median and the largest relative error over splits."""
     rows: list[dict[str, object]] = []
     for model, found in models.items():
         for mbit in dict.fromkeys(row["Mbit/s"] for row in found["sweep"]):
@@ -140,7 +140,7 @@ def sweep_claims(models: Models) -> Iterator[Claim]:
 
 
 def _terms(one: Mapping[str, Any]) -> str:
-    """Where the modes' layers differ."""
+    """The compute and exchange times of the modes' layers."""
     parts = []
     for mode in (SERIAL, SECOND, *MODES):
         run = one["modes"][mode]["measured"]

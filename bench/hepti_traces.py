@@ -1,8 +1,9 @@
-"""Figure 7's systems on real bandwidth: 5G walking and driving (Lumos5G), a sample a second, on both links.
+"""Figure 7's systems on real bandwidth: 5G walking and driving (Lumos5G), one sample per second, on both
+links.
 
-Hepti adapts; CoEdge keeps what it chose at the trace's first second; each replays the same seconds. Local
-inference needs no network, so its time stands for what a user would have without a cluster. The shaper has no
-rate of 0: 8 kbit/s stands for it.
+Hepti adapts; CoEdge keeps its choice of the trace's first second; each replays the same seconds. Local
+inference, which needs no network, is the reference without a cluster. The shaper has no rate of 0; 8 kbit/s
+is used instead.
 """
 
 import os
@@ -23,14 +24,14 @@ from pliant.cluster.session.cluster_session import ClusterSession
 from report import ROOT
 
 TRACES = {"walking": ("5g/5g_trace_101_walking", 36), "driving": ("5g/5g_trace_77_driving", 0)}
-"""A trace, and its second with which the replay begins: where bandwidth is ample, before it falls."""
+"""A trace, and the second at which the replay starts: with high bandwidth, before it falls."""
 SECONDS = 30
 _LEAST_BPS = 1e3
 _FOLDER = Path(os.environ.get("PLIANT_TRACES") or ROOT.parent / "shared" / "traces") / "lumos5g"
 
 
 def measure(quick: bool) -> list[dict[str, Any]]:
-    """A row a trace and system; none where the traces are not at hand."""
+    """One row per trace and system; empty if the traces are not available."""
     rows: list[dict[str, Any]] = []
     if not _FOLDER.is_dir():
         return rows
@@ -63,7 +64,7 @@ def read_trace(path: Path) -> list[float]:
 def _replayed(
     world: World, session: ClusterSession, mbits: Sequence[float], *, is_alone: bool
 ) -> dict[str, Any]:
-    """Run after run while the trace lasts."""
+    """Repeat runs for the duration of the trace."""
     for _ in range(2):
         world.run(session, is_alone=is_alone)
     runs: list[ClusterDetails] = []
@@ -87,7 +88,7 @@ def _replayed(
 
 @contextmanager
 def _replaying(network: Network, mbits: Sequence[float]) -> Iterator[Event]:
-    """Another bandwidth every second; set once the last second is over."""
+    """Change the bandwidth every second; the event is set after the last second."""
     ended, stopped = Event(), Event()
 
     def replay() -> None:

@@ -1,8 +1,8 @@
-"""int8 from 6-bit codes and from bytes beside onnxruntime's: products alone, whole models, their errors.
+"""int8 from 6-bit codes and from bytes against onnxruntime's: products alone, whole models, their errors.
 
 For CPUs with VNNI: the peak is a loop of independent `vpdpbusd`, measured here. Whole models are BERT-base
-and MiniLM with random weights, 128 tokens; onnxruntime quantizes the same file dynamically. Runtimes have
-processes of their own and take turns.
+and MiniLM with random weights, 128 tokens; onnxruntime quantizes the same file dynamically. Each runtime has
+its own process, and they run interleaved.
 """
 
 import ctypes
@@ -101,7 +101,7 @@ def peak_ir(isa: Isa) -> str:
 
 
 def _in_cache(report: Report, library: Library, rounds: int) -> None:
-    """One product again and again on one thread, its rows packed already: a fraction of the peak."""
+    """One product repeated on one thread, with rows already packed, as a fraction of the peak."""
     isa, units = library.isa, 20_000
     scratch = aligned_bytes(1 << 20)
     scratch[:] = 0
@@ -139,7 +139,9 @@ def _in_cache(report: Report, library: Library, rounds: int) -> None:
 
 @dataclass(frozen=True)
 class _Product:
-    """A product of normal weights in six bits, and the rounding of its rows; `kept` is what they point to."""
+    """A product of normal weights in six bits, and the rounding of its rows; `kept` is the memory of the
+    arguments.
+    """
 
     isa: Isa
     K: int
@@ -157,7 +159,7 @@ class _Product:
         return cls._with(isa, coded, a, c, aligned_bytes(ROWS * K))
 
     def copy(self) -> Self:
-        """The same product with planes of its own; rows and result are shared, as layers share them."""
+        """The same product with a copy of the planes; rows and result are shared, as between layers."""
         planes = aligned_bytes(self.coded.planes.size).reshape(self.coded.planes.shape)
         planes[:] = self.coded.planes
         a, c, q = (x for x in self.kept[:3])
@@ -195,7 +197,7 @@ def _timed(run: Callable[[], object]) -> Callable[[], float]:
 
 
 def _rested(run: Callable[[], float]) -> Callable[[], float]:
-    """A run behind a pause: onnxruntime's threads spin for a while after theirs."""
+    """A run after a pause, because onnxruntime's threads spin for a while after its runs."""
 
     def seconds() -> float:
         time.sleep(_REST_S)
@@ -205,7 +207,7 @@ def _rested(run: Callable[[], float]) -> Callable[[], float]:
 
 
 def _products(report: Report, library: Library, threads: list[int], is_quick: bool, rounds: int) -> None:
-    """All products of a model, each with weights of its own; ours rounds A again for each."""
+    """All products of a model, each with its own weights; pliant rounds A for each product."""
     rows = []
     worst = dict.fromkeys(_PASSES, 0.0)
     shapes = [("MiniLM", 384, 3 if is_quick else 6), *([] if is_quick else [("BERT-base", 768, 12)])]
@@ -246,7 +248,9 @@ def _shapes(name: str, hidden: int, n_layers: int) -> Model:
 
 
 def _pass(pool: Pool, library: Library, model: Model) -> Pass:
-    """Rounding and product of every matrix, as compiled models have them: columns' sums with the weights."""
+    """Rounding and product of every matrix, as in compiled models, with columns' sums stored with the
+    weights.
+    """
     isa, out = library.isa, Pass(pool)
     kernels = library.functions(
         {"gemm_int8": lambda: gemm_int8_ir(isa), "round_rows": lambda: round_rows_ir(isa)}
@@ -263,14 +267,14 @@ def _pass(pool: Pool, library: Library, model: Model) -> Pass:
 
 @dataclass(frozen=True)
 class _ByteProduct:
-    """A product with resident weights of a byte; `kept` is what its arguments point to."""
+    """A product with resident byte weights; `kept` is the memory of the arguments."""
 
     args: GemmInt8Args
     kept: list[object]
 
     @classmethod
     def of(cls, isa: Isa, product: _Product) -> Self:
-        """The rows and the result of `product`, weights of its own."""
+        """A product with the rows and the result of `product` and its own weights."""
         K, N = product.K, product.N
         shape = resident_shape(K, N, isa)
         panels = aligned_bytes(prod(shape))
@@ -287,7 +291,7 @@ class _ByteProduct:
 
 
 def _byte_pass(pool: Pool, library: Library, model: Model) -> Pass:
-    """The same with weights of a byte."""
+    """As `_pass`, with byte weights."""
     isa, out = library.isa, Pass(pool)
     kernels = library.functions(
         {
@@ -310,7 +314,7 @@ _PASSES: Mapping[str, Callable[[Pool, Library, Model], Pass]] = {"6 bits": _pass
 
 
 def _whole(report: Report, name: str, model: object, threads: list[int], rounds: int) -> None:
-    """A model in both runtimes, and what int8 costs the answer in each."""
+    """A model in both runtimes, and the error of int8 in each."""
     logging.getLogger().setLevel(logging.ERROR)
     with tempfile.TemporaryDirectory(prefix="pliant-bench-") as folder:
         path = perturbed(model, Path(folder) / f"{name}.onnx")  # type: ignore[arg-type]
@@ -349,7 +353,7 @@ def _whole(report: Report, name: str, model: object, threads: list[int], rounds:
 def _claim_error(
     report: Report, name: str, errors: Mapping[str, float], seconds: Mapping[str, list[float]]
 ) -> None:
-    """Bytes beside onnxruntime's int8: error against float32, at no more time."""
+    """The claim for bytes against onnxruntime's int8: error against float32, at no more time."""
     value = errors["8 bits int8"] / errors["onnxruntime int8"]
     time = paired(seconds["8 bits int8"], seconds["onnxruntime int8"])
     bar = "error of int8 from 8 bits, against fp32 weights, at most onnxruntime int8's, at no more time"
@@ -358,7 +362,7 @@ def _claim_error(
 
 
 def _errors(report: Report, name: str, answers: Mapping[str, np.ndarray]) -> dict[str, float]:
-    """rms(error) / rms: against onnxruntime in float32 by kind, and what int8 adds to codes."""
+    """rms(error) / rms: against onnxruntime in float32 by kind, and the error that int8 adds to codes."""
 
     def error(of: str, against: str) -> float:
         wanted = answers[against].astype(np.float64)

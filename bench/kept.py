@@ -1,6 +1,6 @@
-"""What was measured is kept a part at a time, so that a bench that was stopped goes on where it was.
+"""Store results part by part, so that a stopped bench can be resumed.
 
-A part is measured anew when the tree differs from the one it was measured on. Knows no bench.
+A part is measured again if the source tree differs from the one that it was measured on.
 """
 
 import json
@@ -18,7 +18,7 @@ from report import ROOT
 class Kept:
     """JSON files in `folder`; `only` names the subjects that may be measured, all when it is empty.
 
-    What is not of them counts, where `is_old_taken`, whatever tree it was measured on.
+    With `is_old_taken`, stored results of other subjects are used even if they were measured on another tree.
     """
 
     folder: Path
@@ -27,7 +27,7 @@ class Kept:
     is_old_taken: bool = False
 
     def get(self, part: str, subject: str, measure: Callable[[], Any]) -> Any:
-        """The part's result of a subject: kept, or measured now; None where it may not be."""
+        """The part's result for a subject: stored, or measured now; None if it may not be measured."""
         path = self._path(part, subject)
         is_any_taken = self.is_old_taken and subject not in self.only
         if path.exists():
@@ -52,7 +52,7 @@ class Kept:
 
 
 def tree() -> str:
-    """The source measured: the commit, and a hash of what differs from it under src and bench."""
+    """The measured source: the commit, and a hash of uncommitted changes under src and bench."""
     head = _git("rev-parse", "HEAD").strip()
     changed = _git("diff", "HEAD", "--", "src", "bench") + _git("status", "--porcelain", "--", "src", "bench")
     return head + (f"+{sha256(changed.encode()).hexdigest()[:12]}" if changed else "")

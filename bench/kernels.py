@@ -1,4 +1,4 @@
-"""Row kernels, attention and the pool beside torch: what a call costs, what loading costs. No whole model."""
+"""Row kernels, attention and the pool against torch: the cost of a call and of loading."""
 
 import argparse
 import tempfile
@@ -108,7 +108,7 @@ def _norm_row(pool: Pool, library: Library, width: int, n: int, rounds: int) -> 
 def _compare(
     ours: Callable[[], object], torch_s: Callable[[], object], rounds: int, n: int
 ) -> Callable[[int], dict[str, object]]:
-    """Both, interleaved, as columns of a row, given the operations of one call."""
+    """Both runtimes, interleaved, as columns of a row, given the operations of one call."""
     repeats = max(1, 4096 // n)
     seconds, ratio = interleaved({"pliant": _timed(ours, repeats), "torch": _timed(torch_s, repeats)}, rounds)
 

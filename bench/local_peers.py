@@ -1,4 +1,4 @@
-"""The same products by torch and onnxruntime. Knows shapes, none of our kernels."""
+"""The same products in torch and onnxruntime."""
 
 import time
 from collections.abc import Callable
@@ -36,7 +36,7 @@ def torch_products(model: Model, rows: int, n_threads: int) -> Callable[[], floa
 def onnxruntime_products(
     model: Model, rows: int, folder: Path, n_threads: int
 ) -> dict[str, Callable[[], float]]:
-    """One session a shape holds that product of all layers; the input is quantized once for all of them."""
+    """One session per shape holds that product of all layers; the input is quantized once for all of them."""
     sessions: dict[str, list[tuple[onnxruntime.InferenceSession, np.ndarray]]] = {"fp32": [], "int8": []}
     chosen = onnxruntime.SessionOptions()
     chosen.intra_op_num_threads = n_threads

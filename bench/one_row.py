@@ -1,7 +1,8 @@
-"""One row and a few times coded weights that no cache holds, beside a plain read of as many bytes.
+"""One row and a few rows times coded weights that exceed the caches, against a plain read of as many bytes.
 
-A row waits for memory, so the measure is bytes of planes a second against those of a kernel that only adds up
-what it reads, in turns. Rounding of activations is in the time of int8; 2 to 8 rows share one pass.
+A row is limited by memory, so the measure is bytes of planes per second, relative to a kernel that only sums
+the bytes it reads, interleaved. The time of int8 includes rounding of activations; 2 to 8 rows share one
+pass.
 """
 
 import ctypes
@@ -47,7 +48,7 @@ class ReadArgs(ctypes.Structure):
 
 
 def read_ir(isa: Isa) -> str:
-    """A kernel that adds up what it reads."""
+    """A kernel that sums the bytes it reads."""
     module = Module(isa)
     words = vector(isa.lanes, "i32")
     step = _STREAMS * isa.lanes

@@ -1,4 +1,4 @@
-"""Two programs compared by what they took side by side: the median of paired ratios and its interval."""
+"""Compare two programs by paired runs: the median of ratios and its interval."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,12 +22,12 @@ class Ratio:
 
     @property
     def is_above(self) -> bool:
-        """Whether the whole interval lies above 1: slower, and not by chance."""
+        """Whether the whole interval is above 1: significantly slower."""
         return self.low > 1.0
 
 
 def paired(a: Sequence[float], b: Sequence[float], seed: int = 0) -> Ratio:
-    """a / b, of runs that were measured in turns."""
+    """The ratio a / b of interleaved runs."""
     ratios = np.asarray(a, float) / np.asarray(b, float)
     picks = np.random.default_rng(seed).integers(0, len(ratios), (RESAMPLES, len(ratios)))
     low, high = np.quantile(np.median(ratios[picks], axis=1), (0.025, 0.975))
@@ -35,14 +35,17 @@ def paired(a: Sequence[float], b: Sequence[float], seed: int = 0) -> Ratio:
 
 
 def exact(ratios: Sequence[float]) -> Ratio:
-    """The median of few ratios between the two of them that hold the true one 95 times of 100; below six, the
-    least and the greatest, which hold it less often. A bootstrap of so few is too narrow."""
+    """The median of few ratios, with the two order statistics that contain the true median with 95 %
+    probability; below six ratios, the minimum and maximum, with a lower probability. A bootstrap of so few is
+    too narrow.
+    """
     ordered, beyond = sorted(ratios), spared(len(ratios))
     return Ratio(float(np.median(ordered)), ordered[beyond], ordered[-1 - beyond])
 
 
 def spared(n: int) -> int:
-    """How many of `n` ratios lie beyond either end of that interval: as many as lie on one side of the true
-    median in at most 2.5 of 100 cases, each falling on either side alike."""
+    """The number of `n` ratios outside each end of that interval: the most that are on one side of the true
+    median with a probability of at most 2.5 %, if each is on either side with equal probability.
+    """
     rare = [i for i in range(n) if sum(comb(n, j) for j in range(i + 1)) <= 0.025 * 2**n]
     return max(rare, default=0)

@@ -1,8 +1,9 @@
-"""What each part of the planner wins: preload rules, allocators, slack, reserve, the file's order; its time.
+"""The benefit of each part of the planner: preload rules, allocators, slack, reserve, file order; and its
+time.
 
 Weighted error is the importance-weighted share of the weights' variance that the bits lose (1 - fidelity),
-on modelled devices; accuracy on real runs stands in bench/sti.py. Importance is drawn anew each round,
-skewed as the paper's Figure 5 shows it: few shards matter much.
+on modelled devices; bench/sti.py measures accuracy on real runs. Importance is drawn anew each round, with
+the skew of the paper's Figure 5: few shards have high importance.
 """
 
 import time

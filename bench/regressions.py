@@ -1,21 +1,21 @@
-"""Two checkouts side by side: their own quick benches in turns, each timed cell of the one against the other.
+"""Compare two checkouts: run their quick benches interleaved, and compare each timed cell.
 
     python bench/regressions.py OLD [--pairs 6] [--least 2] [--benches NAME,...] [--kept DIR]
 
-OLD is another checkout of this repository. Each bench runs as that checkout has it, with that checkout's code
-and a cache of its own, in the order old new, new old, ...; a cell is compared with the cell of the same
-table, row and column. Timed cells (times, rates and ratios to peers) become new / old, above 1 where the new
-one is slower; so does the geometric mean of each column, in which noise of the cells averages out. All other
-cells are counts, bytes and answers: those that differ are listed, but for those that differ between runs of
-one checkout. crime.py simulates: it is given the same measured times in both.
+OLD is another checkout of this repository. Each bench runs in its checkout's version, with that checkout's
+code and its own cache, in the order old new, new old, ...; a cell is compared with the cell of the same
+table, row and column. Timed cells (times, rates and ratios to peers) are compared as new / old, above 1 if
+the new one is slower; so is the geometric mean of each column, in which noise of the cells averages out. All
+other cells are counts, bytes and answers: differing ones are listed, except those that differ between runs of
+one checkout. crime.py simulates, with the same measured times in both.
 
-The interval of a cell is exact: the least and the greatest of six ratios hold the median 97 times of 100. So
-once a ratio is at or below the bar, the whole interval never lies above it, and a bench where that holds of
-every cell runs no more pairs than `--least`. Two runs in a row are of one checkout: how far the same code is
-from itself stands beside each ratio.
+The interval of a cell is exact: the minimum and maximum of six ratios contain the median with 97 %
+probability. So when a ratio is at or below the bar, the whole interval cannot be above it, and a bench for
+which this is true of every cell runs no more pairs than `--least`. Two consecutive runs are of one checkout:
+the difference of the same code from itself is shown with each ratio.
 
-Runs are kept in `--kept`: a command that was stopped goes on there, and benches that ran in several commands
-come onto one page.
+Runs are stored in `--kept`: a stopped command can be resumed, and benches of several commands are combined on
+one page.
 """
 
 import argparse
@@ -46,7 +46,7 @@ _ALL_ROWS = "all rows: geometric mean"
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """Where a number stands in the output of one bench."""
+    """The position of a number in the output of one bench."""
 
     bench: str
     table: str
@@ -68,7 +68,7 @@ Ratios = dict[Cell, list[float]]
 
 @dataclass(slots=True)
 class Runs:
-    """The runs of one bench: those of a turn have one number, and every other turn begins with the new."""
+    """The runs of one bench, numbered by pair; every other pair starts with the new checkout."""
 
     old: list[Cells] = field(default_factory=list)
     new: list[Cells] = field(default_factory=list)
@@ -80,12 +80,14 @@ class Runs:
 
     @property
     def ratios(self) -> Ratios:
-        """New / old of each pair, of timed cells and of their columns; what never differs was not timed."""
+        """New / old of each pair, of timed cells and of their columns; cells that never differ are not
+        timed.
+        """
         return self._slower(list(zip(self.old, self.new, strict=True)))
 
     @property
     def same(self) -> Ratios:
-        """The same of two runs in a row of one checkout: the new one at first, then the old one."""
+        """The ratios of two consecutive runs of one checkout, first the new one, then the old one."""
         sides = [self.new if turn % 2 else self.old for turn in range(1, len(self.old))]
         return self._slower([(side[turn], side[turn + 1]) for turn, side in enumerate(sides)])
 
@@ -136,7 +138,7 @@ def _commit(checkout: Path) -> str:
 
 
 def _in_pairs(bench: str, sides: Mapping[str, "_Side"], most: int, least: int) -> Runs:
-    """Runs of both checkouts in turns, for as long as a cell may turn out slower."""
+    """Interleaved runs of both checkouts, while a cell may still be found slower."""
     runs = Runs()
     for turn in range(most):
         for side in ("old", "new")[:: -1 if turn % 2 else 1]:
@@ -150,7 +152,7 @@ def _in_pairs(bench: str, sides: Mapping[str, "_Side"], most: int, least: int) -
 
 @dataclass(frozen=True, slots=True)
 class _Side:
-    """One checkout, with a cache of its own."""
+    """One checkout with its own cache."""
 
     checkout: Path
     cache: Path
@@ -169,7 +171,7 @@ class _Side:
         return json.loads(told.read_text())["rows"]
 
     def _times_for_crime(self) -> Path:
-        """A folder of this side, with times that were measured once for both."""
+        """A folder of this side with the times measured once for both."""
         measured, kept = self.cache.parent / "times", self.cache / "crime"
         if not measured.exists():
             _python(ROOT, self.cache.parent / "measuring", "bench/crime_measure.py", str(measured))
@@ -186,7 +188,9 @@ def _python(checkout: Path, cache: Path, *command: str) -> None:
 
 
 def _cells(bench: str, rows: Sequence[Mapping[str, object]]) -> Cells:
-    """A row is known by its number within its table, and by its first cells where those were not measured."""
+    """The cells of a bench. A row is identified by its number in its table, and by its leading non-measured
+    cells.
+    """
     found: Cells = {}
     counts: dict[str, int] = {}
     for row in rows:
@@ -250,18 +254,18 @@ def _shown_column(cells: list[Cell], ratios: Ratios, same: Ratios) -> dict[str, 
 
 
 def _spread(cells: Iterable[Cell], same: Ratios) -> str:
-    """By how much the same code differs from itself: the median over cells of the greatest factor."""
+    """The difference of the same code from itself: the median over cells of the largest factor."""
     greatest = [max(max(r, 1 / r) for r in same[cell]) for cell in cells if same.get(cell)]
     return f"{median(greatest):.3f}" if greatest else ""
 
 
 def _is_above(ratios: Sequence[float], pairs: int) -> bool:
-    """Whether the interval is wholly above the bar, or may be after so many `pairs`."""
+    """Whether the interval is wholly above the bar, or may be after `pairs` pairs."""
     return sum(ratio <= MOST for ratio in ratios) <= spared(pairs)
 
 
 def _differs(runs: Runs, cell: Cell) -> bool:
-    """Whether a cell that is no time says one thing in all old runs, and another in all new ones."""
+    """Whether an untimed cell has one value in all old runs, and another in all new ones."""
     old, new = ({str(cells[cell]) for cells in side} for side in (runs.old, runs.new))
     return not cell.is_timed and len(old) == 1 == len(new) and old != new
 

@@ -1,4 +1,4 @@
-"""What every bench prints and writes: machine, commit, workload, rows, claims. Measures nothing itself."""
+"""The report of every bench: machine, commit, workload, rows, claims."""
 
 import argparse
 import json
@@ -57,7 +57,7 @@ _MEASURES = {
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """One of the project's promises: the measured value, the bar in words, and whether it holds."""
+    """One of the project's claims: the measured value, the bar in words, and whether it holds."""
 
     id: str
     value: float | str
@@ -77,7 +77,7 @@ class Report:
     claims: list[Claim] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     commit: str = field(default_factory=lambda: commit())
-    """As it was before anything was written."""
+    """The commit before any file was written."""
 
     def table(self, title: str, rows: Sequence[Mapping[str, object]]) -> None:
         """Print `rows` (all with the same keys) under `title` and keep them."""
@@ -97,7 +97,7 @@ class Report:
         self.notes.append(text)
 
     def finish(self) -> None:
-        """Print the claims; write what the options ask for."""
+        """Print the claims; write the files selected by the options."""
         for claim in self.claims:
             verdict = "holds" if claim.holds else "MISSED"
             print(f"[{claim.id}] {_cell(claim.value)} (bar: {claim.bar}): {verdict}. {claim.note}".rstrip())
@@ -195,7 +195,7 @@ def commit() -> str:
 
 
 def _argument(word: str) -> str:
-    """As it was given; where a folder lies on this machine is nobody's business."""
+    """The argument as given; the path of a folder on this machine is omitted."""
     return "DIR" if Path(word).is_absolute() else word
 
 

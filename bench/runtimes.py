@@ -1,11 +1,10 @@
-"""A model in one runtime, two threads, in a process of its own: what the process took, then runs on request.
+"""A model in one runtime, two threads, in a separate process: the cost of the process, then runs on request.
 
 `python bench/runtimes.py RUNTIME FILE FEEDS` (a model, arrays by name in an .npz) answers once and prints the
-seconds of the first answer with and without import and loading, the peak of resident memory, and how often
-that run asked for memory if that is counted. With
-`--serve OUT` it saves the answer and then, for each line on standard input, runs and prints the seconds of
-the second of two runs, and the processor seconds of its calling thread. Imports only the
-runtime asked for.
+seconds of the first answer with and without import and loading, the peak of resident memory, and the
+allocations of that run if they are counted. With `--serve OUT` it saves the answer and then, for each line on
+standard input, runs and prints the seconds of the second of two runs, and the processor seconds of its
+calling thread. Imports only the selected runtime.
 """
 
 import argparse
@@ -38,7 +37,7 @@ def _scheduled(path: Path, given: Feeds, threads: int, cache: Path | None, kind:
 def _coded(
     path: Path, given: Feeds, threads: int, cache: Path | None, compute: str, weights: int | str = 6
 ) -> Run:
-    """Weights in so many bits, or resident."""
+    """pliant with weights of `weights` bits."""
     import pliant
 
     session = pliant.compile(path, threads=threads, weights=weights, compute=compute, cache=cache)  # type: ignore[arg-type]
@@ -46,7 +45,7 @@ def _coded(
 
 
 def _loaded(path: Path, given: Feeds, threads: int, cache: Path | None) -> Run:
-    """What pliant wrote when it compiled the model."""
+    """The directory that `pliant compile` wrote."""
     import pliant
 
     session = pliant.load(path, threads=threads)
@@ -105,7 +104,7 @@ def _torch_compiled(path: Path, given: Feeds, threads: int, cache: Path | None) 
 
 
 def _tvm(path: Path, given: Feeds, threads: int, cache: Path | None) -> Run:
-    """What bench/tvm_build.py built, in TVM's virtual machine."""
+    """The library of bench/tvm_build.py, in TVM's virtual machine."""
     import tvm
     from tvm import relax
 
@@ -174,20 +173,20 @@ def main() -> None:
 
 def _serve(run: Run) -> None:
     for _ in sys.stdin:
-        run()  # other processes ran since: pages and caches are warmed again
+        run()  # other processes ran since: warm pages and caches again
         start, own = time.perf_counter(), time.thread_time()
         run()
         print(time.perf_counter() - start, time.thread_time() - own, flush=True)
 
 
 def _allocations() -> int | None:
-    """Calls that asked for memory so far, where bench/counter.c is preloaded."""
+    """Allocations so far, if bench/counter.c is preloaded."""
     count = getattr(ctypes.CDLL(None), "allocations", None)
     return None if count is None else int(count())
 
 
 def _peak_mb() -> float:
-    """This process's own peak: getrusage's would begin with that of the process which started it."""
+    """This process's own peak: getrusage's would include that of its parent."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) * 1024 / 1e6
 
