@@ -1,9 +1,9 @@
-"""`scale.ray`: a router of unequal replicas beside Ray's own, and a data set through actors, on a local Ray.
+"""`scale.ray`: a router of unequal replicas against Ray's own, and a data set through actors, on a local Ray.
 
-Two replicas of one deployment, one dilated by 4 (its lane sleeps three times what it worked): requests come
-at random, at shares of what both answer together, the same ones for both routers, in turns. 25,000 reviews
-go through `map_batches`: with an actor killed in the middle every row comes once, with the answer of a bare
-loop; without, actors are held against as many bare loops that run at once. Data are read from PLIANT_DATA.
+Two replicas of one deployment, one dilated by 4 (its lane sleeps three times as long as it works): Poisson
+requests at fractions of both replicas' capacity, the same ones for both routers, interleaved. 25,000 reviews
+go through `map_batches`: with an actor killed in the middle, every row must come once, with the answer of a
+bare loop; without, actors are compared with as many concurrent bare loops. Data are read from PLIANT_DATA.
 """
 
 import os
@@ -32,7 +32,7 @@ def main() -> None:
     told = options(__doc__ or "")
     reviews = [example.text for example in read_examples(DATA, ("negative", "positive"))]
     report = Report("scale_ray", f"{ROUTED} and {BATCHED} on IMDb's reviews, one thread each", told)
-    # Ray lowers the priority of its workers (15): whatever else runs would take time from actors alone.
+    # Ray lowers the priority of its workers (15): other load would take time only from actors.
     ray.init(
         num_cpus=ACTORS, include_dashboard=False, log_to_driver=False, _system_config={"worker_niceness": 0}
     )

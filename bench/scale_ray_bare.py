@@ -1,4 +1,4 @@
-"""Bare loops over batches, one in each of several processes at once: what actors of Ray are held against."""
+"""Bare loops over batches, one in each of several concurrent processes: the reference for actors of Ray."""
 
 import time
 from collections.abc import Sequence
@@ -22,7 +22,9 @@ class BareLoops:
 
 
 def bare_loops(model: str, texts: Sequence[str], n_loops: int, batch: int) -> BareLoops:
-    """The batches of `texts`, in turns to each loop: on one thread, opened and warmed before any begins."""
+    """The batches of `texts`, distributed over the loops: each on one thread, opened and warmed up before any
+    starts.
+    """
     spawned = get_context("spawn")
     barrier, answers = spawned.Barrier(n_loops), spawned.SimpleQueue()
     batches = [texts[i : i + batch] for i in range(0, len(texts), batch)]

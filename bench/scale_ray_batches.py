@@ -1,4 +1,6 @@
-"""A data set through actors of Ray Data: rows a second beside bare loops; each row once, an actor killed."""
+"""A data set through actors of Ray Data: rows per second against bare loops; each row once with an actor
+killed.
+"""
 
 import os
 import signal
@@ -19,12 +21,12 @@ from scale_ray_bare import bare_loops
 
 ACTORS, BATCH, BLOCK = 2, 64, 512
 TOLERANCE = 1e-5
-"""Of logits: float32, summed in another order where other rows run together."""
+"""The tolerance of logits: float32 sums in another order when other rows run together."""
 
 
 @dataclass(frozen=True, slots=True)
 class Batched:
-    """The least share of actors times a bare loop, and what became of the rows with an actor killed."""
+    """The least throughput relative to actors times a bare loop, and the rows with an actor killed."""
 
     share: float
     is_killed: bool
@@ -33,7 +35,7 @@ class Batched:
 
 
 class Watched:
-    """A predictor that notes when each batch began and ended, and where; killed once, at row `at`."""
+    """A predictor that records start, end and process of each batch; killed once, at row `at`."""
 
     def __init__(self, model: str, marker: str = "", at: int = -1) -> None:
         self._predictor, self._marker, self._at = Predictor(model), Path(marker), at
@@ -55,16 +57,16 @@ class Watched:
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """The rows that came out, column by column, and the seconds of it all, from the call to the last row."""
+    """The output rows, column by column, and the total seconds, from the call to the last row."""
 
     columns: "dict[str, np.ndarray[Any, Any]]"
     whole_s: float
 
     def rate(self) -> float:
-        """Rows a second while every actor has begun and none has come to its end.
+        """Rows per second between the start of the last actor and the end of the first one.
 
-        A batch counts for its part within, and so does what lies between batches; what actors take to open
-        does not.
+        A batch counts with its part in this interval, and time between batches is included; the actors'
+        start-up is not.
         """
         actor, begun_s, ended_s = (self.columns[name] for name in ("actor", "begun_s", "ended_s"))
         each = [actor == one for one in np.unique(actor)]
@@ -78,7 +80,7 @@ class Ran:
         return sum(came[i] != 1 for i in range(n)) + len(came.keys() - set(range(n)))
 
     def other_answers(self, right: "np.ndarray[Any, Any]") -> int:
-        """Rows whose logits are not those of the bare loops."""
+        """The number of rows whose logits differ from those of the bare loops."""
         off = np.abs(self.columns["logits"] - right[self.columns["id"]]).max(axis=1)
         return int((~(off <= TOLERANCE)).sum())
 

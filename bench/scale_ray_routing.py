@@ -1,4 +1,4 @@
-"""Requests at random to two unequal replicas, by the router of `pliant.ray` and Ray's default in turns."""
+"""Poisson requests to two unequal replicas, by the router of `pliant.ray` and Ray's default, interleaved."""
 
 import asyncio
 import random
@@ -15,7 +15,7 @@ from report import Report
 
 SLOWER = 4.0
 LOADS, CHARACTERS = (0.3, 0.5, 0.7), 800
-"""Shares of what both replicas answer together, and how much of a text is sent."""
+"""Loads as fractions of both replicas' capacity, and the characters of a text that are sent."""
 _OURS, _RAYS = "pliant", "Ray's default"
 _AT_ONCE, _FOR_S = 16, 3.0
 
@@ -27,7 +27,7 @@ def routed(report: Report, model: str, texts: Sequence[str], rounds: int, for_s:
         _OURS: _deployed(model, "pliant", {}),
         _RAYS: _deployed(model, "ray", {"request_router_config": RequestRouterConfig()}),
     }
-    for _ in range(2):  # at first replicas and routers know little
+    for _ in range(2):  # warm-up: replicas and routers have few measurements at first
         rates = {name: asyncio.run(_saturated(handle, sent)) for name, handle in handles.items()}
     capacity, rows, ratios = rates[_RAYS], [], []
     for load in LOADS:
@@ -71,7 +71,7 @@ def _p95(seconds: Sequence[float]) -> float:
 
 
 async def _saturated(handle: Any, texts: Sequence[str]) -> float:
-    """Answers a second to clients that ask at once as they are answered."""
+    """Answers per second to closed-loop clients."""
     loop, n = asyncio.get_running_loop(), 0
     start_s = loop.time()
 
@@ -87,7 +87,7 @@ async def _saturated(handle: Any, texts: Sequence[str]) -> float:
 
 
 async def _asked(handle: Any, texts: Sequence[str], rate: float, for_s: float, seed: int) -> list[float]:
-    """Seconds of each answer to requests that come at random, `rate` a second."""
+    """Seconds of each answer to Poisson requests at `rate` per second."""
     chance, loop, tasks = random.Random(seed), asyncio.get_running_loop(), []
     start_s, at_s = loop.time(), 0.0
 

@@ -1,11 +1,11 @@
-"""[serve.batch] Many clients of a sentence encoder from ONNX: requests that wait together run together.
+"""[serve.batch] Many clients of a sentence encoder from ONNX: waiting requests run in batches.
 
 MiniLM-L6 with mean pooling, texts of 8 to 64 tokens as JSON, float32 on every side, two cores that servers
-and clients share. Beside a node stand onnxruntime in a Starlette app with a pool of threads
-(serve_batch_peer.py), and the KServe SDK's model server around onnxruntime (serve_batch_kserve.py), in an
-environment of its own that is made once in the folder `--peers`, from the package index. They are asked in
-turns, and so is a node with one compute worker, whose batches take turns. One client asks a node besides, and
-the same node of the commit before requests ran together.
+and clients share. The node's peers are onnxruntime in a Starlette app with a pool of threads
+(serve_batch_peer.py), and the KServe SDK's model server around onnxruntime (serve_batch_kserve.py), in a
+separate environment that is made once in the folder `--peers`, from the package index. They are loaded in
+turns, as is a node with one compute worker, whose batches run one at a time. In addition, a single client
+measures a node, and the same node at the commit before batching.
 """
 
 import argparse
@@ -36,9 +36,9 @@ CLIENTS = (16, 64)
 LENGTHS, N_TEXTS = (8, 64), 64
 GAIN, MOST_ADDED = 1.6, 1.05
 TOLERANCE = 1e-5
-"""Of the largest number of an answer: sums of float32 in another order."""
+"""The tolerance relative to the largest value of an answer: float32 sums in another order."""
 BEFORE = "cd6c4792"
-"""The last commit in which requests ran one after the other."""
+"""The last commit without batching."""
 MODEL, KSERVE = "minilm", "kserve==0.21.0"
 NODE, ONE = "pliant node", "pliant node, one compute worker"
 APP, SDK = "onnxruntime, Starlette", "onnxruntime, KServe SDK"
@@ -49,7 +49,7 @@ _STARTS_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Texts:
-    """Requests in JSON, and what onnxruntime answers to each."""
+    """Requests in JSON, and onnxruntime's answer to each."""
 
     bodies: list[bytes]
     wanted: list[np.ndarray]
@@ -102,7 +102,7 @@ def _node(file: Path) -> list[str]:
 
 @contextmanager
 def _kserve(folder: Path, file: Path) -> Iterator[str]:
-    """The address of the SDK's server, from an environment that is made where there is none."""
+    """The address of the SDK's server, from its environment, which is made if it is missing."""
     python = folder / "bin" / "python"
     if not python.exists():
         subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
@@ -138,7 +138,9 @@ def _is_ready(url: str) -> bool:
 
 
 def _check(report: Report, urls: dict[str, str], texts: Texts) -> None:
-    """Answers, alone and while 16 clients ask, are those of onnxruntime in this process."""
+    """Check that answers, to a single client and under 16 clients, equal those of onnxruntime in this
+    process.
+    """
     rows = []
     for name, url in urls.items():
         alone = [_answer(url, body) for body in texts.bodies]
@@ -210,7 +212,9 @@ def _row(
 
 
 def _alone(report: Report, file: Path, url: str, texts: Texts, stack: ExitStack, n: int) -> None:
-    """One client: nobody waits, so that nothing runs together, and what that takes is all that it adds."""
+    """A single client: no request waits, so nothing is batched, and the extra time is the overhead of
+    batching.
+    """
     before = file.parent / "before"
     before.mkdir()
     archive = subprocess.run(

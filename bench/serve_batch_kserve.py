@@ -1,7 +1,7 @@
 """A peer of bench/serve_batch.py: the KServe SDK's own model server around onnxruntime.
 
-Runs in an environment of its own (the bench makes it), so it imports nothing of this project. Serves at
---http_port until it is ended.
+Runs in a separate environment (made by the bench), so it imports nothing of this project. Serves at
+--http_port until it is terminated.
 """
 
 import argparse
@@ -15,7 +15,7 @@ from kserve import InferOutput, InferRequest, InferResponse
 
 
 class Minilm(kserve.Model):  # type: ignore[misc]
-    """Each request is one run of one thread, of which two are under way at once."""
+    """Each request is one run on one thread; two run concurrently."""
 
     def __init__(self, file: str) -> None:
         super().__init__("minilm")

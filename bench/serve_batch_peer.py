@@ -1,7 +1,7 @@
-"""A peer of bench/serve_batch.py: onnxruntime in a Starlette app, as one writes it, on a pool of threads.
+"""A peer of bench/serve_batch.py: onnxruntime in a simple Starlette app with a thread pool.
 
-Prints its address, and serves until it is ended. It speaks the part of the Open Inference Protocol that the
-bench does.
+Prints its address, and serves until it is terminated. It supports the part of the Open Inference Protocol
+that the bench uses.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from starlette.routing import Route
 
 
 def app(file: str, n_threads: int, n_workers: int) -> Starlette:
-    """Each request is one run of `n_threads` threads, of which `n_workers` are under way at once."""
+    """Each request is one run on `n_threads` threads; `n_workers` run concurrently."""
     settings = onnxruntime.SessionOptions()
     settings.intra_op_num_threads, settings.inter_op_num_threads = n_threads, 1
     session = onnxruntime.InferenceSession(file, settings, providers=["CPUExecutionProvider"])

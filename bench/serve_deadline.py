@@ -1,14 +1,14 @@
-"""[serve.deadline] More requests than a node can answer, each with a deadline: which are answered in time.
+"""[serve.deadline] Overload of a node with deadlines: the answers in time.
 
-64 clients of a sentence encoder from ONNX (as serve_batch.py has it) send at 1.5 times the rate at which the
-node answers 64 clients that wait for each answer. Requests come at random (a Poisson process), with
-deadlines of 20 to 200 ms, which the client counts, from sending a request to its answer. Processes share two
-cores with the clients, which have priority (service_open_load.py).
+64 clients of a sentence encoder from ONNX (that of serve_batch.py) send at 1.5 times the rate at which the
+node answers 64 closed-loop clients. Requests are a Poisson process, with deadlines of 20 to 200 ms, measured
+by the client from sending a request to its answer. Processes share two cores with the clients, which have
+priority (service_open_load.py).
 
-Beside the node stands the same node, told no deadlines: it answers first come, first served, in batches too,
-and refuses only what does not fit its queue. A long queue makes every answer late, so that it has the queue,
-of several lengths, that gives the most answers in time; this one is told the result in advance. A third
-node, which decides nothing, has the queue that nodes have by default. They are asked in turns.
+The peer is the same node without deadlines: it answers first come, first served, also in batches, and refuses
+only requests beyond its queue. A long queue makes every answer late, so it gets the queue length, of several
+tried, with the most answers in time; this peer thus knows the result in advance. A third node, which does not
+count for the claim, has the default queue. They are loaded in turns.
 """
 
 import json
@@ -32,7 +32,7 @@ CLIENTS, OVERLOAD = 64, 1.5
 DEADLINES_S = (0.02, 0.2)
 QUEUES = (4, 8, 16, 32, 64)
 DEFAULT_QUEUE = 64
-"""Of the node that answers first come, first served."""
+"""The default queue of the first-come-first-served node."""
 KEPT, GAIN = 0.99, 1.3
 NODE, FIRST = "by slack, refusing", "first come, first served"
 UNTUNED = f"{FIRST}, default queue"
@@ -40,7 +40,9 @@ UNTUNED = f"{FIRST}, default queue"
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Of one turn: answers in time a second, the part of those accepted, and the part that was accepted."""
+    """The result of one turn: answers in time per second, their fraction of the accepted requests, and the
+    accepted fraction.
+    """
 
     goodput: float
     kept: float
@@ -80,7 +82,7 @@ def _bodies() -> list[bytes]:
 
 
 def _offered(rate: float, for_s: float, seed: int, has_deadline: bool) -> list[Offered]:
-    """Requests of all clients together, whose coming is independent."""
+    """The requests of all clients together, with independent arrivals."""
     rng = np.random.default_rng(seed)
     at_s, found = 0.0, []
     while (at_s := at_s + float(rng.exponential(1.0 / rate))) < for_s:
@@ -106,7 +108,7 @@ def _turn(url: str, rate: float, for_s: float, seed: int, has_deadline: bool) ->
 
 
 def _best_queue(file: Path, capacity: float, for_s: float, report: Report) -> int:
-    """The queue with which first come, first served has the most answers in time."""
+    """The queue length with which first come, first served has the most answers in time."""
     rows: list[dict[str, object]] = []
     goodputs: dict[int, float] = {}
     for queue in QUEUES:

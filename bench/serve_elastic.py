@@ -1,8 +1,8 @@
-"""[serve.batch] Clients of the shipped classifier: requests for an elastic model that wait run together.
+"""[serve.batch] Clients of the shipped classifier: waiting requests for an elastic model run in batches.
 
-sst2 with its weights in memory, within `--memory`, and read while it runs; texts of 4 to 64 tokens as JSON;
-two cores that nodes and clients share. Beside the node stands that of the last commit in which such requests
-ran one after the other. They are asked in turns.
+sst2 with its weights in memory, within `--memory`, and read during runs; texts of 4 to 64 tokens as JSON; two
+cores that nodes and clients share. The peer is the node at the last commit without batches of such requests.
+They are loaded in turns.
 """
 
 import json
@@ -80,7 +80,7 @@ def _bodies() -> Iterator[bytes]:
 
 
 def _check(urls: dict[str, str], bodies: list[bytes]) -> None:
-    """Both nodes give the same answers."""
+    """Check that both nodes give the same answers."""
     for body in bodies[:8]:
         numbers = []
         for url in urls.values():

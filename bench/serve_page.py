@@ -1,4 +1,6 @@
-"""[serve.page] The page of a node: first paint, size, smoothness under 1,000 events a second, its cost."""
+"""[serve.page] The page of a node: first paint, size, frame times at 1,000 events per second, and its
+cost.
+"""
 
 import json
 import os
@@ -29,9 +31,9 @@ PAINT_MS, SIZE_BYTES, FRAME_MS, COST = 300.0, 150_000, 33.4, 0.02
 TEXT = "a charming and often affecting journey through what people never quite say"
 ALONE, ASKED, ELSEWHERE, PAGE = "alone", "asked as a page asks", "another node's page", "its page"
 ASKS_S = 2.0
-"""How often a page asks for curves, an explanation, and the latest answer."""
+"""The interval at which a page requests curves, an explanation, and the latest answer."""
 _RATE = 250
-"""About as many as one client asks the node for."""
+"""Events per second, about the rate of one client's requests."""
 _PAINT = "performance.getEntriesByName('first-contentful-paint')[0]?.startTime ?? 0"
 _FRAMES = """new Promise(done => {
   const took = [];
@@ -47,7 +49,7 @@ _FRAMES = """new Promise(done => {
 
 
 def opened(browser: Chromium, url: str) -> Tab:
-    """A page, once it is live."""
+    """Open a page, and wait until it is live."""
     tab = browser.tab()
     tab.emulate(1440, 900)
     tab.open(url)
@@ -56,7 +58,7 @@ def opened(browser: Chromium, url: str) -> Tab:
 
 
 def first_paints_ms(browser: Chromium, url: str, n: int) -> list[float]:
-    """Of pages that are opened one after the other, without a cache."""
+    """First-paint times of pages opened one after the other, without a cache."""
     found = []
     for _ in range(n):
         tab = browser.tab()
@@ -70,7 +72,7 @@ def first_paints_ms(browser: Chromium, url: str, n: int) -> list[float]:
 
 @contextmanager
 def replaying(page: SessionPage, rate: int = EVENTS_A_SECOND) -> Iterator[None]:
-    """Tell the page of `rate` answers a second, of many lengths and times."""
+    """Send `rate` answers per second to the page, of many lengths and times."""
     ends = threading.Event()
     draw = np.random.default_rng(0)
     seconds = draw.lognormal(-4.5, 0.8, EVENTS_A_SECOND).tolist()
@@ -101,7 +103,7 @@ def shown_session() -> Iterator[SessionPage]:
 
 @contextmanager
 def node_process(core: int) -> Iterator[tuple[str, int]]:
-    """A node of sst2 in a process of its own, on a core of its own: its URL and process id."""
+    """A node of sst2 as a process on a separate core: its URL and process id."""
     command = ["taskset", "-c", str(core), sys.executable, "-m", "pliant", "node", "sst2", "--threads", "1"]
     command += ["--json", "--listen", "127.0.0.1:0", "--settle", "1ms"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
@@ -114,12 +116,12 @@ def node_process(core: int) -> Iterator[tuple[str, int]]:
 
 
 def processor_s(pid: int) -> float:
-    """The processor time of a process, to the nanosecond where psutil has ticks of 10 ms."""
+    """The processor time of a process, in nanoseconds; psutil has ticks of 10 ms."""
     return time.clock_gettime((~pid << 3) | 2)  # MAKE_PROCESS_CPUCLOCK(pid, CPUCLOCK_SCHED) of the system
 
 
 def cpu_a_request_s(url: str, pid: int, seconds: float) -> float:
-    """Processor seconds of the node for one request, by one client that asks for so long."""
+    """Processor seconds of the node per request, with one client for `seconds`."""
     asked = {"inputs": [{"name": "text", "shape": [1], "datatype": "BYTES", "data": [TEXT]}]}
     n, ends_s = 0, time.monotonic() + seconds
     with httpx.Client() as client:
@@ -132,7 +134,7 @@ def cpu_a_request_s(url: str, pid: int, seconds: float) -> float:
 
 @contextmanager
 def asking_as_a_page(url: str) -> Iterator[None]:
-    """All that a page asks of the node, at its pace, without a browser, which takes caches and memory."""
+    """Send the requests of a page at its rate, without a browser, which would use caches and memory."""
     ends, latest = threading.Event(), [0]
 
     def follow() -> None:
@@ -163,7 +165,7 @@ def asking_as_a_page(url: str) -> Iterator[None]:
 
 @contextmanager
 def looking(browser: Chromium, url: str) -> Iterator[None]:
-    """A page is open."""
+    """Open a page during the block."""
     tab = opened(browser, url)
     try:
         yield
@@ -174,10 +176,10 @@ def looking(browser: Chromium, url: str) -> Iterator[None]:
 def costs_s(
     browser: Chromium, other: SessionPage, url: str, pid: int, rounds: int, seconds: float
 ) -> dict[str, list[float]]:
-    """The node's processor seconds a request, in turns: with a page open or not.
+    """The node's processor seconds per request, interleaved, with and without an open page.
 
-    With a page of another node open, the browser takes caches and memory from this node as its own page does:
-    what that adds is not the node's work.
+    With a page of another node open, the browser uses caches and memory as with its own page; this addition
+    is not the node's work.
     """
 
     @contextmanager
@@ -202,7 +204,7 @@ def costs_s(
 
 
 def growth(found: dict[str, list[float]], name: str, base: str) -> np.ndarray:
-    """How much more a request takes than by `base` in the same round: quartiles over all rounds."""
+    """The increase of a request's time over `base` in the same round: quartiles over all rounds."""
     every = [b / a - 1.0 for a, b in zip(found[base], found[name], strict=True)]
     return np.quantile(every, (0.25, 0.5, 0.75))
 
@@ -223,7 +225,7 @@ def main() -> None:
             tab.until("Number(document.querySelectorAll('#latest tr').length) > 0")
             frames = tab.run(_FRAMES.replace("SECONDS", "3" if arguments.quick else "10"))[1:]
         tab.close()
-    os.sched_setaffinity(0, cores[1:])  # what is started from here on inherits it
+    os.sched_setaffinity(0, cores[1:])  # inherited by processes started from here on
     with node_process(cores[0]) as (url, pid), shown_session() as other, chromium() as browser:
         cost = costs_s(browser, other, url, pid, rounds, seconds)
     files = page_files()

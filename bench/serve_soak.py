@@ -1,10 +1,11 @@
-"""`serve.soak`: a node under 64 clients while models come and go, and its upstream is frozen and killed.
+"""`serve.soak`: a node under 64 clients while models are loaded and unloaded, and its upstream is frozen and
+killed.
 
-A node of three models, slower than its upstream by emulation, is asked by 64 clients, each one request after
-the other. Each minute a model is unloaded and loaded again through the repository API, the upstream is
-stopped (SIGSTOP) and goes on (SIGCONT), and is killed (SIGKILL) and started again. Every answer is held
-against the local model's, which was computed beforehand; every request has an id, which its answer must bear,
-and the node's own count of answers must be that of the clients.
+A node of three models, emulated to be slower than its upstream, serves 64 closed-loop clients. Each minute a
+model is unloaded and loaded again through the repository API, and the upstream is stopped (SIGSTOP),
+continued (SIGCONT), killed (SIGKILL) and restarted. Every answer is compared with the local model's, which
+was computed beforehand; every request has an id, which its answer must repeat, and the node's count of
+answers must equal that of the clients.
 """
 
 import argparse
@@ -44,13 +45,13 @@ CYCLE_S = 60.0
 SETTLED_S = 300.0
 N_SPANS = 10
 TOLERANCE = 1e-3
-"""Of logits: float32, summed in another order where requests run together."""
+"""The tolerance of logits: float32 sums in another order when requests run together."""
 GROWTH, RIGHT = 0.03, 0.999
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is asked of a model, and the logits and label of the right answer."""
+    """The input for a model, with the logits and label of the correct answer."""
 
     model: str
     body: bytes
@@ -65,7 +66,7 @@ class Question:
 
 
 def questions(model: str, rng: np.random.Generator) -> list[Question]:
-    """Texts of 4 to 40 words with their answers by the model alone, in this process."""
+    """Texts of 4 to 40 words with the answers of the model in this process."""
     found = []
     with open_endpoint(model, threads=1) as session:
         for _ in range(N_TEXTS):
@@ -80,7 +81,7 @@ def questions(model: str, rng: np.random.Generator) -> list[Question]:
 
 @dataclass(slots=True)
 class Seen:
-    """What clients saw, by model and outcome; `seconds` of right answers."""
+    """The clients' results, by model and outcome; `seconds` of correct answers."""
 
     outcomes: Counter[tuple[str, str]] = field(default_factory=Counter)
     seconds: list[float] = field(default_factory=list)
@@ -98,7 +99,7 @@ class Seen:
 
 
 def ask_until(stop: threading.Event, url: str, asked: Sequence[Question], number: int, seen: Seen) -> None:
-    """One client, which asks again where it is told to, and counts what becomes of each request."""
+    """One client, which retries when it is told to, and counts the outcome of each request."""
     connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=PATIENCE_S)
     run = secrets.token_hex(4)
     order = np.random.default_rng(number)
@@ -117,7 +118,7 @@ def ask_until(stop: threading.Event, url: str, asked: Sequence[Question], number
 
 
 def _asked(connection: http.client.HTTPConnection, question: Question, id: str, body: bytes) -> str:
-    """What became of a request: right, wrong, another's, busy, unloaded, refused, or lost."""
+    """The outcome of a request: right, wrong, another's, busy, unloaded, refused, or lost."""
     headers = {"content-type": "application/json", "pliant-request": id}
     try:
         connection.request("POST", f"/v2/models/{question.model}/infer", body, headers)
@@ -139,7 +140,7 @@ def _asked(connection: http.client.HTTPConnection, question: Question, id: str, 
 
 
 def soak(node: Process, upstream: Process, token: str, asked: Sequence[Question], for_s: float) -> "Soaked":
-    """All clients for so long, in whole cycles."""
+    """Run all clients for `for_s` seconds, in whole cycles."""
     seen, stop, found = Seen(), threading.Event(), Soaked()
     clients = [
         threading.Thread(target=ask_until, args=(stop, node.url, asked, i, seen), daemon=True)
@@ -169,7 +170,7 @@ def soak(node: Process, upstream: Process, token: str, asked: Sequence[Question]
 
 @dataclass(frozen=True, slots=True)
 class Resident:
-    """The node's memory at a time, and whether the model that comes and goes was loaded."""
+    """The node's memory at a time, and whether the reloaded model was loaded."""
 
     at_s: float
     cycle: int
@@ -179,7 +180,7 @@ class Resident:
 
 @dataclass(slots=True)
 class Soaked:
-    """What a soak found."""
+    """The results of a soak."""
 
     seen: Seen = field(default_factory=Seen)
     events: Counter[str] = field(default_factory=Counter)
@@ -188,7 +189,9 @@ class Soaked:
     n_stuck: int = 0
 
     def growth(self, cycle_s: float) -> float:
-        """The highest peak of a cycle after the first five minutes, or half, over the first such."""
+        """The highest peak of a cycle after the first five minutes (or half of the run), relative to the
+        first such cycle.
+        """
         peaks: dict[int, int] = {}
         for one in self.resident:
             peaks[one.cycle] = max(peaks.get(one.cycle, 0), one.n_bytes)
@@ -211,7 +214,7 @@ class Soaked:
 
 
 def counted(url: str, model: str, outcome: str) -> int:
-    """How many requests of `model` ended so, by the node's own metrics."""
+    """The number of requests of `model` with this outcome, by the node's metrics."""
     connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=PATIENCE_S)
     connection.request("GET", "/metrics")
     n = 0.0

@@ -1,4 +1,4 @@
-"""Of `serve_soak.py`: the two nodes, and what happens to them in each cycle."""
+"""The two nodes of `serve_soak.py`, and the events of each cycle."""
 
 import http.client
 import signal
@@ -19,13 +19,13 @@ COMES_AND_GOES = "sst2"
 N_CLIENTS = 64
 DILATION = "4"
 PATIENCE_S = 120.0
-"""A client that is not answered for so long counts its request as lost."""
+"""The timeout after which a client counts its request as lost."""
 PLIANT = [sys.executable, "-c", "from pliant.cli.app import app; app()"]
 
 
 @final
 class Process:
-    """A node that can be stopped, killed, and started again where it listened."""
+    """A node that can be stopped, killed, and restarted at the same address."""
 
     def __init__(self, *words: str) -> None:
         port = _free_port()
@@ -35,7 +35,7 @@ class Process:
         self._run: subprocess.Popen[str] | None = None
 
     def start(self) -> None:
-        """Returns once it answers."""
+        """Start the node, and wait until it answers."""
         self._run = subprocess.Popen(self._command, stdout=subprocess.PIPE, text=True)
         assert self._run.stdout is not None
         assert "serves" in self._run.stdout.readline(), "the node did not start"
@@ -47,7 +47,7 @@ class Process:
             self._run.wait()
 
     def end(self) -> int | None:
-        """As an operator does; its status."""
+        """Terminate the node as an operator does; returns its exit status."""
         if self._run is None or self._run.poll() is not None:
             return None
         self._run.send_signal(signal.SIGCONT)
@@ -64,7 +64,7 @@ class Process:
 
 
 def _free_port() -> int:
-    """One that nobody has now: a node is started there again, so it cannot be the system's choice."""
+    """A free port, chosen in advance because a node is restarted there."""
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         return int(sock.getsockname()[1])
@@ -72,7 +72,7 @@ def _free_port() -> int:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What happens at a part of each cycle."""
+    """An event at a fraction of each cycle."""
 
     at: float
     name: str

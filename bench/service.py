@@ -1,4 +1,4 @@
-"""Nodes under real use: many clients, over loopback; each node a process of its own, clients in another.
+"""Nodes under load: many clients over loopback; each node is a process, and the clients are another.
 
 [serve.concurrency] (service_concurrency.py), [serve.forged] (service_forged.py), [serve.flood]
 (service_flood.py)
@@ -10,7 +10,7 @@ from service_flood import flood
 from service_forged import forged
 
 CLAIMS = (concurrency, forged, flood)
-"""Each is called with the report and with whether a quick run is wanted."""
+"""The claims' functions: (report, is_quick)."""
 
 
 def main() -> None:

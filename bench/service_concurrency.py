@@ -1,11 +1,12 @@
-"""[serve.concurrency] Many clients through a slow node with a quick upstream, beside asking that directly.
+"""[serve.concurrency] Many clients through a slow node with a fast upstream, against sending to the upstream
+directly.
 
-The slow node is dilated by 100. Beside it stands a bare forwarder (service_peer.py) in its place. All three
-are asked in turns; a figure is the median of the ratios of each turn.
+The slow node is dilated by 100. The peer is a bare forwarder (service_peer.py) in its place. All three are
+loaded in turns; a figure is the median of the ratios of each turn.
 
-Many clients wait for each other at any quick node: with enough of them, an answer of the slow device comes
-sooner than one that is passed on, and is the better choice. So the table gives the median time of both, and
-a light load goes through a node dilated by 1000 besides, whose device is the slower choice throughout.
+Many clients queue at any fast node: with enough of them, the slow device answers sooner than a forwarded
+request, and is the better choice. So the table gives the median time of both, and a light load also goes
+through a node dilated by 1000, whose device is always the slower choice.
 """
 
 import sys
@@ -29,7 +30,7 @@ SLOWER, SLOWEST = 100, 1000
 CLIENTS = (16, 64)
 WORDS = 40
 HEAVY_S = 6e-3
-"""What an answer of the heavy load takes at least; the bar asks for 5 ms."""
+"""The least time of an answer in the heavy load; the bar requires 5 ms."""
 LEAST, MOST_SLOW, MOST_ADDED = 0.8, 0.01, 1.3
 _LIGHT = f"{MODEL}, {WORDS} words"
 PEER = Path(__file__).with_name("service_peer.py")
@@ -37,7 +38,7 @@ PEER = Path(__file__).with_name("service_peer.py")
 
 @dataclass(frozen=True, slots=True)
 class Urls:
-    """The quick node, the slow ones below it by their dilation, and the forwarder in the place of those."""
+    """The fast node, the slow ones below it by their dilation, and the forwarder in their place."""
 
     quick: str
     slow: dict[int, str]
@@ -45,7 +46,7 @@ class Urls:
 
 
 def concurrency(report: Report, is_quick: bool) -> None:
-    """The claim's tables, and the cost of one request that is passed on."""
+    """The claim's tables, and the overhead of a forwarded request."""
     for_s, rounds = (0.8, 3) if is_quick else (2.0, 7)
     with ExitStack() as stack:
         urls = _started(stack)
@@ -77,7 +78,7 @@ def _name(slower: int) -> str:
 
 
 def _heavy() -> bytes:
-    """As many words as take HEAVY_S on this machine, by number: reading them takes little."""
+    """A request with as many word ids as take HEAVY_S on this machine; ids are fast to parse."""
     served = open_endpoint(MODEL, threads=1)
     try:
         n = 4096
@@ -151,9 +152,9 @@ def _claim(report: Report, rows: list[dict[str, object]]) -> None:
 
 
 def _added(report: Report, urls: Urls, rounds: int) -> None:
-    """One client: what being passed on adds to asking the upstream, by the node and by the forwarder.
+    """One client: the overhead of the node and of the forwarder over sending to the upstream.
 
-    After the load the node answers itself until what waited above has faded from its estimate.
+    After the load the node answers itself until the upstream's waiting times have faded from its estimate.
     """
     content, start_s = body(WORDS), time.perf_counter()
     wait_for(urls.slow[SLOWER], lambda rows: rows[1]["is_chosen"])

@@ -1,8 +1,9 @@
-"""[serve.flood] Floods of half-sent requests: how soon health is answered, and what memory they take.
+"""[serve.flood] Floods of half-sent requests: the response time of the health check, and the memory.
 
-Half-sent heads, more than a node has places, and bodies of 16 MiB of which the last byte never comes. They
-stand, and go on coming from a thread of their own, while health is asked over new connections. All of it is
-on loopback, from one address, which is the worst case: nothing tells the flood from who asks.
+Half-sent heads, more than a node has connection slots, and bodies of 16 MiB without their last byte. They
+stay open, and new ones keep arriving from a separate thread, while health is requested over new connections.
+All connections come over loopback from one address, which is the worst case: the node cannot distinguish the
+flood from the health client.
 """
 
 import http.client
@@ -25,7 +26,7 @@ from report import Report
 N_HEADS, N_BODIES = 1030, 60
 MOST_S = 0.1
 MOST_BYTES = Limits().buffer_bytes + (64 << 20)
-"""What memory may grow by: the buffers of bodies, and as much for pieces on their way as half of these."""
+"""The allowed memory growth: the buffers of bodies, plus half as much for data in transit."""
 _HEAD = f"POST /v2/models/{MODEL}/infer HTTP/1.1\r\nhost: x\r\n".encode()
 _PAUSE_S = 0.002
 Send = Callable[[socket.socket], None]
@@ -84,7 +85,7 @@ def _row(name: str, n: int, send: Send, for_s: float) -> dict[str, object]:
 
 @contextmanager
 def _flooded(address: tuple[str, int], n: int, send: Send) -> Iterator[None]:
-    """`n` connections that stand; the oldest is replaced by a new one as long as the context lasts."""
+    """`n` open connections; during the block, the oldest is replaced by a new one repeatedly."""
     standing: deque[socket.socket] = deque()
     ended, is_standing = threading.Event(), threading.Event()
 
@@ -112,7 +113,7 @@ def _flooded(address: tuple[str, int], n: int, send: Send) -> Iterator[None]:
 
 
 def _health(host: str, port: int) -> tuple[int, float]:
-    """Its status, 0 where no answer came, and the seconds from the call to its end."""
+    """The status of the health check, 0 without an answer, and its seconds."""
     start_s, status = time.perf_counter(), 0
     connection = http.client.HTTPConnection(host, port, timeout=10.0)
     with suppress(OSError, http.client.HTTPException):
@@ -125,7 +126,7 @@ def _health(host: str, port: int) -> tuple[int, float]:
 
 
 def _peak_bytes(pid: int) -> int:
-    """The most memory that the process has had so far."""
+    """The peak memory of the process so far."""
     found = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
     assert found is not None
     return int(found[1]) * 1024

@@ -1,7 +1,7 @@
-"""[serve.forged] Forged gossip: for how long a node sends requests elsewhere than it did before.
+"""[serve.forged] Forged gossip: how long a node sends requests to another endpoint than before.
 
-An end node, dilated, has a quick upstream and a slow one. Anybody tells it, in the name of each, the opposite
-of what it takes, with the highest stamp there is. Every answer names the node that made it.
+A dilated end node has a fast upstream and a slow one. An attacker sends it, in the name of each, the opposite
+of its true times, with the highest possible stamp. Every answer names the node that made it.
 """
 
 import time
@@ -31,7 +31,7 @@ _NOBODY = "nobody (control)"
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Requests of a round: how many, how many moved, and when the last of these was sent."""
+    """Requests of a round: their number, the number that moved, and the time of the last one that moved."""
 
     n: int
     n_moved: int
@@ -88,7 +88,7 @@ def _started(stack: ExitStack) -> dict[str, str]:
 
 
 def _asking(http: httpx.Client, url: str) -> Callable[[], str]:
-    """What sends a request, and says which node answered it."""
+    """A function that sends a request and returns the name of the answering node."""
     content = body(WORDS)
 
     def ask() -> str:
@@ -106,7 +106,7 @@ def _forge(http: httpx.Client, url: str, name: str) -> None:
 
 
 def _ask_on(ask: Callable[[], str], for_s: float) -> Outcome:
-    """Requests, one after another, for `for_s`."""
+    """Send requests, one after another, for `for_s`."""
     start_s = time.perf_counter()
     n = n_moved = 0
     moved_for_s = 0.0

@@ -1,7 +1,7 @@
-"""Clients for benches of nodes: each sends its request again as soon as the answer is there.
+"""Clients for benches of nodes: each sends its next request when the answer has arrived (closed loop).
 
-One process and one event loop, raw sockets and no parsing beyond an answer's length, so that the clients
-take little of the machine that they share with the nodes.
+One process with one event loop and raw sockets, parsing only an answer's length, so that the clients take
+little time of the machine that they share with the nodes.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ def infer_inputs(feeds: Mapping[str, np.ndarray]) -> bytes:
 
 @dataclass(slots=True)
 class Answers:
-    """What came back in `took_s` seconds: statuses, and the seconds of each answer by node."""
+    """The answers of `took_s` seconds: statuses, and the seconds of each answer by node."""
 
     statuses: Counter[str] = field(default_factory=Counter)
     by_node: defaultdict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
@@ -45,33 +45,33 @@ class Answers:
 
     @property
     def rate(self) -> float:
-        """Answers with status 200 a second."""
+        """Answers with status 200 per second."""
         return self.statuses["200"] / self.took_s
 
     @property
     def seconds(self) -> list[float]:
-        """Of each answer, whichever node gave it."""
+        """The seconds of all answers, of any node."""
         return [s for each in self.by_node.values() for s in each]
 
     @property
     def p99_s(self) -> float:
-        """What 99 of 100 answers take at most."""
+        """The 99th percentile of the seconds."""
         return float(np.quantile(self.seconds, 0.99))
 
 
 def load(
     url: str, bodies: bytes | Sequence[bytes], n_clients: int, for_s: float, model: str = MODEL
 ) -> Answers:
-    """`n_clients` at once for `for_s` seconds; those under way at the end are waited for.
+    """`n_clients` at once for `for_s` seconds; waits for requests in flight at the end.
 
-    Each client sends all bodies in turn, and begins with another one than the last.
+    Each client sends all bodies in turn, starting at a different one.
     """
     every = [bodies] if isinstance(bodies, bytes) else bodies
     return asyncio.run(_load(url, every, n_clients, for_s, model))
 
 
 def post(at: str, model: str, body: bytes) -> bytes:
-    """The request of an inference, `at` a host and port."""
+    """An HTTP inference request to `at`, a host and port."""
     head = (
         f"POST /v2/models/{model}/infer HTTP/1.1\r\nhost: {at}\r\ncontent-type: application/json\r\n"
         f"content-length: {len(body)}\r\n\r\n"
@@ -133,7 +133,7 @@ class _Client(asyncio.Protocol):
 
 
 def answer_length(head: bytes) -> int:
-    """The bytes of a body, by the head before it."""
+    """The length of a body, from its head."""
     return int(_field(head, "content-length") or 0)
 
 

@@ -1,8 +1,8 @@
-"""Open-loop clients for benches of nodes: requests come when they come, whether or not others were answered.
+"""Open-loop clients for benches of nodes: requests are sent at given times, independent of answers.
 
-One process and one event loop, raw sockets and no parsing beyond an answer's length, as service_load.py has
-it. A client opens another connection where all of its own wait for answers. Clients share their cores with
-what they ask, and have priority there: what they themselves are late by is no answer's.
+One process with one event loop and raw sockets, parsing only an answer's length, as in service_load.py. A
+client opens another connection if all of its connections wait for answers. Clients share cores with the
+servers, and have priority, so that their own delays do not count as response times.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ _END = b"\r\n\r\n"
 
 @dataclass(frozen=True, slots=True)
 class Offered:
-    """A request that comes `at_s` seconds after the start, and is worth nothing after `deadline_s` more."""
+    """A request sent `at_s` seconds after the start, with a deadline of `deadline_s`."""
 
     at_s: float
     deadline_s: float
@@ -31,7 +31,7 @@ class Offered:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """The status of an answer, and the seconds from its request to it."""
+    """The status of an answer, and its response time."""
 
     asked: Offered
     status: int
@@ -39,13 +39,13 @@ class Ended:
 
     @property
     def is_in_time(self) -> bool:
-        """Whether it was answered, by its deadline."""
+        """Whether it was answered by its deadline."""
         return self.status == 200 and self.seconds <= self.asked.deadline_s
 
 
 @dataclass(slots=True)
 class OpenLoad:
-    """What became of the requests; `most_late_s` is how late one was sent at most, which is no answer's."""
+    """The results of the requests; `most_late_s` is the largest delay in sending a request."""
 
     ended: list[Ended] = field(default_factory=list)
     took_s: float = 0.0
@@ -53,14 +53,14 @@ class OpenLoad:
 
 
 def open_load(url: str, offered: Sequence[Offered], model: str) -> OpenLoad:
-    """Send each request when it is due; returns once all are answered. It needs root, for the priority."""
+    """Send each request when it is due; returns when all are answered. Needs root, for the priority."""
     with _first():
         return asyncio.run(_open_load(url, offered, model))
 
 
 @contextmanager
 def _first() -> Iterator[None]:
-    """This thread before others of its core."""
+    """Give this thread priority on its core."""
     usual = os.getpriority(os.PRIO_PROCESS, 0)
     os.setpriority(os.PRIO_PROCESS, 0, _PRIORITY)
     try:
@@ -98,7 +98,7 @@ async def _open_load(url: str, offered: Sequence[Offered], model: str) -> OpenLo
 
 
 class _Connection(asyncio.Protocol):
-    """One request after the other; `done` is told when it is free again."""
+    """One request after the other; `done` is called when the connection is free again."""
 
     def __init__(self, done: Callable[["_Connection"], None]) -> None:
         self._done, self._came = done, b""
@@ -110,7 +110,7 @@ class _Connection(asyncio.Protocol):
         self._transport = transport
 
     async def ask(self, request: bytes) -> int:
-        """The status of the answer; 0 where the connection was lost."""
+        """The status of the answer; 0 if the connection was lost."""
         self._came, self._answer = b"", asyncio.get_running_loop().create_future()
         self._transport.write(request)
         return await self._answer

@@ -1,6 +1,7 @@
-"""What a node that passes requests on is measured beside: a bare forwarder of Starlette and httpx.
+"""The peer of a forwarding node: a bare forwarder with Starlette and httpx.
 
-Prints its address, and serves until it is ended. It parses, checks, chooses and measures nothing.
+Prints its address, and serves until it is terminated. It forwards without parsing, checks, choices or
+measurements.
 """
 
 import argparse
@@ -15,7 +16,7 @@ from starlette.routing import Route
 
 
 def forwarder(upstream: str) -> Starlette:
-    """Every POST goes to the same path of `upstream`, over connections that are kept."""
+    """Every POST goes to the same path of `upstream`, over persistent connections."""
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=64)
     client = httpx.AsyncClient(timeout=None, limits=limits, trust_env=False)
 

@@ -1,6 +1,6 @@
-"""Runtimes in processes of their own that take turns, so that no one's threads or caches are another's.
+"""Runtimes in separate processes that run interleaved, so that threads and caches are not shared.
 
-Knows how a process is started, asked and ended (see runtimes.py); measures nothing itself.
+Starts, runs and ends the processes (see runtimes.py).
 """
 
 import json
@@ -20,20 +20,20 @@ import runtimes
 from runtimes import THREADS
 
 PAUSE_S = 0.25
-"""Before each turn: threads of the one before still spin for a while."""
+"""Pause before each run, because the threads of the previous runtime still spin for a while."""
 
 
 class NotRunError(Exception):
-    """A runtime ended before it answered; the message is the last line it wrote."""
+    """A runtime exited before it answered; the message is the last line of its output."""
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """What a fresh process took to its first answer, and its peak of resident memory so far.
+    """The times of a fresh process to its first answer, and its peak of resident memory so far.
 
-    `first_s` is that run alone, `start_s` imports and loading with it, and `process_s` all that its parent
-    waited, the interpreter's start and numpy's import included. `allocations` of that run, where a counter
-    of them is preloaded.
+    `first_s` is the run alone, `start_s` includes imports and loading, and `process_s` is the parent's total
+    wait, including the interpreter's start and numpy's import. `allocations` are those of that run, if a
+    counter is preloaded.
     """
 
     first_s: float
@@ -44,26 +44,26 @@ class Start:
 
 
 def write_feeds(feeds: Mapping[str, np.ndarray], path: Path) -> Path:
-    """Arrays by name, in order, where every runtime reads them."""
+    """Write arrays by name, in order, to a file that every runtime reads."""
     np.savez(path, **feeds)  # type: ignore[arg-type]
     return path
 
 
 def compiled_directory(model: Path, out: Path, *flags: str) -> Path:
-    """What `pliant compile MODEL -o OUT FLAGS` writes, in a process of its own."""
+    """Run `pliant compile MODEL -o OUT FLAGS` in a separate process."""
     verb = ["-c", "from pliant.cli.app import app; app()", "compile", str(model), "-o", str(out), *flags]
     subprocess.run([sys.executable, *verb], check=True, capture_output=True)
     return out
 
 
 def fresh(name: str, file: Path, feeds: Path, threads: int = THREADS, cache: Path | None = None) -> Start:
-    """A process that answers once and ends. Raises NotRunError."""
+    """Start a process that answers once and exits. Raises NotRunError."""
     with Server(name, file, feeds, threads, cache) as server:
         return server.start
 
 
 class Server:
-    """A runtime that has answered once and runs when told to. Raises NotRunError when it cannot answer."""
+    """A runtime that has answered once and then runs on request. Raises NotRunError if it cannot answer."""
 
     def __init__(
         self,
@@ -102,11 +102,11 @@ class Server:
         self.close()
 
     def seconds(self) -> float:
-        """Wall seconds of a run behind another that is not timed."""
+        """Wall seconds of a run after an untimed one."""
         return self._asked()[0]
 
     def processor_s(self) -> float:
-        """Processor seconds of such a run in the thread that called it: all of them with one thread."""
+        """Processor seconds of such a run in the calling thread; with one thread, of the whole run."""
         return self._asked()[1]
 
     def close(self) -> None:
@@ -123,7 +123,7 @@ class Server:
         return float(wall), float(own)
 
     def _line(self, start: str = "") -> str:
-        """The next line that begins with `start`; libraries may greet before."""
+        """The next line that begins with `start`; libraries may print other lines before."""
         assert self._process.stdout is not None
         for line in self._process.stdout:
             if line.startswith(start):

@@ -1,7 +1,8 @@
-"""New shapes beside onnxruntime: MiniLM over random lengths, and a decoder whose past grows by a row a step.
+"""New shapes against onnxruntime: MiniLM over random lengths, and a decoder whose past grows by one row per
+step.
 
-Both runtimes meet every shape for the first time in a fresh process; the first call is not counted, but all
-that later ones take is, compiling and binding included. Kernels are in the cache on disk, as after any run.
+Both runtimes see every shape for the first time in a fresh process; the first call is not counted, but later
+ones count fully, including compiling and binding. Kernels are in the cache on disk, as after any earlier run.
 """
 
 import json
@@ -27,7 +28,7 @@ LENGTHS, LONGEST, STEPS, PAST = 60, 256, 64, 8
 
 
 class _Peer:
-    """A runtime in a process of its own that takes turns."""
+    """A runtime in a separate process, run in turns."""
 
     def __init__(self, name: str, file: Path) -> None:
         command = [sys.executable, str(shapes_peer.__file__), name, str(file)]
@@ -66,7 +67,7 @@ def main() -> None:
         minilm = export(MINILM, folder / "minilm.onnx", is_open=True)
         decoder = export_decoder(folder / "decoder.onnx", Sizes())
         past = write_feeds(random_past(Sizes(), PAST), folder / "past.npz")
-        _texts(minilm, folder, 1, 0)  # kernels are compiled once for all
+        _texts(minilm, folder, 1, 0)  # compile kernels once for all processes
         _decoded(decoder, past, folder)
         texts = [_texts(minilm, folder, rounds, seed) for seed in range(repeats)]
         steps = [_decoded(decoder, past, folder) for _ in range(decoders)]

@@ -1,8 +1,8 @@
-"""One runtime that meets shapes it has not seen, two threads, in a process of its own (see bench/shapes.py).
+"""One runtime with new shapes, two threads, in a separate process (see bench/shapes.py).
 
 `python bench/shapes_peer.py RUNTIME FILE` reads a line of JSON for each turn: `{"lengths": [...]}` are texts,
-`{"past": rows, "steps": n}` are a decoder's steps behind a past of so many rows, made anew. It prints the
-seconds of each call, what compiling takes included; with `"out": PATH` it saves the last answer there.
+`{"past": rows, "steps": n}` are a decoder's steps after a new past of that many rows. It prints the seconds
+of each call, including compiling; with `"out": PATH` it saves the last answer there.
 """
 
 import argparse
@@ -52,7 +52,7 @@ def _texts(run: Run, lengths: list[int], seconds: list[float]) -> dict[str, np.n
 
 
 def _steps(run: Run, past: Mapping[str, np.ndarray], n: int, seconds: list[float]) -> dict[str, np.ndarray]:
-    """A decoder's steps: what comes out as `present` goes in as `past`."""
+    """A decoder's steps: the output `present` is the next step's `past`."""
     answers: dict[str, np.ndarray] = {}
     held = dict(past)
     for i in range(n):

@@ -1,15 +1,15 @@
-"""One deadline over three ways: a local session, a cluster of neighbours, a gateway, in worlds that change.
+"""Requests with deadlines over three endpoints: a local session, a cluster of neighbours, a gateway, in
+changing worlds.
 
-[slo.attainment] the share of requests in time and at their floor, beside each way alone and beside an oracle.
-[slo.ablation] what each part of the router is worth. [slo.stable] what each endpoint answers under steady
-load. [slo.faults] an hour in which everything fails. [slo.overhead] what a choice costs, and a hop
-(slo_overhead.py), which needs no testbed.
+[slo.attainment] the fraction of requests in time and at their accuracy floor, against each endpoint alone and
+an oracle. [slo.ablation] the benefit of each part of the router. [slo.stable] the endpoints' shares of
+answers under steady load. [slo.faults] an hour with failures of all endpoints. [slo.overhead] the cost of a
+choice and of a hop (slo_overhead.py), which needs no testbed.
 
 Worlds and seeds are files in bench/worlds, committed before the router was tuned: see there for the
 arithmetic. Real processes on emulated devices (slo_rig.py), links by RIPE Atlas and Lumos5G series. `--seeds`
-takes tuning seeds, each in every world; the part held_out takes the 20 others once, each in one world, in
-turn. `--at-once N` runs so many ways side by side, on devices of their own. `--keep DIR` goes on where a
-stopped run was.
+selects tuning seeds, each in every world; the part held_out runs the 20 others once, each in one world, in
+turn. `--at-once N` runs N ways concurrently, on separate devices. `--keep DIR` resumes a stopped run.
 """
 
 import argparse
@@ -70,7 +70,9 @@ def attainment(report: Report, lab: Lab, scenarios: Sequence[Scenario], seeds: s
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Of one scenario: attainment, the best single way's, points to the oracle, time to the best single's."""
+    """The result of one scenario: attainment, that of the best single way, points to the oracle, time
+    relative to the best single way's.
+    """
 
     attained: float
     single: float
@@ -114,7 +116,7 @@ def _share(records: Sequence[Record], whole: float) -> float:
 
 
 def median_s(records: Sequence[Record], whole: float) -> float:
-    """Of all requests; one that is not attained never ends."""
+    """The median over all requests; requests that are not attained count as infinite."""
     return median(r.seconds if r.attained(whole) else float("inf") for r in records)
 
 

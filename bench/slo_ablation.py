@@ -1,4 +1,6 @@
-"""[slo.ablation] What each part of the router is worth: a run without it beside the whole, world by world."""
+"""[slo.ablation] The benefit of each part of the router: a run without it against the full router, world by
+world.
+"""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,7 +18,7 @@ WHOLE = "pliant"
 
 
 def ablation(report: Report, lab: Lab, scenarios: Sequence[Scenario], picture: Path | None) -> None:
-    """A row a world, a column a way: the mean of its seeds. Drawn where there is a `picture`."""
+    """One row per world, one column per way: the mean over seeds. Drawn if `picture` is given."""
     ways = (WHOLE, *ABLATED)
     lab.fill(jobs_of(ways, scenarios))
     found: dict[str, dict[str, list[list[Record]]]] = {}
@@ -51,7 +53,9 @@ def ablation(report: Report, lab: Lab, scenarios: Sequence[Scenario], picture: P
 
 
 def attained(runs: Sequence[Sequence[Record]], whole: float) -> float:
-    """The mean over `runs` of the share in time and at the floor; `whole` is the whole model's accuracy."""
+    """The mean over `runs` of the fraction in time and at the accuracy floor; `whole` is the whole model's
+    accuracy.
+    """
     return mean(mean(r.attained(whole) for r in run) for run in runs)
 
 

@@ -1,4 +1,6 @@
-"""[slo.faults] An hour with compressed gaps: every request is answered once, rightly, or refused at once."""
+"""[slo.faults] An hour with compressed gaps: every request is answered once, correctly, or refused in
+time.
+"""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -16,11 +18,11 @@ from slo_rig import MODEL
 from slo_ways import ROUTED, SINGLES
 
 _LATE_S = 0.1
-"""What a refusal may come after the deadline: a thread that wakes up."""
+"""The allowed delay of a refusal after the deadline, for waking a thread."""
 
 
 def faults(report: Report, lab: Lab, scenarios: Sequence[Scenario]) -> None:
-    """A row for each way and seed, the single ways beside; the claim is for routed ways."""
+    """One row for each way and seed, including single ways; the claim is for routed ways."""
     rows: list[dict[str, Any]] = []
     lab.fill(jobs_of((*SINGLES, *ROUTED), scenarios))
     for scenario in scenarios:
@@ -48,7 +50,7 @@ def faults(report: Report, lab: Lab, scenarios: Sequence[Scenario]) -> None:
 
 
 def references(scenario: Scenario, texts: Texts) -> Mapping[int, frozenset[str]]:
-    """By request, the labels that some level of the model gives its text: one alone for most texts."""
+    """By request, the labels that any level of the model gives its text; a single one for most texts."""
     found: dict[str, frozenset[str]] = {}
     with pliant.open(MODEL, preload="100MB", adapt=False) as session:
         for text in {texts.of(request)[0] for request in scenario.requests}:
@@ -63,7 +65,7 @@ def references(scenario: Scenario, texts: Texts) -> Mapping[int, frozenset[str]]
 
 
 def wrong_of(records: Sequence[Record], right: Mapping[int, frozenset[str]]) -> list[Record]:
-    """Answers that no level of the model gives."""
+    """Answers with a label that no level of the model gives."""
     return [r for r in records if r.label is not None and r.label not in right[r.number]]
 
 

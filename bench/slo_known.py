@@ -1,7 +1,7 @@
-"""What the oracle of bench/slo.py is told of a bed: the levels of the model, and what cluster and hop add.
+"""Measure the oracle's data for bench/slo.py: the levels of the model, and the overheads of cluster and hop.
 
-All of it is measured while nothing happens, by answers to one text; how a level's time follows the length is
-the session's prediction.
+All values are measured on an idle testbed, by answers to one text; the dependence of a level's time on the
+length is the session's prediction.
 """
 
 import time
@@ -25,14 +25,16 @@ _TOKENS = 24
 _N_TRIALS = 7
 _PATIENCE_S = 5.0
 _SLOWER = 3.0
-"""Of this device, to see what its part of a cluster's answer takes."""
+"""A dilation of this device, to measure its part of a cluster's answer."""
 _SLOW_S = 10.0
-"""Of a worker that nothing is given to."""
+"""The time set for a worker that should get no work."""
 _MORE = 1e-6
 
 
 def measure_known(bed: Bed, scenario: Scenario, texts: Texts) -> Known:
-    """Of a bed as it is at the scenario's start. Raises RefusedError where the gateway does not answer."""
+    """The data of a testbed in its state at the scenario's start. Raises RefusedError if the gateway does not
+    answer.
+    """
     bed.mend(scenario)
     with open_local(bed) as session:
         slope, start = _tokens_by_words(session, texts)
@@ -79,7 +81,7 @@ def measure_known(bed: Bed, scenario: Scenario, texts: Texts) -> Known:
 
 
 def _next(session: Any, floor: float) -> float | None:
-    """The accuracy of the fastest way to at least `floor` at 24 tokens; None where there is none."""
+    """The accuracy of the fastest level of at least `floor` at 24 tokens; None if there is none."""
     try:
         return float(session.trade.pick(_TOKENS, floor).level.accuracy)
     except BudgetError:
@@ -91,7 +93,7 @@ def _predicted_s(session: Any, n: int, accuracy: float) -> float:
 
 
 def _tokens_by_words(session: Any, texts: Texts) -> tuple[float, float]:
-    """Slope and start of the line through the tokens of texts by their words."""
+    """Slope and intercept of the line of tokens by words."""
     some = [(n, session.encode(these[0][0]).n_tokens) for n, these in sorted(texts.by_words.items())]
     slope, start = np.polyfit(*zip(*some, strict=True), 1)
     return float(slope), float(start)
@@ -103,7 +105,7 @@ def _text_of(texts: Texts, words: int) -> str:
 
 
 def _median_s(act: Callable[[], object]) -> float:
-    """The median seconds of `act`, after one that is not counted."""
+    """The median seconds of `act`, after a warm-up call."""
     seconds = []
     for _ in range(_N_TRIALS + 1):
         start_s = time.perf_counter()

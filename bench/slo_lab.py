@@ -1,7 +1,7 @@
-"""Runs of ways in scenarios, on a bed that is opened when something is to be measured; runs are kept.
+"""Run ways in scenarios, on a testbed that is opened on demand; results are stored.
 
-Ways may be run side by side, each in a process and on devices of its own: an emulated device sleeps nearly
-all of the time, so that the devices of several beds fit on two cores.
+Ways may run concurrently, each in its own process and on its own devices: an emulated device sleeps nearly
+all of the time, so the devices of several testbeds fit on two cores.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -33,7 +33,9 @@ Player = Callable[[Bed, Scenario, Ask, Texts], list[Record]]
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A way's runs in scenarios, each by world, seed and seconds; or what the oracle is told (`KNOWN`)."""
+    """A way's runs in scenarios, each by world, seed and seconds; or the measurement of the oracle's data
+    (`KNOWN`).
+    """
 
     way: str
     scenarios: tuple[tuple[str, int, float], ...]
@@ -43,7 +45,7 @@ class Job:
 
 @dataclass(slots=True)
 class Lab:
-    """The bed, opened when something is to be measured; what was measured is kept."""
+    """The testbed, opened on demand, with stored results."""
 
     kept: Kept
     texts: Texts
@@ -52,12 +54,12 @@ class Lab:
     bed: Bed | None = None
 
     def fill(self, jobs: Sequence[Job], n_at_once: int | None = None) -> None:
-        """Have `jobs` done, `n_at_once` at a time, where that is not kept yet; nothing where that is 1."""
+        """Run the `jobs` that are not stored yet, `n_at_once` at a time; a no-op if that is 1."""
         n = self.n_at_once if n_at_once is None else min(n_at_once, self.n_at_once)
         if n < 2:
             return
         work = partial(_do, self.kept.folder, self.kept.is_old_taken)
-        known = [replace(jobs[0], way=KNOWN)]  # the oracle is told of an idle machine
+        known = [replace(jobs[0], way=KNOWN)]  # the oracle's data are measured on an idle machine
         for some, n_some in ((known, 1), (jobs, n)):
             with ProcessPoolExecutor(n_some, get_context("spawn"), max_tasks_per_child=1) as pool:
                 list(pool.map(work, some))
@@ -76,9 +78,9 @@ class Lab:
     def run(
         self, way: str, scenario: Scenario, player: Player = play, more: str = ""
     ) -> tuple[list[Record], int]:
-        """A way's records in a scenario, and how many requests the gateway executed twice.
+        """A way's records in a scenario, and the number of requests that the gateway executed twice.
 
-        `more` tells runs by another `player` apart.
+        `more` distinguishes runs with another `player`.
         """
         subject = f"{scenario.world}-{scenario.seed}-{scenario.duration_s:g}{more}"
         found = self.kept.get(way, subject, lambda: self._played(way, scenario, player))
@@ -103,7 +105,7 @@ def jobs_of(ways: Sequence[str], scenarios: Sequence[Scenario]) -> list[Job]:
 
 
 def _do(folder: Path, is_old_taken: bool, job: Job) -> None:
-    """In a process of its own."""
+    """Run a job in a separate process."""
     with open_lab(folder, is_old_taken) as lab:
         for world, seed, duration_s in job.scenarios:
             scenario = shortened(scenario_of(world, seed), duration_s)
@@ -115,9 +117,9 @@ def _do(folder: Path, is_old_taken: bool, job: Job) -> None:
 
 @contextmanager
 def open_lab(keep: Path, is_old_taken: bool, n_at_once: int = 1) -> Iterator[Lab]:
-    """`n_at_once` ways are run side by side by `Lab.fill`.
+    """A Lab; `Lab.fill` runs `n_at_once` ways concurrently.
 
-    Leaves with the reason where this machine has no testbed, sentences or traces.
+    Exits with the reason if this machine has no testbed, sentences or traces.
     """
     reason = why_not()
     if reason is not None:
@@ -129,12 +131,12 @@ def open_lab(keep: Path, is_old_taken: bool, n_at_once: int = 1) -> Iterator[Lab
 
 
 def scenario_of(name: str, seed: int) -> Scenario:
-    """A committed world by one seed."""
+    """The scenario of a committed world and a seed."""
     world = read_world(FOLDER / f"{name}.toml")
     return draw(world, name, seed, read_words(FOLDER / "words.toml"), TRACES)
 
 
 def shortened(scenario: Scenario, seconds: float) -> Scenario:
-    """Its first requests."""
+    """The scenario with only its first `seconds` of requests."""
     requests = tuple(r for r in scenario.requests if r.at_s < seconds)
     return replace(scenario, requests=requests, duration_s=seconds)

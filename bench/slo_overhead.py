@@ -1,9 +1,9 @@
-"""[slo.overhead] What choosing an endpoint costs a request, and what a hop does beside a bare forwarder.
+"""[slo.overhead] The cost of choosing an endpoint, and of a hop against a bare forwarder.
 
-The choice is the one that a node or routed session makes for each request: queues and levels of a local and
-a cluster's endpoint are told to the router, which compares them with three upstreams that have requests in
-flight, four levels of accuracy each. The hop is a request through a node to its upstream and back; in the
-node's place stands a forwarder of Starlette and httpx (service_peer.py), and all are asked in turns.
+The choice is that of a node or routed session for each request: the router gets queues and levels of a local
+and a cluster endpoint, and compares them with three upstreams that have requests in flight, four levels of
+accuracy each. The hop is a request through a node to its upstream and back; the peer is a forwarder of
+Starlette and httpx (service_peer.py), and all are measured in turns.
 """
 
 import json
@@ -62,7 +62,7 @@ def overhead(report: Report, is_quick: bool) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Elastic:
-    """The parts of an elastic session that a choice asks."""
+    """The parts of an elastic session that a choice uses."""
 
     trade: Trade
 
@@ -121,7 +121,9 @@ def _dispatcher() -> Dispatcher:
 
 
 def _levels(whole_s: float) -> list[Level]:
-    """Of an elastic endpoint whose whole model takes `whole_s` for the longest of the first inputs."""
+    """The levels of an elastic endpoint whose whole model takes `whole_s` for the longest of the first
+    inputs.
+    """
     return [
         Level(first, last, f"{accuracy}", accuracy, accuracy, _ends(whole_s, accuracy, first, last))
         for first, last in RANGES

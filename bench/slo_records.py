@@ -1,4 +1,4 @@
-"""Requests to a way and what became of them: texts, answers, records."""
+"""Requests to a way and their results: texts, answers, records."""
 
 import os
 from collections import Counter
@@ -16,7 +16,7 @@ _DATA = Path(os.environ.get("PLIANT_DATA") or ROOT.parent / "shared" / "data")
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a way gave for a request; `accuracy` is what is expected of it, None where it was not told."""
+    """A way's answer to a request; `accuracy` is the expected accuracy, None if it is not stated."""
 
     endpoint: str
     label: str
@@ -24,7 +24,7 @@ class Answer:
 
 
 class RefusedError(Exception):
-    """A way gave no answer, and said so."""
+    """A way refused a request."""
 
 
 Ask = Callable[[str, float, float], Answer]
@@ -33,7 +33,7 @@ Ask = Callable[[str, float, float], Answer]
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """How one request ended: `label` is None where it was refused, `right` the label of the data set."""
+    """The result of one request: `label` is None if it was refused, `right` is the label of the data set."""
 
     number: int
     at_s: float
@@ -51,7 +51,9 @@ class Record:
         return self.label is not None and self.seconds <= self.deadline_s
 
     def attained(self, whole: float) -> bool:
-        """In time and at its floor; an answer that tells no accuracy is the whole model's."""
+        """Whether it was in time and at its accuracy floor; an answer without an accuracy counts as the whole
+        model's.
+        """
         accuracy = whole if self.accuracy is None else self.accuracy
         return self.in_time and accuracy >= self.floor - 1e-9
 
@@ -63,13 +65,13 @@ class Texts:
     by_words: dict[int, list[tuple[str, str]]]
 
     def of(self, request: TimedRequest) -> tuple[str, str]:
-        """The request's text and label; the same for the same request."""
+        """The request's text and label; deterministic."""
         n = min(self.by_words, key=lambda words: abs(words - request.n_words))
         return self.by_words[n][request.pick % len(self.by_words[n])]
 
 
 def read_texts() -> Texts:
-    """SST-2's dev sentences. Raises SystemExit where they are not at hand."""
+    """SST-2's dev sentences. Raises SystemExit if they are not available."""
     path = _DATA / "sst2" / "dev.tsv"
     if not path.exists():
         raise SystemExit(f"no sentences at {path}; set PLIANT_DATA to the folder of data sets.")
@@ -81,7 +83,7 @@ def read_texts() -> Texts:
 
 
 def shares(records: Sequence[Record]) -> dict[str, float]:
-    """The part of the answers that each endpoint gave."""
+    """Each endpoint's share of the answers."""
     counts = Counter(r.endpoint for r in records if r.endpoint is not None)
     total = max(sum(counts.values()), 1)
     return {name: count / total for name, count in sorted(counts.items())}

@@ -1,11 +1,11 @@
-"""Real processes in a world of requests under deadlines: a gateway behind a link, workers, and this device.
+"""Real processes in a deadline world: a gateway behind a link, workers, and this device.
 
-A network of namespaces (testbed/): this process is on the device `local`; the gateway is a node whose every
-frame is held back and shaped as the link's series say; each worker is a process on a device of its own. Slow
-devices are dilated: by so much that the whole model takes what the world's file says, by trials at that
-dilation. Cores are kept awake, and no step of the local session counts for more than its profile's 95th
-percentile: a device 150 times slower sleeps so long that this machine's caches are cold after it. The local
-device's session and its part of a cluster compute on a core each.
+A network of namespaces (testbed/): this process is on the device `local`; the gateway is a node whose frames
+are delayed and shaped by the link's series; each worker is a process on its own device. Slow devices are
+dilated so that the whole model takes the time in the world's file, calibrated by trials at that dilation.
+Cores are kept awake, and each step of the local session counts at most its profile's 95th percentile: a
+device 150 times slower sleeps so long that this machine's caches are cold afterwards. The local device's
+session and its part of a cluster each compute on one core.
 """
 
 import gc
@@ -46,11 +46,11 @@ LOCAL, GATEWAY = "local", "gateway"
 PORT = 29500
 SILENCE_S = 1.0
 BOOT_S = {GATEWAY: 8.0}
-"""How long before a device is to be back its process is started, seconds of the clock; workers take 3."""
+"""The start-up time of a device's process before its return, seconds of the clock; workers take 3."""
 _WORKER_BOOT_S = 3.0
 _PATIENCE_S = 120.0
 _QUICK_S = 0.05
-"""What the whole model takes on a quick device, about: gateways and workers."""
+"""The approximate time of the whole model on a fast device: gateways and workers."""
 _GUESS_S = 4e-3
 _N_TRIALS, _N_ROUNDS = 7, 2
 _CLIENTS = 64
@@ -60,9 +60,9 @@ TRACES = Path(os.environ.get("PLIANT_TRACES") or ROOT.parent / "shared" / "trace
 @final
 @dataclass(slots=True)
 class LocalPace:
-    """How many times slower this device is than the machine, now: for sessions and for a cluster's primary.
+    """The current dilation of this device, for sessions and for a cluster's primary.
 
-    `watchers` are called with each change, for what takes a number and no function.
+    `watchers` are called on each change, for users that need a number instead of a function.
     """
 
     times: float = 1.0
@@ -80,11 +80,11 @@ class LocalPace:
 @final
 @dataclass(slots=True)
 class Bed:
-    """The devices; `unit_s` and `quick_unit_s` are what the whole model takes at 24 tokens on the local one
-    and on quick ones, over their dilation.
+    """The devices; `unit_s` and `quick_unit_s` are the times of the whole model at 24 tokens on the local
+    device and on fast ones, divided by their dilation.
 
     A way opens its sessions on `local`: with `pace` as their dilation, a cluster listening at `listen` with
-    the key at `key`, the gateway at `url`, which is shown `token`.
+    the key at `key`, the gateway at `url`, with `token`.
     """
 
     network: Network
@@ -114,11 +114,11 @@ class Bed:
         return self.node.token
 
     def times(self, name: str, seconds: float) -> float:
-        """The dilation by which the whole model takes `seconds` on a device."""
+        """The dilation at which the whole model takes `seconds` on a device."""
         return max(seconds / (self.unit_s if name == LOCAL else self.quick_unit_s), 1.0)
 
     def start(self, name: str) -> None:
-        """Start the process of a device, for the first time or after it was killed."""
+        """Start or restart the process of a device."""
         self._gone.discard(name)
         if name == GATEWAY:
             self.node.start(GATEWAY)
@@ -133,7 +133,7 @@ class Bed:
         self.network[name].kill()
 
     def set_pace(self, name: str, seconds: float) -> None:
-        """From now on the whole model takes so long on a worker or on this device."""
+        """Set the time of the whole model on a worker or on this device."""
         if name == LOCAL:
             self.pace.set(self.times(name, seconds))
         else:
@@ -143,7 +143,7 @@ class Bed:
             fresh.replace(path)
 
     def mend(self, scenario: Scenario) -> None:
-        """All devices are there again, as they are at a scenario's start. Raises BedError."""
+        """Restore all devices to their state at a scenario's start. Raises BedError."""
         for name in tuple(self._gone):
             self.start(name)
         link = scenario.link.at(0.0, 0.0)
@@ -161,15 +161,16 @@ class Bed:
 
 
 def courses(scenario: Scenario) -> dict[str, Course]:
-    """Every device by name."""
+    """The courses of all devices by name."""
     return {LOCAL: scenario.local, GATEWAY: scenario.gateway, **scenario.workers}
 
 
 @contextmanager
 def open_bed(scenario: Scenario) -> Iterator[Bed]:
-    """The devices of a scenario, all there, with this thread on the local one; for any scenario of the same.
+    """Start the devices of a scenario, with this thread on the local one; usable for any scenario with the
+    same devices.
 
-    Raises BedError where there is no testbed.
+    Raises BedError without a testbed.
     """
     gateway_s = scenario.gateway.whole_s
     workers = tuple(scenario.workers)
@@ -198,8 +199,9 @@ def open_bed(scenario: Scenario) -> Iterator[Bed]:
 
 
 def calibrated_s(whole_s: float) -> float:
-    """What the whole model takes at 24 tokens on one thread of a device that is dilated until that takes
-    `whole_s`, over the dilation; interruptions left out."""
+    """The time of the whole model at 24 tokens on one thread of a device dilated to take `whole_s`, divided
+    by the dilation; without interruptions.
+    """
     unit_s = _GUESS_S
     with pliant.open(MODEL, threads=1, preload="100MB", adapt=False) as session:
         session.runner.is_steady = True
@@ -213,7 +215,7 @@ def calibrated_s(whole_s: float) -> float:
 
 
 def play(bed: Bed, scenario: Scenario, ask: Ask, texts: Texts) -> list[Record]:
-    """The scenario's requests, each at its moment whatever became of the others, while its world goes on."""
+    """The scenario's requests, each at its time, independent of the others, while its world changes."""
     asked = [(request, *texts.of(request)) for request in scenario.requests]
     with _world(bed, scenario) as start_s, ThreadPoolExecutor(_CLIENTS) as pool:
         waiting = []
@@ -225,9 +227,9 @@ def play(bed: Bed, scenario: Scenario, ask: Ask, texts: Texts) -> list[Record]:
 
 
 def play_closed(bed: Bed, scenario: Scenario, ask: Ask, texts: Texts, n_clients: int) -> list[Record]:
-    """The scenario's requests by so many clients at once, each with its next one once it has its answer.
+    """The scenario's requests by `n_clients` closed-loop clients.
 
-    All are asked again and again until the world ends; `at_s` is when each was sent.
+    Requests are repeated until the world ends; `at_s` is the time of sending.
     """
     asked = [(request, *texts.of(request)) for request in scenario.requests]
     found: list[Record] = []
@@ -251,9 +253,9 @@ def play_closed(bed: Bed, scenario: Scenario, ask: Ask, texts: Texts, n_clients:
 
 @contextmanager
 def _world(bed: Bed, scenario: Scenario) -> Iterator[float]:
-    """The world goes on while the block runs; when it began, by time.perf_counter()."""
+    """Run the world's changes during the block; yields its start time by time.perf_counter()."""
     gc.collect()
-    gc.freeze()  # as `pliant node` does: a whole collection takes longer than a request
+    gc.freeze()  # as in `pliant node`: a full collection takes longer than a request
     stopped, start_s = Event(), time.perf_counter()
     acts = [
         Thread(target=act, args=(bed, scenario, start_s, stopped)) for act in (_play_others, _play_course)
@@ -269,13 +271,13 @@ def _world(bed: Bed, scenario: Scenario) -> Iterator[float]:
 
 
 def executed_twice(bed: Bed) -> int:
-    """Requests that the gateway executed more than once, by their ids, in all its lives."""
+    """Requests that the gateway executed more than once, by their ids, over all restarts."""
     ids = Counter(done.id for done in bed.node.executed(GATEWAY))
     return sum(count > 1 for count in ids.values())
 
 
 def _asked(ask: Ask, request: TimedRequest, text: str, label: str, at_s: float) -> Record:
-    """Timed from the moment at which the request was due, also where no thread was free for it."""
+    """Send a request; its time counts from its scheduled time, even if no thread was free."""
     answer, reason = None, ""
     left_s = request.deadline_s - (time.perf_counter() - at_s)
     try:
@@ -299,7 +301,7 @@ def _asked(ask: Ask, request: TimedRequest, text: str, label: str, at_s: float) 
 
 
 def _play_course(bed: Bed, scenario: Scenario, start_s: float, stopped: Event) -> None:
-    """Links, paces and deaths, each at its moment."""
+    """Apply link changes, speed changes and failures, each at its time."""
     for at_s, act in _events(bed, scenario):
         if stopped.wait(max(0.0, start_s + at_s / scenario.speed - time.perf_counter())):
             return
@@ -307,7 +309,7 @@ def _play_course(bed: Bed, scenario: Scenario, start_s: float, stopped: Event) -
 
 
 def _events(bed: Bed, scenario: Scenario) -> list[tuple[float, Callable[[], None]]]:
-    """What happens in a world, by its moment."""
+    """The events in a world, by time."""
     found: list[tuple[float, Callable[[], None]]] = []
     before = None
     for at_s, link in zip(scenario.link.starts, scenario.link.links, strict=True):
@@ -330,7 +332,7 @@ def _events(bed: Bed, scenario: Scenario) -> list[tuple[float, Callable[[], None
 
 
 def _follow(bed: Bed, link: Link | None, before: Link | None) -> None:
-    """The link to the gateway becomes another one; None is a cable that is pulled."""
+    """Change the link to the gateway; None disconnects it."""
     network = bed.network
     if link is None:
         network.cut(GATEWAY)
@@ -343,7 +345,9 @@ def _follow(bed: Bed, link: Link | None, before: Link | None) -> None:
 
 
 def _play_others(bed: Bed, scenario: Scenario, start_s: float, stopped: Event) -> None:
-    """What others ask of the gateway, from the gateway's own device: it does not cross this device's link."""
+    """Send other clients' requests from the gateway's own device, so that they do not use this device's
+    link.
+    """
     if not scenario.others_s:
         return
     texts = [
@@ -372,5 +376,5 @@ def infer_body(text: str, **parameters: float) -> bytes:
 
 
 def headers(bed: Bed) -> dict[str, str]:
-    """Of a request to the gateway."""
+    """The headers of a request to the gateway."""
     return {"content-type": "application/json", "authorization": f"Bearer {bed.token}"}

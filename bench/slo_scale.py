@@ -1,9 +1,9 @@
 """[slo.scale] A thousand nodes in a tree of three tiers and a million requests under deadlines, simulated.
 
-Every node decides by the router that real nodes run (research/simulate_fleet.py). Beside it random, nearest
-and power-of-two choices, with the same knowledge and rules (research/fleet_policies.py): the same estimates,
-levels, refusals, hedges and second tries. The world is bench/worlds/tree.toml. Policies run in processes of
-their own, two at a time; each is given the same requests. A full run takes the first of the tuning seeds.
+Every node uses the router of real nodes (research/simulate_fleet.py). It is compared with random, nearest and
+power-of-two choices with the same knowledge and rules (research/fleet_policies.py): the same estimates,
+levels, refusals, hedges and retries. The world is bench/worlds/tree.toml. Policies run in separate processes,
+two at a time, with the same requests. A full run uses the first tuning seed.
 """
 
 import argparse
@@ -42,7 +42,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """What is shown of a run: in all, by kind of requests, and by tier that answered."""
+    """The rows of a run: in total, by kind of requests, and by answering tier."""
 
     task: Task
     attained: float
@@ -69,11 +69,11 @@ def main() -> None:
 
 
 def run(task: Task) -> Rows:
-    """In a process of its own."""
+    """Run a task in a separate process."""
     world = _world()
     fleet = draw_fleet(world, task.n_requests, task.seed)
     settings = RouterSettings(world.words[1])
-    gc.freeze()  # the fleet stays; looking for cycles in it would take time of every request
+    gc.freeze()  # the fleet is long-lived; scanning it for cycles would cost time in every request
     gc.set_threshold(100_000, 20, 50)
     begun_s = process_time()
     made = simulate_fleet(fleet, settings, POLICIES[task.policy], task.seed)
@@ -91,7 +91,7 @@ def run(task: Task) -> Rows:
 
 
 def attained(fleet: Fleet, made: FleetRun) -> Bool[np.ndarray, " m"]:
-    """Of each ended request, whether it was answered in time and at its floor."""
+    """For each ended request, whether it was answered in time and at its accuracy floor."""
     kind = fleet.requests.kind[made.number]
     deadline_s = np.array([one.deadline_s for one in fleet.requests.kinds])[kind]
     floor = np.array([one.floor for one in fleet.requests.kinds])[kind]
@@ -144,7 +144,7 @@ def _by_kind(fleet: Fleet, made: FleetRun, kept: np.ndarray) -> dict[str, Any]:
 
 
 def _by_subtree(world: FleetWorld, fleet: Fleet, made: FleetRun, kept: np.ndarray) -> dict[str, Any]:
-    """The worst gateway's devices, the tenth part from below, and the middle."""
+    """The attainment of the worst gateway's devices, the 10th percentile, and the median."""
     gateway = np.array([node.ups[0][0] if node.ups else -1 for node in fleet.nodes])
     of = gateway[fleet.requests.source[made.number]]
     shares = [100 * float(kept[of == g].mean()) for g in np.unique(of)]

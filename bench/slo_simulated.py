@@ -1,10 +1,10 @@
 """The worlds of bench/slo.py, simulated: the same routers, worlds and seeds, without the machine's noise.
 
-Every world is played for the tuning seeds and for twenty others, by pliant's router and by random, nearest
-and power-of-two choices with the same knowledge and rules (research/fleet_policies.py); beside them the
-oracle, which knows the whole world. What model and network take is bench/worlds/known.toml, measured by
-bench/slo.py; works and ways vary by 5 % each. Takes two minutes and needs no testbed: settings of the router
-are tried here first.
+Every world is simulated for the tuning seeds and for twenty others, with pliant's router and with random,
+nearest and power-of-two choices with the same knowledge and rules (research/fleet_policies.py), and compared
+with the oracle, which knows the whole world. Times of model and network are in bench/worlds/known.toml,
+measured by bench/slo.py; works and ways vary by 5 % each. It takes two minutes and needs no testbed, so
+router settings are tried here first.
 """
 
 from collections.abc import Sequence
@@ -32,8 +32,9 @@ _SMALL = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Of one way in a scenario: the part of requests that were attained, and their mean accuracy above the
-    oracle's, of those that both attain."""
+    """The result of one way in a scenario: the attained fraction of requests, and the mean accuracy above the
+    oracle's over requests that both attain.
+    """
 
     attained: float
     points: float
@@ -71,7 +72,7 @@ def _row(world: str, seeds: Sequence[int]) -> dict[str, Any]:
 
 
 def played(scenario: Scenario, policy: Policy, best: Sequence[Decision]) -> Outcome:
-    """One way in a scenario, beside the oracle's decisions."""
+    """Simulate one way in a scenario, and compare it with the oracle's decisions."""
     known = read_known(FOLDER / "known.toml")
     fleet = scenario_fleet(scenario, known, seed=scenario.seed)
     made = simulate_fleet(fleet, RouterSettings(_MAX_WORDS), policy, scenario.seed)

@@ -1,4 +1,4 @@
-"""[slo.stable] Under steady load, what share of the answers each endpoint gives, window by window."""
+"""[slo.stable] The endpoints' shares of answers under steady load, window by window."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -16,11 +16,11 @@ CLIENTS = (8, 32)
 SETTLED_S, WINDOW_S = 60.0, 15.0
 MOST_SWING = 0.10
 _MOST_AT_ONCE = 2
-"""Devices under load compute more of the time."""
+"""The most ways that run concurrently: devices under load compute more of the time."""
 
 
 def stable(report: Report, lab: Lab, scenarios: Sequence[Scenario]) -> None:
-    """A row for each routed way, number of clients and seed; the claim is the worst of them."""
+    """One row for each routed way, number of clients and seed; the claim uses the worst of them."""
     rows: list[dict[str, Any]] = []
     players = {n: (partial(play_closed, n_clients=n), f"-{n}-clients") for n in CLIENTS}
     for way in ROUTED:
@@ -46,9 +46,9 @@ def stable(report: Report, lab: Lab, scenarios: Sequence[Scenario]) -> None:
 
 
 def swing(records: Sequence[Record], settled_s: float, window_s: float) -> float:
-    """The most by which an endpoint's share of the answers differs between two whole windows.
+    """The largest difference of an endpoint's share of answers between two windows.
 
-    Windows follow each other from `settled_s` on; the last one that is not whole is left out.
+    Windows are consecutive from `settled_s` on; an incomplete last one is omitted.
     """
     end_s = max((r.at_s for r in records), default=0.0)
     windows = []

@@ -1,6 +1,6 @@
-"""The ways to answer that bench/slo.py compares: one endpoint alone each, and what chooses among them.
+"""The ways to answer in bench/slo.py: single endpoints, and routers that choose among them.
 
-A way is a context manager of a function `ask` (slo_rig.Ask).
+A way is a context manager that yields a function `ask` (slo_rig.Ask).
 """
 
 import json
@@ -37,16 +37,16 @@ _PATIENCE_S = 120.0
 _WARM = ("a film .", "it 's a charming and often affecting journey for a while , and then rather less so")
 _N_WARM, _N_ENDS = 6, 20
 _STALE_S = 1.0
-"""For so long an estimate is believed."""
+"""The age up to which an estimate is used."""
 _N_CONNECTIONS = 8
 
 
 @contextmanager
 def local_alone(bed: Bed) -> Iterator[Ask]:
-    """An elastic session: each request in turn, with what is left of its deadline when its turn comes.
+    """An elastic session: each request in turn, with the remaining time until its deadline.
 
-    One that the device could not answer in time if it were idle is refused, unless nothing was answered for a
-    second: nothing else would show that the device has become quicker.
+    A request that the device could not answer in time even if idle is refused, unless there was no answer for
+    a second, so that the session notices when the device becomes faster.
     """
     with open_local(bed) as session:
         answered_s = 0.0
@@ -71,7 +71,9 @@ def local_alone(bed: Bed) -> Iterator[Ask]:
 
 @contextmanager
 def cluster_alone(bed: Bed) -> Iterator[Ask]:
-    """The cluster's session, which answers with the whole model whoever is there: each request in turn."""
+    """The cluster's session, which answers with the whole model on any available members: each request in
+    turn.
+    """
     with open_cluster(bed) as session:
 
         def answer(text: str, left_s: float, floor: float) -> Answer:
@@ -84,9 +86,9 @@ def cluster_alone(bed: Bed) -> Iterator[Ask]:
 
 @contextmanager
 def upstream_alone(bed: Bed) -> Iterator[Ask]:
-    """A client of the gateway that waits for as long as the deadline, and keeps its connections.
+    """A client of the gateway with a timeout at the deadline and persistent connections.
 
-    A request that is given up takes its connection along; a new one is opened before the next needs it.
+    A timed-out request closes its connection; a new one is opened before the next request.
     """
     idle: LifoQueue[HTTPConnection] = LifoQueue()
     path, at = f"/v2/models/{MODEL}/infer", urlsplit(bed.url).netloc
@@ -142,8 +144,8 @@ def routed(
 ) -> Iterator[Ask]:
     """pliant's router over all three, in one session.
 
-    One that is not elastic asks for the whole model's accuracy with every request; one that is not bounded
-    keeps deadlines by medians.
+    With `is_elastic` off, every request asks for the whole model's accuracy; with `is_bounded` off, deadlines
+    are checked with medians.
     """
     with ExitStack() as ends:
         local = ends.enter_context(open_local(bed))
@@ -179,12 +181,12 @@ ABLATED: Mapping[str, Way] = {
     "without elasticity": partial(routed, is_elastic=False),
     "without bounds": partial(routed, is_bounded=False),
 }
-"""pliant's router without one of its parts each."""
+"""pliant's router, each without one of its parts."""
 
 
 @contextmanager
 def open_local(bed: Bed) -> Iterator[Session[Any]]:
-    """An elastic session on the local device, warm, which follows the device's pace."""
+    """A warm elastic session on the local device, which follows the device's dilation."""
     with pliant.open(MODEL, threads=1, preload="100MB", adapt=False, dilation=bed.pace()) as session:
 
         def follow(dilation: Dilation) -> None:
@@ -203,9 +205,9 @@ def open_local(bed: Bed) -> Iterator[Session[Any]]:
 
 @contextmanager
 def open_cluster(bed: Bed) -> Iterator[Any]:
-    """The model on a cluster with all workers of the bed, measured and warm.
+    """The model on a cluster with all workers of the testbed, measured and warm.
 
-    No input or head of this device counts for more than 95 of 100 take when nothing rests between them.
+    Each input and head on this device counts at most its 95th percentile without rests in between.
     """
     patience, most_s = Patience(silence_s=SILENCE_S), _ends_s(bed)
     with Cluster(
@@ -221,7 +223,7 @@ def open_cluster(bed: Bed) -> Iterator[Any]:
 
 
 def _ends_s(bed: Bed) -> dict[str, float]:
-    """What 95 of 100 inputs and heads take a primary, by kernel, on the machine as it is."""
+    """The 95th percentiles of a primary's inputs and heads, by kernel, without dilation."""
     found: dict[str, list[float]] = {INPUT: [], HEAD: []}
     with Cluster(f"{bed.network[LOCAL].address}:{PORT + 1}", key=bed.key, threads=1) as alone:
         session = alone.open(MODEL)
@@ -235,7 +237,7 @@ def _ends_s(bed: Bed) -> dict[str, float]:
 
 @contextmanager
 def _in_turn(answer: Callable[[str, float, float], Answer]) -> Iterator[Ask]:
-    """`answer` for one request at a time, first come, first served; refused once its deadline is over."""
+    """`answer` for one request at a time, first come, first served; refused after its deadline."""
     with ThreadPoolExecutor(1) as turn:
 
         def ask(text: str, deadline_s: float, floor: float) -> Answer:

@@ -1,8 +1,8 @@
-"""The evaluation of STI (section 7) in our rows: accuracy, memory, latency and submodels of all its systems.
+"""The evaluation of STI (section 7): accuracy, memory, latency and submodels of all its systems.
 
 Device: this machine, slowed (`sti_device.emulate`) to two presets. Latency, bytes and memory: cold runs of
-sessions in processes of their own, on texts of exactly the planned length. Accuracy: the whole dev set at the
-bits that ran, on the same kernels. See docs/results/sti.md for what each table stands for.
+sessions in separate processes, on texts of exactly the planned length. Accuracy: the whole dev set at the
+bits that ran, on the same kernels. docs/results/sti.md explains the tables.
 """
 
 import argparse
@@ -76,7 +76,7 @@ def _evaluate(arguments: argparse.Namespace, size: Size, scratch: Path) -> None:
     data = Path(os.environ.get("PLIANT_DATA") or ROOT.parent / "shared" / "data")
     task = find_task(arguments.task, data, scratch)
     rig = Rig(model, task.dev, scratch, cache_folder(), arguments.threads, arguments.length, size.n_dev)
-    # The promise runs with as many threads as the process may, the other parts with those asked for.
+    # The promise runs with all available threads, the other parts with the given number.
     n_threads = thread_count(None) if arguments.only_promise else arguments.threads
     try:
         report = Report(
@@ -128,7 +128,7 @@ def _evaluate(arguments: argparse.Namespace, size: Size, scratch: Path) -> None:
 def _importance(
     report: Report, rig: Rig, held_out: Path, size: Size, arguments: argparse.Namespace
 ) -> dict[str, np.ndarray]:
-    """Figure 5: the ablation on examples beside the dev set, and its first-order estimate."""
+    """Figure 5: the ablation on held-out examples, and its first-order estimate."""
     examples = picked(read_examples(held_out, rig.spec.head.labels or ()), size.n_ablate)
     some = labelled(rig.tokenizer, examples, rig.spec.max_tokens)
     start_s = time.perf_counter()
@@ -163,7 +163,7 @@ def _importance(
 
 
 def _grid(report: Report, rig: Rig, held_out: Path, size: Size) -> None:
-    """What every submodel answers right on examples beside the dev set: ours are chosen by it."""
+    """The accuracy of every submodel on held-out examples, by which our plans choose submodels."""
     examples = picked(read_examples(held_out, rig.spec.head.labels or ()), size.n_grid)
     some = labelled(rig.tokenizer, examples, rig.spec.max_tokens)
     start_s = time.perf_counter()

@@ -1,7 +1,7 @@
-"""One system of bench/sti.py in a fresh process: cold runs on a slowed device, and the memory they took.
+"""One system of bench/sti.py in a fresh process: cold runs on a slowed device, and their memory.
 
 Reads a pickled Job, then Asks, from standard input; answers each Ask with a pickled Answer. `sti_runs.py`
-starts one for each system, so that peak memory is that of this system alone.
+starts one process per system, so that peak memory is that of this system alone.
 """
 
 import os
@@ -40,7 +40,9 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """One text; after `slow_after_s`, where given, reads take `SLOW_IO` times as long, latency included."""
+    """One text; after `slow_after_s`, if given, reads take `SLOW_IO` times as long, including their
+    latency.
+    """
 
     text: str
     slow_after_s: float | None = None
@@ -48,14 +50,14 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A reply, and the process's peak resident set above what it was with all modules imported."""
+    """A reply, and the process's peak resident set above its size after all imports."""
 
     reply: Reply
     peak_bytes: int
 
 
 def main() -> None:
-    """Answer until standard input ends."""
+    """Answer until standard input is closed."""
     asks, answers = sys.stdin.buffer, sys.stdout.buffer
     sys.stdout = sys.stderr
     job: Job = pickle.load(asks)
@@ -77,8 +79,9 @@ def main() -> None:
 
 @contextmanager
 def undisturbed() -> Iterator[bool]:
-    """Real-time priority for this thread and those it starts, where the system grants it: another job's
-    time slice would be multiplied by the dilation of reads."""
+    """Real-time priority for this thread and those it starts, if the system grants it: another job's time
+    slice would be multiplied by the dilation of reads.
+    """
     if not hasattr(os, "sched_setscheduler"):
         yield False
         return
@@ -108,12 +111,12 @@ def _run(session: ElasticSession, ask: Ask) -> Reply[ElasticDetails]:
 
 
 def _slow_reads(runner: SubmodelRunner) -> None:
-    """From now on, in the run under way too."""
+    """Slow down reads from now on, including those of the current run."""
     for slowed in (runner, runner.lanes.emulated):
         slowed.dilation = slowed.dilation.times(Dilation(io=SLOW_IO))
 
 
 if __name__ == "__main__":
-    import sti_cell  # under its own name, by which the process that reads its pickles knows it
+    import sti_cell  # under the module name that the process reading its pickles uses
 
     sti_cell.main()

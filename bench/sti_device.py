@@ -1,4 +1,4 @@
-"""Slow this machine to a preset of bench/sti.py, and profile what came of it."""
+"""Slow this machine to a preset of bench/sti.py, and profile the result."""
 
 from dataclasses import replace
 
@@ -23,8 +23,8 @@ LOWEST_TARGET_S = 0.040
 def emulate(rig: Rig, profile: DeviceProfile, preset: Preset, n_runs: int) -> Device:
     """Dilate this machine until the preset's ratios hold and its least target is 40 ms.
 
-    Then measure the slowed device itself, by runs of pilot plans: a core that has slept computes its next
-    layer slower than one that has not, and slowing multiplies that. Factors and profile follow from there.
+    Then measure the slowed device itself, by runs of pilot plans: a core computes the next layer slower after
+    a sleep, and the dilation multiplies that. Factors and profile are adjusted by these runs.
     """
     N, full_s = rig.spec.n_layers, LOWEST_TARGET_S / min(preset.targets)
     layer_bytes = rig.spec.n_heads * store_shape(rig.spec).full_bytes
@@ -36,7 +36,7 @@ def emulate(rig: Rig, profile: DeviceProfile, preset: Preset, n_runs: int) -> De
 
 
 def _dilation(rig: Rig, seen: DeviceProfile, preset: Preset, full_s: float, io: float) -> Dilation:
-    """By what to dilate so that layers take what the preset's do."""
+    """The dilation at which layers take the preset's times."""
     N, M = rig.spec.n_layers, rig.spec.n_heads
     factors = {
         m: full_s / N * (1 if preset.is_flat else m / M) / seen.layer_time(rig.length, m).alone.median_s
@@ -48,7 +48,9 @@ def _dilation(rig: Rig, seen: DeviceProfile, preset: Preset, full_s: float, io: 
 
 
 def _pilot(rig: Rig, device: Device, n_runs: int) -> DeviceProfile:
-    """A slowed device from runs on it, its dilation taken out: every width, held and streamed."""
+    """The profile of a slowed device from runs on it, without its dilation: every width, preloaded and
+    streamed.
+    """
     alone: dict[int, list[float]] = {m: [] for m in device.profile.widths}
     with_io: dict[int, list[float]] = {m: [] for m in device.profile.widths}
     ends: dict[str, list[float]] = {"embed": [], "head": []}
@@ -72,7 +74,7 @@ def _pilot(rig: Rig, device: Device, n_runs: int) -> DeviceProfile:
                         loads.append((n_reads, n_bytes, span.seconds / slower.io))
     disk, late = _line(loads)
     over = device.profile.overhead(rig.length)
-    # What is on no lane stands with tokenising: both are paid once a run, whatever the submodel.
+    # Time outside the lanes is added to tokenising: both occur once per run for every submodel.
     over = replace(over, tokenise=timing(off_lanes), embed=timing(ends["embed"]), head=timing(ends["head"]))
     return replace(
         device.profile,
@@ -106,7 +108,7 @@ def _off_lanes(reply: Reply[ElasticDetails]) -> float:
 
 
 def _line(loads: list[tuple[int, int, float]]) -> tuple[Link, float]:
-    """The line through the median load, and how many times longer the 95th percentile takes."""
+    """The line through the median load, and the ratio of the 95th percentile to it."""
     reads, n_bytes, took = (np.array(column, np.float64) for column in zip(*loads, strict=True))
     rows = np.stack([reads, n_bytes], axis=1) / took[:, None]
     latency_s, per_byte_s = np.maximum(np.linalg.lstsq(rows, np.ones(len(took)), rcond=None)[0], 1e-12)

@@ -1,4 +1,6 @@
-"""Figures 1 and 7 of STI in our rows: accuracy against weights in memory, a panel a device and target."""
+"""Figures 1 and 7 of STI in our measurements: accuracy against weights in memory, one panel per device and
+target.
+"""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,7 +14,7 @@ _MARKS = {"Ours": "*", "Ours-0MB": "P", "Preload-full": "s", "Preload-6": "D"}
 
 
 def draw_accuracy_against_memory(rig: Rig, found: Sequence[Measured], path: Path) -> None:
-    """One point a system, as measured: weights in memory (MB, logarithmic) and accuracy on the dev set."""
+    """One point per system: weights in memory (MB, logarithmic) and accuracy on the dev set."""
     from matplotlib.figure import Figure
 
     places = list(dict.fromkeys(x.place for x in found))

@@ -1,4 +1,4 @@
-"""The parts of bench/sti.py beside its main table: slow IO, quantizers, Table 7, the paper throughout."""
+"""Further parts of bench/sti.py: slow IO, quantizers, Table 7, the paper's methods throughout."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -75,7 +75,7 @@ def anytime(report: Report, rig: Rig, devices: Sequence[Device], importance: np.
 
 
 def _without_anytime(p: Plan) -> Plan:
-    """The same bits and loads, every layer waiting for all of them."""
+    """The same bits and loads, with every layer waiting for all of its loads."""
     return replace(
         p,
         is_anytime=False,

@@ -1,4 +1,6 @@
-"""Every system of bench/sti.py as plans, each by measured accuracy and by the paper's rule, most slices."""
+"""Every system of bench/sti.py as plans, each chosen by measured accuracy and by the paper's rule (most
+slices).
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -15,7 +17,7 @@ from pliant.plan.submodel.shape import StoreShape, store_shape
 from sti_rig import Device, Quantizer, Rig
 
 PRELOAD_BYTES = 200_000
-MARGIN = 0.05  # of the target, for what is on no lane: Python, wake-ups
+MARGIN = 0.05  # fraction of the target for time outside the lanes: Python, wake-ups
 ON_DEMAND = ("Load&Exec", "StdPL-full", "StdPL-2", "StdPL-6")
 OURS_NAMES = ("Ours-0MB", "Ours")
 MOST_SLICES = ", most slices"  # the paper's rule
@@ -33,7 +35,9 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How much is run: examples, cold runs of each system, random orders, targets of each device."""
+    """The size of the evaluation: examples, cold runs of each system, random orders, targets of each
+    device.
+    """
 
     n_dev: int | None
     n_ablate: int
@@ -45,7 +49,9 @@ class Size:
 
 
 def cells(rig: Rig, device: Device, importance: np.ndarray, size: Size) -> Iterator[Cell]:
-    """Every system at every target of the device's preset; what cannot meet a target runs its smallest."""
+    """Every system at every target of the device's preset; a system that cannot meet a target runs its
+    smallest submodel.
+    """
     for share in device.preset.targets[-size.n_targets :]:
         for name, p in _systems(rig, device, share, importance):
             yield Cell(name, device, share, p)

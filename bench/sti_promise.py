@@ -1,8 +1,10 @@
-"""The promise on a shared machine: 95 of 100 answers in time, and nearly as accurate as hindsight allows.
+"""The promise on a shared machine: 95 % of answers in time, and nearly as accurate as the best fixed plan
+found afterwards.
 
-Sessions as users open them, cold, on this machine as it is: nothing is slowed, and no priority is raised.
-Targets are multiples of what the whole model at 6 bits takes on the idle machine. The load is ours: busy
-processes, one a core. What else runs on the machine is no part of it; every row says how idle it was.
+Sessions are opened as by users, with cold reads, on this machine without dilation or raised priority. Targets
+are multiples of the time of the whole model at 6 bits on the idle machine. The load is made by the bench:
+busy processes, one per core. Other processes on the machine are not part of it; every row states how idle the
+machine was.
 """
 
 import os
@@ -44,12 +46,12 @@ N_ANSWERS, N_LEARNING = 100, 40
 KEPT = 0.95
 POINT = 0.01
 FACTORS = tuple(1.12**i for i in range(-3, 22))
-"""Dilations that the fixed plans found afterwards were made for."""
+"""The dilations of the fixed plans that are searched afterwards."""
 
 
 @dataclass(frozen=True, slots=True)
 class Runs:
-    """Cold answers of one session, and how much of all cores other work took meanwhile."""
+    """Cold answers of one session, and the share of all cores used by other processes meanwhile."""
 
     replies: tuple[Reply[ElasticDetails], ...]
     others: float
@@ -76,7 +78,9 @@ class Bed:
         )
 
     def run(self, target_s: float, n_busy: int, n: int, fixed: Plan | None = None, learn: int = 0) -> Runs:
-        """`n` answers under `target_s` beside busy processes, after `learn` others; opened before those."""
+        """`n` answers under `target_s` beside busy processes, after `learn` uncounted answers of the same
+        session.
+        """
         with ElasticSession(
             self.store, self.profile, self.options(target_s), cache=self.cache, fixed=fixed
         ) as session:
@@ -88,14 +92,14 @@ class Bed:
         return Runs(tuple(replies), others)
 
     def whole_s(self) -> float:
-        """The median of the whole model at 6 bits, read while it runs, on the idle machine."""
+        """The median time of the whole model at 6 bits, streamed, on the idle machine."""
         costs, expected = (costs_of(self.profile, self.length, p) for p in ("p95", "median"))
         job = (self.planner.shape, costs, Budget(1e3, 0), self.planner.importance)
         plan = standard_pipeline(*job, 6, self.options(1e3).planning, expected=expected)
         return float(np.median([r.seconds for r in self.run(1e3, 0, 30, plan).replies[5:]]))
 
     def candidates(self, target_s: float) -> list[Plan]:
-        """Fixed plans for all dilations, each once, the most accurate first."""
+        """Distinct fixed plans for all dilations, the most accurate first."""
         found: dict[object, Plan] = {}
         for factor in FACTORS:
             plan = self.planner.plan(self.options(target_s), self.length, dilation=Dilation(factor, factor))
@@ -106,7 +110,7 @@ class Bed:
 def promise(report: Report, rig: Rig, model: Path, dev: Path, limit: int | None = None) -> None:
     """`[sti.promise]`: every target on an idle machine, with one busy core, and with both.
 
-    Accuracy is that of `limit` examples of `dev`, or all, each at the bits of one of the answers.
+    Accuracy is measured on `limit` examples of `dev`, by default all, each at the bits of one of the answers.
     """
     began_s = time.perf_counter()
     examples = picked(read_examples(dev, rig.spec.head.labels or ()), limit)
@@ -144,7 +148,9 @@ def promise(report: Report, rig: Rig, model: Path, dev: Path, limit: int | None 
 
 @dataclass(frozen=True, slots=True)
 class _Verdict:
-    """Of one cell: the part of answers in time, and accuracy less the best fixed plan's, if there is one."""
+    """The result of one cell: the fraction of answers in time, and accuracy minus the best fixed plan's, if
+    there is one.
+    """
 
     in_time: float
     gap: float | None
@@ -176,7 +182,7 @@ def _cell(
 
 
 def _best_fixed(bed: Bed, target_s: float, n_busy: int) -> Runs | None:
-    """Answers of the most accurate fixed plan that keeps the promise, by bisection; None if none does."""
+    """Answers of the most accurate fixed plan that meets the promise, by bisection; None if none does."""
     plans = bed.candidates(target_s)
     best: Runs | None = None
     low, high = 0, len(plans)
@@ -191,7 +197,9 @@ def _best_fixed(bed: Bed, target_s: float, n_busy: int) -> Runs | None:
 
 
 def _right(rig: Rig, replies: Sequence[Reply[ElasticDetails]], some: Sequence[Labelled]) -> np.ndarray:
-    """Which examples are answered right: the i-th with the submodel and the bits of the i-th answer."""
+    """A mask of the correctly answered examples, the i-th with the submodel and the bits of the i-th
+    answer.
+    """
     ran: dict[tuple[tuple[int, ...], int, Grid], list[int]] = {}
     for i in range(len(some)):
         reply = replies[i % len(replies)]
@@ -220,7 +228,7 @@ def busy(n: int) -> Iterator[None]:
     """`n` processes that compute without pause while the block runs."""
     spinning = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(n)]
     try:
-        time.sleep(0.2 if n else 0.0)  # until they have started
+        time.sleep(0.2 if n else 0.0)  # wait for their start
         yield
     finally:
         for process in spinning:
@@ -234,7 +242,7 @@ def _layers(reply: Reply[ElasticDetails]) -> tuple[int, ...]:
 
 
 def _sizes(replies: Sequence[Reply[ElasticDetails]]) -> str:
-    """The commonest submodel, its share, and the mean bits of all answers."""
+    """The most frequent submodel, its share, and the mean bits of all answers."""
     sizes = [r.details.submodel for r in replies]
     most = max(set(sizes), key=sizes.count)
     bits = np.mean([np.mean(r.details.bits) for r in replies])
@@ -247,7 +255,7 @@ def _value(plan: Plan) -> tuple[float, float]:
 
 
 def _cpu() -> tuple[float, float, float]:
-    """Now; busy seconds of all cores; those of this process."""
+    """The current time, busy seconds of all cores, and those of this process."""
     numbers = [int(x) for x in Path("/proc/stat").read_text().splitlines()[0].split()[1:]]
     tick = os.sysconf("SC_CLK_TCK")
     own = os.times()
@@ -255,7 +263,7 @@ def _cpu() -> tuple[float, float, float]:
 
 
 def _others(before: tuple[float, float, float], after: tuple[float, float, float], n_busy: int) -> float:
-    """The share of all cores that neither this process nor its busy ones can have used."""
+    """The share of all cores used by other processes than this one and its busy processes."""
     wall_s, all_s, own_s = (b - a for a, b in zip(before, after, strict=True))
     cores = os.cpu_count() or 1
     return max(0.0, (all_s - own_s) / (wall_s * cores) - min(1.0, n_busy / cores))

@@ -1,4 +1,4 @@
-"""What bench/sti*.py work with: stores of both quantizers, accuracy of any plan, and devices as values."""
+"""Shared parts of bench/sti*.py: stores of both quantizers, accuracy of any plan, and devices as values."""
 
 import time
 from collections.abc import Sequence
@@ -55,7 +55,7 @@ class Device:
 
 
 class Rig:
-    """One model of one task, packed with both quantizers; answers of any submodel at any bits, kept."""
+    """One model of one task, packed with both quantizers, with cached answers of any submodel at any bits."""
 
     def __init__(
         self,
@@ -93,14 +93,14 @@ class Rig:
     def predicted(
         self, layers: tuple[int, ...], width: int, bits: Grid, quantizer: Quantizer = "lloyd"
     ) -> np.ndarray:
-        """The label of each dev example when all weights are held: int64 [n]."""
+        """The predicted label of each dev example with all weights in memory: int64 [n]."""
         key = (quantizer, layers, width, bits)
         if key not in self._known:
             self._known[key] = self._answers(layers, width, bits, quantizer, self.dev)
         return self._known[key]
 
     def predicted_as_run(self, plan: Plan, grids: Sequence[Grid]) -> np.ndarray:
-        """The labels at the bits of real runs: example i has those of run i, starting over after the last."""
+        """The labels at the bits of real runs: example i has the bits of run i modulo the number of runs."""
         found = np.zeros(len(self.dev), np.int64)
         for grid in dict.fromkeys(grids):
             at = [i for i in range(len(self.dev)) if grids[i % len(grids)] == grid]
@@ -113,7 +113,9 @@ class Rig:
 
     @property
     def majority(self) -> str:
-        """What the dev set's most frequent label alone would get right, in words for a table's title."""
+        """The accuracy of always predicting the dev set's most frequent label, as text for a table's
+        title.
+        """
         return majority_words(self.labels)
 
     def texts(self, n: int, seed: int = 0) -> list[str]:
@@ -143,7 +145,7 @@ def majority(labels: np.ndarray) -> int:
 
 
 def majority_words(labels: np.ndarray) -> str:
-    """How right the most frequent label alone would be."""
+    """The accuracy of always predicting the most frequent label, as text."""
     return f"majority class: {100 * np.mean(labels == majority(labels)):.1f} %"
 
 
@@ -155,7 +157,7 @@ def picked(examples: Sequence[Example], limit: int | None) -> Sequence[Example]:
 
 
 def labelled(tokenizer: Tokenizer, examples: Sequence[Example], max_tokens: int) -> tuple[Labelled, ...]:
-    """Tokenised examples; pairs that might pass the model's limit lose the ends of both texts."""
+    """Tokenised examples; pairs that might exceed the model's limit are truncated."""
     found = []
     for e in examples:
         text, pair = e.text, e.pair

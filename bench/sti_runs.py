@@ -1,4 +1,4 @@
-"""Cold runs of plans on slowed devices: each system in a process of its own, one run of each in turn."""
+"""Cold runs of plans on slowed devices: each system in a separate process, interleaved."""
 
 import pickle
 import subprocess
@@ -21,7 +21,7 @@ from sti_cell import Answer, Ask, Job
 from sti_rig import Device, Rig
 
 N_WARM = 2
-"""Runs of each system before the first that counts."""
+"""Warm-up runs of each system."""
 
 SlowAfter = Callable[[str, int], float | None]
 
@@ -68,10 +68,10 @@ def cold_runs(
     texts: Sequence[str],
     slow_after: SlowAfter = lambda name, i: None,
 ) -> dict[str, Runs]:
-    """Run each plan once a text, every read past the page cache, the plans taking turns text by text.
+    """Run each plan once per text, with direct reads, interleaving plans text by text.
 
-    `slow_after(name, i)` seconds into run i of a plan, where given, reads slow down. Plans that run the same
-    are measured once.
+    `slow_after(name, i)` seconds into run i of a plan, if given, reads slow down. Plans with equal runs are
+    measured once.
     """
     runs = {name: _what_runs(p) for name, p in plans.items()}
     first = {key: name for name, key in reversed(runs.items())}
@@ -88,7 +88,7 @@ def answers_of(
     texts: Sequence[str],
     slow_after: SlowAfter = lambda name, i: None,
 ) -> dict[str, list[Answer]]:
-    """What each plan answers, one list a plan in the order of `texts`."""
+    """The answers of each plan, in the order of `texts`."""
     answers: dict[str, list[Answer]] = {name: [] for name in plans}
     with ExitStack() as stack:
         cells = {name: stack.enter_context(_Cell(rig, device, p)) for name, p in plans.items()}
@@ -135,7 +135,7 @@ class _Cell:
 
 
 def _what_runs(p: Plan) -> tuple[object, ...]:
-    """All of a plan that a run depends on."""
+    """The properties of a plan that determine its runs."""
     return (
         p.layers, p.width, p.bits, p.held, p.loads, p.latest_start_s, p.latest_refinement_s,
         p.is_anytime, p.is_pipelined, p.window, p.budget,
@@ -162,7 +162,9 @@ def _summed_up(plan: Plan, answers: Sequence[Answer]) -> Runs:
 
 
 def _waits(reply: Reply[ElasticDetails]) -> tuple[float, float, float]:
-    """Shares of the run that compute waited before its first layer, and after; IO per compute second."""
+    """The shares of the run in which compute waited before its first layer, and later; IO per compute
+    second.
+    """
     steps, spans = reply.details.program.steps, reply.details.spans
     cpu = [s for s in spans if isinstance(steps[s.step].work, Compute)]
     io_s = sum(s.seconds for s in spans if isinstance(steps[s.step].work, Load))

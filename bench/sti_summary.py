@@ -1,6 +1,7 @@
-"""The claims of bench/sti.py over all tasks: what docs/results/sti-*.md say, averaged and at their worst.
+"""The claims of bench/sti.py over all tasks: the results in docs/results/sti-*.md, averaged and at their
+worst.
 
-python bench/sti_summary.py: reads the tables that were written, measures nothing.
+python bench/sti_summary.py: reads the written tables.
 """
 
 import re
@@ -21,7 +22,7 @@ Row = Mapping[str, str]
 
 @dataclass(frozen=True, slots=True)
 class TaskResult:
-    """One task's page: a row a device and target, and Ours minus Preload-full over them, in points."""
+    """One task's page: one row per device and target, and Ours minus Preload-full over them, in points."""
 
     name: str
     rows: Sequence[Row]
@@ -37,9 +38,10 @@ class TaskResult:
 
     @property
     def counts(self) -> bool:
-        """Whether the task enters an average: submodels beat the majority class at half its places at least.
+        """Whether the task counts in the average: submodels beat the majority class at half of its places or
+        more.
 
-        Where they do not, all systems answer much the same and differences vanish for no merit of ours.
+        Otherwise all systems give nearly the same answers, so small differences are not meaningful.
         """
         return 2 * self.n_above >= len(self.rows)
 
@@ -58,7 +60,7 @@ def main() -> None:
 
 
 def read_result(name: str, page: str) -> TaskResult | None:
-    """What a page says; None where it has no table of places or no claim."""
+    """Parse a page; None if it has no table of places or no claim."""
     rows, claim = _table(page, _PLACES), _GAP.search(page)
     if not rows or claim is None or "above it" not in rows[0]:
         return None
@@ -88,7 +90,9 @@ def summary(found: Sequence[TaskResult]) -> list[str]:
 
 
 def mean(tasks: Sequence[TaskResult]) -> str:
-    """Tasks are independent samples: variances of their means add."""
+    """The mean over tasks, with an interval; tasks are independent samples, so variances of their means
+    add.
+    """
     value = sum(t.gap for t in tasks) / len(tasks)
     half = sqrt(sum(((t.high - t.low) / 2) ** 2 for t in tasks)) / len(tasks)
     return f"Ours - Preload-full {value:.2f} [{value - half:.2f}, {value + half:.2f}]"

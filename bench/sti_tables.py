@@ -18,7 +18,7 @@ PLACES = "Devices and targets, points [95 %, paired]"
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A cell, its cold runs, and what the dev set's examples are answered at the bits of those runs."""
+    """A cell, its cold runs, and the answers to the dev set at the bits of those runs."""
 
     cell: Cell
     runs: Runs
@@ -30,7 +30,7 @@ class Measured:
 
 
 def measure(rig: Rig, cells: Sequence[Cell], size: Size) -> list[Measured]:
-    """Cold runs of all systems, those of one device and target in turns."""
+    """Cold runs of all systems, interleaved for each device and target."""
     texts = rig.texts(size.n_runs)
     found = []
     for place in dict.fromkeys((c.device.preset.name, c.share) for c in cells):
@@ -46,7 +46,7 @@ def measure(rig: Rig, cells: Sequence[Cell], size: Size) -> list[Measured]:
 def main_table(
     report: Report, rig: Rig, found: Sequence[Measured], size: Size, has_f1: bool, gold: float | None
 ) -> None:
-    """Tables 5 and 6: accuracy, submodel, latency, bytes and memory, predicted beside measured."""
+    """Tables 5 and 6: accuracy, submodel, latency, bytes and memory, predicted and measured."""
     rows = [_row(rig, x, has_f1) for x in found]
     report.table(f"Tables 5 and 6 ({rig.majority})", rows)
     reference = f" Gold (unstretched, full size): {gold} %." if gold is not None else ""
@@ -104,7 +104,8 @@ def accuracy_claim(report: Report, rig: Rig, found: Sequence[Measured]) -> None:
     rows = []
     for place in places:
         both = {name: at[*place, name] for name in OURS_NAMES}
-        # Where not even a system with the whole model in memory beats it, differences say nothing.
+        # If no system with the whole model in memory beats the majority class, differences are not
+        # meaningful.
         is_above = any(is_above_majority(right[*place, x], rig.labels) for x in ("Ours", "Preload-full"))
         rows.append({
             "device, T": f"{place[0]} {place[1]}",
@@ -146,7 +147,7 @@ def is_above_majority(is_right: np.ndarray, labels: np.ndarray) -> bool:
 
 
 def feasible_met(x: Measured) -> str:
-    """How many runs were in time, and whether the planner had called that infeasible."""
+    """The number of runs in time, and whether the planner had called the target infeasible."""
     return x.runs.met if x.cell.plan.meets_target else f"infeasible ({x.runs.met})"
 
 

@@ -1,6 +1,6 @@
-"""What quantization costs and saves: weight error per k for both quantizers, outliers, bytes, times.
+"""Costs and savings of quantization: weight error per k for both quantizers, outliers, bytes, times.
 
-Accuracy per k stands in bench/sti.py, which runs the engine on these stores.
+bench/sti.py measures accuracy per k, with the engine on these stores.
 """
 
 import argparse
@@ -22,7 +22,7 @@ from pliant.store.read import Run, Store, aligned_buffer, open_store
 from pliant.store.store_files import verify
 from report import Report, options
 
-PAPER_BITS = (2, 3, 4, 5, 6)  # the paper stores each version on its own: 20 bits a weight
+PAPER_BITS = (2, 3, 4, 5, 6)  # the paper stores each version separately: 20 bits per weight
 
 
 def main() -> None:
@@ -118,7 +118,7 @@ def _read_ms(store: Store, bits: int) -> float:
         layer = i % store.spec.n_layers
         (extent,) = store.plan_reads([Run(layer, part, 0, store.spec.n_heads) for part in range(bits)])
         buffer = aligned_buffer(extent.n_bytes)
-        buffer[:] = 0  # the pages exist before the clock starts
+        buffer[:] = 0  # allocate the pages before timing
         started_s = time.perf_counter()
         store.read_extent(extent, buffer)
         seconds.append(time.perf_counter() - started_s)
@@ -126,7 +126,7 @@ def _read_ms(store: Store, bits: int) -> float:
 
 
 def _name(directory: Path) -> str:
-    """A model's directory name, or its parent's where every package calls the directory `model`."""
+    """A model's directory name, or its parent's, if the directory is called `model`."""
     return directory.parent.name if directory.name == "model" else directory.name
 
 

@@ -1,4 +1,6 @@
-"""Models as others hand them over: MiniLM with weights stored as int8, ViT-B/16 on nn.MultiheadAttention."""
+"""Models with stored weight formats: MiniLM with weights stored as int8, ViT-B/16 on
+nn.MultiheadAttention.
+"""
 
 import warnings
 from collections.abc import Callable, Mapping
@@ -12,11 +14,11 @@ from onnx import helper, numpy_helper
 from torch import Tensor, nn
 
 Style = Callable[[str, np.ndarray, int], tuple[list[onnx.NodeProto], list[onnx.TensorProto]]]
-"""The nodes and constants that make matrix `name` from what is stored, with a scale along an axis."""
+"""The nodes and constants that compute matrix `name` from its stored form, with a scale along an axis."""
 
 
 def store(source: Path, out: Path, style: str) -> Path:
-    """The model with every matrix in int8, one scale a column (a row of a table that is looked up)."""
+    """The model with every matrix in int8, one scale per column (per row of a lookup table)."""
     proto = onnx.load(source)
     tables = {node.input[0] for node in proto.graph.node if node.op_type == "Gather"}
     kept, nodes = [], []
@@ -79,7 +81,7 @@ STYLES: Mapping[str, Style] = {
 
 
 class _Block(nn.Module):
-    """A pre-norm layer as torchvision's ViT has it."""
+    """A pre-norm layer, as in torchvision's ViT."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()

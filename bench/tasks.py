@@ -1,12 +1,11 @@
 """The five tasks of the STI evaluation, each with its training, held-out and reported examples.
 
-SST-2, RTE and MRPC (standing in for QQP) have a train and a dev part; of QNLI there is only the dev
-part, so every fifth row by position is the dev part and the others train. IMDB reviews are cut to
-128 tokens; every 25th of the test part is reported on. Everything that is chosen by
-measurement (importance, the accuracy grid) looks at a third part, which neither trains nor is reported
-on: of SST-2 one half of dev, as phrases of its validation part occur in its training part too; of the
-other tasks every tenth row of the training part. The stretched models of `docs/results/sti.md` and every
-bench read the same parts through this module.
+SST-2, RTE and MRPC (standing in for QQP) have a train and a dev part; QNLI has only its dev part, of which
+every fifth row is used as the dev part and the others for training. IMDB reviews are cut to 128 tokens; every
+25th of the test part is reported. Everything that is chosen by measurement (importance, the accuracy grid)
+uses a third part, which is neither used for training nor reported: for SST-2 one half of dev, as phrases of
+its validation part also occur in its training part; for the other tasks every tenth row of the training part.
+The stretched models of `docs/results/sti.md` and every bench read the same parts through this module.
 
 As a script it writes the parts of all tasks: `python bench/tasks.py DATA OUT`.
 """
@@ -32,7 +31,8 @@ _IMDB_TOKENS = 128
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """Where a task's parts lie; `labels` in the order of the classifier's rows; `has_f1` as GLUE reports it.
+    """The files of a task's parts; `labels` in the order of the classifier's rows; `has_f1` as GLUE reports
+    it.
 
     F1 is that of the label at `labels[1]`.
     """
@@ -46,7 +46,7 @@ class Task:
 
 
 def find_task(name: TaskName, data: Path, scratch: Path) -> Task:
-    """The task's files under `data`; parts that have to be cut are written to `scratch`."""
+    """The task's files under `data`; derived parts are written to `scratch`."""
     entailment = ("entailment", "not_entailment")
     match name:
         case "sst2":

@@ -65,7 +65,7 @@ def build(model: TextModel) -> Any:
 
 
 class Last(torch.nn.Module):
-    """The last hidden state of a model, its mask all ones."""
+    """The last hidden state of a model, with a mask of ones."""
 
     def __init__(self, inner: Any) -> None:
         super().__init__()
@@ -77,7 +77,7 @@ class Last(torch.nn.Module):
 
 
 class Pooled(torch.nn.Module):
-    """The mean of a text's last hidden states, as sentence encoders give it."""
+    """The mean of a text's last hidden states, as in sentence encoders."""
 
     def __init__(self, inner: Any) -> None:
         super().__init__()
@@ -98,7 +98,7 @@ class Classifier(torch.nn.Module):
         import transformers
         from transformers.utils import logging
 
-        logging.set_verbosity_error()  # the table of words is stored in codes, and there is no pooler
+        logging.set_verbosity_error()  # the word table is stored as codes, and there is no pooler
         stored = open_checkpoint(directory)
         self.inner = transformers.BertModel.from_pretrained(
             directory, add_pooling_layer=False, attn_implementation="eager", dtype=torch.float32

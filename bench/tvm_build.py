@@ -1,7 +1,7 @@
 """An ONNX model as a shared library by TVM's own default pipeline: `python bench/tvm_build.py FILE OUT`.
 
-Untuned: what the wheel does without a search of hours. Where TVM's importer refuses the file, onnxruntime's
-basic simplification of it (standard operators only) is taken instead, and the line printed says so.
+Untuned: without a search that takes hours. If TVM's importer refuses the file, onnxruntime's basic
+simplification of it (standard operators only) is used instead, and the printed line states it.
 """
 
 import sys

@@ -1,7 +1,7 @@
 """pliant.compile beside onnxruntime and OpenVINO: image models, layers, operators, and recurrent layers.
 
-Batch 1, fp32, weights random. Wall time with two threads, every runtime in a process of its own; they take
-turns. Where others keep the machine busy, the CPU time of one thread says more, so that stands beside it.
+Batch 1, fp32, weights random. Wall time with two threads, each runtime in its own process, interleaved. On a
+busy machine the CPU time of one thread is more reliable, so it is also shown.
 """
 
 from collections.abc import Mapping
@@ -24,7 +24,9 @@ from serving import PAUSE_S, Server, write_feeds
 
 COMPARED = tuple(x for x in ("pliant", "onnxruntime", "openvino") if find_spec(x))
 LAYER_PAUSE_S = 0.05
-"""Before a layer's turn: shorter than before a model's, as the threads of a short run spin for less."""
+"""Pause before a layer's run, shorter than before a model's, since threads spin for less time after a short
+run.
+"""
 
 # Input channels, output channels, height and width of the input, kernel, stride.
 LAYERS: dict[str, tuple[tuple[int, int, int, int, int], ...]] = {
@@ -74,10 +76,12 @@ GROUPED = (
     (440, 7, 8, 1),
     (64, 28, 2, 1),
 )
-"""Channels, size, channels a group, stride: of ResNeXt-50 32x4d, RegNetY-400MF, and two a group."""
+"""Channels, size, channels per group, stride: of ResNeXt-50 32x4d, RegNetY-400MF, and two channels per
+group.
+"""
 POINTS = ((12, 48, 28), (48, 12, 28), (24, 96, 14), (96, 24, 14), (48, 192, 7), (192, 48, 7))
 """Channels of x and of y in each of 8 groups, and the size: the 1 x 1 convolutions of ShuffleNet."""
-# Operator, input, attributes, and the scales or the weights that it reads besides.
+# Operator, input, attributes, and the scales or the weights that it also reads.
 OPERATORS: tuple[tuple[str, tuple[int, ...], Mapping[str, object], tuple[int, ...] | float], ...] = (
     *(("Resize", _IMAGE, {"mode": mode}, 2.0) for mode in ("nearest", "linear", "cubic")),
     *(("Resize", (1, 64, 112, 112), {"mode": mode}, 0.5) for mode in ("nearest", "linear", "cubic")),

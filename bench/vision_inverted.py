@@ -13,7 +13,7 @@ Activation = Callable[[], nn.Module]
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """One inverted residual; `squeezed` channels of its excitation, none where it is None."""
+    """One inverted residual; `squeezed` are the channels of its excitation, None for no excitation."""
 
     channels: int
     expanded: int
@@ -66,7 +66,7 @@ _B0 = (
 
 
 class SqueezeExcitation(nn.Module):
-    """The image's channels times what two 1x1 convolutions make of their means."""
+    """Scales the image's channels by the output of two 1x1 convolutions over their means."""
 
     def __init__(self, channels: int, squeezed: int, style: Style) -> None:
         super().__init__()

@@ -1,8 +1,8 @@
 """Image models as torch modules with random weights and a fixed seed, exported to ONNX; VGG-16, ResNet-50
 and ResNeXt-50 32x4d.
 
-Written here because torchvision need not be installed; the architectures are its own (VGG configuration D;
-ResNet v1.5, whose stride stands on the 3x3 convolution). The others stand in modules of their own.
+Written here so that torchvision need not be installed; the architectures are torchvision's (VGG configuration
+D; ResNet v1.5, with the stride in the 3x3 convolution). Other models are in separate modules.
 """
 
 import warnings
@@ -39,7 +39,7 @@ def vgg16(n_classes: int = 1000) -> nn.Module:
 
 
 class Bottleneck(nn.Module):
-    """1x1, 3x3 in groups, 1x1, each with batch norm, and what skips them."""
+    """1x1, 3x3 in groups, 1x1, each with batch norm, and a skip connection."""
 
     def __init__(self, channels: int, width: int, outs: int, stride: int, groups: int) -> None:
         super().__init__()
@@ -95,7 +95,9 @@ def build(name: str) -> nn.Module:
     torch.manual_seed(0)
     model = MODELS[name]().eval()
     for module in model.modules():
-        if isinstance(module, nn.BatchNorm2d):  # as after training: no mean is 0, no variance 1
+        if isinstance(
+            module, nn.BatchNorm2d
+        ):  # as after training: means other than 0, variances other than 1
             nn.init.normal_(module.running_mean, 0.0, 0.1)
             nn.init.uniform_(module.running_var, 0.5, 1.5)
             nn.init.uniform_(module.weight, 0.2, 0.6)
@@ -103,7 +105,7 @@ def build(name: str) -> nn.Module:
 
 
 def export(name: str, path: Path, batch: int = 1) -> Path:
-    """Write model `name` to `path`, input `x` [batch, 3, 224, 224], output `y`; there already, it is kept."""
+    """Write model `name` to `path`, input `x` [batch, 3, 224, 224], output `y`; an existing file is kept."""
     if path.exists():
         return path
     model = build(name)
@@ -119,7 +121,7 @@ def export(name: str, path: Path, batch: int = 1) -> Path:
             output_names=["y"],
             opset_version=17,
             dynamo=False,
-            do_constant_folding=False,  # batch norms stay: to fold them is the runtime's work
+            do_constant_folding=False,  # keep batch norms: folding them is the runtime's task
         )
     partial.rename(path)
     return path

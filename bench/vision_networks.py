@@ -1,7 +1,7 @@
 """[compile.vision] Six architectures of torchvision beside onnxruntime: batch 1 and 4, two threads and one.
 
-fp32, weights random, wall time. Both runtimes have equally many threads, a process of their own, and a run
-that is not timed before each that is; they take turns.
+fp32, weights random, wall time. Both runtimes have the same number of threads, separate processes, and an
+untimed run before each timed one; they run interleaved.
 """
 
 from argparse import ArgumentParser, Namespace
@@ -31,13 +31,13 @@ BAR, MOST_ERROR = 1.0, 1e-4
 _QUICK = ("mobilenet_v3_large",)
 _PEERS = ("pliant", "onnxruntime")
 _FEWEST, _MOST, _CELL_S = 7, 31, 12.0
-"""Rounds of a cell, and how long they may take where the fewest do not take longer."""
+"""The least and most rounds of a cell, and the time limit of a cell if the least rounds allow it."""
 
 
 def main() -> None:
     opts = options(__doc__ or "", _add_options)
     if opts.model or opts.batch or opts.threads:
-        opts.no_results = True  # the page holds all of them
+        opts.no_results = True  # the page must have all of them
     report = Report("vision_networks", "fp32, 224 x 224, random weights; a process for each runtime", opts)
     with TemporaryDirectory() as folder:
         _networks(report, Path(folder), opts)

@@ -17,7 +17,7 @@ class Permute(nn.Module):
 
 
 class LayerNorm2d(nn.LayerNorm):
-    """Over the channels of an image, which lie before its pixels."""
+    """Layer norm over the channels of a channels-first image."""
 
     def forward(self, x: Tensor) -> Tensor:
         return super().forward(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
@@ -55,7 +55,7 @@ def convnext_tiny(n_classes: int = 1000) -> nn.Module:
 
 
 class EncoderBlock(nn.Module):
-    """Self-attention and an MLP, each behind a norm and added to its input."""
+    """Self-attention and an MLP, each after a norm and added to its input."""
 
     def __init__(self) -> None:
         super().__init__()

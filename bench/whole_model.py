@@ -1,4 +1,6 @@
-"""MiniLM-L6 from token ids to vector beside onnxruntime, and what Python costs a run of the shipped model."""
+"""MiniLM-L6 from token ids to vector against onnxruntime, and Python's overhead in a run of the shipped
+model.
+"""
 
 import tempfile
 import time
@@ -21,7 +23,7 @@ from pliant.store.read import Store, open_store
 from report import Report, interleaved
 
 TOKENS = 128
-REST_S = 0.005  # onnxruntime's threads spin for a while after a run; they must not do so in ours
+REST_S = 0.005  # onnxruntime's threads spin for a while after a run and must not disturb ours
 BITS = {"fp32, full fidelity": 32, "fp32 from 6 bits": 6, "int8 from 6 bits": 6}
 
 
@@ -72,7 +74,7 @@ def whole_model(report: Report, threads: tuple[int, ...], rounds: int) -> float:
 
 
 def overhead(report: Report, n_threads: int, rounds: int) -> None:
-    """`local.overhead`: a whole answer less the time inside kernels, a step."""
+    """`local.overhead`: a whole answer minus the time inside kernels, per step."""
     text = "a charming and often affecting journey that never quite decides what it wants to be"
     with (
         tempfile.TemporaryDirectory(prefix="pliant-bench-") as folder,
@@ -143,7 +145,7 @@ def _timer(run: Callable[[], object]) -> Callable[[], float]:
 
 
 def _export(directory: Path, folder: Path) -> dict[str, Path]:
-    """The model with its mean pooling as ONNX, and that with dynamic int8 weights."""
+    """The model with its mean pooling as ONNX, and the same with dynamic int8 weights."""
     import torch
     from transformers import AutoModel
 
