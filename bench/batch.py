@@ -63,9 +63,9 @@ def main() -> None:
     workload = f"{N_TEXTS} texts of {LENGTHS[0]} to {LENGTHS[1]} tokens, {THREADS} threads, {rounds} rounds"
     report = Report("batch", workload, opts)
     report.note(
-        "A ratio is of texts a second to those of pliant one at a time, the median of paired rounds with its "
-        "95 % interval. For the classifier, tokenising counts on every side; pliant's weights have 6 bits. "
-        "Differences of answers are the largest of all texts', as a part of the largest number."
+        "Ratios are texts per second relative to pliant one at a time: the median of paired rounds with its "
+        "95 % interval. For the classifier, times include tokenising for every runtime; pliant's weights "
+        "have 6 bits. Differences of answers are the largest over all texts, relative to the largest value."
     )
     with TemporaryDirectory() as name, ExitStack() as stack:
         for subject in (*_classifier(Path(name), stack, opts.quick), _encoder(Path(name), stack)):

@@ -119,10 +119,10 @@ def main() -> None:
         chosen,
     )
     bench.note(
-        "Memory is VmHWM of the whole process: the most that was ever resident, the C library and all code "
-        "included; of the working buffer the bound has what the target's own plans take. "
-        "The first answer counts from before the process is started to the answer, "
-        "with no file of the directory in the page cache (cold), and again with them there."
+        "Memory is VmHWM of the whole process: its peak resident memory, including the C library and all "
+        "code; the bound includes the working buffer at the size that the target's own plans need. "
+        "The first answer is timed from before the start of the process, "
+        "with no file of the directory in the page cache (cold), and again with all files in it."
     )
     with TemporaryDirectory(dir=cache_folder()) as folder:
         held = [*_elastic(bench, Path(folder), n_texts, n_starts), *_recurrent(bench, Path(folder), n_texts)]

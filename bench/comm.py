@@ -50,8 +50,8 @@ def main() -> None:
     report = Report("comm", work, arguments)
     report.note(
         "A stream is many messages of one size and one byte back at its end; a round trip is one message "
-        "there and the same back. The bare socket sends what both ends know the length of: no tag, note or "
-        "queue, so it is the ceiling of what a protocol over TCP can do here."
+        "there and the same back. The bare socket sends data of a length that both ends know, without tags, "
+        "notes or queues, so it is the upper limit of a protocol over TCP here."
     )
     times = _measure(amount)
     engines = tuple(dict.fromkeys(engine for engine, _ in times))

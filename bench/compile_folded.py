@@ -39,8 +39,8 @@ def main() -> None:
     opts = options(__doc__ or "")
     report = Report("compile_folded", f"{THREADS} threads, fp32 activations", opts)
     report.note(
-        "onnxruntime multiplies in int8, with activations rounded, where a DequantizeLinear stands before a "
-        "product; pliant multiplies in float32 with the same weights, so that row's answers differ by more."
+        "onnxruntime multiplies in int8, with rounded activations, if a DequantizeLinear precedes a product; "
+        "pliant multiplies in float32 with the same weights, so the answers of that row differ by more."
     )
     with TemporaryDirectory() as name:
         folder = Path(name)

@@ -45,12 +45,12 @@ def main() -> None:
         "compile_int8", f"batch 1, {TOKENS} tokens, {THREADS} threads, weights of 6 and 8 bits", opts
     )
     report.note(
-        "`6 bits` computes in float32, `6 bits int8` and `8 bits int8` in int8; `loaded` runs what "
-        "`pliant compile -o` wrote. "
-        "No code of 6 bits a weight brings the squared error of normal weights under 2^-12 = 2.4e-4 of their "
-        "variance (the Gaussian's rate-distortion bound); 256 equal steps over weights with nothing far out "
-        "leave about 1.2e-4. So on random weights onnxruntime's error is the smaller by theory. Trained "
-        "weights have a few far out, which stretch equal steps and which our codes keep exact."
+        "`6 bits` computes in float32, `6 bits int8` and `8 bits int8` in int8; `loaded` runs the output of "
+        "`pliant compile -o`. "
+        "No code of 6 bits per weight has a squared error of normal weights below 2^-12 = 2.4e-4 of their "
+        "variance (the Gaussian's rate-distortion bound); 256 equal steps over weights without outliers "
+        "have about 1.2e-4. So on random weights onnxruntime's error is smaller in theory. Trained "
+        "weights have a few outliers, which widen equal steps and which our codes store exactly."
     )
     with TemporaryDirectory() as name:
         folder = Path(name)

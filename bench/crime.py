@@ -66,7 +66,7 @@ def main() -> None:
 
 
 def _own_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--kept", metavar="DIR", help="where this machine's measured times are kept")
+    parser.add_argument("--kept", metavar="DIR", help="the folder of this machine's measured times")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="processes that simulate")
 
 

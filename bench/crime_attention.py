@@ -153,9 +153,8 @@ def _trade(report: Report, arguments: argparse.Namespace, n_texts: int) -> None:
     report.table(f"an end node {SLOWER['end']:g} times slower, {DEADLINE_S * 1e3:.0f} ms", found)
     up, down, floor = found
     report.note(
-        "The end node takes the most accurate submodel whose bound keeps what is left of the deadline; "
-        "bounds widen and narrow so that 95 % of its answers stay under theirs, and most bounds end well "
-        "before the deadline."
+        "The end node uses the most accurate submodel whose bound meets the remaining time; bounds are "
+        "adjusted so that 95 % of answers are below them, and most bounds are well before the deadline."
     )
     report.claim(
         "crime.trade",

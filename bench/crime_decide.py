@@ -59,7 +59,7 @@ def _claims(report: Report, times: dict[str, np.ndarray], arguments: argparse.Na
         float(worst),
         f"99th percentile of a decision among {MOST} successors under {BAR_US:.0f} microseconds",
         bool(worst < BAR_US),
-        "the slowest row: another curve was told before each choice",
+        "the slowest row: with a new curve before each choice",
     )
     whole = sum(
         float(np.quantile(times[name], 0.99)) for name in (f"choose, {MOST} upstreams, fresh", *_EACH)

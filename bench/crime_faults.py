@@ -244,8 +244,8 @@ def claims(
             f"{right} of {len(requests)} right, {twice} executed twice by a node",
             "2 hours of the series, every request answered once, as the local model does",
             right == len(requests) and not twice and not none and is_whole,
-            f"series {where}; {second} were executed on a second node too, as the first was killed or "
-            "cut off when it had them: the client was answered once",
+            f"series {where}; {second} were also executed on a second node, because the first one was killed "
+            "or disconnected with the request: the client got one answer",
         )
     ]
 
@@ -259,8 +259,8 @@ def main() -> None:
     report.note(
         f"Devices are dilated ({', '.join(f'{n} {s:g} x' for n, s in zip(NAMES, SLOWER, strict=True))}); the "
         f"end node's link has a round trip of {BLE_RTT_S * 1e3:.0f} ms, the cloud's that of RIPE Atlas "
-        f"series {where}, of which {seconds / 3600:.2f} h pass {SPEED:g} times as fast; no round trip is "
-        "shortened. A request that found the end node itself dead was sent again under its id."
+        f"series {where}, of which {seconds / 3600:.2f} h pass {SPEED:g} times as fast; round trips are not "
+        "shortened. A request to a dead end node was sent again with its id."
     )
     report.table("Requests", summary(requests, executed))
     report.table(

@@ -283,7 +283,7 @@ def main() -> None:
 
 
 def _more(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--seconds", type=float, help="of load, instead of 60 or 5")
+    parser.add_argument("--seconds", type=float, help="seconds of load, instead of 60 or 5")
 
 
 if __name__ == "__main__":

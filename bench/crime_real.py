@@ -255,7 +255,7 @@ def main() -> None:
 
 def _own_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--keep", type=Path, metavar="FILE", help="a run measured before, or where to keep it"
+        "--keep", type=Path, metavar="FILE", help="the file of a measured run, read or written"
     )
 
 
@@ -318,9 +318,10 @@ def _told(chosen: Window, measured: Measured) -> str:
     return (
         f"RIPE Atlas series {chosen.trace.name}, three hours from "
         f"{chosen.trace.begins:%Y-%m-%d} + {chosen.trace.times_s[chosen.first] / 3600:.1f} h: of all such "
-        f"windows within 100 to 245 ms the one with the widest spread, {1e3 * chosen.spread_s:.0f} ms. A "
-        f"request takes {here} ms beyond computing at the end node, {near} ms more by the hop to the gateway "
-        f"and {far} ms by the one to the cloud (medians before the run): HTTP, which the simulator is told."
+        f"windows within 100 to 245 ms the one with the widest spread, {1e3 * chosen.spread_s:.0f} ms. "
+        f"Beyond computation, a request takes {here} ms at the end node, {near} ms more for the hop to the "
+        f"gateway and {far} ms for the one to the cloud (medians before the run): HTTP's time, an input of "
+        "the simulator."
     )
 
 

@@ -33,16 +33,16 @@ COUNTED = ("onnxruntime", "openvino", "torch")
 
 NOTES = (
     "`none` is FluidML's unoptimised version: default (row-major) layouts, and every MatMul, Gemm and Conv "
-    "in loops i-j-k from the same generator, with what would be fused into it (bias, residual, activation) "
-    "as element-wise maps behind it. All else is what the other schedules run too: the same passes, the same "
-    "fused attention, norms, poolings and maps; `paper` and `exact` have no pass that `none` lacks but "
-    "Winograd's form of a convolution, which is among the forms they choose from. The loops are scalar: a "
-    "float sum may not be reassociated, and the right operand's consecutive k lie a row apart, so that LLVM "
-    "finds nothing to vectorise, nor does `cc -O3` (table below).",
+    "in loops i-j-k from the same generator, with its fusable operators (bias, residual, activation) as "
+    "separate element-wise maps. The rest equals the other schedules: the same passes, the same fused "
+    "attention, norms, poolings and maps; `paper` and `exact` have no pass that `none` lacks except "
+    "Winograd's form of a convolution, which is one of their candidate forms. The loops are scalar: a float "
+    "sum must not be reassociated, and consecutive k of the right operand are a row apart, so neither LLVM "
+    "nor `cc -O3` (table below) can vectorise.",
     "The paper's optimised BERT runs in 1/7 of its unoptimised time (4.8 and 34.2 s on its AMD machine): it "
-    "reorders loops and layouts, and has no register tiles. Ours has tiles and packed weights whatever the "
-    "schedule, but for `none`; that is why `none` lies further behind here. What reordering alone gives "
-    "stands in the table of operators as `best plain order`.",
+    "reorders loops and layouts, and has no register tiles. Ours uses tiles and packed weights in every "
+    "schedule except `none`, so `none` is slower relative to the others here. The table of operators shows "
+    "the effect of reordering alone as `best plain order`.",
 )
 
 
@@ -74,11 +74,9 @@ def main() -> None:
 
 
 def _own_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--models", metavar="DIR", help="where models and measured parts are kept")
-    parser.add_argument(
-        "--prepare", action="store_true", help="build what peers need in DIR, measure nothing"
-    )
-    parser.add_argument("--only", help="what may be measured: models (or votes, loops), separated by commas")
+    parser.add_argument("--models", metavar="DIR", help="the folder of models and measured parts")
+    parser.add_argument("--prepare", action="store_true", help="only build the files of peers in DIR")
+    parser.add_argument("--only", help="the models (or votes, loops) to measure, separated by commas")
 
 
 def _cache(folder: Path) -> Path:

@@ -32,26 +32,26 @@ from report import ROOT, Report, options
 
 NOTES = (
     "Devices are namespaces joined by veth and shaped by `tc tbf`; each is a process (`pliant worker`, and "
-    "the primary) with one thread for compute, and the connections are encrypted. All are this CPU, each on "
-    "a core of its own where there are two; a slower one rests after each stage by its thread's CPU time. "
-    f"The primary is {SLOWER:g} times slower than its secondary: then equal ends mean 87.5 % offloaded, the "
-    f"paper's share at 940 Mbit/s. Its own devices differ by {PAPER_SLOWER:g} (Figure 3), at which 87.5 % "
-    "could not be quickest. Figure 6 is measured at both ratios, with the secondary alone as a row.",
-    "Weights are random (seeded). BERT-Large's layers are its own (hidden 1024, 16 heads, feed forward 4096) "
-    "but fewer: 4 of 24 (2 with --quick); MobileBERT has 12 of 24 (4). Every layer of a model takes the same "
-    "time, so that ratios carry over; absolute times are of the layers that ran. Serial execution is the "
-    "primary alone, in the same program.",
+    "the primary) with one compute thread, and connections are encrypted. All devices share this CPU, each "
+    "on a separate core if there are two; a slower one rests after each stage in proportion to its CPU time. "
+    f"The primary is {SLOWER:g} times slower than its secondary: balanced shares then mean 87.5 % offloaded, "
+    f"the paper's share at 940 Mbit/s. The paper's devices differ by {PAPER_SLOWER:g} (Figure 3), at which "
+    "87.5 % cannot be the fastest. Figure 6 is measured at both ratios, with the secondary alone as a row.",
+    "Weights are random (seeded). BERT-Large's layers have its dimensions (hidden 1024, 16 heads, feed "
+    "forward 4096), but there are fewer: 4 of 24 (2 with --quick); MobileBERT has 12 of 24 (4). Every layer "
+    "of a model takes the same time, so ratios carry over; absolute times are of the layers that ran. "
+    "Serial execution is the primary alone, in the same program.",
     "Prediction: the devices as `cluster.member.measure_member` profiles them in this process, the links as "
-    "`measure_links` measures them between the two devices, priced by the one cost model. What the "
-    "input and head stages take is predicted, and not compared.",
-    "Why the paper's gains differ: with its devices' ratio of 2.9, 7/8 of its 333 ms layer leave 100 ms "
-    "to the secondary; so of its 170, 225 and 267 ms a layer (WS, 1D, 2D) 70, 125 and 167 are exchange, "
-    "at 16 to 34 MB/s on a link of 117. The table of layers says how near to the link's bandwidth ours "
-    "come. What WS saves of serial is bounded by the 7/8 that it takes off the primary.",
+    "`measure_links` measures them between the two devices, priced by the one cost model. The times of the "
+    "input and head stages are predicted, but not compared.",
+    "Why the paper's gains differ: with its devices' ratio of 2.9, 7/8 of its 333 ms layer take 100 ms on "
+    "the secondary; so 70, 125 and 167 of its 170, 225 and 267 ms per layer (WS, 1D, 2D) are exchange, "
+    "at 16 to 34 MB/s on a link of 117. The table of layers shows how close ours come to the link's "
+    "bandwidth. WS can save at most the 7/8 of serial time that it moves off the primary.",
     f"Random sets (`never_slower`): seeds from {hepti_never_slower.FIRST_SEED} on; the margin of a split was "
     "chosen on seeds 0 to 49. A plan that is the single device itself runs once for both, so its ratio is 1.",
-    "2D on two devices is one group of two columns, as the product takes it: attended heads are gathered, "
-    "the output product is cut by its columns, the feed forward as in 1D.",
+    "2D on two devices is one group of two columns, as in pliant: attended heads are gathered, the output "
+    "product is split by its columns, and the feed forward as in 1D.",
 )
 
 
@@ -91,12 +91,12 @@ def main() -> None:
 
 
 def _own_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--kept", metavar="DIR", help="where measured parts are kept")
-    parser.add_argument("--only", help="what may be measured, separated by commas")
+    parser.add_argument("--kept", metavar="DIR", help="the folder of measured parts")
+    parser.add_argument("--only", help="the parts to measure, separated by commas")
     parser.add_argument(
         "--older",
         action="store_true",
-        help="take other parts as kept, whatever commit they were measured on",
+        help="use stored results of other parts, of any commit",
     )
 
 

@@ -62,8 +62,8 @@ def main() -> None:
         report.table(f"what the planner takes: {what}", [_chosen(spec, able, n) for n in enough])
     off = [abs(float(row["closed form / simulated"]) - 1) for row in rows]
     report.note(
-        "Shares are equal in the first table: with more devices than heads or rows some have none of them. "
-        f"Above {MOST_CROWDED} devices the 2D-tiled mode's form leaves out how exchanges crowd each other; "
+        "Shares are equal in the first table: with more devices than heads or rows, some have none. "
+        f"Above {MOST_CROWDED} devices the 2D-tiled mode's form ignores contention of exchanges; "
         "above 24 the planner solves a shortlist."
     )
     report.claim("hepti.scale", 100 * max(off), "closed form within 15 % of simulate (most)", max(off) < 0.15)

@@ -42,11 +42,11 @@ def main() -> None:
     )
     report.table("how good the plans are", [_quality(spec, n, repeats) for n, repeats in _some(counts)])
     report.note(
-        "Heads are searched as whole numbers and, with heads fixed, rows and columns are a linear program "
+        "Heads are searched as integers and, with heads fixed, rows and columns are a linear program "
         "(HiGHS); above 24 devices a shortlist is solved. 'Over the best known' compares with 200 more "
-        "rounds of moves from the plan found: no bound, but what more time would find. 'May be saved at most'"
-        " is the part of the time above a bound on every weight-stationary partition (a relaxed integer "
-        "program, two seconds of branching), which is loose where many devices may be left out. "
+        "rounds of moves from the plan found: not a bound, but the result of more time. 'May be saved at "
+        "most' is the fraction of the time above a lower bound of every weight-stationary partition (a "
+        "relaxed integer program, two seconds of branching), which is loose if many devices may be unused. "
         "In the paper the partitioner takes 0.29 % of a run of 4.07 s on ten devices."
     )
     ten, thousand = rows[10, "judged", False], rows[1000, "judged", False]

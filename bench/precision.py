@@ -27,8 +27,8 @@ def main() -> None:
     opts = options(__doc__ or "")
     report = Report("precision", f"batch 1, 128 tokens, {THREADS} threads", opts)
     report.note(
-        "`pliant` and `bf16` keep the model's own weights, `6 bits` codes decoded in flight, `8 bits` bytes. "
-        'OpenVINO multiplies bfloat16 where this CPU does. `pliant.compile(..., compute="auto")` '
+        "`pliant` and `bf16` use the model's own weights, `6 bits` codes decoded on the fly, `8 bits` bytes. "
+        'OpenVINO multiplies in bfloat16 if this CPU does. `pliant.compile(..., compute="auto")` '
         "measures the same for a model and its examples."
     )
     if not host_isa().has_bf16:

@@ -127,8 +127,10 @@ def main() -> None:
 def _extra(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("old", metavar="OLD", help="the checkout to compare with")
     parser.add_argument("--pairs", type=int, default=6, help="the most pairs of runs of a bench")
-    parser.add_argument("--least", type=int, default=2, help="the least, also where all cells are settled")
-    parser.add_argument("--kept", metavar="DIR", help="where runs are kept, for a command that goes on")
+    parser.add_argument(
+        "--least", type=int, default=2, help="the least number of pairs, even if all cells are decided"
+    )
+    parser.add_argument("--kept", metavar="DIR", help="the folder of runs, to resume a command")
     parser.add_argument("--benches", default=",".join(BENCHES), help="names of scripts, with commas between")
 
 

@@ -101,12 +101,12 @@ def batched(report: Report, model: str, texts: Sequence[str], rounds: int, folde
     rows.append(_row("one killed in the middle", ran, texts, bare.logits, bare.rates) | _rates("", ""))
     report.table(f"{len(texts)} reviews, {model}, {ACTORS} actors of one thread, batches of {BATCH}", rows)
     report.note(
-        "Of actors, rows a second count while all of them are at work: from when the last of them begins its "
-        "first batch until the first of them ends its last one. Seconds in all count Ray's start of actors, "
-        "their imports and the opening of the model, too. Bare loops are processes without Ray, one thread "
-        f"each, {ACTORS} at once, before and after each run of actors. Ray lowers the priority of workers "
-        "(niceness 15), so that any other process takes time from actors alone; here they have that of bare "
-        f"loops (niceness 0). Logits are equal within {TOLERANCE:g}."
+        "For actors, rows per second are measured while all of them work: from the time when the last one "
+        "begins its first batch until the first one ends its last batch. The total seconds include Ray's "
+        "start of actors, their imports and the opening of the model. Bare loops are processes without Ray, "
+        f"one thread each, {ACTORS} at once, before and after each run of actors. Ray lowers the priority of "
+        "workers (niceness 15), so that other processes take time only from actors; here they have that of "
+        f"bare loops (niceness 0). Logits are equal within {TOLERANCE:g}."
     )
     return Batched(
         min(shares), marker.exists(), ran.lost_or_twice(len(texts)), ran.other_answers(bare.logits)

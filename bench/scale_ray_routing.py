@@ -47,9 +47,9 @@ def routed(report: Report, model: str, texts: Sequence[str], rounds: int, for_s:
         ]  # fmt: skip
     report.table(f"Two replicas of {model}, one {SLOWER:g} times slower, {CHARACTERS} characters", rows)
     report.note(
-        f"Loads are shares of the {capacity:.0f} answers a second that both replicas give with {_AT_ONCE} "
-        f"requests at once by Ray's default router ({rates[_OURS]:.0f} by pliant's). Requests come at "
-        "random, the same ones for both routers, and time counts from when they were due. "
+        f"Loads are fractions of the {capacity:.0f} answers per second that both replicas give with "
+        f"{_AT_ONCE} concurrent requests by Ray's default router ({rates[_OURS]:.0f} by pliant's). Requests "
+        "are a Poisson process, the same for both routers, and times count from the scheduled arrival. "
         "Clients, routers and replicas share two cores."
     )
     return max(ratios)

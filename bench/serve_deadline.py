@@ -59,7 +59,7 @@ def main() -> None:
         file = export_pooled(MINILM, Path(name) / f"{MODEL}.onnx")
         nodes = {NODE: stack.enter_context(started(_node(file, CLIENTS)))[0][0]}
         capacity = median(_capacity(nodes[NODE], 0.5 * for_s) for _ in range(3))
-        report.note(f"Capacity: {capacity:.0f} answers a second; offered {OVERLOAD * capacity:.0f}.")
+        report.note(f"Capacity: {capacity:.0f} answers per second; offered {OVERLOAD * capacity:.0f}.")
         queue = _best_queue(file, capacity, for_s, report)
         for name, n in ((FIRST, queue), (UNTUNED, DEFAULT_QUEUE)):
             nodes[name] = stack.enter_context(started(_node(file, n)))[0][0]
@@ -147,7 +147,7 @@ def _compare(nodes: dict[str, str], capacity: float, for_s: float, rounds: int, 
             for name, turns in found.items()
         ],
     )
-    report.note(f"The clients sent a request {late_s * 1e3:.1f} ms late at most.")
+    report.note(f"The largest delay of a client in sending a request was {late_s * 1e3:.1f} ms.")
     kept = [one.kept for one in found[NODE]]
     report.claim(
         "serve.deadline",

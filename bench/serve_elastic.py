@@ -41,7 +41,9 @@ def main() -> None:
     for_s, rounds = (1.0, 2) if told.quick else (2.5, 5)
     workload = f"{MODEL}, {LENGTHS[0]} to {LENGTHS[1]} tokens, {rounds} turns of {for_s:g} s"
     report = Report("serve_elastic", workload, told)
-    report.note(f"Ratios are to the node of {BEFORE}, medians of paired turns with their 95 % interval.")
+    report.note(
+        f"Ratios are relative to the node of {BEFORE}: medians of paired turns with their 95 % interval."
+    )
     bodies = list(_bodies())
     with TemporaryDirectory() as name:
         archive = ["git", "archive", BEFORE, "src"]

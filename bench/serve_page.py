@@ -262,8 +262,8 @@ def main() -> None:
         note,
     )
     report.note(
-        "The node has one core for itself, browser, client and the other node the other one; both share the "
-        "last cache and the memory. Processor time is that of the node's process by the system's clock."
+        "The node has one core; browser, client and the other node share the other one; both cores share the "
+        "last-level cache and the memory. Processor time is that of the node's process by the system's clock."
     )
     report.finish()
 

@@ -289,12 +289,12 @@ def tell(report: Report, found: Soaked, n_counted: int, minutes: float) -> None:
         f"30 minutes, {N_CLIENTS} clients: nothing lost, nothing answered twice, {RIGHT:.1%} of accepted "
         f"right, memory within {GROWTH:.0%} after 5 minutes",
         n_lost == 0 and is_single and share >= RIGHT and growth <= GROWTH and minutes >= 30,
-        "" if minutes >= 30 else f"{minutes:g} minutes only, so that it is not held by this run",
+        "" if minutes >= 30 else f"{minutes:g} minutes only, so this run does not decide the claim",
     )
 
 
 def _more(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--minutes", type=float, help="of load, instead of 30 or 0.75")
+    parser.add_argument("--minutes", type=float, help="minutes of load, instead of 30 or 0.75")
 
 
 if __name__ == "__main__":

@@ -76,8 +76,8 @@ def main() -> None:
     _claim(report, "MiniLM", texts)
     _claim(report, "decoder", steps)
     report.note(
-        "The decoder's first step and the first text are not counted; the tables show what they take. Peers "
-        "run in processes of their own, the texts a round in turn, the decoder one after the other."
+        "The decoder's first step and the first text are not counted; the tables show their times. Peers run "
+        "in separate processes: interleaved by round for the texts, one after the other for the decoder."
     )
     report.finish()
 

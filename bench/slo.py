@@ -192,11 +192,11 @@ def _more(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--parts", help="of overhead, attainment, held_out, stable, ablation, faults; all of them by default"
     )
-    parser.add_argument("--at-once", type=int, default=1, metavar="N", help="ways that run side by side")
+    parser.add_argument("--at-once", type=int, default=1, metavar="N", help="ways that run concurrently")
     parser.add_argument(
-        "--keep", type=Path, metavar="DIR", help="keep runs there, and go on where a stopped bench was"
+        "--keep", type=Path, metavar="DIR", help="store runs there, to resume a stopped bench"
     )
-    parser.add_argument("--old", action="store_true", help="take runs of other trees too")
+    parser.add_argument("--old", action="store_true", help="also use runs of other source trees")
 
 
 if __name__ == "__main__":

@@ -111,7 +111,7 @@ def claim(report: Report, found: Sequence[Rows]) -> None:
     report.claim(
         "slo.scale",
         f"{100 * ours:.2f} % beside {100 * best:.2f} %, {longest_s:.0f} s",
-        f"every run ends in {MOST_S:g} s; attainment beside the best of random, nearest and two choices",
+        f"every run ends in {MOST_S:g} s; attainment against the best of random, nearest and two choices",
         longest_s < MOST_S,
         f"{100 * gap:+.2f} points of attainment, the worst of {len(seeds)} seeds; see the table for accuracy",
     )

@@ -60,8 +60,10 @@ def _extra(parser: argparse.ArgumentParser) -> None:
         "--only-promise", action="store_true", help="measure [sti.promise] alone, as a page of its own"
     )
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--length", type=int, default=128, help="tokens that are planned for and timed")
-    parser.add_argument("--minutes", type=float, default=90, help="begin no part after these")
+    parser.add_argument(
+        "--length", type=int, default=128, help="the length in tokens for planning and timing"
+    )
+    parser.add_argument("--minutes", type=float, default=90, help="start no further part after these minutes")
     parser.add_argument("--ablate", type=int, default=192, help="examples of the ablation")
     parser.add_argument("--grid", type=int, default=500, help="examples of the accuracy grid")
 

@@ -51,8 +51,8 @@ def main_table(
     report.table(f"Tables 5 and 6 ({rig.majority})", rows)
     reference = f" Gold (unstretched, full size): {gold} %." if gold is not None else ""
     report.note(
-        f"Cold runs: {size.n_runs} of every system, systems taking turns text by text, each in a process of "
-        "its own; systems that plan the same are measured once. Rows without a rule choose their submodel by "
+        f"Cold runs: {size.n_runs} of every system, interleaved text by text, each system in a separate "
+        "process; systems with equal plans are measured once. Rows without a rule choose their submodel by "
         f"the accuracy grid, those with '{MOST_SLICES[2:]}' by the paper's. "
         "ms: median [5th, 95th percentile]. "
         "Accuracy: the dev set at the bits that the cold runs ran with, example i at those of run i modulo "

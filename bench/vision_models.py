@@ -95,9 +95,7 @@ def build(name: str) -> nn.Module:
     torch.manual_seed(0)
     model = MODELS[name]().eval()
     for module in model.modules():
-        if isinstance(
-            module, nn.BatchNorm2d
-        ):  # as after training: means other than 0, variances other than 1
+        if isinstance(module, nn.BatchNorm2d):  # as after training: means not 0, variances not 1
             nn.init.normal_(module.running_mean, 0.0, 0.1)
             nn.init.uniform_(module.running_var, 0.5, 1.5)
             nn.init.uniform_(module.weight, 0.2, 0.6)
