@@ -8,7 +8,7 @@ _OTHERS_AND_WRITERS = 0o037
 
 
 def is_exposed(found: os.stat_result, is_given: bool = False) -> bool:
-    """Whether the mode and owner let users read or change the file who should not.
+    """Whether the mode and owner of a file let users read or change it for whom it is not meant.
 
     Accepted are a file for its owner alone (0600, 0400), and a file of root that a group of this process may
     read (0440, 0640): Kubernetes mounts secrets so, with `fsGroup`. With `is_given` (a file from systemd,
