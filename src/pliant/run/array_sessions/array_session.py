@@ -168,7 +168,7 @@ class ArraySession(Session[None]):
     def request(self, feeds: Mapping[str, np.ndarray]) -> Request:
         """The request of one array for each input. Raises InputError for arrays that do not fit.
 
-        A model whose inputs or outputs are no tensors has none: it answers `run` and calls.
+        A model with inputs or outputs that are not tensors has no requests: use `run` or calls.
         """
         require_tensors((*self.inputs, *self.outputs), "a request")
         arrays = fed_arrays(self.inputs, feeds)
@@ -260,25 +260,25 @@ class ArraySession(Session[None]):
 
     @abstractmethod
     def _answer(self, feeds: AllTensors, out: Feeds | None, shapes: Shapes) -> Tensors:
-        """Outputs for feeds that fit the inputs, while no other thread runs."""
+        """Outputs for checked feeds; called with the lock held."""
 
     @property
     def _company(self) -> Together | None:
-        """Which requests run together; None where none do."""
+        """The grouping of requests into batches; None if the session has no batches."""
         return None
 
     @property
     def _ways_to_answer(self) -> Answers:
-        """How `_company` runs what it lets run together."""
+        """The functions with which `_company` runs batches."""
         raise AssertionError("this session has no company")
 
     def _answer_many(self, items: Sequence[Item]) -> list[Tensors]:
-        """As `_answer`, for each of several feeds."""
+        """As `_answer`, for several feeds."""
         return [self._answer(item.feeds, None, item.shapes) for item in items]
 
     @abstractmethod
     def _runner(self, feeds: AllTensors) -> tuple[GraphRunner, AllTensors]:
-        """What runs feeds that fit the inputs, and these as it takes them."""
+        """The runner for checked feeds, and the feeds in its form."""
 
     def _traced(self, feeds: AllTensors) -> "tuple[Tensors, Profile]":
         """As `_answer`, with the profile of the run."""
@@ -287,7 +287,7 @@ class ArraySession(Session[None]):
 
     @abstractmethod
     def _runners(self) -> Sequence[GraphRunner]:
-        """All that there are now, the latest last."""
+        """The current runners, the latest last."""
 
     def _run(self, feeds: GivenFeeds, out: Feeds | None) -> Tensors:
         start_s = self._clock()
@@ -298,7 +298,7 @@ class ArraySession(Session[None]):
             waited_s = self._clock() - ready_s
             self._check_open()
             results = self._answer(arrays, out, shapes)
-            self._slow_down(start_s + waited_s)  # a slower device is slower at checking feeds too
+            self._slow_down(start_s + waited_s)  # an emulated slower device also checks feeds more slowly
             return results
 
     def _item(self, i: int, feeds: GivenFeeds) -> Item:

@@ -78,9 +78,9 @@ class ArrayStage(Protocol):
 class ExecutableStage:
     """An executable bound to its weights, an arena and the addresses of its kernels: one native call.
 
-    The pool may be shared with other stages and is left open. The arena is allocated here and never again,
-    unless one is given that stages share; its owner lets runs take turns. A forked child may use it, on
-    workers of its own. With `texts` the tensors it is given say what of them is no padding.
+    The pool may be shared with other stages and is left open. The arena is allocated once here, unless a
+    shared one is given, whose owner serialises runs. A forked child may use the stage, on workers of its own.
+    With `texts`, its input tensors mark their padding.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class ExecutableStage:
 
     @property
     def arena(self) -> np.ndarray:
-        """The arena's memory, to be measured."""
+        """The arena's memory, for measurement."""
         return self._arena.memory
 
     @property
@@ -116,7 +116,7 @@ class ExecutableStage:
         return self.program.arena_bytes
 
     def run(self, feeds: GivenFeeds, out: Feeds | None = None) -> Arrays:
-        """As `walk`, of feeds that are checked and converted first."""
+        """As `walk`, after checking and converting the feeds."""
         arrays = fed_arrays(self._ports, feeds)
         shapes_of(self._ports, arrays)
         return self.walk(arrays, out)
@@ -134,11 +134,11 @@ class ExecutableStage:
         return ExecutableStage(self.program, self.weights, self._addresses, pool, arena, self._texts)
 
     def repeated(self) -> tuple[Bound, Container[str], Callable[[Table], None]]:
-        """The program as it was walked last, the spaces that stay where they are, and what walks it."""
+        """The bound program of the last walk, its fixed spaces, and the function that walks it."""
         return self._bound, self._fixed, self._pool.walk
 
     def repeat(self) -> None:
-        """Run once more on the arrays of the last run, which the caller still holds: what is timed."""
+        """Run again on the arrays of the last run, which the caller must keep alive; used for timing."""
         self._pool.walk(self._bound.table)
 
     def _run(self, tensors: AllTensors, out: Feeds | None, walk: Callable[[Table], T]) -> tuple[Arrays, T]:
@@ -149,7 +149,7 @@ class ExecutableStage:
         return run_bound(self._bound, self.inputs, self.output_types, self._fixed, tensors, out, walk)
 
     def _place_arena(self) -> None:
-        """Point the calls at the arena where it is now, large enough for them."""
+        """Grow the arena if needed, and update its address in the calls."""
         self._arena.hold(self.program.arena_bytes)
         if self._arena.buffer.address != self._arena_at:
             self._bound.lend(ARENA, self._arena.memory)
@@ -165,10 +165,10 @@ def run_bound(
     out: Feeds | None,
     walk: Callable[[Table], T],
 ) -> tuple[Arrays, T]:
-    """Walk a program that is bound but for its inputs and outputs; its outputs, and what `walk` gives.
+    """Walk a program after binding its inputs and outputs; returns its outputs and the result of `walk`.
 
-    `fixed` are the spaces that hold what they are to hold already, such as constants. Outputs of `out` are
-    written into the arrays given there. Raises InputError.
+    `fixed` are the spaces that are already bound, such as constants. Outputs of `out` are written into the
+    arrays given there. Raises InputError.
     """
     held = {x: np.ascontiguousarray(tensors[x]) for x in inputs}
     for x, array in held.items():
@@ -178,7 +178,7 @@ def run_bound(
         given = None if out is None else out.get(y)
         result = np.empty(type_.shape, type_.numpy) if given is None else writable(y, given, type_)
         results[y] = result
-        if y not in held and y not in fixed:  # what is also an input or a constant is copied
+        if y not in held and y not in fixed:  # outputs that are inputs or constants are copied
             bound.lend(y, result)
     found = walk(bound.table)
     bound.check()
@@ -187,7 +187,7 @@ def run_bound(
 
 
 def open_image(image: Image, pool: Pool, library: Library) -> ExecutableStage:
-    """A stage of an image that nothing else runs; weights are packed here."""
+    """A stage of an image for itself; weights are packed here."""
     weights = {x: np.ascontiguousarray(a) for x, a in image.constants.items()}
     for name, packed in image.packed.items():
         weights[name] = aligned_bytes(packed.n_bytes)

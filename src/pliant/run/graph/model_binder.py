@@ -59,7 +59,7 @@ class ModelBinder:
         return self._open.bound(lambda keeps: self._bind(shapes, {}, keeps_lookups=keeps))
 
     def _fits(self, shapes: Shapes, feeds: AllTensors) -> bool:
-        """Whether the model binds to these shapes, with the values of `feeds` where it binds to values."""
+        """Whether the model binds to these shapes, with the values of `feeds` for inputs bound by value."""
         try:
             self._bind(shapes, {x: a for x, a in feeds.items() if x in shapes and a.shape == shapes[x]})
         except (ShapeError, ValueNeeded):
