@@ -1,1 +1,1 @@
-"""Which device answers an input best (CRIME): curves, fits, links, choices."""
+"""Choose the device that answers an input best (CRIME): curves, fits, links, choices."""

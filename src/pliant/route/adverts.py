@@ -1,4 +1,4 @@
-"""A node's adverts, made from its ways to answer: the least of their curves by accuracy, and dependencies."""
+"""A node's adverts: the minimum of its ways' curves per accuracy, and the nodes they depend on."""
 
 from collections.abc import Callable, Sequence
 from math import inf
@@ -13,26 +13,26 @@ from pliant.route.way_times import WayCurve, least
 
 _SHORT_S = 1e-4
 _FEW_POINTS = 12
-"""Of the curves of lesser levels, and of bounds."""
+"""Maximum number of points of the curves of lesser levels, and of bounds."""
 
 
 @final
 class Adverts:
-    """The adverts of `node`, kept until its ways change: one for all, and one for each node behind them.
+    """The adverts of `node`, cached until its ways change: one for all, and one per node behind them.
 
-    `behind` gives the nodes that the curve of a way depends on. Stamps are `started` and a count.
+    `behind` returns the nodes that the curve of a way depends on. Stamps are `started` and a count.
     """
 
     def __init__(self, node: str, started: int, max_n: int, behind: Callable[[str], frozenset[str]]) -> None:
         self._node, self._started, self._max_n, self._behind = node, started, max_n, behind
         self._kept: dict[str | None, CurveAdvert] = {}
         self._ways: tuple[Candidate, ...] = ()
-        """Those that adverts were made of."""
+        """The ways of the cached adverts."""
         self._behind_told: list[frozenset[str]] = []
         self._n_adverts = 0
 
     def follow(self, ways: Sequence[Candidate]) -> None:
-        """The ways are `ways` now. Adverts stay as they are while none has moved by more than 3 %."""
+        """Set the current ways. Adverts are kept while no way has changed by more than 3 %."""
         behind = [self._behind(way.name) for way in ways]
         pairs = zip(ways, self._ways, strict=False)
         if behind != self._behind_told or not all(_is_alike(a, b, self._max_n) for a, b in pairs):
@@ -41,7 +41,7 @@ class Adverts:
     def of(
         self, predecessor: str | None, ways: Sequence[Candidate]
     ) -> tuple[CurveAdvert, Sequence[Candidate]]:
-        """What `predecessor` is told, of ways that do not depend on it, and these. None: of all ways."""
+        """`predecessor`'s advert, of ways that do not depend on it, and these ways. None: of all ways."""
         advert = self._kept.get(None) or self._made(None, ways)
         if predecessor is not None and predecessor in advert.through:
             ways = [way for way in ways if predecessor not in self._behind(way.name)]
@@ -72,10 +72,10 @@ def advert_of(
     max_n: int,
     stamp: tuple[int, int],
 ) -> CurveAdvert:
-    """By accuracy the minimum of `ways`, which are without queues, and the nodes behind those least anywhere.
+    """Return per accuracy the minimum of `ways`, without queues, and the nodes behind the minimal ones.
 
-    `behind` gives the nodes that a way's curve depends on. At most `MAX_LEVELS` levels are told, the least
-    and the most accurate among them.
+    `behind` returns the nodes that a way's curve depends on. At most `MAX_LEVELS` levels are advertised,
+    including the least and the most accurate.
     """
     found = [(way, level) for way in ways for level in way.levels]
     found.sort(key=lambda one: -one[1].quality)
@@ -108,11 +108,11 @@ def _is_bounded(way: Candidate, level: ServiceLevel) -> bool:
 
 
 def wait_beyond(advert: CurveAdvert, n: int, ways: Sequence[Candidate], waits_s: Sequence[float]) -> float:
-    """What the most accurate answer of `advert` takes longer than it tells, for an input of length n.
+    """Return the wait of the most accurate answer of `advert` beyond its curve, for an input of length n.
 
-    Only `ways` that give that accuracy count, each with its wait: an idle one that is less accurate does not
-    shorten the wait of requests for more. Where the best way has a queue, the next best may be sooner: then
-    it is the difference to that one.
+    Only `ways` with that accuracy count, each with its wait: an idle way with less accuracy does not shorten
+    the wait of requests for more. If the best way has a queue, the next best may be faster; then the result
+    is the difference to it.
     """
     least_quality = advert.levels[-1].quality - ALIKE
     least_s = inf

@@ -8,14 +8,14 @@ from pliant.ir.curve import Curve
 from pliant.ir.endpoint import ServiceLevel
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:\[\]-]{0,63}")
-"""Names of nodes: they travel in headers, and are compared, never read."""
+"""Names of nodes: they are sent in headers, and only compared, never parsed."""
 HOP_LIMIT = 8
 MAX_LEVELS = 4
-"""Accuracies in an advert, at most."""
+"""Maximum number of accuracies in an advert."""
 
 
 def checked_name(name: str) -> str:
-    """`name`, if it may be a node's. Raises RouteError."""
+    """Return `name` if it is valid for a node. Raises RouteError."""
     if not NAME.fullmatch(name):
         raise RouteError(
             f"{name!r:.80} is no name of a node: use 1 to 64 letters, digits and . _ : - [ ], a letter or "
@@ -26,14 +26,14 @@ def checked_name(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class CurveAdvert:
-    """What a node tells of itself: its levels, and `through`, the nodes these depend on, itself among them.
+    """A node's advert of itself: its levels, and `through`, the nodes that these depend on, including itself.
 
     `stamp` is (when this node started, how many times its advert has changed since): of two adverts of one
-    start the later counts, and one of another start replaces both. Nobody compares them any more: adverts are
-    taken in the order in which they come from the node itself.
+    start the later counts, and one of another start replaces both. It is no longer compared: adverts are
+    taken in the order in which they arrive from the node itself.
 
-    `levels`, worst first, say what an input takes once its turn has come; `wait_s` is what it would wait
-    until then, at lengths as they came lately and as it is now, or in a broadcast on average lately.
+    `levels`, worst first, give the time of an input without queueing; `wait_s` is the queueing time at recent
+    lengths, now or, in a broadcast, on recent average.
     """
 
     node: str
@@ -50,13 +50,13 @@ class CurveAdvert:
 
 @dataclass(frozen=True, slots=True)
 class Trail:
-    """Where a request has been, the source first, and how many hops it may still make."""
+    """The nodes that a request has visited, the source first, and the number of hops left."""
 
     path: tuple[str, ...] = ()
     hops_left: int = HOP_LIMIT
 
     def at(self, node: str) -> "Trail":
-        """The trail once `node` has the request. Raises RouteError if it had it before."""
+        """The trail after `node` receives the request. Raises RouteError if it had received it before."""
         if node in self.path:
             raise RouteError(
                 f"a request came back to {node} by {' -> '.join(self.path)}: nodes call each other in a "
@@ -65,13 +65,13 @@ class Trail:
         return Trail((*self.path, node), self.hops_left)
 
     def may_reach(self, successor: str, told: "CurveAdvert | None") -> bool:
-        """Whether the request may go to `successor`, which `told` its node's name if anything."""
+        """Return whether the request may go to `successor`, whose last advert is `told`."""
         return (
             self.hops_left > 0 and successor not in self.path and (told is None or told.node not in self.path)
         )
 
     def sent(self) -> "Trail":
-        """The trail of the request on its way to the next node. Raises RouteError if it may make no hop."""
+        """Return the trail of a request sent to the next node. Raises RouteError if no hops are left."""
         if self.hops_left < 1:
             raise RouteError(
                 f"a request may make no further hop after {' -> '.join(self.path)}; it is answered here."

@@ -8,14 +8,14 @@ from pliant.route.curve_advert import CurveAdvert
 
 @dataclass(frozen=True, slots=True)
 class Ping:
-    """Ask `successor` for its curve, with no payload; report `pinged` or `failed`."""
+    """Request `successor`'s curve, without payload; report `pinged` or `failed`."""
 
     successor: str
 
 
 @dataclass(frozen=True, slots=True)
 class Broadcast:
-    """Tell `predecessors` (names) this node's advert now, as it has moved past T_th (CRIME 4.3.3)."""
+    """Send this node's advert to `predecessors` (names): it has changed by more than T_th (CRIME 4.3.3)."""
 
     predecessors: tuple[str, ...]
     told: CurveAdvert
@@ -25,7 +25,7 @@ class Broadcast:
 class Probe:
     """Answer an input of `length` at `endpoint` of this device, when it is idle; report `answered_here`.
 
-    No request is behind it: of several levels the quickest is enough.
+    It serves no request: of several levels, the fastest suffices.
     """
 
     length: int

@@ -1,4 +1,4 @@
-"""One endpoint of this device as its router knows it: levels, queue, and when to probe it."""
+"""The router's record of one endpoint of this device: levels, queue, and probes."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import final
@@ -16,20 +16,20 @@ from pliant.route.router_settings import RouterSettings
 from pliant.route.upstream.upstream_queue import RecentAverage
 
 _UNKNOWN = (ServiceLevel(Curve(((0, 0.0),))),)
-"""An endpoint of which no time is known is tried first."""
+"""An endpoint without known times is tried first."""
 _FEW = 8.0
 _AVERAGED = 16.0
-"""Answers whose joules count."""
+"""Number of answers in the average of power."""
 _SHIFT = 1.25
-"""An answer that was so many times quicker than expected may mean that the endpoint has recovered."""
+"""An answer faster than expected by this factor may mean that the endpoint has recovered."""
 
 
 @final
 class LocalEndpoint:
-    """Its levels are those that it offers; before it offers any, one whose times are fitted to its answers.
+    """Its levels are those that it offers; before that, one whose times are fitted to its answers.
 
-    `prior` is what is known before the first answer. While it computes it draws `watts`, the settings' power
-    unless given, until answers say what they took.
+    `prior` is the curve before the first answer. Its power while computing is `watts`, by default the
+    settings' power, until answers report their energy.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class LocalEndpoint:
 
     @property
     def curve(self) -> Curve | None:
-        """T_l(n) of the most accurate answer, without waiting; None before anything is known."""
+        """T_l(n) of the most accurate answer, without queueing; None before it is known."""
         return self._times.curve if self._offered is None else self._offered[-1].curve
 
     @property
@@ -74,14 +74,14 @@ class LocalEndpoint:
 
     @property
     def candidate(self) -> Candidate:
-        """This endpoint for an input that comes now."""
+        """This endpoint for an input that arrives now."""
         crowding = self.dependents.crowding
         if not self.wait_s and crowding is None:
             return self.way
         return local_candidate(self.way.levels, self.wait_s, self._watts, self.name, crowding)
 
     def offer(self, levels: tuple[ServiceLevel, ...]) -> bool:
-        """It can give `levels` now, worst first; whether these are others than before."""
+        """Set the `levels` currently offered, worst first; return whether they changed."""
         if levels is self._offered:
             return False
         self._offered, self._way = levels, None
@@ -93,9 +93,9 @@ class LocalEndpoint:
     def answered(
         self, n: int, seconds: float, last_n: int, now_s: float, joules: float | None = None
     ) -> bool:
-        """It answered an input of length n in `seconds` of work; whether its levels are others now.
+        """Record an answer to an input of length n after `seconds` of work; return whether levels changed.
 
-        Where that took `joules`, the power of the latest answers counts for the next.
+        If its energy, `joules`, is given, it updates the power used for later estimates.
         """
         if joules is not None and seconds > 0.0:
             self._work_j += joules - self._work_j / _AVERAGED
@@ -116,7 +116,7 @@ class LocalEndpoint:
         return is_new
 
     def waits(self, wait_s: float, now_s: float) -> bool:
-        """An input that came now would wait `wait_s`; whether predecessors may have to be told."""
+        """Set the current wait of an input; return whether predecessors may have to be informed."""
         if wait_s != self.wait_s:
             self._usual_wait.set(wait_s, now_s)
             self.wait_s = wait_s
@@ -124,7 +124,7 @@ class LocalEndpoint:
         return abs(self._usual_wait.at(now_s) - wait_s) > self._settings.threshold_s
 
     def usual_wait_s(self, now_s: float) -> float:
-        """What inputs wait on average lately."""
+        """Return the recent average wait of inputs."""
         return self._usual_wait.at(now_s)
 
     def probe_length(
@@ -136,10 +136,10 @@ class LocalEndpoint:
         *,
         is_awaited: bool = False,
     ) -> int:
-        """The length to try now; 0 for none. `others_s` is the least seconds elsewhere by length.
+        """Return the length to probe now; 0 for none. `others_s` is the least seconds elsewhere by length.
 
-        `n_inputs` came to the router until now, and it `is_awaited` by nodes below: an endpoint that nobody
-        asks for is seldom probed.
+        `n_inputs` have arrived at the router so far, and nodes below it may wait for this endpoint
+        (`is_awaited`): an endpoint without demand is seldom probed.
         """
         least_s, doubt = self._least_s(last_n), self._is_in_doubt
         return self._probes.length(
@@ -147,7 +147,7 @@ class LocalEndpoint:
         )
 
     def _least_s(self, n: int) -> float | None:
-        """What its quickest level takes; None before it offers any."""
+        """Return the time of its fastest level; None before it offers any."""
         return None if self._offered is None else self._offered[0].curve.at(n)
 
     @property
@@ -158,10 +158,10 @@ class LocalEndpoint:
 def note_dependent(
     n: int, here: Mapping[str, LocalEndpoint], above: Sequence[Candidate], terms: Terms
 ) -> None:
-    """A request came: where all but one endpoint, of `here`, are hopeless for it, it depends on that one.
+    """If all but one endpoint, of `here`, are hopeless for a request, record that it depends on that one.
 
-    Endpoints here count as if they were idle, what is `above` with its queue, as far as that is known. One
-    that may wait for longer than an answer takes does not count: no job makes it late.
+    Endpoints of this device count as idle, those `above` with their known queues. A request that may wait
+    longer than _FEW answers take is ignored, because no single job makes it late.
     """
     if terms.deadline_s is None:
         return

@@ -9,7 +9,7 @@ from pliant.errors import RouteError
 from pliant.ir.envelope import VERSION, is_neighbour, refusal
 
 NODE_HEADER = "Pliant-Node"
-"""The name of the node that made an answer; responses carry it through every hop."""
+"""The name of the node that computed an answer; responses carry it through every hop."""
 MODEL_HEADER, VERSION_HEADER, PROTOCOL_HEADER = "Pliant-Model", "Pliant-Version", "Pliant-Protocol"
 _TEXT = re.compile(r"[A-Za-z0-9._+-]{1,128}")
 _SHOWN = 12
@@ -24,22 +24,22 @@ class Identity:
     protocol: int = VERSION
 
     def headers(self) -> dict[str, str]:
-        """As they stand in a request or a response."""
+        """Return the identity as headers of a request or a response."""
         said = {MODEL_HEADER: self.model, VERSION_HEADER: self.version, PROTOCOL_HEADER: str(self.protocol)}
         return {name: value for name, value in said.items() if value is not None}
 
 
 def read_identity(headers: Mapping[str, str]) -> Identity:
-    """Another node's identity from its headers. Raises RouteError for one that cannot be.
+    """Read another node's identity from its headers. Raises RouteError if it is invalid.
 
-    In version 1 of the protocol nodes did not tell it.
+    Nodes of protocol version 1 sent no protocol version.
     """
     return identity_of(headers.get(MODEL_HEADER), headers.get(VERSION_HEADER), headers.get(PROTOCOL_HEADER))
 
 
 @lru_cache(maxsize=64)
 def identity_of(model: str | None, version: str | None, protocol: str | None) -> Identity:
-    """As `read_identity`, by the values of its three headers, which are checked once."""
+    """Like `read_identity`, from the values of its three headers, with cached validation."""
     protocol = "1" if protocol is None else protocol
     for name, text in ((MODEL_HEADER, model), (VERSION_HEADER, version)):
         if text is not None and not _TEXT.fullmatch(text):
@@ -50,7 +50,7 @@ def identity_of(model: str | None, version: str | None, protocol: str | None) ->
 
 
 def mismatch(mine: Identity, other: Identity) -> str | None:
-    """Why two nodes cannot answer for each other, None where they can."""
+    """Return why two nodes cannot answer for each other, None if they can."""
     if not is_neighbour(other.protocol):
         return f"pliant {other.version or 'of unknown version'} {refusal(other.protocol)}".removesuffix(".")
     if None not in (mine.model, other.model) and mine.model != other.model:

@@ -1,11 +1,10 @@
 """The messages between nodes as text in headers and bodies, and their sizes (CRIME Figure 7).
 
-Two headers ride on a request and its response of the Open Inference Protocol; both hold compact JSON in
-ASCII. `Pliant-Route` goes with a request: where it has been, whom it comes from, what is wanted.
-`Pliant-Curve` comes with a response, and is the body of a ping's answer and of a broadcast: the node's advert
-and how long it spent on the request. A header beside them has the version (`node_identity`), by the rules of
-`ir/envelope.py`. Decoders ignore fields that they do not know, and raise RouteError or PeerCurveError for
-anything else.
+Two headers accompany a request and its response of the Open Inference Protocol; both hold compact JSON in
+ASCII. `Pliant-Route` is sent with a request: its trail, its sender, and its terms. `Pliant-Curve` is sent
+with a response, and is the body of a ping's answer and of a broadcast: the node's advert and the time that it
+spent on the request. A separate header has the version (`node_identity`), by the rules of `ir/envelope.py`.
+Decoders ignore unknown fields, and raise RouteError or PeerCurveError for other errors.
 """
 
 import struct
@@ -24,7 +23,7 @@ from pliant.route.curve_advert import MAX_LEVELS, NAME, CurveAdvert, Trail
 ROUTE_HEADER = "Pliant-Route"
 CURVE_HEADER = "Pliant-Curve"
 LIMIT_BYTES = 8192
-"""The longest header or body; a curve of 64 points takes under 2,000."""
+"""Maximum length of a header or body; a curve of 64 points takes under 2,000."""
 _MAX_PATH = 64
 _MAX_THROUGH = 128
 
@@ -35,18 +34,18 @@ Fraction = Annotated[float, msgspec.Meta(ge=0, le=1)]
 M = TypeVar("M")
 _NOTHING = msgspec.Raw(b"")
 _MOST_KNOWN = 64
-"""Levels and curves of messages that are kept, those used last: they change seldom."""
+"""Cache size for levels and curves of messages, which seldom change."""
 _LevelTold = tuple[float | None, float, bytes, bytes]
-"""A `LevelMessage`."""
+"""A `LevelMessage` as a tuple."""
 _ONE_LEVEL: tuple[_LevelTold, ...] = ((None, 1.0, b"", b""),)
 
 
 class RouteMessage(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A request's trail; who sends it, and where that node listens for broadcasts, if it does.
+    """A request's trail; its sender, and that node's address for broadcasts, if it has one.
 
-    `deadline_s` is what is left of the source's deadline, the way back taken off; with `best_effort` a late
-    answer is better than none. The sender waits for
-    `patience_s` and asks elsewhere then: whoever passes the request on waits for less.
+    `deadline_s` is the rest of the source's deadline, minus the time of the way back; with `best_effort` a
+    late answer is accepted. The sender waits for `patience_s` and then tries another node, so a node that
+    forwards the request waits for less.
     """
 
     path: Annotated[tuple[Name, ...], msgspec.Meta(max_length=_MAX_PATH)] = ()
@@ -69,7 +68,7 @@ class RouteMessage(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class LevelMessage(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A `ServiceLevel` on the wire; the curve of the most accurate one is `CurveMessage.points`."""
+    """A `ServiceLevel` in a message; the curve of the most accurate one is `CurveMessage.points`."""
 
     accuracy: Fraction | None = None
     fidelity: Fraction = 1.0
@@ -78,11 +77,11 @@ class LevelMessage(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class CurveMessage(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A node's advert on the wire, with the times of the request that it answers, by the node's clock.
+    """A node's advert in a message, with the times of the request that it answers, by the node's clock.
 
-    `spent_s` is all that the request spent there, apart from being read and written; `waited_s` is what of
-    that it waited for its turn, there or further up. `wait_s` is the queue (`CurveAdvert`). `points` are of
-    the most accurate level: nodes that know of no levels read these alone.
+    `spent_s` is the total time of the request there, except reading and writing it; `waited_s` is its
+    queueing part, there or further upstream. `wait_s` is the queue (`CurveAdvert`). `points` are those of the
+    most accurate level, the only ones that nodes without support for levels read.
     """
 
     node: Name
@@ -96,12 +95,12 @@ class CurveMessage(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def encode_route(message: RouteMessage) -> str:
-    """`Pliant-Route`'s value."""
+    """Encode the value of `Pliant-Route`."""
     return msgspec.json.encode(message).decode("ascii")
 
 
 def decode_route(text: str | bytes) -> RouteMessage:
-    """Raises RouteError if `text` is no route."""
+    """Decode `Pliant-Route`. Raises RouteError if `text` is invalid."""
     message = _decode(text, _ROUTE, ROUTE_HEADER)
     if len(set(message.path)) != len(message.path):
         raise RouteError(f"{ROUTE_HEADER} names a node twice in {' -> '.join(message.path)}.")
@@ -110,14 +109,14 @@ def decode_route(text: str | bytes) -> RouteMessage:
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """What a request spent at a node, by that node's clock: `seconds` in all, `waited_s` of these queued."""
+    """The time of a request at a node, by that node's clock: `seconds`, including `waited_s` in a queue."""
 
     seconds: float
     waited_s: float = 0.0
 
 
 def encode_told(told: CurveAdvert, spent: Spent | None = None) -> str:
-    """`Pliant-Curve`'s value, and what pings answer and broadcasts carry. Times keep seven digits."""
+    """Encode the value of `Pliant-Curve`, of ping answers and of broadcasts. Times keep seven digits."""
     message = CurveMessage(
         told.node,
         _points(told.curve),
@@ -132,7 +131,7 @@ def encode_told(told: CurveAdvert, spent: Spent | None = None) -> str:
 
 
 def decode_told(text: str | bytes) -> tuple[CurveAdvert, Spent | None]:
-    """(the sender's advert, what it spent on the request). Raises PeerCurveError if either cannot be."""
+    """Return (the sender's advert, its time for the request). Raises PeerCurveError if either is invalid."""
     try:
         message = _decode(text, _CURVE, CURVE_HEADER)
         told = [(one.accuracy, one.fidelity, bytes(one.points), bytes(one.bound)) for one in message.levels]
@@ -147,7 +146,7 @@ def decode_told(text: str | bytes) -> tuple[CurveAdvert, Spent | None]:
 
 @lru_cache(maxsize=_MOST_KNOWN)
 def _levels(levels: tuple[ServiceLevel, ...]) -> tuple[LevelMessage, ...]:
-    """None where there is nothing to say but a curve."""
+    """Return the levels; empty if there is only a curve."""
     if levels == (ServiceLevel(levels[-1].curve),):
         return ()
     return tuple(
@@ -163,7 +162,7 @@ def _levels(levels: tuple[ServiceLevel, ...]) -> tuple[LevelMessage, ...]:
 
 @lru_cache(maxsize=_MOST_KNOWN)
 def _levels_of(best: bytes, told: tuple[_LevelTold, ...]) -> tuple[ServiceLevel, ...]:
-    """What a message tells, whose most accurate level has the points `best`: mostly what others told."""
+    """Decode a message's levels, whose most accurate one has the points `best`; cached."""
     levels = tuple(
         ServiceLevel(_curve(points or best), accuracy, _curve(bound) if bound else None, fidelity)
         for accuracy, fidelity, points, bound in told or _ONE_LEVEL
@@ -184,14 +183,14 @@ def _curve(points: bytes) -> Curve:
 
 
 def encode_packet(payload: bytes, received_s: float, curve: Curve) -> bytes:
-    """Figure 7's response: the payload, 8 bytes of whole seconds and 4 of their fraction, 8 bytes a point."""
+    """Encode Figure 7's response: payload, 8 bytes of whole seconds, 4 of their fraction, 8 per point."""
     whole = int(received_s // 1)
     head = struct.pack("!qf", whole, received_s - whole)
     return payload + head + b"".join(struct.pack("!if", n, t) for n, t in curve.points)
 
 
 def decode_packet(packet: bytes, payload_bytes: int) -> tuple[bytes, float, Curve]:
-    """(payload, time of reception, curve) of Figure 7. Raises PeerCurveError if the rest is not that."""
+    """Return (payload, time of reception, curve) of Figure 7. Raises PeerCurveError if it is malformed."""
     rest = packet[payload_bytes:]
     if payload_bytes < 0 or len(packet) < payload_bytes + 12 or (len(rest) - 12) % 8:
         raise PeerCurveError(

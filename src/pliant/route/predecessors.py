@@ -1,4 +1,4 @@
-"""The nodes that send requests here, their broadcast addresses, and what each was told last."""
+"""The nodes that send requests here, their broadcast addresses, and the last advert sent to each."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ _MOST = 256
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """Where a predecessor is told of changes, and the token that it showed when it said so."""
+    """A predecessor's address for broadcasts, and the token that it sent with the address."""
 
     address: str
     token: str | None = field(default=None, repr=False)
@@ -26,16 +26,16 @@ class _Predecessor:
 
 
 class Predecessors:
-    """They register with every request and ping, and expire after `expire_after_s` without either.
+    """Nodes register with every request and ping, and expire after `expire_after_s` without either.
 
-    At most 256 are kept, those heard of last: anybody may claim a name.
+    At most 256 are kept, the most recently active ones, because names are not authenticated.
     """
 
     def __init__(self, expire_after_s: float) -> None:
         self._expire_after_s = expire_after_s
         self._known: dict[str, _Predecessor] = {}
         self.expires_at_s = float("inf")
-        """No sooner than this one is gone; infinity if there is none."""
+        """No registration expires before this time; infinity if there is none."""
 
     def __len__(self) -> int:
         return len(self._known)
@@ -62,13 +62,13 @@ class Predecessors:
         return known.listener if known is not None else None
 
     def told(self, name: str, advert: CurveAdvert) -> None:
-        """`advert` went to it, with an answer."""
+        """Record that `advert` was sent to it, with an answer."""
         known = self._known.get(name)
         if known is not None:
             known.told = advert
 
     def expire(self, now_s: float) -> None:
-        """Those not heard of for too long are gone."""
+        """Remove predecessors that were inactive for too long."""
         if now_s < self.expires_at_s:
             return
         limit_s = now_s - self._expire_after_s
@@ -80,15 +80,15 @@ class Predecessors:
     def behind(
         self, word_for: Callable[[str], CurveAdvert], max_n: int, threshold_s: float, ratio: float
     ) -> tuple[tuple[CurveAdvert, tuple[str, ...]], ...]:
-        """(advert, those to be told it) where what they know is off by more than T_th (CRIME 4.3.3).
+        """Return (advert, recipients) where the last sent advert is off by more than T_th (CRIME 4.3.3).
 
-        They count as told. One that was never told has an answer coming with its first advert.
+        Recipients are marked as informed. A predecessor without a first advert gets it with a pending answer.
         """
         groups: dict[CurveAdvert, list[str]] = {}
         compared: dict[tuple[int, int], bool] = {}
 
         def has_moved(before: tuple[ServiceLevel, ...], now: tuple[ServiceLevel, ...]) -> bool:
-            """Many were told the same."""
+            """Cached: many predecessors were sent the same levels."""
             key = (id(before), id(now))
             if key not in compared:
                 compared[key] = _has_moved(before, now, max_n, threshold_s, ratio)
@@ -114,7 +114,7 @@ def _has_moved(
     threshold_s: float,
     ratio: float,
 ) -> bool:
-    """Whether accuracies are others, or the time or bound of one is off by more than the threshold."""
+    """Return whether accuracies changed, or a time or bound changed by more than the threshold."""
     if before is now:
         return False
     if [level.quality for level in before] != [level.quality for level in now]:
@@ -127,5 +127,5 @@ def _has_moved(
 
 
 def _is_other_wait(before_s: float, now_s: float, threshold_s: float) -> bool:
-    """Queues change all the time: predecessors are told when one has doubled, or is half of what it was."""
+    """Return whether a wait has doubled or halved: queues change constantly, so less is not reported."""
     return abs(now_s - before_s) > threshold_s + 0.5 * max(now_s, before_s)

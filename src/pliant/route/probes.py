@@ -1,7 +1,8 @@
-"""When to probe an endpoint that looks slower than before, with an input that no request needs.
+"""When to probe an endpoint that looks slower than before, with an input that serves no request.
 
-Nothing else would show that it has recovered: inputs go elsewhere. While inputs come, an endpoint of several
-levels is probed more often, as one that is no longer the most accurate in time may still be the quickest.
+Otherwise a recovery would go unnoticed, because inputs go elsewhere. While inputs arrive, an endpoint of
+several levels is probed more often: even if it is no longer the most accurate in time, it may still be the
+fastest.
 """
 
 from collections.abc import Callable
@@ -12,14 +13,14 @@ from pliant.ir.curve import Curve
 _CONFIRM_S = 0.5
 _SLOWED = 1.25
 _SHARE = 0.33
-"""The part of an endpoint's time that probes take at most while inputs come."""
+"""Maximum share of an endpoint's time for probes while inputs arrive."""
 
 
 @final
 class Probes:
-    """The next is due at `at_s`, `after_s` after the last answer or probe (None: never); sooner in doubt.
+    """The next probe is due at `at_s`, `after_s` after the last answer or probe (None: never).
 
-    `best` is the quickest that the device has been.
+    It is sooner in doubt. `best` is the device's fastest curve so far.
     """
 
     def __init__(self, after_s: float | None, best: Curve | None) -> None:
@@ -30,7 +31,7 @@ class Probes:
         self.at_s = self._after_s
 
     def is_overdue(self, now_s: float) -> bool:
-        """Whether the last answer of this device is longer ago than probes are apart."""
+        """Return whether this device's last answer is older than the probe interval."""
         return now_s - self._here_s > self._after_s
 
     def answered(
@@ -41,9 +42,9 @@ class Probes:
         now_s: float,
         least_s: float | None = None,
     ) -> None:
-        """An answer came; answers take `curve` now. Where that is new, the last input was `last_n` long.
+        """Record an answer; answers now take `curve`. If that is new, the last input had length `last_n`.
 
-        The quickest answer takes `least_s`, where there are several levels.
+        With several levels, the fastest answer takes `least_s`.
         """
         self._here_s = now_s
         self.at_s = now_s + (_CONFIRM_S if is_in_doubt else self._after_s)
@@ -51,7 +52,7 @@ class Probes:
             self.offered(curve, last_n, None if is_in_doubt else least_s)
 
     def offered(self, curve: Curve, last_n: int, least_s: float | None) -> None:
-        """Answers take `curve` since the last one; as `answered`. `least_s` is None where nothing presses."""
+        """Record that answers take `curve`; see `answered`. `least_s` is None if no probe is urgent."""
         if self._best is None or curve.at(last_n) < self._best.at(last_n):
             self._best = curve
         elif least_s is None or self._after_s == float("inf"):
@@ -71,11 +72,11 @@ class Probes:
         *,
         is_awaited: bool = False,
     ) -> int:
-        """The length to try now, one at which the endpoint would be chosen if it had recovered; 0 for none.
+        """Return the length to probe now, at which a recovered endpoint would be chosen; 0 for none.
 
-        `others_s` is the least seconds elsewhere by length; `n_inputs` came until now. Where there are
-        several levels, the quickest of which takes `least_s`, every length is tried, at that level. Where it
-        `is_awaited`, others would send inputs if they knew that it has recovered.
+        `others_s` is the least seconds elsewhere by length; `n_inputs` have arrived so far. With several
+        levels, the fastest of which takes `least_s`, every length is probed at that level. If it
+        `is_awaited`, other nodes would send inputs after a recovery.
         """
         is_overdue, is_asked = self.is_overdue(now_s), is_awaited or n_inputs > self._n_inputs
         self.at_s, self._n_inputs = now_s + self._after_s, n_inputs
@@ -92,10 +93,10 @@ class Probes:
 
 
 def _longest_won(best: Curve, last_n: int, others_s: Callable[[int], float]) -> int:
-    """The last length that came, if `best` were quickest at it, or the longest below of that kind; or 0.
+    """Return the last length, if `best` were fastest at it, else the longest shorter one that is; or 0.
 
-    What came last may be none of it: below, short inputs are kept while this device is slow, and the
-    long ones go further up.
+    The last length may not qualify: lower nodes keep short inputs while this device is slow, and the long
+    ones go further upstream.
     """
     won, lost = 0, last_n + 1
     while lost - won > 1:

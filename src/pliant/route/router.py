@@ -1,15 +1,14 @@
-"""One node's decisions for one model, from what happens to it (CRIME 4).
+"""One node's decisions for one model, driven by events (CRIME 4).
 
-The same object runs in a node and in the simulator: it is told of every event with the time of it
-(`now_s`, monotonic seconds), and says where an input goes (`choose`), what a predecessor is told (`tell`)
-and what else is to be done (`due`).
+Nodes and the simulator use the same object: it receives every event with its time (`now_s`, monotonic
+seconds), and returns where an input goes (`choose`), a predecessor's advert (`tell`) and other tasks (`due`).
 
-No circles, and no counting to infinity. A node's advert carries the set of nodes that its curve depends on
-(`CurveAdvert.through`, the path vector of BGP as a set). Two rules follow: a successor whose curve depends on
-this node is no candidate, and a predecessor is told a curve without those successors whose curves depend on
-that predecessor. A time that once went through this node therefore never comes back as news, however late it
-arrives, so no two nodes can raise each other's curves step by step. Requests carry their path and a hop
-limit as well (`Trail`), which holds while adverts are under way.
+Loops and counting to infinity are excluded. A node's advert carries the set of nodes that its curve depends
+on (`CurveAdvert.through`, the path vector of BGP as a set). Two rules follow: a successor whose curve depends
+on this node is no candidate, and a predecessor's advert omits successors whose curves depend on that
+predecessor. A time that once went through this node therefore never returns as news, however late it arrives,
+so no two nodes can raise each other's curves step by step. Requests also carry their path and a hop limit
+(`Trail`), which holds while adverts are in transit.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -38,10 +37,10 @@ from pliant.route.upstream.upstream_queue import Passage
 
 
 class Router:
-    """A node's whole decision state for one model.
+    """A node's complete decision state for one model.
 
-    `prior` is what is known of this device before its first inference; without it the first input is
-    answered here. `started` tells this run of the node from the one before (milliseconds of any clock).
+    `prior` is this device's curve before its first inference; without it the first input is answered here.
+    `started` distinguishes this run of the node from earlier ones (milliseconds of any clock).
     """
 
     def __init__(
@@ -54,7 +53,7 @@ class Router:
         self._radio = None if settings.radio is None else RadioUse(settings.radio)
         self.predecessors = Predecessors(settings.expire_after_s)
         self._ways: list[Candidate] = []
-        """This device's endpoints and every successor that is ready, without the queues there."""
+        """This device's endpoints and every successor that is ready, without their queues."""
         self._adverts = Adverts(name, started, settings.max_n, self._behind)
         self._pings = PingSchedule(settings)
         self._last_n = 1
@@ -76,10 +75,11 @@ class Router:
         *,
         is_coming: bool = True,
     ) -> Choice:
-        """Where an input of length n goes, or would go if one came: an endpoint here or a successor.
+        """Choose where an input of length n goes, or would go: an endpoint here or a successor.
 
-        `exclude` names what has been tried (`LOCAL` too); a `trail` leaves out the nodes it has passed, and
-        all after its last hop. Raises RouteError if nothing is left, and as `choose_endpoint.choose` does.
+        `exclude` names the candidates already tried (`LOCAL` too); a `trail` excludes the nodes it has
+        passed, and all successors after its last hop. Raises RouteError if none is left, and as
+        `choose_endpoint.choose` does.
         """
         self._expect(now_s)
         candidates = self._candidates(now_s)
@@ -96,12 +96,12 @@ class Router:
     def options(
         self, n: int, now_s: float, objective: Objective = TIME, terms: Terms = NO_TERMS
     ) -> tuple[Option, ...]:
-        """What each candidate could do for an input of length n, best first."""
+        """Return each candidate's best option for an input of length n, best first."""
         self._expect(now_s)
         return ranked(n, self._candidates(now_s), objective, terms)
 
     def tell(self, now_s: float, predecessor: str | None = None) -> CurveAdvert:
-        """This node's advert (CRIME 4.2); a `predecessor` (a node's name) has been told it."""
+        """Return this node's advert (CRIME 4.2); records that `predecessor` (a node's name) received it."""
         self._expect(now_s)
         advert, ways = self._adverts.of(predecessor, self._refreshed())
         if predecessor is not None:
@@ -109,7 +109,7 @@ class Router:
         return self._word(advert, ways, now_s, is_now=True)
 
     def due(self, now_s: float) -> tuple[Due, ...]:
-        """What is to be done now; each thing is said once."""
+        """Return the tasks that are due now; each is returned once."""
         if now_s < self._next_due_s and self._is_checked:
             return ()
         self.predecessors.expire(now_s)
@@ -122,13 +122,13 @@ class Router:
         return tuple(found)
 
     def next_due_s(self, now_s: float) -> float:
-        """When `due` is to be asked next, if nothing happens before; infinity if never."""
+        """Return when to call `due` next, if no event occurs before; infinity if never."""
         return self._next_due_s if self._is_checked else now_s
 
     # -- successors
 
     def successor(self, name: str, prior: Link) -> None:
-        """An upstream appears; it is pinged at once, and a candidate when it has answered."""
+        """Add an upstream; it is pinged at once, and becomes a candidate when it has answered."""
         if name in self._successors or name in self._here:
             raise RouteError(f"{name!r} is an upstream already, or no name; give each upstream its own.")
         self._successors[name] = Successor(name, prior, self.settings, self.name, self._radio)
@@ -136,7 +136,7 @@ class Router:
         self._changed()
 
     def remove(self, name: str) -> None:
-        """An upstream is no longer used."""
+        """Remove an upstream."""
         if self._successors.pop(name, None) is not None:
             self._changed()
 
@@ -153,9 +153,9 @@ class Router:
         waited_s: float = 0.0,
         passage: Passage | None = None,
     ) -> None:
-        """`successor` answered an input: away for `away_s`, of which it spent `spent_s` by its own clock.
+        """Record an answer of `successor` after `away_s`, of which it spent `spent_s` by its own clock.
 
-        Of that, the input waited for `waited_s`; `passage` is what `enter` gave for it.
+        Of that, the input was queued for `waited_s`; `passage` is the result of `enter`.
         """
         peer = self._successors.get(successor)
         if peer is None:
@@ -168,43 +168,40 @@ class Router:
         self._expects_until_s = min(self._expects_until_s, peer.transfer.changes_at_s)
 
     def enter(self, successor: str, n: int, now_s: float) -> Passage:
-        """An input of length n is to go to `successor`: it counts as work there until it has left.
-
-        Raises RouteError where that was removed meanwhile.
-        """
+        """Register an input for `successor` until `leave`. Raises RouteError if it was removed meanwhile."""
         peer = self._successors.get(successor)
         if peer is None:
             raise RouteError(f"{successor} is no upstream any more.")
         return peer.enter(n, now_s)
 
     def has_room(self, successor: str) -> bool:
-        """Whether one more input may be sent to `successor` now; more than that would only queue there."""
+        """Return whether another input may be sent to `successor` now; more would only queue there."""
         peer = self._successors.get(successor)
         return peer is not None and peer.queue.has_room
 
     def send(self, successor: str, passage: Passage, now_s: float) -> None:
-        """The input of `passage` is sent now."""
+        """Record that the input of `passage` is sent now."""
         passage.queue.send(passage, now_s)
 
     def leave(self, successor: str, passage: Passage, now_s: float) -> None:
-        """The input of `passage` was answered, or failed, or is not sent after all."""
-        passage.queue.leave(passage, now_s)  # of `successor` as it was then: it may have left and come back
+        """Record that the input of `passage` was answered, failed, or will not be sent."""
+        passage.queue.leave(passage, now_s)  # `successor` may have been removed and added since
 
     def pinged(self, successor: str, away_s: float, spent_s: float, told: CurveAdvert, now_s: float) -> None:
-        """A ping came back from `successor`."""
+        """Record a ping's answer from `successor`."""
         self._update(successor, lambda peer: peer.pinged(away_s, spent_s, told, now_s))
 
     def told(self, successor: str, told: CurveAdvert, now_s: float) -> None:
-        """`successor` itself told its advert, with an answer that says nothing of the way there."""
+        """Record an advert of `successor`, from an answer without information on the way there."""
         peer = self._successors.get(successor)
         if peer is not None and peer.tell(told, now_s):
             self._changed()
 
     def gossip(self, successor: str, told: CurveAdvert, now_s: float) -> None:
-        """A broadcast in the name of `successor` came in (CRIME 4.3.3 ii).
+        """Handle a broadcast in the name of `successor` (CRIME 4.3.3 ii).
 
-        Anybody may have sent it, so that it is a hint to ping `successor`, and its curve changes no choice.
-        With `trusts_broadcasts`, as in the paper, it is taken for the advert of `successor`.
+        Broadcasts are not authenticated, so it is only a hint to ping `successor`, and its curve changes no
+        choice. With `trusts_broadcasts`, as in the paper, it is taken as the advert of `successor`.
         """
         peer = self._successors.get(successor)
         if peer is None:
@@ -216,36 +213,36 @@ class Router:
         self._is_checked = False
 
     def failed(self, successor: str, now_s: float, reason: str = "no answer") -> None:
-        """`successor` could not be reached, or answered with an error of its own; `reason` is for people."""
+        """Record that `successor` was unreachable, or returned its own error; `reason` is for people."""
         self._update(successor, lambda peer: peer.failed(now_s, reason))
 
     def mismatched(self, successor: str, now_s: float, reason: str = "does not fit") -> None:
-        """`successor` holds another model, or speaks another protocol: nothing goes there."""
+        """Record that `successor` holds another model, or has another protocol: it gets no requests."""
         self._update(successor, lambda peer: peer.mismatched(now_s, reason))
 
     def doubted(self, successor: str, now_s: float) -> None:
-        """An answer of `successor` was not waited for as long as it may take."""
+        """Record that the wait for an answer of `successor` was ended before its possible time."""
         self._update(successor, lambda peer: peer.doubted(now_s))
 
     def overdue(self, successor: str, n: int, late_s: float, now_s: float) -> None:
-        """An answer of `successor` is `late_s` later than expected, and was not waited for any longer."""
+        """Record that an answer of `successor` is `late_s` later than expected, and no longer waited for."""
         self._update(successor, lambda peer: peer.overdue(n, late_s, now_s))
 
     def misbehaved(self, successor: str, now_s: float, reason: str = "sent what cannot be") -> None:
-        """`successor` sent what cannot be (PeerCurveError): it is set aside for a while."""
+        """Record invalid data from `successor` (PeerCurveError): it is excluded for a while."""
         self._update(successor, lambda peer: peer.set_aside(now_s, reason))
 
     # -- this device
 
     def endpoint(self, name: str, prior: Curve | None = None, watts: float | None = None) -> None:
-        """One more endpoint of this device, such as `CLUSTER`; it draws `watts` at first."""
+        """Add an endpoint of this device, such as `CLUSTER`; its initial power is `watts`."""
         if name in self._here or name in self._successors:
             raise RouteError(f"{name!r} is an endpoint already; give each its own name.")
         self._here[name] = LocalEndpoint(name, self.settings, prior, watts)
         self._changed()
 
     def offer(self, levels: tuple[ServiceLevel, ...], endpoint: str = LOCAL) -> None:
-        """An endpoint of this device can give `levels` now, worst first (`Endpoint.levels`)."""
+        """Set an endpoint's current `levels`, worst first (`Endpoint.levels`)."""
         if self._here[endpoint].offer(levels):
             for peer in self._successors.values():
                 peer.assume(self._here[LOCAL].way.best.accuracy)
@@ -255,17 +252,17 @@ class Router:
     def answered_here(
         self, n: int, seconds: float, now_s: float, endpoint: str = LOCAL, joules: float | None = None
     ) -> None:
-        """An input was answered here in `seconds` of work, which took `joules`, its waiting left out."""
+        """Record an answer of this device after `seconds` of work and `joules`, without queueing."""
         here = self._here[endpoint]
         if here.answered(n, seconds, self._last_n, now_s, joules):
             self._changed()
         self._next_due_s = min(self._next_due_s, here.probe_at_s)
 
     def waits(self, wait_s: float, now_s: float, endpoint: str = LOCAL) -> None:
-        """An input that came now would wait `wait_s` before its work here starts.
+        """Set the time that an input arriving now would wait before its work here starts.
 
-        The next choice here takes that as it is, and so does who is answered or pings. Broadcasts tell the
-        average of the last `wait_memory_s`: all predecessors at once would fill and empty a queue in turns.
+        The next choice here, answers and pings use it as it is. Broadcasts carry the average of the last
+        `wait_memory_s`: otherwise all predecessors at once would alternately fill and empty a queue.
         """
         if self._here[endpoint].waits(wait_s, now_s):
             self._is_checked = False
@@ -273,7 +270,7 @@ class Router:
     # -- predecessors
 
     def heard_of(self, predecessor: str, listener: Listener | None, now_s: float) -> None:
-        """A request or ping of `predecessor` came; broadcasts reach its `listener`, until it expires."""
+        """Record a request or ping of `predecessor`; broadcasts go to its `listener`, until it expires."""
         self.predecessors.heard_of(predecessor, listener, now_s)
         self._next_due_s = min(self._next_due_s, now_s + self.settings.expire_after_s)
 
@@ -285,21 +282,21 @@ class Router:
         return tuple(self._here)
 
     def curve_here(self, endpoint: str = LOCAL) -> Curve | None:
-        """T_l(n) of an endpoint of this device, without waiting; None before anything is known."""
+        """Return T_l(n) of an endpoint of this device, without queueing; None before it is known."""
         return self._here[endpoint].curve
 
     @property
     def ways_here(self) -> list[Candidate]:
-        """This device's endpoints, with what an input that came now would wait for."""
+        """This device's endpoints, including the wait of an input that arrives now."""
         return [endpoint.candidate for endpoint in self._here.values()]
 
     def state(self, successor: str, now_s: float) -> PeerState | None:
-        """A successor as it stands; None if there is none of that name, any more."""
+        """Return a successor's current state; None if there is none of that name."""
         peer = self._successors.get(successor)
         return None if peer is None else peer.state(now_s)
 
     def states(self, now_s: float) -> tuple[PeerState, ...]:
-        """Every successor as it stands."""
+        """Return every successor's current state."""
         return tuple(s.state(now_s) for s in self._successors.values())
 
     # -- below
@@ -315,7 +312,7 @@ class Router:
             self._changed()
 
     def _expect(self, now_s: float) -> None:
-        """Ways up as they are to be expected now: what was last seen of them says less with time."""
+        """Update the expected ways to upstreams: the latest observation loses weight with time."""
         if now_s < self._expects_until_s:
             return
         for peer in self._successors.values():
@@ -328,7 +325,7 @@ class Router:
         self._expects_until_s = min(changes_s, default=inf)
 
     def _refreshed(self) -> list[Candidate]:
-        """This device and what is above it, as they are known now, without the queues there."""
+        """Return this device and its upstreams as currently known, without their queues."""
         if not self._is_stale:
             return self._ways
         here = [endpoint.way for endpoint in self._here.values()]
@@ -339,7 +336,7 @@ class Router:
         return self._ways
 
     def _candidates(self, now_s: float) -> list[Candidate]:
-        """The same, with the wait of an input that comes now."""
+        """Return the same, with the wait of an input that arrives now."""
         for endpoint in self._here.values():
             endpoint.dependents.pass_time(now_s)
         above = self._refreshed()[len(self._here) :]
@@ -353,13 +350,13 @@ class Router:
     def _word(
         self, advert: CurveAdvert, ways: Sequence[Candidate], now_s: float, *, is_now: bool = False
     ) -> CurveAdvert:
-        """`advert`, made of `ways`, with the wait of now, or of lately."""
+        """Return `advert`, made of `ways`, with the current or recent wait."""
         waits_s = [self._wait_s(way, now_s, is_now=is_now) for way in ways]
         wait_s = wait_beyond(advert, self._last_n, ways, waits_s) if any(waits_s) else 0.0
         return replace(advert, wait_s=wait_s) if wait_s else advert
 
     def _behind(self, name: str) -> frozenset[str]:
-        """The nodes that the curve of a candidate depends on."""
+        """Return the nodes that the curve of a candidate depends on."""
         told = None if name in self._here else self._successors[name].told
         return frozenset() if told is None else told.through
 
@@ -391,7 +388,7 @@ class Router:
         return found
 
     def _least_s(self, n: int, without: str, now_s: float) -> float:
-        """What length n takes at the best candidate but one; 0 if there is no other."""
+        """Return the time of length n at the best other candidate; 0 if there is none."""
         return min((c.seconds(n) for c in self._candidates(now_s) if c.name != without), default=0.0)
 
     def _earliest(self) -> float:

@@ -13,14 +13,13 @@ class RouterSettings:
     """One model's routing on one node; lengths are 0..`max_n`.
 
     Local times are fitted over `window` samples every `refit_every` (M_l), with `degree` 2 for attention
-    models. Predecessors are told where the curve has moved by more than `threshold_s` (T_th) plus
-    `threshold_ratio` of it. A successor that was not asked for `ping_after_s` (T_ping) is pinged; with
-    `adapts_pings` at once where a round trip was a surprise, after up to four times as long where none was,
-    and eight times later where all it could save is less than the ping takes.
-    A broadcast makes for a ping of the node that it speaks of, at most one in `retry_s`; with
-    `trusts_broadcasts` its curve is taken as it comes.
-    Deadlines are kept by bounds that 95 % of answers stay under, by medians unless `is_bounded`.
-    Where this device looks slower than it was, and nothing came here for `probe_after_s`, it is probed.
+    models. Predecessors are informed if the curve has changed by more than `threshold_s` (T_th) plus
+    `threshold_ratio` of it. A successor without contact for `ping_after_s` (T_ping) is pinged; with
+    `adapts_pings` at once after a surprising round trip, after up to four times as long without one, and
+    eight times later if the possible saving is less than the ping takes. A broadcast triggers a ping of the
+    node that it names, at most one per `retry_s`; with `trusts_broadcasts` its curve is used directly.
+    Deadlines are met by bounds that 95 % of answers stay under, by medians unless `is_bounded`. If this
+    device looks slower than before, and got no input for `probe_after_s`, it is probed.
     """
 
     max_n: int
@@ -57,7 +56,7 @@ class RouterSettings:
                 f"a threshold of {self.threshold_s} s and {self.threshold_ratio} of a curve cannot be: give "
                 "0 or more of both."
             )
-        _ = self.fit, self.transfer  # which check the rest
+        _ = self.fit, self.transfer  # which validate the rest
 
     @property
     def fit(self) -> FitSettings:
@@ -77,9 +76,9 @@ def paper(
     power: PowerModel | None = None,
     radio: RadioModel | None = None,
 ) -> RouterSettings:
-    """CRIME as published: plain least squares, the last round trip, fixed thresholds and pings, no probes.
+    """Return CRIME as published: plain least squares, the last round trip, fixed thresholds, no probes.
 
-    Broadcasts are believed.
+    Pings are fixed too, and broadcasts are trusted.
     """
     return RouterSettings(
         max_n,

@@ -1,4 +1,4 @@
-"""The least of many curves, with what the ways to them add, at all lengths at once."""
+"""The minimum of many curves, including the ways to them, at all lengths at once."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,9 +10,9 @@ from pliant.arrays import Float
 from pliant.ir.curve import MAX_SECONDS, Curve, minimum
 
 FEW = 6
-"""So many curves are compared piece by piece."""
+"""Up to this many curves are compared piece by piece."""
 DENSE = 4096
-"""Up to this length, a row of all lengths costs less than comparing many curves piece by piece."""
+"""Up to this length, evaluating all lengths is cheaper than comparing many curves piece by piece."""
 _ALIKE = 1.0 + 1e-9
 _STRAIGHT = 1e-12
 
@@ -33,8 +33,10 @@ class WayCurve:
 def least(
     kinds: Sequence[Sequence[WayCurve]], counts: Sequence[int], max_n: int
 ) -> tuple[list[list[Curve]], list[bool]]:
-    """For each of `kinds` of times of the same ways, and each of `counts`, rising to all ways: the minimum of
-    the first so many ways at lengths 0..`max_n`. And which ways touch any of those of the first kind.
+    """Return the minimum of the first `count` ways at lengths 0..`max_n`, per kind and count.
+
+    `kinds` are kinds of times of the same ways; `counts` increase up to the number of ways. Also returns
+    which ways touch any of the minima of the first kind.
     """
     if len(kinds[0]) > FEW and max_n <= DENSE:
         return _dense(kinds, counts, max_n)

@@ -1,1 +1,1 @@
-"""The choice of an endpoint for a request, and what it is made from: terms, objective, energy, crowding."""
+"""The choice of an endpoint for a request, and its inputs: terms, objective, energy, crowding."""

@@ -1,16 +1,17 @@
-"""The decision: which endpoint answers an input, and at which accuracy.
+"""Choose the endpoint and the accuracy level that answer an input.
 
-CRIME (eq. 5, 6, 8, 9) takes the candidate that costs least. Here each candidate has levels of accuracy, and
-a request may have a deadline and a floor:
+CRIME (eq. 5, 6, 8, 9) takes the candidate with the least cost. Here each candidate has levels of accuracy,
+and a request may have a deadline and a floor:
 
-- with neither, the most accurate answer; of equally accurate ones the one that costs least;
-- with a deadline, the most accurate answer whose bound keeps it, again the least cost among equals; where no
-  bound does, the likeliest to be in time, if one in four such answers is. Where requests come that only one
-  endpoint can answer in time (`Crowding`), those options come first that make the fewest requests late;
-- with a floor alone, the least cost among answers that reach it.
+- with neither, the most accurate answer; among equally accurate ones the one with the least cost;
+- with a deadline, the most accurate answer whose bound meets it, again the least cost among equals; if no
+  bound does, the one most likely to be in time, unless its chance is below one in four. If requests arrive
+  that only one endpoint can answer in time (`Crowding`), options that make the fewest requests late come
+  first;
+- with only a floor, the least cost among answers that reach it.
 
-The curves of levels are projections of costs: what a whole program takes by the input's length, simulated
-with an `ir.cost.Cost` or fitted to answers. Other nodes tell curves, and neither programs nor devices.
+The curves of levels are projections of costs: the time of a whole program by the input's length, simulated
+with an `ir.cost.Cost` or fitted to answers. Other nodes send curves, but neither programs nor devices.
 """
 
 from collections.abc import Sequence
@@ -30,20 +31,20 @@ LOCAL = "local"
 CLUSTER = "cluster"
 """The name of the cluster of which this device is the primary."""
 _MORE = 1.03
-"""Times of the chosen level may have grown by so much when its work begins."""
+"""Maximum growth of the chosen level's time until its work begins."""
 _ALIKE_LOST = 0.03
-"""Options count as equal that differ by so many late requests, as bounds are kept 95 times of 100."""
+"""Options whose numbers of late requests differ by less count as equal: bounds hold for 95 of 100."""
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One endpoint for an input of length n: its `levels`, worst first, and the way there.
+    """One endpoint for an input of length n: its `levels`, worst first, and the way to it.
 
-    An answer takes `fixed_s` + `per_item_s` * n + curve(n) seconds: waiting, or round trip and bytes, apart
-    from the time spent answering (eq. 4). The first two vary: 95 % of ways take less than `way_bound` times
-    that. This device spends `fixed_j` + `per_item_j` * n joules on it, and `watts` over the seconds that it
-    takes, but for the first `free_s` (eq. 8; eq. 9 with E_tx0 and P_tx). `crowding` tells of requests that
-    depend on it; None where there are none.
+    An answer takes `fixed_s` + `per_item_s` * n + curve(n) seconds: queueing, or round trip and bytes,
+    besides the time spent answering (eq. 4). The first two vary: 95 % of ways take less than `way_bound`
+    times that. This device spends `fixed_j` + `per_item_j` * n joules on it, and `watts` for the seconds that
+    it takes, except the first `free_s` (eq. 8; eq. 9 with E_tx0 and P_tx). `crowding` describes the requests
+    that depend on the endpoint; None without any.
     """
 
     name: str
@@ -67,20 +68,20 @@ class Candidate:
         return self.levels[-1]
 
     def seconds(self, n: int) -> float:
-        """Until the most accurate answer to an input of length n is here."""
+        """Return the seconds until the most accurate answer to an input of length n arrives."""
         return self.fixed_s + self.per_item_s * n + self.best.curve.at(n)
 
     def joules(self, n: int, seconds: float) -> float:
-        """What this device spends on an input of length n that takes `seconds`."""
+        """Return this device's energy for an input of length n that takes `seconds`."""
         return self.fixed_j + self.per_item_j * n + self.watts * max(seconds - self.free_s, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """A candidate's estimates for one input at one level; 95 % of such answers come within `bound_s`.
+    """A candidate's estimates for one input at one level; 95 % of such answers arrive within `bound_s`.
 
-    `excluded` is the constraint of the request that it does not keep, None where it keeps all. The work takes
-    `most_s` seconds at most; None where it may take what is left of the deadline.
+    `excluded` is the constraint of the request that it violates, None if it violates none. The work takes at
+    most `most_s` seconds; None if it may take the rest of the deadline.
     """
 
     name: str
@@ -99,11 +100,11 @@ class Option:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Where an input goes and at which level (`option`), and the other candidates."""
+    """The chosen candidate and level (`option`), and the other candidates."""
 
     option: Option
     _among: tuple[int, Sequence[Candidate], Objective, Terms] = field(repr=False, compare=False)
-    """What it was chosen by: most choices are followed without a look at the others."""
+    """The inputs of the choice: most choices are followed without evaluating the others."""
 
     @property
     def target(self) -> str:
@@ -120,7 +121,7 @@ class Choice:
 
     @property
     def reason(self) -> str:
-        """The rule that decided, for people."""
+        """The rule that decided, as text for people."""
         _, candidates, objective, terms = self._among
         cost = "time" if not objective.per_joule else "energy" if not objective.per_second else "cost"
         if self.option.excluded is not None:
@@ -137,7 +138,7 @@ class Choice:
 
     @property
     def runners_up(self) -> tuple[Option, ...]:
-        """The best of each other candidate, as `ranked`: what they cost other requests does not count."""
+        """The best option of each other candidate, as in `ranked`: its cost to other requests is ignored."""
         n, candidates, objective, terms = self._among
         return ranked(n, [c for c in candidates if c.name != self.target], objective, terms)
 
@@ -145,7 +146,7 @@ class Choice:
 def ranked(
     n: int, candidates: Sequence[Candidate], objective: Objective = TIME, terms: Terms = NO_TERMS
 ) -> tuple[Option, ...]:
-    """The best option of each candidate, best first; of equals, the one that was given first."""
+    """Return the best option of each candidate, best first; among equals, in the given order."""
     is_ranked = terms.deadline_s is not None or terms.accuracy_floor is None
 
     def order(option: Option) -> tuple[int, float, float]:
@@ -161,11 +162,11 @@ def ranked(
 def choose(
     n: int, candidates: Sequence[Candidate], objective: Objective = TIME, terms: Terms = NO_TERMS
 ) -> Choice:
-    """The candidate and level for length n; of equals the first, so put this device first (eq. 6).
+    """Return the candidate and level for length n; among equals the first, e.g. this device (eq. 6).
 
-    `terms.deadline_s` is what is left of the deadline. Where no answer is likely to keep it, the soonest is
-    taken by best effort; otherwise DeadlineError says what that would be. Raises BudgetError where none
-    reaches the floor, RouteError if there is no candidate.
+    `terms.deadline_s` is the rest of the deadline. If no answer is likely to meet it, the fastest is taken
+    with best effort; otherwise raises DeadlineError with that option's time. Raises BudgetError if none
+    reaches the floor, RouteError without candidates.
     """
     if not candidates:
         raise RouteError(
@@ -180,7 +181,7 @@ def choose(
 
 
 def soonest(n: int, candidates: Sequence[Candidate], terms: Terms = NO_TERMS) -> Choice | None:
-    """The candidate and level with the least bound at or above the floor; None if there is none."""
+    """Return the candidate and level with the least bound at or above the floor; None if there is none."""
     floor = terms.accuracy_floor or 0.0
     allowed = [(c, level) for c in candidates for level in c.levels if level.reaches(floor)]
     best = min(allowed, key=lambda one: _times_s(n, *one)[1], default=None)
@@ -190,9 +191,9 @@ def soonest(n: int, candidates: Sequence[Candidate], terms: Terms = NO_TERMS) ->
 
 
 def _best(n: int, candidates: Sequence[Candidate], objective: Objective, terms: Terms) -> Option:
-    """The best of all levels whose bounds keep the deadline; else the likeliest to be in time.
+    """Return the best of all levels whose bounds meet the deadline; else the most likely to be in time.
 
-    Where none is likely to, the soonest; where none reaches the floor, the most accurate.
+    If none is likely to, the fastest; if none reaches the floor, the most accurate.
     """
     floor, deadline_s = terms.accuracy_floor, terms.deadline_s
     is_ranked = deadline_s is not None or floor is None
@@ -205,7 +206,7 @@ def _best(n: int, candidates: Sequence[Candidate], objective: Objective, terms: 
             return fewest
     top = best_cost = 0.0
     least = (True, inf)
-    for c in candidates:  # compared as numbers: most of a choice was making options that were not taken
+    for c in candidates:  # compared as numbers: creating unused options dominated the time of a choice
         way_s = c.fixed_s + c.per_item_s * n
         for level in c.levels[-1:] if is_free else reversed(c.levels):
             if floor is not None and not level.reaches(floor):
@@ -239,9 +240,10 @@ def _is_crowded(candidates: Sequence[Candidate]) -> bool:
 def _fewest_late(
     n: int, candidates: Sequence[Candidate], objective: Objective, floor: float, deadline_s: float
 ) -> Option | None:
-    """The most accurate, then the cheapest, of the options that make the fewest requests late.
+    """Return the most accurate, then the cheapest, of the options that make the fewest requests late.
 
-    That is this one by its chance, and those that depend on the endpoint. None where no option has a chance.
+    These include this request, by its chance, and those that depend on the endpoint. None if no option has a
+    chance.
     """
     found: list[tuple[float, float, float, Candidate, ServiceLevel]] = []
     for c in candidates:
@@ -284,7 +286,7 @@ def _option(
 
 
 def _times_s(n: int, c: Candidate, level: ServiceLevel) -> tuple[float, float]:
-    """The median, and the bound."""
+    """Return the median and the bound."""
     way_s = c.fixed_s + c.per_item_s * n
     seconds = way_s + level.curve.at(n)
     return seconds, _bound_s(n, c, level, way_s, seconds)

@@ -13,7 +13,7 @@ _MEGABIT_BYTES = 125_000.0
 
 @dataclass(frozen=True, slots=True)
 class PowerModel:
-    """A device at work: `idle_W`, and `compute_W` more while it answers, at every length (Figure 8)."""
+    """The power of a device: `idle_W`, plus `compute_W` while it answers, at every length (Figure 8)."""
 
     name: str
     idle_W: float
@@ -26,11 +26,11 @@ class PowerModel:
 
 @dataclass(frozen=True, slots=True)
 class RadioModel:
-    """A radio: joules per megabit up and down (a power per Mbit/s is that), and `waiting_W` until the answer.
+    """A radio: joules per megabit up and down (equal to W per Mbit/s), and `waiting_W` until the answer.
 
-    After the last packet the radio stays on for `tail_s` at `tail_W`, and from idle it takes `wake_s` at
-    `wake_W` to get going. Inputs in quick succession share these, so eq. 9 leaves them out (`without_tail`);
-    `tail_j` is what they add by the time since the exchange before, which `RadioUse` follows.
+    After the last packet the radio stays on for `tail_s` at `tail_W`; from idle it takes `wake_s` at `wake_W`
+    to start. Inputs in quick succession share these, so eq. 9 omits them (`without_tail`); `tail_j` is what
+    an exchange adds, depending on the time since the previous one, which `RadioUse` tracks.
     """
 
     name: str
@@ -48,18 +48,18 @@ class RadioModel:
         _check(self.name, self.tail_W, self.tail_s, self.wake_W, self.wake_s)
 
     def transfer_j(self, sent_bytes: float, received_bytes: float) -> float:
-        """E_tx0 of eq. 9: what the bytes themselves cost."""
+        """Return E_tx0 of eq. 9: the energy of the bytes themselves."""
         return (self.up_J_per_Mbit * sent_bytes + self.down_J_per_Mbit * received_bytes) / _MEGABIT_BYTES
 
     def without_tail(self) -> "RadioModel":
-        """As in eq. 9: no waking, and no tail."""
+        """Return the model of eq. 9, without waking and tail."""
         return replace(self, tail_W=0.0, tail_s=0.0, wake_W=0.0, wake_s=0.0)
 
     def tail_j(self, idle_s: float) -> float:
-        """Waking and tail that an exchange adds which begins `idle_s` after the last one has ended.
+        """Return the energy of waking and tail for an exchange that begins `idle_s` after the last one ended.
 
-        Within the tail of that one, the exchange puts off the end of the tail by as long as the radio was
-        idle; afterwards the radio has to wake, and a whole tail follows. Infinity: there was none before.
+        Within the tail of the last exchange, it extends that tail by `idle_s`; afterwards the radio must
+        wake, and a full tail follows. Infinity means that there was no exchange before.
         """
         if idle_s <= self.tail_s:
             return self.tail_W * idle_s
@@ -68,9 +68,9 @@ class RadioModel:
 
 @dataclass(frozen=True, slots=True)
 class DeviceWork:
-    """What one device does for an answer: computes for `busy_s`, sends and receives bytes.
+    """One device's work for an answer: it computes for `busy_s`, and sends and receives bytes.
 
-    A device without `power` or `radio` runs off the mains, or is reached by a cable: that counts nothing.
+    A device without `power` or `radio` runs on mains, or is connected by cable: that part counts as 0.
     """
 
     busy_s: float
@@ -80,7 +80,7 @@ class DeviceWork:
     radio: RadioModel | None = None
 
     def joules(self) -> float:
-        """The increment over idle while it computes (eq. 8), and what its own bytes cost (E_tx0 of eq. 9)."""
+        """The energy above idle while it computes (eq. 8), plus that of its own bytes (E_tx0 of eq. 9)."""
         computed_j = 0.0 if self.power is None else self.power.compute_W * self.busy_s
         if self.radio is None:
             return computed_j
@@ -88,7 +88,7 @@ class DeviceWork:
 
 
 def cluster_joules(works: Iterable[DeviceWork]) -> float:
-    """What all devices of a cluster spend on one answer: each works beside the others, so joules add up."""
+    """Return the energy of all devices of a cluster for one answer: the sum, as they work concurrently."""
     return sum(work.joules() for work in works)
 
 
@@ -106,7 +106,7 @@ def local_candidate(
     name: str = LOCAL,
     crowding: Crowding | None = None,
 ) -> Candidate:
-    """This device by eq. 8: `watts` over what it spends idle, while it computes, not while it waits."""
+    """Return this device by eq. 8: `watts` above idle while it computes, not while it waits."""
     return Candidate(name, levels, wait_s, watts=watts, free_s=wait_s, crowding=crowding)
 
 
@@ -119,9 +119,9 @@ def remote_candidate(
     radio: RadioModel | None,
     way_bound: float = 1.0,
 ) -> Candidate:
-    """A successor by eq. 9; `transfer` and bytes are (fixed, per item) of the input's length.
+    """Return a successor by eq. 9; `transfer` and bytes are (fixed, per item) of the input's length.
 
-    What its exchange adds to the radio's tail depends on the time: see `RadioUse.priced`.
+    The energy that its exchange adds to the radio's tail depends on the time: see `RadioUse.priced`.
     """
     if radio is None:
         return Candidate(name, levels, *transfer, way_bound=way_bound)

@@ -1,4 +1,4 @@
-"""Where an answer from above may be late: what to begin at an endpoint of this device, and when."""
+"""Hedging: when an upstream's answer may be late, what to start on this device, and when."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,23 +9,24 @@ from pliant.route.choice.choose_endpoint import Candidate, Choice, soonest
 from pliant.route.choice.terms import Terms
 
 _SPARE, _SPARE_S = 1.05, 0.005
-"""An answer from here is begun so much before its bound asks for it: threads and sockets take time."""
+"""Safety margin before the latest start of a local answer: threads and sockets take time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hedge:
-    """Have `choice` answer as well, unless the upstream has answered after `after_s` seconds."""
+    """Start `choice` as well, unless the upstream has answered after `after_s` seconds."""
 
     choice: Choice
     after_s: float
 
 
 def hedge(n: int, choice: Choice, here: Sequence[Candidate], terms: Terms) -> Hedge | None:
-    """What to begin at one of `here`, which have room, while `choice` is away with an input of length n.
+    """Return the hedge on one of `here`, which have room, while `choice` is away with an input of length n.
 
-    That is the one with the least bound at or above the floor, as late as its bound allows. None where there
-    is no deadline, where none of `here` can keep it, and where an answer from above is expected after that
-    and is bound to be in time: else most requests would be answered twice, though hardly one is late.
+    It is the option with the least bound at or above the floor, started as late as its bound allows. None
+    without a deadline, if none of `here` can meet it, and if the upstream's answer is expected later than
+    that start but bound to be in time: otherwise most requests would be answered twice, though hardly any is
+    late.
     """
     if terms.deadline_s is None:
         return None
@@ -40,8 +41,10 @@ def hedge(n: int, choice: Choice, here: Sequence[Candidate], terms: Terms) -> He
 
 
 def spare_s(choice: Choice, other: Choice, terms: Terms) -> float:
-    """How long a request whose turn at `choice` is late waits on before it leaves for `other`: not at all
-    for an answer as accurate that is bound to be in time, else as long as the deadline allows."""
+    """Return how long a request that is overdue at `choice` keeps waiting before it moves to `other`.
+
+    0 for an equally accurate answer that is bound to be in time, else as long as the deadline allows.
+    """
     if terms.deadline_s is None:
         return 0.0
     is_as_good = other.option.level.quality >= choice.option.level.quality - ALIKE
@@ -51,15 +54,17 @@ def spare_s(choice: Choice, other: Choice, terms: Terms) -> float:
 
 
 def _latest_s(deadline_s: float, choice: Choice) -> float:
-    """When an answer is to be begun at the latest, if its bound is to keep the deadline."""
+    """Return the latest start of an answer whose bound is to meet the deadline."""
     return deadline_s - _SPARE * choice.option.bound_s - _SPARE_S
 
 
 def _crowds(
     n: int, choice: Choice, found: Choice, here: Sequence[Candidate], terms: Terms, after_s: float
 ) -> bool:
-    """Whether an answer by `found` makes more requests late, of those that depend on its endpoint, than the
-    one that it may save. It is begun for answers that take `after_s` and more."""
+    """Return whether `found` makes more requests late that depend on its endpoint than it may save.
+
+    It is started for answers that take `after_s` or more.
+    """
     crowding = next(c.crowding for c in here if c.name == found.target)
     if crowding is None or terms.deadline_s is None:
         return False

@@ -1,4 +1,4 @@
-"""What a choice minimises: time, energy, or a mix of both (`--objective time|energy|mix:0.3`)."""
+"""The quantity that a choice minimises: time, energy, or a mix (`--objective time|energy|mix:0.3`)."""
 
 from dataclasses import dataclass
 from math import isfinite
@@ -10,7 +10,7 @@ _MIX = "mix:"
 
 @dataclass(frozen=True, slots=True)
 class Objective:
-    """What a second and a joule cost; the least sum wins. Energy counts at the source alone (CRIME 4.4)."""
+    """The weights of a second and a joule; the least sum wins. Only the source's joules count (CRIME 4.4)."""
 
     per_second: float = 1.0
     per_joule: float = 0.0
@@ -29,7 +29,7 @@ ENERGY = Objective(0.0, 1.0)
 
 
 def parse_objective(text: str) -> Objective:
-    """`time`, `energy`, or `mix:W`: (1 - W) * seconds + W * joules, W from 0 to 1. Raises RouteError."""
+    """Parse `time`, `energy`, or `mix:W`: (1 - W) * seconds + W * joules, W in 0..1. Raises RouteError."""
     named = {"time": TIME, "energy": ENERGY}.get(text)
     if named is not None:
         return named

@@ -1,4 +1,4 @@
-"""What this device's radio spends over time, and what each exchange adds to that."""
+"""The energy of this device's radio over time, and each exchange's share of it."""
 
 from dataclasses import replace
 from typing import final
@@ -9,23 +9,23 @@ from pliant.route.choice.energy import RadioModel
 
 @final
 class RadioUse:
-    """One radio, by the router's clock: on while an exchange is under way, then in its tail, then asleep.
+    """One radio, by the router's clock: on during exchanges, then in its tail, then asleep.
 
-    It waits for answers at `waiting_W` once, however many are under way: each pays its share of every
-    moment. An exchange pays for waking and for what it adds to the tail when it begins. So the joules of all
-    exchanges add up to those that the radio spends, the bytes apart (eq. 9 and Huang et al., MobiSys 2012,
-    Figure 1).
+    It waits for answers at `waiting_W` only once, however many are pending: each exchange pays its share of
+    every moment. An exchange pays for waking and for its addition to the tail when it begins. The energies of
+    all exchanges therefore add up to that of the radio, without the bytes (eq. 9 and Huang et al., MobiSys
+    2012, Figure 1).
     """
 
     def __init__(self, model: RadioModel) -> None:
         self.model = model
         self._n = 0
         self._each_j = 0.0
-        """What each exchange under way would have paid for waiting, had it begun when the first did."""
+        """What each pending exchange would have paid for waiting since the first one began."""
         self._at_s = self._ended_s = self._busy_until_s = float("-inf")
 
     def priced(self, way: Candidate, now_s: float) -> Candidate:
-        """`way` by what an exchange that begins now would add: while the radio is on anyway, nothing."""
+        """`way` with the energy that an exchange beginning now would add: 0 while the radio is on anyway."""
         tail_j = self.model.tail_j(self._idle_s(now_s))
         free_s = max(self._busy_until_s - now_s, 0.0) if self._n else 0.0
         if not tail_j and not free_s:
@@ -33,7 +33,7 @@ class RadioUse:
         return replace(way, fixed_j=way.fixed_j + tail_j, free_s=free_s)
 
     def begin(self, away_s: float, now_s: float) -> float:
-        """An exchange begins that is expected to take `away_s`; the joules that `end` is to leave out."""
+        """Begin an exchange of expected duration `away_s`; return the joules that `end` is to subtract."""
         tail_j = self.model.tail_j(self._idle_s(now_s))
         self._pass(now_s)
         self._n += 1
@@ -41,7 +41,7 @@ class RadioUse:
         return self._each_j - tail_j
 
     def end(self, before_j: float, now_s: float) -> float:
-        """An exchange has ended, for which `begin` gave `before_j`; what it added, its bytes apart."""
+        """End an exchange, for which `begin` returned `before_j`; return its energy, without its bytes."""
         self._pass(now_s)
         spent_j = self._each_j - before_j
         self._n -= 1

@@ -1,4 +1,4 @@
-"""The terms of a request: time, accuracy, and whether a late answer is wanted."""
+"""The terms of a request: deadline, accuracy, and whether a late answer is wanted."""
 
 from dataclasses import dataclass
 from math import isfinite
@@ -10,9 +10,9 @@ _LONGEST_S = 1e6
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """`deadline_s` from now to the answer, and the least accuracy (a fraction); None where it is open.
+    """`deadline_s` from now to the answer, and the least accuracy (a fraction); None if unspecified.
 
-    Where no answer is expected by the deadline, none is given, unless with `best_effort` (None: open).
+    If no answer is expected by the deadline, none is given, unless with `best_effort` (None: unspecified).
     Raises InputError for values out of range.
     """
 
@@ -28,7 +28,7 @@ class Terms:
             raise InputError(f"accuracy_floor is {floor}; give a fraction, 0 to 1.")
 
     def over(self, usual: "Terms") -> "Terms":
-        """These, and `usual` for what they leave open."""
+        """Return these terms, completed by `usual` where unspecified."""
         return Terms(
             usual.deadline_s if self.deadline_s is None else self.deadline_s,
             usual.accuracy_floor if self.accuracy_floor is None else self.accuracy_floor,
@@ -37,4 +37,4 @@ class Terms:
 
 
 NO_TERMS = Terms()
-"""The most accurate answer, whenever it comes."""
+"""The most accurate answer, without a deadline."""

@@ -1,1 +1,1 @@
-"""What a router knows of each node above it: its link, its queue, its word, and when to ask again."""
+"""A router's view of each upstream node: its link, its queue, its advert, and when to ping it."""

@@ -20,23 +20,23 @@ from pliant.route.upstream.transfer import TransferTimes
 from pliant.route.upstream.upstream_queue import Passage, UpstreamQueue
 
 _LIE = 3.0
-"""A peer that works for so many times what it told, and a millisecond more, has told something else."""
+"""A peer whose work takes longer than advertised by this factor, plus 1 ms, has advertised a wrong time."""
 _LIE_S = 1e-3
 _STRIKES = 3
 _HONEST = 16
 _CROWD = 8
-"""Of so many answers that were away together, the quickest says what the way takes."""
+"""Of this many concurrent answers, the fastest shows the time of the way."""
 _CONFIRM_S = 1.0
 _RARELY = 8.0
 _CALM = 4.0
-"""So many times T_ping, at most, lie between pings of a link that stays as it is (the paper: 1 to 10 min)."""
+"""Maximum ping interval of a stable link, in multiples of T_ping (the paper: 1 to 10 min)."""
 
 
 class Successor:
-    """One upstream. It is a candidate once it has told a curve, while it answers, and unless it lied.
+    """One upstream. It is a candidate while it has a curve, answers, and is not excluded.
 
-    Nothing becomes usable by time alone: whoever was down or set aside is pinged when its time is over, and
-    is back with the answer.
+    Time alone makes no upstream usable: one that was down or excluded is pinged when its time is over, and
+    becomes a candidate with the answer.
     """
 
     def __init__(
@@ -47,14 +47,14 @@ class Successor:
         self.queue = UpstreamQueue(settings.wait_memory_s, radio, has_news=settings.adapts_pings)
         self._radio = radio
         self.reason: str | None = None
-        """Why it is no candidate; None while it is one, and before it was first heard of."""
+        """Why it is no candidate; None while it is one, and before first contact."""
         self.told: CurveAdvert | None = None
         self._due_s, self._hint_due_s = float("-inf"), float("inf")
         self._hinted_ping_s = float("-inf")
-        """When a ping was sent last because of a hint."""
+        """Time of the last ping triggered by a hint."""
         self.contact_s: float | None = None
         self.n_inputs = 0
-        """How many inputs its router had seen when a ping was due last."""
+        """The number of inputs of its router when a ping was last due."""
         self._candidate: Candidate | None = None
         self._levels: tuple[ServiceLevel, ...] = ()
         self._settings, self._me = settings, me
@@ -62,7 +62,7 @@ class Successor:
         self._failures, self._is_mismatched = 0, False
         self._silence = Silence()
         self.is_asked = False
-        """Whether a ping is under way."""
+        """Whether a ping is pending."""
         self._asides = self._strikes = self._honest = 0
         self._crowded_s: deque[float] = deque(maxlen=_CROWD)
         self._way_bound = AdaptiveBound()
@@ -70,23 +70,23 @@ class Successor:
         self._aside_until_s = self._struck_at_s = float("-inf")
 
     def candidate(self, now_s: float) -> Candidate:
-        """This successor as it is at `now_s`, while it `is_ready`: its `way`, and the wait there."""
+        """Return this successor at `now_s`, while it `is_ready`: its `way`, and the wait there."""
         way = self.way() if self._radio is None else self._radio.priced(self.way(), now_s)
         wait_s = self.queue.wait_s(way.fixed_s, now_s)
         if not wait_s:
             return way
         fixed_s = way.fixed_s + wait_s
-        # The wait is an estimate by itself, of which the way's spread says nothing.
+        # The wait is a separate estimate; the way's spread does not apply to it.
         way_bound = (way.fixed_s * way.way_bound + wait_s) / fixed_s
         return replace(way, fixed_s=fixed_s, way_bound=way_bound)
 
     def assume(self, accuracy: float | None) -> None:
-        """Whole answers are as accurate as this device's, which holds the same model, unless it tells."""
+        """Assume this device's accuracy for complete answers (same model), unless it advertises one."""
         if accuracy != self._accuracy:
             self._accuracy, self._candidate, self._levels = accuracy, None, ()
 
     def way(self) -> Candidate:
-        """This successor by eq. 4 (and eq. 9 where a radio is in the settings), without any queue."""
+        """Return this successor by eq. 4 (and eq. 9 if the settings have a radio), without any queue."""
         assert self.told is not None
         if self._candidate is None:
             link = self.transfer
@@ -103,19 +103,19 @@ class Successor:
         return self._candidate
 
     def _judged(self, level: ServiceLevel) -> ServiceLevel:
-        """A level that it tells, as a choice takes it."""
+        """Return an advertised level in the form used by choices."""
         if level.accuracy is None and level.fidelity == 1.0:
             level = replace(level, accuracy=self._accuracy)
         return level if self._settings.is_bounded else level.unbounded
 
     def enter(self, n: int, now_s: float) -> Passage:
-        """An input of length n is to go there."""
+        """Register an input of length n for it."""
         work_s = 0.0 if self.told is None else self.told.curve.at(n)
         way_s = self.transfer.fixed_s + self.transfer.per_item_s * n
         return self.queue.enter(work_s, now_s, way_s + work_s)
 
     def expect(self, now_s: float) -> bool:
-        """The way there as it is to be expected at `now_s`; whether that changes anything for a choice."""
+        """Update the expected way at `now_s`; return whether that can change a choice."""
         is_moved = self.transfer.expect(now_s)
         if is_moved:
             self._candidate = None
@@ -123,7 +123,7 @@ class Successor:
 
     @property
     def ping_at_s(self) -> float:
-        """When it is to be pinged: as scheduled, or sooner after a hint."""
+        """When to ping it: as scheduled, or sooner after a hint."""
         return min(self._due_s, self._hint_due_s)
 
     @property
@@ -146,9 +146,9 @@ class Successor:
         waited_s: float = 0.0,
         passage: Passage | None = None,
     ) -> bool:
-        """An answer, which the next best would have given in `otherwise_s`; whether it changes any choice.
+        """Record an answer; the next best takes `otherwise_s`. Return whether it changes any choice.
 
-        Of the `spent_s` there, the request waited for `waited_s`.
+        Of the `spent_s` there, the request was queued for `waited_s`.
         """
         link, was_ready = self.transfer, self.is_ready
         self._silence.answered()
@@ -172,20 +172,20 @@ class Successor:
         return is_moved or is_surprise or is_told or was_ready is not self.is_ready
 
     def _is_other_bound(self) -> bool:
-        """Whether the way there varies more, or less, than the candidate says."""
+        """Return whether the way's variation has changed against the cached candidate."""
         candidate = self._candidate
         return candidate is not None and has_moved(self._way_factor, candidate.way_bound)
 
     @property
     def _way_factor(self) -> float:
-        """How many times as long as its time the way takes at most."""
+        """The bound of the way as a multiple of its time."""
         return max(self._silence.least_bound, self._way_bound.factor()) if self._settings.is_bounded else 1.0
 
     def _shows_way(self, took_s: float, passage: Passage | None) -> bool:
-        """Whether an answer says what the way takes: one that was alone does.
+        """Return whether an answer shows the time of the way: one without concurrent requests does.
 
-        Of those among others, those count that were as quick as the quickest of the last few: the others
-        waited for each other, in this process or in that of the upstream, which is no part of the way.
+        Of concurrent ones, only those as fast as the fastest of the last few count: the others waited for
+        each other, in this process or in the upstream's, which is not part of the way.
         """
         if passage is None or not passage.n_ahead:
             self._crowded_s.clear()
@@ -202,7 +202,7 @@ class Successor:
         is_surprise = not is_held_up and self.transfer.pinged(away_s, spent_s, now_s)
         if self._silence.is_forgiven(
             now_s, self._settings.retry_limit_s
-        ):  # nothing else shows that it recovered
+        ):  # no other event shows its recovery
             self._way_bound = AdaptiveBound()
         self._heard(is_surprise, now_s, is_ping=True, is_held_up=is_held_up)
         self.queue.forget_seen()
@@ -210,7 +210,7 @@ class Successor:
         self._candidate = None
 
     def tell(self, told: CurveAdvert, now_s: float) -> bool:
-        """Its advert came, from itself and in the order of arrival; whether that changes anything."""
+        """Store its advert, in order of arrival from itself; return whether that changes anything."""
         if now_s < self._aside_until_s:
             return False
         self.queue.told(told.wait_s, now_s)
@@ -227,14 +227,14 @@ class Successor:
         return True
 
     def hinted(self, now_s: float) -> None:
-        """Someone says that its advert has changed: it is pinged, for a hint at most once in `retry_s`."""
+        """Schedule a ping after a hint that its advert has changed, at most one per `retry_s`."""
         soonest_s = max(now_s, self._hinted_ping_s + self._settings.retry_s, self._aside_until_s)
         self._hint_due_s = min(self._hint_due_s, soonest_s)
 
     def failed(self, now_s: float, reason: str) -> None:
-        """It did not answer: down until a ping comes back, the first after `retry_s`, then ever later.
+        """Record a failure: it is down until a ping is answered, the first after `retry_s`, with back-off.
 
-        What was asked of it before it was down, and fails after, says nothing new.
+        Failures of requests sent before it was down are ignored.
         """
         self._is_mismatched = False
         if self._failures and not self.is_asked:
@@ -246,12 +246,12 @@ class Successor:
         self._due_s = max(now_s + min(wait_s, self._settings.retry_limit_s), self._aside_until_s)
 
     def mismatched(self, now_s: float, reason: str) -> None:
-        """It holds another model, or speaks another protocol: it is down until a ping shows a fit."""
+        """Record another model or protocol: it is down until a ping shows a match."""
         self.failed(now_s, reason)
         self._is_mismatched = True
 
     def doubted(self, now_s: float) -> None:
-        """It was not waited for long: a ping says whether it is there, unless it was heard a moment ago."""
+        """Schedule a ping after a wait that was ended early, unless it was heard just before."""
         if self.is_asked:
             return
         if self._settings.adapts_pings:
@@ -261,11 +261,11 @@ class Successor:
         self._due_s = min(self._due_s, max(now_s, self._aside_until_s))
 
     def overdue(self, n: int, late_s: float, now_s: float) -> None:
-        """An answer is later than expected by `late_s` at least; below 0 that says nothing.
+        """Record an answer that is later than expected by at least `late_s`; negative values are ignored.
 
-        Beyond its bound nothing is sent there until a word comes, for which a ping is sent at once. The first
-        may be a gap of the link; the next, without an answer between, raise what its answers may take: one
-        that hangs answers pings.
+        Beyond its bound, no request is sent there until it is heard, for which a ping is sent at once. The
+        first overdue answer may be a gap of the link; further ones, without an answer in between, raise the
+        bound of its answers: an upstream that hangs may still answer pings.
         """
         silence = self._silence
         if self.told is not None and late_s > 0.0 and not silence.is_silent:
@@ -281,7 +281,7 @@ class Successor:
             self._due_s = max(now_s, self._aside_until_s)
 
     def set_aside(self, now_s: float, reason: str) -> None:
-        """It sent what cannot be, or takes far longer than it tells: out, for twice as long each time."""
+        """Exclude it after invalid data, or times far above its advert; the exclusion doubles each time."""
         self.is_asked = False
         if now_s < self._aside_until_s:
             return
@@ -292,18 +292,18 @@ class Successor:
         self.told, self.reason = None, f"{reason}; set aside for {wait_s:g} s"
 
     def asked(self, now_s: float) -> None:
-        """A ping is on its way; the next one is due an interval later, whatever comes of it."""
+        """Record that a ping was sent; the next one is due an interval later, whatever the result."""
         self._due_s = now_s + max(self._interval_s, self._settings.retry_s)
         if now_s >= self._hint_due_s:
             self._hint_due_s, self._hinted_ping_s = float("inf"), now_s
         self.is_asked = True
 
     def postpone(self, now_s: float) -> None:
-        """No ping now, as nothing depends on it."""
+        """Postpone the ping, as nothing depends on it."""
         self._due_s = now_s + self._settings.ping_after_s
 
     def is_overdue(self, now_s: float) -> bool:
-        """Whether it is pinged even if nothing seems to depend on it."""
+        """Return whether it is pinged even if nothing seems to depend on it."""
         if now_s >= self._hint_due_s:
             return True
         if not self.is_ready or self.contact_s is None or self._interval_s < self._settings.ping_after_s:
@@ -311,7 +311,7 @@ class Successor:
         return now_s - self.contact_s >= _RARELY * self._settings.ping_after_s
 
     def state(self, now_s: float) -> PeerState:
-        """For people and metrics."""
+        """Return its state for people and metrics."""
         state: State = "ready"
         if now_s < self._aside_until_s:
             state = "aside"
@@ -342,8 +342,7 @@ class Successor:
     def _heard(
         self, is_surprise: bool, now_s: float, *, is_ping: bool = False, is_held_up: bool = False
     ) -> None:
-        """It answered. A surprise makes for a ping soon, an answer that was held up for one at once; pings
-        without any, each for half as many."""
+        """Record an answer; a surprise or held-up answer makes the next ping sooner, calm pings later."""
         usual_s, is_first = self._settings.ping_after_s, self.contact_s is None
         self._silence.heard(now_s)
         self._failures, self._is_mismatched = 0, False
@@ -368,13 +367,13 @@ class Successor:
         otherwise_s: Callable[[int], float],
         now_s: float,
     ) -> bool:
-        """Whether it tells its times about as well as can be asked, or was the right choice all the same.
+        """Return whether its advertised times are accurate enough, or it was the right choice anyway.
 
-        `times_s` are what it spent, and what of that the request waited in a queue. Its curve is without
-        waiting, so the rest is held against that; and against the wait that it tells besides, as an upstream
-        may pass a request on where that takes longer than its own work, but no longer than its queue.
+        `times_s` are the time spent there, and its queueing part. Its curve excludes queueing, so the rest is
+        compared with it, plus the wait that it advertises: an upstream may forward a request if that takes
+        longer than its own work, but no longer than its queue.
 
-        A busy interpreter adds milliseconds to a model that takes less than one. Answers that were under way
+        A busy interpreter adds milliseconds to a model that takes less than one. Answers that were pending
         together may have met the same disturbance, and count as one.
         """
         if self.told is None:

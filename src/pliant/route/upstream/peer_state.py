@@ -1,4 +1,4 @@
-"""An upstream as it stands, for people, metrics and explanations."""
+"""An upstream's current state, for people, metrics and explanations."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -10,10 +10,10 @@ State = Literal["ready", "unknown", "down", "aside", "circle", "mismatch"]
 
 @dataclass(frozen=True, slots=True)
 class PeerState:
-    """A successor as it stands: `ready` ones are candidates; the others have a `reason` why they are none.
+    """A successor's current state: `ready` ones are candidates; the others have a `reason` why not.
 
-    `wait_s` is what an input would wait there; `n_in_flight` of at most `limit` requests of this node are at
-    it, and `n_waiting` wait here for their turn.
+    `wait_s` is the wait of an input there; `n_in_flight` of at most `limit` requests of this node are at it,
+    and `n_waiting` are queued here.
     """
 
     name: str

@@ -1,21 +1,21 @@
 """How much of a round trip's deviation from the usual persists after a given time.
 
-Some links change with every packet, some stay as they are for a second, some for minutes. What the last trip
-says about the next is learned by the time between them, and asked by it.
+Some links change with every packet, some stay the same for a second, some for minutes. How much the last trip
+predicts the next is learned per time between them.
 """
 
 from bisect import bisect_right
 
 BOUNDS_S = tuple(0.125 * 2.0**k for k in range(10))
-"""Where one age ends and the next begins; from the last on, all are one."""
+"""Boundaries between ages; all times beyond the last one form one age."""
 _FORGET = 63.0 / 64.0
 _DOUBT = 4.0
 
 
 class Persistence:
-    """Regression through 0 of a trip's distance from the usual on the one before it, for each age by itself.
+    """Regression through 0 of a trip's deviation from the usual on that of the previous trip, per age.
 
-    The part is 0..1. Where little was seen, the age below speaks, and below the first nothing: 0.
+    The coefficient is 0..1. With few observations, the next lower age's is used; below the first age it is 0.
     """
 
     def __init__(self) -> None:
@@ -24,7 +24,7 @@ class Persistence:
         self._parts = [0.0] * ages
 
     def seen(self, before_s: float, off_s: float, age_s: float) -> None:
-        """A trip was `off_s` from the usual, the one `age_s` before it `before_s`."""
+        """Record a trip `off_s` from the usual, `age_s` after one that was `before_s` off."""
         if not before_s:
             return
         k = bisect_right(BOUNDS_S, age_s)
@@ -40,11 +40,11 @@ class Persistence:
             self._parts[age] = part
 
     def at(self, age_s: float) -> float:
-        """The part that is left after `age_s`."""
+        """Return the fraction that persists after `age_s`."""
         return self._parts[bisect_right(BOUNDS_S, age_s)]
 
 
 def next_age_s(age_s: float) -> float:
-    """The first age after `age_s` at which another part may be left; infinity if there is none."""
+    """Return the first age after `age_s` with another fraction; infinity if there is none."""
     k = bisect_right(BOUNDS_S, age_s)
     return BOUNDS_S[k] if k < len(BOUNDS_S) else float("inf")

@@ -1,4 +1,4 @@
-"""Which upstreams that are due for a ping are pinged now: where no input would go, it is put off."""
+"""Select which due upstreams are pinged now: a ping is postponed if no input would go there."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -16,7 +16,7 @@ _LATELY = 64
 
 @final
 class PingSchedule:
-    """The inputs that came lately say what news of an upstream would be worth."""
+    """Estimates the value of news about an upstream from recent inputs."""
 
     def __init__(self, settings: RouterSettings) -> None:
         self._settings = settings
@@ -24,14 +24,14 @@ class PingSchedule:
         self.n_inputs = 0
 
     def add(self, n: int) -> None:
-        """An input of length n came."""
+        """Record an input of length n."""
         self._lengths.append(n)
         self.n_inputs += 1
 
     def due(
         self, peers: Iterable[Successor], candidates: Callable[[], Sequence[Candidate]], now_s: float
     ) -> Iterator[Ping]:
-        """The pings of now, where something depends on them; else they are put off."""
+        """Yield the pings to send now, if something depends on them; postpone the others."""
         for peer in peers:
             if now_s >= min(peer.ping_at_s, peer.queue.news_at_s) and self._asks(peer, candidates, now_s):
                 yield Ping(peer.name)
@@ -55,7 +55,7 @@ class PingSchedule:
     def _asks_news(
         self, peer: Successor, candidates: Callable[[], Sequence[Candidate]], now_s: float
     ) -> bool:
-        """Whether `peer` is asked how long its queue is; else that is looked at again while there is one."""
+        """Return whether to ask `peer` for its queue length; otherwise check again while it has a queue."""
         queue = peer.queue
         n_inputs, queue.n_inputs = self.n_inputs - queue.n_inputs, self.n_inputs
         queue.expect_news(now_s)
@@ -67,10 +67,10 @@ class PingSchedule:
         return True
 
     def _is_worth(self, peer: Successor, n_inputs: int, candidates: Sequence[Candidate]) -> bool:
-        """Whether `peer`, by the best way there of the last half hour, would save as much as a ping takes.
+        """Return whether `peer`, by its best way in the last half hour, would save as much as a ping takes.
 
-        As many inputs as since the last ping was due, of lengths as they were lately; if none came, whether
-        it would be least for some length.
+        Assumes as many inputs as since the last ping was due, of recent lengths; without inputs, whether it
+        would be fastest for some length.
         """
         others = [c for c in candidates if c.name != peer.name]
         if peer.told is None or not others:

@@ -1,8 +1,8 @@
 """The time of a transfer to a successor and back, T_rtt + S(n)/B (CRIME eq. 2, 4.3.1).
 
-No clocks are compared: the time away, by this device's clock, less the time that the successor says it spent,
-by its own, is what the network took. Two clocks that differ by any offset give the same; a drift of 100
-parts per million shifts it by that part of the time spent.
+Clocks are not compared: the network time is the time away, by this device's clock, minus the time that the
+successor spent, by its own clock. Any offset between the clocks cancels out; a drift of 100 parts per million
+shifts the result by that fraction of the time spent.
 """
 
 from dataclasses import dataclass
@@ -12,9 +12,9 @@ from pliant.ir.link import Link
 from pliant.route.upstream.persistence import Persistence, next_age_s
 
 _STEADY = 5e-3
-"""A round trip that moves by less than this part stays what it was: no choice loses more by it."""
+"""Relative change of a round trip below which the estimate is kept: no choice loses more by it."""
 _SURPRISE = 0.15
-"""A trip that is off by this part, and by four times the usual, is a spike or another state of the link."""
+"""A trip that deviates by this fraction, and by four times the usual, is a spike or a change of the link."""
 _AVERAGED = 64
 _DEVIATIONS = 16
 _STATES = 4
@@ -28,9 +28,9 @@ _FLOOR_S = 1800.0
 
 @dataclass(frozen=True, slots=True)
 class TransferSettings:
-    """Whether round trips are averaged, spikes told from changes; without, the last one counts (the paper).
+    """Whether round trips are averaged, with spikes told from changes; else the last one counts (the paper).
 
-    A sample more than `fresh_s` after the one before is believed as it is: much may have changed.
+    A sample more than `fresh_s` after the previous one is taken as it is, because much may have changed.
     """
 
     is_robust: bool = True
@@ -42,19 +42,19 @@ class TransferSettings:
 
 
 class TransferTimes:
-    """What transfers to one successor take: `fixed_s` + `per_item_s` * n for an input of length n.
+    """Transfer times to one successor: `fixed_s` + `per_item_s` * n for an input of length n.
 
-    A round trip near the usual one goes into an average of 64. What the last one was off by counts for the
-    next as far as this link has shown that it lasts (`Persistence`), so the estimate moves with the time
-    since (`expect`). One far off is a spike until the next one says the same; then the link has changed, and
-    the average starts anew: at once, or after `fresh_s` where such changes were gone again sooner than that
-    (Bluetooth disturbed for a second). What spikes cost is kept apart, averaged over 64 trips, and added:
-    they are part of what is paid, but say nothing about the next. If each sample counted in full, one spike
-    would end all sending until the next ping.
+    A round trip near the usual one enters an average of 64. The last trip's deviation counts for the next as
+    far as it has persisted on this link (`Persistence`), so the estimate depends on the time since
+    (`expect`). A large deviation is a spike until the next trip confirms it; then the link has changed, and
+    the average restarts: at once, or after `fresh_s` if earlier changes reverted sooner than that (e.g.
+    Bluetooth disturbed for a second). The cost of spikes is averaged separately over 64 trips, and added: it
+    is part of the cost, but does not predict the next trip. If each sample counted in full, one spike would
+    stop all sending until the next ping.
 
-    S(n), bytes there and back, is a line through what was sent. The bandwidth is that of `prior` until
-    samples of different sizes show another beyond doubt (nine of ten pairs agree); most inputs are too small
-    for that, and the round trip decides.
+    S(n), bytes in both directions, is a line fitted to the sent sizes. The bandwidth is that of `prior` until
+    samples of different sizes clearly show another (nine of ten pairs agree); most inputs are too small for
+    that, and the round trip decides.
     """
 
     def __init__(self, prior: Link, settings: TransferSettings) -> None:
@@ -81,25 +81,25 @@ class TransferTimes:
         self.fixed_s = prior.latency_s
         self.per_item_s = 0.0
         self.changes_at_s = float("inf")
-        """From when on `expect` may say another time, if nothing is heard until then."""
+        """The time from which `expect` may return another estimate without new observations."""
 
     @property
-    def bandwidth_Bps(self) -> float:  # noqa: N802 - as ir.cost.Link has it
+    def bandwidth_Bps(self) -> float:  # noqa: N802 - as in ir.cost.Link
         return 1.0 / self._seconds_per_byte
 
     def least_s(self, n: int) -> float:
-        """The shortest way for an input of length n, there and back, in the last half hour or hour."""
+        """The shortest way for an input of length n, both directions, in the last half hour or hour."""
         return self.floor_s + (self.sent.at(n) + self.received.at(n)) * self._seconds_per_byte
 
     @property
     def floor_s(self) -> float:
-        """The shortest round trip in the last half hour or hour, by what was seen."""
+        """The shortest observed round trip in the last half hour or hour."""
         return min(*self._floor, self.rtt_s)
 
     def answered(
         self, n: int, sent_bytes: int, received_bytes: int, away_s: float, spent_s: float, now_s: float
     ) -> bool:
-        """A request of length n came back; whether its round trip surprises (a link in another state)."""
+        """Record a request of length n; return whether its round trip is a surprise (a changed link)."""
         self.sent.add(n, sent_bytes)
         self.received.add(n, received_bytes)
         n_bytes = float(sent_bytes + received_bytes)
@@ -110,11 +110,11 @@ class TransferTimes:
         return self._sample(n, took_s, n_bytes, now_s)
 
     def pinged(self, away_s: float, spent_s: float, now_s: float) -> bool:
-        """A request with no payload came back; whether its round trip is a surprise."""
+        """Record a request without payload; return whether its round trip is a surprise."""
         return self._sample(0, max(away_s - spent_s, 0.0), 0.0, now_s)
 
     def expect(self, now_s: float) -> bool:
-        """Round trip and `fixed_s` as they are to be expected at `now_s`; whether they are others now."""
+        """Update the expected round trip and `fixed_s` at `now_s`; return whether they changed."""
         age_s = max(now_s - self._last_s, 0.0)
         per_byte = self._seconds_per_byte
         self.rtt_s = max(self._level_s + self._persistence.at(age_s) * self._off_s, 0.0)
@@ -140,7 +140,7 @@ class TransferTimes:
             off_s = trip_s - self._level_s
             self._persistence.seen(self._off_s, min(max(off_s, -limit_s), limit_s), age_s)
             is_surprise = self._average(trip_s, limit_s, now_s)
-            is_odd = self._run and self._n_run == 1  # one alone may be a spike
+            is_odd = self._run and self._n_run == 1  # a single one may be a spike
             off_s = trip_s - self._level_s
             self._off_s = min(max(off_s, -limit_s), limit_s) if is_odd else off_s
         self._last_s, self._last_n = now_s, n
@@ -148,7 +148,7 @@ class TransferTimes:
         return is_surprise
 
     def _average(self, trip_s: float, limit_s: float, now_s: float) -> bool:
-        """One more trip beside the usual; whether it says that the usual is another."""
+        """Add a trip to the average; return whether it shows a change of the usual."""
         off_s = trip_s - self._level_s
         self._usual += (min(abs(off_s), limit_s) / max(self._level_s, 1e-6) - self._usual) / _DEVIATIONS
         if abs(off_s) <= limit_s:
@@ -175,7 +175,7 @@ class TransferTimes:
             self._level_s += min(off_s, self._odd_s, key=abs)
             self._count, self._run, self._n_run = 2, 0, 0
             return True
-        # what is believed now is old, or one sample's word
+        # the current estimate is old, or based on one sample
         if self._count == 1 or (now_s - self._last_s > fresh_s and not is_brief):
             self._level_s, self._count, self._run, self._n_run = trip_s, 1, 0, 0
             return True
@@ -184,11 +184,11 @@ class TransferTimes:
         return False
 
     def _returned(self) -> None:
-        """The link was in another state, and that did not last."""
+        """Record that the link left its usual state only briefly."""
         self._brief += (1.0 - self._brief) / _STATES
 
     def _moved(self, trip_s: float, limit_s: float, now_s: float) -> None:
-        """The link is in another state; whether the one before lasted says how soon to believe the next."""
+        """Record a change of the link; its last state's duration tells how soon to believe the next one."""
         if self._last_s - self._moved_s > self._settings.fresh_s:
             self._brief -= self._brief / _STATES
         elif abs(trip_s - self._before_s) <= limit_s:
@@ -201,11 +201,11 @@ class TransferTimes:
         self._floor = (self._floor[0], min(self._floor[1], trip_s))
 
     def _learn_bandwidth(self) -> None:
-        """The median slope of pairs of neighbours in time, where nine tenths say more, or less.
+        """Set the median slope of neighbouring pairs, if nine tenths of them agree on more, or less.
 
-        Neighbours met the same link. Over longer times size and round trip go together, though neither is
-        the other's cause: while a link is slow, only long inputs are worth sending. Neither spikes nor
-        steps move the median; of 32 pairs of noise so many agree once in 400,000 times.
+        Neighbours in time used the same link. Over longer times, size and round trip correlate without
+        causing each other: while a link is slow, only long inputs are worth sending. Neither spikes nor steps
+        change the median; for 32 pairs of noise, that many agree once in 400,000 times.
         """
         trips, self._trips = self._trips, []
         half = len(trips) // 2
@@ -226,7 +226,7 @@ class TransferTimes:
 
 
 class SizeLine:
-    """Bytes by length: `fixed` + `per_item` * n, by least squares that slowly forgets."""
+    """Bytes by length: `fixed` + `per_item` * n, by least squares with slow exponential decay."""
 
     __slots__ = ("_m", "_n", "_nn", "_ny", "_y", "fixed", "per_item")
 

@@ -1,4 +1,4 @@
-"""This node's requests at one upstream: the wait of the next one, and how many at once pay."""
+"""This node's requests at one upstream: the wait of the next one, and the useful concurrency."""
 
 from dataclasses import dataclass, field
 from math import inf
@@ -9,7 +9,7 @@ from pliant.route.choice.radio_use import RadioUse
 _AVERAGED = 8
 _LEAST_LIMIT, _MOST_LIMIT = 4.0, 256.0
 _NEWS_S, _SHORT_WAIT_S = 0.5, 0.01
-"""A longer wait, and longer than an answer takes, is asked about after so long."""
+"""A wait longer than _SHORT_WAIT_S and than an answer's time is queried after _NEWS_S."""
 _FEW_QUEUED, _MANY_QUEUED = 1.0, 3.0
 
 
@@ -25,12 +25,12 @@ class RecentAverage:
         self._since_s = float("-inf")
 
     def set(self, value: float, now_s: float) -> None:
-        """The value is `value` from `now_s` (monotonic seconds) on."""
+        """Set the value from `now_s` (monotonic seconds) on."""
         self._average = self.at(now_s)
         self._now, self._since_s = value, now_s
 
     def at(self, now_s: float) -> float:
-        """The average as of `now_s`."""
+        """Return the average at `now_s`."""
         if self._average == self._now:
             return self._now
         halvings = (now_s - self._since_s) / self._memory_s
@@ -39,11 +39,11 @@ class RecentAverage:
 
 @dataclass(slots=True)
 class Passage:
-    """One request on its way through `queue`: `work_s` is what it is expected to keep the upstream busy for.
+    """One request on its way through `queue`: `work_s` is its expected work at the upstream.
 
-    `away_s` is how long it is expected to be away. `ahead_s` is the work of this node's requests that were in
-    flight when it was sent, and `n_ahead` their number. `joules` are what it took of this device's radio,
-    once it has left; None without a radio.
+    `away_s` is its expected time away. `ahead_s` is the work of this node's requests in flight when it was
+    sent, and `n_ahead` their number. `joules` is its energy for this device's radio, known after `leave`;
+    None without a radio.
     """
 
     work_s: float
@@ -60,16 +60,16 @@ class Passage:
 class UpstreamQueue:
     """The requests of this node that go to one upstream, and the queue that they meet there.
 
-    An upstream works on one request after another, as far as this node knows. So what is chosen for it and
-    not answered yet delays the next one by its work, less what of that is done while the next one is on its
-    way. What others have there shows in the waiting times of its answers, and in the wait that it tells.
+    An upstream is assumed to process requests one after another. A chosen request without an answer therefore
+    delays the next one by its work, minus the part done while the next one is on its way. Other nodes'
+    requests show in the queueing times of answers, and in the advertised wait.
 
-    `limit` requests may be in flight. Fewer than fill the way there and back would leave the upstream idle;
-    more than that only wait in its queue instead of here, where they can still be sent elsewhere. The limit
-    follows the number of requests that queue, as TCP Vegas does (Brakmo and Peterson, JSAC 1995, section
-    3.2): time away over the least time there can be, times the requests in flight.
+    `limit` requests may be in flight. Fewer than fill the way in both directions would leave the upstream
+    idle; more only wait in its queue instead of here, where they can still be sent elsewhere. The limit
+    follows the number of queued requests, as in TCP Vegas (Brakmo and Peterson, JSAC 1995, section 3.2): time
+    away over the least possible time, times the requests in flight.
 
-    `radio` is this device's, for all upstreams. With `has_news`, and without it, the queue is asked about.
+    `radio` is this device's, for all upstreams. With `has_news`, and without a radio, the queue is queried.
     """
 
     def __init__(self, memory_s: float, radio: RadioUse | None = None, *, has_news: bool = True) -> None:
@@ -83,7 +83,7 @@ class UpstreamQueue:
         self._service_s: float | None = None
         self._has_news, self._peak_s, self.n_inputs = has_news and radio is None, 0.0, 0
         self.news_at_s = inf
-        """When to ask how long the queue of others is now: inputs that avoid it do not show it."""
+        """When to query the queue of other nodes: inputs that avoid the upstream do not show it."""
         self._limit = self._least = _LEAST_LIMIT
         self.work_s = 0.0
         self.n_in_flight = 0
@@ -91,24 +91,24 @@ class UpstreamQueue:
 
     @property
     def limit(self) -> int:
-        """How many requests may be in flight."""
+        """The maximum number of requests in flight."""
         return int(max(self._limit, self._least))
 
     @property
     def has_room(self) -> bool:
-        """Whether one more may be sent now."""
+        """Whether another request may be sent now."""
         return self.n_in_flight < self.limit
 
     def wait_s(self, way_s: float, now_s: float) -> float:
-        """What a request that came now would wait for at an upstream `way_s` away (there and back)."""
+        """Return the wait of a request arriving now at an upstream `way_s` away (both directions)."""
         return self.others_s(now_s) + max(self.work_s - way_s, 0.0)
 
     def usual_wait_s(self, way_s: float, now_s: float) -> float:
-        """The same on average lately."""
+        """Return the same on recent average."""
         return self.others_s(now_s) + max(self._usual_s.at(now_s) - way_s, 0.0)
 
     def others_s(self, now_s: float) -> float:
-        """The wait there that is not this node's doing; without news of it, it is taken to fade."""
+        """Return the wait there caused by other nodes; it decays without news."""
         if not (self._others_s or self._told_s):
             return 0.0
         seen_s = self._others_s * _halved((now_s - self._others_at_s) / self._memory_s)
@@ -116,14 +116,14 @@ class UpstreamQueue:
         return max(seen_s, told_s)
 
     def enter(self, work_s: float, now_s: float, away_s: float = 0.0) -> Passage:
-        """A request is to go as soon as there is room: it takes `work_s` there, `away_s` with the way."""
+        """Register a request to be sent when there is room: `work_s` there, `away_s` including the way."""
         self.work_s += work_s
         self._usual_s.set(self.work_s, now_s)
         self.n_waiting += 1
         return Passage(work_s, self, away_s=away_s)
 
     def send(self, passage: Passage, now_s: float) -> None:
-        """It is sent now."""
+        """Record that it is sent now."""
         passage.is_sent = True
         passage.ahead_s, passage.n_ahead = self._in_flight_s, self.n_in_flight
         self.n_waiting -= 1
@@ -134,7 +134,7 @@ class UpstreamQueue:
             passage.before_j = self._radio.begin(passage.away_s, now_s)
 
     def leave(self, passage: Passage, now_s: float) -> None:
-        """It was answered, or failed, or will not be sent."""
+        """Record that it was answered, failed, or will not be sent."""
         self.work_s -= passage.work_s
         if passage.is_sent:
             self.n_in_flight -= 1
@@ -143,7 +143,7 @@ class UpstreamQueue:
                 passage.joules = (passage.joules or 0.0) + self._radio.end(passage.before_j, now_s)
         else:
             self.n_waiting -= 1
-        if not self.n_in_flight + self.n_waiting:  # no rounding errors of sums stay behind
+        if not self.n_in_flight + self.n_waiting:  # clear rounding errors of the sum
             self.work_s = 0.0
         if not self.n_in_flight:
             self._in_flight_s = 0.0
@@ -151,22 +151,22 @@ class UpstreamQueue:
         self._sent_s.set(self._in_flight_s, now_s)
 
     def told(self, wait_s: float, now_s: float) -> None:
-        """The upstream says that a request waits there for `wait_s`: for this node's requests too."""
+        """Record the advertised wait, which includes that of this node's requests."""
         self._peak_s = max(wait_s, self.peak_s(now_s))
         self._told_s = max(wait_s - max(self._sent_s.at(now_s), self._in_flight_s), 0.0)
         self._told_at_s = now_s
         self.expect_news(now_s)
 
     def peak_s(self, now_s: float) -> float:
-        """The longest wait that it told lately, which fades."""
+        """Return the longest recently advertised wait, with decay."""
         return self._peak_s * _halved((now_s - self._told_at_s) / self._memory_s)
 
     def forget_seen(self) -> None:
-        """A ping came back: what it tells of the queue is newer than what answers waited for."""
+        """Drop the wait seen in answers, after a ping with newer information."""
         self._others_s = 0.0
 
     def expect_news(self, now_s: float) -> None:
-        """Plan when to ask about the queue, if there is one."""
+        """Schedule a query of the queue, if there is one."""
         is_queue = self.others_s(now_s) > max(self._service_s or 0.0, _SHORT_WAIT_S)
         self.news_at_s = now_s + _NEWS_S if is_queue and self._has_news else inf
 
@@ -179,9 +179,9 @@ class UpstreamQueue:
         floor_s: float,
         now_s: float,
     ) -> None:
-        """An answer was away for `away_s`, of which it waited `waited_s` and spent `spent_s`, that included.
+        """Record an answer: away for `away_s`, of which `spent_s` there, including `waited_s` in its queue.
 
-        `floor_s` is the shortest way there and back that was seen.
+        `floor_s` is the shortest observed way in both directions.
         """
         service_s = spent_s - waited_s
         if self._service_s is None:
