@@ -1,1 +1,1 @@
-"""The primary: plans, runs, records."""
+"""The primary: planning, leading and recording runs."""

@@ -1,4 +1,4 @@
-"""Choose in how many bits the devices of a cluster keep the matrices of each layer. Pure."""
+"""Choose the bits per layer of the matrices on a cluster's devices. Pure."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -11,7 +11,7 @@ from pliant.models.encoder.encoder_spec import EncoderSpec
 from pliant.plan.split.stage_graphs import weight_bytes
 
 Bits = tuple[int, ...]
-"""Of each layer; none where matrices are float32."""
+"""Bits of each layer; empty if matrices are float32."""
 
 
 def at_bits(
@@ -20,11 +20,11 @@ def at_bits(
     weights: Weights,
     solved: Callable[[Bits], Partition],
 ) -> Partition:
-    """The partition that `solved` finds for the bits that `weights` ask for.
+    """Return the partition that `solved` finds for the bits requested by `weights`.
 
-    With "auto" the first that fits: in float32, then in one bit less at a time; layers then get a bit more,
-    the most important first, where every device has memory for it. Raises BudgetError where nothing fits,
-    InputError for bits that the model is not coded in.
+    With "auto", the first that fits: in float32, then with one bit less at a time; layers then get one bit
+    more, the most important first, while every device has memory for it. Raises BudgetError if nothing fits,
+    InputError for more bits than the model is coded in.
     """
     if weights == "fp32":
         return solved(())
@@ -50,7 +50,7 @@ def at_bits(
 
 
 def _fitting(spec: EncoderSpec, capabilities: Mapping[str, Capability], partition: Partition) -> Partition:
-    """The partition. Raises BudgetError where its weights do not fit, which not every rule looks after."""
+    """Return the partition. Raises BudgetError if its weights do not fit, which not every rule checks."""
     need = weight_bytes(spec, partition)
     short = [name for name in partition.participants if need[name] > capabilities[name].free_bytes]
     if short:
@@ -63,7 +63,7 @@ def _fitting(spec: EncoderSpec, capabilities: Mapping[str, Capability], partitio
 
 
 def _raised(spec: EncoderSpec, capabilities: Mapping[str, Capability], partition: Partition) -> Partition:
-    """The same shares, with a bit more for as many layers as there is memory for, by importance."""
+    """Return the same shares with one more bit for as many layers as fit in memory, by importance."""
     assert spec.coded is not None, spec
     importance = spec.coded.importance
     for layer in sorted(range(spec.n_layers), key=lambda i: -importance[i]):

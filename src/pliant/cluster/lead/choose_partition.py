@@ -1,4 +1,4 @@
-"""Choose the partition that a user asked for: the planner's, one mode's best, equal shares, or CoEdge's."""
+"""Choose the requested partition: the planner's, one mode's best, equal shares, or CoEdge's."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -21,12 +21,12 @@ from pliant.plan.partition.problem import Problem, pose
 from pliant.quantities import format_bytes
 
 Choose = Callable[[EncoderSpec, int, Mapping[str, Capability], Links, str], Partition]
-"""The partition of so many tokens over these devices, led by the named primary."""
+"""Returns the partition of so many tokens over these devices, led by the named primary."""
 
 AnyMode = Literal["auto", "ws", "1d", "2d"]
-"""Hepti's modes, or whichever suits the devices."""
+"""One of Hepti's modes, or the best for the devices."""
 Shares = Literal["best", "equal", "coedge"]
-"""The quickest shares that are found, the same for every device, or by CoEdge's rule."""
+"""The fastest shares found, equal shares, or CoEdge's rule."""
 
 
 def chooser(
@@ -35,12 +35,12 @@ def chooser(
     least_gain: Callable[[], Gains] | None = None,
     weights: Weights = "fp32",
 ) -> Choose:
-    """How partitions are chosen. Raises InputError for CoEdge's shares in a tiled mode.
+    """Return the function that chooses partitions. Raises InputError for CoEdge's shares in a tiled mode.
 
-    In mode "auto" a plan has to save its `least_gain`, read at each choice, of the best single device's time;
-    without one, what it has to save before a cluster ran anything (`margin.PRIOR`). Matrices are float32, in
-    codes of 1 to 6 bits, or with `weights` "auto" float32 where that fits into the devices' memory, else in
-    the most bits that do, one more for the most important layers.
+    In mode "auto" a split must save its `least_gain` of the best single device's time; this is read at each
+    choice, and defaults to the saving required before any run (`margin.PRIOR`). Matrices are float32, or in
+    codes of 1 to 6 bits; with `weights` "auto" they are float32 if that fits into the devices' memory, else
+    in the most bits that fit, with one more for the most important layers.
     """
     if shares == "coedge" and mode not in ("auto", "ws"):
         raise InputError(f"CoEdge's shares are weight-stationary; in mode {mode!r} take the best.")
@@ -78,7 +78,7 @@ def _fixed(mode: Mode, problem: Problem, capabilities: Mapping[str, Capability])
 
 
 def _equal(mode: Mode, spec: EncoderSpec, tokens: int, names: Sequence[str]) -> Partition:
-    """The same for each of `names`, the primary first."""
+    """Return equal shares for each of `names`, the primary first."""
     heads, rows = even(spec.n_heads, len(names)), even(tokens, len(names))
     columns = [0] * len(names) if mode == "ws" else even(spec.ffn, len(names))
     shares = tuple(Share(*one) for one in zip(names, heads, rows, columns, strict=True))
@@ -92,14 +92,14 @@ def _equal(mode: Mode, spec: EncoderSpec, tokens: int, names: Sequence[str]) -> 
 
 
 def even(total: int, parts: int) -> list[int]:
-    """Whole numbers with this sum, none more than 1 from another."""
+    """Return integers with this sum that differ by at most 1."""
     if parts < 1:
         raise InputError("nothing can be shared out among nobody.")
     return [total * (i + 1) // parts - total * i // parts for i in range(parts)]
 
 
 def _grid(spec: EncoderSpec, names: Sequence[str]) -> Grid:
-    """As near to a square as the number of devices allows."""
+    """Return a grid as close to a square as the number of devices allows."""
     n = len(names)
     n_groups = max(g for g in range(1, isqrt(n) + 1) if n % g == 0)
     width = n // n_groups

@@ -1,6 +1,6 @@
 """Explain a plan in sentences: each mode's time and its terms, memory, distance from the bound.
 
-Chooses nothing: what it tells of the other modes is what the planner would find if it were asked for them.
+Makes no choices: what it says about other modes is what the planner would find for them.
 """
 
 from collections.abc import Iterator, Mapping
@@ -21,15 +21,15 @@ from pliant.plan.split.stage_graphs import weight_bytes
 from pliant.quantities import format_bytes, format_seconds
 
 BOUND_S = 1.0
-"""Seconds that a bound is made tighter for: people wait for an explanation, no run does."""
+"""Seconds for tightening the bound: a person waits for an explanation, no run does."""
 
 
 def explain(
     spec: EncoderSpec, solved: Solved, primary: str, least_gain: Gains, coding: Coding = "fp32"
 ) -> tuple[str, ...]:
-    """Sentences about a plan: its own time, each mode's, single devices', memory, what might be saved.
+    """Return sentences about a plan: its own time, each mode's, single devices', memory, possible savings.
 
-    `least_gain` is what a split has to save of the best single device's time to be chosen.
+    `least_gain` is the saving over the best single device that a split needs to be chosen.
     """
     tokens, picture = solved.partition.tokens, solved.picture
     devices, links = picture.capabilities, picture.links
@@ -50,7 +50,7 @@ def explain(
 
 
 def misfits(need: Mapping[str, int], picture: Picture) -> tuple[str, ...]:
-    """A sentence for every device whose share does not fit: the value, the limit, the next move."""
+    """Return a sentence for every device whose share does not fit: the value, the limit, the remedy."""
     return tuple(
         f"{name} needs {format_bytes(need[name])} for its weights and has "
         f"{format_bytes(picture.capabilities[name].free_bytes)} free: this plan cannot run. "
@@ -94,7 +94,7 @@ def _alone(considered: tuple[RunOption, ...], primary: str) -> Iterator[str]:
 
 
 def _gain(judged: Decision, solved: Solved, least_gain: Gains) -> Iterator[str]:
-    """Why one device runs it all where a split would be quicker: it saves too little."""
+    """Yield why one device runs everything although a split would be faster: it saves too little."""
     alone_s = min(one.seconds for one in judged.considered if one.what.endswith(" alone"))
     splits = [one for one in judged.considered if one.partition is not None]
     if len(solved.partition.participants) > 1 or not splits:
@@ -111,7 +111,7 @@ def _gain(judged: Decision, solved: Solved, least_gain: Gains) -> Iterator[str]:
 
 
 def _memory(spec: EncoderSpec, solved: Solved) -> Iterator[str]:
-    """Who cannot hold all weights, and who takes no share though it could."""
+    """Yield the devices that cannot hold all weights, and those with enough memory but no share."""
     partition, devices = solved.partition, solved.picture.capabilities
     name, tokens = partition.primary, partition.tokens
     whole = weight_bytes(spec, Partition("ws", name, (Share(name, spec.n_heads, tokens),), tokens))[name]

@@ -1,4 +1,4 @@
-"""Partitions that a search found lately, for inputs of about that length: it takes as long as a short run."""
+"""Cache recently found partitions by approximate length: a search takes as long as a short run."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -12,9 +12,9 @@ from pliant.models.encoder.encoder_spec import EncoderSpec
 from pliant.plan.split.stage_graphs import weight_bytes
 
 _NEAR = 1.25
-"""Lengths that differ by more are searched for themselves."""
+"""Lengths that differ by a larger factor need their own search."""
 _FRESH_S = 10.0
-"""For so long a partition stands: what a split has to save is learned meanwhile."""
+"""Lifetime of a partition in seconds: the saving required of a split is learned meanwhile."""
 _MOST = 16
 
 
@@ -26,12 +26,12 @@ class _Found:
     found_s: float
 
     def is_near(self, tokens: int, now_s: float) -> bool:
-        """Whether it is of about that length, and of late."""
+        """Return whether it is for about that length, and recent."""
         before = self.solved.partition.tokens
         return max(before, tokens) <= _NEAR * min(before, tokens) and now_s - self.found_s <= _FRESH_S
 
     def holds(self, picture: Picture) -> bool:
-        """Whether nothing changed since it was found that a search would look at and a layer feels."""
+        """Return whether no change since would concern a search and be noticeable in a layer's time."""
         before, participants = self.solved.picture, self.solved.partition.participants
         if before.capabilities.keys() != picture.capabilities.keys():
             return False
@@ -45,9 +45,9 @@ class _Found:
 
 @final
 class FoundPartitions:
-    """The latest ones, of all models; moments are of any one clock. Threads may share it.
+    """The latest partitions of all models; times are of any one clock. Thread-safe.
 
-    Where shares are the user's, not `is_free`, a submodel's are in proportion.
+    If shares are set by the user (not `is_free`), a submodel's shares are in proportion.
     """
 
     def __init__(self, *, is_free: bool = True) -> None:
@@ -63,11 +63,11 @@ class FoundPartitions:
         search: Callable[[], Partition],
         coding: Coding = "fp32",
     ) -> Solved:
-        """The latest for about so many tokens, its rows in proportion; where there is none, by `search`.
+        """Return the latest for about so many tokens, with rows in proportion, or one by `search`.
 
-        That is also where a search by `picture` might find another than before: devices came or left, are
-        slower, or quicker without a part in it, or have too little memory. A submodel's is that of the whole
-        model, in proportion, or one device of that alone, where that is predicted to be quicker.
+        A new search is also made if it might give another result for `picture`: devices joined or left, are
+        slower, or are faster without a share, or have too little memory. For a submodel, the result is the
+        whole model's partition in proportion, or one of its devices alone if that is predicted to be faster.
         """
         near = [one for one in reversed(self._found) if one.is_near(tokens, now_s)]
         latest = next((one for one in near if one.spec == spec), None)
@@ -90,12 +90,12 @@ class FoundPartitions:
         return solved
 
     def clear(self) -> None:
-        """What comes is searched for anew."""
+        """Drop all, so that each later request is searched again."""
         self._found = ()
 
 
 def _is_part(spec: EncoderSpec, larger: EncoderSpec) -> bool:
-    """Whether `spec` is a submodel of `larger`."""
+    """Return whether `spec` is a submodel of `larger`."""
     if spec.family != larger.family or larger.ffn % larger.n_heads or spec == larger:
         return False
     is_smaller = spec.n_layers <= larger.n_layers and spec.n_heads <= larger.n_heads

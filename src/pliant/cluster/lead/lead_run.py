@@ -25,43 +25,43 @@ from pliant.models.encoder.encoder_source import EncoderSource
 
 
 class Pause(Enum):
-    """Where a run stops, for `begin` to say how it goes on: before the coming segment, or the one after."""
+    """Where a run stops for `begin` to choose its continuation: before the next segment, or the one after."""
 
     NOW = auto()
     NEXT = auto()
 
 
 class Steer(Protocol):
-    """Who takes what. Asked on the thread that leads: what takes long must happen on another."""
+    """Chooses plans. Called on the leading thread, so long operations must run on another."""
 
     def begin(
         self, source: EncoderSource, tokens: int, without: Collection[str], number: int = 0
     ) -> ReadyPlan:
-        """A plan that everybody in it holds ready, of all members that can be used but `without`.
+        """Return a plan that all its members hold ready, of all usable members except `without`.
 
-        It is for segments from `number` on, before which nothing runs.
+        It is for segments from `number` on; no segment runs during the call.
         """
 
     def following(
         self, number: int, current: ReadyPlan, last: ReadyPlan, notes: Mapping[str, Note]
     ) -> ReadyPlan | Pause:
-        """The plan of segment `number`, which was not announced yet, after one by plan `current`.
+        """Return the plan of segment `number`, which is not announced yet, after one by plan `current`.
 
-        `notes` are of the segment before that, by plan `last`. A pause where it cannot be held beside the
-        current one, or that one cannot go on.
+        `notes` are of the segment before that, by plan `last`. Returns a pause if the plan cannot be held
+        beside the current one, or if the current one cannot continue.
         """
 
     def predicted_s(self, held: ReadyPlan) -> float | None:
-        """Seconds of one layer by this plan, where that is known."""
+        """Return the seconds of one layer by this plan, if known."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunRecord:
-    """What a run did: the program of the segments that were committed, and when each of its steps ran.
+    """The record of a run: the program of the committed segments, and the time of each step.
 
     `turns` and `plans` are those of the segments, `spans` count from the start of the run. An exchange lasts
-    from when it was handed over, or the one before it arrived, until it arrived; a step whose member did not
-    say when it ran, because it failed or its report came too late, counts as skipped.
+    from its hand-over, or the arrival of the previous one, until its arrival. A step whose times are missing,
+    because its member failed or reported too late, counts as skipped.
     """
 
     answer: np.ndarray
@@ -81,9 +81,9 @@ class _Announced:
 
 @dataclass(slots=True)
 class _Run:
-    """What is committed: all before segment `number`, whose input is `x`; and what was announced.
+    """The committed state, all before segment `number` with input `x`, and the announced segments.
 
-    `begin` gives a plan for what is left.
+    `begin` returns a plan for the remaining segments.
     """
 
     held: ReadyPlan
@@ -100,9 +100,9 @@ class _Run:
 
 @final
 class Lead:
-    """Leads runs, one at a time; any thread may ask for one.
+    """Leads runs, one at a time; thread-safe.
 
-    `performer` must hand its notes to `note`. `n_repeats` bounds how often one run is taken up again.
+    `performer` must pass its notes to `note`. `n_repeats` limits how often one run is resumed.
     """
 
     def __init__(self, primary: Primary, performer: Performer, steer: Steer, *, n_repeats: int = 100) -> None:
@@ -112,7 +112,7 @@ class Lead:
         self._notes: dict[str, Note] = {}
 
     def note(self, peer: str, note: Note) -> None:
-        """Keep what `peer` said beside its last exchange."""
+        """Store the note that `peer` sent with its last exchange."""
         self._notes[peer] = note
         self._primary.monitor.has_memory(peer, note.free_bytes)
 
@@ -124,9 +124,9 @@ class Lead:
         *,
         is_alone: bool = False,
     ) -> RunRecord:
-        """The model's answer to `feeds` of `tokens` rows, whoever fails on the way.
+        """Return the model's answer to `feeds` of `tokens` rows, with retries after failures of members.
 
-        `is_alone` leaves all workers out. Raises the failure where it is this member's own.
+        `is_alone` excludes all workers. Raises a failure of this member itself.
         """
         with self._turns, self._primary.log.run():
             others = [member.name for member in self._primary.monitor.members] if is_alone else []
@@ -149,7 +149,7 @@ class Lead:
             return self._led(run, answer, start_s, seconds)
 
     def _attempt(self, run: _Run) -> Turn:
-        """Announce what is left, from the last commit on, in an epoch of its own; the turn that comes."""
+        """Announce the remaining segments after the last commit, in a new epoch; return the next turn."""
         run.epoch, held, number = self._primary.next_epoch(), run.held, run.number
         run.began_s = self._primary.clock()
         run.announced = {n: a for n, a in run.announced.items() if n < number}
@@ -166,14 +166,14 @@ class Lead:
         return run.announced[number].turn
 
     def _following(self, run: _Run) -> Turn | None:
-        """At a boundary: commit what is whole here, and announce the segment after the coming one."""
+        """At a boundary: commit the completed segment, and announce the segment after the next one."""
         before = run.announced[run.number]
         if run.number == before.held.n_segments - 1:
             return None
         run.number += 1
         run.began_s = self._primary.clock()
         run.x = before.held.holder.state(run.number - 1).copy()
-        if run.number == 1 and not np.isfinite(run.x).all():  # or those who hear of it are taken for liars
+        if run.number == 1 and not np.isfinite(run.x).all():  # or its receivers would be blamed
             raise InputError("the input's numbers are too large: their embedding is not finite.")
         if run.number not in run.announced:
             return self._resume(run)
@@ -199,12 +199,12 @@ class Lead:
         return coming.turn
 
     def _resume(self, run: _Run) -> Turn:
-        """The coming segment by another plan, before which nothing of this one runs any more."""
+        """Return the next segment by another plan, after all work of the current plan has stopped."""
         self._stop(run)
         return self._anew(run)
 
     def _repeat(self, run: _Run, error: LaneError | ClusterError) -> Turn:
-        """The segment that failed without those who are at fault; raises `error` where that is nobody."""
+        """Repeat the failed segment without the members at fault; raises `error` if there are none."""
         if len(run.faults) >= self._n_repeats:
             raise error
         without = self._judge(run, error)
@@ -234,7 +234,7 @@ class Lead:
                 self._primary.send(name, go)
 
     def _judge(self, run: _Run, error: LaneError | ClusterError) -> tuple[Verdict, ...]:
-        """Who is left out of the repeat; raises `error` where it is nobody's doing but ours."""
+        """Return the members to exclude from the repeat; raises `error` if only this member is at fault."""
         peer, is_misbehaviour, reason = fault_of(error)
         cause = error.__cause__ if isinstance(error, LaneError) else error
         if not isinstance(cause, ClusterError):
@@ -247,7 +247,7 @@ class Lead:
         return found
 
     def _stop(self, run: _Run) -> None:
-        self._primary.comm.drop(run.epoch)  # what comes of it later is of no use
+        self._primary.comm.drop(run.epoch)  # later messages of the epoch are not needed
         for name in run.members:
             self._primary.send(name, Stop(run.epoch))
 

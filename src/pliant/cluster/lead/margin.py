@@ -1,8 +1,8 @@
 """The saving that a plan must promise to be chosen: bounds learnt from the cluster's own runs. Pure.
 
-A plan over several devices waits for all of them, so an error of the prediction costs it more than it costs
-one device. It is chosen where a bound on its time, and not only its prediction, is below what the best single
-device is predicted to take.
+A plan over several devices waits for all of them, so prediction errors cost it more than they cost one
+device. It is chosen only if a bound on its time, not just its prediction, is below the predicted time of the
+best single device.
 """
 
 from collections import Counter
@@ -14,7 +14,7 @@ from pliant.ir.times.timing import Timing
 from pliant.plan.partition.partitioner import Gains
 
 Kind = Mode | Literal["alone"]
-"""A split by its mode, or another device alone, which depends on a link."""
+"""A split by its mode, or a single device other than the primary, which depends on a link."""
 
 PRIOR: dict[Kind, Timing] = {
     "alone": Timing(1.0, 1.05),
@@ -22,28 +22,29 @@ PRIOR: dict[Kind, Timing] = {
     "1d": Timing(1.0, 1.1),
     "2d": Timing(1.25, 1.4),
 }
-"""What a predicted second takes, before a cluster ran anything.
+"""Actual seconds per predicted second, before a cluster has run anything.
 
-On 50 random sets (seeds 0 to 49 of bench/hepti_never_slower.py) splits took 9 % more than predicted, beside
-single devices, at the mean, with a standard deviation of 13 %. With a bound of 1.1, and predictions spread
+On 50 random sets (seeds 0 to 49 of bench/hepti_never_slower.py) splits took 9 % more than predicted, relative
+to single devices, on average, with a standard deviation of 13 %. With a bound of 1.1, and predictions spread
 evenly from 0.4 to 1 of the single device's, such errors make 4 % of choices more than 5 % slower than it. The
 closed form prices grids up to 25 % too low.
 """
 _N_FORGOTTEN = 200
-"""Runs without a plan of a kind after which its prior counts again: else one that was given up is never tried
-anew. The two runs that it takes to give it up again are 1 % of them."""
+"""Runs without a plan of a kind after which its prior applies again: otherwise an abandoned kind would never
+be retried. The two runs needed to abandon it again are 1 % of them.
+"""
 
 _WORSE = 1.25
-"""A factor that may keep a split from being chosen that would pay."""
+"""A factor that may prevent the choice of a split that would pay."""
 
 
 @final
 class Margins:
-    """The part of its time that a plan of each kind has to save, as `least_gain`.
+    """The fraction of time that a plan of each kind must save, as `least_gain`.
 
-    The bound of a kind is its `PRIOR` times the factor of what its runs took (`AdaptiveBound`): it falls as
-    predictions prove exact and rises with two that were not, but no plan is chosen that is not predicted to
-    save time. `least_gain` is replaced, never changed, so that any thread may read it.
+    The bound of a kind is its `PRIOR` times the factor of its runs (`AdaptiveBound`). It falls as predictions
+    prove exact and rises with two that did not, but a plan without a predicted saving is never chosen.
+    `least_gain` is replaced, never modified, so any thread may read it.
     """
 
     def __init__(self) -> None:
@@ -52,7 +53,7 @@ class Margins:
         self.least_gain: Gains = self._gains()
 
     def observe(self, partition: Partition, predicted_s: float, seconds: float) -> None:
-        """A run by `partition` took `seconds`, where `predicted_s` were predicted when it was chosen."""
+        """Record that a run by `partition` took `seconds`; `predicted_s` was predicted at its choice."""
         kind = _kind(partition)
         for other in PRIOR.keys() - {kind}:
             self._n_since[other] += 1
@@ -64,7 +65,7 @@ class Margins:
         self.least_gain = self._gains()
 
     def forget(self) -> bool:
-        """Count on predictions as before any run; whether some had turned out worse."""
+        """Reset to the priors; return whether some predictions had turned out worse."""
         is_worse = any(bound.factor() > _WORSE for bound in self._bounds.values())
         self._bounds = {kind: AdaptiveBound() for kind in PRIOR}
         self.least_gain = self._gains()
@@ -78,7 +79,7 @@ class Margins:
 
 
 def _kind(partition: Partition) -> Kind | None:
-    """None for the primary alone, which every other plan is compared with."""
+    """Return None for the primary alone, the reference of all other plans."""
     if len(partition.participants) > 1:
         return partition.mode
     return None if partition.participants == (partition.primary,) else "alone"

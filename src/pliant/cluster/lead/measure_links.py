@@ -1,7 +1,8 @@
 """Measure latencies and bandwidths between members over the connections that inference uses.
 
-Every member runs `measure_links` at once. A pair exchanges small messages, then a few larger ones each way,
-timed by the first of the two alone; each member is in one pair at a time, so pairs do not share an interface.
+All members run `measure_links` at once. A pair exchanges small messages, then a few larger ones each way;
+only the first of the two takes times. Each member is in one pair at a time, so pairs do not share an
+interface.
 """
 
 import time
@@ -20,12 +21,12 @@ _PINGS = 8
 _SMALLEST_BYTES, _LARGEST_BYTES = 16 << 10, 4 << 20
 _MESSAGE_S, _PAIR_S = 0.04, 0.4
 _MESSAGE_TRIPS, _PAIR_TRIPS = 4, 48
-"""The same in round trips where these are long: TCP needs some until it sends as fast as the link allows."""
+"""The same in round trips, if these are long: TCP needs several to reach the link's speed."""
 _TIMES, _RISING = 3, 1.15
 _SLOWER, _LATER, _LATER_S = 0.85, 1.25, 0.1e-3
 
 _END, _PING, _TAKE, _GIVE = range(4)
-"""What the first asks of the second: to end, to answer, to take a payload and answer, to give one."""
+"""Requests of the first member: end, reply, take a payload and reply, send one."""
 
 Pair = tuple[str, str]
 
@@ -33,14 +34,13 @@ Pair = tuple[str, str]
 def measure_links(
     comm: Comm, members: Sequence[str], epoch: int, *, clock: Callable[[], float] = time.perf_counter
 ) -> Iterator[tuple[Pair, Link]]:
-    """Both directions of every pair that this member times, as (source, destination), one after the other.
+    """Yield both directions of every pair that this member times, as (source, destination).
 
-    `members` are the same, in the same order, on every member, this one included; the tags of `epoch` are
-    used for nothing else. A pair takes about half a second and 60 round trips at most, however slow its link
-    is, but for messages of 16 KB that take longer. Raises PeerLost, PeerMisbehaved and ClusterError as
-    `comm` does.
+    `members` is the same sequence on every member, including this one; the tags of `epoch` have no other use.
+    A pair takes at most about 0.5 s and 60 round trips, for any link speed, unless messages of 16 KB take
+    longer. Raises PeerLost, PeerMisbehaved and ClusterError as `comm` does.
     """
-    patience_s = TIMEOUT_S + len(members)  # a peer may still be in earlier pairs of its own
+    patience_s = TIMEOUT_S + len(members)  # a peer may still be in its earlier pairs
     for pair in (pair for together in rounds(members) for pair in together):
         first, second = pair
         if comm.name == first:
@@ -52,7 +52,7 @@ def measure_links(
 
 
 def rounds(members: Sequence[str]) -> tuple[tuple[Pair, ...], ...]:
-    """All pairs in as few rounds as can be, each member at most once in a round (the circle method)."""
+    """Return all pairs in the fewest rounds, each member at most once per round (the circle method)."""
     seats: list[str | None] = [*members, *([None] if len(members) % 2 else [])]
     found = []
     for _ in range(len(seats) - 1):
@@ -64,10 +64,10 @@ def rounds(members: Sequence[str]) -> tuple[tuple[Pair, ...], ...]:
 
 
 def links_of(measured: Mapping[Pair, Link]) -> Links:
-    """The network that was measured: each member's interface, and the pairs that differ from it.
+    """Return the measured network: each member's interface, and the pairs that differ from it.
 
-    An interface passes what its fastest pair passes. A pair is named where it is below 0.85 of both its
-    interfaces, or its latency is not the usual one.
+    An interface has the bandwidth of its fastest pair. A pair is listed if it is below 0.85 of both its
+    interfaces, or its latency differs from the usual one.
     """
     names = sorted({name for pair in measured for name in pair})
     interfaces = {
@@ -88,7 +88,7 @@ def links_of(measured: Mapping[Pair, Link]) -> Links:
 
 
 class _Asking:
-    """The first of a pair: it asks, the second answers, one message at a time."""
+    """The first of a pair: it sends requests, the second replies, one message at a time."""
 
     def __init__(
         self, comm: Comm, peer: str, epoch: int, clock: Callable[[], float], patience_s: float
@@ -98,9 +98,9 @@ class _Asking:
         self._number = 0
 
     def measure(self) -> tuple[Link, Link]:
-        """From here to the peer, and back.
+        """Measure the link to the peer, and back.
 
-        What a message takes of the two threads is priced as their `HandOver`s, and no part of the latency.
+        The two threads' cost of a message is priced as `HandOver`s, and excluded from the latency.
         """
         self._ask(_PING, 1)  # opens the connection
         rtt_s, ends_s = min(self._ask(_PING, 1) for _ in range(_PINGS))
@@ -113,10 +113,10 @@ class _Asking:
         return Link(latency_s, out_Bps), Link(latency_s, back_Bps)
 
     def _bandwidth(self, what: int, rtt_s: float, until_s: float) -> float:
-        """Of messages that grow until one takes long enough for the round trip not to matter.
+        """Measure with growing messages until one takes long enough to make the round trip negligible.
 
-        How long a message should be follows from the quickest so far: one that was held up says nothing. A
-        connection that still becomes quicker from message to message is not counted yet.
+        The message size follows from the highest rate so far, because a delayed message is not
+        representative. Rates are not counted while they still increase from message to message.
         """
         message_s = max(_MESSAGE_S, _MESSAGE_TRIPS * rtt_s)
         n_bytes, best_Bps = _SMALLEST_BYTES, 0.0
@@ -135,9 +135,9 @@ class _Asking:
                 n_bytes = max(n_bytes, min(wanted, 16 * n_bytes))
 
     def _ask(self, what: int, n_bytes: int) -> tuple[float, float]:
-        """Seconds from the question to the whole answer, and those of them that sending and taking took here.
+        """Return the seconds from the request to the complete reply, and the local share of send and receive.
 
-        The peer, which does the same, takes about as long.
+        The peer's share is about the same.
         """
         payload = np.zeros(n_bytes if what == _TAKE else 1, np.uint8)
         into = np.empty(n_bytes if what == _GIVE else 1, np.uint8)
@@ -154,7 +154,7 @@ class _Asking:
 
 
 def _answer(comm: Comm, peer: str, epoch: int, patience_s: float) -> None:
-    """The second of a pair, until the first has enough. Raises PeerMisbehaved for a question that is none."""
+    """Reply as the second of a pair, until the first ends. Raises PeerMisbehaved for an invalid request."""
     question, number = np.zeros(2, np.int64), 0
     while True:
         tag = Tag(epoch, 0, number)

@@ -1,6 +1,6 @@
 """Assemble a member: threads, kernels, connections and the state machines that use them.
 
-The environment is not read here: keys, addresses and folders are given.
+Does not read the environment: keys, addresses and folders are arguments.
 """
 
 import socket
@@ -40,11 +40,11 @@ from pliant.run.lanes import Lanes
 
 @dataclass(frozen=True, slots=True)
 class MemberOptions:
-    """What any member is given. `free_bytes` says what memory its model may take, when asked.
+    """The options of any member. `free_bytes` returns the memory available to its model.
 
-    `dilation` makes it compute as many times slower: an emulated device, whose pace may change. `engine`
-    carries its data, and is the same on all members; with ZeroMQ, data comes in at the first of `data_ports`
-    that is free, and 0 is one that the system chooses.
+    `dilation` slows its computation by a factor: an emulated device, whose pace may change. `engine` is its
+    data transport, the same on all members; with ZeroMQ, data is received at the first free port of
+    `data_ports`, where 0 lets the system choose one.
     """
 
     name: str
@@ -62,7 +62,7 @@ class MemberOptions:
 
 @dataclass(slots=True)
 class _Machine:
-    """What every member has before it talks."""
+    """The parts of every member that exist before its connections."""
 
     holding: Holding
     lanes: Lanes
@@ -80,10 +80,10 @@ def _machine(options: MemberOptions) -> Iterator[_Machine]:
 
 
 def member_lanes(name: str, dilation: Dilation | Callable[[], Dilation], n_threads: int) -> Lanes:
-    """The one thread of a member: its stages, and its messages between them.
+    """Return the single thread of a member, which runs its stages and its messages between them.
 
-    An emulated device rests by what it computed, not by what else this machine did meanwhile: that is one
-    thread's CPU time. Where several compute, it is the time they took.
+    An emulated device rests in proportion to its computation, not to other activity of this machine: for one
+    thread that is its CPU time. With several compute threads, it is the elapsed time.
     """
     emulated = EmulatedDevice(dilation, effort=time.thread_time if n_threads == 1 else None)
     return Lanes((), own=f"{name}/cpu", emulated=emulated, is_single=True)
@@ -91,7 +91,7 @@ def member_lanes(name: str, dilation: Dilation | Callable[[], Dilation], n_threa
 
 @contextmanager
 def _connections(options: MemberOptions, host: str) -> Iterator[tuple[Comm, Meet]]:
-    """What carries data between this member, whose address is `host`, and the others."""
+    """Yield the data connections between this member, whose address is `host`, and the others."""
     match options.engine:
         case "zmq":
             with _listening(options, host) as zmq:
@@ -123,9 +123,9 @@ def _listening(options: MemberOptions, host: str) -> ZmqComm:
 def open_worker(
     options: MemberOptions, join: Sequence[str], sources: Sequence[EncoderSource]
 ) -> Iterator[Worker]:
-    """A worker that knocks at the addresses `join`; its data connections listen where those are reached from.
+    """Yield a worker that connects to the addresses `join`; its data connections listen towards these.
 
-    Raises ClusterError for an address that is none.
+    Raises ClusterError for an invalid address.
     """
     if not join:
         raise ClusterError("a worker needs an address to join: give the primary's, such as 10.77.0.1:29500.")
@@ -167,7 +167,7 @@ def open_worker(
 
 @dataclass(frozen=True, slots=True)
 class Leader:
-    """A primary with all it leads by."""
+    """A primary with the objects that it uses to lead."""
 
     primary: Primary
     lead: Lead
@@ -187,7 +187,7 @@ def open_primary(
     is_adaptive: bool = True,
     is_measuring: bool = True,
 ) -> Iterator[Leader]:
-    """A primary that workers join at `listen`. Raises ClusterError where that cannot be had."""
+    """Yield a primary that workers join at `listen`. Raises ClusterError if it cannot listen there."""
     later = _Later()
     _, port = host_and_port(listen)
     if port and port in options.data_ports:
@@ -237,7 +237,7 @@ def open_primary(
 
 
 def address_towards(address: str) -> str:
-    """This device's own address on the way to `HOST:PORT`, bracketed if it is IPv6; nothing is sent."""
+    """Return this device's own address on the route to `HOST:PORT`, in brackets for IPv6; sends nothing."""
     host, port = host_and_port(address)
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -254,7 +254,7 @@ def address_towards(address: str) -> str:
 
 @dataclass(slots=True)
 class _Later:
-    """Callbacks that exist before those who answer them; what comes before is not heard."""
+    """Callbacks with a late target; events before `begin` are dropped."""
 
     _hear: Callable[[str, AnyMessage], None] | None = None
     _lose: Callable[[str], None] | None = None
@@ -263,7 +263,7 @@ class _Later:
         self._hear, self._lose = hear, lose
 
     def hear(self, peer: str, message: AnyMessage) -> None:
-        if self._hear is not None:  # a worker says hello until it is answered
+        if self._hear is not None:  # a worker repeats its Hello until it is answered
             self._hear(peer, message)
 
     def lose(self, peer: str) -> None:

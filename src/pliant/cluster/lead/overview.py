@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from pliant.ir.partition import Partition
 
 N_FAULTS = 16
-"""Last faults that are told."""
+"""Maximum number of recent faults in a report."""
 
 
 @dataclass(frozen=True, slots=True)
 class MemberStatus:
-    """One worker: `reason` says why it is not used, where it is not; `version` is its release of pliant."""
+    """One worker: `reason` says why it is unusable, if it is; `version` is its pliant release."""
 
     name: str
     is_usable: bool
@@ -25,7 +25,7 @@ class MemberStatus:
 
 @dataclass(frozen=True, slots=True)
 class PlanStatus:
-    """The plan of the run that is under way, or of the last: a model by identity, and who takes what."""
+    """The plan of the current run, or of the last: a model by identity, and the partition."""
 
     model: str
     partition: Partition
@@ -45,10 +45,10 @@ class FaultStatus:
 
 @dataclass(frozen=True, slots=True)
 class ClusterStatus:
-    """What a primary says of itself and its cluster.
+    """The state of a primary and its cluster.
 
-    `n_runs` were answered and `n_failed` ended in an error; `faults` are the last ones, the latest last.
-    `problems` say who was turned away, and why.
+    `n_runs` succeeded and `n_failed` ended in an error; `faults` are the last ones, most recent last.
+    `problems` say which members were refused, and why.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Have a plan held ready by all members in it, and let go of plans that nobody needs any more."""
+"""Have all members of a plan hold it ready, and free plans that are no longer needed."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import accumulate
@@ -30,7 +30,7 @@ class PlanNotReadyError(ClusterError):
 
 @final
 class PlanDistribution:
-    """The plans of the primary `name`, numbered; `number` is the last one's. `news` tells of members."""
+    """The numbered plans of the primary `name`; `number` is the last one's. `news` is notified of changes."""
 
     def __init__(
         self,
@@ -50,17 +50,17 @@ class PlanDistribution:
         self.number = 0
 
     def hear(self, plan: int, peer: str, answer: Ready | Unable) -> None:
-        """`peer` says whether it holds the plan of that number ready."""
+        """Record `peer`'s answer on whether it holds the plan of that number ready."""
         self._answers.put(plan, peer, answer)
 
     def prepare(
         self, source: EncoderSource, partition: Partition, coding: Coding, *, is_in_place: bool = False
     ) -> tuple[ReadyPlan, Mapping[str, Ready]]:
-        """Have `partition` held ready by everybody in it, here too.
+        """Have `partition` held ready by all its members, including this one.
 
-        Raises PlanNotReadyError naming those who cannot, or said nothing for too long; they are not asked
-        for a while. With `is_in_place` everybody gives up all other plans first, this member too, and
-        nothing may run. Raises ClusterError where members cannot meet and nobody is known to be at fault.
+        Raises PlanNotReadyError naming members that cannot, or did not answer in time; these are excluded for
+        a while. With `is_in_place`, all members including this one free all other plans first, and no run may
+        be in progress. Raises ClusterError if members cannot meet and no member is known to be at fault.
         """
         others = tuple(d for d in partition.participants if d != self._name)
         self._check_codes(partition, others)
@@ -84,7 +84,7 @@ class PlanDistribution:
         return ReadyPlan(plan, source, partition, coding, holder), answers
 
     def _check_codes(self, partition: Partition, others: Collection[str]) -> None:
-        """Raise PlanNotReadyError for members that would take coded layers for float32."""
+        """Raise PlanNotReadyError for members that would treat coded layers as float32."""
         known = [self._monitor.get(name) for name in others if partition.bits]
         reasons = {
             member.name: "its release of pliant holds no coded weights: install the same on all devices"
@@ -101,7 +101,7 @@ class PlanDistribution:
         return not is_refused and all(map(self._monitor.is_here, others))
 
     def addresses(self, others: Collection[str]) -> dict[str, str]:
-        """Where data of this member and the others goes."""
+        """Return the data addresses of this member and the others."""
         addresses = {self._name: self._meet.address} if self._meet.address else {}
         for name in others:
             member = self._monitor.get(name)
@@ -110,12 +110,12 @@ class PlanDistribution:
         return addresses
 
     def is_held(self, held: ReadyPlan) -> bool:
-        """Whether everybody in a plan still holds it: none has started anew, or lost this member, since."""
+        """Return whether all members still hold a plan: none has restarted, or lost this member, since."""
         known = [self._monitor.get(d) for d in held.partition.participants if d != self._name]
         return all(member is not None and member.first_plan <= held.number for member in known)
 
     def forget(self, keep: Collection[ReadyPlan]) -> None:
-        """Tell everybody which plans are still needed, and keep no other here."""
+        """Tell all members which plans are still needed, and free the others here."""
         self._hold.keep([held.holder for held in keep])
         self._tell_to_forget([held.number for held in keep])
 
@@ -127,7 +127,7 @@ class PlanDistribution:
     def _await_ready(
         self, plan: int, others: Collection[str], failure: ClusterError | None
     ) -> Mapping[str, Ready]:
-        """The answers of all; those that are missing are not waited for where a `failure` was seen here."""
+        """Return all members' answers; after a local `failure`, missing answers are not waited for."""
         timeout_s = self._patience.prepare_s if failure is None else self._patience.grace_s
         answers = self._answers.take(plan, others, self._monitor.is_here, timeout_s)
         ready = {name: a for name, a in answers.items() if isinstance(a, Ready)}
@@ -148,10 +148,10 @@ class PlanDistribution:
 
 
 def latest(held: Sequence[ReadyPlan]) -> list[ReadyPlan]:
-    """Those of the plans, the latest used last, that members go on holding, of other lengths and models too.
+    """Return the most recently used plans that members keep, including other lengths and models.
 
-    Texts come in every length, and to have a plan held ready takes as long as a short run: few are kept
-    whatever their lengths, more of short ones.
+    Texts come in all lengths, and preparing a plan takes as long as a short run. A few plans are kept
+    whatever their length, more if they are short.
     """
     n_rows = accumulate(one.partition.tokens for one in reversed(held))
     n_kept = sum(n <= _ROWS_KEPT for n in n_rows)

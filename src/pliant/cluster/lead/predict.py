@@ -1,4 +1,4 @@
-"""Predict the time of a partition by the cost model, with links corrected by what runs showed."""
+"""Predict the time of a partition by the cost model, with links corrected by observed runs."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -19,12 +19,12 @@ from pliant.plan.partition.problem import pose
 from pliant.plan.split.stage_graphs import work_flops
 
 MOST_AT_ONCE = 4.0
-"""How many times slower or faster one layer may show a link to be."""
+"""Maximum factor by which one layer may change a link's estimate."""
 
 
 @dataclass(frozen=True)
 class Solved:
-    """A partition, what it was made of, and what it should take: one `layer`, and when asked all segments."""
+    """A partition, its inputs, and its predicted time: of one `layer`, and on request of all segments."""
 
     partition: Partition
     picture: Picture
@@ -36,7 +36,7 @@ class Solved:
 
     @cached_property
     def spans(self) -> tuple[Span, ...]:
-        """Of all segments."""
+        """The spans of all segments."""
         return simulate(self.program, self.cost)
 
     @property
@@ -45,7 +45,7 @@ class Solved:
 
 
 def predict(spec: EncoderSpec, partition: Partition, picture: Picture, coding: Coding = "fp32") -> Solved:
-    """What a partition should take, by the one cost model, with activations that travel as `coding`."""
+    """Predict a partition's time by the shared cost model, with activations encoded as `coding`."""
     cost = ClusterCost(picture.capabilities, picture.links, work_flops(spec, partition))
     program = lowered(spec, partition, coding)
     layer = replace(program, segments=program.segments[1:2])
@@ -53,7 +53,7 @@ def predict(spec: EncoderSpec, partition: Partition, picture: Picture, coding: C
 
 
 def by_picture(solved: Solved, picture: Picture) -> Solved:
-    """What `predict` says of the same partition by another picture, in less time."""
+    """Return `predict`'s result for the same partition and another picture, in less time."""
     cost = replace(solved.cost, capabilities=picture.capabilities, links=picture.links)
     layer = solved.layer
     return Solved(
@@ -62,16 +62,16 @@ def by_picture(solved: Solved, picture: Picture) -> Solved:
 
 
 def layer_seconds(solved: Solved, picture: Picture) -> float:
-    """What one layer of a partition should take by another picture; `predict` says more, for longer."""
+    """Return the time of one layer of a partition by another picture; faster than `predict`."""
     cost = ClusterCost(picture.capabilities, picture.links, solved.cost.flops)
     return _layer_s(solved.layer, cost)
 
 
 def is_in_vain(spec: EncoderSpec, solved: Solved, n_layers: int, coding: Coding = "fp32") -> bool:
-    """Whether no partition by its picture is worth a switch from that of `solved` for `n_layers` more layers.
+    """Return whether no partition is worth a switch from that of `solved` for `n_layers` more layers.
 
-    A lower bound on every partition's layer tells so without a search, which would come to the same. Of many
-    devices it says nothing: there the bound is far off, and takes as long as a search.
+    Determined by a lower bound on every partition's layer time, without a search, which would give the same
+    result. For many devices it returns False: there the bound is loose, and takes as long as a search.
     """
     devices, partition = solved.picture.capabilities, solved.partition
     if len(devices) > FEW:
@@ -84,10 +84,10 @@ def is_in_vain(spec: EncoderSpec, solved: Solved, n_layers: int, coding: Coding 
 def link_ratios(
     solved: Solved, links: Links, notes: Mapping[str, Note], offsets_s: Mapping[str, float]
 ) -> dict[tuple[str, str], float]:
-    """How many times longer than by `links`, as they are known now, the bytes of each pair took.
+    """Return the ratio of observed to expected transfer time of each pair, with `links` as known now.
 
-    `solved` says what a byte should have taken when links were as they were for it, `offsets_s` what each
-    member's clock is ahead. One observation counts for MOST_AT_ONCE at most: a stall is no slow link.
+    `solved` holds the expected time per byte for its own links, `offsets_s` the lead of each member's clock.
+    One observation is limited to a factor of MOST_AT_ONCE: a stall does not mean a slow link.
     """
     then, found = solved.picture.links, {}
     for dst, note in notes.items():
@@ -103,13 +103,13 @@ def link_ratios(
 
 
 def _layer_s(layer: Program, cost: ClusterCost) -> float:
-    """What one layer more takes: it begins where a device has ended the one before."""
+    """Return the time of one more layer, which a device begins when it has ended the previous one."""
     two = replace(layer, segments=layer.segments * 2)
     return latency(simulate(two, cost)) - latency(simulate(layer, cost))
 
 
 def _byte_s(layer: Program, cost: ClusterCost) -> dict[tuple[str, str], float]:
-    """Seconds a byte of each pair in a layer, with all that goes on beside it."""
+    """Return the seconds per byte of each pair in a layer, with all concurrent work."""
     totals: dict[tuple[str, str], tuple[int, float]] = {}
     for step, span in zip(layer.steps, simulate(layer, cost), strict=True):
         if isinstance(step.work, Exchange):

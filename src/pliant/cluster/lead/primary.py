@@ -1,6 +1,6 @@
-"""The primary's side of the control messages: admission of members, what they say, faults.
+"""The primary's side of control messages: admission of members, their reports, faults.
 
-Leads no run (see `lead`) and decides nothing about partitions (see `steer`).
+Leads no runs (see `lead`) and makes no decisions about partitions (see `steer`).
 """
 
 import time
@@ -45,17 +45,18 @@ from pliant.errors import ClusterError
 
 N_PINGS = 5
 _LAST_CLAIM = 1 << 48
-"""The last epoch that a worker is believed to have seen: none may claim so many that no number is left."""
+"""Maximum epoch that a worker may claim to have seen, so that enough numbers remain."""
 _DISMISSED = "it was removed by an operator of the primary's node."
 _LOOK_S = 0.1
-"""How often a wait looks: no news tells that a member's penalty is over."""
+"""Polling interval of a wait: no event signals the end of a member's penalty."""
 
 
 @final
 class Primary:
     """The member `name` that others join; a context manager.
 
-    `control` must hand every message to `hear` and every silence to `lose`, on any thread but one at a time.
+    `control` must pass every message to `hear` and every silent peer to `lose`, one call at a time, on any
+    thread.
     """
 
     def __init__(
@@ -67,7 +68,7 @@ class Primary:
         *,
         version: str,
         engine: Engine = "zmq",
-        meet: Meet = NoMeeting(),  # noqa: B008 - without state
+        meet: Meet = NoMeeting(),  # noqa: B008 - stateless
         patience: Patience = Patience(),  # noqa: B008 - frozen
         on_event: OnEvent = lambda text: None,
         clock: Callable[[], float] = time.perf_counter,
@@ -96,21 +97,21 @@ class Primary:
         self.close()
 
     def close(self) -> None:
-        """Tell the workers goodbye; safe to call twice."""
+        """Send Bye to the workers. Idempotent."""
         if not self._is_closed:
             self._is_closed = True
             for member in self.monitor.members:
                 self.send(member.name, Bye())
 
     def send(self, peer: str, message: AnyMessage) -> None:
-        """Send `message` if `peer` is here; who is gone is known by its silence."""
+        """Send `message` if `peer` is connected; a closed peer is detected by missed heartbeats."""
         with suppress(ClusterError):
             self._control.send(peer, message)
 
-    # What others say.
+    # Messages from others.
 
     def hear(self, peer: str, message: AnyMessage) -> None:
-        """Take one message; whoever sends what is no message is refused by name."""
+        """Process one message; a peer that sends an undecodable message is refused."""
         match message:
             case Unreadable(why=why, is_other_version=is_other_version):
                 self._refuse(peer, why, is_barred=not is_other_version)
@@ -141,7 +142,7 @@ class Primary:
                 pass  # meant for a worker, or of a later version
 
     def lose(self, peer: str) -> None:
-        """`peer` is silent or has left."""
+        """Handle a silent or departed `peer`."""
         if self.monitor.leave(peer):
             self.on_event(f"lost {peer}")
         self._disturb(peer)
@@ -157,7 +158,7 @@ class Primary:
         self._start_after(hello.last_epoch)
         if known is None or not known.is_here:
             self.on_event(f"{peer} joined")
-        else:  # it was started anew, or did not hear this member for a while, and holds no plan any more
+        else:  # it restarted, or lost this member for a while, and holds no plan any more
             self._disturb(peer)
         self.monitor.greet(peer, hello, self.plans.number + 1)
         self.send(peer, Welcome(self._version))
@@ -174,38 +175,38 @@ class Primary:
         return None
 
     def dismiss(self, name: str) -> None:
-        """Leave a worker out until it is readmitted, also where it comes again; from any thread.
+        """Exclude a worker until it is readmitted, even if it rejoins; thread-safe.
 
-        A run that needs it goes on without it. A process that has the key may join again under another name.
+        A run that needs it continues without it. A process with the key may rejoin under another name.
         """
         self._dismissed[name] = None
         self._refuse(name, _DISMISSED, is_barred=False)
 
     def readmit(self, name: str) -> None:
-        """A worker that was dismissed may join again, and is asked to; from any thread."""
+        """Allow a dismissed worker to join again, and request its Hello; thread-safe."""
         if name in self._dismissed:
             del self._dismissed[name]
             self.send(name, Who())
 
     def _refuse(self, peer: str, reason: str, *, is_barred: bool) -> None:
-        """Leave `peer` out: never again if it lied, which `is_barred`, or until it is mended."""
+        """Exclude `peer`: permanently if it `is_barred` for misbehaviour, else until the reason is gone."""
         if self.monitor.refuse(peer, reason, is_barred=is_barred):
             self.on_event(f"refused {peer}: {reason}")
             self._disturb(peer)
         self.send(peer, Refused(reason))
 
     def _disturb(self, peer: str) -> None:
-        """End the epoch that counts on `peer`, and wake whoever waits for news."""
+        """End the epoch that depends on `peer`, and wake waiting threads."""
         epoch, members = self._watched
         if peer in members:
             self.comm.drop(epoch)
         with self._news:
             self._news.notify_all()
 
-    # Who is there.
+    # Members.
 
     def status(self) -> ClusterStatus:
-        """Everybody who ever joined, by name, and what was run; from any thread, also during a run."""
+        """Return all members that ever joined, by name, and the runs; thread-safe, also during a run."""
         return ClusterStatus(
             name=self.name,
             version=self._version,
@@ -238,7 +239,7 @@ class Primary:
         )
 
     def wait_for(self, n_workers: int, timeout_s: float) -> None:
-        """Return once `n_workers` can be used. Raises ClusterError naming who came."""
+        """Return when `n_workers` are usable. Raises ClusterError naming those that joined."""
         until_s = self.clock() + timeout_s
         with self._news:
             while len(self.monitor.usable()) < n_workers:
@@ -255,13 +256,13 @@ class Primary:
             )
 
     def _turned_away(self) -> str:
-        """Who knocked in vain, and why, as a sentence or none."""
+        """Return refused members with the reasons as a sentence, or an empty string."""
         refused = [f"{m.name} ({m.refused.rstrip('.')})" for m in self.monitor.members if m.refused]
         known = [*refused, *self._control.problems]
         return f"Refused: {'; '.join(known)}. " if known else ""
 
     def next_epoch(self) -> int:
-        """A number that no exchange has used, as far as the workers know: not for another primary either."""
+        """Return a number that no exchange has used, of any primary known to the workers."""
         with self._news:
             self._epoch += 1
             return self._epoch
@@ -271,13 +272,13 @@ class Primary:
             self._epoch = max(self._epoch, min(epoch, _LAST_CLAIM))
 
     def measured(self, epoch: int, names: Collection[str]) -> dict[str, Measured]:
-        """What `names` say of the measurement `epoch`, once they are done or it took too long."""
+        """Return the results of `names` for measurement `epoch`, when all are done or at the timeout."""
         return self._measured.take(epoch, names, self.monitor.is_here, self.patience.prepare_s)
 
     # Faults.
 
     def watch(self, epoch: int, members: Collection[str]) -> None:
-        """From now on the silence or failure of one of `members` ends `epoch`."""
+        """End `epoch` from now on if one of `members` fails or falls silent."""
         with self._news:
             if self._watched[0] != epoch:
                 self._accusations.clear()
@@ -286,7 +287,7 @@ class Primary:
             self.comm.drop(epoch)
 
     def accuse(self, epoch: int, accusation: Accusation) -> None:
-        """Somebody, perhaps this member itself, waited in vain."""
+        """Record that a member, possibly this one, timed out waiting for another."""
         with self._news:
             if epoch != self._watched[0]:
                 return
@@ -296,12 +297,12 @@ class Primary:
 
     @property
     def is_disturbed(self) -> bool:
-        """Whether the epoch that is watched has failed, though perhaps not here."""
+        """Whether the watched epoch has failed, possibly on another member."""
         _, members = self._watched
         return bool(self._accusations) or any(not self.monitor.is_here(name) for name in members)
 
     def verdicts(self) -> tuple[Verdict, ...]:
-        """Who was at fault in the watched epoch, once reports of it had time to come; they are left out."""
+        """The members at fault in the watched epoch, after a grace period for reports; exclude them."""
         until_s = self.clock() + self.patience.grace_s
         _, members = self._watched
         with self._news:
@@ -318,7 +319,7 @@ class Primary:
         return found
 
     def _refused(self, members: Collection[str]) -> Iterator[Accusation]:
-        """Those of `members` that said here what no member says."""
+        """Yield accusations of those of `members` that were refused for invalid messages."""
         for name in members:
             known = self.monitor.get(name)
             if known is not None and known.refused is not None:
@@ -332,7 +333,7 @@ class Primary:
         }
 
     def reports(self, epoch: int, names: Collection[str]) -> dict[str, tuple[Ran, ...]]:
-        """What `names` ran in `epoch`, on this member's clock, as far as they say so in time."""
+        """Return what `names` ran in `epoch`, on this member's clock, as far as they report in time."""
         found = self._reports.take(epoch, names, self.monitor.is_here, self.patience.report_s)
         return {name: self._on_our_clock(name, spans) for name, spans in found.items()}
 

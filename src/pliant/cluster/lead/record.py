@@ -1,4 +1,4 @@
-"""Join what all members say that they ran to the spans of one program, to compare with the prediction."""
+"""Join all members' reports to the spans of one program, to compare with the prediction."""
 
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
@@ -11,7 +11,7 @@ from pliant.ir.program import Exchange, Program, Step
 
 
 def program_of(turns: Sequence[Turn], plans: Sequence[ReadyPlan]) -> Program:
-    """What ran: the segments of all turns, each as its plan has it."""
+    """Return the program that ran: the segments of all turns, each by its plan."""
     tensors = {tensor.name: tensor for plan in plans for tensor in plan.program.tensors}
     return Program(tuple(turn.segment for turn in turns), tuple(tensors.values()), ())
 
@@ -31,21 +31,21 @@ def joined_spans(
                 continue
             began_s = max(first.start_s - start_s, arrived_s.get(step.lane, 0.0))
             ended_s = max(began_s, last.end_s - start_s)
-            if isinstance(step.work, Exchange):  # one message of a pair travels behind the other
+            if isinstance(step.work, Exchange):  # messages of a pair travel one after another
                 arrived_s[step.lane] = ended_s
             found.append(Span(len(found), step.lane, began_s, ended_s))
     return tuple(found)
 
 
 def segment_ends(program: Program, spans: Sequence[Span]) -> list[float]:
-    """When each segment ended (input, layers, head), in seconds from the start of the run."""
+    """Return when each segment ended (input, layers, head), in seconds from the start of the run."""
     rest = iter(spans)
     ends = (max((next(rest).end_s for _ in segment.steps), default=0.0) for segment in program.segments)
     return list(accumulate(ends, max))
 
 
 def _ends(step: Step) -> tuple[str, str]:
-    """Who tells when a step began, and who when it ended."""
+    """Return the members that report a step's start and its end."""
     if isinstance(step.work, Exchange):
         return step.work.src, step.work.dst
     device = step.lane.partition("/")[0]

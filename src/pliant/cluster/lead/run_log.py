@@ -14,7 +14,7 @@ from pliant.cluster.watch.blame import Verdict
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A segment that was repeated: without whom, and how long it took to notice and to have a new plan."""
+    """A repeated segment: the excluded members, and the times to detect the fault and to get a new plan."""
 
     segment: int
     verdicts: tuple[Verdict, ...]
@@ -24,7 +24,7 @@ class Fault:
 
 @final
 class RunLog:
-    """Counts of runs, the plan that runs or ran last, and the last faults."""
+    """Counts of runs, the plan of the current or last run, and the last faults."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock, self._lock = clock, Lock()
@@ -35,7 +35,7 @@ class RunLog:
 
     @contextmanager
     def run(self) -> Iterator[None]:
-        """One run, from its beginning to its answer or error. Runs take turns."""
+        """Record one run, from its start to its answer or error. Runs do not overlap."""
         self.is_running = True
         try:
             yield
@@ -48,16 +48,16 @@ class RunLog:
             self.is_running = False
 
     def follow(self, held: ReadyPlan) -> None:
-        """From now on the run goes by this plan."""
+        """Record the plan that the run follows from now on."""
         self.plan = PlanStatus(held.source.identity, held.partition)
 
     def add(self, fault: Fault) -> None:
-        """A segment was repeated just now."""
+        """Record a segment that was just repeated."""
         with self._lock:
             self._faults.append((self._clock(), fault))
 
     def faults(self) -> tuple[FaultStatus, ...]:
-        """The last faults, the latest last."""
+        """Return the last faults, most recent last."""
         with self._lock:
             known, now_s = tuple(self._faults), self._clock()
         return tuple(

@@ -1,6 +1,6 @@
 """Choose the next plan: solve and load it beside the run, as observed devices and links change.
 
-Decides by `adapt` on what `known` says; solves by a function it is given; asks `Primary` to have plans held.
+Decides with `adapt` on the picture; solves with a given function; lets `Primary` have plans held ready.
 """
 
 from collections import Counter
@@ -29,14 +29,14 @@ from pliant.models.encoder.encoder_spec import EncoderSpec
 from pliant.plan.split.stage_graphs import weight_bytes
 
 _LOAD_BPS = 200e6
-"""Loading and packing weights, until a worker has shown how fast it does that."""
+"""Assumed rate of loading and packing weights, until a worker has shown its own."""
 _KNOWN = 64
-"""Plans of earlier runs that can still be told of, beside those that are held."""
+"""Number of plans of earlier runs that are remembered, beside those that are held."""
 
 
 @dataclass(frozen=True, slots=True)
 class Switch:
-    """A change of plan inside a run: from which segment on, and why."""
+    """A change of plan inside a run: the first segment, and the reason."""
 
     segment: int
     reason: str
@@ -44,7 +44,7 @@ class Switch:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """What a plan was made of, the bytes of each device's weights, and those of all layers whole."""
+    """A plan's inputs, the bytes of each device's weights, and those of all layers."""
 
     solved: Solved
     need: Mapping[str, int]
@@ -53,7 +53,7 @@ class _Plan:
 
 @dataclass(frozen=True, slots=True)
 class _Better:
-    """What to change to, and why; `held` is None where there is no memory for it beside the current plan."""
+    """The plan to change to, and why; `held` is None if memory does not suffice beside the current plan."""
 
     solved: Solved
     reason: str
@@ -62,7 +62,7 @@ class _Better:
 
 @dataclass(frozen=True, slots=True)
 class _Felt:
-    """What a layer of a plan takes by a picture other than its own."""
+    """The time of a plan's layer by a picture other than its own."""
 
     solved: Solved
     picture: Picture
@@ -73,8 +73,9 @@ class _Felt:
 class Steering:
     """A `Steer`; a context manager, whose thread solves and waits for members beside the run.
 
-    `free_bytes` says what a model may take on the primary itself. With `is_adaptive` off, a plan stays until
-    a member fails; with `is_measuring` on, devices and links are measured before their first plan.
+    `free_bytes` returns the memory available to a model on the primary itself. With `is_adaptive` off, a plan
+    stays until a member fails; with `is_measuring` on, devices and links are measured before their first
+    plan.
     """
 
     def __init__(
@@ -111,15 +112,15 @@ class Steering:
         self.close()
 
     def close(self) -> None:
-        """Stop solving; safe to call twice."""
+        """Stop solving. Idempotent."""
         self._thread.shutdown(wait=True, cancel_futures=True)
 
-    # What Lead asks.
+    # For Lead.
 
     def begin(
         self, source: EncoderSource, tokens: int, without: Collection[str], number: int = 0
     ) -> ReadyPlan:
-        """The plan of the last run if it still fits, or a new one, down to the primary alone."""
+        """Return the plan of the last run if it still fits, or a new one, down to the primary alone."""
         found = None if self._pending is None else self._take_pending()
         better, self._better, tight, self._tight = self._better, None, self._tight, None
         if tight is not None:
@@ -127,7 +128,7 @@ class Steering:
         if number == 0:
             self.switches.clear()
             self._stuck.clear()
-            tight = None  # of a run that is over
+            tight = None  # of an earlier run
             known = {*list(self._plans)[-_KNOWN:], *(held.number for held in self._held)}
             self._plans = {n: plan for n, plan in self._plans.items() if n in known}
         self._forget(latest(self._held))
@@ -143,7 +144,7 @@ class Steering:
                 return held
         here = self._known.here(self._without)
         if tight in self._held and set(tight.partition.participants) <= here:
-            self._stuck.add(tight.number)  # nothing fits better: it goes on as well as it can
+            self._stuck.add(tight.number)  # nothing fits better, so it continues
             return tight
         self._known.measure(source, tokens, self._without)
         kept = self._kept(source, tokens)
@@ -159,10 +160,10 @@ class Steering:
     def following(
         self, number: int, current: ReadyPlan, last: ReadyPlan, notes: Mapping[str, Note]
     ) -> ReadyPlan | Pause:
-        """The plan that became ready since, or the current one; a new solution is begun where it may pay.
+        """Return a plan that became ready, or the current one; starts a new solution if it may pay.
 
-        The run pauses at the next boundary where there is no memory for the new plan beside the current one,
-        and at once where there is too little for that itself.
+        The run pauses at the next boundary if memory does not suffice for the new plan beside the current
+        one, and at once if it does not suffice for the current one.
         """
         if last.number in self._plans:
             self._known.see(self._plans[last.number].solved, notes)
@@ -189,46 +190,45 @@ class Steering:
         return current
 
     def wait_for_solution(self) -> None:
-        """Return once the plan that is being solved or loaded beside the run is ready; `following` does not
-        wait for it."""
+        """Return when the plan that is being solved or loaded is ready; `following` does not wait for it."""
         if self._pending is not None:
             wait([self._pending])
 
     def predicted_s(self, held: ReadyPlan) -> float | None:
-        """Seconds of one layer by the picture that the plan was made of."""
+        """Return the seconds of one layer by the picture that the plan is based on."""
         known = self._plans.get(held.number)
         return None if known is None else known.solved.layer_s
 
-    # What plans are made of.
+    # The inputs of plans.
 
     def solve(self, spec: EncoderSpec, tokens: int, without: Collection[str] = ()) -> Solved:
-        """Choose a partition by the picture as it is now, and predict it."""
+        """Choose a partition by the current picture, and predict it."""
         picture = self._known.picture(without)
         links = as_coded_links(picture.links, self._coding)
         search = partial(self._choose, spec, tokens, picture.capabilities, links, self._primary.name)
         return self._found.of(spec, tokens, picture, self._primary.clock(), search, self._coding)
 
     def measure(self, source: EncoderSource, tokens: int) -> None:
-        """Measure whoever was not measured with this model yet, and links to whoever is new (Hepti 4.1)."""
+        """Measure devices without a measurement of this model, and links to new devices (Hepti 4.1)."""
         self._known.measure(source, tokens)
 
     def reconsider(self) -> bool:
-        """Count again on devices that were left out as slow; whether there are any."""
+        """Use devices again that were excluded as slow; return whether there are any."""
         self._found.clear()
         return self._known.reconsider()
 
     def forget(self, source: EncoderSource) -> None:
-        """Everybody gives up what is held ready of a model. Nothing may run meanwhile."""
+        """Free all plans of a model on all members. No run may be in progress."""
         if self._pending is not None:
             self._take_pending()
         self._forget([held for held in self._held if held.source.whole.identity != source.whole.identity])
 
     def solved(self, held: ReadyPlan) -> Solved:
-        """What a plan that was begun here was made of."""
+        """Return the inputs of a plan that was begun here."""
         return self._plans[held.number].solved
 
     def _reason(self, current: ReadyPlan, *, is_felt: bool = False) -> str | None:
-        """Why to solve again; all that drifts counts as felt, or what a layer is predicted to feel."""
+        """Why to solve again; with `is_felt` any drift counts, else its predicted effect on a layer."""
         known = self._plans.get(current.number)
         if known is None:
             return None
@@ -242,7 +242,7 @@ class Steering:
         )
 
     def _layer_s(self, solved: Solved, picture: Picture) -> float:
-        """What a layer takes by another picture; by one that is hardly another, what it took by that."""
+        """Return a layer's time by another picture; for a nearly equal picture, the cached time."""
         if picture is solved.picture:
             return solved.layer_s
         felt = self._felt
@@ -255,7 +255,7 @@ class Steering:
         return recovered(picture, self._known.picture(self._without), held.partition.participants)
 
     def _is_tight(self, current: ReadyPlan) -> bool:
-        """Whether a participant has too little memory for its part, and no other plan was looked for yet."""
+        """Return whether a member has too little memory for its part, and no other plan was searched yet."""
         plan = self._plans.get(current.number)
         if plan is None or current.number in self._stuck:
             return False
@@ -265,7 +265,7 @@ class Steering:
     # Plans.
 
     def _kept(self, source: EncoderSource, tokens: int) -> ReadyPlan | None:
-        """A plan held ready that nothing speaks against."""
+        """Return a plan held ready that is still valid, if there is one."""
         here = self._known.here(self._without)
         for held in reversed(self._held):
             plan = self._plans[held.number]
@@ -279,7 +279,7 @@ class Steering:
                 if not self._is_adaptive or not (self._reason(held) or self._recovered(held)):
                     return held
                 anew = self.solve(source.spec, tokens, self._without)
-                if not here <= anew.picture.capabilities.keys():  # somebody left this moment
+                if not here <= anew.picture.capabilities.keys():  # a member left at this moment
                     return None
                 now = by_picture(plan.solved, anew.picture)
                 tight = too_large(plan.need, anew.picture)
@@ -291,9 +291,9 @@ class Steering:
         return None
 
     def _hold(self, source: EncoderSource, solved: Solved) -> ReadyPlan:
-        """A plan held ready while nothing runs: in place where there is no memory for it beside the others.
+        """Have a plan held ready while nothing runs: in place if memory does not suffice beside the others.
 
-        Raises PlanNotReadyError naming those who cannot.
+        Raises PlanNotReadyError naming members that cannot.
         """
         if self._fits(source, solved, self._held):
             return self._prepare(source, solved)
@@ -302,7 +302,7 @@ class Steering:
     def _prepare(self, source: EncoderSource, solved: Solved, *, is_in_place: bool = False) -> ReadyPlan:
         spec, partition = source.spec, solved.partition
         if is_in_place:
-            self._held.clear()  # whoever is asked gives them up, even if it then fails
+            self._held.clear()  # members free them when asked, even if the new plan then fails
         held, answers = self._primary.plans.prepare(source, partition, self._coding, is_in_place=is_in_place)
         loads = {name: (ready.loaded_bytes, ready.load_s) for name, ready in answers.items()}
         loads[self._primary.name] = held.holder.loaded.n_bytes, held.holder.loaded.seconds
@@ -314,7 +314,7 @@ class Steering:
         return held
 
     def _forget(self, keep: Sequence[ReadyPlan]) -> None:
-        """Everybody gives up the plans held ready that are not to be kept."""
+        """Have all members free the plans that are not to be kept."""
         if len(keep) < len(self._held):
             self._held = list(keep)
             self._primary.plans.forget(self._held)
@@ -324,7 +324,7 @@ class Steering:
         self._on_event(f"new plan from segment {number}: {reason}")
 
     def _look(self, current: ReadyPlan, n_layers: int) -> _Better | None:
-        """On the steering thread: a better plan, held ready where there is memory; None where none pays."""
+        """On the steering thread: return a better plan, held ready if memory allows; None if none pays."""
         reason = self._reason(current)
         if reason is None or self._is_in_vain(current, n_layers):
             return None
@@ -336,7 +336,7 @@ class Steering:
             return None
         participants = current.partition.participants
         if not set(participants) <= solved.picture.capabilities.keys():
-            return None  # somebody left meanwhile: the run notices by itself
+            return None  # a member left meanwhile: the run detects that itself
         now = by_picture(plan.solved, solved.picture)
         x_s = solved.picture.links.link(self._primary.name, self._primary.name).seconds(
             4 * tokens * spec.hidden * len(set(solved.partition.participants) - set(participants))
@@ -358,7 +358,7 @@ class Steering:
             return None
 
     def _is_in_vain(self, current: ReadyPlan, n_layers: int) -> bool:
-        """Whether any other plan is known not to pay, before one is searched for."""
+        """Return whether it is known, without a search, that no other plan pays."""
         plan, picture = self._plans[current.number], self._known.picture(self._without)
         participants = current.partition.participants
         if not set(participants) <= picture.capabilities.keys() or too_large(plan.need, picture):
@@ -370,7 +370,7 @@ class Steering:
         return found
 
     def _fits(self, source: EncoderSource, solved: Solved, beside: Collection[ReadyPlan]) -> bool:
-        """Whether every device has memory for the plan and for those `beside` it."""
+        """Return whether every device has memory for the plan and for those `beside` it."""
         models = {held.source.identity: held.source for held in beside} | {source.identity: source}
         together: Counter[str] = Counter()
         for identity, one in models.items():
@@ -384,7 +384,7 @@ class Steering:
         return max(n / self._load_Bps.get(name, _LOAD_BPS) for name, n in new.items())
 
     def _new_bytes(self, source: EncoderSource, partition: Partition) -> dict[str, int]:
-        """Of the weights that each device has to load for a partition: it does not hold them yet."""
+        """Return the bytes of weights that each device must load for a partition."""
         held = [one.partition for one in self._held if one.source.identity == source.identity]
         before, after = weight_bytes(source.spec, *held), weight_bytes(source.spec, *held, partition)
         return {name: after[name] - before.get(name, 0) for name in partition.devices}
@@ -394,6 +394,6 @@ class Steering:
         assert pending is not None
         try:
             return pending.result()
-        except Exception as error:  # noqa: BLE001 - the run itself goes on by the plan it has
+        except Exception as error:  # noqa: BLE001 - the run itself continues by its current plan
             self._on_event(f"no new plan: {error or type(error).__name__}")
             return None

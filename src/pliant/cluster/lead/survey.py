@@ -14,9 +14,9 @@ from pliant.models.encoder.encoder_source import EncoderSource
 def survey_devices(
     primary: Primary, source: EncoderSource, tokens: int, names: Collection[str]
 ) -> dict[str, Capability]:
-    """What each of `names` can do with a model, one after another; who fails is left out.
+    """Return the capability of each of `names` for a model, measured in turn, without those that fail.
 
-    Raises what goes wrong on the primary itself.
+    Raises errors of the primary itself.
     """
     found = {}
     for name in names:
@@ -34,7 +34,7 @@ def survey_devices(
 
 
 def survey_links(primary: Primary, names: Collection[str]) -> dict[tuple[str, str], Link]:
-    """Both directions of every pair of `names`, the primary among them; those that failed are missing."""
+    """Return both directions of every pair of `names`, including the primary; failed pairs are missing."""
     epoch = primary.next_epoch()
     others = tuple(sorted(name for name in names if name != primary.name))
     members = primary.name, *others
@@ -45,7 +45,7 @@ def survey_links(primary: Primary, names: Collection[str]) -> dict[tuple[str, st
     found: dict[tuple[str, str], Link] = {}
     try:
         primary.meet.join(members, addresses, place, lambda: all(map(primary.monitor.is_here, others)))
-        found.update(measure_links(primary.comm, members, epoch))  # those before one that fails, too
+        found.update(measure_links(primary.comm, members, epoch))  # includes those measured before a failure
     except ClusterError as error:
         primary.on_event(f"not all links were measured: {error}")
         primary.comm.drop(epoch)
