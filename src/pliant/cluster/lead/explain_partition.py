@@ -1,6 +1,6 @@
 """Explain a plan in sentences: each mode's time and its terms, memory, distance from the bound.
 
-Makes no choices: what it says about other modes is what the planner would find for them.
+Makes no choices: for other modes, it reports the plan that the planner would find.
 """
 
 from collections.abc import Iterator, Mapping
