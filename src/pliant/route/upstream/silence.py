@@ -28,7 +28,7 @@ class Silence:
 
     @property
     def least_bound(self) -> float:
-        """Lower limit of the way's bound: after an overdue answer, requests are hedged or sent elsewhere."""
+        """Least factor of the way's bound: after an overdue answer, requests are hedged or sent elsewhere."""
         return _DOUBTFUL if self._n_overdue else 1.0
 
     def answered(self) -> None:
