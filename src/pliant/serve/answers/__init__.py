@@ -1,1 +1,1 @@
-"""How a request is answered: admitted, sent to an endpoint, computed in a batch, counted, explained."""
+"""Request handling: admission, routing, batched execution, metrics, explanations."""

@@ -1,4 +1,4 @@
-"""The joules that an answer takes of this device, and of the other devices of its cluster."""
+"""Energy of an answer on this device and on the other devices of its cluster."""
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +17,7 @@ from pliant.route.choice.energy import DeviceWork, PowerModel, cluster_joules
 
 @runtime_checkable
 class ClusterRun(Protocol):
-    """Details of an answer that several devices gave: the steps of all of them, and when each ran."""
+    """Details of a cluster's answer: the steps of all devices, and their times."""
 
     partitions: tuple[Partition, ...]
     program: Program
@@ -26,10 +26,11 @@ class ClusterRun(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class AnswerEnergy:
-    """How joules of answers made here are counted: by `meters` where the device has some, else by `power`.
+    """Energy accounting of local answers: by `meters` if the device has any, else by `power`.
 
-    `workers` are the powers of other devices of its cluster by name; those that are not named run off the
-    mains. Counters see all that the device does meanwhile, so an answer of the cluster goes by powers alone.
+    `workers` are the power models of other cluster devices by name; unnamed devices run on mains power and do
+    not count. Meters measure everything that the device does, so cluster answers are counted by power models
+    alone.
     """
 
     power: PowerModel | None = None
@@ -38,11 +39,11 @@ class AnswerEnergy:
 
     @property
     def is_counted(self) -> bool:
-        """Whether answers tell joules."""
+        """Whether energy is counted."""
         return self.power is not None or bool(self.workers)
 
     def counted(self, answer: Callable[[], Reply[Any]]) -> Reply[Any]:
-        """The reply of `answer`, with the joules that it took over idling (eq. 8), None where unknown."""
+        """Run `answer` and add its joules above idle (eq. 8), None if unknown."""
         if not self.is_counted:
             return answer()
         before_uj, start_s = self._read(), perf_counter()
@@ -59,7 +60,7 @@ class AnswerEnergy:
         return replace(reply, energy_j=max(joules, 0.0))
 
     def counted_together(self, answers: Callable[[], list[Reply[Any]]]) -> list[Reply[Any]]:
-        """As `counted`, for replies that come at once: each has its part of the joules, by its length."""
+        """Like `counted` for a batch: each reply gets a part of the joules in proportion to its length."""
         replies: list[Reply[Any]] = []
 
         def first() -> Reply[Any]:
@@ -73,12 +74,12 @@ class AnswerEnergy:
         return [replace(reply, energy_j=joules * max(reply.length, 1) / n_items) for reply in replies]
 
     def most_W(self) -> float:  # noqa: N802 - watts
-        """What a cluster draws while all of its devices compute."""
+        """Power of a cluster while all of its devices compute."""
         own_W = 0.0 if self.power is None else self.power.compute_W
         return own_W + sum(power.compute_W for power in self.workers.values())
 
     def works_of(self, run: ClusterRun) -> list[DeviceWork]:
-        """What each device of a run did: seconds of computing, bytes sent and received."""
+        """The work of each device in a run: seconds of computing, bytes sent and received."""
         primary = run.partitions[-1].primary
         busy_s: dict[str, float] = defaultdict(float)
         sent, received = Counter[str](), Counter[str]()
@@ -99,7 +100,7 @@ class AnswerEnergy:
         ]
 
     def _read(self) -> Sequence[int]:
-        """The counters; none where one cannot be read any more."""
+        """The meter readings; empty if one is unreadable."""
         with suppress(OSError, ValueError):
             return [meter.read_uj() for meter in self.meters]
         return []

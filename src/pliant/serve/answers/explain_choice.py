@@ -1,4 +1,4 @@
-"""Explain a node's choice, endpoint by endpoint."""
+"""Explain a node's routing choice for each endpoint."""
 
 from dataclasses import dataclass, replace
 

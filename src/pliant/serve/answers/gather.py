@@ -1,4 +1,4 @@
-"""Await several answers, some at once."""
+"""Await several answers with limited concurrency."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -8,7 +8,7 @@ T = TypeVar("T")
 
 
 async def gather(ask: Sequence[Callable[[], Awaitable[T]]], most: int) -> list[T]:
-    """What each of `ask` gives, in their order, with at most `most` of them under way.
+    """The results of `ask` in order, with at most `most` calls in progress.
 
     The first failure cancels the others, and is raised.
     """

@@ -1,4 +1,4 @@
-"""A request under way at a node, and its answer."""
+"""A request in progress at a node, and its answer."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,9 +15,9 @@ from pliant.serve.protocol.terms import PendingRequest
 
 @dataclass(frozen=True, slots=True)
 class Inquiry:
-    """A request under way. `body` makes what an upstream is sent; `objective` says what is least.
+    """A request in progress. `body` builds the request body for upstreams; `objective` is what is minimised.
 
-    `route` is what a node that passed it on says.
+    `route` is the message of the node that forwarded it, if any.
     """
 
     request: InferRequest
@@ -30,19 +30,18 @@ class Inquiry:
 
     @property
     def is_source(self) -> bool:
-        """Whether it starts here: joules count at the source alone (CRIME 4.4)."""
+        """Whether the request starts here: joules count only at the source (CRIME 4.4)."""
         return self.route is None or not self.route.path
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """An answer: a session's reply, or the body that an upstream sent; `target` is the endpoint that gave it.
+    """An answer: a session's reply, or the body from an upstream; `target` is the endpoint that gave it.
 
-    `node` is the name of the node that made it, however many hops away. What was spent is the wait and the
-    work, or the time away; not what reading the request took, which whoever asks counts as the way. `said`
-    goes into the parameters of the response. `choice` is how the endpoint was chosen. `energy_j` are the
-    joules that it took here, None where they are not counted; `accuracy` is what it was given at, where that
-    was measured.
+    `node` is the node that computed it, any number of hops away. `spent` is waiting and work, or the time at
+    the upstream, without the time to read the request, which the caller counts as transfer. `said` are
+    further response parameters. `choice` is the routing choice. `energy_j` are the joules on this device,
+    None if not counted; `accuracy` is the expected accuracy, if it was measured.
     """
 
     content: Reply[Any] | Body

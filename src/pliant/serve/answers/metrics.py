@@ -1,4 +1,4 @@
-"""The metrics of a node, for Prometheus."""
+"""The Prometheus metrics of a node."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -22,7 +22,7 @@ M = TypeVar("M", bound=MetricWrapperBase)
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """A number that is read when Prometheus asks for it."""
+    """A gauge value, read at each scrape."""
 
     name: str
     about: str
@@ -36,7 +36,7 @@ States = Callable[[], Iterator[State]]
 
 @final
 class Metrics:
-    """Counters and histograms of one node, in a registry of their own: several nodes fit in a process."""
+    """Counters and histograms of one node, in its own registry: a process can have several nodes."""
 
     def __init__(self, states: States) -> None:
         self.registry = here = CollectorRegistry()
@@ -155,7 +155,7 @@ class Metrics:
         self._rows: dict[tuple[object, ...], Any] = {}
 
     def of(self, family: M, *labels: str | int) -> M:
-        """As `family.labels`, whose look-up takes longer than counting does."""
+        """Like `family.labels`, cached, because its lookup takes longer than the counting."""
         key = (family, *labels)
         row: M | None = self._rows.get(key)
         if row is None:
@@ -163,7 +163,7 @@ class Metrics:
         return row
 
     def begin(self, target: str, *, is_upstream: bool) -> None:
-        """Have the counters of an endpoint start at 0: a rate needs a sample before the first event."""
+        """Start the counters of an endpoint at 0: a rate needs a sample before the first event."""
         for outcome in OUTCOMES:
             self.requests.labels(target, outcome)
         for outcome in ("met", "late", *OUTCOMES):
@@ -178,11 +178,11 @@ class Metrics:
             self.mismatches.labels(target)
 
     def refused(self, status: int) -> None:
-        """A request was refused with `status` before its path was known."""
+        """Count a request that was refused with `status` before its path was known."""
         self.of(self.responses, "none", status).inc()
 
     def forget(self, upstream: str) -> None:
-        """`upstream` is none any more: nodes that come and go would leave a line each."""
+        """Remove the rows of a removed upstream, which would otherwise accumulate."""
         self._rows.clear()
         for counter in (self.fallbacks, self.mismatches, self.joules, self.request_seconds, self.accuracy):
             with suppress(KeyError):
@@ -201,12 +201,12 @@ class Metrics:
                     counter.remove(upstream, other)
 
     def text(self) -> bytes:
-        """In the format that Prometheus reads."""
+        """The metrics in Prometheus' text format."""
         return generate_latest(self.registry)
 
 
 def text_by_model(every: Mapping[str, Metrics]) -> bytes:
-    """The metrics of models' nodes in one text, each with the label `model`, and the process's own."""
+    """The metrics of all models' nodes in one text, with the label `model`, and those of the process."""
     together = CollectorRegistry()
     ProcessCollector(registry=together)
     together.register(_ByModel(every))

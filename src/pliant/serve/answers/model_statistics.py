@@ -1,4 +1,4 @@
-"""What a model has answered so far, as Triton's statistics extension counts it."""
+"""Statistics of a model's requests, in the form of Triton's statistics extension."""
 
 import time
 from collections.abc import Callable
@@ -13,7 +13,7 @@ _QUEUE, _COMPUTE = "pliant_waiting_seconds", "pliant_compute_seconds"
 
 @dataclass(slots=True)
 class _Duration:
-    """How many there were, and how long they took together."""
+    """A count and a total duration."""
 
     count: int = 0
     seconds: float = 0.0
@@ -28,7 +28,7 @@ class _Duration:
 
 @final
 class ModelStatistics:
-    """Requests of one model that were answered and that were not, since the node holds it."""
+    """Successful and failed requests of one model since it was loaded."""
 
     def __init__(self, wall_clock: Callable[[], float] = time.time) -> None:
         self._wall_clock = wall_clock
@@ -36,13 +36,13 @@ class ModelStatistics:
         self._last_s = 0.0
 
     def add(self, is_answered: bool, seconds: float) -> None:
-        """A request has ended, `seconds` after it came."""
+        """Count a request that ended `seconds` after its arrival."""
         (self._success if is_answered else self._fail).add(seconds)
         if is_answered:
             self._last_s = self._wall_clock()
 
     def shown(self, name: str, version: str, registry: CollectorRegistry) -> dict[str, Any]:
-        """In the protocol's words; how long requests waited and were computed here is read of `registry`."""
+        """The statistics in the protocol's form; queue and compute times come from `registry`."""
         queue, compute = _histogram(registry, _QUEUE), _histogram(registry, _COMPUTE)
         return {
             "name": name,
@@ -62,7 +62,7 @@ class ModelStatistics:
 
 
 def _histogram(registry: CollectorRegistry, name: str) -> _Duration:
-    """Count and sum of a histogram over all its labels."""
+    """Count and sum of a histogram over all labels."""
     found = _Duration()
     for family in registry.collect():
         for sample in family.samples if family.name == name else ():

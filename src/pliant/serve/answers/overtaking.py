@@ -1,4 +1,4 @@
-"""Await an answer, and a second one once the first may be late; whichever comes first counts."""
+"""Await an answer, and start a second one if the first may be late; the first result counts."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -10,10 +10,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class FirstOfTwo(Generic[T]):
-    """`result` is the second's where `is_second`, which then `is_overtaken` where the first had not ended.
+    """The first result; it is from the second call if `is_second`.
 
-    The second `is_begun` where its time came before the first had ended. The result is None where neither
-    gave one.
+    `is_overtaken` is set if the second call ended while the first was still running, and `is_begun` if the
+    second call was started. The result is None if neither call gave one.
     """
 
     result: T | None
@@ -27,11 +27,11 @@ async def first_of_two(
     second: Callable[[], Coroutine[Any, Any, T | None]],
     after_s: float,
 ) -> FirstOfTwo[T]:
-    """What `first` gives, or `second`, which begins `after_s` seconds later unless the first has ended.
+    """The result of `first`, or of `second`, which starts after `after_s` unless the first has ended.
 
-    A failure, or None, of one leaves it to the other; raises the first's where both fail. `first` runs in the
-    caller's own task, which is cancelled where the second overtakes it: mostly no other task is needed. It
-    must end once it is cancelled.
+    If one fails or returns None, the other's result is used; if both fail, the first's error is raised.
+    `first` runs in the caller's task, which is cancelled if the second overtakes it, so that usually no
+    further task is needed. `first` must end when it is cancelled.
     """
     loop, caller = asyncio.get_running_loop(), asyncio.current_task()
     assert caller is not None
@@ -70,7 +70,7 @@ async def first_of_two(
         try:
             await asyncio.wait([other])
             return FirstOfTwo(other.result(), True, True, is_overtaken)
-        except Exception as error:  # noqa: BLE001 - the first's says more
+        except Exception as error:  # noqa: BLE001 - the first error is more relevant
             raise (failed or error) from None
     finally:
         is_awaited = False
@@ -80,5 +80,5 @@ async def first_of_two(
 
 
 def _result(task: "asyncio.Task[T | None]") -> T | None:
-    """None also where it failed, which is seen by this."""
+    """The task's result; None if it failed, and its error is retrieved."""
     return None if task.cancelled() or task.exception() is not None else task.result()

@@ -1,4 +1,4 @@
-"""Samples of a session's inputs, by which a node learns times and power before anybody asks."""
+"""Sample inputs of a session, to measure time and power before the first request."""
 
 from collections.abc import Iterable
 from contextlib import suppress
@@ -10,7 +10,7 @@ from pliant.run.session.session import Session
 
 
 def sample_requests(served: Session[Any], lengths: Iterable[int]) -> list[Request]:
-    """A request of each length that the model can take, or of its longest where it takes none of them."""
+    """A request of each length that the model can take, or of its longest if it can take none of them."""
     found = []
     for n in lengths:
         if n <= served.max_length:

@@ -1,1 +1,1 @@
-"""Which of the requests that wait run next, and together."""
+"""Choose which waiting requests run next, and in which batch."""

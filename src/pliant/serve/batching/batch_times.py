@@ -1,4 +1,4 @@
-"""What requests that run together take, from what each takes alone: learned from batches as they come."""
+"""Predict the time of a batch from the times of its requests alone, learned from previous batches."""
 
 from typing import final
 
@@ -6,19 +6,19 @@ from pliant.ir.times.bounds import AdaptiveBound
 from pliant.ir.times.timing import Timing
 
 _KEPT = 0.995
-"""The part of the batches that bounds hold for: a late batch is late for each of its requests. With the way
-over the event loop, which has a bound of its own, 99 of 100 requests shall be in time."""
+"""Fraction of batches within the bound: a late batch delays all of its requests. With the event loop's own
+bound, 99 of 100 requests should be in time."""
 _SHORT = 16
-"""Rows of texts up to which a batch gains alike; every doubling beyond is learned apart."""
+"""Mean length up to which batches gain alike; each doubling beyond is learned separately."""
 _TRY_AGAIN = 256
-"""Batches after which a kind that none of them was of is tried again: the device may have changed."""
+"""Batches after which an unused kind is tried again, since the device may have changed."""
 
 
 @final
 class BatchTimes:
-    """Batches are alike in their number of requests and their mean length, each to a power of two.
+    """Times of batches by number of requests and mean length, each to a power of two.
 
-    One of a kind that was not seen yet is expected to gain as much as those of fewer requests, and is tried.
+    An unseen kind of batch is expected to gain as much as one of fewer requests, and is tried.
     """
 
     def __init__(self) -> None:
@@ -28,9 +28,9 @@ class BatchTimes:
         self._found: dict[tuple[int, int], AdaptiveBound | None] = {}
 
     def expected(self, n: int, length: int, alone: Timing) -> Timing:
-        """What `n` requests of `length` items in all take together, which would take `alone` one by one."""
+        """Expected time of a batch: `n` requests of `length` items in total, `alone` if run one by one."""
         key = _class(n, length)
-        if key not in self._found:  # asked for several times between two batches
+        if key not in self._found:  # used several times between two batches
             fewer = (self._lately((m, key[1])) for m in range(key[0], -1, -1))
             self._found[key] = next((bound for bound in fewer if bound is not None), None)
         known = self._found[key]
@@ -40,7 +40,7 @@ class BatchTimes:
         return Timing(median_s, max(median_s, alone.median_s * known.factor()))
 
     def observe(self, n: int, length: int, alone: Timing, seconds: float) -> None:
-        """Such a batch took `seconds`."""
+        """Record that such a batch took `seconds`."""
         key = _class(n, length)
         self._n_batches += 1
         self._tried[key] = self._n_batches

@@ -1,1 +1,1 @@
-"""A node: its models, its upstreams, its metrics."""
+"""A node: its models, upstreams and metrics."""

@@ -1,4 +1,4 @@
-"""What may change of a node while it runs: its models, its limits, and what is done on SIGHUP."""
+"""Controls that change a running node: its models, limits, and reloads on SIGHUP."""
 
 from dataclasses import dataclass
 from typing import final
@@ -13,7 +13,7 @@ from pliant.serve.repository.model_repository import ModelRepository
 @final
 @dataclass(slots=True)
 class NodeControls:
-    """Of one node, on its event loop. `queue` requests may wait for each endpoint, also of models to come."""
+    """The controls of one node, on its event loop. `queue` applies to each endpoint, also of later models."""
 
     repository: ModelRepository
     reloads: Reloads
@@ -22,9 +22,10 @@ class NodeControls:
     queue: int
 
     def limit(self, queue: int, rates: ClientRates) -> None:
-        """From now on as many requests may wait, and one client asks at most at `rates`.
+        """Change the queue limit and the rate limits of a client.
 
-        Those that wait already stay, also beyond a shorter queue; what clients have taken lately counts on.
+        Requests that already wait stay, even beyond a shorter queue; recent use still counts against the
+        rates.
         """
         self.queue = queue
         self.admission.queue = queue

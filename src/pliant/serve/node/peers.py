@@ -1,4 +1,4 @@
-"""Upstreams and workers that join and leave while a node runs: `POST /v2/pliant/peers`."""
+"""Add and remove upstreams and workers of a running node: `POST /v2/pliant/peers`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,14 +14,14 @@ from pliant.serve.upstream.client import checked_url
 
 PEERS_PATH = "/v2/pliant/peers"
 MOST_UPSTREAMS = 256
-"""Each of them is pinged, and looked at for every request."""
+"""Limit, since each upstream is pinged and evaluated for every request."""
 
 
 class PeerChanges(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Addresses of nodes: those in `add` become upstreams, those in `remove` are no longer used.
+    """Changes of peers: URLs in `add` become upstreams, those in `remove` are no longer used.
 
-    Names of the cluster's workers: those in `remove_workers` are left out of its plans, until they stand in
-    `add_workers`. A worker that was never here joins by itself (`pliant worker --join`).
+    Workers of the cluster in `remove_workers` are left out of its plans until they are in `add_workers`. A
+    new worker joins by itself (`pliant worker --join`).
     """
 
     add: tuple[str, ...] = ()
@@ -32,9 +32,9 @@ class PeerChanges(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True)
 class Upstream:
-    """An upstream as it stands: `state` is ready, unknown, down, aside, circle or mismatch.
+    """The state of an upstream: `state` is ready, unknown, down, aside, circle or mismatch.
 
-    It `is_found` where its announcement brought it, not its URL.
+    `is_found` is set if it was discovered by its announcement rather than configured.
     """
 
     url: str
@@ -46,7 +46,7 @@ class Upstream:
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """A worker of the node's cluster; `reason` says why it is not used, where it is not."""
+    """A worker of the node's cluster; `reason` explains why it is unused, if it is."""
 
     name: str
     is_usable: bool
@@ -57,21 +57,21 @@ class Worker:
 
 @runtime_checkable
 class LeadsWorkers(Protocol):
-    """A cluster's session, as far as this concerns it; any thread may call it."""
+    """The part of a cluster's session that manages workers; thread-safe."""
 
     def workers(self) -> Sequence[MemberStatus]:
-        """Every worker that ever joined, by name."""
+        """All workers that ever joined, by name."""
 
     def dismiss(self, name: str) -> None:
         """Leave a worker out until it is admitted again."""
 
     def readmit(self, name: str) -> None:
-        """A worker that was dismissed may join again."""
+        """Allow a dismissed worker to join again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Peers:
-    """The nodes above, the names of those below that were heard of lately, and the workers of the cluster."""
+    """Upstreams, names of recently seen downstream nodes, and workers of the cluster."""
 
     upstreams: tuple[Upstream, ...]
     predecessors: tuple[str, ...]
@@ -79,7 +79,7 @@ class Peers:
 
 
 def peers_of(node: Node) -> Peers:
-    """As the router knows them."""
+    """The peers that the router knows."""
     states, found = node.router.states(node.clock()), () if node.upstreams is None else node.upstreams.found
     cluster = _cluster_of(node)
     return Peers(
@@ -90,12 +90,11 @@ def peers_of(node: Node) -> Peers:
 
 
 def change_peers(node: Node, body: bytes) -> Peers:
-    """Add and remove upstreams and workers as `body`, JSON of PeerChanges, says: all of it, or nothing.
+    """Add and remove upstreams and workers according to `body`, JSON of PeerChanges, atomically.
 
-    An upstream that is there already, or is not there, is no error: the same call may be made again. Requests
-    that wait for one that is removed go elsewhere; what is on its way there is still answered. Raises
-    InputError for a body that cannot be read, a URL that cannot be, a worker that was never here, and for too
-    many upstreams.
+    Adding an existing upstream or removing a missing one is not an error, so the call is idempotent. Requests
+    that wait for a removed upstream use other endpoints; those in flight still complete. Raises InputError
+    for an invalid body or URL, for a worker that never joined, and for too many upstreams.
     """
     try:
         changes = msgspec.json.decode(body, type=PeerChanges)
@@ -132,7 +131,7 @@ def _cluster_of(node: Node) -> LeadsWorkers | None:
 
 
 def _checked_cluster(node: Node, changes: PeerChanges) -> LeadsWorkers | None:
-    """The cluster whose workers are to change, None for no such changes. Raises InputError."""
+    """The cluster whose workers change, None without such changes. Raises InputError."""
     add, remove = {*changes.add_workers}, {*changes.remove_workers}
     if not add | remove:
         return None

@@ -1,4 +1,4 @@
-"""Models of a node's power, from its user's figures and from its counters."""
+"""Power models of a node, from given figures or from its energy counters."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -21,11 +21,11 @@ MEASURE = "measure"
 _RADIOS = {LTE.name: LTE}
 _MEASURE_S = 1.0
 _SAMPLES = (8, 64)
-"""Lengths of the inputs that are answered while the counters run; power is the same at every length."""
+"""Lengths of the sample inputs; the power is the same at every length."""
 
 
 def read_power(text: str, served: Session[Any]) -> PowerModel:
-    """`text` as watts, or `measure`: by this machine's counters, idle and at work. Raises NodeError."""
+    """Read `text`: watts, or `measure` for this machine's counters, idle and busy. Raises NodeError."""
     if text == MEASURE:
         return measured_power(find_meters(), served.answer, sample_requests(served, _SAMPLES))
     return _given(text, "this device")
@@ -44,9 +44,9 @@ def _given(text: str, device: str) -> PowerModel:
 def read_energy(
     power: PowerModel | str | None, workers: Mapping[str, str], served: Session[Any]
 ) -> AnswerEnergy:
-    """How joules are counted: this device's `power`, and the watts of its cluster's `workers` by name.
+    """Build the energy accounting from this device's `power`, and the watts of its `workers` by name.
 
-    With `measure` the machine's counters run during each answer as well. Raises NodeError.
+    With `measure`, the machine's counters are also read for each answer. Raises NodeError.
     """
     if isinstance(power, str):
         meters = find_meters() if power == MEASURE else ()
@@ -57,7 +57,7 @@ def read_energy(
 
 
 def read_radio(text: str) -> RadioModel:
-    """A radio by its name, or from a JSON file with the fields of `RadioModel`. Raises NodeError."""
+    """A radio model by name, or from a JSON file with the fields of `RadioModel`. Raises NodeError."""
     if text in _RADIOS:
         return _RADIOS[text]
     try:
@@ -83,7 +83,7 @@ def measured_power(
     clock: Callable[[], float] = time.perf_counter,
     sleep: Callable[[float], None] = time.sleep,
 ) -> PowerModel:
-    """Watts of all `meters` while nothing is done for a second, and how many more while samples are answered.
+    """Measure the power of all `meters`: idle for a second, and the increase while samples run.
 
     Raises NodeError if there is no meter.
     """

@@ -1,4 +1,4 @@
-"""What a node reads anew on SIGHUP."""
+"""Reload actions of a node on SIGHUP."""
 
 import asyncio
 import signal
@@ -11,7 +11,7 @@ Reload = Callable[[], Awaitable[None]]
 
 @final
 class Reloads:
-    """Runs what was added, one after the other and in that order, once for each signal. On one event loop."""
+    """Runs the added actions in order, once for each signal. Call on one event loop."""
 
     def __init__(self) -> None:
         self._actions: list[Reload] = []
@@ -19,18 +19,18 @@ class Reloads:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def add(self, action: Reload) -> None:
-        """`action` raises nothing: what cannot be read is logged, and what was read before holds."""
+        """Add `action`, which must not raise: it logs errors and keeps the previous state."""
         self._actions.append(action)
 
     async def run(self) -> None:
-        """As SIGHUP does."""
+        """Run all actions, as on SIGHUP."""
         async with self._turn:
             for action in self._actions:
                 await action()
 
     @contextmanager
     def on_hangup(self) -> Iterator[None]:
-        """Run on SIGHUP until the context ends; where no signals come, in a thread, it is never sent."""
+        """Run the actions on SIGHUP until the context ends; without effect outside the main thread."""
         loop = asyncio.get_running_loop()
         is_main = False
         with suppress(ValueError, RuntimeError):

@@ -1,4 +1,4 @@
-"""A session behind which this device, a cluster and nodes above answer, whichever serves an input best."""
+"""A session that answers by this device, a cluster or upstream nodes, whichever suits an input best."""
 
 import asyncio
 import os
@@ -39,19 +39,19 @@ from pliant.serve.telemetry.tracing import Attribute, make_tracer
 
 T = TypeVar("T")
 _TOGETHER = 32
-"""Texts of lists that are under way at once: more would only wait for each other."""
+"""Texts of a list that are processed concurrently: more would only wait for each other."""
 _QUEUE = 1 << 16
-"""Threads take turns, as at any session; each of them has one request, so that memory bounds their number."""
+"""Queue limit: callers are threads with one request each, so memory limits their number."""
 
 
 @final
 class RoutedSession(Session[RoutedDetails]):
-    """`local`, a `cluster` session of the same model and upstreams as one session, with a deadline each.
+    """Combines `local`, a `cluster` session of the same model, and upstreams, with a deadline per request.
 
-    A request without a deadline gets the most accurate answer. With one, it gets the most accurate answer
-    that is expected in time, and DeadlineError tells what could be where there is none, unless
-    `terms.best_effort`. With a floor alone it gets the soonest answer that reaches it. The session owns
-    `local` and what is in `owned`; it has an event loop on a thread of its own.
+    A request without a deadline gets the most accurate answer. With a deadline it gets the most accurate
+    answer that is expected in time; if there is none, DeadlineError gives the soonest one, unless
+    `terms.best_effort`. With only a floor it gets the soonest answer that reaches the floor. The session owns
+    `local` and the contents of `owned`; it runs an event loop on a thread of its own.
     """
 
     platform = "pliant_routed"
@@ -104,7 +104,7 @@ class RoutedSession(Session[RoutedDetails]):
             self.close()
             raise
 
-    # What users ask
+    # User interface
 
     def __call__(
         self,
@@ -116,11 +116,11 @@ class RoutedSession(Session[RoutedDetails]):
         floor: float | None = None,
         best_effort: bool | None = None,
     ) -> Any:
-        """The reply to a text, a pair of texts or feeds by name; to a list of texts or pairs, their replies.
+        """The reply to a text, a pair of texts or feeds by name.
 
-        `latency`, `floor` (the least accuracy, a fraction) and `best_effort` hold for this call. Texts of a
-        list are requests of their own, under way together. Raises InputError, DeadlineError and BudgetError
-        (no endpoint reaches the floor).
+        For a list of texts or pairs, a list of replies. `latency`, `floor` (the lowest accuracy, a fraction)
+        and `best_effort` apply to this call. The texts of a list are separate, concurrent requests. Raises
+        InputError, DeadlineError, and BudgetError if no endpoint reaches the floor.
         """
         terms = Terms(None if latency is None else parse_seconds(latency), floor, best_effort)
         if isinstance(value, list):
@@ -133,7 +133,7 @@ class RoutedSession(Session[RoutedDetails]):
     def explain(
         self, tokens: int, latency: str | float | None = None, floor: float | None = None
     ) -> Explanation:
-        """What would be chosen now for an input of so many items, endpoint by endpoint, and why."""
+        """Explain the current choice for an input of `tokens` items, endpoint by endpoint."""
         terms = Terms(None if latency is None else parse_seconds(latency), floor)
 
         async def explained() -> Explanation:
@@ -143,7 +143,7 @@ class RoutedSession(Session[RoutedDetails]):
 
     @property
     def plan(self) -> Any:
-        """The plan of this device's own session."""
+        """The plan of the local session."""
         return self.local.plan
 
     @property
@@ -155,11 +155,11 @@ class RoutedSession(Session[RoutedDetails]):
         return self.local.memory
 
     def profile(self, feeds: GivenFeeds, runs: int = 20) -> Any:
-        """Where the time of an answer by this device's own session goes."""
+        """Profile an answer of the local session."""
         return self.local.profile(feeds, runs)
 
     def retarget(self, latency: str | float | None = None, **options: Any) -> None:
-        """Change the deadline of calls that name none; other options are the local session's."""
+        """Change the default deadline of calls; other options are passed to the local session."""
         if options:
             self.local.retarget(**options)
         if latency is not None:
@@ -180,7 +180,7 @@ class RoutedSession(Session[RoutedDetails]):
         self._node.close()
         self._owned.close()
 
-    # What nodes ask
+    # Endpoint interface
 
     @property
     def ways(self) -> tuple[frozenset[str], ...]:
@@ -197,7 +197,7 @@ class RoutedSession(Session[RoutedDetails]):
         return self.local.sample(length)
 
     def levels(self) -> tuple[ServiceLevel, ...]:
-        """By accuracy what the best endpoint takes, without queues."""
+        """The best endpoint's times for each accuracy, without queues."""
 
         async def told() -> tuple[ServiceLevel, ...]:
             return self._node.dispatcher.tell(None).levels
@@ -205,14 +205,14 @@ class RoutedSession(Session[RoutedDetails]):
         return self._wait(told())
 
     def curve(self, accuracy_floor: float = 0.0) -> Curve:
-        """Seconds by length of the most lenient level at or above the floor. Raises BudgetError."""
+        """Seconds by length at the lowest level that reaches the floor. Raises BudgetError."""
         for level in self.levels():
             if level.reaches(accuracy_floor):
                 return level.curve
-        return self.local.curve(accuracy_floor)  # which says what there is
+        return self.local.curve(accuracy_floor)  # raises an error with the available levels
 
     def estimate(self, request: Request) -> Estimate:
-        """What the choice made now expects. Raises DeadlineError and BudgetError."""
+        """The estimate of the current choice. Raises DeadlineError and BudgetError."""
         terms = Terms(request.deadline_s, request.accuracy_floor).over(self._node.terms)
 
         async def chosen() -> Option:
@@ -231,7 +231,7 @@ class RoutedSession(Session[RoutedDetails]):
     # Below
 
     def _serve(self) -> None:
-        """Run the event loop until it is stopped; answers that nobody waits for any more end with it."""
+        """Run the event loop until it is stopped; abandoned answers end with it."""
         with self._runner:
             self._loop.run_forever()
 
@@ -242,7 +242,7 @@ class RoutedSession(Session[RoutedDetails]):
         await upstreams.first_contacts()
 
     def _asked(self, value: Any, pair: str | None = None) -> tuple[Request, Mapping[str, np.ndarray] | None]:
-        """The request of a value, and what upstreams are sent: None for pairs, which they cannot read."""
+        """The request of a value, and the feeds for upstreams; None for pairs, which the protocol lacks."""
         if isinstance(value, Mapping):
             request = self.local.request(value)
             return request, self._sendable(request)
@@ -253,7 +253,7 @@ class RoutedSession(Session[RoutedDetails]):
         return request, {"text": as_bytes(value)} if pair is None else self._sendable(request)
 
     def _sendable(self, request: Request) -> Mapping[str, np.ndarray] | None:
-        """The feeds of a request as upstreams take them; None where the protocol has none for it."""
+        """The feeds of a request for upstreams; None if the protocol cannot carry them."""
         if request.text is not None:
             return {"text": as_bytes(request.text)}
         if not isinstance(self.local, TextSession):
@@ -344,9 +344,9 @@ class RoutedSession(Session[RoutedDetails]):
         return self.answer(request)
 
     def _wait(self, work: Coroutine[Any, Any, T]) -> T:
-        """The result of `work` on the event loop; a caller that is interrupted cancels it.
+        """Run `work` on the event loop and return its result; an interrupted caller cancels it.
 
-        Raises InputError once closed, and in a forked child, which has no such loop.
+        Raises InputError after `close`, and in a forked child, where the loop does not run.
         """
         with self._calls:
             if self._is_closed or self._process != os.getpid():

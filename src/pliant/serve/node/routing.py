@@ -1,4 +1,4 @@
-"""What a routed session is told of routing, and what its replies tell."""
+"""Routing options of a routed session, and the routing details of its replies."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,13 +13,13 @@ from pliant.serve.http.security import Tls
 
 @dataclass(frozen=True, slots=True)
 class Routing:
-    """How requests of a session are passed on: what upstreams are shown, and what a choice minimises.
+    """How a session forwards requests: credentials for upstreams, and the objective.
 
-    `token` is one of the upstreams' peer tokens. Joules of this device count by `power` (a model, watts as a
-    text, or "measure"), those of its cluster's workers by their watts, and sending by `radio` (or "lte").
-    With `discover`, nodes that announce themselves (`pliant node --announce`) become upstreams: those that
-    prove the `token`, or without one those of this machine.
-    `settings` are the router's, where the usual ones do not serve; joules then count by theirs.
+    `token` is one of the upstreams' peer tokens. Joules of this device count by `power` (a model, watts as
+    text, or "measure"), those of cluster workers by their watts, and those of sending by `radio` (or "lte").
+    With `discover`, announced nodes (`pliant node --announce`) become upstreams: those that prove the
+    `token`, or without a token those of this machine. `settings` replace the default router settings; joules
+    then count by theirs.
     """
 
     token: str | None = field(default=None, repr=False)
@@ -35,10 +35,10 @@ class Routing:
 
 @dataclass(frozen=True, slots=True)
 class RoutedDetails:
-    """Why an endpoint answered: the rule, what was expected of it, and of the others, best first.
+    """Why an endpoint answered: the rule, its estimate, and those of the others, best first.
 
-    `node` is the name of the node that made the answer. `details` are those of the session that answered,
-    None where that was another node's.
+    `node` is the node that computed the answer. `details` are those of the local session that answered, None
+    for another node's answer.
     """
 
     node: str

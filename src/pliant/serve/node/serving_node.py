@@ -1,4 +1,4 @@
-"""A node: have each request answered by the endpoint that serves it best, here or upstream."""
+"""A node: answers each request by its best endpoint, local or upstream."""
 
 import asyncio
 import logging
@@ -46,19 +46,19 @@ from pliant.serve.telemetry.request_context import ServedModel, own_id
 from pliant.serve.upstream.upstreams import REQUEST_HEADER, Upstreams
 
 MODEL_VERSION = "1"
-"""Of a model that is not named with one."""
+"""The version of a model without an explicit one."""
 _LOG = logging.getLogger("pliant.serve")
 _LONGEST_ID = 64
 _ROWS_AT_ONCE = 32
-"""Of one request: the others wait until these are answered, so that a batch leaves room in the queue."""
+"""Rows of one request that are processed at once, so that a batch leaves room in the queue."""
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A request as it came, from the address `client`.
+    """A request as received from the address `client`.
 
-    It has `route` and `id` where a node passed it on, or a client wants it run once. It has waited for its
-    model to be loaded for `waited_s`, which counts against its deadline.
+    `route` and `id` are set if a node forwarded it, or if a client wants idempotency. `waited_s` is its wait
+    for the model to be loaded, which counts against its deadline.
     """
 
     body: bytes
@@ -79,10 +79,9 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """The response to a call: its body, the endpoint and the node that it comes from, and what was spent.
+    """The response to a call: its body, the endpoint and node that answered, and the time spent.
 
-    `accuracy` is what it was given at, where that was measured. `length` is that of its input, of all its
-    rows together.
+    `accuracy` is the expected accuracy, if it was measured. `length` is the total length of its rows.
     """
 
     body: Body
@@ -95,12 +94,12 @@ class Answered:
 
 @final
 class Node:
-    """Call on one event loop. Without `upstreams`, set once there is a loop, all is answered here.
+    """A node; call on one event loop. Without `upstreams`, which are set later, it answers locally.
 
-    `terms` and `objective` hold for requests that start here and say nothing else. `queue` requests may wait
-    for each endpoint. `energy` counts joules. `cluster` answers with the same model as `served`, whole.
-    Raises InputError where they are not the same. `admission` and the budget `memory` are those of several
-    models that this device answers with. `feed` is what the page shows of its answers.
+    `terms` and `objective` are the defaults of requests that start here. `queue` requests may wait for each
+    endpoint. `energy` counts joules. `cluster` is a session of several devices that runs the full model of
+    `served`; raises InputError if the models differ. `admission` and the budget `memory` are shared by all
+    models of this device. `feed` records answers for the page.
     """
 
     def __init__(
@@ -127,7 +126,7 @@ class Node:
         self.is_draining = False
         self._queue = max(1, queue)
         self.run = secrets.token_hex(8)
-        """Tells this run of the node from others."""
+        """Identifies this run of the node."""
         self.n_open = 0
         self.statistics = ModelStatistics()
         self.metrics = Metrics(self._states)
@@ -161,25 +160,25 @@ class Node:
 
     @property
     def upstreams(self) -> Upstreams | None:
-        """The nodes above; None where all is answered here."""
+        """The upstream nodes; None if all requests are answered locally."""
         return self.dispatcher.upstreams
 
     @property
     def shares(self) -> tuple[MemoryShare, ...]:
-        """What each model has of the memory that all share; none where they share none."""
+        """Each model's share of the common memory budget; empty without a budget."""
         return () if self._memory is None else self._memory.shares
 
     @property
     def budget_bytes(self) -> int | None:
-        """The memory that all models share; None where they share none."""
+        """The memory budget shared by all models; None without a budget."""
         return None if self._memory is None else self._memory.total_bytes
 
     async def infer(self, call: Call) -> Answered:
-        """The answer, made here or above; a request that came before under its id is not run again.
+        """Answer a call, locally or upstream; a repeated id is not run again.
 
-        Raises InputError for what the model does not take, BudgetError for an accuracy that it does not have
-        and an input too long for its memory, NodeError for a circle (508), where nobody has room (503), and
-        for a model that fails (500).
+        Raises InputError for input that the model does not accept, BudgetError if the accuracy or the memory
+        for the length is not available, and NodeError for a routing loop (508), full queues (503) and a
+        failing model (500).
         """
         start_s = self.clock() - call.waited_s
         served = self.served
@@ -196,7 +195,7 @@ class Node:
         try:
             if call.id is None:
                 answer = await self._answer(asked)
-            else:  # the same id with another body is another request
+            else:  # an equal id with another body is another request
                 key = f"{call.id} {len(call.body)} {hash(call.body)}"
                 answer = await self._once(key, lambda: self._answer(asked))
             target, outcome = answer.target, "ok"
@@ -223,7 +222,7 @@ class Node:
         return answer
 
     async def _infer_rows(self, call: Call, request: InferRequest, start_s: float) -> Answered:
-        """The answers of a request with several inputs, each a request of its own. Raises as `infer` does."""
+        """Answer a request with several rows, each as a separate request. Raises like `infer`."""
         terms = request.terms.over(self.terms)
 
         def ask(row: int) -> Awaitable[Answered]:
@@ -250,7 +249,7 @@ class Node:
         )
 
     def allow(self, queue: int) -> None:
-        """So many requests may wait for each endpoint from now on."""
+        """Change the queue limit of each endpoint."""
         self._queue = max(1, queue)
         for admission in self._own_admissions:
             admission.queue = queue
@@ -258,11 +257,11 @@ class Node:
             self.upstreams.slots.most = queue
 
     def statistics_shown(self) -> dict[str, Any]:
-        """What the model has answered so far, in the protocol's words."""
+        """The model's statistics in the protocol's form."""
         return self.statistics.shown(self.model.name, self.model.version, self.metrics.registry)
 
     def _count(self, call: Call, answer: Answered) -> None:
-        """Bytes and accuracy of an answer."""
+        """Count the bytes and accuracy of an answer."""
         target = answer.target
         self.metrics.of(self.metrics.client_bytes, target, "in").inc(len(call.body))
         self.metrics.of(self.metrics.client_bytes, target, "out").inc(len(answer.body.content))
@@ -270,34 +269,34 @@ class Node:
             self.metrics.of(self.metrics.accuracy, target).observe(answer.accuracy)
 
     def heard_of(self, route: RouteMessage, listener: Listener | None) -> None:
-        """A request or ping came from another node, which hears of changes by `listener`."""
+        """Record a request or ping of another node, which gets change notifications at `listener`."""
         if route.sender is not None and route.sender != self.name:
             self.router.heard_of(route.sender, listener, self.clock())
 
     def explain(self, n: int, terms: Terms = NO_TERMS) -> Explanation:
-        """What would be chosen now for an input of length n, and why; `terms` precede those of this node."""
+        """Explain the current choice for an input of length n; `terms` override those of this node."""
         self.dispatcher.offer()
         found = explain(self.router, n, self.objective, terms.over(self.terms), self.clock())
         return found if self._memory is None else replace(found, memory=self._memory.shares)
 
     def probe(self, n: int, endpoint: str = LOCAL) -> None:
-        """Answer a sample of length n here, unless the model is busy: then its requests say as much."""
+        """Time a sample of length n locally, unless the model is busy: its requests are timed anyway."""
         if not self.is_draining:
             self.dispatcher.here[endpoint].probe(n)
 
     def drain(self) -> None:
-        """Say from now on that the node is not ready; it answers what comes nevertheless."""
+        """Report the node as not ready; it still answers requests."""
         self.is_draining = True
 
     def close(self) -> None:
-        """Once all that was let in is answered; an admission that was given goes on."""
+        """Close after all admitted requests; a shared admission stays open."""
         for admission in self._own_admissions:
             admission.close()
         for local in self.dispatcher.here.values():
             local.close()
 
     def _check_same(self, cluster: Session[Any]) -> None:
-        """Raise InputError unless requests for this node's model can be answered by `cluster`."""
+        """Raise InputError unless `cluster` serves the same model."""
         other = signature(cluster)
         if (other.name, other.outputs) != (self.signature.name, self.signature.outputs):
             raise InputError(
@@ -318,7 +317,7 @@ class Node:
         return Answered(body, found.target, found.node, spent, length, found.accuracy)
 
     def _inquiry(self, call: Call, request: InferRequest, given: Request, start_s: float) -> Inquiry:
-        """The request with its terms: its source's, where another node passed it on."""
+        """The request with its terms: those of its source, if another node forwarded it."""
         terms, objective, route = request.terms.over(self.terms), self.objective, call.route
         if route is not None and route.path:
             terms = Terms(
@@ -335,7 +334,7 @@ class Node:
         return Inquiry(request, wish, self._trail(call), id, lambda: body, route, objective)
 
     def _trail(self, call: Call) -> Trail:
-        """Where the request has been, this node included. Raises NodeError where that is a circle."""
+        """The path of the request including this node. Raises NodeError for a loop."""
         given = Trail() if call.route is None or not call.route.path else call.route.trail
         try:
             return Trail(given.path, min(given.hops_left, self.limits.hops)).at(self.name)
@@ -343,7 +342,7 @@ class Node:
             raise NodeError(str(error), status=508) from error
 
     def _states(self) -> Iterator[State]:
-        """What Prometheus reads of the router."""
+        """Gauge values from the router for Prometheus."""
         now_s = self.clock()
         for n, seconds in self.router.tell(now_s).curve.points:
             yield State("pliant_curve_seconds", "What predecessors are told.", "length", str(n), seconds)

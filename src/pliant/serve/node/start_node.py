@@ -65,25 +65,29 @@ from pliant.serve.upstream.callback import Callbacks
 from pliant.settings import child_environment
 
 LENGTHS = (1, 64, 8, 512, 32, 4, 128, 16, 256)
-"""Of the samples that a node learns its first curve from; where time is short, of the first of them."""
+"""Lengths of the samples for the first curve; if time is short, only the first ones are used."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeOptions:
-    """What a node is told.
+    """Options of a node.
 
-    `address` is where other nodes call it, unless that is where it listens; `grpc` where it answers the
-    protocol over gRPC as well. `settle_s` is how long it still accepts requests after SIGTERM, saying that it
-    is not ready, `learn_s` how long it may time samples before it starts; `prior` is what is known of this
-    device without that. `tokens` are clients', `peer_tokens` other nodes', of which the first is shown
-    upstream, `operator_tokens` of who may change the upstreams, and `token_files` say where they are read
-    anew; `rates` bound what one client asks, and `callbacks` say where nodes below may be told of changes.
-    `compute_workers` run batches beside each other, at most as many as the model allows.
-    `terms` are of requests that start here and bring none. With `is_announced` nodes find this one by
-    multicast DNS, and with `discovers` those that are so found become upstreams.
-    `page_texts` has the page show the texts of requests to whoever may look at it.
-    `objective` says where requests that start here go; joules count by `energy` and `radio` (eq. 8 and 9).
-    `tracer` makes the spans of requests: OpenTelemetry's global one, unless it is given.
+    `address` is the URL at which other nodes call it, by default its listening address; `grpc` is the address
+    of the gRPC server, if any.
+
+    `settle_s` is how long it still accepts requests after SIGTERM while it reports not ready. `learn_s` is
+    the time to measure samples before it starts; `prior` is a curve known without that.
+
+    `tokens` are those of clients, `peer_tokens` those of other nodes, of which the first is sent to
+    upstreams, and `operator_tokens` those of operators, who may change upstreams; `token_files` are reloaded
+    when they change. `rates` limit each client, and `callbacks` are the allowed callback addresses of
+    downstream nodes.
+
+    `compute_workers` run batches concurrently, at most as many as the model allows. `terms` are the defaults
+    of requests that start here. With `is_announced`, nodes can discover this one by multicast DNS; with
+    `discovers`, announced nodes become upstreams. `page_texts` shows the texts of requests to all viewers of
+    the page. `objective` is the routing objective of requests that start here; joules count by `energy` and
+    `radio` (eq. 8 and 9). `tracer` creates spans; by default it is OpenTelemetry's global one.
     """
 
     listen: Address = field(default_factory=lambda: Address("127.0.0.1", 0))
@@ -122,7 +126,7 @@ class NodeOptions:
 
 
 class OnStart(Protocol):
-    """Told once the node answers: where, what it is, and how it is stopped from this event loop."""
+    """Called once the node serves: URL, front node, and a function to stop it from this event loop."""
 
     def __call__(self, url: str, front: FrontNode, stop: Callable[[], None]) -> None: ...
 
@@ -135,11 +139,10 @@ async def serve(
     beside: Sequence[Session[Any]] = (),
     memory: MemoryBudget | None = None,
 ) -> None:
-    """Serve until SIGTERM, SIGINT or `stop`. Sessions are closed at the end. Raises NodeError.
+    """Serve until SIGTERM, SIGINT or `stop`; sessions are closed at the end. Raises NodeError.
 
-    `cluster` is a session of the same model over several devices, which answers beside `served`. Sessions of
-    other models, `beside`, answer at the same address, in turns with it; `memory` is the budget that all of
-    them share.
+    `cluster` is a session of the same model on several devices, used in addition to `served`. Sessions of
+    other models, `beside`, are served at the same address and take turns; `memory` is their shared budget.
     """
     every = (served, *beside)
     entries = [given_entry(one, cluster if one is served else None) for one in every]
@@ -160,9 +163,9 @@ async def serve_models(
 ) -> None:
     """Serve the models of `entries`, which share `memory`, until SIGTERM, SIGINT or `stop`.
 
-    They are loaded and unloaded meanwhile as operators ask for it, and so are those that `find` finds then.
-    `on_controls` is told what does so, and what is done on SIGHUP, once the models are loaded. Raises
-    PliantError where one of the first of them cannot be loaded, and NodeError.
+    Operators can load and unload them at run time, and those that `find` returns. `on_controls` is called
+    with the node's controls once the models are loaded. Raises PliantError if an initial model cannot be
+    loaded, and NodeError.
     """
     tokens = Tokens(options.tokens, options.peer_tokens, options.operator_tokens)
     for at in (options.listen, options.grpc):
@@ -230,7 +233,7 @@ async def serve_models(
             return credentials.server_tls
 
         server = NodeServer(app, options.limits, server_tls, drain, options.settle_s, refused)
-        logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # what clients do wrong is counted
+        logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # client errors are counted instead
         on_controls(controls)
 
         def say_ready() -> None:
@@ -255,7 +258,7 @@ async def serve_models(
 
 
 def with_endpoints(options: NodeOptions, own: ModelEndpoints) -> NodeOptions:
-    """The options of the node of one model: its own where it has some."""
+    """The options of one model's node, with its own overrides."""
     given = {f.name: getattr(own, f.name) for f in fields(own)}
     return replace(options, **{name: value for name, value in given.items() if value is not None})
 
@@ -267,7 +270,7 @@ async def _connected_model(
     shared: tuple[Admission, MemoryBudget | None, Credentials],
     stack: AsyncExitStack,
 ) -> tuple[Node, Withdraw]:
-    """The node of a model that is open, on the running loop; closed with `stack`. Raises NodeError."""
+    """Create the node of an opened model on the running loop; `stack` closes it. Raises NodeError."""
     stack.push_async_callback(asyncio.to_thread, opened.close)
     for session in (opened.local, opened.cluster):
         if session is not None:
@@ -279,7 +282,7 @@ async def _connected_model(
     admission, memory, credentials = shared
     node = made_node(options, opened.local, opened.cluster, admission, memory, key.version)
     stack.push_async_callback(asyncio.to_thread, node.close)
-    if options.learn_s:  # before there are upstreams to be told of it
+    if options.learn_s:  # before upstreams are connected and notified
         await asyncio.to_thread(node.local.learn, LENGTHS, options.learn_s)
     upstreams = await connected(node, options, stack, credentials)
     stack.push_async_callback(ended, asyncio.get_running_loop().create_task(upstreams.run()))
@@ -292,9 +295,9 @@ async def _connected_model(
 
 
 def _ask_for_curve(floor: float, served: Session[Any]) -> None:
-    """Have the session make the plans that its curves follow from, which no request should wait for.
+    """Make the session compute its plans in advance, so that no request waits for them.
 
-    Raises NodeError for a floor of the node's own for which it would refuse every request.
+    Raises NodeError if the node's own floor would refuse every request.
     """
     try:
         served.curve(floor)
@@ -310,7 +313,7 @@ def made_node(
     memory: MemoryBudget | None = None,
     model_version: str = FIRST_VERSION,
 ) -> Node:
-    """The node without its connections: its router, and the endpoints of this device."""
+    """Create the node without connections: its router and local endpoints."""
     settings = options.routing or RouterSettings(
         served.max_length, degree=served.degree, power=options.energy.power, radio=options.radio
     )
@@ -336,9 +339,9 @@ def made_node(
 async def connected(
     node: Node, options: NodeOptions, stack: AsyncExitStack, credentials: Credentials | None = None
 ) -> Upstreams:
-    """The node's way to other nodes, on the running loop, closed with `stack`.
+    """Connect the node to its upstreams on the running loop; `stack` closes the connections.
 
-    It follows changes of `credentials`; without any, it shows what the options say.
+    It follows changes of `credentials`; without them, it uses those in the options.
     """
     if credentials is None:
         credentials = Credentials(Tokens(peers=options.peer_tokens), TokenFiles(), options.tls)
@@ -372,7 +375,7 @@ async def connected(
 
 
 async def ended(task: asyncio.Task[None]) -> None:
-    """Cancel `task` and return once it has ended: it may still use what is closed next."""
+    """Cancel `task` and wait for its end, since it may still use resources that are closed next."""
     task.cancel()
     await asyncio.wait({task})
 

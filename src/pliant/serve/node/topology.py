@@ -1,4 +1,4 @@
-"""Announce a node, and find its upstreams, by multicast DNS while it runs."""
+"""Announce a node and discover its upstreams by multicast DNS while it runs."""
 
 import asyncio
 import logging
@@ -12,12 +12,12 @@ from pliant.serve.upstream.discover import Announcer, Discovery, announcing, dis
 
 _LOG = logging.getLogger("pliant.serve")
 MOST_FOUND = 64
-"""Upstreams that announcements may bring: each is pinged, and looked at for every request."""
+"""Maximum number of discovered upstreams, since each is pinged and evaluated for every request."""
 LOOPBACK = "127.0.0.1"
 
 
 async def announce(node: Node, url: str, credentials: Credentials, stack: AsyncExitStack) -> None:
-    """Until `stack` is closed, others find `node` at `url`, with a proof by the peer tokens of now.
+    """Announce `node` at `url` until `stack` is closed, with a proof by the current peer tokens.
 
     Raises NodeError and MulticastError.
     """
@@ -33,17 +33,17 @@ async def announce(node: Node, url: str, credentials: Credentials, stack: AsyncE
 async def discover(
     node: Node, url: str, credentials: Credentials, is_loopback: bool, stack: AsyncExitStack
 ) -> None:
-    """Until `stack` is closed, others that announce themselves become upstreams of `node`.
+    """Add announced nodes as upstreams of `node` until `stack` is closed.
 
-    Where `is_loopback`, those of this machine. Once the peer tokens change, those that were found by others
-    are upstreams only as long as they answer. Raises MulticastError.
+    With `is_loopback`, only those of this machine. After the peer tokens change, upstreams found with the
+    previous ones stay only while they answer. Raises MulticastError.
     """
     assert node.upstreams is not None
     loop, heard = asyncio.get_running_loop(), node.upstreams.found
     hosts = (LOOPBACK,) if is_loopback else ()
 
     def on_loop(act: Callable[[], None]) -> None:
-        with suppress(RuntimeError):  # the loop has ended
+        with suppress(RuntimeError):  # the loop was closed
             loop.call_soon_threadsafe(act)
 
     @contextmanager
@@ -60,7 +60,7 @@ async def discover(
 async def _renewed(
     enter: Callable[[], AbstractContextManager[None]], credentials: Credentials, stack: AsyncExitStack
 ) -> None:
-    """`enter()` until `stack` is closed; left and entered anew whenever the peer tokens change."""
+    """Keep `enter()` open until `stack` is closed; reopen it whenever the peer tokens change."""
     changed, entered, is_over = asyncio.Event(), AsyncExitStack(), False
     await entered.enter_async_context(_off_the_loop(enter()))
     tokens = credentials.tokens.peers
@@ -80,7 +80,7 @@ async def _renewed(
 
     async def end() -> None:
         nonlocal is_over
-        is_over = True  # what is under way is not cancelled: threads would go on with it
+        is_over = True  # calls in progress are not cancelled: their threads would continue
         changed.set()
         await following
         await entered.aclose()
@@ -97,7 +97,7 @@ def _announcer(node: Node, url: str, tokens: tuple[str, ...]) -> Announcer:
 
 @asynccontextmanager
 async def _off_the_loop(context: AbstractContextManager[None]) -> AsyncIterator[None]:
-    """`context`, entered and left on threads: that takes a while, and zeroconf would use this event loop."""
+    """Enter and exit `context` on threads, since it is slow and zeroconf would use this event loop."""
     await asyncio.to_thread(context.__enter__)
     try:
         yield
