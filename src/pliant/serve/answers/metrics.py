@@ -42,40 +42,40 @@ class Metrics:
         self.registry = here = CollectorRegistry()
         self.requests = Counter(
             "pliant_requests",
-            "Requests, by who answered and how it ended.",
+            "Requests by answering endpoint and outcome.",
             ("target", "outcome"),
             registry=here,
         )
         self.responses = Counter(
             "pliant_responses",
-            "HTTP responses, those that refuse a request too, by path and status.",
+            "HTTP responses, including refusals, by path and status.",
             ("path", "status"),
             registry=here,
         )
         self.request_seconds = Histogram(
             "pliant_request_seconds",
-            "From a request read to its answer.",
+            "Seconds from reading a request to its response.",
             ("target",),
             buckets=_BUCKETS,
             registry=here,
         )
         self.compute_seconds = Histogram(
             "pliant_compute_seconds",
-            "Answers computed here, waiting apart, by endpoint.",
+            "Seconds of computing a local answer, without waiting, by endpoint.",
             ("target",),
             buckets=_BUCKETS,
             registry=here,
         )
         self.waiting_seconds = Histogram(
             "pliant_waiting_seconds",
-            "How long requests waited for an endpoint of this device.",
+            "Seconds that requests waited for a local endpoint.",
             ("target",),
             buckets=_BUCKETS,
             registry=here,
         )
         self.batch_sizes = Histogram(
             "pliant_batch_size",
-            "Requests that an endpoint of this device answered together.",
+            "Requests per batch of a local endpoint.",
             ("target",),
             buckets=(1, 2, 4, 8, 16, 32),
             registry=here,
@@ -88,66 +88,66 @@ class Metrics:
         )
         self.hedges = Counter(
             "pliant_hedges",
-            "Requests answered here too as an upstream might be late, by upstream and whose answer came.",
+            "Requests also answered locally as the upstream might be late, by upstream and used answer.",
             ("upstream", "answered"),
             registry=here,
         )
         self.joules = Counter(
             "pliant_joules",
-            "Joules that answers took of this device, its cluster, or its radio, by endpoint.",
+            "Joules spent on answers by this device, its cluster or its radio, by endpoint.",
             ("target",),
             registry=here,
         )
         self.exclusions = Counter(
             "pliant_exclusions",
-            "Times an upstream ceased to be used, by upstream and state (the log has the reason).",
+            "Exclusions of upstreams, by upstream and state (the log has the reason).",
             ("upstream", "state"),
             registry=here,
         )
-        self.refits = Counter("pliant_refits", "Times the local curve was fitted anew.", registry=here)
+        self.refits = Counter("pliant_refits", "Refits of the local curve.", registry=here)
         self.broadcasts = Counter(
-            "pliant_broadcasts", "Curves told to predecessors, by outcome.", ("outcome",), registry=here
+            "pliant_broadcasts", "Curves sent to downstream nodes, by outcome.", ("outcome",), registry=here
         )
         self.pings = Counter(
             "pliant_pings", "Pings sent, by upstream and outcome.", ("upstream", "outcome"), registry=here
         )
         self.mismatches = Counter(
             "pliant_mismatches",
-            "Pings and answers that came from another model or protocol, by upstream.",
+            "Pings and responses with another model or protocol version, by upstream.",
             ("upstream",),
             registry=here,
         )
         self.body_bytes = Gauge(
-            "pliant_body_bytes", "Bodies of requests that are read or wait for their answer.", registry=here
+            "pliant_body_bytes", "Bytes of request bodies being read or awaiting a response.", registry=here
         )
         self.attainment = Counter(
             "pliant_attainment",
-            "Requests with a deadline or an accuracy floor, by who answered and whether that was kept.",
+            "Requests with a deadline or accuracy floor, by answering endpoint and whether it was met.",
             ("target", "outcome"),
             registry=here,
         )
         self.accuracy = Histogram(
             "pliant_answer_accuracy",
-            "The accuracy that answers were given at, a fraction, where it was measured.",
+            "Expected accuracy of answers, a fraction, if it was measured.",
             ("target",),
             buckets=_ACCURACIES,
             registry=here,
         )
         self.client_bytes = Counter(
             "pliant_client_bytes",
-            "Bytes of inference requests (in) and of their answers (out), by who answered.",
+            "Bytes of inference requests (in) and responses (out), by answering endpoint.",
             ("target", "direction"),
             registry=here,
         )
         self.upstream_bytes = Counter(
             "pliant_upstream_bytes",
-            "Bytes of requests passed on (out) and of their answers (in), headers too.",
+            "Bytes of forwarded requests (out) and their responses (in), with headers.",
             ("upstream", "direction"),
             registry=here,
         )
         self.info = Gauge(
             "pliant_model_info",
-            "1; the labels say which version of the model and of pliant answers.",
+            "Always 1; the labels are the versions of the model and of pliant.",
             ("node", "model_version", "identity", "platform", "version"),
             registry=here,
         )

@@ -105,10 +105,10 @@ def change_peers(node: Node, body: bytes) -> Peers:
     except NodeError as error:
         raise InputError(str(error)) from error
     if node.upstreams is None:
-        raise NodeError("this node is not connected yet; ask again.", status=503, retry_after_s=1)
+        raise NodeError("this node is not connected yet; try again.", status=503, retry_after_s=1)
     known = {peer.name for peer in node.router.states(node.clock())}
     if both := set(add) & set(remove):
-        raise InputError(f"{', '.join(sorted(both))} is to be added and removed; say one of them.")
+        raise InputError(f"{', '.join(sorted(both))} is both added and removed; give one of them.")
     if len((known | set(add)) - set(remove)) > MOST_UPSTREAMS:
         raise InputError(f"a node has {MOST_UPSTREAMS} upstreams at most; remove some first.")
     cluster = _checked_cluster(node, changes)
@@ -143,7 +143,7 @@ def _checked_cluster(node: Node, changes: PeerChanges) -> LeadsWorkers | None:
             "`pliant worker --join`."
         )
     if add & remove:
-        raise InputError(f"{', '.join(sorted(add & remove))} is to be added and removed; say one of them.")
+        raise InputError(f"{', '.join(sorted(add & remove))} is both added and removed; give one of them.")
     return cluster
 
 

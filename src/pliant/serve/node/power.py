@@ -89,7 +89,7 @@ def measured_power(
     """
     if not meters:
         raise NodeError(
-            "this machine has no counter of joules that may be read (RAPL below /sys/class/powercap, often "
+            "this machine has no readable energy counter (RAPL below /sys/class/powercap, often "
             "for root alone; hwmon); give its watts as a number."
         )
 

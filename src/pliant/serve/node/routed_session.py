@@ -70,7 +70,7 @@ class RoutedSession(Session[RoutedDetails]):
         self.name, self.identity, self.labels = local.name, local.identity, local.labels
         self.inputs, self.outputs, self.max_length = local.inputs, local.outputs, local.max_length
         if routing.objective.per_joule and routing.power is None:
-            raise InputError("joules can only count where it is said what computing draws: add power.")
+            raise InputError("an objective of joules needs the power of this device: add `power`.")
         self._process = os.getpid()
         local.levels()  # plans are made before the first request
         energy = read_energy(routing.power, routing.worker_power, local)

@@ -345,33 +345,33 @@ class Node:
         """Gauge values from the router for Prometheus."""
         now_s = self.clock()
         for n, seconds in self.router.tell(now_s).curve.points:
-            yield State("pliant_curve_seconds", "What predecessors are told.", "length", str(n), seconds)
+            yield State("pliant_curve_seconds", "Curve sent to downstream nodes.", "length", str(n), seconds)
         for target, local in self.dispatcher.here.items():
-            n, about = float(local.n_waiting), "Requests that wait for an endpoint of this device."
+            n, about = float(local.n_waiting), "Requests that wait for a local endpoint."
             yield State("pliant_queue_length", about, "target", target, n)
-            about = "What a request that came now would wait there."
+            about = "Expected wait of a new request, in seconds."
             yield State("pliant_queue_seconds", about, "target", target, local.backlog_s)
         for peer in self.router.states(now_s):
             rows = [
-                ("pliant_upstream_rtt_seconds", "Round trip.", peer.rtt_s),
-                ("pliant_upstream_bandwidth_bytes", "Bytes a second.", peer.bandwidth_Bps),
-                ("pliant_upstream_ready", "Whether requests may go there.", float(peer.state == "ready")),
-                ("pliant_upstream_wait_seconds", "What a request would wait there.", peer.wait_s),
-                ("pliant_upstream_in_flight", "Requests of this node there.", float(peer.n_in_flight)),
-                ("pliant_upstream_limit", "Requests that may be there at once.", float(peer.limit)),
-                ("pliant_upstream_waiting", "Requests here that wait for a turn.", float(peer.n_waiting)),
+                ("pliant_upstream_rtt_seconds", "Round trip time.", peer.rtt_s),
+                ("pliant_upstream_bandwidth_bytes", "Bandwidth.", peer.bandwidth_Bps),
+                ("pliant_upstream_ready", "Whether the upstream is used.", float(peer.state == "ready")),
+                ("pliant_upstream_wait_seconds", "Expected wait at the upstream.", peer.wait_s),
+                ("pliant_upstream_in_flight", "Requests in flight there.", float(peer.n_in_flight)),
+                ("pliant_upstream_limit", "Maximum requests in flight.", float(peer.limit)),
+                ("pliant_upstream_waiting", "Requests that wait here for it.", float(peer.n_waiting)),
             ]
             for name, about, number in rows:
                 yield State(name, about, "upstream", peer.name, number)
         for share in () if self._memory is None else self._memory.shares:
             if share.name == self.served.name:
                 rows = [
-                    ("pliant_memory_share_bytes", "Of the budget that models share.", share.share_bytes),
-                    ("pliant_memory_held_bytes", "Held of the share.", share.held_bytes),
-                    ("pliant_memory_loading_seconds", "What an answer spends on loading.", share.loading_s),
+                    ("pliant_memory_share_bytes", "Share of the common memory budget.", share.share_bytes),
+                    ("pliant_memory_held_bytes", "Memory held of the share.", share.held_bytes),
+                    ("pliant_memory_loading_seconds", "Loading time of an answer.", share.loading_s),
                 ]
                 for name, about, number in rows:
                     yield State(name, about, "model", share.name, number)
         yield State(
-            "pliant_predecessors", "Nodes that are told.", "node", self.name, len(self.router.predecessors)
+            "pliant_predecessors", "Downstream nodes.", "node", self.name, len(self.router.predecessors)
         )

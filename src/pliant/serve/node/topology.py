@@ -76,7 +76,7 @@ async def _renewed(
             try:
                 await entered.enter_async_context(_off_the_loop(enter()))
             except (NodeError, MulticastError) as error:
-                _LOG.error("this node is not announced, or finds none, any more: %s", error)
+                _LOG.error("the announcement or discovery of this node has stopped: %s", error)
 
     async def end() -> None:
         nonlocal is_over
