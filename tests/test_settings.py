@@ -61,7 +61,7 @@ def test_threads_that_are_asked_for_are_had() -> None:
     with pytest.raises(InputError, match=r"100000 threads are more than .*; give at most "):
         thread_count(100_000)
     for unreadable in (1.5, "2"):
-        with pytest.raises(InputError, match=f"{unreadable!r} is no number of threads"):
+        with pytest.raises(InputError, match=f"{unreadable!r} is not a number of threads"):
             thread_count(unreadable)  # type: ignore[arg-type]
 
 

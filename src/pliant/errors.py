@@ -1,29 +1,29 @@
-"""The exception tree. Every error that user input can cause descends from PliantError.
+"""The exception tree. All errors that user input can cause derive from PliantError.
 
 PliantError
 ├── ModelError        a model directory or its weights cannot be used
-├── GraphError        a graph's operators and tensors do not fit, or cannot be compiled
-│   ├── ShapeError    a node's tensors do not fit each other at these shapes
-│   └── ValueNeeded   a shape follows from the values of inputs that were given without
+├── GraphError        a graph is malformed or cannot be compiled
+│   ├── ShapeError    the shapes of a node's inputs do not fit each other
+│   └── ValueNeeded   a shape depends on the values of inputs, which were not given
 ├── InputError        a request's text, label or option is invalid
 ├── StoreError        a store is missing, damaged, or of another version
-├── BudgetError       no plan meets the latency or memory asked for
+├── BudgetError       no plan meets the requested latency or memory
 ├── ProfileError      a device cannot be measured
 ├── KernelError       no kernel can be generated or loaded for this CPU
 ├── LaneError         a step of a running program failed
-├── ClusterError      devices cannot work together: a key, an address, a message, an epoch that ended
-│   ├── PeerLost      a peer is gone, frozen or cut off
-│   └── PeerMisbehaved a peer sent what was not agreed
-├── RouteError        no device may answer a request, or what nodes tell each other cannot be read
-│   ├── DeadlineError no answer is expected by a request's deadline
-│   └── PeerCurveError a node sent a time curve that cannot be
-├── MulticastError    nobody can be announced or found: no multicast here, or no zeroconf
-└── NodeError         a node cannot listen, or says no to a request
+├── ClusterError      devices cannot work together: a bad key, address or message, an epoch that ended
+│   ├── PeerLost      a peer stopped, froze or was disconnected
+│   └── PeerMisbehaved a peer violated the protocol
+├── RouteError        no endpoint may answer a request, or a message between nodes cannot be read
+│   ├── DeadlineError no endpoint is expected to meet a request's deadline
+│   └── PeerCurveError a node sent an invalid time curve
+├── MulticastError    no announcement or discovery: no multicast network, or no zeroconf
+└── NodeError         a node cannot start, or refuses a request
 """
 
 
 class PliantError(Exception):
-    """The root of everything pliant raises on bad input or a failing device."""
+    """The base class of all errors that pliant raises for invalid input or a failing device."""
 
 
 class ModelError(PliantError):
@@ -31,7 +31,7 @@ class ModelError(PliantError):
 
 
 class GraphError(PliantError):
-    """A graph is malformed, or holds an operator, type or shape that cannot be compiled."""
+    """A graph is malformed, or contains an operator, type or shape that cannot be compiled."""
 
 
 class ShapeError(GraphError):
@@ -42,8 +42,8 @@ class ShapeError(GraphError):
         self.where = where
 
 
-class ValueNeeded(GraphError):  # noqa: N818 - it asks, and is answered by values
-    """A graph's shapes follow from the values of the inputs `names`, which have to be known first."""
+class ValueNeeded(GraphError):  # noqa: N818 - the caller supplies the values and retries
+    """A graph's shapes depend on the values of the inputs `names`, which are needed to compile it."""
 
     def __init__(self, message: str, names: frozenset[str]) -> None:
         super().__init__(message)
@@ -59,9 +59,9 @@ class StoreError(PliantError):
 
 
 class BudgetError(PliantError):
-    """No plan meets the latency or memory asked for; the message names the nearest feasible one.
+    """No plan meets the requested latency or memory; the message names the nearest feasible one.
 
-    `short_bytes` more, where it is known, would have to be free in a budget that models share.
+    `short_bytes` is the number of bytes missing in a budget that models share; None if unknown.
     """
 
     def __init__(self, message: str, short_bytes: int | None = None) -> None:
@@ -70,7 +70,7 @@ class BudgetError(PliantError):
 
 
 class ProfileError(PliantError):
-    """A device cannot be measured, or a profile does not cover what is asked of it."""
+    """A device cannot be measured, or a profile does not cover the requested shape."""
 
 
 class KernelError(PliantError):
@@ -85,8 +85,8 @@ class ClusterError(PliantError):
     """Devices cannot work together: a bad key, address or message, or an epoch that has ended."""
 
 
-class PeerLost(ClusterError):  # noqa: N818 - it says what happened, as the issue names it
-    """Nothing came from `peer` in time, or its connection ended."""
+class PeerLost(ClusterError):  # noqa: N818 - named by the event
+    """No message from `peer` arrived in time, or its connection ended."""
 
     def __init__(self, message: str, peer: str) -> None:
         super().__init__(message)
@@ -94,7 +94,7 @@ class PeerLost(ClusterError):  # noqa: N818 - it says what happened, as the issu
 
 
 class PeerMisbehaved(ClusterError):  # noqa: N818
-    """`peer` sent something else than was agreed: another length, version or form."""
+    """`peer` violated the protocol: a wrong length, version or form of a message."""
 
     def __init__(self, message: str, peer: str) -> None:
         super().__init__(message)
@@ -102,11 +102,11 @@ class PeerMisbehaved(ClusterError):  # noqa: N818
 
 
 class RouteError(PliantError):
-    """No device may answer a request, or what nodes tell each other cannot be read."""
+    """No endpoint may answer a request, or a message between nodes cannot be read."""
 
 
 class DeadlineError(RouteError):
-    """No answer is expected by a request's deadline; the soonest would take `soonest_s` seconds."""
+    """No endpoint is expected to meet a request's deadline; the fastest would take `soonest_s` seconds."""
 
     def __init__(self, message: str, soonest_s: float) -> None:
         super().__init__(message)
@@ -114,15 +114,15 @@ class DeadlineError(RouteError):
 
 
 class PeerCurveError(RouteError):
-    """A node sent a time curve that cannot be: unsorted, not finite, negative, or too long."""
+    """A node sent an invalid time curve: unsorted, not finite, negative, or too long."""
 
 
 class MulticastError(PliantError):
-    """A network carries no multicast, or zeroconf is not installed."""
+    """The network has no multicast, or zeroconf is not installed."""
 
 
 class NodeError(PliantError):
-    """A node cannot be set up, or says no to a request with `status` of HTTP; it may be asked again later."""
+    """A node cannot start, or refuses a request with the HTTP `status`; retry after `retry_after_s`."""
 
     def __init__(self, message: str, status: int = 400, retry_after_s: int | None = None) -> None:
         super().__init__(message)

@@ -26,7 +26,7 @@ def secret_path(path: Path) -> Path:
     folder, name = credentials_folder(), name.removeprefix(CREDENTIAL)
     if folder is None or not name or "/" in name or name in (".", ".."):
         raise NodeError(
-            f"there is no credential {name!r:.80}: systemd gives it by LoadCredential=NAME:FILE in the unit."
+            f"there is no credential {name!r:.80}: add LoadCredential=NAME:FILE to the systemd unit."
         )
     return folder / name
 

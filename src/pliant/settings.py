@@ -74,11 +74,11 @@ def thread_count(asked: int | None = None) -> int:
     """
     if asked is not None:
         if not isinstance(asked, Integral):
-            raise InputError(f"{asked!r} is no number of threads; give a whole number, such as 2.")
+            raise InputError(f"{asked!r} is not a number of threads; give a whole number, such as 2.")
         if asked < 1:
-            raise InputError(f"{asked} threads cannot run anything; give at least 1.")
+            raise InputError(f"{asked} threads are too few; give at least 1.")
         if asked > (most := max(_MOST_THREADS, os.cpu_count() or 1)):
-            raise InputError(f"{asked} threads are more than any run is split into; give at most {most}.")
+            raise InputError(f"{asked} threads are too many; give at most {most}.")
         return asked
     cores, quota = physical_cores(_allowed_cpus()), cpu_quota()
     return cores if quota is None else max(1, min(cores, int(quota)))

@@ -266,7 +266,7 @@ def test_a_directory_may_bring_its_accuracy(tiny_model: Callable[..., Path], tmp
         assert store.manifest.accuracy.entries[0].accuracy == 0.75
     for text in ("[]", f'{{"n_examples": 8, "entries": [{entry % 7}]}}'):
         (copy / "accuracy.json").write_text(text)
-        with pytest.raises(InputError, match=r"accuracy\.json is no table of accuracy"):
+        with pytest.raises(InputError, match=r"accuracy\.json is not a table of accuracy"):
             api.packed_store(resolve(copy), tmp_path / "cache")
 
 

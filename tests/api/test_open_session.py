@@ -112,8 +112,11 @@ def test_options_of_another_kind_are_refused_by_name(
     [
         ({"compute": "fp16"}, "compute is 'fp16'; give one of fp32, bf16, int8, auto"),
         ({"examples": ["a"]}, "examples are compared for compute='auto' only"),
-        ({"compute": "auto", "examples": "a"}, "examples of a text encoder are a list of texts"),
-        ({"compute": "auto", "examples": ["a"], "tolerance": -1.0}, "a tolerance of -1.0 is no error"),
+        ({"compute": "auto", "examples": "a"}, "examples of a text encoder must be a list of texts"),
+        (
+            {"compute": "auto", "examples": ["a"], "tolerance": -1.0},
+            "a tolerance of -1.0 is not an error bound",
+        ),
         ({"compute": "auto"}, r"has no measured accuracy, .*: give examples=\[text, ...\]"),
         ({"depths": "some"}, "depths is 'some'; give one of trained, any"),
         ({"baseline": "stdpl"}, "baseline is 'stdpl'; give one of load-exec, stdpl-2"),

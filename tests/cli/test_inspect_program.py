@@ -34,7 +34,7 @@ def test_each_wrong_line_is_named(cli: Cli, as_json: Callable[..., Any], tmp_pat
     path.write_text(text.replace(" prefer 2 until 0.0125 s", ""), encoding="utf-8")
     wrong = [
         "line 8: layer 3 does not wait for its load, step 2.",
-        "line 13: part is sent, but is no tensor of the program.",
+        "line 13: part is sent, but is not a tensor of the program.",
     ]
     found = cli("inspect", path, "--check")
     assert found.exit_code == 1

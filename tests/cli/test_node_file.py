@@ -165,7 +165,7 @@ def test_a_hangup_changes_the_models_or_nothing(tmp_path: Path, caplog: pytest.L
             (both.replace(f'second"\nsource = "{path}', f'second"\nsource = "{broken}'), "broken"),
             (f'listen = "127.0.0.1:1"\n{both}', "listen cannot change"),
             (f"queue = -1\n{both}", "the queue is -1"),
-            (f'client-rate = "fast"\n{both}', "is no rate"),
+            (f'client-rate = "fast"\n{both}', "is not a rate"),
         ):
             caplog.clear()
             assert hangup(text) == first

@@ -352,7 +352,7 @@ def test_a_range_of_ports_is_tried_from_its_start(key: Path) -> None:
 def test_what_is_no_port_for_tensors_is_refused(key: Path) -> None:
     """Before anything listens."""
     for wrong in ("0", "70000", "29510-29501", "http", "29501-", "-5"):
-        with pytest.raises(InputError, match="is no port for tensors"):
+        with pytest.raises(InputError, match="is not a port for tensors"):
             data_ports(wrong)
     assert list(data_ports("29501-29503")) == [29501, 29502, 29503]
     with pytest.raises(ClusterError, match="workers join at port 29500"):

@@ -67,7 +67,7 @@ def test_every_form_says_what_it_costs_or_why_it_cannot_run() -> None:
 @pytest.mark.parametrize("tolerance", [-0.1, float("nan"), "1%", True, None])
 def test_a_tolerance_that_is_no_error_is_refused(tolerance: Any) -> None:
     """The message names the value and an example."""
-    with pytest.raises(InputError, match="is no error; give a number such as"):
+    with pytest.raises(InputError, match="is not an error bound; give a number such as"):
         choose_form([Form("fp32", error=0.0)], tolerance, "m")
 
 

@@ -39,7 +39,7 @@ def test_wrong_columns_and_rows_are_named() -> None:
     predictor = Predictor("sst2")
     with pytest.raises(InputError, match=r"no column 'text' for 'text' of sst2: it has review"):
         predictor({"review": np.array(["a"], object)})
-    with pytest.raises(InputError, match=r"row 1 of the batch has None in 'text', which is no text"):
+    with pytest.raises(InputError, match=r"row 1 of the batch has None in 'text', which is not text"):
         predictor({"text": np.array(["a", None], object)})
     with pytest.raises(InputError, match=r"columns names mask, which sst2 does not read"):
         Predictor("sst2", columns={"mask": "m"})

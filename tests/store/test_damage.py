@@ -203,7 +203,7 @@ def test_overwriting_spares_what_is_no_store(model: Path, tmp_path: Path) -> Non
     precious = tmp_path / "documents"
     precious.mkdir()
     (precious / "thesis.txt").write_text("…")
-    with pytest.raises(StoreError, match="is no store"):
+    with pytest.raises(StoreError, match="is not a store"):
         build(open_checkpoint(model), precious, overwrite=True)
     assert (precious / "thesis.txt").exists()
 

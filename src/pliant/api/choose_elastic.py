@@ -1,4 +1,4 @@
-"""`compute="auto"` of a text encoder: the arithmetic is chosen together with depth, width and bits."""
+"""`compute="auto"` of a text encoder: choose the arithmetic together with depth, width and bits."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,7 +21,7 @@ from pliant.run.submodel.planning import SessionOptions, planner_of
 from pliant.store.read import Store
 
 _DRAWN, _DRAWN_TOKENS, _LEAST_ID = 4, 32, 1000
-"""Inputs that are drawn where none are given: how many, of how many tokens, from which id on."""
+"""Random inputs if no examples are given: their number, their tokens, and the lowest token id."""
 
 PlanOf = Callable[[DeviceProfile, SessionOptions], Plan]
 
@@ -43,14 +43,14 @@ def fastest_options(
     tolerance: float,
     cache: Path,
 ) -> SessionOptions:
-    """`options` with the arithmetic that is fastest here within `tolerance`, and how it was chosen.
+    """Return `options` with the fastest arithmetic within `tolerance` on this device, and the reason.
 
-    Each is planned with by its own measured times, so a faster one may run more layers or bits in time. With
-    `examples` an error is the rms of the difference of answers at 6 bits from float32's over that of the
-    answers. Without, it is accuracy: what the store's grid expects of the best plan, less what it expects of
-    this one. For that, an arithmetic's error counts as that of weights which change answers as much
-    (measured beside one plane less, on drawn token ids). While answers are measured, all planes of the model
-    are in memory, whatever the bound of `options`.
+    Each arithmetic is planned by its own measured times, so a faster one may run more layers or bits in time.
+    With `examples`, the error is the rms of the difference of answers at 6 bits from float32's, divided by
+    the rms of the answers. Without examples, the error is the loss of accuracy: the expected accuracy of the
+    best plan by the store's grid, minus that of this plan. For this, the error of an arithmetic counts as the
+    weight error that changes answers as much (calibrated by removing one plane, on random token ids). During
+    the measurement all planes of the model are in memory, whatever the limit in `options`.
 
     Raises InputError for a store without measured accuracy and no examples, BudgetError as planning does.
     """
@@ -58,7 +58,7 @@ def fastest_options(
     has_grid = store.manifest.accuracy is not None
     if not examples and not has_grid:
         raise InputError(
-            f"{store.path.name} has no measured accuracy, by which compute='auto' would choose: give "
+            f"{store.path.name} has no measured accuracy for compute='auto' to choose by: give "
             "examples=[text, ...], or name the arithmetic: 'fp32', 'bf16' or 'int8'."
         )
     known: list[Precise] = ["fp32", *(["bf16"] if host_isa().has_bf16 else []), "int8"]  # type: ignore[list-item]
@@ -120,7 +120,7 @@ def _by_accuracy(
             net[compute] = plan.expected_accuracy - (exact - lowered)
     if not net:
         raise InputError(
-            f"the accuracy of no submodel of {store.path.name} that runs in time was measured: give "
+            f"{store.path.name} has no measured accuracy for the submodels that run in time: give "
             "examples=[text, ...] for compute='auto'."
         )
     best = max(net.values())
@@ -133,16 +133,16 @@ def _by_accuracy(
 
 
 def as_weight_error(error: float, coarser: float, errors: Sequence[float]) -> float:
-    """The relative weight error, as fidelity counts it, that changes answers as much as `error` says.
+    """Return the relative weight error, in terms of fidelity, that changes answers by `error`.
 
-    `coarser` is how much answers change with one plane less than all; squares of changes are in proportion
-    to squared weight errors where both are small.
+    `coarser` is the change of answers with one plane removed. Squared changes are proportional to squared
+    weight errors if both are small.
     """
     return (errors[PLANES - 1] - errors[PLANES]) * (error / coarser) ** 2 if coarser else 0.0
 
 
 def _inputs(store: Store, examples: Sequence[str]) -> list[Encoded]:
-    """The examples as token ids; else some that are drawn, the same ones each time."""
+    """Return the examples as token ids; without examples, random ids from a fixed seed."""
     spec = store.spec
     if examples:
         tokenizer = open_tokenizer(store.path, spec)
@@ -156,7 +156,7 @@ def _inputs(store: Store, examples: Sequence[str]) -> list[Encoded]:
 def _measure(
     store: Store, known: Sequence[Precise], inputs: Sequence[Encoded], n_threads: int, cache: Path
 ) -> _Measured:
-    """Whole answers of the whole model in each arithmetic, beside float32's."""
+    """Measure the error of the whole model's answers in each arithmetic, relative to float32."""
     most = max(len(text.ids) for text in inputs)
 
     def answers(compute: Precise, bits: int) -> Float64[np.ndarray, "texts numbers"]:

@@ -1,4 +1,4 @@
-"""`compute="auto"`: choose the arithmetic of a model's products by what its forms cost on this processor."""
+"""`compute="auto"`: choose the arithmetic of an ONNX model's products by measured time and error."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -18,16 +18,17 @@ OpenGraph = Callable[[ModelOptions], OnnxSession]
 def options_of_fastest(
     options: ModelOptions, open_with: OpenGraph, examples: Sequence[GivenFeeds], tolerance: float
 ) -> ModelOptions:
-    """`options` with the fastest form whose answers to `examples` are within `tolerance` of float32's.
+    """Return `options` with the fastest form whose answers to `examples` are within `tolerance` of float32.
 
-    float32 stands for the weights that were asked for; where the bits are chosen as well, for the model's
-    own. While forms are measured, two sessions are in memory, whatever the bound of `options`.
+    The reference is float32 arithmetic with the requested weights, or with the model's own weights if the
+    bits are chosen as well. During the measurement two sessions are in memory, whatever the limit in
+    `options`.
 
-    Raises InputError without examples, and where no form is within the tolerance.
+    Raises InputError without examples, and if no form is within the tolerance.
     """
     if not examples:
         raise InputError(
-            "compute='auto' compares the forms' answers: give examples=[feeds, ...], some inputs of the "
+            "compute='auto' compares answers to examples: give examples=[feeds, ...], some inputs of the "
             "model, or name the arithmetic: 'fp32', 'bf16' or 'int8'."
         )
     own: Weights = "fp32" if options.weights == "auto" else options.weights

@@ -1,4 +1,4 @@
-"""Compile a text model to a C library: plans for a ladder of targets, made here; it runs without Python."""
+"""Compile a text model to a C library that runs without Python, with a plan for each latency target."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -27,11 +27,11 @@ from pliant.store.read import Store
 
 @dataclass(frozen=True, slots=True)
 class LibraryOptions:
-    """What a library is made for: `targets_s` ascend, inputs have at most `length` tokens.
+    """Options of a library: `targets_s` increase, inputs have at most `length` tokens.
 
-    Every target is promised for all lengths; a recurrent model has none. `working_bytes` bounds the memory
-    that layers in flight are read into. `profile` is a file that `pliant profile` kept on the device that the
-    library is for; without one plans are made for this machine.
+    Every target holds for all lengths; a recurrent model has no targets. `working_bytes` limits the memory
+    for layers that are being read. `profile` is a file written by `pliant profile` on the target device;
+    without it, plans are made for this machine.
     """
 
     targets_s: tuple[float, ...]
@@ -44,14 +44,14 @@ class LibraryOptions:
 
     def __post_init__(self) -> None:
         if list(self.targets_s) != sorted(set(self.targets_s)):
-            raise InputError("latency targets rise and stand once each, as 10ms,20ms,50ms.")
+            raise InputError("latency targets must increase: give them such as 10ms,20ms,50ms.")
 
 
 @dataclass(frozen=True, slots=True)
 class LibraryReport:
-    """What was written, what it allocates when it is opened, its plans, and for which length each is.
+    """A written library: the bytes that it allocates when opened, its plans, and the length of each plan.
 
-    `ids_only` says why the library has no tokenizer, None where it has.
+    `ids_only` is the reason why the library has no tokenizer; None if it has one.
     """
 
     output: Path
@@ -71,18 +71,20 @@ def compile_elastic(
     out: Path,
     on_progress: OnProgress = lambda what, done, total: None,
 ) -> LibraryReport:
-    """Write an elastic model as the C library `name` into the directory `out`, whole or not at all.
+    """Write an elastic model as the C library `name` into the directory `out`, completely or not at all.
 
-    Raises BudgetError naming the nearest feasible target where one of the ladder cannot be met at
-    `options.length`; InputError for a length that the model does not read, a profile that cannot be read, and
-    where `out` cannot be written; StoreError and ModelError as opening does.
+    Raises BudgetError naming the nearest feasible target if a target cannot be met at `options.length`;
+    InputError for a length that the model does not read, a profile that cannot be read, and if `out` cannot
+    be written; StoreError and ModelError as opening does.
     """
     if not options.targets_s:
-        raise InputError("an elastic model is planned under latency targets: give some, as 10ms,20ms,50ms.")
+        raise InputError("an elastic model needs latency targets: give some, such as 10ms,20ms,50ms.")
     with packed_store(model, cache_folder(), on_progress) as store:
         spec = store.spec
         if not 1 <= options.length <= spec.max_tokens:
-            raise InputError(f"inputs of {options.length} tokens are not read; give 1 to {spec.max_tokens}.")
+            raise InputError(
+                f"the model does not read inputs of {options.length} tokens; give 1 to {spec.max_tokens}."
+            )
         profile = _profile(store, options, on_progress)
         planner = planner_of(store.manifest, profile)
         terms = SessionOptions(
@@ -132,16 +134,16 @@ def compile_elastic(
 def compile_recurrent(
     model: RecurrentNetwork, name: str, options: LibraryOptions, out: Path
 ) -> LibraryReport:
-    """Write a recurrent model as the C library `name`, likewise; it answers in one way, under any target.
+    """Write a recurrent model as the C library `name` into `out`; it has one plan and no targets.
 
-    Raises InputError for a length that it does not read, and where `out` cannot be written; ModelError.
+    Raises InputError for a length that the model does not read, and if `out` cannot be written; ModelError.
     """
     source = model.source
     if not 1 <= options.length <= source.spec.max_tokens:
         raise InputError(
-            f"inputs of {options.length} words are not read; give 1 to {source.spec.max_tokens}."
+            f"the model does not read inputs of {options.length} words; give 1 to {source.spec.max_tokens}."
         )
-    text: TextTables | str = "its words are numbered by their hash"
+    text: TextTables | str = "its words are numbered by a hash"
     if model.path is not None:
         text = text_tables(open_tokenizer(model.path, source.spec))
     known = None if isinstance(text, str) else text
@@ -165,7 +167,7 @@ def _ladder_plan(plan: Plan, n_tokens: int) -> LadderPlan:
 
 
 def _profile(store: Store, options: LibraryOptions, on_progress: OnProgress) -> DeviceProfile:
-    """The profile of the device that is compiled for, or this one's."""
+    """Return the given profile of the target device, or this device's."""
     if options.profile is None:
         return profile_of(store, cache_folder(), options.target.n_threads, options.compute, on_progress)
     found = load_profile(options.profile)

@@ -48,40 +48,40 @@ def compile(
     memory: str | int | None = None,
     cache: Path | None = None,
 ) -> OnnxSession:
-    """A session that runs an ONNX model, given by its path, its bytes or as a ModelProto.
+    """Open a session that runs an ONNX model, given by its path, its bytes or as a ModelProto.
 
-    `dims` fixes symbolic dimensions ({"batch": 1}); a dimension without a name is called "input.axis".
-    The others are whatever is fed: the model is compiled for each new shape, and the last `images` of
-    these are kept; a UserWarning says when one that was not kept is compiled again. Without `threads`,
-    settings.thread_count decides; sessions of equal `threads` share a pool. `without` names passes to leave
-    out. Compiled kernels are kept in the cache folder, which `cache` replaces (settings.cache_folder).
+    `dims` fixes symbolic dimensions ({"batch": 1}); a dimension without a name is called "input.axis". Other
+    dimensions follow the feeds: the model is compiled for each new shape, and the last `images` of these are
+    kept. A UserWarning reports that a dropped shape is compiled again. `threads` defaults to
+    settings.thread_count; sessions of equal `threads` share a pool. `without` names passes to leave out.
+    Compiled kernels are kept in `cache`, by default settings.cache_folder.
 
-    `buckets` names sizes of symbolic dimensions ({"sequence": (32, 64, 128)}): feeds are padded to the next
-    of these, with zeros or the input's number in `pads`, and answers cut back, so that few images are
-    compiled. That is right only for models that take no notice of padding, such as those with a mask: the
-    first answer of each bucket is compared with that of the exact shape. InputError says where they differ.
-    `session.run_many` answers several feeds of one bucket in one run, and several runs at a time.
+    `buckets` lists sizes of symbolic dimensions ({"sequence": (32, 64, 128)}): feeds are padded to the next
+    size, with zeros or the input's number in `pads`, and outputs are cut back, so that few images are
+    compiled. This is correct only for models whose outputs do not depend on padding, such as those with a
+    mask. The first outputs of each bucket are compared with those of the exact shape; a difference raises
+    InputError. `session.run_many` answers several feeds of one bucket in one run, and several runs at a time.
 
     `schedule` chooses layouts and loops: "static" by rule, "paper" by votes and "exact" by an integer
     program over measured times (kept in `cache`; the first model takes seconds), "none" leaves default
     layouts and plain loops for comparison.
 
-    `weights` of 1 to 6 bits keep the weights of matrix products in the store's codes, outliers exact, and
-    decode them in flight; those of 8 keep them in bytes, with a scale for each column. `compute="int8"`
-    multiplies bytes: codes are rounded as they are decoded, and each row of activations is rounded.
-    `compute="bf16"` rounds both to bfloat16, coded or not, and takes a CPU with AVX512-BF16.
-    `compute="auto"` answers `examples` (feeds) in each form that this CPU has and takes the fastest whose
+    `weights` of 1 to 6 bits keep the weights of matrix products in the store's codes, with exact outliers,
+    and decode them during the product; 8 keeps them in bytes, with one scale a column. `compute="int8"`
+    multiplies bytes: codes are rounded when they are decoded, and activations are rounded by row.
+    `compute="bf16"` rounds both to bfloat16, coded or not, and needs a CPU with AVX512-BF16.
+    `compute="auto"` answers `examples` (feeds) in each form that this CPU has and selects the fastest whose
     error, the rms of the difference from fp32 over that of the answer, is at most `tolerance`; with
-    `weights="auto"` it chooses the bits as well. The session's `precision` and its plan say what was found.
+    `weights="auto"` it chooses the bits as well. The session's `precision` and its plan give the reasons.
 
-    `memory` ("8MB", or bytes) bounds what the session adds to the process: weights and activations, but not
-    pages of mapped files (docs/memory.md). With `weights="auto"` they are fp32 where that fits, else the most
-    bits that do; the first shapes decide. Images for other shapes go before the bound is broken. `memory` of
-    a session says what was predicted, and measures.
+    `memory` ("8MB", or bytes) limits what the session adds to the process: weights and activations, but not
+    pages of mapped files (docs/memory.md). With `weights="auto"` they are fp32 if that fits, else the most
+    bits that fit; the first shapes decide. Images for other shapes are dropped to keep the limit. The
+    session's `memory` has predicted and measured bytes.
 
-    Raises BudgetError, before anything is allocated, naming the least memory for the shapes at hand,
+    Raises BudgetError, before anything is allocated, naming the least memory for the current shapes,
     ModelError for a file that cannot be read or is damaged, GraphError for a model that cannot be compiled,
-    InputError for options that make no sense.
+    InputError for invalid options.
     """
     model = _onnx_graph(source, "pliant.compile")
     padding = Buckets(buckets or {}, pads or {})
@@ -106,7 +106,7 @@ def open_fastest(
     cache: Path | None = None,
     dilation: Dilation = Dilation(),  # noqa: B008 - frozen
 ) -> OnnxSession:
-    """As `open_graph`, in the fastest arithmetic within `tolerance`; see `options_of_fastest`."""
+    """Open as `open_graph`, in the fastest arithmetic within `tolerance`; see `options_of_fastest`."""
     here = partial(open_graph, model, threads=threads, cache=cache)
     return here(options_of_fastest(options, here, examples, tolerance), dilation=dilation)
 
@@ -119,7 +119,7 @@ def open_graph(
     cache: Path | None = None,
     dilation: Dilation = Dilation(),  # noqa: B008 - frozen
 ) -> OnnxSession:
-    """The session of an ONNX model, so many times slower as `dilation` says. Raises as `compile` does."""
+    """Open an ONNX model; it runs `dilation` times slower. Raises as `compile` does."""
     library, pool = shared_pool(threads, cache)
     if options.compute == "bf16":
         require_bf16(library.isa)
@@ -136,11 +136,11 @@ def whole(
     weights: Weights = "fp32",
     compute: Precise = "fp32",
 ) -> tuple[Graph, Image, ScheduleReport | None]:
-    """The graph after all passes, its image for `target`, which need not be this CPU, and its schedule.
+    """Return the graph after all passes, its image for `target` (any CPU), and its schedule.
 
-    Only what a schedule measures is run, on this CPU.
+    Nothing is run, except the measurements of a schedule, on this CPU.
 
-    Raises InputError naming the dimensions that are still open, and what `compile` raises.
+    Raises InputError naming the dimensions that are still open, and as `compile` does.
     """
     library, pool = shared_pool(target.n_threads if schedule in ("paper", "exact") else 1)
     options = ModelOptions(dims or {}, without, schedule=schedule, weights=weights, compute=compute)
@@ -151,14 +151,14 @@ def whole(
 
 
 def sample_feeds(inputs: Sequence[Port]) -> dict[str, np.ndarray]:
-    """Feeds to try a model with: ones for whole numbers (valid as token ids and masks), noise for others.
+    """Return sample feeds: ones for integers (valid as token ids and masks), noise for other types.
 
     Raises InputError naming the dimensions that are not fixed.
     """
     require_tensors(inputs, "a compiled graph")
     open_dims = sorted({f"{p.name}: {p}" for p in inputs if not p.is_static})
     if open_dims:
-        raise InputError(f"fix every dimension first, with dims or --dim: {'; '.join(open_dims)}.")
+        raise InputError(f"fix every dimension with dims or --dim: {'; '.join(open_dims)}.")
     rng = np.random.default_rng(0)
     feeds = {}
     for port in inputs:
@@ -170,7 +170,7 @@ def sample_feeds(inputs: Sequence[Port]) -> dict[str, np.ndarray]:
 
 
 def _onnx_graph(source: Source, asked: str) -> OnnxGraph:
-    """The ONNX model that `source` names on this machine. Raises ModelError for any other."""
+    """Return the ONNX model that `source` names on this machine. Raises ModelError for other models."""
     model = resolve(source, _no_download)
     if isinstance(model, OnnxGraph):
         return model

@@ -18,10 +18,10 @@ from pliant.settings import cache_folder, thread_count
 def load(
     directory: str | os.PathLike[str], *, threads: int | None = None, memory: str | int | None = None
 ) -> GraphSession:
-    """A session on what `pliant compile -o` wrote: nothing is compiled or packed, weights stay mapped.
+    """Open a directory written by `pliant compile -o`. Compiles nothing; weights stay memory-mapped.
 
-    `memory` bounds what it adds to the process: its activations. Raises StoreError naming the file at fault,
-    KernelError when it was compiled for another CPU, BudgetError naming the least memory.
+    `memory` limits what the session adds to the process: its activations. Raises StoreError naming the
+    damaged file, KernelError if it was compiled for another CPU, BudgetError naming the least memory.
     """
     name = model_name(os.fspath(directory))
     return open_compiled(name, Path(directory), threads, memory=memory)
@@ -35,16 +35,16 @@ def open_compiled(
     *,
     memory: str | int | None = None,
 ) -> GraphSession:
-    """The session of a compiled directory; it is `dilation` times slower. Raises as `load` does."""
+    """Open a compiled directory; it runs `dilation` times slower. Raises as `load` does."""
     _, pool = shared_pool(threads)
     memory_bytes = None if memory is None else parse_bytes(memory)
     return GraphSession(name, open_saved(path), pool, dilation, memory_bytes=memory_bytes)
 
 
 def shared_pool(threads: int | None = None, cache: Path | None = None) -> tuple[Library, Pool]:
-    """The kernels and threads all sessions of a process share; idle threads sleep and cost nothing.
+    """Return the kernels and threads that all sessions of a process share; idle threads sleep.
 
-    What is not given is decided by `settings`. Raises InputError below 1 thread.
+    Defaults come from `settings`. Raises InputError below 1 thread.
     """
     return _shared(thread_count(threads), cache_folder(cache))
 

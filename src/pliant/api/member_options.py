@@ -1,4 +1,4 @@
-"""What a user says of a member of a cluster, as values: its key, memory, ports and pace."""
+"""Parse the options of a member of a cluster: its key, memory, ports and dilation."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -15,14 +15,14 @@ T = TypeVar("T")
 
 
 def cluster_key(key: Key | str | os.PathLike[str] | None) -> Key:
-    """The key in a file, or in the user's own. Raises ClusterError where there is none."""
+    """Return the key, by default from the user's own file. Raises ClusterError if there is none."""
     if isinstance(key, Key):
         return key
     return read_key(default_path() if key is None else Path(key))
 
 
 def memory_source(memory: str | int | None) -> Callable[[], int] | None:
-    """What a model may take: so many bytes, or what is written in a file (`@PATH`) whenever it is asked."""
+    """Return the function that gives the bytes for models: fixed, or read from a file (`@PATH`) each time."""
     if memory is None:
         return None
     if isinstance(memory, str) and memory.startswith("@"):
@@ -32,20 +32,20 @@ def memory_source(memory: str | int | None) -> Callable[[], int] | None:
 
 
 def data_ports(asked: str | int | None) -> Sequence[int]:
-    """Where tensors may come in: any free port (None), one, or those of a range such as `29501-29510`."""
+    """Return the ports for incoming tensors: any free one (None), one, or a range such as `29501-29510`."""
     if asked is None:
         return (0,)
     first, dash, last = str(asked).partition("-")
     ends = [int(end) if end.isascii() and end.isdigit() else 0 for end in (first, last if dash else first)]
     if not 0 < ends[0] <= ends[1] < 1 << 16:
         raise InputError(
-            f"{asked!r} is no port for tensors: give one of 1 to 65535, or a range such as 29501-29510."
+            f"{asked!r} is not a port for tensors: give one of 1 to 65535, or a range such as 29501-29510."
         )
     return range(ends[0], ends[1] + 1)
 
 
 def dilation_source(dilation: str) -> Callable[[], Dilation]:
-    """How much slower a device computes: a number, or what is written in a file (`@PATH`)."""
+    """Return the function that gives the dilation: fixed, or read from a file (`@PATH`) each time."""
     if dilation.startswith("@"):
         return _Watched(Path(dilation[1:]), _parse_dilation, "a number such as 4")
     found = _parse_dilation(dilation)
@@ -58,12 +58,14 @@ def _parse_dilation(text: str) -> Dilation:
     except ValueError:
         times = 0.0
     if not 1 <= times < float("inf"):
-        raise InputError(f"a device is emulated as 1 or more times slower, not {text.strip()!r}.")
+        raise InputError(
+            f"a device is emulated 1 or more times slower, not {text.strip()!r}; give a number such as 4."
+        )
     return Dilation(times)
 
 
 class _Watched(Generic[T]):
-    """What a file says whenever it is asked; the last that it said, once it cannot be read."""
+    """The value in a file, read at each call; the last valid value if the file cannot be read."""
 
     def __init__(self, path: Path, parse: Callable[[str], T], what: str) -> None:
         self._path, self._parse, self._what = path, parse, what
@@ -78,7 +80,7 @@ class _Watched(Generic[T]):
         try:
             return self._parse(self._path.read_text())
         except (OSError, UnicodeDecodeError) as error:
-            reason = error.strerror if isinstance(error, OSError) else "it is no text"
+            reason = error.strerror if isinstance(error, OSError) else "it is not text"
             raise InputError(
-                f"@{self._path} cannot be read: {reason}. Name a file that holds {self._what}."
+                f"@{self._path} cannot be read: {reason}. Name a file that contains {self._what}."
             ) from error

@@ -1,8 +1,8 @@
-"""What a source names: one frozen value for each kind of model, without a thread, a kernel or a device.
+"""The kinds of models: one frozen value for each, without threads, kernels or devices.
 
-A model says where it lies, what it is called, its labels, the content hash of its weights, and the numbers
-of layers (`depths`) and slices (`widths`) that it was trained to run with: none for one that always runs as a
-whole. Files are read when one of these is first asked for. `api.resolve` makes them.
+A model has its path, its name, its labels, the content hash of its weights, and the numbers of layers
+(`depths`) and slices (`widths`) that it was trained to run with; both are empty for a model that always runs
+as a whole. Files are read on first access of a property. `api.resolve` creates models.
 """
 
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ Numbers = tuple[int, ...]
 @final
 @dataclass(frozen=True, slots=True)
 class RandomWeights:
-    """A configuration, by its name or its JSON file, with weights drawn from a seed."""
+    """A configuration, by its name or its JSON file, with random weights from a seed."""
 
     config: str
     seed: int
@@ -37,7 +37,7 @@ class RandomWeights:
 @final
 @dataclass(frozen=True)
 class StoreModel:
-    """A store: shards of every bitwidth, as `pliant pack` writes them."""
+    """A store: shards of every bitwidth, as written by `pliant pack`."""
 
     kind: ClassVar[str] = "a store"
     name: str
@@ -99,7 +99,7 @@ class CheckpointModel:
 @final
 @dataclass(frozen=True)
 class EncoderModel:
-    """An encoder of another family, or with random weights: clusters run it, nothing packs it."""
+    """An encoder of another family, or with random weights; it runs on clusters and cannot be packed."""
 
     kind: ClassVar[str] = "an encoder that runs split over a cluster"
     name: str
@@ -111,7 +111,7 @@ class EncoderModel:
 
     @cached_property
     def family(self) -> "Family":
-        """From the configuration alone where that names an architecture. Raises ModelError."""
+        """Read from the configuration only, if that names an architecture. Raises ModelError."""
         from pliant.models.encoder.encoder_directory import read_family
         from pliant.models.encoder.encoder_random import random_encoder
         from pliant.models.hf.safetensors_file import index_weights
@@ -158,7 +158,7 @@ class RecurrentNetwork:
 
     @cached_property
     def source(self) -> "RecurrentSource":
-        """Weights and words, read or made. Raises ModelError."""
+        """Weights and vocabulary, read or generated. Raises ModelError."""
         from pliant.models.recurrent.recurrent_source import open_recurrent_source, random_recurrent
 
         if isinstance(self.weights, RandomWeights):
@@ -192,7 +192,7 @@ class OnnxGraph:
 
     @cached_property
     def identity(self) -> str:
-        """Of the file and those beside it that hold its weights. Raises ModelError, GraphError."""
+        """The hash of the file and of its external weights. Raises ModelError, GraphError."""
         from pliant.models.onnx.onnx_file import open_onnx
 
         return open_onnx(self.content).identity(cache_folder())
@@ -201,7 +201,7 @@ class OnnxGraph:
 @final
 @dataclass(frozen=True)
 class CompiledProgram:
-    """A directory that `pliant compile -o` wrote."""
+    """A directory written by `pliant compile -o`."""
 
     kind: ClassVar[str] = "a compiled model"
     labels: ClassVar[None] = None
@@ -212,14 +212,14 @@ class CompiledProgram:
 
     @cached_property
     def identity(self) -> str:
-        """Of what it was compiled from. Raises StoreError."""
+        """The hash of the model that it was compiled from. Raises StoreError."""
         from pliant.compiler.aot.compiled_directory import saved_identity
 
         return saved_identity(self.path)
 
 
 ElasticModel = StoreModel | CheckpointModel
-"""What plans under a latency target: its depth, width and bits follow the target."""
+"""Models that are planned under a latency target, which determines depth, width and bits."""
 Model = StoreModel | CheckpointModel | EncoderModel | RecurrentNetwork | OnnxGraph | CompiledProgram
 
 _CLUSTER = ("cluster plan", "cluster run", "cluster bench", "worker", "node --cluster")
@@ -232,12 +232,12 @@ VERBS: dict[type[Model], tuple[str, ...]] = {
     OnnxGraph: (*_ANY, "compile"),
     CompiledProgram: _ANY,
 }
-"""The verbs of the command line that take a model of each kind."""
+"""The commands that accept each kind of model."""
 
 
 def refused(model: Model, asked: str) -> ModelError:
-    """The error of a verb or function, `asked`, that cannot take `model`: it names the verbs that do, and the
-    function of Python, where one was asked."""
+    """Return the error of a command or function `asked` that does not accept `model`; it names the commands
+    that do, and the Python function if a function was called."""
     *others, last = (f"pliant {verb}" for verb in VERBS[type(model)])
     function = "pliant.Cluster(...).open" if isinstance(model, EncoderModel) else "pliant.open"
     in_python = f"{function}, or on the command line " if asked.startswith("pliant.") else ""

@@ -1,4 +1,4 @@
-"""From a model to how accurate it is expected to be as a whole, in any bits of its layers."""
+"""The expected accuracy of a whole model for any bits of its layers."""
 
 from pliant.api.model import CheckpointModel, Model, StoreModel
 from pliant.api.open_elastic import measured_in
@@ -7,7 +7,7 @@ from pliant.plan.submodel.whole_accuracy import WholeAccuracy, whole_accuracy
 
 
 def accuracy_of(model: Model) -> WholeAccuracy | None:
-    """By the table that the model brings; None where it was never measured.
+    """Return the expected accuracy from the model's table; None if it was not measured.
 
     Raises StoreError, and InputError for a table that does not fit its model.
     """

@@ -1,4 +1,4 @@
-"""What a model is called by the source it was opened from."""
+"""The name of a model from its source."""
 
 import os
 import re
@@ -10,6 +10,6 @@ RANDOM = "random:"
 
 
 def model_name(source: str) -> str:
-    """The source's file or folder, without what paths of requests have not."""
+    """Return the name of the source's file or folder, with only characters that URL paths allow."""
     path = Path(source if source.startswith(RANDOM) else os.path.abspath(user_path(source)))
     return re.sub(r"[^A-Za-z0-9._-]+", "-", path.stem if path.suffix == ".onnx" else path.name)

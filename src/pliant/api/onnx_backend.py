@@ -44,10 +44,10 @@ class PreparedModel:
 
 
 def prepare(model: Any, device: str = "CPU", **kwargs: Any) -> PreparedModel:
-    """Compile a ModelProto. Raises GraphError naming what cannot be, InputError for other devices."""
+    """Compile a ModelProto. Raises GraphError naming what is unsupported, InputError for other devices."""
     _none(kwargs)
     if not supports_device(device):
-        raise InputError(f"there is no device {device!r}; pliant runs on the CPU.")
+        raise InputError(f"there is not a device {device!r}; pliant runs on the CPU.")
     return PreparedModel(compile(model))
 
 
@@ -57,10 +57,10 @@ def run_model(model: Any, inputs: Inputs, device: str = "CPU", **kwargs: Any) ->
 
 
 def supports_device(device: str) -> bool:
-    """Whether models can be prepared for a device, as onnx names them: "CPU", "CUDA:1"."""
+    """Return whether models can be prepared for a device, in the names of onnx: "CPU", "CUDA:1"."""
     return device.split(":")[0] == "CPU"
 
 
 def _none(options: Mapping[str, Any]) -> None:
     if options:
-        raise InputError(f"there are no options {sorted(options)}.")
+        raise InputError(f"unknown options {sorted(options)}; leave them out.")

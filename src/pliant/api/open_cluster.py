@@ -1,4 +1,4 @@
-"""Several devices as one, from Python: open a cluster, see who is there, open models on it."""
+"""The Python interface of clusters: open a cluster, list its members, open models on it."""
 
 import os
 import secrets
@@ -34,20 +34,19 @@ from pliant.settings import cache_folder, thread_count
 
 @final
 class Cluster:
-    """This process as the primary of a cluster; a context manager. `open` gives the session of a model.
+    """The primary of a cluster, in this process; a context manager. `open` returns the session of a model.
 
-    Workers join at `listen` with `pliant worker --join` and must hold the same `key` (a file, or the
-    default one of `pliant cluster key`). Names are unique in a cluster; without `name` it is "primary-" and
-    six digits drawn at random, so that two primaries on one machine differ. `memory` bounds what a model may
-    take here, `mode` fixes Hepti's mode, `shares` are the best, equal or CoEdge's, `exchange` is how
-    activations travel. With `weights` of 1 to 6 bits the matrices of a store stay in its codes, decoded in
-    flight; with "auto" where float32 does not fit into the devices' memory, in the most bits that do. With
-    `engine` gloo, which workers must be given too, activations travel through torch.distributed, unencrypted;
-    with zmq they come in at `data_port`, or the first free one of a range such as `29501-29510`. With
-    `announce`, workers may find it by multicast DNS. Devices and links are measured before their first plan
-    unless `measure` is off, which it is for equal shares. Threads may share it: runs and plans take turns. It
-    belongs to its process, and raises ClusterError in a forked child. Raises ClusterError: see errors.py for
-    which.
+    Workers join at `listen` with `pliant worker --join` and must have the same `key` (a file, or the
+    default one of `pliant cluster key`). Names are unique in a cluster; the default `name` is "primary-" and
+    six random digits, so that two primaries on one machine differ. `memory` limits the weights of a model on
+    this device, `mode` fixes Hepti's mode, `shares` are the best, equal or CoEdge's, `exchange` is the type
+    in which activations are sent. With `weights` of 1 to 6 bits the matrices of a store stay in its codes and
+    are decoded during the product; with "auto", if float32 does not fit into the devices' memory, in the most
+    bits that fit. With `engine` gloo, which workers must use too, activations are sent unencrypted through
+    torch.distributed; with zmq they arrive at `data_port`, or at the first free port of a range such as
+    `29501-29510`. With `announce`, workers find it by multicast DNS. Devices and links are measured before
+    their first plan unless `measure` is False, the default for equal shares. Threads may share it: runs and
+    plans take turns. It cannot be used in a forked child. Raises ClusterError; errors.py lists its kinds.
     """
 
     def __init__(
@@ -110,10 +109,10 @@ class Cluster:
         self.close()
 
     def close(self) -> None:
-        """Say goodbye to the workers and let go of everything, after the run under way; safe to call twice.
+        """Disconnect from the workers and free all resources after the current run; idempotent.
 
-        Its sessions are closed with it, and any other call raises InputError afterwards. A forked child lets
-        go of nothing: connections and threads are its parent's.
+        Closes its sessions. Any other call raises InputError afterwards. In a forked child it frees nothing,
+        because connections and threads belong to the parent.
         """
         for session in self._sessions.values():
             session.close()
@@ -121,7 +120,7 @@ class Cluster:
 
     @property
     def leader(self) -> Leader:
-        """What leads the runs, for tests that act inside of one."""
+        """The object that leads the runs, for tests that interfere with a run."""
         return self._primary.leader
 
     def _announce(self, options: MemberOptions) -> None:
@@ -134,7 +133,7 @@ class Cluster:
             raise
 
     def wait(self, n_workers: int, timeout: str | float = 30.0) -> None:
-        """Return once so many workers can be used. Raises ClusterError naming who came."""
+        """Wait until `n_workers` workers are usable. Raises ClusterError naming those that joined."""
         self._primary.check_open()
         if n_workers:
             noun = "worker" if n_workers == 1 else "workers"
@@ -142,18 +141,20 @@ class Cluster:
         self.leader.primary.wait_for(n_workers, parse_seconds(timeout))
 
     def status(self) -> tuple[MemberStatus, ...]:
-        """Every worker that ever joined, by name."""
+        """Return the status of every worker that ever joined, by name."""
         self._primary.check_open()
         return self.leader.primary.status().members
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """Who was turned away before it could be listed, and why: for people."""
+        """Messages about members that were refused before they could be listed."""
         return self.leader.messenger.problems
 
     def open(self, model: str | os.PathLike[str]) -> ClusterSession:
-        """The session of the model that `model` names, over whoever can be used: the same one until it is
-        closed. Nothing is loaded before it is asked. Raises ModelError where the model cannot be read.
+        """Return the session of the model that `model` names, over the usable workers.
+
+        It is the same session until that is closed. Weights are loaded at the first call. Raises ModelError
+        if the model cannot be read.
         """
         self._primary.check_open()
         source = os.fspath(model)
@@ -174,13 +175,13 @@ def cluster_status(
     key: Key | str | os.PathLike[str] | None = None,
     timeout: str | float = 5.0,
 ) -> ClusterStatus:
-    """The state of the primary that runs at `address`, HOST:PORT, and holds `key`; runs go on undisturbed.
+    """Query the primary with `key` at `address`, HOST:PORT, without affecting its runs.
 
-    Raises ClusterError where none answers within `timeout`.
+    Raises ClusterError if none answers within `timeout`.
     """
     return inquire(address, cluster_key(key), parse_seconds(timeout))
 
 
 def primary_name() -> str:
-    """A name that no other primary has: two on one machine would be taken for one by their workers."""
+    """Return a random name, because workers could not distinguish two primaries of one name."""
     return f"primary-{secrets.token_hex(3)}"

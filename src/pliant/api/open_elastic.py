@@ -1,7 +1,7 @@
 """Open a text encoder under a latency target and a memory budget.
 
-A model becomes a store, built once and kept in the cache; the device is profiled once for each model shape
-and kept there too.
+A model is packed into a store once, and the device is profiled once for each model shape; both are kept in
+the cache.
 """
 
 import shutil
@@ -59,14 +59,14 @@ IMPORTANCE = "importance.json"
 ACCURACY = "accuracy.json"  # what submodels were measured to answer, likewise
 
 _QUIET = 0.05
-"""Of ten seconds, in which something on this machine waited for a core."""
+"""Fraction of ten seconds in which a process of this machine waited for a core."""
 _AGAIN_S = 600.0
-"""A profile that other processes disturbed is not measured again before: they may always be there."""
+"""Minimum age before a disturbed profile is measured again, because the other processes may be permanent."""
 
 
 @dataclass(frozen=True, slots=True)
 class Choosing:
-    """What `compute="auto"` goes by: texts, none for the store's grid of accuracy, and the error accepted."""
+    """Options of `compute="auto"`: example texts (none: the store's accuracy grid), and accepted error."""
 
     examples: tuple[str, ...] = ()
     tolerance: float = TOLERANCE
@@ -85,9 +85,9 @@ def open_elastic(
     on_progress: OnProgress = lambda what, done, total: None,
     choosing: Choosing | None = None,
 ) -> ElasticSession:
-    """A session of `options` on `model`, warm: what `pliant.open` says of the arguments holds here.
+    """Open a warm session of `options` on `model`; arguments are those of `pliant.open`.
 
-    With `choosing` its arithmetic takes the place of `options.compute`.
+    With `choosing`, the chosen arithmetic replaces `options.compute`.
     """
     cache = cache_folder(cache)
     store = packed_store(model, cache, on_progress, quantizer)
@@ -129,10 +129,10 @@ def chosen_options(
     dilation: Dilation = Dilation(),  # noqa: B008 - frozen
     profile: DeviceProfile | None = None,
 ) -> SessionOptions:
-    """`options` with the arithmetic chosen (see `fastest_options`); profiles what was not profiled yet."""
+    """Return `options` with the chosen arithmetic (see `fastest_options`); profiles if needed."""
     if profile is not None:
         raise InputError(
-            "profile= holds the times of one arithmetic, and compute='auto' compares several: leave one out."
+            "profile= has the times of one arithmetic, but compute='auto' compares several: leave one out."
         )
 
     def profile_in(compute: Precise) -> DeviceProfile:
@@ -146,7 +146,7 @@ def chosen_options(
 def plan_of(
     store: Store, profile: DeviceProfile, options: SessionOptions, baseline: Baseline | None = None
 ) -> Plan:
-    """What a session of these options would plan, without reading or compiling anything.
+    """Return the plan of a session with these options, without reading weights or compiling.
 
     Raises BudgetError naming the nearest feasible target.
     """
@@ -174,10 +174,10 @@ def packed_store(
     on_progress: OnProgress = lambda what, done, total: None,
     quantizer: Quantizer | None = None,
 ) -> Store:
-    """The store of `model`; anything but a store is packed into `cache` when it is first used.
+    """Open the store of `model`; a model that is not a store is packed into `cache` on first use.
 
-    A packed store that has been damaged or cut is packed again. Raises ModelError and StoreError, the latter
-    also for a store that another quantizer than `quantizer` made.
+    A damaged or truncated store in the cache is packed again. Raises ModelError and StoreError, the latter
+    also for a store of another quantizer than `quantizer`.
     """
     if isinstance(model, StoreModel):
         return _checked(open_store(model.path), quantizer)
@@ -215,7 +215,7 @@ def _checked(store: Store, quantizer: Quantizer | None) -> Store:
 
 
 def measured_in(directory: Path, spec: ModelSpec) -> tuple[Importance | None, AccuracyTable | None]:
-    """Importance and accuracy that a model directory brings. Raises InputError where they do not fit."""
+    """Return importance and accuracy from a model directory. Raises InputError if they do not fit."""
     importance, accuracy = directory / IMPORTANCE, directory / ACCURACY
     return (
         read_importance(importance, spec) if importance.is_file() else None,
@@ -224,29 +224,29 @@ def measured_in(directory: Path, spec: ModelSpec) -> tuple[Importance | None, Ac
 
 
 def read_importance(path: Path, spec: ModelSpec) -> Importance:
-    """A table of importance as JSON: a row a layer, a number a shard. Raises InputError naming `path`."""
+    """Read importance from JSON: one row a layer, one number a shard. Raises InputError naming `path`."""
     try:
         rows = msgspec.json.decode(path.read_bytes(), type=Importance)
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror}.") from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise InputError(
-            f"{path} is no table of importance ({error}): give JSON, a list of numbers a layer."
+            f"{path} is not a table of importance ({error}): give JSON, a list of numbers for each layer."
         ) from error
     if [len(row) for row in rows] != [spec.n_heads] * spec.n_layers:
-        raise InputError(f"{path} needs {spec.n_layers} rows of {spec.n_heads} numbers, one a shard.")
+        raise InputError(f"{path} needs {spec.n_layers} rows of {spec.n_heads} numbers, one for each shard.")
     return rows
 
 
 def read_accuracy(path: Path, spec: ModelSpec) -> AccuracyTable:
-    """A table of accuracy as JSON, as the manifest holds it. Raises InputError naming `path`."""
+    """Read accuracy from JSON, in the format of the manifest. Raises InputError naming `path`."""
     try:
         table = msgspec.json.decode(path.read_bytes(), type=AccuracyTable)
         table.check(spec)
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror}.") from error
     except (msgspec.DecodeError, UnicodeDecodeError, StoreError) as error:
-        raise InputError(f"{path} is no table of accuracy of this model: {error}") from error
+        raise InputError(f"{path} is not a table of accuracy of this model: {error}") from error
     return table
 
 
@@ -259,11 +259,12 @@ def profile_of(
     *,
     measuring: "Measuring | None" = None,
 ) -> DeviceProfile:
-    """This device's profile for `store`'s shape: the kept one, or measured now (about 10 s) and kept.
+    """Return this device's profile for `store`'s shape: from the cache, or measured now (about 10 s).
 
-    One that was measured on a busy machine is measured again once the machine is quiet. Where the system
-    tells the clock rate that it allows, that of this rate, or what lies between those kept of others. With
-    `measuring` it is measured in any case. `on_progress` is told why a kept one is not used.
+    A profile that was measured on a busy machine is measured again when the machine is quiet. If the system
+    reports its maximum clock rate, the profile is that of this rate, or is interpolated between cached ones
+    of other rates. With `measuring` it is always measured. `on_progress` receives the reason if a cached
+    profile is not used.
     """
     now_Hz = frequency_limit()
     about = cpu_model(), n_threads, subject_name(store.spec, compute), io_method(store)
@@ -278,7 +279,7 @@ def profile_of(
         return kept
     how, why = measuring or Measuring(), None if measuring else why_unread(path)
     if is_stale:
-        why = "it was measured while other processes held the cores"
+        why = "it was measured while other processes used the cores"
     what = "profiling this device" + (f": the kept profile is not used, {why}" if why else "")
 
     def on_measure(progress: ProfileProgress) -> None:
@@ -299,14 +300,14 @@ def profile_of(
 
 
 def _can_be_better(path: Path) -> bool:
-    """Whether the machine is quiet now, and the profile at `path` is not of a moment ago."""
+    """Return whether the machine is quiet now and the profile at `path` is old enough to be replaced."""
     pressure = cpu_pressure()
     return pressure is not None and pressure < _QUIET and time.time() - path.stat().st_mtime > _AGAIN_S
 
 
 @dataclass(frozen=True, slots=True)
 class Measuring:
-    """What to measure: None for the default lengths and the trained widths; about how long to take."""
+    """Options of a measurement: None for the default lengths and the trained widths; approximate seconds."""
 
     lengths: tuple[int, ...] | None = None
     widths: tuple[int, ...] | None = None
@@ -314,7 +315,7 @@ class Measuring:
 
 
 def _packed_name(directory: Path) -> str:
-    """A name that changes with the directory's content: sizes and times of its files are part of it."""
+    """Return a name that includes a hash of the sizes and times of the directory's files."""
     files = sorted(path for path in directory.rglob("*") if path.is_file())
     lines = [str(directory.resolve())]
     for path in files:

@@ -1,4 +1,4 @@
-"""From a source to an encoder whose layers can be split over devices."""
+"""Open a source as an encoder whose layers can be split over devices."""
 
 from pathlib import Path
 
@@ -11,12 +11,12 @@ from pliant.store.store_encoder import stored_encoder
 
 
 def open_encoder(source: Source, cache: Path) -> Encoder:
-    """The encoder that `source` names; hashes of files are kept in `cache`. Raises ModelError, StoreError."""
+    """Open the encoder that `source` names; `cache` keeps file hashes. Raises ModelError, StoreError."""
     return encoder_of(resolve(source), cache)
 
 
 def encoder_of(model: Model, cache: Path) -> Encoder:
-    """The encoder that a model is. Raises ModelError for a model of another kind, and as `open_encoder`."""
+    """Open a model as an encoder. Raises ModelError for a model of another kind, and as `open_encoder`."""
     match model:
         case StoreModel():
             return stored_encoder(model.path)

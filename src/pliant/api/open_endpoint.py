@@ -1,4 +1,4 @@
-"""Open the model that a node answers with by itself."""
+"""Open the session with which a node answers on its own device."""
 
 from typing import Any
 
@@ -14,10 +14,10 @@ _PRELOAD = "100MB"
 def open_endpoint(
     source: Source, preload: str | int | None = None, memory: Memory | None = None, **options: Any
 ) -> Session[Any]:
-    """The model that `source` names, whatever its kind, to answer requests; EncoderModels are refused.
+    """Open the model that `source` names, of any kind but EncoderModel, to answer requests.
 
-    A text encoder keeps 100 MB of weights where neither `preload` nor `memory` bounds it. `options` are those
-    of `pliant.open`. Raises PliantError as that does.
+    A text encoder keeps 100 MB of weights unless `preload` or `memory` limits it. `options` are those of
+    `pliant.open`. Raises PliantError as `pliant.open` does.
     """
     model = resolve(source)
     if isinstance(model, EncoderModel):

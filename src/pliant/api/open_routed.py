@@ -1,4 +1,4 @@
-"""Open a model behind one deadline: here, over a cluster, and on nodes above."""
+"""Open a model as one session over this device, a cluster and upstream nodes."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -25,11 +25,11 @@ def open_routed(
     routing: Routing | None,
     options: Mapping[str, Any],
 ) -> RoutedSession:
-    """The session of `source` over this device, a cluster and upstreams; `options` are of the local session.
+    """Open `source` over this device, a cluster and upstreams; `options` are those of the local session.
 
-    A cluster given by its address is led by this process, with the default key and the same `threads`,
-    `memory` (of each of the two), `dilation` and `cache`, and closed with the session.
-    Raises PliantError: of `pliant.open`, `Cluster`, and NodeError for upstreams that are no addresses.
+    If `cluster` is an address, this process leads the cluster, with the default key and the same `threads`,
+    `memory` (for each of the two), `dilation` and `cache`, and closes it with the session.
+    Raises PliantError as `pliant.open` and `Cluster` do, and NodeError for invalid upstream addresses.
     """
     terms = Terms(None if latency is None else parse_seconds(latency), best_effort=best_effort)
     with ExitStack() as stack:

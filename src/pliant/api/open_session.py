@@ -1,4 +1,4 @@
-"""`pliant.open`: the session of any source."""
+"""`pliant.open`: open a session for any source."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
@@ -77,57 +77,64 @@ def open(
     upstreams: Collection[str] = (),
     routing: "Routing | None" = None,
 ) -> Session[Any]:
-    """A session that answers text, or arrays, with the model that `source` names.
+    """Open a session that answers text, or arrays, with the model that `source` names.
 
     `source` is the name of a model that ships with pliant ("sst2", "imdb-lstm"), a Hugging Face model
-    directory, a hub id, a store, a recurrent model's directory or "random:CONFIG[:SEED]", what `pliant
-    compile` wrote, or an ONNX model: its path, its bytes or a ModelProto. Text encoders give an
+    directory, a hub id, a store, a recurrent model's directory or "random:CONFIG[:SEED]", a directory written
+    by `pliant compile`, or an ONNX model: its path, its bytes or a ModelProto. Text encoders give an
     `ElasticSession`, recurrent models a `RecurrentSession`; both answer text. ONNX models and compiled ones
-    answer arrays, as `pliant.compile` and `pliant.load` give them; `compile` has more options. Without
-    `threads` and `cache`, settings.py decides. `dilation` emulates a slower device. `memory` ("8MB", or
-    bytes) bounds what the session adds to the process: weights, buffers, activations (docs/memory.md).
-    `compute` is the arithmetic of matrix products: "fp32", "bf16" (a CPU with AVX512-BF16), "int8", or with
-    "auto" the fastest within `tolerance`, by the answers to `examples` (texts, or feeds of an ONNX model)
-    or, of a text encoder without examples, by the store's measured accuracy; the plan says what was found
-    (docs/precision.md). `weights` of an ONNX model are "fp32", bytes (8), coded in 1 to 6 bits, or with
-    "auto" the most that fit `memory`, as `pliant.compile` says. All other options are for text encoders;
-    InputError names one that was given for another kind of model.
+    answer arrays, as the sessions of `pliant.compile` and `pliant.load` do; `compile` has more options.
 
-    A text encoder answers within `latency`, keeping `preload` bytes of weights; without `latency` it
-    answers as accurately as it can. `length` is the number of tokens planned for; inputs of any length are
-    answered. What of `memory` is `preload` and `working`, where these are not given, is the planner's choice;
-    a `MemoryBudget` in its place is shared by several sessions: those without a `preload` of their own hold
-    what it has room for, by how often they are asked, and answer in turns (docs/memory.md). `profile` stands
-    in for the kept or measured one, `dilation` makes the device slower. Where the store holds measured
-    accuracy, the submodel of the highest expected accuracy runs; `plan=PlanOptions(choose="size")` takes the
-    largest instead, as the paper does. Layers are left out only of a model that was trained for it (`pliant
-    stretch`) or whose accuracy without them was measured; `depths="any"` leaves them out of any model, and
-    replies then say `cut` "untrained". `margin` is the fraction of the target kept for what no plan knows of.
-    `working` bounds the memory that layers in flight are read into: bits are lowered until they fit.
-    `io_reserve`: what a layer cannot run without is read in time even if reads take this many times their
-    95th percentile (at least 1; None learns it from their spread). The session plans for compute and reads as
-    its latest answers took them, unless `adapt` is False. `baseline` runs as one of the systems STI is
-    compared with. `quantizer` is how weights became codes (None: "lloyd", or whatever a store has); the
-    paper's system is `plan=PAPER, anytime=False, margin=0.0, adapt=False, quantizer="equal-population"`.
+    Options of several kinds of models; for other kinds an option raises InputError:
+    - `threads` and `cache` default to the values of settings.py. `dilation` emulates a slower device.
+    - `memory` ("8MB", or bytes) limits what the session adds to the process: weights, buffers, activations
+      (docs/memory.md).
+    - `compute` is the arithmetic of matrix products: "fp32", "bf16" (CPUs with AVX512-BF16), "int8", or
+      "auto": the fastest within `tolerance`, measured on `examples` (texts, or feeds of an ONNX model), or
+      for a text encoder without examples by the store's measured accuracy. The plan gives the reasons
+      (docs/precision.md).
+    - `weights` of an ONNX model are "fp32", bytes (8), coded in 1 to 6 bits, or "auto": the most bits that
+      fit `memory`, as in `pliant.compile`.
 
-    With `cluster` (the address where `pliant worker --join` finds this process, or a `Cluster`) or
-    `upstreams` (URLs of nodes), each input is answered by this device, by the cluster or by a node above,
-    whichever serves it best within `latency`: the `RoutedSession` that is returned says which and why
-    (docs/nodes.md). `routing` holds their token and what a choice minimises. Raises PliantError: see
-    errors.py for which.
+    All other options are for text encoders. A text encoder answers within `latency` and keeps `preload` bytes
+    of weights; without `latency` it gives the most accurate answer:
+    - `length` is the number of tokens to plan for; inputs of any length are answered.
+    - The planner divides `memory` into `preload` and `working`, if these are not given. Several sessions may
+      share a `MemoryBudget` instead: sessions without a `preload` hold the weights that it has room for, by
+      how often they are called, and answer in turns (docs/memory.md).
+    - `profile` replaces the cached or measured device profile.
+    - `plan`: if the store has measured accuracy, the submodel of the highest expected accuracy runs;
+      `plan=PlanOptions(choose="size")` selects the largest instead, as the paper does.
+    - `depths`: layers are left out only of a model that was trained for it (`pliant stretch`) or whose
+      accuracy without them was measured; "any" allows it for any model, and replies then have `cut`
+      "untrained".
+    - `margin` is the fraction of the target that is reserved for unplanned delays.
+    - `working` limits the memory for layers that are being read: bits are reduced until they fit.
+    - `io_reserve`: the planes that a layer cannot run without are read in time even if reads take this many
+      times their 95th percentile (at least 1; None derives it from the spread of reads).
+    - `adapt`: plans follow the times of the latest answers, unless it is False.
+    - `baseline` runs as one of the systems that STI is compared with.
+    - `quantizer` is how weights were converted to codes (None: "lloyd", or that of the store). The paper's
+      system is `plan=PAPER, anytime=False, margin=0.0, adapt=False, quantizer="equal-population"`.
+
+    With `cluster` (the address at which `pliant worker --join` reaches this process, or a `Cluster`) or
+    `upstreams` (URLs of nodes), each input is answered by this device, by the cluster or by an upstream node,
+    whichever serves it best within `latency`. The returned `RoutedSession` reports which and why
+    (docs/nodes.md). `routing` has the upstreams' token and the objective. Raises PliantError; errors.py lists
+    its kinds.
     """
     given = locals()
     if cluster is not None or upstreams or (routing is not None and routing.discover):
         return _open_routed(given)
     if routing is not None:
-        raise InputError("routing is for cluster= or upstreams=: give one of them, or leave it out.")
+        raise InputError("routing needs cluster= or upstreams=: give one of them, or leave routing out.")
     model = resolve(source)
     match model:
         case StoreModel() | CheckpointModel():
             if weights != "fp32":
                 raise InputError(
-                    f"{model.name} is {model.kind}, which has no option weights: the plan chooses their "
-                    "bits; bound them with memory or preload."
+                    f"{model.name} is {model.kind}, which has no option weights: the plan chooses the "
+                    "bits; limit them with memory or preload."
                 )
             _check_values(given)
             choosing = _choosing(compute, examples, tolerance)
@@ -193,15 +200,15 @@ def open(
 
 
 def _choosing(compute: Compute, examples: Sequence[Any], tolerance: float) -> Choosing | None:
-    """By what a text encoder's arithmetic is chosen, where it is."""
+    """Return how to choose a text encoder's arithmetic; None if it is given."""
     check_compute(compute, examples)
     if isinstance(examples, str) or not all(isinstance(text, str) for text in examples):
-        raise InputError("examples of a text encoder are a list of texts.")
+        raise InputError("examples of a text encoder must be a list of texts.")
     return Choosing(tuple(examples), tolerance) if compute == "auto" else None
 
 
 def _open_routed(given: dict[str, Any]) -> Session[Any]:
-    """By the arguments of `open`; those that differ from their defaults are the local session's."""
+    """Open by the arguments of `open`; those that differ from their defaults go to the local session."""
     try:
         from pliant.api.open_routed import open_routed
     except ImportError as error:
@@ -216,28 +223,28 @@ def _open_routed(given: dict[str, Any]) -> Session[Any]:
 
 
 def _own_bound(model: Model, memory: Memory | None) -> int | None:
-    """The bound of a session with one way to answer. Raises InputError for one that sessions share."""
+    """Return the memory limit of a session. Raises InputError for a budget that sessions share."""
     if isinstance(memory, MemoryBudget):
         raise InputError(
             f"{model.name} is {model.kind}, which cannot share a MemoryBudget: text encoders and recurrent "
-            'models can; give it a bound of its own, such as memory="8MB".'
+            'models can; give it its own limit, such as memory="8MB".'
         )
     return bound_of(memory)
 
 
 def _warn_of_head(model: StoreModel | CheckpointModel) -> None:
-    """Say that a language model answers as an encoder does."""
+    """Warn that a language model is run as an encoder."""
     name = unread_head(model.path) if isinstance(model, CheckpointModel) else None
     if name is not None:
         warn(
-            f"{model.name} is a {name}, whose head pliant does not run: replies hold the mean of its last "
-            "states as `vector`. For predictions of words, open an ONNX export of the whole model.",
+            f"{model.name} is a {name}, whose head pliant does not run: replies contain the mean of its last "
+            "states as `vector`. To predict words, open an ONNX export of the whole model.",
             stacklevel=3,
         )
 
 
 def _check_values(given: Mapping[str, Any]) -> None:
-    """Raise InputError naming a text encoder's option that is none of its choices, or of another type."""
+    """Raise InputError naming a text encoder's option with an invalid value or type."""
     for name, choices in _CHOICES.items():
         if given[name] not in (*get_args(choices), _defaults()[name]):
             raise InputError(f"{name} is {given[name]!r}; give one of {', '.join(get_args(choices))}.")
@@ -247,7 +254,7 @@ def _check_values(given: Mapping[str, Any]) -> None:
 
 
 def _check_options(model: Model, given: Mapping[str, Any], takes: Collection[str]) -> None:
-    """Raise InputError naming options, among the arguments `given` to `open`, that the model cannot take."""
+    """Raise InputError naming options, among the arguments `given` to `open`, that the model lacks."""
     others = set(_defaults()) - {*takes, "on_progress"}
     wrong = [name for name in _defaults() if name in others and given[name] != _defaults()[name]]
     if wrong:
@@ -262,7 +269,7 @@ def _check_options(model: Model, given: Mapping[str, Any], takes: Collection[str
 
 @remembered
 def _defaults() -> Mapping[str, Any]:
-    """The options of `open` with their defaults."""
+    """Return the options of `open` with their defaults."""
     parameters = signature(open).parameters.values()
     return {one.name: one.default for one in parameters if one.kind is one.KEYWORD_ONLY}
 

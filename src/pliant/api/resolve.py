@@ -1,8 +1,8 @@
-"""From a source, as a user gives it, to the model that it names: the only place that tells kinds apart.
+"""Resolve a source, as given by a user, to a model; the only place that distinguishes kinds of models.
 
 A source is the name of a model that ships with pliant, a directory (a store, a compiled model, a Hugging Face
 or a recurrent model), an ONNX file, its bytes or ModelProto, `random:CONFIG[:SEED]`, or an id of the Hugging
-Face hub. What lies on this machine comes before what ships, and that before the hub.
+Face hub. Local paths come before shipped models, and shipped models before the hub.
 """
 
 import os
@@ -37,18 +37,18 @@ Source = str | os.PathLike[str] | bytes | Any
 
 _CONFIG, _PROGRAM = "config.json", "program.json"
 _MARKERS = {MANIFEST: "a store", _PROGRAM: "a compiled model", _CONFIG: "a model directory"}
-"""Files of which a model's directory holds one, and what it then is."""
+"""The files that mark a model directory, and its kind."""
 _ASSETS = Path(__file__).parents[1] / "models" / "assets"
 # "name" or "owner/name" as the hub spells them; anything else was meant as a path.
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 
 
 def resolve(source: Source, download: Callable[[str], Path] = download_model) -> Model:
-    """The model that `source` names; of its files only the configuration is read.
+    """Return the model that `source` names; reads only its configuration.
 
-    `download` fetches a hub id and gives its directory. Raises ModelError for what is no model, naming what
-    was looked for and what to do, and for a directory that is two kinds of model at once; InputError for a
-    value of another type.
+    `download` fetches a hub id and returns its directory. Raises ModelError if there is no model, naming
+    the missing files and the next step, and for a directory with two kinds of model; InputError for a value
+    of another type.
     """
     if isinstance(source, Model):
         return source
@@ -71,7 +71,7 @@ def resolve(source: Source, download: Callable[[str], Path] = download_model) ->
         raise ModelError(f"there is no file {text!r}.")
     if not _HUB_ID.fullmatch(text):
         raise ModelError(
-            f"there is no directory {text!r}, and it is no hub id (owner/name) either; models that ship with "
+            f"there is no directory {text!r}, and it is not a hub id (owner/name); models that ship with "
             f"pliant are {', '.join(shipped_models())}."
         )
     directory = _downloaded(text, download)
@@ -79,7 +79,7 @@ def resolve(source: Source, download: Callable[[str], Path] = download_model) ->
 
 
 def resolve_elastic(source: Source, verb: str) -> ElasticModel:
-    """The model that `source` names where it can be planned; ModelError names the verbs of any other."""
+    """Return the elastic model that `source` names. Raises ModelError naming the commands for other kinds."""
     model = resolve(source)
     if isinstance(model, ElasticModel):
         return model
@@ -87,7 +87,7 @@ def resolve_elastic(source: Source, verb: str) -> ElasticModel:
 
 
 def shipped_models() -> tuple[str, ...]:
-    """Names of the models that come with pliant."""
+    """Return the names of the models that ship with pliant."""
     return tuple(sorted(path.parent.name for path in _ASSETS.glob(f"*/{_CONFIG}")))
 
 
@@ -111,7 +111,7 @@ def _onnx_content(source: Any) -> Any:
 
 
 def _random(name: str, text: str) -> Model:
-    """`CONFIG[:SEED]`: a name that pliant knows, or a JSON file, which says by itself what kind it is."""
+    """Resolve `CONFIG[:SEED]`: a known name, or a JSON file, whose content determines the kind."""
     from pliant.models.encoder.encoder_random import known_configs
     from pliant.models.recurrent.recurrent_source import known_recurrent
 
@@ -126,7 +126,7 @@ def _random(name: str, text: str) -> Model:
     mode = _mode(path) if weights.config else None
     if mode is None or not stat.S_ISREG(mode):
         raise ModelError(
-            f"{weights.config} is no configuration file, and none of those that pliant brings along: "
+            f"{weights.config} is not a configuration file, and not one of those in pliant: "
             f"{', '.join((*known_recurrent(), *known_configs()))}."
         )
     return RecurrentNetwork(name, weights) if model_type(path) == RECURRENT else EncoderModel(name, weights)
@@ -153,23 +153,23 @@ def _of_directory(name: str, path: Path, marker: str) -> Model:
 
 
 def _unmarked(name: str, path: Path, mode: int) -> OnnxGraph:
-    """An ONNX file. Raises ModelError for other files, and for a directory that holds no model."""
+    """Return an ONNX file. Raises ModelError for other files, and for a directory without a model."""
     if stat.S_ISDIR(mode):
         what = ", ".join(f"{marker} ({kind})" for marker, kind in _MARKERS.items())
         raise ModelError(
-            f"{path} holds no model: {path / _CONFIG} is missing. A directory is a model by one of {what}; a "
-            "model directory also holds safetensors and tokenizer.json."
+            f"{path} is not a model: {path / _CONFIG} is missing. A model has one of {what}; a model "
+            "directory also has safetensors and tokenizer.json."
         )
     if stat.S_ISREG(mode) and (path.suffix == ".onnx" or _begins_as_onnx(path)):
         return OnnxGraph(name, path)
     raise ModelError(
-        f"{path} is a file, and no ONNX model: name one that ends in .onnx, or name the directory that holds "
+        f"{path} is a file, but not an ONNX model: name a file .onnx, or the directory that contains "
         f"{_CONFIG}."
     )
 
 
 def _begins_as_onnx(path: Path) -> bool:
-    """Whether the first field is a ModelProto's `ir_version`; safetensors have a brace after 8 bytes."""
+    """Return whether the file starts with a ModelProto's `ir_version`; safetensors have a brace at byte 8."""
     try:
         with path.open("rb") as file:
             head = file.read(9)
@@ -179,12 +179,12 @@ def _begins_as_onnx(path: Path) -> bool:
 
 
 def _marker(directory: Path) -> str | None:
-    """The file that says what a directory is. Raises ModelError where there are two."""
+    """Return the marker file of a directory, None without one. Raises ModelError if there are two."""
     found = [marker for marker in _MARKERS if _is_file(directory / marker)]
     if len(found) > 1:
         what = " and ".join(f"{_MARKERS[marker]} ({marker})" for marker in found)
         raise ModelError(
-            f"{directory} is {what} at once: move the files of one into a directory of their own and name it."
+            f"{directory} is {what} at once: move the files of one to another directory and name that."
         )
     return found[0] if found else None
 
@@ -197,13 +197,13 @@ def _is_file(path: Path) -> bool:
 
 
 def _check_link(path: Path) -> None:
-    """Raise ModelError for a link, where nothing was found at its end."""
+    """Raise ModelError for a link whose target does not exist."""
     if path.is_symlink():
-        raise ModelError(f"{path} is a link to {os.readlink(path)}, which does not exist: mend the link.")
+        raise ModelError(f"{path} is a link to {os.readlink(path)}, which does not exist: correct the link.")
 
 
 def _mode(path: Path) -> int | None:
-    """What lies at a path; None where nothing does. Raises ModelError where that cannot be told."""
+    """Return the mode of a path; None if it does not exist. Raises ModelError if it cannot be read."""
     try:
         return os.stat(path).st_mode
     except (FileNotFoundError, NotADirectoryError):

@@ -87,11 +87,11 @@ class Kinds(Generic[Body]):
             head = _heads.decode(data)
             kind = _kinds.decode(head.body).kind
         except (msgspec.DecodeError, ValueError, RecursionError):
-            raise BadEnvelope(f"what is no message: {error}") from error
+            raise BadEnvelope(f"an invalid message: {error}") from error
         check_version(head.sender, head.version)
         if head.version > VERSION and kind not in self._known:
             return Envelope(head.version, head.sender, head.incarnation, self._unknown)
-        raise BadEnvelope(f"what is no message: {error}") from error
+        raise BadEnvelope(f"an invalid message: {error}") from error
 
 
 def is_neighbour(version: int) -> bool:

@@ -44,7 +44,7 @@ class Formula:
         try:
             return _evaluated(ast.parse(self.text, mode="eval").body, sizes)
         except (SyntaxError, RecursionError, ZeroDivisionError, MemoryError) as error:
-            raise ValueError(f"{self.text!r} is no formula of sizes: {error}.") from error
+            raise ValueError(f"{self.text!r} is not a formula of sizes: {error}.") from error
 
 
 Number = int | Formula

@@ -27,7 +27,7 @@ class Share:
     def __post_init__(self) -> None:
         if not self.device or self.device.split() != [self.device] or "/" in self.device:
             raise InputError(
-                f"{self.device!r} is no device's name: take letters and digits, no blank or '/'."
+                f"{self.device!r} is not a device's name: take letters and digits, no blank or '/'."
             )
         counts = {"heads": self.heads, "rows": self.rows, "columns": self.columns}
         for what, n in counts.items():
@@ -167,7 +167,7 @@ class Partition:
         for share in self.shares:
             if share.device == device:
                 return share
-        raise InputError(f"{device!r} is no device of this partition, which has {list(self.devices)}.")
+        raise InputError(f"{device!r} is not a device of this partition, which has {list(self.devices)}.")
 
     def heads(self, device: str) -> range:
         return _range(device, [(s.device, s.heads) for s in self.shares])

@@ -115,7 +115,7 @@ class Part:
 
     def __post_init__(self) -> None:
         if min(self.first_row, self.first_column) < 0 or min(self.n_rows, self.n_columns) < 1:
-            raise ValueError(f"{self} is no part of a tensor: it begins before it, or is empty.")
+            raise ValueError(f"{self} is not a part of a tensor: it begins before it, or is empty.")
 
     @property
     def rows(self) -> range:
@@ -230,7 +230,9 @@ class Program:
         for s, segment in enumerate(self.segments):
             unknown = set(segment.live) - set(names)
             if unknown:
-                raise ValueError(f"segment {s} keeps {sorted(unknown)}, which are no tensors of the program.")
+                raise ValueError(
+                    f"segment {s} keeps {sorted(unknown)}, which are not tensors of the program."
+                )
         unknown = {a.symbol for a in _amounts(self) if isinstance(a, Linear)} - set(self.extents)
         if unknown:
             raise ValueError(f"extents {sorted(unknown)} are used but not declared in {self.extents}.")
@@ -275,7 +277,7 @@ def check_step(i: int, step: Step) -> None:
     if step.latest_start_s is not None and not step.latest_start_s >= 0:
         raise ValueError(f"step {i} cannot start by {step.latest_start_s} s: runs begin at 0.")
     if step.latest_start_s is not None and not (step.prefer or isinstance(step.work, Load)):
-        raise ValueError(f"step {i} has a latest start, but is no load and prefers nothing.")
+        raise ValueError(f"step {i} has a latest start, but is not a load and prefers nothing.")
     if isinstance(step.work, Exchange) and step.work.src == step.work.dst:
         raise ValueError(f"step {i} sends {step.work.tensor} from {step.work.src} to itself.")
     if isinstance(step.work, Exchange) and step.lane != f"net:{step.work.src}->{step.work.dst}":

@@ -108,7 +108,7 @@ def picked_layers(n_layers: int, n: int) -> tuple[int, ...]:
     DynaBERT (section 2.2) drops layers evenly; the first and the last stay whenever n > 1.
     """
     if not 1 <= n <= n_layers:
-        raise ModelError(f"a submodel of {n} layers was asked of a model with {n_layers}.")
+        raise ModelError(f"a submodel of {n} layers was requested from a model with {n_layers}.")
     if n == 1:
         return (n_layers - 1,)
     return tuple(round(i * (n_layers - 1) / (n - 1)) for i in range(n))

@@ -114,7 +114,7 @@ class Tokenizer:
 
     def _check(self, ids: np.ndarray, encoding: tokenizers.Encoding) -> None:
         if sum(encoding.special_tokens_mask) == len(ids):
-            raise InputError("the text holds no token the model knows; give at least one word.")
+            raise InputError("the text has no token that the model knows; give at least one word.")
         if len(ids) > self.spec.max_tokens:
             raise InputError(
                 f"the text is {len(ids)} tokens long, special tokens included, but the model reads at most "

@@ -104,4 +104,4 @@ def check_tolerance(tolerance: float) -> None:
     """Raise InputError for an invalid tolerance."""
     is_number = isinstance(tolerance, int | float) and not isinstance(tolerance, bool)
     if not is_number or isnan(tolerance) or tolerance < 0:
-        raise InputError(f"a tolerance of {tolerance!r} is no error; give a number such as 0.01.")
+        raise InputError(f"a tolerance of {tolerance!r} is not an error bound; give a number such as 0.01.")

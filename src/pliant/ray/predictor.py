@@ -94,8 +94,8 @@ class Predictor:
             if not isinstance(value, str):
                 column = self._columns.get(name, name)
                 raise InputError(
-                    f"row {row} of the batch has {value!r:.40} in {column!r}, which is no text: fill or drop "
-                    "such rows."
+                    f"row {row} of the batch has {value!r:.40} in {column!r}, which is not text: fill or "
+                    "drop such rows."
                 )
         if self._truncates:
             text, pair = session.truncate(text, pair)

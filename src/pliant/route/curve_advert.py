@@ -18,7 +18,7 @@ def checked_name(name: str) -> str:
     """Return `name` if it is valid for a node. Raises RouteError."""
     if not NAME.fullmatch(name):
         raise RouteError(
-            f"{name!r:.80} is no name of a node: use 1 to 64 letters, digits and . _ : - [ ], a letter or "
+            f"{name!r:.80} is not a node's name: use 1 to 64 letters, digits and . _ : - [ ], a letter or "
             "digit first."
         )
     return name

@@ -194,8 +194,8 @@ def decode_packet(packet: bytes, payload_bytes: int) -> tuple[bytes, float, Curv
     rest = packet[payload_bytes:]
     if payload_bytes < 0 or len(packet) < payload_bytes + 12 or (len(rest) - 12) % 8:
         raise PeerCurveError(
-            f"a response of {len(packet)} bytes is no payload of {payload_bytes}, 12 bytes of time and pairs "
-            "of 8."
+            f"a response of {len(packet)} bytes is not a payload of {payload_bytes}, 12 bytes of time and "
+            "pairs of 8."
         )
     whole, fraction = struct.unpack_from("!qf", rest)
     points = [struct.unpack_from("!if", rest, at) for at in range(12, len(rest), 8)]

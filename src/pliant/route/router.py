@@ -130,7 +130,9 @@ class Router:
     def successor(self, name: str, prior: Link) -> None:
         """Add an upstream; it is pinged at once, and becomes a candidate when it has answered."""
         if name in self._successors or name in self._here:
-            raise RouteError(f"{name!r} is an upstream already, or no name; give each upstream its own.")
+            raise RouteError(
+                f"{name!r} is already an upstream, or not a valid name; give each upstream its own."
+            )
         self._successors[name] = Successor(name, prior, self.settings, self.name, self._radio)
         self._successors[name].assume(self._here[LOCAL].way.best.accuracy)
         self._changed()
@@ -171,7 +173,7 @@ class Router:
         """Register an input for `successor` until `leave`. Raises RouteError if it was removed meanwhile."""
         peer = self._successors.get(successor)
         if peer is None:
-            raise RouteError(f"{successor} is no upstream any more.")
+            raise RouteError(f"{successor} is not an upstream any more.")
         return peer.enter(n, now_s)
 
     def has_room(self, successor: str) -> bool:

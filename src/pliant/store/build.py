@@ -90,7 +90,7 @@ def build(
     if out.exists() and not overwrite:
         raise StoreError(f"{out} exists; name another place, or ask for it to be overwritten.")
     if out.exists() and not (out.is_dir() and (out / "manifest.json").is_file()):
-        raise StoreError(f"{out} exists and is no store, so it is not overwritten; name another place.")
+        raise StoreError(f"{out} exists and is not a store, so it is not overwritten; name another path.")
     with _staged(out) as staging:
         _build(checkpoint, staging, quantizer, bits, source, on_progress, open_file)
     return out

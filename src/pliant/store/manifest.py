@@ -247,7 +247,7 @@ def read_manifest(store: Path) -> Manifest:
         text = path.read_bytes()
     except OSError as error:
         raise StoreError(
-            f"{store} is no store: {MANIFEST} cannot be read ({error.strerror}). "
+            f"{store} is not a store: {MANIFEST} cannot be read ({error.strerror}). "
             "Build one with `pliant pack`."
         ) from error
     try:

@@ -204,7 +204,7 @@ def test_a_stranger_that_sends_garbage_is_listed(cluster: FakeCluster) -> None:
     """It never said hello, and is left out by its name all the same: also once it says one."""
     cluster.add("a")
     cluster.primary.wait_for(1, 10.0)
-    cluster.primary.hear("z", Unreadable("z sent what is no message", False))
+    cluster.primary.hear("z", Unreadable("z sent an invalid message", False))
     cluster.primary.hear("z", Hello("1", "", 1, 1, ()))
     member = cluster.primary.monitor.get("z")
     assert member is not None

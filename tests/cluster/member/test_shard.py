@@ -186,7 +186,7 @@ def test_there_is_no_answer_before_the_head_has_run(shards: Shards) -> None:
 
 def test_a_partition_of_strangers_is_refused(shards: Shards) -> None:
     """A device must find itself in the plan it is sent."""
-    with pytest.raises(InputError, match="'a' is no device"):
+    with pytest.raises(InputError, match="'a' is not a device"):
         shards.prepare(Partition("ws", "b", (Share("b", 3, 9),), 9))
 
 

@@ -25,7 +25,7 @@ def test_an_attribute_a_rule_cannot_use_names_the_node() -> None:
     node = Node("Transpose", ("x",), ("y",), {"perm": (7, 0)}, "wild")
     graph = Graph((node,), ("x",), ("y",), dict.fromkeys("xy", FLOATS))
     with pytest.raises(
-        GraphError, match=r"node 'wild' \(Transpose\).*\(x: float32\[4,6\]\): \[7, 0\] is no order"
+        GraphError, match=r"node 'wild' \(Transpose\).*\(x: float32\[4,6\]\): \[7, 0\] is not an order"
     ):
         lower(graph, Target(AVX2))
 

@@ -88,8 +88,14 @@ def test_an_executable_that_can_run_has_no_faults() -> None:
             _call(0, arguments=(("a", Address("x", 17)),)),
             ("call", 0, "a: byte 17 of x is outside its 16 bytes."),
         ),
-        (_call(0, arguments=(("a", Address("q")),)), ("call", 0, "a: 'q' is no input, output or constant.")),
-        (replace(GOOD, copies=(("z", Address("q")),)), ("copy", 0, "'q' is no input, output or constant.")),
+        (
+            _call(0, arguments=(("a", Address("q")),)),
+            ("call", 0, "a: 'q' is not an input, output or constant."),
+        ),
+        (
+            replace(GOOD, copies=(("z", Address("q")),)),
+            ("copy", 0, "'q' is not an input, output or constant."),
+        ),
         (
             replace(GOOD, aliases=(*GOOD.aliases, Alias("h", Address("x")))),
             ("head", 0, "two tensors are called h."),

@@ -65,7 +65,7 @@ def test_splits_and_what_each_device_performs_of_them_have_no_faults(mode: Mode,
         ),
         (
             program((SHARED[0], replace(SHARED[1], work=replace(SENT, tensor="y")), SHARED[2])),
-            Fault(1, "y is sent, but is no tensor of the program."),
+            Fault(1, "y is sent, but is not a tensor of the program."),
         ),
         (
             program((SHARED[0], replace(SHARED[1], work=replace(SENT, n_bytes=60)), SHARED[2])),
@@ -73,7 +73,7 @@ def test_splits_and_what_each_device_performs_of_them_have_no_faults(mode: Mode,
         ),
         (
             program((SHARED[0], replace(SHARED[1], work=replace(SENT, part=Part(6, 4, 0, 4))), SHARED[2])),
-            Fault(1, "[6:10, 0:4] is no part of x.0, which has [8, 4]."),
+            Fault(1, "[6:10, 0:4] is not a part of x.0, which has [8, 4]."),
         ),
     ],
     ids=["load", "load after", "useless", "not received", "not kept", "unknown", "bytes", "outside"],

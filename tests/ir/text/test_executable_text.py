@@ -119,13 +119,13 @@ def test_the_form_is_stable() -> None:
         ("float32[4]", "float32[4", "line 2: 'input x float32.4' is not an input or output"),
         ("16 B sha256 0af3", "16 B sha256 no", "line 4: .* is not a constant"),
         ("arena 64 B, scratch 0 B a thread\n", "", "line 1: the executable has no line 'arena BYTES"),
-        ("tensor h", "tenor h", "line 7: 'tenor h .* is no part of an executable: lines begin with input"),
+        ("tensor h", "tenor h", "line 7: 'tenor h .* is not a part of an executable: lines begin with input"),
         ("calls 0 to 1", "calls 0", "line 7: .* is not a tensor: 'tensor NAME arena"),
         ("call 1 ", "call 2 ", "line 11: call 1 comes here, not 2"),
         ("4 units, grain 1, scratch 0 B; Add", "four units; Add", "line 8: .* is not a call: 'call NUMBER"),
         ("    reads h writes y\n", "", "line 12: .*eps=.* is not what a call touches"),
         ("a=x+0 c=", "a=x c=", "line 10: .* is not a call's arguments"),
-        ("arena 64 B", "arena 64 B, scratch 0 B a thread\narena 64 B", "line 7: 'arena .* is no part"),
+        ("arena 64 B", "arena 64 B, scratch 0 B a thread\narena 64 B", "line 7: 'arena .* is not a part"),
     ],
 )
 def test_a_broken_line_is_named_with_what_should_stand_there(was: str, becomes: str, message: str) -> None:
@@ -144,7 +144,7 @@ def test_a_text_cut_within_a_part_is_refused(n: int) -> None:
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [("n+m", "no size is called 'm'; there are n"), ("n**2", "has no place"), ("n+", "is no formula")],
+    [("n+m", "no size is called 'm'; there are n"), ("n**2", "has no place"), ("n+", "is not a formula")],
 )
 def test_a_formula_is_of_known_sizes_and_whole_numbers(text: str, message: str) -> None:
     """A formula from a file is computed, never run as code."""

@@ -120,7 +120,7 @@ def test_rows_past_the_first_chunk_are_those_of_the_table() -> None:
 
 def test_a_name_that_is_none_is_answered_with_those_there_are() -> None:
     """And with nothing downloaded."""
-    with pytest.raises(ModelError, match=r"bert-huge is no configuration file.*bert-base, bert-large"):
+    with pytest.raises(ModelError, match=r"bert-huge is not a configuration file.*bert-base, bert-large"):
         random_encoder("bert-huge")
 
 

@@ -71,5 +71,5 @@ def test_a_size_below_one_is_named() -> None:
 
 def test_a_layer_past_the_last_is_an_error() -> None:
     """Segment s is layer s, and there is one segment more than there are layers in some loops."""
-    with pytest.raises(ModelError, match="layer 2 was asked of an encoder with layers 0 to 1"):
+    with pytest.raises(ModelError, match="layer 2 was requested, but the encoder has layers 0 to 1"):
         _spec().layer(2)

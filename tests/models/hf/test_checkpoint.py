@@ -194,7 +194,7 @@ def test_a_wrong_number_of_labels_is_refused(model: Path) -> None:
 def test_weights_with_more_layers_than_the_configuration_are_refused(model: Path) -> None:
     """A wrong layer count runs, and answers something else."""
     edit_config(model, num_hidden_layers=1)
-    with pytest.raises(ModelError, match=r"says 1 layers, but the weights hold bert\.encoder\.layer\.1"):
+    with pytest.raises(ModelError, match=r"says 1 layers, but the weights contain bert\.encoder\.layer\.1"):
         open_checkpoint(model)
 
 

@@ -85,7 +85,7 @@ def _message(kind: Kind, body: bytes) -> AnyMessage:
             try:
                 return _words.decode(memoryview(body)[1:])
             except (msgspec.DecodeError, PliantError, ValueError, RecursionError) as error:
-                raise BadEnvelope(f"what is no message: {error}") from error
+                raise BadEnvelope(f"an invalid message: {error}") from error
 
 
 def _packed(kind: Kind, name: str, incarnation: int, body: bytes) -> bytes:

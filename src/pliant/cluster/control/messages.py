@@ -309,7 +309,7 @@ def decode_note(data: bytes, peer: str) -> Note:
     try:
         note = _note_decoder.decode(data)
     except msgspec.DecodeError as error:
-        raise PeerMisbehaved(f"{peer} sent what is no note: {error}", peer) from error
+        raise PeerMisbehaved(f"{peer} sent an invalid note: {error}", peer) from error
     amounts = (note.free_bytes, *note.compute_s.values(), *(n for n, _ in note.arrived.values()))
     seconds = [s for _, s in note.arrived.values()]
     if not (all(0 <= amount < float("inf") for amount in amounts) and all(map(isfinite, seconds))):

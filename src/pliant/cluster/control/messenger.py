@@ -373,7 +373,7 @@ class _Link:
         elif self._was_agreed:
             self.problem = f"the connection to {self._address} was lost"
         else:
-            why = "it uses another cluster key, or is no member"
+            why = "it uses another cluster key, or is not a member"
             self.problem = f"{self._address} closes the connection at once: {why}"
         self._was_agreed = what == CONNECTED
 

@@ -235,5 +235,5 @@ class _Peer:
 
 
 def _gone(peer: _Peer) -> PeerLost:
-    why = "it has left or died" if peer.was_agreed else "it holds another cluster key, or is no member"
+    why = "it has left or died" if peer.was_agreed else "it holds another cluster key, or is not a member"
     return PeerLost(f"{peer.name} at {peer.address} has ended its connection: {why}.", peer.name)

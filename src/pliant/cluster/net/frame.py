@@ -70,7 +70,7 @@ def unpack(frame: memoryview) -> tuple[str, Piece]:
     Raises BadFrame for anything that `pack` would not have made.
     """
     if len(frame) < _HEAD.size:
-        raise BadFrame(f"{len(frame)} bytes are no message: a head alone has {_HEAD.size}")
+        raise BadFrame(f"{len(frame)} bytes are not a message: a head alone has {_HEAD.size}")
     magic, version, n_name, n_note, epoch, segment, step, n_bytes, offset = _HEAD.unpack_from(frame)
     if magic != _MAGIC:
         raise BadFrame("a message that does not begin as one of pliant's")

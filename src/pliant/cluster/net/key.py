@@ -39,7 +39,7 @@ class Key:
         except (ValueError, zmq.ZMQError):
             belongs = False
         if not belongs:
-            raise ClusterError("the two halves of this key do not belong together, or are no CURVE keys.")
+            raise ClusterError("the two halves of this key do not belong together, or are not CURVE keys.")
 
 
 def default_path() -> Path:

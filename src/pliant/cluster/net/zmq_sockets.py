@@ -101,7 +101,7 @@ class Wire:
             monitor.close()
             socket.close()
             raise ClusterError(
-                f"{address} is no address to connect to: {_reason(error)}. Write HOST:PORT."
+                f"{address} is not an address to connect to: {_reason(error)}. Write HOST:PORT."
             ) from error
         return socket, monitor
 
@@ -157,7 +157,7 @@ def host_and_port(address: str) -> tuple[str, int]:
     is_number = port.isascii() and port.isdigit() and len(port) <= 5 and int(port) < 1 << 16
     if not bare or not is_number or is_bracketed != (":" in bare):
         raise ClusterError(
-            f"{address!r} is no address: write HOST:PORT, as in 10.77.0.1:29500 or [fd00::1]:29500."
+            f"{address!r} is not an address: write HOST:PORT, as in 10.77.0.1:29500 or [fd00::1]:29500."
         )
     return bare, int(port)
 

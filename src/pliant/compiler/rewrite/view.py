@@ -59,7 +59,7 @@ class View:
         permutation.
         """
         if sorted(order) != list(range(len(self.shape))):
-            raise GraphError(f"{list(order)} is no order of the {len(self.shape)} dimensions there are.")
+            raise GraphError(f"{list(order)} is not an order of the {len(self.shape)} dimensions there are.")
         return replace(
             self, shape=tuple(self.shape[i] for i in order), strides=tuple(self.strides[i] for i in order)
         )

@@ -107,7 +107,7 @@ class _Spaces:
         if address.space == ARENA:
             return
         if address.space not in self.sizes:
-            yield f"{address.space!r} is no input, output or constant."
+            yield f"{address.space!r} is not an input, output or constant."
         elif not 0 <= at_hand(address.offset) <= self.sizes[address.space]:
             size = self.sizes[address.space]
             yield f"byte {at_hand(address.offset)} of {address.space} is outside its {size} bytes."

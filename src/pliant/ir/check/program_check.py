@@ -80,13 +80,13 @@ def _loads(steps: Sequence[Step], before: Sequence[int]) -> Iterator[Fault]:
 def _message(work: Exchange, tensors: dict[str, Tensor]) -> Iterator[str]:
     tensor = tensors.get(work.tensor)
     if tensor is None:
-        yield f"{work.tensor} is sent, but is no tensor of the program."
+        yield f"{work.tensor} is sent, but is not a tensor of the program."
         return
     rows, *columns = tensor.shape if len(tensor.shape) == 2 else (0,)
     if work.part is None or not (isinstance(rows, int) and columns and isinstance(columns[0], int)):
         return
     if not Part(0, rows, 0, columns[0]).covers(work.part):
-        yield f"{work.part} is no part of {work.tensor}, which has [{rows}, {columns[0]}]."
+        yield f"{work.part} is not a part of {work.tensor}, which has [{rows}, {columns[0]}]."
     n_bytes = work.part.size * tensor.itemsize
     if work.n_bytes != n_bytes:
         yield f"{work.part} of {work.tensor} has {n_bytes} bytes, not {work.n_bytes}."

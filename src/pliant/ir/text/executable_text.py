@@ -232,7 +232,7 @@ class _Reader:
                 return "copy", len(self.copies) - 1
             case _:
                 raise ValueError(
-                    f"{line.strip()!r} is no part of an executable: lines begin with input, output, "
+                    f"{line.strip()!r} is not a part of an executable: lines begin with input, output, "
                     "constant, packed, arena (once), tensor, alias, call or copy."
                 )
 

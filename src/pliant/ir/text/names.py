@@ -24,7 +24,7 @@ def parse_names(text: str) -> Iterator[str]:
     """Parse several names separated by single spaces. Raises ValueError for invalid names."""
     names = re.findall(NAME, text, re.ASCII)
     if " ".join(names) != text.strip():
-        raise ValueError(f"{text!r} are no names; those of other signs stand in quotes.")
+        raise ValueError(f"{text!r} are not valid names; those of other signs stand in quotes.")
     yield from map(parse_name, names)
 
 

@@ -110,7 +110,7 @@ class _DirectoryWeights:
             return self._table.decode(ids)
         found: np.ndarray = self.view(name)[ids].astype(np.float32)
         if not np.isfinite(found).all():
-            raise ModelError(f"{self._stored[name]} holds NaN or infinity in the rows that were asked for.")
+            raise ModelError(f"{self._stored[name]} contains NaN or infinity in the requested rows.")
         return found
 
     def release(self) -> None:

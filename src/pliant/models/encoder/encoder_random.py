@@ -42,7 +42,7 @@ def random_encoder(config: str | Path, seed: int = 0) -> Encoder:
     path = _CONFIGS / f"{config}.json" if config in known_configs() else Path(config)
     if not path.is_file():
         raise ModelError(
-            f"{config} is no configuration file, and none of those that pliant brings along: "
+            f"{config} is not a configuration file, and not one of those in pliant: "
             f"{', '.join(known_configs())}."
         )
     if not 0 <= seed < 1 << 63:

@@ -149,7 +149,7 @@ class EncoderSpec:
         """
         if not (1 <= n_layers <= self.n_layers and 1 <= n_heads <= self.n_heads) or self.ffn % self.n_heads:
             raise ModelError(
-                f"{n_layers} layers of {n_heads} heads are no submodel of {self.n_layers} layers of "
+                f"{n_layers} layers of {n_heads} heads are not a submodel of {self.n_layers} layers of "
                 f"{self.n_heads} heads with {self.ffn} columns; give 1 up to as many, of columns that divide."
             )
         t, attended, ffn = self.template, n_heads * self.head_dim, n_heads * self.ffn // self.n_heads
@@ -169,7 +169,7 @@ class EncoderSpec:
     def layer(self, i: int) -> EncoderLayer:
         """Layer `i` under its canonical names. Raises ModelError for one the model does not have."""
         if not 0 <= i < self.n_layers:
-            raise ModelError(f"layer {i} was asked of an encoder with layers 0 to {self.n_layers - 1}.")
+            raise ModelError(f"layer {i} was requested, but the encoder has layers 0 to {self.n_layers - 1}.")
         layer: EncoderLayer = _prefixed(self.template, f"layers.{i}.")
         return layer
 

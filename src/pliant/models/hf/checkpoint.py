@@ -95,7 +95,7 @@ def save_checkpoint(
     missing, of the wrong shape, or has a value that `precision` cannot represent, and on write errors.
     """
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
-        raise ModelError(f"{directory} already holds something; choose another name or remove it.")
+        raise ModelError(f"{directory} already exists and is not empty; choose another name or remove it.")
     dtype, torch_name = _DTYPE[precision]
     weights = dict(_to_write(spec, tensors, dtype, table))
     texts = {"config.json": write_config(spec, torch_name)}
@@ -109,7 +109,7 @@ def save_checkpoint(
                 (partial / name).parent.mkdir(exist_ok=True)
                 (partial / name).write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
     except (OSError, SafetensorError) as e:
-        raise ModelError(f"{directory} cannot be written: {e}. Nothing was left there.") from e
+        raise ModelError(f"{directory} cannot be written: {e}. No files were left there.") from e
     return directory
 
 
@@ -127,7 +127,7 @@ def _find_table(
     for stored, shape in zip(table, expected, strict=True):
         if stored.shape != shape:
             raise ModelError(
-                f"{stored} has shape {list(stored.shape)}, but config.json asks for {list(shape)}."
+                f"{stored} has shape {list(stored.shape)}, but config.json requires {list(shape)}."
             )
     return table
 
@@ -159,7 +159,7 @@ def _match(
     extra = find(spec.family, f"layers.{spec.n_layers}.query.weight", present)
     if extra is not None:
         raise ModelError(
-            f"{directory}: config.json says {spec.n_layers} layers, but the weights hold {extra}."
+            f"{directory}: config.json says {spec.n_layers} layers, but the weights contain {extra}."
         )
     return stored
 
@@ -197,7 +197,7 @@ def _to_write(
             raise ModelError(f"tensor {name} is missing; this {spec.family} cannot be written without it.")
         if tensors[name].shape != shape:
             raise ModelError(
-                f"tensor {name} is {list(tensors[name].shape)}, but the model asks for {list(shape)}."
+                f"tensor {name} is {list(tensors[name].shape)}, but the model requires {list(shape)}."
             )
         with np.errstate(over="ignore"):
             rounded = np.ascontiguousarray(tensors[name], dtype=dtype)

@@ -39,7 +39,7 @@ def _from_cache(name: str, unreachable: Exception) -> Path:
         return Path(huggingface_hub.snapshot_download(name, allow_patterns=_FILES, local_files_only=True))
     except Exception as e:
         raise ModelError(
-            f"there is no directory {name!r}, the hub did not give a model of that name (offline, mistyped "
+            f"there is no directory {name!r}, the hub has no model of that name (offline, mistyped "
             f"or private: {_first_line(unreachable)}), and none was downloaded before. "
             "Check the name and the network, or name a local directory."
         ) from e

@@ -86,12 +86,12 @@ def _files(directory: Path) -> list[Path]:
         return _sharded_files(directory, index)
     if (directory / "pytorch_model.bin").exists() or (directory / "pytorch_model.bin.index.json").exists():
         raise ModelError(
-            f"{directory} holds its weights as pytorch_model.bin, a pickle, which can run code when opened; "
+            f"{directory} has its weights as pytorch_model.bin, a pickle, which can run code when opened; "
             "convert it: transformers.AutoModel.from_pretrained(...).save_pretrained(...) writes safetensors."
         )
     graph = next(iter(sorted([*directory.glob("*.onnx"), *directory.glob("onnx/*.onnx")])), None)
     if graph is not None:
-        raise ModelError(f"{directory} holds no safetensors, but an ONNX model: name that file, {graph}.")
+        raise ModelError(f"{directory} has no safetensors, but an ONNX model: name that file, {graph}.")
     raise ModelError(f"{single} is missing; a model directory holds model.safetensors or its sharded index.")
 
 

@@ -81,7 +81,9 @@ class ExternalData:
                 "give its path instead."
             )
         if not location or "\0" in location or Path(location).is_absolute():
-            raise ModelError(f"tensor {tensor!r} names {location!r} as its file, which is no relative path.")
+            raise ModelError(
+                f"tensor {tensor!r} names {location!r} as its file, which is not a relative path."
+            )
         base = self._directory.resolve()
         try:
             path = (base / location).resolve()
@@ -96,7 +98,7 @@ class ExternalData:
         if not there:
             raise ModelError(f"the values of tensor {tensor!r} are in {path}, which does not exist.")
         if not is_file:
-            raise ModelError(f"tensor {tensor!r} names {location!r}, which is no regular file.")
+            raise ModelError(f"tensor {tensor!r} names {location!r}, which is not a regular file.")
         return path
 
 
@@ -108,7 +110,7 @@ def mapped(path: Path) -> MappedFile:
         try:
             found = os.fstat(opened)
             if not stat.S_ISREG(found.st_mode):
-                raise ModelError(f"{path} is no regular file.")
+                raise ModelError(f"{path} is not a regular file.")
             memory = mmap.mmap(opened, 0, access=mmap.ACCESS_READ) if found.st_size else b""
         finally:
             os.close(opened)

@@ -112,11 +112,11 @@ def _open(data: memoryview, file: MappedFile | None, source: str) -> OnnxModel:
         outlined = outline(data)
         proto.ParseFromString(outlined.model)
     except DecodeError as error:
-        raise ModelError(f"{source} is no ONNX model, or a damaged one: {error}.") from error
+        raise ModelError(f"{source} is not an ONNX model, or is damaged: {error}.") from error
     except ModelError as error:
         raise ModelError(f"{source}: {error}") from error
     if not proto.HasField("graph"):
-        raise ModelError(f"{source} holds no graph: it is empty, or no ONNX model.")
+        raise ModelError(f"{source} has no graph: it is empty, or not an ONNX model.")
     if proto.graph.sparse_initializer:
         names = [t.values.name for t in proto.graph.sparse_initializer]
         raise GraphError(f"{source} has sparse weights {names}, which are not supported; make them dense.")
@@ -139,9 +139,9 @@ def _check_names(proto: Any, source: str) -> None:
     try:
         odd = next((text for text in _texts(proto) if not isinstance(text, str)), None)
     except UnicodeError as error:
-        raise GraphError(f"{source} holds names that are no text: {error}.") from error
+        raise GraphError(f"{source} holds names that are not text: {error}.") from error
     if odd is not None:
-        raise GraphError(f"{source} holds names that are no text: {odd!r}.")
+        raise GraphError(f"{source} holds names that are not text: {odd!r}.")
 
 
 def _texts(message: Any) -> Iterator[str | bytes]:
@@ -171,7 +171,7 @@ def _check(proto: Any, source: str) -> None:
         del checked.graph.initializer[:]
         onnx.checker.check_model(checked)
     except UnicodeError as error:
-        raise GraphError(f"{source} holds names that are no text: {error}.") from error
+        raise GraphError(f"{source} holds names that are not text: {error}.") from error
     except (onnx.checker.ValidationError, RuntimeError, ValueError, IndexError) as error:
         raise GraphError(f"{source} breaks ONNX's rules: {one_line(error)}") from error
 

@@ -25,7 +25,7 @@ def check_indices(
     n = data[node_of(node).integer("axis", 0)]
     if indices.min() < -n or indices.max() >= n:
         raise ShapeError(
-            f"{where}: {node.input[1]!r} asks for entries {indices.min()} to {indices.max()} of "
+            f"{where}: {node.input[1]!r} selects entries {indices.min()} to {indices.max()} of "
             f"{node.input[0]!r}, which has {n}.",
             where,
         )

@@ -94,11 +94,13 @@ def _fields(data: memoryview, at: int, end: int) -> Iterator[_Field]:
             length, payload = _read_varint(data, at, end)
             at = payload + length
         else:
-            raise ModelError(f"byte {start} is no protobuf field: this is no ONNX file, or a damaged one.")
+            raise ModelError(
+                f"byte {start} is not a protobuf field: this is not an ONNX file, or it is damaged."
+            )
         if number == 0 or at > end:
             raise ModelError(
                 f"a field at byte {start} claims to end at byte {at}, but only {end} are there: "
-                "the file is truncated, damaged, or no ONNX file."
+                "the file is truncated, damaged, or not an ONNX file."
             )
         yield _Field(number, wire_type, start, payload, at)
 
@@ -112,7 +114,9 @@ def _read_varint(data: memoryview, at: int, end: int) -> tuple[int, int]:
         value |= (byte & 0x7F) << (7 * i)
         if byte < 0x80:
             return value, at + i + 1
-    raise ModelError(f"the number at byte {at} has no end: the file is truncated, damaged, or no ONNX file.")
+    raise ModelError(
+        f"the number at byte {at} has no end: the file is truncated, damaged, or not an ONNX file."
+    )
 
 
 def _tag(number: int) -> bytes:

@@ -159,7 +159,7 @@ def random_recurrent(config: str | Path, seed: int = 0) -> RecurrentSource:
     path = _CONFIGS / f"{config}.json" if config in known_recurrent() else Path(config)
     if not path.is_file():
         raise ModelError(
-            f"{config} is no configuration file, and none of those that pliant brings along: "
+            f"{config} is not a configuration file, and not one of those in pliant: "
             f"{', '.join(known_recurrent())}."
         )
     spec = read_recurrent(path)
@@ -173,7 +173,7 @@ def random_recurrent(config: str | Path, seed: int = 0) -> RecurrentSource:
         require_content(text, "the text")
         words = _WORDS.findall(text.lower())
         if not words:
-            raise InputError("the text holds no word; give at least one.")
+            raise InputError("the text has no word; give at least one.")
         if len(words) > MAX_TOKENS:
             raise InputError(f"the text has {len(words)} words, but the model reads at most {MAX_TOKENS}.")
         ids = np.array([crc32(word.encode()) % spec.vocab for word in words], np.int32)

@@ -49,7 +49,7 @@ class RecurrentSpec:
         if not self.pooling or len(set(self.pooling)) < len(self.pooling):
             raise ModelError(f"pooling is {list(self.pooling)}; give some of {get_args(Pooling)}, each once.")
         if self.labels is not None and len(self.labels) < 2:
-            raise ModelError(f"a classifier of {len(self.labels)} labels says nothing; give 2 or more.")
+            raise ModelError(f"a classifier needs 2 labels or more, but id2label has {len(self.labels)}.")
 
     @property
     def directions(self) -> int:

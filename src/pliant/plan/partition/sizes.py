@@ -137,7 +137,7 @@ class _Probe:
         for stage in stages(self.spec, partition, 0):
             if stage.device == "a" and stage.kernel == kernel:
                 return float(flops(self.spec, partition, stage))
-        raise AssertionError(f"{kernel} is no stage of {partition}")
+        raise AssertionError(f"{kernel} is not a stage of {partition}")
 
     def weights(self, mode: Mode, heads: int = 0, rows: int = 0, columns: int = 0) -> int:
         partition = replace(self._partition(mode, heads, rows, columns), bits=self.bits)

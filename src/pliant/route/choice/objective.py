@@ -39,7 +39,7 @@ def parse_objective(text: str) -> Objective:
         weight = -1.0
     if not 0.0 <= weight <= 1.0:
         raise RouteError(
-            f"{text!r:.40} is no objective: give time, energy, or mix:W with a weight of energy from 0 to 1, "
-            "such as mix:0.3."
+            f"{text!r:.40} is not an objective: give time, energy, or mix:W with W, the weight of energy, "
+            "from 0 to 1, such as mix:0.3."
         )
     return Objective(1.0 - weight, weight)

@@ -131,7 +131,7 @@ def _from_numbers(port: Port, value: Any, wanted: np.dtype) -> np.ndarray:
     try:
         array = np.asarray(value)
     except (TypeError, ValueError, RuntimeError, BufferError) as error:
-        raise InputError(f"input {port.name!r} is no regular list of numbers: {error}.") from error
+        raise InputError(f"input {port.name!r} is not a regular list of numbers: {error}.") from error
     if array.size and not _kind(array.dtype):
         raise InputError(f"input {port.name!r} must hold numbers of {port.dtype}, but holds {array.dtype}.")
     with np.errstate(all="ignore"):

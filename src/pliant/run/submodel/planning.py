@@ -67,7 +67,7 @@ class SessionOptions:
 
     def __post_init__(self) -> None:
         if not isinstance(self.length, Integral):
-            raise InputError(f"{self.length!r} is no length; give a whole number of tokens, such as 64.")
+            raise InputError(f"{self.length!r} is not a length; give a whole number of tokens, such as 64.")
         if self.length < 1 or self.n_threads < 1:
             raise InputError(
                 f"a session needs a length and a number of threads of at least 1, not {self.length} and "

@@ -127,7 +127,7 @@ def _shown(tls: Tls) -> ShownCertificate | None:
     try:
         return ShownCertificate(tls.cert.read_bytes(), tls.key.read_bytes())
     except OSError as error:
-        raise NodeError(f"{tls.cert} and {tls.key} are no certificate and its key: {error}.") from error
+        raise NodeError(f"{tls.cert} and {tls.key} are not a certificate and its key: {error}.") from error
 
 
 def _stamps(paths: Iterable[Path]) -> Iterable[object]:

@@ -186,7 +186,7 @@ class Tls:
             try:
                 context.load_verify_locations(self.client_ca)
             except (OSError, ssl.SSLError) as error:
-                raise NodeError(f"{self.client_ca} is no certificate authority: {error}.") from error
+                raise NodeError(f"{self.client_ca} is not a certificate authority: {error}.") from error
         return context
 
     def _show(self, context: ssl.SSLContext, cert: Path, key: Path) -> None:
@@ -194,13 +194,13 @@ class Tls:
         try:
             context.load_cert_chain(cert, key)
         except (OSError, ssl.SSLError) as error:
-            raise NodeError(f"{cert} and {key} are no certificate and its key: {error}.") from error
+            raise NodeError(f"{cert} and {key} are not a certificate and its key: {error}.") from error
 
     def _check_key(self, key: Path) -> None:
         try:
             found = key.stat()
         except OSError as error:
-            raise NodeError(f"{self.cert} and {key} are no certificate and its key: {error}.") from error
+            raise NodeError(f"{self.cert} and {key} are not a certificate and its key: {error}.") from error
         if is_exposed(found, is_credential(key)):
             raise NodeError(
                 f"the key {key} is open to others (mode {shown_mode(found)}; limit 0600, or 0440 of root and "
@@ -215,7 +215,7 @@ class Tls:
         try:
             context = ssl.create_default_context(cafile=None if self.ca is None else str(self.ca))
         except (OSError, ssl.SSLError) as error:
-            raise NodeError(f"{self.ca} is no certificate authority: {error}.") from error
+            raise NodeError(f"{self.ca} is not a certificate authority: {error}.") from error
         if self.cert is not None and self.key is not None:
             self._show(context, self.cert, self.key)
         return context
@@ -262,7 +262,7 @@ def parse_address(text: str) -> Address:
         or not port.isdigit()
         or int(port) > 65535
     ):
-        raise NodeError(f"{text!r} is no address to listen at; give HOST:PORT, such as 127.0.0.1:8080.")
+        raise NodeError(f"{text!r} is not an address to listen at; give HOST:PORT, such as 127.0.0.1:8080.")
     return Address(bare, int(port))
 
 

@@ -36,7 +36,7 @@ def _given(text: str, device: str) -> PowerModel:
         return PowerModel(device, 0.0, float(text), "given")
     except (ValueError, RouteError) as error:
         raise NodeError(
-            f"for {device} a power of {text!r} is no number of watts >= 0; give one, or {MEASURE!r} where "
+            f"for {device} a power of {text!r} is not a number of watts >= 0; give one, or {MEASURE!r} where "
             "the machine counts its joules (RAPL, hwmon)."
         ) from error
 
@@ -65,7 +65,7 @@ def read_radio(text: str) -> RadioModel:
         model = msgspec.convert(said, RadioModel)
     except (OSError, msgspec.MsgspecError, RouteError) as error:
         raise NodeError(
-            f"{text!r} is no radio by name ({', '.join(_RADIOS)}), and no file with a model of one: "
+            f"{text!r} is not a known radio ({', '.join(_RADIOS)}), and no file with a model of one: "
             f"{str(error).removesuffix('.')}."
         ) from error
     known = [field.name for field in fields(RadioModel)]

@@ -27,8 +27,7 @@ class ModelKey:
         for what, text in (("name", self.name), ("version", self.version)):
             if not _WORD.fullmatch(text):
                 raise InputError(
-                    f"{text[:140]!r} is no {what} of a model: give 1 to 128 letters, digits, '.', '_' "
-                    "and '-'."
+                    f"{text[:140]!r} is not a model {what}: give 1 to 128 letters, digits, '.', '_' and '-'."
                 )
 
     def __str__(self) -> str:

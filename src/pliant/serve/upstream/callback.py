@@ -54,7 +54,7 @@ def parse_callbacks(texts: Sequence[str]) -> Callbacks:
             is_name = bool(text) and all(c.isalnum() or c in ".-" for c in text) and not text[0].isdigit()
             if not is_name:
                 raise NodeError(
-                    f"{text!r:.80} is no network ({error}); give one such as 10.0.0.0/8, or a host's name."
+                    f"{text!r:.80} is not a network ({error}); give one such as 10.0.0.0/8, or a host's name."
                 ) from error
         hosts.add(text.lower())
     return Callbacks(tuple(networks), frozenset(hosts))

@@ -57,7 +57,7 @@ def checked_url(url: str) -> str:
         is_good = False
     if not is_good or parts.path not in ("", "/") or parts.query or parts.fragment or parts.username:
         shown = url.rpartition("@")[2] if "@" in url else url  # it may contain a password before the @
-        raise NodeError(f"{shown!r:.80} is no node's address; give http://HOST:PORT or https://HOST:PORT.")
+        raise NodeError(f"{shown!r:.80} is not a node's address; give http://HOST:PORT or https://HOST:PORT.")
     return url.rstrip("/")
 
 

@@ -245,7 +245,7 @@ class Upstreams:
         now_s = self._clock()
         names = [state.name for state in self._router.states(now_s) if state.node == told.node]
         if not names:
-            raise NodeError(f"{told.node} is no upstream of {self._router.name}.", status=404)
+            raise NodeError(f"{told.node} is not an upstream of {self._router.name}.", status=404)
         for name in names:
             self._router.gossip(name, told, now_s)
         self.changed()

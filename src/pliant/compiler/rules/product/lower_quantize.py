@@ -76,7 +76,7 @@ def _blocks(node: Node, shape: Shape, scale: Shape) -> tuple[Shape, Shape]:
         return shape, (*(1,) * axis, scale[0], *(1,) * (len(shape) - axis - 1))
     n, step = shape[axis], node.integer("block_size", 0)
     if not step or n % step:
-        raise GraphError(f"node {node.label!r}: {n} elements of axis {axis} are no blocks of {step}.")
+        raise GraphError(f"node {node.label!r}: {n} elements of axis {axis} are not blocks of {step}.")
     before, after = shape[:axis], shape[axis + 1 :]
     return (*before, n // step, step, *after), (*before, n // step, 1, *after)
 

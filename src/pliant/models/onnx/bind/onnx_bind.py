@@ -179,7 +179,7 @@ class _Walk:
         try:
             self._walk(nodes)
         except UnicodeError as error:
-            raise GraphError(f"{self._model.source} holds names that are no text: {error}.") from error
+            raise GraphError(f"{self._model.source} holds names that are not text: {error}.") from error
         self._refused.check_none(self._model.source)
         known = self._known
         name = self._model.proto.graph.name or "graph"
@@ -234,7 +234,7 @@ class _Walk:
             self._expand(function, placed, where)
         else:
             odd = sorted(self._odd.intersection(placed.node.input))
-            raise GraphError(f"{where} reads {odd}, which are no tensors of numbers.")
+            raise GraphError(f"{where} reads {odd}, which are not tensors of numbers.")
 
     def _take(self, placed: Placed, key: str, where: str) -> None:
         """Bind a node whose inputs' types are known."""

@@ -131,8 +131,8 @@ def check_whole(part: Part, source: str) -> Graph:
     """
     if part.waiting:
         raise GraphError(
-            f"{source} is no single graph: these operators decide shapes or control by data and run between "
-            f"executables, {host_names(part.waiting)}. A session runs it; C code and a compiled directory "
-            "cannot hold it."
+            f"{source} is not a single graph: these operators set shapes or control flow by data and run "
+            f"between executables, {host_names(part.waiting)}. A session can run it; C code and a "
+            "compiled directory cannot hold it."
         )
     return part.graph
