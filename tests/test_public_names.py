@@ -41,7 +41,7 @@ def test_help_lists_every_function_with_its_parameters() -> None:
     text = pydoc.render_doc(pliant, renderer=pydoc.plaintext)
     for name in ("compile", "load", "open"):
         assert f"    {name}({next(iter(inspect.signature(getattr(pliant, name)).parameters))}:" in text
-    assert "A session that answers text" in pydoc.render_doc(pliant.open, renderer=pydoc.plaintext)
+    assert "Open a session that answers text" in pydoc.render_doc(pliant.open, renderer=pydoc.plaintext)
 
 
 def test_help_and_star_import_need_no_extra() -> None:

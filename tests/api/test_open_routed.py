@@ -259,7 +259,7 @@ def test_a_deadline_is_kept_or_refused_at_once(source: str) -> None:
 
 def test_what_cannot_be_routed_is_refused(source: str) -> None:
     """Before anything runs, and nothing is left behind."""
-    with pytest.raises(NodeError, match="no node's address"):
+    with pytest.raises(NodeError, match="not a node's address"):
         pliant.open(source, threads=1, upstreams=["gateway:8080"])
     with routed(source, upstreams=["http://127.0.0.1:9"]) as session:
         with pytest.raises(InputError, match="nothing to change"):

@@ -117,7 +117,7 @@ def test_options_of_another_kind_are_refused_by_name(
             {"compute": "auto", "examples": ["a"], "tolerance": -1.0},
             "a tolerance of -1.0 is not an error bound",
         ),
-        ({"compute": "auto"}, r"has no measured accuracy, .*: give examples=\[text, ...\]"),
+        ({"compute": "auto"}, r"has no measured accuracy .*: give examples=\[text, ...\]"),
         ({"depths": "some"}, "depths is 'some'; give one of trained, any"),
         ({"baseline": "stdpl"}, "baseline is 'stdpl'; give one of load-exec, stdpl-2"),
         ({"quantizer": "k-means"}, "quantizer is 'k-means'; give one of lloyd, equal-population"),

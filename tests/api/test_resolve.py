@@ -146,7 +146,7 @@ def test_a_configuration_file_says_by_itself_what_kind_it_is(folder: Path) -> No
 )
 def test_an_unknown_configuration_is_refused_with_those_of_every_kind(source: str) -> None:
     """A mistyped name is the usual cause."""
-    with pytest.raises(ModelError, match=r"no configuration file.*cove-200.*bert-base"):
+    with pytest.raises(ModelError, match=r"not a configuration file.*cove-200.*bert-base"):
         resolve(source)
 
 
@@ -228,7 +228,7 @@ def test_an_onnx_file_may_have_any_name(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "relu.pb").write_bytes((folder / "relu.onnx").read_bytes())
     assert isinstance(resolve(tmp_path / "relu.pb"), OnnxGraph)
     (tmp_path / "w.safetensors").write_bytes(b"\x08\0\0\0\0\0\0\0{      }")
-    with pytest.raises(ModelError, match="no ONNX model"):
+    with pytest.raises(ModelError, match="not an ONNX model"):
         resolve(tmp_path / "w.safetensors")
 
 

@@ -40,8 +40,8 @@ def test_a_columns_neurons_stand_together_in_a_grid() -> None:
     ("build", "message"),
     [
         (lambda: Share("a", heads=-1), "cannot take -1 heads"),
-        (lambda: Share("a/b"), "no device's name"),
-        (lambda: Share(""), "no device's name"),
+        (lambda: Share("a/b"), "not a device's name"),
+        (lambda: Share(""), "not a device's name"),
         (lambda: two(columns=3), "cuts none"),
         (lambda: Partition("1d", "a", (Share("a", 1, 4),), 4), "needs all of them"),
         (lambda: Partition("ws", "a", (Share("a", 1, 4),), 5), "4 rows do not make 5"),
@@ -56,7 +56,7 @@ def test_a_columns_neurons_stand_together_in_a_grid() -> None:
         (lambda: Grid((("a",), ("a",)), (2,), (1, 1)), "more than once"),
         (lambda: Grid((("a", "b"),), (2,), (2,)), "as many hidden blocks"),
         (lambda: Grid((("a", "b"),), (2, 1), (2,)), "do not cut one hidden size"),
-        (lambda: two().rows("a") and two().share("z"), "no device of this partition"),
+        (lambda: two().rows("a") and two().share("z"), "not a device of this partition"),
     ],
 )
 def test_what_does_not_fit_is_refused(build: Callable[[], object], message: str) -> None:

@@ -181,7 +181,7 @@ def test_a_store_of_an_older_version_asks_to_be_packed_again(store: Path) -> Non
 def test_a_directory_that_is_no_store_says_what_to_do(tmp_path: Path) -> None:
     """The first thing a new user meets."""
     for path in (tmp_path, tmp_path / "nowhere"):
-        with pytest.raises(StoreError, match=r"no store.*pliant pack"):
+        with pytest.raises(StoreError, match=r"not a store.*pliant pack"):
             open_store(path)
 
 

@@ -17,7 +17,7 @@ from pliant.models.spec import ModelSpec
 from pliant.settings import cache_folder
 from pliant.store.manifest import Manifest, read_manifest
 
-# Each kind of model has readers of its own, and heavy ones: they are imported where that kind is read.
+# The readers of each kind are slow to import, so they are imported when that kind is read.
 if TYPE_CHECKING:
     from pliant.models.encoder.encoder_family import Family
     from pliant.models.recurrent.recurrent_source import RecurrentSource

@@ -45,7 +45,7 @@ def open_routed(
                 cluster = owned.enter_context(Cluster(cluster, **own))
             stack.push(owned)
             shared = cluster.open(source)  # type: ignore[arg-type]
-            shared.curve()  # measures the devices, before anybody asks
+            shared.curve()  # measures the devices before the first request
         session = RoutedSession(local, shared, upstreams, terms, routing or Routing(), owned)
         stack.pop_all()
     return session

@@ -163,8 +163,7 @@ def _unmarked(name: str, path: Path, mode: int) -> OnnxGraph:
     if stat.S_ISREG(mode) and (path.suffix == ".onnx" or _begins_as_onnx(path)):
         return OnnxGraph(name, path)
     raise ModelError(
-        f"{path} is a file, but not an ONNX model: name a file .onnx, or the directory that contains "
-        f"{_CONFIG}."
+        f"{path} is a file, but not an ONNX model: name a file .onnx, or name the directory with {_CONFIG}."
     )
 
 

@@ -63,7 +63,7 @@ def _array_asker(session: Session[Any]) -> Callable[[Item], EvalRow]:
         assert isinstance(item, Mapping)
         request = session.request(item)
         if not met:
-            session.answer(request)  # it is compiled now: nobody asked for that time
+            session.answer(request)  # compiles, which is not part of the measured time
             met.append(True)
         reply = session.answer(request)
         return _row(reply, best_class(reply))

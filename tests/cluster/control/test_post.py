@@ -119,23 +119,23 @@ def test_a_message_that_is_cut_is_refused(version: int) -> None:
 @pytest.mark.parametrize(
     ("data", "says"),
     [
-        (b"", "no message"),
-        (b"hello", "no message"),
+        (b"", "invalid message"),
+        (b"hello", "invalid message"),
         (b"plnc", "4 bytes"),
         (bytes(LIMIT_BYTES + 1), "the limit is"),
         (letter.MAGIC + bytes(LIMIT_BYTES), "a letter of 1,048,580 bytes"),
-        (DEEP, "no message"),
-        (cut_in(enveloped(["Bye"]), DEEP), "no message"),
-        (cut_in(enveloped(["Bye"], VERSION + 1), DEEP), "no message"),
-        (cut_in(enveloped(["Bye"]), b"\xdd\xff\xff\xff\xff"), "no message: .* truncated"),
-        (cut_in(enveloped(["Bye"]), b"\x93\xa6Forget\xdd\xff\xff\xff\xff"), "no message: .* truncated"),
-        (enveloped(["Nonsense"]), "no message"),
-        (enveloped({"Ready": 1}, VERSION + 1), "no message"),
+        (DEEP, "invalid message"),
+        (cut_in(enveloped(["Bye"]), DEEP), "invalid message"),
+        (cut_in(enveloped(["Bye"], VERSION + 1), DEEP), "invalid message"),
+        (cut_in(enveloped(["Bye"]), b"\xdd\xff\xff\xff\xff"), "invalid message: .* truncated"),
+        (cut_in(enveloped(["Bye"]), b"\x93\xa6Forget\xdd\xff\xff\xff\xff"), "invalid message: .* truncated"),
+        (enveloped(["Nonsense"]), "invalid message"),
+        (enveloped({"Ready": 1}, VERSION + 1), "invalid message"),
         (enveloped(["Prepare", 1, "m", NOBODY, "fp32", [], {}]), "none of"),
-        (enveloped(["Status", -5]), "no message"),
-        (enveloped(["Ready", 1, float("nan"), 0, 0]), "no message"),
-        (enveloped(["Measured", 1, None, [["a", "b", 0.1, 0.0]]]), "no message"),
-        (enveloped(["Measured", 1, None, [["a", "b", float("inf"), 1e6]]]), "no message"),
+        (enveloped(["Status", -5]), "invalid message"),
+        (enveloped(["Ready", 1, float("nan"), 0, 0]), "invalid message"),
+        (enveloped(["Measured", 1, None, [["a", "b", 0.1, 0.0]]]), "invalid message"),
+        (enveloped(["Measured", 1, None, [["a", "b", float("inf"), 1e6]]]), "invalid message"),
         (enveloped(["Bye"], name=""), "1 to 255 bytes"),
         (enveloped(["Bye"], name="a" * 256), "1 to 255 bytes"),
         (
@@ -194,14 +194,14 @@ def test_fields_that_an_older_version_does_not_send_have_defaults() -> None:
 def test_kinds_that_the_next_version_added_are_ignored_and_no_others() -> None:
     """They are no fault of their sender; of this version they are garbage."""
     assert decode(enveloped(["Invented", 1, 2], VERSION + 1)).body == Unknown()
-    with pytest.raises(BadEnvelope, match="no message"):
+    with pytest.raises(BadEnvelope, match="invalid message"):
         decode(enveloped(["Invented", 1, 2]))
 
 
 @pytest.mark.parametrize("kind", ["Unknown", "Unreadable"])
 def test_what_is_never_sent_is_not_read(kind: str) -> None:
     """They stand for what a messenger made of bytes."""
-    with pytest.raises(BadEnvelope, match="no message"):
+    with pytest.raises(BadEnvelope, match="invalid message"):
         decode(enveloped([kind, "why", True]))
 
 

@@ -60,8 +60,8 @@ def _model(text: str, functions: str = "", **weights: np.ndarray) -> Callable[[]
 _FUNCTION = '<opset_import: ["": 19], domain: "local"> f <k> (a, b) => (c) '
 
 CASES: Mapping[str, tuple[Callable[[], None], str]] = {
-    "perm": (_graph("Transpose", {"perm": (7, 0)}), "no order of the 2 dimensions"),
-    "perm twice": (_graph("Transpose", {"perm": (0, 0)}, (4, 4)), "no order of the 2 dimensions"),
+    "perm": (_graph("Transpose", {"perm": (7, 0)}), "not an order of the 2 dimensions"),
+    "perm twice": (_graph("Transpose", {"perm": (0, 0)}, (4, 4)), "not an order of the 2 dimensions"),
     "perm kind": (_graph("Transpose", {"perm": 1}), "'perm' is 1, but must be a list of integers"),
     "concat axis": (_graph("Concat", {"axis": 5}, (4, 12), {"b": np.ones((4, 6), np.float32)}), "the axis 5"),
     "concat size": (

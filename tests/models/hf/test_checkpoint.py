@@ -218,7 +218,7 @@ def test_a_taken_name_is_not_written_over(model: Path, tmp_path: Path) -> None:
     """A training run of hours may lie there."""
     spec = tiny_spec()
     before = (model / "model.safetensors").read_bytes()
-    with pytest.raises(ModelError, match="already holds"):
+    with pytest.raises(ModelError, match="already exists"):
         save_checkpoint(model, spec, random_tensors(spec, 1), "F32", write_tokenizer(tmp_path / "t"))
     assert (model / "model.safetensors").read_bytes() == before
 

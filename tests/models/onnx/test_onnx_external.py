@@ -51,10 +51,10 @@ def test_truncated_external_data_names_tensor_and_sizes(tmp_path: Path, held: in
 @pytest.mark.parametrize(
     ("location", "reason"),
     [
-        ("{folder}/weights.bin", "no relative path"),
-        ("{outside}/secret.bin", "no relative path"),
-        ("", "no relative path"),
-        ("weights.bin\0", "no relative path"),
+        ("{folder}/weights.bin", "not a relative path"),
+        ("{outside}/secret.bin", "not a relative path"),
+        ("", "not a relative path"),
+        ("weights.bin\0", "not a relative path"),
         ("../secret.bin", "outside the model's folder"),
         ("sub/../../secret.bin", "outside the model's folder"),
         ("./sub/../weights.bin/../../secret.bin", "outside the model's folder"),
@@ -63,11 +63,11 @@ def test_truncated_external_data_names_tensor_and_sizes(tmp_path: Path, held: in
         ("link_to_link.bin", "outside the model's folder"),
         ("linked/secret.bin", "outside the model's folder"),
         ("../nothing.bin", "outside the model's folder"),
-        ("loop.bin", "unusable|does not exist|no regular file"),
+        ("loop.bin", "unusable|does not exist|not a regular file"),
         ("x" * 5000, "unusable|does not exist"),
-        (".", "no regular file"),
-        ("sub", "no regular file"),
-        ("pipe", "no regular file"),
+        (".", "not a regular file"),
+        ("sub", "not a regular file"),
+        ("pipe", "not a regular file"),
         ("missing.bin", "does not exist"),
     ],
 )
@@ -164,13 +164,13 @@ def test_a_constants_values_are_guarded_like_a_weights(tmp_path: Path, location:
 def test_a_pipe_in_a_files_place_does_not_block(tmp_path: Path) -> None:
     """It may be put there between the look and the reading."""
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(ModelError, match="no regular file"):
+    with pytest.raises(ModelError, match="not a regular file"):
         mapped(tmp_path / "pipe")
 
 
 def test_a_folder_in_a_files_place_is_refused(tmp_path: Path) -> None:
     """What opens is not always what reads."""
-    with pytest.raises(ModelError, match="no regular file"):
+    with pytest.raises(ModelError, match="not a regular file"):
         mapped(tmp_path)
 
 

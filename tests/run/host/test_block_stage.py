@@ -211,5 +211,5 @@ def test_what_a_model_in_parts_cannot_have_is_refused(options: dict[str, Any]) -
 
 def test_c_code_of_a_model_in_parts_is_refused() -> None:
     """It holds one executable."""
-    with pytest.raises(GraphError, match=r"no single graph.*NonZero"):
+    with pytest.raises(GraphError, match=r"not a single graph.*NonZero"):
         compile(parse(FOUND), threads=1).image({"x": floats(4, 5)})

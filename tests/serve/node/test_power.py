@@ -55,7 +55,7 @@ def test_a_radio_is_a_name_or_a_file(tmp_path: Path) -> None:
     assert read_radio(str(path)) == LTE
     for content in (b"{}", b"nonsense", msgspec.json.encode({**asdict(LTE), "waiting_W": -1.0})):
         path.write_bytes(content)
-        with pytest.raises(NodeError, match="no radio by name"):
+        with pytest.raises(NodeError, match="not a known radio"):
             read_radio(str(path))
     path.write_bytes(msgspec.json.encode({**asdict(LTE), "tail_w": 1.0}))
     with pytest.raises(NodeError, match=r"no radio has: tail_w\. A radio has name, .*, tail_W"):

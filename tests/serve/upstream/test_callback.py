@@ -61,11 +61,11 @@ def test_a_caller_over_ipv6_is_called_in_brackets() -> None:
 @pytest.mark.parametrize("text", ["", "10.0.0.0/40", "10.0.0.1/8", "http://host", "300.1.1.1"])
 def test_what_is_no_network_is_refused(text: str) -> None:
     """At the start, not when the first node registers."""
-    with pytest.raises(NodeError, match="no network"):
+    with pytest.raises(NodeError, match="not a network"):
         parse_callbacks([text])
 
 
 def test_an_address_that_is_no_nodes_is_refused() -> None:
     """It is the other node's mistake, and it is told."""
-    with pytest.raises(NodeError, match="no node's address"):
+    with pytest.raises(NodeError, match="not a node's address"):
         parse_callbacks(()).url("file:///etc/passwd", CALLER)

@@ -44,8 +44,8 @@ def text_model(model: Model, session: Session[Any], *, is_traced: bool = False) 
         inputs = ", ".join(f"{port.name}: {port}" for port in session.inputs)
         raise InputError(
             f"{model.name} is {model.kind} that reads arrays, {inputs}: give them as --input FILE.npz or "
-            "FILE.json. An ONNX model reads text where input_ids is among its inputs and tokenizer.json and "
-            "config.json lie beside it."
+            "FILE.json. An ONNX model reads text if input_ids is among its inputs and tokenizer.json and "
+            "config.json are beside it."
         )
     return TextModel(
         Reading(text.feeds, text.tokenizer.truncate),

@@ -65,7 +65,7 @@ def read_radio(text: str) -> RadioModel:
         model = msgspec.convert(said, RadioModel)
     except (OSError, msgspec.MsgspecError, RouteError) as error:
         raise NodeError(
-            f"{text!r} is not a known radio ({', '.join(_RADIOS)}), and no file with a model of one: "
+            f"{text!r} is not a known radio ({', '.join(_RADIOS)}), and not a file of a radio model: "
             f"{str(error).removesuffix('.')}."
         ) from error
     known = [field.name for field in fields(RadioModel)]

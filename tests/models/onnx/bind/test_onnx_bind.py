@@ -120,7 +120,7 @@ def test_what_reads_a_shape_of_data_waits_and_the_rest_does_not() -> None:
 
 def test_a_model_in_parts_is_no_graph() -> None:
     """C code holds one graph; the message says why this model is not one."""
-    with pytest.raises(GraphError, match=r"no single graph.*NonZero \(at 'y'\).*C code"):
+    with pytest.raises(GraphError, match=r"not a single graph.*NonZero \(at 'y'\).*C code"):
         bound(parse("g (float[6] x) => (int64[1,n] y) { y = NonZero(x) }"))
 
 
