@@ -65,7 +65,7 @@ def test_runs_and_loads_name_something_that_exists() -> None:
 
 def test_tensors_and_extents_are_declared() -> None:
     """A segment keeps only tensors of the program, and no extent stays unbound by accident."""
-    with pytest.raises(ValueError, match="no tensors"):
+    with pytest.raises(ValueError, match="not tensors"):
         Program((Segment((Step("cpu", LAYER),), live=("hidden",)),))
     with pytest.raises(ValueError, match="not unique"):
         Program((), (HIDDEN, HIDDEN))
