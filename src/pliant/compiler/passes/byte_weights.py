@@ -1,11 +1,11 @@
 """Step `weights` of `weights=8`: keep constant matrices of products in bytes, with a scale for each column.
 
 MatMul, Gemm, FusedMatMul and ScaledMatMul become `ByteMatMul`; for int8 `QuantizeRows`, once for all products
-of a tensor, and `ByteMatMulInteger` (see compile.lower.byte_matmul); bias, activation and residual stay. Left
-in float32 are matrices of fewer than 32 rows, 16 columns or 4096 weights; left as they are, for fp32, those
-that are integers with scales already. Contract: the graph with each column of a matrix rounded to 255 equal
-steps, or to as many as the processor's sums hold; for int8 with each row of activations rounded as well. It
-is no pass that can be switched off, but an option.
+of a tensor, and `ByteMatMulInteger` (see compiler.rules.product.lower_byte_matmul); bias, activation and
+residual are kept. Matrices of fewer than 32 rows, 16 columns or 4096 weights stay in float32; for fp32,
+matrices that are already integers with scales are unchanged. Contract: the same graph with each column of a
+matrix rounded to 255 equal steps, or to as many as the processor's sums hold; for int8 each row of
+activations is rounded as well. This step is an option, not a pass that can be switched off.
 """
 
 from dataclasses import replace
@@ -21,7 +21,7 @@ from pliant.models.encoder.encoder_graph import Precise
 
 
 def byte_weights(graph: Graph, compute: Precise = "fp32") -> Graph:
-    """`graph` with its products' weights in bytes. Raises GraphError where there is no matrix to round."""
+    """`graph` with its products' weights in bytes. Raises GraphError if there is no matrix to round."""
     rounded = RoundedRows(graph)
     nodes = [made for node in graph.nodes for made in _rounded(graph, node, rounded, compute)]
     if all(made is node for made, node in zip(nodes, graph.nodes, strict=False)):

@@ -1,9 +1,9 @@
 """Pass `channels_last`: run convolutions and the operators between them with channels last.
 
-There a convolution's input is a matrix already, pooling and every tail run along channels. Images are
-transposed where they enter and leave such a region, but for those of few channels, whose convolution turns
-them; element-wise operators, pooling and concatenation carry it on. Contract: the same values; inputs,
-outputs and all other operators keep their layout.
+In this layout a convolution's input is already a matrix, and pooling and every epilogue run along channels.
+Images are transposed where they enter and leave such a region, except those of few channels, which their
+convolution transposes; element-wise operators, pooling and concatenation extend the region. Contract: the
+same values; inputs, outputs and all other operators keep their layout.
 """
 
 from dataclasses import replace
@@ -20,7 +20,7 @@ _POOLS = ("MaxPool", "AveragePool", "LpPool", "GlobalMaxPool", "GlobalAveragePoo
 
 
 def channels_last(graph: Graph) -> Graph:
-    """The graph with regions around convolutions turned."""
+    """The graph with regions around convolutions in channels-last layout."""
     if not any(_is_conv(graph, node) for node in graph.nodes):
         return graph
     turned = _Turned(graph)
@@ -39,7 +39,7 @@ def _is_conv(graph: Graph, node: Node) -> bool:
 
 
 class _Turned:
-    """The new graph as it grows: `last` names the channels-last form of tensors that have one."""
+    """The new graph under construction: `last` names the channels-last form of tensors that have one."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
@@ -51,7 +51,7 @@ class _Turned:
         self.readers = graph.consumers
 
     def add(self, node: Node) -> None:
-        """The node in whichever layout suits it."""
+        """Add the node in the layout that suits it."""
         if _is_conv(self.graph, node) and not self._stays_first(node):
             x, w, *rest = node.inputs
             is_first = x not in self.last and is_first_layer(node, self.graph)
@@ -76,7 +76,7 @@ class _Turned:
             self.made.update(node.outputs)
 
     def _stays_first(self, node: Node) -> bool:
-        """A convolution between channels-first images whose kernel takes them as they are."""
+        """A convolution between channels-first images whose kernel reads them in that layout."""
         is_read_last = any(_is_conv(self.graph, reader) for reader in self.readers.get(node.outputs[0], ()))
         return node.inputs[0] not in self.last and not is_read_last and takes_either_layout(node, self.graph)
 
@@ -90,7 +90,7 @@ class _Turned:
         return self.last[x]
 
     def plain(self, x: str) -> None:
-        """Make sure that a tensor exists as the graph has it."""
+        """Make sure that a tensor exists in the graph's original layout."""
         if x in self.made:
             return
         rank = len(self.graph.types[x].shape)
@@ -112,9 +112,9 @@ class _Turned:
         return name
 
     def _carries(self, node: Node) -> bool:
-        """An element-wise operator with a turned operand whose others can be turned for nothing.
+        """An element-wise operator with one channels-last operand, whose others can be converted at no cost.
 
-        An operand of fewer pixels, such as what weighs the channels of an image, has the result's rank.
+        An operand of fewer pixels, such as weights of an image's channels, has the result's rank.
         """
         if len(node.outputs) != 1:
             return False
@@ -126,7 +126,9 @@ class _Turned:
         return all(self._is_easy(x, len(shape)) for x in others) and expression(node, self.graph) is not None
 
     def _resizes_last(self, node: Node) -> bool:
-        """Whether a turned image stays turned: an enlarged one only if it need not be turned back."""
+        """Whether a resized image stays channels-last: an enlarged one only if it need not be transposed
+        back.
+        """
         x, y = node.inputs[0], node.outputs[0]
         if x not in self.last or any(i and i not in self.graph.constants for i in node.inputs[1:]):
             return False
@@ -147,7 +149,7 @@ class _Turned:
         return node.integer("axis", 0) % len(self.graph.types[node.outputs[0]].shape) == 1
 
     def _is_easy(self, x: str, rank: int) -> bool:
-        """One number, or a constant that can be turned."""
+        """One number, or a constant that can be transposed."""
         type_ = self.graph.types[x]
         return type_.size == 1 or (x in self.graph.constants and len(type_.shape) <= rank)
 

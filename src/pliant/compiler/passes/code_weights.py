@@ -1,13 +1,14 @@
 """Step `weights`: keep constant matrices of products in k-bit codes, as a store does.
 
 MatMul, Gemm, FusedMatMul and ScaledMatMul become `PlaneMatMul`; for int8 `QuantizeRows`, once for all
-products of a tensor, and `PlaneMatMulInteger` (see compile.lower.plane_matmul); for bf16 `RoundRows`,
-likewise, and `PlaneMatMulBfloat`, or `PairMatMul` where weights are not coded; bias, activation and
-residual stay. Left in float32 are matrices of fewer than 32 rows, 16 columns or 4096 weights, those that
-would not get smaller or hold what is not finite, and what other operators read: an embedding stays mapped.
-Contract: the graph with each matrix replaced by what its codes stand for (store.matrix); for int8 within
-the rounding that `QuantizeRows` and the codebook's steps bring, for bf16 within that of both factors to
-eight bits. It is no pass that can be switched off, but an option.
+products of a tensor, and `PlaneMatMulInteger` (see compiler.rules.product.lower_plane_matmul); for bf16
+`RoundRows`, likewise, and `PlaneMatMulBfloat`, or `PairMatMul` if weights are not coded; bias, activation and
+residual are kept. The following stay in float32: matrices of fewer than 32 rows, 16 columns or 4096 weights,
+matrices that would not get smaller or that hold values that are not finite, and constants that other
+operators read (an embedding stays mapped). Contract: the same graph with each matrix replaced by its decoded
+codes (store.matrix); for int8 within the rounding of `QuantizeRows` and of the codebook's steps, for bf16
+within the rounding of both factors to eight bits. This step is an option, not a pass that can be switched
+off.
 """
 
 from dataclasses import replace
@@ -30,7 +31,7 @@ _PARTS = ("planes", "codebook", "outlier_rows", "outlier_offsets", "outlier_valu
 
 
 def code_weights(graph: Graph, coder: MatrixCoder, compute: Precise = "fp32") -> Graph:
-    """`graph` with its products' weights coded. Raises GraphError where there is no matrix to code."""
+    """`graph` with its products' weights coded. Raises GraphError if there is no matrix to code."""
     work = _Work(graph, coder, compute)
     nodes = [made for node in graph.nodes for made in work.coded(node)]
     coder.drop_pages()
@@ -55,7 +56,7 @@ class _Work:
         self.rounded = RoundedRows(graph)
 
     def coded(self, node: Node) -> tuple[Node, ...]:
-        """What `node` becomes: itself, or one or two others."""
+        """The replacement of `node`: itself, or one or two other nodes."""
         p = operands(self.graph, node)
         if p is None or not self.coder.is_worth(*p.b.shape):
             return (node,)
@@ -84,7 +85,9 @@ class _Work:
         return (Node("PlaneMatMul", (p.a.tensor, *parts, *added), node.outputs, attributes, node.name),)
 
     def _code(self, node: Node, p: Operands) -> CodedMatrix | None:
-        """The right side in codes; None where it is no constant, or where that would not pay."""
+        """The right operand in codes; None if it is not a constant, or if coding would not make it
+        smaller.
+        """
         constants = self.graph.constants
         if p.b.tensor not in constants:
             return None
@@ -97,7 +100,7 @@ class _Work:
 
     def _parts(self, p: Operands, matrix: CodedMatrix) -> tuple[str, ...]:
         """The names of the matrix's tensors, which equal matrices share."""
-        key = id(matrix)  # the coder keeps it, and gives it again for the same weights
+        key = id(matrix)  # the coder keeps it and returns it again for the same weights
         if key not in self.made:
             near = f"{p.b.tensor}|{len(self.made)}"
             names = {part: fresh(self.graph, f"{near}|{part}") for part in _PARTS}

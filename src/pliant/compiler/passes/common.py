@@ -1,7 +1,7 @@
 """Pass `common`: merge nodes that compute the same value (common subexpressions).
 
-Contract: operators are functions of their inputs, but for those that draw numbers. Constants count as
-the same when they are the same array, or small and equal.
+Contract: operators are functions of their inputs, except those that draw random numbers. Two constants are
+the same if they are the same array, or small and equal.
 """
 
 import numpy as np
@@ -17,7 +17,7 @@ _COMPARED_BYTES = 4096
 
 
 def merge_common(graph: Graph) -> Graph:
-    """The graph where each value is computed once."""
+    """The graph in which each value is computed once."""
     first: dict[tuple[object, ...], Node] = {}
     constants: dict[tuple[object, ...], str] = {}
     instead: dict[str, str] = {}

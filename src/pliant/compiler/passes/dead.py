@@ -1,6 +1,6 @@
 """Pass `dead`: drop nodes whose outputs are not read, and the names of unread outputs.
 
-Contract: what reaches an output is unchanged.
+Contract: nodes that an output depends on are unchanged.
 """
 
 from dataclasses import replace
@@ -26,7 +26,7 @@ def drop_dead(graph: Graph) -> Graph:
 
 
 def _trimmed(node: Node, wanted: set[str]) -> Node:
-    """A node asked only for the outputs somebody reads; the parts of a split are all made."""
+    """A node with only those outputs that are read; a split always computes all of its parts."""
     if node.op == "Split":
         return node
     outputs = [y if y in wanted else "" for y in node.outputs]

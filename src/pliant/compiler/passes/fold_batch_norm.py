@@ -1,7 +1,7 @@
-"""Pass `batch_norm`: fold a batch norm behind a convolution into the convolution's weights and bias.
+"""Pass `batch_norm`: fold a batch norm after a convolution into the convolution's weights and bias.
 
-Contract: equal within rounding; weights, bias and all of the norm are constants; float32; the convolution
-has no other reader.
+Contract: equal within rounding; weights, bias and all parameters of the norm are constants; float32; the
+convolution has no other reader.
 """
 
 import numpy as np
@@ -12,7 +12,7 @@ from pliant.ir.graph import Graph, Node
 
 
 def fold_batch_norm(graph: Graph) -> Graph:
-    """The graph without batch norms that a convolution can take over."""
+    """The graph without batch norms that can be folded into a convolution."""
     around = GraphContext(graph)
     made: dict[str, Node] = {}
     gone: set[str] = set()

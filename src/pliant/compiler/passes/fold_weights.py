@@ -1,9 +1,9 @@
 """Step before the passes: convert weights stored as integers or half floats to float32 once, or never.
 
-What (codes - zero) * scale makes of a constant (compile.affine) was made again in every run. Now a lookup
-(Gather along the first axis) picks rows of the codes and scales those; a product keeps the nodes, which pass
-`scales` swallows; every other node reads a float32 constant. Contract: the same values, to the bit but for
-divisions; a constant is made once for all shapes of a model, and not at all above `LARGEST_BYTES`.
+Without this step (codes - zero) * scale of a constant would be computed in every run. A lookup (Gather along
+the first axis) picks rows of the codes and scales only those; a product keeps the nodes, which pass `scales`
+fuses; every other node reads a float32 constant. Contract: the same values, bit for bit except for divisions;
+a constant is computed once for all shapes of a model, and not at all above `LARGEST_BYTES`.
 """
 
 import weakref
@@ -23,13 +23,13 @@ _FLOAT = 1  # ONNX's element type
 
 @final
 class FoldedWeights:
-    """Float32 constants made of a model's weights; those of one shape of the model serve all others."""
+    """Float32 constants computed from a model's weights and shared by all shapes of the model."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[int, tuple[str, ...]], tuple[weakref.ref[np.ndarray], np.ndarray]] = {}
 
     def of(self, weights: Affine, constant: np.ndarray) -> np.ndarray:
-        """The values, made at the first call for this constant."""
+        """The values, computed at the first call for this constant."""
         key = (id(constant), weights.how)
         known = self._known.get(key)
         if known is None or known[0]() is not constant:
@@ -38,7 +38,7 @@ class FoldedWeights:
 
 
 def fold_weights(graph: Graph, folded: FoldedWeights) -> Graph:
-    """`graph` without weights that every run would make anew; itself where there are none."""
+    """`graph` without weights that every run would compute again; `graph` itself if there are none."""
     found = affine_weights(graph)
     work = _Work(graph, found, folded)
     nodes = [new for node in graph.nodes for new in work.replaced(node)]
@@ -55,9 +55,9 @@ class _Work:
         self._named: dict[str, str] = {}
 
     def replaced(self, node: Node) -> list[Node]:
-        """What stands in the node's place."""
+        """The nodes that replace this node."""
         if node.outputs[0] in self.found:
-            return [node]  # left out later where nothing reads it
+            return [node]  # removed later if nothing reads it
         if _looks_up(self.graph, node, self.found):
             return self._looked_up(node)
         inputs = tuple(
@@ -81,7 +81,7 @@ class _Work:
         return self._named[x]
 
     def _looked_up(self, node: Node) -> list[Node]:
-        """Rows of the codes, then what makes weights of them."""
+        """Nodes that pick rows of the codes, then nodes that convert these to weights."""
         weights, ids, y = self.found[node.inputs[0]], node.inputs[1], node.outputs[0]
         shape = self.graph.types[y].shape
         lead = shape[: len(shape) - len(weights.shape) + 1]
@@ -111,7 +111,7 @@ class _Work:
 
 
 def _looks_up(graph: Graph, node: Node, found: dict[str, Affine]) -> bool:
-    """Whether a node picks rows of weights whose parameters are one, or one each, along all but the first."""
+    """Whether a node picks rows of weights whose parameters have length 1 or full length along each axis."""
     if node.op != "Gather" or node.inputs[0] not in found or node.inputs[0] == node.inputs[1]:
         return False
     weights = found[node.inputs[0]]

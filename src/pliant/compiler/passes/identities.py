@@ -12,7 +12,7 @@ from pliant.ir.graph import Graph, Node
 
 
 def drop_identities(graph: Graph) -> Graph:
-    """The graph without nodes that pass an input on."""
+    """The graph without nodes that return an input unchanged."""
     instead: dict[str, str] = {}
     for node in graph.nodes:
         rule = _RULES.get(node.op)
@@ -25,7 +25,7 @@ def drop_identities(graph: Graph) -> Graph:
 
 
 def _must_copy(node: Node, graph: Graph, instead: Mapping[str, str]) -> bool:
-    """Whether an Identity is the only way to say that an output is an input, a constant or another output."""
+    """Whether an Identity is needed because an output is an input, a constant or another output."""
     if node.outputs[0] not in graph.outputs:
         return False
     source = node.inputs[0]
@@ -62,7 +62,7 @@ def _cast(node: Node, graph: Graph) -> str | None:
 
 
 def _neutral(value: int, *positions: int) -> Callable[[Node, Graph], str | None]:
-    """x op `value` is x, where `value` stands at one of `positions`."""
+    """x op `value` is x if `value` is the operand at one of `positions`."""
 
     def rule(node: Node, graph: Graph) -> str | None:
         for i in positions:
@@ -75,7 +75,7 @@ def _neutral(value: int, *positions: int) -> Callable[[Node, Graph], str | None]
 
 
 def _same_shape(node: Node, graph: Graph) -> str | None:
-    """Where these keep the shape, they keep every element in its place."""
+    """If these operators keep the shape, they keep every element in its place."""
     return node.inputs[0] if graph.types[node.inputs[0]] == graph.types[node.outputs[0]] else None
 
 

@@ -1,7 +1,8 @@
 """Pass `winograd`: mark 3x3 convolutions that gain from Winograd's F(4x4, 3x3).
 
-It multiplies a quarter as often, for four times the weights: enough tiles must share them. Contract: equal
-within rounding, about twice that of plain sums; constant weights; layouts are chosen already.
+This algorithm needs a quarter of the multiplications and four times the weights, so enough tiles must share
+the weights. Contract: equal within rounding, with about twice the error of plain sums; constant weights; runs
+after layouts are chosen.
 """
 
 from dataclasses import replace

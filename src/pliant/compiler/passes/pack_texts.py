@@ -1,8 +1,9 @@
-"""Run what works row by row over the rows of several texts, one behind the other, without their padding.
+"""Run row-wise operators over the concatenated rows of several texts, without their padding.
 
 Contract: the graph is of `n_texts` texts padded to `n_tokens`, in tensors [n_texts, n_tokens, ...]. Products
-with constant matrices, norms of columns, and attention run over the rows that texts have, all else as before.
-The answers for these rows are those of a mask that hides padding; other rows hold what one of them does.
+with constant matrices, norms of columns, and attention run over the real rows of the texts; all other
+operators run as before. The results for real rows equal those of a mask that hides padding; padding rows hold
+a copy of a real row.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,8 +21,9 @@ from pliant.kernels.attention.attention_texts import BLOCK_WORDS, text_blocks
 from pliant.kernels.emit.isa import Isa
 
 ROWS, PLACES, BLOCKS = "texts|rows", "texts|places", "texts|blocks"
-"""Inputs of a packed graph, int64: of each row of a text where it is among the padded, of each padded row
-where it is among the texts' (0 for padding), and the blocks of `text_blocks`."""
+"""Inputs of a packed graph, int64: the padded index of each real row, the packed index of each padded row (0
+for padding), and the blocks of `text_blocks`.
+"""
 
 _PACKED = "|packed"
 
@@ -34,7 +36,7 @@ class TextShape:
     n_tokens: int
 
     def feeds(self, lengths: Sequence[int], isa: Isa) -> dict[str, Int64[np.ndarray, "..."]]:
-        """What a packed graph is fed beside its model's inputs, for texts of these lengths."""
+        """The feeds of a packed graph in addition to its model's inputs, for texts of these lengths."""
         real = np.arange(self.n_tokens) < np.asarray(lengths)[:, None]
         rows, places = np.zeros((2, real.size), np.int64)
         where = np.flatnonzero(real)
@@ -46,7 +48,7 @@ class TextShape:
         return {ROWS: rows, PLACES: places, BLOCKS: blocks}
 
     def types(self, isa: Isa) -> dict[str, TensorType]:
-        """Of these feeds."""
+        """Types of these feeds."""
         every = TensorType("int64", (self.n_texts * self.n_tokens,))
         return {
             ROWS: every,
@@ -59,8 +61,8 @@ class TextShape:
 
 
 def pack_texts(graph: Graph, texts: TextShape, isa: Isa) -> Graph:
-    """The packed graph, whose calls with an extent run over fewer rows; `graph` itself where that gains
-    nothing: it has no such products, or no text attends to itself.
+    """The packed graph, whose calls with an extent run over fewer rows; `graph` itself if that gains nothing,
+    because it has no such products or no text attends to itself.
     """
     packed = _Packing(graph, texts)
     nodes = list(packed.nodes())
@@ -81,9 +83,9 @@ class _Packing:
     def __init__(self, graph: Graph, texts: TextShape) -> None:
         self._graph, self._texts = graph, texts
         self._packed: set[str] = set()
-        """Tensors that are there without padding."""
+        """Tensors that exist without padding."""
         self._padded = {*graph.inputs, *graph.constants}
-        """Tensors that are there with padding."""
+        """Tensors that exist with padding."""
 
     def nodes(self) -> Iterator[Node]:
         """The nodes of the packed graph, in order."""
@@ -148,7 +150,7 @@ class _Packing:
         is_plain &= all(
             a in self._graph.constants and a and self._graph.types[a].shape == columns for a in affine
         )
-        # Before the first product it is not worth taking rows apart.
+        # Packing rows before the first product gains nothing.
         return (x,) if is_plain and x in self._packed else None
 
     def _of_attention(self, node: Node) -> tuple[str, ...] | None:
@@ -170,13 +172,13 @@ class _Packing:
         return read(self._graph, x, node.integers(attribute, None))
 
     def _is_text(self, x: str) -> bool:
-        """Whether a tensor is float32 [n_texts, n_tokens, ...], and no constant."""
+        """Whether a tensor is float32 [n_texts, n_tokens, ...] and not a constant."""
         type_, texts = self._graph.types[x], self._texts
         is_even = type_.dtype == "float32" and type_.shape[:2] == (texts.n_texts, texts.n_tokens)
         return is_even and x not in self._graph.constants
 
     def _is_rows(self, view: View) -> bool:
-        """Whether it is [n_texts, n_tokens, columns], rows at equal steps."""
+        """Whether a view is [n_texts, n_tokens, columns] with equally spaced rows."""
         lead = self._texts.n_texts, self._texts.n_tokens
         return (
             len(view.shape) == 3 and view.shape[:2] == lead and view.strides[0] == lead[1] * view.strides[1]

@@ -1,9 +1,10 @@
 """Step `weights` of `compute="bf16"`: multiply constant float32 matrices as pairs of bfloat16.
 
 MatMul, Gemm and FusedMatMul become `RoundRows`, once for all products of a tensor, and `PairMatMul` (see
-compile.lower.bf16_matmul); bias, activation and residual stay. Left in float32 are matrices of fewer than 32
-rows, 16 columns or 4096 weights, and what has no rows at even distances. Contract: the graph within the
-rounding of both factors to eight bits. It is no pass that can be switched off, but an option.
+compiler.rules.product.lower_bf16_matmul); bias, activation and residual are kept. Matrices of fewer than 32
+rows, 16 columns or 4096 weights, and operands without equally spaced rows, stay in float32. Contract: the
+same graph within the rounding of both factors to eight bits. This step is an option, not a pass that can be
+switched off.
 """
 
 from dataclasses import replace
@@ -17,7 +18,7 @@ from pliant.kernels.coded.gemm_bf16 import padded_depth
 
 
 def pair_weights(graph: Graph) -> Graph:
-    """`graph` with its products in bfloat16. Raises GraphError where there is none to change."""
+    """`graph` with its products in bfloat16. Raises GraphError if there is no product to change."""
     rounded = RoundedRows(graph)
     nodes = [made for node in graph.nodes for made in _paired(graph, node, rounded)]
     if len(nodes) == len(graph.nodes) and not any(node.flag("bf16") for node in nodes):

@@ -1,7 +1,7 @@
 """The ordered list of passes, and the function that runs them.
 
-A pass is a function `Graph -> Graph` in a file of its own: the graph it returns is valid, computes the same
-outputs, and is the same object when nothing was found. Passes can be switched off by name.
+A pass is a function `Graph -> Graph` in a file of its own: the returned graph is valid, computes the same
+outputs, and is the same object if nothing was changed. Passes can be switched off by name.
 """
 
 from collections.abc import Callable, Collection
@@ -37,7 +37,7 @@ CLEANING: dict[str, Pass] = {
     "transposes": merge_transposes,
     "common": merge_common,
 }
-"""Repeated together until none finds anything; what one removes often shows another its pattern."""
+"""Repeated as a group until none changes the graph; one pass often exposes a pattern for another."""
 
 FUSING: dict[str, Pass] = {
     "gelu": fuse_gelu,
@@ -53,15 +53,15 @@ FUSING: dict[str, Pass] = {
     "conv": fuse_conv,
     "channels_last": channels_last,
     "winograd": mark_winograd,
-    "maps": fuse_maps,  # last: it swallows the operators that the others look for
+    "maps": fuse_maps,  # last: it fuses the operators that the others look for
 }
-"""Run once each, in order, on the cleaned graph, which is cleaned again after each that found something."""
+"""Run once each, in order, on the cleaned graph, which is cleaned again after each pass that changed it."""
 
 _MAX_ROUNDS = 20
 
 
 def simplify(graph: Graph, without: Collection[str] = ()) -> Graph:
-    """`graph` after all passes but those named. Raises InputError for a name that is no pass."""
+    """`graph` after all passes except those named. Raises InputError for a name that is not a pass."""
     names = [*CLEANING, *FUSING]
     unknown = sorted(set(without) - set(names))
     if unknown:

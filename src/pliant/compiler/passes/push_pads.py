@@ -1,8 +1,8 @@
 """Pass `pads`: move a Pad that views read in front of the transposes before it.
 
-Contract: the same elements; no more transposes than before. A transpose between a product and what it reads
-is a view (see `views`), but not where a Pad lies behind it: an exporter's unfold pads a transposed image and
-gathers windows from it, and of a padded image its windows are views too.
+Contract: the same elements; no more transposes than before. A transpose between a product and its input is a
+view (see `views`), unless a Pad follows it: an exporter's unfold pads a transposed image and gathers windows
+from it. If the image is padded first, these windows are views as well.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,7 +20,7 @@ from pliant.ir.symbolic import size_array
 
 
 def push_pads(graph: Graph) -> Graph:
-    """The graph where such pads work on what was transposed, and the transposes follow them."""
+    """The graph in which such pads come first and the transposes follow them."""
     around = GraphContext(graph)
     nodes: list[Node] = []
     constants: dict[str, np.ndarray] = {}
@@ -47,7 +47,7 @@ def _exchanged(
     constants: dict[str, np.ndarray],
     types: dict[str, TensorType],
 ) -> Iterator[Node]:
-    """The pad of what the chain starts from, then the chain; adds to `constants` and `types` what is new."""
+    """A pad of the chain's input, then the chain; adds new entries to `constants` and `types`."""
     x, y = chain[0].inputs[0], pad.outputs[0]
     type_ = graph.types[x]
     made, amounts = fresh(graph, f"{y}.rows"), fresh(graph, f"{y}.pads")
@@ -70,7 +70,7 @@ def _exchanged(
 
 
 def _chain(around: GraphContext, pad: Node) -> tuple[Node, ...]:
-    """What leads to a pad from the first of the transposes before it, if only views read the pad."""
+    """The nodes from the first transpose before a pad up to the pad, if only views read the pad."""
     graph = around.graph
     readers = around.consumers.get(pad.outputs[0], ())
     is_viewed = (
@@ -89,9 +89,9 @@ def _chain(around: GraphContext, pad: Node) -> tuple[Node, ...]:
 
 
 def _pads_before(graph: Graph, pad: Node, chain: Sequence[Node]) -> np.ndarray | None:
-    """Elements before and after [2, rank] for the tensor that the chain starts from, None if there are none.
+    """Elements before and after [2, rank] for the chain's input, None if it cannot be padded.
 
-    A dimension that a reshape put in cannot be padded.
+    A dimension that a reshape inserted cannot be padded.
     """
     pads = graph.constants.get(pad.inputs[1]) if chain else None
     has_axes = len(pad.inputs) > 3 and bool(pad.inputs[3])

@@ -1,8 +1,9 @@
-"""Pass `pushes`: move transposes past element-wise operators where fewer of them remain.
+"""Pass `pushes`: move transposes past element-wise operators if that leaves fewer of them.
 
-Contract: the same values; no more transposes than before. Two operands transposed alike become one
-transposed result; a transpose moves on towards others that it then merges with (pass `transposes`). One
-that only moves dimensions of length 1 becomes a reshape. Runs after the passes that look for transposes.
+Contract: the same values; no more transposes than before. Two operands with the same transpose become one
+transposed result; a transpose moves towards other transposes and is merged with them (pass `transposes`). A
+transpose that only moves dimensions of length 1 becomes a reshape. Runs after the passes that look for
+transposes.
 """
 
 from collections.abc import Mapping
@@ -17,7 +18,7 @@ from pliant.ir.graph import Graph, Node, TensorType
 from pliant.ir.symbolic import size_array
 
 ELEMENTWISE = frozenset(FORMULAS) - {"CastLike"}
-"""Operators that work on elements at equal places of operands broadcast as numpy does."""
+"""Operators on elements at the same index of operands, which are broadcast as in numpy."""
 
 _MAX_CHAIN = 32
 
@@ -31,7 +32,7 @@ class _Transposed:
 
 
 def push_transposes(graph: Graph) -> Graph:
-    """The graph where no element-wise operator stands in the way of merging transposes."""
+    """The graph in which no element-wise operator prevents merging transposes."""
     consumers = graph.consumers
     known: dict[str, _Transposed] = {}
     nodes: list[Node] = []
@@ -73,7 +74,7 @@ def _perm_to_push(
     known: Mapping[str, _Transposed],
     consumers: Mapping[str, tuple[Node, ...]],
 ) -> tuple[int, ...] | None:
-    """The order in which the operands' dimensions come, if the node may and should do without it."""
+    """The permutation of the operands' dimensions, if it can and should be moved past the node."""
     if node.op not in ELEMENTWISE or len([y for y in node.outputs if y]) != 1:
         return None
     moved = {x for x in node.inputs if x in known}
@@ -88,7 +89,7 @@ def _perm_to_push(
 
 
 def _is_free(node: Node, moved: set[str], graph: Graph) -> bool:
-    """Whether every operand is one of `moved`, or may stand in any order of dimensions."""
+    """Whether every operand is one of `moved`, or can have its dimensions in any order."""
     rank = len(graph.types[node.outputs[0]].shape)
     for x in node.inputs:
         if not x:
@@ -103,7 +104,7 @@ def _is_free(node: Node, moved: set[str], graph: Graph) -> bool:
 
 
 def _reaches_transposes(node: Node, graph: Graph, consumers: Mapping[str, tuple[Node, ...]]) -> bool:
-    """Whether only transposes read the node's output, at once or through more element-wise operators."""
+    """Whether only transposes read the node's output, directly or through more element-wise operators."""
     for _ in range(_MAX_CHAIN):
         y = node.outputs[0]
         readers = consumers.get(y, ())
@@ -118,7 +119,7 @@ def _reaches_transposes(node: Node, graph: Graph, consumers: Mapping[str, tuple[
 
 
 def _before(node: Node, i: int, perm: tuple[int, ...], graph: Graph, constants: dict[str, np.ndarray]) -> str:
-    """Operand i as it stands before a transpose by `perm`: itself, or a constant in another order."""
+    """Operand i before a transpose by `perm`: the source tensor, or a constant in another order."""
     x = node.inputs[i]
     if not x or graph.types[x].size == 1:
         return x

@@ -15,7 +15,7 @@ RESHAPING = frozenset(("Reshape", "Squeeze", "Unsqueeze", "Flatten"))
 
 
 def merge_reshapes(graph: Graph) -> Graph:
-    """The graph where no reshape reads another's output."""
+    """The graph in which no reshape reads another's output."""
     makers = graph.producers
     nodes: list[Node] = []
     constants: dict[str, np.ndarray] = {}

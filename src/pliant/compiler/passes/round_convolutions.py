@@ -1,6 +1,6 @@
-"""Step of `compute="bf16"` where tiles multiply: convolutions with constant weights may round to bfloat16.
+"""Step of `compute="bf16"` for CPUs with tiles: let convolutions with constant weights round to bfloat16.
 
-Contract: `bf16` is set on such nodes; lowering takes it where tiles pay, and float32 elsewhere.
+Contract: `bf16` is set on such nodes; lowering uses bfloat16 where tiles are faster, and float32 elsewhere.
 """
 
 from dataclasses import replace

@@ -10,7 +10,9 @@ from pliant.ir.graph import Graph, Node
 
 
 def merge_transposes(graph: Graph) -> Graph:
-    """The graph where no Transpose reads another's output; pass `identities` drops those that do nothing."""
+    """The graph in which no Transpose reads another's output; pass `identities` drops those without
+    effect.
+    """
     makers = graph.producers
     nodes: list[Node] = []
     changed = False

@@ -1,6 +1,6 @@
-"""Pairs of bfloat16 in 32-bit lanes: made from floats, multiplied and added in float32.
+"""Pairs of bfloat16 in 32-bit lanes: converted from floats, multiplied and added in float32.
 
-The low half of a lane is the pair's first number. A CPU with AVX512-BF16 or Arm's BF16 takes subnormal
+The low half of a lane is the pair's first number. A CPU with AVX512-BF16 or Arm's BF16 treats subnormal
 numbers as zero, here and in its sums; the portable lowering keeps them.
 """
 
@@ -19,7 +19,7 @@ _UPPER, _HALF = -65536, 1 << 15
 
 
 def require_bf16(isa: Isa) -> None:
-    """Raises InputError where a processor has no products of bfloat16."""
+    """Raises InputError if a processor has no products of bfloat16."""
     if not isa.has_bf16:
         raise InputError(
             "compute='bf16' takes a processor with AVX512-BF16 (avx512_bf16 in /proc/cpuinfo), on Arm BF16 "
@@ -29,7 +29,7 @@ def require_bf16(isa: Isa) -> None:
 
 
 def add_pairs_bf16(f: Function, x: Value, y: Value, total: Value) -> Value:
-    """total + both products of the pairs of x and y, vectors of float32 that stand for words."""
+    """total + both products of the pairs of x and y, vectors of float32 that hold words."""
     if not f.isa.is_portable:
         halves = vector(2 * f.lanes, "bfloat")
         x, y = (f.cast("bitcast", z, halves) for z in (x, y))
@@ -57,7 +57,7 @@ def round_pairs(f: Function, first: Value, second: Value) -> Value:
 
 
 def round_row(f: Function, low: Value, high: Value) -> Value:
-    """As many words as a vector has lanes: the numbers of `low`, then of `high`, one behind the other."""
+    """As many words as a vector has lanes: the numbers of `low`, then those of `high`, consecutive."""
     words = vector(f.lanes, "i32")
     if _rounds(f.isa):
         two = f.intrinsic(_ROUND_TWO, vector(2 * f.lanes, "bfloat"), high, low, suffix="")
@@ -67,20 +67,20 @@ def round_row(f: Function, low: Value, high: Value) -> Value:
 
 
 def round_one(f: Function, x: Value) -> Value:
-    """A float as bits of a bfloat16 (i16)."""
+    """A float as the bits of a bfloat16 (i16)."""
     return float_to_bfloat(f, x)
 
 
 def rest_of(f: Function, x: Value) -> Value:
-    """What rounding to bfloat16 leaves of floats: x less the nearest."""
+    """The remainder of floats after rounding to bfloat16: x minus the nearest."""
     words = f.cast("zext", float_to_bfloat(f, x), like(x.type, "i32")) << 16
     return x - f.cast("bitcast", words, x.type)
 
 
 def parts_of(f: Function, x: Value) -> tuple[Value, Value]:
-    """Floats as the sum of a bfloat16, the nearest (of two, the larger), and what that leaves.
+    """Floats as the sum of the nearest bfloat16 (the larger of two) and the remainder.
 
-    Three instructions; NaN stays in the rest, which infinity makes NaN as well.
+    Three instructions; the remainder of NaN and of infinity is NaN.
     """
     words = (f.cast("bitcast", x, like(x.type, "i32")) + _HALF) & _UPPER
     upper = f.cast("bitcast", words, x.type)
@@ -88,7 +88,7 @@ def parts_of(f: Function, x: Value) -> tuple[Value, Value]:
 
 
 def store_parts(f: Function, two: Sequence[Value], places: Sequence[Value]) -> None:
-    """Two vectors of floats as pairs of their upper parts, and of what rounding leaves of the rest."""
+    """Two vectors of floats as pairs of their upper parts, and pairs of their remainders rounded."""
     (first, low), (second, high) = (parts_of(f, x) for x in two)
     words = [f.cast("bitcast", x, vector(f.lanes, "i32")) for x in (first, second)]
     for pairs, place in zip(((words[0] >> 16) | words[1], round_pairs(f, low, high)), places, strict=True):
@@ -96,7 +96,7 @@ def store_parts(f: Function, two: Sequence[Value], places: Sequence[Value]) -> N
 
 
 def _rounds(isa: Isa) -> bool:
-    """Whether rounding is an instruction that is known here."""
+    """Whether the row has an instruction for rounding that is used here."""
     return isa.name == "avx512" and not isa.is_portable
 
 

@@ -1,7 +1,7 @@
 """Sums of products over any strides, for every number type: slow and general.
 
-out[o] = alpha * sum over r of the product of all operands at (o, r) + beta * c[o]. Matrix products of
-other types than float32, and what no tile can walk, end here.
+out[o] = alpha * sum over r of the product of all operands at (o, r) + beta * c[o]. It computes matrix
+products of types other than float32, and strides that no tile supports.
 """
 
 import ctypes
@@ -18,9 +18,9 @@ _CHAINS = 4
 
 
 class ContractArgs(ctypes.Structure):
-    """Extents not used are 1 and stand first; strides in elements, [operand][OUT_DIMS + SUM_DIMS].
+    """Unused extents are 1 and come first; strides in elements, [operand][OUT_DIMS + SUM_DIMS].
 
-    A unit is a row: all of the last output dimension. `c` may be null. Integers take alpha and beta as 1.
+    A unit is a row: all of the last output dimension. `c` may be null. For integers alpha and beta are 1.
     """
 
     _fields_ = (
@@ -43,8 +43,9 @@ def contract_name(dtype: str, n_operands: int, pattern: str = "") -> str:
 def contract_ir(isa: Isa, dtype: str, n_operands: int, pattern: str = "") -> str:
     """The kernel `contract_name(...)` with ContractArgs over `n_operands` operands and `out` of `dtype`.
 
-    `pattern` says how each operand, and c behind them, goes along a row: `c` contiguous or `s` one value.
-    Then neighbouring outputs are vectors; without a pattern they are not. Sums have one order in both.
+    `pattern` says how each operand, and c after them, varies along a row: `c` contiguous or `s` one value.
+    With a pattern, adjacent outputs are computed as vectors; without one they are not. The order of sums is
+    the same in both.
     """
     type_ = DTYPES[dtype]
     module = Module(isa)
@@ -78,7 +79,7 @@ def contract_ir(isa: Isa, dtype: str, n_operands: int, pattern: str = "") -> str
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """How neighbouring outputs are computed: `lanes` at a time, 0 for one."""
+    """How adjacent outputs are computed: `lanes` at a time, 0 for one by one."""
 
     pattern: str
     lanes: int
@@ -89,7 +90,7 @@ class _Row:
         return vector(self.lanes, self.dtype.register) if self.lanes else self.dtype.register
 
     def load(self, f: Function, place: Value, i: int, chains: int) -> list[Value]:
-        """Operand i's values for so many vectors of outputs from `place` on."""
+        """Operand i's values for `chains` vectors of outputs from `place` on."""
         memory = self.dtype.memory
         if self.lanes and self.pattern[i] == "s":
             return [f.splat(widen(f, f.load(place, memory), self.dtype))] * chains
@@ -99,7 +100,7 @@ class _Row:
 
 
 def _row_start(f: Function, args: Value, unit: Value, n_operands: int) -> tuple[list[Value], Value]:
-    """Where a row begins in each operand, and in c, in elements."""
+    """Offset of a row in each operand, and in c, in elements."""
     starts, start_c = [f.const(0)] * n_operands, f.const(0)
     left = unit
     for d in reversed(range(OUT_DIMS - 1)):
@@ -113,7 +114,7 @@ def _row_start(f: Function, args: Value, unit: Value, n_operands: int) -> tuple[
 
 
 def _sum(f: Function, args: Value, operands: list[Value], row: _Row, chains: int) -> list[Value]:
-    """The sums over all of the summed dimensions, loops nested."""
+    """The sums over all summed dimensions, as nested loops."""
 
     def over(d: int, here: list[Value], totals: list[Value]) -> list[Value]:
         if d == SUM_DIMS:

@@ -1,4 +1,4 @@
-"""Lanes of int16 pairs or of four bytes, multiplied and added in int32: by the instruction a CPU has for it.
+"""Lanes of int16 pairs or of four bytes, multiplied and added in int32: by the CPU's instruction for it.
 
 Every sum is exact modulo 2**32.
 """
@@ -17,9 +17,9 @@ def left_is_signed(isa: Isa) -> bool:
 
 
 def shared_word(f: Function, word: Value) -> Value:
-    """An i32 word of A in every lane, as `add_pairs` and `add_quads` take it."""
+    """An i32 word of A in every lane, for `add_pairs` and `add_quads`."""
     lanes = f.splat(word)
-    # Opaque, or LLVM keeps both halves of every vector of B in registers, where SMULL2 reads the upper one.
+    # Opaque, else LLVM keeps both halves of each vector of B in registers; SMULL2 reads the upper one.
     return f.opaque(lanes) if f.isa.name == "neon" else lanes
 
 
@@ -45,7 +45,7 @@ def _halves(f: Function, x: Value, y: Value, first: int) -> Value:
 
 
 def add_quads(f: Function, total: Value, x: Value, y: Value) -> Value:
-    """total + x's bytes times y's signed bytes, four to an i32 lane; on rows that `has_dot`."""
+    """total + x's bytes times y's signed bytes, four to an i32 lane; on rows with `has_dot`."""
     assert f.isa.has_dot, f.isa.name
     if f.isa.is_portable:
         return add_quads_portably(f, total, x, y)

@@ -15,7 +15,7 @@ _DIMS = OUT_DIMS + SUM_DIMS
 
 
 def rows_ir(isa: Isa) -> str:
-    """The kernel ROWS: out = alpha * sum of a * b; a unit is a row, in cache while summed."""
+    """The kernel ROWS: out = alpha * sum of a * b; a unit is a row, which stays in cache during the sums."""
     module = Module(isa)
     _write_add(module)
     with module.kernel(ROWS) as f:
@@ -33,7 +33,7 @@ def rows_ir(isa: Isa) -> str:
 
 
 def _starts(f: Function, args: Value, unit: Value) -> list[Value]:
-    """Where a row begins in both operands."""
+    """Address of a row in both operands."""
     starts, left = [f.const(0)] * 2, unit
     for d in reversed(range(OUT_DIMS - 1)):
         extent = element(f, args, "extents", d)
@@ -44,7 +44,7 @@ def _starts(f: Function, args: Value, unit: Value) -> list[Value]:
 
 
 def _sum(f: Function, args: Value, d: int, a: Value, b: Value, row: Value) -> None:
-    """Loops over the summed dimensions from `d` on; each turn adds to the whole row."""
+    """Loops over the summed dimensions from `d` on; each iteration adds to the whole row."""
     if d == SUM_DIMS:
         f.call("add_row", "void", args, a, b, row)
         return
@@ -54,7 +54,7 @@ def _sum(f: Function, args: Value, d: int, a: Value, b: Value, row: Value) -> No
 
 
 def _write_add(module: Module) -> None:
-    """`add_row(args, a, b, row)`: row[j] += alpha * a[j] * b[j]; vectors where one of them is a number."""
+    """`add_row(args, a, b, row)`: row[j] += alpha * a[j] * b[j]; vectors if one of them is a scalar."""
     params = [("args", "ptr"), ("a", "ptr"), ("b", "ptr"), ("row", "ptr")]
     with module.function("add_row", params, attributes="noinline", is_exported=False) as f:
         args, a, b, row = f.params

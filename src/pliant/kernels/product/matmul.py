@@ -1,7 +1,7 @@
 """Float32 matrix products: C = activation(alpha * A @ B + bias + residual), batched, with any strides.
 
-The tiles are the local engine's. B comes packed in panels, or a block of it is packed into scratch just
-before its use; A is copied only where its columns are not neighbours.
+The tiles are those of the local engine. B is passed packed in panels, or a block of it is packed into scratch
+just before its use; A is copied only if its columns are not contiguous.
 """
 
 from collections.abc import Callable
@@ -45,8 +45,8 @@ def matmul_ir(
 ) -> str:
     """The kernel `matmul_name(...)` with MatmulArgs; `activation` is one of vmath.ACTIVATIONS.
 
-    With `bits` B comes in as many planes, and the arguments are MatmulCodedArgs; with `element` B is of that
-    type, with scales, and they are MatmulScaledArgs.
+    With `bits` B has that many planes, and the arguments are MatmulCodedArgs; with `element` B has that type,
+    with scales, and the arguments are MatmulScaledArgs.
     """
     module = Module(isa)
     panel = tiling(isa).panel
@@ -72,7 +72,7 @@ def matmul_ir(
 
 
 def _write_unit(f: Function, unit: Value, panel: int, step: int) -> None:
-    """`step` rows of B cannot be parted."""
+    """Write a unit; `step` rows of B cannot be separated."""
     args, _, _, scratch = f.params
     n_columns, row_block = f.fields(args, MatmulArgs, "n_columns", "row_block")
     place = unit_of(f, unit)
@@ -80,7 +80,7 @@ def _write_unit(f: Function, unit: Value, panel: int, step: int) -> None:
     a_row, a_column, depth, first, last = place.a_row, place.a_column, place.depth, place.first, place.last
     copies_a = a_column.compare("ne", 1)
     space = f.at(scratch, row_block * COLUMNS + (BLOCK_ROWS * panel + 1) * COLUMNS)
-    # A product over nothing still has a bias.
+    # A product of depth 0 still has a bias.
     terms = f.select(depth < 1, f.const(1), depth)
     even = up(up(terms, up(terms, BLOCK_ROWS)), step) * step
     with f.each(0, terms, even) as k:
@@ -93,7 +93,7 @@ def _write_unit(f: Function, unit: Value, panel: int, step: int) -> None:
         n_whole = (last - first) // panel * panel
         common = (args, scratch, a_block, lda, b, c, residual, rows, k, n, first, last)
         with f.each(first, first + n_whole, panel) as group:
-            # Only single groups know how to end within a group.
+            # Only panels of one group can end within a group.
             is_tail = (group + panel) * COLUMNS > n_columns if panel > 1 else f.const(1, "i1")
             with f.when(is_tail), f.each(group, group + panel) as one:
                 f.call("panel1", "void", *common, one)
@@ -121,13 +121,13 @@ _PANEL = (
 
 
 Block = Callable[[Function, Value, Value, Value, Value, Value, Value], Value]
-"""Gives the address of rows k .. k + n - 1 of a column group: (f, args, b, group, k, n, scratch)."""
+"""Returns the address of rows k .. k + n - 1 of a column group: (f, args, b, group, k, n, scratch)."""
 
 
 def _write_panel(module: Module, groups: int, has_activation: bool, block: Block) -> None:
     """`panel<groups>`: `rows` rows of C, `groups` column groups, rows k .. k + n - 1 of B.
 
-    Only a panel of one group may lie across the last column: it is summed in scratch, then copied.
+    Only a panel of one group may extend past the last column: it is summed in scratch, then copied.
     """
     with module.function(f"panel{groups}", _PANEL, attributes="noinline", is_exported=False) as f:
         args, scratch, a, lda, b, c, residual, rows, k, n, first, last, group = f.params
@@ -183,7 +183,7 @@ def _write_panel(module: Module, groups: int, has_activation: bool, block: Block
 
 
 def _decoded(f: Function, args: Value, b: Value, group: Value, k: Value, n: Value, space: Value) -> Value:
-    """The same of a coded B, whose rows come in groups."""
+    """The same for a coded B, whose rows are in groups."""
     coded = f.at(args, MatmulCodedArgs.coded.offset, "i8")
     block = f.call("block", "ptr", coded, group, k, (n + (GROUP_ROWS - 1)) & -GROUP_ROWS, space)
     assert block is not None
@@ -191,18 +191,18 @@ def _decoded(f: Function, args: Value, b: Value, group: Value, k: Value, n: Valu
 
 
 def _scaled(f: Function, args: Value, b: Value, group: Value, k: Value, n: Value, space: Value) -> Value:
-    """The same of a B of another type, with scales."""
+    """The same for a B of another type, with scales."""
     f.call("scaled_block", "void", args, b, group, k, n, space)
     return space
 
 
 def write_activate(module: Module, function: Activation) -> None:
-    """`activate(c, ldc, rows, columns)`: in place, over a tile that is in L1 still."""
+    """`activate(c, ldc, rows, columns)`: in place, over a tile that is still in L1."""
     params = [("c", "ptr"), ("ldc", "i64"), ("rows", "i64"), ("columns", "i64")]
     with module.function("activate", params, attributes="noinline", is_exported=False) as f:
         c, ldc, rows, columns = f.params
         with f.each(0, rows) as row, f.each(0, columns, f.lanes) as column:
             p = f.at(c, row * ldc + column)
-            # Opaque, or LLVM makes relu in place a masked store, which some CPUs run ten times slower.
+            # Opaque, else LLVM turns relu in place into a masked store, ten times slower on some CPUs.
             f.store(function(f, f.opaque(f.load(p, f.vec))), p)
         f.ret()

@@ -6,25 +6,26 @@ from dataclasses import dataclass
 from pliant.kernels.coded.gemm_args import GemmArgs
 
 MAX_BATCH_DIMS = 6
-"""Batch dimensions left after merging neighbours; ONNX models have at most two."""
+"""Batch dimensions left after merging adjacent ones; ONNX models have at most two."""
 
 COLUMNS = 16
 BLOCK_ROWS = 2048
-"""Rows of B in a block at most: a column group of it is read from L2, a fifth as fast as L2 can.
+"""Most rows of B in a block: a column group of it is read from L2, at a fifth of L2's bandwidth.
 
-Each block more costs a tile some 80 cycles, for sums that are stored and read again."""
+Each additional block costs a tile about 80 cycles, for sums that are stored and read again.
+"""
 
 
 class MatmulArgs(ctypes.Structure):
     """C[z] = activation(alpha * A[z] @ B[z] + bias + residual[z]) for every batch index z; strides in floats.
 
     A is [n_rows, depth] with any strides, C [n_rows, n_columns] with unit column stride. B is strided too
-    (`b_row`, `b_column`), or, where `is_packed`, in panels [column groups][depth][16] whose last group is
-    filled up with anything: alpha is then 1, or part of it. `bias` [n_columns] and `residual` may be null.
+    (`b_row`, `b_column`), or, if `is_packed`, in panels [column groups][depth][16] whose last group is padded
+    with arbitrary values: alpha is then 1, or part of B. `bias` [n_columns] and `residual` may be null.
 
-    Unit u is a panel of `panel` column groups, in a block of `row_block` rows, of a batch index: panels
-    vary first, batch indices last. `extents` of the batch dimensions not used are 1. At the end of its unit
-    a thread asks for the column group `skipped` beyond: those between are the other threads'.
+    Unit u is a panel of `panel` column groups, in a block of `row_block` rows, of a batch index: panels vary
+    fastest, batch indices slowest. `extents` of unused batch dimensions are 1. At the end of its unit a
+    thread prefetches the column group `skipped` groups further: other threads read those between.
     """
 
     _fields_ = (
@@ -56,20 +57,21 @@ class MatmulArgs(ctypes.Structure):
 
 
 class MatmulCodedArgs(ctypes.Structure):
-    """A product whose B is decoded in flight. Of `coded` only what describes B counts, of `product` all else.
+    """A product whose B is decoded on the fly. `coded` is read only for the fields of B, `product` for all
+    others.
 
     B has product.depth rows, padded to coded.segment_rows * coded.n_segments, and product.n_columns columns,
-    padded to whole column groups; what padding holds does not matter, if it is finite.
+    padded to whole column groups; padding can hold any finite values.
     """
 
     _fields_ = (("product", MatmulArgs), ("coded", GemmArgs))
 
 
 class MatmulScaledArgs(ctypes.Structure):
-    """A product whose B is integers or half floats times scales, turned into float32 in flight.
+    """A product whose B is integers or half floats times scales, converted to float32 on the fly.
 
     product.b holds B's elements in panels [column groups][depth][16], one matrix for a whole batch. `scales`
-    is float32 [rows of scales][column groups][16]; each of its rows holds for `rows_per_scale` rows of B.
+    is float32 [rows of scales][column groups][16]; each of its rows applies to `rows_per_scale` rows of B.
     """
 
     _fields_ = (("product", MatmulArgs), ("scales", ctypes.c_void_p), ("rows_per_scale", ctypes.c_int64))
@@ -89,22 +91,22 @@ class Blocking:
 
 
 def blocking(n_batch: int, n_rows: int, n_columns: int, n_threads: int, wide: int = 1) -> Blocking:
-    """Rows whose block of A stays in L2; as many column groups as leave every thread some twelve units.
+    """Rows whose block of A stays in L2; as many column groups as leave every thread about twelve units.
 
-    Fewer units let a thread that is held up keep the others waiting. `wide` column groups make a tile.
+    With fewer units a delayed thread makes the others wait. A tile has `wide` column groups.
     """
     row_block = _even(max(n_rows, 1), 144)
     groups = max(1, -(-n_columns // COLUMNS))
     others = n_batch * -(-n_rows // row_block)
     panel = groups * others // (12 * n_threads) if n_threads > 1 else groups
     most = max(1, min(panel, 12) // wide) * wide
-    # Of panels not much smaller, the one whose units leave no thread with more than its share.
+    # Of panels not much smaller, the one whose units are divided most evenly among threads.
     sizes = range(most, most // 2, -wide)
     return Blocking(row_block, min(sizes, key=lambda n: -(-(others * -(-groups // n)) // n_threads) * n))
 
 
 def _even(n: int, most: int) -> int:
-    """The size of equal parts of n, each at most `most`; a multiple of 12 where there are several."""
+    """The size of equal parts of n, each at most `most`; a multiple of 12 if there are several."""
     parts = -(-n // most)
     size = -(-n // parts)
     return size if parts == 1 else min(most, -(-size // 12) * 12)

@@ -1,7 +1,6 @@
 """Integer products: C = activation(scale * (A @ B) * column scales + bias + residual), or A @ B in int32.
 
-A and B are bytes less their zero points. In which of three forms they are held, `IntegerForm` says; sums are
-exact in int32.
+A and B are bytes minus their zero points, in one of three forms (`IntegerForm`); sums are exact in int32.
 """
 
 import ctypes
@@ -38,11 +37,11 @@ _TILED_AT = 4 * COLUMNS * (ROW_BLOCK + 1)
 
 
 class IntegerForm(Enum):
-    """How many values share an i32 word of A and of B's panels, and what they are.
+    """How many values share an i32 word of A and of B's panels, and of which type.
 
     WORDS: int16 in both, for differences that need nine bits. WIDENED: int16 in A, bytes in B that are
-    widened as they are read: half the memory. BYTES: bytes in both, for CPUs that multiply them; A keeps its
-    zero point, which the kernel takes off by B's column sums.
+    widened when they are read: half the memory. BYTES: bytes in both, for CPUs that multiply them; A keeps
+    its zero point, which the kernel subtracts using B's column sums.
     """
 
     WORDS = "words"
@@ -51,12 +50,12 @@ class IntegerForm(Enum):
 
     @property
     def a_bytes(self) -> int:
-        """Of a value of A."""
+        """Bytes of a value of A."""
         return 1 if self is IntegerForm.BYTES else 2
 
     @property
     def b_bytes(self) -> int:
-        """Of a value of B."""
+        """Bytes of a value of B."""
         return 2 if self is IntegerForm.WORDS else 1
 
     @property
@@ -70,14 +69,14 @@ class IntegerForm(Enum):
 
 
 def form_for(isa: Isa, fits_bytes: bool) -> IntegerForm:
-    """The form of a product on `isa` whose weights, less their zero point, fit signed bytes or not."""
+    """The form of a product on `isa` whose weights, minus their zero point, fit signed bytes or not."""
     if not fits_bytes:
         return IntegerForm.WORDS
     return IntegerForm.BYTES if isa.has_dot else IntegerForm.WIDENED
 
 
 def shift_of(isa: Isa, a_dtype: str) -> int:
-    """What is added to bytes of `a_dtype` ("int8", "uint8") to be those that BYTES multiplies on `isa`."""
+    """Number to add to bytes of `a_dtype` ("int8", "uint8") for the signedness of BYTES on `isa`."""
     is_signed = a_dtype == "int8"
     return 0 if is_signed == left_is_signed(isa) else 128 if is_signed else -128
 
@@ -86,7 +85,7 @@ class MatmulIntegerArgs(ctypes.Structure):
     """A is [n_rows, words] i32 words, B [column groups][words][16] of as many values, C float32 or int32.
 
     `a_scale` is one float; `b_scales`, `bias` and int32 `sums`, B's column sums, have one for every column of
-    every group. `a_zero` is a byte, signed if `zero_is_signed`, to which `zero_shift` is added; null is 0.
+    every group. `a_zero` is a byte, signed if `zero_is_signed`, to which `zero_shift` is added; null means 0.
     Only BYTES reads it and the sums. A unit is `panel` column groups of ROW_BLOCK rows.
     """
 
@@ -128,7 +127,7 @@ def units(n_rows: int, n_columns: int, panel: int) -> int:
 
 
 def scratch_bytes(isa: Isa) -> int:
-    """Scratch a thread needs: the last columns of C, where their sums begin, and those of tiles."""
+    """Scratch a thread needs: the last columns of C, their initial sums, and the sums of tiles."""
     return _TILED_AT + (sums_bytes(ROW_BLOCK, _TILED_GROUPS) if isa.has_tiles else 0)
 
 
@@ -179,7 +178,7 @@ def matmul_integer_ir(isa: Isa, form: IntegerForm, is_float: bool, activation: s
 def _write_in_tiles(
     f: Function, config: Value, ends: tuple[Value, Value], row: Value, rows: Value, has_activation: bool
 ) -> Value:
-    """Column groups between `ends`, two at a time, if `rows` take tiles; the first that is left, if not."""
+    """Column groups between `ends`, two at a time, if `rows` use tiles; returns the first not computed."""
     args, _, _, scratch = f.params
     a, b, words = f.fields(args, MatmulIntegerArgs, "a", "b", "words")
     first, last = ends
@@ -211,9 +210,9 @@ def _write_group(
     has_activation: bool,
     tiled: tuple[Value, Value] | None = None,
 ) -> None:
-    """One column group of a block of rows; the last columns are made in scratch.
+    """One column group of a block of rows; the last columns are computed in scratch.
 
-    `tiled` are its sums where tiles made them: the first block of 16 rows, and the bytes to the next.
+    `tiled` are its sums if tiles computed them: the first block of 16 rows, and the bytes to the next.
     """
     args, _, _, scratch = f.params
     names = ("a", "b", "c", "a_scale", "b_scales", "bias", "residual", "n_columns", "words")
@@ -257,7 +256,7 @@ def _write_group(
 
 
 def _write_finish(module: Module, is_float: bool) -> None:
-    """`finish(sums, block, c, ...)`: C from the sums of tiles, as vector tiles make it of theirs."""
+    """`finish(sums, block, c, ...)`: C from the sums of tiles, as vector tiles compute it from theirs."""
     params = [("sums", "ptr"), ("block", "i64")]
     params += [(n, "ptr") for n in ("c", "a_scale", "b_scales", "bias", "added", "start")]
     params += [("ldc", "i64"), ("rows", "i64")]
@@ -279,7 +278,9 @@ def _write_finish(module: Module, is_float: bool) -> None:
 
 
 def _starts(f: Function, column: Value) -> Value:
-    """Where 16 sums begin: less A's zero point times B's column sums. In scratch, behind the last columns."""
+    """Initial values of 16 sums: minus A's zero point times B's column sums. In scratch, after the last
+    columns.
+    """
     args, _, _, scratch = f.params
     names = ("sums", "a_zero", "zero_is_signed", "zero_shift")
     sums, a_zero, is_signed, shift = f.fields(args, MatmulIntegerArgs, *names)
@@ -299,7 +300,7 @@ def _starts(f: Function, column: Value) -> Value:
 
 
 def _tile_rows(isa: Isa, form: IntegerForm) -> int:
-    """Rows whose sums stay in registers beside products and rows' addresses; few where all is emulated."""
+    """Rows whose sums stay in registers with products and row addresses; few if everything is emulated."""
     if isa.is_portable:
         return 3
     is_bytes = form is IntegerForm.BYTES

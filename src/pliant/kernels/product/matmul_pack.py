@@ -1,4 +1,4 @@
-"""Bring blocks of strided matrices into the forms that tiles read."""
+"""Convert blocks of strided matrices to the layouts that tiles read."""
 
 import numpy as np
 
@@ -10,7 +10,7 @@ from pliant.kernels.product.matmul_args import COLUMNS, MatmulArgs
 
 
 def packed_bytes(depth: int, n_columns: int) -> int:
-    """What `pack_panels` writes."""
+    """Bytes that `pack_panels` writes."""
     return 4 * depth * COLUMNS * -(-n_columns // COLUMNS)
 
 
@@ -98,14 +98,14 @@ def _write_pack_rows(module: Module) -> None:
     params = [("a", "ptr"), ("row", "i64"), ("column", "i64"), ("rows", "i64"), ("n", "i64"), ("to", "ptr")]
     with module.function("pack_rows", params, attributes="noinline", is_exported=False) as f:
         a, row, column, rows, n, to = f.params
-        # Columns outside: a transposed matrix is then read along its rows.
+        # Columns in the outer loop: a transposed matrix is then read along its rows.
         with f.each(0, n) as j, f.each(0, rows) as i:
             f.store(f.load(f.at(a, i * row + j * column)), f.at(to, i * n + j))
         f.ret()
 
 
 def write_copy_columns(module: Module) -> None:
-    """`copy_columns(x, ld_x, rows, n, to, ld_to)`: n columns of each row, few."""
+    """`copy_columns(x, ld_x, rows, n, to, ld_to)`: a few columns, n, of each row."""
     params = [("x", "ptr"), ("ldx", "i64"), ("rows", "i64"), ("n", "i64"), ("to", "ptr"), ("ldt", "i64")]
     with module.function("copy_columns", params, attributes="noinline", is_exported=False) as f:
         x, ldx, rows, n, to, ldt = f.params

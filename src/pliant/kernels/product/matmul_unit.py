@@ -26,7 +26,7 @@ class UnitPlace:
 
 
 def unit_of(f: Function, unit: Value) -> UnitPlace:
-    """Where a unit of the kernel's product, with MatmulArgs, lies."""
+    """The place of a unit of the kernel's product, with MatmulArgs."""
     args = f.params[0]
     n_rows, n_columns, depth = f.fields(args, MatmulArgs, "n_rows", "n_columns", "depth")
     row_block, per_unit = f.fields(args, MatmulArgs, "row_block", "panel")
@@ -49,7 +49,7 @@ def unit_of(f: Function, unit: Value) -> UnitPlace:
 
 
 def up(x: Value, by: Value | int) -> Value:
-    """How many parts of that size x takes."""
+    """x divided by `by`, rounded up."""
     return (x + by - 1) // by
 
 

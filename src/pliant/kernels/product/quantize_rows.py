@@ -1,6 +1,7 @@
-"""ONNX's dynamic quantization of a whole tensor, to rows in the form a product takes.
+"""ONNX's dynamic quantization of a whole tensor, to rows in the form that a product reads.
 
-Two kernels: `value_range` finds the least and largest of each chunk, `quantize_rows_*` rounds rows by them.
+Two kernels: `value_range` finds the least and largest value of each chunk, `quantize_rows_*` rounds rows with
+them.
 """
 
 import ctypes
@@ -23,11 +24,11 @@ class RangeArgs(ctypes.Structure):
 
 
 class QuantizeRowsArgs(ctypes.Structure):
-    """Rows of float32 [rows, n] to integers [rows, ld], zeros behind n; `scale` and `zero` are written once.
+    """Rows of float32 [rows, n] to integers [rows, ld], zeros after n; `scale` and `zero` are written once.
 
-    The integers are int16 less the zero point, or bytes as BYTES multiplies them; `zero` is ONNX's byte.
+    The integers are int16 minus the zero point, or bytes in the signedness of BYTES; `zero` is ONNX's byte.
 
-    `ranges` has n_ranges pairs. scale = (largest - least) / 255 with 0 between them, 1 where that is 0.
+    `ranges` has n_ranges pairs. scale = (largest - least) / 255 over a range that includes 0; 1 if that is 0.
     """
 
     _fields_ = (

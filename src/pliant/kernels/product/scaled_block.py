@@ -1,6 +1,7 @@
-"""Turn a block of integer or half-precision weights into float32 in scratch, just before its use.
+"""Convert a block of integer or half-precision weights to float32 in scratch, just before its use.
 
-B stands in panels [column groups][depth][16] of its own element type; a row of scales holds for some rows.
+B is stored in panels [column groups][depth][16] of its own element type; a row of scales applies to some
+rows.
 """
 
 from typing import Literal, get_args
@@ -41,7 +42,7 @@ def write_scaled_block(module: Module, element: Element) -> None:
 
 
 def _as_float(f: Function, raw: Value, element: Element) -> Value:
-    """Exactly the same numbers."""
+    """Convert to float32 exactly."""
     if element == "float16":
         return half_to_float(f, raw)
     if element == "bfloat16":

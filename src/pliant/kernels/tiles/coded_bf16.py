@@ -1,7 +1,8 @@
-"""The bfloat16 GEMM in tiles: sums of a panel wait in memory while K passes in blocks that stay in L1.
+"""The bfloat16 GEMM in tiles: sums of a panel are kept in memory while K is processed in blocks that stay in
+L1.
 
-Float32 is split into two bfloat16 numbers, upper and lower, whose sum it nearly is; then three products of
-four are made (all but lower by lower), two where B has no lower parts.
+A float32 number is split into two bfloat16 numbers, upper and lower, whose sum is close to it; then three of
+the four products are computed (all except lower by lower), two if B has no lower parts.
 """
 
 from pliant.kernels.coded.gemm_args import GemmArgs
@@ -21,7 +22,7 @@ from pliant.kernels.tiles.tile_rows import (
 )
 
 _BLOCK_DEPTH, _BLOCK_ROWS = 384, 256
-"""Rows of B that are decoded at a time, and rows of A whose sums wait."""
+"""Rows of B that are decoded at a time, and rows of A whose sums are kept in memory."""
 _GROUP_BYTES = 2 * COLUMNS * _BLOCK_DEPTH
 _SUMS_AT = PANELS[-1] * _GROUP_BYTES
 _BIAS_AT = _SUMS_AT + sums_bytes(_BLOCK_ROWS, PANELS[-2])
@@ -33,13 +34,15 @@ SPLIT_BYTES = TILED_BYTES + PANELS[-1] * _GROUP_BYTES
 
 
 def write_tiled_bf16(module: Module, parts: int = 1) -> None:
-    """Define what `write_units_in_tiles` calls, or with two parts what `write_split_units` does."""
+    """Define the functions that `write_units_in_tiles` calls, or with two parts those of
+    `write_split_units`.
+    """
     write_tile_rows(module, "bf16", parts)
     write_finishes(module)
 
 
 def write_units_in_tiles(f: Function, config: Value) -> Value:
-    """All units of the kernel, for rows that take tiles; the first unit that is left, if they do not."""
+    """All units of the kernel, if its rows use tiles; returns the first unit not computed."""
     args, lo, hi, _ = f.params
     (n_rows,) = f.fields(args, GemmArgs, "n_rows")
     is_tiled = takes_tiles(n_rows, "bf16")
@@ -94,7 +97,7 @@ def _write_panel(f: Function, config: Value, group: Value, groups: int, width: V
 def _blocks(
     f: Function, name: str, group: Value, groups: int, rows: tuple[Value, Value], space: Value
 ) -> list[Value]:
-    """Where blocks of B stand, of column groups from `group` on and of `rows` (first, how many)."""
+    """Addresses of blocks of B: column groups from `group` on, and `rows` (first, count)."""
     found = []
     for g in range(groups):
         block = f.call(name, "ptr", f.params[0], group + g, *rows, f.at(space, g * _GROUP_BYTES, "i8"))
@@ -113,7 +116,7 @@ def _has_lower(f: Function, group: Value, groups: int) -> Value:
 
 
 def _ends(f: Function, row: Value) -> Ends:
-    """What the arguments say of C from a row on."""
+    """The arguments' fields of C from a row on."""
     names = ("c", "ldc", "bias", "residual", "ldr", "activation")
     c, ldc, bias, residual, ldr, activation = f.fields(f.params[0], GemmArgs, *names)
     return Ends(f.at(c, row * ldc), ldc, bias, f.at(residual, row * ldr), ldr, activation, residual)

@@ -1,4 +1,4 @@
-"""Rows of the int8 GEMM in tiles: integer sums in memory, then scales and epilogue as in vectors."""
+"""Rows of the int8 GEMM in tiles: integer sums in memory, then scales and epilogue as for vectors."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ from pliant.kernels.tiles.tile_rows import (
 
 @dataclass(frozen=True, slots=True)
 class TiledSums:
-    """A configuration of the tiles, and where sums wait for their epilogue."""
+    """A configuration of the tiles, and the memory that holds sums until their epilogue."""
 
     config: Value
     at: Value
@@ -34,7 +34,7 @@ def tiled_bytes(rows: int) -> int:
 
 
 def write_tiled_int8(module: Module, form: Int8Form) -> None:
-    """Define what `call_rows_in_tiles` calls, for panels of every width."""
+    """Define the functions that `call_rows_in_tiles` calls, for panels of every width."""
     write_tile_rows(module, "int8")
     for groups in PANELS:
         _write_finish(module, form, groups)
@@ -43,7 +43,9 @@ def write_tiled_int8(module: Module, form: Int8Form) -> None:
 def call_rows_in_tiles(
     f: Function, n_rows: Value, groups: int, tiles: TiledSums, at: Callable[[Value], TileInt8Args]
 ) -> None:
-    """C of `n_rows` rows and some column groups; `at(row)` says where the row stands, A's row by row."""
+    """C of `n_rows` rows and some column groups; `at(row)` gives a row's addresses; rows of A are
+    contiguous.
+    """
     top = at(f.const(0))
     columns = [f.at(top.b, top.words * (g * COLUMNS), "i32") for g in range(groups)]
     a = LeftRows(top.a, top.words * 4, f.const(0))
@@ -53,7 +55,7 @@ def call_rows_in_tiles(
 
 
 def _write_finish(module: Module, form: Int8Form, groups: int) -> None:
-    """`finish8_<groups>`: C = (sums less zero points) * scales * step + bias + added.
+    """`finish8_<groups>`: C = (sums minus zero points) * scales * step + bias + added.
 
     Resident weights have a step for each column.
     """

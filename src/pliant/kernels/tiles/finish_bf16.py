@@ -12,9 +12,9 @@ from pliant.kernels.tiles.tile_rows import PANELS, TILE
 
 @dataclass(frozen=True, slots=True)
 class Ends:
-    """Rows of C from one on, what is added to them, and `GemmArgs.activation`; `bias` may be null.
+    """Rows of C from one on, the addends, and `GemmArgs.activation`; `bias` may be null.
 
-    `residual` is the same row of what is added, `added` all of that, or null.
+    `added` is the whole residual, or null; `residual` is its row for the first row of C.
     """
 
     c: Value
@@ -28,7 +28,7 @@ class Ends:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A panel's sums, and room for what ends within a column group: a bias of 16, and rows of 16 of C."""
+    """A panel's sums, and scratch for a partial column group: a bias of 16, and rows of 16 of C."""
 
     sums: Value
     bias: Value
@@ -36,7 +36,7 @@ class Waiting:
 
 
 def write_finishes(module: Module) -> None:
-    """Define what `write_epilogue` calls, beside `activate` and `copy_columns`."""
+    """Define the functions that `write_epilogue` calls, except `activate` and `copy_columns`."""
     for groups in PANELS:
         _write_finish(module, groups)
 

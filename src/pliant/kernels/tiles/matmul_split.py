@@ -1,7 +1,7 @@
-"""Float32 products of two matrices that both come with a run, in tiles: each is split as it is read.
+"""Float32 products of two matrices that are both computed in a run, in tiles: each is split on the fly.
 
-Rows of A and a panel of B are brought into scratch as pairs of bfloat16, some of K at a time, and the sums of
-a unit wait there. Both are split again by each unit that needs them, which keeps them in cache.
+Rows of A and a panel of B are converted in scratch to pairs of bfloat16, a block of K at a time, and the sums
+of a unit are kept there. Each unit splits both again, which keeps them in cache.
 """
 
 import ctypes
@@ -28,13 +28,13 @@ from pliant.kernels.tiles.tile_rows import (
 )
 
 BLOCK_DEPTH = 384
-"""Rows of B at a time: a panel of both parts, 48 KB, is read from L2 while rows of A pass by."""
+"""Rows of B at a time: a panel of both parts, 48 KB, is read from L2 for each row of tiles of A."""
 PANEL = 2
 """Column groups of a panel."""
 _STEP = 32
-"""Rows of B that a tile has."""
+"""Rows of B in a tile."""
 _GROUP = COLUMNS * BLOCK_DEPTH
-"""Floats of a column group of a block, or of its two parts."""
+"""Floats in a column group of a block, or in its two parts."""
 _B_FLOATS = (1 + PANEL) * _GROUP
 
 
@@ -45,7 +45,9 @@ class MatmulSplitArgs(ctypes.Structure):
 
 
 def scratch_bytes_matmul_split(blocks: Blocking) -> int:
-    """Scratch a thread needs, 64-byte aligned: a block of B, rows of A, both also split; C: ends and sums."""
+    """Scratch a thread needs, 64-byte aligned: a block of B, rows of A, both also split, and partial groups
+    and sums of C.
+    """
     rows = blocks.row_block
     floats = _B_FLOATS + 2 * rows * BLOCK_DEPTH + COLUMNS * (1 + rows)
     return 4 * floats + sums_bytes(rows, blocks.panel)
@@ -107,7 +109,7 @@ def _write_panel(
     some: tuple[Value, Value],
     width: Value,
 ) -> None:
-    """Add the products with `some` (first, how many) rows of B; C, where they are the last."""
+    """Add the products with `some` (first, count) rows of B; write C if these are the last."""
     args, _, _, scratch = f.params
     (k, n), (row_block, bias) = some, f.fields(args, MatmulArgs, "row_block", "bias")
     (residual,) = f.fields(args, MatmulArgs, "residual")
@@ -132,7 +134,7 @@ def _write_panel(
 
 
 def _write_split_rows(module: Module) -> None:
-    """`split_rows(x, ldx, rows, n, to)`: [rows][2][n, made even] bfloat16."""
+    """`split_rows(x, ldx, rows, n, to)`: [rows][2][n, rounded up to even] bfloat16."""
     params = [("x", "ptr"), ("ldx", "i64"), ("rows", "i64"), ("n", "i64"), ("to", "ptr")]
     with module.function("split_rows", params, attributes="noinline", is_exported=False) as f:
         x, ldx, rows, n, to = f.params
@@ -144,7 +146,7 @@ def _write_split_rows(module: Module) -> None:
 
 
 def _write_split_block(module: Module) -> None:
-    """`split_block(x, n, upper, lower)`: [n][16] floats as [n / 2][16] pairs of either part."""
+    """`split_block(x, n, upper, lower)`: [n][16] floats as [n / 2][16] pairs of each part."""
     params = [("x", "ptr"), ("n", "i64"), ("upper", "ptr"), ("lower", "ptr")]
     with module.function("split_block", params, attributes="noinline", is_exported=False) as f:
         x, n, upper, lower = f.params

@@ -1,7 +1,7 @@
 """Float32 products in tiles: each number as the sum of two bfloat16 numbers, within about 3e-6 of float32's.
 
-`split_rows` rounds rows of A, once for all products of them, `gemm_split` multiplies them with any slices:
-planes, outliers and full fidelity.
+`split_rows` rounds rows of A, once for all products of them; `gemm_split` multiplies them with all kinds of
+slices: planes, outliers and full fidelity.
 """
 
 import ctypes
@@ -20,9 +20,10 @@ from pliant.kernels.tiles.tile_rows import PANELS, config_space
 
 
 class SplitRowsArgs(ctypes.Structure):
-    """As RoundBf16Args; q has the nearest bfloat16 of a row, and the nearest of what that leaves.
+    """As RoundBf16Args; q has the nearest bfloat16 of each number of a row, and the nearest of the
+    remainders.
 
-    In elements, rows of q are `ldq` apart, and the second part of one is `part` behind the first.
+    In elements, rows of q are `ldq` apart, and the second part of a row is `part` after the first.
     """
 
     _fields_ = (*RoundBf16Args._fields_, ("ldq", ctypes.c_int64), ("part", ctypes.c_int64))
@@ -53,7 +54,7 @@ def split_rows_ir(isa: Isa, name: str = "split_rows") -> str:
 
 
 def split_row(f: Function, x: Value, n: Value, depth: Value, upper: Value, lower: Value) -> None:
-    """Both parts of n floats, each filled up to `depth` bfloat16 with zeros."""
+    """Both parts of n floats, each padded to `depth` bfloat16 with zeros."""
     both, whole = 2 * f.lanes, n & -(2 * f.lanes)
 
     def store(column: Value) -> None:
@@ -65,7 +66,7 @@ def split_row(f: Function, x: Value, n: Value, depth: Value, upper: Value, lower
         store(column)
     is_short = n < both
     with f.when((is_short.compare("eq", 0)) & whole.compare("ne", n)):
-        store(n - both)  # again some of the columns before
+        store(n - both)  # repeats some earlier columns
     with f.when(is_short), f.each(0, n) as column:
         for to, part in zip((upper, lower), parts_of(f, f.load(f.at(x, column))), strict=True):
             f.store(round_one(f, part), f.at(to, column, "i16"))
@@ -75,7 +76,8 @@ def split_row(f: Function, x: Value, n: Value, depth: Value, upper: Value, lower
 
 
 def gemm_split_ir(isa: Isa, name: str = "gemm_split") -> str:
-    """The kernel with GemmArgs: `a` is what `split_rows` wrote, `lda` its words a row, both parts counted.
+    """The kernel with GemmArgs: `a` is written by `split_rows`, `lda` is its words per row, both parts
+    included.
 
     Slices have tables of `decode_table_bf16`. C may end within a column group.
     """

@@ -1,7 +1,7 @@
 """The operations on tile registers: as AMX's instructions, or as loops over memory on a portable row.
 
-Eight registers of up to 16 rows of 64 bytes. A configuration of 64 bytes says how many rows and bytes each
-has (Intel SDM, LDTILECFG): byte 0 is 1, from byte 16 on u16 bytes a row, from byte 48 on u8 rows.
+Eight registers of up to 16 rows of 64 bytes. A configuration of 64 bytes gives the rows and bytes per row of
+each (Intel SDM, LDTILECFG): byte 0 is 1, from byte 16 on u16 bytes per row, from byte 48 on u8 rows.
 """
 
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from pliant.kernels.emit.builder import Function, Module
 from pliant.kernels.emit.values import Value, vector
 
 Kind = Literal["int8", "bf16"]
-"""What a product of tiles multiplies: unsigned bytes of A with signed ones of B, or pairs of bfloat16."""
+"""The operands of a product of tiles: unsigned bytes of A and signed ones of B, or pairs of bfloat16."""
 
 CONFIG_BYTES = 64
 N_TILES, TILE_ROWS, TILE_BYTES = 8, 16, 64
@@ -21,14 +21,14 @@ _SIZES_AT, _ROWS_AT = 16, 48
 
 
 class TileOps(Protocol):
-    """Tiles by number, in one function; each is as large as the configuration in force says."""
+    """Tiles by number, in one function; the loaded configuration gives the size of each."""
 
     def configure(self, config: Value) -> None:
-        """Bring a configuration in force; all tiles are zero then."""
+        """Load a configuration; all tiles are zero afterwards."""
         ...
 
     def release(self) -> None:
-        """Give the registers up, so that nobody has to save them."""
+        """Release the registers, so that they need not be saved."""
         ...
 
     def zero(self, tile: int) -> None: ...
@@ -45,12 +45,14 @@ class TileOps(Protocol):
 
 
 def tile_ops(f: Function, config: Value) -> TileOps:
-    """Those of a function's row; `config` is the configuration in force. To be asked for first of all."""
+    """The tile operations of a function's row with the loaded configuration. Call this first in a
+    function.
+    """
     return _Emulated(f, config) if f.isa.is_portable else _Instructions(f)
 
 
 def write_tile_ops(module: Module) -> None:
-    """Define what a portable row calls."""
+    """Define the functions that a portable row calls."""
     if module.isa.is_portable:
         _write_move(module, "tile_load", is_load=True)
         _write_move(module, "tile_store", is_load=False)
@@ -114,7 +116,7 @@ class _Emulated:
     def __init__(self, f: Function, config: Value) -> None:
         self._f, self._config = f, config
         self._at: dict[int, Value] = {}
-        if f.lines:  # a loop's turns would each take more of the stack
+        if f.lines:  # each iteration of a loop would use more stack
             return
         for tile in range(N_TILES):
             self._at[tile] = f.op(f"alloca [{TILE_ROWS * TILE_BYTES} x i8], align 64", "ptr")
@@ -143,7 +145,7 @@ class _Emulated:
         self._f.call(f"tile_{kind}", "void", self._at[c], self._at[a], self._at[b], rows, size >> 2)
 
     def _shape(self, tile: int) -> tuple[Value, Value]:
-        """Rows, and bytes a row."""
+        """Rows, and bytes per row."""
         f = self._f
         rows = f.load(f.at(self._config, _ROWS_AT + tile, "i8"), "i8")
         size = f.load(f.at(self._config, _SIZES_AT + 2 * tile, "i8"), "i16")
@@ -151,7 +153,7 @@ class _Emulated:
 
 
 def _write_move(module: Module, name: str, *, is_load: bool) -> None:
-    """`tile_load(tile, at, stride, rows, bytes)` and back."""
+    """`tile_load(tile, at, stride, rows, bytes)`, and the reverse."""
     params = [("tile", "ptr"), ("at", "ptr"), ("stride", "i64"), ("rows", "i64"), ("size", "i64")]
     with module.function(name, params, attributes="noinline", is_exported=False) as f:
         tile, at, stride, rows, size = f.params
@@ -165,8 +167,8 @@ def _write_move(module: Module, name: str, *, is_load: bool) -> None:
 def _write_multiply(module: Module, kind: Kind) -> None:
     """`tile_<kind>(c, a, b, rows, words)`: whole rows of B at once.
 
-    As the SDM has it, bfloat16 products of even and of odd places are summed apart, each rounded once, and
-    added to C together.
+    As the SDM defines it, bfloat16 products of even and of odd positions are summed separately, each rounded
+    once, and their sum is added to C.
     """
     params = [("c", "ptr"), ("a", "ptr"), ("b", "ptr"), ("rows", "i64"), ("words", "i64")]
     with module.function(f"tile_{kind}", params, attributes="noinline", is_exported=False) as f:
@@ -192,7 +194,7 @@ def _write_multiply(module: Module, kind: Kind) -> None:
 
 
 def _bytes(x: Value, y: Value) -> list[tuple[Value, Value]]:
-    """Unsigned bytes of x beside signed bytes of y."""
+    """Unsigned bytes of x paired with signed bytes of y."""
     f = x.function
     by = f.const(24, y.type)
     signed = [f.op(f"ashr {y << (24 - 8 * i)}, {by.text}", y.type) for i in range(4)]

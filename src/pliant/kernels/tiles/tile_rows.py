@@ -1,7 +1,7 @@
-"""Rows of A times a panel of B in tiles: one block of K, added to sums that wait in memory.
+"""Rows of A times a panel of B in tiles: one block of K, added to sums that are kept in memory.
 
-A panel is one, two or four column groups of 16. Two rows of tiles stand beside two columns of them, which
-needs the fewest loads for a product; four columns take one row of tiles, for up to 16 rows.
+A panel is one, two or four column groups of 16. Two rows of tiles are multiplied with two columns of tiles,
+which needs the fewest loads per product; four columns use one row of tiles, for up to 16 rows.
 """
 
 from collections.abc import Iterator, Sequence
@@ -23,9 +23,9 @@ from pliant.kernels.tiles.tile_ops import (
 PANELS = (1, 2, 4)
 """Column groups of a panel."""
 TILE = TILE_ROWS * TILE_BYTES
-"""Bytes."""
+"""Bytes of a tile."""
 MOST_ROWS_IN_VECTORS: dict[Kind, int] = {"int8": 8, "bf16": 2}
-"""Of a product; of more, tiles multiply."""
+"""Most rows of a product without tiles; products of more rows use tiles."""
 _ROW_WORDS = TILE_BYTES // 4
 _BLOCK_WORDS, _ROWS_IN_ONE_PASS = 192, 32
 _A, _B = 4, 6
@@ -33,7 +33,7 @@ _A, _B = 4, 6
 
 @dataclass(frozen=True, slots=True)
 class LeftRows:
-    """Where A stands: rows of words, `row` bytes from one to the next; a second part `part` bytes further."""
+    """The address of A: rows of words, `row` bytes apart; a second part is `part` bytes further."""
 
     at: Value
     row: Value
@@ -41,20 +41,20 @@ class LeftRows:
 
 
 def takes_tiles(n_rows: Value, kind: Kind) -> Value:
-    """Whether a product of so many rows goes through tiles: one of a few takes nearly as long as of 16.
+    """Whether a product of `n_rows` uses tiles, in which a few rows take nearly as long as 16.
 
-    VNNI multiplies at an eighth of the tiles' speed, `vdpbf16ps` at a thirtieth, where that was measured.
+    As measured, VNNI has an eighth of the tiles' speed, `vdpbf16ps` a thirtieth.
     """
     return n_rows > MOST_ROWS_IN_VECTORS[kind]
 
 
 def rows_of_tiles(groups: int) -> int:
-    """Rows of tiles that are held beside `groups` columns of them."""
+    """Rows of tiles that are kept in registers with `groups` columns of tiles."""
     return 2 if groups <= 2 else 1
 
 
 def write_tile_rows(module: Module, kind: Kind, parts: int = 1) -> None:
-    """Define what `multiply_rows` calls; `parts` of A stand for the same values."""
+    """Define the functions that `multiply_rows` calls; `parts` of A represent the same values."""
     write_tile_ops(module)
     write_configure(module)
     for p in range(1, parts + 1):
@@ -74,7 +74,7 @@ def multiply_in_blocks(
     n_rows: Value,
     words: Value,
 ) -> None:
-    """sums = A @ B of all words of K, so many at a time that a panel of B stays in L1 while rows pass by."""
+    """sums = A @ B of all words of K, in blocks so small that a panel of B stays in L1 for all rows."""
     block = f.select(n_rows <= _ROWS_IN_ONE_PASS, words, f.const(_BLOCK_WORDS))
     with f.each(0, words, block) as word:
         rows = LeftRows(f.at(a.at, word, "i32"), a.row, a.part)
@@ -84,12 +84,12 @@ def multiply_in_blocks(
 
 
 def config_space(f: Function) -> Value:
-    """64 bytes of a function's own for a configuration; to be asked for at its start."""
+    """64 bytes on a function's stack for a configuration; to be allocated at its start."""
     return f.op(f"alloca [{CONFIG_BYTES} x i8], align 64", "ptr")
 
 
 def release_tiles(f: Function, config: Value) -> None:
-    """Give the registers up at a kernel's end."""
+    """Release the registers at a kernel's end."""
     tile_ops(f, config).release()
 
 
@@ -110,9 +110,9 @@ def multiply_rows(
     is_first: Value,
     parts: int = 1,
 ) -> None:
-    """sums += A @ B, or = where `is_first` (i1) holds.
+    """sums += A @ B, or sums = A @ B if `is_first` (i1) is true.
 
-    `b` are the panel's column groups, as many as `PANELS` has, [words][16] of four bytes each.
+    `b` are the panel's column groups, as many as one of `PANELS`, [words][16] of four bytes each.
     """
     more = (a.at, a.row, a.part, sums, n_rows, words)
     f.call(f"rows_{kind}_{parts}_{len(b)}", "void", config, *more, f.cast("zext", is_first, "i64"), *b)
@@ -129,13 +129,13 @@ def multiply_parts(
     words: Value,
     is_first: Value,
 ) -> None:
-    """The same of split numbers: both parts of A with upper ones of B, then A's upper with B's lower ones."""
+    """The same for split numbers: both parts of A times B's upper parts, then A's upper times B's lower."""
     multiply_rows(f, "bf16", config, a, upper, sums, n_rows, words, is_first, 2)
     multiply_rows(f, "bf16", config, a, lower, sums, n_rows, words, f.const(0, "i1"))
 
 
 def _write_rows(module: Module, kind: Kind, parts: int, groups: int) -> None:
-    """`rows_<kind>_<parts>_<groups>`: whole tiles along K, then one that is narrower."""
+    """`rows_<kind>_<parts>_<groups>`: full tiles along K, then a narrower one."""
     params = [("config", "ptr"), ("a", "ptr"), ("row", "i64"), ("part", "i64"), ("sums", "ptr")]
     params += [("n_rows", "i64"), ("words", "i64"), ("first", "i64"), *_columns(groups)]
     name = f"rows_{kind}_{parts}_{groups}"
@@ -185,7 +185,7 @@ def _along(
 
 
 def _write_tiles(module: Module, kind: Kind, parts: int, high: int, groups: int) -> None:
-    """`tiles_<kind>_<parts>_<high>x<groups>`: sums of high x groups tiles, held in registers along K."""
+    """`tiles_<kind>_<parts>_<high>x<groups>`: sums of high x groups tiles, kept in registers along K."""
     params = [("config", "ptr"), ("a", "ptr"), ("sums", "ptr")]
     params += [*((n, "i64") for n in ("row", "part", "steps", "first")), *_columns(groups)]
     name = f"tiles_{kind}_{parts}_{high}x{groups}"
@@ -222,7 +222,7 @@ def _write_tiles(module: Module, kind: Kind, parts: int, high: int, groups: int)
 
 
 def _columns(groups: int) -> list[tuple[str, str]]:
-    """The parameters that are a panel's column groups."""
+    """The parameters for a panel's column groups."""
     return [(f"b{g}", "ptr") for g in range(groups)]
 
 

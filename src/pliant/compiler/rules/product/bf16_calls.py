@@ -30,8 +30,8 @@ def round_call(
 ) -> Call:
     """Rows of `a`, float32 of `shape` and stride `lda`, to `q`, bfloat16 [rows, depth].
 
-    Of `is_split`, for rows with tiles, q is [rows, 2, depth]: two numbers for each. With `part` all second
-    ones stand so many elements behind the first.
+    With `is_split`, for CPUs with tiles, q is [rows, 2, depth]: two numbers for each element. With `part`,
+    every second number is that many elements after the first.
     """
     (rows, columns), size = shape, row_grain_bf16(depth)
     fields: dict[str, Field] = {"a": a, "lda": lda, "n_columns": columns, "q": Ref(q), "depth": depth}

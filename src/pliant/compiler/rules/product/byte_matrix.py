@@ -1,7 +1,7 @@
-"""A constant matrix in bytes with a scale for each column, packed as kernels read it.
+"""A constant matrix in bytes with a scale for each column, packed in the kernels' layout.
 
-Among a node's inputs it stands as three: a constant, and scales and zero points where it holds integers with
-them ("" where not); attributes `b_view` sees [K, N] in the constant, and `alpha` is a factor.
+It takes three of a node's inputs: a constant, and scales and zero points if the constant holds integers with
+them ("" if not). Attribute `b_view` is the view of [K, N] in the constant, and `alpha` is a factor.
 """
 
 from collections.abc import Iterator
@@ -24,15 +24,15 @@ from pliant.kernels.product.matmul_integer import pack
 
 N_INPUTS = 3
 _CHUNK = 16 * COLUMNS
-"""Columns that are float32 at a time."""
+"""Columns that are converted to float32 at a time."""
 _STEPS = 127
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ByteMatrix:
-    """float32 [K, N] that is to be rounded: alpha * a view of floats, or of integers with scales and zeros.
+    """float32 [K, N] to be rounded: alpha * a view of floats, or of integers with scales and zeros.
 
-    `name` tells it apart from others.
+    `name` identifies it.
     """
 
     name: str
@@ -51,7 +51,7 @@ class ByteMatrix:
     def chunks(
         self, most: int
     ) -> Iterator[tuple[int, Integer[np.ndarray, "K n"], Float32[np.ndarray, " n"]]]:
-        """Some columns at a time: the first, their weights in up to `most` steps, what a step is worth."""
+        """Blocks of columns: the first column, the weights in up to `most` steps, and the size of a step."""
         _, columns = self.shape
         for start in range(0, columns, _CHUNK):
             n = min(_CHUNK, columns - start)
@@ -71,9 +71,9 @@ class ByteMatrix:
 def round_columns(
     matrix: Float32[np.ndarray, "K n"], most: int
 ) -> tuple[Integer[np.ndarray, "K n"], Float32[np.ndarray, " n"]]:
-    """Each column to the nearest of 2 * most + 1 equal steps about 0, and what a step is worth.
+    """Each column rounded to the nearest of 2 * most + 1 equal steps around 0, and the size of a step.
 
-    A column that holds NaN or infinity gets a NaN step, and answers NaN.
+    A column that holds NaN or infinity gets a NaN step, and its results are NaN.
     """
     largest = np.abs(matrix).max(0, initial=0.0)
     steps = np.where(np.isfinite(largest), largest / np.float32(most), np.float32(np.nan))
@@ -93,7 +93,7 @@ def matrix_of(node: Node, graph: Graph, first: int) -> ByteMatrix:
 
 @dataclass(frozen=True, slots=True)
 class ResidentBytes:
-    """One packed constant: panels as the int8 GEMM reads them, then the columns' sums and steps."""
+    """One packed constant: panels in the int8 GEMM's layout, then the columns' sums and steps."""
 
     name: str
     packed: Packed
@@ -121,7 +121,7 @@ def pack_resident(matrix: ByteMatrix, isa: Isa) -> ResidentBytes:
 
 
 def pack_floating(matrix: ByteMatrix) -> Scaled:
-    """The matrix for float32 products, which widen a block of it just before its use."""
+    """The matrix for float32 products, which widen each block just before its use."""
     depth, columns = matrix.shape
     groups = -(-columns // COLUMNS)
 

@@ -21,7 +21,7 @@ from pliant.kernels.product.matmul_integer import IntegerForm, MatmulIntegerArgs
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """Constant bytes and their zero point ("" where that is 0), as a matrix of `columns`.
+    """Constant bytes and their zero point ("" if that is 0), as a matrix of `columns`.
 
     They are [depth, columns], or a convolution's kernels [columns, channels, taps...], whose channels are
     innermost in the matrix's depth.
@@ -33,7 +33,7 @@ class Weights:
     are_kernels: bool = False
 
     def matrix(self, graph: Graph) -> np.ndarray:
-        """[depth, columns] int8 less the zero point, or int16 where that does not fit."""
+        """[depth, columns] minus the zero point, as int8, or as int16 if that does not fit."""
         values = graph.constants[self.tensor]
         if self.are_kernels:
             channels = values.shape[1]
@@ -47,7 +47,7 @@ class Weights:
         return less.astype(np.int8) if self.fits_bytes(graph) else less
 
     def fits_bytes(self, graph: Graph) -> bool:
-        """Whether all values less their zero point are signed bytes."""
+        """Whether all values minus their zero point fit in signed bytes."""
         values, zeros = graph.constants[self.tensor], self._zeros(graph)
         limits = np.iinfo(values.dtype)
         lowest, highest = limits.min - int(zeros.max()), limits.max - int(zeros.min())
@@ -64,9 +64,9 @@ class Weights:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """A: integers in the form of a product. What BYTES takes off is the byte `zero` plus `shift`.
+    """A: integers in the form of a product. BYTES subtracts the byte `zero` plus `shift`.
 
-    `moved_zero` is that byte among A's, where there is one.
+    `moved_zero` is the shifted zero point as a byte of A, if there is one.
     """
 
     tensor: str
@@ -83,7 +83,7 @@ def known(graph: Graph, tensor: str, zero: str) -> bool:
 
 
 def product_form(graph: Graph, isa: Isa, a_zero: str, weights: Weights) -> IntegerForm:
-    """The form in which A and its weights meet; a zero point for each row of A is not kept in bytes."""
+    """The form of a product of A and its weights; it is not BYTES if each row of A has its zero point."""
     form = form_for(isa, weights.fits_bytes(graph))
     if form is IntegerForm.BYTES and a_zero and graph.types[a_zero].size != 1:
         return IntegerForm.WIDENED
@@ -93,12 +93,14 @@ def product_form(graph: Graph, isa: Isa, a_zero: str, weights: Weights) -> Integ
 def rows_of(
     graph: Graph, isa: Isa, form: IntegerForm, a: tuple[str, str], name: str, label: str
 ) -> tuple[Rows, Lowered]:
-    """A [..., depth] with its zero point as rows of whole words, made in temporaries of `name` if need be."""
+    """A [..., depth] with its zero point as rows of whole words, stored in temporaries called `name` if
+    necessary.
+    """
     rows, made = values_of(graph, isa, form, a, name, label)
     depth, long = graph.types[a[0]].shape[-1], form.words(graph.types[a[0]].shape[-1]) * form.packing
     if long == depth:
         return rows, made
-    # B is zero where rows are longer than A's: what stands there does not matter.
+    # B is zero in the padding of rows, so the values of A's padding do not matter.
     extents = rows.count, depth
     source = View(rows.tensor, 0, extents, row_major(extents))
     longer = View(f"{name}.rows", 0, extents, (long, 1))
@@ -110,7 +112,7 @@ def rows_of(
 def values_of(
     graph: Graph, isa: Isa, form: IntegerForm, a: tuple[str, str], name: str, label: str
 ) -> tuple[Rows, Lowered]:
-    """As `rows_of`, in A's own shape: int16 less the zero point, or bytes as the CPU multiplies them."""
+    """As `rows_of`, in A's own shape: int16 minus the zero point, or bytes in the CPU's signedness."""
     tensor, zero = a
     type_ = graph.types[tensor]
     count = prod(type_.shape[:-1])
@@ -135,7 +137,7 @@ def values_of(
 def less_zero(
     graph: Graph, x: tuple[str, str], y: str, dtype: str, by_row: bool, label: str
 ) -> tuple[Call, ...]:
-    """y = x less its zero point, which is one number or one a row, or column."""
+    """y = x minus its zero point, which is one number, or one per row or column."""
     name, zero = x
     type_ = graph.types[name]
     value, operands = leaf(0, type_.dtype).cast(dtype), [(name, type_.shape)]
@@ -147,7 +149,7 @@ def less_zero(
 
 
 def by_rows(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """A scale or zero point of A: one number, or one a row."""
+    """Shape of a scale or zero point of A: one number, or one per row."""
     if prod(shape) == 1:
         return ()
     return (*shape, 1) if len(shape) == 1 else shape
@@ -165,7 +167,7 @@ def integer_product(
     activation: str | None = None,
     first_row: int = 0,
 ) -> Lowered:
-    """y (int32) from `first_row` on = rows @ weights; `floats` are what makes a float32 result of it."""
+    """y (int32) from `first_row` on = rows @ weights; `floats` are the fields for a float32 result."""
     n_columns = weights.columns
     depth = graph.constants[weights.tensor].size // n_columns
     words, groups = form.words(depth), -(-n_columns // COLUMNS)
@@ -230,7 +232,7 @@ def _fill_sums(memory: np.ndarray, graph: Graph, weights: Weights) -> None:
 def batched_product(
     graph: Graph, a: tuple[str, str], b: tuple[str, str], y: str, label: str
 ) -> tuple[Lowered, tuple[View, View], TensorType]:
-    """Both sides less their zero points in int32, and the views whose contraction is their product."""
+    """Both operands minus their zero points in int32, and the views whose contraction is their product."""
     calls = less_zero(graph, a, f"{y}.a", "int32", True, label)
     calls += less_zero(graph, b, f"{y}.b", "int32", False, label)
     left, right = graph.types[a[0]].shape, graph.types[b[0]].shape

@@ -1,4 +1,4 @@
-"""Products and convolutions as plain loops, for schedules that ask for a loop order.
+"""Products and convolutions as plain loops, for schedules that specify a loop order.
 
 LoopMatMul(a, b) and LoopConv(x, w) are MatMul and Conv of float32 without padding; `order` is "ijk" (the sum
 innermost) or "ikj" (the row of the result innermost), `a_view` and `b_view` are as in FusedMatMul.
@@ -27,7 +27,7 @@ def _matmul(node: Node, graph: Graph, target: Target) -> Lowered:
 
 
 def _conv(node: Node, graph: Graph, target: Target) -> Lowered:
-    """Output dimensions image, group, channel, place; summed: channel of the group, tap."""
+    """Output dimensions are image, group, channel, position; summed are channel of the group and tap."""
     x, w, y = (graph.types[t] for t in (*node.inputs[:2], node.outputs[0]))
     rank = len(x.shape) - 2
     groups = node.integer("group", 1)

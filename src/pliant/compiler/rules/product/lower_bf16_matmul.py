@@ -1,9 +1,9 @@
 """Lower products in bfloat16 with a constant matrix.
 
-RoundRows(a) gives q bfloat16 [rows, K with padding]; of a, `a_view` sees rows by columns. PairMatMul(q, b,
-bias?, residual?) is activation(alpha * q @ b + bias + residual), where `b_view` sees b [K, N], rounded to
+RoundRows(a) gives q bfloat16 [rows, K with padding]; `a_view` views a as rows by columns. PairMatMul(q, b,
+bias?, residual?) is activation(alpha * q @ b + bias + residual), where `b_view` views b as [K, N], rounded to
 bfloat16 and packed once. PlaneMatMulBfloat(q, planes, codebook, outlier rows, offsets, values, bias?,
-residual?) is the same with a b whose codes are decoded to bfloat16 in flight.
+residual?) is the same with a b whose codes are decoded to bfloat16 on the fly.
 """
 
 from collections.abc import Mapping, Sequence

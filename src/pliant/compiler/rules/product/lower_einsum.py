@@ -1,7 +1,7 @@
 """Lower Einsum: its letters become dimensions of views.
 
-Two float32 operands whose letters divide into batch, rows, columns and depth are a matrix product; all else
-goes to the kernel for any strides.
+Two float32 operands whose letters divide into batch, rows, columns and depth are a matrix product; everything
+else uses the kernel for any strides.
 """
 
 from pliant.compiler.executable.call import Lowered, Target
@@ -46,7 +46,9 @@ def _einsum(node: Node, graph: Graph, target: Target) -> Lowered:
 
 
 def _parse(equation: str, shapes: list[tuple[int, ...]], label: str) -> tuple[list[list[str]], list[str]]:
-    """The letters of every operand and of the result; dimensions under dots are numbered from the last."""
+    """The letters of every operand and of the result; dimensions of an ellipsis are numbered from the
+    last.
+    """
     left, arrow, right = equation.replace(" ", "").partition("->")
     terms = left.split(",")
     if len(terms) != len(shapes):
@@ -69,7 +71,7 @@ def _parse(equation: str, shapes: list[tuple[int, ...]], label: str) -> tuple[li
 
 
 def _by_letters(v: View, letters: list[str], order: list[str], sizes: dict[str, int]) -> View:
-    """The operand with a dimension for each letter; a repeated letter walks a diagonal."""
+    """The operand with a dimension for each letter; a repeated letter selects a diagonal."""
     strides = dict.fromkeys(order, 0)
     for letter, n, stride in zip(letters, v.shape, v.strides, strict=True):
         strides[letter] += stride if n == sizes[letter] else 0
@@ -77,7 +79,7 @@ def _by_letters(v: View, letters: list[str], order: list[str], sizes: dict[str, 
 
 
 def _as_product(out: View, views: list[View], label: str) -> Product | None:
-    """a [batch, rows, depth] @ b [batch, depth, columns], where the result's letters allow it."""
+    """a [batch, rows, depth] @ b [batch, depth, columns], if the result's letters allow it."""
     a, b = views
     n = len(out.shape)
     if 0 in a.shape or n < 1:

@@ -1,8 +1,8 @@
 """Lower MatMul, Gemm and FusedMatMul.
 
 FusedMatMul(a, b, bias?, residual?) = activation(alpha * a @ b + bias + residual), float32, with attributes
-`activation` (a name in kernels.vmath.ACTIVATIONS), `alpha`, and `a_view`, `b_view` (see compile.view) where
-an operand is another tensor seen through strides; `y_view` is how the result, and what is added, lie.
+`activation` (a name in kernels.vmath.ACTIVATIONS), `alpha`, and `a_view`, `b_view` (see compile.view) if an
+operand is a strided view of another tensor; `y_view` is the layout of the result, and of the residual.
 """
 
 from dataclasses import replace
@@ -80,7 +80,7 @@ def _contract(
     alpha: float = 1.0,
     beta: float = 1.0,
 ) -> Lowered:
-    """Through the kernel for any type."""
+    """Lower to the kernel for any type."""
     *batch, rows, depth = a.shape
     columns = b.shape[-1]
     shape = (*batch, rows, columns, depth)
@@ -111,7 +111,7 @@ def _gemm(node: Node, graph: Graph, target: Target) -> Lowered:
 def _added(
     graph: Graph, c: str, beta: float, shape: tuple[int, int]
 ) -> tuple[str | None, View | None, dict[str, Packed]]:
-    """C as a bias, or as rows to add; neither where only the general kernel can add it."""
+    """C as a bias, or as rows to add; neither if only the general kernel can add it."""
     if not c or graph.types[c].dtype != "float32":
         return None, None, {}
     own = graph.types[c].shape

@@ -1,9 +1,9 @@
 """Lower products with a constant matrix that stays in k-bit codes.
 
 PlaneMatMul(a, planes, codebook, outlier rows, offsets, values, bias?, residual?) is FusedMatMul whose b is
-decoded in flight, float32. PlaneMatMulInteger(q, scales, planes, ..., bias?, residual?) is the same on the
-integers of QuantizeRows(a), at the steps of int8 that the codebook and outliers are rounded to. QuantizeRows
-gives q int16 [rows, K as the planes have it] and a scale and a zero point a row; of a, `a_view` sees rows by
+decoded on the fly, float32. PlaneMatMulInteger(q, scales, planes, ..., bias?, residual?) is the same on the
+integers of QuantizeRows(a), with the codebook and outliers rounded to steps of int8. QuantizeRows gives q
+int16 [rows, K padded as in the planes] and a scale and a zero point per row; `a_view` views a as rows by
 columns, and `is_resident` says that q is for weights in bytes (see lower_byte_matmul).
 """
 

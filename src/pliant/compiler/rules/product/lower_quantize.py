@@ -1,7 +1,7 @@
 """Lower quantization, and products of quantized tensors.
 
-Two operators are pliant's own: DynamicQuantizeRows(x) -> (q, scale, zero), ONNX's dynamic quantization of x
-with q in the form that the products of it take, in no more memory than int16 rows of even length, and
+Two operators exist only in pliant: DynamicQuantizeRows(x) -> (q, scale, zero), ONNX's dynamic quantization of
+x with q in the form that its products read, in no more memory than int16 rows of even length, and
 QuantizedMatMul(q, scale, zero, w, w_scale, w_zero?, bias?, residual?) =
 activation(scale * w_scale * ((q - zero) @ (w - w_zero)) + bias + residual).
 """
@@ -68,7 +68,7 @@ def _dequantize(node: Node, graph: Graph, target: Target) -> Lowered:
 
 
 def _blocks(node: Node, shape: Shape, scale: Shape) -> tuple[Shape, Shape]:
-    """x's shape and the scale's, such that one broadcasts to the other: by tensor, axis or block."""
+    """Shapes of x and of the scale that broadcast to each other: per tensor, axis or block."""
     if prod(scale) == 1:
         return shape, ()
     axis = axis_of(node, len(shape), 1)
@@ -82,7 +82,7 @@ def _blocks(node: Node, shape: Shape, scale: Shape) -> tuple[Shape, Shape]:
 
 
 def _saturated(value: Expr, dtype: str) -> Expr:
-    """`value` as the nearest number of `dtype`; a cast to whole bytes holds it by itself."""
+    """`value` as the nearest number of `dtype`; a cast to integer bytes saturates already."""
     if DTYPES[dtype].kind != "float" and not DTYPES[dtype].is_packed:
         return value.cast(dtype)
     low, high = DTYPES[dtype].lowest, DTYPES[dtype].highest
@@ -145,7 +145,7 @@ def requantized(
     out: tuple[str, Shape, str],
     label: str,
 ) -> tuple[Call, ...]:
-    """out (tensor, shape, dtype) = value * a's scale * b's / out's, rounded, moved by `zero` and held.
+    """out (tensor, shape, dtype) = value * a's scale * b's / out's, rounded, shifted by `zero` and saturated.
 
     `value` is int32, an expression of `operands`.
     """
@@ -225,7 +225,7 @@ def _quantize_rows(node: Node, graph: Graph, target: Target) -> Lowered:
 
 
 def _all_take_bytes(graph: Graph, target: Target, q: str) -> bool:
-    """Whether every product of these rows is one of bytes: they are quantized once, in one form."""
+    """Whether every product of these rows is one of bytes: rows are quantized once, in one form."""
     readers = graph.consumers[q]
     return all(
         form_for(target.isa, _weights(graph, node).fits_bytes(graph)) is IntegerForm.BYTES for node in readers
@@ -233,7 +233,7 @@ def _all_take_bytes(graph: Graph, target: Target, q: str) -> bool:
 
 
 def _weights(graph: Graph, node: Node) -> Weights:
-    """Of a QuantizedMatMul."""
+    """The weights of a QuantizedMatMul."""
     w, zero = node.inputs[3], (*node.inputs, "", "")[5]
     return Weights(w, zero, graph.types[w].shape[-1])
 
@@ -263,7 +263,7 @@ def _quantized_matmul(node: Node, graph: Graph, target: Target) -> Lowered:
 
 
 def _columns(values: np.ndarray, n: int) -> Packed:
-    """A float for each column, or one for all, as far as column groups go."""
+    """A float for each column, or one for all, padded to whole column groups."""
 
     def fill(memory: np.ndarray) -> None:
         out = memory.view(np.float32)

@@ -1,8 +1,8 @@
 """Lower products with constant weights that stay integers or half floats.
 
 ScaledMatMul(a, codes, scales, zeros?, bias?, residual?) is FusedMatMul whose b is (codes - zeros) * scales,
-made in flight, float32. `b_view` sees [K, N] in the codes; `scales` and `zeros` are [blocks of K or 1,
-N or 1]; `element` is the type that codes less zeros are kept in.
+computed on the fly, float32. `b_view` views the codes as [K, N]; `scales` and `zeros` are [blocks of K or 1,
+N or 1]; `element` is the type in which codes minus zeros are kept.
 """
 
 from typing import cast

@@ -1,6 +1,6 @@
 """A constant matrix in k-bit codes, as the arguments of kernels that decode it.
 
-Among a node's inputs it stands as five: planes, codebook, outlier rows, offsets and values, with attributes
+It takes five of a node's inputs: planes, codebook, outlier rows, offsets and values, with attributes
 `segment_rows`, `n_segments` and `largest` (see store.matrix.CodedMatrix).
 """
 
@@ -44,12 +44,12 @@ class Planes:
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """What kernels read: not the codebook, of which there is a table."""
+        """Tensors that kernels read: not the codebook, which is replaced by a table."""
         planes, _, *outliers = self.tensors
         return (planes, *outliers)
 
     def fields(self, table: str, prefix: str = "") -> dict[str, Field]:
-        """Of GemmArgs, all that describes B, where the decode table is called `table`."""
+        """The fields of GemmArgs that describe B; the decode table is called `table`."""
         planes, _, rows, offsets, values = self.tensors
         places = tuple(Ref(planes, q * self.plane_bytes) if q < self.bits else None for q in range(6))
         fields: dict[str, Field] = {
@@ -82,7 +82,7 @@ def pack_table_bf16(planes: Planes, codebook: np.ndarray, isa: Isa) -> tuple[str
 
 
 def pack_int8(planes: Planes, constants: Mapping[str, np.ndarray], isa: Isa) -> dict[str, Packed]:
-    """Table, step and columns' sums as GemmInt8Args has them, by names that end so."""
+    """Table, step and column sums for GemmInt8Args, by name."""
     names = [f"{planes.tensors[0]}|{kind}" for kind in ("table8", "step", "sums8")]
     step = np.float32(planes.largest / min(int8_form(isa).weight, 127) or 1.0)
     table = decode_table_int8(constants[planes.tensors[1]], planes.bits, isa, float(step))
@@ -98,7 +98,7 @@ def pack_int8(planes: Planes, constants: Mapping[str, np.ndarray], isa: Isa) -> 
 def _column_sums(
     planes: Planes, constants: Mapping[str, np.ndarray], step: float, most: int
 ) -> Int32[np.ndarray, " columns"]:
-    """Sums over K of the weights in steps, as kernels decode them, padding and clipped outliers included."""
+    """Sums over K of the weights in steps as kernels decode them, with padding and clipped outliers."""
     coded, codebook, rows, offsets, values = (constants[x] for x in planes.tensors)
     groups = coded.reshape(planes.bits, -1, PLANE_GROUP_BYTES)
     codes = unpack_planes(groups[:, : planes.column_groups * planes.depth // GROUP_ROWS])

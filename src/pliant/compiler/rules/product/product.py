@@ -1,4 +1,4 @@
-"""One matrix product of views, and the same with as many rows as its operands' strides allow."""
+"""One matrix product of views, and the same product with as many rows as its operands' strides allow."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -9,7 +9,7 @@ from pliant.compiler.rules.product.plane_args import Planes
 from pliant.compiler.rules.product.scaled_weights import Scaled
 
 _MAX_FREE = 4
-"""Of more leading dimensions the order stays."""
+"""With more leading dimensions than this their order is not changed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,8 +17,8 @@ class Product:
     """out = activation(alpha * a @ b + bias + residual), all views of one rank with equal batch shape.
 
     `a` [..., M, K], `b` [..., K, N], `out` and `residual` [..., M, N] with unit column stride. `bias` is a
-    tensor of N elements. float32. A `coded` or `scaled` b is one matrix for a whole batch; `b` then says its
-    shape. With an extent all leading dimensions are rows, of which fewer may be there.
+    tensor of N elements. float32. A `coded` or `scaled` b is one matrix for a whole batch; `b` then gives its
+    shape. With an extent all leading dimensions are rows, and a run may have fewer of them.
     """
 
     out: View
@@ -35,12 +35,12 @@ class Product:
 
 
 def with_most_rows(p: Product) -> Product:
-    """The same product, its batch dimensions made rows where that can be."""
+    """The same product with its batch dimensions made rows where possible."""
     return _most_rows(_across(p))
 
 
 def _across(p: Product) -> Product:
-    """A single column of an A whose columns are contiguous as a row: kernels read B so, and would copy A."""
+    """A single column of an A with contiguous columns, as a row: kernels read such a B, but would copy A."""
     is_column = p.out.shape[-1] == 1 and p.out.strides[-2] == 1
     is_bare = p.bias is None and p.residual is None and p.coded is None and p.scaled is None
     if not (is_column and is_bare and p.a.strides[-2] == 1 and p.a.shape[-2] > 1 and p.a.shape[-1] > 1):
@@ -49,17 +49,17 @@ def _across(p: Product) -> Product:
 
 
 def _turned(v: View) -> View:
-    """Rows as columns."""
+    """The view with rows and columns exchanged."""
     rank = len(v.shape)
     return v.transposed((*range(rank - 2), rank - 1, rank - 2))
 
 
 def _most_rows(p: Product) -> Product:
-    """The product with as many rows as its operands' strides allow, B being read once for all of them.
+    """The product with as many rows as its operands' strides allow, so that B is read once for all of them.
 
-    The dimensions along which B does not change, rows among them, may come in any order: of a sequence-first
-    batch [L, B, K] that was transposed from [B, L, K], B products have L rows each, not L products B rows.
-    An A whose columns are not neighbours is copied along its rows, which then stay.
+    The dimensions along which B does not change, including rows, can have any order: a sequence-first batch
+    [L, B, K] that was transposed from [B, L, K] becomes B products of L rows, not L products of B rows. An A
+    whose columns are not contiguous is copied along its rows, whose order then stays.
     """
     axes = range(len(p.a.shape) - 1)
     free = [i for i in axes if (i == axes[-1] or p.b.strides[i] == 0) and p.a.shape[i] != 1]
@@ -86,7 +86,7 @@ def _reordered(p: Product, order: Sequence[int]) -> Product:
 
 
 def _fold_rows(p: Product) -> Product:
-    """Batch dimensions along which B does not change become rows, where A, C and the residual allow it."""
+    """Batch dimensions along which B does not change become rows if A, C and the residual allow it."""
     while len(p.a.shape) > 2:
         views = [v for v in (p.a, p.out, p.residual) if v is not None]
         is_even = all(v.strides[-3] == v.strides[-2] * v.shape[-2] for v in views) or p.a.shape[-3] == 1

@@ -29,7 +29,7 @@ from pliant.kernels.tiles.matmul_split import MatmulSplitArgs
 
 
 def lower_product(p: Product, constants: dict[str, np.ndarray], target: Target) -> Lowered:
-    """One call, or two where tiles multiply with what is known; a constant `b` is packed once."""
+    """One call, or two if tiles multiply with a constant `b`; a constant `b` is packed once."""
     p = with_most_rows(p)
     if takes_split(p, constants, target):
         return lower_split(p, constants, target)
@@ -181,7 +181,7 @@ def lower_contraction(
 
 
 def _pack(p: Product, array: np.ndarray) -> tuple[str, dict[str, Packed]]:
-    """B in panels, one after another for each batch index that differs."""
+    """B in panels, consecutive for each batch index that differs."""
     shape = tuple(1 if s == 0 else n for n, s in zip(p.b.shape[:-2], p.b.strides[:-2], strict=True))
     depth, n_columns = p.b.shape[-2:]
     name = f"{p.b.tensor}|panels|{','.join(map(str, (*p.b.attribute, p.alpha)))}"

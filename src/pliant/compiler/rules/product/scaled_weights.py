@@ -15,7 +15,7 @@ from pliant.kernels.product.scaled_block import ELEMENT_BYTES, Element
 
 @dataclass(frozen=True, slots=True)
 class Scaled:
-    """B [K, N] = codes * scales: the packed constants of both, and how the kernel reads them."""
+    """B [K, N] = codes * scales: the packed constants of both, and their layout for the kernel."""
 
     codes: str
     scales: str
@@ -29,7 +29,7 @@ def pack_scaled(
 ) -> Scaled:
     """(matrix - zero) * scales: `matrix` [K, N] views a constant, the others are [blocks of K or 1, N or 1].
 
-    `zero` is "" where there is none. The difference fits `element`.
+    `zero` is "" if there is none. The difference fits `element`.
     """
     depth, columns = matrix.shape
     groups = -(-columns // COLUMNS)
@@ -54,9 +54,9 @@ def _fill_codes(
     out[-1] = 0
     values = seen(codes, matrix)
     if "float" in element:
-        values = values.view(kind)  # bits as they are
+        values = values.view(kind)  # unchanged bits
     less = None if zeros is None else np.broadcast_to(spread(zeros, (depth, zeros.shape[1])), matrix.shape)
-    for group, panel in enumerate(out):  # group by group: no second copy of the whole
+    for group, panel in enumerate(out):  # group by group, to avoid a second copy
         own = slice(group * COLUMNS, min((group + 1) * COLUMNS, columns))
         part = values[:, own]
         panel[:, : part.shape[1]] = part if less is None else part.astype(np.int16) - less[:, own]

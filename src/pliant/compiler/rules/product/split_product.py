@@ -19,7 +19,7 @@ from pliant.kernels.tiles.tile_rows import MOST_ROWS_IN_VECTORS
 
 
 def takes_split(p: Product, constants: Mapping[str, np.ndarray], target: Target) -> bool:
-    """Whether tiles multiply: more than a few rows, in one batch, with a large matrix known before."""
+    """Whether tiles multiply: more than a few rows, in one batch, with a large constant matrix."""
     rows, depth = p.a.shape[-2:]
     is_one = prod(p.a.shape[:-2]) == 1 and p.a.strides[-1] == 1
     is_known = p.coded is not None or (p.scaled is None and p.b.tensor in constants)
@@ -28,17 +28,17 @@ def takes_split(p: Product, constants: Mapping[str, np.ndarray], target: Target)
 
 
 def splits_both(p: Product, target: Target) -> bool:
-    """Whether tiles multiply two matrices that are split as they are read, for each of a batch."""
+    """Whether tiles multiply two matrices that are split on the fly, for each batch index."""
     rows, depth = p.a.shape[-2:]
     is_plain = p.coded is None and p.scaled is None and not p.has_extent and p.activation in ACTIVATIONS
     return target.isa.has_tiles and is_plain and pays(rows, p.out.shape[-1], depth)
 
 
 def pays(rows: int, columns: int, depth: int) -> bool:
-    """Whether tiles are faster than vectors although they split B once, and A for each dozen column groups.
+    """Whether tiles are faster than vectors despite splitting B once, and A for each dozen column groups.
 
-    They are from some 10 rows, columns and terms on: the fewer there are, the longer splitting takes beside
-    the products that it serves. Both pack B first.
+    They are faster from about 10 rows, columns and terms on: the fewer there are, the larger is the share of
+    time that splitting takes. Both pack B first.
     """
     if 0 in (rows, columns, depth):
         return False
@@ -52,7 +52,7 @@ def pays(rows: int, columns: int, depth: int) -> bool:
 
 
 def lower_split(p: Product, constants: Mapping[str, np.ndarray], target: Target) -> Lowered:
-    """Rows of A are split once for all threads; B's two parts are packed once, or decoded in flight."""
+    """Rows of A are split once for all threads; B's two parts are packed once, or decoded on the fly."""
     rows, columns = p.out.shape[-2:]
     parts = f"{p.out.tensor}|split"
     if p.coded is None:
@@ -84,7 +84,7 @@ def lower_split(p: Product, constants: Mapping[str, np.ndarray], target: Target)
 
 
 def _pairs(p: Product, array: np.ndarray) -> tuple[dict[str, Field], dict[str, Packed]]:
-    """Pairs of B, then of what they leave of it."""
+    """Pairs of B rounded, then pairs of the remainders."""
     b = View(p.b.tensor, p.b.offset, p.b.shape[-2:], p.b.strides[-2:])
     shape = pairs_shape(*b.shape)
     size, name = 2 * prod(shape), f"{b.tensor}|split|{','.join(map(str, (*b.attribute, p.alpha)))}"
