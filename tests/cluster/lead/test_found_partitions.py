@@ -30,16 +30,38 @@ def drifted(factor: float, name: str = "a", kind: str = "rest") -> Picture:
     return replace(PICTURE, capabilities={**PICTURE.capabilities, name: slower})
 
 
-def searched(found: FoundPartitions, tokens: int, picture: Picture = PICTURE, now_s: float = 1.0) -> bool:
-    """Whether a partition of so many tokens takes a search."""
+class Clock:
+    """Moments that tests choose."""
+
+    now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+CLOCK = Clock()
+
+
+def searched(
+    found: FoundPartitions,
+    tokens: int,
+    picture: Picture = PICTURE,
+    now_s: float = 1.0,
+    took_s: float = 0.0,
+    *,
+    may_pause: bool = True,
+) -> bool:
+    """Whether a partition of so many tokens takes a search, which takes `took_s`."""
     searches = []
+    CLOCK.now_s = now_s
 
     def search() -> Partition:
         searches.append(tokens)
+        CLOCK.now_s += took_s
         alone = Partition("ws", "p", (Share("p", 12, tokens),), tokens)
         return HALF.resized(tokens) if "b" in picture.capabilities else alone
 
-    solved = found.of(SPEC, tokens, picture, now_s, search)
+    solved = found.of(SPEC, tokens, picture, search, may_pause=may_pause)
     assert (solved.partition.tokens, solved.picture) == (tokens, picture)
     return bool(searches)
 
@@ -51,7 +73,7 @@ def held(number: int, tokens: int) -> ReadyPlan:
 
 @pytest.fixture
 def found() -> FoundPartitions:
-    known = FoundPartitions()
+    known = FoundPartitions(CLOCK)
     assert searched(known, 40, now_s=0.0)
     return known
 
@@ -73,6 +95,22 @@ def test_nothing_stands_once_it_may_be_another(found: FoundPartitions) -> None:
     assert searched(found, 40, now_s=60.0)
     found.clear()
     assert searched(found, 40)
+
+
+def test_searches_pause_while_what_was_found_does_about_as_well() -> None:
+    """Searches took a tenth of a device's time, before short answers that waited for them."""
+    known = FoundPartitions(CLOCK)
+    assert searched(known, 40, now_s=0.0, took_s=0.02)
+    assert known.is_paused
+    assert known.search_s == pytest.approx(0.02)
+    assert not any(searched(known, n, now_s=0.5) for n in (10, 31, 51, 160))
+    assert not searched(known, 40, drifted(1.3), now_s=0.5)
+    assert searched(known, 9, now_s=0.5), "no text of about that length"
+    assert searched(known, 40, drifted(2.0), now_s=0.6), "a layer takes too long"
+    left = replace(PICTURE, capabilities=dict.fromkeys("pa", DEVICE))
+    assert searched(known, 40, left, now_s=0.6)
+    assert searched(known, 100, left, now_s=0.6, may_pause=False, took_s=0.02)
+    assert searched(known, 25, left, now_s=1.7), "the pause is over"
 
 
 @given(st.integers(0, 999), st.integers(1, 4), st.integers(1, 60), st.integers(1, 60))
@@ -120,15 +158,15 @@ def test_a_submodel_takes_the_whole_models_partition_or_one_of_its_devices(
     is_free: bool, participants: tuple[str, ...]
 ) -> None:
     """Without a search: in proportion, unless shares may be chosen and exchanges would take longer."""
-    known = FoundPartitions(is_free=is_free)
+    known = FoundPartitions(lambda: 0.0, is_free=is_free)
     picture = replace(drifted(0.9, "b"), links=Links(PICTURE.links.interfaces, latency_s=0.1))
 
     def search() -> Partition:
         return HALF
 
-    known.of(SPEC, 40, picture, 0.0, search)
+    known.of(SPEC, 40, picture, search)
     part = SPEC.submodel(2, 3)
-    found = known.of(part, 32, picture, 1.0, lambda: pytest.fail("a search"))
+    found = known.of(part, 32, picture, lambda: pytest.fail("a search"))
     partition = found.partition
     assert (partition.tokens, partition.n_heads, partition.participants) == (32, 3, participants)
     assert found.program.segments[1:-1] == predict(part, partition, picture).program.segments[1:-1]

@@ -7,17 +7,20 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from pliant.api.open_cluster import Cluster
 from pliant.cluster.lead.predict import Solved, predict
 from pliant.cluster.net.key import new_key
-from pliant.cluster.session.cluster_levels import ClusterLevels, pick, times_of_parts
+from pliant.cluster.session.cluster_levels import AnswerDelays, ClusterLevels, pick, times_of_parts
 from pliant.cluster.session.cluster_session import ClusterSession
 from pliant.cluster.watch.adapt import Picture
 from pliant.errors import BudgetError, ModelError
 from pliant.ir.curve import Curve
 from pliant.ir.endpoint import Request, ServiceLevel
 from pliant.ir.partition import Partition, Share
+from pliant.ir.times.timing import Timing
 from pliant.ir.topology import Capability, Interface, Links
 from pliant.models.encoder.encoder_source import Encoder, parse_identity
 from pliant.models.hf.checkpoint import open_checkpoint
@@ -130,6 +133,39 @@ def test_a_deadline_takes_the_most_accurate_level_whose_bound_keeps_it() -> None
     assert [picked(None, None), picked(None, 0.0), picked(None, 0.82)] == [2, 0, 1]
     assert [picked(7.0, None), picked(5.0, None), picked(2.0, None), picked(1.0, None)] == [2, 1, 0, 0]
     assert [picked(5.0, 0.88), picked(2.0, 0.82)] == [2, 1]
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    st.lists(st.tuples(st.floats(0.01, 1.0), st.floats(0.5, 2.9)), min_size=2, max_size=60),
+    st.floats(0.01, 1.0),
+)
+def test_a_delay_counts_as_a_ratio_or_as_seconds_whichever_is_less(
+    answers: list[tuple[float, float]], predicted_s: float
+) -> None:
+    """By the ratio, a device that is slow by itself was to take twice as long as it does."""
+    delays = AnswerDelays()
+    assert delays.at(predicted_s) == Timing(predicted_s, predicted_s)
+    for plan_s, ratio in answers:
+        delays.observe(plan_s, plan_s * ratio)
+    found, lately = delays.at(predicted_s), answers[-40:]
+    assert predicted_s <= found.median_s <= found.p95_s
+    assert found.p95_s <= predicted_s * max(1.0, *(ratio for _, ratio in lately)) + 1e-9
+    assert found.p95_s <= predicted_s + max(0.0, *(plan_s * (ratio - 1.0) for plan_s, ratio in lately)) + 1e-9
+    delays.observe(0.01, 5.0)
+    assert delays.at(predicted_s) == found, "a device of another pace is another plan"
+
+
+def test_what_answers_take_beyond_their_plans_outlives_the_plans() -> None:
+    """Each new plan promised its median as its bound, without what the last one's answers took beyond it."""
+    delays, random = AnswerDelays(), np.random.default_rng(3)
+    for _ in range(40):
+        delays.observe(0.1, 0.12 + 0.02 * random.random())
+    found = delays.at(0.1)
+    assert found.median_s == pytest.approx(0.13, abs=0.005)
+    assert found.p95_s == pytest.approx(0.14, abs=0.002)
+    assert delays.spread(0.1) == found.p95_s / found.median_s
+    assert delays.over(Curve(((8, 0.1), (32, 0.4)))).at(8) == found.median_s
 
 
 def test_levels_follow_the_whole_models_pace_and_their_own_error(store: Path) -> None:

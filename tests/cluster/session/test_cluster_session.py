@@ -74,7 +74,9 @@ def test_a_node_answers_over_its_workers_and_without_them(
         alone = session.alone(TEXT)
         predicted = [session.curve()]
         expect = session.expect
-        monkeypatch.setattr(session, "expect", lambda prior: predicted.append(prior) or expect(prior))
+        monkeypatch.setattr(
+            session, "expect", lambda prior, *more: predicted.append(prior) or expect(prior, *more)
+        )
         with running(session) as node:
 
             def ask() -> tuple[list[float], str]:

@@ -59,6 +59,29 @@ def test_links_of_who_joined_during_a_run_are_measured_before_the_next(
     assert known.picture().links.link("b", "p").bandwidth_Bps == LINK.bandwidth_Bps
 
 
+def test_runs_do_without_newcomers_where_these_are_measured_beside_them(
+    cluster: FakeCluster, surveys: list[set[str]]
+) -> None:
+    """A request waited 0.3 s while a worker that had come back was measured."""
+    known = ClusterPicture(cluster.primary, lambda: 10**9, is_measuring=True, on_event=lambda text: None)
+    cluster.add("a")
+    cluster.primary.wait_for(1, 10.0)
+    assert known.newcomers() == set(), "nothing was measured yet"
+    known.measure(cluster.source, 7)
+    cluster.add("b")
+    cluster.primary.wait_for(2, 10.0)
+    assert known.newcomers() == set(), "nobody but the next run measures it"
+    known.measure_beside(cluster.source, 7)
+    cluster.add("c")
+    cluster.primary.wait_for(3, 10.0)
+    assert known.newcomers() == {"c"}
+    known.measure(cluster.source, 7, known.newcomers())
+    assert surveys == [{"p", "a"}, {"p", "a", "b"}]
+    known.measure_beside(cluster.source, 7)
+    assert known.newcomers() == set()
+    assert surveys[2:] == [{"p", "a", "b", "c"}]
+
+
 def test_a_worker_that_was_left_out_as_slow_is_reconsidered_on_demand(
     cluster: FakeCluster, surveys: list[set[str]]
 ) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from math import inf
 from typing import final
 
 from pliant.cluster.lead.predict import Solved, layer_seconds, predict
@@ -16,6 +17,10 @@ _NEAR = 1.25
 _FRESH_S = 10.0
 """Lifetime of a partition in seconds: the saving required of a split is learned meanwhile."""
 _MOST = 16
+_SHARE = 0.02
+"""Share of the time that searches take at most while an earlier partition performs about as well."""
+_FAR, _WORSE = 4.0, 1.5
+"""Limits of "about as well": the ratio of lengths, and the ratio of a layer's time to that when found."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,56 +47,100 @@ class _Found:
         reason = reason_to_solve(before, picture, participants, self.need, layer_s=felt_s)
         return reason is None and not recovered(before, picture, participants)
 
+    def serves(self, tokens: int, picture: Picture) -> bool:
+        """Return whether it performs about as well as when it was found, though a better one may exist."""
+        solved, before = self.solved, self.solved.partition.tokens
+        if max(before, tokens) > _FAR * min(before, tokens):
+            return False
+        if solved.picture.capabilities.keys() != picture.capabilities.keys() or too_large(self.need, picture):
+            return False
+        return layer_seconds(solved, picture) <= _WORSE * solved.layer_s
+
 
 @final
 class FoundPartitions:
-    """The latest partitions of all models; times are of any one clock. Thread-safe.
+    """The latest partitions of all models. Thread-safe.
 
     If shares are set by the user (not `is_free`), a submodel's shares are in proportion.
     """
 
-    def __init__(self, *, is_free: bool = True) -> None:
-        self._is_free = is_free
+    def __init__(self, clock: Callable[[], float], *, is_free: bool = True) -> None:
+        self._clock, self._is_free = clock, is_free
         self._found: tuple[_Found, ...] = ()
+        self.search_s = 0.0
+        """Duration of the latest search."""
+        self._search_from_s = -inf
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether searches have used their share of the time, so that earlier partitions stay in use."""
+        return self._clock() < self._search_from_s
 
     def of(
         self,
         spec: EncoderSpec,
         tokens: int,
         picture: Picture,
-        now_s: float,
         search: Callable[[], Partition],
         coding: Coding = "fp32",
+        *,
+        may_pause: bool = True,
     ) -> Solved:
         """Return the latest for about so many tokens, with rows in proportion, or one by `search`.
 
         A new search is also made if it might give another result for `picture`: devices joined or left, are
-        slower, or are faster without a share, or have too little memory. For a submodel, the result is the
-        whole model's partition in proportion, or one of its devices alone if that is predicted to be faster.
+        slower, or are faster without a share, or have too little memory. While searches are paused and
+        `may_pause` is set, a partition that performs about as well as before is returned instead, for other
+        lengths too. For a submodel, the result is the whole model's partition in proportion, or one of its
+        devices alone if that is predicted to be faster.
         """
+        now_s = self._clock()
         near = [one for one in reversed(self._found) if one.is_near(tokens, now_s)]
         latest = next((one for one in near if one.spec == spec), None)
         if latest is not None and latest.holds(picture):
             return predict(spec, latest.solved.partition.resized(tokens), picture, coding)
         larger = next((one for one in near if _is_part(spec, one.spec) and one.holds(picture)), None)
+        if larger is None and may_pause and self.is_paused:
+            before = self._serving(spec, tokens, picture)
+            if before is not None and before.spec == spec:
+                return predict(spec, before.solved.partition.resized(tokens), picture, coding)
+            if before is not None:
+                return self._of_larger(spec, before, tokens, picture, coding)
         if larger is None:
-            solved = predict(spec, search(), picture, coding)
+            partition = search()
+            ended_s = self._clock()
+            self.search_s = ended_s - now_s
+            self._search_from_s = ended_s + self.search_s / _SHARE
+            solved = predict(spec, partition, picture, coding)
         else:
-            whole = larger.solved.partition
-            columns = spec.ffn if whole.n_columns else 0
-            cut = whole.resized(tokens, spec.n_heads, columns, spec.n_layers)
-            few = cut.participants if self._is_free and cut.mode == "ws" and len(cut.participants) > 1 else ()
-            alone = [cut.alone(device) for device in few]
-            fits = [one for one in alone if not too_large(weight_bytes(spec, one), picture)]
-            every = (predict(spec, one, picture, coding) for one in (cut, *fits))
-            solved = min(every, key=lambda one: one.seconds)
+            solved = self._of_larger(spec, larger, tokens, picture, coding)
         found = _Found(spec, solved, weight_bytes(spec, solved.partition), now_s)
         self._found = (*self._found, found)[-_MOST:]
         return solved
 
+    def _serving(self, spec: EncoderSpec, tokens: int, picture: Picture) -> _Found | None:
+        """Return the latest that performs about as well as when found, of this model or the whole one."""
+        same = (one for one in reversed(self._found) if one.spec == spec)
+        larger = (one for one in reversed(self._found) if _is_part(spec, one.spec))
+        latest = (next(same, None), next(larger, None))
+        return next((one for one in latest if one is not None and one.serves(tokens, picture)), None)
+
+    def _of_larger(
+        self, spec: EncoderSpec, larger: _Found, tokens: int, picture: Picture, coding: Coding
+    ) -> Solved:
+        """Return a submodel's partition, derived from the whole model's."""
+        whole = larger.solved.partition
+        columns = spec.ffn if whole.n_columns else 0
+        cut = whole.resized(tokens, spec.n_heads, columns, spec.n_layers)
+        few = cut.participants if self._is_free and cut.mode == "ws" and len(cut.participants) > 1 else ()
+        alone = [cut.alone(device) for device in few]
+        fits = [one for one in alone if not too_large(weight_bytes(spec, one), picture)]
+        every = (predict(spec, one, picture, coding) for one in (cut, *fits))
+        return min(every, key=lambda one: one.seconds)
+
     def clear(self) -> None:
         """Drop all, so that each later request is searched again."""
-        self._found = ()
+        self._found, self._search_from_s = (), -inf
 
 
 def _is_part(spec: EncoderSpec, larger: EncoderSpec) -> bool:

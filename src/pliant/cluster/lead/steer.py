@@ -21,6 +21,7 @@ from pliant.cluster.lead.primary import Primary
 from pliant.cluster.member.ready_plan import ReadyPlan
 from pliant.cluster.member.worker import OnEvent
 from pliant.cluster.net.activation_coding import Coding, as_coded_links
+from pliant.cluster.watch import adapt
 from pliant.cluster.watch.adapt import Picture, is_alike, is_kept, pays, reason_to_solve, recovered, too_large
 from pliant.cluster.watch.cluster_picture import ClusterPicture
 from pliant.ir.partition import Partition, Share
@@ -49,6 +50,8 @@ class _Plan:
     solved: Solved
     need: Mapping[str, int]
     whole_bytes: int
+    is_due: bool = False
+    """Whether a search for a better one was postponed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +96,7 @@ class Steering:
         self._known = ClusterPicture(primary, free_bytes, is_measuring=is_measuring, on_event=on_event)
         self._coding, self._is_adaptive, self._on_event = coding, is_adaptive, on_event
         self._plans: dict[int, _Plan] = {}
-        self._found = FoundPartitions(is_free=is_measuring)
+        self._found = FoundPartitions(primary.clock, is_free=is_measuring)
         self._held: list[ReadyPlan] = []
         self._pending: Future[_Better | None] | None = None
         self._better: _Better | None = None
@@ -132,18 +135,13 @@ class Steering:
             known = {*list(self._plans)[-_KNOWN:], *(held.number for held in self._held)}
             self._plans = {n: plan for n, plan in self._plans.items() if n in known}
         self._forget(latest(self._held))
-        self._without = frozenset(without)
-        if (
-            number
-            and better is not None
-            and set(better.solved.partition.participants) <= self._known.here(self._without)
-        ):
+        self._without = frozenset(without) | self._known.newcomers()
+        if number and better is not None and self._is_here(better.solved.partition):
             with suppress(PlanNotReadyError):
                 held = better.held or self._hold(source, better.solved)
                 self._switch(number, better.reason)
                 return held
-        here = self._known.here(self._without)
-        if tight in self._held and set(tight.partition.participants) <= here:
+        if tight in self._held and self._is_here(tight.partition):
             self._stuck.add(tight.number)  # nothing fits better, so it continues
             return tight
         self._known.measure(source, tokens, self._without)
@@ -170,19 +168,17 @@ class Steering:
         if not self._is_adaptive:
             return current
         n_layers = current.n_segments - 1 - number
-        if self._pending is not None and self._pending.done():
+        if self._pending is not None and self._pending.done() and n_layers > 0:  # the head is the primary's
             better = self._take_pending()
-            if better is not None and set(better.solved.partition.participants) <= self._known.here(
-                self._without
-            ):
+            if better is not None and self._is_here(better.solved.partition):
                 if better.held is not None:
                     self._switch(number, better.reason)
                     return better.held
-                if n_layers > 0:
-                    self._better = better
-                    return Pause.NEXT
+                self._better = better
+                return Pause.NEXT
         is_due = self._pending is None and n_layers > 1 and number > 1
-        if is_due and self._reason(current, is_felt=True) is not None:
+        reason = self._reason(current, is_felt=True) if is_due else None
+        if reason is not None and (adapt.DRIFTED not in reason or self._may_pay(current, n_layers)):
             self._pending = self._thread.submit(self._look, current, n_layers)
             if self._is_tight(current):
                 self._tight = current
@@ -196,21 +192,23 @@ class Steering:
 
     def predicted_s(self, held: ReadyPlan) -> float | None:
         """Return the seconds of one layer by the picture that the plan is based on."""
-        known = self._plans.get(held.number)
-        return None if known is None else known.solved.layer_s
+        return None if (known := self._plans.get(held.number)) is None else known.solved.layer_s
 
     # The inputs of plans.
 
-    def solve(self, spec: EncoderSpec, tokens: int, without: Collection[str] = ()) -> Solved:
-        """Choose a partition by the current picture, and predict it."""
+    def solve(
+        self, spec: EncoderSpec, tokens: int, without: Collection[str] = (), *, may_pause: bool = True
+    ) -> Solved:
+        """Choose a partition by the current picture (`FoundPartitions.of`), and predict it."""
         picture = self._known.picture(without)
         links = as_coded_links(picture.links, self._coding)
         search = partial(self._choose, spec, tokens, picture.capabilities, links, self._primary.name)
-        return self._found.of(spec, tokens, picture, self._primary.clock(), search, self._coding)
+        return self._found.of(spec, tokens, picture, search, self._coding, may_pause=may_pause)
 
-    def measure(self, source: EncoderSource, tokens: int) -> None:
-        """Measure devices without a measurement of this model, and links to new devices (Hepti 4.1)."""
-        self._known.measure(source, tokens)
+    def measure(self, source: EncoderSource, tokens: int, *, is_beside: bool = False) -> None:
+        """Measure devices without a measurement of this model, and links to new devices (Hepti 4.1).
+        If this is repeated between runs (`is_beside`), runs do not include new devices until then."""
+        (self._known.measure_beside if is_beside else self._known.measure)(source, tokens)
 
     def reconsider(self) -> bool:
         """Use devices again that were excluded as slow; return whether there are any."""
@@ -254,15 +252,21 @@ class Steering:
         picture = self._plans[held.number].solved.picture
         return recovered(picture, self._known.picture(self._without), held.partition.participants)
 
+    def _may_pay(self, current: ReadyPlan, n_layers: int) -> bool:
+        """Return whether a change may save more than a search takes; otherwise the next run is replanned."""
+        solved = self._plans[current.number].solved
+        now_s = self._layer_s(solved, self._known.picture(self._without))
+        return n_layers * adapt.most_saved_s(solved.layer_s, now_s) > self._found.search_s
+
+    def _is_here(self, partition: Partition) -> bool:
+        return set(partition.participants) <= self._known.here(self._without)
+
     def _is_tight(self, current: ReadyPlan) -> bool:
         """Return whether a member has too little memory for its part, and no other plan was searched yet."""
-        plan = self._plans.get(current.number)
-        if plan is None or current.number in self._stuck:
+        if (plan := self._plans.get(current.number)) is None or current.number in self._stuck:
             return False
         need = {name: plan.need[name] for name in current.partition.participants}
         return bool(too_large(need, self._known.picture(self._without)))
-
-    # Plans.
 
     def _kept(self, source: EncoderSource, tokens: int) -> ReadyPlan | None:
         """Return a plan held ready that is still valid, if there is one."""
@@ -270,13 +274,11 @@ class Steering:
         for held in reversed(self._held):
             plan = self._plans[held.number]
             is_same = held.source.identity == source.identity and held.partition.tokens == tokens
-            if (
-                is_same
-                and plan.solved.picture.capabilities.keys() == here
-                and self._primary.plans.is_held(held)
-            ):
+            is_of_all = plan.solved.picture.capabilities.keys() == here
+            if is_same and is_of_all and self._primary.plans.is_held(held):
                 self._held = [*(one for one in self._held if one is not held), held]
-                if not self._is_adaptive or not (self._reason(held) or self._recovered(held)):
+                is_due = plan.is_due and not self._found.is_paused
+                if not self._is_adaptive or not (is_due or self._reason(held) or self._recovered(held)):
                     return held
                 anew = self.solve(source.spec, tokens, self._without)
                 if not here <= anew.picture.capabilities.keys():  # a member left at this moment
@@ -285,7 +287,7 @@ class Steering:
                 tight = too_large(plan.need, anew.picture)
                 is_home = anew.partition.participants == (self._primary.name,)
                 if not tight and is_kept(now.layer_s, anew.layer_s, is_home=is_home):
-                    self._plans[held.number] = replace(plan, solved=now)
+                    self._plans[held.number] = replace(plan, solved=now, is_due=self._found.is_paused)
                     return held
                 return None
         return None
@@ -330,7 +332,7 @@ class Steering:
             return None
         source, plan = current.source, self._plans[current.number]
         spec, tokens = source.spec, current.partition.tokens
-        solved = self.solve(spec, tokens, self._without)
+        solved = self.solve(spec, tokens, self._without, may_pause=False)
         if solved.partition == current.partition:
             self._plans[current.number] = replace(plan, solved=solved)
             return None
@@ -360,8 +362,7 @@ class Steering:
     def _is_in_vain(self, current: ReadyPlan, n_layers: int) -> bool:
         """Return whether it is known, without a search, that no other plan pays."""
         plan, picture = self._plans[current.number], self._known.picture(self._without)
-        participants = current.partition.participants
-        if not set(participants) <= picture.capabilities.keys() or too_large(plan.need, picture):
+        if not self._is_here(current.partition) or too_large(plan.need, picture):
             return False
         now = by_picture(plan.solved, picture)
         found = is_in_vain(current.source.spec, now, n_layers, self._coding)

@@ -1,7 +1,8 @@
 """Accuracies that a cluster offers: the whole model's, and that of a submodel on its weights (STI 3)."""
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Mapping, Sequence
+from statistics import median
 from types import MappingProxyType
 from typing import final
 
@@ -12,6 +13,7 @@ from pliant.ir.curve import Curve
 from pliant.ir.endpoint import Request, ServiceLevel
 from pliant.ir.partition import Partition
 from pliant.ir.times.levels import has_moved
+from pliant.ir.times.timing import Timing
 from pliant.models.encoder.encoder_source import Encoder
 from pliant.plan.split.stage_graphs import weight_bytes
 from pliant.plan.submodel.whole_accuracy import WholeAccuracy
@@ -26,6 +28,8 @@ _FURTHEST = 4.0
 _LEAST_S = 1e-6
 _PACE = 3.0
 """An answer that took this many times the expected time shows another pace, not a mere delay."""
+_N_DELAYS, _N_USUAL = 40, 9
+"""Answers whose delays are kept, and the latest whose median counts: as in `AdaptiveBound`."""
 _MOST_OFF = 2.0
 """Limit on one answer's correction: the first by a new plan loads weights."""
 
@@ -121,6 +125,8 @@ class ClusterLevels:
     ) -> None:
         self._prior, self._times = whole_s, tuple(times.values())
         self._accuracies = [accuracy_of(source, accuracy, plans) for source in times]
+        self.promised = accuracy_of(whole, accuracy, plans)
+        """The whole model's accuracy."""
         self.sources = (*times, whole)
         """The encoder of each level."""
         self._own = [1.0] * len(times)
@@ -166,6 +172,63 @@ class ClusterLevels:
         bounds = ((n, part_s + whole.bound_curve.at(n) - whole_s) for n, whole_s, part_s in times)
         curve = Curve(tuple((n, part_s) for n, _, part_s in times))
         return ServiceLevel(curve, self._accuracies[i], None if whole.bound is None else Curve(tuple(bounds)))
+
+
+def levels_by(
+    whole: Encoder,
+    accuracy: WholeAccuracy | None,
+    parts: Collection[Encoder],
+    plans: Mapping[int, Solved],
+    solve: Callable[[int, Encoder], Solved],
+    prior: Curve,
+) -> ClusterLevels:
+    """The whole model's level, by its `plans`, and those of its `parts`, as `times_of_parts` says.
+
+    Codes are for devices short of memory: they have none for a submodel's weights, either.
+    """
+    used = [solved.partition for solved in plans.values()]
+    few = () if any(one.bits for one in used) else parts
+    return ClusterLevels(whole, prior, times_of_parts(whole, plans, few, solve, prior), accuracy, used)
+
+
+@final
+class AnswerDelays:
+    """How much longer answers take than their plans predict: planning, hand-overs, and what no plan knows.
+
+    Plans change often. Each would begin with a promise that the one before has broken. A delay counts as a
+    ratio or as so many seconds, whichever is less for another plan.
+    """
+
+    def __init__(self) -> None:
+        self._seen: deque[tuple[float, float]] = deque(maxlen=_N_DELAYS)
+
+    def observe(self, predicted_s: float, seconds: float) -> None:
+        """Record an answer; one that took `_PACE` times as long shows another pace of its devices."""
+        if 0.0 < seconds < _PACE * predicted_s:
+            self._seen.append((predicted_s, seconds))
+
+    def at(self, predicted_s: float) -> Timing:
+        """Return what answers take that are predicted to take `predicted_s`."""
+        taken = [predicted_s + _delay_s(predicted_s, *one) for one in self._seen]
+        if len(taken) < 2:
+            return Timing(predicted_s, predicted_s)
+        usual_s = max(median(taken[-_N_USUAL:]), predicted_s)
+        return Timing(usual_s, max(sorted(taken)[-2], usual_s))
+
+    def over(self, prior: Curve) -> Curve:
+        """Return the times of answers that are predicted to take `prior`."""
+        return Curve(tuple((n, self.at(seconds).median_s) for n, seconds in prior.points))
+
+    def spread(self, predicted_s: float) -> float:
+        """Return what 95 of 100 such answers take at most, relative to the median."""
+        found = self.at(predicted_s)
+        return found.p95_s / found.median_s if found.median_s > 0.0 else 1.0
+
+
+def _delay_s(other_s: float, predicted_s: float, seconds: float) -> float:
+    """Return the delay of an answer as it counts for a plan of `other_s`."""
+    late_s = seconds - predicted_s
+    return min(late_s, late_s * other_s / predicted_s) if late_s > 0.0 else late_s * other_s / predicted_s
 
 
 def pick(levels: Sequence[ServiceLevel], request: Request) -> int:

@@ -14,7 +14,6 @@ from pliant.cluster.lead.predict import Solved
 from pliant.cluster.session import cluster_levels
 from pliant.cluster.session.cluster_details import ClusterDetails, details_of
 from pliant.cluster.session.cluster_feeds import feeds_of, read_feeds
-from pliant.cluster.session.cluster_levels import ClusterLevels
 from pliant.cluster.session.cluster_plan import ClusterPlan, plan_of
 from pliant.cluster.session.shared_primary import SharedPrimary
 from pliant.errors import BudgetError, InputError
@@ -78,11 +77,9 @@ class ClusterSession(TextSession[ClusterDetails]):
             max_length=encoder.spec.max_rows,
             vocab=0 if limits is None else limits.vocab,
         )
-        self.encoder = encoder
-        self._primary = primary
-        self._accuracy = accuracy
+        self.encoder, self._primary, self._accuracy = encoder, primary, accuracy
         self._submodels = cluster_levels.submodels(encoder, accuracy)
-        self._levels = ClusterLevels(encoder, Curve(((0, 0.0),)))
+        self._levels = cluster_levels.ClusterLevels(encoder, Curve(((0, 0.0),)))
         self._promised: float | None = None
         self._tokenizer = encoder.open_tokenizer() if encoder.reads_text else None
         arrays = tuple(replace(port, dims=(1, *(port.dims or ()))) for port in encoder.inputs)
@@ -91,12 +88,12 @@ class ClusterSession(TextSession[ClusterDetails]):
             self.outputs = (Port("answer", "float32", (1, None, encoder.spec.hidden)),)
         self.is_closed = False
         self._target_s: float | None = None
-        self._bound = AdaptiveBound()
+        self._bound, self._delays = AdaptiveBound(), cluster_levels.AnswerDelays()
         self._is_open_ended = not self.inputs[-1].is_static
         self._length = min(_LENGTH, self.max_length) if self._is_open_ended else self.max_length
         self._workers: tuple[str, ...] = ()
         self._longest, self._probed_s, self._is_probe = 0, -inf, False
-        self._prior, self._is_stale = Curve(((0, 0.0),)), False
+        self._prior, self._is_stale, self._is_followed = Curve(((0, 0.0),)), False, False
         port, longest = self.inputs[-1], self.sample(self.max_length)
         sizes = zip(longest[port.name].shape, port.dims or (), strict=True)
         self._max_items = int(prod(n for n, dim in sizes if dim is None))
@@ -269,6 +266,7 @@ class ClusterSession(TextSession[ClusterDetails]):
 
     def look_again(self) -> None:
         """Predict times again if the usable workers, or the times of answers, have changed."""
+        self._is_followed = True
         if self._times is not None:
             self._follow_workers()
 
@@ -287,12 +285,12 @@ class ClusterSession(TextSession[ClusterDetails]):
         reply = self._inferred(feeds, start_s, self._target_s, source=levels.sources[i])
         with self._timing.lock:
             self._took(n, whole_s := levels.observe(i, n, told[i].curve.at(n), reply.seconds))
-            is_whole = levels.sources[i] is self.encoder
+            self._delays.observe(reply.details.predicted_s, reply.seconds - reply.waited_s)
             self._is_stale |= (reply.accuracy or 1.0) < (told[i].accuracy or 0.0)  # plans have other bits
-            ratio = reply.details.predicted_s / self._prior.at(n) if is_whole else 1.0
+            ratio = reply.details.predicted_s / self._prior.at(n) if i == len(told) - 1 else 1.0
             if reply.details.switches or not 1 / _OTHER <= ratio <= _OTHER:
                 self._prior, self._is_stale = scaled(self._prior, ratio), True
-                self.expect(self._prior)
+                self.expect(self._delays.over(self._prior), self._delays.spread(self._prior.at(self._length)))
         return replace(reply, whole_s=whole_s)
 
     def reconsider(self) -> bool:
@@ -319,24 +317,26 @@ class ClusterSession(TextSession[ClusterDetails]):
     def _solved(self, length: int, source: Encoder | None = None) -> Solved:
         with self._primary.turn() as leader:
             self._check_open()
-            leader.steering.measure(source or self.encoder, length)
+            leader.steering.measure(source or self.encoder, length, is_beside=self._is_followed)
             return leader.steering.solve((source or self.encoder).spec, length)
 
     def _follow_workers(self) -> None:
         usable, is_first = self._primary.usable_workers(), self._times is None
         if is_first or self._is_stale or usable != self._workers:
+            has_come = not is_first and not {*usable} <= {*self._workers}
             self._workers, self._is_stale = usable, False
             most, longest = self.max_length, inf if is_first else self._longest
             lengths, near = cluster_levels.lengths_to_plan(most, longest, is_open_ended=self._is_open_ended)
             plans = {n: self._solved(n) for n in near}
             self._prior = cluster_levels.times_of(plans, self._prior, lengths)
-            self.expect(self._prior)
-            used = [solved.partition for solved in plans.values()]
-            self._promised = cluster_levels.accuracy_of(self.encoder, self._accuracy, used)
-            # Codes are for devices short of memory, which have none for a submodel's weights either.
-            few = () if any(one.bits for one in used) else self._submodels
-            times = cluster_levels.times_of_parts(self.encoder, plans, few, self._solved, self._prior)
-            self._levels = ClusterLevels(self.encoder, self._prior, times, self._accuracy, used)
+            self.expect(self._delays.over(self._prior), self._delays.spread(self._prior.at(self._length)))
+            self._levels = cluster_levels.levels_by(
+                self.encoder, self._accuracy, self._submodels, plans, self._solved, self._prior
+            )
+            self._promised = self._levels.promised
+            if has_come:  # new workers load their weights now
+                with self._primary.turn() as leader:
+                    leader.steering.begin(self.encoder, self._length, ())
 
     def _given(
         self, value: str | GivenFeeds, pair: str | None, latency: str | float | None, is_alone: bool = False

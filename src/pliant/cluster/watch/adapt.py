@@ -12,6 +12,7 @@ from pliant.ir.topology import Capability, Links
 
 THRESHOLD = 0.12
 """Drift that triggers a new solution: above noise (a few percent), below what users notice."""
+DRIFTED = "times drifted"
 ALIKE = 0.02
 """Drift up to which two pictures count as equal and nothing is recomputed."""
 LEAST_GAIN = 0.1
@@ -128,7 +129,7 @@ def reason_to_solve(
         before_s, now_s = layer_s(planned), layer_s(now)
         apart = max(before_s, now_s) / min(before_s, now_s) - 1
     if apart > THRESHOLD:
-        return f"times drifted by {apart:.0%}"
+        return f"{DRIFTED} by {apart:.0%}"
     return None
 
 
@@ -139,6 +140,11 @@ def is_kept(current_s: float, new_s: float, *, is_home: bool) -> bool:
     or another device, that turned out slower is abandoned.
     """
     return current_s * (1 if is_home else 1 - LEAST_GAIN) <= new_s
+
+
+def most_saved_s(planned_s: float, now_s: float) -> float:
+    """Return the most that another plan may save of a layer that takes `now_s` instead of `planned_s`."""
+    return max(now_s - planned_s, LEAST_GAIN * now_s)
 
 
 def pays(current_s: float, new_s: float, n_layers: int, load_s: float, switch_s: float) -> bool:

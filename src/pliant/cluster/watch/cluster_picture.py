@@ -38,6 +38,7 @@ class ClusterPicture:
     ) -> None:
         self._primary, self._free_bytes = primary, free_bytes
         self._is_measuring, self._on_event = is_measuring, on_event
+        self._is_followed = False
         self._measured: dict[str, dict[str, Capability]] = {}
         self._model, self._is_submodel = "", False
         self._lacks: set[tuple[str, str]] = set()
@@ -61,6 +62,18 @@ class ClusterPicture:
         free = {self._primary.name: self._own_free_bytes} | free
         devices = {name: replace(self._device(name), free_bytes=n) for name, n in free.items()}
         return Picture(devices, self._links_of(devices))
+
+    def newcomers(self) -> frozenset[str]:
+        """Return the workers that must be measured first; runs exclude them if that is done between runs."""
+        measured = self._measured.get(self._model, {})
+        if not self._is_followed or self._primary.name not in measured:
+            return frozenset()
+        return frozenset(self.here() - {self._primary.name} - (measured.keys() & self._surveyed))
+
+    def measure_beside(self, source: EncoderSource, tokens: int) -> None:
+        """As `measure`, repeatedly and between runs."""
+        self._is_followed = True
+        self.measure(source, tokens)
 
     def measure(self, source: EncoderSource, tokens: int, without: Collection[str] = ()) -> None:
         """Select the model of later plans, and measure what is missing.

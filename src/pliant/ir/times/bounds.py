@@ -28,12 +28,12 @@ class AdaptiveBound:
     tolerates four outliers. After a change of the device, fewer ratios count: the last two if both exceeded
     their bounds, the last four if all were faster than `pace` by a quarter. `factor` corrects bounds: it is
     the second largest of the last 40 ratios of observed time to predicted bound, times `slack`. Initially all
-    ratios are 1. One outlier therefore changes nothing, two slow observations suffice to detect a slow-down,
-    and a recovery takes 40 observations, or four that were faster than `pace` by a quarter: after these,
-    earlier ratios count as 1 again. `slack` grows by 5 % with an observation beyond its bound and shrinks by
-    0.25 % with any other (Gibbs and Candes, "Adaptive conformal inference under distribution shift", NeurIPS
-    2021, eq. 2, on a logarithmic scale). By their proposition 4.1 this gives the coverage in the long run for
-    any sequence of times, as long as `slack` stays within its limits of 1/4 and 4.
+    ratios are `before`. One outlier therefore changes nothing, two slow observations suffice to detect a
+    slow-down, and a recovery takes 40 observations, or four that were faster than `pace` by a quarter: after
+    these, earlier ratios count as 1 again. `slack` grows by 5 % with an observation beyond its bound and
+    shrinks by 0.25 % with any other (Gibbs and Candes, "Adaptive conformal inference under distribution
+    shift", NeurIPS 2021, eq. 2, on a logarithmic scale). By their proposition 4.1 this gives the coverage in
+    the long run for any sequence of times, as long as `slack` stays within its limits of 1/4 and 4.
     """
 
     __slots__ = (
@@ -48,13 +48,13 @@ class AdaptiveBound:
         "slack",
     )
 
-    def __init__(self, kept: float = KEPT) -> None:
+    def __init__(self, kept: float = KEPT, before: float = 1.0) -> None:
         self._kept = kept
         self._was_long = False
         self._n_slower = self._n_quicker = 0
         self._paces: deque[float] = deque(maxlen=_N_PACE)
-        self._ratios: deque[float] = deque([1.0] * _N_WINDOW, maxlen=_N_WINDOW)
-        self._ranked = [1.0]
+        self._ratios: deque[float] = deque([before] * _N_WINDOW, maxlen=_N_WINDOW)
+        self._ranked = [before]
         self.pace = 1.0
         self.slack = 1.0
 

@@ -14,10 +14,13 @@ _MOVED = 1.03
 
 @final
 class BoundedLevel:
-    """The level of an endpoint with one way to answer: a curve that follows its times, and a bound."""
+    """The level of an endpoint with one way to answer: a curve that follows its times, and a bound.
 
-    def __init__(self) -> None:
-        self._bound = AdaptiveBound()
+    Before the first answer, the bound is `spread` times the curve.
+    """
+
+    def __init__(self, spread: float = 1.0) -> None:
+        self._bound = AdaptiveBound(before=spread)
         self._factor = 1.0
         self._told: tuple[ServiceLevel, ...] = ()
 

@@ -196,10 +196,12 @@ class Session(ABC, Generic[D]):
         """Seconds that the next answer spends on loading the model: 0 if it is in memory."""
         return 0.0
 
-    def expect(self, prior: Curve | None) -> None:
-        """Reset the time curve to `prior`: earlier answers were measured under other conditions."""
+    def expect(self, prior: Curve | None, spread: float = 1.0) -> None:
+        """Reset the time curve to `prior` and the bound to `spread` times that: earlier answers were measured
+        under other conditions.
+        """
         self._times = LocalTimes(FitSettings(degree=self.degree), self.max_length, prior)
-        self._level = BoundedLevel()
+        self._level = BoundedLevel(spread)
 
     def curve(self, accuracy_floor: float = 0.0) -> Curve:
         """Seconds by length of answers of at least that accuracy, by recent measurements. Raises
