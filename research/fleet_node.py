@@ -124,7 +124,8 @@ class Machine:
         """The waiting time of a job that arrived now: the rest of the running job, and the queued ones."""
         if self.running is None:
             return self._backlog_s
-        return self._backlog_s - min(now_s - self.begun_s, self.running.expected_s)
+        expected_s = self.running.expected_s  # what is late goes on for as long again as it is late
+        return self._backlog_s - expected_s + abs(expected_s - (now_s - self.begun_s))
 
     def add(self, job: Job) -> None:
         self.jobs.append(job)

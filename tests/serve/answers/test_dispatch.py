@@ -249,6 +249,26 @@ def test_a_request_whose_turn_is_late_leaves_the_queue_for_the_next_best() -> No
     assert second.spent.waited_s >= 0.01, "who asks would take the wait for work, and set this node aside"
 
 
+def test_an_upstream_that_hangs_is_hedged_for_who_left_a_queue_for_it_too() -> None:
+    """Such a request waited out its deadline there, though the device had time for it."""
+    local = Held("@local", 1e-3)
+    local.gate.clear()
+    made = dispatcher(Above(asyncio.Event().wait), local=local, cluster=Endpoint("@cluster", LONG_S))  # type: ignore[arg-type]
+    half_s = (ServiceLevel(Curve(((0, 0.5),))),)
+    made.router.pinged(ABOVE, 1e-4, 0.0, CurveAdvert("above", half_s, frozenset({"above"})), 0.0)
+
+    async def run() -> Answer:
+        first = asyncio.ensure_future(made.answer(_inquiry(None)))
+        await asyncio.to_thread(local.begun.wait, PATIENCE_S)
+        second = await made.answer(_inquiry(DEADLINE_S))
+        local.gate.set()
+        await first
+        return second
+
+    assert _ended(made, run()).target == CLUSTER
+    assert n_of(made, "hedges") == {(LOCAL, "here"): 1, (ABOVE, "here"): 1}
+
+
 def test_no_more_leave_a_queue_at_once_than_another_endpoint_can_answer_in_time() -> None:
     """All that were late at the same moment went there, as none saw the others: most were late there too."""
     local, cluster = Held("@local", 1e-3), Held("@cluster", DEADLINE_S / 2.5)
@@ -286,6 +306,7 @@ def test_an_answer_that_begins_as_it_is_called_off_counts_where_the_other_fails(
 
     local = Device("@local", 1e-3)
     made = dispatcher(Above(_fails), local=local, cluster=Endpoint("@cluster", 1.0, lost))
+    made.router.remove(ABOVE)
 
     def clock() -> float:
         if not held.is_set() and any(task.cancelling() for task in asyncio.all_tasks()):
@@ -339,6 +360,32 @@ def test_work_beyond_its_bound_is_begun_elsewhere_and_the_first_answer_counts() 
 
     assert _ended(made, run()).target == CLUSTER
     assert n_of(made, "hedges") == {(LOCAL, "here"): 1}
+
+
+def test_who_is_refused_by_one_endpoint_here_is_answered_by_another() -> None:
+    """An endpoint says by its queue and its latest times what the choice could not know yet."""
+
+    def busy() -> Exception:
+        return NodeError("its turn would be late", status=503)
+
+    made = dispatcher(Above(_fails), local=Endpoint("@local", 1e-6, busy), cluster=Endpoint("@cluster", 1.0))
+    made.router.remove(ABOVE)
+    assert answer(made).target == CLUSTER
+    assert n_of(made, "fallbacks") == {(LOCAL,): 1}
+
+
+def test_where_everybody_refuses_so_does_the_node() -> None:
+    """Once, with what the endpoint here says."""
+
+    def busy() -> Exception:
+        return NodeError("its turn would be late", status=503)
+
+    local = Endpoint("@local", 1e-6, busy)
+    made = dispatcher(Above(_fails), local=local)
+    made.router.remove(ABOVE)
+    with pytest.raises(NodeError, match="late"):
+        answer(made)
+    assert len(local.answered) == 1
 
 
 def test_where_nothing_else_answers_in_time_a_late_turn_is_waited_for() -> None:

@@ -10,6 +10,8 @@ from pliant.route.choice.terms import Terms
 
 _SPARE, _SPARE_S = 1.05, 0.005
 """Safety margin before the latest start of a local answer: threads and sockets take time."""
+_TWICE = 0.25
+"""Share of requests that may be answered twice, though hardly any is late."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,10 +25,10 @@ class Hedge:
 def hedge(n: int, choice: Choice, here: Sequence[Candidate], terms: Terms) -> Hedge | None:
     """Return the hedge on one of `here`, which have room, while `choice` is away with an input of length n.
 
-    It is the option with the least bound at or above the floor, started as late as its bound allows. None
-    without a deadline, if none of `here` can meet it, and if the upstream's answer is expected later than
-    that start but bound to be in time: otherwise most requests would be answered twice, though hardly any is
-    late.
+    It is the option with the least bound at or above the floor, started as late as its bound allows. If the
+    upstream's answer is expected later than that start, but bound to be in time, it is started once most
+    such answers have arrived, provided that its median is still in time: otherwise most requests would be
+    answered twice, though hardly any is late. None without a deadline, and if none of `here` can meet it.
     """
     if terms.deadline_s is None:
         return None
@@ -34,10 +36,23 @@ def hedge(n: int, choice: Choice, here: Sequence[Candidate], terms: Terms) -> He
     if found is None:
         return None
     after_s = _latest_s(terms.deadline_s, found)
-    if after_s <= 0.0:
-        return None
     is_worth = after_s >= choice.seconds or choice.option.bound_s > terms.deadline_s
-    return Hedge(found, after_s) if is_worth and not _crowds(n, choice, found, here, terms, after_s) else None
+    if after_s <= 0.0 or not is_worth:
+        late_s = overdue_s(choice.seconds, choice.option.bound_s, found, terms.deadline_s)
+        if late_s is None:
+            return None
+        after_s = late_s
+    return None if _crowds(n, choice, found, here, terms, after_s) else Hedge(found, after_s)
+
+
+def overdue_s(seconds: float, bound_s: float, other: Choice, deadline_s: float) -> float | None:
+    """Return when to start `other` beside an answer of median `seconds` and bound `bound_s`, after its start.
+
+    That is at the bound. If `other` would be late then, it is as late as the median of `other` allows; None
+    if that is before most such answers have arrived.
+    """
+    after_s = min(bound_s, deadline_s - _SPARE * other.seconds - _SPARE_S)
+    return None if after_s < seconds or 1.0 - chance(seconds, bound_s, after_s) > _TWICE else after_s
 
 
 def spare_s(choice: Choice, other: Choice, terms: Terms) -> float:

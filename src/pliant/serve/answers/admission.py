@@ -177,10 +177,12 @@ class Admission:
 
     @property
     def _busy_s(self) -> float:
-        """What is left of the work that runs, as expected, were it divided among the workers."""
+        """What is left of the work that runs, as expected, were it divided among the workers.
+
+        Work that is late goes on for as long again as it is late: it may hang, or its device is slower now.
+        """
         now_s = self._clock()
-        left_s = [max(run.begun_s + run.expected_s - now_s, 0.0) / run.most for run in self._runs]
-        return sum(left_s)
+        return sum(abs(run.begun_s + run.expected_s - now_s) / run.most for run in self._runs)
 
     def _waiting_now(self) -> list[Piece]:
         with self._lock:

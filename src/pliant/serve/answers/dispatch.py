@@ -11,7 +11,7 @@ from typing import Literal, final
 
 from pliant.errors import BudgetError, ClusterError, DeadlineError, InputError, NodeError, RouteError
 from pliant.route.choice.choose_endpoint import LOCAL, Choice, choose
-from pliant.route.choice.hedge import Hedge, hedge, spare_s
+from pliant.route.choice.hedge import Hedge, hedge, overdue_s, spare_s
 from pliant.route.choice.terms import Terms
 from pliant.route.curve_advert import CurveAdvert
 from pliant.route.node_messages import Spent
@@ -138,14 +138,18 @@ class Dispatcher:
                 raise
             _LOG.warning("%s: %s cannot answer: %s", asked.id, target, error)
         except NodeError as error:
-            if is_here:
+            if is_here and (error.status != 503 or target in tried.failed or not self._has_others()):
                 raise
             _LOG.info("%s: %s", asked.id, error)
-            if error.status in BLAMES_INPUT:
+            if not is_here and error.status in BLAMES_INPUT:
                 tried.blaming.append(target)
         tried.failed = (*tried.failed, target)
         self.metrics.fallbacks.labels(target).inc()
         return None
+
+    def _has_others(self) -> bool:
+        """Return whether another endpoint may answer what an endpoint here has no room or no time for."""
+        return len(self.here) > 1 or bool(self.router.states(self._clock()))
 
     def _disprove(self, blaming: Iterable[str]) -> None:
         """There is an answer: upstreams that said there can be none have failed."""
@@ -170,9 +174,11 @@ class Dispatcher:
                     is_alone = list(under_way) == [first] and not first.done()
                     thought = next(thoughts, None) if is_alone else None
                     if isinstance(thought, Choice):
-                        if choice.target in self.here and turn.begun_s is None:
+                        but: tuple[tuple[str, ...], ...] = ((choice.target,),)
+                        if turn.begun_s is None:
                             first.cancel()  # it leaves its place in the queue, unless it begins just now
-                        begun.append(asyncio.ensure_future(self._hedge(thought, asked, tried)))
+                            but = (*but, ())  # and comes back where nobody else has time for it
+                        begun.append(asyncio.ensure_future(self._hedge(thought, asked, tried, but)))
                         under_way[begun[-1]] = self._clock() - start_s
                         await asyncio.sleep(0)  # it stands in the other queue then
                         continue
@@ -205,9 +211,13 @@ class Dispatcher:
             raise asyncio.CancelledError
         return answer
 
-    async def _above(self, choice: Choice, asked: Inquiry, tried: _Tried) -> Answer | None:
-        """The same of an upstream, with an endpoint here besides when it is high time for its answer."""
-        planned = self._fallback(choice, asked.wish, tried.failed)
+    async def _above(
+        self, choice: Choice, asked: Inquiry, tried: _Tried, but: Iterable[Collection[str]] = ((),)
+    ) -> Answer | None:
+        """The same of an upstream, with an endpoint here besides when it is high time for its answer: none of
+        the first of `but`, or else of the next."""
+        plans = (self._fallback(choice, asked.wish, (*tried.failed, *some)) for some in but)
+        planned = next((plan for plan in plans if plan is not None), None)
         if planned is None:
             return await self._only(choice, asked, tried)
         start_s = self._clock()
@@ -250,7 +260,7 @@ class Dispatcher:
 
         That is another endpoint here when it is high time for its answer, and the next best once `choice`
         should have begun and has not, when it is high time for that if it is worse (`spare_s`); or once it
-        works for longer than its bound.
+        works for longer than its bound, or a little sooner where that is high time (`overdue_s`).
         """
         wish = asked.wish
         planned = None if choice.target == LOCAL else self._fallback(choice, wish, tried.failed)
@@ -269,7 +279,10 @@ class Dispatcher:
                 yield from self._others(choice.target, asked, tried)
         now_s = self._clock()
         begun_s = now_s if turn.begun_s is None else turn.begun_s
-        yield max(begun_s + level.bound_curve.at(n) + _LATE_S - now_s, 0.0)
+        after_s = level.bound_curve.at(n) + _LATE_S
+        if (found := next(self._others(choice.target, asked, tried), None)) is not None:
+            after_s = overdue_s(level.curve.at(n), after_s, found, wish.left_s(begun_s)) or after_s
+        yield max(begun_s + after_s - now_s, 0.0)
         yield from self._others(choice.target, asked, tried)
 
     def _others(self, target: str, asked: Inquiry, tried: _Tried) -> Iterator[Choice]:
@@ -285,9 +298,13 @@ class Dispatcher:
             but = (*but, found.target)
             yield found
 
-    async def _hedge(self, choice: Choice, asked: Inquiry, tried: _Tried) -> Answer | None:
-        """As `_attempt`; None also where an endpoint here says no: others may answer in time."""
+    async def _hedge(
+        self, choice: Choice, asked: Inquiry, tried: _Tried, but: Iterable[Collection[str]] = ((),)
+    ) -> Answer | None:
+        """As `_attempt`, or `_above`; None also where an endpoint here says no: others may answer in time."""
         try:
+            if choice.target not in self.here:
+                return await self._above(choice, asked, tried, but)
             return await self._attempt(choice, asked, tried)
         except NodeError as error:
             _LOG.info("%s: %s", asked.id, error)

@@ -27,6 +27,8 @@ from pliant.serve.protocol.terms import PendingRequest
 
 _LOG = logging.getLogger("pliant.serve")
 _LOOK_S = 1.0
+_FADING = 0.8
+"""What a look is expected to take shrinks so much with each that takes less: most find nothing new."""
 _LEARNED = 3
 """Answers by which a length is learned before anybody asks, where they are quick."""
 _PREPARED = (64, 128, 256, 512)
@@ -61,7 +63,7 @@ class LocalAnswers:
         self._metrics, self._on_refit, self.clock = metrics, on_refit, clock
         self._probing: asyncio.Task[None] | None = None
         self._looking: asyncio.Task[None] | None = None
-        self._looked_s = clock()
+        self._looked_s, self._look_takes_s = clock(), 0.0
         self._may_change = type(served).look_again is not Session.look_again
 
     @property
@@ -249,7 +251,8 @@ class LocalAnswers:
     async def _look(self) -> None:
         """Let the session notice devices that came or went, off the event loop: that may take a while."""
         with suppress(PliantError):
-            await self._admission.run(self._served.look_again, 0.0)
+            done = await self._admission.run(self._served.look_again, self._look_takes_s)
+            self._look_takes_s = max(done.spent_s, _FADING * self._look_takes_s)
 
     async def _probe(self, n: int) -> None:
         with suppress(PliantError):
