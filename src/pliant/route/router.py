@@ -234,6 +234,11 @@ class Router:
         """Record invalid data from `successor` (PeerCurveError): it is excluded for a while."""
         self._update(successor, lambda peer: peer.set_aside(now_s, reason))
 
+    @property
+    def has_successors(self) -> bool:
+        """Whether there is any upstream."""
+        return bool(self._successors)
+
     # -- this device
 
     def endpoint(self, name: str, prior: Curve | None = None, watts: float | None = None) -> None:

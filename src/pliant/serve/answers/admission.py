@@ -124,8 +124,10 @@ class Admission:
         asked_s = self._clock()
         self._fair_s = max(self._fair_s, asked_s + self.backlog_s)  # expectations change, the order does not
         waiting = replace(waiting, fair_s=self._fair_s)
-        done: asyncio.Future[Done[Any]] = asyncio.get_running_loop().create_future()
-        piece = Piece(worker, one, waiting, client, turn or Turn(), asked_s, done, copy_context())
+        loop = asyncio.get_running_loop()
+        piece = Piece(
+            worker, one, waiting, client, turn or Turn(), asked_s, loop.create_future(), copy_context()
+        )
         self._pieces[piece] = None
         with self._lock:
             self._waiting[piece] = None
@@ -137,17 +139,20 @@ class Admission:
                 del self._pieces[piece]
                 raise self._refusal(f"no thread can work on it ({error})") from error
         try:
-            while True:
+            while piece.end is None:
                 try:
-                    found = await asyncio.shield(done)
-                    self.hand_over.observe(self._clock() - asked_s - found.waited_s - found.spent_s)
-                    return found
+                    await piece.done
                 except asyncio.CancelledError:
                     if piece.is_displaced:
                         why = "others wait too, and this client has more requests in the queue than its share"
                         raise self._refusal(f"{why}; ask again, or fewer at once.") from None
-                    if self._cancel(piece) or done.cancelled():
-                        raise  # else it has begun, however often nobody waits for it any more
+                    if self._cancel(piece):
+                        raise
+                    piece.done = loop.create_future()  # it has begun, however often nobody waits any more
+            if isinstance(piece.end, BaseException):
+                raise piece.end
+            self.hand_over.observe(self._clock() - asked_s - piece.end.waited_s - piece.end.spent_s)
+            return piece.end
         finally:
             self._pieces.pop(piece, None)
 

@@ -160,7 +160,7 @@ class Dispatcher:
     async def _first_of_two(self, choice: Choice, asked: Inquiry, tried: _Tried) -> Answer | None:
         """The answer of the endpoint that is chosen. Where that is about to be late, another begins as well,
         and the first of the two counts. None where both failed."""
-        if asked.wish.due_s is None or (self.upstreams is None and len(self.here) == 1):
+        if asked.wish.due_s is None or self._is_alone:
             return await self._only(choice, asked, tried)
         if choice.target not in self.here:
             return await self._above(choice, asked, tried)
@@ -201,6 +201,11 @@ class Dispatcher:
             for task in begun:
                 task.add_done_callback(_seen)
                 task.cancel()
+
+    @property
+    def _is_alone(self) -> bool:
+        """Whether no other endpoint could answer."""
+        return len(self.here) == 1 and (self.upstreams is None or not self.router.has_successors)
 
     async def _only(self, choice: Choice, asked: Inquiry, tried: _Tried) -> Answer | None:
         """The same where nobody else would answer besides, which needs no task of its own."""

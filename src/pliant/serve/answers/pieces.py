@@ -37,7 +37,10 @@ class Turn:
 
 @dataclass(eq=False, slots=True)
 class Piece:
-    """Work of one client; `done` will have its result. `is_displaced` where another takes its place."""
+    """Work of one client; `end` is its result or error once it has ended, which `done` awaits.
+
+    `is_displaced` where another takes its place.
+    """
 
     worker: Worker
     one: Any
@@ -45,8 +48,9 @@ class Piece:
     client: str
     turn: Turn
     asked_s: float
-    done: "asyncio.Future[Done[Any]]"
+    done: "asyncio.Future[None]"
     context: Context
+    end: Done[Any] | BaseException | None = None
     is_displaced: bool = False
 
 
@@ -81,16 +85,13 @@ def tell(ends: Sequence[tuple[Piece, Done[Any] | BaseException]]) -> None:
     """Those who wait for these pieces are told of their ends, on their event loop."""
     loops = {piece.done.get_loop() for piece, _ in ends}
     for loop in loops:
-        here = [(piece.done, end) for piece, end in ends if piece.done.get_loop() is loop]
+        here = [(piece, end) for piece, end in ends if piece.done.get_loop() is loop]
         with suppress(RuntimeError):  # the loop was closed: nobody waits
             loop.call_soon_threadsafe(_settle, here)
 
 
-def _settle(ends: "Sequence[tuple[asyncio.Future[Done[Any]], Done[Any] | BaseException]]") -> None:
-    for future, end in ends:
-        if future.done():
-            continue
-        if isinstance(end, BaseException):
-            future.set_exception(end)
-        else:
-            future.set_result(end)
+def _settle(ends: Sequence[tuple[Piece, Done[Any] | BaseException]]) -> None:
+    for piece, end in ends:
+        piece.end = end
+        if not piece.done.done():
+            piece.done.set_result(None)
