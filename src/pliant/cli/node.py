@@ -22,6 +22,7 @@ from pliant.route.choice.terms import Terms
 from pliant.run.process_memory import MemoryBudget
 from pliant.serve.access.credentials import TokenFiles
 from pliant.serve.access.rates import parse_rates
+from pliant.serve.http.arrival_loop import ArrivalLoop
 from pliant.serve.http.security import Tls, parse_address, read_tokens
 from pliant.serve.telemetry.log_lines import LogFormat, log_to
 
@@ -316,7 +317,8 @@ def node(args: NodeArguments) -> None:
         report("serves", model=names, url=url, name=front.name, **more)
 
     find = found_models(args)
-    asyncio.run(serve_models(options, entries, on_start, memory, on_controls, find))
+    with asyncio.Runner(loop_factory=ArrivalLoop) as runner:
+        runner.run(serve_models(options, entries, on_start, memory, on_controls, find))
     report("stopped")
 
 

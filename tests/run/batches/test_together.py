@@ -42,7 +42,7 @@ def test_texts_together_are_answered_as_each_alone(model: Any) -> None:
     """Of every number of texts and any lengths, on one thread or several; sums in another order."""
     session, alone = _opened(model), compile(model, threads=1)
     assert session.prepare_together(60)
-    assert session.most_together == session.most_beside * COUNTS[0]
+    assert (session.most_together, session.most_together_beside) == (4 * 2, COUNTS[0])
     rng = np.random.default_rng(0)
     for n in range(2, MOST + 1):
         feeds = [_feeds(int(length), n) for length in rng.integers(1, 65, n)]

@@ -153,6 +153,7 @@ class Shouting:
     """A worker of batches: capitals."""
 
     most_together = 4
+    most_together_beside = 2
     most_items = inf
     most_beside = 1
 
@@ -249,7 +250,10 @@ def test_batches_run_beside_each_other_and_nothing_beside_what_has_all_threads()
 
 @pytest.mark.parametrize("n_workers", [1, 2])
 def test_as_many_work_as_may(n_workers: int) -> None:
-    """64 requests at once, of which some leave; each of the others is answered once."""
+    """64 requests at once, of which some leave; each of the others is answered once.
+
+    One worker alone has batches of all threads, and took as many together as two have beside each other.
+    """
 
     async def run() -> None:
         admission, worker = Admission(64, n_workers=n_workers), Counting()
@@ -266,6 +270,8 @@ def test_as_many_work_as_may(n_workers: int) -> None:
         assert all(found[i].result == str(i) for i in answered)  # type: ignore[union-attr]
         assert sum(n for n, _ in worker.runs) == len(answered)
         assert worker.n_most <= n_workers
+        most = worker.most_together if n_workers == 1 else worker.most_together_beside
+        assert max(n for n, _ in worker.runs) == most
         assert admission.is_idle
 
     asyncio.run(run())

@@ -48,9 +48,10 @@ def end_s(waiting: list[Waiting], numbers: tuple[int, ...], now_s: float) -> flo
 
 
 def late(waiting: list[Waiting], numbers: tuple[int, ...], now_s: float) -> set[int]:
-    """Members that end after their deadline, which they would have kept alone."""
+    """Members that end after their deadline, which they would have kept alone, at least by their median."""
     at_s = end_s(waiting, numbers, now_s)
-    return {i for i in numbers if now_s + waiting[i].alone.p95_s <= waiting[i].due_s < at_s}
+    likely = {i for i in numbers if now_s + waiting[i].alone.median_s <= waiting[i].due_s < inf}
+    return {i for i in likely if max(waiting[i].due_s, now_s + waiting[i].alone.p95_s) < at_s}
 
 
 def are_in_time(waiting: list[Waiting], now_s: float) -> bool:

@@ -225,7 +225,11 @@ class ArraySession(Session[None]):
 
     @property
     def most_together(self) -> int:
-        return 1 if self._company is None else self._company.most(self.most_beside)
+        return 1 if self._company is None else self._company.most
+
+    @property
+    def most_together_beside(self) -> int:
+        return 1 if self._company is None else self._company.most_beside
 
     def prepare_together(self, length: int) -> bool:
         company, longest = self._company, self._item(0, self.sample(length))

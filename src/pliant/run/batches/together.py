@@ -74,11 +74,15 @@ class Together:
         size = self.size(shapes)
         return size if size in self._ready and self._stackings[size].is_able else None
 
-    def most(self, n_beside: int) -> int:
-        """The most feeds that run together, over `n_beside` concurrent batches: more do not raise the
-        throughput.
-        """
-        return _ON_EACH * self._n_threads if n_beside == 1 else COUNTS[0] * n_beside
+    @property
+    def most(self) -> int:
+        """The most requests in one batch of all threads: larger batches do not answer more per second."""
+        return _ON_EACH * self._n_threads
+
+    @property
+    def most_beside(self) -> int:
+        """The most requests in a batch of one thread."""
+        return COUNTS[0]
 
     def answers(self, items: Sequence[Item], by: Answers) -> list[_Arrays]:
         """The answer of `by.alone` to each item, in their order. Raises what `by` raises."""

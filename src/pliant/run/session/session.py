@@ -258,8 +258,13 @@ class Session(ABC, Generic[D]):
 
     @property
     def most_together(self) -> int:
-        """The most requests that run together, in one batch or in `most_beside` concurrent batches."""
+        """The most requests that run together in one batch of `answers`."""
         return 1
+
+    @property
+    def most_together_beside(self) -> int:
+        """The same of `answers_beside`."""
+        return self.most_together
 
     @property
     def most_items_together(self) -> float:

@@ -29,7 +29,7 @@ MOST_WORKERS = 16
 class _Alone:
     """A worker for one piece of work that is called."""
 
-    most_together = most_items = most_beside = 1
+    most_together = most_together_beside = most_items = most_beside = 1
 
     def __init__(self) -> None:
         self.times = self.times_beside = BatchTimes()
@@ -334,7 +334,7 @@ class Admission:
             return Run(tuple(waiting[i] for i in batch.numbers), now_s, batch.expected.median_s)
         n_alike = sum(one.key == key for one in plain)
         # The rest is the other workers', who come for more soon: nobody waits for one that has taken all.
-        most = min(max(worker.most_together // worker.most_beside, 1), ceil(n_alike / n_workers))
+        most = min(worker.most_together_beside, ceil(n_alike / n_workers))
         most_items, price = worker.most_items / n_workers, worker.times_beside.expected
         batch = plan_batch(plain, now_s, most, price, most_items, n_workers)
         return Run(tuple(waiting[i] for i in batch.numbers), now_s, batch.expected.median_s, n_workers)

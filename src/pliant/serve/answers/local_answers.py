@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
 from functools import partial
 from math import ceil, inf
@@ -68,8 +68,13 @@ class LocalAnswers:
 
     @property
     def most_together(self) -> int:
-        """How many requests run together at most."""
+        """How many requests run together at most, in a batch of all threads."""
         return self._served.most_together
+
+    @property
+    def most_together_beside(self) -> int:
+        """The same of each of the batches beside each other."""
+        return self._served.most_together_beside
 
     @property
     def most_beside(self) -> int:
@@ -136,10 +141,9 @@ class LocalAnswers:
         in time, also of one whose bound is late."""
         now_s = self.clock()
         left_s = one.left_s(now_s) - self._admission.hand_over.bound_s
-        found = self._served.estimate(one.at(now_s))
-        bound_s = found.seconds if found.bound_s is None else found.bound_s
-        is_late = bound_s > left_s if is_contended else is_hopeless(found.seconds, bound_s, left_s)
-        return self._lateness(one, found.seconds) if is_late and not one.best_effort else None
+        alone, _ = self._alone(one.at(now_s), is_contended)
+        is_late = alone.p95_s > left_s if is_contended else is_hopeless(alone.median_s, alone.p95_s, left_s)
+        return self._lateness(one, alone.median_s) if is_late and not one.best_effort else None
 
     def work(self, ones: Sequence[PendingRequest], is_beside: bool = False) -> list[Any]:
         """A reply to each, or why there is none; where they fail together, each fails by itself."""
@@ -166,21 +170,20 @@ class LocalAnswers:
 
     def _waiting(self, wish: PendingRequest) -> Waiting:
         """What the request is for those that plan its turn."""
-        found = self._served.estimate(asked := wish.at(self.clock() + self.backlog_s))
-        bound_s = max(found.seconds, found.bound_s or 0.0)
-        key = self._served.together(asked)
-        pace = self._pace_beside if key is not None else 1.0
+        alone, key = self._alone(wish.at(self.clock() + self.backlog_s), is_beside=True)
         return Waiting(
-            Timing(found.seconds * pace, bound_s * pace),
+            alone,
             wish.length,
             inf if wish.due_s is None else wish.due_s - self._admission.hand_over.bound_s,
             key=None if key is None else (self, key),
         )
 
-    @property
-    def _pace_beside(self) -> float:
-        """What a request takes where others run beside it, as a multiple of what it takes alone."""
-        return self._served.pace_beside if min(self._admission.n_workers, self.most_beside) > 1 else 1.0
+    def _alone(self, asked: Request, is_beside: bool) -> tuple[Timing, Hashable | None]:
+        """What a request takes in no batch, where others run beside it or none do, and its key."""
+        found, key = self._served.estimate(asked), self._served.together(asked)
+        timing = Timing(found.seconds, max(found.seconds, found.bound_s or 0.0))
+        are_others = is_beside and key is not None and min(self._admission.n_workers, self.most_beside) > 1
+        return (timing.times(self._served.pace_beside) if are_others else timing), key
 
     def _patience_s(self, wish: PendingRequest) -> float | None:
         """How long it may wait for its turn; None for ever."""

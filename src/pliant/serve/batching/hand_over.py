@@ -1,4 +1,4 @@
-"""What a request and its answer spend on the event loop, on the way to the thread that computes and back."""
+"""What an answer spends on the event loop, on the way back from the thread that computed it."""
 
 from bisect import bisect_left, insort
 from collections import deque
@@ -11,10 +11,10 @@ _LATELY_S = 10.0
 
 @final
 class HandOver:
-    """The way back is timed: of the last 256 answers, in 10 s at most, 995 of 1,000 came within half
-    of `bound_s`. A node that is seldom asked would else refuse requests for what is long over.
+    """Of the last 256 answers, in 10 s at most, 995 of 1,000 came back within `bound_s`.
 
-    The way there cannot be timed: who sent a request waits while the loop has not read it. It counts as much.
+    A node that is seldom asked would else refuse requests for what is long over. The way there is no part of
+    it: a deadline counts from when its request came (serve/http/arrival_loop.py).
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -36,4 +36,4 @@ class HandOver:
             del ranked[bisect_left(ranked, seen.popleft()[1])]
         seen.append((now_s, max(seconds, 0.0)))
         insort(ranked, seen[-1][1])
-        self._bound_s = 2.0 * ranked[int(_KEPT * (len(ranked) - 1))]
+        self._bound_s = ranked[int(_KEPT * (len(ranked) - 1))]

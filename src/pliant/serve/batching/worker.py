@@ -26,7 +26,12 @@ class Worker(Protocol):
 
     @property
     def most_together(self) -> int:
-        """How many run together at most."""
+        """How many run together at most, in a batch of all threads."""
+        ...
+
+    @property
+    def most_together_beside(self) -> int:
+        """How many run together at most, in a batch beside others."""
         ...
 
     @property
@@ -69,8 +74,9 @@ class Load:
     def pace(self) -> float:
         """What those that wait take until all are done, as a part of that."""
         n_beside = min(self.n_workers, self.worker.most_beside)
-        most, most_items = self.worker.most_together // n_beside, self.worker.most_items / n_beside
-        times = self.worker.times if n_beside == 1 else self.worker.times_beside
+        is_beside, most_items = n_beside > 1, self.worker.most_items / n_beside
+        times = self.worker.times_beside if is_beside else self.worker.times
+        most = self.worker.most_together_beside if is_beside else self.worker.most_together
         n = min(ceil(self.n / n_beside), most)
         if self.n_items * n > most_items * self.n:
             n = int(most_items * self.n / self.n_items)

@@ -15,6 +15,8 @@ from pliant.serve.http.raw_headers import header_of, headers_of
 
 WHOLE = "pliant.is_whole"
 """Key in the scope of a request whose body arrived together with its head."""
+CAME = "pliant.came_s"
+"""Key in a request's scope: when it arrived, on the clock of the event loop."""
 _LEAVES = {"connection": "close", "retry-after": "1"}
 
 

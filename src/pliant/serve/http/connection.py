@@ -11,7 +11,8 @@ from typing import Any
 import msgspec
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from pliant.serve.http.bodies import WHOLE
+from pliant.serve.http.arrival_loop import arrival_s
+from pliant.serve.http.bodies import CAME, WHOLE
 from pliant.serve.http.client_budget import ByteBudget
 from pliant.serve.http.limits import Limits
 from pliant.serve.http.one_write import OneWrite
@@ -185,6 +186,8 @@ class _Guarded(HttpToolsProtocol):
         if not self.transport.is_closing() and self.cycle is not None:
             if not self.cycle.response_complete:
                 self._shared.places.works(self)
+            scope: Any = self.cycle.scope
+            scope[CAME] = arrival_s(self.loop)
             super().on_message_complete()
             if self.cycle.response_complete:
                 self._expect_head()

@@ -1,5 +1,6 @@
 """The HTTP paths of a node: routes, reading of bodies, error responses."""
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any
 
@@ -35,7 +36,7 @@ from pliant.serve.access.access import Access
 from pliant.serve.access.guard import Guard, certificate_names, error_response
 from pliant.serve.access.roles import unruled
 from pliant.serve.answers.metrics import TEXT, text_by_model
-from pliant.serve.http.bodies import Bodies
+from pliant.serve.http.bodies import CAME, Bodies
 from pliant.serve.http.content_coding import CODINGS
 from pliant.serve.http.direct_paths import DirectPaths, Handler
 from pliant.serve.http.limits import Limits
@@ -61,8 +62,6 @@ from pliant.serve.upstream.upstreams import CURVE_PATH, MISMATCH, REQUEST_HEADER
 
 UNOBSERVED = ("/v2/health/", "/metrics", CURVE_PATH, TELL_PATH)
 """Paths requested every few seconds have no span and no log line."""
-WAITED = "pliant.waited_s"
-"""Key in a request's scope: how long the request has waited for its model to be loaded."""
 _ROUTE, _CURVE, _REQUEST = (name.lower().encode() for name in (ROUTE_HEADER, CURVE_HEADER, REQUEST_HEADER))
 _HEADER_LENGTH = HEADER_LENGTH.encode()
 _IDENTITY = [name.lower().encode() for name in (MODEL_HEADER, VERSION_HEADER, PROTOCOL_HEADER)]
@@ -308,7 +307,8 @@ def _call(request: Request, content: bytes, route: RouteMessage | None) -> Call:
     client = request.client.host if request.client else ""
     scope = request.scope
     n_json, id = header_bytes(header_of(scope, _HEADER_LENGTH)), header_of(scope, _REQUEST)
-    return Call(content, n_json, route, id, client, scope.get(WAITED, 0.0))
+    now_s = asyncio.get_running_loop().time()
+    return Call(content, n_json, route, id, client, max(now_s - scope.get(CAME, now_s), 0.0))
 
 
 def _check_size(answer: Body, limits: Limits) -> None:

@@ -13,8 +13,7 @@ from pliant.errors import PliantError
 from pliant.route.node_identity import MODEL_HEADER
 from pliant.route.node_messages import ROUTE_HEADER
 from pliant.serve.access.guard import error_response
-from pliant.serve.http.bodies import Bodies
-from pliant.serve.http.http_app import WAITED
+from pliant.serve.http.bodies import CAME, Bodies
 from pliant.serve.http.limits import Limits
 from pliant.serve.http.repository_paths import RepositoryPaths
 from pliant.serve.protocol.early_terms import early_terms
@@ -77,7 +76,7 @@ class ModelApps:
                 terms = early_terms(content, headers.get(HEADER_LENGTH), headers.get(ROUTE_HEADER))
                 start_s = loop.time()
                 live = await held.enter_async_context(self._repository.lease(*asked, terms))
-            again = {**_decoded(scope), WAITED: loop.time() - start_s}
+            again = {CAME: start_s, **_decoded(scope)}
             await live.app(_renamed(again, live), _replayed(content, receive), send)
 
     def _may_load(self, scope: Scope, name: str, version: str | None) -> bool:
