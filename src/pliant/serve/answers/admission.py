@@ -1,4 +1,4 @@
-"""Workers that compute, behind a bounded queue: what has least slack next, with company that gains."""
+"""Compute workers behind a bounded queue: least slack first, in batches where that is faster."""
 
 import asyncio
 import threading
@@ -22,12 +22,12 @@ from pliant.serve.batching.worker import Load, Worker
 
 T = TypeVar("T")
 MOST_WORKERS = 16
-"""Where nothing else is said an endpoint has as many as it can have run beside each other."""
+"""Upper limit of workers; by default an endpoint uses as many as it can run concurrently."""
 
 
 @final
 class _Alone:
-    """A worker for one piece of work that is called."""
+    """A worker for single callables."""
 
     most_together = most_together_beside = most_items = most_beside = 1
 
@@ -43,15 +43,15 @@ class _Alone:
 
 @final
 class Admission:
-    """Work for at most `n_workers`; kernels let go of the interpreter, so that the event loop goes on.
+    """Runs work on at most `n_workers` threads; kernels release the GIL, so the event loop continues.
 
-    A request that nobody else waits with has all threads of its endpoint, and so has what can only run alone.
-    Where several wait that may run beside each other, each worker takes its own batch of them: none waits for
-    another one, or for a processor that the event loop has taken.
+    A request without others in the queue gets all threads of its endpoint, and so does work that can only run
+    alone. If several requests wait that may run concurrently, each worker takes its own batch of them, so
+    that no batch waits for another one or for a processor that the event loop uses.
 
-    At most `queue` pieces wait behind what runs: more are refused at once, which costs a client less
-    than an answer that comes too late. Where the queue is full, a client takes the place of the latest piece
-    of the client with most, if that has two more waiting: one client alone may fill the queue, two get half.
+    At most `queue` pieces wait; further ones are refused at once, which costs a client less than a late
+    answer. If the queue is full, a client may displace the latest piece of the client with the most pieces,
+    if that has at least two more waiting: a single client may fill the queue, two clients get half each.
     """
 
     def __init__(
@@ -64,9 +64,9 @@ class Admission:
         self._clock, self.queue = clock, queue
         self.hand_over = HandOver(clock)
         self._pieces: dict[Piece, None] = {}
-        self._lock = threading.RLock()  # who is refused hears of the backlog
+        self._lock = threading.RLock()  # reentrant: a refusal reads the backlog
         self.n_workers = n_workers
-        self._waiting: dict[Piece, None] = {}  # under the lock, as what follows: all threads take from it
+        self._waiting: dict[Piece, None] = {}  # guarded by the lock, as all fields below
         self._ahead: deque[Callable[[], None]] = deque()
         self._n_awake = 0
         self._loads: dict[Worker, Load] = {}
@@ -77,7 +77,7 @@ class Admission:
 
     @property
     def n_waiting(self) -> int:
-        """Pieces that wait for their turn."""
+        """The number of waiting pieces."""
         n_begun = len(self._pieces) - len(self._waiting)
         return len(self._pieces) - min(max(1, n_begun), len(self._pieces))
 
@@ -87,17 +87,17 @@ class Admission:
         return not self._pieces
 
     def has_room(self, client: str = "") -> bool:
-        """Whether the next piece of `client` would be let in."""
+        """Whether the next piece of `client` would be admitted."""
         return self._is_free or self._displaceable(client) is not None
 
     @property
     def backlog_s(self) -> float:
-        """What is left of everything that was let in, as expected: about how long a new piece would wait."""
-        with self._lock:  # the thread takes from what waits
+        """Expected time of all admitted work: about the waiting time of a new piece."""
+        with self._lock:  # worker threads change what waits
             return self._busy_s + sum(load.seconds * load.pace for load in self._loads.values())
 
     def wait_s(self, new: Waiting) -> float:
-        """What a piece that came now would wait for, by its slack (`batching.plan_batch.wait_s`)."""
+        """Expected waiting time of a new piece, by its slack (`batching.plan_batch.wait_s`)."""
         with self._lock:
             waiting = [piece.waiting for piece in self._waiting]
             pace = max((load.pace for load in self._loads.values()), default=1.0)
@@ -106,23 +106,23 @@ class Admission:
     async def run(
         self, work: Callable[[], T], expected_s: float, client: str = "", turn: Turn | None = None
     ) -> Done[T]:
-        """Do `work` alone when its turn comes: as `join`."""
+        """Run `work` alone in its turn; see `join`."""
         return await self.join(self._alone, work, Waiting(Timing(expected_s, expected_s)), client, turn)
 
     async def join(
         self, worker: Worker, one: Any, waiting: Waiting, client: str = "", turn: Turn | None = None
     ) -> Done[Any]:
-        """Have `worker` work on `one` when its turn comes, which `turn` is told; call on the event loop.
+        """Let `worker` process `one` in its turn, and record the start in `turn`; call on the event loop.
 
-        Cancelled while it waits, it is not done; once it has begun, it is, and cancelling has no effect.
-        Raises NodeError of status 503 where the queue is full or another client's piece takes its place, and
-        what the work raises.
+        If it is cancelled while it waits, it is not run; once it has begun, cancelling has no effect. Raises
+        NodeError with status 503 if the queue is full or another client's piece displaces it, and the errors
+        of the work.
         """
         if not self._make_room(client):
             full = f"{self.n_waiting} requests wait already, which is as many as may; ask again."
             raise self._refusal(full)
         asked_s = self._clock()
-        self._fair_s = max(self._fair_s, asked_s + self.backlog_s)  # expectations change, the order does not
+        self._fair_s = max(self._fair_s, asked_s + self.backlog_s)  # estimates change, the order stays
         waiting = replace(waiting, fair_s=self._fair_s)
         loop = asyncio.get_running_loop()
         piece = Piece(
@@ -148,7 +148,7 @@ class Admission:
                         raise self._refusal(f"{why}; ask again, or fewer at once.") from None
                     if self._cancel(piece):
                         raise
-                    piece.done = loop.create_future()  # it has begun, however often nobody waits any more
+                    piece.done = loop.create_future()  # it has begun, and runs to its end
             if isinstance(piece.end, BaseException):
                 raise piece.end
             self.hand_over.observe(self._clock() - asked_s - piece.end.waited_s - piece.end.spent_s)
@@ -157,14 +157,14 @@ class Admission:
             self._pieces.pop(piece, None)
 
     def run_now(self, work: Callable[[], T]) -> Done[T]:
-        """Do `work` on all threads, before what waits, and wait for it; not on the event loop."""
+        """Run `work` on all threads before all waiting pieces, and wait for it; not on the event loop."""
         done: Future[Done[T]] = Future()
 
         def timed() -> None:
             start_s = self._clock()
             try:
                 done.set_result(Done(work(), 0.0, self._clock() - start_s))
-            except BaseException as error:  # noqa: BLE001 - whoever asked is told
+            except BaseException as error:  # noqa: BLE001 - the error is passed to the caller
                 done.set_exception(error)
 
         with self._lock:
@@ -173,7 +173,7 @@ class Admission:
         return done.result()
 
     def close(self) -> None:
-        """Once what was let in is done."""
+        """Close after all admitted work."""
         self._pool.shutdown()
 
     @property
@@ -182,9 +182,9 @@ class Admission:
 
     @property
     def _busy_s(self) -> float:
-        """What is left of the work that runs, as expected, were it divided among the workers.
+        """Expected remaining time of running work, divided among the workers.
 
-        Work that is late goes on for as long again as it is late: it may hang, or its device is slower now.
+        Late work is expected to take as long again as it is late: it may hang, or its device is slower now.
         """
         now_s = self._clock()
         return sum(abs(run.begun_s + run.expected_s - now_s) / run.most for run in self._runs)
@@ -198,7 +198,7 @@ class Admission:
             piece = self._displaceable(client)
             if piece is None:
                 return False
-            if self._cancel(piece):  # else it has just begun, and another may be
+            if self._cancel(piece):  # else it has just begun: try another one
                 piece.is_displaced = True
                 del self._pieces[piece]
         return True
@@ -215,32 +215,32 @@ class Admission:
         return NodeError(why, status=503, retry_after_s=max(1, ceil(self.backlog_s)))
 
     def _cancel(self, piece: Piece) -> bool:
-        """False where it has begun, or was refused."""
+        """Cancel a waiting piece; False if it has begun or was refused."""
         with self._lock:
             if piece not in self._waiting:
                 return False
             self._leaves(piece)
-            if self._waiting:  # what waited behind it may run beside what runs
+            if self._waiting:  # pieces behind it may now be able to run
                 with suppress(RuntimeError):
                     self._wake()
         piece.done.cancel()
         return True
 
     def _wake(self) -> None:
-        """Have one more thread look for work, where it may find some; call under the lock."""
+        """Start another thread if it may find work; call with the lock held."""
         is_one_looking = self._n_awake > len(self._runs)
         if not is_one_looking and all(len(self._runs) < run.most for run in self._runs):
             self._n_awake += 1
             try:
                 self._pool.submit(self._work)
-            except RuntimeError:  # no thread can be started, or the pool is closed
+            except RuntimeError:  # no thread could be started, or the pool is closed
                 self._n_awake -= 1
                 raise
 
     # On the threads
 
     def _work(self) -> None:
-        """Work until there is nothing that may begin."""
+        """Run work until nothing more may begin."""
         while (taken := self._taken()) is not None:
             run, ahead = taken
             if ahead is not None:
@@ -253,9 +253,9 @@ class Admission:
         worker = run.pieces[0].worker
         ones = [piece.one for piece in run.pieces]
         try:
-            # In the context of the most urgent request, which log lines of the work name.
+            # Runs in the context of the most urgent request, so that log lines name it.
             results = run.pieces[0].context.run(worker.work, ones, run.is_beside)
-        except BaseException as error:  # noqa: BLE001 - whoever asked is told
+        except BaseException as error:  # noqa: BLE001 - the error is passed to the caller
             results = [error] * len(run.pieces)
         spent_s = self._clock() - run.begun_s
         is_whole = not any(isinstance(result, BaseException) for result in results)
@@ -268,7 +268,7 @@ class Admission:
         )
 
     def _ends(self, run: Run, spent_s: float | None = None) -> None:
-        """A run is over; one that took `spent_s` tells what others like it take."""
+        """End a run; a successful one updates the batch times with `spent_s`."""
         with self._lock:
             self._runs.remove(run)
             if spent_s is None:
@@ -280,13 +280,13 @@ class Admission:
             times.observe(len(run.pieces), n_items, Timing(alone_s, alone_s), spent_s)
 
     def _taken(self) -> tuple[Run, Callable[[], None] | None] | None:
-        """What begins now, work that was called for ahead of others or pieces; None where the thread ends."""
+        """Take the next run: a call of `run_now`, or pieces. None ends the thread."""
         refused: list[tuple[Piece, Exception]] = []
         try:
             with self._lock:
                 now_s = self._clock()
                 if self._ahead:
-                    if self._runs:  # the last one of these comes by here
+                    if self._runs:  # the last of these runs will take it
                         self._n_awake -= 1
                         return None
                     self._runs.append(run := Run((), now_s, 0.0))
@@ -303,22 +303,22 @@ class Admission:
                     self._leaves(piece)
                     piece.turn.begun_s = now_s
                 if self._waiting:
-                    with suppress(RuntimeError):  # this thread goes on alone
+                    with suppress(RuntimeError):  # without another thread, this one continues
                         self._wake()
                 return found, None
         finally:
             tell(refused)
 
     def _leaves(self, piece: Piece) -> None:
-        """It waits no more; call under the lock."""
+        """Remove a piece from the queue; call with the lock held."""
         del self._waiting[piece]
         load = self._loads[piece.worker]
         load.add(piece.waiting, -1)
-        if not load.n:  # a model that is unloaded is kept by nobody
+        if not load.n:  # keep no reference to an unloaded model
             del self._loads[piece.worker]
 
     def _next(self, now_s: float) -> Run | None:
-        """What begins now; None where nothing waits, or what is next has to wait for what runs."""
+        """The next run; None if nothing waits, or if the next piece must wait for running work."""
         waiting = list(self._waiting)
         if not waiting:
             return None
@@ -333,14 +333,14 @@ class Admission:
             batch = plan_batch(plain, now_s, most, price, worker.most_items)
             return Run(tuple(waiting[i] for i in batch.numbers), now_s, batch.expected.median_s)
         n_alike = sum(one.key == key for one in plain)
-        # The rest is the other workers', who come for more soon: nobody waits for one that has taken all.
+        # The rest is left to the other workers, so that requests do not wait for one worker that took all.
         most = min(worker.most_together_beside, ceil(n_alike / n_workers))
         most_items, price = worker.most_items / n_workers, worker.times_beside.expected
         batch = plan_batch(plain, now_s, most, price, most_items, n_workers)
         return Run(tuple(waiting[i] for i in batch.numbers), now_s, batch.expected.median_s, n_workers)
 
     def _refused(self, now_s: float) -> Iterator[tuple[Piece, Exception]]:
-        """What waits and cannot be in time any more, and what is told."""
+        """Waiting pieces that cannot be in time any more, with their errors."""
         in_time = [piece for piece in self._waiting if piece.waiting.is_in_time(now_s)]
         is_contended = any(piece.waiting.due_s < inf for piece in in_time)
         for piece in self._waiting if len(in_time) < len(self._waiting) else ():

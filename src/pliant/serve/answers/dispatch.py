@@ -1,4 +1,4 @@
-"""Have each request answered by the endpoint that serves it best: here, over the cluster, or above."""
+"""Dispatch each request to its best endpoint: this device, the cluster, or an upstream."""
 
 import asyncio
 import logging
@@ -29,14 +29,14 @@ from pliant.serve.upstream.upstreams import BLAMES_INPUT, Upstreams
 
 _LOG = logging.getLogger("pliant.serve")
 _LATE_TURN, _LATE_S = 1.05, 0.01
-"""A turn is late that comes after so many times the wait that was expected, and so much more."""
+"""A request's start is late after this multiple of its expected wait, plus this many seconds."""
 _MOST_FAILURES = 2
-"""Upstreams that may fail a request before it is answered here: each of them costs it time."""
+"""Upstreams that may fail a request before it is answered locally: each failure costs time."""
 
 
 @dataclass(slots=True)
 class _Tried:
-    """The endpoints that failed a request so far; those in `blaming` said that nobody can answer it."""
+    """The endpoints that failed a request so far; those in `blaming` blamed the input."""
 
     failed: tuple[str, ...] = ()
     blaming: list[str] = field(default_factory=list)
@@ -58,23 +58,24 @@ class Dispatcher:
         self.upstreams: Upstreams | None = None
         self._signature, self._clock = signature, clock
         self._leaving = asyncio.Lock()
-        """Requests begin elsewhere one after the other: each sees the queue that the last has joined."""
+        """Requests move to other endpoints one at a time, so that each sees the queue that the last has
+        joined."""
 
     def offer(self, wish: PendingRequest | None = None) -> None:
-        """Tell the router how this device's endpoints stand, for `wish`."""
+        """Update the router with the state of this device's endpoints, for `wish`."""
         for local in self.here.values():
             local.offer(wish)
 
     def tell(self, predecessor: str | None) -> CurveAdvert:
-        """This node's word, for the node that asks."""
+        """This node's advert for `predecessor`."""
         self.offer()
         return self.router.tell(self._clock(), predecessor)
 
     async def answer(self, asked: Inquiry) -> Answer:
-        """By the endpoint that is chosen; where that fails, by the next best.
+        """Answer by the chosen endpoint, and if it fails by the next best.
 
-        Raises BudgetError for a floor out of reach, NodeError (503) where no answer is in time or nobody has
-        room, and for what upstreams and models fail with.
+        Raises BudgetError if no endpoint reaches the floor, NodeError (503) if no answer is in time or no
+        endpoint has room, and the errors of upstreams and models.
         """
         tried = _Tried()
         start_s = self._clock()
@@ -90,9 +91,9 @@ class Dispatcher:
                 asked = replace(asked, trail=replace(asked.trail, hops_left=0))
 
     def choose(self, asked: Inquiry, failed: Collection[str] = ()) -> Choice:
-        """The endpoint for a request that comes now, by queues as they are; none of those that `failed` it.
+        """Choose the endpoint for a request by the current queues, excluding those that `failed` it.
 
-        Raises BudgetError where the floor is out of reach, NodeError (503) where no answer is in time.
+        Raises BudgetError if no endpoint reaches the floor, and NodeError (503) if no answer is in time.
         """
         now_s, wish = self._clock(), asked.wish
         self.offer(wish)
@@ -122,18 +123,18 @@ class Dispatcher:
             busy_s = max(1, ceil(min(local.backlog_s for local in self.here.values())))
             why = "the endpoints that reach this accuracy are busy or failed; ask again."
             raise NodeError(why, status=503, retry_after_s=busy_s) from unreached
-        except RouteError:  # queues here are full and nobody above answers: the session says by how much
+        except RouteError:  # local queues are full and no upstream is available
             here = [way for way in self.router.ways_here if way.name == LOCAL]
             return choose(wish.length, here, terms=replace(terms, best_effort=True))
 
     async def _attempt(
         self, choice: Choice, asked: Inquiry, tried: _Tried, turn: Turn | None = None
     ) -> Answer | None:
-        """The answer of the endpoint that is chosen; None where it failed and `tried` says so."""
+        """The answer of the chosen endpoint; None if it failed, which is recorded in `tried`."""
         target, is_here = choice.target, choice.target in self.here
         try:
             return await (self._here(choice, asked, turn) if is_here else self._there(choice, asked))
-        except (BudgetError, ClusterError) as error:  # too long for its memory, or its workers failed
+        except (BudgetError, ClusterError) as error:  # not enough memory, or its workers failed
             if not is_here or target in tried.failed:
                 raise
             _LOG.warning("%s: %s cannot answer: %s", asked.id, target, error)
@@ -148,18 +149,17 @@ class Dispatcher:
         return None
 
     def _has_others(self) -> bool:
-        """Return whether another endpoint may answer what an endpoint here has no room or no time for."""
+        """Whether another endpoint may answer a request that a local endpoint has no room or time for."""
         return len(self.here) > 1 or bool(self.router.states(self._clock()))
 
     def _disprove(self, blaming: Iterable[str]) -> None:
-        """There is an answer: upstreams that said there can be none have failed."""
+        """Another endpoint answered: upstreams that blamed the input have failed."""
         for upstream in blaming:
             assert self.upstreams is not None
             self.upstreams.failed(upstream, "blamed an input that others answer")
 
     async def _first_of_two(self, choice: Choice, asked: Inquiry, tried: _Tried) -> Answer | None:
-        """The answer of the endpoint that is chosen. Where that is about to be late, another begins as well,
-        and the first of the two counts. None where both failed."""
+        """Answer by the chosen endpoint, and by a second if it is about to be late; None if both fail."""
         if asked.wish.due_s is None or self._is_alone:
             return await self._only(choice, asked, tried)
         if choice.target not in self.here:
@@ -176,11 +176,11 @@ class Dispatcher:
                     if isinstance(thought, Choice):
                         but: tuple[tuple[str, ...], ...] = ((choice.target,),)
                         if turn.begun_s is None:
-                            first.cancel()  # it leaves its place in the queue, unless it begins just now
-                            but = (*but, ())  # and comes back where nobody else has time for it
+                            first.cancel()  # it leaves the queue, unless it has just begun
+                            but = (*but, ())  # and returns to it if no other has time
                         begun.append(asyncio.ensure_future(self._hedge(thought, asked, tried, but)))
                         under_way[begun[-1]] = self._clock() - start_s
-                        await asyncio.sleep(0)  # it stands in the other queue then
+                        await asyncio.sleep(0)  # lets it join the other queue
                         continue
                 await asyncio.wait(under_way, timeout=thought, return_when=asyncio.FIRST_COMPLETED)
                 for task in [task for task in under_way if task.done()]:
@@ -208,19 +208,21 @@ class Dispatcher:
         return len(self.here) == 1 and (self.upstreams is None or not self.router.has_successors)
 
     async def _only(self, choice: Choice, asked: Inquiry, tried: _Tried) -> Answer | None:
-        """The same where nobody else would answer besides, which needs no task of its own."""
+        """Like `_first_of_two` without a possible second endpoint, which needs no extra task."""
         task = asyncio.current_task()
         assert task is not None
         answer = await self._attempt(choice, asked, tried)
-        if task.cancelling():  # once work has begun it is done, though nobody waits for it any more
+        if task.cancelling():  # work that has begun was completed despite the cancellation
             raise asyncio.CancelledError
         return answer
 
     async def _above(
         self, choice: Choice, asked: Inquiry, tried: _Tried, but: Iterable[Collection[str]] = ((),)
     ) -> Answer | None:
-        """The same of an upstream, with an endpoint here besides when it is high time for its answer: none of
-        the first of `but`, or else of the next."""
+        """Like `_first_of_two` for an upstream, with a local endpoint as the second when time gets short.
+
+        That is none of the endpoints in the first of `but`; if there is none, none of those in the next.
+        """
         plans = (self._fallback(choice, asked.wish, (*tried.failed, *some)) for some in but)
         planned = next((plan for plan in plans if plan is not None), None)
         if planned is None:
@@ -239,13 +241,13 @@ class Dispatcher:
     async def _begin_hedge(
         self, choice: Choice, asked: Inquiry, tried: _Tried, start_s: float
     ) -> Answer | None:
-        """The answer of `choice`, which begins elsewhere so long after `start_s`."""
+        """The answer of `choice`, which begins at another endpoint after `start_s`."""
         begun: asyncio.Task[Answer | None] | None = None
         try:
             async with self._leaving:
                 begun = asyncio.create_task(self._hedge(choice, asked, tried))
                 tried_s = self._clock() - start_s
-                await asyncio.sleep(0)  # it stands in the other queue then
+                await asyncio.sleep(0)  # lets it join the other queue
             answer = await begun
         finally:
             if begun is not None:
@@ -260,12 +262,11 @@ class Dispatcher:
     def _second_thoughts(
         self, choice: Choice, asked: Inquiry, tried: _Tried, turn: Turn
     ) -> Iterator[float | Choice]:
-        """Seconds to wait for the answer of `choice`, an endpoint here, by and by, and what to have answer as
-        well.
+        """Alternately yield seconds to wait for the local answer of `choice`, and choices to start as well.
 
-        That is another endpoint here when it is high time for its answer, and the next best once `choice`
-        should have begun and has not, when it is high time for that if it is worse (`spare_s`); or once it
-        works for longer than its bound, or a little sooner where that is high time (`overdue_s`).
+        Such a choice is another local endpoint when time gets short for its answer. It is the next best
+        endpoint if `choice` is late to begin (when time gets short for it, if it is worse: `spare_s`), or if
+        `choice` has run for longer than its bound, or slightly earlier if time gets short (`overdue_s`).
         """
         wish = asked.wish
         planned = None if choice.target == LOCAL else self._fallback(choice, wish, tried.failed)
@@ -306,18 +307,18 @@ class Dispatcher:
     async def _hedge(
         self, choice: Choice, asked: Inquiry, tried: _Tried, but: Iterable[Collection[str]] = ((),)
     ) -> Answer | None:
-        """As `_attempt`, or `_above`; None also where an endpoint here says no: others may answer in time."""
+        """Like `_attempt` or `_above`; None also if a local endpoint refuses: others may be in time."""
         try:
             if choice.target not in self.here:
                 return await self._above(choice, asked, tried, but)
             return await self._attempt(choice, asked, tried)
         except NodeError as error:
             _LOG.info("%s: %s", asked.id, error)
-            tried.failed = (*tried.failed, choice.target)  # else it is asked again, until the deadline
+            tried.failed = (*tried.failed, choice.target)  # else it would be chosen again until the deadline
             return None
 
     def _fallback(self, choice: Choice, wish: PendingRequest, failed: Collection[str]) -> Hedge | None:
-        """What to begin here while `choice` is away, and when; not at that, nor those that `failed`."""
+        """The local endpoint to start while `choice` is pending, and when; none that `failed`."""
         if wish.due_s is None:
             return None
         here = [
@@ -328,7 +329,7 @@ class Dispatcher:
         return hedge(wish.length, choice, here, wish.terms_at(self._clock()))
 
     def _way_s(self, choice: Choice, n: int, now_s: float) -> float:
-        """What of `choice` is spent on the way, neither waiting there nor answering."""
+        """The network time of `choice`, without waiting and computing there."""
         peer = self.router.state(choice.target, now_s)
         wait_s = 0.0 if peer is None else peer.wait_s
         return max(0.0, choice.seconds - wait_s - choice.option.level.curve.at(n))
@@ -345,9 +346,9 @@ class Dispatcher:
         _LOG.info("%s: length %d, to %s, %.6f s expected", asked.id, n, target, choice.seconds)
         patience_s = inf
         if wish.due_s is not None and not wish.best_effort:
-            patience_s = max(wish.left_s(start_s), LEAST_S)  # a late answer is not asked for
+            patience_s = max(wish.left_s(start_s), LEAST_S)  # a late answer is useless
         if asked.route is not None and asked.route.patience_s is not None:
-            patience_s = min(patience_s, asked.route.patience_s / 2.0)  # the rest is for another try
+            patience_s = min(patience_s, asked.route.patience_s / 2.0)  # the rest is for another attempt
         way_s = 0.0 if wish.is_free else self._way_s(choice, n, start_s)
         async with self.upstreams.slots.take(target, n, patience_s) as slot:
             terms = Terms() if wish.is_free else wish.passed_on(self._clock(), way_s)
@@ -392,6 +393,6 @@ class Dispatcher:
 
 
 def _seen(task: "asyncio.Future[Answer | None]") -> None:
-    """Nobody asks how a task ended whose answer is not wanted any more."""
+    """Retrieve the error of a task whose answer is not needed, so that asyncio does not log it."""
     if not task.cancelled():
         task.exception()

@@ -1,4 +1,4 @@
-"""Answers that a node computes itself: in turns, in time or not at all, and timed for its router."""
+"""Local answers of a node: queued, refused if late, and timed for the router."""
 
 import asyncio
 import logging
@@ -28,21 +28,21 @@ from pliant.serve.protocol.terms import PendingRequest
 _LOG = logging.getLogger("pliant.serve")
 _LOOK_S = 1.0
 _FADING = 0.8
-"""What a look is expected to take shrinks so much with each that takes less: most find nothing new."""
+"""Factor on the expected time of a look after each shorter one, since most find nothing new."""
 _LEARNED = 3
-"""Answers by which a length is learned before anybody asks, where they are quick."""
+"""Samples to time for each length before the first request, if they are fast."""
 _PREPARED = (64, 128, 256, 512)
-"""Lengths up to which requests run together, where time is left to make that ready before anybody asks."""
+"""Lengths for which batched execution is prepared before the first request, if time is left."""
 _LONGER = 2.5
-"""What the next of these lengths takes, as a part of what the last took."""
+"""Expected preparation time of the next of these lengths, relative to the last."""
 
 
 @final
 class LocalAnswers:
-    """One endpoint of a node, `name`; call on one event loop.
+    """A local endpoint of a node, called `name`; call on one event loop.
 
-    `router` is told its levels and what answers take; `on_refit` when that changed its curve. `energy` counts
-    joules.
+    It reports its levels and times to `router`, and calls `on_refit` if that changed its curve. `energy`
+    counts joules.
     """
 
     def __init__(
@@ -68,32 +68,32 @@ class LocalAnswers:
 
     @property
     def most_together(self) -> int:
-        """How many requests run together at most, in a batch of all threads."""
+        """Maximum number of requests in a batch with all threads."""
         return self._served.most_together
 
     @property
     def most_together_beside(self) -> int:
-        """The same of each of the batches beside each other."""
+        """Maximum number of requests in each concurrent batch."""
         return self._served.most_together_beside
 
     @property
     def most_beside(self) -> int:
-        """How many batches run beside each other: one where joules are counted, since counters see all."""
+        """Maximum number of concurrent batches: one if joules are counted, since meters count all of them."""
         return 1 if self.energy.is_counted else self._served.most_beside
 
     @property
     def most_items(self) -> float:
-        """How many items they have at most, all together."""
+        """Maximum total number of items in a batch."""
         return self._served.most_items_together
 
     @property
     def n_waiting(self) -> int:
-        """Requests that wait for their turn."""
+        """The number of waiting requests."""
         return self._admission.n_waiting
 
     @property
     def backlog_s(self) -> float:
-        """What a request that came now would wait for."""
+        """Expected waiting time of a new request."""
         return self._admission.backlog_s
 
     def has_room(self, client: str) -> bool:
@@ -101,8 +101,7 @@ class LocalAnswers:
         return self._admission.has_room(client)
 
     def offer(self, wish: PendingRequest | None = None, may_look: bool = True) -> None:
-        """Tell the router what an input that came now would wait for, `wish` by its slack, and the levels
-        that there are."""
+        """Update the router with the levels and the expected wait, of `wish` by its slack if given."""
         levels = self._served.levels()
         if self._offered is not levels:
             is_first, self._offered = self._offered is None, levels
@@ -112,7 +111,7 @@ class LocalAnswers:
                 self._on_refit()
         now_s, wait_s = self.clock(), self.backlog_s
         if wish is not None and wish.due_s is not None and wait_s:
-            with suppress(PliantError):  # the router says what is out of reach
+            with suppress(PliantError):  # the router reports infeasible terms
                 wait_s = self._admission.wait_s(self._waiting(wish))
         self._router.waits(wait_s, now_s, self.name)
         if may_look and self._may_change and now_s - self._looked_s > _LOOK_S and self._admission.is_idle:
@@ -120,15 +119,15 @@ class LocalAnswers:
             self._looking = asyncio.get_running_loop().create_task(self._look())
 
     async def answer(self, wish: PendingRequest, turn: Turn | None = None) -> Done[Reply[Any]]:
-        """The reply, in its `turn`. Raises NodeError (503) where nothing has room or is in time."""
+        """The reply to `wish`. Raises NodeError (503) if the queue is full or the answer would be late."""
         waiting = self._waiting(wish)
         try:
             async with asyncio.timeout(self._patience_s(wish)):
                 done = await self._admission.join(self, wish, waiting, wish.client, turn)
-        except TimeoutError:  # its turn has not come: once begun it is answered, though late
+        except TimeoutError:  # it was still waiting: once begun it runs to its end, even if late
             raise self._lateness(wish, waiting.alone.median_s) from None
         finally:
-            # Else the wait at the last choice would count as the usual one until the next request comes.
+            # Otherwise the router would keep the last wait until the next request.
             self.offer()
         self._metrics.of(self._metrics.waiting_seconds, self.name).observe(done.waited_s)
         self._metrics.of(self._metrics.compute_seconds, self.name).observe(done.spent_s)
@@ -137,8 +136,10 @@ class LocalAnswers:
         return done
 
     def refusal(self, one: PendingRequest, is_contended: bool) -> NodeError | None:
-        """Of a request that is likely late: nobody asked for a late answer. Where others wait that would be
-        in time, also of one whose bound is late."""
+        """The refusal of a request that is likely to be late.
+
+        If others wait that would be in time, a request whose bound is late is refused as well.
+        """
         now_s = self.clock()
         left_s = one.left_s(now_s) - self._admission.hand_over.bound_s
         alone, _ = self._alone(one.at(now_s), is_contended)
@@ -146,7 +147,7 @@ class LocalAnswers:
         return self._lateness(one, alone.median_s) if is_late and not one.best_effort else None
 
     def work(self, ones: Sequence[PendingRequest], is_beside: bool = False) -> list[Any]:
-        """A reply to each, or why there is none; where they fail together, each fails by itself."""
+        """A reply or an error for each request; if a batch fails, each is run alone."""
         self._metrics.batch_sizes.labels(self.name).observe(len(ones))
         if len(ones) > 1 or is_beside:
             answers = self._served.answers_beside if is_beside else self._served.answers
@@ -154,7 +155,7 @@ class LocalAnswers:
                 now_s = self.clock()
                 asked = [one.at(now_s) for one in ones]
                 replies = self.energy.counted_together(lambda: answers(asked))
-            except Exception as error:  # noqa: BLE001 - each is asked again, and says what is wrong with it
+            except Exception as error:  # noqa: BLE001 - each is run alone and reports its error
                 _LOG.info("%s: a batch of %d failed, each is asked alone: %s", self.name, len(ones), error)
             else:
                 for reply in replies:
@@ -169,7 +170,7 @@ class LocalAnswers:
             return error
 
     def _waiting(self, wish: PendingRequest) -> Waiting:
-        """What the request is for those that plan its turn."""
+        """The request as the batch planner sees it."""
         alone, key = self._alone(wish.at(self.clock() + self.backlog_s), is_beside=True)
         return Waiting(
             alone,
@@ -179,18 +180,18 @@ class LocalAnswers:
         )
 
     def _alone(self, asked: Request, is_beside: bool) -> tuple[Timing, Hashable | None]:
-        """What a request takes in no batch, where others run beside it or none do, and its key."""
+        """Time of a request alone, with or without concurrent batches, and its batch key."""
         found, key = self._served.estimate(asked), self._served.together(asked)
         timing = Timing(found.seconds, max(found.seconds, found.bound_s or 0.0))
         are_others = is_beside and key is not None and min(self._admission.n_workers, self.most_beside) > 1
         return (timing.times(self._served.pace_beside) if are_others else timing), key
 
     def _patience_s(self, wish: PendingRequest) -> float | None:
-        """How long it may wait for its turn; None for ever."""
+        """Maximum waiting time of a request; None without limit."""
         return None if wish.best_effort or wish.due_s is None else wish.left_s(self.clock())
 
     def _lateness(self, wish: PendingRequest, soonest_s: float) -> NodeError:
-        """The refusal (503) of a request whose soonest answer here takes so long."""
+        """The refusal (503) of a request whose soonest local answer takes `soonest_s`."""
         left_s = max(wish.left_s(self.clock()), 0.0)
         why = (
             f"no answer is in time: {left_s * 1e3:.4g} ms are left of the deadline after its wait, and the "
@@ -202,11 +203,11 @@ class LocalAnswers:
         return error
 
     def learn(self, lengths: tuple[int, ...], most_s: float) -> None:
-        """Answer samples of `lengths` before anybody asks: a first curve.
+        """Time samples of `lengths` before the first request, for a first curve.
 
-        Takes about `most_s` at most, but two lengths in any case: one alone says nothing of longer inputs.
-        A length that the model cannot take is left out. Lengths are learned one after the other: a session
-        that compiles for each keeps few of them, and would be timed compiling.
+        Takes about `most_s` at most, but at least two lengths, since one does not predict longer inputs.
+        Lengths that the model cannot take are skipped. Lengths are timed one after another, because a session
+        that compiles for each length keeps few of them, and would otherwise be timed while compiling.
         """
         start_s = self.clock()
         samples = sample_requests(self._served, lengths)
@@ -220,27 +221,27 @@ class LocalAnswers:
         self._prepare(self.clock() + most_s / 2)
 
     def probe(self, n: int) -> None:
-        """Answer a sample of length n, unless the model is busy: then its requests say as much."""
-        if self._admission.is_idle and not self._served.loading_s:  # nothing makes room for a sample
+        """Time a sample of length n, unless the model is busy: then its requests are timed anyway."""
+        if self._admission.is_idle and not self._served.loading_s:  # a sample must not evict weights
             self._probing = asyncio.get_running_loop().create_task(self._probe(n))
 
     def close(self) -> None:
-        """Call once all that was let in is answered."""
-        if self.name == LOCAL:  # a cluster's session is its cluster's
+        """Close the session, after all admitted requests."""
+        if self.name == LOCAL:  # the cluster owns its session
             self._served.close()
 
     def _learn(self, sample: Request, most_s: float) -> None:
-        """Time a sample, several times where that takes less than `most_s`."""
+        """Time a sample, several times if that takes less than `most_s`."""
         start_s = self.clock()
-        self._compute(PendingRequest(sample))  # what only a first run pays is nobody's time
+        self._compute(PendingRequest(sample))  # the first run's extra cost (compilation) is not recorded
         for _ in range(_LEARNED):
             done = self._admission.run_now(partial(self._compute, PendingRequest(sample)))
-            self._answered(sample.length, done.result, done.spent_s, may_look=False)  # no event loop here
+            self._answered(sample.length, done.result, done.spent_s, may_look=False)  # not on the event loop
             if self.clock() - start_s > most_s:
                 return
 
     def _prepare(self, until_s: float) -> None:
-        """Have requests of more lengths run together, while that is expected to be ready by `until_s`."""
+        """Prepare batched execution of more lengths, as long as it is expected to end by `until_s`."""
         took_s = 0.0
         for n in _PREPARED:
             start_s = self.clock()
@@ -252,7 +253,7 @@ class LocalAnswers:
             took_s = self.clock() - start_s
 
     async def _look(self) -> None:
-        """Let the session notice devices that came or went, off the event loop: that may take a while."""
+        """Let the session detect added or removed devices, off the event loop, since that may be slow."""
         with suppress(PliantError):
             done = await self._admission.run(self._served.look_again, self._look_takes_s)
             self._look_takes_s = max(done.spent_s, _FADING * self._look_takes_s)
@@ -267,7 +268,7 @@ class LocalAnswers:
                 self._answered(sample.length, done.result, done.spent_s)
 
     def _answered(self, n: int, reply: Reply[Any], spent_s: float, may_look: bool = True) -> None:
-        """The router is told what a whole answer takes, by what this one took."""
+        """Report the time of a full answer to the router, scaled from this one."""
         share = 1.0 if reply.whole_s is None or not reply.seconds else reply.whole_s / reply.seconds
         joules = None if reply.energy_j is None else reply.energy_j * share
         self._router.answered_here(n, spent_s * share, self.clock(), self.name, joules)
@@ -278,13 +279,13 @@ class LocalAnswers:
             self._metrics.joules.labels(self.name).inc(reply.energy_j)
 
     def _reconsidered(self, wish: PendingRequest) -> Reply[Any] | None:
-        """As `_compute`; None where the session is as quick as it can be."""
+        """Like `_compute`; None if the session cannot become faster."""
         return self._compute(wish) if self._served.reconsider() else None
 
     def _compute(self, wish: PendingRequest) -> Reply[Any]:
-        """On the worker thread, where it is known what is left of the time.
+        """Compute an answer on a worker thread, where the remaining time is known.
 
-        A model's own mistake is this request's end, not the connection's.
+        An unexpected error of the model fails this request only, not the connection.
         """
         try:
             if wish.due_s is not None and (late := self.refusal(wish, is_contended=False)) is not None:

@@ -1,4 +1,4 @@
-"""Pieces of work that wait for their turn, run together, and end on the event loop of whoever waits."""
+"""Pieces of work that are queued, run in batches, and completed on the event loop of their caller."""
 
 import asyncio
 from collections.abc import Sequence
@@ -15,10 +15,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Done(Generic[T]):
-    """A result, what it waited for its turn, and what it took then (seconds).
+    """A result, with its waiting time and its computing time (seconds).
 
-    Of a batch, each result took what it would have taken alone, or the whole batch where that is less: the
-    rest is waiting. `n_together` results came at once, with `is_beside` while other workers worked.
+    In a batch, the computing time of each result is its time alone, at most that of the whole batch; the rest
+    counts as waiting. `n_together` results were computed at once, with `is_beside` while other workers ran.
     """
 
     result: T
@@ -30,16 +30,16 @@ class Done(Generic[T]):
 
 @dataclass(slots=True)
 class Turn:
-    """When a piece of work began; None while it waits for its turn."""
+    """The start time of a piece of work; None while it waits."""
 
     begun_s: float | None = None
 
 
 @dataclass(eq=False, slots=True)
 class Piece:
-    """Work of one client; `end` is its result or error once it has ended, which `done` awaits.
+    """Work of one client; `end` is its result or error, set when `done` completes.
 
-    `is_displaced` where another takes its place.
+    `is_displaced` is set if another piece took its place.
     """
 
     worker: Worker
@@ -56,9 +56,9 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Pieces that are worked on together, since when, and what is expected of them.
+    """A batch of pieces, with its start time and its expected duration.
 
-    `most` such runs are under way at most, each on one worker; 1 of one that has all threads.
+    At most `most` such runs are in progress, each on one worker; 1 for a run with all threads.
     """
 
     pieces: tuple[Piece, ...]
@@ -68,12 +68,12 @@ class Run:
 
     @property
     def is_beside(self) -> bool:
-        """Whether others may run meanwhile."""
+        """Whether other runs may be in progress at the same time."""
         return self.most > 1
 
 
 def end_of(piece: Piece, result: Any, run: Run, spent_s: float) -> Done[Any] | BaseException:
-    """What whoever waits for a piece of a run is told."""
+    """The result or error that the caller of a piece receives."""
     if isinstance(result, BaseException):
         return result
     own_s = spent_s if len(run.pieces) == 1 else min(spent_s, piece.waiting.alone.median_s)
@@ -82,11 +82,11 @@ def end_of(piece: Piece, result: Any, run: Run, spent_s: float) -> Done[Any] | B
 
 
 def tell(ends: Sequence[tuple[Piece, Done[Any] | BaseException]]) -> None:
-    """Those who wait for these pieces are told of their ends, on their event loop."""
+    """Pass results and errors to the callers, on their event loops."""
     loops = {piece.done.get_loop() for piece, _ in ends}
     for loop in loops:
         here = [(piece, end) for piece, end in ends if piece.done.get_loop() is loop]
-        with suppress(RuntimeError):  # the loop was closed: nobody waits
+        with suppress(RuntimeError):  # the loop was closed, so there is no caller
             loop.call_soon_threadsafe(_settle, here)
 
 

@@ -1,4 +1,4 @@
-"""What an answer spends on the event loop, on the way back from the thread that computed it."""
+"""The time that an answer spends on the event loop, on the way back from the compute thread."""
 
 from bisect import bisect_left, insort
 from collections import deque
@@ -11,10 +11,10 @@ _LATELY_S = 10.0
 
 @final
 class HandOver:
-    """Of the last 256 answers, in 10 s at most, 995 of 1,000 came back within `bound_s`.
+    """Of the last 256 answers within 10 s, 99.5 % came back within `bound_s`.
 
-    A node that is seldom asked would else refuse requests for what is long over. The way there is no part of
-    it: a deadline counts from when its request came (serve/http/arrival_loop.py).
+    Without the time limit, a rarely used node would refuse requests because of a delay long ago. The way to
+    the thread does not count: a deadline starts when its request arrived (serve/http/arrival_loop.py).
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -25,11 +25,11 @@ class HandOver:
 
     @property
     def bound_s(self) -> float:
-        """0 where nothing was seen lately."""
+        """The bound of recent answers; 0 without any."""
         return self._bound_s if self._clock() - self._newest_s <= _LATELY_S else 0.0
 
     def observe(self, seconds: float) -> None:
-        """So long after the end of the work the answer came to whoever waits for it."""
+        """Record that an answer reached its caller `seconds` after the work ended."""
         now_s = self._newest_s = self._clock()
         seen, ranked = self._seen, self._ranked
         while seen and (len(seen) == _WINDOW or now_s - seen[0][0] > _LATELY_S):

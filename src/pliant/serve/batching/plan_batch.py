@@ -1,9 +1,9 @@
-"""Which of the requests that wait run next, and together.
+"""Choose the next waiting requests to run, and which of them run in one batch.
 
-A request should begin at the latest where its bound, alone, still ends at its deadline: that is its slack.
-While all that wait can be in time, the least slack runs first and nobody is made late. Once they cannot, some
-are late whatever runs: then those that take least run first, which leaves the fewest late, and together where
-that takes less of the time, of members that it keeps in time.
+A request's slack is the time until its latest start, at which its bound alone still meets its deadline. While
+all waiting requests can be in time, the one with the least slack runs first, and no other request is made
+late. If not all can be in time, the shortest requests run first, which leaves the fewest late, in batches if
+that takes less time, of members that the batch keeps in time.
 """
 
 from collections.abc import Callable, Hashable, Sequence
@@ -13,22 +13,22 @@ from math import ceil, inf
 from pliant.ir.times.timing import Timing
 
 Price = Callable[[int, int, Timing], Timing]
-"""What some requests take together, by their number, their items in all, and what they take one by one."""
+"""Expected time of a batch, by its number of requests, total items, and total time one by one."""
 
 _ALIKE = 1e-2
-"""Parts that differ by less are equal."""
+"""Fractions that differ by less are treated as equal."""
 _SPARE = 2.0
-"""Batches that make nobody late take so many times as long as the best ones."""
+"""Assumed time of batches that make no request late, relative to the best batches."""
 _LARGER = 1.25
-"""Sizes of batches that are tried, each to the one before."""
+"""Ratio of successive batch sizes that are tried."""
 
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A request that waits. `alone` is what it takes by itself; `due_s` is infinity where it is never due.
+    """A waiting request. `alone` is its time by itself; `due_s` is infinity without a deadline.
 
-    Those of an equal `key` may run together; one without runs alone. `fair_s` is when it would have begun had
-    all been served as they came: where a deadline does not tell, or cannot be kept, requests go by that.
+    Requests with an equal `key` may run in one batch; one without a key runs alone. `fair_s` is its start
+    time in order of arrival: it determines the order if there is no deadline or the deadline cannot be met.
     """
 
     alone: Timing
@@ -38,22 +38,22 @@ class Waiting:
     key: Hashable | None = None
 
     def start_s(self, now_s: float) -> float:
-        """When it should begin at the latest."""
+        """The start time by which requests are ordered."""
         return self.latest_s if self.is_in_time(now_s) and self.due_s < inf else self.fair_s
 
     @property
     def latest_s(self) -> float:
-        """When it has to begin for its bound to keep its deadline."""
+        """The latest start at which its bound meets the deadline."""
         return self.due_s - self.alone.p95_s
 
     def is_in_time(self, begun_s: float) -> bool:
-        """Whether its bound, alone, keeps its deadline when it begins at `begun_s`."""
+        """Whether its bound alone meets the deadline if it starts at `begun_s`."""
         return begun_s <= self.latest_s
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """The numbers of the requests that run next, the least slack first, and what they should take."""
+    """The next requests by their index, least slack first, and their expected time."""
 
     numbers: tuple[int, ...]
     expected: Timing
@@ -67,16 +67,16 @@ def plan_batch(
     most_items: float = inf,
     n_workers: int = 1,
 ) -> Batch:
-    """The next of `waiting`, at least one, with at most `most` - 1 others that run together with it.
+    """The next batch of `waiting`: at least one request and at most `most`.
 
-    They have at most `most_items` items all together; one that has more runs alone. So many batches run at
-    the same time.
+    A batch has at most `most_items` items in total; a longer request runs alone. `n_workers` batches run
+    concurrently.
     """
     order = sorted(range(len(waiting)), key=lambda i: waiting[i].start_s(now_s))
     if _can_all_be_in_time(waiting, now_s, most, price, most_items, n_workers):
         return _harmless(waiting, order, now_s, most, price, most_items)
     head = waiting[order[0]]
-    if _is_bound(head, now_s):  # else it has waited its time, or is late already: it is not passed over
+    if _is_bound(head, now_s):  # else it waited long enough or is late: it goes first
         bound = [i for i in order if _is_bound(waiting[i], now_s)]
         bound.sort(key=lambda i: waiting[i].alone.median_s)
         order = [*bound, *(i for i in order if not _is_bound(waiting[i], now_s))]
@@ -84,14 +84,14 @@ def plan_batch(
 
 
 def _is_bound(one: Waiting, now_s: float) -> bool:
-    """Whether it has a deadline, and can be in time."""
+    """Whether it has a deadline and can be in time."""
     return one.due_s < inf and one.is_in_time(now_s)
 
 
 def _can_all_be_in_time(
     waiting: Sequence[Waiting], now_s: float, most: int, price: Price, most_items: float, n_workers: int
 ) -> bool:
-    """Whether all that would be in time alone can be, by their deadlines, with time to spare."""
+    """Whether all requests that are in time alone can be in time together, with a margin."""
     due = sorted((one for one in waiting if one.due_s < inf and one.is_in_time(now_s)), key=_due_s)
     if not due:
         return True
@@ -113,8 +113,10 @@ def _quickest(
     price: Price,
     most_items: float,
 ) -> Batch:
-    """Of batches of those that run together and come first, each of members that it keeps in time, the one
-    that takes the least part of what they take one by one; of equal ones the largest."""
+    """The batch with the least time relative to its requests one by one; of equal ones the largest.
+
+    It consists of the first requests that may run together and that the batch keeps in time.
+    """
     head = waiting[order[0]]
     alike = [i for i in order if waiting[i].key == head.key] if head.key is not None else [order[0]]
     best, best_part = Batch((order[0],), price(1, head.length, head.alone)), inf
@@ -135,7 +137,7 @@ def _quickest(
 
 
 def _fitting(waiting: Sequence[Waiting], numbers: Sequence[int], most_items: float) -> list[int]:
-    """The first of them, and those behind it with which there are at most so many items."""
+    """The first request, and those after it that fit into `most_items`."""
     kept, n_items = list(numbers[:1]), sum(waiting[i].length for i in numbers[:1])
     for i in numbers[1:]:
         if n_items + waiting[i].length <= most_items:
@@ -145,12 +147,12 @@ def _fitting(waiting: Sequence[Waiting], numbers: Sequence[int], most_items: flo
 
 
 def _usual(some: Sequence[Waiting], n: int, price: Price) -> Timing:
-    """What `n` requests as `some` are on average take together."""
+    """Expected time of a batch of `n` requests like `some` on average."""
     return price(n, ceil(sum(one.length for one in some) * n / len(some)), _share(some, n))
 
 
 def _share(some: Sequence[Waiting], n: int) -> Timing:
-    """The same one by one."""
+    """Expected time of `n` such requests one by one."""
     alone = _alone(some)
     return Timing(alone.median_s * n / len(some), alone.p95_s * n / len(some))
 
@@ -162,7 +164,7 @@ def _priced(waiting: Sequence[Waiting], numbers: Sequence[int], price: Price) ->
 
 
 def _alone(some: Sequence[Waiting]) -> Timing:
-    """What they take one by one."""
+    """Expected time of the requests one by one."""
     return Timing(sum(one.alone.median_s for one in some), sum(one.alone.p95_s for one in some))
 
 
@@ -178,19 +180,18 @@ def _harmless(
     price: Price,
     most_items: float,
 ) -> Batch:
-    """The one with the least slack, and others with which nobody is late who would be in time alone.
+    """The request with the least slack, and others that make no request late that is in time alone.
 
-    Others are considered in the order of their slack. One is left out where a member that alone would be in
-    time would end late, and where one that was left out before would begin too late by it. Of the batches
-    that this makes, one after the other, it is the one that takes the least part of what its requests take
-    one by one; of equal ones the largest.
+    Others are considered in the order of their slack. One is skipped if a member would become late that is in
+    time alone, or if a skipped request would then start too late. Of the batches so built, the result has the
+    least time relative to its requests one by one; of equal ones, it is the largest.
     """
     head = waiting[order[0]]
     chosen, n_items, alone = [order[0]], head.length, head.alone
     expected = price(1, n_items, alone)
     best, best_part = Batch((order[0],), expected), _part(expected, alone)
     ends_by_s = _ends_by(head, now_s)
-    left_out: list[float] = []  # when those that were left out have to begin, where they can be in time
+    left_out: list[float] = []  # latest starts of skipped requests
     for i in order[1:] if head.key is not None else ():
         if len(chosen) == most:
             break
@@ -212,10 +213,10 @@ def _harmless(
 
 
 def wait_s(waiting: Sequence[Waiting], new: Waiting, now_s: float, busy_s: float, pace: float) -> float:
-    """How long `new` would wait if it came now: behind those with less slack, while all can be in time.
+    """Expected wait of `new`: behind requests with less slack, while all can be in time.
 
-    What runs now takes `busy_s` more, those that wait `pace` times what they take alone. Once some would be
-    late, `new` waits for those with a deadline that take less; one without waits for all.
+    Running work takes `busy_s` more, waiting requests `pace` times their time alone. If some would be late,
+    `new` waits for shorter requests with a deadline; without a deadline, it waits for all.
     """
     begin_s = now_s + busy_s
     before_s = all_s = shorter_s = 0.0
@@ -237,9 +238,9 @@ def _part(together: Timing, alone: Timing) -> float:
 
 
 def _ends_by(one: Waiting, now_s: float) -> float:
-    """When a batch with `one` has to end: at its deadline, where it would keep it alone.
+    """The latest end of a batch with `one`: its deadline, if it would meet it alone.
 
-    One whose median alone would be in time, and not its bound, is not made later by others.
+    A request whose median meets the deadline alone, but whose bound does not, is not delayed by others.
     """
     if one.is_in_time(now_s):
         return one.due_s

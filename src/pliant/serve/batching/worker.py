@@ -1,4 +1,4 @@
-"""How the requests of one endpoint are worked on, and what those that wait for it will take."""
+"""The interface of an endpoint to the compute workers, and the expected time of its queue."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,9 +11,9 @@ from pliant.serve.batching.plan_batch import Waiting
 
 
 class Worker(Protocol):
-    """How the requests of one endpoint are worked on, on the threads of workers.
+    """Processes the requests of one endpoint on worker threads.
 
-    `times` are of batches that have all threads of the endpoint, `times_beside` of those beside others.
+    `times` are of batches with all threads of the endpoint, `times_beside` of concurrent batches.
     """
 
     times: BatchTimes
@@ -21,42 +21,42 @@ class Worker(Protocol):
 
     @property
     def most_beside(self) -> int:
-        """How many batches run beside each other at most; 1 where they take turns."""
+        """Maximum number of concurrent batches; 1 if they take turns."""
         ...
 
     @property
     def most_together(self) -> int:
-        """How many run together at most, in a batch of all threads."""
+        """Maximum number of requests in a batch with all threads."""
         ...
 
     @property
     def most_together_beside(self) -> int:
-        """How many run together at most, in a batch beside others."""
+        """Maximum number of requests in a concurrent batch."""
         ...
 
     @property
     def most_items(self) -> float:
-        """How many items these have at most, all together; one that is longer runs alone."""
+        """Maximum total number of items in a batch; a longer request runs alone."""
         ...
 
     def refusal(self, one: Any, is_contended: bool) -> Exception | None:
-        """Why a request whose bound does not keep its deadline any more is refused; None where it is not.
+        """The error for a request whose bound no longer meets its deadline; None to keep it.
 
-        `is_contended` where another one waits that would still be in time.
+        `is_contended` is set if another request waits that would still be in time.
         """
         ...
 
     def work(self, ones: Sequence[Any], is_beside: bool) -> Sequence[Any]:
-        """A result for each request, in their order, or the Exception that it fails with.
+        """A result for each request in order, or the exception that it failed with.
 
-        With `is_beside` it may be called while it works on others.
+        With `is_beside` it may be called concurrently.
         """
         ...
 
 
 @dataclass(slots=True)
 class Load:
-    """What waits for one worker: how many, of how many items, and what they would take one by one."""
+    """The queue of one worker: number of requests, total items, and total time one by one."""
 
     worker: Worker
     n_workers: int = 1
@@ -65,14 +65,14 @@ class Load:
     seconds: float = 0.0
 
     def add(self, waiting: Waiting, sign: int) -> None:
-        """One more waits, or one less."""
+        """Add (`sign` 1) or remove (-1) a request."""
         self.n += sign
         self.n_items += sign * waiting.length
         self.seconds = max(self.seconds + sign * waiting.alone.median_s, 0.0) if self.n else 0.0
 
     @property
     def pace(self) -> float:
-        """What those that wait take until all are done, as a part of that."""
+        """Expected time until all are done, relative to their time one by one."""
         n_beside = min(self.n_workers, self.worker.most_beside)
         is_beside, most_items = n_beside > 1, self.worker.most_items / n_beside
         times = self.worker.times_beside if is_beside else self.worker.times

@@ -1,4 +1,4 @@
-"""An event loop that knows since when the bytes that it reads may have waited for it."""
+"""An event loop that knows how long received bytes may have waited for it."""
 
 import asyncio
 import selectors
@@ -6,11 +6,11 @@ import time
 from typing import final
 
 _AT_ONCE_S = 5e-5
-"""A look at the sockets that takes less did not wait for any of them."""
+"""A shorter `select` did not wait for any socket."""
 
 
 class _TimedSelector(selectors.DefaultSelector):
-    """`came_s` is when the bytes that the last look found came at the earliest."""
+    """`came_s` is the earliest arrival time of the bytes found by the last `select`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -27,7 +27,7 @@ class _TimedSelector(selectors.DefaultSelector):
 
 @final
 class ArrivalLoop(asyncio.SelectorEventLoop):
-    """A busy loop reads late: each deadline counts from when its request came, not from when it was read."""
+    """Lets deadlines count from the arrival of a request: a busy loop reads it later."""
 
     def __init__(self) -> None:
         self._times = _TimedSelector()
@@ -35,10 +35,10 @@ class ArrivalLoop(asyncio.SelectorEventLoop):
 
     @property
     def came_s(self) -> float:
-        """When what is read in this turn came, at the earliest; of the loop's clock."""
+        """Earliest arrival of what is read in this turn, on the loop's clock."""
         return self._times.came_s
 
 
 def arrival_s(loop: asyncio.AbstractEventLoop) -> float:
-    """When bytes that `loop` reads now came, at the earliest; now for a loop that does not know."""
+    """Earliest arrival of the bytes that `loop` reads now; the current time for other loops."""
     return loop.came_s if isinstance(loop, ArrivalLoop) else loop.time()
