@@ -123,7 +123,7 @@ def test_one_client_alone_may_fill_the_queue_and_two_get_half_each() -> None:
             await asyncio.wait([*greedy[2:], others[2]], timeout=60)
             assert [refused(task) for task in greedy] == [False, False, True, True]
             assert [refused(task) for task in others] == [False, False, True]
-            with pytest.raises(NodeError, match="more requests in the queue than its share") as told:
+            with pytest.raises(NodeError, match="more requests in it than its share") as told:
                 await greedy[3]
             assert told.value.status == 503
             assert told.value.retry_after_s == 5

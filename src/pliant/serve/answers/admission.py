@@ -58,9 +58,9 @@ class Admission:
         self, queue: int, clock: Callable[[], float] = time.monotonic, n_workers: int = MOST_WORKERS
     ) -> None:
         if queue < 0:
-            raise InputError(f"a queue of {queue} cannot be; give 0 or more.")
+            raise InputError(f"the queue is {queue}; give 0 or more.")
         if n_workers < 1:
-            raise InputError(f"{n_workers} workers answer nothing; give 1 or more.")
+            raise InputError(f"the number of workers is {n_workers}; give 1 or more.")
         self._clock, self.queue = clock, queue
         self.hand_over = HandOver(clock)
         self._pieces: dict[Piece, None] = {}
@@ -119,7 +119,7 @@ class Admission:
         of the work.
         """
         if not self._make_room(client):
-            full = f"{self.n_waiting} requests wait already, which is as many as may; ask again."
+            full = f"the queue is full: {self.n_waiting} requests wait; try again."
             raise self._refusal(full)
         asked_s = self._clock()
         self._fair_s = max(self._fair_s, asked_s + self.backlog_s)  # estimates change, the order stays
@@ -137,15 +137,15 @@ class Admission:
             except RuntimeError as error:
                 self._leaves(piece)
                 del self._pieces[piece]
-                raise self._refusal(f"no thread can work on it ({error})") from error
+                raise self._refusal(f"no compute thread could be started ({error})") from error
         try:
             while piece.end is None:
                 try:
                     await piece.done
                 except asyncio.CancelledError:
                     if piece.is_displaced:
-                        why = "others wait too, and this client has more requests in the queue than its share"
-                        raise self._refusal(f"{why}; ask again, or fewer at once.") from None
+                        why = "the queue is full, and this client has more requests in it than its share"
+                        raise self._refusal(f"{why}; try again, with fewer requests at once.") from None
                     if self._cancel(piece):
                         raise
                     piece.done = loop.create_future()  # it has begun, and runs to its end

@@ -121,7 +121,7 @@ class Dispatcher:
             except DeadlineError:
                 pass
             busy_s = max(1, ceil(min(local.backlog_s for local in self.here.values())))
-            why = "the endpoints that reach this accuracy are busy or failed; ask again."
+            why = "the endpoints that reach this accuracy are busy or failed; try again."
             raise NodeError(why, status=503, retry_after_s=busy_s) from unreached
         except RouteError:  # local queues are full and no upstream is available
             here = [way for way in self.router.ways_here if way.name == LOCAL]
@@ -156,7 +156,7 @@ class Dispatcher:
         """Another endpoint answered: upstreams that blamed the input have failed."""
         for upstream in blaming:
             assert self.upstreams is not None
-            self.upstreams.failed(upstream, "blamed an input that others answer")
+            self.upstreams.failed(upstream, "refused an input that another endpoint answered")
 
     async def _first_of_two(self, choice: Choice, asked: Inquiry, tried: _Tried) -> Answer | None:
         """Answer by the chosen endpoint, and by a second if it is about to be late; None if both fail."""
@@ -359,8 +359,8 @@ class Dispatcher:
         try:
             accuracy = check_reply(answer.body, asked.request, self._signature)
         except InputError as error:
-            self.upstreams.misbehaved(target, f"answered what was not asked: {error}")
-            raise NodeError(f"{target} answered what was not asked: {error}", status=502) from error
+            self.upstreams.misbehaved(target, f"sent an invalid response: {error}")
+            raise NodeError(f"{target} sent an invalid response: {error}", status=502) from error
         said = dict[str, object]()
         if (met := wish.met(self._clock())) is not None:
             said["met"] = met

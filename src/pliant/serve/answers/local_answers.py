@@ -156,7 +156,7 @@ class LocalAnswers:
                 asked = [one.at(now_s) for one in ones]
                 replies = self.energy.counted_together(lambda: answers(asked))
             except Exception as error:  # noqa: BLE001 - each is run alone and reports its error
-                _LOG.info("%s: a batch of %d failed, each is asked alone: %s", self.name, len(ones), error)
+                _LOG.info("%s: a batch of %d failed, each runs alone: %s", self.name, len(ones), error)
             else:
                 for reply in replies:
                     self._count_joules(reply)
@@ -297,4 +297,4 @@ class LocalAnswers:
             raise
         except Exception as error:
             _LOG.exception("%s failed", self._served.name)
-            raise NodeError("the model failed on this input; the node's log says how.", status=500) from error
+            raise NodeError("the model failed on this input; the log has the reason.", status=500) from error
