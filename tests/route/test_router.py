@@ -340,7 +340,7 @@ def test_upstreams_and_nodes_have_names_of_their_own() -> None:
     node = router("a")
     with pytest.raises(RouteError, match="already"):
         node.successor("a", LINK)
-    with pytest.raises(RouteError, match="no name"):
+    with pytest.raises(RouteError, match="not a node's name"):
         Router("", SETTINGS)
 
 

@@ -172,7 +172,7 @@ def test_a_worker_that_sends_garbage_as_a_message_is_refused_by_name(cluster: Fa
     assert led.plans[-1].partition.participants == ("p",)
     member = cluster.primary.monitor.get("a")
     assert member is not None
-    assert "no message" in (member.refused or "")
+    assert "invalid message" in (member.refused or "")
 
 
 @pytest.mark.parametrize("data", [b"\x01 no msgpack", b"?", random.Random(0).randbytes(50)])
@@ -208,7 +208,7 @@ def test_a_stranger_that_sends_garbage_is_listed(cluster: FakeCluster) -> None:
     cluster.primary.hear("z", Hello("1", "", 1, 1, ()))
     member = cluster.primary.monitor.get("z")
     assert member is not None
-    assert "no message" in (member.refused or "")
+    assert "invalid message" in (member.refused or "")
     assert check(cluster).plans[0].partition.participants == ("p", "a")
 
 
