@@ -131,3 +131,16 @@ def test_the_pace_of_a_device_that_has_changed_is_that_of_its_last_answers() -> 
     assert bound.pace > 2.0
     bound.observe(PREDICTED, 1.0)
     assert bound.pace == pytest.approx(1.0)
+
+
+def test_a_slow_down_shows_where_earlier_delays_have_widened_the_bound() -> None:
+    """A device that had been slow twice became slow again: five answers were late until the median moved."""
+    bound, expected = AdaptiveBound(), Timing(1.0, 1.0)
+    for seconds in (*[1.0] * 9, 2.4, 1.0, 2.4, *[1.0] * 9):
+        bound.observe(expected, seconds)
+    assert bound.pace == 1.0
+    assert bound.factor() > 2.2
+    bound.observe(expected, 2.9)
+    assert bound.pace == 1.0, "it may be an outlier"
+    bound.observe(expected, 2.2)
+    assert bound.pace > 2.0

@@ -25,15 +25,16 @@ class AdaptiveBound:
     """Corrects predicted times so that bounds hold for a fraction `kept` of observations.
 
     `pace` corrects medians: it is the median of the last nine ratios of observed to expected time, which
-    tolerates four outliers. After a change of the device, fewer ratios count: the last two if both exceeded
-    their bounds, the last four if all were faster than `pace` by a quarter. `factor` corrects bounds: it is
-    the second largest of the last 40 ratios of observed time to predicted bound, times `slack`. Initially all
-    ratios are `before`. One outlier therefore changes nothing, two slow observations suffice to detect a
-    slow-down, and a recovery takes 40 observations, or four that were faster than `pace` by a quarter: after
-    these, earlier ratios count as 1 again. `slack` grows by 5 % with an observation beyond its bound and
-    shrinks by 0.25 % with any other (Gibbs and Candes, "Adaptive conformal inference under distribution
-    shift", NeurIPS 2021, eq. 2, on a logarithmic scale). By their proposition 4.1 this gives the coverage in
-    the long run for any sequence of times, as long as `slack` stays within its limits of 1/4 and 4.
+    tolerates four outliers. After a change of the device, fewer ratios count: the last two if one exceeded
+    its bound, and the next did, or was slower than `pace` by a quarter, the last four if all were faster than
+    `pace` by a quarter. `factor` corrects bounds: it is the second largest of the last 40 ratios of observed
+    time to predicted bound, times `slack`. Initially all ratios are `before`. One outlier therefore changes
+    nothing, two slow observations suffice to detect a slow-down, and a recovery takes 40 observations, or
+    four that were faster than `pace` by a quarter: after these, earlier ratios count as 1 again. `slack`
+    grows by 5 % with an observation beyond its bound and shrinks by 0.25 % with any other (Gibbs and Candes,
+    "Adaptive conformal inference under distribution shift", NeurIPS 2021, eq. 2, on a logarithmic scale). By
+    their proposition 4.1 this gives the coverage in the long run for any sequence of times, as long as
+    `slack` stays within its limits of 1/4 and 4.
     """
 
     __slots__ = (
@@ -99,7 +100,8 @@ class AdaptiveBound:
         self._ranked = sorted(self._ratios, reverse=True)[_RANK - 1 :]
         pace = seconds / predicted.median_s
         self._paces.append(pace)
-        self._n_slower = self._n_slower + 1 if is_beyond else 0
+        is_slower = is_beyond or (self._n_slower > 0 and pace > _QUICKER * self.pace)
+        self._n_slower = self._n_slower + 1 if is_slower else 0
         self._n_quicker = self._n_quicker + 1 if pace * _QUICKER < self.pace else 0
         if self._n_slower == _N_SLOWER:
             self._keep(_N_SLOWER)
