@@ -77,9 +77,8 @@ class Router:
     ) -> Choice:
         """Choose where an input of length n goes, or would go: an endpoint here or a successor.
 
-        `exclude` names the candidates already tried (`LOCAL` too); a `trail` excludes the nodes it has
-        passed, and all successors after its last hop. Raises RouteError if none is left, and as
-        `choose_endpoint.choose` does.
+        `exclude` names candidates tried before (`LOCAL` too); a `trail` excludes nodes it has passed, and
+        all successors after its last hop. Raises RouteError if none is left, and as `choose_endpoint.choose`.
         """
         self._expect(now_s)
         candidates = self._candidates(now_s)
@@ -234,9 +233,7 @@ class Router:
         """Record invalid data from `successor` (PeerCurveError): it is excluded for a while."""
         self._update(successor, lambda peer: peer.set_aside(now_s, reason))
 
-    @property
     def has_successors(self) -> bool:
-        """Whether there is any upstream."""
         return bool(self._successors)
 
     # -- this device
@@ -313,8 +310,7 @@ class Router:
         self._is_checked = False
 
     def _update(self, successor: str, act: Callable[[Successor], None]) -> None:
-        peer = self._successors.get(successor)
-        if peer is not None:
+        if (peer := self._successors.get(successor)) is not None:
             act(peer)
             self._changed()
 

@@ -205,7 +205,7 @@ class Dispatcher:
     @property
     def _is_alone(self) -> bool:
         """Whether no other endpoint could answer."""
-        return len(self.here) == 1 and (self.upstreams is None or not self.router.has_successors)
+        return len(self.here) == 1 and (self.upstreams is None or not self.router.has_successors())
 
     async def _only(self, choice: Choice, asked: Inquiry, tried: _Tried) -> Answer | None:
         """Like `_first_of_two` without a possible second endpoint, which needs no extra task."""
