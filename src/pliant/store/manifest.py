@@ -18,6 +18,7 @@ from pliant.ir.program import FULL
 from pliant.models.slice_shapes import slice_geometry
 from pliant.models.spec import ModelSpec
 from pliant.store.coding.quantize import Quantizer
+from pliant.store.staged import sync_directory
 
 VERSION = 3
 OLDEST_VERSION = 2  # without `spec.depths` and the folds of `accuracy`; otherwise the same
@@ -303,15 +304,6 @@ def put_accuracy(store: Path, accuracy: AccuracyTable) -> Manifest:
     manifest = replace(read_manifest(store), accuracy=accuracy)
     write_manifest(store, manifest)
     return manifest
-
-
-def sync_directory(directory: Path) -> None:
-    """Flush the entries of `directory` to disk, so that they survive a power failure."""
-    fd = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 class _Header(msgspec.Struct, frozen=True):

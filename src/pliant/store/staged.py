@@ -8,8 +8,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from pliant.store.manifest import sync_directory
-
 
 @contextmanager
 def staged(out: Path) -> Iterator[Path]:
@@ -27,6 +25,15 @@ def staged(out: Path) -> Iterator[Path]:
         _swap(staging, out)
     finally:
         shutil.rmtree(staging, ignore_errors=True)
+
+
+def sync_directory(directory: Path) -> None:
+    """Flush the entries of `directory` to disk, so that they survive a power failure."""
+    fd = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
 
 
 def _swap(staging: Path, out: Path) -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pliant.api.compile_onnx import compile
 from pliant.errors import InputError
 from pliant.run.batches import parallel_runs
-from pliant.run.batches.parallel_runs import n_shared
+from pliant.run.batches.shared_runs import n_shared
 from tests.models.onnx_models import parse
 
 THREADS = 2

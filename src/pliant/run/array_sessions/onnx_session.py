@@ -35,8 +35,8 @@ from pliant.profile.system_memory import machine_bytes
 from pliant.run.arena import Arena
 from pliant.run.array_sessions.array_session import ArraySession
 from pliant.run.array_sessions.evictions import Evictions
-from pliant.run.batches.packed_texts import IS_TOKEN, packed_texts
-from pliant.run.batches.padding import Padding
+from pliant.run.batches.packed_texts import packed_texts
+from pliant.run.batches.padding import IS_TOKEN, Padding
 from pliant.run.batches.parallel_runs import ParallelRuns
 from pliant.run.batches.stacking import Answers, Item, Stacking
 from pliant.run.batches.together import Together

@@ -1,20 +1,15 @@
 """Extra inputs of a program that runs a batch of texts without computing their padding."""
 
-from collections.abc import Sequence
 from functools import lru_cache
 from typing import final
 
 import numpy as np
 
-from pliant.arrays import Bool, Int64
+from pliant.arrays import Int64
 from pliant.compiler.executable.assemble_image import Image
 from pliant.compiler.passes.pack_texts import ROWS, TextShape
+from pliant.run.batches.padding import IS_TOKEN
 from pliant.run.session.ports import Feeds
-
-IS_TOKEN = "texts|is_token"
-"""A feed added to the model's own: bool [texts, tokens], True for tokens and False for the padding behind
-each text.
-"""
 
 _MOST_LENGTHS = 256
 
@@ -40,9 +35,3 @@ class PackedTexts:
 def packed_texts(image: Image, texts: TextShape | None) -> PackedTexts | None:
     """The packed texts of a packed image; None for another image."""
     return None if texts is None or ROWS not in image.inputs else PackedTexts(image, texts)
-
-
-def is_token(lengths: Sequence[int], n_tokens: int) -> Bool[np.ndarray, "texts tokens"]:
-    """The feed IS_TOKEN for texts of `lengths`, padded to `n_tokens`."""
-    found: np.ndarray = np.arange(n_tokens) < np.asarray(lengths)[:, None]
-    return found

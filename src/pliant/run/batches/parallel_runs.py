@@ -3,7 +3,6 @@
 Threads that share one run wait for each other after every operator; threads with runs of their own never do.
 """
 
-import heapq
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -23,34 +22,8 @@ LEAST_FLOPS = 100_000_000
 fifth of that.
 """
 
-_SLACK = 1.2
-"""The factor by which a thread may exceed its share of the work: two threads that share a run need 0.6 of its
-time.
-"""
-
 _Arrays = dict[str, np.ndarray]
 _Todo = deque[tuple[int, GraphRunner, Feeds]]
-
-
-def n_shared(sizes: Sequence[float], n_threads: int) -> int:
-    """How many of the runs, largest first, all threads should share before each thread takes runs of its own.
-
-    A run larger than a thread's share of the work would leave the other threads idle.
-    """
-    if n_threads == 1:
-        return len(sizes)
-    fair = (
-        k for k in range(len(sizes)) if _longest(sizes[k:], n_threads) <= _SLACK * sum(sizes[k:]) / n_threads
-    )
-    return next(fair, len(sizes))
-
-
-def _longest(sizes: Sequence[float], n_threads: int) -> float:
-    """The work of the busiest thread, if each run goes to the thread that finishes first."""
-    work = [0.0] * n_threads
-    for size in sizes:
-        heapq.heapreplace(work, work[0] + size)
-    return max(work)
 
 
 @final
