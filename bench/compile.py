@@ -17,7 +17,7 @@ import numpy as np
 from paired import paired
 from report import Report, interleaved, options
 from runtimes import THREADS
-from serving import Server, compiled_directory, fresh, write_feeds
+from serving import Server, compiled_directory, fresh, write_bytecode, write_feeds
 from text_models import BERT, GPT_NEOX, MINILM, TextModel, export, feeds
 
 START_S = 0.5
@@ -59,6 +59,7 @@ def main() -> None:
         files = {s.name: _files(s.model, folder / f"{i}.onnx") for i, s in enumerate(subjects)}
         _times(report, subjects, files, 5 if opts.quick else 21)
         if not opts.quick:
+            write_bytecode()
             _memory(report, files["BERT-base"], _saved(files["BERT-base"]))
             _start(report, files["MiniLM-L6"], _saved(files["MiniLM-L6"]))
     report.finish()
