@@ -194,6 +194,8 @@ def test_a_peer_that_closes_is_noticed_at_once(pair: tuple[Comm, Comm]) -> None:
 def test_the_others_go_on_when_one_has_left(members: Members) -> None:
     """The survivors repeat the segment with each other."""
     made = members(["ada", "bob", "cyd"])
+    made["ada"].send("cyd", Tag(0, 0, 0), np.zeros(1, np.uint8))  # the loss of what never was is not told
+    made["cyd"].receive("ada", Tag(0, 0, 0), np.zeros(1, np.uint8), PATIENT_S)
     made["cyd"].close()
     with pytest.raises(PeerLost):
         made["ada"].receive("cyd", Tag(0, 0, 0), np.zeros(1, np.uint8), PATIENT_S)
