@@ -9,7 +9,7 @@ demo: $(VENV)/.core
 	$(BIN)/pliant demo
 
 test: $(VENV)/.dev
-	$(BIN)/pytest -n 2 --dist loadfile $(ARGS)
+	$(BIN)/pytest -n 3 --dist loadfile $(ARGS)
 
 check: $(VENV)/.dev
 	scripts/check
