@@ -141,7 +141,7 @@ def test_no_request_is_lost_with_a_replica(served: str) -> None:
         assert {answer.status_code for answer in lost} == {503}
         for answer in lost:
             assert answer.headers["retry-after"] == "0"
-            assert "died before it answered: ask again" in answer.json()["error"]
+            assert "died before it answered: try again" in answer.json()["error"]
         again = [
             answer if answer.status_code == 200 else client.post(INFER, content=answer.request.content)
             for answer in answers

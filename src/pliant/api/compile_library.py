@@ -44,7 +44,7 @@ class LibraryOptions:
 
     def __post_init__(self) -> None:
         if list(self.targets_s) != sorted(set(self.targets_s)):
-            raise InputError("latency targets must increase: give them such as 10ms,20ms,50ms.")
+            raise InputError("latency targets must increase: give them in order, such as 10ms,20ms,50ms.")
 
 
 @dataclass(frozen=True, slots=True)

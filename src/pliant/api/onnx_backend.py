@@ -47,7 +47,7 @@ def prepare(model: Any, device: str = "CPU", **kwargs: Any) -> PreparedModel:
     """Compile a ModelProto. Raises GraphError naming what is unsupported, InputError for other devices."""
     _none(kwargs)
     if not supports_device(device):
-        raise InputError(f"there is not a device {device!r}; pliant runs on the CPU.")
+        raise InputError(f"there is no device {device!r}; pliant runs on the CPU.")
     return PreparedModel(compile(model))
 
 

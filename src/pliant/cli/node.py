@@ -159,7 +159,9 @@ class NodeArguments:
     accuracy_floor: Annotated[
         float | None,
         typer.Option(
-            help="Default accuracy floor of requests, 0 to 1; late reads are then waited for.", min=0, max=1
+            help="Default accuracy floor of requests, 0 to 1. Without a deadline, late reads are waited for.",
+            min=0,
+            max=1,
         ),
     ] = None
     preload: Annotated[
@@ -192,8 +194,8 @@ class NodeArguments:
     objective: Annotated[
         str,
         typer.Option(
-            help="Cost to minimize among equally accurate answers: `time`, `energy` (joules of this "
-            "device), or `mix:W`, which is (1 - W) seconds + W joules."
+            help="Cost to minimize among equally accurate answers, for requests that start at this node: "
+            "`time`, `energy` (joules of this device), or `mix:W`, which is (1 - W) seconds + W joules."
         ),
     ] = "time"
     power: Annotated[

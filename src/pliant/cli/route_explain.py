@@ -30,7 +30,8 @@ class ExplainArguments:
     ] = None
     node: Annotated[str, typer.Option(help="URL of the node.")] = "http://127.0.0.1:8080"
     token_file: Annotated[
-        Path | None, typer.Option(help="File of an operator's token, if the node requires one.")
+        Path | None,
+        typer.Option(help="File of an operator's token, if the node requires one; its first token is sent."),
     ] = None
     ca: Annotated[
         Path | None, typer.Option(help="CA certificates to verify the node with.", show_default="system")

@@ -26,7 +26,7 @@ class ReplicaLostError(BackPressureError):  # type: ignore[misc]  # mypy skips R
         return json.dumps({"error": str(self)})
 
     def __str__(self) -> str:
-        return "the replica that had this request died before it answered: ask again."
+        return "the replica that had this request died before it answered: try again."
 
 
 class Queues(Protocol):

@@ -62,7 +62,7 @@ def _fault(fault: "FaultStatus") -> str:
     without = [f"{m} ({why})" for m, why in zip(fault.members, fault.reasons, strict=True)]
     return (
         f"{format_seconds(fault.ago_s)} ago segment {fault.segment} was repeated without "
-        f"{'; '.join(without) or 'a member that was back at once'}"
+        f"{'; '.join(without) or 'a member that reconnected at once'}"
     )
 
 

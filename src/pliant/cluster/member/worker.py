@@ -262,7 +262,7 @@ class Worker:
     def _prepare(self, peer: str, wanted: Prepare) -> None:
         try:
             if self._serving not in (None, peer):
-                raise ClusterError(f"{self.name} serves {self._serving}; ask again when it is done.")
+                raise ClusterError(f"{self.name} serves {self._serving}; try again when it is done.")
             source = self._source(wanted.model)
             if wanted.is_in_place:
                 holder = self._replace(source, wanted)
@@ -290,7 +290,7 @@ class Worker:
         found: dict[tuple[str, str], Link] = {}
         try:
             if self._serving not in (None, peer):
-                raise ClusterError(f"{self.name} serves {self._serving}; ask again when it is done.")
+                raise ClusterError(f"{self.name} serves {self._serving}; try again when it is done.")
             if wanted.model is not None:
                 device = as_told(self._hold.measure(self._source(wanted.model), wanted.tokens))
             else:

@@ -52,7 +52,10 @@ def _priced(p: Problem, plans: GridPlans) -> Float[np.ndarray, " plans"]:
 
 
 def _starts(p: Problem) -> Iterator[GridPlans]:
-    """Yield every grid of the first 2, 3, ... devices by speed; if memory is short, also by memory."""
+    """Yield every grid of the first 2, 3, ... devices by speed.
+
+    If memory is short, also by two mixes of speed and memory.
+    """
     s = p.sizes
     work_s = p.mixed_s[:, -1] + sum(times[:, -1] for times in p.forward_s)
     x_s = ITEMSIZE * s.inner * s.rows / np.minimum(p.egress, p.ingress)

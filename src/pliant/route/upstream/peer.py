@@ -289,7 +289,7 @@ class Successor:
         self._asides += 1
         self._strikes = self._honest = 0
         self._aside_until_s = self._due_s = now_s + wait_s
-        self.told, self.reason = None, f"{reason}; set aside for {wait_s:g} s"
+        self.told, self.reason = None, f"{reason}; excluded for {wait_s:g} s"
 
     def asked(self, now_s: float) -> None:
         """Record that a ping was sent; the next one is due an interval later, whatever the result."""

@@ -88,7 +88,8 @@ class Metrics:
         )
         self.hedges = Counter(
             "pliant_hedges",
-            "Requests also answered locally as the upstream might be late, by upstream and used answer.",
+            "Requests also given to a second endpoint, by chosen endpoint and whose answer was used: the "
+            "chosen one's (there) or the second's (here).",
             ("upstream", "answered"),
             registry=here,
         )

@@ -354,7 +354,7 @@ class Node:
         for peer in self.router.states(now_s):
             rows = [
                 ("pliant_upstream_rtt_seconds", "Round trip time.", peer.rtt_s),
-                ("pliant_upstream_bandwidth_bytes", "Bandwidth.", peer.bandwidth_Bps),
+                ("pliant_upstream_bandwidth_bytes", "Bandwidth, in bytes a second.", peer.bandwidth_Bps),
                 ("pliant_upstream_ready", "Whether the upstream is used.", float(peer.state == "ready")),
                 ("pliant_upstream_wait_seconds", "Expected wait at the upstream.", peer.wait_s),
                 ("pliant_upstream_in_flight", "Requests in flight there.", float(peer.n_in_flight)),

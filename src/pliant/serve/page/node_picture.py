@@ -290,7 +290,7 @@ def _worker(member: MemberStatus) -> Device:
     return Device(
         member.name,
         "worker",
-        "ready" if member.is_usable else "left out",
+        "ready" if member.is_usable else "excluded",
         reason=member.reason,
         heard_s_ago=member.heard_s_ago,
         free_bytes=member.free_bytes,
