@@ -103,6 +103,8 @@ def test_searches_pause_while_what_was_found_does_about_as_well() -> None:
     assert searched(known, 40, now_s=0.0, took_s=0.02)
     assert known.is_paused
     assert known.search_s == pytest.approx(0.02)
+    near, far = (known.of(SPEC, n, PICTURE, lambda: pytest.fail("a search")) for n in (41, 60))
+    assert (near.is_due, far.is_due) == (False, True)
     assert not any(searched(known, n, now_s=0.5) for n in (10, 31, 51, 160))
     assert not searched(known, 40, drifted(1.3), now_s=0.5)
     assert searched(known, 9, now_s=0.5), "no text of about that length"

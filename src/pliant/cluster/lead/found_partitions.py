@@ -1,7 +1,7 @@
 """Cache recently found partitions by approximate length: a search takes as long as a short run."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 from typing import final
 
@@ -91,8 +91,8 @@ class FoundPartitions:
         A new search is also made if it might give another result for `picture`: devices joined or left, are
         slower, or are faster without a share, or have too little memory. While searches are paused and
         `may_pause` is set, a partition that performs about as well as before is returned instead, for other
-        lengths too. For a submodel, the result is the whole model's partition in proportion, or one of its
-        devices alone if that is predicted to be faster.
+        lengths too, and the result `is_due`. For a submodel, the result is the whole model's partition in
+        proportion, or one of its devices alone if that is predicted to be faster.
         """
         now_s = self._clock()
         near = [one for one in reversed(self._found) if one.is_near(tokens, now_s)]
@@ -103,9 +103,10 @@ class FoundPartitions:
         if larger is None and may_pause and self.is_paused:
             before = self._serving(spec, tokens, picture)
             if before is not None and before.spec == spec:
-                return predict(spec, before.solved.partition.resized(tokens), picture, coding)
+                solved = predict(spec, before.solved.partition.resized(tokens), picture, coding)
+                return replace(solved, is_due=True)
             if before is not None:
-                return self._of_larger(spec, before, tokens, picture, coding)
+                return replace(self._of_larger(spec, before, tokens, picture, coding), is_due=True)
         if larger is None:
             partition = search()
             ended_s = self._clock()

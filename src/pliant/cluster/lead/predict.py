@@ -33,6 +33,8 @@ class Solved:
     layer_s: float
     cost: ClusterCost
     byte_s: Mapping[tuple[str, str], float]
+    is_due: bool = False
+    """Whether the search for a better partition was postponed."""
 
     @cached_property
     def spans(self) -> tuple[Span, ...]:
@@ -55,10 +57,8 @@ def predict(spec: EncoderSpec, partition: Partition, picture: Picture, coding: C
 def by_picture(solved: Solved, picture: Picture) -> Solved:
     """Return `predict`'s result for the same partition and another picture, in less time."""
     cost = replace(solved.cost, capabilities=picture.capabilities, links=picture.links)
-    layer = solved.layer
-    return Solved(
-        solved.partition, picture, solved.program, layer, _layer_s(layer, cost), cost, _byte_s(layer, cost)
-    )
+    layer_s, byte_s = _layer_s(solved.layer, cost), _byte_s(solved.layer, cost)
+    return replace(solved, picture=picture, layer_s=layer_s, cost=cost, byte_s=byte_s)
 
 
 def layer_seconds(solved: Solved, picture: Picture) -> float:

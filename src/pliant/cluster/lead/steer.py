@@ -29,10 +29,8 @@ from pliant.models.encoder.encoder_source import EncoderSource
 from pliant.models.encoder.encoder_spec import EncoderSpec
 from pliant.plan.split.stage_graphs import weight_bytes
 
-_LOAD_BPS = 200e6
-"""Assumed rate of loading and packing weights, until a worker has shown its own."""
-_KNOWN = 64
-"""Number of plans of earlier runs that are remembered, beside those that are held."""
+_LOAD_BPS = 200e6  # assumed rate of loading and packing weights, until a worker has shown its own
+_KNOWN = 64  # plans of earlier runs that are remembered, beside those that are held
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +48,6 @@ class _Plan:
     solved: Solved
     need: Mapping[str, int]
     whole_bytes: int
-    is_due: bool = False
-    """Whether a search for a better one was postponed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,7 +273,7 @@ class Steering:
             is_of_all = plan.solved.picture.capabilities.keys() == here
             if is_same and is_of_all and self._primary.plans.is_held(held):
                 self._held = [*(one for one in self._held if one is not held), held]
-                is_due = plan.is_due and not self._found.is_paused
+                is_due = plan.solved.is_due and not self._found.is_paused
                 if not self._is_adaptive or not (is_due or self._reason(held) or self._recovered(held)):
                     return held
                 anew = self.solve(source.spec, tokens, self._without)
@@ -287,7 +283,7 @@ class Steering:
                 tight = too_large(plan.need, anew.picture)
                 is_home = anew.partition.participants == (self._primary.name,)
                 if not tight and is_kept(now.layer_s, anew.layer_s, is_home=is_home):
-                    self._plans[held.number] = replace(plan, solved=now, is_due=self._found.is_paused)
+                    self._plans[held.number] = replace(plan, solved=replace(now, is_due=anew.is_due))
                     return held
                 return None
         return None
@@ -348,7 +344,7 @@ class Steering:
         times = (load_s, x_s) if is_beside else (0.0, x_s + load_s)
         must = too_large(plan.need, solved.picture)
         if not must and not pays(now.layer_s, solved.layer_s, n_layers, *times):
-            self._plans[current.number] = replace(plan, solved=now)
+            self._plans[current.number] = replace(plan, solved=replace(now, is_due=False))
             return None
         if not is_beside:
             return _Better(solved, reason, None)

@@ -143,8 +143,11 @@ def is_kept(current_s: float, new_s: float, *, is_home: bool) -> bool:
 
 
 def most_saved_s(planned_s: float, now_s: float) -> float:
-    """Return the most that another plan may save of a layer that takes `now_s` instead of `planned_s`."""
-    return max(now_s - planned_s, LEAST_GAIN * now_s)
+    """Estimate the most that another plan may save of a layer that takes `now_s` instead of `planned_s`.
+
+    If devices became faster, other shares may save about as much again.
+    """
+    return max(abs(now_s - planned_s), LEAST_GAIN * now_s)
 
 
 def pays(current_s: float, new_s: float, n_layers: int, load_s: float, switch_s: float) -> bool:
