@@ -13,11 +13,12 @@ from pliant.api.open_cluster import Cluster
 from pliant.api.open_encoder import open_encoder
 from pliant.cluster.member.ready_plan import ReadyPlan
 from pliant.cluster.net.key import new_key
-from pliant.errors import BudgetError, InputError
+from pliant.errors import BudgetError, ClusterError, InputError
 from pliant.ir.dilation import Dilation
 from pliant.ir.endpoint import Endpoint, Request
 from pliant.ir.times.bounds import AdaptiveBound
 from pliant.ir.times.timing import Timing
+from pliant.models.encoder.encoder_source import Encoder
 from tests.cluster.processes import small_model, workers
 from tests.cluster.test_clustered import write_key
 from tests.cluster.test_families import CONFIGS
@@ -226,6 +227,36 @@ def test_a_target_judges_replies_and_plans(lone: Cluster, tiny_model: Callable[.
         assert session.plan.met is True
         with pytest.raises(InputError, match="nothing to change"):
             session.retarget(None)  # type: ignore[arg-type]
+
+
+def test_workers_are_measured_between_requests_until_that_succeeds(
+    lone: Cluster, tiny_model: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker that failed once has the same name when it returns, and was excluded from every later run."""
+    with lone.open(tiny_model("bert")) as session:
+        session.curve()
+        steering, new, tried = lone.leader.steering, {"b"}, list[bool]()
+
+        def measure(source: Encoder, tokens: int, *, is_beside: bool = False) -> None:
+            tried.append(is_beside)
+            if len(tried) == 1:
+                raise ClusterError("b failed")
+            new.clear()
+
+        monkeypatch.setattr(steering, "newcomers", lambda source: frozenset(new))
+        monkeypatch.setattr(steering, "measure", measure)
+        begun = list[int]()
+        begin = steering.begin
+        monkeypatch.setattr(steering, "begin", lambda *given: begun.append(len(tried)) or begin(*given))
+        with pytest.raises(ClusterError):
+            session.look_again()
+        session.look_again()
+        assert len(tried) > 1
+        assert all(tried)
+        assert len(begun) == 1, "it loads its weights"
+        n_tried = len(tried)
+        session.look_again()
+        assert len(tried) == n_tried
 
 
 def test_a_cluster_that_was_never_slower_than_measured_is_not_probed(

@@ -9,7 +9,7 @@ from pliant.cluster.lead.predict import predict
 from pliant.cluster.watch.cluster_picture import ClusterPicture
 from pliant.ir.link import Link
 from pliant.ir.topology import Capability
-from tests.cluster.fakes import FakeCluster, spread
+from tests.cluster.fakes import FakeCluster, MadeUp, spread
 
 DEVICE = Capability(1.0, 1e9, 1 << 30)
 LINK = Link(1e-3, 5e7)
@@ -66,20 +66,54 @@ def test_runs_do_without_newcomers_where_these_are_measured_beside_them(
     known = ClusterPicture(cluster.primary, lambda: 10**9, is_measuring=True, on_event=lambda text: None)
     cluster.add("a")
     cluster.primary.wait_for(1, 10.0)
-    assert known.newcomers() == set(), "nothing was measured yet"
+    assert known.newcomers(cluster.source) == set(), "nothing was measured yet"
     known.measure(cluster.source, 7)
     cluster.add("b")
     cluster.primary.wait_for(2, 10.0)
-    assert known.newcomers() == set(), "nobody but the next run measures it"
+    assert known.newcomers(cluster.source) == set(), "nobody but the next run measures it"
     known.measure_beside(cluster.source, 7)
     cluster.add("c")
     cluster.primary.wait_for(3, 10.0)
-    assert known.newcomers() == {"c"}
-    known.measure(cluster.source, 7, known.newcomers())
+    assert known.newcomers(cluster.source) == {"c"}
+    known.measure(cluster.source, 7, known.newcomers(cluster.source))
     assert surveys == [{"p", "a"}, {"p", "a", "b"}]
     known.measure_beside(cluster.source, 7)
-    assert known.newcomers() == set()
+    assert known.newcomers(cluster.source) == set()
     assert surveys[2:] == [{"p", "a", "b", "c"}]
+
+
+def test_a_worker_is_excluded_until_it_is_measured_for_ten_seconds_at_most(
+    cluster: FakeCluster, surveys: list[set[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A node that is never idle did not use a new worker at all. If its measurement fails, it is excluded
+    for as long again."""
+    now_s = [0.0]
+    known = ClusterPicture(cluster.primary, lambda: 10**9, is_measuring=True, on_event=lambda text: None)
+    known.measure_beside(cluster.source, 7)
+    cluster.add("a")
+    cluster.primary.wait_for(1, 10.0)
+    monkeypatch.setattr(cluster.primary, "clock", lambda: now_s[0])
+    for at_s, excluded in ((0.0, {"a"}), (9.9, {"a"}), (10.0, set()), (10.1, {"a"}), (20.2, set())):
+        now_s[0] = at_s
+        assert known.newcomers(cluster.source) == excluded
+    known.measure(cluster.source, 7)
+    assert surveys == [{"p", "a"}]
+    assert known.newcomers(cluster.source) == set()
+
+
+def test_a_worker_is_new_to_a_model_alone(cluster: FakeCluster, surveys: list[set[str]]) -> None:
+    """Runs of one model excluded a worker that only another model had not measured."""
+    known = ClusterPicture(cluster.primary, lambda: 10**9, is_measuring=True, on_event=lambda text: None)
+    other = MadeUp(cluster.spec, "other")
+    known.measure_beside(cluster.source, 7)
+    known.measure_beside(other, 7)
+    cluster.add("a", ("made-up", "other"))
+    cluster.primary.wait_for(1, 10.0)
+    known.measure_beside(cluster.source, 7)
+    known.measure(other, 7, known.newcomers(other))
+    assert known.newcomers(cluster.source) == set()
+    assert known.newcomers(other) == {"a"}
+    assert known.here() == {"p", "a"}
 
 
 def test_a_worker_that_was_left_out_as_slow_is_reconsidered_on_demand(

@@ -131,7 +131,7 @@ class Steering:
             known = {*list(self._plans)[-_KNOWN:], *(held.number for held in self._held)}
             self._plans = {n: plan for n, plan in self._plans.items() if n in known}
         self._forget(latest(self._held))
-        self._without = frozenset(without) | self._known.newcomers()
+        self._without = frozenset(without) | self.newcomers(source)
         if number and better is not None and self._is_here(better.solved.partition):
             with suppress(PlanNotReadyError):
                 held = better.held or self._hold(source, better.solved)
@@ -205,6 +205,10 @@ class Steering:
         """Measure devices without a measurement of this model, and links to new devices (Hepti 4.1).
         If this is repeated between runs (`is_beside`), runs do not include new devices until then."""
         (self._known.measure_beside if is_beside else self._known.measure)(source, tokens)
+
+    def newcomers(self, source: EncoderSource) -> frozenset[str]:
+        """Return the workers that runs exclude until they are measured (`ClusterPicture.newcomers`)."""
+        return self._known.newcomers(source)
 
     def reconsider(self) -> bool:
         """Use devices again that were excluded as slow; return whether there are any."""

@@ -36,8 +36,7 @@ from pliant.run.session.text_session import TEXT, TextInput, Texts, TextSession
 if TYPE_CHECKING:
     from pliant.run.session.program_profile import ProgramProfile
 
-_LENGTH = 128
-"""Length of the plan that is shown before any request."""
+_LENGTH = 128  # of the plan that is shown before any request
 _OTHER = 1.5
 """If a run's prediction changes by this factor against the earlier prediction, another plan runs."""
 _PROBE_APART = 3.0  # in times of the whole model's answers
@@ -91,7 +90,7 @@ class ClusterSession(TextSession[ClusterDetails]):
         self._bound, self._delays = AdaptiveBound(), cluster_levels.AnswerDelays()
         self._is_open_ended = not self.inputs[-1].is_static
         self._length = min(_LENGTH, self.max_length) if self._is_open_ended else self.max_length
-        self._workers: tuple[str, ...] = ()
+        self._workers: tuple[str, ...] | None = ()
         self._longest, self._probed_s, self._is_probe = 0, -inf, False
         self._prior, self._is_stale, self._is_followed = Curve(((0, 0.0),)), False, False
         port, longest = self.inputs[-1], self.sample(self.max_length)
@@ -322,9 +321,11 @@ class ClusterSession(TextSession[ClusterDetails]):
 
     def _follow_workers(self) -> None:
         usable, is_first = self._primary.usable_workers(), self._times is None
-        if is_first or self._is_stale or usable != self._workers:
-            has_come = not is_first and not {*usable} <= {*self._workers}
-            self._workers, self._is_stale = usable, False
+        with self._primary.turn() as leader:
+            new = leader.steering.newcomers(self.encoder)
+        if is_first or new or self._is_stale or usable != self._workers:
+            has_come = bool(new) or (not is_first and not {*usable} <= {*(self._workers or ())})
+            self._workers, self._is_stale = None, False  # after an error, the next look follows again
             most, longest = self.max_length, inf if is_first else self._longest
             lengths, near = cluster_levels.lengths_to_plan(most, longest, is_open_ended=self._is_open_ended)
             plans = {n: self._solved(n) for n in near}
@@ -337,6 +338,7 @@ class ClusterSession(TextSession[ClusterDetails]):
             if has_come:  # new workers load their weights now
                 with self._primary.turn() as leader:
                     leader.steering.begin(self.encoder, self._length, ())
+            self._workers = usable
 
     def _given(
         self, value: str | GivenFeeds, pair: str | None, latency: str | float | None, is_alone: bool = False

@@ -24,6 +24,8 @@ UNKNOWN = Capability(cycles_per_flop=0.1, frequency_Hz=2e9, free_bytes=1 << 40, 
 """Assumed capability of a device before it is measured: about 20 GFLOP/s."""
 UNKNOWN_LINK = Interface(100e6, 100e6)
 UNKNOWN_LATENCY_S = 0.5e-3
+_PATIENCE_S = 10.0
+"""How long runs exclude a worker that must be measured between runs."""
 
 
 @final
@@ -39,6 +41,7 @@ class ClusterPicture:
         self._primary, self._free_bytes = primary, free_bytes
         self._is_measuring, self._on_event = is_measuring, on_event
         self._is_followed = False
+        self._excluded_s: dict[str, dict[str, float]] = {}
         self._measured: dict[str, dict[str, Capability]] = {}
         self._model, self._is_submodel = "", False
         self._lacks: set[tuple[str, str]] = set()
@@ -63,12 +66,20 @@ class ClusterPicture:
         devices = {name: replace(self._device(name), free_bytes=n) for name, n in free.items()}
         return Picture(devices, self._links_of(devices))
 
-    def newcomers(self) -> frozenset[str]:
-        """Return the workers that must be measured first; runs exclude them if that is done between runs."""
+    def newcomers(self, source: EncoderSource) -> frozenset[str]:
+        """Select the model, and return the workers that runs exclude until they are measured between runs.
+
+        If a worker is not measured for _PATIENCE_S, the next run measures it.
+        """
+        self._model, self._is_submodel = source.whole.identity, source.whole is not source
         measured = self._measured.get(self._model, {})
         if not self._is_followed or self._primary.name not in measured:
             return frozenset()
-        return frozenset(self.here() - {self._primary.name} - (measured.keys() & self._surveyed))
+        since_s, now_s = self._excluded_s.get(self._model, {}), self._primary.clock()
+        new = self.here() - {self._primary.name} - (measured.keys() & self._surveyed)
+        new -= {name for name in new if now_s - since_s.get(name, now_s) >= _PATIENCE_S}
+        self._excluded_s[self._model] = {name: since_s.get(name, now_s) for name in new}
+        return frozenset(new)
 
     def measure_beside(self, source: EncoderSource, tokens: int) -> None:
         """As `measure`, repeatedly and between runs."""
