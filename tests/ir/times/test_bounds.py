@@ -144,3 +144,11 @@ def test_a_slow_down_shows_where_earlier_delays_have_widened_the_bound() -> None
     assert bound.pace == 1.0, "it may be an outlier"
     bound.observe(expected, 2.2)
     assert bound.pace > 2.0
+
+
+def test_an_outlier_and_a_slightly_slow_answer_are_no_slow_down() -> None:
+    bound, expected = AdaptiveBound(), Timing(1.0, 1.0)
+    for seconds in (*[1.0] * 9, 2.4, 1.0, 2.4, *[1.0] * 9, 5.0, 1.3):
+        bound.observe(expected, seconds)
+    assert bound.factor() > 2.2
+    assert bound.pace == 1.3

@@ -196,6 +196,8 @@ def test_once_some_are_late_those_that_take_least_run_first() -> None:
     assert plan_batch([long, *short], 0.5, 1, half).numbers == (1,)
     never = Waiting(Timing(5.0, 5.0), due_s=inf, fair_s=0.0)
     assert plan_batch([long, *short, never], 0.5, 1, half).numbers == (6,), "its turn has come"
+    likely = Waiting(Timing(1.0, 2.0), due_s=2.0, fair_s=0.0)  # its bound is late, its median is not
+    assert 6 in plan_batch([long, *short, likely], 0.5, 6, half).numbers
 
 
 @given(st.lists(requests(), min_size=1, max_size=6), st.integers(1, 20))

@@ -105,6 +105,8 @@ class AdaptiveBound:
         self._n_quicker = self._n_quicker + 1 if pace * _QUICKER < self.pace else 0
         if self._n_slower == _N_SLOWER:
             self._keep(_N_SLOWER)
+            if not is_beyond:  # the first may be an outlier
+                self._paces.remove(max(self._paces))
         elif self._n_quicker == _N_QUICKER:
             self._keep(_N_QUICKER)
             lately = [*self._ratios][-_N_QUICKER:]

@@ -122,7 +122,9 @@ class Admission:
             full = f"the queue is full: {self.n_waiting} requests wait; try again."
             raise self._refusal(full)
         asked_s = self._clock()
-        self._fair_s = max(self._fair_s, asked_s + self.backlog_s)  # estimates change, the order stays
+        with self._lock:  # late work ends at any time: it does not delay this turn for good
+            begins_s = asked_s + self.backlog_s - self._late_s
+        self._fair_s = max(self._fair_s, begins_s)  # estimates change, the order stays
         waiting = replace(waiting, fair_s=self._fair_s)
         loop = asyncio.get_running_loop()
         piece = Piece(
@@ -188,6 +190,12 @@ class Admission:
         """
         now_s = self._clock()
         return sum(abs(run.begun_s + run.expected_s - now_s) / run.most for run in self._runs)
+
+    @property
+    def _late_s(self) -> float:
+        """The part of `_busy_s` that late work adds."""
+        now_s = self._clock()
+        return sum(max(now_s - run.begun_s - run.expected_s, 0.0) / run.most for run in self._runs)
 
     def _waiting_now(self) -> list[Piece]:
         with self._lock:

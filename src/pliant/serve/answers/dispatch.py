@@ -40,6 +40,7 @@ class _Tried:
 
     failed: tuple[str, ...] = ()
     blaming: list[str] = field(default_factory=list)
+    refusals: dict[str, NodeError] = field(default_factory=dict)  # of endpoints of this device
 
 
 @final
@@ -81,6 +82,8 @@ class Dispatcher:
         start_s = self._clock()
         while True:
             choice = self.choose(asked, tried.failed)
+            if choice.target in tried.refusals:  # no other endpoint is available
+                raise tried.refusals[choice.target]
             tried_s = self._clock() - start_s
             answer = await self._first_of_two(choice, asked, tried)
             if answer is not None:
@@ -91,10 +94,7 @@ class Dispatcher:
                 asked = replace(asked, trail=replace(asked.trail, hops_left=0))
 
     def choose(self, asked: Inquiry, failed: Collection[str] = ()) -> Choice:
-        """Choose the endpoint for a request by the current queues, excluding those that `failed` it.
-
-        Raises BudgetError if no endpoint reaches the floor, and NodeError (503) if no answer is in time.
-        """
+        """Choose by the current queues, without the endpoints that `failed`; raises as `answer` does."""
         now_s, wish = self._clock(), asked.wish
         self.offer(wish)
         full = self.upstreams.slots.full if self.upstreams is not None else ()
@@ -142,7 +142,9 @@ class Dispatcher:
             if is_here and (error.status != 503 or target in tried.failed or not self._has_others()):
                 raise
             _LOG.info("%s: %s", asked.id, error)
-            if not is_here and error.status in BLAMES_INPUT:
+            if is_here:
+                tried.refusals[target] = error
+            elif error.status in BLAMES_INPUT:
                 tried.blaming.append(target)
         tried.failed = (*tried.failed, target)
         self.metrics.fallbacks.labels(target).inc()

@@ -27,8 +27,6 @@ from pliant.serve.protocol.terms import PendingRequest
 
 _LOG = logging.getLogger("pliant.serve")
 _LOOK_S = 1.0
-_FADING = 0.8
-"""Factor on the expected time of a look after each shorter one, since most find nothing new."""
 _LEARNED = 3
 """Samples to time for each length before the first request, if they are fast."""
 _PREPARED = (64, 128, 256, 512)
@@ -256,7 +254,7 @@ class LocalAnswers:
         """Let the session detect added or removed devices, off the event loop, since that may be slow."""
         with suppress(PliantError):
             done = await self._admission.run(self._served.look_again, self._look_takes_s)
-            self._look_takes_s = max(done.spent_s, _FADING * self._look_takes_s)
+            self._look_takes_s = done.spent_s
 
     async def _probe(self, n: int) -> None:
         with suppress(PliantError):

@@ -14,7 +14,8 @@ class HandOver:
     """Of the last 256 answers within 10 s, 99.5 % came back within `bound_s`.
 
     Without the time limit, a rarely used node would refuse requests because of a delay long ago. The way to
-    the thread does not count: a deadline starts when its request arrived (serve/http/arrival_loop.py).
+    the thread does not count: over HTTP a deadline starts when its request arrived
+    (serve/http/arrival_loop.py).
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:

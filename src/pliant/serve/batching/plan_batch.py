@@ -115,7 +115,8 @@ def _quickest(
 ) -> Batch:
     """The batch with the least time relative to its requests one by one; of equal ones the largest.
 
-    It consists of the first requests that may run together and that the batch keeps in time.
+    It consists of the first requests that may run together and that the batch keeps in time. A first request
+    that is not certain to be in time is part of it.
     """
     head = waiting[order[0]]
     alike = [i for i in order if waiting[i].key == head.key] if head.key is not None else [order[0]]
@@ -127,7 +128,7 @@ def _quickest(
         kept = _fitting(waiting, kept[:size], most_items)
         made = _priced(waiting, kept, price)
         kept = [i for i in kept if now_s + made.expected.p95_s <= _ends_by(waiting[i], now_s)]
-        if kept:
+        if kept and (kept[0] == order[0] or _is_bound(head, now_s)):
             made = _priced(waiting, kept, price)
             part = _part(made.expected, _alone([waiting[i] for i in kept]))
             if part <= best_part * (1.0 + _ALIKE):
