@@ -177,5 +177,5 @@ def test_a_profile_of_one_arithmetic_does_not_go_with_auto(store: Path, kept: Pa
     """It has no times of the others."""
     with open_store(store) as opened:
         profile = replace(profile_of(opened, kept, 1))
-    with pytest.raises(InputError, match="profile= holds the times of one arithmetic"):
+    with pytest.raises(InputError, match="profile= has the times of one arithmetic"):
         pliant.open(store, threads=1, cache=kept, compute="auto", examples=TEXTS, profile=profile)

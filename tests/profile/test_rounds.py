@@ -28,7 +28,7 @@ def test_each_gets_its_own_time_within_its_repeats() -> None:
     """A sample is the mean of a chain, and holds nothing of what runs between."""
     work = _Clockwork()
     short, long = work.timed("short", 0.001, longest_chain=6), work.timed("long", 0.5)
-    time_in_rounds([short, long], 3.0, least=2, most=9, clock=work.clock)
+    time_in_rounds([short, long], 3.0, least=2, most=9, clock=work.clock, waited=dict)
     assert (short.chain, short.n_repeats, long.n_repeats) == (6, 9, 5)
     assert len(short.samples_s) == 9
     assert len(long.samples_s) == 5
@@ -39,7 +39,7 @@ def test_each_gets_its_own_time_within_its_repeats() -> None:
 def test_a_round_visits_all_before_any_again() -> None:
     """A machine that slows down for a second slows all alike, not the one that ran then."""
     work = _Clockwork()
-    time_in_rounds([work.timed(n, 0.01) for n in "abc"], 10.0, least=1, most=4, clock=work.clock)
+    time_in_rounds([work.timed(n, 0.01) for n in "abc"], 10.0, least=1, most=4, clock=work.clock, waited=dict)
     assert "".join(work.ran) == "aabbcc" + 4 * "abc"
 
 
@@ -47,7 +47,7 @@ def test_too_little_time_still_gives_the_least_repeats() -> None:
     """A median of one would be what it met; the promise of about so many seconds gives way."""
     work = _Clockwork()
     slow = work.timed("slow", 5.0)
-    time_in_rounds([slow], 0.1, least=2, most=9, clock=work.clock)
+    time_in_rounds([slow], 0.1, least=2, most=9, clock=work.clock, waited=dict)
     assert len(slow.samples_s) == 2
 
 
@@ -62,7 +62,7 @@ def test_what_is_beside_a_load_runs_within_it_and_nothing_else_does() -> None:
         work.ran.append("]")
 
     alone, beside = [work.timed("a", 0.1)], [work.timed("b", 0.1)]
-    time_in_rounds(alone, 0.4, least=1, most=2, beside=beside, load=load, clock=work.clock)
+    time_in_rounds(alone, 0.4, least=1, most=2, beside=beside, load=load, clock=work.clock, waited=dict)
     assert "".join(work.ran) == "aabb" + 2 * "a[b]"
 
 
@@ -103,7 +103,7 @@ def test_an_emulated_device_rests_after_each_run_and_is_measured_as_it_is() -> N
     """The core that slept is slower for a while, as it will be in a run; the dilation comes on top once."""
     work, rests = _Clockwork(), list[float]()
     one = work.timed("a", 0.25)
-    time_in_rounds([one], 0.5, least=1, most=2, clock=work.clock, rest=rests.append)
+    time_in_rounds([one], 0.5, least=1, most=2, clock=work.clock, waited=dict, rest=rests.append)
     assert one.samples_s == rests[2:] == [0.25, 0.25]
 
 

@@ -226,7 +226,7 @@ def test_sizes_that_a_model_has_not_are_refused(store: Path, key: Path) -> None:
     with Cluster("127.0.0.1:0", key=key, threads=1) as cluster:
         whole = cluster.open(str(store)).encoder
     for n, m in ((0, 2), (N_LAYERS + 1, 2), (1, 0), (1, WIDTHS[-1] + 1)):
-        with pytest.raises(ModelError, match="no submodel"):
+        with pytest.raises(ModelError, match="are not a submodel"):
             whole.submodel(n, m)
     part = whole.submodel(3, 2)
     assert parse_identity(part.identity) == (whole.identity, (3, 2))

@@ -17,7 +17,7 @@ from pliant.compiler.passes.passes import simplify
 from pliant.ir.graph import Graph
 from pliant.kernels.emit.isa import host_isa
 from pliant.run.batches.packed_texts import packed_texts
-from pliant.run.batches.padding import IS_TOKEN, is_token
+from pliant.run.batches.token_feed import IS_TOKEN, is_token
 from pliant.run.graph.array_stage import ExecutableStage
 from pliant.run.packed_weights import SharedWeights
 from tests.compiler.passes.chains import Chain

@@ -47,7 +47,7 @@ def test_tensors_have_the_names_and_shapes_that_torch_gives_them(tmp_path: Path)
         ({"pooling": []}, "pooling"),
         ({"pooling": ["max", "max"]}, "each once"),
         ({"pooling": ["sum"]}, "pooling"),
-        ({"id2label": {"0": "one"}}, "1 labels"),
+        ({"id2label": {"0": "one"}}, "id2label has 1"),
         ({"id2label": {"1": "a", "2": "b"}}, "count from 0"),
         ({"vocab_size": "many"}, "vocab_size"),
     ],

@@ -60,7 +60,7 @@ def test_a_file_that_comes_into_the_folder_is_loaded_and_answers(tmp_path: Path)
 
 def test_a_folder_that_is_none_is_refused_at_the_start(tmp_path: Path) -> None:
     args, _ = configured(NodeArguments(models=tmp_path / "none"))
-    with pytest.raises(InputError, match="no folder of models: make it"):
+    with pytest.raises(InputError, match="is not a folder: create it"):
         found_models(args)
-    with pytest.raises(InputError, match="or a folder by --models"):
+    with pytest.raises(InputError, match="or a folder with --models"):
         configured(NodeArguments())

@@ -36,10 +36,11 @@ from pliant.run.arena import Arena
 from pliant.run.array_sessions.array_session import ArraySession
 from pliant.run.array_sessions.evictions import Evictions
 from pliant.run.batches.packed_texts import packed_texts
-from pliant.run.batches.padding import IS_TOKEN, Padding
+from pliant.run.batches.padding import Padding
 from pliant.run.batches.parallel_runs import ParallelRuns
 from pliant.run.batches.stacking import Answers, Item, Stacking
 from pliant.run.batches.together import Together
+from pliant.run.batches.token_feed import IS_TOKEN
 from pliant.run.graph.array_stage import AllTensors, Tensors
 from pliant.run.graph.graph_runner import GRAPH, GraphRunner, one_stage
 from pliant.run.graph.lowering import Lowered, Lowering

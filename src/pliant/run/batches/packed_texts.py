@@ -8,7 +8,7 @@ import numpy as np
 from pliant.arrays import Int64
 from pliant.compiler.executable.assemble_image import Image
 from pliant.compiler.passes.pack_texts import ROWS, TextShape
-from pliant.run.batches.padding import IS_TOKEN
+from pliant.run.batches.token_feed import IS_TOKEN
 from pliant.run.session.ports import Feeds
 
 _MOST_LENGTHS = 256

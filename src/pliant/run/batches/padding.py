@@ -5,27 +5,15 @@ from typing import final
 
 import numpy as np
 
-from pliant.arrays import Bool
 from pliant.errors import InputError
 from pliant.ir.graph import TensorType
 from pliant.ir.port import Port
 from pliant.run.batches.buckets import Buckets, Cuts, Fit, cut, cuts_of, differing
 from pliant.run.session.ports import Feeds, Shapes, writable
 
-IS_TOKEN = "texts|is_token"
-"""A feed added to the model's own: bool [texts, tokens], True for tokens and False for the padding behind
-each text.
-"""
-
 _Arrays = dict[str, np.ndarray]
 _Shapes = tuple[tuple[int, ...], ...]
 Once = Callable[[Feeds], _Arrays]
-
-
-def is_token(lengths: Sequence[int], n_tokens: int) -> Bool[np.ndarray, "texts tokens"]:
-    """The feed IS_TOKEN for texts of `lengths`, padded to `n_tokens`."""
-    found: np.ndarray = np.arange(n_tokens) < np.asarray(lengths)[:, None]
-    return found
 
 
 @final

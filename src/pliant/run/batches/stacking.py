@@ -14,8 +14,9 @@ import numpy as np
 from pliant.errors import InputError
 from pliant.ir.port import Port
 from pliant.run.batches.buckets import Buckets, Cuts, Fit, cut, cuts_of, differing
-from pliant.run.batches.padding import IS_TOKEN, Padding, is_token
+from pliant.run.batches.padding import Padding
 from pliant.run.batches.shared_runs import n_shared
+from pliant.run.batches.token_feed import IS_TOKEN, is_token
 from pliant.run.session.ports import Feeds, Shapes, symbols
 
 COUNTS = (8, 4, 2)

@@ -342,7 +342,7 @@ def test_what_cannot_be_had_is_told_before_anything_is_written(
     path = tiny_stores(**ELASTIC)
     with pytest.raises(BudgetError, match="within 10 µs"):
         build_library(path, targets_s=(1e-5,))
-    with pytest.raises(InputError, match="rise"):
+    with pytest.raises(InputError, match="must increase"):
         build_library(path, targets_s=(0.2, 0.1))
     with pytest.raises(InputError, match="give some"):
         build_library(path, targets_s=())
