@@ -235,7 +235,7 @@ def test_curves_that_cannot_be_set_their_node_aside(points: str) -> None:
     with Liar(points=points) as liar, end_below(liar.url) as end:
         until(lambda: metric(end, f'pliant_pings_total{{outcome="misbehaved",upstream="{liar.url}"}}') >= 1)
         assert target_of(end, 100) == "local"
-        assert "aside" in explained(end, 100)["candidates"][1]["reason"]
+        assert "excluded for" in explained(end, 100)["candidates"][1]["reason"]
         assert answer_of(end, "x").endswith("@end")
 
 
@@ -247,7 +247,7 @@ def test_curves_that_cannot_be_in_answers_set_their_node_aside(points: str) -> N
         until(lambda: target_of(end, 100) == liar.url)
         assert answer_of(end, "x") == "X@liar"
         assert target_of(end, 100) == "local"
-        assert "aside" in explained(end, 100)["candidates"][1]["reason"]
+        assert "excluded for" in explained(end, 100)["candidates"][1]["reason"]
         assert answer_of(end, "x") == "X@end"
 
 
