@@ -38,13 +38,19 @@ def surveys(monkeypatch: pytest.MonkeyPatch) -> list[set[str]]:
     return found
 
 
+def picture_with_a(cluster: FakeCluster) -> ClusterPicture:
+    """The picture of a cluster that worker `a` has joined."""
+    known = ClusterPicture(cluster.primary, lambda: 10**9, is_measuring=True, on_event=lambda text: None)
+    cluster.add("a")
+    cluster.primary.wait_for(1, 10.0)
+    return known
+
+
 def test_links_of_who_joined_during_a_run_are_measured_before_the_next(
     cluster: FakeCluster, surveys: list[set[str]]
 ) -> None:
     """What the run showed of the other links is no measurement of theirs."""
-    known = ClusterPicture(cluster.primary, lambda: 10**9, is_measuring=True, on_event=lambda text: None)
-    cluster.add("a")
-    cluster.primary.wait_for(1, 10.0)
+    known = picture_with_a(cluster)
     known.measure(cluster.source, 7)
     partition = spread(cluster.spec, 7, "p", "pa")
     solved = predict(cluster.spec, partition, known.picture())
@@ -63,14 +69,12 @@ def test_runs_do_without_newcomers_where_these_are_measured_beside_them(
     cluster: FakeCluster, surveys: list[set[str]]
 ) -> None:
     """A request waited 0.3 s while a worker that had come back was measured."""
-    known = ClusterPicture(cluster.primary, lambda: 10**9, is_measuring=True, on_event=lambda text: None)
-    cluster.add("a")
-    cluster.primary.wait_for(1, 10.0)
+    known = picture_with_a(cluster)
     assert known.newcomers(cluster.source) == set(), "nothing was measured yet"
     known.measure(cluster.source, 7)
     cluster.add("b")
     cluster.primary.wait_for(2, 10.0)
-    assert known.newcomers(cluster.source) == set(), "nobody but the next run measures it"
+    assert known.newcomers(cluster.source) == set(), "only the next run would measure it"
     known.measure_beside(cluster.source, 7)
     cluster.add("c")
     cluster.primary.wait_for(3, 10.0)
@@ -120,9 +124,7 @@ def test_a_worker_that_was_left_out_as_slow_is_reconsidered_on_demand(
     cluster: FakeCluster, surveys: list[set[str]]
 ) -> None:
     """Its back-off is half a minute at first; a probe, which no request waits for, may try it at once."""
-    known = ClusterPicture(cluster.primary, lambda: 10**9, is_measuring=True, on_event=lambda text: None)
-    cluster.add("a")
-    cluster.primary.wait_for(1, 10.0)
+    known = picture_with_a(cluster)
     known.measure(cluster.source, 7)
     assert not known.reconsider()
     together = predict(cluster.spec, spread(cluster.spec, 7, "p", "pa"), known.picture())
