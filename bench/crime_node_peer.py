@@ -17,19 +17,19 @@ from pliant.route.choice.choose_endpoint import LOCAL
 from pliant.route.node_identity import Identity
 from pliant.route.node_messages import Spent
 from pliant.run.session.session import Session
+from pliant.serve.access.security import ListenAddress
 from pliant.serve.answers.admission import Admission
 from pliant.serve.answers.metrics import Metrics
+from pliant.serve.http.connections.server import NodeServer, bind
 from pliant.serve.http.http_app import make_app
 from pliant.serve.http.limits import Limits
-from pliant.serve.http.security import Address
-from pliant.serve.http.server import NodeServer, bind
-from pliant.serve.node.serving_node import Answered, Call
+from pliant.serve.node.serving_node import InferCall, InferResponse
 from pliant.serve.node.start_node import NodeOptions, serve
 from pliant.serve.protocol.inference import read_request, signature, write_reply
 from pliant.serve.repository.front_node import FrontNode
 from pliant.serve.telemetry.request_context import ServedModel
 
-ANY = Address("127.0.0.1", 0)
+ANY = ListenAddress("127.0.0.1", 0)
 
 
 class Unrouted:
@@ -46,7 +46,7 @@ class Unrouted:
         self.metrics = Metrics(lambda: iter(()))
         self.model = ServedModel(served.name, "1")
 
-    async def infer(self, call: Call) -> Answered:
+    async def infer(self, call: InferCall) -> InferResponse:
         start_s = self.clock()
         request = read_request(
             call.body, call.header_bytes, self.signature, self.limits, self.served.max_items
@@ -56,7 +56,7 @@ class Unrouted:
         answer = write_reply(request, done.result.outputs, self.signature)
         self.metrics.requests.labels(LOCAL, "ok").inc()
         self.metrics.request_seconds.labels(LOCAL).observe(self.clock() - start_s)
-        return Answered(
+        return InferResponse(
             answer, LOCAL, self.name, Spent(done.waited_s + done.spent_s, done.waited_s), given.length
         )
 

@@ -31,11 +31,11 @@ from pliant.route.router_settings import RouterSettings
 from pliant.run.session.session import Session
 from pliant.serve.answers.admission import Admission
 from pliant.serve.answers.dispatch import Dispatcher
-from pliant.serve.answers.inquiry import Inquiry
-from pliant.serve.answers.local_answers import LocalAnswers
+from pliant.serve.answers.local_endpoint import LocalEndpoint
 from pliant.serve.answers.metrics import Metrics
-from pliant.serve.protocol.inference import Body, InferRequest, Signature
-from pliant.serve.protocol.terms import PendingRequest
+from pliant.serve.answers.routed_request import RoutedRequest
+from pliant.serve.protocol.inference import InferBody, InferRequest, Signature
+from pliant.serve.protocol.pending_request import PendingRequest
 from report import Report
 from service_concurrency import PEER
 
@@ -108,7 +108,7 @@ def _dispatcher() -> Dispatcher:
         if name != LOCAL:
             router.endpoint(name)
         session: Any = _Elastic(Trade(_levels(whole_s), name))
-        here[name] = LocalAnswers(session, router, Admission(64), metrics, lambda: None, name=name)
+        here[name] = LocalEndpoint(session, router, Admission(64), metrics, lambda: None, name=name)
     now_s = time.monotonic()
     for i in range(N_UPSTREAMS):
         name, node_name = f"http://up{i}:8080", f"up{i}"
@@ -137,12 +137,12 @@ def _ends(whole_s: float, accuracy: float, first: int, last: int) -> tuple[Timin
     return low, high
 
 
-def _inquiry(terms: Terms, n: int) -> Inquiry:
+def _inquiry(terms: Terms, n: int) -> RoutedRequest:
     due_s = None if terms.deadline_s is None else time.monotonic() + terms.deadline_s
     given = Request(n, tensors={"ids": np.zeros((1, 1), np.int64)})
     pending = PendingRequest(given, due_s, terms.accuracy_floor, bool(terms.best_effort))
     request = InferRequest("id", {}, (), NO_TERMS)
-    return Inquiry(request, pending, Trail().at("me"), "id", lambda: Body(b"", None))
+    return RoutedRequest(request, pending, Trail().at("me"), "id", lambda: InferBody(b"", None))
 
 
 def _hops(report: Report, rounds: int) -> None:

@@ -10,7 +10,7 @@ import pytest
 from pliant.cli.node import NodeArguments
 from pliant.cli.shared.node_models import configured, model_entries, reload_models
 from pliant.errors import InputError, NodeError
-from pliant.serve.http.security import read_tokens
+from pliant.serve.access.security import read_tokens
 from tests.serve.nodes import PATIENCE_S, Running, running_models
 from tests.serve.repository.test_models_under_load import sums
 from tests.serve.repository.test_repository_api import OPERATOR, index

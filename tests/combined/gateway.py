@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, final
 
 from pliant.api.open_endpoint import open_endpoint
-from pliant.serve.http.security import Address
+from pliant.serve.access.security import ListenAddress
 from pliant.serve.node.start_node import NodeOptions, serve
 from tests.run.conftest import paper_profile
 from tests.serve.nodes import ANY_PORT
@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[2]
 class GatewayProcess:
     """Starts the node at a port that is kept for it; `kill` is SIGKILL, and it may be started again."""
 
-    def __init__(self, store: Path, at: Address, cache: Path) -> None:
+    def __init__(self, store: Path, at: ListenAddress, cache: Path) -> None:
         self.url = f"http://{at}"
         self._command = [sys.executable, "-m", "tests.combined.gateway", str(store), str(at.port), str(cache)]
         self._process: subprocess.Popen[str] | None = None
@@ -49,7 +49,7 @@ def main() -> None:
     def on_start(url: str, node: Any, stop: Callable[[], None]) -> None:
         print(url, flush=True)
 
-    options = NodeOptions(Address(ANY_PORT.host, int(port)), name=NAME, settle_s=0.0, queue=24)
+    options = NodeOptions(ListenAddress(ANY_PORT.host, int(port)), name=NAME, settle_s=0.0, queue=24)
     asyncio.run(serve(options, served, on_start))
 
 

@@ -17,17 +17,17 @@ from pliant.route.router_settings import RouterSettings
 from pliant.run.process_memory import MemoryBudget
 from pliant.run.session.session import Session
 from pliant.run.submodel.elastic_session import ElasticSession
-from pliant.serve.http.security import Address, bearer
-from pliant.serve.http.server import NodeServer
+from pliant.serve.access.security import ListenAddress, bearer
+from pliant.serve.http.connections.server import NodeServer
 from pliant.serve.node.node_controls import NodeControls
 from pliant.serve.node.reloads import Reloads
-from pliant.serve.node.serving_node import Node
+from pliant.serve.node.serving_node import ServingNode
 from pliant.serve.node.start_node import NodeOptions, OnStart, serve, serve_models
 from pliant.serve.repository.front_node import FrontNode
 from pliant.serve.repository.model_entry import ModelEntry
 from pliant.serve.repository.model_repository import FindModels, ModelRepository
 
-ANY_PORT = Address("127.0.0.1", 0)
+ANY_PORT = ListenAddress("127.0.0.1", 0)
 PATIENCE_S = 60.0
 
 
@@ -36,9 +36,9 @@ class Running:
     """A node that answers at `url`."""
 
     url: str = ""
-    node: Node | None = None
+    node: ServingNode | None = None
     """That of its first model, if it had one from the start."""
-    grpc: Address | None = None
+    grpc: ListenAddress | None = None
     thread: threading.Thread | None = None
     loop: asyncio.AbstractEventLoop | None = None
     server: NodeServer | None = None
@@ -86,12 +86,12 @@ class Running:
 
 
 @contextmanager
-def reserved() -> Iterator[Address]:
+def reserved() -> Iterator[ListenAddress]:
     """Where nobody listens until a node does: a socket that only has the port keeps all others from it."""
     with socket.socket() as sock:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.bind((ANY_PORT.host, 0))
-        yield Address(ANY_PORT.host, sock.getsockname()[1])
+        yield ListenAddress(ANY_PORT.host, sock.getsockname()[1])
 
 
 def asking(text: str, **more: Any) -> bytes:

@@ -16,10 +16,10 @@ import uvicorn
 from uvicorn.server import ServerState
 
 from pliant.errors import InputError
-from pliant.serve.http.connection import guarded
+from pliant.serve.http.connections.http_connection import protocol_factory
+from pliant.serve.http.connections.server import within_descriptors
 from pliant.serve.http.limits import Limits
-from pliant.serve.http.server import within_descriptors
-from tests.serve.http.test_connection import (
+from tests.serve.http.connections.test_http_connection import (
     LIMITS,
     LIVE,
     Timers,
@@ -141,7 +141,7 @@ def test_a_request_that_stands_still_is_given_up_long_before_it_would_be_late(se
 
 def test_a_head_that_makes_progress_has_its_whole_time() -> None:
     """On a virtual clock: a byte every four seconds, a stall of five, ten in all."""
-    timers, (connection, transport) = Timers(), made_by(guarded(Limits(head_s=10.0, stall_s=5.0)))
+    timers, (connection, transport) = Timers(), made_by(protocol_factory(Limits(head_s=10.0, stall_s=5.0)))
     connection.loop = timers
     connection.connection_made(transport)
     for part in (b"G", b"E"):
@@ -159,7 +159,7 @@ def test_a_head_that_makes_progress_has_its_whole_time() -> None:
 def test_whoever_is_evicted_amid_a_request_is_told_so_and_it_is_counted(sent: bytes, said: bytes) -> None:
     """A client that was only slow tries again; an operator sees that there are floods."""
     counted: list[int] = []
-    connection, transport = made_by(guarded(LIMITS, counted.append))
+    connection, transport = made_by(protocol_factory(LIMITS, counted.append))
     connection.connection_made(transport)
     connection.data_received(sent)
     connection.evict()
@@ -177,7 +177,7 @@ def made_by(make: Any) -> tuple[Any, Mock]:
 
 def test_answers_that_nobody_reads_are_bounded_too() -> None:
     """They lie in the node's memory like bodies; the oldest is given up."""
-    make = guarded(Limits(body_bytes=50, buffer_bytes=100, client_buffer_bytes=60))
+    make = protocol_factory(Limits(body_bytes=50, buffer_bytes=100, client_buffer_bytes=60))
     transports = []
     for _ in range(3):
         connection, transport = made_by(make)

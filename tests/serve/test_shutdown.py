@@ -10,9 +10,9 @@ from http.client import HTTPConnection, HTTPException
 import httpx
 import pytest
 
+from pliant.serve.access.security import ListenAddress
+from pliant.serve.http.connections.server import bind, refuse_connections
 from pliant.serve.http.limits import Limits
-from pliant.serve.http.security import Address
-from pliant.serve.http.server import bind, refuse_connections
 from pliant.serve.node.start_node import NodeOptions
 from tests.serve.models import Upper
 from tests.serve.nodes import ANY_PORT, PATIENCE_S, asking, running
@@ -101,7 +101,7 @@ def defers(monkeypatch: pytest.MonkeyPatch) -> None:
         if not refuse_connections(probe):
             pytest.skip("this system cannot refuse connections while it completes others")
 
-    def listening(address: Address) -> socket.socket:
+    def listening(address: ListenAddress) -> socket.socket:
         sock = bind(address)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, int(PATIENCE_S))
         return sock
@@ -115,8 +115,8 @@ def test_a_handshake_that_ends_after_others_are_refused_is_answered(
     monkeypatch: pytest.MonkeyPatch, host: str
 ) -> None:
     """The system completed it between the last accept and the close, which reset it with its request."""
-    monkeypatch.setattr("pliant.serve.http.server.LINGER_S", PATIENCE_S)
-    with running(Upper(), listen=Address(host, 0)) as node:
+    monkeypatch.setattr("pliant.serve.http.connections.server.LINGER_S", PATIENCE_S)
+    with running(Upper(), listen=ListenAddress(host, 0)) as node:
         port = int(node.address.rpartition(":")[2])
         with socket.create_connection((host, port), timeout=PATIENCE_S) as early:
             node.stop()
@@ -131,7 +131,7 @@ def test_a_node_ends_where_the_system_cannot_refuse_connections_apart(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Older systems, and sandboxes that forbid it: closing the socket refuses them there."""
-    monkeypatch.setattr("pliant.serve.http.server.BIND_TO_INTERFACE", -1)
+    monkeypatch.setattr("pliant.serve.http.connections.server.BIND_TO_INTERFACE", -1)
     with bind(ANY_PORT) as sock:
         assert not refuse_connections(sock)
     with running(Upper()) as node:
@@ -182,7 +182,7 @@ def test_once_it_listens_no_more_calls_are_refused_at_once() -> None:
 
 def test_a_node_settles_for_five_seconds_unless_told_otherwise() -> None:
     """As long as balancers take to see that it is not ready; a person who presses Ctrl-C does not wait."""
-    assert NodeOptions(Address("127.0.0.1", 0), "0").settle_s == 5.0
+    assert NodeOptions(ListenAddress("127.0.0.1", 0), "0").settle_s == 5.0
     with running(Upper(), settle_s=PATIENCE_S) as node:
         node.interrupt()
         node.join()

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pliant.serve.access.security import Tls
 from pliant.serve.grpc.wire_messages import SERVICE, message
 from pliant.serve.http.limits import Limits
-from pliant.serve.http.security import Tls
 from pliant.serve.protocol.oip_tensors import DATATYPES, numpy_dtype
 from tests.serve.models import Echo, Upper, texts
 from tests.serve.nodes import ANY_PORT, Running, running

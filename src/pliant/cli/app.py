@@ -28,7 +28,7 @@ VERBS = {
     "compile": ("compile:compile", "Compile an ONNX model to a directory to load, or to C."),
     "bench": ("bench:bench", "Time a model; an ONNX model also on other runtimes."),
     "worker": (
-        "cluster.worker:worker",
+        "cluster.cluster_worker:worker",
         "Lend this device to a cluster: join a primary and run a share of its models.",
     ),
     "cluster key": ("cluster.cluster_key:key", "Make the key that all members of a cluster share."),
@@ -53,7 +53,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 """Error numbers of a write to a full disk or beyond a quota."""
 
 
-class _Later(TyperCommand):
+class _LazyCommand(TyperCommand):
     """A command whose module is imported when it is called; until then only its summary is known."""
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
@@ -64,7 +64,7 @@ class _Later(TyperCommand):
         return typer.main.get_command(alone).make_context(info_name, args, parent, **extra)
 
 
-class _Verbs(TyperGroup):
+class _VerbGroup(TyperGroup):
     """Turns errors that a user can cause into a message and exit status 1, without a traceback."""
 
     def invoke(self, ctx: Any) -> Any:
@@ -83,7 +83,7 @@ class _Verbs(TyperGroup):
 
 
 app = typer.Typer(
-    cls=_Verbs,
+    cls=_VerbGroup,
     help="Inference within a latency target and a memory limit on this device.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -98,7 +98,7 @@ _groups = {
 }
 for _name, (_, _summary) in VERBS.items():
     _group, _, _verb = _name.rpartition(" ")
-    (_groups[_group] if _group else app).command(_verb, cls=_Later, help=_summary)(lambda: None)
+    (_groups[_group] if _group else app).command(_verb, cls=_LazyCommand, help=_summary)(lambda: None)
 for _name, _typer in _groups.items():
     app.add_typer(_typer, name=_name)
 

@@ -13,10 +13,10 @@ from rich.table import Table
 from pliant.api.compile_onnx import compile, sample_feeds
 from pliant.api.model import CompiledProgram, ElasticModel, Model, OnnxGraph
 from pliant.cli.compile import Dims, dims_of
-from pliant.cli.peers import PEERS, Run, open_peer
+from pliant.cli.peer_runtimes import PEERS, Run, open_peer
 from pliant.cli.shared.refuse_options import refuse_options
 from pliant.cli.shared.show import console, print_json, progress_bar
-from pliant.cli.shared.trace import Trace, kept
+from pliant.cli.shared.trace_option import Trace, kept
 from pliant.cli.shared.verb_options import (
     LENGTH,
     Arithmetic,
@@ -39,7 +39,7 @@ from pliant.settings import thread_count
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class RuntimeComparison:
     """One runtime: seconds a run, and the largest difference of its outputs from pliant's."""
 
     runtime: str
@@ -50,10 +50,10 @@ class Measured:
 
 
 @dataclass(frozen=True, slots=True)
-class Profiled:
+class BenchReport:
     """The output of `--profile --json`."""
 
-    runtimes: list[Measured]
+    runtimes: list[RuntimeComparison]
     profile: StepProfile
 
 
@@ -117,7 +117,7 @@ def bench(args: BenchArguments) -> None:
         with kept(args.trace) as path:
             steps.write_trace(path)
     if args.json:
-        print_json(Profiled(rows, steps) if args.profile and steps is not None else rows)
+        print_json(BenchReport(rows, steps) if args.profile and steps is not None else rows)
         return
     _show(rows)
     typer.echo(f"{args.runs} runs each, in turns, {n_threads} threads")
@@ -188,7 +188,7 @@ def _sized(port: Port, shape: tuple[int, ...]) -> Port:
     return replace(port, dims=tuple(d if isinstance(d, int) else n for d, n in named))
 
 
-def _show(rows: list[Measured]) -> None:
+def _show(rows: list[RuntimeComparison]) -> None:
     table = Table("runtime", "median", "95th percentile", "pliant / this", "largest difference")
     for row in rows:
         difference = "" if row.difference is None else f"{row.difference:.2e}"
@@ -208,7 +208,7 @@ def buckets_of(texts: list[str] | None) -> dict[str, tuple[int, ...]]:
     return buckets
 
 
-def measure(runners: dict[str, Run], feeds: dict[str, np.ndarray], runs: int) -> list[Measured]:
+def measure(runners: dict[str, Run], feeds: dict[str, np.ndarray], runs: int) -> list[RuntimeComparison]:
     """Time all runners in turns; their outputs are compared with those of `runners["pliant"]`."""
     ours = runners["pliant"](feeds)
     differences: dict[str, float | None] = {"pliant": None}
@@ -224,7 +224,7 @@ def measure(runners: dict[str, Run], feeds: dict[str, np.ndarray], runs: int) ->
             times[name].append(time.perf_counter() - start)
     base = median(times["pliant"])
     return [
-        Measured(name, median(t), float(np.quantile(t, 0.95)), base / median(t), differences[name])
+        RuntimeComparison(name, median(t), float(np.quantile(t, 0.95)), base / median(t), differences[name])
         for name, t in times.items()
     ]
 

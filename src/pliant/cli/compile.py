@@ -18,7 +18,7 @@ from pliant.api.model import (
     StoreModel,
     refused,
 )
-from pliant.cli.compile_library import show_library
+from pliant.cli.library_summary import show_library
 from pliant.cli.shared.refuse_options import refuse_options
 from pliant.cli.shared.show import console, print_json, progress_bar
 from pliant.cli.shared.verb_options import LENGTH, Arithmetic, Json, Threads, resolve_for, shipped
@@ -87,7 +87,7 @@ Dims = Annotated[
 
 
 @dataclass(frozen=True, slots=True)
-class Compiled:
+class CompileSummary:
     """The output of `--json`. `measured_elsewhere`: the schedule was chosen by times of another CPU."""
 
     nodes: int
@@ -219,7 +219,7 @@ def _compile_graph(args: CompileArguments, model: OnnxGraph, for_cpu: Target) ->
         library, reason = emitted.library, emitted.reason
     elif args.output is not None:
         save(image, args.output, model.identity)
-    said = Compiled(
+    said = CompileSummary(
         nodes=len(graph.nodes),
         calls=len(image.calls),
         kernels=dict(Counter(call.kernel.name for call in image.calls)),
@@ -283,7 +283,7 @@ def _show_schedule(report: ScheduleReport) -> None:
     console().print(table)
 
 
-def _show(said: Compiled, reason: str) -> None:
+def _show(said: CompileSummary, reason: str) -> None:
     table = Table("kernel", "calls", title=f"{said.nodes} operators, {said.calls} kernel calls")
     table.columns[1].justify = "right"
     for name, n in sorted(said.kernels.items(), key=lambda entry: -entry[1]):

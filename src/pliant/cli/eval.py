@@ -16,7 +16,7 @@ from pliant.cli.shared.feed_file import is_feed_file, labelled_feeds
 from pliant.cli.shared.refuse_options import refuse_options
 from pliant.cli.shared.show import print_json, progress_bar
 from pliant.cli.shared.show_reply import show_truncation
-from pliant.cli.shared.text_lines import Text, Truncate, check_uncut, readable
+from pliant.cli.shared.text_lines import InputText, Truncate, check_uncut, readable
 from pliant.cli.shared.text_model import text_model
 from pliant.cli.shared.verb_options import Json, SessionArguments, System, resolve_for
 from pliant.elastic.evaluate.intervals import accuracy
@@ -72,7 +72,7 @@ class EvalArguments:
 
 
 @dataclass(frozen=True, slots=True)
-class _Answered:
+class _ScoredAnswers:
     """The answers to all examples, in their order, and whether each was right."""
 
     rows: Sequence[EvalRow]
@@ -122,18 +122,18 @@ def _rows(
     return found
 
 
-def _texts(args: EvalArguments, model: Model, session: Session[Any], ask: _Ask) -> _Answered:
+def _texts(args: EvalArguments, model: Model, session: Session[Any], ask: _Ask) -> _ScoredAnswers:
     """Answer the examples of a TSV."""
     asked = text_model(model, session)
     labels = asked.labels or ()
     examples = read_examples(args.data, labels)[: args.limit]
-    texts = readable((Text(e.text, e.pair, e.where) for e in examples), asked.reading, args.truncate)
+    texts = readable((InputText(e.text, e.pair, e.where) for e in examples), asked.reading, args.truncate)
     rows = ask([(text.text, text.pair) for text in texts])
     right = [labels[e.label] == row.answer for e, row in zip(examples, rows, strict=True)]
-    return _Answered(rows, right, sum(text.is_truncated for text in texts))
+    return _ScoredAnswers(rows, right, sum(text.is_truncated for text in texts))
 
 
-def _arrays(args: EvalArguments, model: Model, session: Session[Any], ask: _Ask) -> _Answered:
+def _arrays(args: EvalArguments, model: Model, session: Session[Any], ask: _Ask) -> _ScoredAnswers:
     """Answer the examples of an .npz: the first dimension of every array counts the examples."""
     if isinstance(session, TextSession):
         raise InputError(f"{model.name} is {model.kind}, which reads text: give a TSV, not {args.data}.")
@@ -141,10 +141,10 @@ def _arrays(args: EvalArguments, model: Model, session: Session[Any], ask: _Ask)
     feeds, labels = labelled_feeds(args.data)
     labels = labels[: args.limit]
     rows = ask(examples_of(feeds, len(labels)))
-    return _Answered(rows, [row.answer == y for row, y in zip(rows, labels, strict=True)])
+    return _ScoredAnswers(rows, [row.answer == y for row, y in zip(rows, labels, strict=True)])
 
 
-def _values(args: EvalArguments, session: Session[Any], answered: _Answered) -> dict[str, Any]:
+def _values(args: EvalArguments, session: Session[Any], answered: _ScoredAnswers) -> dict[str, Any]:
     """The report for machines (design.md, "Interfaces")."""
     rows, target_s = answered.rows, args.session.target_s
     seconds = np.array([row.seconds for row in rows])

@@ -22,8 +22,8 @@ from pliant.route.choice.terms import Terms
 from pliant.run.process_memory import MemoryBudget
 from pliant.serve.access.credentials import TokenFiles
 from pliant.serve.access.rates import parse_rates
-from pliant.serve.http.arrival_loop import ArrivalLoop
-from pliant.serve.http.security import Tls, parse_address, read_tokens
+from pliant.serve.access.security import Tls, parse_address, read_tokens
+from pliant.serve.http.connections.arrival_loop import ArrivalLoop
 from pliant.serve.telemetry.log_lines import LogFormat, log_to
 
 LEARN_S = 3.0

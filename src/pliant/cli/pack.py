@@ -152,7 +152,7 @@ def outlier_share(manifest: Manifest) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class _HeldOut:
+class _LabelledExamples:
     """Examples to measure on."""
 
     examples: tuple[Example, ...]
@@ -160,7 +160,7 @@ class _HeldOut:
 
 def _importance_given(
     path: Path | None, n_examples: int, spec: ModelSpec, bits: tuple[int, ...]
-) -> Importance | _HeldOut | None:
+) -> Importance | _LabelledExamples | None:
     """Check and read the argument of --importance before the work starts; raises InputError."""
     if path is None:
         return None
@@ -170,23 +170,25 @@ def _importance_given(
         raise InputError(
             f"importance is measured between {LOWEST_BITS} bits and {FULL_BITS}; keep both in --bits."
         )
-    return _HeldOut(spread(read_examples(path, spec.head.labels or ()), n_examples))
+    return _LabelledExamples(spread(read_examples(path, spec.head.labels or ()), n_examples))
 
 
-def _accuracy_given(path: Path | None, n_examples: int, spec: ModelSpec) -> AccuracyTable | _HeldOut | None:
+def _accuracy_given(
+    path: Path | None, n_examples: int, spec: ModelSpec
+) -> AccuracyTable | _LabelledExamples | None:
     """Check and read the argument of --accuracy before the work starts; raises InputError."""
     if path is None:
         return None
     if path.suffix == ".json":
         return read_accuracy(path, spec)
-    return _HeldOut(spread(read_examples(path, spec.head.labels or ()), n_examples))
+    return _LabelledExamples(spread(read_examples(path, spec.head.labels or ()), n_examples))
 
 
 def _importance(
-    store: Path, given: Importance | _HeldOut, method: Method, on_progress: OnProgress
+    store: Path, given: Importance | _LabelledExamples, method: Method, on_progress: OnProgress
 ) -> Importance:
     """Return the importance of each shard: the given table, or measured on the store that was just built."""
-    if not isinstance(given, _HeldOut):
+    if not isinstance(given, _LabelledExamples):
         return given
 
     def on_part(done: int, total: int) -> None:
@@ -201,9 +203,11 @@ def _importance(
     return tuple(tuple(row) for row in found.tolist())
 
 
-def _accuracy(store: Path, given: AccuracyTable | _HeldOut, on_progress: OnProgress) -> AccuracyTable:
+def _accuracy(
+    store: Path, given: AccuracyTable | _LabelledExamples, on_progress: OnProgress
+) -> AccuracyTable:
     """Return every submodel's accuracy: the given table, or measured on the store that was just built."""
-    if not isinstance(given, _HeldOut):
+    if not isinstance(given, _LabelledExamples):
         return given
     with _engine(store) as engine:
         inputs = _labelled(engine, given)
@@ -219,7 +223,7 @@ def _engine(store: Path) -> Iterator[Engine]:
         yield engine
 
 
-def _labelled(engine: Engine, given: _HeldOut) -> tuple[Labelled, ...]:
+def _labelled(engine: Engine, given: _LabelledExamples) -> tuple[Labelled, ...]:
     tokenizer = open_tokenizer(engine.store.path, engine.spec)
     return tuple(Labelled(encode_example(tokenizer, e), e.label) for e in given.examples)
 

@@ -41,13 +41,13 @@ class ExplainArguments:
 
 def explain(args: ExplainArguments) -> None:
     """Show the endpoint that a node would choose now for an input, its estimates, and the reason."""
-    from pliant.serve.http.security import Tls, read_tokens
-    from pliant.serve.node.start_node import ask_explanation  # needs the extra; the help does not
+    from pliant.serve.access.security import Tls, read_tokens
+    from pliant.serve.node.start_node import request_explanation  # needs the extra; the help does not
 
     token = None if args.token_file is None else read_tokens(args.token_file)[0]
     deadline_s = None if args.deadline is None else parse_seconds(args.deadline)
     terms = Terms(deadline_s, args.floor)
-    found = ask_explanation(args.node, args.length, token, Tls(ca=args.ca).client(), terms, args.model)
+    found = request_explanation(args.node, args.length, token, Tls(ca=args.ca).client(), terms, args.model)
     if args.json:
         print_json(found)
         return

@@ -9,12 +9,12 @@ import typer
 
 from pliant.api.model import CompiledProgram, ElasticModel, Model, OnnxGraph
 from pliant.cli.shared.feed_file import is_feed_file, read_feeds
-from pliant.cli.shared.page import Page, shown_on_page
+from pliant.cli.shared.page_option import Page, shown_on_page
 from pliant.cli.shared.show import print_json, progress_bar
 from pliant.cli.shared.show_reply import reply_values, show_reply, show_steps
-from pliant.cli.shared.text_lines import Text, Truncate, check_uncut, readable, text_lines
+from pliant.cli.shared.text_lines import InputText, Truncate, check_uncut, readable, text_lines
 from pliant.cli.shared.text_model import text_model
-from pliant.cli.shared.trace import Trace, kept
+from pliant.cli.shared.trace_option import Trace, kept
 from pliant.cli.shared.verb_options import Json, SessionArguments, resolve_for
 from pliant.errors import InputError
 from pliant.ir.reply import Reply
@@ -23,7 +23,7 @@ from pliant.run.session.session import Session
 from pliant.run.submodel.details import ElasticDetails
 from pliant.run.trace import write_trace
 
-Asked = tuple[Text, Reply[Any]]
+TextReply = tuple[InputText, Reply[Any]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,10 +75,10 @@ def _write_trace(path: Path, details: ElasticDetails | Profile) -> None:
             details.write_trace(path)
 
 
-def _inputs(args: RunArguments, model: Model) -> tuple[tuple[Text, ...], Mapping[str, Any] | None]:
+def _inputs(args: RunArguments, model: Model) -> tuple[tuple[InputText, ...], Mapping[str, Any] | None]:
     """Return the texts or feeds to answer; they are read before the model is opened."""
     if args.text is not None:
-        return (Text(args.text, args.pair),), None
+        return (InputText(args.text, args.pair),), None
     path = args.input or Path()
     if is_feed_file(path) or (path == Path("-") and isinstance(model, OnnxGraph | CompiledProgram)):
         check_uncut(path, args.truncate)
@@ -87,26 +87,28 @@ def _inputs(args: RunArguments, model: Model) -> tuple[tuple[Text, ...], Mapping
 
 
 def _to_texts(
-    args: RunArguments, model: Model, session: Session[Any], texts: tuple[Text, ...]
-) -> Iterator[Asked]:
+    args: RunArguments, model: Model, session: Session[Any], texts: tuple[InputText, ...]
+) -> Iterator[TextReply]:
     is_traced = not isinstance(model, ElasticModel) and _wants_spans(args)
     asked = text_model(model, session, is_traced=is_traced)
     for line in readable(texts, asked.reading, args.truncate):
         yield line, asked.answer(line.text, line.pair)
 
 
-def _to_feeds(args: RunArguments, session: Session[Any], feeds: Mapping[str, Any]) -> Iterator[Asked]:
+def _to_feeds(args: RunArguments, session: Session[Any], feeds: Mapping[str, Any]) -> Iterator[TextReply]:
     request = session.request(feeds)
     session.answer(request)  # compiles for this shape, which is not part of the measured time
     ask = session.traced if _wants_spans(args) else session.answer
-    yield Text(", ".join(feeds)), ask(request)
+    yield InputText(", ".join(feeds)), ask(request)
 
 
 def _wants_spans(args: RunArguments) -> bool:
     return args.timeline or args.trace is not None
 
 
-def _show(args: RunArguments, model: Model, session: Session[Any], asked: Text, reply: Reply[Any]) -> None:
+def _show(
+    args: RunArguments, model: Model, session: Session[Any], asked: InputText, reply: Reply[Any]
+) -> None:
     if args.json:
         values = reply_values(reply, model, session)
         print_json(values | {"truncated": asked.is_truncated, "memory": session.memory})

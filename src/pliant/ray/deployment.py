@@ -16,9 +16,9 @@ from pliant.ray.assigned_threads import assigned_threads
 from pliant.ray.handle_call import Inputs, read_call, write_call
 from pliant.ray.replica_advert import advert_of, input_size
 from pliant.route.choice.terms import Terms
-from pliant.serve.access.access import Access
+from pliant.serve.access.access import AccessControl
 from pliant.serve.http.http_app import make_app
-from pliant.serve.node.start_node import LENGTHS, NodeOptions, made_node
+from pliant.serve.node.start_node import LENGTHS, NodeOptions, make_node
 
 QUEUE = 64
 """Requests that may wait at a replica."""
@@ -63,7 +63,7 @@ class Replica:
         except BudgetError as error:
             raise NodeError(f"no request could have a floor of {accuracy_floor}: {error}") from error
         name = f"replica-{context.replica_id.unique_id}"
-        self._node = made_node(NodeOptions(name=name, terms=terms, queue=queue), session)
+        self._node = make_node(NodeOptions(name=name, terms=terms, queue=queue), session)
         self._node.local.learn(LENGTHS, _LEARN_S)
         self._size = input_size(session)
 
@@ -71,7 +71,7 @@ class Replica:
         """Called by Serve after the replica is constructed."""
         from pliant import __version__
 
-        return make_app(self._node, Access(), __version__)
+        return make_app(self._node, AccessControl(), __version__)
 
     async def answer(
         self,

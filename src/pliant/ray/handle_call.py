@@ -10,15 +10,15 @@ from pliant.errors import InputError
 from pliant.route.choice.terms import Terms
 from pliant.run.session.feeds import fed_array
 from pliant.run.session.text_feeds import as_bytes
-from pliant.serve.node.serving_node import Answered, Call
-from pliant.serve.protocol.calls import read_answer
+from pliant.serve.node.serving_node import InferCall, InferResponse
+from pliant.serve.protocol.client_messages import read_answer
 from pliant.serve.protocol.inference import Signature
 from pliant.serve.protocol.oip_tensors import DATATYPES, write_bytes
 
 Inputs = str | Mapping[str, Any]
 
 
-def write_call(inputs: Inputs, terms: Terms, model: Signature) -> Call:
+def write_call(inputs: Inputs, terms: Terms, model: Signature) -> InferCall:
     """Encode a text, or feeds by name as a session's `run` takes them, as a binary request.
 
     Raises InputError for inputs that the model does not have.
@@ -34,10 +34,10 @@ def write_call(inputs: Inputs, terms: Terms, model: Signature) -> Call:
                   "best_effort": terms.best_effort}  # fmt: skip
     given = {name: value for name, value in parameters.items() if value is not None}
     head = msgspec.json.encode({"inputs": tensors, "parameters": {**given, "binary_data_output": True}})
-    return Call(b"".join((head, *tail)), len(head))
+    return InferCall(b"".join((head, *tail)), len(head))
 
 
-def read_call(answered: Answered, model: Signature) -> dict[str, Any]:
+def read_call(answered: InferResponse, model: Signature) -> dict[str, Any]:
     """Return the outputs by name and, under `parameters`, the response's parameters."""
     outputs, parameters = read_answer(answered.body, model)
     return {**outputs, "parameters": parameters}

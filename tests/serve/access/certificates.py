@@ -5,7 +5,7 @@ from typing import Any, final
 
 import pytest
 
-from pliant.serve.http.security import Tls
+from pliant.serve.access.security import Tls
 
 
 @final

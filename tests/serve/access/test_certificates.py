@@ -8,8 +8,8 @@ import pytest
 
 from pliant.errors import NodeError
 from pliant.route.node_identity import Identity
-from pliant.serve.access.access import Access, CallerShown, Refusal
-from pliant.serve.http.security import Tls, Tokens, names_of
+from pliant.serve.access.access import AccessControl, AccessRequest, Refusal
+from pliant.serve.access.security import Tls, Tokens, names_of
 from tests.serve.access.certificates import Authority
 from tests.serve.models import Upper
 from tests.serve.nodes import PATIENCE_S, Running, asking, fixed, running
@@ -94,9 +94,9 @@ def test_nodes_route_to_each_other_by_certificates_alone(up: Running, authority:
         assert "end" in up.node.router.predecessors.names
 
 
-def shown(token: str | None, *names: str) -> CallerShown:
+def shown(token: str | None, *names: str) -> AccessRequest:
     tokens = () if token is None else (f"Bearer {token}",)
-    return CallerShown("GET", "/v2/pliant/curve", tokens, True, names)
+    return AccessRequest("GET", "/v2/pliant/curve", tokens, True, names)
 
 
 @pytest.mark.parametrize(
@@ -118,13 +118,13 @@ def test_where_there_are_peer_tokens_a_node_needs_both(
     tokens: Tokens, token: str | None, names: tuple[str, ...], status: int | None
 ) -> None:
     """Certificates bind more tightly than tokens, and take nothing away from them."""
-    found = Access(tokens, asks_certificate=True).admit(shown(token, *names))
+    found = AccessControl(tokens, asks_certificate=True).admit(shown(token, *names))
     assert (found.status if isinstance(found, Refusal) else None) == status
 
 
 def test_without_client_ca_a_certificate_is_not_asked_for() -> None:
     """Nor does its name count."""
-    access = Access(Tokens([CLIENT], [PEER]))
+    access = AccessControl(Tokens([CLIENT], [PEER]))
     access.check_sender("anybody", ("a",))
     assert isinstance(access.admit(shown(None, "a")), Refusal)
     with pytest.raises(NodeError, match="--tls-cert"):

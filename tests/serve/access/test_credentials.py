@@ -12,10 +12,10 @@ import httpx
 import pytest
 
 from pliant.errors import NodeError
-from pliant.serve.access.access import Access, Admitted, CallerShown
+from pliant.serve.access.access import AccessControl, AccessGrant, AccessRequest
 from pliant.serve.access.credentials import Credentials, TokenFiles
 from pliant.serve.access.roles import Role
-from pliant.serve.http.security import Tokens, read_tokens
+from pliant.serve.access.security import Tokens, read_tokens
 from pliant.serve.node.reloads import Reloads
 from tests.serve.access.certificates import Authority
 from tests.serve.models import Upper
@@ -201,11 +201,11 @@ def test_sighup_reads_anew_in_order_and_one_after_the_other() -> None:
 
 def test_tokens_that_are_accepted_hold_at_once() -> None:
     """Also on connections that are open: a token is looked at for each request."""
-    access = Access(Tokens([OLD]))
-    shown = CallerShown("GET", "/v2", (f"Bearer {OLD}",))
-    assert isinstance(access.admit(shown), Admitted)
+    access = AccessControl(Tokens([OLD]))
+    shown = AccessRequest("GET", "/v2", (f"Bearer {OLD}",))
+    assert isinstance(access.admit(shown), AccessGrant)
     access.accept(Tokens([NEW], [PEER]))
-    assert not isinstance(access.admit(shown), Admitted)
+    assert not isinstance(access.admit(shown), AccessGrant)
     assert access.tokens.have(Role.PEER)
 
 

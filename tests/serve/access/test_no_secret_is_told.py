@@ -12,8 +12,8 @@ import pytest
 from pliant.errors import NodeError
 from pliant.serve.access.credentials import TokenFiles
 from pliant.serve.access.roles import RULES
+from pliant.serve.access.security import ListenAddress, Tokens, read_tokens
 from pliant.serve.http.limits import Limits
-from pliant.serve.http.security import Address, Tokens, read_tokens
 from pliant.serve.node.routing import Routing
 from pliant.serve.node.start_node import NodeOptions
 from pliant.serve.upstream.client import Client, checked_url
@@ -92,7 +92,10 @@ def test_no_options_show_a_token() -> None:
     """They are printed by debuggers and by frameworks that report errors."""
     tokens = Tokens([CLIENT], [PEER], [OPERATOR])
     options = NodeOptions(
-        listen=Address("127.0.0.1", 0), tokens=(CLIENT,), peer_tokens=(PEER,), operator_tokens=(OPERATOR,)
+        listen=ListenAddress("127.0.0.1", 0),
+        tokens=(CLIENT,),
+        peer_tokens=(PEER,),
+        operator_tokens=(OPERATOR,),
     )
     shown = f"{options!r} {tokens!r} {tokens.known(f'Bearer {PEER}')!r} {Routing(token=PEER)!r}"
     assert not [token for token in SECRETS if token in shown]

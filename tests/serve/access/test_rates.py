@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pliant.errors import InputError, NodeError
-from pliant.serve.access.access import Access, Admitted, CallerShown
+from pliant.serve.access.access import AccessControl, AccessGrant, AccessRequest
 from pliant.serve.access.rates import ClientRates, Rate, RateLimiter, client_at, parse_rates
-from pliant.serve.http.security import Tokens
+from pliant.serve.access.security import Tokens
 from tests.serve.models import Upper
 from tests.serve.nodes import PATIENCE_S, asking, running
 
@@ -120,24 +120,24 @@ def test_rates_are_read_with_their_bursts() -> None:
     assert parse_rates(None, None) == ClientRates()
 
 
-def shown(path: str, token: str | None = None, address: str = "10.0.0.1") -> CallerShown:
+def shown(path: str, token: str | None = None, address: str = "10.0.0.1") -> AccessRequest:
     method = "POST" if path == INFER else "GET"
-    return CallerShown(method, path, () if token is None else (f"Bearer {token}",), address=address)
+    return AccessRequest(method, path, () if token is None else (f"Bearer {token}",), address=address)
 
 
 def test_who_a_client_is() -> None:
     """One token at all addresses, or an address, with whatever wrong tokens; no node and no operator."""
-    access = Access(Tokens([CLIENT, OTHER], [PEER], [OPERATOR]), SELDOM, Clock())
+    access = AccessControl(Tokens([CLIENT, OTHER], [PEER], [OPERATOR]), SELDOM, Clock())
 
     def is_admitted(*args: str | None) -> bool:
-        return isinstance(access.admit(shown(*args)), Admitted)  # type: ignore[arg-type]
+        return isinstance(access.admit(shown(*args)), AccessGrant)  # type: ignore[arg-type]
 
     assert [is_admitted(INFER, CLIENT, f"10.0.0.{i}") for i in range(5)] == [True] * 3 + [False] * 2
     assert is_admitted(INFER, OTHER, "10.0.0.1")
     assert all(is_admitted("/v2/pliant/curve", PEER) for _ in range(9))
     assert all(is_admitted("/v2/pliant/peers", OPERATOR) for _ in range(9))
     guesses = [access.admit(shown(INFER, f"wrong-token-{i:010}", "10.9.9.9")) for i in range(5)]
-    assert [guess.status for guess in guesses if not isinstance(guess, Admitted)] == [401] * 3 + [429] * 2
+    assert [guess.status for guess in guesses if not isinstance(guess, AccessGrant)] == [401] * 3 + [429] * 2
     assert all(is_admitted("/v2/health/live", None, "10.9.9.9") for _ in range(9))
     assert is_admitted(INFER, OTHER, "10.9.9.9")
 

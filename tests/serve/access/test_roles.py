@@ -6,7 +6,7 @@ import httpx
 import pytest
 
 from pliant.serve.access.roles import ANY, EVERYBODY, OPERATORS, PEERS, RULES, Role, rule_for, unruled
-from pliant.serve.upstream.ask import EXPLAIN_PATH
+from pliant.serve.upstream.request_explanation import EXPLAIN_PATH
 from tests.serve.models import Upper
 from tests.serve.nodes import PATIENCE_S, Running, asking, running
 from tests.serve.test_routing import route

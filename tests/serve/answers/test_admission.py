@@ -15,7 +15,7 @@ from pliant.errors import NodeError
 from pliant.ir.times.timing import Timing
 from pliant.serve.answers.admission import Admission
 from pliant.serve.batching.batch_times import BatchTimes
-from pliant.serve.batching.plan_batch import Waiting
+from pliant.serve.batching.plan_batch import QueuedRequest
 from tests.serve.test_routing import until
 
 
@@ -172,7 +172,7 @@ def test_a_worker_is_kept_by_nobody_once_its_requests_ended() -> None:
 
     async def run() -> None:
         async with busy(8) as (made, first):
-            worker, waiting = Shouting(), Waiting(Timing(1.0, 1.0), key="any")
+            worker, waiting = Shouting(), QueuedRequest(Timing(1.0, 1.0), key="any")
             stays = [asyncio.create_task(made.admission.join(worker, x, waiting)) for x in ("a", "b")]
             gone = asyncio.create_task(made.admission.join(worker, "c", waiting))
             await asyncio.sleep(0)
@@ -219,7 +219,7 @@ def test_batches_run_beside_each_other_and_nothing_beside_what_has_all_threads()
 
     async def run() -> None:
         admission, worker = Admission(64), Counting()
-        waiting = Waiting(Timing(1.0, 1.0), key="any")
+        waiting = QueuedRequest(Timing(1.0, 1.0), key="any")
         try:
             first = asyncio.create_task(admission.join(worker, "a", waiting))
             await asyncio.to_thread(until, lambda: worker.n_now == 1)
@@ -258,7 +258,7 @@ def test_as_many_work_as_may(n_workers: int) -> None:
     async def run() -> None:
         admission, worker = Admission(64, n_workers=n_workers), Counting()
         worker.gate.set()
-        waiting = Waiting(Timing(1e-3, 1e-3), key="any")
+        waiting = QueuedRequest(Timing(1e-3, 1e-3), key="any")
         asked = [asyncio.create_task(admission.join(worker, str(i), waiting)) for i in range(64)]
         await asyncio.sleep(0)
         for task in asked[::3]:
@@ -291,7 +291,7 @@ def test_the_backlog_is_told_while_the_thread_takes_from_it(quick_switches: None
 
     async def run() -> None:
         admission, worker = Admission(64), Shouting()
-        waiting = Waiting(Timing(1e-6, 1e-6), key="any")
+        waiting = QueuedRequest(Timing(1e-6, 1e-6), key="any")
         for _ in range(60):
             asked = [asyncio.create_task(admission.join(worker, "a", waiting)) for _ in range(16)]
             while not all(task.done() for task in asked):

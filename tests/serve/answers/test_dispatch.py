@@ -23,12 +23,12 @@ from pliant.route.router import Router
 from pliant.route.router_settings import RouterSettings
 from pliant.serve.answers.admission import Admission
 from pliant.serve.answers.dispatch import Dispatcher
-from pliant.serve.answers.inquiry import Answer, Inquiry
-from pliant.serve.answers.local_answers import LocalAnswers
+from pliant.serve.answers.local_endpoint import LocalEndpoint
 from pliant.serve.answers.metrics import Metrics
-from pliant.serve.protocol.inference import Body, InferRequest, signature
-from pliant.serve.protocol.terms import PendingRequest
-from pliant.serve.upstream.slots import Slot
+from pliant.serve.answers.routed_request import RoutedAnswer, RoutedRequest
+from pliant.serve.protocol.inference import InferBody, InferRequest, signature
+from pliant.serve.protocol.pending_request import PendingRequest
+from pliant.serve.upstream.slots import UpstreamSlot
 from tests.serve.models import Upper, texts
 from tests.serve.nodes import PATIENCE_S
 
@@ -69,8 +69,8 @@ class Above:
         self.n_overdue = 0
 
     @asynccontextmanager
-    async def _take(self, upstream: str, n: int, patience_s: float) -> AsyncIterator[Slot]:
-        yield Slot(None, 0.0)  # type: ignore[arg-type]
+    async def _take(self, upstream: str, n: int, patience_s: float) -> AsyncIterator[UpstreamSlot]:
+        yield UpstreamSlot(None, 0.0)  # type: ignore[arg-type]
 
     async def ask(self, *_: Any) -> Any:
         await self.act()
@@ -91,7 +91,7 @@ def dispatcher(above: Above, **here: Endpoint) -> Dispatcher:
     for name, served in here.items():
         if name != LOCAL:
             router.endpoint(name)
-        local[name] = LocalAnswers(served, router, Admission(8), metrics, lambda: None, name=name)
+        local[name] = LocalEndpoint(served, router, Admission(8), metrics, lambda: None, name=name)
     router.successor(ABOVE, Link(1e-4, 1e9))
     quick = (ServiceLevel(Curve(((0, 1e-3),))),)
     router.pinged(ABOVE, 1e-4, 0.0, CurveAdvert("above", quick, frozenset({"above"})), 0.0)
@@ -100,21 +100,21 @@ def dispatcher(above: Above, **here: Endpoint) -> Dispatcher:
     return made
 
 
-def answer(made: Dispatcher) -> Answer:
+def answer(made: Dispatcher) -> RoutedAnswer:
     """What a request under DEADLINE_S gets."""
 
-    async def asked() -> Answer:
+    async def asked() -> RoutedAnswer:
         return await made.answer(_inquiry(DEADLINE_S))
 
     return _ended(made, asked())
 
 
-def _inquiry(deadline_s: float | None) -> Inquiry:
+def _inquiry(deadline_s: float | None) -> RoutedRequest:
     clock = asyncio.get_running_loop().time  # time.monotonic
     due_s = None if deadline_s is None else clock() + deadline_s
     pending = PendingRequest(Request(1, tensors={"text": texts("x")}), due_s)
-    return Inquiry(
-        InferRequest("id", {}, (), NO_TERMS), pending, Trail().at("me"), "id", lambda: Body(b"", None)
+    return RoutedRequest(
+        InferRequest("id", {}, (), NO_TERMS), pending, Trail().at("me"), "id", lambda: InferBody(b"", None)
     )
 
 
@@ -134,7 +134,7 @@ def _ended(made: Dispatcher, asked: Coroutine[Any, Any, T]) -> T:
             local.close()
 
 
-def word(found: Answer) -> bytes:
+def word(found: RoutedAnswer) -> bytes:
     assert isinstance(found.content, Reply)
     text: bytes = found.content.outputs["upper"][0]
     return text
@@ -235,7 +235,7 @@ def test_a_request_whose_turn_is_late_leaves_the_queue_for_the_next_best() -> No
     local.gate.clear()
     made = dispatcher(Above(_fails), local=local, cluster=Endpoint("@cluster", 1.0))
 
-    async def run() -> tuple[Answer, Answer]:
+    async def run() -> tuple[RoutedAnswer, RoutedAnswer]:
         first = asyncio.ensure_future(made.answer(_inquiry(None)))
         await asyncio.to_thread(local.begun.wait, PATIENCE_S)
         second = await made.answer(_inquiry(DEADLINE_S))
@@ -257,7 +257,7 @@ def test_an_upstream_that_hangs_is_hedged_for_who_left_a_queue_for_it_too() -> N
     half_s = (ServiceLevel(Curve(((0, 0.5),))),)
     made.router.pinged(ABOVE, 1e-4, 0.0, CurveAdvert("above", half_s, frozenset({"above"})), 0.0)
 
-    async def run() -> Answer:
+    async def run() -> RoutedAnswer:
         first = asyncio.ensure_future(made.answer(_inquiry(None)))
         await asyncio.to_thread(local.begun.wait, PATIENCE_S)
         second = await made.answer(_inquiry(DEADLINE_S))
@@ -314,7 +314,7 @@ def test_an_answer_that_begins_as_it_is_called_off_counts_where_the_other_fails(
             assert again.wait(PATIENCE_S)
         return time.monotonic()
 
-    async def run() -> tuple[Answer, Answer]:
+    async def run() -> tuple[RoutedAnswer, RoutedAnswer]:
         first = asyncio.ensure_future(made.answer(_inquiry(None)))
         await asyncio.to_thread(local.begun.wait, PATIENCE_S)
         second = await made.answer(_inquiry(DEADLINE_S))
@@ -334,7 +334,7 @@ def test_an_endpoint_that_says_no_to_who_left_another_queue_is_not_asked_again()
     local = Endpoint("@local", LONG_S, lambda: ZeroDivisionError("a bug"))
     made = dispatcher(Above(_fails), local=local, cluster=cluster)
 
-    async def run() -> Answer:
+    async def run() -> RoutedAnswer:
         first = asyncio.ensure_future(made.answer(_inquiry(None)))
         await asyncio.to_thread(cluster.begun.wait, PATIENCE_S)
         second = asyncio.ensure_future(made.answer(_inquiry(DEADLINE_S)))
@@ -352,7 +352,7 @@ def test_work_beyond_its_bound_is_begun_elsewhere_and_the_first_answer_counts() 
     local.gate.clear()
     made = dispatcher(Above(_fails), local=local, cluster=Endpoint("@cluster", 1.0))
 
-    async def run() -> Answer:
+    async def run() -> RoutedAnswer:
         try:
             return await made.answer(_inquiry(DEADLINE_S))
         finally:
@@ -394,7 +394,7 @@ def test_where_nothing_else_answers_in_time_a_late_turn_is_waited_for() -> None:
     local.gate.clear()
     made = dispatcher(Above(_fails), local=local, cluster=Endpoint("@cluster", 10.0 * DEADLINE_S))
 
-    async def run() -> Answer:
+    async def run() -> RoutedAnswer:
         first = asyncio.ensure_future(made.answer(_inquiry(None)))
         await asyncio.to_thread(local.begun.wait, PATIENCE_S)
         second = asyncio.ensure_future(made.answer(_inquiry(DEADLINE_S)))

@@ -11,15 +11,15 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from pliant.ir.times.timing import Timing
-from pliant.serve.batching.plan_batch import Waiting, plan_batch, wait_s
+from pliant.serve.batching.plan_batch import QueuedRequest, plan_batch, wait_s
 
 _SECONDS = st.sampled_from([0.5, 1.0, 2.0, 3.0])
 
 
 @st.composite
-def requests(draw: st.DrawFn) -> Waiting:
+def requests(draw: st.DrawFn) -> QueuedRequest:
     median_s = draw(_SECONDS)
-    return Waiting(
+    return QueuedRequest(
         Timing(median_s, median_s * draw(st.sampled_from([1.0, 1.5]))),
         draw(st.integers(1, 9)),
         draw(st.one_of(st.just(inf), st.integers(0, 24).map(lambda x: x / 2))),
@@ -39,7 +39,7 @@ def dearer(n: int, length: int, alone: Timing) -> Timing:
     return Timing(alone.median_s * (1 + 0.1 * (n - 1)), alone.p95_s * (1 + 0.1 * (n - 1)))
 
 
-def end_s(waiting: list[Waiting], numbers: tuple[int, ...], now_s: float) -> float:
+def end_s(waiting: list[QueuedRequest], numbers: tuple[int, ...], now_s: float) -> float:
     """When a batch ends by its bound, computed from nothing but its members."""
     alone = Timing(
         sum(waiting[i].alone.median_s for i in numbers), sum(waiting[i].alone.p95_s for i in numbers)
@@ -47,14 +47,14 @@ def end_s(waiting: list[Waiting], numbers: tuple[int, ...], now_s: float) -> flo
     return now_s + half(len(numbers), 0, alone).p95_s
 
 
-def late(waiting: list[Waiting], numbers: tuple[int, ...], now_s: float) -> set[int]:
+def late(waiting: list[QueuedRequest], numbers: tuple[int, ...], now_s: float) -> set[int]:
     """Members that end after their deadline, which they would have kept alone, at least by their median."""
     at_s = end_s(waiting, numbers, now_s)
     likely = {i for i in numbers if now_s + waiting[i].alone.median_s <= waiting[i].due_s < inf}
     return {i for i in likely if max(waiting[i].due_s, now_s + waiting[i].alone.p95_s) < at_s}
 
 
-def are_in_time(waiting: list[Waiting], now_s: float) -> bool:
+def are_in_time(waiting: list[QueuedRequest], now_s: float) -> bool:
     """Whether all with a deadline that is left would keep it one by one, the earliest first."""
     at_s = now_s
     for one in sorted(waiting, key=lambda one: one.due_s):
@@ -66,7 +66,7 @@ def are_in_time(waiting: list[Waiting], now_s: float) -> bool:
 
 
 @given(st.lists(requests(), min_size=1, max_size=6), st.integers(1, 6))
-def test_a_batch_is_one_of_those_that_a_search_of_all_allows(waiting: list[Waiting], most: int) -> None:
+def test_a_batch_is_one_of_those_that_a_search_of_all_allows(waiting: list[QueuedRequest], most: int) -> None:
     """Brute force: every subset with the most urgent request, of its key, that makes no member late."""
     now_s = 1.0
     assume(are_in_time(waiting, now_s))
@@ -85,7 +85,7 @@ def test_a_batch_is_one_of_those_that_a_search_of_all_allows(waiting: list[Waiti
 
 
 @given(st.lists(requests(), min_size=1, max_size=6))
-def test_what_is_left_out_would_make_somebody_late(waiting: list[Waiting]) -> None:
+def test_what_is_left_out_would_make_somebody_late(waiting: list[QueuedRequest]) -> None:
     """Otherwise it waits for nothing: here a larger batch always takes a lesser part."""
     now_s = 1.0
     assume(are_in_time(waiting, now_s))
@@ -105,7 +105,7 @@ def test_what_is_left_out_would_make_somebody_late(waiting: list[Waiting]) -> No
 
 
 @given(st.lists(requests(), min_size=1, max_size=6), st.integers(1, 6))
-def test_members_are_in_time_where_others_cannot_be(waiting: list[Waiting], most: int) -> None:
+def test_members_are_in_time_where_others_cannot_be(waiting: list[QueuedRequest], most: int) -> None:
     found = plan_batch(waiting, 1.0, most, half).numbers
     assert 1 <= len(found) == len(set(found)) <= most
     assert not late(waiting, found, 1.0)
@@ -115,7 +115,7 @@ def test_members_are_in_time_where_others_cannot_be(waiting: list[Waiting], most
 @given(st.lists(st.integers(2, 16).map(lambda x: x / 2), min_size=3, max_size=9), st.integers(1, 9))
 def test_too_many_requests_are_answered_by_the_largest_batch_in_time(due: list[float], most: int) -> None:
     """Brute force, with requests that take alike: the largest batch has the least part."""
-    waiting = [Waiting(Timing(1.0, 1.0), due_s=due_s, key="a") for due_s in due]
+    waiting = [QueuedRequest(Timing(1.0, 1.0), due_s=due_s, key="a") for due_s in due]
     assume(not all(i + 1 <= due_s for i, due_s in enumerate(sorted(due))))
     largest = max(n for n in range(1, most + 1) if sum(due_s >= 0.5 + 0.5 * n for due_s in due) >= n)
     assert len(plan_batch(waiting, 0.0, most, half).numbers) == largest
@@ -123,8 +123,8 @@ def test_too_many_requests_are_answered_by_the_largest_batch_in_time(due: list[f
 
 def test_a_tight_request_does_not_keep_many_from_a_batch() -> None:
     """Served one by one, the tight ones would make the others late."""
-    tight = [Waiting(Timing(1.0, 1.0), due_s=1.0 + i / 10, key="a") for i in range(4)]
-    loose = [Waiting(Timing(1.0, 1.0), due_s=6.0, key="a") for _ in range(8)]
+    tight = [QueuedRequest(Timing(1.0, 1.0), due_s=1.0 + i / 10, key="a") for i in range(4)]
+    loose = [QueuedRequest(Timing(1.0, 1.0), due_s=6.0, key="a") for _ in range(8)]
     numbers = plan_batch(tight + loose, 0.0, 16, half).numbers
     assert sorted(numbers) == list(range(4, 12))
 
@@ -137,13 +137,13 @@ def test_a_batch_may_have_to_be_large_to_gain() -> None:
         part = {1: 1.0, 2: 1.2, 3: 1.1}.get(n, 0.5)
         return Timing(alone.median_s * part, alone.p95_s * part)
 
-    one = Waiting(Timing(1.0, 1.0), key="a")
+    one = QueuedRequest(Timing(1.0, 1.0), key="a")
     assert len(plan_batch([one] * 6, 0.0, 4, price).numbers) == 4
     assert len(plan_batch([one] * 3, 0.0, 4, price).numbers) == 1
 
 
 @given(st.lists(requests(), min_size=2, max_size=6))
-def test_a_batch_that_gains_nothing_is_not_made(waiting: list[Waiting]) -> None:
+def test_a_batch_that_gains_nothing_is_not_made(waiting: list[QueuedRequest]) -> None:
     assert len(plan_batch(waiting, 0.0, 6, dearer).numbers) == 1
 
 
@@ -151,10 +151,10 @@ def test_those_with_the_least_slack_go_first_and_late_ones_as_they_came() -> Non
     """A late answer, which somebody asked for nevertheless, may not make those late that can be in time."""
     one = Timing(1.0, 1.0)
     never, tight, loose, lost = (
-        Waiting(one, due_s=inf, fair_s=3.0),
-        Waiting(one, due_s=2.5),
-        Waiting(one, due_s=9.0),
-        Waiting(one, due_s=0.5, fair_s=4.0),
+        QueuedRequest(one, due_s=inf, fair_s=3.0),
+        QueuedRequest(one, due_s=2.5),
+        QueuedRequest(one, due_s=9.0),
+        QueuedRequest(one, due_s=0.5, fair_s=4.0),
     )
     assert plan_batch([never, loose, tight, lost], 1.0, 4, half).numbers == (2,)
     assert plan_batch([never, loose, lost], 1.0, 4, half).numbers == (0,)
@@ -169,8 +169,8 @@ def test_those_with_the_least_slack_go_first_and_late_ones_as_they_came() -> Non
     ],
 )
 def test_a_request_waits_for_those_with_less_slack(due_s: float, waits_s: float) -> None:
-    waiting = [Waiting(Timing(2.0, 2.0), due_s=20.0), Waiting(Timing(1.0, 1.0), fair_s=9.0)]
-    new = Waiting(Timing(1.0, 1.0), due_s=due_s, fair_s=30.0)
+    waiting = [QueuedRequest(Timing(2.0, 2.0), due_s=20.0), QueuedRequest(Timing(1.0, 1.0), fair_s=9.0)]
+    new = QueuedRequest(Timing(1.0, 1.0), due_s=due_s, fair_s=30.0)
     assert wait_s(waiting, new, 0.0, 2.0, 1.0) == waits_s
 
 
@@ -184,24 +184,26 @@ def test_a_request_waits_for_those_with_less_slack(due_s: float, waits_s: float)
 )
 def test_where_one_of_two_is_late_it_is_the_longer(takes_s: float, due_s: float, waits_s: float) -> None:
     """So that the fewest are."""
-    waiting = [Waiting(Timing(2.0, 2.0), due_s=4.5), Waiting(Timing(1.0, 1.0), fair_s=9.0)]
-    new = Waiting(Timing(takes_s, takes_s), due_s=due_s, fair_s=30.0)
+    waiting = [QueuedRequest(Timing(2.0, 2.0), due_s=4.5), QueuedRequest(Timing(1.0, 1.0), fair_s=9.0)]
+    new = QueuedRequest(Timing(takes_s, takes_s), due_s=due_s, fair_s=30.0)
     assert wait_s(waiting, new, 0.0, 2.0, 1.0) == waits_s
 
 
 def test_once_some_are_late_those_that_take_least_run_first() -> None:
     """Five of one second each are in time where one of five seconds is not; nobody waits for ever by it."""
-    short = [Waiting(Timing(1.0, 1.0), due_s=6.0 + i) for i in range(5)]
-    long = Waiting(Timing(5.0, 5.0), due_s=6.0)
+    short = [QueuedRequest(Timing(1.0, 1.0), due_s=6.0 + i) for i in range(5)]
+    long = QueuedRequest(Timing(5.0, 5.0), due_s=6.0)
     assert plan_batch([long, *short], 0.5, 1, half).numbers == (1,)
-    never = Waiting(Timing(5.0, 5.0), due_s=inf, fair_s=0.0)
+    never = QueuedRequest(Timing(5.0, 5.0), due_s=inf, fair_s=0.0)
     assert plan_batch([long, *short, never], 0.5, 1, half).numbers == (6,), "its turn has come"
-    likely = Waiting(Timing(1.0, 2.0), due_s=2.0, fair_s=0.0)  # its bound is late, its median is not
+    likely = QueuedRequest(Timing(1.0, 2.0), due_s=2.0, fair_s=0.0)  # its bound is late, its median is not
     assert 6 in plan_batch([long, *short, likely], 0.5, 6, half).numbers
 
 
 @given(st.lists(requests(), min_size=1, max_size=6), st.integers(1, 20))
-def test_a_batch_has_no_more_items_than_there_is_room_for(waiting: list[Waiting], most_items: int) -> None:
+def test_a_batch_has_no_more_items_than_there_is_room_for(
+    waiting: list[QueuedRequest], most_items: int
+) -> None:
     """Else it would take memory that is others'; one that is longer runs alone, and somebody always runs."""
     found = plan_batch(waiting, 1.0, 6, half, most_items).numbers
     assert len(found) == 1 or sum(waiting[i].length for i in found) <= most_items

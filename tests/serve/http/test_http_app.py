@@ -9,8 +9,8 @@ import httpx
 import pytest
 
 from pliant.errors import NodeError
+from pliant.serve.access.security import ListenAddress
 from pliant.serve.http.limits import Limits
-from pliant.serve.http.security import Address
 from pliant.serve.node.start_node import LENGTHS
 from tests.serve.models import Upper
 from tests.serve.nodes import PATIENCE_S, Running, asking, running
@@ -285,7 +285,7 @@ def test_everything_but_health_asks_for_the_token() -> None:
 def test_a_node_does_not_listen_to_strangers_without_a_token() -> None:
     """Before anything is bound; the model that was opened is closed again."""
     served = Upper()
-    with pytest.raises(NodeError, match="--insecure"), running(served, listen=Address("0.0.0.0", 0)):
+    with pytest.raises(NodeError, match="--insecure"), running(served, listen=ListenAddress("0.0.0.0", 0)):
         pass
     assert served.is_closed
 
@@ -295,7 +295,7 @@ def test_an_address_in_use_is_said(node: Running) -> None:
     host, _, port = node.address.partition(":")
     with (
         pytest.raises(NodeError, match="nothing can listen"),
-        running(Upper(), listen=Address(host, int(port))),
+        running(Upper(), listen=ListenAddress(host, int(port))),
     ):
         pass
 

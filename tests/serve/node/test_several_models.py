@@ -11,7 +11,7 @@ import pytest
 from pliant.api.open_endpoint import open_endpoint
 from pliant.errors import InputError
 from pliant.run.process_memory import MemoryBudget
-from pliant.serve.upstream.ask import ask_explanation
+from pliant.serve.upstream.request_explanation import request_explanation
 from tests.serve.models import Upper, texts
 from tests.serve.nodes import PATIENCE_S, Running, asking, fixed, running
 from tests.serve.test_routing import metric, until
@@ -32,7 +32,7 @@ def test_a_request_finds_the_model_that_it_names() -> None:
             assert asked(node, model, "ab").json()["outputs"][0]["data"] == [f"AB{mark}"]
             about = httpx.get(f"{node.url}/v2/models/{model}", timeout=PATIENCE_S).json()
             assert about["name"] == model
-            found = ask_explanation(node.url, 4, None, httpx.create_ssl_context(), model=model)
+            found = request_explanation(node.url, 4, None, httpx.create_ssl_context(), model=model)
             assert (found.node, found.target) == ("both", "local")
         wrong = asked(node, "third", "ab")
         assert wrong.status_code == 404
@@ -115,7 +115,7 @@ def test_a_model_that_was_let_go_of_tells_what_loading_takes() -> None:
         for cold, warm in (served, served[::-1]):
             assert asked(node, warm.name, TEXT).status_code == 200
             for one in (cold, warm):
-                found = ask_explanation(node.url, 8, None, httpx.create_ssl_context(), model=one.name)
+                found = request_explanation(node.url, 8, None, httpx.create_ssl_context(), model=one.name)
                 (share,) = (share for share in found.memory if share.name == one.name)
                 (way,) = found.candidates
                 assert (share.loading_s > 0.0) == (share.held_bytes == 0) == (one is cold)
@@ -142,7 +142,7 @@ def test_shipped_models_share_a_budget_under_16_clients() -> None:
         with ThreadPoolExecutor(16) as pool:
             calls = [(names[i % 2], TEXT if i // 2 % 2 else OTHER) for i in range(64)]
             answers = list(pool.map(lambda call: asked(node, *call).json(), calls))
-        found = ask_explanation(node.url, 8, None, httpx.create_ssl_context(), model="imdb-lstm")
+        found = request_explanation(node.url, 8, None, httpx.create_ssl_context(), model="imdb-lstm")
         assert [share.name for share in found.memory] == list(names)
         for share in found.memory:
             assert share.held_bytes <= share.share_bytes == before[share.name]

@@ -14,7 +14,7 @@ from hypothesis.extra import numpy as arrays
 
 from pliant.errors import InputError
 from pliant.ir.port import Port
-from pliant.serve.protocol.inference import Body, Signature, check_reply, read_request
+from pliant.serve.protocol.inference import InferBody, Signature, check_reply, read_request
 from pliant.serve.protocol.oip_tensors import (
     DATATYPES,
     numpy_dtype,
@@ -169,7 +169,7 @@ def test_an_answer_that_says_null_is_one_where_json_has_no_number(dtype: str, is
     request = read_request(json.dumps({"inputs": [{**about, "data": [1, 2]}]}).encode(), None, model)
     answer = {"model_name": "m", "outputs": [{**about, "data": [1, None]}]}
     with nullcontext() if is_right else pytest.raises(InputError):
-        check_reply(Body(json.dumps(answer).encode(), None), request, model)
+        check_reply(InferBody(json.dumps(answer).encode(), None), request, model)
 
 
 @pytest.mark.parametrize(
@@ -201,7 +201,7 @@ def test_an_answers_data_are_of_its_datatype(dtype: str, data: object, is_right:
     about = {"name": "y", "shape": [1, 2], "datatype": DATATYPES[dtype], "data": data}
     answer = json.dumps({"model_name": "m", "outputs": [about]}).encode()
     with nullcontext() if is_right else pytest.raises(InputError):
-        check_reply(Body(answer, None), request, model)
+        check_reply(InferBody(answer, None), request, model)
 
 
 @pytest.mark.parametrize(

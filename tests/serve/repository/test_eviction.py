@@ -5,7 +5,7 @@ from itertools import combinations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pliant.serve.repository.eviction import Evictable, choose_evictions
+from pliant.serve.repository.eviction import EvictableModel, choose_evictions
 
 _LOADED = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 5)), max_size=7)
 
@@ -16,7 +16,7 @@ def test_the_choice_is_the_best_of_all_sets_that_free_enough(
     loaded: list[tuple[int, int]], short_bytes: int
 ) -> None:
     """Best: its latest used model was used the earliest, then its second latest, and so on."""
-    models = [Evictable(i, frees, float(used)) for i, (frees, used) in enumerate(loaded)]
+    models = [EvictableModel(i, frees, float(used)) for i, (frees, used) in enumerate(loaded)]
     rank = {one.key: at for at, one in enumerate(sorted(models, key=lambda one: one.last_used_s))}
     enough = [
         chosen
@@ -35,7 +35,11 @@ def test_the_choice_is_the_best_of_all_sets_that_free_enough(
 
 def test_the_least_recently_used_goes_first() -> None:
     """And nothing goes whose room is not needed."""
-    models = [Evictable("old", 10, 1.0), Evictable("new", 10, 3.0), Evictable("middle", 10, 2.0)]
+    models = [
+        EvictableModel("old", 10, 1.0),
+        EvictableModel("new", 10, 3.0),
+        EvictableModel("middle", 10, 2.0),
+    ]
     assert choose_evictions(models, 0) == ()
     assert choose_evictions(models, 10) == ("old",)
     assert choose_evictions(models, 11) == ("old", "middle")
@@ -44,5 +48,5 @@ def test_the_least_recently_used_goes_first() -> None:
 
 def test_a_large_model_spares_the_older_ones_that_do_not_help() -> None:
     """The old one would have to go for nothing."""
-    models = [Evictable("old", 10, 1.0), Evictable("new", 100, 2.0)]
+    models = [EvictableModel("old", 10, 1.0), EvictableModel("new", 100, 2.0)]
     assert choose_evictions(models, 50) == ("new",)

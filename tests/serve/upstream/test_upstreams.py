@@ -19,8 +19,8 @@ from pliant.route.node_messages import decode_told
 from pliant.route.router import Router
 from pliant.route.router_settings import RouterSettings
 from pliant.serve.http.limits import Limits
-from pliant.serve.protocol.inference import Body
-from pliant.serve.upstream.slots import Slot
+from pliant.serve.protocol.inference import InferBody
+from pliant.serve.upstream.slots import UpstreamSlot
 from pliant.serve.upstream.upstreams import REQUEST_HEADER, Upstreams
 from tests.route.routers import only
 from tests.serve.liars import Liar
@@ -200,10 +200,10 @@ def test_an_upstream_that_lets_deadlines_pass_is_left_for_another_that_is_slower
         upstreams = Upstreams(router, Mock(call=call), (), "m", None, None, Mock(), Mock(), Limits(), 1)
         choice = router.choose(5, 0.0, terms=terms, exclude=("local",))
         assert choice.target == HANGS
-        slot = Slot(router.enter(HANGS, 5, 0.0), 0.0)
+        slot = UpstreamSlot(router.enter(HANGS, 5, 0.0), 0.0)
         with pytest.raises(NodeError):
             await upstreams.ask(
-                HANGS, 5, choice.seconds, Trail().at("here"), "id", Body(b"", None), slot, terms, 0.5
+                HANGS, 5, choice.seconds, Trail().at("here"), "id", InferBody(b"", None), slot, terms, 0.5
             )
         router.leave(HANGS, slot.passage, 0.0)
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class ConfigurationTimes:
     """One configuration: predicted and measured seconds a run, and the difference of its answers."""
 
     devices: tuple[str, ...]
@@ -74,10 +74,10 @@ def bench(args: ClusterBenchArguments) -> None:
     typer.echo(f"{args.runs} runs each, in turns; alone / cluster {rows[1].median_s / rows[0].median_s:.2f}")
 
 
-def _measured(replies: "list[Reply[ClusterDetails]]", alone: "Reply[ClusterDetails]") -> Measured:
+def _measured(replies: "list[Reply[ClusterDetails]]", alone: "Reply[ClusterDetails]") -> ConfigurationTimes:
     times = [reply.details.run_s for reply in replies]
     last = replies[-1].details
-    return Measured(
+    return ConfigurationTimes(
         devices=last.partitions[-1].participants,
         mode=last.mode,
         predicted_s=last.predicted_s,

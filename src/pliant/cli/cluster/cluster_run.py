@@ -9,10 +9,10 @@ import typer
 from pliant.cli.cluster.cluster_options import ModelName, PrimaryArguments
 from pliant.cli.cluster.cluster_show import reply_values, show_reply, show_steps
 from pliant.cli.shared.feed_file import is_feed_file, read_feeds
-from pliant.cli.shared.page import Page, shown_on_page
+from pliant.cli.shared.page_option import Page, shown_on_page
 from pliant.cli.shared.show import print_json
-from pliant.cli.shared.text_lines import Reading, Text, Truncate, check_uncut, readable, text_lines
-from pliant.cli.shared.trace import Trace, kept
+from pliant.cli.shared.text_lines import InputText, TextReader, Truncate, check_uncut, readable, text_lines
+from pliant.cli.shared.trace_option import Trace, kept
 from pliant.cli.shared.verb_options import Json
 from pliant.errors import InputError
 from pliant.run.trace import write_trace
@@ -50,10 +50,10 @@ class ClusterRunArguments:
 
 
 @dataclass(frozen=True, slots=True)
-class _Question:
+class _ClusterInput:
     """A text or a pair, or feeds. `text.text` is the text to print."""
 
-    text: Text
+    text: InputText
     feeds: dict[str, Any] | None = None
 
 
@@ -83,13 +83,13 @@ def run(args: ClusterRunArguments) -> None:
             write_trace(path, details.program, predicted=details.predicted_spans, measured=details.spans)
 
 
-def _questions(args: ClusterRunArguments, session: "ClusterSession") -> list[_Question]:
+def _questions(args: ClusterRunArguments, session: "ClusterSession") -> list[_ClusterInput]:
     """Return all inputs, checked before the first one is answered."""
     if args.tokens is not None:
-        return [_Question(Text(f"{args.tokens} random rows"), session.sample(args.tokens))]
+        return [_ClusterInput(InputText(f"{args.tokens} random rows"), session.sample(args.tokens))]
     if args.input is not None and is_feed_file(args.input):
         check_uncut(args.input, args.truncate)
-        return [_Question(Text(str(args.input)), read_feeds(args.input))]
-    given = (Text(args.text, args.pair),) if args.text is not None else text_lines(args.input or Path())
-    texts = readable(given, Reading(session.encode, session.truncate), args.truncate)
-    return [_Question(text) for text in texts]
+        return [_ClusterInput(InputText(str(args.input)), read_feeds(args.input))]
+    given = (InputText(args.text, args.pair),) if args.text is not None else text_lines(args.input or Path())
+    texts = readable(given, TextReader(session.encode, session.truncate), args.truncate)
+    return [_ClusterInput(text) for text in texts]

@@ -51,7 +51,7 @@ def primary_page(
 
 @contextmanager
 def _shown(address: str, page: "ProcessPage", say: Callable[[str], None]) -> Iterator[None]:
-    from pliant.serve.http.security import parse_address
+    from pliant.serve.access.security import parse_address
     from pliant.serve.telemetry.process_page import process_page
 
     where = parse_address(address)

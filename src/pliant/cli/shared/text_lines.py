@@ -20,7 +20,7 @@ Truncate = Annotated[
 
 
 @dataclass(frozen=True, slots=True)
-class Text:
+class InputText:
     """A text, or a pair of texts; `where` names file and line, and None a text of the command line."""
 
     text: str
@@ -30,21 +30,21 @@ class Text:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class TextReader:
     """How a model reads a text or a pair: `check` raises InputError, `truncate` returns what can be read."""
 
     check: Callable[[str, str | None], object]
     truncate: Callable[[str, str | None], tuple[str, str | None]]
 
 
-def text_lines(path: Path) -> tuple[Text, ...]:
+def text_lines(path: Path) -> tuple[InputText, ...]:
     """One text a line, so that the n-th answer is that of line n; empty lines may only end the file.
 
     Raises InputError naming file and line for an empty line before others and for bad UTF-8, and for a file
     that cannot be read or holds no text.
     """
     name = shown_path(path)
-    lines = tuple(Text(line, where=f"{name}, line {at}") for at, line in numbered_lines(path))
+    lines = tuple(InputText(line, where=f"{name}, line {at}") for at, line in numbered_lines(path))
     if not lines:
         raise InputError(f"{name} has no text; write one text a line.")
     return lines
@@ -56,7 +56,7 @@ def check_uncut(path: Path, is_truncating: bool) -> None:
         raise InputError(f"{path} holds arrays, but --truncate is for texts: leave it out.")
 
 
-def readable(texts: Iterable[Text], reading: Reading, is_truncating: bool) -> tuple[Text, ...]:
+def readable(texts: Iterable[InputText], reading: TextReader, is_truncating: bool) -> tuple[InputText, ...]:
     """The texts as the model can read them, those too long cut if `is_truncating`.
 
     Raises InputError naming file and line of the first that it cannot read.
@@ -64,7 +64,7 @@ def readable(texts: Iterable[Text], reading: Reading, is_truncating: bool) -> tu
     return tuple(_readable(text, reading, is_truncating) for text in texts)
 
 
-def _readable(text: Text, reading: Reading, is_truncating: bool) -> Text:
+def _readable(text: InputText, reading: TextReader, is_truncating: bool) -> InputText:
     where = "" if text.where is None else f"{text.where}: "
     is_longer = False
     try:

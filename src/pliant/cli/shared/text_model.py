@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from pliant.api.model import Model, OnnxGraph
-from pliant.cli.shared.text_lines import Reading
+from pliant.cli.shared.text_lines import TextReader
 from pliant.errors import InputError
 from pliant.ir.endpoint import Request
 from pliant.ir.reply import Reply, softmax
@@ -24,7 +24,7 @@ _LOGITS = "logits"
 class TextModel:
     """`answer` returns the reply to a text or a pair; `labels` is None if the model is not a classifier."""
 
-    reading: Reading
+    reading: TextReader
     answer: Callable[[str, str | None], Reply[Any]]
     labels: tuple[str, ...] | None
 
@@ -36,7 +36,7 @@ def text_model(model: Model, session: Session[Any], *, is_traced: bool = False) 
     """
     if isinstance(session, TextSession):
         answer = partial(_traced, session) if is_traced else session
-        return TextModel(Reading(session.encode, session.truncate), answer, session.labels)
+        return TextModel(TextReader(session.encode, session.truncate), answer, session.labels)
     text = None
     if isinstance(model, OnnxGraph) and model.path is not None:
         text = open_onnx_text(model.path, session.inputs)
@@ -48,7 +48,7 @@ def text_model(model: Model, session: Session[Any], *, is_traced: bool = False) 
             "config.json are beside it."
         )
     return TextModel(
-        Reading(text.feeds, text.tokenizer.truncate),
+        TextReader(text.feeds, text.tokenizer.truncate),
         _asked(session, text, session.traced if is_traced else session.answer),
         text.labels,
     )

@@ -10,13 +10,13 @@ from pliant.errors import NodeError
 from pliant.serve.access.foreign_pages import foreign_page
 from pliant.serve.access.rates import ClientRates, RateLimiter, client_at
 from pliant.serve.access.roles import Role, RouteRule, rule_for
-from pliant.serve.http.security import Known, Tokens
+from pliant.serve.access.security import RoleToken, Tokens
 
 _LAST: Final = {"connection": "close"}
 
 
 @dataclass(frozen=True, slots=True)
-class CallerShown:
+class AccessRequest:
     """The caller-related data of a call over HTTP or gRPC, from `address`.
 
     `authorizations` are its Authorization headers. `of_node` is set if the call uses what only other nodes
@@ -44,17 +44,17 @@ class Refusal:
 
 
 @dataclass(frozen=True, slots=True)
-class Admitted:
+class AccessGrant:
     """An allowed call; its bytes are counted for `client`, or not counted if it is None."""
 
     client: str | None
 
 
-_UNCOUNTED: Final = Admitted(None)
+_UNCOUNTED: Final = AccessGrant(None)
 
 
 @final
-class Access:
+class AccessControl:
     """Access control by `tokens`, and rate limits by `rates`.
 
     A client is the holder of one token, or else an address. Nodes with a peer token and operators have no
@@ -87,7 +87,7 @@ class Access:
         """Replace the rate limits of a client."""
         self._limiter.change(rates)
 
-    def admit(self, shown: CallerShown) -> Admitted | Refusal:
+    def admit(self, shown: AccessRequest) -> AccessGrant | Refusal:
         """Check a call and count it; health checks are not counted."""
         rule = rule_for(shown.method, shown.path)
         if not rule.roles:
@@ -99,9 +99,9 @@ class Access:
         if client is not None and (wait_s := self._limiter.ask(client)) > 0.0:
             why = f"too many requests or bytes of one client; try again in {wait_s:.3g} s."
             return Refusal(429, why, {"retry-after": str(math.ceil(wait_s))})
-        return self._refusal(shown, rule, known) or Admitted(client)
+        return self._refusal(shown, rule, known) or AccessGrant(client)
 
-    def allows(self, shown: CallerShown) -> bool:
+    def allows(self, shown: AccessRequest) -> bool:
         """Whether a call is allowed, without regard to rate limits; it is not counted."""
         rule = rule_for(shown.method, shown.path)
         return not rule.roles or self._refusal(shown, rule, self._known(shown)) is None
@@ -111,12 +111,12 @@ class Access:
         """Whether bytes are limited, so that calls must `spend` them."""
         return self._limiter.counts_bytes
 
-    def spend(self, admitted: Admitted, n_bytes: int) -> None:
+    def spend(self, admitted: AccessGrant, n_bytes: int) -> None:
         """Count received or sent bytes."""
         if admitted.client is not None:
             self._limiter.take(admitted.client, n_bytes)
 
-    def _refusal(self, shown: CallerShown, rule: RouteRule, known: Known | None) -> Refusal | None:
+    def _refusal(self, shown: AccessRequest, rule: RouteRule, known: RoleToken | None) -> Refusal | None:
         if self._is_open(rule):
             return None
         roles = self._roles(known, shown.names)
@@ -156,11 +156,11 @@ class Access:
         has_none = not self.tokens and not self.tokens.have(Role.OPERATOR)
         return has_none and Role.OPERATOR in rule.roles and not rule.is_guarded
 
-    def _known(self, shown: CallerShown) -> Known | None:
+    def _known(self, shown: AccessRequest) -> RoleToken | None:
         """The token of the call; None if it has more than one Authorization header."""
         return self.tokens.known(shown.authorizations[0]) if len(shown.authorizations) == 1 else None
 
-    def _roles(self, known: Known | None, names: tuple[str, ...]) -> frozenset[Role]:
+    def _roles(self, known: RoleToken | None, names: tuple[str, ...]) -> frozenset[Role]:
         """Roles by token. If client certificates are requested, only callers with one are peers."""
         roles = {known.role} if known is not None else set() if self.tokens else {Role.CLIENT, Role.PEER}
         if self._asks_certificate:
@@ -170,7 +170,7 @@ class Access:
                 roles.add(Role.PEER)
         return frozenset(roles)
 
-    def _client(self, shown: CallerShown, known: Known | None) -> str | None:
+    def _client(self, shown: AccessRequest, known: RoleToken | None) -> str | None:
         if known is None:
             return client_at(shown.address)
         return known.digest.hex() if known.role is Role.CLIENT else None

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final, final
 
 from pliant.errors import NodeError
-from pliant.serve.http.security import Tls, Tokens, read_tokens
+from pliant.serve.access.security import Tls, Tokens, read_tokens
 
 _LOG = logging.getLogger("pliant.serve")
 POLL_S: Final = 1.0
@@ -32,17 +32,17 @@ class TokenFiles:
 
 
 @dataclass(frozen=True, slots=True)
-class _Read:
+class _CredentialSet:
     """Credentials that were read together; they are replaced all at once or not at all."""
 
     tokens: Tokens
     server_tls: ssl.SSLContext | None
     client_tls: ssl.SSLContext
-    shown: "ShownCertificate | None"
+    shown: "PemKeyPair | None"
 
 
 @dataclass(frozen=True, slots=True)
-class ShownCertificate:
+class PemKeyPair:
     """A certificate with its chain, and its key, in PEM."""
 
     cert: bytes
@@ -59,7 +59,7 @@ class Credentials:
 
     def __init__(self, tokens: Tokens, files: TokenFiles, tls: Tls) -> None:
         self._files, self._tls = files, tls
-        self._now = _Read(tokens, tls.server(), tls.client(), _shown(tls))
+        self._now = _CredentialSet(tokens, tls.server(), tls.client(), _shown(tls))
         self._seen = self._stamps()
         self.on_change: list[Callable[[], None]] = []
 
@@ -77,7 +77,7 @@ class Credentials:
         return self._now.server_tls
 
     @property
-    def shown(self) -> ShownCertificate | None:
+    def shown(self) -> PemKeyPair | None:
         """The certificate and key for libraries with their own TLS implementation."""
         return self._now.shown
 
@@ -105,9 +105,9 @@ class Credentials:
                 await self.reload()
             last = found
 
-    def _read(self) -> _Read:
+    def _read(self) -> _CredentialSet:
         tls = self._tls
-        return _Read(self._files.read(self._now.tokens), tls.server(), tls.client(), _shown(tls))
+        return _CredentialSet(self._files.read(self._now.tokens), tls.server(), tls.client(), _shown(tls))
 
     @property
     def _paths(self) -> tuple[Path, ...]:
@@ -120,12 +120,12 @@ class Credentials:
         return tuple(_stamps(self._paths))
 
 
-def _shown(tls: Tls) -> ShownCertificate | None:
+def _shown(tls: Tls) -> PemKeyPair | None:
     """Read the certificate and key. Raises NodeError if the files were deleted after the check."""
     if tls.cert is None or tls.key is None:
         return None
     try:
-        return ShownCertificate(tls.cert.read_bytes(), tls.key.read_bytes())
+        return PemKeyPair(tls.cert.read_bytes(), tls.key.read_bytes())
     except OSError as error:
         raise NodeError(f"{tls.cert} and {tls.key} are not a certificate and its key: {error}.") from error
 

@@ -10,7 +10,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from pliant.route.node_identity import Identity
 from pliant.route.node_messages import ROUTE_HEADER
-from pliant.serve.access.access import Access, Admitted, CallerShown
+from pliant.serve.access.access import AccessControl, AccessGrant, AccessRequest
 from pliant.serve.access.roles import PEERS, rule_for
 from pliant.serve.answers.metrics import Metrics
 from pliant.serve.openai.openai_errors import OPENAI_PATHS, openai_error
@@ -21,7 +21,7 @@ _FIRST = (b"host", b"origin")
 """Headers of which only the first value is used."""
 
 
-class AtTheGate(Protocol):
+class GuardedNode(Protocol):
     """The interface of a node that the guard uses."""
 
     @property
@@ -42,7 +42,7 @@ class Guard:
     identity. `paths` are the path labels of the metrics.
     """
 
-    def __init__(self, app: ASGIApp, node: AtTheGate, access: Access, paths: frozenset[str]) -> None:
+    def __init__(self, app: ASGIApp, node: GuardedNode, access: AccessControl, paths: frozenset[str]) -> None:
         self._app, self._node, self._access, self._paths = app, node, access, paths
         self._identity = [(n.lower().encode(), v.encode()) for n, v in node.identity.headers().items()]
 
@@ -68,16 +68,16 @@ class Guard:
         """Whether a call is allowed; it is not counted."""
         return scope["path"].isprintable() and self._access.allows(_shown(scope))
 
-    def _admit(self, shown: CallerShown) -> Admitted | Response:
+    def _admit(self, shown: AccessRequest) -> AccessGrant | Response:
         if not shown.path.isprintable():  # route patterns also match a path that ends with a line break
             return error_response(404, "there is no such path.", {"connection": "close"})
         found = self._access.admit(shown)
-        if isinstance(found, Admitted):
+        if isinstance(found, AccessGrant):
             return found
         form = openai_error if shown.path.startswith(OPENAI_PATHS) else error_response
         return form(found.status, found.why, found.headers)
 
-    def _receiving(self, receive: Receive, admitted: Admitted) -> Receive:
+    def _receiving(self, receive: Receive, admitted: AccessGrant) -> Receive:
         """Wrap `receive` to count the received bytes."""
 
         async def receiving() -> Any:
@@ -87,7 +87,7 @@ class Guard:
 
         return receiving
 
-    def _counting(self, send: Send, admitted: Admitted) -> Send:
+    def _counting(self, send: Send, admitted: AccessGrant) -> Send:
         """Wrap `send` to count the sent bytes."""
 
         def counting(message: Any) -> Awaitable[None]:
@@ -118,7 +118,7 @@ def error_response(status: int, why: str, headers: Mapping[str, str]) -> Respons
     return Response(msgspec.json.encode({"error": why}), status, dict(headers), JSON)
 
 
-def _shown(scope: Scope) -> CallerShown:
+def _shown(scope: Scope) -> AccessRequest:
     path, method = scope["path"], scope["method"]
     of_node = rule_for(method, path).roles == PEERS
     authorizations: list[str] = []
@@ -133,7 +133,7 @@ def _shown(scope: Scope) -> CallerShown:
     address = scope["client"][0] if scope.get("client") else ""
     host, origin = first.get(b"host", ""), first.get(b"origin")
     names = certificate_names(scope)
-    return CallerShown(method, path, authorizations, of_node, names, address, host, origin)
+    return AccessRequest(method, path, authorizations, of_node, names, address, host, origin)
 
 
 def certificate_names(scope: Scope) -> tuple[str, ...]:

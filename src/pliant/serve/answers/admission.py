@@ -14,11 +14,11 @@ from typing import Any, TypeVar, final
 
 from pliant.errors import InputError, NodeError
 from pliant.ir.times.timing import Timing
-from pliant.serve.answers.pieces import Done, Piece, Run, Turn, end_of, tell
+from pliant.serve.answers.work_item import BatchRun, WorkItem, WorkResult, WorkStart, deliver, item_outcome
 from pliant.serve.batching.batch_times import BatchTimes
-from pliant.serve.batching.hand_over import HandOver
-from pliant.serve.batching.plan_batch import Waiting, plan_batch, wait_s
-from pliant.serve.batching.worker import Load, Worker
+from pliant.serve.batching.batch_worker import BatchWorker, WorkerLoad
+from pliant.serve.batching.plan_batch import QueuedRequest, plan_batch, wait_s
+from pliant.serve.batching.return_delay import ReturnDelay
 
 T = TypeVar("T")
 MOST_WORKERS = 16
@@ -26,7 +26,7 @@ MOST_WORKERS = 16
 
 
 @final
-class _Alone:
+class _CallableWorker:
     """A worker for single callables."""
 
     most_together = most_together_beside = most_items = most_beside = 1
@@ -62,17 +62,17 @@ class Admission:
         if n_workers < 1:
             raise InputError(f"the number of workers is {n_workers}; give 1 or more.")
         self._clock, self.queue = clock, queue
-        self.hand_over = HandOver(clock)
-        self._pieces: dict[Piece, None] = {}
+        self.hand_over = ReturnDelay(clock)
+        self._pieces: dict[WorkItem, None] = {}
         self._lock = threading.RLock()  # reentrant: a refusal reads the backlog
         self.n_workers = n_workers
-        self._waiting: dict[Piece, None] = {}  # guarded by the lock, as all fields below
+        self._waiting: dict[WorkItem, None] = {}  # guarded by the lock, as all fields below
         self._ahead: deque[Callable[[], None]] = deque()
         self._n_awake = 0
-        self._loads: dict[Worker, Load] = {}
-        self._runs: list[Run] = []
+        self._loads: dict[BatchWorker, WorkerLoad] = {}
+        self._runs: list[BatchRun] = []
         self._fair_s = -inf
-        self._alone = _Alone()
+        self._alone = _CallableWorker()
         self._pool = ThreadPoolExecutor(n_workers, "pliant-compute")
 
     @property
@@ -96,7 +96,7 @@ class Admission:
         with self._lock:  # worker threads change what waits
             return self._busy_s + sum(load.seconds * load.pace for load in self._loads.values())
 
-    def wait_s(self, new: Waiting) -> float:
+    def wait_s(self, new: QueuedRequest) -> float:
         """Expected waiting time of a new piece, by its slack (`batching.plan_batch.wait_s`)."""
         with self._lock:
             waiting = [piece.waiting for piece in self._waiting]
@@ -104,14 +104,19 @@ class Admission:
         return wait_s(waiting, new, self._clock(), self._busy_s, pace)
 
     async def run(
-        self, work: Callable[[], T], expected_s: float, client: str = "", turn: Turn | None = None
-    ) -> Done[T]:
+        self, work: Callable[[], T], expected_s: float, client: str = "", turn: WorkStart | None = None
+    ) -> WorkResult[T]:
         """Run `work` alone in its turn; see `join`."""
-        return await self.join(self._alone, work, Waiting(Timing(expected_s, expected_s)), client, turn)
+        return await self.join(self._alone, work, QueuedRequest(Timing(expected_s, expected_s)), client, turn)
 
     async def join(
-        self, worker: Worker, one: Any, waiting: Waiting, client: str = "", turn: Turn | None = None
-    ) -> Done[Any]:
+        self,
+        worker: BatchWorker,
+        one: Any,
+        waiting: QueuedRequest,
+        client: str = "",
+        turn: WorkStart | None = None,
+    ) -> WorkResult[Any]:
         """Let `worker` process `one` in its turn, and record the start in `turn`; call on the event loop.
 
         If it is cancelled while it waits, it is not run; once it has begun, cancelling has no effect. Raises
@@ -127,13 +132,13 @@ class Admission:
         self._fair_s = max(self._fair_s, begins_s)  # estimates change, the order stays
         waiting = replace(waiting, fair_s=self._fair_s)
         loop = asyncio.get_running_loop()
-        piece = Piece(
-            worker, one, waiting, client, turn or Turn(), asked_s, loop.create_future(), copy_context()
+        piece = WorkItem(
+            worker, one, waiting, client, turn or WorkStart(), asked_s, loop.create_future(), copy_context()
         )
         self._pieces[piece] = None
         with self._lock:
             self._waiting[piece] = None
-            self._loads.setdefault(worker, Load(worker, self.n_workers)).add(waiting, +1)
+            self._loads.setdefault(worker, WorkerLoad(worker, self.n_workers)).add(waiting, +1)
             try:
                 self._wake()
             except RuntimeError as error:
@@ -158,14 +163,14 @@ class Admission:
         finally:
             self._pieces.pop(piece, None)
 
-    def run_now(self, work: Callable[[], T]) -> Done[T]:
+    def run_now(self, work: Callable[[], T]) -> WorkResult[T]:
         """Run `work` on all threads before all waiting pieces, and wait for it; not on the event loop."""
-        done: Future[Done[T]] = Future()
+        done: Future[WorkResult[T]] = Future()
 
         def timed() -> None:
             start_s = self._clock()
             try:
-                done.set_result(Done(work(), 0.0, self._clock() - start_s))
+                done.set_result(WorkResult(work(), 0.0, self._clock() - start_s))
             except BaseException as error:  # noqa: BLE001 - the error is passed to the caller
                 done.set_exception(error)
 
@@ -197,7 +202,7 @@ class Admission:
         now_s = self._clock()
         return sum(max(now_s - run.begun_s - run.expected_s, 0.0) / run.most for run in self._runs)
 
-    def _waiting_now(self) -> list[Piece]:
+    def _waiting_now(self) -> list[WorkItem]:
         with self._lock:
             return list(self._waiting)
 
@@ -211,7 +216,7 @@ class Admission:
                 del self._pieces[piece]
         return True
 
-    def _displaceable(self, client: str) -> Piece | None:
+    def _displaceable(self, client: str) -> WorkItem | None:
         waiting = self._waiting_now()
         counts = Counter(piece.client for piece in waiting)
         most = max(counts.values(), default=0)
@@ -222,7 +227,7 @@ class Admission:
     def _refusal(self, why: str) -> NodeError:
         return NodeError(why, status=503, retry_after_s=max(1, ceil(self.backlog_s)))
 
-    def _cancel(self, piece: Piece) -> bool:
+    def _cancel(self, piece: WorkItem) -> bool:
         """Cancel a waiting piece; False if it has begun or was refused."""
         with self._lock:
             if piece not in self._waiting:
@@ -257,7 +262,7 @@ class Admission:
             else:
                 self._work_on(run)
 
-    def _work_on(self, run: Run) -> None:
+    def _work_on(self, run: BatchRun) -> None:
         worker = run.pieces[0].worker
         ones = [piece.one for piece in run.pieces]
         try:
@@ -268,14 +273,14 @@ class Admission:
         spent_s = self._clock() - run.begun_s
         is_whole = not any(isinstance(result, BaseException) for result in results)
         self._ends(run, spent_s if is_whole else None)
-        tell(
+        deliver(
             [
-                (piece, end_of(piece, result, run, spent_s))
+                (piece, item_outcome(piece, result, run, spent_s))
                 for piece, result in zip(run.pieces, results, strict=True)
             ]
         )
 
-    def _ends(self, run: Run, spent_s: float | None = None) -> None:
+    def _ends(self, run: BatchRun, spent_s: float | None = None) -> None:
         """End a run; a successful one updates the batch times with `spent_s`."""
         with self._lock:
             self._runs.remove(run)
@@ -287,9 +292,9 @@ class Admission:
             times = worker.times_beside if run.is_beside else worker.times
             times.observe(len(run.pieces), n_items, Timing(alone_s, alone_s), spent_s)
 
-    def _taken(self) -> tuple[Run, Callable[[], None] | None] | None:
+    def _taken(self) -> tuple[BatchRun, Callable[[], None] | None] | None:
         """Take the next run: a call of `run_now`, or pieces. None ends the thread."""
-        refused: list[tuple[Piece, Exception]] = []
+        refused: list[tuple[WorkItem, Exception]] = []
         try:
             with self._lock:
                 now_s = self._clock()
@@ -297,7 +302,7 @@ class Admission:
                     if self._runs:  # the last of these runs will take it
                         self._n_awake -= 1
                         return None
-                    self._runs.append(run := Run((), now_s, 0.0))
+                    self._runs.append(run := BatchRun((), now_s, 0.0))
                     return run, self._ahead.popleft()
                 refused.extend(self._refused(now_s))
                 for piece, _ in refused:
@@ -315,9 +320,9 @@ class Admission:
                         self._wake()
                 return found, None
         finally:
-            tell(refused)
+            deliver(refused)
 
-    def _leaves(self, piece: Piece) -> None:
+    def _leaves(self, piece: WorkItem) -> None:
         """Remove a piece from the queue; call with the lock held."""
         del self._waiting[piece]
         load = self._loads[piece.worker]
@@ -325,7 +330,7 @@ class Admission:
         if not load.n:  # keep no reference to an unloaded model
             del self._loads[piece.worker]
 
-    def _next(self, now_s: float) -> Run | None:
+    def _next(self, now_s: float) -> BatchRun | None:
         """The next run; None if nothing waits, or if the next piece must wait for running work."""
         waiting = list(self._waiting)
         if not waiting:
@@ -339,15 +344,15 @@ class Admission:
         if n_workers == 1 or (len(waiting) == 1 and not self._runs):
             most, price = worker.most_together, worker.times.expected
             batch = plan_batch(plain, now_s, most, price, worker.most_items)
-            return Run(tuple(waiting[i] for i in batch.numbers), now_s, batch.expected.median_s)
+            return BatchRun(tuple(waiting[i] for i in batch.numbers), now_s, batch.expected.median_s)
         n_alike = sum(one.key == key for one in plain)
         # The rest is left to the other workers, so that requests do not wait for one worker that took all.
         most = min(worker.most_together_beside, ceil(n_alike / n_workers))
         most_items, price = worker.most_items / n_workers, worker.times_beside.expected
         batch = plan_batch(plain, now_s, most, price, most_items, n_workers)
-        return Run(tuple(waiting[i] for i in batch.numbers), now_s, batch.expected.median_s, n_workers)
+        return BatchRun(tuple(waiting[i] for i in batch.numbers), now_s, batch.expected.median_s, n_workers)
 
-    def _refused(self, now_s: float) -> Iterator[tuple[Piece, Exception]]:
+    def _refused(self, now_s: float) -> Iterator[tuple[WorkItem, Exception]]:
         """Waiting pieces that cannot be in time any more, with their errors."""
         in_time = [piece for piece in self._waiting if piece.waiting.is_in_time(now_s)]
         is_contended = any(piece.waiting.due_s < inf for piece in in_time)

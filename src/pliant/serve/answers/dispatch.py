@@ -16,13 +16,13 @@ from pliant.route.choice.terms import Terms
 from pliant.route.curve_advert import CurveAdvert
 from pliant.route.node_messages import Spent
 from pliant.route.router import Router
-from pliant.serve.answers.inquiry import Answer, Inquiry
-from pliant.serve.answers.local_answers import LocalAnswers
+from pliant.serve.answers.hedged_call import call_hedged
+from pliant.serve.answers.local_endpoint import LocalEndpoint
 from pliant.serve.answers.metrics import Metrics
-from pliant.serve.answers.overtaking import first_of_two
-from pliant.serve.answers.pieces import Turn
+from pliant.serve.answers.routed_request import RoutedAnswer, RoutedRequest
+from pliant.serve.answers.work_item import WorkStart
 from pliant.serve.protocol.inference import Signature, check_reply, with_parameters
-from pliant.serve.protocol.terms import LEAST_S, PendingRequest
+from pliant.serve.protocol.pending_request import LEAST_S, PendingRequest
 from pliant.serve.telemetry.request_context import inner_span, stages
 from pliant.serve.telemetry.tracing import Attribute
 from pliant.serve.upstream.upstreams import BLAMES_INPUT, Upstreams
@@ -35,7 +35,7 @@ _MOST_FAILURES = 2
 
 
 @dataclass(slots=True)
-class _Tried:
+class _FailedAttempts:
     """The endpoints that failed a request so far; those in `blaming` blamed the input."""
 
     failed: tuple[str, ...] = ()
@@ -50,7 +50,7 @@ class Dispatcher:
     def __init__(
         self,
         router: Router,
-        here: dict[str, LocalAnswers],
+        here: dict[str, LocalEndpoint],
         metrics: Metrics,
         signature: Signature,
         clock: Callable[[], float] = time.monotonic,
@@ -72,13 +72,13 @@ class Dispatcher:
         self.offer()
         return self.router.tell(self._clock(), predecessor)
 
-    async def answer(self, asked: Inquiry) -> Answer:
+    async def answer(self, asked: RoutedRequest) -> RoutedAnswer:
         """Answer by the chosen endpoint, and if it fails by the next best.
 
         Raises BudgetError if no endpoint reaches the floor, NodeError (503) if no answer is in time or no
         endpoint has room, and the errors of upstreams and models.
         """
-        tried = _Tried()
+        tried = _FailedAttempts()
         start_s = self._clock()
         while True:
             choice = self.choose(asked, tried.failed)
@@ -93,7 +93,7 @@ class Dispatcher:
             if len([name for name in tried.failed if name not in self.here]) >= _MOST_FAILURES:
                 asked = replace(asked, trail=replace(asked.trail, hops_left=0))
 
-    def choose(self, asked: Inquiry, failed: Collection[str] = ()) -> Choice:
+    def choose(self, asked: RoutedRequest, failed: Collection[str] = ()) -> Choice:
         """Choose by the current queues, without the endpoints that `failed`; raises as `answer` does."""
         now_s, wish = self._clock(), asked.wish
         self.offer(wish)
@@ -128,8 +128,8 @@ class Dispatcher:
             return choose(wish.length, here, terms=replace(terms, best_effort=True))
 
     async def _attempt(
-        self, choice: Choice, asked: Inquiry, tried: _Tried, turn: Turn | None = None
-    ) -> Answer | None:
+        self, choice: Choice, asked: RoutedRequest, tried: _FailedAttempts, turn: WorkStart | None = None
+    ) -> RoutedAnswer | None:
         """The answer of the chosen endpoint; None if it failed, which is recorded in `tried`."""
         target, is_here = choice.target, choice.target in self.here
         try:
@@ -160,13 +160,15 @@ class Dispatcher:
             assert self.upstreams is not None
             self.upstreams.failed(upstream, "refused an input that another endpoint answered")
 
-    async def _first_of_two(self, choice: Choice, asked: Inquiry, tried: _Tried) -> Answer | None:
+    async def _first_of_two(
+        self, choice: Choice, asked: RoutedRequest, tried: _FailedAttempts
+    ) -> RoutedAnswer | None:
         """Answer by the chosen endpoint, and by a second if it is about to be late; None if both fail."""
         if asked.wish.due_s is None or self._is_alone:
             return await self._only(choice, asked, tried)
         if choice.target not in self.here:
             return await self._above(choice, asked, tried)
-        start_s, turn = self._clock(), Turn()
+        start_s, turn = self._clock(), WorkStart()
         first = asyncio.ensure_future(self._attempt(choice, asked, tried, turn))
         under_way, begun = {first: 0.0}, [first]
         thoughts, error = self._second_thoughts(choice, asked, tried, turn), None
@@ -209,7 +211,9 @@ class Dispatcher:
         """Whether no other endpoint could answer."""
         return len(self.here) == 1 and (self.upstreams is None or not self.router.has_successors())
 
-    async def _only(self, choice: Choice, asked: Inquiry, tried: _Tried) -> Answer | None:
+    async def _only(
+        self, choice: Choice, asked: RoutedRequest, tried: _FailedAttempts
+    ) -> RoutedAnswer | None:
         """Like `_first_of_two` without a possible second endpoint, which needs no extra task."""
         task = asyncio.current_task()
         assert task is not None
@@ -219,8 +223,12 @@ class Dispatcher:
         return answer
 
     async def _above(
-        self, choice: Choice, asked: Inquiry, tried: _Tried, but: Iterable[Collection[str]] = ((),)
-    ) -> Answer | None:
+        self,
+        choice: Choice,
+        asked: RoutedRequest,
+        tried: _FailedAttempts,
+        but: Iterable[Collection[str]] = ((),),
+    ) -> RoutedAnswer | None:
         """Like `_first_of_two` for an upstream, with a local endpoint as the second when time gets short.
 
         That is none of the endpoints in the first of `but`; if there is none, none of those in the next.
@@ -231,7 +239,7 @@ class Dispatcher:
             return await self._only(choice, asked, tried)
         start_s = self._clock()
         second = partial(self._begin_hedge, planned.choice, asked, tried, start_s)
-        found = await first_of_two(self._attempt(choice, asked, tried), second, planned.after_s)
+        found = await call_hedged(self._attempt(choice, asked, tried), second, planned.after_s)
         if found.is_begun and found.result is not None:
             self._count_hedge(choice, "here" if found.is_second else "there")
         if found.is_overtaken:
@@ -241,10 +249,10 @@ class Dispatcher:
         return found.result
 
     async def _begin_hedge(
-        self, choice: Choice, asked: Inquiry, tried: _Tried, start_s: float
-    ) -> Answer | None:
+        self, choice: Choice, asked: RoutedRequest, tried: _FailedAttempts, start_s: float
+    ) -> RoutedAnswer | None:
         """The answer of `choice`, which begins at another endpoint after `start_s`."""
-        begun: asyncio.Task[Answer | None] | None = None
+        begun: asyncio.Task[RoutedAnswer | None] | None = None
         try:
             async with self._leaving:
                 begun = asyncio.create_task(self._hedge(choice, asked, tried))
@@ -262,7 +270,7 @@ class Dispatcher:
         self.metrics.hedges.labels(choice.target, answered).inc()
 
     def _second_thoughts(
-        self, choice: Choice, asked: Inquiry, tried: _Tried, turn: Turn
+        self, choice: Choice, asked: RoutedRequest, tried: _FailedAttempts, turn: WorkStart
     ) -> Iterator[float | Choice]:
         """Alternately yield seconds to wait for the local answer of `choice`, and choices to start as well.
 
@@ -293,7 +301,7 @@ class Dispatcher:
         yield max(begun_s + after_s - now_s, 0.0)
         yield from self._others(choice.target, asked, tried)
 
-    def _others(self, target: str, asked: Inquiry, tried: _Tried) -> Iterator[Choice]:
+    def _others(self, target: str, asked: RoutedRequest, tried: _FailedAttempts) -> Iterator[Choice]:
         """The next best endpoints whose answers may be in time, each once."""
         but: tuple[str, ...] = (target,)
         while True:
@@ -307,8 +315,12 @@ class Dispatcher:
             yield found
 
     async def _hedge(
-        self, choice: Choice, asked: Inquiry, tried: _Tried, but: Iterable[Collection[str]] = ((),)
-    ) -> Answer | None:
+        self,
+        choice: Choice,
+        asked: RoutedRequest,
+        tried: _FailedAttempts,
+        but: Iterable[Collection[str]] = ((),),
+    ) -> RoutedAnswer | None:
         """Like `_attempt` or `_above`; None also if a local endpoint refuses: others may be in time."""
         try:
             if choice.target not in self.here:
@@ -336,12 +348,12 @@ class Dispatcher:
         wait_s = 0.0 if peer is None else peer.wait_s
         return max(0.0, choice.seconds - wait_s - choice.option.level.curve.at(n))
 
-    async def _there(self, choice: Choice, asked: Inquiry) -> Answer:
+    async def _there(self, choice: Choice, asked: RoutedRequest) -> RoutedAnswer:
         about: dict[str, Attribute] = {"pliant.endpoint": choice.target, "pliant.length": asked.wish.length}
         with inner_span("upstream", "client", about):
             return await self._passed_on(choice, asked)
 
-    async def _passed_on(self, choice: Choice, asked: Inquiry) -> Answer:
+    async def _passed_on(self, choice: Choice, asked: RoutedRequest) -> RoutedAnswer:
         wish, body = asked.wish, asked.body()
         assert self.upstreams is not None
         n, target, start_s = wish.length, choice.target, self._clock()
@@ -370,9 +382,9 @@ class Dispatcher:
             said["energy_j"] = slot.passage.joules
         content = with_parameters(answer.body, said)
         spent = Spent(self._clock() - start_s, slot.waited_s + answer.waited_s)
-        return Answer(content, target, answer.node, spent, {}, choice, slot.passage.joules, accuracy)
+        return RoutedAnswer(content, target, answer.node, spent, {}, choice, slot.passage.joules, accuracy)
 
-    async def _here(self, choice: Choice, asked: Inquiry, turn: Turn | None) -> Answer:
+    async def _here(self, choice: Choice, asked: RoutedRequest, turn: WorkStart | None) -> RoutedAnswer:
         local, wish, most_s = self.here[choice.target], asked.wish, choice.option.most_s
         if most_s is not None:
             wish = replace(wish, most_s=most_s)
@@ -391,10 +403,10 @@ class Dispatcher:
             said["met"] = met
         spent = Spent(done.waited_s + done.spent_s, done.waited_s)
         node = self.router.name
-        return Answer(reply, local.name, node, spent, said, choice, reply.energy_j, reply.accuracy)
+        return RoutedAnswer(reply, local.name, node, spent, said, choice, reply.energy_j, reply.accuracy)
 
 
-def _seen(task: "asyncio.Future[Answer | None]") -> None:
+def _seen(task: "asyncio.Future[RoutedAnswer | None]") -> None:
     """Retrieve the error of a task whose answer is not needed, so that asyncio does not log it."""
     if not task.cancelled():
         task.exception()

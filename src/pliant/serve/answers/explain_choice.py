@@ -22,7 +22,7 @@ _CONSTRAINTS = {"floor": "is less accurate than the floor", "deadline": "is late
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class EndpointEstimate:
     """One endpoint: seconds of transfer and queue, of the answer itself, and in total; None if unknown.
 
     95 % of its answers take at most `bound_s`, with `accuracy` (a fraction). `constraint` is the term of the
@@ -75,7 +75,7 @@ class Explanation:
     accuracy_floor: float | None
     target: str | None
     reason: str
-    candidates: tuple[Row, ...]
+    candidates: tuple[EndpointEstimate, ...]
     memory: tuple[MemoryShare, ...] = ()
 
     def __str__(self) -> str:
@@ -125,12 +125,12 @@ def explain(router: Router, n: int, objective: Objective, terms: Terms, now_s: f
 
 def _row(
     name: str, node: str | None, option: Option | None, n: int, is_chosen: bool, reason: str | None
-) -> Row:
+) -> EndpointEstimate:
     if option is None:
         unknown = (None,) * 7
-        return Row(name, node, is_chosen, *unknown, reason)
+        return EndpointEstimate(name, node, is_chosen, *unknown, reason)
     answer_s = option.level.curve.at(n)
-    return Row(
+    return EndpointEstimate(
         name,
         node,
         is_chosen,

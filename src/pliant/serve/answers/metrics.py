@@ -21,7 +21,7 @@ M = TypeVar("M", bound=MetricWrapperBase)
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class GaugeValue:
     """A gauge value, read at each scrape."""
 
     name: str
@@ -31,14 +31,14 @@ class State:
     number: float
 
 
-States = Callable[[], Iterator[State]]
+ReadGauges = Callable[[], Iterator[GaugeValue]]
 
 
 @final
 class Metrics:
     """Counters and histograms of one node, in its own registry: a process can have several nodes."""
 
-    def __init__(self, states: States) -> None:
+    def __init__(self, states: ReadGauges) -> None:
         self.registry = here = CollectorRegistry()
         self.requests = Counter(
             "pliant_requests",
@@ -152,7 +152,7 @@ class Metrics:
             ("node", "model_version", "identity", "platform", "version"),
             registry=here,
         )
-        self.registry.register(_States(states))
+        self.registry.register(_GaugeCollector(states))
         self._rows: dict[tuple[object, ...], Any] = {}
 
     def of(self, family: M, *labels: str | int) -> M:
@@ -210,11 +210,11 @@ def text_by_model(every: Mapping[str, Metrics]) -> bytes:
     """The metrics of all models' nodes in one text, with the label `model`, and those of the process."""
     together = CollectorRegistry()
     ProcessCollector(registry=together)
-    together.register(_ByModel(every))
+    together.register(_ModelCollector(every))
     return generate_latest(together)
 
 
-class _ByModel(Collector):
+class _ModelCollector(Collector):
     def __init__(self, every: Mapping[str, Metrics]) -> None:
         self._every = every
 
@@ -230,8 +230,8 @@ class _ByModel(Collector):
         yield from families.values()
 
 
-class _States(Collector):
-    def __init__(self, states: States) -> None:
+class _GaugeCollector(Collector):
+    def __init__(self, states: ReadGauges) -> None:
         self._states = states
 
     def collect(self) -> Iterator[GaugeMetricFamily]:

@@ -12,7 +12,7 @@ from math import ceil, inf
 
 from pliant.ir.times.timing import Timing
 
-Price = Callable[[int, int, Timing], Timing]
+BatchCost = Callable[[int, int, Timing], Timing]
 """Expected time of a batch, by its number of requests, total items, and total time one by one."""
 
 _ALIKE = 1e-2
@@ -24,7 +24,7 @@ _LARGER = 1.25
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class QueuedRequest:
     """A waiting request. `alone` is its time by itself; `due_s` is infinity without a deadline.
 
     Requests with an equal `key` may run in one batch; one without a key runs alone. `fair_s` is its start
@@ -52,7 +52,7 @@ class Waiting:
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class BatchPlan:
     """The next requests by their index, least slack first, and their expected time."""
 
     numbers: tuple[int, ...]
@@ -60,13 +60,13 @@ class Batch:
 
 
 def plan_batch(
-    waiting: Sequence[Waiting],
+    waiting: Sequence[QueuedRequest],
     now_s: float,
     most: int,
-    price: Price,
+    price: BatchCost,
     most_items: float = inf,
     n_workers: int = 1,
-) -> Batch:
+) -> BatchPlan:
     """The next batch of `waiting`: at least one request and at most `most`.
 
     A batch has at most `most_items` items in total; a longer request runs alone. `n_workers` batches run
@@ -83,13 +83,18 @@ def plan_batch(
     return _quickest(waiting, order, now_s, most, price, most_items)
 
 
-def _is_bound(one: Waiting, now_s: float) -> bool:
+def _is_bound(one: QueuedRequest, now_s: float) -> bool:
     """Whether it has a deadline and can be in time."""
     return one.due_s < inf and one.is_in_time(now_s)
 
 
 def _can_all_be_in_time(
-    waiting: Sequence[Waiting], now_s: float, most: int, price: Price, most_items: float, n_workers: int
+    waiting: Sequence[QueuedRequest],
+    now_s: float,
+    most: int,
+    price: BatchCost,
+    most_items: float,
+    n_workers: int,
 ) -> bool:
     """Whether all requests that are in time alone can be in time together, with a margin."""
     due = sorted((one for one in waiting if one.due_s < inf and one.is_in_time(now_s)), key=_due_s)
@@ -106,13 +111,13 @@ def _can_all_be_in_time(
 
 
 def _quickest(
-    waiting: Sequence[Waiting],
+    waiting: Sequence[QueuedRequest],
     order: Sequence[int],
     now_s: float,
     most: int,
-    price: Price,
+    price: BatchCost,
     most_items: float,
-) -> Batch:
+) -> BatchPlan:
     """The batch with the least time relative to its requests one by one; of equal ones the largest.
 
     It consists of the first requests that may run together and that the batch keeps in time. A first request
@@ -120,7 +125,7 @@ def _quickest(
     """
     head = waiting[order[0]]
     alike = [i for i in order if waiting[i].key == head.key] if head.key is not None else [order[0]]
-    best, best_part = Batch((order[0],), price(1, head.length, head.alone)), inf
+    best, best_part = BatchPlan((order[0],), price(1, head.length, head.alone)), inf
     size = 1
     while size <= min(most, len(alike)):
         usual = _usual([waiting[i] for i in alike], size, price)
@@ -137,7 +142,7 @@ def _quickest(
     return best
 
 
-def _fitting(waiting: Sequence[Waiting], numbers: Sequence[int], most_items: float) -> list[int]:
+def _fitting(waiting: Sequence[QueuedRequest], numbers: Sequence[int], most_items: float) -> list[int]:
     """The first request, and those after it that fit into `most_items`."""
     kept, n_items = list(numbers[:1]), sum(waiting[i].length for i in numbers[:1])
     for i in numbers[1:]:
@@ -147,40 +152,42 @@ def _fitting(waiting: Sequence[Waiting], numbers: Sequence[int], most_items: flo
     return kept
 
 
-def _usual(some: Sequence[Waiting], n: int, price: Price) -> Timing:
+def _usual(some: Sequence[QueuedRequest], n: int, price: BatchCost) -> Timing:
     """Expected time of a batch of `n` requests like `some` on average."""
     return price(n, ceil(sum(one.length for one in some) * n / len(some)), _share(some, n))
 
 
-def _share(some: Sequence[Waiting], n: int) -> Timing:
+def _share(some: Sequence[QueuedRequest], n: int) -> Timing:
     """Expected time of `n` such requests one by one."""
     alone = _alone(some)
     return Timing(alone.median_s * n / len(some), alone.p95_s * n / len(some))
 
 
-def _priced(waiting: Sequence[Waiting], numbers: Sequence[int], price: Price) -> Batch:
+def _priced(waiting: Sequence[QueuedRequest], numbers: Sequence[int], price: BatchCost) -> BatchPlan:
     chosen = [waiting[i] for i in numbers]
     n_items = sum(one.length for one in chosen)
-    return Batch(tuple(numbers), price(len(chosen), n_items, _alone(chosen)) if chosen else Timing(0.0, 0.0))
+    return BatchPlan(
+        tuple(numbers), price(len(chosen), n_items, _alone(chosen)) if chosen else Timing(0.0, 0.0)
+    )
 
 
-def _alone(some: Sequence[Waiting]) -> Timing:
+def _alone(some: Sequence[QueuedRequest]) -> Timing:
     """Expected time of the requests one by one."""
     return Timing(sum(one.alone.median_s for one in some), sum(one.alone.p95_s for one in some))
 
 
-def _due_s(one: Waiting) -> float:
+def _due_s(one: QueuedRequest) -> float:
     return one.due_s
 
 
 def _harmless(
-    waiting: Sequence[Waiting],
+    waiting: Sequence[QueuedRequest],
     order: Sequence[int],
     now_s: float,
     most: int,
-    price: Price,
+    price: BatchCost,
     most_items: float,
-) -> Batch:
+) -> BatchPlan:
     """The request with the least slack, and others that make no request late that is in time alone.
 
     Others are considered in the order of their slack. One is skipped if a member would become late that is in
@@ -190,7 +197,7 @@ def _harmless(
     head = waiting[order[0]]
     chosen, n_items, alone = [order[0]], head.length, head.alone
     expected = price(1, n_items, alone)
-    best, best_part = Batch((order[0],), expected), _part(expected, alone)
+    best, best_part = BatchPlan((order[0],), expected), _part(expected, alone)
     ends_by_s = _ends_by(head, now_s)
     left_out: list[float] = []  # latest starts of skipped requests
     for i in order[1:] if head.key is not None else ():
@@ -207,13 +214,15 @@ def _harmless(
                 n_items, alone, expected = n_items + one.length, both, together
                 ends_by_s = min(ends_by_s, _ends_by(one, now_s))
                 if (part := _part(expected, alone)) <= best_part * (1.0 + _ALIKE):
-                    best, best_part = Batch(tuple(chosen), expected), min(part, best_part)
+                    best, best_part = BatchPlan(tuple(chosen), expected), min(part, best_part)
                 continue
         left_out.append(one.latest_s)
     return best
 
 
-def wait_s(waiting: Sequence[Waiting], new: Waiting, now_s: float, busy_s: float, pace: float) -> float:
+def wait_s(
+    waiting: Sequence[QueuedRequest], new: QueuedRequest, now_s: float, busy_s: float, pace: float
+) -> float:
     """Expected wait of `new`: behind requests with less slack, while all can be in time.
 
     Running work takes `busy_s` more, waiting requests `pace` times their time alone. If some would be late,
@@ -238,7 +247,7 @@ def _part(together: Timing, alone: Timing) -> float:
     return together.median_s / alone.median_s if alone.median_s else 1.0
 
 
-def _ends_by(one: Waiting, now_s: float) -> float:
+def _ends_by(one: QueuedRequest, now_s: float) -> float:
     """The latest end of a batch with `one`: its deadline, if it would meet it alone.
 
     A request whose median meets the deadline alone, but whose bound does not, is not delayed by others.

@@ -8,12 +8,12 @@ from typing import Any
 import grpc
 
 from pliant.errors import NodeError
-from pliant.serve.access.credentials import ShownCertificate
+from pliant.serve.access.credentials import PemKeyPair
+from pliant.serve.access.security import ListenAddress
 from pliant.serve.grpc.connection_watch import GrpcConnections
 from pliant.serve.grpc.grpc_service import GrpcService
 from pliant.serve.grpc.message_coding import AS_SENT
 from pliant.serve.http.limits import Limits
-from pliant.serve.http.security import Address
 
 _CALLS_AT_ONCE = 256
 """Further calls are refused before their messages are read: each may hold a message of
@@ -22,11 +22,11 @@ _CALLS_AT_ONCE = 256
 
 @asynccontextmanager
 async def serve_grpc(
-    listen: Address,
+    listen: ListenAddress,
     service: GrpcService,
-    shown: Callable[[], ShownCertificate | None],
+    shown: Callable[[], PemKeyPair | None],
     limits: Limits,
-) -> AsyncIterator[Address]:
+) -> AsyncIterator[ListenAddress]:
     """Serve gRPC and yield its address until the context ends; pending calls are then completed first.
 
     `shown` returns the certificate for new connections. Raises NodeError if the server cannot listen at
@@ -48,7 +48,7 @@ async def serve_grpc(
     service.around = connections.call
     watching = loop.create_task(connections.watch())
     try:
-        yield Address(listen.host, port)
+        yield ListenAddress(listen.host, port)
     finally:
         watching.cancel()
         await asyncio.wait({watching})
@@ -71,7 +71,7 @@ def _options(limits: Limits) -> list[tuple[str, int]]:
     ]
 
 
-def _credentials(shown: Callable[[], ShownCertificate | None]) -> grpc.ServerCredentials | None:
+def _credentials(shown: Callable[[], PemKeyPair | None]) -> grpc.ServerCredentials | None:
     """Server credentials that load the current certificate for each handshake."""
 
     def latest() -> Any:

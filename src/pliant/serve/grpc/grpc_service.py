@@ -13,19 +13,19 @@ from google.protobuf.message import DecodeError
 from pliant.errors import InputError, NodeError, PliantError
 from pliant.route.choice.terms import Terms
 from pliant.route.node_identity import NODE_HEADER
-from pliant.serve.access.access import Access, Admitted, CallerShown, Refusal
+from pliant.serve.access.access import AccessControl, AccessGrant, AccessRequest, Refusal
 from pliant.serve.access.roles import GRPC, unruled
 from pliant.serve.grpc.call_status import code_of, refuse
 from pliant.serve.grpc.infer_messages import read_infer, write_infer
 from pliant.serve.grpc.message_coding import decompressed
 from pliant.serve.grpc.observed_calls import ObservedCall, client_of, metadata_bytes, metadata_of, observed
 from pliant.serve.grpc.wire_messages import METHODS, SERVICE, message
-from pliant.serve.http.client_budget import ByteBudget
+from pliant.serve.http.byte_budget import ByteBudget
 from pliant.serve.http.limits import Limits
-from pliant.serve.node.serving_node import Call, Node
+from pliant.serve.node.serving_node import InferCall, ServingNode
 from pliant.serve.protocol.descriptions import model_config, model_metadata, server_metadata
 from pliant.serve.protocol.early_terms import stated_terms
-from pliant.serve.protocol.terms import LEAST_S
+from pliant.serve.protocol.pending_request import LEAST_S
 from pliant.serve.repository.change_requests import change_status, version_asked
 from pliant.serve.repository.front_node import FrontNode
 from pliant.serve.repository.live_model import LiveModel
@@ -34,14 +34,14 @@ from pliant.serve.telemetry.request_context import asks_for
 from pliant.serve.telemetry.tracing import Tracer
 from pliant.serve.upstream.upstreams import REQUEST_HEADER
 
-_Method = Callable[[Any, "_Asked"], Awaitable[Any]]
+_Method = Callable[[Any, "_CallContext"], Awaitable[Any]]
 _LONGEST_S = 1e6
 _UNOBSERVED = ("ServerLive", "ServerReady")
 """Health checks, which come every few seconds, have no span and no log line."""
 
 
 @dataclass(eq=False, slots=True)
-class _Message:
+class _RequestBytes:
     """The bytes of one request until its response."""
 
     address: str
@@ -51,7 +51,7 @@ class _Message:
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _CallContext:
     """A call: gRPC's context, and its log entry and span; None if it is not observed."""
 
     context: Any
@@ -74,7 +74,7 @@ class GrpcService:
         self,
         repository: ModelRepository,
         front: FrontNode,
-        access: Access,
+        access: AccessControl,
         limits: Limits,
         tracer: Tracer,
     ) -> None:
@@ -124,12 +124,12 @@ class GrpcService:
                 call = None
                 if name not in _UNOBSERVED:
                     call = stack.enter_context(observed(path, context, self._tracer, self._front.name))
-                return await self._answer(path, method, read, content, _Asked(context, call))
+                return await self._answer(path, method, read, content, _CallContext(context, call))
 
         return answer
 
     async def _answer(
-        self, path: str, method: _Method, read: Callable[[bytes], Any], content: bytes, asked: _Asked
+        self, path: str, method: _Method, read: Callable[[bytes], Any], content: bytes, asked: _CallContext
     ) -> Any:
         count, code = self._front.metrics.responses.labels, grpc.StatusCode.UNKNOWN
         said = {} if asked.call is None else asked.call.said
@@ -154,37 +154,37 @@ class GrpcService:
             await asked.context.send_initial_metadata(tuple(said.items()))
         return result
 
-    def _admitted(self, path: str, context: Any) -> Admitted:
+    def _admitted(self, path: str, context: Any) -> AccessGrant:
         """Check access. Raises NodeError: no permission (401, 403), or over the rate limit (429)."""
         shown = [value for name, value in context.invocation_metadata() or () if name == "authorization"]
-        found = self._access.admit(CallerShown("POST", path, shown, address=client_of(context)))
+        found = self._access.admit(AccessRequest("POST", path, shown, address=client_of(context)))
         if isinstance(found, Refusal):
             after = found.headers.get("retry-after")
             raise NodeError(found.why, found.status, None if after is None else int(after))
         return found
 
-    async def _live(self, request: Any, asked: _Asked) -> Any:
+    async def _live(self, request: Any, asked: _CallContext) -> Any:
         return message("ServerLiveResponse")(live=True)
 
-    async def _ready(self, request: Any, asked: _Asked) -> Any:
+    async def _ready(self, request: Any, asked: _CallContext) -> Any:
         return message("ServerReadyResponse")(ready=not self._front.is_draining)
 
-    async def _model_ready(self, request: Any, asked: _Asked) -> Any:
+    async def _model_ready(self, request: Any, asked: _CallContext) -> Any:
         """Clients also use ModelReady to ask whether a model exists: an unknown model is not ready."""
         is_served = self._repository.is_served(request.name, request.version or None)
         return message("ModelReadyResponse")(ready=is_served and not self._front.is_draining)
 
-    async def _server(self, request: Any, asked: _Asked) -> Any:
+    async def _server(self, request: Any, asked: _CallContext) -> Any:
         about = server_metadata(self._front.name, self._front.identity.version or "")
         return message("ServerMetadataResponse")(**about)
 
-    async def _model(self, request: Any, asked: _Asked) -> Any:
+    async def _model(self, request: Any, asked: _CallContext) -> Any:
         async with self._repository.lease(request.name, request.version or None) as live:
             asked.is_for(live)
             versions = self._repository.versions(request.name)
             return message("ModelMetadataResponse")(**model_metadata(live.node.signature, versions))
 
-    async def _config(self, request: Any, asked: _Asked) -> Any:
+    async def _config(self, request: Any, asked: _CallContext) -> Any:
         async with self._repository.lease(request.name, request.version or None) as live:
             asked.is_for(live)
             served = live.node.served
@@ -193,7 +193,7 @@ class GrpcService:
         about["parameters"] = {name: parameter(**value) for name, value in about["parameters"].items()}
         return message("ModelConfigResponse")(config=about)
 
-    async def _statistics(self, request: Any, asked: _Asked) -> Any:
+    async def _statistics(self, request: Any, asked: _CallContext) -> Any:
         """Statistics of the named model, or of all loaded models if none is named."""
         if not request.name:
             every = [node.statistics_shown() for node in self._repository.nodes]
@@ -202,7 +202,7 @@ class GrpcService:
             asked.is_for(live)
             return message("ModelStatisticsResponse")(model_stats=[live.node.statistics_shown()])
 
-    async def _index(self, request: Any, asked: _Asked) -> Any:
+    async def _index(self, request: Any, asked: _CallContext) -> Any:
         await self._repository.look()
         rows = self._repository.index(request.ready)
         models = [
@@ -211,11 +211,11 @@ class GrpcService:
         ]
         return message("RepositoryIndexResponse")(models=models)
 
-    async def _load(self, request: Any, asked: _Asked) -> Any:
+    async def _load(self, request: Any, asked: _CallContext) -> Any:
         await self._change(request, self._repository.load)
         return message("RepositoryModelLoadResponse")()
 
-    async def _unload(self, request: Any, asked: _Asked) -> Any:
+    async def _unload(self, request: Any, asked: _CallContext) -> Any:
         await self._change(request, self._repository.unload)
         return message("RepositoryModelUnloadResponse")()
 
@@ -229,16 +229,16 @@ class GrpcService:
         except PliantError as error:
             raise NodeError(str(error), status=change_status(error)) from error
 
-    async def _infer(self, request: Any, asked: _Asked) -> Any:
+    async def _infer(self, request: Any, asked: _CallContext) -> Any:
         start_s, terms = time.monotonic(), _early_terms(request, asked.context)
         async with self._repository.lease(request.model_name, request.model_version or None, terms) as live:
             asked.is_for(live)
             with asks_for(live.node.model):
                 return await self._inferred(live.node, request, asked, time.monotonic() - start_s)
 
-    async def _inferred(self, node: Node, request: Any, asked: _Asked, waited_s: float) -> Any:
+    async def _inferred(self, node: ServingNode, request: Any, asked: _CallContext, waited_s: float) -> Any:
         client = client_of(asked.context)
-        held = _Message(client)
+        held = _RequestBytes(client)
         if not self._budget.take(held, request.ByteSize()):
             raise NodeError("pending requests use all of the buffer memory; try again.", 503, 1)
         try:
@@ -246,7 +246,7 @@ class GrpcService:
             left_s = _deadline_s(request, asked.context, node)
             body = read_infer(request, node.limits, None if left_s is None else left_s + waited_s)
             id = metadata_of(asked.context).get(REQUEST_HEADER.lower())
-            answer = await node.infer(Call(body.content, body.header_bytes, None, id, client, waited_s))
+            answer = await node.infer(InferCall(body.content, body.header_bytes, None, id, client, waited_s))
         finally:
             self._budget.release(held)
         if asked.call is not None:
@@ -262,7 +262,7 @@ def _read(read: Callable[[bytes], Any], content: bytes) -> Any:
         raise InputError(f"the request is not a valid message of this method: {error}.") from error
 
 
-def _deadline_s(request: Any, context: Any, node: Node) -> float | None:
+def _deadline_s(request: Any, context: Any, node: ServingNode) -> float | None:
     """Seconds until the gRPC deadline, if it is sooner than the deadline of the request or the node.
 
     Otherwise None. Clients give every call a deadline of minutes, which is not a latency target.

@@ -9,7 +9,7 @@ import numpy as np
 from pliant.errors import InputError
 from pliant.serve.grpc.wire_messages import message
 from pliant.serve.http.limits import Limits
-from pliant.serve.protocol.inference import Body, answer_of
+from pliant.serve.protocol.inference import InferBody, answer_of
 from pliant.serve.protocol.oip_tensors import DTYPES, numpy_dtype, write_bytes
 
 _ENCODER = msgspec.json.Encoder()
@@ -30,7 +30,7 @@ _CONTENTS = {
 _INT64 = range(-(1 << 63), 1 << 63)
 
 
-def read_infer(asked: Any, limits: Limits, deadline_s: float | None = None) -> Body:
+def read_infer(asked: Any, limits: Limits, deadline_s: float | None = None) -> InferBody:
     """Convert a ModelInferRequest to the equivalent REST body, with binary outputs requested.
 
     `deadline_s`, if given, replaces the request's own. Raises InputError if the contents are neither all raw
@@ -56,10 +56,10 @@ def read_infer(asked: Any, limits: Limits, deadline_s: float | None = None) -> B
     ]
     request = {"id": asked.id, "parameters": parameters, "inputs": inputs, "outputs": outputs}
     head = _ENCODER.encode(request)
-    return Body(b"".join((head, *raw)), len(head))
+    return InferBody(b"".join((head, *raw)), len(head))
 
 
-def write_infer(body: Body, version: str) -> Any:
+def write_infer(body: InferBody, version: str) -> Any:
     """Convert a response to a request of `read_infer` to a ModelInferResponse, with raw tensors.
 
     `version` is the version of the model.

@@ -60,7 +60,7 @@ class Decoder:
 
 
 @final
-class Compressed:
+class GzipMiddleware:
     """Middleware that compresses responses of at least `LEAST_BYTES` with gzip, if accepted.
 
     No event streams.

@@ -32,11 +32,11 @@ from pliant.route.node_messages import (
     encode_told,
 )
 from pliant.route.predecessors import Listener
-from pliant.serve.access.access import Access
+from pliant.serve.access.access import AccessControl
 from pliant.serve.access.guard import Guard, certificate_names, error_response
 from pliant.serve.access.roles import unruled
 from pliant.serve.answers.metrics import TEXT, text_by_model
-from pliant.serve.http.bodies import CAME, Bodies
+from pliant.serve.http.body_reader import CAME, BodyReader
 from pliant.serve.http.content_coding import CODINGS
 from pliant.serve.http.direct_paths import DirectPaths, Handler
 from pliant.serve.http.limits import Limits
@@ -45,19 +45,19 @@ from pliant.serve.http.raw_headers import header_of
 from pliant.serve.http.responses import broken as _broken
 from pliant.serve.http.responses import gone as _gone
 from pliant.serve.http.responses import json_response as _json
-from pliant.serve.node.peers import PEERS_PATH, change_peers, peers_of
-from pliant.serve.node.serving_node import Call, Node
-from pliant.serve.page.event_stream import ShownProcess
+from pliant.serve.node.peers import PEERS_PATH, change_peers, list_peers
+from pliant.serve.node.serving_node import InferCall, ServingNode
+from pliant.serve.page.event_stream import PageProcess
 from pliant.serve.page.page_routes import page_routes
 from pliant.serve.protocol.descriptions import model_config, model_metadata, server_metadata
-from pliant.serve.protocol.inference import BINARY, HEADER_LENGTH, JSON, Body, header_bytes
+from pliant.serve.protocol.inference import BINARY, HEADER_LENGTH, JSON, InferBody, header_bytes
 from pliant.serve.protocol.statuses import http_status
 from pliant.serve.repository.model_entry import version_age
 from pliant.serve.telemetry.observed_app import ObservedApp
 from pliant.serve.telemetry.tracing import Tracer, make_tracer
-from pliant.serve.upstream.ask import EXPLAIN_PATH, EXPLAINED
 from pliant.serve.upstream.broadcasts import TELL_PATH
 from pliant.serve.upstream.callback import Callbacks
+from pliant.serve.upstream.request_explanation import EXPLAIN_PATH, EXPLAINED
 from pliant.serve.upstream.upstreams import CURVE_PATH, MISMATCH, REQUEST_HEADER
 
 UNOBSERVED = ("/v2/health/", "/metrics", CURVE_PATH, TELL_PATH)
@@ -67,18 +67,23 @@ _HEADER_LENGTH = HEADER_LENGTH.encode()
 _IDENTITY = [name.lower().encode() for name in (MODEL_HEADER, VERSION_HEADER, PROTOCOL_HEADER)]
 
 
-def make_app(node: Node, access: Access, version: str, callbacks: Callbacks = Callbacks()) -> ASGIApp:  # noqa: B008 - frozen
+def make_app(
+    node: ServingNode,
+    access: AccessControl,
+    version: str,
+    callbacks: Callbacks = Callbacks(),  # noqa: B008 - frozen
+) -> ASGIApp:
     """The ASGI application of a single node; see `model_app`."""
-    page = page_routes(ShownProcess(node.name, version, lambda: (node,), lambda: node.is_draining))
+    page = page_routes(PageProcess(node.name, version, lambda: (node,), lambda: node.is_draining))
     tracer = make_tracer()
-    return model_app(node, (node,), Bodies(node.limits), access, version, callbacks, page, tracer)
+    return model_app(node, (node,), BodyReader(node.limits), access, version, callbacks, page, tracer)
 
 
 def model_app(
-    node: Node,
-    nodes: Sequence[Node],
-    bodies: Bodies,
-    access: Access,
+    node: ServingNode,
+    nodes: Sequence[ServingNode],
+    bodies: BodyReader,
+    access: AccessControl,
     version: str,
     callbacks: Callbacks,
     page: Sequence[Route],
@@ -135,11 +140,11 @@ class _Paths:
 
     def __init__(
         self,
-        node: Node,
-        nodes: Sequence[Node],
-        bodies: Bodies,
+        node: ServingNode,
+        nodes: Sequence[ServingNode],
+        bodies: BodyReader,
         version: str,
-        access: Access,
+        access: AccessControl,
         callbacks: Callbacks,
     ) -> None:
         self._node, self._version, self._access, self._callbacks = node, version, access, callbacks
@@ -232,7 +237,7 @@ class _Paths:
     async def peers(self, request: Request) -> Response:
         self._check_model(request)
         if request.method != "POST":
-            return _json(peers_of(self._node))
+            return _json(list_peers(self._node))
         async with self._bodies.read(request, LIMIT_BYTES) as body:
             return _json(change_peers(self._node, body))
 
@@ -302,16 +307,16 @@ def _number(asked: QueryParams, name: str) -> float | None:
         raise InputError(f"{name} is {text[:40]!r}; give a number.") from None
 
 
-def _call(request: Request, content: bytes, route: RouteMessage | None) -> Call:
+def _call(request: Request, content: bytes, route: RouteMessage | None) -> InferCall:
     """Build the call. Raises InputError for invalid headers."""
     client = request.client.host if request.client else ""
     scope = request.scope
     n_json, id = header_bytes(header_of(scope, _HEADER_LENGTH)), header_of(scope, _REQUEST)
     now_s = asyncio.get_running_loop().time()
-    return Call(content, n_json, route, id, client, max(now_s - scope.get(CAME, now_s), 0.0))
+    return InferCall(content, n_json, route, id, client, max(now_s - scope.get(CAME, now_s), 0.0))
 
 
-def _check_size(answer: Body, limits: Limits) -> None:
+def _check_size(answer: InferBody, limits: Limits) -> None:
     """Raise NodeError (422) if a response exceeds the buffer limit of one client."""
     if len(answer.content) > limits.client_buffer_bytes:
         raise NodeError(
@@ -321,7 +326,7 @@ def _check_size(answer: Body, limits: Limits) -> None:
         )
 
 
-def _answered(answer: Body, node: str) -> Response:
+def _answered(answer: InferBody, node: str) -> Response:
     headers = {NODE_HEADER: node}
     if answer.header_bytes is None:
         return Response(answer.content, media_type=JSON, headers=headers)

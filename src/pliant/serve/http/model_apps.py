@@ -13,7 +13,7 @@ from pliant.errors import PliantError
 from pliant.route.node_identity import MODEL_HEADER
 from pliant.route.node_messages import ROUTE_HEADER
 from pliant.serve.access.guard import error_response
-from pliant.serve.http.bodies import CAME, Bodies
+from pliant.serve.http.body_reader import CAME, BodyReader
 from pliant.serve.http.limits import Limits
 from pliant.serve.http.repository_paths import RepositoryPaths
 from pliant.serve.protocol.early_terms import early_terms
@@ -38,7 +38,7 @@ class ModelApps:
     """
 
     def __init__(
-        self, repository: ModelRepository, front: RepositoryPaths, bodies: Bodies, limits: Limits
+        self, repository: ModelRepository, front: RepositoryPaths, bodies: BodyReader, limits: Limits
     ) -> None:
         self._repository, self._front = repository, front
         self._bodies, self._limits = bodies, limits

@@ -13,11 +13,11 @@ from starlette.types import Receive, Scope, Send
 
 from pliant.errors import InputError, NodeError, PliantError
 from pliant.route.node_identity import NODE_HEADER
-from pliant.serve.access.access import Access
+from pliant.serve.access.access import AccessControl
 from pliant.serve.access.guard import Guard, error_response
 from pliant.serve.access.roles import unruled
 from pliant.serve.answers.metrics import TEXT
-from pliant.serve.http.bodies import Bodies
+from pliant.serve.http.body_reader import BodyReader
 from pliant.serve.http.openapi import front_document
 from pliant.serve.http.responses import broken, gone, json_response
 from pliant.serve.protocol.descriptions import server_metadata
@@ -54,8 +54,8 @@ class RepositoryPaths:
     def __init__(
         self,
         repository: ModelRepository,
-        bodies: Bodies,
-        access: Access,
+        bodies: BodyReader,
+        access: AccessControl,
         name: str,
         version: str,
         page: Sequence[Route] = (),

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import final
 
-from pliant.serve.access.access import Access
+from pliant.serve.access.access import AccessControl
 from pliant.serve.access.rates import ClientRates
 from pliant.serve.answers.admission import Admission
 from pliant.serve.node.reloads import Reloads
@@ -17,7 +17,7 @@ class NodeControls:
 
     repository: ModelRepository
     reloads: Reloads
-    access: Access
+    access: AccessControl
     admission: Admission
     queue: int
 

@@ -9,7 +9,7 @@ import msgspec
 
 from pliant.cluster.lead.overview import MemberStatus
 from pliant.errors import InputError, NodeError
-from pliant.serve.node.serving_node import Node
+from pliant.serve.node.serving_node import ServingNode
 from pliant.serve.upstream.client import checked_url
 
 PEERS_PATH = "/v2/pliant/peers"
@@ -31,7 +31,7 @@ class PeerChanges(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Upstream:
+class UpstreamState:
     """The state of an upstream: `state` is ready, unknown, down, aside, circle or mismatch.
 
     `is_found` is set if it was discovered by its announcement rather than configured.
@@ -45,7 +45,7 @@ class Upstream:
 
 
 @dataclass(frozen=True, slots=True)
-class Worker:
+class WorkerState:
     """A worker of the node's cluster; `reason` explains why it is unused, if it is."""
 
     name: str
@@ -56,7 +56,7 @@ class Worker:
 
 
 @runtime_checkable
-class LeadsWorkers(Protocol):
+class WorkerRegistry(Protocol):
     """The part of a cluster's session that manages workers; thread-safe."""
 
     def workers(self) -> Sequence[MemberStatus]:
@@ -70,26 +70,26 @@ class LeadsWorkers(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Peers:
+class PeerList:
     """Upstreams, names of recently seen downstream nodes, and workers of the cluster."""
 
-    upstreams: tuple[Upstream, ...]
+    upstreams: tuple[UpstreamState, ...]
     predecessors: tuple[str, ...]
-    workers: tuple[Worker, ...] = ()
+    workers: tuple[WorkerState, ...] = ()
 
 
-def peers_of(node: Node) -> Peers:
+def list_peers(node: ServingNode) -> PeerList:
     """The peers that the router knows."""
     states, found = node.router.states(node.clock()), () if node.upstreams is None else node.upstreams.found
     cluster = _cluster_of(node)
-    return Peers(
-        tuple(Upstream(p.name, p.node, p.state, p.reason, p.name in found) for p in states),
+    return PeerList(
+        tuple(UpstreamState(p.name, p.node, p.state, p.reason, p.name in found) for p in states),
         node.router.predecessors.names,
         () if cluster is None else tuple(_worker(member) for member in cluster.workers()),
     )
 
 
-def change_peers(node: Node, body: bytes) -> Peers:
+def change_peers(node: ServingNode, body: bytes) -> PeerList:
     """Add and remove upstreams and workers according to `body`, JSON of PeerChanges, atomically.
 
     Adding an existing upstream or removing a missing one is not an error, so the call is idempotent. Requests
@@ -123,14 +123,14 @@ def change_peers(node: Node, body: bytes) -> Peers:
             cluster.dismiss(name)
         for name in changes.add_workers:
             cluster.readmit(name)
-    return peers_of(node)
+    return list_peers(node)
 
 
-def _cluster_of(node: Node) -> LeadsWorkers | None:
-    return next((session for session in node.sessions if isinstance(session, LeadsWorkers)), None)
+def _cluster_of(node: ServingNode) -> WorkerRegistry | None:
+    return next((session for session in node.sessions if isinstance(session, WorkerRegistry)), None)
 
 
-def _checked_cluster(node: Node, changes: PeerChanges) -> LeadsWorkers | None:
+def _checked_cluster(node: ServingNode, changes: PeerChanges) -> WorkerRegistry | None:
     """The cluster whose workers change, None without such changes. Raises InputError."""
     add, remove = {*changes.add_workers}, {*changes.remove_workers}
     if not add | remove:
@@ -147,6 +147,6 @@ def _checked_cluster(node: Node, changes: PeerChanges) -> LeadsWorkers | None:
     return cluster
 
 
-def _worker(member: MemberStatus) -> Worker:
+def _worker(member: MemberStatus) -> WorkerState:
     ago_s = member.heard_s_ago if isfinite(member.heard_s_ago) else None
-    return Worker(member.name, member.is_usable, member.reason, ago_s, member.n_faults)
+    return WorkerState(member.name, member.is_usable, member.reason, ago_s, member.n_faults)

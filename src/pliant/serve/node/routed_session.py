@@ -27,13 +27,13 @@ from pliant.run.session.session import Session
 from pliant.run.session.text_feeds import as_bytes
 from pliant.run.session.text_session import TextSession
 from pliant.serve.answers.explain_choice import Explanation
-from pliant.serve.answers.inquiry import Answer, Inquiry
+from pliant.serve.answers.routed_request import RoutedAnswer, RoutedRequest
 from pliant.serve.node.power import read_energy, read_radio
 from pliant.serve.node.routing import RoutedDetails, Routing
-from pliant.serve.node.start_node import NodeOptions, connected, ended, made_node
-from pliant.serve.protocol.calls import read_answer, write_request
-from pliant.serve.protocol.inference import Body, InferRequest, RequestedOutput
-from pliant.serve.protocol.terms import PendingRequest
+from pliant.serve.node.start_node import NodeOptions, cancel_and_wait, connect_node, make_node
+from pliant.serve.protocol.client_messages import read_answer, write_request
+from pliant.serve.protocol.inference import InferBody, InferRequest, RequestedOutput
+from pliant.serve.protocol.pending_request import PendingRequest
 from pliant.serve.telemetry.request_context import current_headers, hop
 from pliant.serve.telemetry.tracing import Attribute, make_tracer
 
@@ -87,7 +87,7 @@ class RoutedSession(Session[RoutedDetails]):
             radio=read_radio(routing.radio) if isinstance(routing.radio, str) else routing.radio,
             routing=routing.settings,
         )
-        self._node = made_node(options, local, cluster)
+        self._node = make_node(options, local, cluster)
         self._tracer = make_tracer()
         self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
         self._loop = self._runner.get_loop()
@@ -236,9 +236,9 @@ class RoutedSession(Session[RoutedDetails]):
             self._loop.run_forever()
 
     async def _connect(self, options: NodeOptions) -> None:
-        upstreams = await connected(self._node, options, self._stack)
+        upstreams = await connect_node(self._node, options, self._stack)
         task = asyncio.get_running_loop().create_task(upstreams.run())
-        self._stack.push_async_callback(ended, task)
+        self._stack.push_async_callback(cancel_and_wait, task)
         await upstreams.first_contacts()
 
     def _asked(self, value: Any, pair: str | None = None) -> tuple[Request, Mapping[str, np.ndarray] | None]:
@@ -286,7 +286,7 @@ class RoutedSession(Session[RoutedDetails]):
         infer = InferRequest(secrets.token_hex(8), feeds or {}, outputs, NO_TERMS)
         trail = Trail(hops_left=0 if feeds is None else Trail().hops_left).at(self._node.name)
         signature = self._node.signature
-        inquiry = Inquiry(
+        inquiry = RoutedRequest(
             infer,
             pending,
             trail,
@@ -305,11 +305,13 @@ class RoutedSession(Session[RoutedDetails]):
             raise
         return self._reply_of(answer, given.length, time.perf_counter() - start_s, terms)
 
-    def _reply_of(self, answer: Answer, length: int, seconds: float, terms: Terms) -> Reply[RoutedDetails]:
+    def _reply_of(
+        self, answer: RoutedAnswer, length: int, seconds: float, terms: Terms
+    ) -> Reply[RoutedDetails]:
         choice, content = answer.choice, answer.content
-        inner = None if isinstance(content, Body) else content.details
+        inner = None if isinstance(content, InferBody) else content.details
         details = RoutedDetails(answer.node, choice.reason, choice.option, choice.runners_up, inner)
-        if not isinstance(content, Body):
+        if not isinstance(content, InferBody):
             return replace(
                 content,
                 endpoint=answer.target,

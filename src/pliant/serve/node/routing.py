@@ -8,7 +8,7 @@ from pliant.route.choice.choose_endpoint import Option
 from pliant.route.choice.energy import PowerModel, RadioModel
 from pliant.route.choice.objective import TIME, Objective
 from pliant.route.router_settings import RouterSettings
-from pliant.serve.http.security import Tls
+from pliant.serve.access.security import Tls
 
 
 @dataclass(frozen=True, slots=True)

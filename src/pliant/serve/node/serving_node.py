@@ -26,22 +26,22 @@ from pliant.serve.answers.answer_energy import AnswerEnergy
 from pliant.serve.answers.dispatch import Dispatcher
 from pliant.serve.answers.explain_choice import Explanation, explain
 from pliant.serve.answers.gather import gather
-from pliant.serve.answers.inquiry import Inquiry
-from pliant.serve.answers.local_answers import LocalAnswers
-from pliant.serve.answers.metrics import Metrics, State
+from pliant.serve.answers.local_endpoint import LocalEndpoint
+from pliant.serve.answers.metrics import GaugeValue, Metrics
 from pliant.serve.answers.model_statistics import ModelStatistics
+from pliant.serve.answers.routed_request import RoutedRequest
 from pliant.serve.http.limits import Limits
 from pliant.serve.page.answer_feed import AnswerFeed
-from pliant.serve.protocol.batches import joined, row_body
 from pliant.serve.protocol.idempotency import IdempotencyCache
 from pliant.serve.protocol.inference import (
-    Body,
+    InferBody,
     InferRequest,
     read_request,
     signature,
     write_reply,
 )
-from pliant.serve.protocol.terms import LEAST_S, PendingRequest
+from pliant.serve.protocol.pending_request import LEAST_S, PendingRequest
+from pliant.serve.protocol.row_requests import joined, row_body
 from pliant.serve.telemetry.request_context import ServedModel, own_id
 from pliant.serve.upstream.upstreams import REQUEST_HEADER, Upstreams
 
@@ -54,7 +54,7 @@ _ROWS_AT_ONCE = 32
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class InferCall:
     """A request as received from the address `client`.
 
     `route` and `id` are set if a node forwarded it, or if a client wants idempotency. `waited_s` is its wait
@@ -78,13 +78,13 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
+class InferResponse:
     """The response to a call: its body, the endpoint and node that answered, and the time spent.
 
     `accuracy` is the expected accuracy, if it was measured. `length` is the total length of its rows.
     """
 
-    body: Body
+    body: InferBody
     target: str
     node: str
     spent: Spent
@@ -93,7 +93,7 @@ class Answered:
 
 
 @final
-class Node:
+class ServingNode:
     """A node; call on one event loop. Without `upstreams`, which are set later, it answers locally.
 
     `terms` and `objective` are the defaults of requests that start here. `queue` requests may wait for each
@@ -137,20 +137,20 @@ class Node:
         self._memory = memory
         queued = admission or Admission(queue, clock)
         self._own_admissions = [] if admission else [queued]
-        here = {LOCAL: LocalAnswers(served, router, queued, *common, energy=energy)}
+        here = {LOCAL: LocalEndpoint(served, router, queued, *common, energy=energy)}
         if cluster is not None:
             self._check_same(cluster)
             router.endpoint(CLUSTER, watts=energy.most_W())
             admission = Admission(queue, clock)
             self._own_admissions.append(admission)
-            here[CLUSTER] = LocalAnswers(cluster, router, admission, *common, CLUSTER, energy)
+            here[CLUSTER] = LocalEndpoint(cluster, router, admission, *common, CLUSTER, energy)
         for target in here:
             self.metrics.begin(target, is_upstream=False)
         self.local = here[LOCAL]
         self.sessions = (served,) if cluster is None else (served, cluster)
         self.feed = feed or AnswerFeed(clock)
         self.dispatcher = Dispatcher(router, here, self.metrics, self.signature, clock)
-        self._once: IdempotencyCache[Answered] = IdempotencyCache(
+        self._once: IdempotencyCache[InferResponse] = IdempotencyCache(
             clock, lambda answer: len(answer.body.content)
         )
 
@@ -173,7 +173,7 @@ class Node:
         """The memory budget shared by all models; None without a budget."""
         return None if self._memory is None else self._memory.total_bytes
 
-    async def infer(self, call: Call) -> Answered:
+    async def infer(self, call: InferCall) -> InferResponse:
         """Answer a call, locally or upstream; a repeated id is not run again.
 
         Raises InputError for input that the model does not accept, BudgetError if the accuracy or the memory
@@ -221,11 +221,11 @@ class Node:
         self._count(call, answer)
         return answer
 
-    async def _infer_rows(self, call: Call, request: InferRequest, start_s: float) -> Answered:
+    async def _infer_rows(self, call: InferCall, request: InferRequest, start_s: float) -> InferResponse:
         """Answer a request with several rows, each as a separate request. Raises like `infer`."""
         terms = request.terms.over(self.terms)
 
-        def ask(row: int) -> Awaitable[Answered]:
+        def ask(row: int) -> Awaitable[InferResponse]:
             left = terms
             if terms.deadline_s is not None:
                 left = replace(terms, deadline_s=max(terms.deadline_s + start_s - self.clock(), LEAST_S))
@@ -239,7 +239,7 @@ class Node:
         spent = Spent(self.clock() - start_s, max(one.spent.waited_s for one in found))
         accuracies = [one.accuracy for one in found if one.accuracy is not None]
         nodes, targets = {one.node for one in found}, {one.target for one in found}
-        return Answered(
+        return InferResponse(
             joined(request, [one.body for one in found], self.signature),
             targets.pop() if len(targets) == 1 else LOCAL,
             nodes.pop() if len(nodes) == 1 else self.name,
@@ -260,7 +260,7 @@ class Node:
         """The model's statistics in the protocol's form."""
         return self.statistics.shown(self.model.name, self.model.version, self.metrics.registry)
 
-    def _count(self, call: Call, answer: Answered) -> None:
+    def _count(self, call: InferCall, answer: InferResponse) -> None:
         """Count the bytes and accuracy of an answer."""
         target = answer.target
         self.metrics.of(self.metrics.client_bytes, target, "in").inc(len(call.body))
@@ -308,15 +308,17 @@ class Node:
         if self.upstreams is not None:
             self.upstreams.changed()
 
-    async def _answer(self, asked: Inquiry) -> Answered:
+    async def _answer(self, asked: RoutedRequest) -> InferResponse:
         found = await self.feed.watched(asked, self.dispatcher.answer)
         body = found.content
-        if not isinstance(body, Body):
+        if not isinstance(body, InferBody):
             body = write_reply(asked.request, body.outputs, self.signature, found.said)
         spent, length = found.spent, asked.wish.length
-        return Answered(body, found.target, found.node, spent, length, found.accuracy)
+        return InferResponse(body, found.target, found.node, spent, length, found.accuracy)
 
-    def _inquiry(self, call: Call, request: InferRequest, given: Request, start_s: float) -> Inquiry:
+    def _inquiry(
+        self, call: InferCall, request: InferRequest, given: Request, start_s: float
+    ) -> RoutedRequest:
         """The request with its terms: those of its source, if another node forwarded it."""
         terms, objective, route = request.terms.over(self.terms), self.objective, call.route
         if route is not None and route.path:
@@ -330,10 +332,10 @@ class Node:
             objective = route.wanted or objective
         due_s = None if terms.deadline_s is None else start_s + terms.deadline_s
         wish = PendingRequest(given, due_s, terms.accuracy_floor, bool(terms.best_effort), call.client)
-        id, body = call.id or own_id(), Body(call.body, call.header_bytes)
-        return Inquiry(request, wish, self._trail(call), id, lambda: body, route, objective)
+        id, body = call.id or own_id(), InferBody(call.body, call.header_bytes)
+        return RoutedRequest(request, wish, self._trail(call), id, lambda: body, route, objective)
 
-    def _trail(self, call: Call) -> Trail:
+    def _trail(self, call: InferCall) -> Trail:
         """The path of the request including this node. Raises NodeError for a loop."""
         given = Trail() if call.route is None or not call.route.path else call.route.trail
         try:
@@ -341,16 +343,18 @@ class Node:
         except RouteError as error:
             raise NodeError(str(error), status=508) from error
 
-    def _states(self) -> Iterator[State]:
+    def _states(self) -> Iterator[GaugeValue]:
         """Gauge values from the router for Prometheus."""
         now_s = self.clock()
         for n, seconds in self.router.tell(now_s).curve.points:
-            yield State("pliant_curve_seconds", "Curve sent to downstream nodes.", "length", str(n), seconds)
+            yield GaugeValue(
+                "pliant_curve_seconds", "Curve sent to downstream nodes.", "length", str(n), seconds
+            )
         for target, local in self.dispatcher.here.items():
             n, about = float(local.n_waiting), "Requests that wait for a local endpoint."
-            yield State("pliant_queue_length", about, "target", target, n)
+            yield GaugeValue("pliant_queue_length", about, "target", target, n)
             about = "Expected wait of a new request, in seconds."
-            yield State("pliant_queue_seconds", about, "target", target, local.backlog_s)
+            yield GaugeValue("pliant_queue_seconds", about, "target", target, local.backlog_s)
         for peer in self.router.states(now_s):
             rows = [
                 ("pliant_upstream_rtt_seconds", "Round trip time.", peer.rtt_s),
@@ -362,7 +366,7 @@ class Node:
                 ("pliant_upstream_waiting", "Requests that wait here for it.", float(peer.n_waiting)),
             ]
             for name, about, number in rows:
-                yield State(name, about, "upstream", peer.name, number)
+                yield GaugeValue(name, about, "upstream", peer.name, number)
         for share in () if self._memory is None else self._memory.shares:
             if share.name == self.served.name:
                 rows = [
@@ -371,7 +375,7 @@ class Node:
                     ("pliant_memory_loading_seconds", "Loading time of an answer.", share.loading_s),
                 ]
                 for name, about, number in rows:
-                    yield State(name, about, "model", share.name, number)
-        yield State(
+                    yield GaugeValue(name, about, "model", share.name, number)
+        yield GaugeValue(
             "pliant_predecessors", "Downstream nodes.", "node", self.name, len(self.router.predecessors)
         )

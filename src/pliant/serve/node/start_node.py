@@ -14,21 +14,21 @@ from typing import Any, Protocol
 from pliant.errors import BudgetError, NodeError
 
 try:
-    from pliant.serve.http.content_coding import Compressed
+    from pliant.serve.http.connections.server import NodeServer, bind
+    from pliant.serve.http.content_coding import GzipMiddleware
     from pliant.serve.http.http_app import model_app
     from pliant.serve.http.model_apps import ModelApps
     from pliant.serve.http.repository_paths import RepositoryPaths
-    from pliant.serve.http.server import NodeServer, bind
-    from pliant.serve.node.serving_node import Node
+    from pliant.serve.node.serving_node import ServingNode
     from pliant.serve.openai.embeddings import embeddings_route
-    from pliant.serve.page.event_stream import ShownProcess
+    from pliant.serve.page.event_stream import PageProcess
     from pliant.serve.page.page_routes import page_routes
     from pliant.serve.repository.front_node import FrontNode
     from pliant.serve.repository.live_model import ConnectedModel, Withdraw
     from pliant.serve.repository.model_loader import ModelLoader
     from pliant.serve.repository.model_repository import FindModels, ModelRepository
-    from pliant.serve.upstream.ask import ask_explanation as ask_explanation
     from pliant.serve.upstream.client import Client, checked_url
+    from pliant.serve.upstream.request_explanation import request_explanation as request_explanation
     from pliant.serve.upstream.upstreams import Upstreams
 except ImportError as error:  # pragma: no cover - the tests need them
     raise NodeError(f"a node needs {error.name}: pip install 'pliant[node]'.") from error
@@ -40,14 +40,21 @@ from pliant.route.router import Router
 from pliant.route.router_settings import RouterSettings
 from pliant.run.process_memory import MemoryBudget
 from pliant.run.session.session import Session
-from pliant.serve.access.access import Access
+from pliant.serve.access.access import AccessControl
 from pliant.serve.access.credentials import Credentials, TokenFiles
 from pliant.serve.access.rates import ClientRates
+from pliant.serve.access.security import (
+    ListenAddress,
+    Tls,
+    Tokens,
+    check_discovery,
+    check_exposure,
+    warn_in_clear,
+)
 from pliant.serve.answers.admission import MOST_WORKERS, Admission
 from pliant.serve.answers.answer_energy import AnswerEnergy
-from pliant.serve.http.bodies import Bodies
+from pliant.serve.http.body_reader import BodyReader
 from pliant.serve.http.limits import Limits
-from pliant.serve.http.security import Address, Tls, Tokens, check_discovery, check_exposure, warn_in_clear
 from pliant.serve.node.node_controls import NodeControls
 from pliant.serve.node.reloads import Reloads
 from pliant.serve.page.answer_feed import AnswerFeed
@@ -90,7 +97,7 @@ class NodeOptions:
     `radio` (eq. 8 and 9). `tracer` creates spans; by default it is OpenTelemetry's global one.
     """
 
-    listen: Address = field(default_factory=lambda: Address("127.0.0.1", 0))
+    listen: ListenAddress = field(default_factory=lambda: ListenAddress("127.0.0.1", 0))
     version: str | None = None
     name: str | None = None
     upstreams: tuple[str, ...] = ()
@@ -101,7 +108,7 @@ class NodeOptions:
     peer_tokens: tuple[str, ...] = field(default=(), repr=False)
     operator_tokens: tuple[str, ...] = field(default=(), repr=False)
     callbacks: Callbacks = field(default_factory=Callbacks)
-    grpc: Address | None = None
+    grpc: ListenAddress | None = None
     tls: Tls = field(default_factory=Tls)
     token_files: TokenFiles = field(default_factory=TokenFiles)
     is_insecure: bool = False
@@ -176,7 +183,7 @@ async def serve_models(
     credentials = Credentials(tokens, options.token_files, options.tls)
     warn_in_clear(options.listen, tokens, options.tls)
     sock = bind(options.listen)
-    listen = Address(options.listen.host, sock.getsockname()[1])
+    listen = ListenAddress(options.listen.host, sock.getsockname()[1])
     url = f"{'http' if credentials.server_tls is None else 'https'}://{listen}"
     loop = asyncio.get_running_loop()
     async with AsyncExitStack() as open_:
@@ -184,8 +191,8 @@ async def serve_models(
         options = replace(options, name=options.name or _name_at(listen.port), address=options.address or url)
         admission = Admission(options.queue, n_workers=options.compute_workers)
         open_.callback(admission.close)
-        bodies, learn_s = Bodies(options.limits), options.learn_s / max(len(entries), 1)
-        access = Access(
+        bodies, learn_s = BodyReader(options.limits), options.learn_s / max(len(entries), 1)
+        access = AccessControl(
             tokens,
             options.rates,
             asks_certificate=options.tls.client_ca is not None,
@@ -198,7 +205,7 @@ async def serve_models(
 
         async def connect(entry: ModelEntry, opened: OpenModel, stack: AsyncExitStack) -> ConnectedModel:
             own = replace(with_endpoints(options, entry.endpoints), learn_s=learn_s, queue=controls.queue)
-            node, withdraw = await _connected_model(
+            node, withdraw = await _connect_model(
                 own, entry.key, opened, (admission, memory, credentials), stack
             )
             app = model_app(node, repository.nodes, bodies, access, version, options.callbacks, page, tracer)
@@ -207,7 +214,7 @@ async def serve_models(
         version = options.version or ""
         tracer = options.tracer or make_tracer()
         embeddings = embeddings_route(lambda: repository.nodes, lambda name: repository.lease(name), bodies)
-        shown = ShownProcess(
+        shown = PageProcess(
             options.name or "", version, lambda: repository.nodes, lambda: repository.is_draining
         )
         page = [*page_routes(shown), embeddings]
@@ -216,7 +223,7 @@ async def serve_models(
         open_.push_async_callback(repository.close)
         await repository.start()
         paths = RepositoryPaths(repository, bodies, access, options.name or "", version, page)
-        app = Compressed(ModelApps(repository, paths, bodies, options.limits))
+        app = GzipMiddleware(ModelApps(repository, paths, bodies, options.limits))
 
         manager = service_manager(child_environment())
 
@@ -242,7 +249,7 @@ async def serve_models(
 
         started = _when_started(server, say_ready)
         for work in (started, manager.keep_alive(), credentials.watch()):
-            open_.push_async_callback(ended, loop.create_task(work))
+            open_.push_async_callback(cancel_and_wait, loop.create_task(work))
         if options.grpc is not None:
             try:
                 from pliant.serve.grpc.grpc_server import serve_grpc
@@ -263,13 +270,13 @@ def with_endpoints(options: NodeOptions, own: ModelEndpoints) -> NodeOptions:
     return replace(options, **{name: value for name, value in given.items() if value is not None})
 
 
-async def _connected_model(
+async def _connect_model(
     options: NodeOptions,
     key: ModelKey,
     opened: OpenModel,
     shared: tuple[Admission, MemoryBudget | None, Credentials],
     stack: AsyncExitStack,
-) -> tuple[Node, Withdraw]:
+) -> tuple[ServingNode, Withdraw]:
     """Create the node of an opened model on the running loop; `stack` closes it. Raises NodeError."""
     stack.push_async_callback(asyncio.to_thread, opened.close)
     for session in (opened.local, opened.cluster):
@@ -280,15 +287,15 @@ async def _connected_model(
     await asyncio.to_thread(_ask_for_curve, floor, opened.local)
     options = replace(options, energy=opened.energy or options.energy)
     admission, memory, credentials = shared
-    node = made_node(options, opened.local, opened.cluster, admission, memory, key.version)
+    node = make_node(options, opened.local, opened.cluster, admission, memory, key.version)
     stack.push_async_callback(asyncio.to_thread, node.close)
     if options.learn_s:  # before upstreams are connected and notified
         await asyncio.to_thread(node.local.learn, LENGTHS, options.learn_s)
-    upstreams = await connected(node, options, stack, credentials)
-    stack.push_async_callback(ended, asyncio.get_running_loop().create_task(upstreams.run()))
+    upstreams = await connect_node(node, options, stack, credentials)
+    stack.push_async_callback(cancel_and_wait, asyncio.get_running_loop().create_task(upstreams.run()))
     announced = await stack.enter_async_context(AsyncExitStack())
     if options.is_announced:
-        from pliant.serve.node.topology import announce  # needs zeroconf
+        from pliant.serve.node.node_discovery import announce  # needs zeroconf
 
         await announce(node, options.address or "", credentials, announced)
     return node, announced.aclose
@@ -305,21 +312,21 @@ def _ask_for_curve(floor: float, served: Session[Any]) -> None:
         raise NodeError(f"no request could have an accuracy floor of {floor:g}: {error}") from error
 
 
-def made_node(
+def make_node(
     options: NodeOptions,
     served: Session[Any],
     cluster: Session[Any] | None = None,
     admission: Admission | None = None,
     memory: MemoryBudget | None = None,
     model_version: str = FIRST_VERSION,
-) -> Node:
+) -> ServingNode:
     """Create the node without connections: its router and local endpoints."""
     settings = options.routing or RouterSettings(
         served.max_length, degree=served.degree, power=options.energy.power, radio=options.radio
     )
     if options.prior is not None:
         served.expect(options.prior)
-    return Node(
+    return ServingNode(
         served,
         Router(options.name or _name_at(0), settings, started=time.time_ns() // 10**6),
         options.queue,
@@ -336,8 +343,8 @@ def made_node(
     )
 
 
-async def connected(
-    node: Node, options: NodeOptions, stack: AsyncExitStack, credentials: Credentials | None = None
+async def connect_node(
+    node: ServingNode, options: NodeOptions, stack: AsyncExitStack, credentials: Credentials | None = None
 ) -> Upstreams:
     """Connect the node to its upstreams on the running loop; `stack` closes the connections.
 
@@ -368,13 +375,13 @@ async def connected(
     stack.callback(credentials.on_change.remove, changed)
     if options.discovers:
         is_loopback = check_discovery(options.listen, options.peer_tokens, options.is_insecure)
-        from pliant.serve.node.topology import discover  # needs zeroconf
+        from pliant.serve.node.node_discovery import discover  # needs zeroconf
 
         await discover(node, options.address or "", credentials, is_loopback, stack)
     return upstreams
 
 
-async def ended(task: asyncio.Task[None]) -> None:
+async def cancel_and_wait(task: asyncio.Task[None]) -> None:
     """Cancel `task` and wait for its end, since it may still use resources that are closed next."""
     task.cancel()
     await asyncio.wait({task})

@@ -1,6 +1,6 @@
 """`POST /v1/embeddings` in OpenAI's form, for models with a vector output.
 
-Each input is a separate request through `Node.infer`.
+Each input is a separate request through `ServingNode.infer`.
 """
 
 import base64
@@ -20,12 +20,12 @@ from pliant.errors import InputError, NodeError, PliantError
 from pliant.ir.port import Port
 from pliant.route.choice.terms import Terms
 from pliant.serve.answers.gather import gather
-from pliant.serve.http.bodies import Bodies
-from pliant.serve.node.serving_node import Answered, Call, Node
+from pliant.serve.http.body_reader import BodyReader
+from pliant.serve.node.serving_node import InferCall, InferResponse, ServingNode
 from pliant.serve.openai.embedders import Embedder, embedder
 from pliant.serve.openai.openai_errors import openai_error
-from pliant.serve.protocol.calls import read_answer, write_request
-from pliant.serve.protocol.inference import JSON, Body, InferRequest, RequestedOutput
+from pliant.serve.protocol.client_messages import read_answer, write_request
+from pliant.serve.protocol.inference import JSON, InferBody, InferRequest, RequestedOutput
 from pliant.serve.protocol.statuses import http_status
 
 EMBEDDINGS_PATH = "/v1/embeddings"
@@ -34,14 +34,14 @@ _MOST_INPUTS = 2048
 _AT_ONCE = 32
 
 
-class Leased(Protocol):
+class LeasedModel(Protocol):
     """A model that stays loaded while it is leased."""
 
     @property
-    def node(self) -> Node: ...
+    def node(self) -> ServingNode: ...
 
 
-Lease = Callable[[str], AbstractAsyncContextManager[Leased]]
+Lease = Callable[[str], AbstractAsyncContextManager[LeasedModel]]
 
 
 class EmbeddingsRequest(msgspec.Struct, frozen=True):
@@ -62,7 +62,7 @@ class EmbeddingsRequest(msgspec.Struct, frozen=True):
 _REQUEST = msgspec.json.Decoder(EmbeddingsRequest)
 
 
-def embeddings_route(nodes: Callable[[], Sequence[Node]], lease: Lease, bodies: Bodies) -> Route:
+def embeddings_route(nodes: Callable[[], Sequence[ServingNode]], lease: Lease, bodies: BodyReader) -> Route:
     """The route. `nodes` returns the loaded nodes; `lease` keeps the node of a model loaded."""
 
     async def answer(request: Request) -> Response:
@@ -93,7 +93,7 @@ def _read(content: bytes) -> EmbeddingsRequest:
         raise InputError(f"the request is not a valid embeddings request in JSON: {error}.") from error
 
 
-async def _answer(node: Node, asked: EmbeddingsRequest, client: str) -> Response:
+async def _answer(node: ServingNode, asked: EmbeddingsRequest, client: str) -> Response:
     embeds = _embedder(node, asked)
     terms = Terms(asked.deadline_s, asked.accuracy_floor, asked.best_effort)
     start_s = node.clock()
@@ -105,10 +105,10 @@ async def _answer(node: Node, asked: EmbeddingsRequest, client: str) -> Response
                 max(terms.deadline_s + start_s - node.clock(), 1e-6), terms.accuracy_floor, terms.best_effort
             )
         body = _body(node, tensors, embeds.output, left)
-        return node.infer(Call(body.content, body.header_bytes, client=client))
+        return node.infer(InferCall(body.content, body.header_bytes, client=client))
 
     inputs = [embeds.tensors(item) for item in _items(asked.input)]
-    found: list[Answered] = await gather([partial(ask, tensors) for tensors in inputs], _AT_ONCE)
+    found: list[InferResponse] = await gather([partial(ask, tensors) for tensors in inputs], _AT_ONCE)
     data = []
     for index, one in enumerate(found):
         vector = read_answer(one.body, node.signature)[0][embeds.output.name].ravel()
@@ -122,7 +122,7 @@ async def _answer(node: Node, asked: EmbeddingsRequest, client: str) -> Response
     return Response(msgspec.json.encode(reply), media_type=JSON)
 
 
-def _embedder(node: Node, asked: EmbeddingsRequest) -> Embedder:
+def _embedder(node: ServingNode, asked: EmbeddingsRequest) -> Embedder:
     """Raise NodeError (404) for a model without embeddings, and InputError for an unsupported width."""
     found = embedder(node.signature)
     if found is None:
@@ -152,6 +152,6 @@ def _items(given: str | list[str | int | list[int]]) -> list[str | list[int]]:
     return [*texts, *arrays]
 
 
-def _body(node: Node, tensors: dict[str, np.ndarray], output: Port, terms: Terms) -> Body:
+def _body(node: ServingNode, tensors: dict[str, np.ndarray], output: Port, terms: Terms) -> InferBody:
     request = InferRequest("", tensors, (RequestedOutput(output, True),), terms)
     return write_request(request, node.signature, terms)

@@ -18,8 +18,8 @@ from pliant.errors import BudgetError, NodeError
 from pliant.ir.reply import Reply
 from pliant.ir.times.timing import is_in_time
 from pliant.route.choice.choose_endpoint import LOCAL, Choice
-from pliant.serve.answers.inquiry import Answer, Inquiry
-from pliant.serve.protocol.terms import PendingRequest
+from pliant.serve.answers.routed_request import RoutedAnswer, RoutedRequest
+from pliant.serve.protocol.pending_request import PendingRequest
 
 N_EVENTS = 4096
 """Events kept: a reader further behind misses some."""
@@ -69,10 +69,10 @@ class AnswerRecord:
 
 
 @dataclass(slots=True)
-class _End:
+class _Outcome:
     """The outcome of a request, filled in as it becomes known."""
 
-    answer: Answer | None = None
+    answer: RoutedAnswer | None = None
     outcome: str = "failed"
     error: str | None = None
 
@@ -136,11 +136,13 @@ class AnswerFeed:
         with self._lock:
             return next((one for one in reversed(self._records) if one.details is not None), None)
 
-    async def watched(self, asked: Inquiry, answer: Callable[[Inquiry], Awaitable[Answer]]) -> Answer:
+    async def watched(
+        self, asked: RoutedRequest, answer: Callable[[RoutedRequest], Awaitable[RoutedAnswer]]
+    ) -> RoutedAnswer:
         """Run `answer(asked)`, and record it if there are viewers. Raises the same errors."""
         if not self.n_viewers:
             return await answer(asked)
-        at_s, start_s, end = self._wall(), self._clock(), _End()
+        at_s, start_s, end = self._wall(), self._clock(), _Outcome()
         try:
             end.answer = await answer(asked)
             end.outcome = "ok"
@@ -174,7 +176,7 @@ class AnswerFeed:
         )
         self._keep(AnswerRecord(event, None, reply.details, None, self._kept(text)))
 
-    def _ended(self, asked: Inquiry, end: _End, at_s: float, start_s: float) -> None:
+    def _ended(self, asked: RoutedRequest, end: _Outcome, at_s: float, start_s: float) -> None:
         now_s, wish, answer = self._clock(), asked.wish, end.answer
         choice = None if answer is None else answer.choice
         content = None if answer is None else answer.content
@@ -220,7 +222,7 @@ def _accuracy(reply: Reply[Any] | None, choice: Choice | None) -> float | None:
     return None if choice is None else choice.option.accuracy
 
 
-def _deadline_s(asked: Inquiry, start_s: float) -> float | None:
+def _deadline_s(asked: RoutedRequest, start_s: float) -> float | None:
     """The deadline in the request, or else the time left when it was read, rounded to milliseconds."""
     due_s, said_s = asked.wish.due_s, asked.request.terms.deadline_s
     if due_s is None or (said_s is not None and asked.is_source):
@@ -228,7 +230,7 @@ def _deadline_s(asked: Inquiry, start_s: float) -> float | None:
     return max(round(due_s - start_s, 3), 0.0)
 
 
-def _text_of(asked: Inquiry, wish: PendingRequest) -> str | None:
+def _text_of(asked: RoutedRequest, wish: PendingRequest) -> str | None:
     """The first text of a request; None if its inputs are arrays."""
     if wish.request.text is not None:
         return wish.request.text

@@ -18,7 +18,7 @@ _MOST_SPANS = 2000
 
 
 @runtime_checkable
-class Timed(Protocol):
+class TimedDetails(Protocol):
     """Details of an answer with the time at which each step of `program` ran."""
 
     @property
@@ -29,7 +29,7 @@ class Timed(Protocol):
 
 
 @runtime_checkable
-class Predicted(Timed, Protocol):
+class PredictedDetails(TimedDetails, Protocol):
     """Details that also have the predicted times."""
 
     @property
@@ -40,7 +40,7 @@ class Predicted(Timed, Protocol):
 
 
 @runtime_checkable
-class Divided(Protocol):
+class PartitionedDetails(Protocol):
     """Details of a cluster's answer: the partitions of its segments, and the faults during the run."""
 
     @property
@@ -69,7 +69,7 @@ class Bar(msgspec.Struct, frozen=True, omit_defaults=True):
     state: str = "ran"
 
 
-class Candidate(msgspec.Struct, frozen=True):
+class CandidateEstimate(msgspec.Struct, frozen=True):
     """An endpoint as the router estimated it."""
 
     target: str
@@ -79,14 +79,14 @@ class Candidate(msgspec.Struct, frozen=True):
     excluded: str | None
 
 
-class Shards(msgspec.Struct, frozen=True):
+class ShardBits(msgspec.Struct, frozen=True):
     """Bits of shards by layer and slice; `planned` are the plan's bits, if known."""
 
     ran: tuple[tuple[int, ...], ...]
     planned: tuple[tuple[int, ...], ...] | None = None
 
 
-class Share(msgspec.Struct, frozen=True):
+class DeviceShare(msgspec.Struct, frozen=True):
     """The share of a cluster device."""
 
     device: str
@@ -95,7 +95,7 @@ class Share(msgspec.Struct, frozen=True):
     columns: int
 
 
-class Way(msgspec.Struct, frozen=True):
+class LinkDirection(msgspec.Struct, frozen=True):
     """One direction of a link between two devices of a cluster."""
 
     src: str
@@ -104,15 +104,15 @@ class Way(msgspec.Struct, frozen=True):
     bandwidth_Bps: float
 
 
-class Split(msgspec.Struct, frozen=True):
+class ClusterSplit(msgspec.Struct, frozen=True):
     """The partition of an answer among cluster devices, and the links that its plan assumed."""
 
     mode: str
     primary: str
     tokens: int
-    shares: tuple[Share, ...]
+    shares: tuple[DeviceShare, ...]
     bits: tuple[int, ...] = ()
-    ways: tuple[Way, ...] = ()
+    ways: tuple[LinkDirection, ...] = ()
 
 
 class AnswerTimeline(msgspec.Struct, frozen=True):
@@ -121,12 +121,12 @@ class AnswerTimeline(msgspec.Struct, frozen=True):
     event: AnswerEvent
     reason: str | None
     error: str | None
-    candidates: tuple[Candidate, ...]
+    candidates: tuple[CandidateEstimate, ...]
     lanes: tuple[str, ...]
     predicted: tuple[Bar, ...]
     measured: tuple[Bar, ...]
-    shards: Shards | None
-    split: Split | None
+    shards: ShardBits | None
+    split: ClusterSplit | None
     n_faults: int
     text: str | None
 
@@ -140,36 +140,36 @@ def timeline_of(record: AnswerRecord) -> AnswerTimeline:
         event,
         None if choice is None else choice.reason,
         record.error,
-        tuple(Candidate(o.name, o.seconds, o.bound_s, o.accuracy, o.excluded) for o in options),
+        tuple(CandidateEstimate(o.name, o.seconds, o.bound_s, o.accuracy, o.excluded) for o in options),
         tuple(dict.fromkeys(bar.lane for bar in (*measured, *predicted))),
         predicted,
         measured,
         shards_of(record.details),
         split_of(record.details),
-        len(record.details.faults) if isinstance(record.details, Divided) else 0,
+        len(record.details.faults) if isinstance(record.details, PartitionedDetails) else 0,
         record.text,
     )
 
 
-def shards_of(details: Any) -> Shards | None:
+def shards_of(details: Any) -> ShardBits | None:
     """The bits that an elastic answer ran with; None for other answers."""
-    return Shards(details.bits, details.planned_bits) if isinstance(details, ElasticDetails) else None
+    return ShardBits(details.bits, details.planned_bits) if isinstance(details, ElasticDetails) else None
 
 
-def split_of(details: Any) -> Split | None:
+def split_of(details: Any) -> ClusterSplit | None:
     """The partition of the last layers of a cluster's answer; None for other answers."""
-    if not isinstance(details, Divided):
+    if not isinstance(details, PartitionedDetails):
         return None
     partition, links = details.partitions[-1], details.links
-    shares = tuple(Share(s.device, s.heads, s.rows, s.columns) for s in partition.shares)
+    shares = tuple(DeviceShare(s.device, s.heads, s.rows, s.columns) for s in partition.shares)
     known = [name for name in partition.devices if name in links.interfaces]
     ways = tuple(
-        Way(src, dst, link.latency_s, link.bandwidth_Bps)
+        LinkDirection(src, dst, link.latency_s, link.bandwidth_Bps)
         for src, dst in permutations(known, 2)
         for link in [links.link(src, dst)]
     )
     bits = partition.bits
-    return Split(partition.mode, partition.primary, partition.tokens, shares, bits, ways)
+    return ClusterSplit(partition.mode, partition.primary, partition.tokens, shares, bits, ways)
 
 
 def _predicted(record: AnswerRecord) -> Iterator[Bar]:
@@ -180,9 +180,9 @@ def _predicted(record: AnswerRecord) -> Iterator[Bar]:
         work_s = choice.option.level.curve.at(event.length)
         start_s = max(choice.seconds - work_s, 0.0)
         yield from _before(event, start_s)
-        if not isinstance(details, Predicted):
+        if not isinstance(details, PredictedDetails):
             yield Bar(_lane(event), "answer", "compute", start_s, start_s + work_s)
-    if isinstance(details, Predicted):
+    if isinstance(details, PredictedDetails):
         start_s += max(details.predicted_s - _end_s(details.predicted_spans), 0.0)
         yield from _bars(details.program, details.predicted_spans, start_s)
 
@@ -192,7 +192,7 @@ def _measured(record: AnswerRecord) -> Iterator[Bar]:
     yield from _before(event, event.waited_s)
     if event.outcome != "ok":
         return
-    if isinstance(details, Timed):
+    if isinstance(details, TimedDetails):
         # The remaining time is before the first step: reading the input.
         start_s = max(event.seconds - _end_s(details.spans), event.waited_s)
         if start_s > event.waited_s:

@@ -13,7 +13,7 @@ from typing import final
 import msgspec
 
 from pliant.errors import NodeError
-from pliant.serve.node.serving_node import Node
+from pliant.serve.node.serving_node import ServingNode
 from pliant.serve.page.answer_feed import AnswerEvent
 from pliant.serve.page.node_picture import NodePicture, model_picture, numbers
 
@@ -27,7 +27,7 @@ _N_FRAMES = 25
 _RETRY_MS = 2000
 
 
-class Answers(msgspec.Struct, frozen=True):
+class ModelAnswers(msgspec.Struct, frozen=True):
     """Answers of one model since the last event, as rows (see `_row`).
 
     After the model is reloaded, a new `run` counts from 1 again.
@@ -39,12 +39,12 @@ class Answers(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
-class ShownProcess:
+class PageProcess:
     """A process that the page shows; `nodes` returns the current nodes of its models."""
 
     name: str
     version: str
-    nodes: Callable[[], Sequence[Node]]
+    nodes: Callable[[], Sequence[ServingNode]]
     is_draining: Callable[[], bool]
 
 
@@ -57,7 +57,7 @@ class EventStream:
 
     _shown: bytes
 
-    def __init__(self, shown: ShownProcess, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, shown: PageProcess, clock: Callable[[], float] = time.monotonic) -> None:
         self._process, self._nodes, self._clock = shown, shown.nodes, clock
         self._run = secrets.token_hex(8)
         self._n_viewers = 0
@@ -147,9 +147,9 @@ class EventStream:
 class _Feeds:
     """The feeds of all nodes, which keep answers while they are viewed, and the read positions."""
 
-    def __init__(self, nodes: Callable[[], Sequence[Node]]) -> None:
+    def __init__(self, nodes: Callable[[], Sequence[ServingNode]]) -> None:
         self._nodes = nodes
-        self._looks: dict[Node, tuple[ExitStack, int]] = {}
+        self._looks: dict[ServingNode, tuple[ExitStack, int]] = {}
 
     def close(self) -> None:
         for looks, _number in self._looks.values():
@@ -168,13 +168,13 @@ class _Feeds:
             self._looks[node] = looks, node.feed.last
         return bool(gone or new)
 
-    def news(self) -> list[Answers]:
+    def news(self) -> list[ModelAnswers]:
         """The answers since the last call."""
         found = []
         for node, (looks, number) in self._looks.items():
             if answers := node.feed.since(number):
                 self._looks[node] = looks, answers[-1].number
-                found.append(Answers(node.served.name, node.run, [_row(one) for one in answers]))
+                found.append(ModelAnswers(node.served.name, node.run, [_row(one) for one in answers]))
         return found
 
 

@@ -15,9 +15,9 @@ from pliant.route.choice.terms import Terms
 from pliant.route.upstream.peer_state import PeerState
 from pliant.run.memory_use import MemoryUse, rss_bytes
 from pliant.run.process_memory import MemoryShare
-from pliant.serve.node.peers import LeadsWorkers
-from pliant.serve.node.serving_node import Node
-from pliant.serve.page.answer_timeline import Shards, Split, shards_of, split_of
+from pliant.serve.node.peers import WorkerRegistry
+from pliant.serve.node.serving_node import ServingNode
+from pliant.serve.page.answer_timeline import ClusterSplit, ShardBits, shards_of, split_of
 
 _N_LENGTHS = 24
 """The number of lengths at which curves and choices are shown."""
@@ -103,8 +103,8 @@ class ModelNumbers(msgspec.Struct, frozen=True):
     backlog_s: float
     devices: tuple[Device, ...]
     share: MemoryShare | None
-    shards: Shards | None
-    split: Split | None
+    shards: ShardBits | None
+    split: ClusterSplit | None
 
 
 class NodeNumbers(msgspec.Struct, frozen=True):
@@ -134,7 +134,7 @@ class Outlook(msgspec.Struct, frozen=True):
     reasons: tuple[str, ...]
 
 
-def model_picture(node: Node) -> ModelPicture:
+def model_picture(node: ServingNode) -> ModelPicture:
     """The picture of a node's model.
 
     It may wait for the session's current run, so do not call it on an event loop.
@@ -157,7 +157,7 @@ def model_picture(node: Node) -> ModelPicture:
     )
 
 
-def numbers(nodes: Sequence[Node], is_draining: bool) -> NodeNumbers:
+def numbers(nodes: Sequence[ServingNode], is_draining: bool) -> NodeNumbers:
     """The current state of a process's nodes; fast."""
     return NodeNumbers(
         time.time(),
@@ -169,7 +169,7 @@ def numbers(nodes: Sequence[Node], is_draining: bool) -> NodeNumbers:
     )
 
 
-def outlook(node: Node, terms: Terms) -> Outlook:
+def outlook(node: ServingNode, terms: Terms) -> Outlook:
     """Estimates and choices over the model's input lengths; `terms` override those of the node."""
     node.dispatcher.offer()
     now_s, asked = node.clock(), terms.over(node.terms)
@@ -214,14 +214,14 @@ def _lengths(longest: int) -> tuple[int, ...]:
     return tuple(sorted({max(1, ceil(shown ** (i / (_N_LENGTHS - 1)))) for i in range(_N_LENGTHS)}))
 
 
-def _memory_of(node: Node) -> MemoryUse | None:
+def _memory_of(node: ServingNode) -> MemoryUse | None:
     try:
         return node.served.memory
     except PliantError:
         return None
 
 
-def _plan_of(node: Node) -> PlanPicture | None:
+def _plan_of(node: ServingNode) -> PlanPicture | None:
     """The plan of an elastic model; None for others."""
     try:
         plan = node.served.plan
@@ -242,10 +242,10 @@ def _plan_of(node: Node) -> PlanPicture | None:
     )
 
 
-def _model_numbers(node: Node) -> ModelNumbers:
+def _model_numbers(node: ServingNode) -> ModelNumbers:
     now_s, latest = node.clock(), node.feed.latest
     details = None if latest is None else latest.details
-    leads = next((one for one in node.sessions if isinstance(one, LeadsWorkers)), None)
+    leads = next((one for one in node.sessions if isinstance(one, WorkerRegistry)), None)
     workers = [] if leads is None else [_worker(one) for one in leads.workers()]
     return ModelNumbers(
         _requests(node),
@@ -259,7 +259,7 @@ def _model_numbers(node: Node) -> ModelNumbers:
     )
 
 
-def _requests(node: Node) -> dict[str, dict[str, int]]:
+def _requests(node: ServingNode) -> dict[str, dict[str, int]]:
     counts: dict[str, dict[str, int]] = {}
     for family in node.metrics.requests.collect():
         for sample in family.samples:

@@ -11,9 +11,9 @@ from starlette.types import Receive, Scope, Send
 
 from pliant.errors import InputError, NodeError
 from pliant.route.choice.terms import Terms
-from pliant.serve.node.serving_node import Node
+from pliant.serve.node.serving_node import ServingNode
 from pliant.serve.page.answer_timeline import timeline_of
-from pliant.serve.page.event_stream import EventStream, ShownProcess
+from pliant.serve.page.event_stream import EventStream, PageProcess
 from pliant.serve.page.node_picture import outlook
 from pliant.serve.page.page_files import INDEX, answer_file
 
@@ -22,7 +22,7 @@ EVENTS_PATH, ANSWER_PATH, OUTLOOK_PATH = "/v2/pliant/events", "/v2/pliant/answer
 _STREAM = {"cache-control": "no-store", "x-accel-buffering": "no"}
 
 
-def page_routes(shown: ShownProcess) -> list[Route]:
+def page_routes(shown: PageProcess) -> list[Route]:
     """The page routes of a process."""
     page = _Page(shown)
     return [
@@ -52,7 +52,7 @@ class _EventResponse(StreamingResponse):
 class _Page:
     """One method for each path."""
 
-    def __init__(self, shown: ShownProcess) -> None:
+    def __init__(self, shown: PageProcess) -> None:
         self._nodes = shown.nodes
         self._stream = EventStream(shown)
 
@@ -79,7 +79,7 @@ class _Page:
         terms = Terms(_number(request, "deadline_s"), _number(request, "accuracy_floor"))
         return _json(outlook(self._node(request), terms))
 
-    def _node(self, request: Request) -> Node:
+    def _node(self, request: Request) -> ServingNode:
         """The node of the requested model, or the first node."""
         nodes, asked = self._nodes(), request.query_params.get("model")
         found = next((node for node in nodes if asked in (None, node.served.name)), None)

@@ -9,13 +9,13 @@ from pliant.route.choice.terms import NO_TERMS, Terms
 from pliant.route.node_messages import decode_route
 
 
-class _Asked(msgspec.Struct, frozen=True):
+class _RequestParameters(msgspec.Struct, frozen=True):
     """A request of which only the parameters are decoded."""
 
     parameters: dict[str, Any] = {}
 
 
-_DECODER = msgspec.json.Decoder(_Asked)
+_DECODER = msgspec.json.Decoder(_RequestParameters)
 
 
 def early_terms(body: bytes, header_bytes: str | None, route: str | None) -> Terms:

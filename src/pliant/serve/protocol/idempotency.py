@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 @dataclass(slots=True)
-class _Kept(Generic[T]):
+class _CacheEntry(Generic[T]):
     """A running or completed answer; a completed one is kept until `until_s`."""
 
     answer: "asyncio.Task[T]"
@@ -38,8 +38,8 @@ class IdempotencyCache(Generic[T]):
     ) -> None:
         self._clock, self._size, self._keep_s = clock, size, keep_s
         self._most, self._largest = most, most_bytes // most
-        self._running: dict[str, _Kept[T]] = {}
-        self._ended: OrderedDict[str, _Kept[T]] = OrderedDict()
+        self._running: dict[str, _CacheEntry[T]] = {}
+        self._ended: OrderedDict[str, _CacheEntry[T]] = OrderedDict()
         """In order of completion."""
 
     def __len__(self) -> int:
@@ -57,7 +57,7 @@ class IdempotencyCache(Generic[T]):
             if kept is None or kept.answer.cancelled():
                 task = asyncio.get_running_loop().create_task(self._make(id, answer))
                 task.add_done_callback(partial(self._drop_failed, id))
-                kept = self._running[id] = _Kept(task)
+                kept = self._running[id] = _CacheEntry(task)
             kept.n_waiting += 1
             try:
                 return await asyncio.shield(kept.answer)

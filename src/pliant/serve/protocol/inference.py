@@ -28,10 +28,10 @@ from pliant.serve.protocol.oip_tensors import (
     write_bytes,
     write_json,
 )
+from pliant.serve.protocol.pending_request import read_terms
 from pliant.serve.protocol.signature import Signature as Signature
 from pliant.serve.protocol.signature import open_shape as open_shape
 from pliant.serve.protocol.signature import signature as signature
-from pliant.serve.protocol.terms import read_terms
 
 T = TypeVar("T")
 HEADER_LENGTH = "inference-header-content-length"
@@ -62,7 +62,7 @@ class InferRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class Body:
+class InferBody:
     """The bytes of a request or response; the first `header_bytes` are JSON if binary tensors follow."""
 
     content: bytes
@@ -90,7 +90,7 @@ class _Request(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
-class _Given:
+class _ReceivedInput:
     """An input as received: everything but `data` is decoded."""
 
     name: str
@@ -100,7 +100,7 @@ class _Given:
     data: msgspec.Raw
 
 
-class _Answered(msgspec.Struct, frozen=True, omit_defaults=True):
+class _ReplyOutput(msgspec.Struct, frozen=True, omit_defaults=True):
     name: str
     datatype: str
     shape: list[int]
@@ -110,7 +110,7 @@ class _Answered(msgspec.Struct, frozen=True, omit_defaults=True):
 
 class _Reply(msgspec.Struct, frozen=True, omit_defaults=True):
     model_name: str
-    outputs: list[_Answered]
+    outputs: list[_ReplyOutput]
     id: str = ""
     parameters: dict[str, Any] = {}
 
@@ -175,7 +175,7 @@ def write_reply(
     answers: Mapping[str, np.ndarray],
     model: Signature,
     parameters: Mapping[str, Any] = MappingProxyType({}),
-) -> Body:
+) -> InferBody:
     """Encode the response to `request`, with tensors in the requested form and further `parameters`.
 
     Raises InputError for text that is not UTF-8.
@@ -186,24 +186,24 @@ def write_reply(
         about = (port.name, DATATYPES[port.dtype], list(array.shape))
         if wanted.is_binary:
             tail.append(write_bytes(array, port.dtype))
-            outputs.append(_Answered(*about, {"binary_data_size": len(tail[-1])}))
+            outputs.append(_ReplyOutput(*about, {"binary_data_size": len(tail[-1])}))
         else:
-            outputs.append(_Answered(*about, data=write_json(array, port.dtype)))
+            outputs.append(_ReplyOutput(*about, data=write_json(array, port.dtype)))
     head = _ENCODER.encode(_Reply(model.name, outputs, request.id, dict(parameters)))
-    return Body(b"".join((head, *tail)), len(head)) if tail else Body(head, None)
+    return InferBody(b"".join((head, *tail)), len(head)) if tail else InferBody(head, None)
 
 
-def with_parameters(body: Body, said: Mapping[str, object]) -> Body:
+def with_parameters(body: InferBody, said: Mapping[str, object]) -> InferBody:
     """Add parameters to a checked response."""
     if not said:
         return body
     head, tail = _divided(body.content, body.header_bytes)
     reply = _REPLY.decode(head)
     head = _ENCODER.encode(structs.replace(reply, parameters={**reply.parameters, **said}))
-    return Body(head + bytes(tail), None if body.header_bytes is None else len(head))
+    return InferBody(head + bytes(tail), None if body.header_bytes is None else len(head))
 
 
-def answer_of(body: Body) -> tuple[_Reply, memoryview]:
+def answer_of(body: InferBody) -> tuple[_Reply, memoryview]:
     """Return a response's head and tensor bytes. Raises InputError for invalid JSON."""
     head, tail = _divided(body.content, body.header_bytes)
     try:
@@ -212,7 +212,7 @@ def answer_of(body: Body) -> tuple[_Reply, memoryview]:
         raise InputError(f"the response is not valid JSON: {error}.") from error
 
 
-def check_reply(body: Body, request: InferRequest, model: Signature) -> float | None:
+def check_reply(body: InferBody, request: InferRequest, model: Signature) -> float | None:
     """Check another node's response to `request`; returns its accuracy. Raises InputError."""
     reply, tail = answer_of(body)
     asked = {wanted.port.name: wanted for wanted in request.outputs}
@@ -244,7 +244,7 @@ def check_reply(body: Body, request: InferRequest, model: Signature) -> float | 
     return float(accuracy) if "accuracy" in reply.parameters else None
 
 
-def _check_answered(output: _Answered, port: Port, size: int | None) -> None:
+def _check_answered(output: _ReplyOutput, port: Port, size: int | None) -> None:
     """Raise InputError if the shape is not the port's, or does not match the number of bytes."""
     dims = port.dims or ()
     fits = len(output.shape) == len(dims) and all(
@@ -265,16 +265,16 @@ def _divided(body: bytes, n_bytes: int | None) -> tuple[bytes, memoryview]:
     return body[:n_bytes], memoryview(body)[n_bytes:]
 
 
-def _inputs(given: msgspec.Raw, limits: Limits) -> list[_Given]:
+def _inputs(given: msgspec.Raw, limits: Limits) -> list[_ReceivedInput]:
     """Decode the inputs. Raises InputError for too many, and msgspec's errors."""
     read = structs.astuple(msgspec.json.decode(given, type=_array_of_inputs(limits.n_tensors)))
     return [_given(tensor, limits) for tensor in read if tensor is not msgspec.UNSET]
 
 
-def _given(tensor: _Input, limits: Limits) -> _Given:
+def _given(tensor: _Input, limits: Limits) -> _ReceivedInput:
     shape = _decoded(tensor.shape, "shape", _SHAPE, limits)
     parameters = _decoded(tensor.parameters, "parameters", _PARAMETERS, limits)
-    return _Given(tensor.name, tuple(shape), tensor.datatype, parameters, tensor.data)
+    return _ReceivedInput(tensor.name, tuple(shape), tensor.datatype, parameters, tensor.data)
 
 
 @cache
@@ -295,7 +295,7 @@ def _decoded(given: msgspec.Raw, name: str, decoder: msgspec.json.Decoder[T], li
         raise InputError(f"`{name}` cannot be read: {error}.") from error
 
 
-def _check_names(given: list[_Given], model: Signature) -> None:
+def _check_names(given: list[_ReceivedInput], model: Signature) -> None:
     names = [tensor.name for tensor in given]
     if len(set(names)) == len(names) and frozenset(names) in model.alternatives:
         return
@@ -303,7 +303,7 @@ def _check_names(given: list[_Given], model: Signature) -> None:
     raise InputError(f"{model.name} takes {ways}; the request brings {', '.join(names) or 'nothing'}.")
 
 
-def _payload(given: _Given, tail: memoryview) -> tuple[memoryview | None, memoryview]:
+def _payload(given: _ReceivedInput, tail: memoryview) -> tuple[memoryview | None, memoryview]:
     """Return the tensor's bytes (None if it is JSON) and the remaining bytes."""
     unsupported = [name for name in _UNSUPPORTED if name in given.parameters]
     if unsupported:
@@ -320,7 +320,7 @@ def _payload(given: _Given, tail: memoryview) -> tuple[memoryview | None, memory
     return tail[:size], tail[size:]
 
 
-def _n_rows(inputs: list[_Given], model: Signature) -> int:
+def _n_rows(inputs: list[_ReceivedInput], model: Signature) -> int:
     """The number of rows of a request. Raises InputError if its tensors disagree."""
     found = {given.shape[0] for given in inputs} if model.is_batchable else {1}
     if len(found) > 1:
@@ -328,7 +328,9 @@ def _n_rows(inputs: list[_Given], model: Signature) -> int:
     return found.pop()
 
 
-def _check_shape(port: Port, given: _Given, model: Signature, limits: Limits, max_length: int | None) -> None:
+def _check_shape(
+    port: Port, given: _ReceivedInput, model: Signature, limits: Limits, max_length: int | None
+) -> None:
     shape = given.shape
     if model.is_batchable and shape and 1 < shape[0] <= limits.n_rows:
         shape = (1, *shape[1:])
@@ -350,7 +352,7 @@ def _at_most(model: Signature, limits: Limits) -> str:
     return f" with at most {limits.n_rows} rows" if model.is_batchable else ""
 
 
-def _check_elements(given: _Given, n_decoded: int, limits: Limits) -> None:
+def _check_elements(given: _ReceivedInput, n_decoded: int, limits: Limits) -> None:
     """Check the number of elements: fixed dimensions do not count as length, but may be large."""
     if n_decoded > limits.n_elements:
         raise InputError(
@@ -360,7 +362,7 @@ def _check_elements(given: _Given, n_decoded: int, limits: Limits) -> None:
         )
 
 
-def _tensor(port: Port, given: _Given, payload: memoryview | None) -> np.ndarray:
+def _tensor(port: Port, given: _ReceivedInput, payload: memoryview | None) -> np.ndarray:
     try:
         if payload is None:
             return read_json(port.dtype, given.shape, given.data)

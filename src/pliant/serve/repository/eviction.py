@@ -8,7 +8,7 @@ K = TypeVar("K", bound=Hashable)
 
 
 @dataclass(frozen=True, slots=True)
-class Evictable(Generic[K]):
+class EvictableModel(Generic[K]):
     """A loaded model that may be evicted, which frees `frees_bytes`.
 
     Its last request was at `last_used_s`.
@@ -19,7 +19,7 @@ class Evictable(Generic[K]):
     last_used_s: float
 
 
-def choose_evictions(loaded: Sequence[Evictable[K]], short_bytes: int) -> tuple[K, ...] | None:
+def choose_evictions(loaded: Sequence[EvictableModel[K]], short_bytes: int) -> tuple[K, ...] | None:
     """The models to evict so that `short_bytes` more are free, the least recently used first.
 
     Returns None if evicting all of them frees less. A model stays if those used before it free enough without

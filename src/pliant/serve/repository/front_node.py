@@ -3,9 +3,9 @@
 from typing import final
 
 from pliant.route.node_identity import Identity
+from pliant.serve.access.security import ListenAddress
 from pliant.serve.answers.metrics import Metrics
-from pliant.serve.http.security import Address
-from pliant.serve.node.serving_node import Node
+from pliant.serve.node.serving_node import ServingNode
 from pliant.serve.repository.model_repository import ModelRepository
 
 
@@ -16,11 +16,11 @@ class FrontNode:
     def __init__(self, repository: ModelRepository, name: str, version: str) -> None:
         self.name, self.identity = name, Identity(None, version)
         self._repository, self._spare = repository, Metrics(lambda: iter(()))
-        self.grpc: Address | None = None
+        self.grpc: ListenAddress | None = None
         """The gRPC address, once the server listens."""
 
     @property
-    def node(self) -> Node | None:
+    def node(self) -> ServingNode | None:
         """The node of the first loaded model."""
         return next(iter(self._repository.nodes), None)
 

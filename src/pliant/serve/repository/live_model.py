@@ -8,7 +8,7 @@ from typing import Any, final
 
 from starlette.types import ASGIApp
 
-from pliant.serve.node.serving_node import Node
+from pliant.serve.node.serving_node import ServingNode
 from pliant.serve.repository.model_entry import ModelEntry, ModelKey
 
 Withdraw = Callable[[], Coroutine[Any, Any, None]]
@@ -20,7 +20,7 @@ Withdraw = Callable[[], Coroutine[Any, Any, None]]
 class ConnectedModel:
     """The node of a model and its HTTP application; `withdraw` is called before it is closed."""
 
-    node: Node
+    node: ServingNode
     app: ASGIApp
     withdraw: Withdraw
 

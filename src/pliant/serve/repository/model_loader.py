@@ -11,7 +11,7 @@ from typing import Protocol, final
 from pliant.errors import BudgetError
 from pliant.quantities import format_bytes
 from pliant.run.process_memory import MemoryBudget
-from pliant.serve.repository.eviction import Evictable, choose_evictions
+from pliant.serve.repository.eviction import EvictableModel, choose_evictions
 from pliant.serve.repository.live_model import ConnectedModel, LiveModel
 from pliant.serve.repository.model_entry import ModelEntry, OpenModel
 from pliant.serve.repository.model_slot import EVICTED, ModelSlot, Slots
@@ -72,7 +72,7 @@ class ModelLoader:
         """Choose models to evict. Raises BudgetError if the others cannot make enough room."""
         live = [slot.live for slot in slots.values() if slot.live is not None]
         others = [
-            Evictable(one.key, one.floor_bytes, one.last_used_s) for one in live if one.key != entry.key
+            EvictableModel(one.key, one.floor_bytes, one.last_used_s) for one in live if one.key != entry.key
         ]
         found = choose_evictions(others, short_bytes)
         if found:

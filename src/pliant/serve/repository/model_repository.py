@@ -11,7 +11,7 @@ from typing import final
 from pliant.errors import BudgetError, DeadlineError, InputError, NodeError, PliantError
 from pliant.route.choice.terms import Terms
 from pliant.run.process_memory import release_unused
-from pliant.serve.node.serving_node import Node
+from pliant.serve.node.serving_node import ServingNode
 from pliant.serve.repository.live_model import LiveModel
 from pliant.serve.repository.model_entry import ModelEntry, ModelKey
 from pliant.serve.repository.model_loader import ModelLoader
@@ -20,7 +20,7 @@ from pliant.serve.repository.model_slot import (
     UNLOADED,
     LiveNodes,
     ModelSlot,
-    State,
+    ModelState,
     known_slots,
 )
 
@@ -37,7 +37,7 @@ class IndexRow:
 
     name: str
     version: str
-    state: State
+    state: ModelState
     reason: str
 
 
@@ -64,7 +64,7 @@ class ModelRepository:
         self._changing = asyncio.Lock()
         self._under_way: set[asyncio.Task[None]] = set()
         self.is_draining = False
-        self.nodes: Sequence[Node] = LiveNodes(lambda: self._slots)
+        self.nodes: Sequence[ServingNode] = LiveNodes(lambda: self._slots)
         """The nodes of the currently loaded models."""
 
     @property

@@ -7,11 +7,11 @@ from typing import Literal, final, overload
 
 from pliant.errors import NodeError
 from pliant.route.choice.terms import NO_TERMS, Terms
-from pliant.serve.node.serving_node import Node
+from pliant.serve.node.serving_node import ServingNode
 from pliant.serve.repository.live_model import LiveModel
 from pliant.serve.repository.model_entry import ModelEntry, ModelKey
 
-State = Literal["READY", "UNAVAILABLE", "LOADING", "UNLOADING"]
+ModelState = Literal["READY", "UNAVAILABLE", "LOADING", "UNLOADING"]
 """States of the protocol's model repository extension."""
 NEVER, UNLOADED, EVICTED = "not loaded yet", "unloaded", "evicted"
 """Reasons why a model is not ready."""
@@ -22,7 +22,7 @@ class ModelSlot:
     """A known model. With `is_wanted`, a request loads it if needed."""
 
     entry: ModelEntry
-    state: State = "UNAVAILABLE"
+    state: ModelState = "UNAVAILABLE"
     reason: str = NEVER
     is_wanted: bool = False
     live: LiveModel | None = None
@@ -93,26 +93,26 @@ def known_slots(slots: Slots, name: str, version: str | None) -> list[ModelSlot]
 
 
 @final
-class LiveNodes(Sequence[Node]):
+class LiveNodes(Sequence[ServingNode]):
     """A live view of the nodes of loaded models in `slots()`."""
 
     def __init__(self, slots: Callable[[], Slots]) -> None:
         self._slots = slots
 
     @overload
-    def __getitem__(self, at: int) -> Node: ...
+    def __getitem__(self, at: int) -> ServingNode: ...
 
     @overload
-    def __getitem__(self, at: slice) -> Sequence[Node]: ...
+    def __getitem__(self, at: slice) -> Sequence[ServingNode]: ...
 
-    def __getitem__(self, at: int | slice) -> Node | Sequence[Node]:
+    def __getitem__(self, at: int | slice) -> ServingNode | Sequence[ServingNode]:
         return self._nodes()[at]
 
     def __len__(self) -> int:
         return len(self._nodes())
 
-    def __iter__(self) -> Iterator[Node]:
+    def __iter__(self) -> Iterator[ServingNode]:
         return iter(self._nodes())
 
-    def _nodes(self) -> list[Node]:
+    def _nodes(self) -> list[ServingNode]:
         return [slot.live.node for slot in self._slots().values() if slot.live is not None]

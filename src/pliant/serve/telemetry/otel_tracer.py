@@ -26,7 +26,7 @@ _KINDS = {"server": SpanKind.SERVER, "client": SpanKind.CLIENT, "internal": Span
 
 
 @final
-class _Recorded:
+class _OtelSpan:
     def __init__(self, span: Span, parent: TraceContext | None) -> None:
         self._span = span
         found = span.get_span_context()
@@ -57,7 +57,7 @@ class OtelTracer:
     ) -> Iterator[OpenSpan]:
         span = self._tracer.start_span(name, _above(parent), _KINDS[kind], attributes)
         with use_span(span, end_on_exit=True, record_exception=False):
-            yield _Recorded(span, parent)
+            yield _OtelSpan(span, parent)
 
     def record(
         self,

@@ -65,9 +65,9 @@ class _Server(ThreadingHTTPServer):
         self.page = page
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
-        self.registry.register(_Collected(page))
+        self.registry.register(_PageCollector(page))
         self._places = BoundedSemaphore(_MOST_AT_ONCE)
-        super().__init__(address, _Answers)
+        super().__init__(address, _PageRequest)
 
     def process_request(self, request: Any, client_address: Any) -> None:
         if self._places.acquire(blocking=False):
@@ -82,7 +82,7 @@ class _Server(ThreadingHTTPServer):
             self._places.release()
 
 
-class _Collected(Collector):
+class _PageCollector(Collector):
     def __init__(self, page: ProcessPage) -> None:
         self._page = page
 
@@ -90,7 +90,7 @@ class _Collected(Collector):
         return self._page.metrics()
 
 
-class _Answers(BaseHTTPRequestHandler):
+class _PageRequest(BaseHTTPRequestHandler):
     timeout = _TIMEOUT_S
     protocol_version = "HTTP/1.1"
     server: _Server

@@ -55,7 +55,7 @@ class Tracer(Protocol):
 
 
 @final
-class _Unrecorded:
+class _ContextSpan:
     """A span with identifiers only; its own context manager."""
 
     __slots__ = ("context",)
@@ -83,7 +83,7 @@ class ContextTracer:
     def span(
         self, name: str, kind: Kind, parent: TraceContext | None, attributes: Mapping[str, Attribute]
     ) -> AbstractContextManager[OpenSpan]:
-        return _Unrecorded(new_trace() if parent is None else parent.child())
+        return _ContextSpan(new_trace() if parent is None else parent.child())
 
     def record(
         self,

@@ -13,10 +13,10 @@ from typing import final
 from urllib.parse import urlsplit
 
 from pliant.errors import NodeError
+from pliant.serve.access.security import bearer, in_clear, is_in_clear
 from pliant.serve.http.limits import Limits
 from pliant.serve.http.raw_headers import HeaderTexts
-from pliant.serve.http.security import bearer, in_clear, is_in_clear
-from pliant.serve.upstream.exchange import Connection, Received
+from pliant.serve.upstream.client_connection import ClientConnection, RawResponse
 
 KEPT_S = 100.0
 """Maximum idle time of a connection: less than that of the server (Limits.idle_s)."""
@@ -71,7 +71,7 @@ class Client:
 
     def __init__(self, tls: ssl.SSLContext, limits: Limits) -> None:
         self._tls, self._limits = tls, limits
-        self._kept: dict[Connection, tuple[str, str]] = {}
+        self._kept: dict[ClientConnection, tuple[str, str]] = {}
         """Idle connections and their destinations, least recently used first."""
         self._spares: dict[tuple[str, str], asyncio.Task[None]] = {}
         """Spare connections that are being opened."""
@@ -168,7 +168,7 @@ class Client:
             received.status, answer, received.content, len(head) + len(body), n_received, received.away_s
         )
 
-    async def _ask(self, scheme: str, netloc: str, request: bytes) -> Received:
+    async def _ask(self, scheme: str, netloc: str, request: bytes) -> RawResponse:
         """Send a request on an idle connection, or else on a new one.
 
         The server may close an idle connection while it is used; the request is then repeated on a new
@@ -183,7 +183,9 @@ class Client:
                 pass
         return await self._asked(await self._opened(scheme, netloc), there, request)
 
-    async def _asked(self, connection: Connection, there: tuple[str, str], request: bytes) -> Received:
+    async def _asked(
+        self, connection: ClientConnection, there: tuple[str, str], request: bytes
+    ) -> RawResponse:
         received = await connection.ask(request)
         if connection.is_open:
             self._keep(connection, there)
@@ -191,12 +193,12 @@ class Client:
             connection.close()
         return received
 
-    def _keep(self, connection: Connection, there: tuple[str, str]) -> None:
+    def _keep(self, connection: ClientConnection, there: tuple[str, str]) -> None:
         connection.idle_since_s = time.monotonic()
         self._kept[connection] = there
         self._drop()
 
-    def _take(self, there: tuple[str, str]) -> Connection | None:
+    def _take(self, there: tuple[str, str]) -> ClientConnection | None:
         """The most recently used idle connection to a destination."""
         self._drop()
         for connection in reversed(self._kept):
@@ -215,11 +217,11 @@ class Client:
             del self._kept[first]
             first.close()
 
-    async def _opened(self, scheme: str, netloc: str) -> Connection:
+    async def _opened(self, scheme: str, netloc: str) -> ClientConnection:
         parts, limits = urlsplit(f"{scheme}://{netloc}"), self._limits
         tls = self._tls if scheme == "https" else None
         _, connection = await asyncio.get_running_loop().create_connection(
-            lambda: Connection(limits.head_bytes, limits.body_bytes),
+            lambda: ClientConnection(limits.head_bytes, limits.body_bytes),
             parts.hostname or "",
             parts.port or (80 if tls is None else 443),
             ssl=tls,

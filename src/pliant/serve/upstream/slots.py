@@ -14,13 +14,13 @@ from pliant.route.upstream.upstream_queue import Passage
 
 
 @dataclass(slots=True)
-class _Waiting:
+class _SlotWaiter:
     passage: Passage
     is_sent: "asyncio.Future[bool]"
 
 
 @dataclass(frozen=True, slots=True)
-class Slot:
+class UpstreamSlot:
     """A slot of a request at an upstream, after a wait of `waited_s`."""
 
     passage: Passage
@@ -29,7 +29,7 @@ class Slot:
 
 @final
 @dataclass(slots=True)
-class Slots:
+class UpstreamSlots:
     """The router limits the concurrent requests at each upstream; `most` more may wait.
 
     `on_joules` is called with the radio energy of each request on this device, answered or not.
@@ -39,7 +39,7 @@ class Slots:
     clock: Callable[[], float]
     most: int
     on_joules: Callable[[str, float], None] = lambda upstream, joules: None
-    _pending: dict[str, deque[_Waiting]] = field(default_factory=dict)
+    _pending: dict[str, deque[_SlotWaiter]] = field(default_factory=dict)
 
     @property
     def full(self) -> tuple[str, ...]:
@@ -51,7 +51,7 @@ class Slots:
         )
 
     @asynccontextmanager
-    async def take(self, upstream: str, n: int, patience_s: float) -> AsyncIterator[Slot]:
+    async def take(self, upstream: str, n: int, patience_s: float) -> AsyncIterator[UpstreamSlot]:
         """A slot for an input of length n, released at the end of the context.
 
         Raises NodeError if the queue is full (503), if `upstream` fails in the meantime (502), or after
@@ -68,7 +68,7 @@ class Slots:
                 self.router.send(upstream, passage, start_s)
             else:
                 await self._turn(upstream, pending, passage, patience_s)
-            yield Slot(passage, self.clock() - start_s)
+            yield UpstreamSlot(passage, self.clock() - start_s)
         finally:
             self.router.leave(upstream, passage, self.clock())
             if passage.joules is not None:
@@ -82,11 +82,11 @@ class Slots:
                 pending.is_sent.set_result(False)
 
     async def _turn(
-        self, upstream: str, pending: deque[_Waiting], passage: Passage, patience_s: float
+        self, upstream: str, pending: deque[_SlotWaiter], passage: Passage, patience_s: float
     ) -> None:
         if len(pending) >= self.most:  # several requests were routed here at once
             raise NodeError(f"the queue for {upstream} is full.", status=503)
-        mine = _Waiting(passage, asyncio.get_running_loop().create_future())
+        mine = _SlotWaiter(passage, asyncio.get_running_loop().create_future())
         pending.append(mine)
         try:
             async with asyncio.timeout(patience_s if isfinite(patience_s) else None):

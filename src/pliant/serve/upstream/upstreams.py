@@ -27,12 +27,12 @@ from pliant.route.node_messages import (
 from pliant.route.router import Router
 from pliant.serve.answers.metrics import Metrics
 from pliant.serve.http.limits import Limits
-from pliant.serve.protocol.inference import BINARY, HEADER_LENGTH, JSON, Body, header_bytes
+from pliant.serve.protocol.inference import BINARY, HEADER_LENGTH, JSON, InferBody, header_bytes
 from pliant.serve.telemetry.request_context import current_headers
 from pliant.serve.upstream.broadcasts import Broadcasts
 from pliant.serve.upstream.client import Client, Response, checked_url
-from pliant.serve.upstream.found_upstreams import FoundUpstreams
-from pliant.serve.upstream.slots import Slot, Slots
+from pliant.serve.upstream.discovered_upstreams import DiscoveredUpstreams
+from pliant.serve.upstream.slots import UpstreamSlot, UpstreamSlots
 
 _LOG = logging.getLogger("pliant.serve")
 REQUEST_HEADER = "Pliant-Request"
@@ -65,7 +65,7 @@ class UpstreamAnswer:
     `waited_s` is the time that the request waited in queues there.
     """
 
-    body: Body
+    body: InferBody
     node: str
     waited_s: float
 
@@ -96,7 +96,9 @@ class Upstreams:
         identity: Identity = Identity(),  # noqa: B008 - frozen
     ) -> None:
         self._identity = identity
-        self.slots = Slots(router, clock, queue, lambda url, joules: metrics.joules.labels(url).inc(joules))
+        self.slots = UpstreamSlots(
+            router, clock, queue, lambda url, joules: metrics.joules.labels(url).inc(joules)
+        )
         self._router, self._client, self._clock = router, client, clock
         self._address, self._token, self._probe = address, token, probe
         self._model, self._metrics, self._limits = model, metrics, limits
@@ -105,7 +107,7 @@ class Upstreams:
         self._broadcasts = Broadcasts(router.predecessors, client, identity, metrics)
         self._warm: set[str] = set()
         self._states: dict[str, tuple[str, str | None]] = {}
-        self.found = FoundUpstreams(self, router, clock)
+        self.found = DiscoveredUpstreams(self, router, clock)
         for url in urls:
             self.add(checked_url(url))
 
@@ -136,8 +138,8 @@ class Upstreams:
         expected_s: float,
         trail: Trail,
         id: str,
-        body: Body,
-        slot: Slot,
+        body: InferBody,
+        slot: UpstreamSlot,
         terms: Terms = Terms(),  # noqa: B008 - frozen
         patience_s: float = inf,
     ) -> UpstreamAnswer:
@@ -370,14 +372,16 @@ class Upstreams:
         names = [peer.node for peer in self._router.states(self._clock()) if peer.name == upstream]
         return names[0] if names and names[0] is not None else upstream
 
-    def _body(self, upstream: str, response: Response) -> Body:
+    def _body(self, upstream: str, response: Response) -> InferBody:
         try:
-            return Body(response.content, header_bytes(response.headers.get(HEADER_LENGTH)))
+            return InferBody(response.content, header_bytes(response.headers.get(HEADER_LENGTH)))
         except InputError as error:
             self.misbehaved(upstream, str(error))
             raise NodeError(f"{upstream} sent an invalid response: {error}", status=502) from error
 
-    def _heard(self, upstream: str, n: int, response: Response, slot: Slot, now_s: float) -> Spent | None:
+    def _heard(
+        self, upstream: str, n: int, response: Response, slot: UpstreamSlot, now_s: float
+    ) -> Spent | None:
         """Report a response's headers to the router; returns the time that the upstream spent."""
         text = response.headers.get(CURVE_HEADER)
         if text is None:

@@ -1,0 +1,298 @@
+"""Local answers of a node: queued, refused if late, and timed for the router."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Hashable, Sequence
+from contextlib import suppress
+from functools import partial
+from math import ceil, inf
+from typing import Any, final
+
+from pliant.errors import DeadlineError, NodeError, PliantError
+from pliant.ir.endpoint import Request, ServiceLevel
+from pliant.ir.reply import Reply
+from pliant.ir.times.timing import Timing, is_hopeless
+from pliant.route.choice.choose_endpoint import LOCAL
+from pliant.route.router import Router
+from pliant.run.session.session import Session
+from pliant.serve.answers.admission import Admission
+from pliant.serve.answers.answer_energy import AnswerEnergy
+from pliant.serve.answers.metrics import Metrics
+from pliant.serve.answers.samples import sample_requests
+from pliant.serve.answers.work_item import WorkResult, WorkStart
+from pliant.serve.batching.batch_times import BatchTimes
+from pliant.serve.batching.plan_batch import QueuedRequest
+from pliant.serve.protocol.pending_request import PendingRequest
+
+_LOG = logging.getLogger("pliant.serve")
+_LOOK_S = 1.0
+_LEARNED = 3
+"""Samples to time for each length before the first request, if they are fast."""
+_PREPARED = (64, 128, 256, 512)
+"""Lengths for which batched execution is prepared before the first request, if time is left."""
+_LONGER = 2.5
+"""Expected preparation time of the next of these lengths, relative to the last."""
+
+
+@final
+class LocalEndpoint:
+    """A local endpoint of a node, called `name`; call on one event loop.
+
+    It reports its levels and times to `router`, and calls `on_refit` if that changed its curve. `energy`
+    counts joules.
+    """
+
+    def __init__(
+        self,
+        served: Session[Any],
+        router: Router,
+        admission: Admission,
+        metrics: Metrics,
+        on_refit: Callable[[], None],
+        clock: Callable[[], float] = time.monotonic,
+        name: str = LOCAL,
+        energy: AnswerEnergy = AnswerEnergy(),  # noqa: B008 - frozen
+    ) -> None:
+        self.name, self.energy = name, energy
+        self.times, self.times_beside = BatchTimes(), BatchTimes()
+        self._served, self._router, self._admission = served, router, admission
+        self._offered: tuple[ServiceLevel, ...] | None = None
+        self._metrics, self._on_refit, self.clock = metrics, on_refit, clock
+        self._probing: asyncio.Task[None] | None = None
+        self._looking: asyncio.Task[None] | None = None
+        self._looked_s, self._look_takes_s = clock(), 0.0
+        self._may_change = type(served).look_again is not Session.look_again
+
+    @property
+    def most_together(self) -> int:
+        """Maximum number of requests in a batch with all threads."""
+        return self._served.most_together
+
+    @property
+    def most_together_beside(self) -> int:
+        """Maximum number of requests in each concurrent batch."""
+        return self._served.most_together_beside
+
+    @property
+    def most_beside(self) -> int:
+        """Maximum number of concurrent batches: one if joules are counted, since meters count all of them."""
+        return 1 if self.energy.is_counted else self._served.most_beside
+
+    @property
+    def most_items(self) -> float:
+        """Maximum total number of items in a batch."""
+        return self._served.most_items_together
+
+    @property
+    def n_waiting(self) -> int:
+        """The number of waiting requests."""
+        return self._admission.n_waiting
+
+    @property
+    def backlog_s(self) -> float:
+        """Expected waiting time of a new request."""
+        return self._admission.backlog_s
+
+    def has_room(self, client: str) -> bool:
+        """Whether one more request of `client` may wait."""
+        return self._admission.has_room(client)
+
+    def offer(self, wish: PendingRequest | None = None, may_look: bool = True) -> None:
+        """Update the router with the levels and the expected wait, of `wish` by its slack if given."""
+        levels = self._served.levels()
+        if self._offered is not levels:
+            is_first, self._offered = self._offered is None, levels
+            self._router.offer(levels, self.name)
+            if not is_first:
+                self._metrics.refits.inc()
+                self._on_refit()
+        now_s, wait_s = self.clock(), self.backlog_s
+        if wish is not None and wish.due_s is not None and wait_s:
+            with suppress(PliantError):  # the router reports infeasible terms
+                wait_s = self._admission.wait_s(self._waiting(wish))
+        self._router.waits(wait_s, now_s, self.name)
+        if may_look and self._may_change and now_s - self._looked_s > _LOOK_S and self._admission.is_idle:
+            self._looked_s = now_s
+            self._looking = asyncio.get_running_loop().create_task(self._look())
+
+    async def answer(self, wish: PendingRequest, turn: WorkStart | None = None) -> WorkResult[Reply[Any]]:
+        """The reply to `wish`. Raises NodeError (503) if the queue is full or the answer would be late."""
+        waiting = self._waiting(wish)
+        try:
+            async with asyncio.timeout(self._patience_s(wish)):
+                done = await self._admission.join(self, wish, waiting, wish.client, turn)
+        except TimeoutError:  # it was still waiting: once begun it runs to its end, even if late
+            raise self._lateness(wish, waiting.alone.median_s) from None
+        finally:
+            # Otherwise the router would keep the last wait until the next request.
+            self.offer()
+        self._metrics.of(self._metrics.waiting_seconds, self.name).observe(done.waited_s)
+        self._metrics.of(self._metrics.compute_seconds, self.name).observe(done.spent_s)
+        if done.n_together == 1 and not done.is_beside:
+            self._answered(wish.length, done.result, done.spent_s)
+        return done
+
+    def refusal(self, one: PendingRequest, is_contended: bool) -> NodeError | None:
+        """The refusal of a request that is likely to be late.
+
+        If others wait that would be in time, a request whose bound is late is refused as well.
+        """
+        now_s = self.clock()
+        left_s = one.left_s(now_s) - self._admission.hand_over.bound_s
+        alone, _ = self._alone(one.at(now_s), is_contended)
+        is_late = alone.p95_s > left_s if is_contended else is_hopeless(alone.median_s, alone.p95_s, left_s)
+        return self._lateness(one, alone.median_s) if is_late and not one.best_effort else None
+
+    def work(self, ones: Sequence[PendingRequest], is_beside: bool = False) -> list[Any]:
+        """A reply or an error for each request; if a batch fails, each is run alone."""
+        self._metrics.batch_sizes.labels(self.name).observe(len(ones))
+        if len(ones) > 1 or is_beside:
+            answers = self._served.answers_beside if is_beside else self._served.answers
+            try:
+                now_s = self.clock()
+                asked = [one.at(now_s) for one in ones]
+                replies = self.energy.counted_together(lambda: answers(asked))
+            except Exception as error:  # noqa: BLE001 - each is run alone and reports its error
+                _LOG.info("%s: a batch of %d failed, each runs alone: %s", self.name, len(ones), error)
+            else:
+                for reply in replies:
+                    self._count_joules(reply)
+                return replies
+        return [self._tried(one) for one in ones]
+
+    def _tried(self, wish: PendingRequest) -> Any:
+        try:
+            return self._compute(wish)
+        except PliantError as error:
+            return error
+
+    def _waiting(self, wish: PendingRequest) -> QueuedRequest:
+        """The request as the batch planner sees it."""
+        alone, key = self._alone(wish.at(self.clock() + self.backlog_s), is_beside=True)
+        return QueuedRequest(
+            alone,
+            wish.length,
+            inf if wish.due_s is None else wish.due_s - self._admission.hand_over.bound_s,
+            key=None if key is None else (self, key),
+        )
+
+    def _alone(self, asked: Request, is_beside: bool) -> tuple[Timing, Hashable | None]:
+        """Time of a request alone, with or without concurrent batches, and its batch key."""
+        found, key = self._served.estimate(asked), self._served.together(asked)
+        timing = Timing(found.seconds, max(found.seconds, found.bound_s or 0.0))
+        are_others = is_beside and key is not None and min(self._admission.n_workers, self.most_beside) > 1
+        return (timing.times(self._served.pace_beside) if are_others else timing), key
+
+    def _patience_s(self, wish: PendingRequest) -> float | None:
+        """Maximum waiting time of a request; None without limit."""
+        return None if wish.best_effort or wish.due_s is None else wish.left_s(self.clock())
+
+    def _lateness(self, wish: PendingRequest, soonest_s: float) -> NodeError:
+        """The refusal (503) of a request whose soonest local answer takes `soonest_s`."""
+        left_s = max(wish.left_s(self.clock()), 0.0)
+        why = (
+            f"no answer is in time: {left_s * 1e3:.4g} ms are left of the deadline after its wait, and the "
+            f"soonest here takes {soonest_s * 1e3:.4g} ms. Give a longer `deadline_s`, or `best_effort`: "
+            "true for that answer."
+        )
+        error = NodeError(why, 503, max(1, ceil(self.backlog_s)))
+        error.__cause__ = DeadlineError(why, soonest_s)
+        return error
+
+    def learn(self, lengths: tuple[int, ...], most_s: float) -> None:
+        """Time samples of `lengths` before the first request, for a first curve.
+
+        Takes about `most_s` at most, but at least two lengths, since one does not predict longer inputs.
+        Lengths that the model cannot take are skipped. Lengths are timed one after another, because a session
+        that compiles for each length keeps few of them, and would otherwise be timed while compiling.
+        """
+        start_s = self.clock()
+        samples = sample_requests(self._served, lengths)
+        n_learned = 0
+        for sample in samples:
+            with suppress(PliantError):
+                self._learn(sample, most_s / len(samples))
+                n_learned += 1
+            if n_learned > 1 and self.clock() - start_s > most_s:
+                break
+        self._prepare(self.clock() + most_s / 2)
+
+    def probe(self, n: int) -> None:
+        """Time a sample of length n, unless the model is busy: then its requests are timed anyway."""
+        if self._admission.is_idle and not self._served.loading_s:  # a sample must not evict weights
+            self._probing = asyncio.get_running_loop().create_task(self._probe(n))
+
+    def close(self) -> None:
+        """Close the session, after all admitted requests."""
+        if self.name == LOCAL:  # the cluster owns its session
+            self._served.close()
+
+    def _learn(self, sample: Request, most_s: float) -> None:
+        """Time a sample, several times if that takes less than `most_s`."""
+        start_s = self.clock()
+        self._compute(PendingRequest(sample))  # the first run's extra cost (compilation) is not recorded
+        for _ in range(_LEARNED):
+            done = self._admission.run_now(partial(self._compute, PendingRequest(sample)))
+            self._answered(sample.length, done.result, done.spent_s, may_look=False)  # not on the event loop
+            if self.clock() - start_s > most_s:
+                return
+
+    def _prepare(self, until_s: float) -> None:
+        """Prepare batched execution of more lengths, as long as it is expected to end by `until_s`."""
+        took_s = 0.0
+        for n in _PREPARED:
+            start_s = self.clock()
+            if n > self._served.max_length or start_s + _LONGER * took_s > until_s:
+                return
+            with suppress(PliantError):
+                if not self._admission.run_now(partial(self._served.prepare_together, n)).result:
+                    return
+            took_s = self.clock() - start_s
+
+    async def _look(self) -> None:
+        """Let the session detect added or removed devices, off the event loop, since that may be slow."""
+        with suppress(PliantError):
+            done = await self._admission.run(self._served.look_again, self._look_takes_s)
+            self._look_takes_s = done.spent_s
+
+    async def _probe(self, n: int) -> None:
+        with suppress(PliantError):
+            sample = self._served.request(self._served.sample(n))
+            quickest = PendingRequest(sample, due_s=self.clock(), best_effort=True)
+            expected_s = self._served.estimate(quickest.at(self.clock())).seconds
+            done = await self._admission.run(partial(self._reconsidered, quickest), expected_s)
+            if done.result is not None:
+                self._answered(sample.length, done.result, done.spent_s)
+
+    def _answered(self, n: int, reply: Reply[Any], spent_s: float, may_look: bool = True) -> None:
+        """Report the time of a full answer to the router, scaled from this one."""
+        share = 1.0 if reply.whole_s is None or not reply.seconds else reply.whole_s / reply.seconds
+        joules = None if reply.energy_j is None else reply.energy_j * share
+        self._router.answered_here(n, spent_s * share, self.clock(), self.name, joules)
+        self.offer(may_look=may_look)
+
+    def _count_joules(self, reply: Reply[Any]) -> None:
+        if reply.energy_j is not None:
+            self._metrics.joules.labels(self.name).inc(reply.energy_j)
+
+    def _reconsidered(self, wish: PendingRequest) -> Reply[Any] | None:
+        """Like `_compute`; None if the session cannot become faster."""
+        return self._compute(wish) if self._served.reconsider() else None
+
+    def _compute(self, wish: PendingRequest) -> Reply[Any]:
+        """Compute an answer on a worker thread, where the remaining time is known.
+
+        An unexpected error of the model fails this request only, not the connection.
+        """
+        try:
+            if wish.due_s is not None and (late := self.refusal(wish, is_contended=False)) is not None:
+                raise late
+            reply = self.energy.counted(lambda: self._served.answer(wish.at(self.clock())))
+            self._count_joules(reply)
+            return reply
+        except PliantError:
+            raise
+        except Exception as error:
+            _LOG.exception("%s failed", self._served.name)
+            raise NodeError("the model failed on this input; the log has the reason.", status=500) from error

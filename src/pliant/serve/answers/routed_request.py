@@ -1,0 +1,54 @@
+"""A request in progress at a node, and its answer."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from pliant.ir.reply import Reply
+from pliant.route.choice.choose_endpoint import Choice
+from pliant.route.choice.objective import TIME, Objective
+from pliant.route.curve_advert import Trail
+from pliant.route.node_messages import RouteMessage, Spent
+from pliant.serve.protocol.inference import InferBody, InferRequest
+from pliant.serve.protocol.pending_request import PendingRequest
+
+
+@dataclass(frozen=True, slots=True)
+class RoutedRequest:
+    """A request in progress. `body` builds the request body for upstreams; `objective` is what is minimised.
+
+    `route` is the message of the node that forwarded it, if any.
+    """
+
+    request: InferRequest
+    wish: PendingRequest
+    trail: Trail
+    id: str
+    body: Callable[[], InferBody]
+    route: RouteMessage | None = None
+    objective: Objective = TIME
+
+    @property
+    def is_source(self) -> bool:
+        """Whether the request starts here: joules count only at the source (CRIME 4.4)."""
+        return self.route is None or not self.route.path
+
+
+@dataclass(frozen=True, slots=True)
+class RoutedAnswer:
+    """An answer: a session's reply, or the body from an upstream; `target` is the endpoint that gave it.
+
+    `node` is the node that computed it, any number of hops away. `spent` is waiting and work, or the time at
+    the upstream, without the time to read the request, which the caller counts as transfer. `said` are
+    further response parameters. `choice` is the routing choice. `energy_j` are the joules on this device,
+    None if not counted; `accuracy` is the expected accuracy, if it was measured.
+    """
+
+    content: Reply[Any] | InferBody
+    target: str
+    node: str
+    spent: Spent
+    said: dict[str, object]
+    choice: Choice
+    energy_j: float | None = None
+    accuracy: float | None = None

@@ -1,0 +1,99 @@
+"""Pieces of work that are queued, run in batches, and completed on the event loop of their caller."""
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
+from contextvars import Context
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from pliant.serve.batching.batch_worker import BatchWorker
+from pliant.serve.batching.plan_batch import QueuedRequest
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class WorkResult(Generic[T]):
+    """A result, with its waiting time and its computing time (seconds).
+
+    In a batch, the computing time of each result is its time alone, at most that of the whole batch; the rest
+    counts as waiting. `n_together` results were computed at once, with `is_beside` while other workers ran.
+    """
+
+    result: T
+    waited_s: float
+    spent_s: float
+    n_together: int = 1
+    is_beside: bool = False
+
+
+@dataclass(slots=True)
+class WorkStart:
+    """The start time of a piece of work; None while it waits."""
+
+    begun_s: float | None = None
+
+
+@dataclass(eq=False, slots=True)
+class WorkItem:
+    """Work of one client; `end` is its result or error, set when `done` completes.
+
+    `is_displaced` is set if another piece took its place.
+    """
+
+    worker: BatchWorker
+    one: Any
+    waiting: QueuedRequest
+    client: str
+    turn: WorkStart
+    asked_s: float
+    done: "asyncio.Future[None]"
+    context: Context
+    end: WorkResult[Any] | BaseException | None = None
+    is_displaced: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class BatchRun:
+    """A batch of pieces, with its start time and its expected duration.
+
+    At most `most` such runs are in progress, each on one worker; 1 for a run with all threads.
+    """
+
+    pieces: tuple[WorkItem, ...]
+    begun_s: float
+    expected_s: float
+    most: int = 1
+
+    @property
+    def is_beside(self) -> bool:
+        """Whether other runs may be in progress at the same time."""
+        return self.most > 1
+
+
+def item_outcome(
+    piece: WorkItem, result: Any, run: BatchRun, spent_s: float
+) -> WorkResult[Any] | BaseException:
+    """The result or error that the caller of a piece receives."""
+    if isinstance(result, BaseException):
+        return result
+    own_s = spent_s if len(run.pieces) == 1 else min(spent_s, piece.waiting.alone.median_s)
+    waited_s = run.begun_s - piece.asked_s + spent_s - own_s
+    return WorkResult(result, waited_s, own_s, len(run.pieces), run.is_beside)
+
+
+def deliver(ends: Sequence[tuple[WorkItem, WorkResult[Any] | BaseException]]) -> None:
+    """Pass results and errors to the callers, on their event loops."""
+    loops = {piece.done.get_loop() for piece, _ in ends}
+    for loop in loops:
+        here = [(piece, end) for piece, end in ends if piece.done.get_loop() is loop]
+        with suppress(RuntimeError):  # the loop was closed, so there is no caller
+            loop.call_soon_threadsafe(_settle, here)
+
+
+def _settle(ends: Sequence[tuple[WorkItem, WorkResult[Any] | BaseException]]) -> None:
+    for piece, end in ends:
+        piece.end = end
+        if not piece.done.done():
+            piece.done.set_result(None)

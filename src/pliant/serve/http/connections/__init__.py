@@ -1,0 +1,1 @@
+"""HTTP connections: the server, limits against slow clients, TLS handshakes."""

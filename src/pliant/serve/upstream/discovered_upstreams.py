@@ -1,0 +1,84 @@
+"""Discovered upstreams: added when announced, removed when withdrawn and unreachable."""
+
+from collections.abc import Callable
+from typing import Protocol, final
+
+from pliant.route.router import Router
+
+_FIRST_S, _LAST_S = 0.5, 60.0
+
+
+class UpstreamChanges(Protocol):
+    """Adds and removes upstreams by URL."""
+
+    def add(self, url: str) -> None: ...
+
+    def remove(self, url: str) -> None: ...
+
+    def changed(self) -> None: ...
+
+
+@final
+class DiscoveredUpstreams:
+    """Tracks discovered upstreams, not those configured by URL or added by an operator.
+
+    Call on the event loop. Any host can forge the end of an announcement, so a withdrawn upstream is pinged
+    and only removed if it does not answer. An upstream that an operator removed is not accepted again until
+    an operator adds it.
+    """
+
+    def __init__(self, upstreams: UpstreamChanges, router: Router, clock: Callable[[], float]) -> None:
+        self._upstreams, self._router, self._clock = upstreams, router, clock
+        self._found: set[str] = set()
+        self._leaving: dict[str, float] = {}
+        """For withdrawn upstreams, the delay of the next ping in seconds after their last answer."""
+        self._barred: set[str] = set()
+
+    def __contains__(self, url: str) -> bool:
+        return url in self._found
+
+    def join(self, url: str) -> None:
+        """`url` was announced."""
+        self._leaving.pop(url, None)
+        if url not in self._barred and self._router.state(url, self._clock()) is None:
+            self._found.add(url)
+            self._upstreams.add(url)
+
+    def leave(self, url: str) -> None:
+        """`url` is no longer announced."""
+        if url not in self._found:
+            return
+        self._leaving[url] = _FIRST_S
+        peer = self._router.state(url, self._clock())
+        if peer is None or peer.state != "ready":
+            self.failed(url)
+            return
+        self._router.doubted(url, self._clock())
+        self._upstreams.changed()
+
+    def answered(self, url: str) -> None:
+        """`url` answered a ping; a node that shuts down still answers for a while (`--settle`)."""
+        if url in self._leaving:
+            self._router.doubted(url, self._clock() + self._leaving[url])
+            self._leaving[url] = min(2.0 * self._leaving[url], _LAST_S)
+
+    def failed(self, url: str) -> None:
+        """`url` is no longer a candidate."""
+        if url in self._leaving:
+            self._forget(url)
+            self._upstreams.remove(url)
+
+    def given(self, url: str) -> None:
+        """An operator adds `url`: announcements no longer affect it."""
+        self._forget(url)
+        self._barred.discard(url)
+
+    def bar(self, url: str) -> None:
+        """An operator removes `url`."""
+        if url in self._found:
+            self._barred.add(url)
+        self._forget(url)
+
+    def _forget(self, url: str) -> None:
+        self._found.discard(url)
+        self._leaving.pop(url, None)
