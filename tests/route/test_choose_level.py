@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from pliant.errors import BudgetError, DeadlineError
 from pliant.ir.curve import Curve
-from pliant.ir.endpoint import ServiceLevel
+from pliant.ir.endpoint import RESOLUTION, ServiceLevel
 from pliant.route.choice.choose_endpoint import Candidate, Choice, choose, ranked, soonest
 from pliant.route.choice.objective import ENERGY, TIME, Objective
 from pliant.route.choice.terms import Terms
@@ -21,7 +21,9 @@ part = st.floats(0, 3).map(lambda x: round(x, 3))
 @st.composite
 def levels(draw: st.DrawFn) -> tuple[ServiceLevel, ...]:
     """One to four accuracies; more of it takes longer, as of the ways that are worth having."""
-    accuracies = sorted(draw(st.sets(st.sampled_from([0.5, 0.8, 0.88, 0.9, 0.92]), min_size=1, max_size=4)))
+    accuracies = sorted(
+        draw(st.sets(st.sampled_from([0.5, 0.8, 0.88, 0.898, 0.9, 0.902]), min_size=1, max_size=4))
+    )
     seconds = sorted(draw(st.lists(part, min_size=len(accuracies), max_size=len(accuracies))))
     made = []
     for accuracy, median_s in zip(accuracies, seconds, strict=True):
@@ -88,7 +90,8 @@ FAIR = NormalDist().cdf(-0.4 * NormalDist().inv_cdf(0.95))
 def test_the_choice_is_the_best_of_all_levels(
     some: list[Candidate], n: int, asked: Terms, objective: Objective
 ) -> None:
-    """Most accurate in time, then least cost; a floor alone asks for the least cost; refusals are right."""
+    """The least cost of the most accurate in time, which no resolution widens without a deadline; a floor
+    alone asks for the least cost; refusals are right."""
     ways = every_way(n, some, objective)
     floor = asked.accuracy_floor or 0.0
     allowed = [way for way in ways if floor == 0.0 or float(way["accuracy"]) >= floor]
@@ -117,11 +120,13 @@ def test_the_choice_is_the_best_of_all_levels(
                 option = choose(n, some, objective, asked).option
                 assert chance(option.seconds, option.bound_s, asked.deadline_s) == pytest.approx(most)
             return
-    top = max(way["quality"] for way in in_time)
-    least = min(way["cost"] for way in in_time if way["quality"] == top)
-    found = choose(n, some, objective, asked)
-    assert found.option.level.quality == top
-    assert found.option.cost == pytest.approx(least)
+    top = max(float(way["quality"]) for way in in_time)
+    resolution = 1e-9 if asked.deadline_s is None else RESOLUTION + 1e-9
+    alike = [way for way in in_time if float(way["quality"]) >= top - resolution]
+    found = choose(n, some, objective, asked).option
+    assert found.level.reaches(floor)
+    assert found.level.quality >= top - resolution
+    assert found.cost == pytest.approx(min(float(way["cost"]) for way in alike))
 
 
 @given(candidates(), st.integers(0, 90), terms)
@@ -158,7 +163,7 @@ def test_the_soonest_has_the_least_bound(some: list[Candidate], n: int, asked: T
 
 @given(candidates(), st.integers(0, 90), st.lists(st.floats(0.01, 12), min_size=2, max_size=5))
 def test_more_time_never_gives_less_accuracy(some: list[Candidate], n: int, deadlines: list[float]) -> None:
-    """Else a user who can wait longer would be served worse."""
+    """Else a user who can wait longer would be served worse; by more than what can be measured, that is."""
 
     def at(deadline_s: float) -> Choice | None:
         try:
@@ -171,4 +176,4 @@ def test_more_time_never_gives_less_accuracy(some: list[Candidate], n: int, dead
         first, second = at(a), at(b)
         if first is not None:
             assert second is not None
-            assert second.option.level.quality >= first.option.level.quality
+            assert second.option.level.quality >= first.option.level.quality - RESOLUTION - 1e-9

@@ -15,14 +15,22 @@ from pliant.ir.reply import Reply
 
 ALIKE = 1e-9
 """Accuracies that differ by less count as equal."""
+RESOLUTION = 0.0025
+"""With a deadline, accuracies that differ by no more count as equal, and the quicker answer is taken.
+
+Accuracies are measured on a finite set. On the 872 examples of SST-2, the difference of two levels that
+answer 1 % of them differently has a standard error of sqrt(0.01 / 872) = 0.0034. A smaller difference is no
+reason for an answer that takes longer and is nearer to its deadline. A floor is never rounded.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
     """An input of `length` items, as text or as tensors by name; `deadline_s` counts from its arrival.
 
-    Without limits, it gets the most accurate answer. With a deadline, the most accurate that meets it or,
-    failing that, the fastest; with only a floor, the fastest that is at least that accurate.
+    Without limits, it gets the most accurate answer. With a deadline, the fastest that meets it with an
+    accuracy within `RESOLUTION` of the most accurate that meets it; if none meets it, the fastest. With only
+    a floor, the fastest that is at least that accurate.
     """
 
     length: int

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from pliant.api.open_cluster import Cluster
 from pliant.cluster.lead.predict import Solved, predict
 from pliant.cluster.net.key import new_key
-from pliant.cluster.session.cluster_levels import AnswerDelays, ClusterLevels, pick, times_of_parts
+from pliant.cluster.session.cluster_levels import AnswerDelays, ClusterLevels, pick, submodels, times_of_parts
 from pliant.cluster.session.cluster_session import ClusterSession
 from pliant.cluster.watch.adapt import Picture
 from pliant.errors import BudgetError, ModelError
@@ -122,6 +123,24 @@ def test_workers_answer_by_submodels_and_one_may_leave(
         check_every_level(session, model)
 
 
+@pytest.mark.parametrize(
+    ("sizes", "found"),
+    [
+        ({(6, 12): 0.89, (6, 6): 0.889, (5, 9): 0.886, (6, 3): 0.883, (5, 3): 0.87}, [(6, 3), (6, 6)]),
+        ({(6, 12): 0.89, (6, 6): 0.88, (6, 3): 0.883}, [(6, 3)]),
+        ({(6, 12): 0.89, (6, 6): 0.889, (6, 3): 0.888}, [(6, 3)]),
+        ({(6, 12): 0.89, (6, 6): 0.889, (6, 3): 0.891}, []),
+        ({(6, 6): 0.889, (6, 3): 0.888}, []),
+    ],
+)
+def test_a_cluster_offers_the_narrowest_and_the_smallest_as_accurate_as_the_whole(
+    sizes: dict[tuple[int, int], float], found: list[tuple[int, int]]
+) -> None:
+    """Worst first; one that is no smaller, or no worse, replaces the other; none without measurements."""
+    encoder = SimpleNamespace(spec=bert(384, 12, 1536, 6), submodel=lambda n, m: (n, m))
+    assert [*submodels(cast(Any, encoder), cast(Any, SimpleNamespace(sizes=sizes)))] == found
+
+
 def test_a_deadline_takes_the_most_accurate_level_whose_bound_keeps_it() -> None:
     """Else the soonest at the floor; without a deadline the quickest at the floor, or the most accurate."""
     times = ((0.8, 1.0, 1.5), (0.85, 2.0, 2.5), (0.9, 4.0, 6.0))
@@ -133,6 +152,8 @@ def test_a_deadline_takes_the_most_accurate_level_whose_bound_keeps_it() -> None
     assert [picked(None, None), picked(None, 0.0), picked(None, 0.82)] == [2, 0, 1]
     assert [picked(7.0, None), picked(5.0, None), picked(2.0, None), picked(1.0, None)] == [2, 1, 0, 0]
     assert [picked(5.0, 0.88), picked(2.0, 0.82)] == [2, 1]
+    levels.insert(2, ServiceLevel(Curve(((0, 3.0),)), 0.899, Curve(((0, 3.5),))))
+    assert [picked(7.0, None), picked(7.0, 0.9), picked(None, None)] == [2, 3, 3]
 
 
 @settings(max_examples=30, deadline=None)

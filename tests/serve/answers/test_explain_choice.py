@@ -21,7 +21,7 @@ def test_each_endpoint_has_a_line_and_the_last_one_says_why() -> None:
     assert "round trip 100 ms" in found[2]
     assert found[2].endswith("is later than the deadline")
     assert found[3].endswith("does not answer; pinged again with back-off (no answer in 2 s)")
-    assert found[4] == "local: the most accurate in time, then the least time."
+    assert found[4] == "local: the least time within 0.25 points of the most accurate in time."
 
 
 def test_a_refusal_says_what_there_is() -> None:

@@ -1,7 +1,8 @@
-"""Accuracies that a cluster offers: the whole model's, and that of a submodel on its weights (STI 3)."""
+"""Accuracies that a cluster offers: the whole model's, and those of submodels on its weights (STI 3)."""
 
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Mapping, Sequence
+from math import prod
 from statistics import median
 from types import MappingProxyType
 from typing import final
@@ -10,7 +11,7 @@ from pliant.cluster.lead.predict import Solved
 from pliant.cluster.watch.adapt import too_large
 from pliant.errors import BudgetError, ClusterError
 from pliant.ir.curve import Curve
-from pliant.ir.endpoint import Request, ServiceLevel
+from pliant.ir.endpoint import ALIKE, RESOLUTION, Request, ServiceLevel
 from pliant.ir.partition import Partition
 from pliant.ir.times.levels import has_moved
 from pliant.ir.times.timing import Timing
@@ -37,15 +38,21 @@ _MOST_OFF = 2.0
 def submodels(encoder: Encoder, accuracy: WholeAccuracy | None) -> tuple[Encoder, ...]:
     """Return the submodels worth a level, worst first; empty if accuracies were not measured.
 
-    This is the deepest one of the narrowest width. Shallower ones save little beside the overhead of an
-    answer by several devices, and each would need its own plans for every length.
+    These are the deepest one of the narrowest width, for short deadlines, and the smallest one that is as
+    accurate as the whole model within `RESOLUTION`, for all other deadlines. Shallower ones of the narrowest
+    width save little beside the overhead of an answer by several devices.
     """
     sizes = {} if accuracy is None else accuracy.sizes
     spec = encoder.spec
-    narrowest = min((m for _, m in sizes), default=spec.n_heads)
-    size = max((n for n, m in sizes if m == narrowest), default=0), narrowest
     whole = sizes.get((spec.n_layers, spec.n_heads))
-    return () if whole is None or not sizes[size] < whole else (encoder.submodel(*size),)
+    if whole is None:
+        return ()
+    narrowest = min(m for _, m in sizes)
+    narrow = max(n for n, m in sizes if m == narrowest), narrowest
+    able = [size for size, one in sizes.items() if one >= whole - RESOLUTION - ALIKE]
+    alike = min(able, key=lambda size: (prod(size), -sizes[size]))
+    chosen = {size for size in (narrow, alike) if sizes[size] < whole and prod(size) <= prod(alike)}
+    return tuple(encoder.submodel(*size) for size in sorted(chosen, key=sizes.__getitem__))
 
 
 def lengths_to_plan(most: int, longest: float, *, is_open_ended: bool) -> tuple[Sequence[int], Sequence[int]]:
@@ -76,17 +83,18 @@ def times_of_parts(
 
     They are solved at the lengths of `plans`; for longer inputs, they keep the ratio to `prior` (the whole
     model's times) of the longest planned length. Submodels are left out if no devices may run them, or if
-    memory does not suffice beside the whole model.
+    memory does not suffice beside the whole model and the submodels before.
     """
     found, last = {}, max(plans)
+    held = Counter(weight_bytes(whole.spec, *(solved.partition for solved in plans.values())))
     for part in parts:
         try:
             own = {n: solve(n, part) for n in plans}
         except (BudgetError, ClusterError):
             continue
-        need = Counter(weight_bytes(whole.spec, *(solved.partition for solved in plans.values())))
-        need.update(weight_bytes(part.spec, *(solved.partition for solved in own.values())))
+        need = held + Counter(weight_bytes(part.spec, *(solved.partition for solved in own.values())))
         if not too_large(need, plans[last].picture):
+            held = need
             share = own[last].seconds / max(plans[last].seconds, _LEAST_S)
             far = ((n, share * seconds) for n, seconds in prior.points if n > last)
             found[part] = Curve((*((n, solved.seconds) for n, solved in own.items()), *far))
@@ -232,10 +240,15 @@ def _delay_s(other_s: float, predicted_s: float, seconds: float) -> float:
 
 
 def pick(levels: Sequence[ServiceLevel], request: Request) -> int:
-    """Return the index of the level that answers `request`: the last if none reaches its floor."""
+    """Return the index of the level that answers `request`, as `Request` says: the last if none reaches its
+    floor.
+    """
     n, deadline_s, floor = request.length, request.deadline_s, request.accuracy_floor
     able = [i for i, level in enumerate(levels) if level.reaches(floor or 0.0)] or [len(levels) - 1]
     if deadline_s is None:
         return able[-1] if floor is None else min(able, key=lambda i: levels[i].curve.at(n))
     kept = [i for i in able if levels[i].bound_curve.at(n) <= deadline_s]
-    return kept[-1] if kept else min(able, key=lambda i: levels[i].bound_curve.at(n))
+    if not kept:
+        return min(able, key=lambda i: levels[i].bound_curve.at(n))
+    least = levels[kept[-1]].quality - RESOLUTION - ALIKE
+    return min((i for i in kept if levels[i].quality >= least), key=lambda i: levels[i].curve.at(n))

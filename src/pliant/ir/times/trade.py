@@ -1,17 +1,19 @@
 """Trade accuracy against time: the levels of one endpoint, and the choice of one for a request.
 
-Without limits, the best accuracy; under a deadline the best that meets it or, failing that, the fastest,
-flagged; with a floor and no deadline the fastest that is at least that accurate.
+Without limits, the best accuracy; under a deadline the fastest within `RESOLUTION` of the best that meets it
+or, failing that, the fastest, flagged; with a floor and no deadline the fastest that is at least that
+accurate.
 """
 
 from bisect import bisect_left
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from math import inf
 
 from pliant.errors import BudgetError, RouteError
 from pliant.ir.curve import Curve, minimum
-from pliant.ir.endpoint import ALIKE, ServiceLevel
+from pliant.ir.endpoint import ALIKE, RESOLUTION, ServiceLevel
 from pliant.ir.times.bounds import AdaptiveBound
 from pliant.ir.times.levels import has_moved, scaled, spread
 from pliant.ir.times.timing import Percentile, Timing, TimingCurve, is_in_time
@@ -147,19 +149,23 @@ class Trade:
     def pick(self, n: int, accuracy_floor: float | None = None, deadline_s: float | None = None) -> Pick:
         """Return the level for an input of n items with `deadline_s` left (None: no deadline).
 
-        With neither floor nor deadline the best level; with only a floor the fastest above it; with a
-        deadline the most accurate whose bound meets it or, failing that, the fastest, with `is_met` False.
+        With neither floor nor deadline the best level; with only a floor the fastest above it. With a
+        deadline the fastest whose bound meets it and whose accuracy is within `RESOLUTION` of the best that
+        meets it; if none meets it, the fastest, with `is_met` False.
         Raises BudgetError if no level is as accurate as the floor.
         """
         if accuracy_floor is None and deadline_s is None:
             return self.fullest(n)
         allowed = self._allowed(self._of(n), accuracy_floor or 0.0)
         best: Pick | None = None
+        least_rank = -inf
         for level in reversed(allowed) if deadline_s is not None else ():
-            if best is not None and level.rank < best.level.rank - ALIKE:
-                return best
+            if level.rank < least_rank:
+                break
             time = self.bound.corrected(level.at(n))
             if is_in_time(time.p95_s, deadline_s) and (best is None or time.median_s <= best.time.median_s):
+                if best is None:
+                    least_rank = level.rank - RESOLUTION - ALIKE
                 best = Pick(level, time, True)
         return best or self._fastest(allowed, n, is_met=deadline_s is None)
 

@@ -4,10 +4,10 @@ CRIME (eq. 5, 6, 8, 9) takes the candidate with the least cost. Here each candid
 and a request may have a deadline and a floor:
 
 - with neither, the most accurate answer; among equally accurate ones the one with the least cost;
-- with a deadline, the most accurate answer whose bound meets it, again the least cost among equals; if no
-  bound does, the one most likely to be in time, unless its chance is below one in four. If requests arrive
-  that only one endpoint can answer in time (`Crowding`), options that make the fewest requests late come
-  first;
+- with a deadline, the least cost among answers whose bound meets it and whose accuracy is within
+  `RESOLUTION` of the most accurate of them; if no bound does, the one most likely to be in time, unless its
+  chance is below one in four. If requests arrive that only one endpoint can answer in time (`Crowding`),
+  options that make the fewest requests late come first;
 - with only a floor, the least cost among answers that reach it.
 
 The curves of levels are projections of costs: the time of a whole program by the input's length, simulated
@@ -17,10 +17,10 @@ with an `ir.cost.Cost` or fitted to answers. Other nodes send curves, but neithe
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from pliant.errors import BudgetError, DeadlineError, RouteError
-from pliant.ir.endpoint import ALIKE, ServiceLevel
+from pliant.ir.endpoint import ALIKE, RESOLUTION, ServiceLevel
 from pliant.ir.times.timing import chance, is_hopeless, margin
 from pliant.route.choice.crowding import Crowding
 from pliant.route.choice.objective import TIME, Objective
@@ -30,6 +30,7 @@ LOCAL = "local"
 """The name of this device's own session among candidates; upstreams are named by their URLs."""
 CLUSTER = "cluster"
 """The name of the cluster of which this device is the primary."""
+_POINTS = f"{100 * RESOLUTION:g} points"
 _MORE = 1.03
 """Maximum growth of the chosen level's time until its work begins."""
 _ALIKE_LOST = 0.03
@@ -127,36 +128,43 @@ class Choice:
         if self.option.excluded is not None:
             return "no answer is in time: the soonest"
         if terms.deadline_s is not None and _is_crowded(candidates):
-            return "the fewest requests late, with those that only one endpoint can answer; then accuracy"
+            return (
+                "the fewest requests late, with those that only one endpoint can answer; then the least "
+                f"{cost} within {_POINTS} of the most accurate"
+            )
         if terms.deadline_s is not None and self.option.bound_s > terms.deadline_s:
             return "no bound keeps the deadline: the likeliest to be in time"
         if terms.deadline_s is not None:
-            return f"the most accurate in time, then the least {cost}"
+            return f"the least {cost} within {_POINTS} of the most accurate in time"
         if terms.accuracy_floor is not None:
             return f"the least {cost} at or above the floor"
         return f"the most accurate, then the least {cost}"
 
     @property
     def runners_up(self) -> tuple[Option, ...]:
-        """The best option of each other candidate, as in `ranked`: its cost to other requests is ignored."""
+        """The best option of each other candidate, as in `ranked`."""
         n, candidates, objective, terms = self._among
         return ranked(n, [c for c in candidates if c.name != self.target], objective, terms)
+
+
+class _InTime(NamedTuple):
+    """A level whose bound meets the deadline."""
+
+    quality: float
+    cost: float
+    candidate: Candidate
+    level: ServiceLevel
 
 
 def ranked(
     n: int, candidates: Sequence[Candidate], objective: Objective = TIME, terms: Terms = NO_TERMS
 ) -> tuple[Option, ...]:
-    """Return the best option of each candidate, best first; among equals, in the given order."""
-    is_ranked = terms.deadline_s is not None or terms.accuracy_floor is None
-
-    def order(option: Option) -> tuple[int, float, float]:
-        if option.excluded is not None:
-            return (2 if option.excluded == "deadline" else 3), 0.0, option.seconds
-        if terms.deadline_s is not None and option.bound_s > terms.deadline_s:
-            return 1, 0.0, -margin(option.seconds, option.bound_s, terms.deadline_s)
-        return 0, -round(option.level.quality, 9) if is_ranked else 0.0, option.cost
-
-    return tuple(sorted((_best(n, [c], objective, terms) for c in candidates), key=order))
+    """Return the best option of each candidate, each the one that is chosen without those before it."""
+    left, found = list(candidates), list[Option]()
+    while left:
+        found.append(_best(n, left, objective, terms))
+        left = [c for c in left if c.name != found[-1].name]
+    return tuple(found)
 
 
 def choose(
@@ -191,46 +199,69 @@ def soonest(n: int, candidates: Sequence[Candidate], terms: Terms = NO_TERMS) ->
 
 
 def _best(n: int, candidates: Sequence[Candidate], objective: Objective, terms: Terms) -> Option:
-    """Return the best of all levels whose bounds meet the deadline; else the most likely to be in time.
+    """Return the least cost among the levels whose bounds meet the deadline, and whose accuracy is within the
+    resolution of the most accurate of them.
 
-    If none is likely to, the fastest; if none reaches the floor, the most accurate.
+    If no bound meets the deadline, return the level most likely to be in time; if none is likely to, the
+    fastest; if none reaches the floor, the most accurate.
     """
-    floor, deadline_s = terms.accuracy_floor, terms.deadline_s
-    is_ranked = deadline_s is not None or floor is None
-    is_free = deadline_s is None and floor is None
-    best: tuple[Candidate, ServiceLevel] | None = None
-    late: tuple[Candidate, ServiceLevel] | None = None
+    deadline_s, floor = terms.deadline_s, terms.accuracy_floor
     if deadline_s is not None and _is_crowded(candidates):
         fewest = _fewest_late(n, candidates, objective, floor or 0.0, deadline_s)
         if fewest is not None:
             return fewest
-    top = best_cost = 0.0
-    least = (True, inf)
+    found, late = _allowed(n, candidates, objective, terms)
+    if found:
+        least = max(one.quality for one in found) - _resolution(terms)
+        best = min((one for one in found if one.quality >= least), key=lambda one: one.cost)
+        return _option(n, best.candidate, best.level, objective, deadline_s)
+    if late is not None:
+        return _option(n, *late, objective, deadline_s)
+    most = max(candidates, key=lambda c: c.best.accuracy or 0.0)
+    return replace(_option(n, most, most.best, objective, None), excluded="floor")
+
+
+def _resolution(terms: Terms) -> float:
+    """Return the difference up to which two accuracies count as equal."""
+    return ALIKE if terms.deadline_s is None else RESOLUTION + ALIKE
+
+
+def _allowed(
+    n: int, candidates: Sequence[Candidate], objective: Objective, terms: Terms
+) -> tuple[list[_InTime], tuple[Candidate, ServiceLevel] | None]:
+    """Return the levels at or above the floor whose bounds meet the deadline; if there are none, the one that
+    is most likely to be in time, or the fastest if none is likely to.
+
+    Levels that are too inaccurate beside earlier ones are left out. With only a floor, all have the same
+    quality.
+    """
+    floor, deadline_s, resolution = terms.accuracy_floor, terms.deadline_s, _resolution(terms)
+    is_ranked = deadline_s is not None or floor is None
+    is_free = deadline_s is None and floor is None
+    found: list[_InTime] = []
+    late: tuple[Candidate, ServiceLevel] | None = None
+    top, least = 0.0, (True, inf)
     for c in candidates:  # compared as numbers: creating unused options dominated the time of a choice
         way_s = c.fixed_s + c.per_item_s * n
         for level in c.levels[-1:] if is_free else reversed(c.levels):
             if floor is not None and not level.reaches(floor):
                 continue
             quality = level.quality if is_ranked else 0.0
-            if best is not None and quality < top - ALIKE:
-                continue
+            if quality < top - resolution:
+                break  # the next ones are less accurate
             seconds = way_s + level.curve.at(n)
             if deadline_s is not None:
                 bound_s = _bound_s(n, c, level, way_s, seconds)
                 if bound_s > deadline_s:
-                    is_late = is_hopeless(seconds, bound_s, deadline_s)
-                    order = (is_late, seconds if is_late else -margin(seconds, bound_s, deadline_s))
-                    if late is None or order < least:
-                        late, least = (c, level), order
+                    if not found:
+                        is_late = is_hopeless(seconds, bound_s, deadline_s)
+                        order = (is_late, seconds if is_late else -margin(seconds, bound_s, deadline_s))
+                        if late is None or order < least:
+                            late, least = (c, level), order
                     continue
-            cost = _cost(n, c, seconds, objective)
-            if best is None or quality > top + ALIKE or cost < best_cost:
-                best, best_cost, top = (c, level), cost, max(top, quality)
-    found = best or late
-    if found is not None:
-        return _option(n, *found, objective, deadline_s)
-    most = max(candidates, key=lambda c: c.best.accuracy or 0.0)
-    return replace(_option(n, most, most.best, objective, None), excluded="floor")
+            top = max(top, quality)
+            found.append(_InTime(quality, _cost(n, c, seconds, objective), c, level))
+    return found, late
 
 
 def _is_crowded(candidates: Sequence[Candidate]) -> bool:
@@ -240,7 +271,7 @@ def _is_crowded(candidates: Sequence[Candidate]) -> bool:
 def _fewest_late(
     n: int, candidates: Sequence[Candidate], objective: Objective, floor: float, deadline_s: float
 ) -> Option | None:
-    """Return the most accurate, then the cheapest, of the options that make the fewest requests late.
+    """Return the cheapest within `RESOLUTION` of the best of the options that make the fewest requests late.
 
     These include this request, by its chance, and those that depend on the endpoint. None if no option has a
     chance.
@@ -258,11 +289,13 @@ def _fewest_late(
                 continue
             late = 0.0 if bound_s <= deadline_s else 1.0 - chance(seconds, bound_s, deadline_s)
             late += 0.0 if c.crowding is None else c.crowding.lost(c.fixed_s, work_s)
-            found.append((late, round(level.quality, 9), -_cost(n, c, seconds, objective), c, level))
+            found.append((late, level.quality, _cost(n, c, seconds, objective), c, level))
     if not found:
         return None
     most_late = min(late for late, *_ in found) + _ALIKE_LOST
-    _, _, _, c, level = max((one for one in found if one[0] <= most_late), key=lambda one: one[1:3])
+    kept = [one for one in found if one[0] <= most_late]
+    least = max(quality for _, quality, *_ in kept) - RESOLUTION - ALIKE
+    _, _, _, c, level = min((one for one in kept if one[1] >= least), key=lambda one: one[2])
     option = _option(n, c, level, objective, deadline_s)
     if c.crowding is None or level.bound is None:
         return option

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pliant.ir.endpoint import ALIKE
+from pliant.ir.endpoint import RESOLUTION
 from pliant.ir.times.timing import chance
 from pliant.route.choice.choose_endpoint import Candidate, Choice, soonest
 from pliant.route.choice.terms import Terms
@@ -62,7 +62,7 @@ def spare_s(choice: Choice, other: Choice, terms: Terms) -> float:
     """
     if terms.deadline_s is None:
         return 0.0
-    is_as_good = other.option.level.quality >= choice.option.level.quality - ALIKE
+    is_as_good = other.option.level.quality >= choice.option.level.quality - RESOLUTION
     return (
         0.0 if is_as_good and other.option.bound_s <= terms.deadline_s else _latest_s(terms.deadline_s, other)
     )

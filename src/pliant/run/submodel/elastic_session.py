@@ -57,8 +57,8 @@ class ElasticSession(TextSession[ElasticDetails]):
     and answers are serialised with those of the other sessions.
 
     A call is answered under the session's target or its own, by plans that adapt to the times of the latest
-    answers unless `options.adapts` is off. A `Request` is answered by the most accurate plan whose bound
-    meets its deadline and its accuracy floor (`trade`), over the same buffer. Open a session that serves only
+    answers unless `options.adapts` is off. A `Request` is answered by the plan that `Trade.pick` chooses for
+    its deadline and its accuracy floor (`trade`), over the same buffer. Open a session that serves only
     requests with the target `WHOLE_S`, for the best answers.
     """
 

@@ -98,7 +98,7 @@ def company_of(request: Request) -> Hashable:
     """The batch key. Requests of one key may share a plan without losing accuracy for another's deadline.
 
     Requests without terms get the best plan, requests with only an accuracy floor the fastest plan above it,
-    and requests with a deadline the most accurate plan that meets it.
+    and requests with a deadline the plan that `Trade.pick` chooses for it.
     """
     if request.deadline_s is not None:
         return _IN_TIME

@@ -48,10 +48,11 @@ _QUEUE = 1 << 16
 class RoutedSession(Session[RoutedDetails]):
     """Combines `local`, a `cluster` session of the same model, and upstreams, with a deadline per request.
 
-    A request without a deadline gets the most accurate answer. With a deadline it gets the most accurate
-    answer that is expected in time; if there is none, DeadlineError gives the soonest one, unless
-    `terms.best_effort`. With only a floor it gets the soonest answer that reaches the floor. The session owns
-    `local` and the contents of `owned`; it runs an event loop on a thread of its own.
+    A request without a deadline gets the most accurate answer. With a deadline it gets the quickest answer
+    within `RESOLUTION` of the most accurate one that is expected in time; if there is none, DeadlineError
+    gives the soonest one, unless `terms.best_effort`. With only a floor it gets the soonest answer that
+    reaches the floor. The session owns `local` and the contents of `owned`; it runs an event loop on a thread
+    of its own.
     """
 
     platform = "pliant_routed"
