@@ -26,7 +26,7 @@ from pliant.models.onnx.onnx_file import open_onnx
 from pliant.run.array_sessions.onnx_session import OnnxSession
 from pliant.run.graph.array_stage import open_image
 from pliant.run.graph.model_options import ModelOptions
-from pliant.run.graph.schedule_graph import OperatorTime, Planner
+from pliant.run.graph.schedule_graph import GraphScheduler, OperatorLayoutTimes
 from runtimes import THREADS
 
 _SHAPES = ((128, 768, 768), (128, 768, 3072), (128, 3072, 768))
@@ -48,13 +48,13 @@ def measure(subject: Subject, cache: Path) -> list[dict[str, object]]:
     library, pool = compiled.shared_pool(THREADS, cache)
     options = ModelOptions({}, without=("channels_last", "winograd"))
     graph = OnnxSession(open_onnx(subject.file), pool, library, options, ahead=False).graph(subject.arrays)
-    found = Planner("exact", pool, library).operators(graph)
+    found = GraphScheduler("exact", pool, library).operators(graph)
     plain, ours = sum(row.loops_s for row in found), sum(row.chosen_s for row in found)
     ordered = sorted(found, key=lambda row: -row.default_s)[:6]
     return [_row(subject.name, row, plain, ours) for row in ordered]
 
 
-def _row(model: str, row: OperatorTime, plain_s: float, ours_s: float) -> dict[str, object]:
+def _row(model: str, row: OperatorLayoutTimes, plain_s: float, ours_s: float) -> dict[str, object]:
     reordered_s = row.reordered_s
     return {
         "model": model,

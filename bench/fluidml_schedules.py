@@ -30,7 +30,7 @@ from pliant.profile.form_costs import CostFile
 from pliant.run.array_sessions.onnx_session import OnnxSession
 from pliant.run.graph.array_stage import open_image
 from pliant.run.graph.model_options import ModelOptions
-from pliant.run.graph.schedule_graph import Planner, ScheduleKind, ScheduleReport
+from pliant.run.graph.schedule_graph import GraphScheduler, ScheduleKind, ScheduleReport
 from report import interleaved
 from runtimes import THREADS
 
@@ -156,7 +156,7 @@ def repeat(subject: Subject, cache: Path) -> dict[str, object]:
     for i in range(2):
         costs = CostFile(cache / "repeat" / f"{subject.file.stem}-{i}.json")
         costs.path.unlink(missing_ok=True)
-        Planner("exact", pool, library, costs).problem(graph)
+        GraphScheduler("exact", pool, library, costs).problem(graph)
         tables.append(costs.load())
     bare = candidates(graph)
     wanted = keys(graph, bare)

@@ -16,7 +16,7 @@ from pliant.compiler.layout.exact_layouts import choose_exactly
 from pliant.compiler.layout.layout_problem import Form, Operator, Problem
 from pliant.compiler.layout.vote import choose_by_vote
 from pliant.ir.graph import Graph, Node, TensorType
-from pliant.run.graph.schedule_graph import Planner
+from pliant.run.graph.schedule_graph import GraphScheduler
 from research.layout_brute_force import brute_force
 from runtimes import THREADS
 
@@ -58,7 +58,7 @@ def measure(cache: Path, n_drawn: int) -> list[dict[str, object]]:
 def _priced(graph: Graph, cache: Path) -> Problem:
     """The problem of a graph, every form measured."""
     library, pool = compiled.shared_pool(THREADS, cache)
-    return Planner("exact", pool, library).problem(graph)
+    return GraphScheduler("exact", pool, library).problem(graph)
 
 
 def _layouts(problem: Problem, graph: Graph) -> tuple[int, int]:

@@ -18,9 +18,9 @@ from pliant.ir.dilation import Dilation
 from pliant.ir.reply import Reply
 from pliant.plan.result import Plan
 from pliant.run.process_memory import peak_rss_bytes
-from pliant.run.submodel.details import ElasticDetails
+from pliant.run.submodel.elastic_details import ElasticDetails
 from pliant.run.submodel.elastic_session import ElasticSession
-from pliant.run.submodel.planning import SessionOptions
+from pliant.run.submodel.plans.submodel_planner import SessionOptions
 from pliant.run.submodel.submodel_runner import SubmodelRunner
 from pliant.store.read import open_store
 

@@ -13,7 +13,7 @@ from pliant.plan.result import Budget, Plan
 from pliant.plan.submodel.baseline import preload_model, standard_pipeline
 from pliant.plan.submodel.shape import store_shape
 from pliant.profile.line import timing
-from pliant.run.submodel.details import ElasticDetails
+from pliant.run.submodel.elastic_details import ElasticDetails
 from sti_rig import Device, Preset, Rig
 from sti_runs import answers_of
 

@@ -31,10 +31,10 @@ from pliant.models.examples import read_examples
 from pliant.plan.result import Budget, Grid, Plan
 from pliant.plan.submodel.baseline import standard_pipeline
 from pliant.profile.measure_device import measure_device
-from pliant.run.submodel.details import ElasticDetails
+from pliant.run.submodel.elastic_details import ElasticDetails
 from pliant.run.submodel.elastic_session import ElasticSession
 from pliant.run.submodel.engine import Engine
-from pliant.run.submodel.planning import Planner, SessionOptions, planner_of
+from pliant.run.submodel.plans.submodel_planner import SessionOptions, SubmodelPlanner, planner_of
 from pliant.settings import thread_count
 from pliant.store.read import Store
 from report import Report
@@ -67,7 +67,7 @@ class Bed:
 
     store: Store
     profile: DeviceProfile
-    planner: Planner
+    planner: SubmodelPlanner
     length: int
     cache: Path
     texts: tuple[str, ...]

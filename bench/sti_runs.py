@@ -15,8 +15,8 @@ import numpy as np
 from pliant.ir.program import Compute, Load
 from pliant.ir.reply import Reply
 from pliant.plan.result import Grid, Plan
-from pliant.run.submodel.details import ElasticDetails
-from pliant.run.submodel.planning import SessionOptions
+from pliant.run.submodel.elastic_details import ElasticDetails
+from pliant.run.submodel.plans.submodel_planner import SessionOptions
 from sti_cell import Answer, Ask, Job
 from sti_rig import Device, Rig
 

@@ -13,9 +13,9 @@ import pytest
 from jaxtyping import config as shape_checks
 
 from tests.leaks import collected as collected
+from tests.machine_lock import hold_machine
 from tests.order import longest_first
 from tests.shape_checks import install
-from tests.turns import turn
 
 SOURCE = Path(__file__).parents[1] / "src" / "pliant"
 UNCHECKED = (
@@ -88,7 +88,7 @@ def unchecked_shapes() -> Iterator[None]:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     """Tests marked `alone` have the machine to themselves, whatever the other workers would run."""
-    with turn(item.get_closest_marker("alone") is not None):
+    with hold_machine(item.get_closest_marker("alone") is not None):
         return (yield)
 
 

@@ -6,7 +6,7 @@ from queue import Empty, Queue
 import pytest
 
 from pliant.errors import MulticastError
-from pliant.multicast import Found, announced, browsed
+from pliant.multicast import DiscoveredService, announced, browsed
 
 WAIT_S = 30.0
 _KIND, _HOST = "_pliant-probe._tcp.local.", "127.0.0.1"
@@ -15,7 +15,7 @@ _KIND, _HOST = "_pliant-probe._tcp.local.", "127.0.0.1"
 @pytest.fixture(scope="module")
 def multicast() -> None:
     """Skips where a service that is announced on loopback is not found there."""
-    found, run = Queue[Found](), secrets.token_hex(8)
+    found, run = Queue[DiscoveredService](), secrets.token_hex(8)
     try:
         with announced(_KIND, run, [_HOST], 9, {"run": run}), browsed(_KIND, found.put, hosts=[_HOST]):
             while found.get(timeout=WAIT_S).properties.get("run") != run:

@@ -124,7 +124,7 @@ import json, os, sys
 from pathlib import Path
 from pliant.api.compile_onnx import compile
 from pliant.api.open_session import open as open_session
-from pliant.run.submodel.planning import SessionOptions
+from pliant.run.submodel.plans.submodel_planner import SessionOptions
 from pliant.settings import cpu_quota, thread_count
 if sys.argv[1] == "affinity":
     os.sched_setaffinity(0, {int(sys.argv[2])})

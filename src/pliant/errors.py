@@ -1,24 +1,24 @@
 """The exception tree. All errors that user input can cause derive from PliantError.
 
 PliantError
-├── ModelError        a model directory or its weights cannot be used
-├── GraphError        a graph is malformed or cannot be compiled
-│   ├── ShapeError    the shapes of a node's inputs do not fit each other
-│   └── ValueNeeded   a shape depends on the values of inputs, which were not given
-├── InputError        a request's text, label or option is invalid
-├── StoreError        a store is missing, damaged, or of another version
-├── BudgetError       no plan meets the requested latency or memory
-├── ProfileError      a device cannot be measured
-├── KernelError       no kernel can be generated or loaded for this CPU
-├── LaneError         a step of a running program failed
-├── ClusterError      devices cannot work together: a bad key, address or message, an epoch that ended
-│   ├── PeerLost      a peer stopped, froze or was disconnected
-│   └── PeerMisbehaved a peer violated the protocol
-├── RouteError        no endpoint may answer a request, or a message between nodes cannot be read
-│   ├── DeadlineError no endpoint is expected to meet a request's deadline
-│   └── PeerCurveError a node sent an invalid time curve
-├── MulticastError    no announcement or discovery: no multicast network, or no zeroconf
-└── NodeError         a node cannot start, or refuses a request
+├── ModelError            a model directory or its weights cannot be used
+├── GraphError            a graph is malformed or cannot be compiled
+│   ├── ShapeError        the shapes of a node's inputs do not fit each other
+│   └── MissingValueError a shape depends on the values of inputs, which were not given
+├── InputError            a request's text, label or option is invalid
+├── StoreError            a store is missing, damaged, or of another version
+├── BudgetError           no plan meets the requested latency or memory
+├── ProfileError          a device cannot be measured
+├── KernelError           no kernel can be generated or loaded for this CPU
+├── LaneError             a step of a running program failed
+├── ClusterError          devices cannot work together: a bad key, address or message, an epoch that ended
+│   ├── PeerLostError     a peer stopped, froze or was disconnected
+│   └── PeerProtocolError a peer violated the protocol
+├── RouteError            no endpoint may answer a request, or a message between nodes cannot be read
+│   ├── DeadlineError     no endpoint is expected to meet a request's deadline
+│   └── PeerCurveError    a node sent an invalid time curve
+├── MulticastError        no announcement or discovery: no multicast network, or no zeroconf
+└── NodeError             a node cannot start, or refuses a request
 """
 
 
@@ -42,7 +42,7 @@ class ShapeError(GraphError):
         self.where = where
 
 
-class ValueNeeded(GraphError):  # noqa: N818 - the caller supplies the values and retries
+class MissingValueError(GraphError):
     """A graph's shapes depend on the values of the inputs `names`, which are needed to compile it."""
 
     def __init__(self, message: str, names: frozenset[str]) -> None:
@@ -85,7 +85,7 @@ class ClusterError(PliantError):
     """Devices cannot work together: a bad key, address or message, or an epoch that has ended."""
 
 
-class PeerLost(ClusterError):  # noqa: N818 - named by the event
+class PeerLostError(ClusterError):
     """No message from `peer` arrived in time, or its connection ended."""
 
     def __init__(self, message: str, peer: str) -> None:
@@ -93,7 +93,7 @@ class PeerLost(ClusterError):  # noqa: N818 - named by the event
         self.peer = peer
 
 
-class PeerMisbehaved(ClusterError):  # noqa: N818
+class PeerProtocolError(ClusterError):
     """`peer` violated the protocol: a wrong length, version or form of a message."""
 
     def __init__(self, message: str, peer: str) -> None:

@@ -23,7 +23,7 @@ that."""
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class DiscoveredService:
     """An announced service: its `name` on the network, its addresses (HOST:PORT) and its TXT properties."""
 
     name: str
@@ -62,7 +62,7 @@ def announced(
 @contextmanager
 def browsed(
     kind: str,
-    on_found: Callable[[Found], None],
+    on_found: Callable[[DiscoveredService], None],
     on_gone: Callable[[str], None] = lambda name: None,
     hosts: Sequence[str] = (),
 ) -> Iterator[None]:
@@ -84,7 +84,7 @@ def browsed(
 
 @final
 class _Listener(zeroconf.ServiceListener):
-    def __init__(self, on_found: Callable[[Found], None], on_gone: Callable[[str], None]) -> None:
+    def __init__(self, on_found: Callable[[DiscoveredService], None], on_gone: Callable[[str], None]) -> None:
         self._on_found, self._on_gone = on_found, on_gone
         self._names: set[str] = set()
 
@@ -102,7 +102,7 @@ class _Listener(zeroconf.ServiceListener):
             key.decode("utf-8", "replace"): (value or b"").decode("utf-8", "replace")
             for key, value in info.properties.items()
         }
-        self._on_found(Found(name, tuple(addresses), said))
+        self._on_found(DiscoveredService(name, tuple(addresses), said))
 
     def update_service(self, network: zeroconf.Zeroconf, kind: str, name: str) -> None:
         if name in self._names:  # else it is a late update of a removed service

@@ -10,7 +10,7 @@ import pytest
 
 import pliant
 from pliant.api.choose_elastic import as_weight_error
-from pliant.api.open_elastic import Measuring, profile_of
+from pliant.api.open_elastic import MeasurementOptions, profile_of
 from pliant.errors import InputError
 from pliant.ir.bitwidths import FULL_BITS
 from pliant.models.hf.checkpoint import open_checkpoint
@@ -133,7 +133,7 @@ def store(tiny_model: Callable[..., Path], kept: Path, tmp_path: Path) -> Path:
     path = build(open_checkpoint(tiny_model("bert", True)), tmp_path / "store")
     with open_store(path) as opened:
         for compute in FORMS:
-            profile_of(opened, kept, 1, compute, measuring=Measuring((8, 16), None, 0.05))
+            profile_of(opened, kept, 1, compute, measuring=MeasurementOptions((8, 16), None, 0.05))
     return path
 
 

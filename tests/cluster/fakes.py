@@ -20,7 +20,7 @@ from pliant.cluster.member.worker import Offer, Worker
 from pliant.cluster.net.activation_coding import Coding
 from pliant.cluster.net.comm import Comm
 from pliant.cluster.net.comm_memory import MemoryNetwork
-from pliant.errors import PeerLost
+from pliant.errors import PeerLostError
 from pliant.ir.envelope import VERSION, BadEnvelope
 from pliant.ir.graph import Graph
 from pliant.ir.partition import Mode, Partition, Share
@@ -395,5 +395,5 @@ class FakeCluster:
         self.wires.close()
 
 
-def lost(peer: str) -> PeerLost:
-    return PeerLost(f"{peer} is gone", peer)
+def lost(peer: str) -> PeerLostError:
+    return PeerLostError(f"{peer} is gone", peer)

@@ -9,7 +9,7 @@ import numpy as np
 from pliant.cluster.member.shard import Shard, Shards
 from pliant.cluster.net.comm import Comm, Tag, Traffic
 from pliant.cluster.net.comm_memory import MemoryNetwork
-from pliant.errors import LaneError, PeerLost
+from pliant.errors import LaneError, PeerLostError
 from pliant.ir.cost import Span
 from pliant.ir.dilation import Dilation
 from pliant.ir.partition import Partition
@@ -20,7 +20,7 @@ from pliant.kernels.runtime.thread_pool import Pool
 from pliant.models.encoder.encoder_source import EncoderSource
 from pliant.plan.split.split import split
 from pliant.run.emulated_device import EmulatedDevice
-from pliant.run.execute import Do, execute
+from pliant.run.execute import StepFunctions, execute
 from pliant.run.lanes import Lanes
 
 PATIENCE_S = 60.0
@@ -80,10 +80,10 @@ def _run(program: Program, shard: Shard, comm: Comm, dilation: float) -> tuple[S
     parts = [project(segment, shard.device) for segment in program.segments]
     tags = [Tag(0, number, i) for number, part in enumerate(parts) for i in part.numbers]
     mine = replace(program, segments=tuple(part.segment for part in parts))
-    do = Do(shard.compute, exchange=_exchange(tags, shard, comm))
+    functions = StepFunctions(shard.compute, exchange=_exchange(tags, shard, comm))
     try:
         with Lanes((), own=own, emulated=EmulatedDevice(Dilation(dilation)), is_single=True) as lanes:
-            return execute(mine, do, lanes)
+            return execute(mine, functions, lanes)
     except LaneError:
         comm.close()  # wakes the others
         raise
@@ -106,4 +106,4 @@ def _exchange(tags: Sequence[Tag], shard: Shard, comm: Comm) -> Callable[[int, E
 
 
 def _is_echo(error: BaseException) -> bool:
-    return isinstance(error.__cause__, PeerLost)
+    return isinstance(error.__cause__, PeerLostError)

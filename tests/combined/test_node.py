@@ -16,9 +16,9 @@ from pliant.ir.endpoint import Request
 from pliant.ir.link import Link
 from pliant.ir.reply import Reply
 from pliant.plan.result import WHOLE_S
-from pliant.run.submodel.details import ElasticDetails
+from pliant.run.submodel.elastic_details import ElasticDetails
 from pliant.run.submodel.elastic_session import ElasticSession
-from pliant.run.submodel.planning import SessionOptions
+from pliant.run.submodel.plans.submodel_planner import SessionOptions
 from pliant.store.read import Store, open_store
 from tests.combined.crowd import crowd
 from tests.run.conftest import paper_profile

@@ -25,8 +25,8 @@ from pliant.ir.reply import Reply
 from pliant.models.tokenizer import Encoded
 from pliant.route.node_identity import NODE_HEADER
 from pliant.run.session.session import Session
+from pliant.run.submodel.elastic_levels import plan_levels
 from pliant.run.submodel.elastic_session import ElasticSession
-from pliant.run.submodel.levels import levels
 from pliant.serve.node.routed_session import RoutedSession
 from pliant.serve.node.routing import RoutedDetails
 from tests.cluster.processes import PATIENT, WAIT_S, WorkerProcess, workers
@@ -110,7 +110,7 @@ def references(graded_store: Path, kernel_cache: Path) -> References:
         assert best is not None
         for text in TEXTS:
             encoded = session.encode(text)
-            for level in levels(session.runner):
+            for level in plan_levels(session.runner):
                 others = level.last - encoded.n_tokens
                 if others < 0:
                     continue

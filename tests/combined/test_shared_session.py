@@ -16,7 +16,7 @@ from pliant.ir.link import Link
 from pliant.ir.reply import Reply
 from pliant.models.tokenizer import Encoded
 from pliant.run.pressure import PressureFlag
-from pliant.run.submodel.details import ElasticDetails
+from pliant.run.submodel.elastic_details import ElasticDetails
 from pliant.run.submodel.elastic_session import ElasticSession
 from pliant.store.read import open_store
 from tests.combined.crowd import crowd

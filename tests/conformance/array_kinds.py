@@ -14,7 +14,7 @@ from pliant.api.compile_onnx import whole
 from pliant.compiler.aot.compiled_directory import save
 from pliant.compiler.executable.call import Target
 from pliant.kernels.emit.isa import host_isa
-from tests.conformance.session_kind import Arrays, Feeds, Kind, ids, once, row_of_ids
+from tests.conformance.session_kind import Arrays, Feeds, SessionKind, ids, once, row_of_ids
 from tests.models.onnx_models import parse
 
 SYMBOLIC = parse("g (float[n,8] x) => (float[n,8] y) { a = Softmax(x) b = Exp(a) y = Add(b, x) }")
@@ -146,27 +146,27 @@ def _noise(i: int, *shape: int) -> np.ndarray:
     return np.random.default_rng(i).standard_normal(shape).astype(np.float32)
 
 
-_BY_ROWS = Kind(
+_BY_ROWS = SessionKind(
     open=_arrays(lambda folder: SYMBOLIC),
     feeds=lambda i: {"x": _noise(i, i + 1, 8)},
     wanted=_onnxruntimes(lambda folder: SYMBOLIC),
     too_long=({"x": _noise(0, 2, 9)}, "axis 1 is 9"),
 )
 
-ARRAY_KINDS: dict[str, Kind] = {
-    "onnx bert": Kind(
+ARRAY_KINDS: dict[str, SessionKind] = {
+    "onnx bert": SessionKind(
         open=_arrays(_BERT),
         feeds=_masked,
         wanted=_onnxruntimes(_BERT),
         too_long=(dict.fromkeys(("input_ids", "attention_mask"), TOO_LONG), "24"),
     ),
-    "onnx resnet": Kind(
+    "onnx resnet": SessionKind(
         open=_arrays(_RESNET),
         feeds=lambda i: {"pixel_values": _noise(i, 1, 3, 32, 32)},
         wanted=_onnxruntimes(_RESNET),
         too_long=({"pixel_values": _noise(0, 1, 3, 64, 32)}, "axis 2 is 64"),
     ),
-    "onnx gru": Kind(
+    "onnx gru": SessionKind(
         open=_arrays(_GRU),
         feeds=ids,
         wanted=_onnxruntimes(_GRU),
@@ -174,7 +174,7 @@ ARRAY_KINDS: dict[str, Kind] = {
     ),
     "onnx proto": _BY_ROWS,
     "onnx bytes": replace(_BY_ROWS, open=_arrays(lambda folder: SYMBOLIC.SerializeToString())),
-    "compiled": Kind(
+    "compiled": SessionKind(
         open=lambda folder: pliant.load(_compiled(folder), threads=2),
         feeds=lambda i: {"x": _noise(i, 16, 16)},
         wanted=_onnxruntimes(lambda folder: FIXED),

@@ -51,7 +51,7 @@ class Case:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class CaseOutcome:
     """What became of a case: `refused` holds pliant's words, `wrong` how the outputs differ."""
 
     name: str
@@ -66,7 +66,7 @@ class Outcome:
         return not self.refused and not self.wrong
 
 
-def run_elsewhere(kinds: Sequence[str], n_processes: int = 2) -> list[Outcome]:
+def run_elsewhere(kinds: Sequence[str], n_processes: int = 2) -> list[CaseOutcome]:
     """The outcomes of all cases of `kinds`, from processes of their own.
 
     There annotations are not checked at run time, which costs minutes, and a kernel that crashes takes
@@ -83,8 +83,8 @@ def run_elsewhere(kinds: Sequence[str], n_processes: int = 2) -> list[Outcome]:
         lines = [json.loads(line) for line in written.decode().splitlines()]
         begun = lines[-1].get("begun") if lines else "the first case"
         if child.returncode:
-            lines.append(vars(Outcome(begun or "the end", [], [], wrong=f"exit {child.returncode}")))
-        outcomes += [Outcome(**line) for line in lines if "begun" not in line]
+            lines.append(vars(CaseOutcome(begun or "the end", [], [], wrong=f"exit {child.returncode}")))
+        outcomes += [CaseOutcome(**line) for line in lines if "begun" not in line]
     return outcomes
 
 
@@ -108,7 +108,7 @@ def load(kind: str) -> list[Case]:
     return sorted(cases, key=lambda case: case.name)
 
 
-def run_all(cases: Sequence[Case]) -> Iterator[Outcome]:
+def run_all(cases: Sequence[Case]) -> Iterator[CaseOutcome]:
     """Run cases; all their kernels are compiled first, in one child process."""
     library, pool = shared_pool(1)
     sessions: dict[str, OnnxSession] = {}
@@ -127,7 +127,7 @@ def run_all(cases: Sequence[Case]) -> Iterator[Outcome]:
             refused[case.name] = str(error)
     addresses(wanted, library)
     for case in cases:
-        about = Outcome(case.name, sorted(case.operators), sorted(case.element_types), case.kind)
+        about = CaseOutcome(case.name, sorted(case.operators), sorted(case.element_types), case.kind)
         if case.name in refused:
             yield replace(about, refused=refused[case.name])
         else:
@@ -135,7 +135,7 @@ def run_all(cases: Sequence[Case]) -> Iterator[Outcome]:
             yield _run(case, sessions[case.name], about)
 
 
-def _run(case: Case, session: OnnxSession, about: Outcome) -> Outcome:
+def _run(case: Case, session: OnnxSession, about: CaseOutcome) -> CaseOutcome:
     with session:
         for inputs, expected in case.data:
             try:

@@ -14,7 +14,7 @@ from pliant.cluster.lead.open_member import MemberOptions, open_worker
 from pliant.cluster.net.key import new_key
 from pliant.models.encoder.encoder_random import random_encoder
 from pliant.run.session.session import Session
-from tests.conformance.session_kind import Arrays, Feeds, Kind, classified, ids, once
+from tests.conformance.session_kind import Arrays, Feeds, SessionKind, classified, ids, once
 from tests.models.encoder_runs import run_encoder
 
 PATIENT = Patience(silence_s=60.0, least_s=60.0, report_s=10.0)
@@ -61,8 +61,8 @@ def _unsplit(folder: Path, feeds: Feeds) -> Arrays:
     return classified(run_encoder(source, given), "a", "b")
 
 
-CLUSTER_KINDS: dict[str, Kind] = {
-    "cluster of one": Kind(
+CLUSTER_KINDS: dict[str, SessionKind] = {
+    "cluster of one": SessionKind(
         open=lambda folder: _cluster(folder, 0),
         feeds=ids,
         wanted=_unsplit,
@@ -72,7 +72,7 @@ CLUSTER_KINDS: dict[str, Kind] = {
         },
         n_answers=100,
     ),
-    "cluster of two": Kind(
+    "cluster of two": SessionKind(
         open=lambda folder: _cluster(folder, 1),
         feeds=ids,
         wanted=_unsplit,

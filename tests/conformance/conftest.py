@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.conformance.opened_session import Opened
 from tests.conformance.session_kinds import KINDS
+from tests.conformance.session_under_test import SessionUnderTest
 
 
 @pytest.fixture(scope="session")
@@ -16,15 +16,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module", params=KINDS)
-def shared(request: pytest.FixtureRequest, folder: Path) -> Iterator[Opened]:
+def shared(request: pytest.FixtureRequest, folder: Path) -> Iterator[SessionUnderTest]:
     """A session of every kind in turn, which all facts share: none of them may change it."""
     kind = KINDS[request.param]
     with kind.open(folder) as session:
-        yield Opened(kind, session, folder)
+        yield SessionUnderTest(kind, session, folder)
 
 
 @pytest.fixture
-def own(shared: Opened) -> Iterator[Opened]:
+def own(shared: SessionUnderTest) -> Iterator[SessionUnderTest]:
     """A session of the same kind that a test may close."""
     with shared.kind.open(shared.folder) as session:
-        yield Opened(shared.kind, session, shared.folder)
+        yield SessionUnderTest(shared.kind, session, shared.folder)

@@ -18,7 +18,7 @@ _N_IDS = 45
 
 
 @dataclass(frozen=True)
-class Kind:
+class SessionKind:
     """A kind of session. `open` keeps its models and kernels in a folder, and finds them there again.
 
     `feeds` gives question i, `wanted` its answer without pliant, or unsplit. `texts` are questions as well.

@@ -14,14 +14,14 @@ from pliant.errors import InputError
 from pliant.run.session.session import Session
 from tests.conformance.array_kinds import ARRAY_KINDS
 from tests.conformance.cluster_kinds import CLUSTER_KINDS
-from tests.conformance.session_kind import LENGTHS, Kind
+from tests.conformance.session_kind import LENGTHS, SessionKind
 from tests.conformance.text_kinds import TEXT_KINDS
 
 KINDS = ARRAY_KINDS | TEXT_KINDS | CLUSTER_KINDS
 N = len(LENGTHS)
 
 
-def wrong_answers(kind: Kind, session: Session[Any], n_threads: int) -> list[object]:
+def wrong_answers(kind: SessionKind, session: Session[Any], n_threads: int) -> list[object]:
     """What threads that ask `n_answers` times each get that one thread does not; errors too."""
     expected = kind.answers(session)
     assert len(set(expected)) == N

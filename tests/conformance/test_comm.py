@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from pliant.cluster.net.comm import NOTE_LIMIT_BYTES, Comm, Tag, Traffic
-from pliant.errors import ClusterError, PeerLost, PeerMisbehaved
+from pliant.errors import ClusterError, PeerLostError, PeerProtocolError
 from tests.conformance.comm_engines import ENGINES, Members
 
 # Where a time-out is not what is tested: long enough for a machine that does something else meanwhile.
@@ -153,7 +153,7 @@ def test_another_length_than_expected_is_refused_by_name(
     """Gloo aborts on a longer message and takes a shorter one silently; nobody may compute on that."""
     ada, bob = shared_pair
     ada.send("bob", tag(0), _bytes(n))
-    with pytest.raises(PeerMisbehaved, match=rf"ada sent {n:,} bytes .* expects 100") as caught:
+    with pytest.raises(PeerProtocolError, match=rf"ada sent {n:,} bytes .* expects 100") as caught:
         bob.receive("ada", tag(0), np.zeros(100, np.uint8), PATIENT_S)
     assert caught.value.peer == "ada"
     ada.send("bob", tag(1), _bytes(5))  # one lie does not end the connection
@@ -166,7 +166,7 @@ def test_a_message_that_does_not_come_is_given_up_in_time(
     """A frozen peer must not freeze the others."""
     _, bob = shared_pair
     start = time.monotonic()
-    with pytest.raises(PeerLost, match=r"waited 0.2 s .* of ada") as caught:
+    with pytest.raises(PeerLostError, match=r"waited 0.2 s .* of ada") as caught:
         bob.receive("ada", tag(0), np.zeros(1, np.uint8), 0.2)
     assert 0.2 <= time.monotonic() - start < SOON_S
     assert caught.value.peer == "ada"
@@ -181,12 +181,12 @@ def test_a_peer_that_closes_is_noticed_at_once(pair: tuple[Comm, Comm]) -> None:
         waiting = pool.submit(bob.receive, "ada", Tag(0, 0, 1), np.zeros(1, np.uint8), PATIENT_S)
         start = time.monotonic()
         ada.close()
-        with pytest.raises(PeerLost) as caught:
+        with pytest.raises(PeerLostError) as caught:
             waiting.result()
     assert caught.value.peer == "ada"
-    with pytest.raises(PeerLost):  # and later ones need not wait either
+    with pytest.raises(PeerLostError):  # and later ones need not wait either
         bob.receive("ada", Tag(0, 0, 2), np.zeros(1, np.uint8), PATIENT_S)
-    with pytest.raises(PeerLost):
+    with pytest.raises(PeerLostError):
         bob.send("ada", Tag(0, 0, 3), _bytes(1))
     assert time.monotonic() - start < SOON_S
 
@@ -197,7 +197,7 @@ def test_the_others_go_on_when_one_has_left(members: Members) -> None:
     made["ada"].send("cyd", Tag(0, 0, 0), np.zeros(1, np.uint8))  # the loss of what never was is not told
     made["cyd"].receive("ada", Tag(0, 0, 0), np.zeros(1, np.uint8), PATIENT_S)
     made["cyd"].close()
-    with pytest.raises(PeerLost):
+    with pytest.raises(PeerLostError):
         made["ada"].receive("cyd", Tag(0, 0, 0), np.zeros(1, np.uint8), PATIENT_S)
     made["ada"].drop(0)
     made["bob"].drop(0)
@@ -261,9 +261,9 @@ def test_what_failed_is_not_counted(shared_pair: tuple[Comm, Comm], tag: Callabl
     ada, bob = shared_pair
     before = bob.counters.get("ada", Traffic())
     ada.send("bob", tag(0), _bytes(3))
-    with pytest.raises(PeerMisbehaved):
+    with pytest.raises(PeerProtocolError):
         bob.receive("ada", tag(0), np.zeros(4, np.uint8), PATIENT_S)
-    with pytest.raises(PeerLost):
+    with pytest.raises(PeerLostError):
         bob.receive("ada", tag(1), np.zeros(4, np.uint8), 0.01)
     assert bob.counters.get("ada", Traffic()) == before
 
@@ -334,7 +334,7 @@ def test_a_member_that_returns_is_heard_again(members: Members) -> None:
     """A worker that was restarted is taken in at the next boundary."""
     made = members(["ada", "bob"])
     made["bob"].close()
-    with pytest.raises(PeerLost):
+    with pytest.raises(PeerLostError):
         made["ada"].receive("bob", Tag(0, 0, 0), np.zeros(1, np.uint8), PATIENT_S)
     made["ada"].drop(0)
     made |= members(["bob"])

@@ -12,7 +12,7 @@ from pliant.compiler.rules.rules import RULES
 from pliant.models.onnx.bind.onnx_host import HOST
 from pliant.models.onnx.onnx_adapt import RENAMED
 from pliant.models.onnx.onnx_vanish import VANISHING
-from tests.conformance.cases import Outcome, run_elsewhere
+from tests.conformance.cases import CaseOutcome, run_elsewhere
 
 pytestmark = pytest.mark.slow
 
@@ -22,12 +22,12 @@ _BLOCK = re.compile(r"(<!-- generated: .* -->\n)(.*)(<!-- end -->)", re.DOTALL)
 
 
 @pytest.fixture(scope="module")
-def outcomes() -> list[Outcome]:
+def outcomes() -> list[CaseOutcome]:
     """All cases, run once."""
     return run_elsewhere(KINDS)
 
 
-def test_every_case_of_a_supported_operator_passes(outcomes: list[Outcome]) -> None:
+def test_every_case_of_a_supported_operator_passes(outcomes: list[CaseOutcome]) -> None:
     """The page of unsupported operators is the only excuse: silence would hide a wrong kernel."""
     operators, types, names = (
         _table(section) for section in ("Not supported", "Element types", "Single cases")
@@ -45,7 +45,7 @@ def test_every_case_of_a_supported_operator_passes(outcomes: list[Outcome]) -> N
     assert not failed, f"{len(failed)} cases fail:\n" + "\n".join(failed)
 
 
-def test_what_is_listed_as_unsupported_is_refused(outcomes: list[Outcome]) -> None:
+def test_what_is_listed_as_unsupported_is_refused(outcomes: list[CaseOutcome]) -> None:
     """The page must not name what works; each entry that all cases of pass has to go."""
     passing: dict[str, set[bool]] = {}
     for outcome in outcomes:
@@ -55,7 +55,7 @@ def test_what_is_listed_as_unsupported_is_refused(outcomes: list[Outcome]) -> No
     assert not wrong, f"docs/operators.md lists {wrong} as unsupported, but they work"
 
 
-def test_the_aim_is_met(outcomes: list[Outcome]) -> None:
+def test_the_aim_is_met(outcomes: list[CaseOutcome]) -> None:
     """At least 110 operators, and 1,800 of ONNX's node cases."""
     passed = [outcome for outcome in outcomes if outcome.passed]
     assert sum(outcome.kind == "node" for outcome in passed) >= 1800

@@ -12,8 +12,8 @@ from pliant.ir.endpoint import Endpoint
 from pliant.ir.reply import Reply
 from pliant.ir.schedule import violations
 from pliant.run.array_sessions.array_session import ArraySession
-from tests.conformance.opened_session import Opened
 from tests.conformance.session_kind import LENGTHS
+from tests.conformance.session_under_test import SessionUnderTest
 
 pytest.importorskip("torch", reason="recurrent models are compared with torch's answers")
 pytest.importorskip("onnxruntime", reason="ONNX models are compared with onnxruntime's answers")
@@ -36,14 +36,14 @@ def close_to(got: dict[str, np.ndarray], wanted: dict[str, np.ndarray]) -> None:
 # Answers
 
 
-def test_answers_are_those_of_an_independent_reference(shared: Opened) -> None:
+def test_answers_are_those_of_an_independent_reference(shared: SessionUnderTest) -> None:
     """numpy in float64, torch, onnxruntime, or the model in one piece: none runs what the session runs."""
     for i in range(len(LENGTHS)):
         feeds = shared.kind.feeds(i)
         close_to(dict(shared.session.run(feeds)), shared.kind.wanted(shared.folder, feeds))
 
 
-def test_inputs_of_different_lengths_together_are_answered_as_one_at_a_time(shared: Opened) -> None:
+def test_inputs_of_different_lengths_together_are_answered_as_one_at_a_time(shared: SessionUnderTest) -> None:
     """Padding, or the company of longer inputs, must not change an answer."""
     shared.need("together")
     kind, session = shared.kind, shared.session
@@ -62,7 +62,7 @@ def test_inputs_of_different_lengths_together_are_answered_as_one_at_a_time(shar
         assert (reply.label, reply.length) == (alone.label, alone.length)
 
 
-def test_a_text_is_answered_as_its_tokens(shared: Opened) -> None:
+def test_a_text_is_answered_as_its_tokens(shared: SessionUnderTest) -> None:
     """A client that uses its own tokenizer sends token ids; its answers are those of the text."""
     if not shared.kind.texts:
         pytest.skip("it reads no text")
@@ -74,7 +74,7 @@ def test_a_text_is_answered_as_its_tokens(shared: Opened) -> None:
         assert reply.label is None or reply.outputs["label"].tolist() == [reply.label.encode()]
 
 
-def test_a_traced_answer_is_the_answer_and_tells_when_its_steps_ran(shared: Opened) -> None:
+def test_a_traced_answer_is_the_answer_and_tells_when_its_steps_ran(shared: SessionUnderTest) -> None:
     """One glance must tell where an answer's time went, whatever ran it.
 
     The clocks of two devices are known to half a round trip, which a busy machine makes long.
@@ -88,7 +88,7 @@ def test_a_traced_answer_is_the_answer_and_tells_when_its_steps_ran(shared: Open
     assert max(span.end_s for span in reply.details.spans) <= reply.seconds
 
 
-def test_every_run_gives_the_same_bits(shared: Opened) -> None:
+def test_every_run_gives_the_same_bits(shared: SessionUnderTest) -> None:
     """Whichever thread takes which part: an answer that changes cannot be debugged."""
     expected = shared.answers()
     for _ in range(5):
@@ -98,7 +98,7 @@ def test_every_run_gives_the_same_bits(shared: Opened) -> None:
 # Feeds
 
 
-def test_it_runs_as_onnxruntimes_users_write_it(shared: Opened) -> None:
+def test_it_runs_as_onnxruntimes_users_write_it(shared: SessionUnderTest) -> None:
     """By name, or as a list: all outputs for None or an empty list, else those named, in that order."""
     session, feeds = shared.session, shared.kind.feeds(1)
     wanted = dict(session.run(feeds))
@@ -114,7 +114,7 @@ def test_it_runs_as_onnxruntimes_users_write_it(shared: Opened) -> None:
         session.run(None)  # type: ignore[call-overload]
 
 
-def test_outputs_go_into_the_arrays_given(shared: Opened) -> None:
+def test_outputs_go_into_the_arrays_given(shared: SessionUnderTest) -> None:
     """A caller that answers requests all day wants no fresh memory for each."""
     feeds = shared.kind.feeds(2)
     wanted = dict(shared.session.run(feeds))
@@ -124,7 +124,7 @@ def test_outputs_go_into_the_arrays_given(shared: Opened) -> None:
     assert into.tobytes() == wanted[name].tobytes()
 
 
-def test_a_wrong_feed_is_named(shared: Opened) -> None:
+def test_a_wrong_feed_is_named(shared: SessionUnderTest) -> None:
     """A kernel that trusts a wrong shape would read other memory; the caller must know which feed it is."""
     feeds = dict(shared.kind.feeds(1))
     name = list(feeds)[-1]
@@ -148,7 +148,7 @@ def test_a_wrong_feed_is_named(shared: Opened) -> None:
 # What a session tells of itself
 
 
-def test_its_plan_prints_as_a_page_and_shows_in_a_notebook(shared: Opened) -> None:
+def test_its_plan_prints_as_a_page_and_shows_in_a_notebook(shared: SessionUnderTest) -> None:
     """What runs and why, for a person: not the repr of nested tuples."""
     shared.session.run(shared.kind.feeds(1))
     plan = shared.session.plan
@@ -158,14 +158,14 @@ def test_its_plan_prints_as_a_page_and_shows_in_a_notebook(shared: Opened) -> No
     assert "<" in plan._repr_html_()
 
 
-def test_a_length_is_explained_as_a_page_too(shared: Opened) -> None:
+def test_a_length_is_explained_as_a_page_too(shared: SessionUnderTest) -> None:
     """What inputs of another length would run; it is ready then, and changes no answer."""
     expected = shared.answers()
     assert len(str(shared.session.explain(3)).splitlines()) > 1
     assert shared.answers() == expected
 
 
-def test_a_profile_prints_its_steps_and_writes_a_trace(shared: Opened, tmp_path: Path) -> None:
+def test_a_profile_prints_its_steps_and_writes_a_trace(shared: SessionUnderTest, tmp_path: Path) -> None:
     """Where the time goes is the first question about a slow answer; none is changed by asking."""
     expected = shared.answers()
     found = shared.session.profile(shared.kind.feeds(1), runs=3)
@@ -179,14 +179,14 @@ def test_a_profile_prints_its_steps_and_writes_a_trace(shared: Opened, tmp_path:
     assert shared.answers() == expected
 
 
-def test_a_session_shows_what_it_is(own: Opened) -> None:
+def test_a_session_shows_what_it_is(own: SessionUnderTest) -> None:
     """At a prompt or in a log: the model, and whether it is open."""
     assert type(own.session).__name__ in repr(own.session)
     own.session.close()
     assert "closed" in repr(own.session)
 
 
-def test_a_retarget_changes_the_target_or_is_refused_with_the_next_move(own: Opened) -> None:
+def test_a_retarget_changes_the_target_or_is_refused_with_the_next_move(own: SessionUnderTest) -> None:
     """A target that nothing meets changes nothing; a session of one way says so."""
     before = own.answers()
     with pytest.raises((BudgetError, InputError)) as refused:
@@ -199,7 +199,7 @@ def test_a_retarget_changes_the_target_or_is_refused_with_the_next_move(own: Ope
         assert own.reply(own.question).target_s == 30.0
 
 
-def test_its_memory_is_predicted_beside_measured(shared: Opened) -> None:
+def test_its_memory_is_predicted_beside_measured(shared: SessionUnderTest) -> None:
     """What `memory=` bounds: what it says before is what lies in memory, up to pages that nothing touched."""
     shared.need("memory")
     shared.session.run(shared.kind.feeds(1))
@@ -216,7 +216,7 @@ def test_its_memory_is_predicted_beside_measured(shared: Opened) -> None:
 # As an endpoint
 
 
-def test_it_is_an_endpoint(shared: Opened) -> None:
+def test_it_is_an_endpoint(shared: SessionUnderTest) -> None:
     """A router asks for a length, an estimate and an answer; nothing else of the session is known to it."""
     session = shared.session
     assert isinstance(session, Endpoint)
@@ -234,7 +234,7 @@ def test_it_is_an_endpoint(shared: Opened) -> None:
     assert session.identity
 
 
-def test_its_samples_are_requests_of_about_that_length(shared: Opened) -> None:
+def test_its_samples_are_requests_of_about_that_length(shared: SessionUnderTest) -> None:
     """A node learns from them what answers take, before anybody asks."""
     session = shared.session
     assert any(set(session.sample(4)) == way for way in session.ways)
@@ -243,7 +243,7 @@ def test_its_samples_are_requests_of_about_that_length(shared: Opened) -> None:
     assert session.answer(session.request(session.sample(4))).outputs
 
 
-def test_an_accuracy_that_was_never_measured_is_not_promised(shared: Opened) -> None:
+def test_an_accuracy_that_was_never_measured_is_not_promised(shared: SessionUnderTest) -> None:
     """A floor is refused before anything runs."""
     assert shared.session.best is None
     with pytest.raises(BudgetError):

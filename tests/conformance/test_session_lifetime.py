@@ -19,8 +19,8 @@ import numpy as np
 import pytest
 
 from pliant.errors import InputError, PliantError
-from tests.conformance.opened_session import Opened
 from tests.conformance.session_kinds import KINDS, in_threads
+from tests.conformance.session_under_test import SessionUnderTest
 
 pytest.importorskip("torch", reason="recurrent models are compared with torch's answers")
 pytest.importorskip("onnxruntime", reason="ONNX models are compared with onnxruntime's answers")
@@ -34,7 +34,7 @@ ROOT = Path(__file__).parents[2]
 # Lifetime
 
 
-def test_a_closed_session_says_so_whatever_is_asked(own: Opened) -> None:
+def test_a_closed_session_says_so_whatever_is_asked(own: SessionUnderTest) -> None:
     """Its memory is gone; closing twice is fine."""
     feeds = own.kind.feeds(1)
     given = {x: np.asarray(y) for x, y in feeds.items()}
@@ -55,13 +55,13 @@ def test_a_closed_session_says_so_whatever_is_asked(own: Opened) -> None:
 
 
 @pytest.mark.parametrize("take", [pickle.dumps, copy.copy, copy.deepcopy])
-def test_a_session_is_not_pickled(shared: Opened, take: Callable[[object], object]) -> None:
+def test_a_session_is_not_pickled(shared: SessionUnderTest, take: Callable[[object], object]) -> None:
     """Handing one to another process would hand over addresses; what to do instead is said."""
     with pytest.raises(InputError, match=r"cannot be pickled or copied: open the model"):
         take(shared.session)
 
 
-def test_what_is_closed_leaves_no_thread_and_no_file(shared: Opened) -> None:
+def test_what_is_closed_leaves_no_thread_and_no_file(shared: SessionUnderTest) -> None:
     """A service that opens models by name for months must not run out of either.
 
     What each session left would add up over the rounds. One file more is none of theirs: sessions that
@@ -117,7 +117,9 @@ def test_threads_that_share_a_session_get_the_answers_of_one(
 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-def test_a_fork_amid_another_threads_answer_leaves_a_working_child_or_is_refused(shared: Opened) -> None:
+def test_a_fork_amid_another_threads_answer_leaves_a_working_child_or_is_refused(
+    shared: SessionUnderTest,
+) -> None:
     """A fork takes no thread along, and servers fork while others answer: no lock of theirs may matter."""
     expected = shared.answers()
     said = {_child_says(shared, expected)}
@@ -141,7 +143,7 @@ def test_a_fork_amid_another_threads_answer_leaves_a_working_child_or_is_refused
 # An interrupt between `open` and its `with` leaves the file to the garbage collector, in any Python program.
 @pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")
 @pytest.mark.filterwarnings("ignore:Exception ignored in:pytest.PytestUnraisableExceptionWarning")
-def test_an_interrupted_session_answers_again(shared: Opened) -> None:
+def test_an_interrupted_session_answers_again(shared: SessionUnderTest) -> None:
     """Ctrl-C at a prompt, at any moment of an answer: no lock stays taken, no answer is another's."""
     expected = shared.answers()
     before = signal.signal(signal.SIGALRM, signal.default_int_handler)
@@ -154,7 +156,7 @@ def test_an_interrupted_session_answers_again(shared: Opened) -> None:
         signal.signal(signal.SIGALRM, before)
 
 
-def _ask_until_interrupted(shared: Opened, delay_s: float) -> None:
+def _ask_until_interrupted(shared: SessionUnderTest, delay_s: float) -> None:
     # Repeated: Python drops an exception that is raised in a finalizer.
     signal.setitimer(signal.ITIMER_REAL, delay_s, 1.0)
     try:
@@ -164,7 +166,7 @@ def _ask_until_interrupted(shared: Opened, delay_s: float) -> None:
         signal.setitimer(signal.ITIMER_REAL, 0.0)
 
 
-def test_closing_while_threads_answer_lets_each_answer_end_or_refuses_it(own: Opened) -> None:
+def test_closing_while_threads_answer_lets_each_answer_end_or_refuses_it(own: SessionUnderTest) -> None:
     """Memory that an answer still reads must not go; what comes afterwards is told that it is closed."""
     expected = own.answers()
     wrong: list[object] = []
@@ -188,7 +190,7 @@ def test_closing_while_threads_answer_lets_each_answer_end_or_refuses_it(own: Op
     assert not wrong
 
 
-def _child_says(shared: Opened, expected: list[bytes]) -> str:
+def _child_says(shared: SessionUnderTest, expected: list[bytes]) -> str:
     """What a forked child finds: its answers `right` or `wrong`, `refused`, an error, or that it `hangs`."""
     read, write = os.pipe()
     child = os.fork()
@@ -208,7 +210,7 @@ def _child_says(shared: Opened, expected: list[bytes]) -> str:
         os.close(read)
 
 
-def _says(shared: Opened, expected: list[bytes]) -> str:
+def _says(shared: SessionUnderTest, expected: list[bytes]) -> str:
     try:
         answers = [*shared.answers(), *shared.answers()]
         shared.session.close()

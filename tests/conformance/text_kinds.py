@@ -13,7 +13,7 @@ from pliant.models.spec import tensor_shapes
 from pliant.run.session.session import Session
 from pliant.run.submodel.elastic_session import ElasticSession
 from pliant.store.build import build
-from tests.conformance.session_kind import Arrays, Feeds, Kind, classified, ids, once
+from tests.conformance.session_kind import Arrays, Feeds, SessionKind, classified, ids, once
 from tests.recurrent_models import torchs_answer
 from tests.reference_model import run_model
 from tests.run.conftest import paper_profile
@@ -74,8 +74,8 @@ def _torchs(source: Callable[[], RecurrentSource]) -> Callable[[Path, Feeds], Ar
     return wanted
 
 
-TEXT_KINDS: dict[str, Kind] = {
-    "elastic store": Kind(
+TEXT_KINDS: dict[str, SessionKind] = {
+    "elastic store": SessionKind(
         open=_elastic(_store, 0),
         feeds=ids,
         wanted=_in_float64,
@@ -83,21 +83,21 @@ TEXT_KINDS: dict[str, Kind] = {
         texts=WORDS,
         ask=_under_several_targets,
     ),
-    "elastic checkpoint": Kind(
+    "elastic checkpoint": SessionKind(
         open=_elastic(_checkpoint, 10**9),
         feeds=ids,
         wanted=_in_float64,
         too_long=({"ids": np.ones((1, 25), np.int64)}, "24"),
         texts=WORDS,
     ),
-    "recurrent shipped": Kind(
+    "recurrent shipped": SessionKind(
         open=_recurrent("imdb-lstm"),
         feeds=ids,
         wanted=_torchs(_shipped_lstm),
         too_long=({"ids": np.ones((1, 16385), np.int64)}, "16384"),
         texts=WORDS,
     ),
-    "recurrent random": Kind(
+    "recurrent random": SessionKind(
         open=_recurrent("random:cove-200"),
         feeds=ids,
         wanted=_torchs(lambda: random_recurrent("cove-200")),

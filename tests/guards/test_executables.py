@@ -35,7 +35,7 @@ from pliant.models.spec import ModelSpec
 from pliant.plan.split.stage_graphs import graph_part
 from pliant.plan.split.stages import stages
 from pliant.profile.form_costs import CostFile
-from pliant.run.graph.schedule_graph import Planned, Planner, ScheduleKind
+from pliant.run.graph.schedule_graph import GraphScheduler, ScheduledGraph, ScheduleKind
 from tests.compiler.family_models import bert, written
 from tests.compiler.layout.models import a_network
 from tests.guards.texts import checked_executable
@@ -72,13 +72,13 @@ class _FixedCosts:
         raise AssertionError(f"{len(table)} forms were measured")
 
 
-def _planned(model: object, kind: ScheduleKind) -> Planned:
+def _planned(model: object, kind: ScheduleKind) -> ScheduledGraph:
     """An ONNX model after all passes, scheduled."""
     costs: CostFile = _FixedCosts()  # type: ignore[assignment]
     library = Library(host_isa())
     with Pool(1, library) as pool:
         graph = bind(open_onnx(model), {}, {}, supported=RULES, shapes={}, max_bytes=1 << 30)
-        return Planner(kind, pool, library, costs).plan(graph)
+        return GraphScheduler(kind, pool, library, costs).plan(graph)
 
 
 def _together(texts: dict[str, str]) -> str:
@@ -125,7 +125,7 @@ def test_schedules_by_fixed_costs_are_the_same(kind: ScheduleKind, golden: Golde
     golden(f"guards/executables_{kind}.txt", _together(texts))
 
 
-def _counts(planned: Planned) -> str:
+def _counts(planned: ScheduledGraph) -> str:
     """What a schedule chose from and promises; there is no report of one that goes by rule."""
     if planned.report is None:
         return "by rule"

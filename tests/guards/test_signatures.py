@@ -33,9 +33,9 @@ from pliant.run.array_sessions.onnx_session import OnnxSession
 from pliant.run.array_sessions.recurrent_session import RecurrentSession
 from pliant.run.process_memory import MemoryBudget
 from pliant.run.session.call_profile import Profile
-from pliant.run.submodel.details import ElasticDetails
+from pliant.run.submodel.elastic_details import ElasticDetails
 from pliant.run.submodel.elastic_session import ElasticSession
-from pliant.run.submodel.planning import SessionOptions
+from pliant.run.submodel.plans.submodel_planner import SessionOptions
 from tests.guards.forms import shown_signature, shown_type
 
 # `pliant.compile` and `pliant.load` are functions under the name of a module, for a little longer.

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pliant.errors import PliantError, ValueNeeded
+from pliant.errors import MissingValueError, PliantError
 from pliant.models.onnx.bind.onnx_bind import bind
 from pliant.models.onnx.onnx_file import open_onnx
 from tests.compiler.passes.reading import EVERY_OPERATOR
@@ -59,7 +59,7 @@ def test_only_our_own_errors_come_out(data: bytes) -> None:
         }
         try:
             bind(model, {}, supported=EVERY_OPERATOR, shapes=shapes)
-        except ValueNeeded as needed:
+        except MissingValueError as needed:
             values = {x: np.zeros(shapes[x], np.int64) for x in needed.names}
             bind(model, {}, values, supported=EVERY_OPERATOR, shapes=shapes)
     except PliantError:

@@ -12,7 +12,7 @@ from pliant.ir.times.timing import Timing
 from pliant.models.hf.checkpoint import open_checkpoint
 from pliant.run.process_memory import MemoryBudget
 from pliant.run.submodel.elastic_session import ElasticSession
-from pliant.run.submodel.planning import SessionOptions
+from pliant.run.submodel.plans.submodel_planner import SessionOptions
 from pliant.store.build import build
 from pliant.store.read import open_store
 

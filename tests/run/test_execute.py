@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pliant.errors import LaneError, StoreError
 from pliant.ir.cost import Span, SpanState
 from pliant.ir.program import Compute, Exchange, Load, Program, Run, Segment, Step
-from pliant.run.execute import Do, execute
+from pliant.run.execute import StepFunctions, execute
 from pliant.run.lanes import Lanes
 
 PATIENCE_S = 30.0
@@ -51,14 +51,14 @@ def test_every_step_runs_once_after_all_it_waits_for(seed: int) -> None:
     steps = random_steps(rng)
     order: list[int] = []
     with Lanes(("io",)) as lanes:
-        do = Do(
+        functions = StepFunctions(
             compute=lambda i, work: order.append(i),
             load=lambda i, work: order.append(i),
             exchange=lambda i, work: order.append(i),
         )
         cut = int(rng.integers(0, len(steps) + 1))
         second = tuple(Step(s.lane, s.work) for s in steps[cut:])
-        spans = execute(Program((Segment(steps[:cut]), Segment(second)), (), ()), do, lanes)
+        spans = execute(Program((Segment(steps[:cut]), Segment(second)), (), ()), functions, lanes)
     assert sorted(order) == list(range(len(steps)))
     assert [s.step for s in spans] == list(range(len(steps)))
     for i, step in enumerate(steps[:cut]):
@@ -76,7 +76,7 @@ def test_lanes_really_run_beside_each_other() -> None:
     meet = threading.Barrier(2, timeout=PATIENCE_S)
     program = one_segment(Step("io", load(0)), Step("cpu", layer(0)))
     with Lanes() as lanes:
-        execute(program, Do(lambda i, w: meet.wait(), lambda i, w: meet.wait()), lanes)
+        execute(program, StepFunctions(lambda i, w: meet.wait(), lambda i, w: meet.wait()), lanes)
 
 
 def test_compute_runs_on_the_callers_thread() -> None:
@@ -88,9 +88,9 @@ def test_compute_runs_on_the_callers_thread() -> None:
         seen[i] = threading.current_thread().name
 
     with Lanes() as lanes:
-        execute(program, Do(note, note), lanes)
+        execute(program, StepFunctions(note, note), lanes)
         first = seen[0]
-        execute(program, Do(note, note), lanes)
+        execute(program, StepFunctions(note, note), lanes)
     assert seen == {0: "pliant-io", 1: threading.current_thread().name}
     assert first == seen[0]
 
@@ -113,15 +113,15 @@ def test_a_failing_lane_stops_the_others_and_the_first_error_is_chained(lane: st
 
     broken = 0 if lane == "io" else 1
     with Lanes() as lanes:
-        do = Do(lambda i, w: fail_at(i, broken), lambda i, w: fail_at(i, broken))
+        functions = StepFunctions(lambda i, w: fail_at(i, broken), lambda i, w: fail_at(i, broken))
         with pytest.raises(
             LaneError, match=f"step {broken} .* failed on lane {lane}: layer 0 is damaged"
         ) as e:
-            execute(program, do, lanes)
+            execute(program, functions, lanes)
         assert isinstance(e.value.__cause__, StoreError)
         assert ran == list(range(broken + 1))
         # The lanes are usable again.
-        fine = Do(lambda i, w: None, lambda i, w: None)
+        fine = StepFunctions(lambda i, w: None, lambda i, w: None)
         assert len(execute(program, fine, lanes)) == 4
 
 
@@ -133,7 +133,7 @@ def test_a_keyboard_interrupt_passes_through_unwrapped() -> None:
 
     program = one_segment(Step("cpu", layer(0)), Step("io", load(0), (0,)))
     with Lanes() as lanes, pytest.raises(KeyboardInterrupt):
-        execute(program, Do(interrupt, lambda i, w: None), lanes)
+        execute(program, StepFunctions(interrupt, lambda i, w: None), lanes)
 
 
 # Step 3 holds the layer back until the first refinement is being read, so that no race decides.
@@ -179,7 +179,7 @@ def test_a_layer_does_not_wait_for_refinements_past_its_latest_start() -> None:
         store.go.set()
 
     with Lanes() as lanes:
-        spans = execute(one_segment(*ANYTIME), Do(compute, store.load, store.exchange), lanes)
+        spans = execute(one_segment(*ANYTIME), StepFunctions(compute, store.load, store.exchange), lanes)
     assert seen == [(0,), (0, 1, 5)]
     assert [s.state for s in spans][:3] == [SpanState.RAN, SpanState.RAN, SpanState.SKIPPED]
 
@@ -192,8 +192,8 @@ def test_refinements_that_arrive_in_time_are_waited_for() -> None:
     steps[4] = Step("cpu", layer(0), (0, 3), (1, 2), PATIENCE_S)
     seen: list[set[int]] = []
     with Lanes() as lanes:
-        do = Do(lambda i, w: seen.append(set(store.read)), store.load, store.exchange)
-        execute(one_segment(*steps), do, lanes)
+        functions = StepFunctions(lambda i, w: seen.append(set(store.read)), store.load, store.exchange)
+        execute(one_segment(*steps), functions, lanes)
     assert seen[0] >= {0, 1, 2}
 
 
@@ -207,8 +207,8 @@ def test_a_late_load_is_read_all_the_same_when_the_run_still_wants_it() -> None:
         return True
 
     with Lanes() as lanes:
-        do = Do(lambda i, w: store.go.set(), store.load, store.exchange, still_wants)
-        execute(one_segment(*ANYTIME), do, lanes)
+        functions = StepFunctions(lambda i, w: store.go.set(), store.load, store.exchange, still_wants)
+        execute(one_segment(*ANYTIME), functions, lanes)
         lanes.drain()
     assert asked == [2]
     assert store.read == [0, 1, 2, 5]
@@ -219,20 +219,22 @@ def test_the_answer_does_not_wait_for_a_read_that_nobody_needs_any_more() -> Non
     store = Slow()
     with Lanes() as lanes:
         program = one_segment(*ANYTIME[:5])
-        spans = execute(program, Do(lambda i, w: None, store.load, store.exchange), lanes)
+        spans = execute(program, StepFunctions(lambda i, w: None, store.load, store.exchange), lanes)
         assert [s.state for s in spans[1:3]] == [SpanState.CUT, SpanState.SKIPPED]
         assert store.read == [0]
         store.go.set()
         lanes.drain()
         assert store.read == [0, 1]
-        assert len(execute(program, Do(lambda i, w: None, store.load, store.exchange), lanes)) == 5
+        assert len(execute(program, StepFunctions(lambda i, w: None, store.load, store.exchange), lanes)) == 5
 
 
 def test_a_straggler_that_fails_is_reported_by_the_next_run() -> None:
     """A damaged refinement is never swallowed."""
     store = Slow(StoreError("plane 2 is damaged"))
     with Lanes() as lanes:
-        execute(one_segment(*ANYTIME[:5]), Do(lambda i, w: None, store.load, store.exchange), lanes)
+        execute(
+            one_segment(*ANYTIME[:5]), StepFunctions(lambda i, w: None, store.load, store.exchange), lanes
+        )
         store.go.set()
         with pytest.raises(LaneError, match="plane 2 is damaged"):
             lanes.drain()
@@ -253,7 +255,7 @@ def test_a_single_thread_runs_all_lanes_in_the_order_of_steps() -> None:
         Step("a/cpu", layer(1), after=(2,)),
     )
     with Lanes((), own="a/cpu", is_single=True) as lanes:
-        spans = execute(one_segment(*steps), Do(note, note, note), lanes)
+        spans = execute(one_segment(*steps), StepFunctions(note, note, note), lanes)
         assert threading.active_count() == before
     assert ran == [(i, threading.get_ident()) for i in range(4)]
     assert [s.lane for s in spans] == [s.lane for s in steps]
@@ -263,7 +265,7 @@ def test_times_count_from_the_origin_the_caller_names() -> None:
     """A request's clock starts at its text, before the program does."""
     with Lanes((), clock=lambda: 5.0) as lanes:
         program = one_segment(Step("cpu", layer(0)))
-        spans = execute(program, Do(lambda i, w: None, lambda i, w: None), lanes, origin_s=3.0)
+        spans = execute(program, StepFunctions(lambda i, w: None, lambda i, w: None), lanes, origin_s=3.0)
     assert spans[0].start_s == 2.0
 
 
@@ -323,7 +325,9 @@ def _spans_of_load(lanes: Lanes, step: Step) -> int:
     return sum(
         span.lane == "io"
         for span in execute(
-            Program((Segment((step, compute)),)), Do(lambda i, work: None, lambda i, work: None), lanes
+            Program((Segment((step, compute)),)),
+            StepFunctions(lambda i, work: None, lambda i, work: None),
+            lanes,
         )
     )
 
@@ -337,14 +341,14 @@ def test_a_lane_alone_keeps_the_rules_of_many() -> None:
         Step("cpu", layer(0), (0,), (1,), 9.0),
     )
     with Lanes((), clock=lambda: next(now)) as lanes:
-        spans = execute(one_segment(*steps), Do(lambda i, w: None, lambda i, w: None), lanes)
+        spans = execute(one_segment(*steps), StepFunctions(lambda i, w: None, lambda i, w: None), lanes)
     assert spans == (
         Span(0, "cpu", 1.0, 2.0),
         Span(1, "cpu", 3.0, 4.0, SpanState.SKIPPED),
         Span(2, "cpu", 5.0, 6.0),
     )
     with Lanes(()) as lanes, pytest.raises(LaneError, match=r"step 0 \(layer 0 x1 .* failed on lane cpu: no"):
-        execute(one_segment(Step("cpu", layer(0))), Do(_fail), lanes)
+        execute(one_segment(Step("cpu", layer(0))), StepFunctions(_fail), lanes)
 
 
 def _fail(step: int, work: Compute) -> None:

@@ -7,7 +7,7 @@ from pliant.ir.cost import Span
 from pliant.ir.dilation import Dilation
 from pliant.ir.program import Compute, Exchange, Program, Segment, Step
 from pliant.run.emulated_device import EmulatedDevice
-from pliant.run.execute import Do, execute
+from pliant.run.execute import StepFunctions, execute
 from pliant.run.lanes import Lanes
 from tests.run.test_execute import layer, one_segment
 
@@ -26,8 +26,8 @@ def test_a_segment_may_be_replaced_at_its_boundary() -> None:
         return coming.get(number)
 
     with Lanes() as lanes:
-        do = Do(lambda i, w: ran.append(w.layer or 0), lambda i, w: None)
-        spans = execute(Program((layers(0), layers(1)), (), ()), do, lanes, advance=advance)
+        functions = StepFunctions(lambda i, w: ran.append(w.layer or 0), lambda i, w: None)
+        spans = execute(Program((layers(0), layers(1)), (), ()), functions, lanes, advance=advance)
     assert ran == [0, 7, 8, 9]
     assert [s.step for s in spans] == [0, 1, 2, 3]
 
@@ -48,16 +48,16 @@ def test_a_segment_that_fails_may_be_repeated_as_another(is_single: bool) -> Non
         failures.append((number, str(error.__cause__)))
         return layers(5)
 
-    do = Do(compute, lambda i, w: None, ended=lambda span: heard.append(span.step))
+    functions = StepFunctions(compute, lambda i, w: None, ended=lambda span: heard.append(span.step))
     program = Program((layers(0), layers(1, 2), layers(3)), (), ())
     with Lanes(is_single=is_single) as lanes:
-        spans = execute(program, do, lanes, repeat=repeat)
+        spans = execute(program, functions, lanes, repeat=repeat)
         assert failures == [(1, "a member is gone")]
         assert ran == [0, 1, 2, 5, 3]
         assert [s.step for s in spans] == [0, 1, 2]
         assert heard == [0, 1, 1, 2], "what ran in vain is heard of too"
         with pytest.raises(LaneError, match=r"step 2 .* a member is gone"):
-            execute(program, do, lanes)
+            execute(program, functions, lanes)
 
 
 def test_what_was_here_before_it_was_taken_ended_then() -> None:
@@ -69,8 +69,8 @@ def test_what_was_here_before_it_was_taken_ended_then() -> None:
     )
     arrived_s = {"x": 2.0, "y": None}
     with Lanes((), own="a/cpu", clock=lambda: next(times_s), is_single=True) as lanes:
-        do = Do(lambda i, w: None, lambda i, w: None, lambda i, w: arrived_s[w.tensor])
-        spans = execute(one_segment(*steps), do, lanes, origin_s=0.0)
+        functions = StepFunctions(lambda i, w: None, lambda i, w: None, lambda i, w: arrived_s[w.tensor])
+        spans = execute(one_segment(*steps), functions, lanes, origin_s=0.0)
     assert [(s.start_s, s.end_s) for s in spans] == [(0.0, 2.0), (3.0, 4.0)]
 
 
@@ -89,7 +89,7 @@ def test_dilation_sleeps_for_what_a_slower_device_would_have_taken() -> None:
     with Lanes(
         (), emulated=EmulatedDevice(Dilation(4.0), clock=lambda: now[0], sleep=sleep), clock=lambda: now[0]
     ) as lanes:
-        spans = execute(one_segment(Step("cpu", layer(0))), Do(work, lambda i, w: None), lanes)
+        spans = execute(one_segment(Step("cpu", layer(0))), StepFunctions(work, lambda i, w: None), lanes)
     assert slept == [0.75]
     assert spans == (Span(0, "cpu", 0.0, 1.0),)
 
@@ -110,7 +110,7 @@ def test_a_rest_goes_by_the_effort_and_makes_up_for_sleeping_too_long() -> None:
     steps = [Step("cpu", layer(i)) for i in range(3)]
     device = EmulatedDevice(Dilation(3.0), clock=lambda: now[0], sleep=sleep, effort=lambda: worked[0])
     with Lanes((), emulated=device, clock=lambda: now[0]) as lanes:
-        spans = execute(one_segment(*steps), Do(work, lambda i, w: None), lanes)
+        spans = execute(one_segment(*steps), StepFunctions(work, lambda i, w: None), lanes)
     assert slept == [0.5, 0.5 - 2**-12, 0.5 - 2**-12]
     assert spans[-1].end_s == 3.0 + 2**-12
 
@@ -133,7 +133,7 @@ def test_a_step_counts_as_much_as_is_said_at_most() -> None:
     device.most_s = lambda w: 0.25 if w == layer(0) else 1.0
     with Lanes((), emulated=device, clock=lambda: sum(slept)) as lanes:
         steps = [Step("cpu", layer(i)) for i in range(2)]
-        execute(one_segment(*steps), Do(work, lambda i, w: None), lanes)
+        execute(one_segment(*steps), StepFunctions(work, lambda i, w: None), lanes)
         since_s = device.host_s()
         cpu[0] += 2.0
         device.rest_host("cpu", since_s, 3.0, most_s=0.5)
@@ -158,7 +158,7 @@ def test_what_a_thread_does_outside_steps_is_dilated_apart_from_them() -> None:
         since_s = device.host_s()
         cpu[0] += 0.5  # tokenising
         since_s = device.rest_host("cpu", since_s, 3.0)
-        execute(one_segment(Step("cpu", layer(0))), Do(work, lambda i, w: None), lanes)
+        execute(one_segment(Step("cpu", layer(0))), StepFunctions(work, lambda i, w: None), lanes)
         cpu[0] += 0.125
         device.rest_host("cpu", since_s, 3.0)
     assert slept == [1.0, 0.75, 0.25]
@@ -168,10 +168,10 @@ def test_an_exchange_is_not_dilated() -> None:
     """It takes what the network takes, whichever thread runs it."""
     slept: list[float] = []
     sent: list[int] = []
-    do = Do(lambda i, w: None, lambda i, w: None, lambda i, w: sent.append(i))
+    functions = StepFunctions(lambda i, w: None, lambda i, w: None, lambda i, w: sent.append(i))
     step = Step("net:a->b", Exchange("x", 4, "a", "b"))
     slower = EmulatedDevice(Dilation(9.0), sleep=slept.append)
     with Lanes((), own="a/cpu", emulated=slower, is_single=True) as lanes:
-        execute(one_segment(step), do, lanes)
+        execute(one_segment(step), functions, lanes)
     assert sent == [0]
     assert not slept

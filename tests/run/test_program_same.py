@@ -18,10 +18,10 @@ from pliant.ir.schedule import violations
 from pliant.models.recurrent.recurrent_spec import RecurrentSpec
 from pliant.run.array_sessions import recurrent_session
 from pliant.run.execute import execute
-from pliant.run.execute_alone import execute_alone, spans_alone
+from pliant.run.execute_inline import execute_inline, inline_spans
 from pliant.run.graph import graph_runner
 from pliant.run.submodel import pipeline
-from pliant.run.submodel.planning import SessionOptions
+from pliant.run.submodel.plans.submodel_planner import SessionOptions
 from tests.models.onnx_models import parse
 from tests.recurrent_models import write_recurrent
 from tests.run.conftest import OpenElastic, paper_profile
@@ -45,13 +45,13 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> Ran:
         return spans
 
     def recorded_alone(program: Program, compute: Any) -> Sequence[float]:
-        readings_s = execute_alone(program, compute)
-        seen.append((program, spans_alone(program, readings_s)))
+        readings_s = execute_inline(program, compute)
+        seen.append((program, inline_spans(program, readings_s)))
         return readings_s
 
     monkeypatch.setattr(pipeline, "execute", partial(recorded, execute))
     for module in (graph_runner, recurrent_session):
-        monkeypatch.setattr(module, "execute_alone", recorded_alone)
+        monkeypatch.setattr(module, "execute_inline", recorded_alone)
     return seen
 
 

@@ -19,7 +19,7 @@ from pliant.plan.submodel.preload_set import held_bytes
 from pliant.plan.submodel.search import PAPER
 from pliant.plan.submodel.shape import StoreShape
 from pliant.run.submodel.elastic_session import ElasticSession
-from pliant.run.submodel.planning import Planner, SessionOptions
+from pliant.run.submodel.plans.submodel_planner import SessionOptions, SubmodelPlanner
 from pliant.store.read import open_store
 from tests.plan.problems import random_problem
 from tests.plan.test_monotone import assert_never_worse, random_grid
@@ -30,7 +30,7 @@ OWN = 64
 TEXTS = ("good", "the story was not good", " ".join(["good", "film"] * 11))
 
 
-def random_planner(seed: int, is_measured: bool) -> tuple[Planner, float]:
+def random_planner(seed: int, is_measured: bool) -> tuple[SubmodelPlanner, float]:
     """A planner of a random store and device, and the seconds that the whole model computes at OWN."""
     rng = np.random.default_rng(seed)
     shape, costs, _, importance = random_problem(rng)
@@ -44,7 +44,7 @@ def random_planner(seed: int, is_measured: bool) -> tuple[Planner, float]:
     )
     profile = replace(paper, layers=layers)
     measured = ExpectedAccuracy(random_grid(shape, rng), 500.0) if is_measured else None
-    return Planner(shape, profile, importance, measured), slice_s * shape.n_layers * shape.n_slices
+    return SubmodelPlanner(shape, profile, importance, measured), slice_s * shape.n_layers * shape.n_slices
 
 
 def whole_bytes(shape: StoreShape) -> int:

@@ -19,7 +19,7 @@ from pliant.plan.result import WHOLE_S
 from pliant.run.array_sessions.recurrent_session import RecurrentSession
 from pliant.run.process_memory import MemoryBudget
 from pliant.run.submodel.elastic_session import ElasticSession
-from pliant.run.submodel.planning import SessionOptions
+from pliant.run.submodel.plans.submodel_planner import SessionOptions
 from tests.run.conftest import ELASTIC, OpenElastic
 
 ASSETS = Path(pliant.__file__).parent / "models" / "assets"

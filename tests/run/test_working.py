@@ -2,7 +2,7 @@
 
 import pytest
 
-from pliant.run.submodel.planning import SessionOptions
+from pliant.run.submodel.plans.submodel_planner import SessionOptions
 from tests.run.conftest import OpenElastic
 
 

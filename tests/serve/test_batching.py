@@ -13,7 +13,7 @@ from pliant.errors import InputError
 from pliant.ir.endpoint import Request
 from pliant.ir.reply import Reply
 from pliant.run.array_sessions.onnx_session import OnnxSession
-from tests.run.batches.test_stacking import ENCODER
+from tests.run.batches.test_feed_batcher import ENCODER
 from tests.serve.models import Upper
 from tests.serve.nodes import PATIENCE_S, Running, asking, fixed, running
 from tests.serve.test_routing import until

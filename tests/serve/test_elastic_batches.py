@@ -18,9 +18,9 @@ from pliant.ir.reply import Reply
 from pliant.models.tokenizer import Encoded
 from pliant.plan.result import WHOLE_S
 from pliant.run.process_memory import MemoryBudget
-from pliant.run.submodel.details import ElasticDetails
+from pliant.run.submodel.elastic_details import ElasticDetails
 from pliant.run.submodel.elastic_session import ElasticSession
-from pliant.run.submodel.planning import SessionOptions
+from pliant.run.submodel.plans.submodel_planner import SessionOptions
 from pliant.serve.repository.model_entry import given_entry
 from pliant.store.build import build
 from pliant.store.manifest import put_accuracy

@@ -17,7 +17,7 @@ from pliant.plan.precision import Form, PrecisionChoice, check_tolerance, choose
 from pliant.plan.result import Plan
 from pliant.plan.submodel.accuracy import curves
 from pliant.run.submodel.engine import Engine
-from pliant.run.submodel.planning import SessionOptions, planner_of
+from pliant.run.submodel.plans.submodel_planner import SessionOptions, planner_of
 from pliant.store.read import Store
 
 _DRAWN, _DRAWN_TOKENS, _LEAST_ID = 4, 32, 1000
@@ -27,7 +27,7 @@ PlanOf = Callable[[DeviceProfile, SessionOptions], Plan]
 
 
 @dataclass(frozen=True, slots=True)
-class _Measured:
+class _AnswerErrors:
     """Relative errors of whole answers at 6 bits, by arithmetic; `coarser` is that of 5 bits in float32."""
 
     errors: Mapping[Precise, float]
@@ -82,7 +82,7 @@ def fastest_options(
 
 
 def _by_answers(
-    plans: Mapping[Precise, Plan], measured: _Measured, tolerance: float, n_examples: int
+    plans: Mapping[Precise, Plan], measured: _AnswerErrors, tolerance: float, n_examples: int
 ) -> PrecisionChoice:
     forms = [
         Form(
@@ -103,7 +103,7 @@ def _by_accuracy(
     store: Store,
     profiles: Mapping[Precise, DeviceProfile],
     plans: Mapping[Precise, Plan],
-    measured: _Measured,
+    measured: _AnswerErrors,
     tolerance: float,
     options: SessionOptions,
 ) -> PrecisionChoice:
@@ -155,7 +155,7 @@ def _inputs(store: Store, examples: Sequence[str]) -> list[Encoded]:
 
 def _measure(
     store: Store, known: Sequence[Precise], inputs: Sequence[Encoded], n_threads: int, cache: Path
-) -> _Measured:
+) -> _AnswerErrors:
     """Measure the error of the whole model's answers in each arithmetic, relative to float32."""
     most = max(len(text.ids) for text in inputs)
 
@@ -173,4 +173,4 @@ def _measure(
         return float(np.sqrt(np.square(answers(compute, bits) - wanted).mean())) / size
 
     errors = {c: 0.0 if c == "fp32" else error(c, PLANES) for c in known}
-    return _Measured(errors, error("fp32", PLANES - 1))
+    return _AnswerErrors(errors, error("fp32", PLANES - 1))

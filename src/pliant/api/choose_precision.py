@@ -10,13 +10,13 @@ from pliant.plan.precision import choose_form
 from pliant.run.array_sessions.measure_forms import forms_of, measure_forms
 from pliant.run.array_sessions.onnx_session import OnnxSession
 from pliant.run.graph.model_options import ModelOptions
-from pliant.run.session.feeds import GivenFeeds
+from pliant.run.session.feeds import FeedsLike
 
 OpenGraph = Callable[[ModelOptions], OnnxSession]
 
 
 def options_of_fastest(
-    options: ModelOptions, open_with: OpenGraph, examples: Sequence[GivenFeeds], tolerance: float
+    options: ModelOptions, open_with: OpenGraph, examples: Sequence[FeedsLike], tolerance: float
 ) -> ModelOptions:
     """Return `options` with the fastest form whose answers to `examples` are within `tolerance` of float32.
 

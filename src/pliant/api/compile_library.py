@@ -20,7 +20,7 @@ from pliant.models.tokenizer import open_tokenizer
 from pliant.plan.result import Plan
 from pliant.profile.profile_cache import load_profile, why_unread
 from pliant.run.submodel.engine import runs_of
-from pliant.run.submodel.planning import SessionOptions, planner_of
+from pliant.run.submodel.plans.submodel_planner import SessionOptions, planner_of
 from pliant.settings import cache_folder
 from pliant.store.read import Store
 

@@ -26,7 +26,7 @@ from pliant.run.array_sessions.onnx_session import OnnxSession
 from pliant.run.batches.buckets import Buckets
 from pliant.run.graph.model_options import ModelOptions
 from pliant.run.graph.schedule_graph import ScheduleKind, ScheduleReport
-from pliant.run.session.feeds import GivenFeeds
+from pliant.run.session.feeds import FeedsLike
 
 __all__ = ["compile", "load", "sample_feeds", "shared_pool", "whole"]
 
@@ -41,7 +41,7 @@ def compile(
     schedule: ScheduleKind = "static",
     weights: Weights = "fp32",
     compute: Compute = "fp32",
-    examples: Sequence[GivenFeeds] = (),
+    examples: Sequence[FeedsLike] = (),
     tolerance: float = TOLERANCE,
     buckets: Mapping[str, Sequence[int]] | None = None,
     pads: Mapping[str, float] | None = None,
@@ -99,7 +99,7 @@ def compile(
 def open_fastest(
     model: OnnxGraph,
     options: ModelOptions,
-    examples: Sequence[GivenFeeds],
+    examples: Sequence[FeedsLike],
     tolerance: float,
     *,
     threads: int | None = None,

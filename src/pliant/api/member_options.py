@@ -26,7 +26,7 @@ def memory_source(memory: str | int | None) -> Callable[[], int] | None:
     if memory is None:
         return None
     if isinstance(memory, str) and memory.startswith("@"):
-        return _Watched(Path(memory[1:]), parse_bytes, "a size such as 1GB")
+        return _FileValue(Path(memory[1:]), parse_bytes, "a size such as 1GB")
     n_bytes = parse_bytes(memory)
     return lambda: n_bytes
 
@@ -47,7 +47,7 @@ def data_ports(asked: str | int | None) -> Sequence[int]:
 def dilation_source(dilation: str) -> Callable[[], Dilation]:
     """Return the function that gives the dilation: fixed, or read from a file (`@PATH`) each time."""
     if dilation.startswith("@"):
-        return _Watched(Path(dilation[1:]), _parse_dilation, "a number such as 4")
+        return _FileValue(Path(dilation[1:]), _parse_dilation, "a number such as 4")
     found = _parse_dilation(dilation)
     return lambda: found
 
@@ -64,7 +64,7 @@ def _parse_dilation(text: str) -> Dilation:
     return Dilation(times)
 
 
-class _Watched(Generic[T]):
+class _FileValue(Generic[T]):
     """The value in a file, read at each call; the last valid value if the file cannot be read."""
 
     def __init__(self, path: Path, parse: Callable[[str], T], what: str) -> None:

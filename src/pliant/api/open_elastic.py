@@ -40,8 +40,8 @@ from pliant.profile.profile_cache import (
 from pliant.run.process_memory import MemoryBudget
 from pliant.run.submodel.elastic_session import ElasticSession
 from pliant.run.submodel.engine import Engine
-from pliant.run.submodel.grant import beside_weights, granted
-from pliant.run.submodel.planning import SessionOptions, planner_of
+from pliant.run.submodel.plans.memory_split import memory_overhead, split_memory
+from pliant.run.submodel.plans.submodel_planner import SessionOptions, planner_of
 from pliant.settings import cache_folder
 from pliant.store.build import Progress, build
 from pliant.store.coding.quantize import Quantizer
@@ -65,7 +65,7 @@ _AGAIN_S = 600.0
 
 
 @dataclass(frozen=True, slots=True)
-class Choosing:
+class PrecisionOptions:
     """Options of `compute="auto"`: example texts (none: the store's accuracy grid), and accepted error."""
 
     examples: tuple[str, ...] = ()
@@ -83,7 +83,7 @@ def open_elastic(
     quantizer: Quantizer | None = None,
     cache: Path | None = None,
     on_progress: OnProgress = lambda what, done, total: None,
-    choosing: Choosing | None = None,
+    choosing: PrecisionOptions | None = None,
 ) -> ElasticSession:
     """Open a warm session of `options` on `model`; arguments are those of `pliant.open`.
 
@@ -123,7 +123,7 @@ def open_elastic(
 def chosen_options(
     store: Store,
     options: SessionOptions,
-    choosing: Choosing,
+    choosing: PrecisionOptions,
     cache: Path,
     on_progress: OnProgress = lambda what, done, total: None,
     dilation: Dilation = Dilation(),  # noqa: B008 - frozen
@@ -153,8 +153,8 @@ def plan_of(
     planner = planner_of(store.manifest, profile)
     length = planner.bucket(options.length)
     if baseline is None:
-        beside = beside_weights(store, options.compute, min(options.length, store.spec.max_tokens))
-        terms = granted(planner, options, beside)
+        beside = memory_overhead(store, options.compute, min(options.length, store.spec.max_tokens))
+        terms = split_memory(planner, options, beside)
         return planner.resident(terms, arena_bytes=beside.arena_bytes, fixed_bytes=beside.fixed_bytes)[0]
     job = (planner.shape, costs_of(profile, length, "p95"), options.budget, planner.importance)
     settings, expected = options.planning, costs_of(profile, length, "median")
@@ -257,7 +257,7 @@ def profile_of(
     compute: Precise = "fp32",
     on_progress: OnProgress = lambda what, done, total: None,
     *,
-    measuring: "Measuring | None" = None,
+    measuring: "MeasurementOptions | None" = None,
 ) -> DeviceProfile:
     """Return this device's profile for `store`'s shape: from the cache, or measured now (about 10 s).
 
@@ -277,7 +277,7 @@ def profile_of(
         kept = load_between(path, now_Hz)
     if kept is not None:
         return kept
-    how, why = measuring or Measuring(), None if measuring else why_unread(path)
+    how, why = measuring or MeasurementOptions(), None if measuring else why_unread(path)
     if is_stale:
         why = "it was measured while other processes used the cores"
     what = "profiling this device" + (f": the kept profile is not used, {why}" if why else "")
@@ -306,7 +306,7 @@ def _can_be_better(path: Path) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Measuring:
+class MeasurementOptions:
     """Options of a measurement: None for the default lengths and the trained widths; approximate seconds."""
 
     lengths: tuple[int, ...] | None = None

@@ -19,7 +19,7 @@ from pliant.api.model import (
     StoreModel,
     refused,
 )
-from pliant.api.open_elastic import Baseline, Choosing, OnProgress, open_elastic
+from pliant.api.open_elastic import Baseline, OnProgress, PrecisionOptions, open_elastic
 from pliant.api.resolve import Source, resolve
 from pliant.errors import InputError, NodeError
 from pliant.ir.device import DeviceProfile
@@ -32,7 +32,7 @@ from pliant.quantities import parse_bytes, parse_seconds
 from pliant.run.array_sessions.recurrent_session import RecurrentSession
 from pliant.run.process_memory import Memory, MemoryBudget, bound_of, preload_of
 from pliant.run.session.session import Session
-from pliant.run.submodel.planning import MARGIN, SessionOptions
+from pliant.run.submodel.plans.submodel_planner import MARGIN, SessionOptions
 from pliant.settings import thread_count
 from pliant.store.coding.quantize import Quantizer
 
@@ -199,12 +199,12 @@ def open(
             assert_never(model)
 
 
-def _choosing(compute: Compute, examples: Sequence[Any], tolerance: float) -> Choosing | None:
+def _choosing(compute: Compute, examples: Sequence[Any], tolerance: float) -> PrecisionOptions | None:
     """Return how to choose a text encoder's arithmetic; None if it is given."""
     check_compute(compute, examples)
     if isinstance(examples, str) or not all(isinstance(text, str) for text in examples):
         raise InputError("examples of a text encoder must be a list of texts.")
-    return Choosing(tuple(examples), tolerance) if compute == "auto" else None
+    return PrecisionOptions(tuple(examples), tolerance) if compute == "auto" else None
 
 
 def _open_routed(given: dict[str, Any]) -> Session[Any]:

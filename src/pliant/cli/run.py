@@ -20,7 +20,7 @@ from pliant.errors import InputError
 from pliant.ir.reply import Reply
 from pliant.run.session.call_profile import Profile
 from pliant.run.session.session import Session
-from pliant.run.submodel.details import ElasticDetails
+from pliant.run.submodel.elastic_details import ElasticDetails
 from pliant.run.trace import write_trace
 
 TextReply = tuple[InputText, Reply[Any]]

@@ -9,9 +9,9 @@ from ray.exceptions import RayError
 from ray.serve.request_router import PendingRequest, ReplicaID, RequestRouter, RunningReplica
 
 from pliant.ray.handle_call import call_bytes
-from pliant.ray.in_flight import InFlight
+from pliant.ray.in_flight_requests import InFlightRequests
 from pliant.ray.replica_advert import ReplicaAdvert, decode_advert
-from pliant.ray.replica_answer import AskedReplica
+from pliant.ray.replica_result import RetryingReplica
 
 _LOOK_S = 0.5
 """Maximum age of the count of other routers' requests before it is refreshed."""
@@ -33,15 +33,15 @@ class CurveRouter(RequestRouter):  # type: ignore[misc]  # mypy skips Ray
 
     def initialize_state(self, **_: Any) -> None:
         """Called by Serve before the first request."""
-        self._in_flight: InFlight[ReplicaID] = InFlight()
+        self._in_flight: InFlightRequests[ReplicaID] = InFlightRequests()
         self._adverts: dict[ReplicaID, tuple[Mapping[str, Any], ReplicaAdvert | None]] = {}
         self._ongoing: dict[ReplicaID, tuple[int, float]] = {}
         self._asked: dict[ReplicaID, asyncio.Task[None]] = {}
         self._lost: set[str] = set()
 
-    def create_replica_wrapper(self, replica_info: Any) -> AskedReplica:
+    def create_replica_wrapper(self, replica_info: Any) -> RetryingReplica:
         """Called by Serve for each new replica."""
-        return AskedReplica(replica_info, self, self._lost)
+        return RetryingReplica(replica_info, self, self._lost)
 
     async def choose_replicas(
         self, candidate_replicas: list[RunningReplica], pending_request: PendingRequest | None = None

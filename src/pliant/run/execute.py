@@ -1,4 +1,4 @@
-"""Run a program on real threads, one per lane; `Do` has the functions that do the work."""
+"""Run a program on real threads, one per lane; `StepFunctions` do the work of the steps."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ def _never(step: int, work: Load) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Do:
+class StepFunctions:
     """One function for each kind of work, called as `f(step number, work)` on the lane's thread.
 
     `still_wants` is called before a load whose consumer steps have all started already: True reads the data
@@ -41,22 +41,22 @@ class Do:
     ended: Callable[[Span], None] | None = None
 
 
-Advance = Callable[[int, tuple[Span, ...]], Segment | None]
+NextSegment = Callable[[int, tuple[Span, ...]], Segment | None]
 """Called after each segment with the number of the next one and the last spans; returns the next segment, or
 None to end the run.
 """
-Repeat = Callable[[int, LaneError], Segment]
+SegmentRetry = Callable[[int, LaneError], Segment]
 """Called after a failure; returns the segment that replaces the failed one of this number, or raises."""
 
 
 def execute(
     program: Program,
-    do: Do,
+    functions: StepFunctions,
     lanes: Lanes,
     *,
     extents: Extents | None = None,
-    advance: Advance | None = None,
-    repeat: Repeat | None = None,
+    advance: NextSegment | None = None,
+    repeat: SegmentRetry | None = None,
     origin_s: float | None = None,
 ) -> tuple[Span, ...]:
     """Run `program` and return one measured span a step, in the program's order.
@@ -64,8 +64,8 @@ def execute(
     The caller's thread runs the lane `lanes.own`. Times count from `origin_s`, a
     reading of `lanes.clock` (default: now), and so do the steps' latest starts. A load that still runs when
     no step waits for it does not delay the return: its span is CUT, and its thread finishes it in the
-    background before any later step of that lane. Therefore `do` must belong to this run alone, and its
-    buffers may be freed only after `Lanes.drain`. `advance` may replace the next segment at a barrier, or
+    background before any later step of that lane. Therefore `functions` must belong to this run alone, and
+    its buffers may be freed only after `Lanes.drain`. `advance` may replace the next segment at a barrier, or
     append one after the last; `repeat` may replace a failed segment, whose spans are discarded.
 
     Raises LaneError, chained to the first failure on any lane, once all lanes have stopped.
@@ -80,7 +80,7 @@ def execute(
         order = lanes.order_of(segment)
         run = _run_alone if order.lone == lanes.own else _run_together
         try:
-            last = run(lanes, order, do, len(spans), origin)
+            last = run(lanes, order, functions, len(spans), origin)
         except LaneError as error:
             if repeat is None:
                 raise
@@ -92,7 +92,9 @@ def execute(
     return tuple(spans)
 
 
-def _run_alone(lanes: Lanes, order: LaneOrder, do: Do, first: int, origin_s: float) -> tuple[Span, ...]:
+def _run_alone(
+    lanes: Lanes, order: LaneOrder, functions: StepFunctions, first: int, origin_s: float
+) -> tuple[Span, ...]:
     """Run a segment on the caller's thread alone: no step waits, so no state is shared."""
     spans: list[Span] = []
     for i, step in enumerate(order.steps, first):
@@ -102,12 +104,12 @@ def _run_alone(lanes: Lanes, order: LaneOrder, do: Do, first: int, origin_s: flo
             state, end_s = SpanState.SKIPPED, lanes.clock() - origin_s
         else:
             try:
-                end_s = _act(lanes, step.lane, do, i, work) - origin_s
+                end_s = _act(lanes, step.lane, functions, i, work) - origin_s
             except Exception as error:
                 raise _failed(i, step, error) from error
         spans.append(Span(i, step.lane, min(start_s, end_s), end_s, state))
-        if do.ended is not None:
-            do.ended(spans[-1])
+        if functions.ended is not None:
+            functions.ended(spans[-1])
     return tuple(spans)
 
 
@@ -115,21 +117,21 @@ def _failed(number: int, step: Step, error: BaseException) -> LaneError:
     return LaneError(f"step {number} ({step.work}) failed on lane {step.lane}: {error}")
 
 
-def _act(lanes: Lanes, lane: str, do: Do, number: int, work: Work) -> float:
+def _act(lanes: Lanes, lane: str, functions: StepFunctions, number: int, work: Work) -> float:
     """Do a step's work on `lane`, at the pace of the emulated device; returns the end time."""
     if type(work) is Exchange:
-        arrived_s = do.exchange(number, work)
+        arrived_s = functions.exchange(number, work)
         return lanes.clock() if arrived_s is None else arrived_s
     if type(work) is Load:  # whose reads are slowed one by one
-        do.load(number, work)
+        functions.load(number, work)
         return lanes.clock()
     assert type(work) is Compute
     slower = lanes.emulated.dilation.factor(work)
     if slower > 1.0:
-        step = partial(do.compute, number, work)
+        step = partial(functions.compute, number, work)
         lanes.emulated.compute(lane, slower, work, step, is_host=lane == lanes.own)
     else:
-        do.compute(number, work)
+        functions.compute(number, work)
     return lanes.clock()
 
 
@@ -139,11 +141,13 @@ class _Run:
     """
 
     __slots__ = (
-        "bells", "clock", "do", "done", "error", "first", "idle", "is_left",
+        "bells", "clock", "done", "error", "first", "functions", "idle", "is_left",
         "lanes", "order", "origin_s", "own", "spans", "started", "starts_s",
     )  # fmt: skip
 
-    def __init__(self, lanes: Lanes, order: LaneOrder, do: Do, first: int, origin_s: float) -> None:
+    def __init__(
+        self, lanes: Lanes, order: LaneOrder, functions: StepFunctions, first: int, origin_s: float
+    ) -> None:
         n = len(order.steps)
         self.lanes = lanes
         self.order = order
@@ -151,7 +155,7 @@ class _Run:
         self.origin_s = origin_s
         self.own = lanes.own
         self.clock = lanes.clock
-        self.do = do
+        self.functions = functions
         self.done = bytearray(n)
         self.started = bytearray(n)
         self.starts_s = [0.0] * n
@@ -176,8 +180,10 @@ class _Run:
         return all(self.started[j] for j in consumers)
 
 
-def _run_together(lanes: Lanes, order: LaneOrder, do: Do, first: int, origin_s: float) -> tuple[Span, ...]:
-    run = _Run(lanes, order, do, first, origin_s)
+def _run_together(
+    lanes: Lanes, order: LaneOrder, functions: StepFunctions, first: int, origin_s: float
+) -> tuple[Span, ...]:
+    run = _Run(lanes, order, functions, first, origin_s)
     others = [lane for lane in order.lanes if lane != lanes.own]
     for lane in others:
         lanes.hand(lane, partial(_run_beside, run, lane))
@@ -276,7 +282,7 @@ def _is_skipped(run: _Run, i: int, work: Load, now: float) -> bool:
     latest = run.order.steps[i].latest_start_s
     if latest is not None and now - run.origin_s > latest:
         return True
-    return run.is_late(i) and (run.is_left or not run.do.still_wants(run.first + i, work))
+    return run.is_late(i) and (run.is_left or not run.functions.still_wants(run.first + i, work))
 
 
 def _run_step(run: _Run, i: int) -> None:
@@ -289,11 +295,11 @@ def _run_step(run: _Run, i: int) -> None:
     else:
         run.starts_s[i] = start - run.origin_s
         run.started[i] = 1
-        end = _act(run.lanes, lane, run.do, run.first + i, work)
+        end = _act(run.lanes, lane, run.functions, run.first + i, work)
     span = Span(run.first + i, lane, min(start, end) - run.origin_s, end - run.origin_s, state)
     run.spans[i] = span
-    if run.do.ended is not None:
-        run.do.ended(span)
+    if run.functions.ended is not None:
+        run.functions.ended(span)
     run.done[i] = 1
     for other in run.order.rings[i]:
         run.bells[other].put(None)

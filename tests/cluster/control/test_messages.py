@@ -5,7 +5,7 @@ import pytest
 
 from pliant.cluster.control.messages import Note, decode_note, encode_note
 from pliant.cluster.net.comm import NOTE_LIMIT_BYTES
-from pliant.errors import PeerMisbehaved
+from pliant.errors import PeerProtocolError
 
 
 def test_fields_that_are_not_known_here_are_ignored() -> None:
@@ -28,5 +28,5 @@ def test_a_note_fits_its_limit_or_leaves_out_the_links() -> None:
 )
 def test_a_note_that_cannot_be_true_is_refused(note: Note) -> None:
     """Plans are made of these numbers."""
-    with pytest.raises(PeerMisbehaved, match="cannot be"):
+    with pytest.raises(PeerProtocolError, match="cannot be"):
         decode_note(encode_note(note), "b")

@@ -21,7 +21,7 @@ from pliant.cluster.control.messenger import Messenger
 from pliant.cluster.control.post import decode, encode
 from pliant.cluster.net.key import Key, make_key, new_key
 from pliant.cluster.watch.roll import MOST
-from pliant.errors import ClusterError, PeerLost
+from pliant.errors import ClusterError, PeerLostError
 from pliant.ir.envelope import LIMIT_BYTES, VERSION, Envelope
 from pliant.ir.envelope import encode as encode_envelope
 from tests.cluster.hostile import stranger
@@ -122,7 +122,7 @@ def test_a_member_that_closes_says_good_bye(pair: tuple[Member, Member]) -> None
     bob.messenger.close()
     ada.until("silent", "bob")
     assert ada.messenger.peers == ()
-    with pytest.raises(PeerLost, match="does not hear bob") as caught:
+    with pytest.raises(PeerLostError, match="does not hear bob") as caught:
         ada.messenger.send("bob", Refused("?"))
     assert caught.value.peer == "bob"
 
@@ -302,9 +302,9 @@ from pathlib import Path
 from pliant.cluster.net.key import read_key
 from pliant.cluster.control.messages import Refused
 from pliant.cluster.control.messenger import Messenger
-from pliant.errors import PeerLost
+from pliant.errors import PeerLostError
 def answer(peer, message):
-    with suppress(PeerLost):  # on a busy machine a second may pass for silence: it is asked again
+    with suppress(PeerLostError):  # on a busy machine a second may pass for silence: it is asked again
         messenger.send(peer, Refused(message.reason + "!"))
 messenger = Messenger("bob", read_key(Path(sys.argv[1])), on_message=answer)
 messenger.connect(sys.argv[2])
@@ -338,7 +338,7 @@ def _ask(ada: Member, text: str) -> None:
     """Until bob answers: on a busy machine either may be silent for a moment, and what was said is lost."""
     until_s = time.monotonic() + PATIENT_S
     while time.monotonic() < until_s:
-        with suppress(PeerLost):
+        with suppress(PeerLostError):
             ada.messenger.send("bob", Refused(text))
         with suppress(Empty):
             while ada.events.get(timeout=1.0) != ("said", "bob", Refused(text + "!")):

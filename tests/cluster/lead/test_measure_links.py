@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pliant.cluster.lead.measure_links import links_of, measure_links, rounds
 from pliant.cluster.net.comm import Arrival, Comm, Tag
 from pliant.cluster.net.comm_memory import MemoryNetwork
-from pliant.errors import ClusterError, PeerMisbehaved
+from pliant.errors import ClusterError, PeerProtocolError
 from pliant.ir.link import Link
 from pliant.ir.topology import Interface, Links
 
@@ -142,7 +142,7 @@ def test_a_question_that_is_none_is_refused_by_name() -> None:
     network = MemoryNetwork()
     liar, honest = network.join("a"), network.join("b")
     liar.send("b", Tag(3, 0, 0), np.array([2, 1 << 50], np.int64))
-    with pytest.raises(PeerMisbehaved, match="a asks for"):
+    with pytest.raises(PeerProtocolError, match="a asks for"):
         dict(measure_links(honest, ("a", "b"), 3))
 
 

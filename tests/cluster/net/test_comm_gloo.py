@@ -11,7 +11,7 @@ import pytest
 
 from pliant.cluster.net.comm import Tag
 from pliant.cluster.net.comm_gloo import GlooComm
-from pliant.errors import ClusterError, PeerLost
+from pliant.errors import ClusterError, PeerLostError
 
 pytest.importorskip("torch", reason="torch is not installed")
 pytestmark = pytest.mark.slow  # each process imports torch
@@ -48,10 +48,10 @@ def test_a_child_that_dies_is_a_lost_peer_and_a_new_group_goes_on(
     assert bob.group_process is not None
     os.kill(bob.group_process, signal.SIGKILL)
     for comm, peer, why in ((ada, "bob", "has left, died or was cut off"), (bob, "ada", r"ended \(-9\)")):
-        with pytest.raises(PeerLost, match=why) as caught:
+        with pytest.raises(PeerLostError, match=why) as caught:
             comm.receive(peer, Tag(0, 0, 1), np.zeros(1), 10 * PATIENT_S)
         assert caught.value.peer == peer
-        with pytest.raises(PeerLost):
+        with pytest.raises(PeerLostError):
             comm.send(peer, Tag(0, 0, 2), np.zeros(1))
         comm.drop(0)
     _form(pair, tmp_path / "second")
@@ -65,10 +65,10 @@ def test_a_frozen_child_holds_up_neither_receiver_nor_sender_for_ever(tmp_path: 
         _form((ada, bob), tmp_path / "meet")
         assert bob.group_process is not None
         os.kill(bob.group_process, signal.SIGSTOP)
-        with pytest.raises(PeerLost, match=r"waited 0.3 s"):
+        with pytest.raises(PeerLostError, match=r"waited 0.3 s"):
             ada.receive("bob", Tag(0, 0, 0), np.zeros(1), 0.3)
         big, steps = np.zeros(16 << 20, np.uint8), iter(range(50))
-        with pytest.raises(PeerLost, match="took nothing for 1 s"):
+        with pytest.raises(PeerLostError, match="took nothing for 1 s"):
             [ada.send("bob", Tag(0, 0, step), big) for step in steps]
         assert next(steps) < 20
 

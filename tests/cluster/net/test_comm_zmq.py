@@ -19,7 +19,7 @@ from pliant.cluster.net.comm import Tag
 from pliant.cluster.net.comm_zmq import ZmqComm
 from pliant.cluster.net.frame import PIECE_BYTES, pack
 from pliant.cluster.net.key import Key, make_key, new_key
-from pliant.errors import ClusterError, PeerLost, PeerMisbehaved
+from pliant.errors import ClusterError, PeerLostError, PeerProtocolError
 
 PATIENT_S = 60.0
 
@@ -132,7 +132,7 @@ def test_who_does_not_hold_the_key_is_not_heard(start: Start, key: Key, who: str
         with suppress(zmq.Again):  # a socket that was refused before it sends would wait for ever
             stranger.send(bytes(_frame("ada", 0, 4)), zmq.DONTWAIT)
         _exchange(ada, bob)
-        with pytest.raises(PeerLost, match="waited"):
+        with pytest.raises(PeerLostError, match="waited"):
             bob.receive("ada", Tag(0, 0, 0), np.zeros(4, np.uint8), 0.5)
     finally:
         stranger.close()
@@ -143,7 +143,7 @@ def test_another_cluster_key_is_named_as_a_reason(start: Start) -> None:
     bob = start("bob")
     eve = start("eve", new_key(), send_timeout_s=1.0)
     eve.connect("bob", bob.address)
-    with pytest.raises(PeerLost, match=r"another (cluster )?key") as caught:
+    with pytest.raises(PeerLostError, match=r"another (cluster )?key") as caught:
         eve.send("bob", Tag(0, 0, 0), np.zeros(4, np.uint8))
     assert caught.value.peer == "bob"
 
@@ -170,7 +170,7 @@ def test_another_version_is_refused_and_counted(
     send(bytes(_frame("eve", 1, 4)))
     bob.receive("eve", Tag(0, 0, 1), np.zeros(4, np.uint8), PATIENT_S)
     assert bob.n_refused == 3
-    with pytest.raises(PeerLost, match="waited"):
+    with pytest.raises(PeerLostError, match="waited"):
         bob.receive("eve", Tag(0, 0, 0), np.zeros(4, np.uint8), 0.01)
 
 
@@ -184,7 +184,9 @@ def test_a_frame_that_does_not_add_up_is_refused_by_name(
     if damage == "note":
         frame[6:8] = b"\xff\xff"
     send(bytes(frame[:-1] if damage == "short" else frame + b"x" if damage == "long" else frame))
-    with pytest.raises(PeerMisbehaved, match=r"eve sent bob a frame of [0-9]+ bytes that promises") as caught:
+    with pytest.raises(
+        PeerProtocolError, match=r"eve sent bob a frame of [0-9]+ bytes that promises"
+    ) as caught:
         bob.receive("eve", Tag(0, 0, 0), np.zeros(400, np.uint8), PATIENT_S)
     assert caught.value.peer == "eve"
     _exchange(start("ada"), bob)
@@ -208,7 +210,7 @@ def test_a_lost_piece_loses_that_message_alone(liar: tuple[ZmqComm, Callable[[by
         send(bytes(frames[i]))
     send(bytes(_frame("eve", 1, 4)))
     bob.receive("eve", Tag(0, 0, 1), np.zeros(4, np.uint8), PATIENT_S)
-    with pytest.raises(PeerLost, match="waited"):
+    with pytest.raises(PeerLostError, match="waited"):
         bob.receive("eve", Tag(0, 0, 0), np.zeros(4 * PIECE_BYTES, np.uint8), 0.01)
     for frame in frames:
         send(bytes(frame))
@@ -221,7 +223,7 @@ def test_a_message_over_the_limit_is_refused_by_name(start: Start) -> None:
     eve = start("eve")
     eve.connect("bob", bob.address)
     eve.send("bob", Tag(0, 0, 0), np.zeros(1_000_000, np.uint8))
-    with pytest.raises(PeerMisbehaved, match=r"eve sent bob .* 1,000,000 bytes; the limit is 10,000"):
+    with pytest.raises(PeerProtocolError, match=r"eve sent bob .* 1,000,000 bytes; the limit is 10,000"):
         bob.receive("eve", Tag(0, 0, 0), np.zeros(1_000_000, np.uint8), PATIENT_S)
     _exchange(start("ada"), bob)
     bob.connect("eve", eve.address)
@@ -287,7 +289,7 @@ def test_a_killed_process_is_noticed_without_any_time_out(
     """The kernel closes its connections, and that is heard."""
     ada, process = worker
     process.kill()
-    with pytest.raises(PeerLost, match=r"bob at .* has ended its connection") as caught:
+    with pytest.raises(PeerLostError, match=r"bob at .* has ended its connection") as caught:
         ada.receive("bob", Tag(0, 0, 1), np.zeros(1), 10 * PATIENT_S)
     assert caught.value.peer == "bob"
 
@@ -299,10 +301,10 @@ def test_a_frozen_process_holds_up_neither_receiver_nor_sender_for_ever(
     ada, process = worker
     process.send_signal(signal.SIGSTOP)
     ada.send_timeout_s = 1.0  # from here on: its handshake may take longer on a busy machine
-    with pytest.raises(PeerLost, match=r"waited 0.3 s"):
+    with pytest.raises(PeerLostError, match=r"waited 0.3 s"):
         ada.receive("bob", Tag(0, 0, 1), np.zeros(1), 0.3)
     big = np.zeros(16 << 20, np.uint8)
     steps = iter(range(100))
-    with pytest.raises(PeerLost, match="took nothing for 1 s"):
+    with pytest.raises(PeerLostError, match="took nothing for 1 s"):
         deque((ada.send("bob", Tag(0, 1, step), big) for step in steps), maxlen=0)
     assert next(steps) < 50

@@ -8,7 +8,7 @@ import pytest
 
 from pliant.cluster.net.comm import Tag
 from pliant.cluster.net.mailbox import Mailbox, Message
-from pliant.errors import PeerMisbehaved
+from pliant.errors import PeerProtocolError
 
 
 def test_a_peer_cannot_fill_the_memory_with_messages_nobody_asked_for() -> None:
@@ -19,7 +19,7 @@ def test_a_peer_cannot_fill_the_memory_with_messages_nobody_asked_for() -> None:
     got = np.zeros(30, np.uint8)
     for step in range(3):  # what fitted is still good
         box.receive("ada", Tag(0, 0, step), got, 10)
-    with pytest.raises(PeerMisbehaved, match="120 bytes that bob never asked for; the limit is 100"):
+    with pytest.raises(PeerProtocolError, match="120 bytes that bob never asked for; the limit is 100"):
         box.receive("ada", Tag(0, 0, 3), got, 10)
 
 

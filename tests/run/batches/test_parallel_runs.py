@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pliant.api.compile_onnx import compile
 from pliant.errors import InputError
 from pliant.run.batches import parallel_runs
-from pliant.run.batches.shared_runs import n_shared
+from pliant.run.batches.shared_runs import count_shared_runs
 from tests.models.onnx_models import parse
 
 THREADS = 2
@@ -81,7 +81,7 @@ def test_no_thread_waits_long_for_the_busiest(sizes: list[int], n_threads: int) 
 
     A thread that takes the next run when it is done works at most one run longer than its part.
     """
-    rest = sizes[n_shared(sizes, n_threads) :]
+    rest = sizes[count_shared_runs(sizes, n_threads) :]
     work = [0] * n_threads
     for size in rest:
         work[work.index(min(work))] += size
@@ -90,8 +90,9 @@ def test_no_thread_waits_long_for_the_busiest(sizes: list[int], n_threads: int) 
 
 def test_what_is_shared_and_what_is_not() -> None:
     """By hand: equal runs in pairs go side by side, the one too many and the one too large are shared."""
-    assert [n_shared(sizes, 2) for sizes in ([1, 1], [1, 1, 1], [9, 1, 1], [1], [])] == [0, 1, 1, 1, 0]
-    assert n_shared([1, 1, 1], 1) == 3, "one thread has nobody to run beside"
+    sizes = ([1, 1], [1, 1, 1], [9, 1, 1], [1], [])
+    assert [count_shared_runs(some, 2) for some in sizes] == [0, 1, 1, 1, 0]
+    assert count_shared_runs([1, 1, 1], 1) == 3, "one thread has nobody to run beside"
 
 
 def test_little_work_starts_no_threads(session: Any, monkeypatch: pytest.MonkeyPatch) -> None:

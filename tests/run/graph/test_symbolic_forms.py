@@ -25,7 +25,7 @@ from pliant.models.onnx.bind.onnx_blocks import Part
 from pliant.models.onnx.bind.onnx_symbolic import SymbolicGraph, symbolic_graph
 from pliant.models.onnx.onnx_file import open_onnx
 from pliant.run.graph.lowering import Lowering
-from pliant.run.graph.schedule_graph import Planner
+from pliant.run.graph.schedule_graph import GraphScheduler
 from pliant.run.session.ports import symbols
 from tests.models.onnx_models import parse
 
@@ -214,7 +214,7 @@ def test_a_bound_program_is_the_one_that_is_compiled(model: str, request: pytest
     assert sizes is not None
     library = Library(host_isa())
     with Pool(2, library) as pool:
-        planner = Planner("static", pool, library)
+        planner = GraphScheduler("static", pool, library)
 
         def image(graph: SymbolicGraph) -> Image:
             return make_image(planner.plan(graph.graph).graph, Target(library.isa, 2))

@@ -6,7 +6,7 @@ import numpy as np
 
 from pliant.ir.reply import Reply
 from pliant.models.tokenizer import Encoded, open_tokenizer
-from pliant.run.submodel.details import ElasticDetails
+from pliant.run.submodel.elastic_details import ElasticDetails
 from pliant.run.submodel.engine import Engine
 from pliant.store.read import Store
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pliant.errors import InputError
-from pliant.run.submodel.planning import SessionOptions
+from pliant.run.submodel.plans.submodel_planner import SessionOptions
 from tests.run.conftest import OpenElastic
 from tests.run.submodel.test_elastic_session import TEXT
 

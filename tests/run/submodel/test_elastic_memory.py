@@ -12,7 +12,7 @@ import pytest
 from pliant.errors import BudgetError, InputError
 from pliant.run.memory_use import MemoryUse
 from pliant.run.submodel.elastic_session import ElasticSession
-from pliant.run.submodel.planning import SessionOptions
+from pliant.run.submodel.plans.submodel_planner import SessionOptions
 from pliant.store.read import Store, open_store
 from tests.rows import FORMS
 from tests.run.conftest import paper_profile

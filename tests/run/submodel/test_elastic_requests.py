@@ -19,7 +19,7 @@ from pliant.models.tokenizer import Encoded, Tokenizer
 from pliant.plan.result import WHOLE_S
 from pliant.run.session.text_feeds import as_bytes
 from pliant.run.submodel.elastic_session import ElasticSession
-from pliant.run.submodel.planning import SessionOptions
+from pliant.run.submodel.plans.submodel_planner import SessionOptions
 from pliant.store.build import build
 from pliant.store.manifest import AccuracyEntry, AccuracyTable, put_accuracy
 from pliant.store.read import open_store

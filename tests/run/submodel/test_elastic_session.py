@@ -19,11 +19,11 @@ from pliant.ir.reply import Reply
 from pliant.models.tokenizer import Encoded, open_tokenizer
 from pliant.plan.result import WHOLE_S
 from pliant.run.process_memory import MemoryBudget, peak_rss_bytes
-from pliant.run.submodel.details import ElasticDetails
+from pliant.run.submodel.elastic_details import ElasticDetails
 from pliant.run.submodel.elastic_session import ElasticSession
 from pliant.run.submodel.engine import Engine
 from pliant.run.submodel.pipeline import Pipeline
-from pliant.run.submodel.planning import SessionOptions as AnyOptions
+from pliant.run.submodel.plans.submodel_planner import SessionOptions as AnyOptions
 from pliant.run.submodel.weight_memory import WeightMemory
 from pliant.store.read import open_store
 from tests.run.conftest import ELASTIC, OpenElastic, paper_profile

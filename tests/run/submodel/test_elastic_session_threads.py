@@ -10,9 +10,9 @@ import pytest
 from pliant.errors import InputError
 from pliant.ir.cost import DeviceProfile
 from pliant.ir.reply import Reply
-from pliant.run.submodel.details import ElasticDetails
+from pliant.run.submodel.elastic_details import ElasticDetails
 from pliant.run.submodel.elastic_session import ElasticSession
-from pliant.run.submodel.planning import SessionOptions
+from pliant.run.submodel.plans.submodel_planner import SessionOptions
 from pliant.store.read import Store, open_store
 from tests.run.submodel.submodel_reference import Reference
 

@@ -14,7 +14,7 @@ from pliant.ir.link import Link
 from pliant.plan.result import WHOLE_S
 from pliant.run.process_memory import MemoryBudget
 from pliant.run.submodel.elastic_session import ElasticSession
-from pliant.run.submodel.planning import SessionOptions
+from pliant.run.submodel.plans.submodel_planner import SessionOptions
 from pliant.store.build import build
 from pliant.store.manifest import put_accuracy
 from pliant.store.read import open_store

@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from pliant.errors import NodeError
-from pliant.multicast import Found
+from pliant.multicast import DiscoveredService
 from pliant.route.node_identity import Identity
 from pliant.serve.access.credentials import TokenFiles
 from pliant.serve.access.security import ListenAddress, Tls, check_discovery
@@ -37,8 +37,8 @@ def announcer(url: str = "http://127.0.0.1:9", tokens: tuple[str, ...] = (), **c
     return Announcer(url, tokens=tokens, **{**said, **changes})
 
 
-def service(node: Announcer, name: str = "up", **changes: str) -> Found:
-    return Found(f"{name}.{SERVICE}", ("127.0.0.1:9",), {**node.properties(), **changes})
+def service(node: Announcer, name: str = "up", **changes: str) -> DiscoveredService:
+    return DiscoveredService(f"{name}.{SERVICE}", ("127.0.0.1:9",), {**node.properties(), **changes})
 
 
 class Heard:
@@ -85,10 +85,10 @@ def test_a_node_that_moves_leaves_one_url_and_joins_another() -> None:
         service(announcer(), url="http://user@evil:1"),
         service(announcer(), url="ftp://evil"),
         service(announcer(), url="http://" + "a" * 300),
-        Found(f"x.{SERVICE}", (), {}),
+        DiscoveredService(f"x.{SERVICE}", (), {}),
     ],
 )
-def test_other_models_this_node_and_what_is_no_node_are_left_alone(found: Found) -> None:
+def test_other_models_this_node_and_what_is_no_node_are_left_alone(found: DiscoveredService) -> None:
     """They would be pinged for ever."""
     heard = Heard()
     heard.discovery.found(found)

@@ -15,7 +15,7 @@ from pliant.quantities import format_bytes, format_seconds
 from pliant.run.process_memory import peak_rss_bytes
 from pliant.run.session.session import Session
 from pliant.run.session.text_session import TextSession
-from pliant.run.submodel.details import ElasticDetails
+from pliant.run.submodel.elastic_details import ElasticDetails
 from pliant.run.trace import compare_table
 
 

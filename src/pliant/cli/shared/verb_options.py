@@ -8,7 +8,7 @@ import typer
 
 from pliant.api import open_elastic as api
 from pliant.api.model import VERBS, ElasticModel, Model, OnnxGraph, refused
-from pliant.api.open_elastic import Baseline, Choosing, OnProgress
+from pliant.api.open_elastic import Baseline, OnProgress, PrecisionOptions
 from pliant.api.open_session import open as open_session
 from pliant.api.resolve import resolve, shipped_models
 from pliant.cli.shared.refuse_options import option_text, refuse_options
@@ -24,7 +24,7 @@ from pliant.quantities import parse_bytes, parse_seconds
 from pliant.run.process_memory import bound_of, preload_of
 from pliant.run.session.session import Session
 from pliant.run.submodel.elastic_session import ElasticSession
-from pliant.run.submodel.planning import MARGIN, SessionOptions
+from pliant.run.submodel.plans.submodel_planner import MARGIN, SessionOptions
 from pliant.settings import cache_folder, thread_count
 from pliant.store.coding.quantize import Quantizer
 from pliant.store.read import Store
@@ -279,9 +279,9 @@ class SessionArguments:
         )
 
     @property
-    def choosing(self) -> Choosing | None:
+    def choosing(self) -> PrecisionOptions | None:
         """How to choose the arithmetic; None if it is given."""
-        return Choosing((), self.tolerance) if self.compute == "auto" else None
+        return PrecisionOptions((), self.tolerance) if self.compute == "auto" else None
 
     def open_store(self, model: ElasticModel, on_progress: OnProgress) -> Store:
         """Open the store that a session would run from. Packs on first use."""

@@ -35,7 +35,7 @@ def discovered(key: Key, on_found: Callable[[str], None]) -> Iterator[None]:
     """
     fingerprint = _fingerprint(key)
 
-    def hear(found: multicast.Found) -> None:
+    def hear(found: multicast.DiscoveredService) -> None:
         if found.properties.get("key") == fingerprint:
             for address in found.addresses:
                 on_found(address)

@@ -8,22 +8,22 @@ from pliant.cluster.control.messages import AnyMessage, Inquire, Overview, Unrea
 from pliant.cluster.control.messenger import Messenger
 from pliant.cluster.lead.overview import ClusterStatus
 from pliant.cluster.net.key import Key
-from pliant.errors import ClusterError, PeerMisbehaved
+from pliant.errors import ClusterError, PeerProtocolError
 
 
 def inquire(address: str, key: Key, timeout_s: float = 5.0) -> ClusterStatus:
     """Return the state of the primary at HOST:PORT, which holds `key`; read-only.
 
-    Raises ClusterError if no primary answers in time, PeerMisbehaved if the answer cannot be decoded.
+    Raises ClusterError if no primary answers in time, PeerProtocolError if the answer cannot be decoded.
     """
-    answers: SimpleQueue[ClusterStatus | PeerMisbehaved] = SimpleQueue()
+    answers: SimpleQueue[ClusterStatus | PeerProtocolError] = SimpleQueue()
 
     def hear(peer: str, message: AnyMessage) -> None:
         match message:
             case Overview(status=status):
                 answers.put(status)
             case Unreadable(why=why):
-                answers.put(PeerMisbehaved(why, peer))
+                answers.put(PeerProtocolError(why, peer))
 
     def ask(peer: str) -> None:
         messenger.send(peer, Inquire())
@@ -41,6 +41,6 @@ def inquire(address: str, key: Key, timeout_s: float = 5.0) -> ClusterStatus:
                 f"no primary answers at {address} within {timeout_s:.3g} s{why}. One is there while `pliant "
                 "cluster run` or `bench`, or a Cluster in Python, is open: give its address and key."
             ) from None
-    if isinstance(answer, PeerMisbehaved):
+    if isinstance(answer, PeerProtocolError):
         raise answer
     return answer

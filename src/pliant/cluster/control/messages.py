@@ -13,7 +13,7 @@ import msgspec
 from pliant.cluster.lead.overview import ClusterStatus
 from pliant.cluster.net.activation_coding import Coding
 from pliant.cluster.net.comm import NOTE_LIMIT_BYTES
-from pliant.errors import PeerMisbehaved
+from pliant.errors import PeerProtocolError
 from pliant.ir.dilation import Dilation
 from pliant.ir.link import Link
 from pliant.ir.partition import Partition
@@ -305,13 +305,13 @@ def encode_note(note: Note) -> bytes:
 
 
 def decode_note(data: bytes, peer: str) -> Note:
-    """Decode a note. Raises PeerMisbehaved naming `peer` if it is malformed or its numbers are invalid."""
+    """Decode a note. Raises PeerProtocolError naming `peer` if it is malformed or its numbers are invalid."""
     try:
         note = _note_decoder.decode(data)
     except msgspec.DecodeError as error:
-        raise PeerMisbehaved(f"{peer} sent an invalid note: {error}", peer) from error
+        raise PeerProtocolError(f"{peer} sent an invalid note: {error}", peer) from error
     amounts = (note.free_bytes, *note.compute_s.values(), *(n for n, _ in note.arrived.values()))
     seconds = [s for _, s in note.arrived.values()]
     if not (all(0 <= amount < float("inf") for amount in amounts) and all(map(isfinite, seconds))):
-        raise PeerMisbehaved(f"{peer} claims amounts that cannot be: {note}.", peer)
+        raise PeerProtocolError(f"{peer} claims amounts that cannot be: {note}.", peer)
     return note

@@ -23,7 +23,7 @@ from pliant.cluster.net.comm import check_name
 from pliant.cluster.net.key import Key
 from pliant.cluster.net.zmq_sockets import CONNECTED, Alarm, Socket, Wire, event, zmq
 from pliant.cluster.watch.roll import MOST, Roll
-from pliant.errors import ClusterError, PeerLost
+from pliant.errors import ClusterError, PeerLostError
 from pliant.ir.envelope import LIMIT_BYTES, BadEnvelope, Envelope
 
 _QUEUED = 1000
@@ -97,13 +97,15 @@ class Messenger:
     def send(self, peer: str, message: AnyMessage) -> None:
         """Queue `message` for `peer` without blocking. It arrives complete and in order, or `peer` is lost.
 
-        Raises PeerLost if `peer` is not connected.
+        Raises PeerLostError if `peer` is not connected.
         """
         with self._lock:
             self._check_open()
             route = self._roll.routes().get(peer)
             if route is None:
-                raise PeerLost(f"{self.name} does not hear {peer}: it has left, or was never here.", peer)
+                raise PeerLostError(
+                    f"{self.name} does not hear {peer}: it has left, or was never here.", peer
+                )
             self._outbox.put((peer, self._encoded(message, route.version)))
         self._alarm.ring()
 

@@ -12,7 +12,7 @@ from statistics import median
 import numpy as np
 
 from pliant.cluster.net.comm import Comm, Tag
-from pliant.errors import PeerMisbehaved
+from pliant.errors import PeerProtocolError
 from pliant.ir.link import Link
 from pliant.ir.topology import Interface, Links
 
@@ -38,7 +38,7 @@ def measure_links(
 
     `members` is the same sequence on every member, including this one; the tags of `epoch` have no other use.
     A pair takes at most about 0.5 s and 60 round trips, for any link speed, unless messages of 16 KB take
-    longer. Raises PeerLost, PeerMisbehaved and ClusterError as `comm` does.
+    longer. Raises PeerLostError, PeerProtocolError and ClusterError as `comm` does.
     """
     patience_s = TIMEOUT_S + len(members)  # a peer may still be in its earlier pairs
     for pair in (pair for together in rounds(members) for pair in together):
@@ -154,14 +154,16 @@ class _Asking:
 
 
 def _answer(comm: Comm, peer: str, epoch: int, patience_s: float) -> None:
-    """Reply as the second of a pair, until the first ends. Raises PeerMisbehaved for an invalid request."""
+    """Reply as the second of a pair, until the first ends. Raises PeerProtocolError for a bad request."""
     question, number = np.zeros(2, np.int64), 0
     while True:
         tag = Tag(epoch, 0, number)
         comm.receive(peer, tag, question, patience_s)
         what, n_bytes = int(question[0]), int(question[1])
         if what not in (_END, _PING, _TAKE, _GIVE) or not 1 <= n_bytes <= _LARGEST_BYTES:
-            raise PeerMisbehaved(f"{peer} asks for {n_bytes} bytes by {what} while links are measured.", peer)
+            raise PeerProtocolError(
+                f"{peer} asks for {n_bytes} bytes by {what} while links are measured.", peer
+            )
         if what == _TAKE:
             comm.receive(peer, Tag(epoch, 1, number), np.empty(n_bytes, np.uint8), patience_s)
         comm.send(peer, tag, np.zeros(n_bytes if what == _GIVE else 1, np.uint8))

@@ -5,7 +5,7 @@ from collections.abc import Collection
 from pliant.cluster.control.messages import Measure, Measured
 from pliant.cluster.lead.measure_links import measure_links
 from pliant.cluster.lead.primary import Primary
-from pliant.errors import ClusterError, PeerLost, PeerMisbehaved
+from pliant.errors import ClusterError, PeerLostError, PeerProtocolError
 from pliant.ir.link import Link
 from pliant.ir.topology import Capability
 from pliant.models.encoder.encoder_source import EncoderSource
@@ -49,7 +49,7 @@ def survey_links(primary: Primary, names: Collection[str]) -> dict[tuple[str, st
     except ClusterError as error:
         primary.on_event(f"not all links were measured: {error}")
         primary.comm.drop(epoch)
-        if isinstance(error, PeerLost | PeerMisbehaved):
+        if isinstance(error, PeerLostError | PeerProtocolError):
             primary.monitor.fail(error.peer)
     for said in primary.measured(epoch, others).values():
         found |= {(k.src, k.dst): Link(k.rtt_s / 2, k.bandwidth_Bps) for k in said.links}

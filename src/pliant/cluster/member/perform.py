@@ -13,11 +13,11 @@ import numpy as np
 from pliant.cluster.control.messages import Note, Ran, decode_note, encode_note
 from pliant.cluster.net.activation_coding import Coding, coded_bytes, decode, encode
 from pliant.cluster.net.comm import Comm, Tag
-from pliant.errors import LaneError, PeerMisbehaved
+from pliant.errors import LaneError, PeerProtocolError
 from pliant.ir.cost import Span
 from pliant.ir.program import Compute, Exchange, Program, Segment
 from pliant.ir.projection import Projection
-from pliant.run.execute import Do, execute
+from pliant.run.execute import StepFunctions, execute
 from pliant.run.lanes import Lanes
 
 FREE_S = 0.1
@@ -116,10 +116,10 @@ class Performer:
             return self._begin(repeated(error))
 
         self._first = 0
-        do = Do(self._compute, exchange=self._exchange, ended=self._ended)
+        functions = StepFunctions(self._compute, exchange=self._exchange, ended=self._ended)
         program = Program((self._begin(first),), (), ())
         try:
-            execute(program, do, self.lanes, advance=advance, repeat=repeat, origin_s=0.0)
+            execute(program, functions, self.lanes, advance=advance, repeat=repeat, origin_s=0.0)
         except BaseException:
             self.comm.drop(self._current.epoch)  # later messages of the epoch are not needed
             raise
@@ -190,7 +190,7 @@ class Performer:
             end_s = self.lanes.clock() - arrival.waited_s
             decode(data, turn.coding, into)
         if not isfinite(into.sum()):
-            raise PeerMisbehaved(f"{work.src} sent numbers that are not finite as {work}.", work.src)
+            raise PeerProtocolError(f"{work.src} sent numbers that are not finite as {work}.", work.src)
         said = decode_note(arrival.note, work.src)
         before, seconds = self._arrived.get(work.src, (0, 0.0))
         self._arrived[work.src] = before + n_bytes, seconds + end_s - said.sent_s

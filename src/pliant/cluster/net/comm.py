@@ -56,16 +56,16 @@ class Comm(Protocol):
     def send(self, dst: str, tag: Tag, payload: np.ndarray, note: bytes = b"") -> None:
         """Send the bytes of `payload` (any dtype, any layout) and a note of up to NOTE_LIMIT_BYTES.
 
-        Returns when the buffer may be reused, possibly before the message arrived. Raises PeerLost if `dst`
-        is lost or accepts no data within the engine's send timeout, ClusterError if `dst` is not a member,
-        the payload exceeds the engine's limit, or the tag's epoch was dropped.
+        Returns when the buffer may be reused, possibly before the message arrived. Raises PeerLostError if
+        `dst` is lost or accepts no data within the engine's send timeout, ClusterError if `dst` is not a
+        member, the payload exceeds the engine's limit, or the tag's epoch was dropped.
         """
 
     def receive(self, src: str, tag: Tag, into: np.ndarray, timeout_s: float) -> Arrival:
         """Wait for the message and write it into `into` (C-contiguous, writable).
 
-        Raises PeerMisbehaved unless it has exactly `into.nbytes` bytes, PeerLost if `src` is lost or no
-        message arrives within `timeout_s`, ClusterError if the tag's epoch is dropped meanwhile.
+        Raises PeerProtocolError unless it has exactly `into.nbytes` bytes, PeerLostError if `src` is lost or
+        no message arrives within `timeout_s`, ClusterError if the tag's epoch is dropped meanwhile.
         """
 
     def drop(self, epoch: int) -> None:

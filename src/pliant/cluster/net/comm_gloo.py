@@ -25,7 +25,7 @@ from pliant.cluster.net.comm import NOTE_LIMIT_BYTES, Tag, check_name, check_not
 from pliant.cluster.net.mailbox import Mailbox, Message
 from pliant.cluster.net.mailbox_comm import MailboxComm
 from pliant.cluster.net.shared_blocks import Region, shared_file
-from pliant.errors import ClusterError, PeerLost, PeerMisbehaved
+from pliant.errors import ClusterError, PeerLostError, PeerProtocolError
 from pliant.settings import child_environment
 
 _HEAD = struct.Struct("<QqqqH")
@@ -267,7 +267,7 @@ class _Group:
     def _check_sending(self, dst: str, tag: Tag, until_s: float, timeout_s: float) -> None:
         self._mailbox.check(dst, tag.epoch)
         if monotonic() >= until_s:
-            raise PeerLost(f"{dst} took nothing for {timeout_s:.3g} s: it is frozen or cut off.", dst)
+            raise PeerLostError(f"{dst} took nothing for {timeout_s:.3g} s: it is frozen or cut off.", dst)
 
     def _tell(self, *what: object) -> None:
         with self._lock, suppress(OSError):  # the child has ended: `_listen` reports it
@@ -295,7 +295,7 @@ class _Group:
         self._answered.set()
         for peer in self._members if not self._is_left else ():
             why = f"the process of torch.distributed that {self._name} ran ended ({code})"
-            self._lose(peer, PeerLost(f"{peer} cannot be reached: {why}. Form a new group.", peer))
+            self._lose(peer, PeerLostError(f"{peer} cannot be reached: {why}. Form a new group.", peer))
 
     def _deliver(self, peer: str, head: bytes, offset: int, n_bytes: int) -> None:
         payload = bytes(self._in.view(offset, n_bytes))
@@ -326,5 +326,5 @@ class _Group:
 
 def _fault(what: str, peer: str, name: str, text: str) -> ClusterError:
     if what == "lied":
-        return PeerMisbehaved(f"{peer} sent {name} {text}.", peer)
-    return PeerLost(f"{peer} has left, died or was cut off from {name}: {text.splitlines()[0]}", peer)
+        return PeerProtocolError(f"{peer} sent {name} {text}.", peer)
+    return PeerLostError(f"{peer} has left, died or was cut off from {name}: {text.splitlines()[0]}", peer)

@@ -7,7 +7,7 @@ import numpy as np
 from pliant.cluster.net.comm import Tag, check_note, payload_bytes
 from pliant.cluster.net.mailbox import Mailbox, Message
 from pliant.cluster.net.mailbox_comm import MailboxComm
-from pliant.errors import ClusterError, PeerLost
+from pliant.errors import ClusterError, PeerLostError
 
 
 class MemoryNetwork:
@@ -42,7 +42,7 @@ class MemoryNetwork:
                 other.lose(name, _lost(name))
 
     def mailbox(self, name: str) -> Mailbox:
-        """Return the mailbox of `name`. Raises PeerLost if it has left, ClusterError if it never joined."""
+        """Return the mailbox of `name`. Raises PeerLostError if it left, ClusterError if it never joined."""
         with self._lock:
             if name in self._gone:
                 raise _lost(name)
@@ -70,5 +70,5 @@ class MemoryComm(MailboxComm):
         self._mailbox.close()
 
 
-def _lost(name: str) -> PeerLost:
-    return PeerLost(f"{name} has left the cluster.", name)
+def _lost(name: str) -> PeerLostError:
+    return PeerLostError(f"{name} has left the cluster.", name)

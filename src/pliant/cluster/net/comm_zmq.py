@@ -16,7 +16,7 @@ from pliant.cluster.net.key import Key
 from pliant.cluster.net.mailbox import Mailbox, Message
 from pliant.cluster.net.mailbox_comm import MailboxComm
 from pliant.cluster.net.zmq_sockets import CONNECTED, Alarm, Socket, Wire, event, zmq
-from pliant.errors import ClusterError, PeerLost, PeerMisbehaved
+from pliant.errors import ClusterError, PeerLostError, PeerProtocolError
 
 _QUEUED = 32  # frames queued per connection before `send` blocks: bounds the memory used for a stopped peer
 _STALE_S = 30.0  # far above the time of the largest message on a slow link
@@ -115,7 +115,7 @@ class ZmqComm(MailboxComm):
         while True:
             self._mailbox.check(peer.name, tag.epoch)
             if peer.socket.closed:
-                raise PeerLost(
+                raise PeerLostError(
                     f"{peer.name} was disconnected while {self.name} sent message {tag}.", peer.name
                 )
             try:
@@ -123,7 +123,7 @@ class ZmqComm(MailboxComm):
                 return
             except zmq.Again:
                 if monotonic() >= until:
-                    raise PeerLost(
+                    raise PeerLostError(
                         f"{peer.name} at {peer.address} took nothing for {self.send_timeout_s:.3g} s: it is "
                         "not there, frozen, cut off, or holds another key.",
                         peer.name,
@@ -184,7 +184,7 @@ class ZmqComm(MailboxComm):
         if error.src is None:
             self.n_refused += 1
             return
-        self._mailbox.lose(error.src, PeerMisbehaved(f"{error.src} sent {self.name} {error}.", error.src))
+        self._mailbox.lose(error.src, PeerProtocolError(f"{error.src} sent {self.name} {error}.", error.src))
 
     def _watch(self, poller: zmq.Poller, monitors: "dict[Socket, _Peer]") -> bool:
         """Start to poll the monitors of new connections; return False at the end."""
@@ -234,6 +234,6 @@ class _Peer:
             self.socket.close()
 
 
-def _gone(peer: _Peer) -> PeerLost:
+def _gone(peer: _Peer) -> PeerLostError:
     why = "it has left or died" if peer.was_agreed else "it holds another cluster key, or is not a member"
-    return PeerLost(f"{peer.name} at {peer.address} has ended its connection: {why}.", peer.name)
+    return PeerLostError(f"{peer.name} at {peer.address} has ended its connection: {why}.", peer.name)

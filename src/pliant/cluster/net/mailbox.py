@@ -10,7 +10,7 @@ from threading import Lock
 import numpy as np
 
 from pliant.cluster.net.comm import Arrival, Tag, Traffic, writable_bytes
-from pliant.errors import ClusterError, PeerLost, PeerMisbehaved
+from pliant.errors import ClusterError, PeerLostError, PeerProtocolError
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class Mailbox:
             if unclaimed > self._limit_bytes and (src, tag) not in self._waiting:
                 self._refuse(
                     src,
-                    PeerMisbehaved(
+                    PeerProtocolError(
                         f"{src} sent {unclaimed:,} bytes that {self._name} never asked for; the limit is "
                         f"{self._limit_bytes:,}. {src} runs another plan, or is too far ahead.",
                         src,
@@ -69,7 +69,7 @@ class Mailbox:
         target = writable_bytes(into)
         message = self._take(src, tag, timeout_s)
         if message.n_bytes != target.nbytes:
-            raise PeerMisbehaved(
+            raise PeerProtocolError(
                 f"{src} sent {message.n_bytes:,} bytes as message {tag} to {self._name}, which expects "
                 f"{target.nbytes:,}: {src} runs another plan or model.",
                 src,
@@ -152,8 +152,8 @@ class Mailbox:
                 if self._waiting.get(key) is bell:
                     del self._waiting[key]
 
-    def _late(self, src: str, tag: Tag, timeout_s: float) -> PeerLost:
-        return PeerLost(
+    def _late(self, src: str, tag: Tag, timeout_s: float) -> PeerLostError:
+        return PeerLostError(
             f"{self._name} waited {timeout_s:.3g} s for message {tag} of {src}: it is frozen, cut off, "
             "or slower than planned.",
             src,
@@ -194,6 +194,6 @@ def _ring(bell: Lock) -> None:
 
 def _again(error: ClusterError) -> ClusterError:
     """Copy the error: threads that raise the same object would share its traceback."""
-    if isinstance(error, PeerLost | PeerMisbehaved):
+    if isinstance(error, PeerLostError | PeerProtocolError):
         return type(error)(str(error), error.peer)
     return ClusterError(str(error))

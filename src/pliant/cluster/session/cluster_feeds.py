@@ -4,7 +4,7 @@ from pliant.errors import InputError
 from pliant.ir.port import Port
 from pliant.models.encoder.encoder_family import Feeds
 from pliant.models.tokenizer import Encoded
-from pliant.run.session.feeds import GivenFeeds, fed_array
+from pliant.run.session.feeds import FeedsLike, fed_array
 from pliant.run.session.text_feeds import text_of
 from pliant.run.session.text_session import TEXT, TextSession
 
@@ -17,7 +17,7 @@ def feeds_of(encoded: Encoded) -> Feeds:
 
 
 def read_feeds(
-    session: TextSession[object], reads_text: bool, given: GivenFeeds, pair: str | None = None
+    session: TextSession[object], reads_text: bool, given: FeedsLike, pair: str | None = None
 ) -> Feeds:
     """Return the encoder's feeds, without the first dimension. Raises InputError that names the misfit."""
     if pair is not None:

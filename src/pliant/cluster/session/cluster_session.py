@@ -30,7 +30,7 @@ from pliant.models.tokenizer import Encoded
 from pliant.plan.submodel.whole_accuracy import WholeAccuracy
 from pliant.quantities import format_seconds, parse_seconds
 from pliant.run.memory_use import MemoryUse
-from pliant.run.session.feeds import GivenFeeds
+from pliant.run.session.feeds import FeedsLike
 from pliant.run.session.text_session import TEXT, TextInput, Texts, TextSession
 
 if TYPE_CHECKING:
@@ -110,12 +110,12 @@ class ClusterSession(TextSession[ClusterDetails]):
 
     @overload
     def __call__(
-        self, value: str | GivenFeeds, pair: str | None = None, *, latency: str | float | None = None
+        self, value: str | FeedsLike, pair: str | None = None, *, latency: str | float | None = None
     ) -> Reply[ClusterDetails]: ...
 
     def __call__(
         self,
-        value: str | Texts | GivenFeeds,
+        value: str | Texts | FeedsLike,
         pair: str | None = None,
         *,
         latency: str | float | None = None,
@@ -129,7 +129,7 @@ class ClusterSession(TextSession[ClusterDetails]):
         return self._given(value, pair, latency)
 
     def alone(
-        self, value: str | GivenFeeds, pair: str | None = None, *, latency: str | float | None = None
+        self, value: str | FeedsLike, pair: str | None = None, *, latency: str | float | None = None
     ) -> Reply[ClusterDetails]:
         """Answer on the primary without its workers, as a reference for split runs."""
         return self._given(value, pair, latency, is_alone=True)
@@ -171,7 +171,7 @@ class ClusterSession(TextSession[ClusterDetails]):
             )
         self._target_s = target_s
 
-    def profile(self, feeds: GivenFeeds, runs: int = 20) -> "ProgramProfile":
+    def profile(self, feeds: FeedsLike, runs: int = 20) -> "ProgramProfile":
         """Return predicted and measured steps on every device, over `runs` runs after one warm-up run."""
         from pliant.run.session.program_profile import profile_of  # draws tables, which no answer needs
 
@@ -224,7 +224,7 @@ class ClusterSession(TextSession[ClusterDetails]):
         """Allow a dismissed worker to join again."""
         self._primary.readmit(name)
 
-    def request(self, feeds: GivenFeeds) -> Request:
+    def request(self, feeds: FeedsLike) -> Request:
         """Return the request for `text`, or for arrays; tokenizes at once. Raises InputError."""
         read = self._read(feeds)
         return Request(self.encoder.rows(read), tensors=read)
@@ -341,20 +341,20 @@ class ClusterSession(TextSession[ClusterDetails]):
             self._workers = usable
 
     def _given(
-        self, value: str | GivenFeeds, pair: str | None, latency: str | float | None, is_alone: bool = False
+        self, value: str | FeedsLike, pair: str | None, latency: str | float | None, is_alone: bool = False
     ) -> Reply[ClusterDetails]:
         start_s, target_s = time.perf_counter(), self._target_of(latency)
         feeds = self._read(value, pair) if isinstance(value, Mapping) else feeds_of(self.encode(value, pair))
         return self._inferred(feeds, start_s, target_s, is_alone=is_alone)
 
-    def _read(self, given: GivenFeeds, pair: str | None = None) -> Feeds:
+    def _read(self, given: FeedsLike, pair: str | None = None) -> Feeds:
         return read_feeds(self, self._tokenizer is not None, given, pair)
 
     def _answers(self, asked: Sequence[TextInput], target_s: float | None) -> list[Reply[ClusterDetails]]:
         target_s = self._target_s if target_s is None else target_s
         return [self._inferred(feeds_of(one.encoded), one.start_s, target_s) for one in asked]
 
-    def _run(self, feeds: GivenFeeds, out: Feeds | None) -> dict[str, np.ndarray]:
+    def _run(self, feeds: FeedsLike, out: Feeds | None) -> dict[str, np.ndarray]:
         reply = self(feeds)
         for name, array in (out or {}).items():
             array[...] = reply.outputs[name]

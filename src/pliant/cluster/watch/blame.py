@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from pliant.errors import PeerLost, PeerMisbehaved
+from pliant.errors import PeerLostError, PeerProtocolError
 
 _A_BEAT_S = 0.1
 """A departed member that was heard more recently than this sent a Bye, rather than fell silent."""
@@ -32,8 +32,8 @@ class Verdict:
 def fault_of(error: BaseException) -> tuple[str | None, bool, str]:
     """Return the peer that `error` or its cause names, whether it misbehaved, and the reason."""
     cause = error.__cause__ if error.__cause__ is not None else error
-    if isinstance(cause, PeerLost | PeerMisbehaved):
-        return cause.peer, isinstance(cause, PeerMisbehaved), str(cause)
+    if isinstance(cause, PeerLostError | PeerProtocolError):
+        return cause.peer, isinstance(cause, PeerProtocolError), str(cause)
     return None, False, str(cause)
 
 

@@ -21,12 +21,12 @@ from pliant.plan.precision import PrecisionChoice
 from pliant.quantities import check_whole
 from pliant.run.arena import Arena
 from pliant.run.array_sessions.array_plan import ArrayPlan, image_plan
-from pliant.run.batches.stacking import Answers, Item
-from pliant.run.batches.together import Together
+from pliant.run.batches.feed_batcher import Item, RunFunctions
+from pliant.run.batches.request_batcher import RequestBatcher
 from pliant.run.graph.array_stage import AllTensors, Tensors
 from pliant.run.graph.graph_runner import GraphRunner
 from pliant.run.memory_use import MemoryUse, is_mapped, part, rss_bytes, scratch_part
-from pliant.run.session.feeds import GivenFeeds, fed_arrays
+from pliant.run.session.feeds import FeedsLike, fed_arrays
 from pliant.run.session.ports import Feeds, Shapes, shapes_of, shown, symbols
 from pliant.run.session.session import Session
 from pliant.run.weight_sizes import combined
@@ -81,7 +81,7 @@ class ArraySession(Session[None]):
         outputs = self._run(arrays, None)
         return Reply(outputs, self.name, time.perf_counter() - start_s, None, self._length(arrays))
 
-    def run_many(self, feeds: Sequence[GivenFeeds]) -> list[Tensors]:
+    def run_many(self, feeds: Sequence[FeedsLike]) -> list[Tensors]:
         """The result of `run` for each of several feeds, in their order; an empty list for an empty list.
 
         A model whose inputs have an open first dimension answers several feeds in one run: feeds of equal
@@ -141,7 +141,7 @@ class ArraySession(Session[None]):
             runner, _ = self._runner(feeds)
             return self._plan((runner,))
 
-    def profile(self, feeds: GivenFeeds, runs: int = 20) -> "Profile":
+    def profile(self, feeds: FeedsLike, runs: int = 20) -> "Profile":
         """The time of each step, over `runs` runs after one warm-up run."""
         if runs < 1:
             raise InputError(f"a profile of {runs} runs measures nothing; give at least 1.")
@@ -176,65 +176,55 @@ class ArraySession(Session[None]):
         return Request(self._length(arrays), tensors=arrays)
 
     def together(self, request: Request) -> Hashable | None:
-        company = self._company
-        return None if company is None else company.key(_tensor_shapes(request.tensors))
+        batcher = self._batcher
+        return None if batcher is None else batcher.key(_tensor_shapes(request.tensors))
 
     def answers(self, requests: Sequence[Request]) -> list[Reply[None]]:
-        company = self._company
-        if len(requests) < 2 or company is None:
+        batcher = self._batcher
+        if len(requests) < 2 or batcher is None:
             return super().answers(requests)
-        for request in requests:
-            self.curve(request.accuracy_floor or 0.0)
-        items = [Item(request.tensors, _tensor_shapes(request.tensors)) for request in requests]
-        start_s = self._clock()
+        items, start_s = self._requested_items(requests), self._clock()
         with self._turns.lock:
             waited_s = self._clock() - start_s
             self._check_open()
-            answers = company.answers(items, self._ways_to_answer)
+            answers = batcher.answers(items, self._run_functions)
             self._slow_down(start_s + waited_s)
-        seconds = self._clock() - start_s
-        pairs = zip(requests, answers, strict=True)
-        return [Reply(y, self.name, seconds, None, request.length, waited_s) for request, y in pairs]
+        return self._replies(requests, answers, start_s, waited_s)
 
     def answers_beside(self, requests: Sequence[Request]) -> list[Reply[None]]:
-        company = self._company
-        if company is None:
+        batcher = self._batcher
+        if batcher is None:
             return super().answers_beside(requests)
-        for request in requests:
-            self.curve(request.accuracy_floor or 0.0)
-        items = [Item(request.tensors, _tensor_shapes(request.tensors)) for request in requests]
-        start_s = self._clock()
+        items, start_s = self._requested_items(requests), self._clock()
         with self._turns.lock:
             waited_s = self._clock() - start_s
             self._check_open()
-            run = company.beside(items, self._ways_to_answer)
+            run = batcher.begin(items, self._run_functions)
         answers = run()
         self._slow_down(start_s + waited_s)
-        seconds = self._clock() - start_s
-        pairs = zip(requests, answers, strict=True)
-        return [Reply(y, self.name, seconds, None, request.length, waited_s) for request, y in pairs]
+        return self._replies(requests, answers, start_s, waited_s)
 
     @property
     def most_beside(self) -> int:
         n_threads = self._pool.n_threads
-        return 1 if self._company is None or n_threads > _MOST_BESIDE else n_threads
+        return 1 if self._batcher is None or n_threads > _MOST_BESIDE else n_threads
 
     @property
     def pace_beside(self) -> float:
-        return 1.0 if self._company is None else self._company.pace_beside
+        return 1.0 if self._batcher is None else self._batcher.pace_beside
 
     @property
     def most_together(self) -> int:
-        return 1 if self._company is None else self._company.most
+        return 1 if self._batcher is None else self._batcher.most
 
     @property
     def most_together_beside(self) -> int:
-        return 1 if self._company is None else self._company.most_beside
+        return 1 if self._batcher is None else self._batcher.most_beside
 
     def prepare_together(self, length: int) -> bool:
-        company, longest = self._company, self._item(0, self.sample(length))
-        size = None if company is None else company.size(longest.shapes)
-        if company is None or size is None:
+        batcher, longest = self._batcher, self._item(0, self.sample(length))
+        size = None if batcher is None else batcher.size(longest.shapes)
+        if batcher is None or size is None:
             return False
 
         def samples(n: int) -> list[Item]:  # of several lengths, so that padding is compared
@@ -242,7 +232,7 @@ class ArraySession(Session[None]):
 
         with self._turns.lock:
             self._check_open()
-            return company.prepare(size, samples, self._ways_to_answer, self._clock)
+            return batcher.prepare(size, samples, self._run_functions, self._clock)
 
     def sample(self, length: int) -> dict[str, np.ndarray]:
         """Ones; the last open dimension of each input is `length`, and equal names have equal sizes.
@@ -267,13 +257,13 @@ class ArraySession(Session[None]):
         """Outputs for checked feeds; called with the lock held."""
 
     @property
-    def _company(self) -> Together | None:
+    def _batcher(self) -> RequestBatcher | None:
         """The grouping of requests into batches; None if the session has no batches."""
         return None
 
     @property
-    def _ways_to_answer(self) -> Answers:
-        """The functions with which `_company` runs batches."""
+    def _run_functions(self) -> RunFunctions:
+        """The functions with which `_batcher` runs batches."""
         raise AssertionError("this session has no company")
 
     def _answer_many(self, items: Sequence[Item]) -> list[Tensors]:
@@ -293,7 +283,7 @@ class ArraySession(Session[None]):
     def _runners(self) -> Sequence[GraphRunner]:
         """The current runners, the latest last."""
 
-    def _run(self, feeds: GivenFeeds, out: Feeds | None) -> Tensors:
+    def _run(self, feeds: FeedsLike, out: Feeds | None) -> Tensors:
         start_s = self._clock()
         arrays = fed_arrays(self.inputs, feeds)
         shapes = shapes_of(self.inputs, arrays)
@@ -305,12 +295,25 @@ class ArraySession(Session[None]):
             self._slow_down(start_s + waited_s)  # an emulated slower device also checks feeds more slowly
             return results
 
-    def _item(self, i: int, feeds: GivenFeeds) -> Item:
+    def _item(self, i: int, feeds: FeedsLike) -> Item:
         try:
             arrays = fed_arrays(self.inputs, feeds)
             return Item(arrays, shapes_of(self.inputs, arrays))
         except InputError as error:
             raise InputError(f"feeds {i} of the list: {error}") from error
+
+    def _requested_items(self, requests: Sequence[Request]) -> list[Item]:
+        """The items of a batch. Raises BudgetError for an accuracy floor that cannot be met."""
+        for request in requests:
+            self.curve(request.accuracy_floor or 0.0)
+        return [Item(request.tensors, _tensor_shapes(request.tensors)) for request in requests]
+
+    def _replies(
+        self, requests: Sequence[Request], answers: Sequence[Tensors], start_s: float, waited_s: float
+    ) -> list[Reply[None]]:
+        seconds = self._clock() - start_s
+        pairs = zip(requests, answers, strict=True)
+        return [Reply(y, self.name, seconds, None, request.length, waited_s) for request, y in pairs]
 
     def _reply(self, request: Request) -> Reply[None]:
         return Reply(self._run(request.tensors, None), self.name, 0.0, None, request.length)

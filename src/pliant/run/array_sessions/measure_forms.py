@@ -11,9 +11,9 @@ from pliant.ir.bitwidths import BYTE_BITS, PLANES, Weights
 from pliant.models.encoder.encoder_graph import Precise
 from pliant.plan.precision import Form
 from pliant.run.array_sessions.onnx_session import OnnxSession
-from pliant.run.session.feeds import GivenFeeds
+from pliant.run.session.feeds import FeedsLike
 
-Open = Callable[[Weights, Precise], OnnxSession]
+OpenForm = Callable[[Weights, Precise], OnnxSession]
 """Opens a session with these weights and this arithmetic; "auto" weights use the memory that was granted."""
 
 _ROUNDS = 9
@@ -38,8 +38,8 @@ def forms_of(weights: Weights, *, is_bounded: bool) -> list[tuple[Weights, Preci
 def measure_forms(
     forms: Sequence[tuple[Weights, Precise]],
     reference: OnnxSession,
-    open_form: Open,
-    examples: Sequence[GivenFeeds],
+    open_form: OpenForm,
+    examples: Sequence[FeedsLike],
     clock: Callable[[], float] = time.perf_counter,
 ) -> list[Form]:
     """Error and time of each form on `examples`, measured interleaved with `reference`.
@@ -67,7 +67,7 @@ def _measured(
     session: OnnxSession,
     compute: Precise,
     reference: OnnxSession,
-    data: tuple[Sequence[GivenFeeds], Sequence[Mapping[str, np.ndarray]]],
+    data: tuple[Sequence[FeedsLike], Sequence[Mapping[str, np.ndarray]]],
     clock: Callable[[], float],
 ) -> Form:
     examples, wanted = data

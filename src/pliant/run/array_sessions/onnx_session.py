@@ -19,7 +19,7 @@ from pliant.compiler.executable.call import Target
 from pliant.compiler.executable.image import Image, make_image
 from pliant.compiler.executable.image_executable import image_executable
 from pliant.compiler.passes.pack_texts import TextShape
-from pliant.errors import InputError, ValueNeeded
+from pliant.errors import MissingValueError
 from pliant.ir.bitwidths import Weights
 from pliant.ir.dilation import Dilation
 from pliant.ir.executable import Executable
@@ -35,15 +35,15 @@ from pliant.profile.system_memory import machine_bytes
 from pliant.run.arena import Arena
 from pliant.run.array_sessions.array_session import ArraySession
 from pliant.run.array_sessions.evictions import Evictions
+from pliant.run.batches.feed_batcher import FeedBatcher, Item, RunFunctions
 from pliant.run.batches.packed_texts import packed_texts
 from pliant.run.batches.padding import Padding
 from pliant.run.batches.parallel_runs import ParallelRuns
-from pliant.run.batches.stacking import Answers, Item, Stacking
-from pliant.run.batches.together import Together
+from pliant.run.batches.request_batcher import RequestBatcher
 from pliant.run.batches.token_feed import IS_TOKEN
 from pliant.run.graph.array_stage import AllTensors, Tensors
 from pliant.run.graph.graph_runner import GRAPH, GraphRunner, one_stage
-from pliant.run.graph.lowering import Lowered, Lowering
+from pliant.run.graph.lowering import LoweredGraph, Lowering
 from pliant.run.graph.model_binder import Key, ModelBinder
 from pliant.run.graph.model_options import ModelOptions
 from pliant.run.graph.open_graph import GraphOpener, check_memory, packed_bytes
@@ -54,8 +54,8 @@ from pliant.run.host.host_stage import owned
 from pliant.run.host.part_binder import PartBinder, PartSteps
 from pliant.run.memory_use import MemoryUse
 from pliant.run.packed_weights import SharedWeights
-from pliant.run.session.feeds import GivenFeeds, fed_arrays
-from pliant.run.session.ports import Feeds, Shapes, fixed, shapes_of, shown, symbols
+from pliant.run.session.feeds import FeedsLike, fed_arrays
+from pliant.run.session.ports import Feeds, Shapes, check_dims, fixed, shapes_of, shown, symbols
 from pliant.run.weight_sizes import combined
 from pliant.settings import cache_folder
 
@@ -88,7 +88,7 @@ class OnnxSession(ArraySession):
         ahead: bool = True,
         dilation: Dilation = Dilation(),  # noqa: B008 - frozen
     ) -> None:
-        _check_dims(model, options.dims)
+        check_dims(model.inputs, options.dims)
         inputs, outputs = ([fixed(p, options.dims) for p in side] for side in (model.inputs, model.outputs))
         super().__init__(name, inputs, outputs, pool, dilation)
         options.check_ports((*inputs, *outputs))
@@ -105,11 +105,13 @@ class OnnxSession(ArraySession):
         self._images: OrderedDict[Key, GraphRunner] = OrderedDict()
         self._latest: tuple[Shapes, GraphRunner] | None = None  # last image, if chosen by shapes
         self._padding = Padding(options.buckets, self._tensors, self.outputs)
-        self._stacking = Stacking(options.buckets, self._padding, self.inputs, self.outputs, pool.n_threads)
+        self._feed_batcher = FeedBatcher(
+            options.buckets, self._padding, self.inputs, self.outputs, pool.n_threads
+        )
         self._parallel = ParallelRuns(pool.n_threads, library)
-        self._together = Together(self._tensors, self.outputs, pool.n_threads)
+        self._request_batcher = RequestBatcher(self._tensors, self.outputs, pool.n_threads)
         n_sizes = prod(map(len, options.buckets.sizes.values()))
-        self._most_images = max(options.images, n_sizes * (self._stacking.n_images if n_sizes > 1 else 1))
+        self._most_images = max(options.images, n_sizes * (self._feed_batcher.n_images if n_sizes > 1 else 1))
         self._evictions = Evictions(self._most_images)
         if ahead and all(port.is_static for port in self.inputs):
             self._compile_ahead()
@@ -149,7 +151,7 @@ class OnnxSession(ArraySession):
     def precision(self) -> PrecisionChoice | None:
         return self._options.precision
 
-    def graph(self, feeds: GivenFeeds) -> Graph:
+    def graph(self, feeds: FeedsLike) -> Graph:
         """The graph that would be compiled for these feeds, after all passes."""
         arrays = self._as_run(feeds)
         with self._turns.lock:
@@ -158,11 +160,11 @@ class OnnxSession(ArraySession):
             self.schedule = planned.report
             return planned.graph
 
-    def image(self, feeds: GivenFeeds) -> Image:
+    def image(self, feeds: FeedsLike) -> Image:
         """The kernel calls and memory places for feeds of these shapes."""
         return make_image(self.graph(feeds), Target(self._library.isa, self._pool.n_threads))
 
-    def executable(self, feeds: GivenFeeds) -> Executable:
+    def executable(self, feeds: FeedsLike) -> Executable:
         """The executable for feeds of these shapes; with formulas where it serves other sizes too."""
         shapes = _shapes(self._as_run(feeds))
         with self._turns.lock:
@@ -225,16 +227,18 @@ class OnnxSession(ArraySession):
         # Batches need more memory for activations: under a memory limit, weights would get fewer bits.
         if self._options.memory_bytes is not None or (items and self._is_in_parts(items[0].feeds)):
             return super()._answer_many(items)
-        return self._stacking.answers(items, self._ways_to_answer)
+        return self._feed_batcher.answers(items, self._run_functions)
 
     @property
-    def _company(self) -> Together | None:
-        is_apart = self._has_parts is not False or self._options.memory_bytes is not None
-        return None if is_apart or self._options.buckets.sizes or self._binder.by_value else self._together
+    def _batcher(self) -> RequestBatcher | None:
+        is_bounded = self._options.memory_bytes is not None
+        if is_bounded or self._has_parts is not False or self._options.buckets.sizes or self._binder.by_value:
+            return None
+        return self._request_batcher
 
     @property
-    def _ways_to_answer(self) -> Answers:
-        return Answers(self._alone, self._exact, self._each, self._beside, self._once)
+    def _run_functions(self) -> RunFunctions:
+        return RunFunctions(self._alone, self._exact, self._each, self._beside, self._once)
 
     def _is_in_parts(self, feeds: AllTensors) -> bool:
         """Whether data-dependent shapes divide the model into several programs, which cannot be batched."""
@@ -254,7 +258,7 @@ class OnnxSession(ArraySession):
     def _beside(self, feeds: Feeds) -> Callable[[], Tensors]:
         return self._parallel.begin(self._image(_shapes(feeds), feeds), feeds)
 
-    def _as_run(self, feeds: GivenFeeds) -> AllTensors:
+    def _as_run(self, feeds: FeedsLike) -> AllTensors:
         """The feeds, padded to the sizes that run."""
         arrays = fed_arrays(self.inputs, feeds)
         return self._padding.padded(arrays, self._padding.fit(shapes_of(self.inputs, arrays)))
@@ -291,7 +295,7 @@ class OnnxSession(ArraySession):
 
     def _evict(self, newest: Key) -> None:
         """Evict an image if there are too many; first one that can be bound again without compiling."""
-        if len(self._images) <= self._most_images + self._together.n_images:
+        if len(self._images) <= self._most_images + self._request_batcher.n_images:
             return
         bound = (key for key, image in self._images.items() if key != newest and _is_bound(image))
         evicted = next(bound, None)
@@ -366,7 +370,7 @@ class OnnxSession(ArraySession):
     def _open_dims(self) -> dict[str, tuple[str | None, ...]]:
         return {port.name: symbols(port) for port in self.inputs}
 
-    def _make_room(self, lowered: Lowered) -> None:
+    def _make_room(self, lowered: LoweredGraph) -> None:
         """Evict the least recently used images until the new one, which fits alone, fits beside the rest."""
         most = self._options.memory_bytes
         while most is not None and self._images and self._with(lowered) > most:
@@ -374,13 +378,13 @@ class OnnxSession(ArraySession):
             self._evictions.add(evicted)
             self._trim()
 
-    def _with(self, lowered: Lowered) -> int:
+    def _with(self, lowered: LoweredGraph) -> int:
         sizes = combined([lowered.sizes, *(kept.sizes for kept in self._images.values())])
         return sizes.n_bytes + max(self.arena_bytes, lowered.image.arena_bytes)
 
     def _compile_ahead(self) -> None:
         shapes = {port.name: tuple(d for d in port.dims or () if isinstance(d, int)) for port in self.inputs}
-        with suppress(ValueNeeded):  # known when it is fed
+        with suppress(MissingValueError):  # known when it is fed
             self._image(shapes, {})
 
 
@@ -390,12 +394,3 @@ def _is_bound(image: GraphRunner) -> bool:
 
 def _shapes(feeds: AllTensors) -> Shapes:
     return {x: array.shape for x, array in feeds.items() if isinstance(array, np.ndarray)}
-
-
-def _check_dims(model: OnnxModel, dims: Mapping[str, int]) -> None:
-    known = {s for port in model.inputs for s in symbols(port) if s is not None}
-    for name, size in dims.items():
-        if name not in known:
-            raise InputError(f"the model has no dimension {name!r}; it has {sorted(known)}.")
-        if isinstance(size, bool) or not isinstance(size, int) or size < 0:
-            raise InputError(f"dimension {name!r} is {size!r}; it must be a whole number, 0 or more.")

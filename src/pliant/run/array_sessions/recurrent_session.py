@@ -30,10 +30,10 @@ from pliant.quantities import check_whole
 from pliant.run.array_sessions.operator_calls import operator_calls
 from pliant.run.array_sessions.recurrent_plan import RecurrentPlan
 from pliant.run.array_sessions.recurrent_runner import LEAST_STEPS, RecurrentRunner
-from pliant.run.execute_alone import execute_alone, spans_alone
+from pliant.run.execute_inline import execute_inline, inline_spans
 from pliant.run.memory_use import MemoryUse, rss_bytes, scratch_part
 from pliant.run.process_memory import MemoryBudget
-from pliant.run.session.feeds import GivenFeeds
+from pliant.run.session.feeds import FeedsLike
 from pliant.run.session.ports import shown
 from pliant.run.session.text_session import TextInput, TextSession
 
@@ -143,7 +143,7 @@ class RecurrentSession(TextSession[None]):
                     break
             return self._planned(length)
 
-    def profile(self, feeds: GivenFeeds | str, runs: int = 20) -> "Profile":
+    def profile(self, feeds: FeedsLike | str, runs: int = 20) -> "Profile":
         """The time of each step of an answer to text or feeds, over `runs` runs after one warm-up run."""
         if runs < 1:
             raise InputError(f"a profile of {runs} runs measures nothing; give at least 1.")
@@ -233,7 +233,7 @@ class RecurrentSession(TextSession[None]):
             self.source.check(asked.encoded.ids)
         return asked
 
-    def _outputs(self, feeds: GivenFeeds) -> dict[str, np.ndarray]:
+    def _outputs(self, feeds: FeedsLike) -> dict[str, np.ndarray]:
         return self._read_in_turn(self._encoded(feeds).ids, self._named)[0]
 
     def _read_in_turn(self, ids: np.ndarray, read: Callable[[np.ndarray], T]) -> tuple[T, float]:
@@ -248,7 +248,7 @@ class RecurrentSession(TextSession[None]):
             return found, start_s - asked_s
 
     def _run_steps(self, stage: Stage, n: int) -> None:
-        execute_alone(_PROGRAM, lambda *_: stage.walk((n,), self._pool))
+        execute_inline(_PROGRAM, lambda *_: stage.walk((n,), self._pool))
 
     def _timed(self, ids: np.ndarray) -> "TimedRun":
         from pliant.run.session.call_profile import (
@@ -257,8 +257,8 @@ class RecurrentSession(TextSession[None]):
 
         stage, lengths = self.runner.fed(ids), (len(ids),)
         ends_s: list[np.ndarray] = []
-        readings_s = execute_alone(_PROGRAM, lambda *_: ends_s.append(stage.walk_timed(lengths, self._pool)))
-        return TimedRun(spans_alone(_PROGRAM, readings_s), ends_s)
+        readings_s = execute_inline(_PROGRAM, lambda *_: ends_s.append(stage.walk_timed(lengths, self._pool)))
+        return TimedRun(inline_spans(_PROGRAM, readings_s), ends_s)
 
     def _profiled(self, n: int, runs: "Sequence[TimedRun]") -> "Profile":
         from pliant.run.session.call_profile import profile_of

@@ -55,12 +55,12 @@ class Buckets:
         if strangers:
             raise InputError(f"there is no input {strangers[0]!r} to pad; it has {[p.name for p in ports]}.")
 
-    def fit(self, ports: Sequence[Port], shapes: Shapes) -> "Fit":
+    def fit(self, ports: Sequence[Port], shapes: Shapes) -> "BucketFit":
         """The sizes fed and the sizes to run. Raises InputError naming a size beyond the largest bucket."""
         fed: dict[str, int] = {}
         run: dict[str, int] = {}
         if not self.sizes:
-            return Fit(fed, run)
+            return BucketFit(fed, run)
         for port in ports:
             for symbol, size in zip(symbols(port), shapes[port.name], strict=False):
                 if symbol is None or symbol not in self.sizes:
@@ -72,9 +72,11 @@ class Buckets:
                         f"{max(self.sizes[symbol])}: give a larger one, or feed less."
                     )
                 fed[symbol], run[symbol] = size, min(larger)
-        return Fit(fed, run)
+        return BucketFit(fed, run)
 
-    def padded(self, ports: Sequence[Port], feeds: Feeds, fit: "Fit", into: dict[str, np.ndarray]) -> Feeds:
+    def padded(
+        self, ports: Sequence[Port], feeds: Feeds, fit: "BucketFit", into: dict[str, np.ndarray]
+    ) -> Feeds:
         """The feeds padded to the sizes of `fit`. Arrays in `into` are reused, new arrays are added to it."""
         found = dict(feeds)
         for port in ports:
@@ -88,7 +90,7 @@ class Buckets:
                 whole[tuple(map(slice, array.shape))] = array
         return found
 
-    def would_tell(self, ports: Sequence[Port], feeds: Feeds, fit: "Fit") -> bool:
+    def would_tell(self, ports: Sequence[Port], feeds: Feeds, fit: "BucketFit") -> bool:
         """Whether each padded input has a value that differs from its padding, so that a comparison can show
         a difference.
         """
@@ -97,7 +99,7 @@ class Buckets:
 
 
 @dataclass(frozen=True, slots=True)
-class Fit:
+class BucketFit:
     """The sizes of bucketed dimensions, as `fed` and as `run`."""
 
     fed: Mapping[str, int]
@@ -113,14 +115,14 @@ class Fit:
         """The key for which one comparison is valid: the buckets, and which of them are padded."""
         return tuple((s, n, n != self.fed[s]) for s, n in self.run.items())
 
-    def only(self, symbol: str) -> "Fit":
+    def only(self, symbol: str) -> "BucketFit":
         """The fit in which only `symbol` is padded."""
-        return Fit(self.fed, {**self.fed, symbol: self.run[symbol]})
+        return BucketFit(self.fed, {**self.fed, symbol: self.run[symbol]})
 
-    def without(self, symbol: str | None) -> "Fit":
+    def without(self, symbol: str | None) -> "BucketFit":
         """The fit without the dimension `symbol`."""
         sides = ({s: n for s, n in side.items() if s != symbol} for side in (self.fed, self.run))
-        return Fit(*sides)
+        return BucketFit(*sides)
 
     def shape(self, port: Port, shape: tuple[int, ...]) -> tuple[int, ...]:
         """The padded shape of a feed."""
@@ -136,7 +138,7 @@ def check_mapping(given: object, name: str, example: str) -> None:
         raise InputError(f"{name} is {given!r}; give a mapping, such as {example}.")
 
 
-def cuts_of(ports: Sequence[Port], exact: Feeds, padded: Feeds, fit: Fit) -> Cuts:
+def cuts_of(ports: Sequence[Port], exact: Feeds, padded: Feeds, fit: BucketFit) -> Cuts:
     """For each output axis, the padded dimension with which it grows.
 
     Raises InputError for an axis that grows by another amount, or could belong to two dimensions.
@@ -153,7 +155,7 @@ def cuts_of(ports: Sequence[Port], exact: Feeds, padded: Feeds, fit: Fit) -> Cut
     return found
 
 
-def cut(results: Feeds, cuts: Cuts, fit: Fit) -> dict[str, np.ndarray]:
+def cut(results: Feeds, cuts: Cuts, fit: BucketFit) -> dict[str, np.ndarray]:
     """Views of the results, cut to their sizes without padding."""
     return {y: results[y][(*(slice(s and fit.fed[s]) for s in axes), ...)] for y, axes in cuts.items()}
 
@@ -166,7 +168,7 @@ def differing(exact: Feeds, answers: Feeds) -> dict[str, float]:
     return {y: part for y, part in parts.items() if part > _rounding(exact[y].dtype)}
 
 
-def _grown(port: Port, named: str | None, sizes: tuple[int, int], fit: Fit) -> str:
+def _grown(port: Port, named: str | None, sizes: tuple[int, int], fit: BucketFit) -> str:
     """The dimension of an output axis, from its `sizes` without and with padding."""
     grown = [s for s in fit.padded if (fit.fed[s], fit.run[s]) == sizes]
     if named in grown:

@@ -8,12 +8,12 @@ import numpy as np
 from pliant.errors import InputError
 from pliant.ir.graph import TensorType
 from pliant.ir.port import Port
-from pliant.run.batches.buckets import Buckets, Cuts, Fit, cut, cuts_of, differing
+from pliant.run.batches.buckets import BucketFit, Buckets, Cuts, cut, cuts_of, differing
 from pliant.run.session.ports import Feeds, Shapes, writable
 
 _Arrays = dict[str, np.ndarray]
 _Shapes = tuple[tuple[int, ...], ...]
-Once = Callable[[Feeds], _Arrays]
+UncachedRun = Callable[[Feeds], _Arrays]
 
 
 @final
@@ -31,20 +31,25 @@ class Padding:
         self._staged: dict[tuple[tuple[str, int], ...], tuple[_Shapes, _Arrays, _Arrays]] = {}
         self._cuts: dict[tuple[tuple[str, int, bool], ...], Cuts] = {}
 
-    def fit(self, shapes: Shapes) -> Fit:
+    def fit(self, shapes: Shapes) -> BucketFit:
         """The sizes fed and the sizes to run. Raises InputError naming a size beyond the largest bucket."""
         return self._buckets.fit(self._inputs, shapes)
 
-    def padded(self, feeds: Feeds, fit: Fit) -> Feeds:
+    def padded(self, feeds: Feeds, fit: BucketFit) -> Feeds:
         """The feeds, padded to the sizes that run."""
         return self._buckets.padded(self._inputs, feeds, fit, {})
 
-    def cuts(self, fit: Fit) -> Cuts | None:
+    def cuts(self, fit: BucketFit) -> Cuts | None:
         """How answers are cut back; None before a comparison."""
         return self._cuts.get(fit.key)
 
     def answer(
-        self, fit: Fit, feeds: Feeds, out: Feeds | None, run: Callable[[Feeds, Feeds], _Arrays], once: Once
+        self,
+        fit: BucketFit,
+        feeds: Feeds,
+        out: Feeds | None,
+        run: Callable[[Feeds, Feeds], _Arrays],
+        once: UncachedRun,
     ) -> _Arrays:
         """The answer for the exact shape, in new arrays or in `out`.
 
@@ -70,7 +75,7 @@ class Padding:
         """Free the reused arrays."""
         self._staged.clear()
 
-    def _compared(self, fit: Fit, feeds: Feeds, results: Feeds, once: Once) -> Cuts:
+    def _compared(self, fit: BucketFit, feeds: Feeds, results: Feeds, once: UncachedRun) -> Cuts:
         exact = once(feeds)
         cuts = cuts_of(self._outputs, exact, results, fit)
         changed = differing(exact, cut(results, cuts, fit))
@@ -85,7 +90,7 @@ class Padding:
             "a mask that hides it, give `pads`, or leave the bucket out."
         )
 
-    def _changes(self, fit: Fit, feeds: Feeds, exact: Feeds, once: Once) -> bool:
+    def _changes(self, fit: BucketFit, feeds: Feeds, exact: Feeds, once: UncachedRun) -> bool:
         results = once(self.padded(feeds, fit))
         return bool(differing(exact, cut(results, cuts_of(self._outputs, exact, results, fit), fit)))
 

@@ -9,7 +9,7 @@ time.
 """
 
 
-def n_shared(sizes: Sequence[float], n_threads: int) -> int:
+def count_shared_runs(sizes: Sequence[float], n_threads: int) -> int:
     """How many of the runs, largest first, all threads should share before each thread takes runs of its own.
 
     A run larger than a thread's share of the work would leave the other threads idle.

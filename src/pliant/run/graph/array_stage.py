@@ -19,7 +19,7 @@ from pliant.kernels.runtime.call_table import Table
 from pliant.kernels.runtime.jit import Library
 from pliant.kernels.runtime.thread_pool import Pool
 from pliant.run.arena import Arena
-from pliant.run.session.feeds import GivenFeeds, fed_arrays
+from pliant.run.session.feeds import FeedsLike, fed_arrays
 from pliant.run.session.ports import Feeds, shapes_of, writable
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ class ExecutableStage:
     def arena_bytes(self) -> int:
         return self.program.arena_bytes
 
-    def run(self, feeds: GivenFeeds, out: Feeds | None = None) -> Arrays:
+    def run(self, feeds: FeedsLike, out: Feeds | None = None) -> Arrays:
         """As `walk`, after checking and converting the feeds."""
         arrays = fed_arrays(self._ports, feeds)
         shapes_of(self._ports, arrays)

@@ -15,7 +15,7 @@ from pliant.ir.port import Port
 from pliant.ir.program import Compute, Program, Segment, Step
 from pliant.kernels.runtime.thread_pool import Pool
 from pliant.run.arena import Arena
-from pliant.run.execute_alone import execute_alone, spans_alone
+from pliant.run.execute_inline import execute_inline, inline_spans
 from pliant.run.graph.array_stage import AllTensors, Arrays, ArrayStage, ExecutableStage, Tensors
 from pliant.run.session.ports import Feeds
 from pliant.run.weight_sizes import NO_WEIGHTS, WeightSizes
@@ -69,7 +69,7 @@ class GraphRunner:
     @property
     def spans(self) -> tuple[Span, ...]:
         """The spans of the latest run; there must have been one."""
-        return spans_alone(self.program, self._readings_s)
+        return inline_spans(self.program, self._readings_s)
 
     @property
     def weights(self) -> Arrays:
@@ -142,7 +142,7 @@ class GraphRunner:
         run = self._run
         run.tensors, run.out = feeds, out
         try:
-            self._readings_s = execute_alone(self.program, compute)
+            self._readings_s = execute_inline(self.program, compute)
             return run.answer
         finally:
             run.tensors, run.out, run.answer = {}, None, {}

@@ -19,16 +19,16 @@ from pliant.ir.graph import Graph
 from pliant.kernels.runtime.jit import Library
 from pliant.kernels.runtime.thread_pool import Pool
 from pliant.run.graph.model_options import ModelOptions
-from pliant.run.graph.schedule_graph import Planned, Planner
+from pliant.run.graph.schedule_graph import GraphScheduler, ScheduledGraph
 from pliant.run.packed_weights import weight_sizes
 from pliant.run.weight_sizes import WeightSizes
 
 
 @dataclass(frozen=True, slots=True)
-class Lowered:
+class LoweredGraph:
     """A graph with its schedule, its image, and the bytes of its weights."""
 
-    planned: Planned
+    planned: ScheduledGraph
     image: Image
     sizes: WeightSizes
 
@@ -52,16 +52,16 @@ class Lowering:
         self._name, self._options, self._drop_pages = name, options, drop_pages
         self._pool, self._library = pool, library
         self._target = Target(library.isa, pool.n_threads)
-        self._planners: dict[Weights, Planner] = {}
+        self._planners: dict[Weights, GraphScheduler] = {}
         self.weights: Weights | None = None if options.weights == "auto" else options.weights
 
-    def planned(self, bound: Graph) -> Planned:
+    def planned(self, bound: Graph) -> ScheduledGraph:
         """`bound` after all passes. Raises BudgetError if no allowed weight format fits."""
         if self.weights is None:
             return self.lower(bound).planned
         return self._planner(self.weights).plan(bound, self._options.without)
 
-    def lower(self, bound: Graph, texts: TextShape | None = None) -> Lowered:
+    def lower(self, bound: Graph, texts: TextShape | None = None) -> LoweredGraph:
         """The image of `bound`, within the memory limit. Raises BudgetError naming the least memory.
 
         The padding of `texts` is not computed where that is possible.
@@ -76,7 +76,7 @@ class Lowering:
             raise self._too_little(lowered, self.weights)
         return lowered
 
-    def _chosen(self, bound: Graph, most: int | None) -> tuple[Weights, Lowered]:
+    def _chosen(self, bound: Graph, most: int | None) -> tuple[Weights, LoweredGraph]:
         """The weight format of most bits that fits, and its image. Raises BudgetError."""
         compute = self._options.compute
         exact: Weights = BYTE_BITS if compute == "int8" else "fp32"
@@ -105,17 +105,17 @@ class Lowering:
         self._planners = {bits: self._planners[bits]}
         return bits, found
 
-    def _lowered(self, bound: Graph, weights: Weights, texts: TextShape | None = None) -> Lowered:
+    def _lowered(self, bound: Graph, weights: Weights, texts: TextShape | None = None) -> LoweredGraph:
         planned = self._planner(weights).plan(bound, self._options.without)
         if texts is not None:
             planned = replace(planned, graph=pack_texts(planned.graph, texts, self._target.isa))
         image = make_image(planned.graph, self._target)
-        return Lowered(planned, image, weight_sizes(image, planned.graph.constants))
+        return LoweredGraph(planned, image, weight_sizes(image, planned.graph.constants))
 
-    def _planner(self, weights: Weights) -> Planner:
+    def _planner(self, weights: Weights) -> GraphScheduler:
         """The planner for this weight format; each matrix is coded once for all shapes."""
         if weights not in self._planners:
-            self._planners[weights] = Planner(
+            self._planners[weights] = GraphScheduler(
                 self._options.schedule, self._pool, self._library, code=self._coding(weights)
             )
         return self._planners[weights]
@@ -134,7 +134,7 @@ class Lowering:
             return partial(byte_weights, compute=compute)
         return partial(code_weights, coder=Coder(weights, self._drop_pages), compute=compute)
 
-    def _too_little(self, lowered: Lowered, weights: Weights) -> BudgetError:
+    def _too_little(self, lowered: LoweredGraph, weights: Weights) -> BudgetError:
         kind = "fp32" if isinstance(weights, str) else f"{weights} bit{'' if weights == 1 else 's'}"
         sizes, image = lowered.sizes, lowered.image
         given = f", the model's own in memory {sizes.given_bytes} (none, if it is given by its path)"

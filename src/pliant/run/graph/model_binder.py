@@ -6,7 +6,7 @@ from typing import final
 import numpy as np
 
 from pliant.compiler.rules.rules import RULES
-from pliant.errors import ShapeError, ValueNeeded
+from pliant.errors import MissingValueError, ShapeError
 from pliant.models.onnx.bind.onnx_bind import bind_first
 from pliant.models.onnx.bind.onnx_blocks import OpenPart, Part
 from pliant.models.onnx.onnx_file import OnnxModel
@@ -62,7 +62,7 @@ class ModelBinder:
         """Whether the model binds to these shapes, with the values of `feeds` for inputs bound by value."""
         try:
             self._bind(shapes, {x: a for x, a in feeds.items() if x in shapes and a.shape == shapes[x]})
-        except (ShapeError, ValueNeeded):
+        except (ShapeError, MissingValueError):
             return False
         return True
 
@@ -83,7 +83,7 @@ class ModelBinder:
                     max_bytes=memory,
                     keeps_lookups=keeps_lookups,
                 )
-            except ValueNeeded as needed:
+            except MissingValueError as needed:
                 if needed.names <= set(self.by_value) or not needed.names <= set(feeds):
                     raise
                 self.by_value = tuple(sorted({*self.by_value, *needed.names}))

@@ -17,7 +17,7 @@ from pliant.run.arena import Arena
 from pliant.run.batches.packed_texts import PackedTexts
 from pliant.run.graph.array_stage import ExecutableStage
 from pliant.run.graph.graph_runner import GraphRunner, one_stage
-from pliant.run.graph.lowering import Lowered, Lowering
+from pliant.run.graph.lowering import LoweredGraph, Lowering
 from pliant.run.graph.symbolic_forms import SymbolicForm
 from pliant.run.packed_weights import SharedWeights
 
@@ -39,7 +39,7 @@ class GraphOpener:
         check_memory(lowered.image, packed_bytes(lowered.image), self.source)
         return self.opened(lowered)
 
-    def opened(self, lowered: Lowered, texts: PackedTexts | None = None) -> GraphRunner:
+    def opened(self, lowered: LoweredGraph, texts: PackedTexts | None = None) -> GraphRunner:
         """The program of a lowered graph; `texts` are its extra inputs for texts without padding."""
         image, planned = lowered.image, lowered.planned
         at = addresses(kernels(image), self.library)

@@ -75,7 +75,7 @@ class ScheduleReport:
 
 
 @dataclass(frozen=True, slots=True)
-class Planned:
+class ScheduledGraph:
     """A graph to compile, and the report of its schedule; None if scheduled by fixed rules."""
 
     graph: Graph
@@ -83,7 +83,7 @@ class Planned:
 
 
 @dataclass(frozen=True, slots=True)
-class OperatorTime:
+class OperatorLayoutTimes:
     """Processor seconds of all `n` operators `op`: default layouts, chosen ones, and plain loops.
 
     `loops_s` is the time of loops in order i-j-k, `reordered_s` of the fastest order of plain loops; an
@@ -101,7 +101,7 @@ class OperatorTime:
 
 
 @final
-class Planner:
+class GraphScheduler:
     """Schedules graphs for the threads of a pool; times are kept in `costs` (see `cost_file_of`).
 
     `code` is a pass applied to each graph between simplifying and scheduling.
@@ -120,11 +120,11 @@ class Planner:
         self._pool, self._library, self._seed = pool, library, seed
         self._costs = costs or cost_file_of(library, pool.n_threads)
 
-    def plan(self, graph: Graph, without: Collection[str] = ()) -> Planned:
+    def plan(self, graph: Graph, without: Collection[str] = ()) -> ScheduledGraph:
         """`graph` simplified, except for the passes in `without`, and scheduled."""
         if self.kind == "static":
             done = part_rows(self._code(simplify(fold_weights(graph, self._folded), without)))
-            return Planned(with_origins(lower_peak(done), graph))
+            return ScheduledGraph(with_origins(lower_peak(done), graph))
         started, source = time.perf_counter(), graph
         graph = self._code(simplify(fold_weights(graph, self._folded), {*without, *_OWN_LAYOUTS}))
         problem = candidates(graph)
@@ -140,7 +140,7 @@ class Planner:
         report = _report(
             self.kind, schedule, problem, done, applied.n_reorders, started, measured, self._pool.n_threads
         )
-        return Planned(with_origins(done, source), report)
+        return ScheduledGraph(with_origins(done, source), report)
 
     def problem(self, graph: Graph) -> Problem:
         """The layout problem of a simplified graph, with every time measured."""
@@ -148,7 +148,7 @@ class Planner:
         wanted = keys(graph, problem)
         return priced(problem, wanted, self._table(problem, wanted)[0])
 
-    def operators(self, graph: Graph) -> list[OperatorTime]:
+    def operators(self, graph: Graph) -> list[OperatorLayoutTimes]:
         """The time of a simplified graph by operator: with plain loops, default layouts and chosen
         layouts.
         """
@@ -157,7 +157,7 @@ class Planner:
         table, _ = self._table(problem, wanted)
         ready = priced(problem, wanted, table)
         schedule = choose(ready, "exact", self._seed)
-        found: dict[str, OperatorTime] = {}
+        found: dict[str, OperatorLayoutTimes] = {}
         for node, every, operator, form in zip(
             graph.nodes, problem.operators, ready.operators, schedule.forms, strict=True
         ):
@@ -167,8 +167,8 @@ class Planner:
                 for i, form in enumerate(every.forms)
                 if form.variant in LOOPS
             }
-            row = found.get(node.op, OperatorTime(node.op, 0, 0.0, 0.0, 0.0, 0.0, False))
-            found[node.op] = OperatorTime(
+            row = found.get(node.op, OperatorLayoutTimes(node.op, 0, 0.0, 0.0, 0.0, 0.0, False))
+            found[node.op] = OperatorLayoutTimes(
                 node.op,
                 row.n + 1,
                 row.default_s + default_s,

@@ -20,7 +20,7 @@ from pliant.models.onnx.bind.onnx_blocks import Part
 from pliant.models.onnx.bind.onnx_symbolic import WAYS, SymbolicGraph, open_sizes, symbolic_graph
 from pliant.run.arena import Arena
 from pliant.run.graph.array_stage import AllTensors, Arrays, ExecutableStage, run_bound
-from pliant.run.graph.lowering import Lowered
+from pliant.run.graph.lowering import LoweredGraph
 from pliant.run.session.ports import Feeds, Shapes
 from pliant.run.weight_sizes import WeightSizes
 
@@ -42,7 +42,7 @@ class SymbolicForm:
     def __init__(
         self,
         graph: SymbolicGraph,
-        lowered: Lowered,
+        lowered: LoweredGraph,
         weights: Mapping[str, np.ndarray],
         addresses: Mapping[str, int],
         pool: Pool,

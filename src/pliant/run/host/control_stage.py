@@ -15,7 +15,7 @@ from pliant.run.graph.array_stage import AllTensors
 from pliant.run.host.control_flow import Empty, loop, scan, sequence_map
 from pliant.run.host.host_operators import checked
 from pliant.run.host.host_stage import HostWork
-from pliant.run.host.turns import Turns
+from pliant.run.host.loop_iterations import LoopIterations
 
 if TYPE_CHECKING:
     from pliant.run.host.block_stage import BlockStage
@@ -25,7 +25,7 @@ _FIRST_SCAN = 9
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Body:
+class NodeBody:
     """A body of a node, its stage, and the stage that runs once `before` a loop over it."""
 
     graph: Any
@@ -39,7 +39,7 @@ class Body:
         return [made[y] for y in self.stage.block.outputs]
 
 
-def control_flow(node: Any, bodies: Mapping[str, Body], version: int, where: str) -> HostWork:
+def control_flow(node: Any, bodies: Mapping[str, NodeBody], version: int, where: str) -> HostWork:
     """The function that runs a control-flow node. Raises GraphError for a Scan before opset 9."""
     if node.op_type == "If":
         return partial(_branch, bodies["then_branch"], bodies["else_branch"], where)
@@ -58,11 +58,11 @@ def control_flow(node: Any, bodies: Mapping[str, Body], version: int, where: str
             case "Loop":
                 n_states = len(body.graph.input) - 2
                 given = [*inputs, None, None][: 2 + n_states]
-                again = Turns(body.stage, tensors, 1 + n_states)
+                again = LoopIterations(body.stage, tensors, 1 + n_states)
                 return loop(given, again, _counter_shape(body.graph), _empties(body.graph, 1 + n_states))
             case "Scan":
                 n_states = len(inputs) - read.integer("num_scan_inputs")
-                again = Turns(body.stage, tensors, n_states)
+                again = LoopIterations(body.stage, tensors, n_states)
                 return scan(inputs, read, again, _empties(body.graph, n_states))
             case _:
                 return sequence_map(inputs, partial(body.run, tensors=tensors), len(node.output))
@@ -71,7 +71,7 @@ def control_flow(node: Any, bodies: Mapping[str, Body], version: int, where: str
 
 
 def _branch(
-    then: Body, otherwise: Body, where: str, inputs: Sequence[Any], tensors: AllTensors
+    then: NodeBody, otherwise: NodeBody, where: str, inputs: Sequence[Any], tensors: AllTensors
 ) -> Sequence[Any]:
     (condition,) = inputs
     if condition.size != 1:

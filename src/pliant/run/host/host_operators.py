@@ -12,8 +12,8 @@ from pliant.ir.graph import Node
 from pliant.models.onnx.bind.onnx_fold import reference
 from pliant.models.onnx.onnx_nodes import node_of
 from pliant.profile.system_memory import machine_bytes
-from pliant.run.host.boxes import non_max_suppression
-from pliant.run.host.sequences import SEQUENCES
+from pliant.run.host.non_max_suppression import non_max_suppression
+from pliant.run.host.sequence_operators import SEQUENCES
 
 HostFunction = Callable[[Sequence[Any]], Sequence[Any]]
 """Maps a node's inputs to its outputs: arrays, lists of arrays, or None for an absent value."""

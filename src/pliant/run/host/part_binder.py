@@ -24,7 +24,7 @@ from pliant.run.graph.open_graph import GraphOpener, check_memory
 from pliant.run.graph.schedule_graph import ScheduleReport
 from pliant.run.graph.symbolic_forms import SizedStage
 from pliant.run.host.block_stage import REST, BlockForms, BlockStage, Types
-from pliant.run.host.control_stage import Body, control_flow
+from pliant.run.host.control_stage import NodeBody, control_flow
 from pliant.run.host.host_operators import HostFunction, checked, host_function
 from pliant.run.host.host_stage import HostStage
 from pliant.run.weight_sizes import NO_WEIGHTS, WeightSizes
@@ -125,11 +125,11 @@ class PartSteps:
     ) -> None:
         self._waiting, self._made, known = part.waiting, made, part.known
         self._known: Known = known
-        self._hosted: dict[str, _Hosted] = {}
+        self._hosted: dict[str, _HostNode] = {}
         there, rest = set(made), []
         for placed in part.waiting:
             if placed.host and placed.reads <= {*inputs, *known, *there}:
-                self._hosted[_step_name(placed.node, self._hosted)] = _Hosted(placed, known, binder)
+                self._hosted[_step_name(placed.node, self._hosted)] = _HostNode(placed, known, binder)
                 there.update(placed.makes)
             else:
                 rest.append(placed)
@@ -155,7 +155,7 @@ class PartSteps:
 
 
 @final
-class _Hosted:
+class _HostNode:
     """A node that runs on the host, and the blocks of its bodies."""
 
     def __init__(self, placed: Placed, known: Known, binder: PartBinder) -> None:
@@ -215,9 +215,9 @@ class _BodyForms:
     before: BlockForms | None
     forms: BlockForms
 
-    def at(self, sizes: tuple[int, ...]) -> Body:
+    def at(self, sizes: tuple[int, ...]) -> NodeBody:
         before = None if self.before is None else BlockStage(self.before, sizes)
-        return Body(self.graph, BlockStage(self.forms, sizes), before)
+        return NodeBody(self.graph, BlockStage(self.forms, sizes), before)
 
 
 def _is_same(a: np.ndarray | MadeConstant, b: np.ndarray | MadeConstant) -> bool:

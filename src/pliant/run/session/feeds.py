@@ -11,7 +11,7 @@ from pliant.errors import InputError
 from pliant.ir.graph import TensorType, numpy_type
 from pliant.ir.port import Port
 
-GivenFeeds = Mapping[str, Any]
+FeedsLike = Mapping[str, Any]
 """Values that `fed_array` accepts, by input name."""
 
 NAMED = (dict, Mapping)
@@ -23,7 +23,7 @@ _NUMBERS, _ARRAYS = (list, tuple, bool, int, float), (np.ndarray, np.generic)
 _KINDS = re.compile("[bu]?(bool|int|float|complex)")
 
 
-def fed_arrays(ports: Sequence[Port], feeds: GivenFeeds) -> dict[str, Any]:
+def fed_arrays(ports: Sequence[Port], feeds: FeedsLike) -> dict[str, Any]:
     """Every input's array; a list of them for a sequence, None for an optional value that is absent.
 
     Raises InputError for a feed that is missing, unknown, or of the wrong type.

@@ -10,7 +10,7 @@ import numpy as np
 from pliant.errors import InputError
 from pliant.ir.graph import TensorType
 from pliant.ir.port import Port
-from pliant.run.session.feeds import NAMED, GivenFeeds
+from pliant.run.session.feeds import NAMED, FeedsLike
 
 Feeds = Mapping[str, np.ndarray]
 Shapes = dict[str, tuple[int, ...]]
@@ -40,6 +40,16 @@ def symbols(port: Port) -> tuple[str | None, ...]:
     return tuple(None if isinstance(d, int) else d for d in named)
 
 
+def check_dims(ports: Sequence[Port], dims: Mapping[str, int]) -> None:
+    """Raise InputError for a size that no port has a dimension for, or that is not a whole number."""
+    known = {s for port in ports for s in symbols(port) if s is not None}
+    for name, size in dims.items():
+        if name not in known:
+            raise InputError(f"the model has no dimension {name!r}; it has {sorted(known)}.")
+        if isinstance(size, bool) or not isinstance(size, int) or size < 0:
+            raise InputError(f"dimension {name!r} is {size!r}; it must be a whole number, 0 or more.")
+
+
 def fixed(port: Port, dims: Mapping[str, int]) -> Port:
     """The port with the dimensions in `dims` fixed."""
     if port.dims is None:
@@ -60,8 +70,8 @@ def writable(name: str, array: Any, type_: TensorType) -> np.ndarray:
 
 
 def by_name(
-    feeds: GivenFeeds | Sequence[str] | None, out: GivenFeeds | None, outputs: Sequence[Port]
-) -> tuple[GivenFeeds, Feeds | None, list[str] | None]:
+    feeds: FeedsLike | Sequence[str] | None, out: FeedsLike | None, outputs: Sequence[Port]
+) -> tuple[FeedsLike, Feeds | None, list[str] | None]:
     """`run(feeds, out)` or onnxruntime's `run(names or None, feeds)` as feeds, out, and the requested output
     names.
 

@@ -20,7 +20,7 @@ from pliant.ir.times.levels import BoundedLevel
 from pliant.kernels.runtime.turns import Turns
 from pliant.run.emulated_device import EmulatedDevice
 from pliant.run.memory_use import MemoryUse
-from pliant.run.session.feeds import GivenFeeds
+from pliant.run.session.feeds import FeedsLike
 from pliant.run.session.ports import Feeds, by_name
 
 if TYPE_CHECKING:
@@ -96,13 +96,13 @@ class Session(ABC, Generic[D]):
         """The reply to one input; text sessions take several texts as well, and give a list."""
 
     @overload
-    def run(self, feeds: GivenFeeds, out: Feeds | None = None) -> dict[str, Any]: ...
+    def run(self, feeds: FeedsLike, out: Feeds | None = None) -> dict[str, Any]: ...
 
     @overload
-    def run(self, feeds: Sequence[str] | None, out: GivenFeeds) -> list[Any]: ...
+    def run(self, feeds: Sequence[str] | None, out: FeedsLike) -> list[Any]: ...
 
     def run(
-        self, feeds: GivenFeeds | Sequence[str] | None, out: GivenFeeds | None = None
+        self, feeds: FeedsLike | Sequence[str] | None, out: FeedsLike | None = None
     ) -> dict[str, Any] | list[Any]:
         """Outputs by name, for feeds by name; those of `out` are written into the arrays given there.
 
@@ -136,7 +136,7 @@ class Session(ABC, Generic[D]):
         """The plan for inputs of `length` items, prepared now; it prints as `plan` does."""
 
     @abstractmethod
-    def profile(self, feeds: GivenFeeds, runs: int = 20) -> "StepProfile":
+    def profile(self, feeds: FeedsLike, runs: int = 20) -> "StepProfile":
         """The time of each step, over `runs` runs after one warm-up run.
 
         The feeds are one of `ways`, as `run` takes them. Raises InputError as `run` does, and for less than 1
@@ -342,7 +342,7 @@ class Session(ABC, Generic[D]):
             self._emulated.rest_since(start_s, self.dilation.compute)
 
     @abstractmethod
-    def _run(self, feeds: GivenFeeds, out: Feeds | None) -> dict[str, np.ndarray]:
+    def _run(self, feeds: FeedsLike, out: Feeds | None) -> dict[str, np.ndarray]:
         """Outputs for unchecked feeds."""
 
     @abstractmethod

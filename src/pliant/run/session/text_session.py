@@ -15,7 +15,7 @@ from pliant.ir.port import Port
 from pliant.ir.reply import Reply, softmax
 from pliant.models.tokenizer import Encoded
 from pliant.quantities import parse_seconds
-from pliant.run.session.feeds import GivenFeeds, fed_array, require_named
+from pliant.run.session.feeds import FeedsLike, fed_array, require_named
 from pliant.run.session.ports import Feeds
 from pliant.run.session.session import Session
 from pliant.run.session.text_feeds import as_bytes, text_of
@@ -110,7 +110,7 @@ class TextSession(Session[D]):
     def truncate(self, text: str, pair: str | None = None) -> tuple[str, str | None]:
         """A text or a pair, cut to the length that the model accepts; unchanged if it fits."""
 
-    def request(self, feeds: GivenFeeds) -> Request:
+    def request(self, feeds: FeedsLike) -> Request:
         """The request of `text` or `ids`; tokens are looked up now. Raises InputError."""
         encoded = self._encoded(feeds)
         return Request(encoded.n_tokens, tensors={"ids": encoded.ids, "types": encoded.types})
@@ -142,7 +142,7 @@ class TextSession(Session[D]):
             return {"vector": numbers[None]}
         return {"logits": numbers[None], "label": as_bytes(self.labels[numbers.argmax()])}
 
-    def _run(self, feeds: GivenFeeds, out: Feeds | None) -> dict[str, np.ndarray]:
+    def _run(self, feeds: FeedsLike, out: Feeds | None) -> dict[str, np.ndarray]:
         outputs = self._outputs(feeds)
         if not out:
             return outputs
@@ -150,7 +150,7 @@ class TextSession(Session[D]):
             array[...] = outputs[name]
         return {**outputs, **out}
 
-    def _outputs(self, feeds: GivenFeeds) -> dict[str, np.ndarray]:
+    def _outputs(self, feeds: FeedsLike) -> dict[str, np.ndarray]:
         """Outputs by name, for unchecked feeds."""
         return dict(self._answers((self._asked_fed(feeds),), None)[0].outputs)
 
@@ -162,7 +162,7 @@ class TextSession(Session[D]):
         encoded = self.encode(text, pair)
         return TextInput(encoded, start_s, time.perf_counter(), time.thread_time() - cpu_s)
 
-    def _asked_fed(self, feeds: GivenFeeds) -> TextInput:
+    def _asked_fed(self, feeds: FeedsLike) -> TextInput:
         start_s, cpu_s = time.perf_counter(), time.thread_time()
         encoded = self._encoded(feeds)
         return TextInput(encoded, start_s, time.perf_counter(), time.thread_time() - cpu_s)
@@ -183,7 +183,7 @@ class TextSession(Session[D]):
         except InputError as error:
             raise InputError(f"text {i} of the list: {error}") from error
 
-    def _encoded(self, feeds: GivenFeeds) -> Encoded:
+    def _encoded(self, feeds: FeedsLike) -> Encoded:
         """The tokens of `feeds`, which has the inputs of one of `ways`. Raises InputError."""
         require_named(feeds)
         if feeds.keys() == {"text"}:

@@ -25,16 +25,16 @@ from pliant.quantities import check_whole, parse_bytes, parse_seconds
 from pliant.run.memory_use import MemoryUse
 from pliant.run.pressure import PressureFlag
 from pliant.run.process_memory import MemoryBudget
-from pliant.run.session.feeds import GivenFeeds
+from pliant.run.session.feeds import FeedsLike
 from pliant.run.session.ports import shown
 from pliant.run.session.text_session import TextInput, TextSession
-from pliant.run.submodel.batches import batches
-from pliant.run.submodel.details import ElasticDetails
-from pliant.run.submodel.planning import SessionOptions
-from pliant.run.submodel.replies import AnswerTimes, replies_of
+from pliant.run.submodel.elastic_details import ElasticDetails
+from pliant.run.submodel.elastic_replies import AnswerTimes, make_replies
+from pliant.run.submodel.plans.submodel_planner import SessionOptions
 from pliant.run.submodel.request_plans import RequestPlans, company_of
 from pliant.run.submodel.submodel_runner import SubmodelRunner, TextAnswer
 from pliant.run.submodel.submodel_share import SubmodelShare
+from pliant.run.submodel.text_batches import group_texts
 from pliant.store.read import Store
 
 if TYPE_CHECKING:
@@ -165,7 +165,7 @@ class ElasticSession(TextSession[ElasticDetails]):
     def truncate(self, text: str, pair: str | None = None) -> tuple[str, str | None]:
         return self._tokenizer.truncate(text, pair)
 
-    def profile(self, feeds: GivenFeeds | str, runs: int = 20) -> "ProgramProfile":
+    def profile(self, feeds: FeedsLike | str, runs: int = 20) -> "ProgramProfile":
         """The profile of an answer to a text or to feeds: its steps, measured and predicted."""
         from pliant.run.session.program_profile import profile_of  # imports tables, which answers do not need
 
@@ -253,7 +253,7 @@ class ElasticSession(TextSession[ElasticDetails]):
             self._make_ready(max(lengths))
             # Weights may be freed for a longer input; this must happen before plans are compared.
             self.runner.reserve(max(lengths))
-            for numbers in batches(lengths, [None] * len(asked), self.runner.most_rows):
+            for numbers in group_texts(lengths, [None] * len(asked), self.runner.most_rows):
                 some = [requests[i] for i in numbers], [asked[i] for i in numbers]
                 replies |= zip(numbers, self._plans.answer(*some, self._replies), strict=True)
         return [replies[i] for i in range(len(asked))]
@@ -337,7 +337,7 @@ class ElasticSession(TextSession[ElasticDetails]):
             if self.share is not None:
                 self.share.release()
 
-    def _encoded(self, feeds: GivenFeeds) -> Encoded:
+    def _encoded(self, feeds: FeedsLike) -> Encoded:
         encoded = super()._encoded(feeds)
         refuse_padding(encoded.ids, self.store.spec)
         return encoded
@@ -381,7 +381,7 @@ class ElasticSession(TextSession[ElasticDetails]):
     def _replies(
         self, answered: Sequence[TextAnswer], times: Sequence[AnswerTimes]
     ) -> list[Reply[ElasticDetails]]:
-        return replies_of(self.runner, self.name, answered, times, self.outputs_of)
+        return make_replies(self.runner, self.name, answered, times, self.outputs_of)
 
     def _make_ready(self, n_tokens: int) -> None:
         """Raise InputError once closed; free memory if it is short; make room for `n_tokens`."""

@@ -15,7 +15,7 @@ from pliant.ir.bitwidths import FULL_BITS
 from pliant.ir.cost import Span
 from pliant.ir.program import FULL, Compute, Load, Program, Run, bind
 from pliant.kernels.runtime.buffer import Buffer
-from pliant.run.execute import Do, execute
+from pliant.run.execute import StepFunctions, execute
 from pliant.run.lanes import Lanes
 from pliant.store.place_reads import place_reads
 from pliant.store.read import Store, aligned_buffer
@@ -29,11 +29,11 @@ def _leading(mask: int) -> int:
 # The bits with which a slice can run, by its mask of arrived parts (bit p: plane p, bit 6: full fidelity).
 _BITS = np.array([FULL_BITS if mask >> FULL & 1 else _leading(mask) for mask in range(128)])
 
-Keep = Callable[[Run, np.ndarray], None]
+OnRead = Callable[[Run, np.ndarray], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class PipelineRun:
     """One run of a pipeline: measured spans, the bits with which every shard ran, the bytes read in time."""
 
     spans: tuple[Span, ...]
@@ -42,7 +42,7 @@ class Outcome:
 
 
 @final
-class Ring:
+class RingBuffer:
     """The working buffer: one block for the layers being read, shared by the plans of a session."""
 
     def __init__(self) -> None:
@@ -74,10 +74,10 @@ class Pipeline:
         n_slots: int,
         store: Store,
         encoder: Encoder,
-        ring: Ring,
+        ring: RingBuffer,
         held: np.ndarray,
         *,
-        keep: Keep | None = None,
+        keep: OnRead | None = None,
     ) -> None:
         self.program = program
         self._bound: dict[tuple[int, bool], Program] = {}
@@ -101,7 +101,7 @@ class Pipeline:
         head: Callable[[], None],
         *,
         is_timed: bool = True,
-    ) -> Outcome:
+    ) -> PipelineRun:
         """Run once over texts of `lengths` tokens. `embed` fills `encoder.hidden`, `head` reads it.
 
         Without `is_timed`, latest starts are ignored: the run waits for the planned bits. Raises LaneError,
@@ -143,8 +143,8 @@ class Pipeline:
         if program is None:
             unbound = self.program if is_timed else self.program.untimed
             program = self._bound[key] = bind(unbound, {"tokens": sum(lengths)})
-        spans = execute(program, Do(compute, load), lanes)
-        return Outcome(spans, tuple(bits), n_read)
+        spans = execute(program, StepFunctions(compute, load), lanes)
+        return PipelineRun(spans, tuple(bits), n_read)
 
 
 def _widths(program: Program) -> dict[int, int]:

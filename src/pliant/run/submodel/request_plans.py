@@ -10,12 +10,12 @@ from pliant.ir.reply import Reply
 from pliant.ir.times.bounds import AdaptiveBound
 from pliant.ir.times.trade import Pick, Trade
 from pliant.run.session.text_session import TextInput
-from pliant.run.submodel.details import ElasticDetails
-from pliant.run.submodel.levels import levels
-from pliant.run.submodel.replies import AnswerTimes
+from pliant.run.submodel.elastic_details import ElasticDetails
+from pliant.run.submodel.elastic_levels import plan_levels
+from pliant.run.submodel.elastic_replies import AnswerTimes
 from pliant.run.submodel.submodel_runner import SubmodelRunner, TextAnswer
 
-Replies = Callable[[Sequence[TextAnswer], Sequence[AnswerTimes]], list[Reply[ElasticDetails]]]
+ReplyBuilder = Callable[[Sequence[TextAnswer], Sequence[AnswerTimes]], list[Reply[ElasticDetails]]]
 
 _BEST, _ACCURATE, _IN_TIME = "best", "accurate", "in time"
 
@@ -38,7 +38,7 @@ class RequestPlans:
     def renew(self) -> Trade:
         """Plan over the weights in memory now, if that is not done yet."""
         if self.alone is None or self._together is None or self._n_changes != self._runner.n_changes:
-            made = levels(self._runner)
+            made = plan_levels(self._runner)
             self._together = Trade(made, self._name, self._paces[1])
             self.alone = Trade(made, self._name, self._paces[0])
             self._n_changes = self._runner.n_changes
@@ -55,7 +55,7 @@ class RequestPlans:
         return self._of(requests).pick(n_rows, max(floors, default=None), min(deadlines_s, default=None))
 
     def answer(
-        self, requests: Sequence[Request], asked: Sequence[TextInput], replies: Replies
+        self, requests: Sequence[Request], asked: Sequence[TextInput], replies: ReplyBuilder
     ) -> list[Reply[ElasticDetails]]:
         """Answer `asked`, the inputs of `requests`, in one run; returns the result of `replies`."""
         turn_s = time.perf_counter()

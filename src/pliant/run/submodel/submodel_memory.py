@@ -3,12 +3,12 @@
 from pliant.models.word_table import QuantizedTable
 from pliant.run.memory_use import MemoryUse, part, rss_bytes, scratch_part
 from pliant.run.submodel.engine import Engine
-from pliant.run.submodel.grant import MemoryBesideWeights
+from pliant.run.submodel.plans.memory_split import MemoryOverhead
 from pliant.run.submodel.weight_memory import WeightMemory
 
 
 def memory_use(
-    most_bytes: int | None, weights: WeightMemory, engine: Engine, beside: MemoryBesideWeights
+    most_bytes: int | None, weights: WeightMemory, engine: Engine, beside: MemoryOverhead
 ) -> MemoryUse:
     """The planned bytes, over all plans made so far, and the bytes in memory now."""
     preload, working = weights.blocks

@@ -21,13 +21,13 @@ from pliant.run.emulated_device import EmulatedDevice
 from pliant.run.lanes import Lanes
 from pliant.run.memory_use import MemoryUse
 from pliant.run.process_memory import MemoryBudget
-from pliant.run.submodel.batches import MOST_ROWS, batches
 from pliant.run.submodel.engine import Engine, runs_of
-from pliant.run.submodel.grant import MemoryBesideWeights, beside_weights, granted
-from pliant.run.submodel.pipeline import Outcome
-from pliant.run.submodel.planning import SessionOptions, planner_of
-from pliant.run.submodel.plans import BoundPlan, Plans
+from pliant.run.submodel.pipeline import PipelineRun
+from pliant.run.submodel.plans.memory_split import MemoryOverhead, memory_overhead, split_memory
+from pliant.run.submodel.plans.plan_cache import BoundPlan, PlanCache
+from pliant.run.submodel.plans.submodel_planner import SessionOptions, planner_of
 from pliant.run.submodel.submodel_memory import memory_use
+from pliant.run.submodel.text_batches import MOST_ROWS, group_texts
 from pliant.run.submodel.weight_memory import WeightMemory
 from pliant.store.container import BLOCK
 from pliant.store.read import Store
@@ -39,7 +39,7 @@ class TextAnswer:
 
     numbers: np.ndarray
     bound: BoundPlan
-    outcome: Outcome
+    outcome: PipelineRun
     n_tokens: int
     n_rows: int
 
@@ -85,8 +85,8 @@ class SubmodelRunner:
         effort = time.thread_time if options.n_threads == 1 else None
         self.lanes = Lanes(("io",), emulated=EmulatedDevice(effort=effort))
         self.weights = WeightMemory(store, self.engine, self.lanes)
-        beside = beside_weights(store, options.compute, self.engine.encoder.tokens)
-        self._plans = Plans(self.planner, self.weights, options, beside, fixed=fixed)
+        beside = memory_overhead(store, options.compute, self.engine.encoder.tokens)
+        self._plans = PlanCache(self.planner, self.weights, options, beside, fixed=fixed)
         try:
             self._replan(beside)
         except BaseException:
@@ -154,7 +154,7 @@ class SubmodelRunner:
             return
         self.reserve(max(text.n_tokens for text in texts))  # may free weights that plans are bound to
         plans = [self.bound(text.n_tokens, target_s) for text in texts]
-        for numbers in batches([text.n_tokens for text in texts], plans, self.most_rows):
+        for numbers in group_texts([text.n_tokens for text in texts], plans, self.most_rows):
             batch = [texts[i] for i in numbers]
             self.reserve(sum(text.n_tokens for text in batch))  # what `memory` predicts grows with the arena
             n = len(batch)
@@ -229,7 +229,7 @@ class SubmodelRunner:
         """
         if n_tokens <= self.engine.encoder.tokens:
             return
-        beside = beside_weights(self.store, self.options.compute, n_tokens)
+        beside = memory_overhead(self.store, self.options.compute, n_tokens)
         if self._is_bounded:
             self._replan(beside)
         self.engine.reserve(n_tokens)
@@ -239,7 +239,7 @@ class SubmodelRunner:
         """Shrink activations to inputs of `n_tokens`, so that `retarget` has more memory for weights."""
         if n_tokens < self.engine.encoder.tokens:
             self.engine.encoder.reserve(n_tokens)
-            self._plans.beside = beside_weights(self.store, self.options.compute, n_tokens)
+            self._plans.beside = memory_overhead(self.store, self.options.compute, n_tokens)
 
     def retarget(
         self,
@@ -343,9 +343,9 @@ class SubmodelRunner:
         emulated = self.lanes.emulated
         return emulated.rest_host(self.lanes.own, since_s, self.dilation.compute, most_s)
 
-    def _replan(self, beside: MemoryBesideWeights) -> None:
+    def _replan(self, beside: MemoryOverhead) -> None:
         is_split = self._fixed is None and self.options.memory_bytes is not None
-        terms = granted(self.planner, self.options, beside) if is_split else self.options
+        terms = split_memory(self.planner, self.options, beside) if is_split else self.options
         plan, runs = self._planned(terms, beside)
         keep_bytes, most = self.weights.keep_bytes, terms.memory_bytes
         if keep_bytes is not None and most is not None:  # weights kept by an engagement may be freed too
@@ -366,7 +366,7 @@ class SubmodelRunner:
         self.n_changes += 1
         self._plans.renew(terms, beside, plan)
 
-    def _planned(self, terms: SessionOptions, beside: MemoryBesideWeights) -> tuple[Plan, tuple[Run, ...]]:
+    def _planned(self, terms: SessionOptions, beside: MemoryOverhead) -> tuple[Plan, tuple[Run, ...]]:
         """The plan for inputs of `options.length`, and the contents of the preload buffer."""
         sizes = {"arena_bytes": beside.arena_bytes, "fixed_bytes": beside.fixed_bytes}
         if self._fixed is not None:

@@ -8,9 +8,9 @@ from typing import final
 from pliant.errors import InputError
 from pliant.ir.device import DeviceProfile
 from pliant.run.process_memory import MemoryBudget
-from pliant.run.submodel.grant import beside_weights
-from pliant.run.submodel.holdings import holdings_of
-from pliant.run.submodel.planning import SessionOptions, planner_of
+from pliant.run.submodel.plans.elastic_holdings import holdings_of
+from pliant.run.submodel.plans.memory_split import memory_overhead
+from pliant.run.submodel.plans.submodel_planner import SessionOptions, planner_of
 from pliant.run.submodel.submodel_runner import SubmodelRunner
 from pliant.store.read import Store
 
@@ -42,7 +42,7 @@ class SubmodelShare:
     ) -> SubmodelRunner:
         """The runner under its first share. Raises BudgetError if the budget is too small."""
         self._n_tokens = min(options.length, store.spec.max_tokens)
-        self._beside = beside_weights(store, options.compute, self._n_tokens)
+        self._beside = memory_overhead(store, options.compute, self._n_tokens)
         self._holdings = holdings_of(planner_of(store.manifest, device), options, self._beside)
         share = self._memory.join(self, self._holdings)
         try:
@@ -96,7 +96,7 @@ class SubmodelShare:
     def _more_bytes(self, n_tokens: int) -> int:
         """The extra bytes of activations for inputs longer than the session's length."""
         assert self._runner is not None
-        beside = beside_weights(self._runner.store, self._runner.options.compute, n_tokens)
+        beside = memory_overhead(self._runner.store, self._runner.options.compute, n_tokens)
         return beside.total_bytes - self._beside.total_bytes
 
     def rebalance(self) -> None:

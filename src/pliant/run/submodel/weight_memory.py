@@ -8,7 +8,7 @@ import numpy as np
 from pliant.ir.program import Program, Run
 from pliant.run.lanes import Lanes
 from pliant.run.submodel.engine import Engine
-from pliant.run.submodel.pipeline import Pipeline, Ring
+from pliant.run.submodel.pipeline import Pipeline, RingBuffer
 from pliant.run.submodel.preload_buffer import PreloadBuffer
 from pliant.store.read import Store
 
@@ -24,7 +24,7 @@ class WeightMemory:
     def __init__(self, store: Store, engine: Engine, lanes: Lanes) -> None:
         self.keep_bytes: int | None = None
         self._store, self._engine, self._lanes = store, engine, lanes
-        self._preload, self._ring, self.working_bytes = PreloadBuffer(), Ring(), 0
+        self._preload, self._ring, self.working_bytes = PreloadBuffer(), RingBuffer(), 0
 
     @property
     def n_bytes(self) -> int:
@@ -106,7 +106,7 @@ class WeightMemory:
 
     def _empty_ring(self) -> None:
         """Replace the working buffer, so that it may shrink."""
-        self._ring, self.working_bytes = Ring(), 0
+        self._ring, self.working_bytes = RingBuffer(), 0
 
     def _keep(self, run: Run, payload: np.ndarray) -> None:
         if self.keep_bytes is not None and self.preload_bytes + payload.nbytes <= self.keep_bytes:

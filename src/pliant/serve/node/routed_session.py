@@ -21,7 +21,7 @@ from pliant.route.choice.choose_endpoint import Option
 from pliant.route.choice.terms import NO_TERMS, Terms
 from pliant.route.curve_advert import Trail
 from pliant.run.memory_use import MemoryUse
-from pliant.run.session.feeds import GivenFeeds, fed_array
+from pliant.run.session.feeds import FeedsLike, fed_array
 from pliant.run.session.ports import Feeds
 from pliant.run.session.session import Session
 from pliant.run.session.text_feeds import as_bytes
@@ -155,7 +155,7 @@ class RoutedSession(Session[RoutedDetails]):
     def memory(self) -> MemoryUse:
         return self.local.memory
 
-    def profile(self, feeds: GivenFeeds, runs: int = 20) -> Any:
+    def profile(self, feeds: FeedsLike, runs: int = 20) -> Any:
         """Profile an answer of the local session."""
         return self.local.profile(feeds, runs)
 
@@ -337,7 +337,7 @@ class RoutedSession(Session[RoutedDetails]):
             **fields,
         )
 
-    def _run(self, feeds: GivenFeeds, out: Feeds | None) -> dict[str, np.ndarray]:
+    def _run(self, feeds: FeedsLike, out: Feeds | None) -> dict[str, np.ndarray]:
         outputs = dict(self(feeds).outputs)
         for name, array in (out or {}).items():
             array[...] = outputs[name]

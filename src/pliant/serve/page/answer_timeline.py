@@ -10,7 +10,7 @@ from pliant.ir.cost import Span, SpanState
 from pliant.ir.partition import Partition
 from pliant.ir.program import Compute, Exchange, Load, Program, Work
 from pliant.ir.topology import Links
-from pliant.run.submodel.details import ElasticDetails
+from pliant.run.submodel.elastic_details import ElasticDetails
 from pliant.serve.page.answer_feed import AnswerEvent, AnswerRecord
 
 _MOST_SPANS = 2000

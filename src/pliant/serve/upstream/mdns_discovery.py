@@ -17,7 +17,7 @@ from typing import final
 from urllib.parse import urlsplit
 
 from pliant.errors import MulticastError, NodeError
-from pliant.multicast import Found, announced, browsed
+from pliant.multicast import DiscoveredService, announced, browsed
 from pliant.route.node_identity import Identity
 from pliant.serve.upstream.client import checked_url
 
@@ -88,7 +88,7 @@ class Discovery:
         self._is_loopback, self._most = is_loopback, most
         self._urls: dict[str, str] = {}
 
-    def found(self, service: Found) -> None:
+    def found(self, service: DiscoveredService) -> None:
         """A service was announced, or its properties changed."""
         url = self._url(service)
         before = self._urls.get(service.name)
@@ -117,7 +117,7 @@ class Discovery:
         for name in list(self._urls):
             self.gone(name)
 
-    def _url(self, service: Found) -> str | None:
+    def _url(self, service: DiscoveredService) -> str | None:
         """The URL of an acceptable upstream; None for other services."""
         said, me = service.properties, self._me
         if said.get("run") == me.run or said.get("model") != me.model:
@@ -151,7 +151,7 @@ def discovering(
     Call without a running event loop. Raises MulticastError if no network has multicast.
     """
 
-    def found(service: Found) -> None:
+    def found(service: DiscoveredService) -> None:
         on_thread(lambda: discovery.found(service))
 
     def gone(name: str) -> None:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from onnx import helper, numpy_helper
 
-from pliant.errors import GraphError, InputError, ValueNeeded
+from pliant.errors import GraphError, InputError, MissingValueError
 from tests.compiler.passes.reading import EVERY_OPERATOR, body
 from tests.models.onnx_models import bound, first_part, parse
 
@@ -73,7 +73,7 @@ def test_an_unnamed_dimension_is_called_by_its_place() -> None:
 def test_a_shape_that_is_fed_is_asked_for_and_compiled_in() -> None:
     """`Reshape` to a shape known only at run time: one program for each value."""
     model = parse("g (float[6] x, int64[2] s) => (float[a,b] y) { t = Abs(s) y = Reshape(x, t) }")
-    with pytest.raises(ValueNeeded, match=r"follows from the inputs \['s'\]") as raised:
+    with pytest.raises(MissingValueError, match=r"follows from the inputs \['s'\]") as raised:
         bound(model)
     assert raised.value.names == {"s"}
     graph = bound(model, values={"s": np.int64([2, 3])})
@@ -138,7 +138,7 @@ def test_a_branch_that_one_flag_says_is_bound_by_its_value() -> None:
           y = If (c) <then_branch = t () => (float[2] a) { a = Relu(x) },
                       else_branch = e () => (float[2] b) { b = Neg(x) }> }"""
     )
-    with pytest.raises(ValueNeeded) as asked:
+    with pytest.raises(MissingValueError) as asked:
         bound(model)
     assert asked.value.names == {"c"}
     assert [node.op for node in bound(model, values={"c": np.array(False)}).nodes] == ["Neg", "Identity"]

@@ -87,9 +87,9 @@ def bind_first(
     are not inputs of the graph. A tensor of more than `max_bytes` is refused. With `keeps_lookups`, lookups
     in float32 constants stay nodes, so that other sizes can look up other rows.
 
-    Raises InputError for dimensions that are missing, unknown or negative; ValueNeeded when a shape depends
-    on the value of inputs; ShapeError naming node and tensor when shapes do not match; GraphError for other
-    mismatches, and one naming all operators that cannot be compiled.
+    Raises InputError for dimensions that are missing, unknown or negative; MissingValueError when a shape
+    depends on the value of inputs; ShapeError naming node and tensor when shapes do not match; GraphError for
+    other mismatches, and one naming all operators that cannot be compiled.
     """
     types = input_types(model, dims, shapes or {})
     given = values or {}
@@ -250,7 +250,7 @@ class _Walk:
             self._operator(placed, key, where)
 
     def _is_answered(self, placed: Placed, key: str, where: str) -> bool:
-        """Evaluate constants and shapes, which need no kernel. Raises ValueNeeded for a condition that
+        """Evaluate constants and shapes, which need no kernel. Raises MissingValueError for a condition that
         depends on an input.
         """
         known, node = self._known, placed.node

@@ -6,7 +6,7 @@ from typing import final
 
 import numpy as np
 
-from pliant.errors import GraphError, ValueNeeded
+from pliant.errors import GraphError, MissingValueError
 from pliant.ir.graph import Graph, Node, TensorType
 
 MAX_VALUE_ELEMENTS = 4096
@@ -81,12 +81,12 @@ class KnownValues:
         return [x for x in wanted if x and x not in self.values]
 
     def check_values(self, unknown: Sequence[str], inputs: Collection[str], where: str) -> None:
-        """Raise ValueNeeded if tensors that determine a shape are computed by small arithmetic from
+        """Raise MissingValueError if tensors that determine a shape are computed by small arithmetic from
         `inputs`.
         """
         sources = self._sources(unknown)
         if sources is not None and sources <= set(inputs):
-            raise ValueNeeded(
+            raise MissingValueError(
                 f"{where} can be compiled only once the value of {sorted(unknown)} is known, which follows "
                 f"from the inputs {sorted(sources)}.",
                 frozenset(sources),

@@ -3,7 +3,7 @@
 import threading
 from pathlib import Path
 
-from tests.turns import turn
+from tests.machine_lock import hold_machine
 
 
 def test_who_is_alone_shares_with_nobody_and_is_not_kept_out(tmp_path: Path) -> None:
@@ -17,7 +17,7 @@ def test_who_is_alone_shares_with_nobody_and_is_not_kept_out(tmp_path: Path) -> 
     def shares() -> None:
         nonlocal inside, most
         while not found.is_set():
-            with turn(False, door, room):
+            with hold_machine(False, door, room):
                 with lock:
                     inside += 1
                     most = max(most, inside)
@@ -33,7 +33,7 @@ def test_who_is_alone_shares_with_nobody_and_is_not_kept_out(tmp_path: Path) -> 
         while most < 2:
             found.wait(0.001)
         for _ in range(5):
-            with turn(True, door, room):
+            with hold_machine(True, door, room):
                 found.wait(0.005)
                 beside.append(inside)
     finally:

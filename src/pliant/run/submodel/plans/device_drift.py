@@ -28,11 +28,11 @@ class LaneTimes:
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
-    """The limits of a target: `target_s`, and `most`, the largest dilation under which a plan can meet it."""
+class TargetLimits:
+    """A target, and the largest dilation under which a plan can meet it."""
 
     target_s: float
-    most: float
+    max_dilation: float
 
 
 @final
@@ -56,7 +56,7 @@ class DeviceDrift:
         spans: Sequence[Span],
         n_tokens: int,
         seconds: float,
-        room: Room,
+        limits: TargetLimits,
         bound_s: float,
     ) -> None:
         """Record an answer: `program` answered an input of `n_tokens` in `seconds`; the profile's bound is
@@ -68,22 +68,24 @@ class DeviceDrift:
         late_s = took.compute_s - bound.compute_s
         if late_s < 0:  # a plan's whole time is scaled, including its waits for reads
             late_s *= bound_s / bound.compute_s
-        if seconds > room.target_s:  # whatever the cause, reads included
+        if seconds > limits.target_s:  # whatever the cause, reads included
             late_s = max(late_s, seconds - bound_s)
-        self.bound.observe(Timing(bound_s, bound_s), max(0.0, bound_s + late_s), room.target_s, room.most)
-        _observe(self.compute, bound.compute_s, took.compute_s, room)
-        _observe(self.reads, bound.reads_s, took.reads_s, room)
-        self._factor = coarse(self.bound.factor(room.most), self._factor)
+        self.bound.observe(
+            Timing(bound_s, bound_s), max(0.0, bound_s + late_s), limits.target_s, limits.max_dilation
+        )
+        _observe(self.compute, bound.compute_s, took.compute_s, limits)
+        _observe(self.reads, bound.reads_s, took.reads_s, limits)
+        self._factor = coarse(self.bound.factor(limits.max_dilation), self._factor)
         self._reads = coarse(self.reads.pace / self.compute.pace, self._reads)
 
-    def dilation(self, most: float) -> Dilation:
-        """The dilation that plans must allow for, in coarse steps, at most `most`."""
-        factor = min(self._factor, most)
+    def dilation(self, max_dilation: float) -> Dilation:
+        """The dilation that plans must allow for, in coarse steps, at most `max_dilation`."""
+        factor = min(self._factor, max_dilation)
         return Dilation(factor, factor * self._reads)
 
-    def is_lost(self, most: float) -> bool:
-        """Whether more than 5 % of the answers are slowed by more than a dilation of `most`."""
-        return self.bound.factor() > most
+    def is_lost(self, max_dilation: float) -> bool:
+        """Whether more than 5 % of the answers are slowed by more than a dilation of `max_dilation`."""
+        return self.bound.factor() > max_dilation
 
     def _costs_of(self, n_tokens: int) -> Cost:
         n = min(n_tokens, self._profile.lengths[-1])
@@ -92,9 +94,9 @@ class DeviceDrift:
         return self._costs[n]
 
 
-def _observe(lane: AdaptiveBound, bound_s: float, took_s: float, room: Room) -> None:
+def _observe(lane: AdaptiveBound, bound_s: float, took_s: float, limits: TargetLimits) -> None:
     # Thread wake-ups alone make short work slow, so a tenth of the target is added to both times.
-    some_s = _SHORT * room.target_s
+    some_s = _SHORT * limits.target_s
     lane.observe(Timing(some_s + bound_s, some_s + bound_s), some_s + took_s)
 
 

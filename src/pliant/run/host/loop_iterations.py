@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @final
-class Turns:
+class LoopIterations:
     """Runs a loop body iteration by iteration, with the `tensors` of the enclosing graph.
 
     The first `n_states` outputs are passed to the next iteration only. After two iterations with equal types
@@ -25,7 +25,7 @@ class Turns:
     def __init__(self, stage: "BlockStage", tensors: AllTensors, n_states: int) -> None:
         self._stage, self._tensors, self._n_states = stage, tensors, n_states
         self._kinds: list[object] = []
-        self._steady: _SteadyTurns | None = None
+        self._steady: _DoubleBufferedLoop | None = None
 
     def __call__(self, inputs: Sequence[Any]) -> Sequence[Any]:
         """The body's outputs."""
@@ -46,7 +46,7 @@ class Turns:
 
 def _steady(
     stage: "BlockStage", tensors: AllTensors, inputs: Sequence[Any], n_states: int
-) -> "_SteadyTurns | None":
+) -> "_DoubleBufferedLoop | None":
     """The runner that repeats the iteration just run on these inputs; None if the body is more than one
     executable.
     """
@@ -60,11 +60,11 @@ def _steady(
         return None
     if not isinstance(executable, ExecutableStage | SizedStage):
         return None
-    return _SteadyTurns(stage, executable, inputs, n_states)
+    return _DoubleBufferedLoop(stage, executable, inputs, n_states)
 
 
 @final
-class _SteadyTurns:
+class _DoubleBufferedLoop:
     """Repeats one executable at one size. States alternate between two sets of arrays."""
 
     def __init__(
@@ -91,7 +91,7 @@ class _SteadyTurns:
         self._slots = self._bound.slots([*(x for _, x in bound), *pointed])
 
     def run(self, inputs: Sequence[Any]) -> list[Any] | None:
-        """As `Turns`; None for inputs of other types or shapes."""
+        """As `LoopIterations`; None for inputs of other types or shapes."""
         at = self._at
         for a, (shape, dtype) in zip(inputs, self._kinds, strict=True):
             if not isinstance(a, np.ndarray) or a.shape != shape or a.dtype != dtype:

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from pliant.api.compile_onnx import compile
 from pliant.errors import InputError
-from pliant.run.batches.stacking import COUNTS
-from pliant.run.batches.together import balanced
+from pliant.run.batches.feed_batcher import COUNTS
+from pliant.run.batches.request_batcher import balanced
 from tests.models.onnx_models import parse
-from tests.run.batches.test_stacking import ATTENDING, ENCODER, MEAN, OVER_ROWS
+from tests.run.batches.test_feed_batcher import ATTENDING, ENCODER, MEAN, OVER_ROWS
 
 MOST = 8
 _WEIGHT = ", ".join(map(str, np.random.default_rng(0).standard_normal(4096).round(3).tolist()))

@@ -10,28 +10,28 @@ from hypothesis import strategies as st
 from pliant.errors import BudgetError, InputError
 from pliant.ir.cost import costs_of
 from pliant.plan.result import Plan
-from pliant.run.submodel.grant import MemoryBesideWeights, granted
-from pliant.run.submodel.planning import Planner, SessionOptions
+from pliant.run.submodel.plans.memory_split import MemoryOverhead, split_memory
+from pliant.run.submodel.plans.submodel_planner import SessionOptions, SubmodelPlanner
 from tests.plan.test_monotone import assert_never_worse
 from tests.run.test_resident import LENGTHS, OWN, random_planner, whole_bytes
 
 pytestmark = pytest.mark.usefixtures("unchecked_shapes")
 
-BESIDE = MemoryBesideWeights(70_000, 30_000, OWN)
+BESIDE = MemoryOverhead(70_000, 30_000, OWN)
 seeds = st.integers(0, 2**31)
 times = st.floats(0.1, 2.0)
 
 
-def bounded(planner: Planner, options: SessionOptions) -> Plan | None:
+def bounded(planner: SubmodelPlanner, options: SessionOptions) -> Plan | None:
     """The plan for the planned length; None where the memory or the target allows none."""
     try:
-        terms = granted(planner, options, BESIDE)
+        terms = split_memory(planner, options, BESIDE)
     except BudgetError:
         return None
     return planner.resident(terms, arena_bytes=BESIDE.arena_bytes, fixed_bytes=BESIDE.fixed_bytes)[0]
 
 
-def options_of(planner: Planner, whole_s: float, time: float, share: float) -> SessionOptions:
+def options_of(planner: SubmodelPlanner, whole_s: float, time: float, share: float) -> SessionOptions:
     memory = BESIDE.total_bytes + int(share * whole_bytes(planner.shape))
     return SessionOptions(time * whole_s + 2e-3, None, length=OWN, memory_bytes=memory)
 
@@ -66,7 +66,7 @@ def test_every_plan_of_a_session_stays_within_its_memory(
     planner, whole_s = random_planner(seed, is_measured)
     options = options_of(planner, whole_s, time, share)
     try:
-        terms = granted(planner, options, BESIDE)
+        terms = split_memory(planner, options, BESIDE)
     except BudgetError:
         return
     plan, held = planner.resident(terms)
@@ -86,7 +86,7 @@ def test_the_least_that_an_error_names_is_the_least(seed: int, is_measured: bool
     planner, whole_s = random_planner(seed, is_measured)
     options = replace(options_of(planner, whole_s, time, 0.0), memory_bytes=0)
     with pytest.raises(BudgetError) as failure:
-        granted(planner, options, BESIDE)
+        split_memory(planner, options, BESIDE)
     named = re.search(r"Give at least (\d+) bytes", str(failure.value))
     if named is None:  # no memory would do
         assert "no submodel answers within" in str(failure.value)
@@ -109,10 +109,10 @@ def test_a_preload_that_is_given_is_kept_to_or_refused(
     assert options.memory_bytes is not None
     if n_bytes + BESIDE.total_bytes > options.memory_bytes:
         with pytest.raises(InputError, match=f"at least {n_bytes + BESIDE.total_bytes} bytes"):
-            granted(planner, options, BESIDE)
+            split_memory(planner, options, BESIDE)
         return
     try:
-        terms = granted(planner, options, BESIDE)
+        terms = split_memory(planner, options, BESIDE)
     except BudgetError:
         return
     assert terms.preload_bytes == n_bytes
@@ -122,14 +122,14 @@ def test_a_working_buffer_that_is_given_leaves_the_rest_to_the_preload_buffer() 
     """The other of the paper's terms."""
     planner, whole_s = random_planner(5, is_measured=True)
     options = replace(options_of(planner, whole_s, 1.0, 0.8), working_bytes=50_000)
-    terms = granted(planner, options, BESIDE)
+    terms = split_memory(planner, options, BESIDE)
     assert terms.preload_bytes == (options.memory_bytes or 0) - BESIDE.total_bytes - 50_000
     with pytest.raises(InputError, match="leave preload and working out"):
-        granted(planner, replace(options, preload_bytes=terms.preload_bytes + 1), BESIDE)
+        split_memory(planner, replace(options, preload_bytes=terms.preload_bytes + 1), BESIDE)
 
 
 def test_without_a_bound_nothing_changes() -> None:
     """`preload` and `working` alone mean what they did."""
     planner, _ = random_planner(5, is_measured=True)
     options = SessionOptions(0.1, 1000, length=OWN, working_bytes=50_000)
-    assert granted(planner, options, BESIDE) == options
+    assert split_memory(planner, options, BESIDE) == options

@@ -43,7 +43,7 @@ class SessionOptions:
     `margin` is the fraction of the target reserved for time outside the lanes (Python, wake-ups); it replaces
     the plan's own margin. `working_bytes` limits the memory into which layers are read, `layer_bytes` the
     reads for one layer. `memory_bytes` limits all memory that the session adds to its process; it includes
-    the preload and the working buffer, which the planner chooses where they are None (run/submodel/grant.py).
+    the preload and the working buffer, which are chosen where they are None (`memory_split`).
     Without a limit, weights are preloaded only on request. `yields` frees half the preload buffer whenever
     the system reports memory pressure. `adapts` plans with the recently observed compute and read speeds
     instead of the profiled ones. `precision` says how `compute` was chosen, where it was; plans print it.
@@ -92,7 +92,7 @@ class SessionOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class Planner:
+class SubmodelPlanner:
     """The planning data of one store on one device.
 
     Without measured importance all shards count equally; without measured accuracy the largest submodel wins.
@@ -240,11 +240,11 @@ class Planner:
         return hold_in_order(shape, shape.n_layers, shape.n_slices, n_bytes, seek=seek, wider=_WIDER)
 
 
-def planner_of(manifest: Manifest, profile: DeviceProfile) -> Planner:
+def planner_of(manifest: Manifest, profile: DeviceProfile) -> SubmodelPlanner:
     """The planner for a store of `manifest` on the device of `profile`."""
     spec = manifest.spec
     table = manifest.importance
-    return Planner(
+    return SubmodelPlanner(
         shape=store_shape(spec),
         profile=profile,
         importance=np.asarray(table or np.ones((spec.n_layers, spec.n_heads)), np.float64),

@@ -9,7 +9,7 @@ import numpy as np
 from pliant.ir.reply import Reply
 from pliant.plan.result import asked_target
 from pliant.run.process_memory import peak_rss_bytes
-from pliant.run.submodel.details import ElasticDetails
+from pliant.run.submodel.elastic_details import ElasticDetails
 from pliant.run.submodel.submodel_runner import SubmodelRunner, TextAnswer
 
 
@@ -24,7 +24,7 @@ class AnswerTimes:
     target_s: float
 
 
-def replies_of(
+def make_replies(
     runner: SubmodelRunner,
     name: str,
     answered: Sequence[TextAnswer],

@@ -8,14 +8,14 @@ import numpy as np
 from pliant.ir.times.timing import Percentile, Timing
 from pliant.ir.times.trade import Level
 from pliant.plan.result import WHOLE_S
-from pliant.run.submodel.planning import LEAST_S
+from pliant.run.submodel.plans.submodel_planner import LEAST_S
 from pliant.run.submodel.submodel_runner import SubmodelRunner
 
 _N_TARGETS = 14
 """Targets for each length, from the smallest submodel's time to the whole model's, in equal ratios."""
 
 
-def levels(runner: SubmodelRunner) -> list[Level]:
+def plan_levels(runner: SubmodelRunner) -> list[Level]:
     """The plans of `runner` for each profiled length, keyed by targets from the least to unlimited.
 
     They use the profiled device speed and the current preload buffer, of which smaller submodels use a part.

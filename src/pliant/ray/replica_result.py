@@ -29,7 +29,7 @@ class ReplicaLostError(BackPressureError):  # type: ignore[misc]  # mypy skips R
         return "the replica that had this request died before it answered: try again."
 
 
-class Queues(Protocol):
+class RequestCounts(Protocol):
     """The router's request counts, updated by results."""
 
     def on_sent(self, pending: PendingRequest, replica: RunningReplica) -> None: ...
@@ -44,14 +44,14 @@ class Queues(Protocol):
 
 
 @final
-class AskedReplica(RunningReplica):  # type: ignore[misc]  # mypy skips Ray
+class RetryingReplica(RunningReplica):  # type: ignore[misc]  # mypy skips Ray
     """A replica whose lost requests are retried, since inference is idempotent.
 
     `lost` has the ids of requests that were in flight at a replica when it died, to be sent to another
     replica. Each is retried only once, so that a request that crashes replicas cannot crash them all.
     """
 
-    def __init__(self, about: Any, queues: Queues, lost: set[str]) -> None:
+    def __init__(self, about: Any, queues: RequestCounts, lost: set[str]) -> None:
         super().__init__(about)
         self._queues, self._lost = queues, lost
 
@@ -60,11 +60,11 @@ class AskedReplica(RunningReplica):  # type: ignore[misc]  # mypy skips Ray
         self._queues.on_sent(pr, self)
         result = super().try_send_request(pr, with_rejection)
         if pr.metadata.is_streaming:
-            return StreamedAnswer(result, lambda: 0.0 if self._queues.has_others(self.replica_id) else 1.0)
-        return RepeatedAnswer(result, pr, self.replica_id, self._queues, self._lost)
+            return StreamedResult(result, lambda: 0.0 if self._queues.has_others(self.replica_id) else 1.0)
+        return RetriedResult(result, pr, self.replica_id, self._queues, self._lost)
 
 
-class _Answer(ReplicaResult):  # type: ignore[misc]  # mypy skips Ray
+class _DelegatingResult(ReplicaResult):  # type: ignore[misc]  # mypy skips Ray
     """Delegates everything to Ray's `result`."""
 
     def __init__(self, result: ReplicaResult) -> None:
@@ -102,7 +102,7 @@ class _Answer(ReplicaResult):  # type: ignore[misc]  # mypy skips Ray
 
 
 @final
-class RepeatedAnswer(_Answer):
+class RetriedResult(_DelegatingResult):
     """The result of a call through a handle: acceptance is reported to Serve's router only on completion.
 
     Until then the router treats the death of the replica as a rejection, and sends the request to another
@@ -114,7 +114,7 @@ class RepeatedAnswer(_Answer):
         result: ReplicaResult,
         pending: PendingRequest,
         replica_id: ReplicaID,
-        queues: Queues,
+        queues: RequestCounts,
         lost: set[str],
     ) -> None:
         super().__init__(result)
@@ -154,7 +154,7 @@ class RepeatedAnswer(_Answer):
 
 
 @final
-class StreamedAnswer(_Answer):
+class StreamedResult(_DelegatingResult):
     """The result of an HTTP request. The proxy has already forwarded the body: only the client can retry."""
 
     def __init__(self, result: ReplicaResult, retry_after_s: Callable[[], float]) -> None:

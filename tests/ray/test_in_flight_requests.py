@@ -5,12 +5,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 pytest.importorskip("ray", reason="ray is not installed: pip install 'pliant[ray]'")
-from pliant.ray.in_flight import InFlight
+from pliant.ray.in_flight_requests import InFlightRequests
 
 
 def test_what_is_left_of_a_queue_shrinks_with_time() -> None:
     """In whatever order, or together, its requests are answered; what is late may be late as long again."""
-    found: InFlight[str] = InFlight()
+    found: InFlightRequests[str] = InFlightRequests()
     found.sent("a", "r", 2.0, now_s=10.0)
     found.sent("b", "r", 3.0, now_s=11.0)
     assert [found.backlog_s("r", t) for t in (11.0, 11.5, 12.0, 15.0, 20.0)] == [4.0, 3.5, 3.0, 0.0, 5.0]
@@ -21,7 +21,7 @@ def test_what_is_left_of_a_queue_shrinks_with_time() -> None:
 
 def test_a_replica_that_takes_longer_than_expected_has_longer_queues() -> None:
     """Until it has answered nothing for a while: then it gets another chance."""
-    found: InFlight[str] = InFlight()
+    found: InFlightRequests[str] = InFlightRequests()
     assert found.slowdown("r", 0.0) == 1.0
     for i in range(40):
         found.sent(str(i), "r", 0.1, now_s=0.3 * i)
@@ -35,7 +35,7 @@ def test_a_replica_that_takes_longer_than_expected_has_longer_queues() -> None:
 
 def test_requests_that_are_answered_together_share_their_time() -> None:
     """Four in a batch that takes as long as four: none of them is taken to be slow, and none to be quick."""
-    found: InFlight[str] = InFlight()
+    found: InFlightRequests[str] = InFlightRequests()
     for i in "abcd":
         found.sent(i, "r", 0.1, now_s=1.0)
     for i in "abcd":
@@ -45,7 +45,7 @@ def test_requests_that_are_answered_together_share_their_time() -> None:
 
 def test_a_request_that_was_never_sent_tells_nothing_of_its_replica() -> None:
     """Its client left: that took no time of the replica's."""
-    found: InFlight[str] = InFlight()
+    found: InFlightRequests[str] = InFlightRequests()
     found.sent("a", "r", 0.1, now_s=1.0)
     found.withdrawn("a", "r")
     assert (found.count("r"), found.slowdown("r", 1.0)) == (0, 1.0)
@@ -53,7 +53,7 @@ def test_a_request_that_was_never_sent_tells_nothing_of_its_replica() -> None:
 
 def test_a_replica_that_fails_at_once_is_not_quick() -> None:
     """Else it would be given all requests, to fail them."""
-    found: InFlight[str] = InFlight()
+    found: InFlightRequests[str] = InFlightRequests()
     for i in range(100):
         found.sent(str(i), "r", 0.1, now_s=1.0)
         found.ended(str(i), "r", now_s=1.0)
@@ -62,7 +62,7 @@ def test_a_replica_that_fails_at_once_is_not_quick() -> None:
 
 def test_a_request_is_at_one_replica() -> None:
     """The end that a replica tells of a request that has gone elsewhere meanwhile changes nothing."""
-    found: InFlight[str] = InFlight()
+    found: InFlightRequests[str] = InFlightRequests()
     found.sent("a", "full", 2.0, now_s=0.0)
     found.sent("a", "next", 2.0, now_s=0.0)
     found.ended("a", "full", now_s=0.5)
@@ -74,7 +74,7 @@ def test_a_request_is_at_one_replica() -> None:
 
 def test_what_a_lost_replica_had_is_forgotten() -> None:
     """A replica that comes in its place begins with an empty queue."""
-    found: InFlight[str] = InFlight()
+    found: InFlightRequests[str] = InFlightRequests()
     found.sent("a", "lost", 2.0, now_s=0.0)
     found.sent("b", "kept", 2.0, now_s=0.0)
     found.keep({"kept"})
@@ -86,7 +86,7 @@ def test_what_a_lost_replica_had_is_forgotten() -> None:
 @given(st.lists(st.tuples(st.sampled_from("abcdef"), st.sampled_from("xy"), st.booleans()), max_size=40))
 def test_every_request_is_counted_once(events: list[tuple[str, str, bool]]) -> None:
     """Whatever the order of sends and ends, a replica has what was sent there last and has not ended."""
-    found: InFlight[str] = InFlight()
+    found: InFlightRequests[str] = InFlightRequests()
     where: dict[str, str] = {}
     for at, (id, replica, is_sent) in enumerate(events):
         if is_sent:

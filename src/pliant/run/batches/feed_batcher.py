@@ -13,9 +13,9 @@ import numpy as np
 
 from pliant.errors import InputError
 from pliant.ir.port import Port
-from pliant.run.batches.buckets import Buckets, Cuts, Fit, cut, cuts_of, differing
+from pliant.run.batches.buckets import BucketFit, Buckets, Cuts, cut, cuts_of, differing
 from pliant.run.batches.padding import Padding
-from pliant.run.batches.shared_runs import n_shared
+from pliant.run.batches.shared_runs import count_shared_runs
 from pliant.run.batches.token_feed import IS_TOKEN, is_token
 from pliant.run.session.ports import Feeds, Shapes, symbols
 
@@ -37,17 +37,17 @@ class Item:
 
 
 @dataclass(frozen=True, slots=True)
-class Answers:
-    """Functions that run a model: `alone` answers one item's feeds as `run` does, `exact` a batch as it is,
-    `parallel` several batches, each on one thread; `once` runs a comparison and keeps no image. `beside`
+class RunFunctions:
+    """Functions that run a model: `single` answers one item's feeds as `run` does, `batch` a batch as it is,
+    `parallel` several batches, each on one thread; `uncached` runs a comparison and keeps no image. `begin`
     returns a function that answers a batch on the calling thread, outside the owner's lock.
     """
 
-    alone: Callable[[Feeds], _Arrays]
-    exact: Callable[[Feeds], _Arrays]
+    single: Callable[[Feeds], _Arrays]
+    batch: Callable[[Feeds], _Arrays]
     parallel: Callable[[Sequence[Feeds]], list[_Arrays]]
-    beside: Callable[[Feeds], Callable[[], _Arrays]]
-    once: Callable[[Feeds], _Arrays]
+    begin: Callable[[Feeds], Callable[[], _Arrays]]
+    uncached: Callable[[Feeds], _Arrays]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -56,7 +56,7 @@ class _Chunk:
 
     numbers: tuple[int, ...]
     items: tuple[Item, ...]
-    fits: tuple[Fit, ...]
+    fits: tuple[BucketFit, ...]
     shapes: _Shapes
     n_rows: int
     """Rows of the batch, at least the number of items."""
@@ -73,7 +73,7 @@ class _Chunk:
 
 
 @final
-class Stacking:
+class FeedBatcher:
     """Decides which feeds run together, and keeps the results of comparisons. The owner serialises calls.
 
     Feeds of one row each are concatenated along the open dimension that is first in every input. One row of a
@@ -111,22 +111,24 @@ class Stacking:
         """
         return 1 + len(self._counts)
 
-    def answers(self, items: Sequence[Item], by: Answers) -> list[_Arrays]:
-        """The answer of `by.alone` to each item, in their order. Raises what `by` raises."""
+    def answers(self, items: Sequence[Item], run: RunFunctions) -> list[_Arrays]:
+        """The answer of `run.single` to each item, in their order. Raises what `run` raises."""
         chunks = sorted(self._chunks(items), key=lambda chunk: chunk.size, reverse=True)
         cuts = {chunk: found for chunk in chunks if (found := self._cuts_of(chunk)) is not None}
-        parallel = list(cuts)[n_shared([chunk.size for chunk in cuts], self._n_threads) :]
+        parallel = list(cuts)[count_shared_runs([chunk.size for chunk in cuts], self._n_threads) :]
         shared = set(chunks).difference(parallel)
         results: dict[int, _Arrays] = {}
         for chunk in chunks:
             if chunk in shared:
-                results |= zip(chunk.numbers, self._shared(chunk, by), strict=True)
-        batches = by.parallel([self._batch(chunk) for chunk in parallel]) if parallel else ()
+                results |= zip(chunk.numbers, self._shared(chunk, run), strict=True)
+        batches = run.parallel([self._batch(chunk) for chunk in parallel]) if parallel else ()
         for chunk, batch in zip(parallel, batches, strict=True):
             results |= zip(chunk.numbers, _rows(chunk, batch, cuts[chunk]), strict=True)
         return [results[i] for i in range(len(items))]
 
-    def in_parts(self, items: Sequence[Item], parts: Sequence[Sequence[int]], by: Answers) -> list[_Arrays]:
+    def answer_parts(
+        self, items: Sequence[Item], parts: Sequence[Sequence[int]], run: RunFunctions
+    ) -> list[_Arrays]:
         """As `answers`, with the items of each part in one batch; parts run in parallel, one per thread.
 
         The number of rows of a batch is rounded up to a number in COUNTS; the added rows are copies of one
@@ -136,25 +138,25 @@ class Stacking:
         cuts = [self._cuts_of(chunk) for chunk in chunks]
         results: dict[int, _Arrays] = {}
         if len(chunks) > 1 and None not in cuts:
-            batches = by.parallel([self._batch(chunk) for chunk in chunks])
+            batches = run.parallel([self._batch(chunk) for chunk in chunks])
             for chunk, batch, how in zip(chunks, batches, cuts, strict=True):
                 results |= zip(chunk.numbers, _rows(chunk, batch, how or ()), strict=True)
         else:
             for chunk in chunks:
-                results |= zip(chunk.numbers, self._shared(chunk, by), strict=True)
+                results |= zip(chunk.numbers, self._shared(chunk, run), strict=True)
         return [results[i] for i in range(len(items))]
 
-    def beside(self, items: Sequence[Item], by: Answers) -> Callable[[], list[_Arrays]]:
+    def begin(self, items: Sequence[Item], run: RunFunctions) -> Callable[[], list[_Arrays]]:
         """A function that answers the items in one batch on one thread, outside the owner's lock; call it
         once.
         """
         chunk = self._part(items, range(len(items)))
         cuts = self._cuts_of(chunk)
         if cuts is None:
-            compared = self._shared(chunk, by)
+            compared = self._shared(chunk, run)
             return lambda: compared
-        run = by.beside(self._batch(chunk))
-        return lambda: _rows(chunk, run(), cuts)
+        finish = run.begin(self._batch(chunk))
+        return lambda: _rows(chunk, finish(), cuts)
 
     def _part(self, items: Sequence[Item], numbers: Sequence[int]) -> _Chunk:
         here = tuple(items[i] for i in numbers)
@@ -165,7 +167,7 @@ class Stacking:
 
     def _chunks(self, items: Sequence[Item]) -> Iterator[_Chunk]:
         """Groups of items that may run together: items whose padded shapes are equal."""
-        groups: dict[_Shapes, list[tuple[int, Fit]]] = {}
+        groups: dict[_Shapes, list[tuple[int, BucketFit]]] = {}
         for i, item in enumerate(items):
             try:
                 fit = self._buckets.fit(self._inputs, item.shapes)
@@ -208,18 +210,18 @@ class Stacking:
             batch[IS_TOKEN] = is_token(lengths, chunk.fits[0].run[self._tokens])
         return batch
 
-    def _shared(self, chunk: _Chunk, by: Answers) -> list[_Arrays]:
+    def _shared(self, chunk: _Chunk, run: RunFunctions) -> list[_Arrays]:
         """The answers to one chunk, run on all threads; a comparison is made if none is known yet."""
         if chunk.n_rows > 1 and self._rows is not None:
             feeds = self._batch(chunk)
-            batch = by.exact(feeds)
-            cuts = self._compared(chunk, feeds, batch, by)
+            batch = run.batch(feeds)
+            cuts = self._compared(chunk, feeds, batch, run)
             if cuts is not None:
                 return _rows(chunk, batch, cuts)
             self._rows = None
-        return [by.alone(item.feeds) for item in chunk.items]
+        return [run.single(item.feeds) for item in chunk.items]
 
-    def _compared(self, chunk: _Chunk, feeds: Feeds, batch: Feeds, by: Answers) -> list[Cuts] | None:
+    def _compared(self, chunk: _Chunk, feeds: Feeds, batch: Feeds, run: RunFunctions) -> list[Cuts] | None:
         """How each item's answer is cut back; None if the rows of the batch differ from the answers alone."""
         if any(array.ndim == 0 or len(array) != chunk.n_rows for array in batch.values()):
             return None
@@ -229,7 +231,7 @@ class Stacking:
             if key in found:
                 continue
             row = {y: array[i : i + 1] for y, array in batch.items()}
-            cuts = self._cuts.get(key) or self._row_cuts(item, fit, row, by)
+            cuts = self._cuts.get(key) or self._row_cuts(item, fit, row, run)
             if cuts is None:
                 return None
             found[key] = cuts
@@ -237,15 +239,15 @@ class Stacking:
                 self._cuts[key] = cuts
         return [found[key] for key in chunk.keys]
 
-    def _row_cuts(self, item: Item, fit: Fit, row: Feeds, by: Answers) -> Cuts | None:
+    def _row_cuts(self, item: Item, fit: BucketFit, row: Feeds, run: RunFunctions) -> Cuts | None:
         """How a row is cut back to the item's own answer; None if the two differ."""
-        wanted = by.once(item.feeds)
+        wanted = run.uncached(item.feeds)
         if any(array.shape[:1] != (1,) for array in wanted.values()):
             return None
         cuts = cuts_of(self._outputs, wanted, row, fit)
         if not differing(wanted, cut(row, cuts, fit)):
             return cuts
-        by.alone(item.feeds)  # raises InputError where padding changes the answer
+        run.single(item.feeds)  # raises InputError where padding changes the answer
         return None
 
 

@@ -14,8 +14,8 @@ import numpy as np
 from pliant.errors import InputError
 from pliant.ir.port import Port
 from pliant.run.batches.buckets import Buckets
+from pliant.run.batches.feed_batcher import COUNTS, FeedBatcher, Item, RunFunctions
 from pliant.run.batches.padding import Padding
-from pliant.run.batches.stacking import COUNTS, Answers, Item, Stacking
 from pliant.run.session.ports import Shapes, symbols
 
 SIZES = tuple(64 << i for i in range(8))
@@ -37,8 +37,8 @@ _Arrays = dict[str, np.ndarray]
 
 
 @final
-class Together:
-    """One `Stacking` for each size that requests are padded to. The owner serialises calls.
+class RequestBatcher:
+    """One `FeedBatcher` for each size that requests are padded to. The owner serialises calls.
 
     A model may run requests together if one open dimension is first in every input, with one row per request,
     and at most one other dimension is open.
@@ -50,7 +50,7 @@ class Together:
         first = {(symbols(port) or (None,))[0] for port in inputs}
         self._is_able = len(first) == 1 and None not in first and len(opened) <= 1 and not opened & first
         self._symbol = next(iter(opened), None)
-        self._stackings: dict[int, Stacking] = {}
+        self._batchers: dict[int, FeedBatcher] = {}
         self._ready: set[int] = set()
         self._parts: dict[tuple[int, int], int] = {}
         self.pace_beside = 1.0
@@ -58,7 +58,7 @@ class Together:
     @property
     def n_images(self) -> int:
         """The number of images that must be kept for batches."""
-        return len(COUNTS) * len(self._stackings)
+        return len(COUNTS) * len(self._batchers)
 
     def size(self, shapes: Shapes) -> int | None:
         """The size to which feeds of these shapes are padded in a batch; None if they run alone."""
@@ -72,7 +72,7 @@ class Together:
         prepared.
         """
         size = self.size(shapes)
-        return size if size in self._ready and self._stackings[size].is_able else None
+        return size if size in self._ready and self._batchers[size].is_able else None
 
     @property
     def most(self) -> int:
@@ -84,23 +84,25 @@ class Together:
         """The most requests in a batch of one thread."""
         return COUNTS[0]
 
-    def answers(self, items: Sequence[Item], by: Answers) -> list[_Arrays]:
-        """The answer of `by.alone` to each item, in their order. Raises what `by` raises."""
+    def answers(self, items: Sequence[Item], run: RunFunctions) -> list[_Arrays]:
+        """The answer of `run.single` to each item, in their order. Raises what `run` raises."""
         sizes = {self.size(item.shapes) for item in items}
         assert len(sizes) == 1, "requests of several keys were run together"
         size = sizes.pop() or _ROWS_ONLY
-        stacking = self._stacking(size)
+        batcher = self._batcher(size)
         if self._symbol is None:  # added rows would be computed
-            return stacking.answers(items, by)
+            return batcher.answers(items, run)
         lengths = [self._length(item.shapes) or 0 for item in items]
-        return stacking.in_parts(items, balanced(lengths, self._n_parts(size, len(items))), by)
+        return batcher.answer_parts(items, balanced(lengths, self._n_parts(size, len(items))), run)
 
-    def beside(self, items: Sequence[Item], by: Answers) -> Callable[[], list[_Arrays]]:
+    def begin(self, items: Sequence[Item], run: RunFunctions) -> Callable[[], list[_Arrays]]:
         """A function that answers the items on one thread, outside the owner's lock; call it once."""
         (size,) = {self.size(item.shapes) for item in items}
-        return self._stacking(size or _ROWS_ONLY).beside(items, by)
+        return self._batcher(size or _ROWS_ONLY).begin(items, run)
 
-    def prepare(self, size: int, samples: Callable[[int], Sequence[Item]], by: Answers, clock: Clock) -> bool:
+    def prepare(
+        self, size: int, samples: Callable[[int], Sequence[Item]], run: RunFunctions, clock: Clock
+    ) -> bool:
         """Make the executables of this size, and measure which number of threads is fastest.
 
         `samples(n)` gives n items. Returns whether items of this size run together from now on.
@@ -112,15 +114,15 @@ class Together:
                 for _ in range(_RUNS):  # the first compiles, and compares
                     self._parts[size, n] = n_parts
                     start_s = clock()
-                    self.answers(items, by)
+                    self.answers(items, run)
                     seconds[n_parts] = clock() - start_s
             is_shared = seconds[1] <= _SHARED * seconds[self._n_threads]
             self._parts[size, n] = 1 if is_shared else self._n_threads
-        if self._stackings[size].is_able:
+        if self._batchers[size].is_able:
             self._ready.add(size)
             (one,) = samples(1)
-            alone_s = _shortest_s(lambda: by.alone(one.feeds), clock)
-            self.pace_beside = _shortest_s(lambda: self.beside([one], by)(), clock) / max(alone_s, 1e-9)
+            alone_s = _shortest_s(lambda: run.single(one.feeds), clock)
+            self.pace_beside = _shortest_s(lambda: self.begin([one], run)(), clock) / max(alone_s, 1e-9)
         return size in self._ready
 
     def _n_parts(self, size: int, n: int) -> int:
@@ -141,13 +143,13 @@ class Together:
             raise InputError(f"dimension {self._symbol!r} has the sizes {sorted(found)}; feed one.")
         return next(iter(found), None)
 
-    def _stacking(self, size: int) -> Stacking:
-        if size not in self._stackings:
+    def _batcher(self, size: int) -> FeedBatcher:
+        if size not in self._batchers:
             sizes = {} if self._symbol is None else {self._symbol: (size,)}
             buckets = Buckets(sizes)
             padding = Padding(buckets, self._inputs, self._outputs)
-            self._stackings[size] = Stacking(buckets, padding, self._inputs, self._outputs, self._n_threads)
-        return self._stackings[size]
+            self._batchers[size] = FeedBatcher(buckets, padding, self._inputs, self._outputs, self._n_threads)
+        return self._batchers[size]
 
 
 def _shortest_s(run: Callable[[], object], clock: Clock) -> float:

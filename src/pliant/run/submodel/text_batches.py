@@ -6,7 +6,7 @@ MOST_ROWS = 256
 """Rows of one batch: more rows do not raise the throughput, and need more memory for intermediate tensors."""
 
 
-def batches(
+def group_texts(
     lengths: Sequence[int], plans: Sequence[Hashable], most_rows: int = MOST_ROWS
 ) -> tuple[tuple[int, ...], ...]:
     """The indices of the texts of each batch: texts of one plan, in order, of at most `most_rows` tokens

@@ -16,7 +16,7 @@ _LEAST = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class _Sent:
+class _SentRequest:
     expected_s: float
     sent_s: float
 
@@ -49,7 +49,7 @@ class _Pace:
 
 
 @final
-class InFlight(Generic[R]):
+class InFlightRequests(Generic[R]):
     """Requests by id, in the order in which they were sent to each replica.
 
     Thread-safe: sends and completions may be reported on different threads.
@@ -57,7 +57,7 @@ class InFlight(Generic[R]):
 
     def __init__(self) -> None:
         self._lock = Lock()
-        self._sent: dict[R, dict[str, _Sent]] = {}
+        self._sent: dict[R, dict[str, _SentRequest]] = {}
         self._replica: dict[str, R] = {}
         self._ended_s: dict[R, float] = {}
         self._pace: dict[R, _Pace] = {}
@@ -69,7 +69,7 @@ class InFlight(Generic[R]):
                 return
             self._remove(id)
             self._replica[id] = replica
-            self._sent.setdefault(replica, {})[id] = _Sent(expected_s, now_s)
+            self._sent.setdefault(replica, {})[id] = _SentRequest(expected_s, now_s)
 
     def ended(self, id: str, replica: R, now_s: float) -> None:
         """Record that `replica` completed or failed `id`. No effect if the request has moved on."""

@@ -8,14 +8,14 @@ import pytest
 
 from pliant.ir.reply import Reply
 from pliant.run.session.session import Session
-from tests.conformance.session_kind import Kind
+from tests.conformance.session_kind import SessionKind
 
 
 @dataclass(frozen=True)
-class Opened:
+class SessionUnderTest:
     """A session of a kind, and where its model lies."""
 
-    kind: Kind
+    kind: SessionKind
     session: Session[Any]
     folder: Path
 

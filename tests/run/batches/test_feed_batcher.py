@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from pliant.api.compile_onnx import compile
 from pliant.errors import InputError
-from pliant.run.batches.stacking import COUNTS
+from pliant.run.batches.feed_batcher import COUNTS
 from tests.models.onnx_models import parse
 
 ATTENDING = parse(

@@ -5,7 +5,7 @@ import pytest
 from pliant.errors import StoreError
 from pliant.ir.program import Compute, Program, Segment, Step
 from pliant.ir.schedule import violations
-from pliant.run.execute_alone import execute_alone, spans_alone
+from pliant.run.execute_inline import execute_inline, inline_spans
 
 STEPS = [Step("cpu", Compute(f"step {i}", rows=1)) for i in range(3)]
 PROGRAM = Program((Segment(tuple(STEPS[:2])), Segment(tuple(STEPS[2:]))))
@@ -14,8 +14,8 @@ PROGRAM = Program((Segment(tuple(STEPS[:2])), Segment(tuple(STEPS[2:]))))
 def test_steps_run_in_order_and_their_spans_are_a_schedule_of_the_program() -> None:
     """What a profile shows is what ran: numbers go on over segments."""
     seen: list[tuple[int, Compute]] = []
-    readings_s = execute_alone(PROGRAM, lambda i, work: seen.append((i, work)))
-    spans = spans_alone(PROGRAM, readings_s)
+    readings_s = execute_inline(PROGRAM, lambda i, work: seen.append((i, work)))
+    spans = inline_spans(PROGRAM, readings_s)
     assert seen == [(i, step.work) for i, step in enumerate(STEPS)]
     assert [(span.step, span.lane) for span in spans] == [(i, "cpu") for i in range(3)]
     assert spans[0].start_s == 0.0
@@ -30,4 +30,4 @@ def test_what_a_step_raises_reaches_the_caller_as_it_is() -> None:
             raise StoreError("damaged")
 
     with pytest.raises(StoreError, match="damaged"):
-        execute_alone(PROGRAM, fail)
+        execute_inline(PROGRAM, fail)

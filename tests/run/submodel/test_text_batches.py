@@ -13,8 +13,8 @@ from pliant.errors import LaneError
 from pliant.ir.dilation import Dilation
 from pliant.ir.link import Link
 from pliant.run.process_memory import MemoryBudget
-from pliant.run.submodel.batches import MOST_ROWS, batches
-from pliant.run.submodel.planning import SessionOptions as AnyOptions
+from pliant.run.submodel.plans.submodel_planner import SessionOptions as AnyOptions
+from pliant.run.submodel.text_batches import MOST_ROWS, group_texts
 from tests.run.conftest import ELASTIC, OpenElastic, paper_profile
 
 SHORT, LONG = "the story was good", "it was not a good film but the plot was good and the actor was bad"
@@ -28,7 +28,7 @@ SessionOptions = partial(AnyOptions, adapts=False)  # a busy test machine must n
 def test_every_text_is_in_one_batch_of_its_plan(texts: list[tuple[int, str]], most_rows: int) -> None:
     """None is lost or run twice; a batch keeps its bound, and two that follow could not be one."""
     lengths, plans = [n for n, _ in texts], [plan for _, plan in texts]
-    found = batches(lengths, plans, most_rows)
+    found = group_texts(lengths, plans, most_rows)
     assert sorted(i for numbers in found for i in numbers) == list(range(len(texts)))
     for plan in "ab":
         own = [numbers for numbers in found if plans[numbers[0]] == plan]

@@ -8,7 +8,7 @@ import pytest
 
 from pliant.ir.device import DeviceProfile
 from pliant.plan.submodel.plan_options import PlanOptions
-from pliant.run.submodel.planning import SessionOptions, planner_of
+from pliant.run.submodel.plans.submodel_planner import SessionOptions, planner_of
 from pliant.store.manifest import AccuracyEntry, AccuracyTable, put_accuracy, read_manifest
 from tests.run.conftest import OpenElastic
 

@@ -15,7 +15,7 @@ with warnings.catch_warnings():  # of pydantic, about Ray's models
     from ray.serve._private.common import DeploymentID, RequestMetadata
     from ray.serve.request_router import PendingRequest, ReplicaID
 
-from pliant.ray.replica_answer import RepeatedAnswer, ReplicaLostError, StreamedAnswer
+from pliant.ray.replica_result import ReplicaLostError, RetriedResult, StreamedResult
 
 REPLICA = ReplicaID("one", DeploymentID("pliant"))
 
@@ -65,8 +65,8 @@ class Queues:
         return 7
 
 
-async def _repeated(result: Any, queues: Any, lost: set[str]) -> RepeatedAnswer:
-    return RepeatedAnswer(
+async def _repeated(result: Any, queues: Any, lost: set[str]) -> RetriedResult:
+    return RetriedResult(
         result, PendingRequest(["text"], {}, RequestMetadata("r", "i")), REPLICA, queues, lost
     )
 
@@ -95,7 +95,7 @@ def test_a_request_is_sent_to_a_second_replica_and_to_no_third() -> None:
 def test_answers_and_refusals_of_the_model_are_given_on() -> None:
     """What a replica raises is its answer. The length of its queue counts once it is told."""
 
-    async def run(answer: Any) -> tuple[RepeatedAnswer, Queues, Any]:
+    async def run(answer: Any) -> tuple[RetriedResult, Queues, Any]:
         queues = Queues()
         repeated = await _repeated(Result(Said(True), answer), queues, set())
         return repeated, queues, await repeated.get_rejection_response()
@@ -120,14 +120,14 @@ def test_a_full_replica_has_had_no_request() -> None:
 
 def test_over_http_a_lost_request_is_to_be_asked_again() -> None:
     """By its client, who has the body; once an answer has begun it cannot be taken back."""
-    streamed = StreamedAnswer(Result(Said(True), ActorDiedError()), lambda: 1.0)
+    streamed = StreamedResult(Result(Said(True), ActorDiedError()), lambda: 1.0)
     with pytest.raises(ReplicaLostError) as refused:
         asyncio.run(streamed.__anext__())
     assert (refused.value.status_code, refused.value.retry_after_s) == (503, 1.0)
     assert json.loads(refused.value.message) == {"error": str(refused.value)}
 
     async def run() -> None:
-        begun = StreamedAnswer(Result(Said(True), "head", ActorDiedError()), lambda: 1.0)
+        begun = StreamedResult(Result(Said(True), "head", ActorDiedError()), lambda: 1.0)
         assert await begun.__anext__() == "head"
         with pytest.raises(RayActorError):
             await begun.__anext__()

@@ -5,15 +5,15 @@ weights.
 from dataclasses import replace
 
 from pliant.plan.memory_shares import Holding
-from pliant.run.submodel.grant import MemoryBesideWeights, least_weight_bytes
-from pliant.run.submodel.planning import Planner, SessionOptions
+from pliant.run.submodel.plans.memory_split import MemoryOverhead, least_weight_bytes
+from pliant.run.submodel.plans.submodel_planner import SessionOptions, SubmodelPlanner
 
 _STEP, _N_STEPS = 2 ** (1 / 4), 24
 """The factor between sizes of the preload buffer, which go down to 1/64 of all weights at full fidelity."""
 
 
 def holdings_of(
-    planner: Planner, options: SessionOptions, beside: MemoryBesideWeights
+    planner: SubmodelPlanner, options: SessionOptions, beside: MemoryOverhead
 ) -> tuple[Holding, ...]:
     """Holdings from the least memory under which a session meets its target to room for all weights at full
     fidelity. Each includes activations and the weights that every plan needs.

@@ -24,7 +24,7 @@ from pliant.plan.submodel.assemble_plan import LEAST_WINDOW
 from pliant.plan.submodel.shape import StoreShape
 from pliant.plan.submodel.submodel import rank, submodels
 from pliant.quantities import format_seconds
-from pliant.run.submodel.planning import Planner, SessionOptions
+from pliant.run.submodel.plans.submodel_planner import SessionOptions, SubmodelPlanner
 from pliant.store.container import BLOCK
 from pliant.store.read import Store
 
@@ -33,7 +33,7 @@ _PRELOAD_STEP, _LAYER_STEP = 2 ** (1 / 16), 2 ** (1 / 2)
 
 
 @dataclass(frozen=True, slots=True)
-class MemoryBesideWeights:
+class MemoryOverhead:
     """Bytes that a session needs besides planned weights: activations, and the weights that every plan needs.
 
     Activations are those of inputs of up to `n_tokens`.
@@ -59,11 +59,11 @@ class _Split:
     @property
     def needs_bytes(self) -> int:
         """The least memory limit under which this split is tried, and fits."""
-        granted = self.preload_bytes + LEAST_WINDOW * self.layer_bytes
-        return max(granted, self.plan.memory.weight_bytes)
+        granted_bytes = self.preload_bytes + LEAST_WINDOW * self.layer_bytes
+        return max(granted_bytes, self.plan.memory.weight_bytes)
 
 
-def granted(planner: Planner, options: SessionOptions, beside: MemoryBesideWeights) -> SessionOptions:
+def split_memory(planner: SubmodelPlanner, options: SessionOptions, beside: MemoryOverhead) -> SessionOptions:
     """`options` with its memory limit, if any, split into preload and working buffer.
 
     The split with the highest expected accuracy at `options.length` wins; more memory never makes that worse.
@@ -89,7 +89,7 @@ def granted(planner: Planner, options: SessionOptions, beside: MemoryBesideWeigh
     return replace(options, preload_bytes=preload, working_bytes=left - held, layer_bytes=split.layer_bytes)
 
 
-def least_weight_bytes(planner: Planner, options: SessionOptions) -> int:
+def least_weight_bytes(planner: SubmodelPlanner, options: SessionOptions) -> int:
     """The least bytes of weights under which a plan meets the target. Raises BudgetError if no plan does."""
     preloads, layers = _ladders(planner, options)
     enough = _least(planner, options, preloads, layers)
@@ -99,13 +99,15 @@ def least_weight_bytes(planner: Planner, options: SessionOptions) -> int:
     return enough.needs_bytes
 
 
-def _ladders(planner: Planner, options: SessionOptions) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def _ladders(planner: SubmodelPlanner, options: SessionOptions) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """The ladders: sizes of the preload buffer, and of the reads for a layer."""
     preloads = _preload_sizes(planner.shape) if options.preload_bytes is None else (options.preload_bytes,)
     return preloads, _layer_sizes(planner.shape)
 
 
-def _chosen(planner: Planner, options: SessionOptions, n_bytes: int, beside: MemoryBesideWeights) -> _Split:
+def _chosen(
+    planner: SubmodelPlanner, options: SessionOptions, n_bytes: int, beside: MemoryOverhead
+) -> _Split:
     preloads, layers = _ladders(planner, options)
     best = _best(planner, options, n_bytes, preloads, layers)
     if best is not None:
@@ -114,7 +116,11 @@ def _chosen(planner: Planner, options: SessionOptions, n_bytes: int, beside: Mem
 
 
 def _best(
-    planner: Planner, options: SessionOptions, n_bytes: int, preloads: Sequence[int], layers: Sequence[int]
+    planner: SubmodelPlanner,
+    options: SessionOptions,
+    n_bytes: int,
+    preloads: Sequence[int],
+    layers: Sequence[int],
 ) -> _Split | None:
     """The best plan whose weights take at most `n_bytes`; None if no pair of these ladders fits.
 
@@ -143,7 +149,7 @@ def _best(
 
 
 def _least(
-    planner: Planner, options: SessionOptions, preloads: Sequence[int], layers: Sequence[int]
+    planner: SubmodelPlanner, options: SessionOptions, preloads: Sequence[int], layers: Sequence[int]
 ) -> _Split | None:
     """The plan that `_best` finds under the smallest limit under which it finds one."""
     best: _Split | None = None
@@ -163,7 +169,9 @@ def _least(
     return best
 
 
-def _is_planned(planner: Planner, options: SessionOptions, layer_bytes: int, preload_bytes: int) -> bool:
+def _is_planned(
+    planner: SubmodelPlanner, options: SessionOptions, layer_bytes: int, preload_bytes: int
+) -> bool:
     """Whether a plan meets the target. If one does with this preload buffer, one does with every larger
     buffer.
     """
@@ -196,7 +204,9 @@ def _layer_sizes(shape: StoreShape) -> tuple[int, ...]:
     return tuple(sorted(sizes))
 
 
-def _planned(planner: Planner, options: SessionOptions, preload_bytes: int, layer_bytes: int) -> Plan | None:
+def _planned(
+    planner: SubmodelPlanner, options: SessionOptions, preload_bytes: int, layer_bytes: int
+) -> Plan | None:
     """The plan for `options.length` with these preloaded bytes and reads per layer; None if there is none."""
     try:
         return planner.resident(replace(options, preload_bytes=preload_bytes, layer_bytes=layer_bytes))[0]
@@ -204,7 +214,7 @@ def _planned(planner: Planner, options: SessionOptions, preload_bytes: int, laye
         return None
 
 
-def _worth(planner: Planner, options: SessionOptions, plan: Plan) -> tuple[float, ...]:
+def _worth(planner: SubmodelPlanner, options: SessionOptions, plan: Plan) -> tuple[float, ...]:
     """A sort key, greater for better plans: whether the target is met, then accuracy, or submodel and
     fidelity.
     """
@@ -219,7 +229,7 @@ def _worth(planner: Planner, options: SessionOptions, plan: Plan) -> tuple[float
     return (1.0, -float(place), plan.fidelity)
 
 
-def _too_much_asked(options: SessionOptions, asked: int, beside: MemoryBesideWeights) -> InputError:
+def _too_much_asked(options: SessionOptions, asked: int, beside: MemoryOverhead) -> InputError:
     """The error for requested buffers that exceed the memory."""
     total = asked + beside.total_bytes
     return InputError(
@@ -230,7 +240,7 @@ def _too_much_asked(options: SessionOptions, asked: int, beside: MemoryBesideWei
     )
 
 
-def _too_little(options: SessionOptions, weight_bytes: int, beside: MemoryBesideWeights) -> BudgetError:
+def _too_little(options: SessionOptions, weight_bytes: int, beside: MemoryOverhead) -> BudgetError:
     """The error that names the least sufficient memory and its parts."""
     total = weight_bytes + beside.total_bytes
     is_hurried = options.target_s < WHOLE_S
@@ -243,9 +253,9 @@ def _too_little(options: SessionOptions, weight_bytes: int, beside: MemoryBeside
     )
 
 
-def beside_weights(store: Store, compute: Precise, n_tokens: int) -> MemoryBesideWeights:
+def memory_overhead(store: Store, compute: Precise, n_tokens: int) -> MemoryOverhead:
     """The bytes besides weights of a session on `store` with room for `n_tokens`."""
     layers = [store.resident(k) for k in range(store.spec.n_layers)]
     fixed = fixed_bytes(store.spec, layers, store.embeddings, store.head, compute)
     arena = arena_bytes(store.spec, word_format(store.embeddings), n_tokens, compute)
-    return MemoryBesideWeights(arena, fixed, n_tokens)
+    return MemoryOverhead(arena, fixed, n_tokens)

@@ -15,11 +15,11 @@ from pliant.ir.program import Compute, Load, Program, Run, Step
 from pliant.ir.times.timing import Timing
 from pliant.plan.result import Plan
 from pliant.plan.submodel.shape import StoreShape
-from pliant.run.submodel.drift import LaneTimes, lane_times
-from pliant.run.submodel.grant import MemoryBesideWeights
 from pliant.run.submodel.pipeline import Pipeline
-from pliant.run.submodel.planning import Planner, SessionOptions
-from pliant.run.submodel.plans import BoundPlan, PlanKey, Plans, standby
+from pliant.run.submodel.plans.device_drift import LaneTimes, lane_times
+from pliant.run.submodel.plans.memory_split import MemoryOverhead
+from pliant.run.submodel.plans.plan_cache import BoundPlan, PlanCache, PlanKey, standby
+from pliant.run.submodel.plans.submodel_planner import SessionOptions, SubmodelPlanner
 
 SHAPE = StoreShape(6, 4, (1, 2, 3, 4), 4096, 65_536, depths=tuple(range(1, 7)))
 TARGET_S = 0.02
@@ -69,12 +69,10 @@ class Device:
         clock: Callable[[], float] = lambda: 0.0,
     ) -> None:
         self.profile, self.target_s = a_profile(), target_s
-        self.planner = Planner(SHAPE, self.profile, np.ones((6, 4)), None)
+        self.planner = SubmodelPlanner(SHAPE, self.profile, np.ones((6, 4)), None)
         self.options = SessionOptions(target_s, length=8, best_effort=True, adapts=adapts)
         self.weights = NoWeights()
-        self.plans = Plans(
-            self.planner, self.weights, self.options, MemoryBesideWeights(0, 0, 8), clock=clock
-        )
+        self.plans = PlanCache(self.planner, self.weights, self.options, MemoryOverhead(0, 0, 8), clock=clock)
         self.used: list[Plan] = []
         self.reach: list[bool] = []
 

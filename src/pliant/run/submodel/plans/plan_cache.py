@@ -12,10 +12,10 @@ from pliant.ir.dilation import Dilation
 from pliant.ir.program import Program
 from pliant.plan.result import Plan
 from pliant.plan.submodel.reserve import AHEAD
-from pliant.run.submodel.drift import DeviceDrift, Room
-from pliant.run.submodel.grant import MemoryBesideWeights
 from pliant.run.submodel.pipeline import Pipeline
-from pliant.run.submodel.planning import Planner, SessionOptions
+from pliant.run.submodel.plans.device_drift import DeviceDrift, TargetLimits
+from pliant.run.submodel.plans.memory_split import MemoryOverhead
+from pliant.run.submodel.plans.submodel_planner import SessionOptions, SubmodelPlanner
 
 _MOST_STANDBY = 40
 """The number of answers after which a standby plan is replaced by the wanted plan in any case."""
@@ -35,7 +35,7 @@ class PlanKey:
     dilation: Dilation = Dilation()  # noqa: RUF009 - frozen
 
 
-class Weights(Protocol):
+class WeightBinder(Protocol):
     """The weights in memory, to which programs are bound; see `WeightMemory`."""
 
     def planes(self) -> np.ndarray: ...
@@ -52,7 +52,7 @@ class BoundPlan:
 
 
 @final
-class Plans:
+class PlanCache:
     """Plans by key, made on demand, bound to the weights in memory, and cached.
 
     They are made under `terms`; `beside` is the memory that the session needs besides weights. Without
@@ -61,10 +61,10 @@ class Plans:
 
     def __init__(
         self,
-        planner: Planner,
-        weights: Weights,
+        planner: SubmodelPlanner,
+        weights: WeightBinder,
         terms: SessionOptions,
-        beside: MemoryBesideWeights,
+        beside: MemoryOverhead,
         *,
         fixed: Plan | None = None,
         clock: Callable[[], float] = time.perf_counter,
@@ -78,7 +78,7 @@ class Plans:
         self._wanted: PlanKey | None = None
         self._planning_s, self._n_standby = 0.0, 0
 
-    def renew(self, terms: SessionOptions, beside: MemoryBesideWeights, plan: Plan) -> None:
+    def renew(self, terms: SessionOptions, beside: MemoryOverhead, plan: Plan) -> None:
         """Use new terms from now on; `plan` is the plan for inputs of `terms.length`."""
         self.terms, self.beside = terms, beside
         key = PlanKey(self._planner.bucket(terms.length), terms.target_s)
@@ -129,8 +129,8 @@ class Plans:
         if not self.adapts:
             return
         bound_s = used.plan.latency_p95_s / used.plan.dilation.compute
-        room = self._room(length, target_s)
-        self.drift.observe(used.pipeline.program, spans, n_tokens, seconds - waited_s, room, bound_s)
+        limits = self._limits(length, target_s)
+        self.drift.observe(used.pipeline.program, spans, n_tokens, seconds - waited_s, limits, bound_s)
         key = self._key(length, target_s)
         is_lasting, self._wanted = key == self._wanted, key
         if not is_lasting or key in self._made:
@@ -142,7 +142,7 @@ class Plans:
 
     def is_within_reach(self, used: BoundPlan, length: int, target_s: float) -> bool:
         """Whether `used` is expected to meet the target for 95 % of answers, by recent observations."""
-        is_lost = self.adapts and self.drift.is_lost(self._room(length, target_s).most)
+        is_lost = self.adapts and self.drift.is_lost(self._limits(length, target_s).max_dilation)
         return used.plan.meets_target and not is_lost
 
     def explained(self, used: BoundPlan, length: int, target_s: float) -> Plan:
@@ -154,13 +154,13 @@ class Plans:
     def _key(self, length: int, target_s: float) -> PlanKey:
         if not self.adapts:
             return PlanKey(length, target_s)
-        return PlanKey(length, target_s, self.drift.dilation(self._room(length, target_s).most))
+        return PlanKey(length, target_s, self.drift.dilation(self._limits(length, target_s).max_dilation))
 
-    def _room(self, length: int, target_s: float) -> Room:
+    def _limits(self, length: int, target_s: float) -> TargetLimits:
         if length not in self._least_s:
             self._least_s[length] = self._planner.least_s(self.terms, length, self._weights.planes())
-        room_s = target_s * (1 - self.terms.margin)
-        return Room(room_s, max(1.0, room_s / self._least_s[length]))
+        limit_s = target_s * (1 - self.terms.margin)
+        return TargetLimits(limit_s, max(1.0, limit_s / self._least_s[length]))
 
     def _plan(self, key: PlanKey) -> BoundPlan:
         start = self._clock()
