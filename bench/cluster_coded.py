@@ -24,7 +24,7 @@ from hepti_rig import PRIMARY, open_rig
 from paired import paired
 from pliant.ir.bitwidths import FULL_BITS
 from pliant.ir.partition import Partition, Share
-from pliant.models.encoder.bert import Text
+from pliant.models.encoder.bert import Bert
 from pliant.models.encoder.encoder_directory import shapes_of
 from pliant.models.encoder.encoder_source import Encoder
 from pliant.models.hf.checkpoint import open_checkpoint
@@ -165,7 +165,7 @@ def _reference(path: Path, feeds: Mapping[str, np.ndarray], bits: int) -> np.nda
     """The pooled vector of transformers' BERT in float64, on the store decoded at so many bits."""
     encoder = stored_encoder(path, bits=bits)
     family = encoder.family
-    assert isinstance(family, Text), family
+    assert isinstance(family, Bert), family
     model = build_model(replace(BERT, layers=encoder.spec.n_layers, vocabulary=_VOCABULARY)).double()
     known = model.state_dict()
     state = {

@@ -7,7 +7,7 @@ from contextlib import suppress
 
 import checkout  # noqa: F401 - research and testbed lie there
 from pliant.compiler.executable.image import Image
-from pliant.compiler.executable.place import ALIGNMENT, Lifetime, place
+from pliant.compiler.executable.place_tensors import ALIGNMENT, Lifetime, place_tensors
 from pliant.errors import GraphError
 from research.place_exact import place_exactly
 
@@ -53,7 +53,7 @@ def drawn(n: int, seed: int = 0) -> dict[str, object]:
             for first in (chance.randint(0, 12) for _ in range(DRAWN))
         ]
         with suppress(GraphError):  # not proved in time
-            ratios.append(place(tensors).n_bytes / place_exactly(tensors, LIMIT_S / 10).n_bytes)
+            ratios.append(place_tensors(tensors).n_bytes / place_exactly(tensors, LIMIT_S / 10).n_bytes)
     optimal = sum(ratio == 1.0 for ratio in ratios)
     return {
         "model": f"{len(ratios)} of {n} drawn sets",

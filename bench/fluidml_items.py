@@ -20,7 +20,7 @@ def items(
         ("Figure 2 (layouts in conflict)", _TESTS, "an illustration; conflicts are counted per model"),
         ("Figure 3 (one block for all tensors)", "fluidml_arena.py", "result: each apart, greedy, optimum"),
         ("Figure 4 (workflow)", "-", "an illustration: src/pliant/compile, run/graph/schedule_graph.py"),
-        ("Equation 1", _TESTS, "result: `_optimise` in compiler/layout/vote.py"),
+        ("Equation 1", _TESTS, "result: `_optimise` in compiler/layout/majority_vote.py"),
         ("Algorithm 1 (longest sequence)", _TESTS, "result: held against relaxation"),
         ("Algorithm 2 (all sequences)", _TESTS, "result: every operator in exactly one"),
         ("Algorithm 3 (layouts by programming)", _TESTS, "result: never below the optimum"),

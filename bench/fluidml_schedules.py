@@ -19,10 +19,10 @@ from fluidml_models import Subject
 from paired import paired
 from pliant.api import compile_onnx as compiled
 from pliant.compiler.executable.call import Target
-from pliant.compiler.executable.encode_image import encode, kernels
+from pliant.compiler.executable.encode_image import encode, image_kernels
 from pliant.compiler.executable.image import Image, make_image
-from pliant.compiler.layout.choose_layouts import WORTHWHILE, choose
-from pliant.compiler.layout.layout_forms import candidates, keys, priced
+from pliant.compiler.layout.choose_layouts import WORTHWHILE_RATIO, choose_schedule
+from pliant.compiler.layout.layout_forms import build_problem, measurement_keys, with_times
 from pliant.ir.graph import Graph
 from pliant.kernels.runtime.thread_pool import Pool
 from pliant.models.onnx.onnx_file import open_onnx
@@ -146,8 +146,8 @@ def median_rows(subject: str, found: Mapping[str, Any]) -> list[dict[str, object
 def repeat(subject: Subject, cache: Path) -> dict[str, object]:
     """The cost table measured twice: the agreement of forms, and the exact choice's time by the other table.
 
-    A schedule predicted below WORTHWHILE of the default is used; its loss by the table that it was not chosen
-    from shows the noise in predictions.
+    A schedule predicted below WORTHWHILE_RATIO of the default is used; its loss by the table that it was not
+    chosen from shows the noise in predictions.
     """
     library, pool = compiled.shared_pool(THREADS, cache)
     options = ModelOptions({}, without=("channels_last",))
@@ -158,10 +158,10 @@ def repeat(subject: Subject, cache: Path) -> dict[str, object]:
         costs.path.unlink(missing_ok=True)
         GraphScheduler("exact", pool, library, costs).problem(graph)
         tables.append(costs.load())
-    bare = candidates(graph)
-    wanted = keys(graph, bare)
-    problems = [priced(bare, wanted, table) for table in tables]
-    chosen = [choose(problem, "exact").layouts for problem in problems]
+    bare = build_problem(graph)
+    wanted = measurement_keys(graph, bare)
+    problems = [with_times(bare, wanted, table) for table in tables]
+    chosen = [choose_schedule(problem, "exact").layouts for problem in problems]
     promised = [[p.seconds(layouts) / p.seconds(p.default) for p in problems] for layouts in chosen]
     kept = [x for x in tables[0] if tables[0][x] > 0 and tables[1].get(x, 0.0) > 0]
     spread = np.abs([np.log(tables[0][x] / tables[1][x]) for x in kept])
@@ -175,7 +175,7 @@ def repeat(subject: Subject, cache: Path) -> dict[str, object]:
         "promised / default, own table": " and ".join(f"{promised[i][i]:.4f}" for i in (0, 1)),
         "by the other table": " and ".join(f"{promised[i][1 - i]:.4f}" for i in (0, 1)),
         "lost of the promise": max(promised[i][1 - i] - promised[i][i] for i in (0, 1)),
-        "threshold": 1.0 - WORTHWHILE,
+        "threshold": 1.0 - WORTHWHILE_RATIO,
     }
 
 
@@ -209,7 +209,7 @@ def _digest(image: Image) -> str:
     weights.
     """
     found = sha256(repr(encode(image)).encode())
-    found.update(repr(sorted(kernels(image))).encode())
+    found.update(repr(sorted(image_kernels(image))).encode())
     for name, array in sorted(image.constants.items()):
         found.update(name.encode() + np.ascontiguousarray(array).tobytes())
     for name, packed in sorted(image.packed.items()):

@@ -13,8 +13,8 @@ import numpy as np
 import checkout  # noqa: F401 - research lies there
 from pliant.api import compile_onnx as compiled
 from pliant.compiler.layout.exact_layouts import choose_exactly
-from pliant.compiler.layout.layout_problem import Form, Operator, Problem
-from pliant.compiler.layout.vote import choose_by_vote
+from pliant.compiler.layout.layout_problem import LayoutProblem, Operator, OperatorForm
+from pliant.compiler.layout.majority_vote import choose_by_vote
 from pliant.ir.graph import Graph, Node, TensorType
 from pliant.run.graph.schedule_graph import GraphScheduler
 from research.layout_brute_force import brute_force
@@ -55,13 +55,13 @@ def measure(cache: Path, n_drawn: int) -> list[dict[str, object]]:
     return [*rows, drawn]
 
 
-def _priced(graph: Graph, cache: Path) -> Problem:
+def _priced(graph: Graph, cache: Path) -> LayoutProblem:
     """The problem of a graph, every form measured."""
     library, pool = compiled.shared_pool(THREADS, cache)
     return GraphScheduler("exact", pool, library).problem(graph)
 
 
-def _layouts(problem: Problem, graph: Graph) -> tuple[int, int]:
+def _layouts(problem: LayoutProblem, graph: Graph) -> tuple[int, int]:
     """The number of edges between operators, and the fewest layouts of an edge."""
     inner = [e for e in problem.edges if e not in graph.inputs and e not in graph.outputs]
     fewest = min(len(problem.layouts[e]) for e in inner)
@@ -119,12 +119,12 @@ def _random_losses(n: int) -> list[float]:
             inputs = tuple(chance.sample(edges[-3:], min(len(edges), chance.choice((1, 2)), 3)))
             keys = {tuple(chance.choice(layouts) for _ in range(len(inputs) + 1)) for _ in range(8)}
             keys.add(("row",) * (len(inputs) + 1))
-            forms = tuple(Form(k[:-1], k[-1:], chance.uniform(1.0, 5.0)) for k in sorted(keys))
+            forms = tuple(OperatorForm(k[:-1], k[-1:], chance.uniform(1.0, 5.0)) for k in sorted(keys))
             operators.append(Operator(f"o{i}", inputs, (f"e{i}",), forms))
             edges.append(f"e{i}")
         read = {e for o in operators for e in o.inputs}
         options_ = {e: layouts if e in read and e != "in" else ("row",) for e in edges}
         reorder = {e: {(a, b): 1.5 for a in layouts for b in layouts if a != b} for e in edges}
-        problem = Problem(tuple(operators), options_, reorder)
+        problem = LayoutProblem(tuple(operators), options_, reorder)
         losses.append(choose_by_vote(problem, seed).seconds / choose_exactly(problem).seconds - 1.0)
     return losses

@@ -28,8 +28,8 @@ from pliant.compiler.executable.fragment import fragment_image
 from pliant.kernels.emit.isa import host_isa
 from pliant.kernels.runtime.jit import Library
 from pliant.kernels.runtime.thread_pool import Pool
-from pliant.models.encoder.encoder_draft import Draft
-from pliant.models.encoder.encoder_spec import Linear
+from pliant.models.encoder.encoder_spec import LinearSpec
+from pliant.models.encoder.part_builder import PartBuilder
 from pliant.run.emulated_device import EmulatedDevice
 from pliant.run.graph.array_stage import ExecutableStage, open_image
 from pliant.settings import cache_folder
@@ -75,10 +75,10 @@ class Products:
         return time.perf_counter() - start_s
 
     def _compiled(self, rows: int) -> ExecutableStage:
-        draft = Draft("products")
+        draft = PartBuilder("products")
         y = draft.input("x", rows, N)
         for _ in range(N_PRODUCTS):
-            y = draft.linear(y, Linear("product", N, N, has_bias=False))
+            y = draft.linear(y, LinearSpec("product", N, N, has_bias=False))
         part = draft.part(out=y)
         image = fragment_image(part.graph(lambda name: self._weight), Target(self._library.isa, 1))
         return open_image(image, self._pool, self._library)

@@ -11,7 +11,7 @@ from statistics import mean, median
 import numpy as np
 
 from pliant.ir.topology import Capability, Interface, Links
-from pliant.models.encoder.encoder_spec import EncoderLayer, EncoderSpec, FeedForward, Linear, Norm
+from pliant.models.encoder.encoder_spec import EncoderLayer, EncoderSpec, FeedForward, LinearSpec, NormSpec
 from pliant.plan.partition.flat_solver import improve
 from pliant.plan.partition.pace import seconds
 from pliant.plan.partition.partitioner import choose_partition, solve
@@ -131,14 +131,14 @@ def cluster(seed: int, n: int) -> Cluster:
 
 def bert_large() -> EncoderSpec:
     """24 layers of 16 heads, 1024 columns, 4096 neurons."""
-    square = {name: Linear(name, 1024, 1024) for name in ("query", "key", "value", "output")}
-    forward = FeedForward(Linear("up", 1024, 4096), Linear("down", 4096, 1024), _norm("norm"))
+    square = {name: LinearSpec(name, 1024, 1024) for name in ("query", "key", "value", "output")}
+    forward = FeedForward(LinearSpec("up", 1024, 4096), LinearSpec("down", 4096, 1024), _norm("norm"))
     layer = EncoderLayer(**square, attention_norm=_norm("attention_norm"), feed_forwards=(forward,))
     return EncoderSpec("bert", 24, 16, 64, 1024, 1024, 4096, "gelu", 512, layer)
 
 
-def _norm(name: str) -> Norm:
-    return Norm(name, 1024, "layer", 1e-12)
+def _norm(name: str) -> NormSpec:
+    return NormSpec(name, 1024, "layer", 1e-12)
 
 
 if __name__ == "__main__":

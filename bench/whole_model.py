@@ -16,7 +16,7 @@ from onnxruntime.quantization import QuantType, quantize_dynamic
 
 import pliant
 from pliant.models.hf.checkpoint import open_checkpoint
-from pliant.models.tokenizer import Encoded
+from pliant.models.tokenizer import TokenizedInput
 from pliant.run.submodel.engine import Engine
 from pliant.store.build import build
 from pliant.store.read import Store, open_store
@@ -112,7 +112,7 @@ def overhead(report: Report, n_threads: int, rounds: int) -> None:
 def _ours(store: Store, folder: Path, n_threads: int, stack: ExitStack) -> dict[str, Callable[[], float]]:
     spec = store.spec
     ids = np.random.default_rng(0).integers(1000, 2000, TOKENS).astype(np.int32)
-    encoded = Encoded(ids, np.zeros(TOKENS, np.int32))
+    encoded = TokenizedInput(ids, np.zeros(TOKENS, np.int32))
     layers = tuple(range(spec.n_layers))
     functions = {}
     for what, bits in BITS.items():

@@ -3,11 +3,11 @@
 from itertools import product
 from math import prod
 
-from pliant.compiler.layout.layout_problem import Layout, Problem
+from pliant.compiler.layout.layout_problem import Layout, LayoutProblem
 from pliant.errors import GraphError
 
 
-def brute_force(problem: Problem, limit: int = 2_000_000) -> tuple[float, dict[str, Layout]]:
+def brute_force(problem: LayoutProblem, limit: int = 2_000_000) -> tuple[float, dict[str, Layout]]:
     """The best assignment, by trying all of them. Raises GraphError above `limit` of them."""
     edges = problem.edges
     n = prod(len(problem.layouts[e]) for e in edges)

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import highspy
 
-from pliant.compiler.executable.place import Lifetime, Placement
-from pliant.compiler.layout.silent_highs import SilentHighs
+from pliant.compiler.executable.place_tensors import Lifetime, Placement
+from pliant.compiler.layout.highs_solver import HighsSolver
 from pliant.errors import GraphError
 from pliant.ir.executable import ALIGNMENT
 
@@ -17,7 +17,7 @@ def place_exactly(tensors: Sequence[Lifetime], time_limit_s: float = 20.0) -> Pl
     """
     sizes = [-(-t.n_bytes // ALIGNMENT) for t in tensors]
     total = sum(sizes)
-    solver = SilentHighs()
+    solver = HighsSolver()
     solver.setOptionValue("time_limit", time_limit_s)
     whole = highspy.HighsVarType.kInteger
     end = solver.addVariable(0.0, total, 1.0)

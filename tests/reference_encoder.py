@@ -5,7 +5,7 @@ from math import erf
 
 import numpy as np
 
-from pliant.models.encoder.encoder_spec import EncoderSpec, Linear, Narrowing, Norm
+from pliant.models.encoder.encoder_spec import EncoderSpec, LinearSpec, Narrowing, NormSpec
 
 _erf = np.vectorize(erf)
 _ACTIVATIONS = {
@@ -20,11 +20,11 @@ def run_layer(spec: EncoderSpec, i: int, tensors: Mapping[str, np.ndarray], x: n
     """x [rows, hidden] after layer `i`, in float64."""
     layer, x = spec.layer(i), x.astype(np.float64)
 
-    def linear(x: np.ndarray, one: Linear) -> np.ndarray:
+    def linear(x: np.ndarray, one: LinearSpec) -> np.ndarray:
         y = x @ tensors[f"{one.name}.weight"].astype(np.float64).T
         return y + tensors[f"{one.name}.bias"] if one.has_bias else y
 
-    def norm(x: np.ndarray, one: Norm) -> np.ndarray:
+    def norm(x: np.ndarray, one: NormSpec) -> np.ndarray:
         weight, bias = (tensors[f"{one.name}.{part}"].astype(np.float64) for part in ("weight", "bias"))
         if one.kind == "affine":
             return x * weight + bias

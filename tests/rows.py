@@ -25,7 +25,7 @@ from pliant.kernels.emit.isa import (
     portable,
     runnable,
 )
-from pliant.models.encoder.encoder_graph import Precise
+from pliant.models.encoder.encoder_graph import ComputeDtype
 from tests.kernels.tiles.amx_trap import missing
 
 
@@ -56,7 +56,7 @@ BF16_ROWS = [
 ]
 """Rows that multiply bfloat16, lowered portably and, where this CPU can, as they are."""
 
-FORMS: tuple[Precise, ...] = ("fp32", *(("bf16",) if host_isa().has_bf16 else ()), "int8")
+FORMS: tuple[ComputeDtype, ...] = ("fp32", *(("bf16",) if host_isa().has_bf16 else ()), "int8")
 """What this CPU's own row computes products in."""
 
 

@@ -15,7 +15,7 @@ from pliant.ir.endpoint import Request
 from pliant.models.hf.checkpoint import open_checkpoint
 from pliant.models.recurrent.recurrent_source import RecurrentSource, random_recurrent
 from pliant.models.spec import tensor_shapes
-from pliant.models.tokenizer import Encoded, open_tokenizer
+from pliant.models.tokenizer import TokenizedInput, open_tokenizer
 from pliant.run.session.session import Session
 from pliant.run.session.text_feeds import Tensors
 from tests.reference_model import run_model
@@ -54,7 +54,7 @@ def test_a_text_of_far_too_many_bytes_is_not_cut_into_tokens(monkeypatch: pytest
     """[crime.damage] 16 MB of words took 40 s on the event loop, only to be refused."""
     served = opened("imdb-lstm")
     asked: list[str] = []
-    one = Encoded(*np.zeros((2, 1), np.int32))
+    one = TokenizedInput(*np.zeros((2, 1), np.int32))
     monkeypatch.setattr(RecurrentSource, "encode", lambda _, text: asked.append(text) or one)
     assert served.request({"text": texts("good " * served.max_length)}).length == 1
     with pytest.raises(InputError, match=r"10000000 bytes; at most 262144 .* 16384 tokens"):

@@ -22,7 +22,7 @@ from pliant.cluster.net.key import make_key
 from pliant.errors import BudgetError, DeadlineError, NodeError
 from pliant.ir.dilation import Dilation
 from pliant.ir.reply import Reply
-from pliant.models.tokenizer import Encoded
+from pliant.models.tokenizer import TokenizedInput
 from pliant.route.node_identity import NODE_HEADER
 from pliant.run.session.session import Session
 from pliant.run.submodel.elastic_levels import plan_levels
@@ -115,7 +115,7 @@ def references(graded_store: Path, kernel_cache: Path) -> References:
                 if others < 0:
                     continue
                 # Requests that wait together have the plan of an input with the rows of all.
-                rest = Encoded(np.resize(encoded.ids, others), np.resize(encoded.types, others))
+                rest = TokenizedInput(np.resize(encoded.ids, others), np.resize(encoded.types, others))
                 texts = [encoded, rest] if others else [encoded]
                 assert isinstance(level.key, float)
                 answered = session.runner.answer(texts, level.key, as_profiled=True, is_timed=False)[0]

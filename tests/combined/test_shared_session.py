@@ -14,7 +14,7 @@ import pliant
 from pliant.errors import BudgetError, InputError
 from pliant.ir.link import Link
 from pliant.ir.reply import Reply
-from pliant.models.tokenizer import Encoded
+from pliant.models.tokenizer import TokenizedInput
 from pliant.run.pressure import PressureFlag
 from pliant.run.submodel.elastic_details import ElasticDetails
 from pliant.run.submodel.elastic_session import ElasticSession
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.usefixtures("unchecked_shapes")
 N_THREADS, N_EACH, N_CHANGES = 8, 15, 18
 MEMORY, LESS = 700_000, 600_000
 TEXTS = ("good", "the story was not good", "a bad plot and a good actor but no film", "no " * 20)
-Replies = list[tuple[Encoded, Reply[ElasticDetails]]]
+Replies = list[tuple[TokenizedInput, Reply[ElasticDetails]]]
 
 
 class Pressure:
@@ -63,7 +63,7 @@ def reference(graded_store: Path, kernel_cache: Path) -> Iterator[Reference]:
         made.close()
 
 
-def ask(session: ElasticSession, encode: Callable[[str], Encoded], n: int) -> Replies:
+def ask(session: ElasticSession, encode: Callable[[str], TokenizedInput], n: int) -> Replies:
     """In one way after another: a text, several, tokens, a request with a floor or a deadline."""
     texts = [TEXTS[(n + i) % len(TEXTS)] for i in range(3)]
     one = encode(texts[0])

@@ -16,8 +16,8 @@ from onnx import numpy_helper
 
 from pliant.api.compile_onnx import shared_pool
 from pliant.compiler.executable.call import Kernel
-from pliant.compiler.executable.encode_image import kernels
-from pliant.compiler.executable.kernel_addresses import addresses
+from pliant.compiler.executable.encode_image import image_kernels
+from pliant.compiler.executable.kernel_addresses import load_kernels
 from pliant.errors import GraphError, PliantError
 from pliant.models.onnx.onnx_file import open_onnx
 from pliant.models.onnx.onnx_nodes import operator_key
@@ -122,10 +122,10 @@ def run_all(cases: Sequence[Case]) -> Iterator[CaseOutcome]:
             for inputs, _ in case.data[:1]:
                 with suppress(GraphError):  # a model in parts compiles its kernels as it runs
                     image = sessions[case.name].image(_feeds(sessions[case.name], inputs))
-                    wanted.update(kernels(image))
+                    wanted.update(image_kernels(image))
         except PliantError as error:
             refused[case.name] = str(error)
-    addresses(wanted, library)
+    load_kernels(wanted, library)
     for case in cases:
         about = CaseOutcome(case.name, sorted(case.operators), sorted(case.element_types), case.kind)
         if case.name in refused:

@@ -7,7 +7,7 @@ import torch
 from pliant.elastic.batches import Sample, collate
 from pliant.elastic.network import embed, forward
 from pliant.models.spec import Family, Head, picked_layers
-from pliant.models.tokenizer import Encoded
+from pliant.models.tokenizer import TokenizedInput
 from tests.reference_model import run_model
 from tests.tiny import FAMILIES, random_ids, random_tensors, tiny_spec
 
@@ -19,7 +19,7 @@ def test_a_submodel_equals_the_oracle_with_sliced_weights(family: Family, n: int
     spec = tiny_spec(family, n_layers=3, head=Head("mean", None, ("a", "b", "c")))
     tensors = random_tensors(spec)
     inputs = [random_ids(spec, length, seed) for seed, length in enumerate((3, 9, 5))]
-    batch = collate([Sample(Encoded(ids, types), 0) for ids, types in inputs])
+    batch = collate([Sample(TokenizedInput(ids, types), 0) for ids, types in inputs])
     weights = {name: torch.from_numpy(value) for name, value in tensors.items()}
     with torch.no_grad():
         x = embed(spec, weights, batch)
@@ -36,6 +36,6 @@ def test_every_activation_is_the_oracles(activation: str) -> None:
     tensors = random_tensors(spec)
     ids, types = random_ids(spec, 6)
     weights = {name: torch.from_numpy(value) for name, value in tensors.items()}
-    batch = collate([Sample(Encoded(ids, types), 0)])
+    batch = collate([Sample(TokenizedInput(ids, types), 0)])
     logits = forward(spec, weights, batch, embed(spec, weights, batch), range(2), 4).logits[0].numpy()
     np.testing.assert_allclose(logits, run_model(spec, tensors, ids, types), atol=2e-5)

@@ -20,7 +20,7 @@ import pytest
 import pliant
 from pliant.api.resolve import resolve
 from pliant.kernels.emit.isa import host_isa
-from pliant.models.encoder.encoder_graph import Precise
+from pliant.models.encoder.encoder_graph import ComputeDtype
 from pliant.models.hf.checkpoint import open_checkpoint
 from pliant.models.spec import picked_layers
 from pliant.models.tokenizer import open_tokenizer
@@ -32,7 +32,7 @@ from tests.conftest import GOLDEN
 TEXTS = ("a charming and often affecting journey", "too slow")
 THREADS = (1, 2)
 FULL, MIXED = (32,), (2, 3, 4, 5, 6, 32)
-Case = tuple[int, int, tuple[int, ...], Precise]
+Case = tuple[int, int, tuple[int, ...], ComputeDtype]
 CASES: tuple[Case, ...] = (
     *((6, 12, (bits,), "fp32") for bits in range(1, 7)),
     *((6, 12, FULL, "fp32"), (6, 12, MIXED, "fp32"), (4, 9, MIXED, "fp32"), (1, 3, MIXED, "fp32")),
@@ -94,7 +94,7 @@ def _encoder_answers(model: Path, store: Path, cases: Sequence[Case]) -> dict[st
     record = {"weights": _weights(store)}
     with open_store(store) as opened:
         encoded = [open_tokenizer(store, spec).encode(text) for text in TEXTS]
-        for compute, n_threads in product(get_args(Precise), THREADS):
+        for compute, n_threads in product(get_args(ComputeDtype), THREADS):
             chosen = [case for case in cases if case[3] == compute]
             if not chosen or (compute == "bf16" and not host_isa().has_bf16):
                 continue

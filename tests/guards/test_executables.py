@@ -25,8 +25,8 @@ from pliant.ir.partition import Grid, Mode, Partition, Share
 from pliant.kernels.emit.isa import AVX2, AVX512_VNNI, NEON, host_isa
 from pliant.kernels.runtime.jit import Library
 from pliant.kernels.runtime.thread_pool import Pool
-from pliant.models.encoder.encoder_draft import Part
 from pliant.models.encoder.encoder_graph import embedding_graph, head_graph, layer_graph
+from pliant.models.encoder.part_builder import EncoderPart
 from pliant.models.hf.checkpoint import open_checkpoint
 from pliant.models.onnx.bind.onnx_bind import bind
 from pliant.models.onnx.onnx_file import open_onnx
@@ -169,7 +169,7 @@ def test_executables_of_a_clusters_share_are_the_same(mode: Mode, golden: Golden
     golden(f"guards/executables_share_{mode}.txt", _together(texts))
 
 
-def _image(part: Part) -> Image:
+def _image(part: EncoderPart) -> Image:
     blanks = {name: np.zeros(piece.shape, np.float32) for name, piece in part.pieces.items()}
     constants = {**part.constants, **blanks}
     graph = Graph(part.nodes, part.inputs, part.outputs, part.types, constants, part.name)

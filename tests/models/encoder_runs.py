@@ -10,13 +10,15 @@ from pliant.ir.graph import Graph
 from pliant.kernels.emit.isa import host_isa
 from pliant.kernels.runtime.jit import Library
 from pliant.kernels.runtime.thread_pool import Pool
-from pliant.models.encoder.encoder_family import Answer
-from pliant.models.encoder.encoder_parts import whole_layer
+from pliant.models.encoder.encoder_architecture import AnswerKind
+from pliant.models.encoder.encoder_parts import whole_layer_part
 from pliant.models.encoder.encoder_source import Encoder
 from pliant.run.graph.array_stage import open_image
 
 
-def run_encoder(source: Encoder, feeds: Mapping[str, np.ndarray], answer: Answer | None = None) -> np.ndarray:
+def run_encoder(
+    source: Encoder, feeds: Mapping[str, np.ndarray], answer: AnswerKind | None = None
+) -> np.ndarray:
     """The answer to `feeds`, every layer whole."""
     library = Library(host_isa())
     pool = Pool(1, library)
@@ -28,7 +30,7 @@ def run_encoder(source: Encoder, feeds: Mapping[str, np.ndarray], answer: Answer
 
     prepared = source.prepare(feeds)
     x = run(source.input(prepared.rows), prepared.feeds)
-    layer = whole_layer(source.spec, prepared.rows)
+    layer = whole_layer_part(source.spec, prepared.rows)
     for i in range(source.spec.n_layers):
         x = run(source.graph(layer, i), {"x": x})
     return run(source.head(prepared.rows, answer), {"x": x})

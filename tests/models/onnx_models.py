@@ -11,7 +11,7 @@ from onnx.external_data_helper import convert_model_to_external_data
 
 from pliant.ir.graph import Graph
 from pliant.models.onnx.bind.onnx_bind import bind, bind_first
-from pliant.models.onnx.bind.onnx_blocks import Part
+from pliant.models.onnx.bind.onnx_blocks import BoundPart
 from pliant.models.onnx.onnx_file import open_onnx
 from tests.compiler.passes.reading import EVERY_OPERATOR
 
@@ -33,7 +33,7 @@ def bound(
     return bind(open_onnx(model), dims or {}, values, supported=supported)
 
 
-def first_part(model: Any, supported: Collection[str] = EVERY_OPERATOR) -> Part:
+def first_part(model: Any, supported: Collection[str] = EVERY_OPERATOR) -> BoundPart:
     """What can be bound of a model that data divide."""
     return bind_first(open_onnx(model), {}, supported=supported)
 

@@ -3,7 +3,14 @@
 import numpy as np
 
 from pliant.ir.partition import Grid, Mode, Partition, Share
-from pliant.models.encoder.encoder_spec import EncoderLayer, EncoderSpec, FeedForward, Linear, Narrowing, Norm
+from pliant.models.encoder.encoder_spec import (
+    EncoderLayer,
+    EncoderSpec,
+    FeedForward,
+    LinearSpec,
+    Narrowing,
+    NormSpec,
+)
 
 MODES: tuple[Mode, ...] = ("ws", "1d", "2d")
 
@@ -13,12 +20,14 @@ def bert(
 ) -> EncoderSpec:
     """A post-norm encoder, or a pre-norm one."""
     forward = FeedForward(
-        Linear("up", hidden, ffn), Linear("down", ffn, hidden), Norm("norm", hidden, "layer", 1e-5)
+        LinearSpec("up", hidden, ffn),
+        LinearSpec("down", ffn, hidden),
+        NormSpec("norm", hidden, "layer", 1e-5),
     )
-    square = {name: Linear(name, hidden, hidden) for name in ("query", "key", "value", "output")}
+    square = {name: LinearSpec(name, hidden, hidden) for name in ("query", "key", "value", "output")}
     layer = EncoderLayer(
         **square,
-        attention_norm=Norm("attention_norm", hidden, "layer", 1e-5),
+        attention_norm=NormSpec("attention_norm", hidden, "layer", 1e-5),
         feed_forwards=(forward,),
         is_pre_norm=pre,
     )
@@ -29,22 +38,24 @@ def bert(
 def mobilebert() -> EncoderSpec:
     """A bottleneck of 8 in 12, two feed forwards, a narrowing that two products share."""
     affine = {
-        name: Norm(name, n, "affine", 1e-12) for name, n in (("n0", 8), ("n1", 8), ("n2", 12), ("a", 8))
+        name: NormSpec(name, n, "affine", 1e-12) for name, n in (("n0", 8), ("n1", 8), ("n2", 12), ("a", 8))
     }
     forwards = tuple(
-        FeedForward(Linear(f"up{i}", 8, 20), Linear(f"down{i}", 20, 8), Norm(f"f{i}", 8, "affine", 1e-12))
+        FeedForward(
+            LinearSpec(f"up{i}", 8, 20), LinearSpec(f"down{i}", 20, 8), NormSpec(f"f{i}", 8, "affine", 1e-12)
+        )
         for i in range(2)
     )
     layer = EncoderLayer(
-        query=Linear("query", 8, 8),
-        key=Linear("key", 8, 8),
-        value=Linear("value", 12, 8),
-        output=Linear("output", 8, 8),
+        query=LinearSpec("query", 8, 8),
+        key=LinearSpec("key", 8, 8),
+        value=LinearSpec("value", 12, 8),
+        output=LinearSpec("output", 8, 8),
         attention_norm=affine["a"],
         feed_forwards=forwards,
-        query_in=Narrowing(Linear("query_in", 12, 8), affine["n0"]),
-        residual_in=Narrowing(Linear("residual_in", 12, 8), affine["n1"]),
-        widen=Narrowing(Linear("widen", 8, 12), affine["n2"]),
+        query_in=Narrowing(LinearSpec("query_in", 12, 8), affine["n0"]),
+        residual_in=Narrowing(LinearSpec("residual_in", 12, 8), affine["n1"]),
+        widen=Narrowing(LinearSpec("widen", 8, 12), affine["n2"]),
     )
     return EncoderSpec("mobilebert", 2, 4, 2, 12, 8, 20, "relu", 512, layer)
 

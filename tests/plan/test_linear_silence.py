@@ -4,8 +4,8 @@ import subprocess
 import sys
 
 PROGRAM = """
-from pliant.compiler.layout.silent_highs import SilentHighs
-SilentHighs().run()
+from pliant.compiler.layout.highs_solver import HighsSolver
+HighsSolver().run()
 """
 
 

@@ -7,13 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pliant.errors import InputError
-from pliant.models.encoder.encoder_graph import Precise
+from pliant.models.encoder.encoder_graph import ComputeDtype
 from pliant.plan.precision import Compute, Form, choose_form
 
 FORMS = st.lists(
     st.builds(
         Form,
-        compute=st.sampled_from(get_args(Precise)),
+        compute=st.sampled_from(get_args(ComputeDtype)),
         weights=st.sampled_from(["fp32", 2, 6]),
         error=st.sampled_from([0.0, 0.001, 0.01, 0.3, float("inf"), float("nan")]),
         seconds=st.floats(1e-6, 1.0),
@@ -73,4 +73,4 @@ def test_a_tolerance_that_is_no_error_is_refused(tolerance: Any) -> None:
 
 def test_what_can_be_asked_for_is_what_can_run_and_auto() -> None:
     """Two types say it, one for users and one for kernels."""
-    assert get_args(Compute) == (*get_args(Precise), "auto")
+    assert get_args(Compute) == (*get_args(ComputeDtype), "auto")

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from pliant.compiler.executable.call import Packed
+from pliant.compiler.executable.call import PackedConstant
 from pliant.run.packed_weights import SharedWeights
 
 
@@ -15,7 +15,9 @@ def test_packed_forms_go_with_the_last_image_that_reads_them() -> None:
     source = np.ones(16, np.float32)
 
     def made(form: str) -> dict[str, np.ndarray]:
-        image: Any = SimpleNamespace(constants={}, packed={form: Packed(64, lambda memory: None, "w")})
+        image: Any = SimpleNamespace(
+            constants={}, packed={form: PackedConstant(64, lambda memory: None, "w")}
+        )
         return weights.of(image, {"w": source})
 
     weights = SharedWeights()

@@ -15,7 +15,7 @@ import pytest
 
 from pliant.ir.endpoint import Request
 from pliant.ir.reply import Reply
-from pliant.models.tokenizer import Encoded
+from pliant.models.tokenizer import TokenizedInput
 from pliant.plan.result import WHOLE_S
 from pliant.run.process_memory import MemoryBudget
 from pliant.run.submodel.elastic_details import ElasticDetails
@@ -152,7 +152,7 @@ def test_clients_of_mixed_terms_are_answered_together(
         with open_store(store) as one:
             reference = Reference(one, kernel_cache)
             for request, reply in (pair for batch in recorder.batches for pair in batch):
-                text = Encoded(request.tensors["ids"], request.tensors["types"])
+                text = TokenizedInput(request.tensors["ids"], request.tensors["types"])
                 found = reply.outputs["logits"][0]
                 np.testing.assert_allclose(found, reference.logits(text, reply), rtol=1e-5, atol=1e-6)
                 computed.append(found)

@@ -11,8 +11,8 @@ from pliant.errors import BudgetError, InputError
 from pliant.ir.bitwidths import PLANES
 from pliant.ir.device import DeviceProfile
 from pliant.kernels.emit.isa import host_isa
-from pliant.models.encoder.encoder_graph import Precise
-from pliant.models.tokenizer import Encoded, open_tokenizer
+from pliant.models.encoder.encoder_graph import ComputeDtype
+from pliant.models.tokenizer import TokenizedInput, open_tokenizer
 from pliant.plan.precision import Form, PrecisionChoice, check_tolerance, choose_form
 from pliant.plan.result import Plan
 from pliant.plan.submodel.accuracy import curves
@@ -30,14 +30,14 @@ PlanOf = Callable[[DeviceProfile, SessionOptions], Plan]
 class _AnswerErrors:
     """Relative errors of whole answers at 6 bits, by arithmetic; `coarser` is that of 5 bits in float32."""
 
-    errors: Mapping[Precise, float]
+    errors: Mapping[ComputeDtype, float]
     coarser: float
 
 
 def fastest_options(
     store: Store,
     options: SessionOptions,
-    profile_of: Callable[[Precise], DeviceProfile],
+    profile_of: Callable[[ComputeDtype], DeviceProfile],
     plan_of: PlanOf,
     examples: Sequence[str],
     tolerance: float,
@@ -61,9 +61,9 @@ def fastest_options(
             f"{store.path.name} has no measured accuracy for compute='auto' to choose by: give "
             "examples=[text, ...], or name the arithmetic: 'fp32', 'bf16' or 'int8'."
         )
-    known: list[Precise] = ["fp32", *(["bf16"] if host_isa().has_bf16 else []), "int8"]  # type: ignore[list-item]
+    known: list[ComputeDtype] = ["fp32", *(["bf16"] if host_isa().has_bf16 else []), "int8"]  # type: ignore[list-item]
     measured = _measure(store, known, _inputs(store, examples), options.n_threads, cache)
-    plans: dict[Precise, Plan] = {}
+    plans: dict[ComputeDtype, Plan] = {}
     failed: BudgetError | None = None
     profiles = {compute: profile_of(compute) for compute in known}
     for compute, profile in profiles.items():
@@ -82,7 +82,7 @@ def fastest_options(
 
 
 def _by_answers(
-    plans: Mapping[Precise, Plan], measured: _AnswerErrors, tolerance: float, n_examples: int
+    plans: Mapping[ComputeDtype, Plan], measured: _AnswerErrors, tolerance: float, n_examples: int
 ) -> PrecisionChoice:
     forms = [
         Form(
@@ -101,14 +101,14 @@ def _by_answers(
 
 def _by_accuracy(
     store: Store,
-    profiles: Mapping[Precise, DeviceProfile],
-    plans: Mapping[Precise, Plan],
+    profiles: Mapping[ComputeDtype, DeviceProfile],
+    plans: Mapping[ComputeDtype, Plan],
     measured: _AnswerErrors,
     tolerance: float,
     options: SessionOptions,
 ) -> PrecisionChoice:
     errors = options.planning.errors
-    net: dict[Precise, float] = {}
+    net: dict[ComputeDtype, float] = {}
     for compute, plan in plans.items():
         planner = planner_of(store.manifest, profiles[compute])
         assert planner.accuracy is not None
@@ -141,7 +141,7 @@ def as_weight_error(error: float, coarser: float, errors: Sequence[float]) -> fl
     return (errors[PLANES - 1] - errors[PLANES]) * (error / coarser) ** 2 if coarser else 0.0
 
 
-def _inputs(store: Store, examples: Sequence[str]) -> list[Encoded]:
+def _inputs(store: Store, examples: Sequence[str]) -> list[TokenizedInput]:
     """Return the examples as token ids; without examples, random ids from a fixed seed."""
     spec = store.spec
     if examples:
@@ -150,16 +150,16 @@ def _inputs(store: Store, examples: Sequence[str]) -> list[Encoded]:
     draw, n = np.random.default_rng(0), min(_DRAWN_TOKENS, spec.max_tokens)
     least = min(_LEAST_ID, spec.vocab // 2)
     ids = draw.integers(least, spec.vocab, (_DRAWN, n)).astype(np.int32)
-    return [Encoded(row, np.zeros(n, np.int32)) for row in ids]
+    return [TokenizedInput(row, np.zeros(n, np.int32)) for row in ids]
 
 
 def _measure(
-    store: Store, known: Sequence[Precise], inputs: Sequence[Encoded], n_threads: int, cache: Path
+    store: Store, known: Sequence[ComputeDtype], inputs: Sequence[TokenizedInput], n_threads: int, cache: Path
 ) -> _AnswerErrors:
     """Measure the error of the whole model's answers in each arithmetic, relative to float32."""
     most = max(len(text.ids) for text in inputs)
 
-    def answers(compute: Precise, bits: int) -> Float64[np.ndarray, "texts numbers"]:
+    def answers(compute: ComputeDtype, bits: int) -> Float64[np.ndarray, "texts numbers"]:
         spec = store.spec
         with Engine(store, n_threads=n_threads, cache=cache, tokens=most, compute=compute) as engine:
             engine.hold(np.full((spec.n_layers, spec.n_heads), bits))
@@ -169,7 +169,7 @@ def _measure(
     wanted = answers("fp32", PLANES)
     size = float(np.sqrt(np.square(wanted).mean())) or 1.0
 
-    def error(compute: Precise, bits: int) -> float:
+    def error(compute: ComputeDtype, bits: int) -> float:
         return float(np.sqrt(np.square(answers(compute, bits) - wanted).mean())) / size
 
     errors = {c: 0.0 if c == "fp32" else error(c, PLANES) for c in known}

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from pliant.errors import InputError
 from pliant.ir.bitwidths import Weights
-from pliant.models.encoder.encoder_graph import Precise
+from pliant.models.encoder.encoder_graph import ComputeDtype
 from pliant.plan.precision import choose_form
 from pliant.run.array_sessions.measure_forms import forms_of, measure_forms
 from pliant.run.array_sessions.onnx_session import OnnxSession
@@ -34,7 +34,7 @@ def options_of_fastest(
     own: Weights = "fp32" if options.weights == "auto" else options.weights
     forms = forms_of(options.weights, is_bounded=options.memory_bytes is not None)
 
-    def open_form(weights: Weights, compute: Precise) -> OnnxSession:
+    def open_form(weights: Weights, compute: ComputeDtype) -> OnnxSession:
         return open_with(replace(options, weights=weights, compute=compute))
 
     with open_with(replace(options, weights=own, compute="fp32", memory_bytes=None)) as reference:

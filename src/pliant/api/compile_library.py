@@ -7,7 +7,7 @@ import numpy as np
 
 from pliant.api.model import ElasticModel, RecurrentNetwork
 from pliant.api.open_elastic import OnProgress, packed_store, profile_of
-from pliant.compiler.aot.model.library import LibraryBytes
+from pliant.compiler.aot.model.library import LibrarySizes
 from pliant.compiler.aot.model.plan_source import LadderPlan
 from pliant.compiler.aot.model.text_tables import TextTables, text_tables
 from pliant.compiler.aot.model.write_elastic import ElasticLibrary, write_elastic
@@ -15,7 +15,7 @@ from pliant.compiler.aot.model.write_recurrent import write_recurrent
 from pliant.compiler.executable.call import Target
 from pliant.errors import InputError
 from pliant.ir.device import DeviceProfile
-from pliant.models.encoder.encoder_graph import Precise
+from pliant.models.encoder.encoder_graph import ComputeDtype
 from pliant.models.tokenizer import open_tokenizer
 from pliant.plan.result import Plan
 from pliant.profile.profile_cache import load_profile, why_unread
@@ -38,7 +38,7 @@ class LibraryOptions:
     preload_bytes: int
     length: int
     target: Target
-    compute: Precise = "fp32"
+    compute: ComputeDtype = "fp32"
     working_bytes: int | None = None
     profile: Path | None = None
 
@@ -57,7 +57,7 @@ class LibraryReport:
     output: Path
     library: Path | None
     reason: str
-    sizes: LibraryBytes
+    sizes: LibrarySizes
     plans: tuple[Plan, ...]
     lengths: tuple[int, ...]
     is_own_profile: bool

@@ -18,7 +18,7 @@ from pliant.ir.dilation import Dilation
 from pliant.ir.graph import Graph, TensorType
 from pliant.ir.port import Port, require_tensors
 from pliant.kernels.product.bf16_pairs import require_bf16
-from pliant.models.encoder.encoder_graph import Precise
+from pliant.models.encoder.encoder_graph import ComputeDtype
 from pliant.models.onnx.onnx_file import open_onnx
 from pliant.plan.precision import TOLERANCE, Compute, check_compute
 from pliant.quantities import parse_bytes
@@ -134,7 +134,7 @@ def whole(
     without: Collection[str] = (),
     schedule: ScheduleKind = "static",
     weights: Weights = "fp32",
-    compute: Precise = "fp32",
+    compute: ComputeDtype = "fp32",
 ) -> tuple[Graph, Image, ScheduleReport | None]:
     """Return the graph after all passes, its image for `target` (any CPU), and its schedule.
 

@@ -19,7 +19,7 @@ from pliant.store.manifest import Manifest, read_manifest
 
 # The readers of each kind are slow to import, so they are imported when that kind is read.
 if TYPE_CHECKING:
-    from pliant.models.encoder.encoder_family import Family
+    from pliant.models.encoder.encoder_architecture import EncoderArchitecture
     from pliant.models.recurrent.recurrent_source import RecurrentSource
 
 Numbers = tuple[int, ...]
@@ -110,7 +110,7 @@ class EncoderModel:
         return self.weights if isinstance(self.weights, Path) else None
 
     @cached_property
-    def family(self) -> "Family":
+    def family(self) -> "EncoderArchitecture":
         """Read from the configuration only, if that names an architecture. Raises ModelError."""
         from pliant.models.encoder.encoder_directory import read_family
         from pliant.models.encoder.encoder_random import random_encoder

@@ -22,7 +22,7 @@ from pliant.errors import InputError, StoreError
 from pliant.ir.cost import costs_of
 from pliant.ir.device import BUSY, DeviceProfile, emulate
 from pliant.ir.dilation import Dilation
-from pliant.models.encoder.encoder_graph import Precise
+from pliant.models.encoder.encoder_graph import ComputeDtype
 from pliant.models.hf.checkpoint import open_checkpoint
 from pliant.models.spec import ModelSpec
 from pliant.plan.precision import TOLERANCE
@@ -135,7 +135,7 @@ def chosen_options(
             "profile= has the times of one arithmetic, but compute='auto' compares several: leave one out."
         )
 
-    def profile_in(compute: Precise) -> DeviceProfile:
+    def profile_in(compute: ComputeDtype) -> DeviceProfile:
         return emulate(profile_of(store, cache, options.n_threads, compute, on_progress), dilation)
 
     return fastest_options(
@@ -254,7 +254,7 @@ def profile_of(
     store: Store,
     cache: Path,
     n_threads: int,
-    compute: Precise = "fp32",
+    compute: ComputeDtype = "fp32",
     on_progress: OnProgress = lambda what, done, total: None,
     *,
     measuring: "MeasurementOptions | None" = None,

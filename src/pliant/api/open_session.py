@@ -24,7 +24,7 @@ from pliant.api.resolve import Source, resolve
 from pliant.errors import InputError, NodeError
 from pliant.ir.device import DeviceProfile
 from pliant.ir.dilation import Dilation, compute_alone
-from pliant.models.hf.config import unread_head
+from pliant.models.hf.config import ignored_head
 from pliant.plan.precision import TOLERANCE, Compute, check_compute
 from pliant.plan.result import WHOLE_S
 from pliant.plan.submodel.plan_options import OURS, Depths, PlanOptions
@@ -234,7 +234,7 @@ def _own_bound(model: Model, memory: Memory | None) -> int | None:
 
 def _warn_of_head(model: StoreModel | CheckpointModel) -> None:
     """Warn that a language model is run as an encoder."""
-    name = unread_head(model.path) if isinstance(model, CheckpointModel) else None
+    name = ignored_head(model.path) if isinstance(model, CheckpointModel) else None
     if name is not None:
         warn(
             f"{model.name} is a {name}, whose head pliant does not run: replies contain the mean of its last "

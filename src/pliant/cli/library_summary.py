@@ -7,7 +7,7 @@ from rich.table import Table
 
 from pliant.api.compile_library import LibraryReport
 from pliant.cli.shared.show import console, print_json
-from pliant.compiler.aot.model.library import LibraryBytes
+from pliant.compiler.aot.model.library import LibrarySizes
 from pliant.kernels.emit.isa import Isa, host_isa
 from pliant.plan.result import Plan
 from pliant.quantities import format_bytes, format_seconds
@@ -32,7 +32,7 @@ class CompiledLibrary:
 
     output: str
     library: str | None
-    memory: LibraryBytes
+    memory: LibrarySizes
     plans: tuple[PlanSummary, ...]
     profile: str
     ids_only: str | None

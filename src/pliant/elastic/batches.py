@@ -8,7 +8,7 @@ import torch
 
 from pliant.elastic.network import Batch
 from pliant.models.examples import Example
-from pliant.models.tokenizer import Encoded, Tokenizer, encode_example
+from pliant.models.tokenizer import TokenizedInput, Tokenizer, encode_example
 
 # Batches are cut from pools of this many batches, sorted by length: little padding, random order.
 _POOL = 50
@@ -18,7 +18,7 @@ _POOL = 50
 class Sample:
     """One tokenised example."""
 
-    encoded: Encoded
+    encoded: TokenizedInput
     label: int
 
 
@@ -64,7 +64,7 @@ def collate(samples: Sequence[Sample]) -> Batch:
     return Batch(ids, types, torch.tensor(lengths), labels, min(lengths) != max(lengths))
 
 
-def _encode(tokenizer: Tokenizer, example: Example, max_tokens: int | None) -> Encoded:
+def _encode(tokenizer: Tokenizer, example: Example, max_tokens: int | None) -> TokenizedInput:
     if max_tokens is None:
         return encode_example(tokenizer, example)
     return tokenizer.encode(*tokenizer.truncate(example.text, example.pair, max_tokens))

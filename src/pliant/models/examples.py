@@ -29,7 +29,7 @@ class Example:
 
 
 @dataclass(frozen=True, slots=True)
-class _Layout:
+class _Columns:
     """The columns of a TSV file."""
 
     n_columns: int
@@ -47,14 +47,14 @@ def read_examples(path: Path, labels: Sequence[str]) -> tuple[Example, ...]:
     """
     if not labels:
         raise InputError(
-            f"{shown_path(path)} needs a classifier's labels, but the model has none; evaluate a classifier."
+            f"{path_label(path)} needs a classifier's labels, but the model has none; evaluate a classifier."
         )
     examples = []
     for at, text, pair, label in _rows(path):
-        where = f"{shown_path(path)}, line {at}"
+        where = f"{path_label(path)}, line {at}"
         examples.append(Example(text, pair, _label_index(where, label, labels), where))
     if not examples:
-        raise InputError(f"{shown_path(path)} has a header but no rows; give at least one example.")
+        raise InputError(f"{path_label(path)} has a header but no rows; give at least one example.")
     return tuple(examples)
 
 
@@ -66,7 +66,7 @@ def label_names(path: Path) -> tuple[str, ...]:
     found = {label for *_, label in _rows(path)}
     if len(found) < 2:
         raise InputError(
-            f"{shown_path(path)} holds {len(found)} distinct labels; a classifier needs at least 2."
+            f"{path_label(path)} holds {len(found)} distinct labels; a classifier needs at least 2."
         )
     if all(re.fullmatch(r"\d+", label) for label in found):
         return tuple(sorted(found, key=int))
@@ -75,7 +75,7 @@ def label_names(path: Path) -> tuple[str, ...]:
 
 def _rows(path: Path) -> Iterator[tuple[int, str, str | None, str]]:
     """(line number, text, pair, label) of every row."""
-    lines, name = numbered_lines(path), shown_path(path)
+    lines, name = numbered_lines(path), path_label(path)
     first = next(lines, None)
     if first is None:
         raise InputError(f"{name} is empty; give a header line and at least one example.")
@@ -99,9 +99,9 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
     A file whose name ends in .gz is decompressed; `-` is standard input. Raises InputError naming file and
     line for a blank line before others, which would shift answers against questions, and for bad UTF-8.
     """
-    blank, name = None, shown_path(path)
+    blank, name = None, path_label(path)
     try:
-        with _opened(path) as file:
+        with _open(path) as file:
             for at, raw in enumerate(file, 1):
                 line = raw.decode("utf-8-sig" if at == 1 else "utf-8").rstrip("\r\n")
                 if not line.strip():
@@ -118,7 +118,7 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
         raise InputError(f"{name} cannot be read: {getattr(e, 'strerror', None) or e}.") from e
 
 
-def shown_path(path: Path) -> str:
+def path_label(path: Path) -> str:
     """The name of a file in messages: `-` is standard input."""
     return "standard input" if path == Path("-") else str(path)
 
@@ -130,24 +130,24 @@ def standard_input() -> BinaryIO:
     return sys.stdin.buffer
 
 
-def _opened(path: Path) -> AbstractContextManager[Iterable[bytes]]:
+def _open(path: Path) -> AbstractContextManager[Iterable[bytes]]:
     if path == Path("-"):
         return nullcontext(standard_input())  # which this function must not close
     return gzip.open(path) if path.suffix == ".gz" else path.open("rb")
 
 
-def _layout(path: Path, header: list[str]) -> _Layout:
+def _layout(path: Path, header: list[str]) -> _Columns:
     names = [name.strip() for name in header]
     label = next((names.index(n) for n in _LABEL if n in names), None)
     text = next((names.index(n) for n in _FIRST if n in names), None)
     if label is None or text is None:
         raise InputError(
-            f"{shown_path(path)}, line 1: no known columns in the header {names}; it needs a text column "
+            f"{path_label(path)}, line 1: no known columns in the header {names}; it needs a text column "
             f"({', '.join(_FIRST)}), a label column ({', '.join(_LABEL)}) and, for pairs, a second text "
             f"({', '.join(_SECOND)})."
         )
     pair = next((names.index(n) for n in _SECOND if n in names and names.index(n) != text), None)
-    return _Layout(len(names), text, pair, label)
+    return _Columns(len(names), text, pair, label)
 
 
 def _label_index(where: str, label: str, labels: Sequence[str]) -> int:

@@ -16,7 +16,7 @@ _CHARS_PER_TOKEN = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Encoded:
+class TokenizedInput:
     """One tokenised input, with special tokens, unpadded."""
 
     ids: Int32[np.ndarray, " tokens"]
@@ -28,7 +28,7 @@ class Encoded:
 
 
 @runtime_checkable
-class Limits(Protocol):
+class InputLimits(Protocol):
     """The input limits of a model; a ModelSpec is one."""
 
     @property
@@ -48,10 +48,10 @@ class Tokenizer:
     """A loaded tokenizer.json with the limits of its model."""
 
     inner: tokenizers.Tokenizer
-    spec: Limits
+    spec: InputLimits
     source: Path
 
-    def encode(self, text: str, pair: str | None = None) -> Encoded:
+    def encode(self, text: str, pair: str | None = None) -> TokenizedInput:
         """Ids and types of `text`, or of the sentence pair (`text`, `pair`).
 
         RoBERTa and DistilBERT have no types: theirs are zero. Raises InputError for a text without content or
@@ -64,7 +64,7 @@ class Tokenizer:
         self._check(ids, encoding)
         has_types = self.spec.n_types > 1 and self.spec.family != "roberta"
         types = np.array(encoding.type_ids, np.int32) if has_types else np.zeros(len(ids), np.int32)
-        return Encoded(ids, types)
+        return TokenizedInput(ids, types)
 
     def truncate(
         self, text: str, pair: str | None = None, max_tokens: int | None = None
@@ -83,7 +83,7 @@ class Tokenizer:
                 return texts[0], None if pair is None else texts[1]
             tokens = list(zip(encoding.sequence_ids, encoding.offsets, strict=True))
             ends = [[end for number, (_, end) in tokens if number == i] for i in range(len(texts))]
-            lengths = _shortened([len(e) for e in ends], excess)
+            lengths = _shorten([len(e) for e in ends], excess)
             # A prefix may have more tokens than it had as part of the whole text, so check again.
             before, texts = texts, [t[: e[n - 1]] for t, e, n in zip(texts, ends, lengths, strict=True)]
             if texts == before:
@@ -129,7 +129,7 @@ class Tokenizer:
             )
 
 
-def open_tokenizer(directory: Path, spec: Limits) -> Tokenizer:
+def open_tokenizer(directory: Path, spec: InputLimits) -> Tokenizer:
     """The tokenizer of a model directory; padding and truncation set in its file are switched off.
 
     Raises ModelError when tokenizer.json is missing or damaged.
@@ -149,7 +149,7 @@ def open_tokenizer(directory: Path, spec: Limits) -> Tokenizer:
     return Tokenizer(inner, spec, path)
 
 
-def encode_example(tokenizer: Tokenizer, example: Example) -> Encoded:
+def encode_example(tokenizer: Tokenizer, example: Example) -> TokenizedInput:
     """As `Tokenizer.encode`, but an error names the example's file and line."""
     try:
         return tokenizer.encode(example.text, example.pair)
@@ -170,13 +170,13 @@ def require_content(text: object, what: str) -> None:
         raise InputError(f"{what} is empty; give at least one word.")
 
 
-def refuse_padding(ids: np.ndarray, spec: Limits) -> None:
+def refuse_padding(ids: np.ndarray, spec: InputLimits) -> None:
     """Raise InputError for RoBERTa's padding token, which has no position: later tokens would shift."""
     if spec.family == "roberta" and spec.position_offset - 1 in ids:
         raise InputError("the text contains the model's padding token; leave it out.")
 
 
-def _shortened(lengths: list[int], excess: int) -> list[int]:
+def _shorten(lengths: list[int], excess: int) -> list[int]:
     """One or two lengths reduced by `excess` in total, the longer one first; none below 1."""
     if len(lengths) == 1:
         return [max(1, lengths[0] - excess)]

@@ -7,7 +7,7 @@ import highspy
 import numpy as np
 
 from pliant.arrays import Float
-from pliant.compiler.layout.silent_highs import SilentHighs
+from pliant.compiler.layout.highs_solver import HighsSolver
 
 INFINITY = highspy.kHighsInf
 FEASIBLE = 2
@@ -81,7 +81,7 @@ class LinearProgram:
         if self.whole is not None:
             kinds = (highspy.HighsVarType.kContinuous, highspy.HighsVarType.kInteger)
             lp.integrality_ = [kinds[bool(w)] for w in self.whole]
-        solver = SilentHighs()
+        solver = HighsSolver()
         solver.setOptionValue("parallel", "off")  # "threads" would fail if HiGHS runs elsewhere with more
         solver.setOptionValue("time_limit", time_limit_s)
         solver.setOptionValue("mip_rel_gap", gap)

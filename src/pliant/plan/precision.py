@@ -7,7 +7,7 @@ from typing import Literal, get_args
 
 from pliant.errors import InputError
 from pliant.ir.bitwidths import Weights
-from pliant.models.encoder.encoder_graph import Precise
+from pliant.models.encoder.encoder_graph import ComputeDtype
 from pliant.quantities import format_seconds
 
 TOLERANCE = 0.01
@@ -26,7 +26,7 @@ class Form:
     describes it. `refused` is the reason why a form cannot run.
     """
 
-    compute: Precise
+    compute: ComputeDtype
     weights: Weights = "auto"
     error: float = inf
     seconds: float = inf

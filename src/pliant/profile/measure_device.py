@@ -14,7 +14,7 @@ from pliant.ir.bitwidths import FULL_BITS
 from pliant.ir.device import DeviceProfile, LayerTime, Overhead, ShardRead
 from pliant.ir.program import FULL, Run
 from pliant.models.spec import ModelSpec
-from pliant.models.tokenizer import Encoded, Tokenizer, open_tokenizer
+from pliant.models.tokenizer import TokenizedInput, Tokenizer, open_tokenizer
 from pliant.profile.line import fit_disks, timing
 from pliant.profile.machine import cpu_frequency, cpu_model
 from pliant.profile.rounds import Clock, Timed, time_in_rounds
@@ -307,11 +307,11 @@ def _text_of(tokenizer: Tokenizer, n_tokens: int) -> str:
     return " ".join(words)
 
 
-def _input(tokenizer: Tokenizer, text: str, n_tokens: int) -> Encoded:
+def _input(tokenizer: Tokenizer, text: str, n_tokens: int) -> TokenizedInput:
     """Return exactly `n_tokens` ids: those of `text`, repeated or cut."""
     try:
         encoded = tokenizer.encode(text)
         ids, types = encoded.ids, encoded.types
     except Exception as error:
         raise ProfileError(f"the store's tokenizer reads no plain English: {error}") from error
-    return Encoded(np.resize(ids, n_tokens), np.resize(types, n_tokens))
+    return TokenizedInput(np.resize(ids, n_tokens), np.resize(types, n_tokens))

@@ -5,7 +5,7 @@ from typing import final
 
 import numpy as np
 
-from pliant.compiler.executable.call import Packed
+from pliant.compiler.executable.call import PackedConstant
 from pliant.compiler.executable.image import Image
 from pliant.kernels.runtime.aligned_memory import aligned_bytes
 from pliant.run.memory_use import is_mapped
@@ -93,7 +93,7 @@ def _is_given(source: np.ndarray) -> bool:
     return source.nbytes > _SMALL_BYTES and not is_mapped(source)
 
 
-def _packed_key(name: str, packed: Packed, source: np.ndarray | None) -> tuple[str, int, int]:
+def _packed_key(name: str, packed: PackedConstant, source: np.ndarray | None) -> tuple[str, int, int]:
     return name, packed.n_bytes, id(packed if source is None else source)
 
 

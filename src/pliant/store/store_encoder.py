@@ -10,7 +10,7 @@ import numpy as np
 from pliant.arrays import Float32, Integer
 from pliant.errors import StoreError
 from pliant.ir.bitwidths import FULL_BITS
-from pliant.models.encoder.bert import text
+from pliant.models.encoder.bert import make_bert
 from pliant.models.encoder.encoder_source import Encoder, MatrixCodes
 from pliant.models.encoder.encoder_spec import CodedLayers
 from pliant.models.hf.checkpoint import WORD
@@ -34,7 +34,7 @@ def stored_encoder(path: Path, bits: int | None = None) -> Encoder:
         raise StoreError(
             f"{path} does not offer {wanted} bits; it offers {', '.join(map(str, sorted(offered)))}."
         )
-    family = text(store.spec)
+    family = make_bert(store.spec)
     spec = replace(family.spec, coded=_coded_layers(store.manifest))
     return Encoder(replace(family, spec=spec), _StoredWeights(store, wanted), path)
 

@@ -13,7 +13,7 @@ from pliant.ir.partition import Mode, Partition, Share
 from pliant.kernels.emit.isa import host_isa
 from pliant.kernels.runtime.jit import Library
 from pliant.kernels.runtime.thread_pool import Pool
-from pliant.models.encoder.encoder_family import Prepared
+from pliant.models.encoder.encoder_architecture import PreparedInput
 from pliant.models.encoder.encoder_source import Encoder
 from pliant.plan.split.stage_graphs import weight_bytes
 from pliant.store.store_encoder import stored_encoder
@@ -45,7 +45,7 @@ def pool(library: Library) -> Iterator[Pool]:
         yield pool
 
 
-def prepared(encoder: Encoder) -> Prepared:
+def prepared(encoder: Encoder) -> PreparedInput:
     return encoder.prepare(encoder.sample(TOKENS))
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 
 from pliant.compiler.executable.assemble_image import Image, assemble
-from pliant.compiler.executable.call import Alias, Call, Extent, Kernel, Lowered, Ref, Target
+from pliant.compiler.executable.call import Call, Kernel, LoweredNode, Ref, RowExtent, Target, TensorAlias
 from pliant.ir.executable import ARENA
 from pliant.ir.graph import Graph, Node, TensorType
 from pliant.kernels.emit.isa import X86_64
@@ -29,7 +29,7 @@ def image(steps: dict[str, tuple[str, ...]], outputs: tuple[str, ...]) -> Image:
         )
         for y, inputs in steps.items()
     ]
-    return assemble(graph, [Lowered((call,)) for call in calls], Target(X86_64))
+    return assemble(graph, [LoweredNode((call,)) for call in calls], Target(X86_64))
 
 
 def test_a_chain_runs_in_one_tensor() -> None:
@@ -65,7 +65,7 @@ def test_aliases_follow_what_was_merged() -> None:
         dict.fromkeys("xaby", ROWS),
     )
     first, last = (Call(KERNEL, RowArgs, {}, 4, (r,), (w,), in_place=r) for r, w in (("x", "a"), ("a", "y")))
-    parts = [Lowered((first,)), Lowered(aliases=(Alias("b", "a", 64),)), Lowered((last,))]
+    parts = [LoweredNode((first,)), LoweredNode(aliases=(TensorAlias("b", "a", 64),)), LoweredNode((last,))]
     made = assemble(graph, parts, Target(X86_64))
     assert (made.places["b"].space, made.places["b"].offset) == ("y", 64)
 
@@ -79,12 +79,14 @@ def test_an_output_replaces_an_input_that_nothing_reads_any_more() -> None:
 def test_shares_follow_the_extent() -> None:
     """Calls without an extent stay whole: a head has one row whatever the sequence."""
     whole = Call(KERNEL, RowArgs, {}, 7, ("x",), ("a",), grain=2)
-    rows = Call(KERNEL, RowArgs, {}, 4, ("a",), ("y",), extent=Extent((), lambda lengths: (sum(lengths), 1)))
+    rows = Call(
+        KERNEL, RowArgs, {}, 4, ("a",), ("y",), extent=RowExtent((), lambda lengths: (sum(lengths), 1))
+    )
     graph = Graph(
         (Node("step", ("x",), ("a",)), Node("step", ("a",), ("y",))),
         ("x",),
         ("y",),
         dict.fromkeys("xay", ROWS),
     )
-    made = assemble(graph, [Lowered((whole,)), Lowered((rows,))], Target(X86_64))
+    made = assemble(graph, [LoweredNode((whole,)), LoweredNode((rows,))], Target(X86_64))
     assert np.array_equal(made.shares((3, 1)), [[7, 2], [4, 1]])

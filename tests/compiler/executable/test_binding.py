@@ -5,9 +5,9 @@ import weakref
 
 import numpy as np
 
-from pliant.compiler.executable.binding import Bound
-from pliant.compiler.executable.encode_image import encode, kernels
-from pliant.compiler.executable.kernel_addresses import addresses
+from pliant.compiler.executable.binding import BoundProgram
+from pliant.compiler.executable.encode_image import encode, image_kernels
+from pliant.compiler.executable.kernel_addresses import load_kernels
 from pliant.ir.graph import Node
 from pliant.kernels.emit.isa import host_isa
 from pliant.kernels.runtime.aligned_memory import aligned_bytes
@@ -25,7 +25,7 @@ def test_what_many_calls_read_is_lent_like_what_one_reads() -> None:
     library, pool = machine(host_isa())
     outputs = tuple(f"y{i}" for i in range(7))
     image = an_image(tuple(Node("Neg", ("x",), (y,)) for y in outputs), outputs)
-    bound = Bound(encode(image), addresses(kernels(image), library))
+    bound = BoundProgram(encode(image), load_kernels(image_kernels(image), library))
     held = {y: _floats() for y in outputs}
     for turn in range(3):
         x = _floats()
@@ -44,7 +44,7 @@ def test_a_program_keeps_what_it_is_pointed_at_and_not_what_it_is_lent() -> None
     """Weights must outlast every walk; an answer that nobody holds any more must not stay in memory."""
     library, pool = machine(host_isa())
     image = an_image((Node("Neg", ("x",), ("y",)),), ("y",))
-    bound = Bound(encode(image), addresses(kernels(image), library))
+    bound = BoundProgram(encode(image), load_kernels(image_kernels(image), library))
     x, y = _floats(), _floats()
     x[:] = np.arange(x.size).reshape(SHAPE)
     seen, given = weakref.ref(x), weakref.ref(y)

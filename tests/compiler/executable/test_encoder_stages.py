@@ -6,10 +6,10 @@ import pytest
 
 from pliant.compiler.executable.call import Target
 from pliant.compiler.executable.encoder_stages import arena_bytes
-from pliant.compiler.executable.place import Lifetime, place
+from pliant.compiler.executable.place_tensors import Lifetime, place_tensors
 from pliant.compiler.executable.stage import coded_form
 from pliant.kernels.emit.isa import X86_64
-from pliant.models.encoder.encoder_graph import Precise, layer_graph
+from pliant.models.encoder.encoder_graph import ComputeDtype, layer_graph
 from pliant.models.slice_shapes import slice_geometry
 from pliant.models.spec import ModelSpec
 from tests.tiny import tiny_spec
@@ -29,9 +29,11 @@ def _spec(n_heads: int, hidden: int, ffn: int) -> ModelSpec:
     return tiny_spec(n_heads=n_heads, hidden=hidden, ffn=ffn, embedding=hidden, widths=(n_heads,))
 
 
-@pytest.mark.parametrize("compute", get_args(Precise))
+@pytest.mark.parametrize("compute", get_args(ComputeDtype))
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_a_narrower_layer_never_needs_a_larger_arena(shape: tuple[int, int, int], compute: Precise) -> None:
+def test_a_narrower_layer_never_needs_a_larger_arena(
+    shape: tuple[int, int, int], compute: ComputeDtype
+) -> None:
     """The arena is made for the full width, and layers of any width run in it, in place."""
     spec = _spec(*shape)
     target = Target(X86_64)
@@ -50,4 +52,4 @@ def test_a_layer_takes_five_tensors(shape: tuple[int, int, int]) -> None:
                spec.n_heads * g.slice_ffn)  # fmt: skip
     lives = ((0, 6), (0, 1), (1, 2), (2, 6), (4, 5))
     tensors = [Lifetime(4 * tokens * n, *life) for n, life in zip(columns, lives, strict=True)]
-    assert arena_bytes(spec, "F32", tokens) <= place(tensors).n_bytes
+    assert arena_bytes(spec, "F32", tokens) <= place_tensors(tensors).n_bytes

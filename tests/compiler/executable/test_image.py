@@ -8,7 +8,7 @@ import pytest
 from pliant.compiler.executable.call import Target
 from pliant.compiler.executable.encode_image import arena_tensors
 from pliant.compiler.executable.image import Image, make_image
-from pliant.compiler.executable.place import Lifetime
+from pliant.compiler.executable.place_tensors import Lifetime
 from pliant.ir.check.executable_check import arena_faults
 from pliant.ir.graph import Graph, Node, TensorType
 from pliant.kernels.emit.isa import host_isa

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from pliant.compiler.fusion.fuse_attention import fuse_attention
-from pliant.compiler.passes.dead import drop_dead
+from pliant.compiler.passes.dead_code import drop_dead_code
 from tests.compiler.passes.chains import Chain, assert_same, lines
 
 BATCH, ROWS, HEADS, DIM = 2, 7, 3, 8
@@ -58,7 +58,7 @@ def test_the_output_is_written_in_the_order_that_is_asked_for(
     scores = c.add("qk", "MatMul", "q", c.add("kt", "Transpose", "k", perm=turned))
     y = c.add("pv", "MatMul", c.add("p", "Softmax", scores, axis=-1), "v")
     y = c.add("y", "Transpose", y, perm=list(perm)) if perm else y
-    fused = drop_dead(fuse_attention(c.graph(y)))
+    fused = drop_dead_code(fuse_attention(c.graph(y)))
     is_written_so = perm[-1:] in ((), (len(shape) - 1,))
     assert [node.op for node in fused.nodes] == ["FusedAttention"] + ["Transpose"] * (not is_written_so)
     assert_same(fused, c)

@@ -8,7 +8,7 @@ import pytest
 
 from pliant.compiler.fusion.fuse_matmul import fuse_matmul
 from pliant.compiler.fusion.fuse_scales import fuse_scales
-from pliant.compiler.passes.dead import drop_dead
+from pliant.compiler.passes.dead_code import drop_dead_code
 from pliant.ir.graph import Graph
 from tests.compiler.passes.chains import Chain, assert_same
 
@@ -29,7 +29,7 @@ def _ops(graph: Graph) -> list[str]:
 
 
 def _fused(graph: Graph) -> Graph:
-    return drop_dead(fuse_scales(fuse_matmul(graph)))
+    return drop_dead_code(fuse_scales(fuse_matmul(graph)))
 
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "float16", "bfloat16"])

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pliant.compiler.layout.cut_sequences import cut_sequences, longest_sequence
 from pliant.compiler.layout.exact_layouts import choose_exactly
-from pliant.compiler.layout.layout_problem import Form, Operator, Problem
-from pliant.compiler.layout.sequences import longest, sequences
-from pliant.compiler.layout.vote import choose_by_vote
+from pliant.compiler.layout.layout_problem import LayoutProblem, Operator, OperatorForm
+from pliant.compiler.layout.majority_vote import choose_by_vote
 from pliant.errors import GraphError
 from research.layout_brute_force import brute_force
 
@@ -21,11 +21,11 @@ def operator(
     name: str, inputs: tuple[str, ...], output: str, costs: dict[tuple[str, ...], float]
 ) -> Operator:
     """An operator whose forms are given as (input layouts..., output layout): seconds."""
-    forms = tuple(Form(key[:-1], key[-1:], seconds) for key, seconds in costs.items())
+    forms = tuple(OperatorForm(key[:-1], key[-1:], seconds) for key, seconds in costs.items())
     return Operator(name, inputs, (output,), forms)
 
 
-def a_problem(seed: int, n: int, n_layouts: int = 3) -> Problem:
+def a_problem(seed: int, n: int, n_layouts: int = 3) -> LayoutProblem:
     """A random graph of `n` operators of one or two inputs; outside edges have the default layout only."""
     chance = random.Random(seed)
     layouts = LAYOUTS[:n_layouts]
@@ -41,7 +41,7 @@ def a_problem(seed: int, n: int, n_layouts: int = 3) -> Problem:
     read = {e for o in operators for e in o.inputs}
     candidates = {e: layouts if e in read and e != "in" else ("row",) for e in edges}
     reorder = {e: {(a, b): 1.5e-6 for a in layouts for b in layouts if a != b} for e in edges}
-    return Problem(tuple(operators), candidates, reorder)
+    return LayoutProblem(tuple(operators), candidates, reorder)
 
 
 @given(st.integers(0, 10_000), st.integers(1, 9))
@@ -69,7 +69,7 @@ def test_votes_never_beat_the_exact_schedule_and_name_every_edge(seed: int, n: i
 def test_every_operator_is_in_one_sequence_and_none_is_missed_that_is_longer(seed: int, n: int) -> None:
     """Algorithm 2's contract; the longest sequence against the longest way found by relaxation."""
     operators = a_problem(seed, n).operators
-    paths = sequences(operators)
+    paths = cut_sequences(operators)
     assert sorted(o.name for p in paths for o in p.operators) == sorted(o.name for o in operators)
     for path in paths:
         for o, (before, after) in zip(path.operators, pairwise(path.edges), strict=True):
@@ -90,7 +90,7 @@ def test_a_chain_is_solved_exactly_by_dynamic_programming() -> None:
         for i in range(7):
             costs = {(a, b): chance.uniform(1e-6, 9e-6) for a in LAYOUTS for b in LAYOUTS}
             operators.append(operator(f"o{i}", (f"e{i}",), f"e{i + 1}", costs))
-        problem = Problem(tuple(operators), {f"e{i}": LAYOUTS for i in range(8)})
+        problem = LayoutProblem(tuple(operators), {f"e{i}": LAYOUTS for i in range(8)})
         vote = choose_by_vote(problem)
         assert vote.n_conflicts == 0
         assert vote.seconds == pytest.approx(choose_exactly(problem).seconds, rel=1e-6)
@@ -104,7 +104,9 @@ def test_a_reorder_is_taken_where_it_pays() -> None:
     )
     layouts = {"x": ("row",), "y": ("row", "column"), "z": ("row",)}
     for price, expected in ((1e-6, 3e-6), (20e-6, 10e-6)):
-        problem = Problem(operators, layouts, {"y": {("column", "row"): price, ("row", "column"): price}})
+        problem = LayoutProblem(
+            operators, layouts, {"y": {("column", "row"): price, ("row", "column"): price}}
+        )
         assert choose_exactly(problem).seconds == pytest.approx(expected)
         assert choose_by_vote(problem).seconds == pytest.approx(expected)
 
@@ -121,12 +123,12 @@ def test_a_deep_graph_is_no_problem() -> None:
     """3,000 operators in a row: recursion would end the interpreter."""
     costs = {("row", "row"): 1e-6}
     operators = [operator(f"o{i}", (f"e{i}",), f"e{i + 1}", costs) for i in range(3000)]
-    assert len(longest(operators).operators) == 3000
-    assert len(sequences(operators)) == 1
+    assert len(longest_sequence(operators).operators) == 3000
+    assert len(cut_sequences(operators)) == 1
 
 
 def test_operators_that_nothing_can_feed_are_refused() -> None:
     """A form that wants a layout nobody can bring is an error, not an endless cost."""
     lonely = operator("a", ("x",), "y", {("column", "row"): 1e-6})
     with pytest.raises(GraphError, match="no assignment"):
-        choose_exactly(Problem((lonely,), {"x": ("row",), "y": ("row",)}))
+        choose_exactly(LayoutProblem((lonely,), {"x": ("row",), "y": ("row",)}))

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from pliant.compiler.passes.code_weights import code_weights
-from pliant.compiler.rewrite.coder import Coder
+from pliant.compiler.rewrite.coder import CachingCoder
 from pliant.errors import GraphError
 from pliant.ir.graph import Graph
 from tests.compiler.passes.chains import Chain
@@ -22,7 +22,7 @@ def test_products_take_codes_and_lookups_stay() -> None:
     looked_up = c.add("e", "Gather", table, [0, 5, 7])
     hidden = c.add("h", "Add", "x", looked_up)
     graph = c.graph(c.add("y", "MatMul", hidden, c.constant("w", weights(64, 80))))
-    coded = code_weights(graph, Coder(6))
+    coded = code_weights(graph, CachingCoder(6))
     attributes = "largest={:.4f}, n_segments=1, segment_rows=64"
     (product,) = [node for node in coded.nodes if node.op == "PlaneMatMul"]
     largest = float(product.attributes["largest"])  # type: ignore[arg-type]
@@ -42,7 +42,7 @@ def test_int8_products_of_one_tensor_share_its_rounding() -> None:
     outputs = [
         c.add(y, "MatMul", "x", c.constant(f"{y}.w", weights(64, 80, seed))) for seed, y in enumerate("qkv")
     ]
-    coded = code_weights(c.graph(*outputs), Coder(6), "int8")
+    coded = code_weights(c.graph(*outputs), CachingCoder(6), "int8")
     assert [node.op for node in coded.nodes] == ["QuantizeRows"] + ["PlaneMatMulInteger"] * 3
     assert str(coded.types[coded.nodes[0].outputs[0]]) == "int16[10,64]"
     assert {node.inputs[:2] for node in coded.nodes[1:]} == {coded.nodes[0].outputs}
@@ -53,7 +53,7 @@ def test_one_matrix_is_coded_once() -> None:
     c = Chain(x=(2, 64))
     w = c.constant("w", weights(64, 64))
     graph = c.graph(c.add("y", "MatMul", c.add("h", "MatMul", "x", w), w))
-    coder = Coder(4)
+    coder = CachingCoder(4)
     first, second = code_weights(graph, coder), code_weights(graph, coder)
     assert first.nodes[0].inputs[1:] == first.nodes[1].inputs[1:]
     assert all(first.constants[x] is second.constants[x] for x in first.constants)
@@ -65,7 +65,7 @@ def test_small_matrices_stay(shape: tuple[int, int]) -> None:
     c = Chain(x=(2, shape[0]))
     graph = c.graph(c.add("y", "MatMul", "x", c.constant("w", weights(*shape))))
     with pytest.raises(GraphError, match=r"no product .* 6-bit codes .* weights='fp32'"):
-        code_weights(graph, Coder(6))
+        code_weights(graph, CachingCoder(6))
 
 
 def test_what_has_no_code_stays() -> None:
@@ -79,7 +79,11 @@ def test_what_has_no_code_stays() -> None:
         c.add("a", "MatMul", h, c.constant("endless", endless)),
         c.add("b", "MatMul", h, c.constant("wide", wide)),
     )
-    assert [node.op for node in code_weights(graph, Coder(6)).nodes] == ["PlaneMatMul", "MatMul", "MatMul"]
+    assert [node.op for node in code_weights(graph, CachingCoder(6)).nodes] == [
+        "PlaneMatMul",
+        "MatMul",
+        "MatMul",
+    ]
 
 
 def test_other_products_stay() -> None:
@@ -89,5 +93,5 @@ def test_other_products_stay() -> None:
     square = c.add("s", "MatMul", left, "x")
     stack = c.add("y", "MatMul", square, c.constant("many", weights(128, 64).reshape(2, 64, 64)))
     last = c.add("z", "MatMul", stack, c.constant("v", weights(64, 64)))
-    ops = [node.op for node in code_weights(c.graph(last), Coder(6)).nodes]
+    ops = [node.op for node in code_weights(c.graph(last), CachingCoder(6)).nodes]
     assert ops == ["MatMul", "MatMul", "MatMul", "PlaneMatMul"]

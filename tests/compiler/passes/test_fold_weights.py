@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from pliant.compiler.passes.dead import drop_dead
-from pliant.compiler.passes.fold_weights import FoldedWeights, fold_weights
+from pliant.compiler.passes.dead_code import drop_dead_code
+from pliant.compiler.passes.fold_weights import FoldedWeightCache, fold_weights
 from tests.compiler.passes.chains import Chain, assert_same
 
 V, E, FLOAT = 60, 96, 1
@@ -24,7 +24,7 @@ def test_a_lookup_picks_rows_of_the_codes(scales: tuple[int, ...], zero: bool) -
     """The whole table was made into floats for each answer: 30,000 rows of which 16 are read."""
     c = Chain(x=(2, 3))
     y = c.add("y", "Gather", _table(c, scales, zero), [[0, 5, -1], [7, 7, 59]])
-    made = drop_dead(fold_weights(c.graph(y), FoldedWeights()))
+    made = drop_dead_code(fold_weights(c.graph(y), FoldedWeightCache()))
     assert made.nodes[0].inputs[0] == "q"
     assert max(made.types[n].size for node in made.nodes for n in node.outputs) == 2 * 3 * E
     assert_same(made, c)
@@ -36,14 +36,14 @@ def test_a_table_that_is_a_product_too_is_kept_once() -> None:
     w = _table(c, (V, 1))
     rows = c.add("rows", "Gather", w, [3, 1, 4, 1, 5])
     y = c.add("y", "MatMul", c.add("h", "Add", "x", rows), c.add("t", "Transpose", w))
-    made = drop_dead(fold_weights(c.graph(y), FoldedWeights()))
+    made = drop_dead_code(fold_weights(c.graph(y), FoldedWeightCache()))
     assert not any(a.dtype == np.float32 and a.size > V for a in made.constants.values())
     assert_same(made, c, 1e-4)
 
 
 def test_what_no_kernel_takes_coded_is_a_constant_for_all_shapes() -> None:
     """A convolution's kernels, weights on the left, an output: made once, the same array for each shape."""
-    folded = FoldedWeights()
+    folded = FoldedWeightCache()
     random = np.random.default_rng(0)
     kernels = random.integers(-9, 9, (4, 3, 3, 3)).astype(np.int8)
     scales = random.random(4).astype(np.float32)
@@ -53,7 +53,7 @@ def test_what_no_kernel_takes_coded_is_a_constant_for_all_shapes() -> None:
         c.constants |= {"q": kernels, "s": scales}
         c.values |= c.constants
         y = c.add("y", "Conv", "x", c.add("w", "DequantizeLinear", "q", "s", axis=0))
-        made = drop_dead(fold_weights(c.graph(y), folded))
+        made = drop_dead_code(fold_weights(c.graph(y), folded))
         assert [node.op for node in made.nodes] == ["Conv"]
         assert_same(made, c, 1e-4)
         arrays.append(made.constants[made.nodes[0].inputs[1]])
@@ -65,7 +65,7 @@ def test_an_output_made_of_weights_is_answered() -> None:
     c = Chain(x=(V, V))
     w = _table(c, (1, E))
     graph = c.graph(c.add("y", "MatMul", "x", w), w)
-    made = fold_weights(graph, FoldedWeights())
+    made = fold_weights(graph, FoldedWeightCache())
     assert made.outputs == ("y", "w")
     assert_same(made, c, 1e-4)
 
@@ -74,4 +74,4 @@ def test_a_graph_without_such_weights_stays_itself() -> None:
     """Nothing is copied for models in float32."""
     c = Chain(x=(3, 4))
     graph = c.graph(c.add("y", "MatMul", "x", c.constant("w", np.ones((4, 5)))))
-    assert fold_weights(graph, FoldedWeights()) is graph
+    assert fold_weights(graph, FoldedWeightCache()) is graph

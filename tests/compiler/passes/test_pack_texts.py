@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pliant.compiler.executable.call import Target
-from pliant.compiler.executable.encode_image import encode, kernels
+from pliant.compiler.executable.encode_image import encode, image_kernels
 from pliant.compiler.executable.image import make_image
-from pliant.compiler.executable.kernel_addresses import addresses
-from pliant.compiler.layout.gaps import part_rows
+from pliant.compiler.executable.kernel_addresses import load_kernels
+from pliant.compiler.layout.row_gaps import insert_gaps
 from pliant.compiler.passes.pack_texts import TextShape, pack_texts
 from pliant.compiler.passes.passes import simplify
 from pliant.ir.graph import Graph
@@ -63,14 +63,14 @@ def _layer(lengths: Sequence[int], ffn: int = 24) -> Chain:
 
 
 def _packed(graph: Graph) -> Graph:
-    return pack_texts(part_rows(simplify(graph)), SHAPE, host_isa())
+    return pack_texts(insert_gaps(simplify(graph)), SHAPE, host_isa())
 
 
 def _run(graph: Graph, feeds: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     library, pool = machine(host_isa())
     image = make_image(graph, Target(host_isa(), 2))
     weights = SharedWeights().of(image, graph.constants)
-    at = addresses(kernels(image), library)
+    at = load_kernels(image_kernels(image), library)
     stage = ExecutableStage(encode(image), weights, at, pool, texts=packed_texts(image, SHAPE))
     return stage.walk(feeds, None)
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pliant.compiler.passes.dead import drop_dead
+from pliant.compiler.passes.dead_code import drop_dead_code
 from pliant.compiler.passes.push_transposes import push_transposes
 from pliant.compiler.passes.transposes import merge_transposes
 from pliant.ir.graph import Graph
@@ -28,7 +28,7 @@ def test_a_transpose_moves_on_to_the_next() -> None:
         "y = Transpose <perm=(0, 3, 1, 2)> (s)",
     ]
     assert_same(pushed, chain)
-    merged = drop_dead(merge_transposes(pushed))
+    merged = drop_dead_code(merge_transposes(pushed))
     assert lines(merged)[-1] == "y = Transpose <perm=(0, 1, 2, 3)> (s.before)"
     assert_same(merged, chain)
 
@@ -42,7 +42,7 @@ def test_constants_change_their_order_with_it() -> None:
     graph = chain.graph(chain.add("y", "Transpose", "m", perm=[1, 2, 0]))
     pushed = push_transposes(graph)
     assert _count(merge_transposes(pushed)) == 2
-    assert _count(drop_dead(merge_transposes(pushed))) == 1
+    assert _count(drop_dead_code(merge_transposes(pushed))) == 1
     assert pushed.constants["a.operand1"].shape == (1, 3, 1)
     assert_same(pushed, chain)
 

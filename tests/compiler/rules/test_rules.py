@@ -2,7 +2,7 @@
 
 import pytest
 
-from pliant.compiler.executable.call import Lowered, Target
+from pliant.compiler.executable.call import LoweredNode, Target
 from pliant.compiler.rules import rules
 from pliant.compiler.rules.rules import lower
 from pliant.errors import GraphError
@@ -35,7 +35,7 @@ def test_a_mistake_in_a_rule_stays_what_it_is(kind: type[Exception], monkeypatch
     """Told as an error of the user's model, a bug of ours would never be reported."""
     mistake = kind("ours")
 
-    def rule(node: Node, graph: Graph, target: Target) -> Lowered:
+    def rule(node: Node, graph: Graph, target: Target) -> LoweredNode:
         raise mistake
 
     monkeypatch.setattr(rules, "RULES", {"Relu": rule})

@@ -11,7 +11,7 @@ from pliant.elastic.evaluate.answers import Labelled, log_likelihood, spread
 from pliant.errors import InputError
 from pliant.models.hf.checkpoint import open_checkpoint
 from pliant.models.spec import picked_layers
-from pliant.models.tokenizer import Encoded
+from pliant.models.tokenizer import TokenizedInput
 from pliant.run.submodel.engine import Engine
 from pliant.store.build import build
 from pliant.store.read import open_store
@@ -35,7 +35,7 @@ def examples(engine: Engine) -> tuple[Labelled, ...]:
     rng = np.random.default_rng(3)
     return tuple(
         Labelled(
-            Encoded(rng.integers(5, engine.spec.vocab, n).astype(np.int32), np.zeros(n, np.int32)),
+            TokenizedInput(rng.integers(5, engine.spec.vocab, n).astype(np.int32), np.zeros(n, np.int32)),
             int(rng.integers(0, 2)),
         )
         for n in (3, 7, 5, 9, 4)

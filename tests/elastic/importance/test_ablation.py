@@ -9,7 +9,7 @@ import pytest
 from pliant.elastic.importance import Ablation, Labelled, ablate
 from pliant.errors import InputError
 from pliant.models.hf.checkpoint import open_checkpoint
-from pliant.models.tokenizer import Encoded
+from pliant.models.tokenizer import TokenizedInput
 from pliant.run.submodel.engine import Engine
 from pliant.store.build import build
 from pliant.store.read import open_store
@@ -32,7 +32,7 @@ def examples(engine: Engine) -> tuple[Labelled, ...]:
     rng = np.random.default_rng(3)
     return tuple(
         Labelled(
-            Encoded(
+            TokenizedInput(
                 rng.integers(5, engine.spec.vocab, n).astype(np.int32),
                 np.zeros(n, np.int32),
             ),

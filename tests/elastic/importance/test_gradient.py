@@ -12,7 +12,7 @@ from pliant.errors import InputError, StoreError
 from pliant.ir.bitwidths import FULL_BITS, LOWEST_BITS
 from pliant.models.hf.checkpoint import open_checkpoint
 from pliant.models.spec import Family, ModelSpec
-from pliant.models.tokenizer import Encoded
+from pliant.models.tokenizer import TokenizedInput
 from pliant.run.submodel.engine import Engine
 from pliant.store.build import build
 from pliant.store.coding.cut_slices import LINEARS
@@ -41,7 +41,7 @@ def packed(tiny_model: Callable[..., Path], tmp_path_factory: pytest.TempPathFac
 def _examples(spec: ModelSpec, n: int = 5) -> tuple[Labelled, ...]:
     rng = np.random.default_rng(8)
     inputs = [random_ids(spec, int(rng.integers(1, 12)), seed) for seed in range(n)]
-    return tuple(Labelled(Encoded(ids, types), i % 2) for i, (ids, types) in enumerate(inputs))
+    return tuple(Labelled(TokenizedInput(ids, types), i % 2) for i, (ids, types) in enumerate(inputs))
 
 
 @pytest.mark.parametrize("family", FAMILIES)

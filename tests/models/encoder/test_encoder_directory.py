@@ -13,10 +13,10 @@ from safetensors.numpy import load_file, save_file
 from pliant.errors import InputError, ModelError
 from pliant.models import identity as hashes
 from pliant.models.encoder.encoder_directory import open_directory, read_family, shapes_of
-from pliant.models.encoder.encoder_draft import Span
-from pliant.models.encoder.encoder_parts import up_down
+from pliant.models.encoder.encoder_parts import feed_forward_part
 from pliant.models.encoder.encoder_random import random_encoder
 from pliant.models.encoder.encoder_source import Encoder, EncoderSource
+from pliant.models.encoder.part_builder import IndexRange
 from tests.tiny import tiny_spec, write_model
 
 CONFIG = {
@@ -63,7 +63,7 @@ def test_tensors_are_views_of_the_mapped_file(model: Path, tmp_path: Path) -> No
     tensor = source.tensor("layers.0.up.weight")
     assert not tensor.flags.owndata
     assert not tensor.flags.writeable
-    graph = source.graph(up_down(source.spec, 3, 1, Span(2, 5)), 0)
+    graph = source.graph(feed_forward_part(source.spec, 3, 1, IndexRange(2, 5)), 0)
     assert np.shares_memory(graph.constants["up.weight[2:5,0:6]"], tensor)
 
 
@@ -135,9 +135,9 @@ def test_a_value_that_is_not_finite_is_found_where_it_is_read(model: Path, tmp_p
     name = "mobilebert.encoder.layer.0.intermediate.dense.weight"
     _change(model, lambda tensors: tensors[name].__setitem__((7, 1), np.nan))
     source = open_directory(model, tmp_path)
-    source.graph(up_down(source.spec, 3, 1, Span(0, 7)), 0)
+    source.graph(feed_forward_part(source.spec, 3, 1, IndexRange(0, 7)), 0)
     with pytest.raises(ModelError, match=r"layers.0.up.weight holds NaN or infinity among rows 7 to 8"):
-        source.graph(up_down(source.spec, 3, 1, Span(7, 9)), 0)
+        source.graph(feed_forward_part(source.spec, 3, 1, IndexRange(7, 9)), 0)
 
 
 def test_a_damaged_row_of_the_word_table_is_an_error_for_its_token(model: Path, tmp_path: Path) -> None:

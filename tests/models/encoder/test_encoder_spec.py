@@ -5,18 +5,27 @@ from dataclasses import replace
 import pytest
 
 from pliant.errors import ModelError
-from pliant.models.encoder.encoder_spec import EncoderLayer, EncoderSpec, FeedForward, Linear, Narrowing, Norm
+from pliant.models.encoder.encoder_spec import (
+    EncoderLayer,
+    EncoderSpec,
+    FeedForward,
+    LinearSpec,
+    Narrowing,
+    NormSpec,
+)
 
 
-def _norm(name: str, n: int) -> Norm:
-    return Norm(name, n, "layer", 1e-12)
+def _norm(name: str, n: int) -> NormSpec:
+    return NormSpec(name, n, "layer", 1e-12)
 
 
 def _spec() -> EncoderSpec:
     layer = EncoderLayer(
-        *(Linear(name, 6, 6) for name in ("query", "key", "value", "output")),
+        *(LinearSpec(name, 6, 6) for name in ("query", "key", "value", "output")),
         attention_norm=_norm("attention_norm", 6),
-        feed_forwards=(FeedForward(Linear("up", 6, 10), Linear("down", 10, 6), _norm("output_norm", 6)),),
+        feed_forwards=(
+            FeedForward(LinearSpec("up", 6, 10), LinearSpec("down", 10, 6), _norm("output_norm", 6)),
+        ),
     )
     return EncoderSpec("bert", 2, 3, 2, 6, 6, 10, "gelu", 9, layer)
 
@@ -33,7 +42,7 @@ def test_every_name_of_a_layer_carries_its_prefix() -> None:
 
 def test_the_prefix_reaches_what_is_nested() -> None:
     """MobileBERT's bottlenecks are data inside of data."""
-    narrow = Narrowing(Linear("query_in", 6, 6), _norm("query_in_norm", 6))
+    narrow = Narrowing(LinearSpec("query_in", 6, 6), _norm("query_in_norm", 6))
     spec = replace(_spec(), template=replace(_spec().template, query_in=narrow))
     found = spec.layer(0).query_in
     assert found is not None
@@ -42,7 +51,7 @@ def test_the_prefix_reaches_what_is_nested() -> None:
 
 def test_tensors_leave_out_the_bias_that_is_not_there() -> None:
     """Whisper's key has none; a random or missing one would be an error."""
-    template = replace(_spec().template, key=Linear("key", 6, 6, has_bias=False))
+    template = replace(_spec().template, key=LinearSpec("key", 6, 6, has_bias=False))
     tensors = dict(replace(_spec(), template=template).layer(0).tensors)
     assert "layers.0.key.bias" not in tensors
     assert tensors["layers.0.up.weight"] == (10, 6)
@@ -51,7 +60,7 @@ def test_tensors_leave_out_the_bias_that_is_not_there() -> None:
 
 def test_a_bottleneck_that_queries_and_residual_share_is_counted_once() -> None:
     """Bytes of weights are added up from these."""
-    narrow = Narrowing(Linear("in", 6, 6), _norm("in_norm", 6))
+    narrow = Narrowing(LinearSpec("in", 6, 6), _norm("in_norm", 6))
     template = replace(_spec().template, query_in=narrow, residual_in=narrow)
     names = [name for name, _ in replace(_spec(), template=template).layer(0).tensors]
     assert names.count("layers.0.in.weight") == 1

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pliant.errors import ModelError
-from pliant.models.hf.config import read_config, unread_head, write_config, write_pooling
+from pliant.models.hf.config import ignored_head, read_config, write_config, write_pooling
 from pliant.models.spec import Head
 from tests.tiny import FAMILIES, tiny_spec
 
@@ -131,9 +131,9 @@ def test_pretrained_encoders_open_as_embedders(name: str, tmp_path: Path) -> Non
 def test_a_language_models_head_is_named(classes: Any, expected: str | None, tmp_path: Path) -> None:
     """Who opens one may expect words; a directory of sentence-transformers says what it is for."""
     directory = write(tmp_path, BERT, architectures=classes)
-    assert unread_head(directory) == expected
+    assert ignored_head(directory) == expected
     (directory / "modules.json").write_text("[]")
-    assert unread_head(directory) is None
+    assert ignored_head(directory) is None
 
 
 def test_xlm_roberta_is_a_roberta(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from onnx import TensorProto
 from pliant.api.compile_onnx import compile as compile_model
 from pliant.errors import GraphError, ModelError
 from pliant.models.onnx import onnx_external
-from pliant.models.onnx.onnx_external import mapped
+from pliant.models.onnx.onnx_external import map_file
 from pliant.models.onnx.onnx_file import open_onnx
 from tests.models.onnx_models import external, linear, parse
 
@@ -165,13 +165,13 @@ def test_a_pipe_in_a_files_place_does_not_block(tmp_path: Path) -> None:
     """It may be put there between the look and the reading."""
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(ModelError, match="not a regular file"):
-        mapped(tmp_path / "pipe")
+        map_file(tmp_path / "pipe")
 
 
 def test_a_folder_in_a_files_place_is_refused(tmp_path: Path) -> None:
     """What opens is not always what reads."""
     with pytest.raises(ModelError, match="not a regular file"):
-        mapped(tmp_path)
+        map_file(tmp_path)
 
 
 def _cut(path: Path) -> None:

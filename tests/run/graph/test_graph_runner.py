@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from pliant.compiler.executable.call import Target
-from pliant.compiler.executable.encode_image import Row
+from pliant.compiler.executable.encode_image import CallEntry
 from pliant.compiler.executable.image import make_image
 from pliant.compiler.rules.rules import RULES
 from pliant.errors import InputError
@@ -37,7 +37,7 @@ class Positive:
 
     inputs: tuple[str, ...] = ("n",)
     outputs: tuple[str, ...] = ("p",)
-    rows: tuple[Row, ...] = ()
+    rows: tuple[CallEntry, ...] = ()
     weights: Arrays = field(default_factory=dict)
     arena_bytes: int = 0
 

@@ -9,8 +9,8 @@ import pliant
 from pliant.api import compile_onnx as compiled
 from pliant.compiler.executable.call import Target
 from pliant.compiler.executable.image import make_image
-from pliant.compiler.layout.choose_layouts import choose
-from pliant.compiler.layout.layout_forms import candidates, keys, priced
+from pliant.compiler.layout.choose_layouts import choose_schedule
+from pliant.compiler.layout.layout_forms import build_problem, measurement_keys, with_times
 from pliant.errors import InputError
 from pliant.ir.graph import Graph, Node, TensorType
 from pliant.kernels.emit.isa import host_isa
@@ -56,8 +56,8 @@ def test_the_second_plan_measures_nothing(tmp_path: Path) -> None:
 def test_plain_loops_are_what_none_runs() -> None:
     """The ablation's baseline: no tile, no packed panel, default layouts."""
     graph = graph_of(a_network())
-    problem = candidates(graph)
-    schedule = choose(problem, "none")
+    problem = build_problem(graph)
+    schedule = choose_schedule(problem, "none")
     assert schedule.layouts == problem.default
     assert {f.variant for o, f in zip(graph.nodes, schedule.forms, strict=True) if "Conv" in o.op} == {"ijk"}
 
@@ -79,11 +79,11 @@ def test_operators_are_told_in_plain_loops_reordered_and_as_chosen(tmp_path: Pat
 def test_noise_does_not_choose() -> None:
     """Forms within some per cent of the default count as equal: nothing is turned for them."""
     graph = graph_of(a_network())
-    problem = candidates(graph)
-    wanted = keys(graph, problem, all_loops=True)
+    problem = build_problem(graph)
+    wanted = measurement_keys(graph, problem, all_loops=True)
     noise = np.random.default_rng(0)
     table = {key: 1e-4 * (1.0 + 0.03 * noise.random()) for key in wanted.samples}
-    schedule = choose(priced(problem, wanted, table), "exact")
+    schedule = choose_schedule(with_times(problem, wanted, table), "exact")
     assert schedule.layouts == problem.default
 
 
@@ -95,14 +95,14 @@ def test_an_unknown_schedule_is_refused() -> None:
 
 def test_both_loop_orders_run() -> None:
     """i-k-j beside i-j-k: convolutions with groups, strides and pads, and products, in either order."""
-    from pliant.compiler.layout.apply import apply
+    from pliant.compiler.layout.apply_schedule import apply_schedule
 
     for model in (a_network(), a_transformer()):
         graph = graph_of(model)
-        problem = candidates(graph)
+        problem = build_problem(graph)
         for order in ("ijk", "ikj"):
             forms = [next((f for f in o.forms if f.variant == order), o.forms[0]) for o in problem.operators]
-            got = run(apply(graph, problem.default, forms).graph, feeds_of(model))
+            got = run(apply_schedule(graph, problem.default, forms).graph, feeds_of(model))
             for name, want in expected(model, feeds_of(model)).items():
                 np.testing.assert_allclose(got[name], want, rtol=2e-4, atol=2e-5)
 

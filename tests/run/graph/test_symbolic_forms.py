@@ -9,7 +9,7 @@ import pytest
 
 from pliant.api.compile_onnx import compile
 from pliant.compiler.executable.call import Target
-from pliant.compiler.executable.encode_image import Encoded, encode
+from pliant.compiler.executable.encode_image import EncodedProgram, encode
 from pliant.compiler.executable.image import Image, make_image
 from pliant.compiler.executable.symbolic_program import SymbolicProgram
 from pliant.compiler.rules.rules import RULES
@@ -21,7 +21,7 @@ from pliant.kernels.emit.isa import host_isa
 from pliant.kernels.runtime.jit import Library
 from pliant.kernels.runtime.thread_pool import Pool
 from pliant.models.onnx.bind.onnx_bind import bind_first
-from pliant.models.onnx.bind.onnx_blocks import Part
+from pliant.models.onnx.bind.onnx_blocks import BoundPart
 from pliant.models.onnx.bind.onnx_symbolic import SymbolicGraph, symbolic_graph
 from pliant.models.onnx.onnx_file import open_onnx
 from pliant.run.graph.lowering import Lowering
@@ -187,7 +187,7 @@ def test_memory_does_not_grow_with_the_shapes_met(encoder: Any) -> None:
     assert session.arena_bytes == largest
 
 
-def _comparable(program: Encoded) -> tuple[object, ...]:
+def _comparable(program: EncodedProgram) -> tuple[object, ...]:
     """All of a program but where tensors lie in the arena."""
     rows = [
         (r.kernel, r.arguments, r.n_units, r.grain, r.op, r.flops, r.n_bytes, r.fault) for r in program.rows
@@ -205,7 +205,7 @@ def test_a_bound_program_is_the_one_that_is_compiled(model: str, request: pytest
     )
     ports = {port.name: symbols(port) for port in opened.inputs}
 
-    def bound(given: dict[str, tuple[int, ...]]) -> Part:
+    def bound(given: dict[str, tuple[int, ...]]) -> BoundPart:
         return bind_first(opened, {}, supported=RULES, shapes=given, keeps_lookups=True)
 
     found = symbolic_graph(shapes, ports, bound)

@@ -11,7 +11,7 @@ import pliant
 from pliant.api.compile_onnx import compile, sample_feeds
 from pliant.compiler.aot.compiled_directory import save
 from pliant.compiler.executable.call import Target
-from pliant.compiler.executable.encode_image import Row
+from pliant.compiler.executable.encode_image import CallEntry
 from pliant.compiler.executable.image import make_image
 from pliant.errors import InputError
 from pliant.ir.cost import Span
@@ -70,7 +70,7 @@ def test_a_profile_leaves_the_answers_alone() -> None:
 
 def test_operations_of_several_steps_count_once() -> None:
     """A node of a copy, a product and a finish: the product's row has the rate of all three."""
-    rows = [Row("k", 0, 1, 1, "conv", "Conv", flops=8_000_000_000) for _ in range(3)]
+    rows = [CallEntry("k", 0, 1, 1, "conv", "Conv", flops=8_000_000_000) for _ in range(3)]
     run = TimedRun([Span(0, "cpu", 0.0, 4.0)], [np.array([0.0, 1.0, 3.0, 4.0])])
     profile = profile_of(Program((Segment((Step("cpu", Compute("graph", rows=1)),)),)), [rows], [run], 1)
     assert [step.gflop_s for step in profile.steps] == [None, 2.0, None]

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from pliant.ir.reply import Reply
-from pliant.models.tokenizer import Encoded, open_tokenizer
+from pliant.models.tokenizer import TokenizedInput, open_tokenizer
 from pliant.run.submodel.elastic_details import ElasticDetails
 from pliant.run.submodel.engine import Engine
 from pliant.store.read import Store
@@ -18,7 +18,7 @@ class Reference:
         self._store, self._engine = store, Engine(store, cache=cache)
         self.encode = open_tokenizer(store.path, store.spec).encode
 
-    def logits(self, encoded: Encoded, reply: Reply[ElasticDetails]) -> np.ndarray:
+    def logits(self, encoded: TokenizedInput, reply: Reply[ElasticDetails]) -> np.ndarray:
         ran, (_, width) = reply.details, reply.details.submodel
         layers = tuple(
             step.work.layer for step in ran.program.steps if getattr(step.work, "kernel", "") == "layer"
@@ -28,7 +28,7 @@ class Reference:
         self._engine.hold(bits)
         return self._engine.answer(encoded, layers, width)
 
-    def scores(self, encoded: Encoded, reply: Reply[ElasticDetails]) -> np.ndarray:
+    def scores(self, encoded: TokenizedInput, reply: Reply[ElasticDetails]) -> np.ndarray:
         logits = self.logits(encoded, reply)
         shares = np.exp(logits.astype(np.float64))
         return np.asarray(shares / shares.sum())

@@ -15,7 +15,7 @@ from pliant.ir.dilation import Dilation
 from pliant.ir.endpoint import Endpoint, Request
 from pliant.ir.link import Link
 from pliant.ir.times.bounds import AdaptiveBound
-from pliant.models.tokenizer import Encoded, Tokenizer
+from pliant.models.tokenizer import TokenizedInput, Tokenizer
 from pliant.plan.result import WHOLE_S
 from pliant.run.session.text_feeds import as_bytes
 from pliant.run.submodel.elastic_session import ElasticSession
@@ -208,7 +208,7 @@ def test_a_request_is_cut_into_tokens_once(
     encoded: list[str] = []
     encode = Tokenizer.encode
 
-    def counted(tokenizer: Tokenizer, text: str, pair: str | None = None) -> Encoded:
+    def counted(tokenizer: Tokenizer, text: str, pair: str | None = None) -> TokenizedInput:
         encoded.append(text)
         return encode(tokenizer, text, pair)
 

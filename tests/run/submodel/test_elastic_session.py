@@ -16,7 +16,7 @@ from pliant.ir.dilation import Dilation
 from pliant.ir.link import Link
 from pliant.ir.program import Program
 from pliant.ir.reply import Reply
-from pliant.models.tokenizer import Encoded, open_tokenizer
+from pliant.models.tokenizer import TokenizedInput, open_tokenizer
 from pliant.plan.result import WHOLE_S
 from pliant.run.process_memory import MemoryBudget, peak_rss_bytes
 from pliant.run.submodel.elastic_details import ElasticDetails
@@ -323,7 +323,7 @@ def test_an_emulated_device_tokenises_slowly_too(
     with elastic_session(SessionOptions(60.0, length=8, n_threads=1), profile=device) as session:
         encode = session.encode
 
-        def slowly(text: str, pair: str | None = None) -> Encoded:
+        def slowly(text: str, pair: str | None = None) -> TokenizedInput:
             end_s = time.thread_time() + worked_s
             while time.thread_time() < end_s:
                 pass

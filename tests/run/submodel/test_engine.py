@@ -10,7 +10,7 @@ from pliant.kernels.emit.isa import AVX2, AVX512, X86_64, Isa, portable
 from pliant.kernels.runtime.buffer import Buffer
 from pliant.models.hf.checkpoint import Checkpoint, open_checkpoint
 from pliant.models.spec import Head, picked_layers
-from pliant.models.tokenizer import Encoded
+from pliant.models.tokenizer import TokenizedInput
 from pliant.run.submodel.engine import Engine, runs_of
 from pliant.store.read import open_store
 from tests.reference_model import run_model
@@ -22,8 +22,8 @@ from tests.tiny import FAMILIES, random_ids
 TOLERANCE = 1e-4
 
 
-def _encoded(checkpoint: Checkpoint, n_tokens: int) -> Encoded:
-    return Encoded(*random_ids(checkpoint.spec, n_tokens))
+def _encoded(checkpoint: Checkpoint, n_tokens: int) -> TokenizedInput:
+    return TokenizedInput(*random_ids(checkpoint.spec, n_tokens))
 
 
 @pytest.mark.parametrize("is_classifier", [True, False])

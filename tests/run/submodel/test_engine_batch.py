@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pliant.models.encoder.encoder_graph import Precise
+from pliant.models.encoder.encoder_graph import ComputeDtype
 from pliant.models.hf.checkpoint import open_checkpoint
 from pliant.models.spec import Head
-from pliant.models.tokenizer import Encoded
+from pliant.models.tokenizer import TokenizedInput
 from pliant.run.submodel.engine import Engine
 from pliant.store.read import open_store
 from tests.reference_model import run_model
@@ -31,7 +31,9 @@ MOST_TOKENS = tiny_spec().max_tokens
 
 
 @contextmanager
-def _engine(path: Path, cache: Path, *, n_threads: int = 1, compute: Precise = "fp32") -> Iterator[Engine]:
+def _engine(
+    path: Path, cache: Path, *, n_threads: int = 1, compute: ComputeDtype = "fp32"
+) -> Iterator[Engine]:
     with (
         open_store(path) as store,
         Engine(store, cache=cache, n_threads=n_threads, compute=compute, tokens=4) as engine,
@@ -40,17 +42,17 @@ def _engine(path: Path, cache: Path, *, n_threads: int = 1, compute: Precise = "
         yield engine
 
 
-def _texts(lengths: list[int], family: str = "bert", seed: int = 0) -> list[Encoded]:
+def _texts(lengths: list[int], family: str = "bert", seed: int = 0) -> list[TokenizedInput]:
     spec = tiny_spec(family)  # type: ignore[arg-type]
-    return [Encoded(*random_ids(spec, n, seed=seed + i)) for i, n in enumerate(lengths)]
+    return [TokenizedInput(*random_ids(spec, n, seed=seed + i)) for i, n in enumerate(lengths)]
 
 
 @pytest.fixture(scope="module")
 def engines(
     tiny_store: Callable[..., Path], kernel_cache: Path
-) -> Iterator[dict[tuple[int, Precise], Engine]]:
+) -> Iterator[dict[tuple[int, ComputeDtype], Engine]]:
     """One engine for each number of threads and each way to compute."""
-    made: dict[tuple[int, Precise], Engine] = {}
+    made: dict[tuple[int, ComputeDtype], Engine] = {}
     with open_store(tiny_store()) as store:
         for n_threads in (1, 2):
             for compute in FORMS:
@@ -71,11 +73,11 @@ def engines(
     seed=st.integers(0, 1000),
 )
 def test_texts_together_answer_as_each_alone(
-    engines: dict[tuple[int, Precise], Engine],
+    engines: dict[tuple[int, ComputeDtype], Engine],
     lengths: list[int],
     submodel: tuple[tuple[int, ...], int],
     n_threads: int,
-    compute: Precise,
+    compute: ComputeDtype,
     seed: int,
 ) -> None:
     """The promise of a batch; int8 products are exact, so nothing is left that could differ."""

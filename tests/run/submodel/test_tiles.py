@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pliant.kernels.emit.isa import AVX512_AMX, AVX512_BF16, Isa, host_isa, runnable
-from pliant.models.tokenizer import Encoded
+from pliant.models.tokenizer import TokenizedInput
 from pliant.run.submodel.engine import Engine
 from pliant.store.read import open_store
 from tests.kernels.tiles.amx_trap import Executed, Trap, claimed, missing
@@ -43,7 +43,7 @@ def answers(store_path: Path, cache: Path, compute: str, isa: Isa | None = None)
     ):
         layers = tuple(range(store.spec.n_layers))
         engine.hold(np.full((store.spec.n_layers, store.spec.n_heads), 6))
-        inputs = [Encoded(*random_ids(store.spec, n)) for n in LENGTHS]
+        inputs = [TokenizedInput(*random_ids(store.spec, n)) for n in LENGTHS]
         return [engine.answer(x, layers, store.spec.n_heads).copy() for x in inputs]
 
 
@@ -91,7 +91,7 @@ def test_a_forked_child_may_use_tiles(
     ):
         layers = tuple(range(store.spec.n_layers))
         engine.hold(np.full((store.spec.n_layers, store.spec.n_heads), 6))
-        encoded = Encoded(*random_ids(store.spec, 16))
+        encoded = TokenizedInput(*random_ids(store.spec, 16))
         wanted = engine.answer(encoded, layers, store.spec.n_heads).copy()
         child = os.fork()
         if child == 0:

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 
 from pliant.errors import InputError
-from pliant.models.examples import shown_path, standard_input
+from pliant.models.examples import path_label, standard_input
 
 _NPZ, _JSON = ".npz", ".json"
 _ZIP = b"PK"
@@ -26,7 +26,7 @@ def read_feeds(path: Path) -> dict[str, Any]:
 
     The format is detected from the content. Raises InputError for a file that cannot be read or is neither.
     """
-    file = shown_path(path)
+    file = path_label(path)
     try:
         content = standard_input().read() if path == Path("-") else path.read_bytes()
     except OSError as error:
@@ -37,7 +37,7 @@ def read_feeds(path: Path) -> dict[str, Any]:
 def labelled_feeds(path: Path) -> tuple[dict[str, np.ndarray], np.ndarray]:
     """Return arrays by name, and `labels`, an integer for each row. Raises InputError naming the mistake."""
     arrays = {name: np.asarray(array) for name, array in read_feeds(path).items()}
-    file = shown_path(path)
+    file = path_label(path)
     labels = arrays.pop(_LABELS, None)
     if labels is None or labels.ndim != 1 or labels.dtype.kind not in "iu" or not len(labels):
         raise InputError(

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from pliant.errors import InputError
-from pliant.models.examples import numbered_lines, shown_path
+from pliant.models.examples import numbered_lines, path_label
 
 Truncate = Annotated[
     bool,
@@ -43,7 +43,7 @@ def text_lines(path: Path) -> tuple[InputText, ...]:
     Raises InputError naming file and line for an empty line before others and for bad UTF-8, and for a file
     that cannot be read or holds no text.
     """
-    name = shown_path(path)
+    name = path_label(path)
     lines = tuple(InputText(line, where=f"{name}, line {at}") for at, line in numbered_lines(path))
     if not lines:
         raise InputError(f"{name} has no text; write one text a line.")

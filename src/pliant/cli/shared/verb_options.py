@@ -16,7 +16,7 @@ from pliant.cli.shared.weight_bits import WeightBits, weights_of
 from pliant.errors import InputError
 from pliant.ir.device import DeviceProfile, emulate
 from pliant.ir.dilation import Dilation
-from pliant.models.encoder.encoder_graph import Precise
+from pliant.models.encoder.encoder_graph import ComputeDtype
 from pliant.plan.precision import TOLERANCE, Compute
 from pliant.plan.result import WHOLE_S
 from pliant.plan.submodel.plan_options import OURS, PAPER, Choice, Depths, PlanOptions
@@ -46,7 +46,7 @@ Source = Annotated[
 Threads = Annotated[
     int | None, typer.Option(help="Number of compute threads.", show_default="the available cores", min=1)
 ]
-Arithmetic = Annotated[Precise, typer.Option("--compute", help="Arithmetic of the matrix products.")]
+Arithmetic = Annotated[ComputeDtype, typer.Option("--compute", help="Arithmetic of the matrix products.")]
 System = Annotated[
     Baseline | None, typer.Option(help="Plan and run as one of the baselines of the STI paper.")
 ]

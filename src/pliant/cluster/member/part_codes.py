@@ -7,8 +7,8 @@ import numpy as np
 
 from pliant.compiler.passes.code_weights import code_weights
 from pliant.ir.graph import Graph
-from pliant.models.encoder.encoder_draft import Block, Piece
 from pliant.models.encoder.encoder_source import MatrixCodes
+from pliant.models.encoder.part_builder import WeightBlock, WeightPiece
 from pliant.store.coding.matrix import CodedMatrix, blank_matrix, coded_matrix, pays
 
 FIELDS = ("planes", "codebook", "outlier_rows", "outlier_offsets", "outlier_values")
@@ -16,7 +16,7 @@ CodedPart = Mapping[str, tuple[str, str]]
 """Graph constants by name: the piece that each belongs to, and which of FIELDS it is."""
 
 
-def coded_graph(graph: Graph, pieces: Mapping[str, Piece], bits: int) -> tuple[Graph, CodedPart]:
+def coded_graph(graph: Graph, pieces: Mapping[str, WeightPiece], bits: int) -> tuple[Graph, CodedPart]:
     """Return `graph` with blank codes of `bits` in place of the matrices of `pieces`, and their constants."""
     coder = _BlankCoder(bits, {id(graph.constants[x]): x for x in pieces if x in graph.constants})
     if not any(pays(*piece.shape[::-1], bits) for piece in pieces.values() if len(piece.shape) == 2):
@@ -26,7 +26,9 @@ def coded_graph(graph: Graph, pieces: Mapping[str, Piece], bits: int) -> tuple[G
     return made, {x: names[id(array)] for x, array in made.constants.items() if id(array) in names}
 
 
-def piece_codes(piece: Piece, read: Callable[[str], MatrixCodes], prefix: str, bits: int) -> CodedMatrix:
+def piece_codes(
+    piece: WeightPiece, read: Callable[[str], MatrixCodes], prefix: str, bits: int
+) -> CodedMatrix:
     """Return a piece's matrix in one layer, its blocks stacked by rows, in the kernels' format."""
     found = [_block(block, read(prefix + (block.name or ""))) for block in piece.blocks]
     first = np.cumsum([0, *(len(one.codes) for one in found)])
@@ -40,7 +42,7 @@ def piece_codes(piece: Piece, read: Callable[[str], MatrixCodes], prefix: str, b
     return coded_matrix(codes.T, whole.codebooks[bits], outliers, whole.bits)
 
 
-def _block(block: Block, whole: MatrixCodes) -> MatrixCodes:
+def _block(block: WeightBlock, whole: MatrixCodes) -> MatrixCodes:
     assert block.columns is not None, block
     (top, bottom), (left, right) = (
         (block.rows.start, block.rows.stop),

@@ -8,19 +8,19 @@ from typing import final
 import numpy as np
 
 from pliant.cluster.member.part_codes import CodedPart, coded_graph, piece_codes
-from pliant.compiler.executable.call import Packed, Target
-from pliant.compiler.executable.encode_image import kernels
+from pliant.compiler.executable.call import PackedConstant, Target
+from pliant.compiler.executable.encode_image import image_kernels
 from pliant.compiler.executable.fragment import fragment_graph
 from pliant.compiler.executable.image import make_image
-from pliant.compiler.executable.kernel_addresses import addresses
-from pliant.compiler.executable.stage import Form
+from pliant.compiler.executable.kernel_addresses import load_kernels
+from pliant.compiler.executable.stage import StageForm
 from pliant.compiler.rules.rules import lower
 from pliant.ir.graph import Graph
 from pliant.kernels.runtime.aligned_memory import aligned_bytes, trim_heap
 from pliant.kernels.runtime.jit import Library
 from pliant.kernels.runtime.thread_pool import Pool
-from pliant.models.encoder.encoder_draft import Part
 from pliant.models.encoder.encoder_source import EncoderSource
+from pliant.models.encoder.part_builder import EncoderPart
 
 WeightKey = tuple[int, str, str, int]
 """Layer, the part (empty if the name is valid in all parts), name, bytes."""
@@ -33,10 +33,10 @@ class Compiled:
     Its matrices are float32, or in codes of `bits`; `coded` maps the constants of the codes.
     """
 
-    part: Part
+    part: EncoderPart
     bits: int | None
     graph: Graph
-    form: Form
+    form: StageForm
     kernels: Mapping[str, int]
     coded: CodedPart
 
@@ -85,7 +85,7 @@ class Forms:
         """Bytes of all weights held, in the kernels' format."""
         return sum(array.nbytes for array in self.arrays)
 
-    def compiled(self, part: Part, bits: int | None = None) -> Compiled:
+    def compiled(self, part: EncoderPart, bits: int | None = None) -> Compiled:
         """Return the compiled part, from the cache if possible: in codes of `bits`, or in float32."""
         key = f"{_shape_key(part)} {bits}"
         found = self._compiled.pop(key, None) or self._compile(part, bits)
@@ -111,14 +111,16 @@ class Forms:
         if len(self._weights) < n_before:
             trim_heap()
 
-    def _compile(self, part: Part, bits: int | None) -> Compiled:
+    def _compile(self, part: EncoderPart, bits: int | None) -> Compiled:
         blanks = {name: _blank(piece.shape) for name, piece in part.pieces.items()}
         constants = {**part.constants, **blanks}
         graph = fragment_graph(Graph(part.nodes, part.inputs, part.outputs, part.types, constants, part.name))
         graph, coded = (graph, {}) if bits is None else coded_graph(graph, part.pieces, bits)
-        form = Form(make_image(graph, self._target))
+        form = StageForm(make_image(graph, self._target))
         self._pool.reserve(form.image.scratch_bytes)
-        return Compiled(part, bits, graph, form, addresses(kernels(form.image), self._library), coded)
+        return Compiled(
+            part, bits, graph, form, load_kernels(image_kernels(form.image), self._library), coded
+        )
 
     def _load(self, compiled: Compiled, layer: int, wanted: Mapping[str, WeightKey]) -> None:
         """Read the layer's pieces, and store the wanted weights."""
@@ -133,7 +135,7 @@ class Forms:
                 for piece in sorted({piece for piece, _ in compiled.coded.values()})
             }
             constants |= {x: getattr(matrices[p], what) for x, (p, what) in compiled.coded.items()}
-        fills: dict[str, Packed] = {}
+        fills: dict[str, PackedConstant] = {}
         if not packed.keys().isdisjoint(wanted):
             graph = replace(compiled.graph, constants=constants)
             fills = {name: p for one in lower(graph, self._target) for name, p in one.packed.items()}
@@ -157,7 +159,7 @@ def _copied(array: np.ndarray) -> np.ndarray:
     return copy
 
 
-def _shape_key(part: Part) -> str:
+def _shape_key(part: EncoderPart) -> str:
     """Return a key that is equal for parts with the same calls on the same numbers of a layer."""
     types = ", ".join(f"{x}: {part.types[x]}" for x in (*part.inputs, *part.outputs))
     return f"{part.name} ({types}) {sorted(part.pieces)}"

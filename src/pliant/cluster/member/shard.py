@@ -11,11 +11,11 @@ from pliant.cluster.member.buffers import Buffers, Fill
 from pliant.cluster.member.part_forms import Compiled, Forms, WeightKey
 from pliant.cluster.member.perform import LoadedWeights
 from pliant.compiler.executable.call import Target
-from pliant.compiler.executable.encode_image import kernels
+from pliant.compiler.executable.encode_image import image_kernels
 from pliant.compiler.executable.fragment import fragment_image
-from pliant.compiler.executable.kernel_addresses import addresses
-from pliant.compiler.executable.stage import Form
-from pliant.compiler.executable.stage import Stage as BoundStage
+from pliant.compiler.executable.kernel_addresses import load_kernels
+from pliant.compiler.executable.stage import BoundStage as BoundStage
+from pliant.compiler.executable.stage import StageForm
 from pliant.errors import InputError
 from pliant.ir.executable import ARENA
 from pliant.ir.graph import Graph, TensorType
@@ -46,7 +46,7 @@ _MOST_ENDS = 256
 class _End:
     """The input or the head for one number of rows."""
 
-    form: Form
+    form: StageForm
     kernels: Mapping[str, int]
     weights: Mapping[str, np.ndarray]
 
@@ -133,7 +133,7 @@ class Shards:
             image = fragment_image(graph, Target(self._library.isa, self._pool.n_threads))
             self._pool.reserve(image.scratch_bytes)
             weights = SharedWeights().of(image, {})
-            end = _End(Form(image), addresses(kernels(image), self._library), weights)
+            end = _End(StageForm(image), load_kernels(image_kernels(image), self._library), weights)
         self._ends[key] = end  # most recent last
         if len(self._ends) > _MOST_ENDS:
             del self._ends[next(iter(self._ends))]

@@ -2,8 +2,8 @@
 
 from pliant.errors import InputError
 from pliant.ir.port import Port
-from pliant.models.encoder.encoder_family import Feeds
-from pliant.models.tokenizer import Encoded
+from pliant.models.encoder.encoder_architecture import Feeds
+from pliant.models.tokenizer import TokenizedInput
 from pliant.run.session.feeds import FeedsLike, fed_array
 from pliant.run.session.text_feeds import text_of
 from pliant.run.session.text_session import TEXT, TextSession
@@ -11,7 +11,7 @@ from pliant.run.session.text_session import TEXT, TextSession
 _TYPES = Port("types", "int64", (1, None))
 
 
-def feeds_of(encoded: Encoded) -> Feeds:
+def feeds_of(encoded: TokenizedInput) -> Feeds:
     """Return the tokens of a text."""
     return {"ids": encoded.ids, "types": encoded.types}
 

@@ -24,9 +24,9 @@ from pliant.ir.reply import Reply
 from pliant.ir.times.bounds import AdaptiveBound
 from pliant.ir.times.levels import scaled
 from pliant.ir.times.timing import Timing
-from pliant.models.encoder.encoder_family import Feeds
+from pliant.models.encoder.encoder_architecture import Feeds
 from pliant.models.encoder.encoder_source import Encoder
-from pliant.models.tokenizer import Encoded
+from pliant.models.tokenizer import TokenizedInput
 from pliant.plan.submodel.whole_accuracy import WholeAccuracy
 from pliant.quantities import format_seconds, parse_seconds
 from pliant.run.memory_use import MemoryUse
@@ -190,7 +190,7 @@ class ClusterSession(TextSession[ClusterDetails]):
         """The model's memory on the primary, including weights; `plan.weight_bytes` covers all devices."""
         return self._primary.leader.holding.memory_of(self.encoder)
 
-    def encode(self, text: str, pair: str | None = None) -> Encoded:
+    def encode(self, text: str, pair: str | None = None) -> TokenizedInput:
         """Return the tokens of a text or a pair. Raises InputError if the model does not read this text."""
         return (self._tokenizer or self.encoder.open_tokenizer()).encode(text, pair)
 

@@ -11,10 +11,10 @@ from importlib.resources import files
 from pathlib import Path
 from string import Template
 
-from pliant.compiler.aot.c_library import Emitted, link, triple
-from pliant.compiler.aot.c_source import array, byte_array, comment
+from pliant.compiler.aot.c_library import BuildResult, compiler_triple, link
+from pliant.compiler.aot.c_source import escape_comment, format_array, format_bytes
 from pliant.compiler.aot.compiled_files import draft_of, write_objects, write_weights
-from pliant.compiler.executable.encode_image import Encoded, encode
+from pliant.compiler.executable.encode_image import EncodedProgram, encode
 from pliant.compiler.executable.image import Image
 from pliant.errors import GraphError, InputError
 from pliant.ir.executable import ARENA
@@ -25,7 +25,7 @@ from pliant.store.container import Layout
 _MAX_RANK = 8
 
 
-def write_c(image: Image, name: str, out: Path) -> Emitted:
+def write_c(image: Image, name: str, out: Path) -> BuildResult:
     """Write `image` as a C library called `name` into the new directory `out`, atomically.
 
     Raises InputError when `out` has other contents or `name` is not a C identifier; GraphError for a tensor
@@ -36,7 +36,7 @@ def write_c(image: Image, name: str, out: Path) -> Emitted:
     with draft_of(out, f"{name}.map") as draft:
         _write(image, name, draft)
         library, reason = link(draft, name, image.target.isa, [f"{name}.c"])
-    return Emitted(out, out / library if library else None, reason)
+    return BuildResult(out, out / library if library else None, reason)
 
 
 def _write(image: Image, name: str, out: Path) -> None:
@@ -50,7 +50,7 @@ def _write(image: Image, name: str, out: Path) -> None:
         "title": name,
         "n_inputs": len(program.inputs),
         "n_outputs": len(program.outputs),
-        "triple": triple(isa),
+        "triple": compiler_triple(isa),
         "context_bytes": sizeof(Context),
         "slot_bytes": sizeof(Slot),
         "tables": _tables(program, layout, name, isa.has_tiles),
@@ -69,7 +69,7 @@ def _write(image: Image, name: str, out: Path) -> None:
     (out / f"{name}.map").write_text(f"{{ global: {exported}; local: *; }};\n", encoding="utf-8")
 
 
-def _tables(program: Encoded, layout: Layout, name: str, needs_tiles: bool) -> str:
+def _tables(program: EncodedProgram, layout: Layout, name: str, needs_tiles: bool) -> str:
     """The model-specific part of the C source."""
     weights = dict(zip(program.weights, layout.offsets, strict=True))
     inputs, outputs = list(program.inputs), list(program.outputs)
@@ -88,7 +88,7 @@ def _tables(program: Encoded, layout: Layout, name: str, needs_tiles: bool) -> s
     addresses = [f"{{{a.at}u, {where(a.space, a.offset)}}}" for a in program.addresses]
     rows = [
         f"{{{kernels_used.index(r.kernel)}u, {r.arguments}u, {r.n_units}, {r.grain}}}"
-        f" /* {comment(r.label)} */"
+        f" /* {escape_comment(r.label)} */"
         for r in program.rows
     ]
     faults = [f"{r.arguments + r.fault}u" for r in program.rows if r.fault is not None]
@@ -109,18 +109,20 @@ def _tables(program: Encoded, layout: Layout, name: str, needs_tiles: bool) -> s
     lines += [f"extern void {k}(void *, int64_t, int64_t, void *);" for k in kernels_used]
     used = ", ".join(kernels_used) or "0"
     lines.append(f"static void (*const KERNELS[])(void *, int64_t, int64_t, void *) = {{{used}}};")
-    lines.append("static const unsigned char ARGUMENTS[] = {" + byte_array(program.arguments or b"\0") + "};")
-    lines.append(array("struct address ADDRESSES", addresses, "{0, 0, 0, 0}"))
-    lines.append(array("struct row ROWS", rows, "{0, 0, 0, 0}"))
-    lines.append(array("struct copy COPIES", copies, "{0, 0, 0, 0}"))
-    lines.append(array("uint32_t FAULTS", faults, "0"))
+    lines.append(
+        "static const unsigned char ARGUMENTS[] = {" + format_bytes(program.arguments or b"\0") + "};"
+    )
+    lines.append(format_array("struct address ADDRESSES", addresses, "{0, 0, 0, 0}"))
+    lines.append(format_array("struct row ROWS", rows, "{0, 0, 0, 0}"))
+    lines.append(format_array("struct copy COPIES", copies, "{0, 0, 0, 0}"))
+    lines.append(format_array("uint32_t FAULTS", faults, "0"))
     for kind, tensors in (("inputs", program.inputs), ("outputs", program.outputs)):
-        described = [_described(x, t) for x, t in tensors.items()] or ['{"", "", 0, {0}, 0}']
+        described = [_describe(x, t) for x, t in tensors.items()] or ['{"", "", 0, {0}, 0}']
         lines.append(f"const struct {name}_tensor {name}_{kind}[] = {{{', '.join(described)}}};")
     return "\n".join(lines)
 
 
-def _described(tensor: str, type_: TensorType) -> str:
+def _describe(tensor: str, type_: TensorType) -> str:
     if len(type_.shape) > _MAX_RANK:
         raise GraphError(f"{tensor!r} has {len(type_.shape)} dimensions; C output takes at most {_MAX_RANK}.")
     shape = ", ".join(map(str, type_.shape)) or "0"

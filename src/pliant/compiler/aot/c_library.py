@@ -12,7 +12,7 @@ from pliant.kernels.emit.isa import Isa
 
 
 @dataclass(frozen=True, slots=True)
-class Emitted:
+class BuildResult:
     """The result: the directory, and the shared library or the reason why there is none."""
 
     directory: Path
@@ -20,7 +20,7 @@ class Emitted:
     reason: str = ""
 
 
-def triple(isa: Isa) -> str:
+def compiler_triple(isa: Isa) -> str:
     """The target triple in the names of its compilers."""
     return isa.triple.replace("-unknown", "")
 
@@ -32,7 +32,7 @@ def link(
 
     `sources` and all kernels of `directory` are linked; `NAME.map` lists the exported symbols.
     """
-    compiler = "cc" if isa.architecture == system.machine() else f"{triple(isa)}-gcc"
+    compiler = "cc" if isa.architecture == system.machine() else f"{compiler_triple(isa)}-gcc"
     if shutil.which(compiler) is None:
         return None, f"no {compiler} here: build it with CMakeLists.txt where there is one"
     library = f"lib{name}.so"

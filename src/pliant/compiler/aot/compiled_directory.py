@@ -15,7 +15,7 @@ import xxhash
 
 from pliant.compiler.aot.compiled_files import OBJECTS, draft_of, write_objects, write_weights
 from pliant.compiler.executable.assemble_image import Image
-from pliant.compiler.executable.encode_image import Encoded, arena_tensors, encode
+from pliant.compiler.executable.encode_image import EncodedProgram, arena_tensors, encode
 from pliant.errors import KernelError, StoreError
 from pliant.kernels.emit.isa import ISAS, runnable
 from pliant.kernels.runtime.loader import load
@@ -40,7 +40,7 @@ class _File:
 class _Manifest:
     isa: str
     features: str
-    program: Encoded
+    program: EncodedProgram
     offsets: dict[str, int]
     sizes: dict[str, int]
     weights_bytes: int
@@ -50,14 +50,14 @@ class _Manifest:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class OpenedDirectory:
+class CompiledDirectory:
     """An opened directory: the program, its weights as bytes over the mapping, its kernels in memory.
 
     `identity` is the result of `saved_identity`.
     """
 
     identity: str
-    program: Encoded
+    program: EncodedProgram
     weights: Mapping[str, np.ndarray]
     addresses: Mapping[str, int]
 
@@ -87,7 +87,7 @@ def save(image: Image, out: Path, model: str | None = None) -> None:
         (draft / PROGRAM).write_bytes(msgspec.json.encode(whole))
 
 
-def open_saved(directory: Path) -> OpenedDirectory:
+def open_saved(directory: Path) -> CompiledDirectory:
     """Map the weights and load the kernels of a directory that `save` wrote.
 
     Raises StoreError naming the file that is missing, truncated or changed, or an unknown version;
@@ -97,7 +97,7 @@ def open_saved(directory: Path) -> OpenedDirectory:
     rows = [isa for isa in ISAS if (isa.name, isa.features) == (manifest.isa, manifest.features)]
     if not rows or not runnable(rows[0]):
         raise KernelError(f"{directory} was compiled for {manifest.isa}, which this CPU cannot run.")
-    return OpenedDirectory(
+    return CompiledDirectory(
         _identity(manifest), manifest.program, _weights(directory, manifest), _kernels(directory, manifest)
     )
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from pliant.compiler.executable.assemble_image import Image
 from pliant.compiler.executable.call import Kernel
-from pliant.compiler.executable.encode_image import kernels
+from pliant.compiler.executable.encode_image import image_kernels
 from pliant.errors import InputError
 from pliant.kernels.emit.isa import Isa
 from pliant.kernels.runtime.aligned_memory import aligned_bytes
@@ -42,7 +42,7 @@ def draft_of(out: Path, mark: str) -> Iterator[Path]:
 
 def write_objects(image: Image, out: Path, others: Mapping[str, str] | None = None) -> dict[str, bytes]:
     """Compile every kernel of the image, and the IR texts of `others`, to `kernels/NAME.o`."""
-    return write_kernels(kernels(image), image.target.isa, out, others)
+    return write_kernels(image_kernels(image), image.target.isa, out, others)
 
 
 def write_kernels(
@@ -58,7 +58,7 @@ def write_kernels(
 
 
 def write_weights(image: Image, path: Path) -> tuple[Layout, Written]:
-    """Constants and packed weights, in the order of `Encoded.weights`, one in memory at a time."""
+    """Constants and packed weights, in the order of `EncodedProgram.weights`, one in memory at a time."""
     layout = lay_out([_field(image, weight) for weight in (*image.constants, *image.packed)])
     return layout, write_file(path, layout, _weights(image), lambda path: path.open("wb"))
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from pliant.arrays import Int64
-from pliant.compiler.executable.call import Call, Lowered, Packed, Target
-from pliant.compiler.executable.place import Lifetime, place
+from pliant.compiler.executable.call import Call, LoweredNode, PackedConstant, Target
+from pliant.compiler.executable.place_tensors import Lifetime, place_tensors
 from pliant.errors import GraphError
 from pliant.ir.executable import ARENA
 from pliant.ir.graph import Graph, TensorType
@@ -21,7 +21,7 @@ OFFSET = "offset"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Place:
+class TensorLocation:
     """Where a tensor's bytes are: `offset` into the arena, or into an input, output or constant."""
 
     space: str  # ARENA, or the name of an input, an output, a constant or a packed constant
@@ -39,12 +39,12 @@ class Image:
     """
 
     calls: tuple[Call, ...]
-    places: Mapping[str, Place]
+    places: Mapping[str, TensorLocation]
     inputs: Mapping[str, TensorType]
     outputs: Mapping[str, TensorType]
     copies: tuple[tuple[str, str], ...]
     constants: Mapping[str, np.ndarray]
-    packed: Mapping[str, Packed]
+    packed: Mapping[str, PackedConstant]
     arena_bytes: int
     target: Target
     tensors: tuple[Lifetime, ...] = ()
@@ -74,7 +74,7 @@ class Image:
         return any(self.places[t].space == space for t in tensors)
 
 
-def assemble(graph: Graph, lowered: Sequence[Lowered], target: Target) -> Image:
+def assemble(graph: Graph, lowered: Sequence[LoweredNode], target: Target) -> Image:
     """Place the tensors of a graph, lowered node by node, by lifetime (FluidML, Algorithm 4).
 
     Raises GraphError if a tensor has a name that a lowering needs, or a node has too many work units.
@@ -82,10 +82,12 @@ def assemble(graph: Graph, lowered: Sequence[Lowered], target: Target) -> Image:
     calls = tuple(call for part in lowered for call in part.calls)
     packed = {name: p for part in lowered for name, p in part.packed.items()}
     sizes = _temporaries(lowered)
-    _check_apart(graph, [*packed, *sizes])
+    _check_names(graph, [*packed, *sizes])
     _check_units(calls)
     roots = _roots(lowered)
-    places: dict[str, Place] = {name: Place(name) for name in (*graph.inputs, *graph.constants, *packed)}
+    places: dict[str, TensorLocation] = {
+        name: TensorLocation(name) for name in (*graph.inputs, *graph.constants, *packed)
+    }
     copies = []
     for y in graph.outputs:
         root, offset = roots.get(y, (y, 0))
@@ -93,20 +95,20 @@ def assemble(graph: Graph, lowered: Sequence[Lowered], target: Target) -> Image:
         if root in places or not whole:
             copies.append((y, y))
         else:
-            places[root] = Place(y)
+            places[root] = TensorLocation(y)
     sizes |= {x: t.n_bytes for x, t in graph.types.items()}
     lives = _lifetimes(calls, roots, [source for _, source in copies])
     _merge(calls, roots, sizes, places, lives)
     moving = [x for x in lives if x not in places]
     tensors = tuple(Lifetime(sizes[x], *lives[x]) for x in moving)
-    placed = place(tensors)
+    placed = place_tensors(tensors)
     # Tensors of open sizes are placed anew for other sizes, so numbers that depend on offsets are symbolic
     # too.
     offsets = symbols_of((t.n_bytes for t in tensors), OFFSET, placed.offsets)
-    places |= {x: Place(ARENA, at) for x, at in zip(moving, offsets, strict=True)}
+    places |= {x: TensorLocation(ARENA, at) for x, at in zip(moving, offsets, strict=True)}
     for x, (root, offset) in roots.items():
         if root in places:
-            places.setdefault(x, Place(places[root].space, places[root].offset + offset))
+            places.setdefault(x, TensorLocation(places[root].space, places[root].offset + offset))
     read = {places[x].space for call in calls for x in call.reads} | {
         places[source].space for _, source in copies if source in places
     }
@@ -124,7 +126,7 @@ def assemble(graph: Graph, lowered: Sequence[Lowered], target: Target) -> Image:
     )
 
 
-def _check_apart(graph: Graph, made: Sequence[str]) -> None:
+def _check_names(graph: Graph, made: Sequence[str]) -> None:
     """Raise GraphError if a tensor of the graph has the name of a lowering's temporary."""
     taken = sorted(set(made) & set(graph.types))
     if taken:
@@ -142,7 +144,7 @@ def _check_units(calls: Sequence[Call]) -> None:
             )
 
 
-def _roots(lowered: Sequence[Lowered]) -> dict[str, tuple[str, int]]:
+def _roots(lowered: Sequence[LoweredNode]) -> dict[str, tuple[str, int]]:
     """The tensor whose memory each alias shares, and the offset in it."""
     roots: dict[str, tuple[str, int]] = {}
     for part in lowered:
@@ -152,7 +154,7 @@ def _roots(lowered: Sequence[Lowered]) -> dict[str, tuple[str, int]]:
     return roots
 
 
-def _temporaries(lowered: Sequence[Lowered]) -> dict[str, int]:
+def _temporaries(lowered: Sequence[LoweredNode]) -> dict[str, int]:
     return {name: n for part in lowered for name, n in part.temporaries.items()}
 
 
@@ -179,7 +181,7 @@ def _merge(
     calls: Sequence[Call],
     roots: dict[str, tuple[str, int]],
     sizes: Mapping[str, int],
-    places: dict[str, Place],
+    places: dict[str, TensorLocation],
     lives: dict[str, tuple[int, int]],
 ) -> None:
     """Let an in-place call write into the memory of an input that dies there: x becomes an alias of y."""

@@ -8,7 +8,7 @@ from typing import final
 import numpy as np
 
 from pliant.arrays import Int64
-from pliant.compiler.executable.encode_image import Copy, Encoded
+from pliant.compiler.executable.encode_image import EncodedProgram, OutputCopy
 from pliant.errors import InputError
 from pliant.ir.graph import TensorType
 from pliant.kernels.runtime.aligned_memory import address, aligned_bytes
@@ -32,7 +32,7 @@ class ProgramNumbers:
     words: Sequence[tuple[np.dtype, Int64[np.ndarray, " n"], Int64[np.ndarray, " n"]]]
     offsets: Int64[np.ndarray, " addresses"]
     shares: Int64[np.ndarray, "calls 2"]
-    copies: tuple[Copy, ...]
+    copies: tuple[OutputCopy, ...]
     inputs: Mapping[str, TensorType]
     outputs: Mapping[str, TensorType]
     arena_bytes: int
@@ -40,14 +40,14 @@ class ProgramNumbers:
 
 
 @final
-class Bound:
+class BoundProgram:
     """A program bound to memory; a pool may walk `table` when every space has an address.
 
     `kernels` are addresses by name. Buffers passed to `point` are kept alive; arrays passed to `lend` must be
     kept alive by the caller.
     """
 
-    def __init__(self, program: Encoded, kernels: Mapping[str, int]) -> None:
+    def __init__(self, program: EncodedProgram, kernels: Mapping[str, int]) -> None:
         self._copies, self._outputs = program.copies, program.outputs
         self._table = Table()
         self._arguments = aligned_bytes(-(-len(program.arguments) // 8) * 8)

@@ -33,11 +33,11 @@ class Kernel:
 
 
 # A field of an argument structure: a number, an address, or an array of either.
-Field = int | float | Ref | None | tuple[int, ...] | tuple[Ref | None, ...]
+FieldValue = int | float | Ref | None | tuple[int, ...] | tuple[Ref | None, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Extent:
+class RowExtent:
     """How a call depends on the rows of one or more texts, which are set before each run.
 
     `fields` hold the total number of rows; `share(lengths)` gives the units and the grain for texts of these
@@ -62,7 +62,7 @@ class Call:
 
     kernel: Kernel
     layout: type[ctypes.Structure]
-    fields: Mapping[str, Field]
+    fields: Mapping[str, FieldValue]
     n_units: int
     reads: tuple[str, ...]
     writes: tuple[str, ...]
@@ -70,14 +70,14 @@ class Call:
     scratch_bytes: int = 0
     label: str = ""
     in_place: str = ""
-    extent: Extent | None = None
+    extent: RowExtent | None = None
     op: str = ""
     flops: int = 0
     n_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Alias:
+class TensorAlias:
     """`tensor` shares the memory of `source` from `offset` on, e.g. the result of a reshape."""
 
     tensor: str
@@ -86,7 +86,7 @@ class Alias:
 
 
 @dataclass(frozen=True, slots=True)
-class Packed:
+class PackedConstant:
     """A constant in a kernel's layout: `n_bytes`, written once by `fill` into its final memory.
 
     `source` is the original constant; a source that only packed forms read is not kept.
@@ -98,13 +98,13 @@ class Packed:
 
 
 @dataclass(frozen=True, slots=True)
-class Lowered:
+class LoweredNode:
     """The lowering of one node: calls in order, aliases, scratch tensors (bytes), and packed constants."""
 
     calls: tuple[Call, ...] = ()
-    aliases: tuple[Alias, ...] = ()
+    aliases: tuple[TensorAlias, ...] = ()
     temporaries: Mapping[str, int] = field(default_factory=dict)
-    packed: Mapping[str, Packed] = field(default_factory=dict)
+    packed: Mapping[str, PackedConstant] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ FAULT = "fault"
 
 
 @dataclass(frozen=True, slots=True)
-class Address:
+class Relocation:
     """Bytes `at`..`at + 7` of the arguments hold the address of byte `offset` of `space`."""
 
     at: int
@@ -29,7 +29,7 @@ class Address:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class CallEntry:
     """One entry of the native table; its arguments begin at byte `arguments`. The other fields are those of a
     Call.
 
@@ -49,7 +49,7 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Copy:
+class OutputCopy:
     """After the calls, `output` is copied from byte `offset` of `space`."""
 
     output: str
@@ -58,7 +58,7 @@ class Copy:
 
 
 @dataclass(frozen=True, slots=True)
-class Encoded:
+class EncodedProgram:
     """A whole program. Spaces are the arena, the inputs, the outputs, and the weights by name.
 
     `extents` are the positions of the extent in the arguments, as a 64-bit number. `numbers` are argument
@@ -67,9 +67,9 @@ class Encoded:
     """
 
     arguments: bytes
-    addresses: tuple[Address, ...]
-    rows: tuple[Row, ...]
-    copies: tuple[Copy, ...]
+    addresses: tuple[Relocation, ...]
+    rows: tuple[CallEntry, ...]
+    copies: tuple[OutputCopy, ...]
     inputs: Mapping[str, TensorType]
     outputs: Mapping[str, TensorType]
     weights: tuple[str, ...]
@@ -81,31 +81,31 @@ class Encoded:
     tensors: tuple[ArenaTensor, ...] = ()
 
 
-def encode(image: Image) -> Encoded:
+def encode(image: Image) -> EncodedProgram:
     """The image's calls as bytes and rows, in order."""
     blob = bytearray()
-    addresses: list[Address] = []
-    rows: list[Row] = []
+    addresses: list[Relocation] = []
+    rows: list[CallEntry] = []
     extents: list[int] = []
     numbers: list[tuple[int, int, int]] = []
     for call in image.calls:
         blob += bytes(-len(blob) % _ALIGNMENT)
         start = len(blob)
-        data, refs, open_ = arguments(call)
+        data, refs, open_ = encode_arguments(call)
         blob += data
         numbers += [(start + at, n_bytes, number) for at, n_bytes, number in open_]
         for at, ref in refs:
             place = image.places[ref.tensor]
-            addresses.append(Address(start + at, place.space, place.offset + ref.offset))
+            addresses.append(Relocation(start + at, place.space, place.offset + ref.offset))
         extents += [start + at for at in _extents(call)]
         about = call.label, call.op, call.flops, call.n_bytes
         fault = getattr(call.layout, FAULT).offset if hasattr(call.layout, FAULT) else None
-        rows.append(Row(call.kernel.name, start, call.n_units, call.grain, *about, fault))
+        rows.append(CallEntry(call.kernel.name, start, call.n_units, call.grain, *about, fault))
     copies = []
     for output, source in image.copies:
         place = image.places[source]
-        copies.append(Copy(output, place.space, place.offset))
-    return Encoded(
+        copies.append(OutputCopy(output, place.space, place.offset))
+    return EncodedProgram(
         arguments=bytes(blob),
         addresses=tuple(addresses),
         rows=tuple(rows),
@@ -132,12 +132,12 @@ def arena_tensors(image: Image) -> tuple[ArenaTensor, ...]:
     )
 
 
-def kernels(image: Image) -> dict[str, Kernel]:
+def image_kernels(image: Image) -> dict[str, Kernel]:
     """Every kernel the image calls, once."""
     return {call.kernel.name: call.kernel for call in image.calls}
 
 
-def arguments(call: Call) -> tuple[bytes, list[tuple[int, Ref]], list[tuple[int, int, int]]]:
+def encode_arguments(call: Call) -> tuple[bytes, list[tuple[int, Ref]], list[tuple[int, int, int]]]:
     """The bytes of a call's argument structure, with zeros in place of addresses, and the position of each
     address.
 

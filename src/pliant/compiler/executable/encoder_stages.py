@@ -10,10 +10,10 @@ from typing import final
 import numpy as np
 
 from pliant.compiler.executable.call import Target
-from pliant.compiler.executable.encode_image import kernels
-from pliant.compiler.executable.kernel_addresses import addresses
-from pliant.compiler.executable.stage import Form, Stage, coded_form
-from pliant.compiler.executable.weight_inputs import PlainWeights, Weights, norm_buffers, plain_bytes
+from pliant.compiler.executable.encode_image import image_kernels
+from pliant.compiler.executable.kernel_addresses import load_kernels
+from pliant.compiler.executable.stage import BoundStage, StageForm, coded_form
+from pliant.compiler.executable.weight_inputs import LayerSlices, PlainWeights, norm_buffers, plain_bytes
 from pliant.ir.executable import ALIGNMENT, ARENA
 from pliant.kernels.attention.attention_texts import text_blocks
 from pliant.kernels.emit.isa import X86_64, host_isa
@@ -23,22 +23,22 @@ from pliant.kernels.runtime.jit import Library
 from pliant.kernels.runtime.thread_pool import Pool
 from pliant.models.encoder.encoder_graph import (
     BLOCK_WORDS,
-    Precise,
+    ComputeDtype,
     TableFormat,
     embedding_graph,
     head_graph,
     layer_graph,
 )
-from pliant.models.ids import check_ids
 from pliant.models.slice_shapes import slice_geometry
 from pliant.models.spec import ModelSpec
+from pliant.models.token_ids import check_ids
 from pliant.models.word_table import QuantizedTable
 from pliant.store.coding.encode_layer import RESIDENT_ARRAYS, ResidentLayer
 from pliant.store.store_files import Embeddings, HeadWeights, Linear
 
 
 @final
-class Encoder:
+class ElasticEncoder:
     """One model, ready to run at any width on up to `tokens` rows, of one text or of several.
 
     `hidden`, float32 [tokens, padded d], is the input and output of every layer; the rows of several texts
@@ -64,14 +64,14 @@ class Encoder:
         pool: Pool,
         *,
         tokens: int,
-        compute: Precise = "fp32",
+        compute: ComputeDtype = "fp32",
     ) -> None:
         self.spec = spec
         self._compute, self._library, self._pool = compute, library, pool
         self._target = Target(library.isa, pool.n_threads)
         self._kernels: dict[str, int] = {}
         geometry = slice_geometry(spec)
-        self._layers = [Weights(geometry, spec.precision, r, library.isa, compute) for r in resident]
+        self._layers = [LayerSlices(geometry, spec.precision, r, library.isa, compute) for r in resident]
         self._embeddings, self._ends = embeddings, head
         self._plain = [PlainWeights(name, linear) for name, linear in plain_layers(embeddings, head).items()]
         self.reserve(tokens)
@@ -79,8 +79,8 @@ class Encoder:
     def reserve(self, tokens: int) -> None:
         """Make room for `tokens` rows; the contents of `hidden` are lost."""
         self.tokens = 0  # after an interrupt there is no room for any input
-        self._stages: dict[tuple[int, int], Stage] = {}
-        self._forms: dict[int, Form] = {}
+        self._stages: dict[tuple[int, int], BoundStage] = {}
+        self._forms: dict[int, StageForm] = {}
         embedding = coded_form(
             embedding_graph(self.spec, word_format(self._embeddings), tokens), self._target
         )
@@ -102,7 +102,7 @@ class Encoder:
         at |= {"ids": Buffer.of(self._ids), "types": Buffer.of(self._types)}
         at |= _tables(self._embeddings) | {"answer": Buffer.of(self._answer)}
         around = {"embedding": embedding, "head": head}
-        self._around = {name: Stage(form, self._kernels, at) for name, form in around.items()}
+        self._around = {name: BoundStage(form, self._kernels, at) for name, form in around.items()}
         self.tokens = tokens
 
     def close(self) -> None:
@@ -156,7 +156,7 @@ class Encoder:
         stage = self._stages.get((layer, width))
         if stage is None:
             at = self._at | self._layers[layer].buffers
-            stage = self._stages[layer, width] = Stage(self._form(width, self.tokens), self._kernels, at)
+            stage = self._stages[layer, width] = BoundStage(self._form(width, self.tokens), self._kernels, at)
         stage.walk(lengths, self._pool)
 
     def head(self, n_tokens: int, first: int = 0) -> np.ndarray:
@@ -175,7 +175,7 @@ class Encoder:
         hidden = self._at["hidden"]
         return hidden.part(row * self.hidden.strides[0]) if row else hidden
 
-    def _form(self, width: int, tokens: int, others: Sequence[Form] = ()) -> Form:
+    def _form(self, width: int, tokens: int, others: Sequence[StageForm] = ()) -> StageForm:
         """The layer's form at `width` for `tokens` rows; the kernels of `others` are loaded together with its
         kernels.
         """
@@ -184,15 +184,15 @@ class Encoder:
             form = coded_form(layer_graph(self.spec, width, tokens, self._compute), self._target)
             assert form.image.may_replace("out", "hidden"), f"a layer of {width} slices cannot run in place"
             self._forms[width] = form
-        wanted = {name: k for f in (form, *others) for name, k in kernels(f.image).items()}
+        wanted = {name: k for f in (form, *others) for name, k in image_kernels(f.image).items()}
         missing = {name: k for name, k in wanted.items() if name not in self._kernels}
         if missing:
-            self._kernels |= addresses(missing, self._library)
+            self._kernels |= load_kernels(missing, self._library)
         self._pool.reserve(max(f.image.scratch_bytes for f in (form, *others)))
         return form
 
 
-def arena_bytes(spec: ModelSpec, word: TableFormat, tokens: int, compute: Precise = "fp32") -> int:
+def arena_bytes(spec: ModelSpec, word: TableFormat, tokens: int, compute: ComputeDtype = "fp32") -> int:
     """Bytes of the activations of up to `tokens` rows, before anything is allocated.
 
     The same on all CPUs except with AMX, whose float32 products store their rows in two parts.
@@ -212,7 +212,7 @@ def fixed_bytes(
     resident: Sequence[ResidentLayer],
     embeddings: Embeddings,
     head: HeadWeights,
-    compute: Precise = "fp32",
+    compute: ComputeDtype = "fp32",
 ) -> int:
     """Bytes of the arrays that every plan of a model needs: codebooks, outliers, biases, norms, embeddings
     and head.
@@ -220,7 +220,7 @@ def fixed_bytes(
     The word table does not count: it stays mapped.
     """
     geometry, isa = slice_geometry(spec), host_isa()
-    layers = (Weights(geometry, spec.precision, layer, isa, compute) for layer in resident)
+    layers = (LayerSlices(geometry, spec.precision, layer, isa, compute) for layer in resident)
     own = sum(array.nbytes for layer in layers for array in layer.arrays)
     plain = sum(map(plain_bytes, plain_layers(embeddings, head).values()))
     ends = sum(array.nbytes for array in _end_arrays(embeddings, head))

@@ -2,7 +2,7 @@
 
 from pliant.compiler.executable.call import Target
 from pliant.compiler.executable.image import Image, make_image
-from pliant.compiler.layout.gaps import part_rows
+from pliant.compiler.layout.row_gaps import insert_gaps
 from pliant.compiler.passes.passes import simplify
 from pliant.compiler.rewrite.execution_order import lower_peak
 from pliant.ir.graph import Graph
@@ -22,4 +22,4 @@ def fragment_image(graph: Graph, target: Target) -> Image:
 
 def fragment_graph(graph: Graph) -> Graph:
     """`graph` fused and scheduled by rule: the graph from which a layer's image is lowered."""
-    return lower_peak(part_rows(simplify(graph, _BY_VALUE)))
+    return lower_peak(insert_gaps(simplify(graph, _BY_VALUE)))

@@ -8,7 +8,7 @@ from hashlib import sha256
 import numpy as np
 
 from pliant.compiler.executable.assemble_image import Image
-from pliant.compiler.executable.call import Call, Field, Packed, Ref
+from pliant.compiler.executable.call import Call, FieldValue, PackedConstant, Ref
 from pliant.compiler.executable.encode_image import arena_tensors
 from pliant.ir.executable import (
     ARENA,
@@ -64,7 +64,7 @@ def _constants(image: Image, with_digests: bool) -> Iterator[Constant]:
         yield Constant(x, packed.n_bytes, source=packed.source, digest=digest)
 
 
-def _filled(packed: Packed) -> np.ndarray:
+def _filled(packed: PackedConstant) -> np.ndarray:
     memory = np.zeros(packed.n_bytes, np.uint8)  # bytes that kernels do not read are not filled
     packed.fill(memory)
     return memory
@@ -89,7 +89,7 @@ def _call(call: Call, image: Image) -> KernelCall:
     )
 
 
-def _argument(value: Field, image: Image) -> Argument:
+def _argument(value: FieldValue, image: Image) -> Argument:
     if not isinstance(value, tuple):
         return _scalar(value, image)
     kept = [_scalar(one, image) for one in value]

@@ -12,7 +12,7 @@ from pliant.kernels.version import source_version
 _IMPORTED_S = time.time()
 
 
-def addresses(kernels: Mapping[str, Kernel], library: Library) -> dict[str, int]:
+def load_kernels(kernels: Mapping[str, Kernel], library: Library) -> dict[str, int]:
     """The address of each kernel by name; missing kernels are compiled in one child process.
 
     A kernel found in the cache by the source version is loaded without generating its IR again.

@@ -2,9 +2,9 @@
 
 from pliant.compiler.executable.assemble_image import assemble
 from pliant.compiler.executable.call import Target
-from pliant.compiler.executable.encode_image import Row, encode
-from pliant.compiler.executable.stage import Form
-from pliant.compiler.rewrite.origin import described, with_origins
+from pliant.compiler.executable.encode_image import CallEntry, encode
+from pliant.compiler.executable.stage import StageForm
+from pliant.compiler.rewrite.origin import describe_node, with_origins
 from pliant.compiler.rules import lower_encoder as coded
 from pliant.compiler.rules.rules import RULES
 from pliant.ir.graph import Graph
@@ -12,13 +12,13 @@ from pliant.ir.graph import Graph
 _RULES = {**RULES, "PoolRows": coded.RULES["PoolRows"]}
 
 
-def recurrent_form(graph: Graph, target: Target) -> Form:
+def recurrent_form(graph: Graph, target: Target) -> StageForm:
     """Lower the result of `recurrent_graph`: a stage of it runs only as many steps as an input has."""
-    return Form(assemble(graph, [_RULES[node.op](node, graph, target) for node in graph.nodes], target))
+    return StageForm(assemble(graph, [_RULES[node.op](node, graph, target) for node in graph.nodes], target))
 
 
-def described_calls(graph: Graph, target: Target) -> tuple[Row, ...]:
+def describe_calls(graph: Graph, target: Target) -> tuple[CallEntry, ...]:
     """The calls of `recurrent_form`, with each call's operator and the bytes that it moves."""
     told = with_origins(graph, graph)
-    lowered = [described(node, told, _RULES[node.op](node, told, target)) for node in told.nodes]
+    lowered = [describe_node(node, told, _RULES[node.op](node, told, target)) for node in told.nodes]
     return encode(assemble(told, lowered, target)).rows

@@ -7,9 +7,9 @@ import numpy as np
 
 from pliant.arrays import Float64, Int64
 from pliant.compiler.executable.assemble_image import Image, assemble
-from pliant.compiler.executable.binding import Bound
+from pliant.compiler.executable.binding import BoundProgram
 from pliant.compiler.executable.call import Target
-from pliant.compiler.executable.encode_image import Encoded, encode
+from pliant.compiler.executable.encode_image import EncodedProgram, encode
 from pliant.compiler.rules import lower_encoder as coded
 from pliant.ir.executable import ARENA
 from pliant.ir.graph import Graph
@@ -17,9 +17,11 @@ from pliant.kernels.runtime.buffer import Buffer
 from pliant.kernels.runtime.thread_pool import Pool
 
 
-def coded_form(graph: Graph, target: Target) -> "Form":
+def coded_form(graph: Graph, target: Target) -> "StageForm":
     """The form of a graph of the local engine's operators."""
-    return Form(assemble(graph, [coded.RULES[node.op](node, graph, target) for node in graph.nodes], target))
+    return StageForm(
+        assemble(graph, [coded.RULES[node.op](node, graph, target) for node in graph.nodes], target)
+    )
 
 
 _MOST_SHARES = 1024
@@ -27,7 +29,7 @@ _MOST_SHARES = 1024
 
 
 @final
-class Form:
+class StageForm:
     """An image for up to as many rows as its tensors have, shared by stages with different weights."""
 
     def __init__(self, image: Image) -> None:
@@ -46,7 +48,7 @@ class Form:
         return known
 
 
-def _sizes(program: Encoded) -> dict[str, int]:
+def _sizes(program: EncodedProgram) -> dict[str, int]:
     """The bytes of each space, as known from the program: for weights, up to the last address."""
     ends = {ARENA: program.arena_bytes}
     for address in program.addresses:
@@ -55,13 +57,13 @@ def _sizes(program: Encoded) -> dict[str, int]:
 
 
 @final
-class Stage:
+class BoundStage:
     """A form bound to memory, which it keeps alive."""
 
-    def __init__(self, form: Form, kernels: Mapping[str, int], at: Mapping[str, Buffer]) -> None:
+    def __init__(self, form: StageForm, kernels: Mapping[str, int], at: Mapping[str, Buffer]) -> None:
         """Raises ValueError for a buffer that is too small."""
         self._form = form
-        self._bound = Bound(form.program, kernels)
+        self._bound = BoundProgram(form.program, kernels)
         for space in self._bound.spaces:
             at[space].require(form.n_bytes.get(space, 0), space)
             self.point(space, at[space])

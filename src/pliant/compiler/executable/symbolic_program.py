@@ -10,8 +10,8 @@ import numpy as np
 from pliant.arrays import Int64
 from pliant.compiler.executable.assemble_image import OFFSET, Image
 from pliant.compiler.executable.binding import ProgramNumbers
-from pliant.compiler.executable.encode_image import Address, Encoded, encode
-from pliant.compiler.executable.place import Lifetime, Placement, place
+from pliant.compiler.executable.encode_image import EncodedProgram, Relocation, encode
+from pliant.compiler.executable.place_tensors import Lifetime, Placement, place_tensors
 from pliant.ir.graph import TensorType
 from pliant.ir.symbolic import Trace, canonical
 
@@ -57,7 +57,7 @@ class SymbolicProgram:
         """The program's addresses and numbers for sizes for which it is valid; the calls are the same."""
         return self._made(sizes)[0]
 
-    def at(self, sizes: Sequence[int]) -> Encoded:
+    def at(self, sizes: Sequence[int]) -> EncodedProgram:
         """The whole program for sizes for which it is valid."""
         program = self.program
         numbers, values = self._made(sizes)
@@ -72,7 +72,8 @@ class SymbolicProgram:
             program,
             arguments=arguments.tobytes(),
             addresses=tuple(
-                Address(a.at, a.space, offset) for a, offset in zip(program.addresses, offsets, strict=True)
+                Relocation(a.at, a.space, offset)
+                for a, offset in zip(program.addresses, offsets, strict=True)
             ),
             rows=tuple(
                 replace(row, n_units=n_units, grain=grain, flops=flops, n_bytes=n_bytes)
@@ -128,7 +129,9 @@ class SymbolicProgram:
         return placed if all(map(operator.le, own, most)) else self._placement(own)
 
     def _placement(self, n_bytes: Sequence[int]) -> Placement:
-        return place([Lifetime(n, t.first, t.last) for n, t in zip(n_bytes, self._tensors, strict=True)])
+        return place_tensors(
+            [Lifetime(n, t.first, t.last) for n, t in zip(n_bytes, self._tensors, strict=True)]
+        )
 
     def _all(self, numbers: Sequence[int]) -> np.ndarray:
         """The indices of several numbers among the computed numbers."""

@@ -25,7 +25,7 @@ FULL_CODES: Mapping[Precision, int] = {"F16": F16, "BF16": BF16, "F32": F32}
 """The value of a descriptor's `bits` for full fidelity."""
 
 
-class Weights:
+class LayerSlices:
     """The slices of one layer: SLICE_DTYPE [n_heads], and one decode table for each bitwidth."""
 
     def __init__(

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from pliant.compiler.passes.transposes import permutation
-from pliant.compiler.rewrite.pattern import GraphContext, other
-from pliant.compiler.rewrite.rewrite import fresh, rebuilt
-from pliant.compiler.rewrite.view import View, whole
-from pliant.compiler.rewrite.views import reshaped, traced
+from pliant.compiler.rewrite.pattern import GraphContext, other_operand
+from pliant.compiler.rewrite.rewrite import rebuild_graph, unused_name
+from pliant.compiler.rewrite.trace_views import reshape_view, trace_view
+from pliant.compiler.rewrite.view import View, whole_view
 from pliant.ir.graph import Attribute, Graph, Node, TensorType
 
 _HIDES = -1e4
@@ -44,7 +44,7 @@ def fuse_attention(graph: Graph) -> Graph:
     if not made:
         return graph
     nodes = [new for node in graph.nodes for new in made.get(node.outputs[0], [node])]
-    return rebuilt(graph, nodes, constants, types)
+    return rebuild_graph(graph, nodes, constants, types)
 
 
 def _is_over_keys(graph: Graph, node: Node) -> bool:
@@ -89,13 +89,13 @@ def _attention(
 def _output(around: GraphContext, y: str) -> tuple[str, tuple[int, ...]]:
     """The tensor to write, `y` or its transpose, and the positions of [batch, head, row, column] in it."""
     graph = around.graph
-    view = whole(y, graph.types[y])
+    view = whole_view(y, graph.types[y])
     after = around.reader(y, "Transpose")
     if after is not None:
         perm = permutation(after, graph)
         if perm[-1] == len(perm) - 1:
             y = after.outputs[0]
-            view = whole(y, graph.types[y]).transposed([perm.index(i) for i in range(len(perm))])
+            view = whole_view(y, graph.types[y]).transposed([perm.index(i) for i in range(len(perm))])
     if len(view.shape) == 3:
         view = View(y, 0, (1, *view.shape), (0, *view.strides))
     return y, view.attribute
@@ -128,12 +128,12 @@ def _scores(
         return None
     node = around.producers.get(tensor)
     if node is not None and node.op == "Add":
-        sides = [(x, other(node, x)) for x in node.inputs if _product(around, x) is not None]
+        sides = [(x, other_operand(node, x)) for x in node.inputs if _product(around, x) is not None]
         if len(sides) != 1 or around.reader(sides[0][0]) is None:
             return None
         tensor, mask = sides[0]
     elif node is not None and node.op == "Where":
-        found = _hidden(around, node, more, constants, types)
+        found = _match_where(around, node, more, constants, types)
         if found is None:
             return None
         tensor, mask = found
@@ -153,7 +153,7 @@ def _product(around: GraphContext, tensor: str) -> tuple[Node, float] | None:
     return None if node is None or around.reader(x) is None else (node, scale)
 
 
-def _hidden(
+def _match_where(
     around: GraphContext,
     where: Node,
     more: list[Node],
@@ -167,7 +167,10 @@ def _hidden(
         number = around.number(low)
         if number is None or number > _HIDES:
             continue
-        zero, mask = fresh(graph, f"{where.outputs[0]}.zero"), fresh(graph, f"{where.outputs[0]}.mask")
+        zero, mask = (
+            unused_name(graph, f"{where.outputs[0]}.zero"),
+            unused_name(graph, f"{where.outputs[0]}.mask"),
+        )
         constants[zero] = np.zeros((), np.float32)
         shape = graph.types[condition].shape
         types[mask] = TensorType("float32", shape)
@@ -191,12 +194,12 @@ def _heads(graph: Graph, tensor: str, batch: tuple[int, ...], is_transposed: boo
         last = turned(v) if is_transposed else v
         return len(v.shape) >= 2 and (last.strides[-1] == 1 or last.shape[-1] == 1)
 
-    view = traced(graph, tensor, accepts)
+    view = trace_view(graph, tensor, accepts)
     if view is None:
         return None
     view = turned(view) if is_transposed else view
     view = view.broadcast((*batch, *view.shape[-2:]))
-    return view if len(batch) == 2 else reshaped(view, (1, *view.shape))
+    return view if len(batch) == 2 else reshape_view(view, (1, *view.shape))
 
 
 def _mask(graph: Graph, mask: str, scores: tuple[int, ...], types: dict[str, TensorType]) -> View | None:
@@ -207,7 +210,7 @@ def _mask(graph: Graph, mask: str, scores: tuple[int, ...], types: dict[str, Ten
     else:
         if graph.types[mask].dtype != "float32":
             return None
-        view = traced(graph, mask, lambda v: v.shape[-1:] == scores[-1:] and v.strides[-1] == 1)
+        view = trace_view(graph, mask, lambda v: v.shape[-1:] == scores[-1:] and v.strides[-1] == 1)
     if view is None or view.shape[-1:] != scores[-1:]:
         return None
     view = view.broadcast(scores)

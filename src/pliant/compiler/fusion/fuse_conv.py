@@ -9,11 +9,11 @@ one adds the result of the other.
 from collections.abc import Collection
 from math import inf
 
-from pliant.compiler.rewrite.pattern import GraphContext, other
-from pliant.compiler.rewrite.rewrite import rebuilt
+from pliant.compiler.rewrite.pattern import GraphContext, other_operand
+from pliant.compiler.rewrite.rewrite import rebuild_graph
 from pliant.ir.graph import Attribute, Graph, Node
 
-_Ending = tuple[str, float, float]
+_Activation = tuple[str, float, float]
 """Name, low and high of an activation (kernels/conv/conv_activations.py)."""
 
 _PLAIN = {"Relu": "relu", "Sigmoid": "sigmoid", "Tanh": "tanh"}
@@ -28,17 +28,17 @@ def fuse_conv(graph: Graph) -> Graph:
     for node in reversed(graph.nodes):
         if node.op != "Conv" or graph.types[node.outputs[0]].dtype != "float32":
             continue
-        fused, swallowed = _fused(around, node, {*made, *gone})
+        fused, swallowed = _fuse(around, node, {*made, *gone})
         if swallowed:
             made[fused.outputs[0]] = fused
             gone |= swallowed
     if not made:
         return graph
     kept = [node for node in graph.nodes if node.outputs[0] not in gone]
-    return rebuilt(graph, [made.get(node.outputs[0], node) for node in kept])
+    return rebuild_graph(graph, [made.get(node.outputs[0], node) for node in kept])
 
 
-def _fused(around: GraphContext, node: Node, taken: Collection[str]) -> tuple[Node, set[str]]:
+def _fuse(around: GraphContext, node: Node, taken: Collection[str]) -> tuple[Node, set[str]]:
     """The fused node, and the tensors that it makes unnecessary.
 
     `taken` are tensors already fused into other convolutions.
@@ -49,12 +49,12 @@ def _fused(around: GraphContext, node: Node, taken: Collection[str]) -> tuple[No
     shape = graph.types[y].shape
     add = around.reader(y, "Add")
     if add is not None and add.outputs[0] not in taken:
-        x = other(add, y)
+        x = other_operand(add, y)
         if x != y and x not in graph.constants and graph.types[x].shape == shape:
             residual = x
             swallowed.add(y)
             y = add.outputs[0]
-    found = _ending(around, y)
+    found = _match_activation(around, y)
     if found is not None and found[1] not in taken:
         ending, last, inner = found
         attributes |= {"activation": ending[0], "low": ending[1], "high": ending[2]}
@@ -66,7 +66,7 @@ def _fused(around: GraphContext, node: Node, taken: Collection[str]) -> tuple[No
     return Node("FusedConv", tuple(inputs), (y,), attributes, node.name), swallowed
 
 
-def _ending(around: GraphContext, y: str) -> tuple[_Ending, str, set[str]] | None:
+def _match_activation(around: GraphContext, y: str) -> tuple[_Activation, str, set[str]] | None:
     """The activation that is the only reader of y, its result, and its intermediate tensors."""
     node = around.reader(y)
     if node is not None:
@@ -84,7 +84,7 @@ def _ending(around: GraphContext, y: str) -> tuple[_Ending, str, set[str]] | Non
     return None
 
 
-def _activation(around: GraphContext, node: Node) -> _Ending | None:
+def _activation(around: GraphContext, node: Node) -> _Activation | None:
     """An operator of one input as an activation; None if the kernel does not support it."""
     match node.op:
         case "Relu" | "Sigmoid" | "Tanh":
@@ -105,7 +105,7 @@ def _activation(around: GraphContext, node: Node) -> _Ending | None:
             return None
 
 
-def _clip(around: GraphContext, node: Node) -> _Ending | None:
+def _clip(around: GraphContext, node: Node) -> _Activation | None:
     bounds = [-inf, inf]
     for i, name in enumerate(node.inputs[1:]):
         if name:

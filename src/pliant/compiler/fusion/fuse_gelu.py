@@ -10,7 +10,7 @@ from math import erf
 import numpy as np
 
 from pliant.compiler.rewrite.pattern import GraphContext
-from pliant.compiler.rewrite.rewrite import rebuilt
+from pliant.compiler.rewrite.rewrite import rebuild_graph
 from pliant.ir.graph import Graph, Node
 
 _POINTS = np.array([-3.1, -1.7, -0.6, -0.05, 0.0, 0.02, 0.4, 1.3, 2.9])
@@ -36,13 +36,13 @@ def fuse_gelu(graph: Graph) -> Graph:
             made[y] = Node("Gelu", (x,), (y,), {"approximate": approximate}, name)
     if not made:
         return graph
-    return rebuilt(graph, [made.get(node.outputs[0], node) for node in graph.nodes])
+    return rebuild_graph(graph, [made.get(node.outputs[0], node) for node in graph.nodes])
 
 
 def _gelu(around: GraphContext, node: Node) -> tuple[str, str, str] | None:
     """(x, y, approximation) of the GELU that contains this Erf or Tanh."""
     approximate = "none" if node.op == "Erf" else "tanh"
-    inputs = list(_behind(around, node.inputs[0]))
+    inputs = list(_sources(around, node.inputs[0]))
     y = node.outputs[0]
     for _ in range(_MOST_NODES):
         after = around.reader(y, *_FUNCTIONS)
@@ -56,7 +56,7 @@ def _gelu(around: GraphContext, node: Node) -> tuple[str, str, str] | None:
     return None
 
 
-def _behind(around: GraphContext, tensor: str) -> Iterator[str]:
+def _sources(around: GraphContext, tensor: str) -> Iterator[str]:
     """Tensors from which `tensor` may be computed element by element, nearest first."""
     seen = [tensor]
     for x in seen:

@@ -8,9 +8,9 @@ points are constants.
 
 from collections.abc import Container
 
-from pliant.compiler.fusion.fuse_matmul import follow
-from pliant.compiler.rewrite.pattern import GraphContext, other
-from pliant.compiler.rewrite.rewrite import fresh, rebuilt
+from pliant.compiler.fusion.fuse_matmul import match_epilogue
+from pliant.compiler.rewrite.pattern import GraphContext, other_operand
+from pliant.compiler.rewrite.rewrite import rebuild_graph, unused_name
 from pliant.ir.graph import Attribute, Graph, Node, TensorType
 
 
@@ -46,14 +46,14 @@ def fuse_int8(graph: Graph) -> Graph:
             nodes.append(waiting.pop(node.inputs[0]))
         if node.outputs[0] not in gone:
             nodes.append(made.get(node.outputs[0], node))
-    return rebuilt(graph, nodes, types=types)
+    return rebuild_graph(graph, nodes, types=types)
 
 
 def _quantization(graph: Graph, node: Node, types: dict[str, TensorType]) -> Node:
     """The quantizing node for x; ONNX's own node stays if it has other readers."""
     x = node.inputs[0]
     *lead, depth = graph.types[x].shape
-    q, scale, zero = (fresh(graph, f"{x}.{part}") for part in ("rows", "scale", "zero"))
+    q, scale, zero = (unused_name(graph, f"{x}.{part}") for part in ("rows", "scale", "zero"))
     types[q] = TensorType("int16", (*lead, depth + depth % 2))
     types[scale] = TensorType("float32", ())
     types[zero] = TensorType("uint8", ())
@@ -75,16 +75,16 @@ def _product(
     scaled = cast and around.reader(cast.outputs[0], "Mul")
     if not cast or not scaled or graph.types[cast.outputs[0]].dtype != "float32":
         return None
-    scales = around.maker(other(scaled, cast.outputs[0]), "Mul")
+    scales = around.maker(other_operand(scaled, cast.outputs[0]), "Mul")
     if scales is None or quantize.outputs[1] not in scales.inputs:
         return None
-    by = other(scales, quantize.outputs[1])
+    by = other_operand(scales, quantize.outputs[1])
     columns = graph.types[w].shape[1]
     if by not in graph.constants or graph.types[by].size not in (1, columns):
         return None
     if graph.types[scaled.outputs[0]].shape != graph.types[node.outputs[0]].shape:
         return None
-    tail = follow(around, scaled.outputs[0], "", made, known_bias=True)
+    tail = match_epilogue(around, scaled.outputs[0], "", made, known_bias=True)
     inputs = [w, by, w_zero, tail.bias, tail.residual]
     attributes: dict[str, Attribute] = {"activation": tail.activation} if tail.activation else {}
     swallowed = (node.outputs[0], cast.outputs[0], *tail.swallowed)

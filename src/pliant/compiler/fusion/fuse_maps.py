@@ -5,7 +5,7 @@ its reader only if it has one reader and the same size, so nothing is computed t
 removes the patterns that other passes match.
 """
 
-from pliant.compiler.rewrite.rewrite import rebuilt
+from pliant.compiler.rewrite.rewrite import rebuild_graph
 from pliant.compiler.rules.onnx_elementwise import expression
 from pliant.ir.graph import Graph, Node
 from pliant.kernels.emit.expression import Expr, leaf, replace_inputs, size
@@ -29,7 +29,7 @@ def fuse_maps(graph: Graph) -> Graph:
         y, tree = node.outputs[0], found
         for x in found[1]:
             if x in trees and x not in graph.outputs and len(consumers[x]) == 1:
-                fused = _drawn(tree, x, trees[x], graph, y)
+                fused = _inline(tree, x, trees[x], graph, y)
                 if fused is not None:
                     tree = fused
                     drawn.add(x)
@@ -39,10 +39,10 @@ def fuse_maps(graph: Graph) -> Graph:
     if not drawn:
         return graph
     kept = [node for node in graph.nodes if not drawn.intersection(node.outputs)]
-    return rebuilt(graph, [made.get(node.outputs[0], node) for node in kept])
+    return rebuild_graph(graph, [made.get(node.outputs[0], node) for node in kept])
 
 
-def _drawn(tree: _Tree, x: str, inner: _Tree, graph: Graph, y: str) -> _Tree | None:
+def _inline(tree: _Tree, x: str, inner: _Tree, graph: Graph, y: str) -> _Tree | None:
     """`tree`, which makes y, with the tree `inner` of its operand x inlined; None if that is no gain.
 
     An operand that is broadcast would be computed again for every copy.

@@ -8,10 +8,10 @@ Contract: equal within rounding; float32 only; intermediate tensors have no othe
 from collections.abc import Container, Mapping
 from dataclasses import dataclass
 
-from pliant.compiler.rewrite.pattern import GraphContext, other
-from pliant.compiler.rewrite.rewrite import rebuilt
-from pliant.compiler.rewrite.view import View, whole
-from pliant.compiler.rewrite.views import traced
+from pliant.compiler.rewrite.pattern import GraphContext, other_operand
+from pliant.compiler.rewrite.rewrite import rebuild_graph
+from pliant.compiler.rewrite.trace_views import trace_view
+from pliant.compiler.rewrite.view import View, whole_view
 from pliant.ir.graph import Attribute, Graph, Node
 
 _ACTIVATIONS = {"Relu": "relu", "Tanh": "tanh", "Gelu": "gelu"}
@@ -25,16 +25,16 @@ def fuse_matmul(graph: Graph) -> Graph:
     for node in graph.nodes:
         if node.op not in ("MatMul", "Gemm") or graph.types[node.outputs[0]].dtype != "float32":
             continue
-        fused = _fused(around, node, gone, made)
+        fused = _fuse(around, node, gone, made)
         if fused is not None:
             made[fused.outputs[0]] = fused
     if not made:
         return graph
     kept = [node for node in graph.nodes if node.outputs[0] not in gone]
-    return rebuilt(graph, [made.get(node.outputs[0], node) for node in kept])
+    return rebuild_graph(graph, [made.get(node.outputs[0], node) for node in kept])
 
 
-def _fused(around: GraphContext, node: Node, gone: set[str], made: Mapping[str, Node]) -> Node | None:
+def _fuse(around: GraphContext, node: Node, gone: set[str], made: Mapping[str, Node]) -> Node | None:
     """The fused node for `node`'s product; the tensors that it makes unnecessary are added to `gone`.
 
     Operators already fused into another product (`made`) are not taken.
@@ -47,7 +47,7 @@ def _fused(around: GraphContext, node: Node, gone: set[str], made: Mapping[str, 
     if node.op == "Gemm" and node.real("alpha", 1.0) != 1.0:
         attributes["alpha"] = node.real("alpha")
     bias = node.inputs[2] if len(node.inputs) > 2 else ""
-    tail = follow(around, node.outputs[0], bias, made)
+    tail = match_epilogue(around, node.outputs[0], bias, made)
     if tail.activation:
         attributes["activation"] = tail.activation
     if not tail.swallowed and node.op == "MatMul" and not attributes:
@@ -61,7 +61,7 @@ def _fused(around: GraphContext, node: Node, gone: set[str], made: Mapping[str, 
 
 
 @dataclass(frozen=True, slots=True)
-class Tail:
+class Epilogue:
     """The operators that follow a product, down to `y`; `swallowed` are the intermediate tensors. Absent
     tensors are "".
     """
@@ -73,7 +73,9 @@ class Tail:
     swallowed: tuple[str, ...]
 
 
-def follow(around: GraphContext, y: str, bias: str, made: Container[str], known_bias: bool = False) -> Tail:
+def match_epilogue(
+    around: GraphContext, y: str, bias: str, made: Container[str], known_bias: bool = False
+) -> Epilogue:
     """The bias, activation or residual that follows a product `y`, excluding tensors in `made`.
 
     With `known_bias`, a bias must be a constant.
@@ -85,7 +87,7 @@ def follow(around: GraphContext, y: str, bias: str, made: Container[str], known_
         if after.outputs[0] in made or graph.types[after.outputs[0]].shape != shape:
             break
         if after.op == "Add":
-            x = other(after, y)
+            x = other_operand(after, y)
             if x == y or residual or graph.types[x].dtype != "float32":
                 break
             if not bias and _is_row(graph, x, shape) and (x in graph.constants or not known_bias):
@@ -101,7 +103,7 @@ def follow(around: GraphContext, y: str, bias: str, made: Container[str], known_
             activation = _ACTIVATIONS[after.op] + ("_tanh" if is_tanh else "")
         swallowed.append(y)
         y = after.outputs[0]
-    return Tail(y, bias, residual, activation, tuple(swallowed))
+    return Epilogue(y, bias, residual, activation, tuple(swallowed))
 
 
 def _is_row(graph: Graph, x: str, shape: tuple[int, ...]) -> bool:
@@ -121,13 +123,13 @@ def _views(graph: Graph, node: Node) -> Mapping[str, View]:
     """The operands, a or b, that are views of other tensors."""
     found: dict[str, View] = {}
     for name, x in zip("ab", node.inputs, strict=False):
-        view = traced(graph, x, _is_readable)
+        view = trace_view(graph, x, _is_readable)
         assert view is not None, "every tensor can be read as it is"
         if view.tensor in graph.constants and view.tensor != x:
-            view = whole(x, graph.types[x])
+            view = whole_view(x, graph.types[x])
         if node.flag(f"trans{name.upper()}"):
             view = View(view.tensor, view.offset, view.shape[::-1], view.strides[::-1])
-        if view != whole(x, graph.types[x]):
+        if view != whole_view(x, graph.types[x]):
             found[name] = view
     return found
 

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pliant.compiler.rewrite.pattern import GraphContext, other
-from pliant.compiler.rewrite.rewrite import fresh, rebuilt
+from pliant.compiler.rewrite.pattern import GraphContext, other_operand
+from pliant.compiler.rewrite.rewrite import rebuild_graph, unused_name
 from pliant.ir.graph import Attribute, Graph, Node
 
 
 @dataclass(frozen=True, slots=True)
-class _Normal:
+class _Normalization:
     """`y` is x, minus its mean if `is_centred`, divided by the root of its mean square plus epsilon."""
 
     x: str
@@ -28,18 +28,18 @@ def fuse_norm(graph: Graph) -> Graph:
     made: dict[str, Node] = {}
     constants: dict[str, np.ndarray] = {}
     for node in graph.nodes:
-        normal = _normal(around, node) if node.op == "Sqrt" else None
+        normal = _match_norm(around, node) if node.op == "Sqrt" else None
         if normal is None:
             continue
         y, scale, shift = normal.y, None, None
         n = graph.types[y].shape[-1]
-        if (after := around.reader(y, "Mul")) and _is_row(graph, weight := other(after, y), n):
+        if (after := around.reader(y, "Mul")) and _is_row(graph, weight := other_operand(after, y), n):
             y, scale = after.outputs[0], weight
             after = around.reader(y, "Add") if normal.is_centred else None
-            if after and _is_row(graph, weight := other(after, y), n):
+            if after and _is_row(graph, weight := other_operand(after, y), n):
                 y, shift = after.outputs[0], weight
         if scale is None:
-            scale = fresh(graph, f"{y}.ones")
+            scale = unused_name(graph, f"{y}.ones")
             constants[scale] = np.ones(n, graph.types[y].numpy)
         attributes: dict[str, Attribute] = {"axis": -1, "epsilon": normal.epsilon}
         op = "LayerNormalization" if normal.is_centred else "RMSNormalization"
@@ -47,10 +47,10 @@ def fuse_norm(graph: Graph) -> Graph:
         made[y] = Node(op, inputs, (y,), attributes, around.producers[y].name)
     if not made:
         return graph
-    return rebuilt(graph, [made.get(node.outputs[0], node) for node in graph.nodes], constants)
+    return rebuild_graph(graph, [made.get(node.outputs[0], node) for node in graph.nodes], constants)
 
 
-def _normal(around: GraphContext, root: Node) -> _Normal | None:
+def _match_norm(around: GraphContext, root: Node) -> _Normalization | None:
     """The normalisation of which `root` is the denominator."""
     plus = around.maker(root.inputs[0], "Add")
     found = plus and around.with_number(plus)
@@ -59,13 +59,13 @@ def _normal(around: GraphContext, root: Node) -> _Normal | None:
     variance, epsilon = found
     squares = _mean_of(around, variance)
     centred = squares and _square_of(around, squares)
-    y = centred and _over(around, centred, root.outputs[0])
+    y = centred and _quotient(around, centred, root.outputs[0])
     if not centred or not y:
         return None
     minus = around.maker(centred, "Sub")
     if minus is not None and _mean_of(around, minus.inputs[1]) == minus.inputs[0]:
-        return _Normal(minus.inputs[0], y, epsilon, True)
-    return _Normal(centred, y, epsilon, False)
+        return _Normalization(minus.inputs[0], y, epsilon, True)
+    return _Normalization(centred, y, epsilon, False)
 
 
 def _mean_of(around: GraphContext, tensor: str) -> str | None:
@@ -86,7 +86,7 @@ def _square_of(around: GraphContext, tensor: str) -> str | None:
     return node.inputs[0] if node and node.inputs[0] == node.inputs[1] else None
 
 
-def _over(around: GraphContext, x: str, root: str) -> str | None:
+def _quotient(around: GraphContext, x: str, root: str) -> str | None:
     """The tensor x / root, or x times the reciprocal of root."""
     if (node := around.reader(root, "Div")) and node.inputs == (x, root):
         return node.outputs[0]

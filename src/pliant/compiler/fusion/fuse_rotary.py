@@ -4,10 +4,10 @@ x * cos + concat(-x[half:], x[:half]) * sin, possibly of x's first columns only,
 after them. x is read in place through views. Contract: equal within rounding; float32; rank 4.
 """
 
-from pliant.compiler.rewrite.pattern import GraphContext, other
-from pliant.compiler.rewrite.rewrite import rebuilt
+from pliant.compiler.rewrite.pattern import GraphContext, other_operand
+from pliant.compiler.rewrite.rewrite import rebuild_graph
+from pliant.compiler.rewrite.trace_views import trace_view
 from pliant.compiler.rewrite.view import View
-from pliant.compiler.rewrite.views import traced
 from pliant.ir.graph import Attribute, Graph, Node
 
 
@@ -21,7 +21,7 @@ def fuse_rotary(graph: Graph) -> Graph:
             made[found.outputs[0]] = found
     if not made:
         return graph
-    return rebuilt(graph, [made.get(node.outputs[0], node) for node in graph.nodes])
+    return rebuild_graph(graph, [made.get(node.outputs[0], node) for node in graph.nodes])
 
 
 def _rotary(around: GraphContext, node: Node) -> Node | None:
@@ -34,16 +34,18 @@ def _rotary(around: GraphContext, node: Node) -> Node | None:
         assert plain is not None
         assert turned is not None
         for rotated in turned.inputs:
-            x = _rotated(around, rotated)
+            x = _rotation_source(around, rotated)
             if x is None or x.shape != type_.shape:
                 continue
             straight = [i for i in plain.inputs if _view(graph, i, type_.shape) == x]
             if straight:
-                return _fused(around, node, x, other(plain, straight[0]), other(turned, rotated))
+                return _fuse(
+                    around, node, x, other_operand(plain, straight[0]), other_operand(turned, rotated)
+                )
     return None
 
 
-def _fused(around: GraphContext, node: Node, x: View, cos: str, sin: str) -> Node | None:
+def _fuse(around: GraphContext, node: Node, x: View, cos: str, sin: str) -> Node | None:
     """The fused node, including a Concat with the columns that are not rotated."""
     graph, y = around.graph, node.outputs[0]
     shape = graph.types[y].shape
@@ -63,7 +65,7 @@ def _fused(around: GraphContext, node: Node, x: View, cos: str, sin: str) -> Nod
     return Node("FusedRotary", inputs, (y,), attributes, node.name)
 
 
-def _rotated(around: GraphContext, tensor: str) -> View | None:
+def _rotation_source(around: GraphContext, tensor: str) -> View | None:
     """The x of which `tensor` is the rotation: concat(-x[half:], x[:half]) along the last axis."""
     node = around.maker(tensor, "Concat")
     if node is None or len(node.inputs) != 2 or node.integer("axis") not in (-1, 3):
@@ -89,5 +91,5 @@ def _view(graph: Graph, tensor: str, shape: tuple[int, ...]) -> View | None:
         return None
     if any(n not in (1, m) for n, m in zip(own[::-1], shape[::-1], strict=False)):
         return None
-    view = traced(graph, tensor, lambda v: True)
+    view = trace_view(graph, tensor, lambda v: True)
     return None if view is None else view.broadcast(shape)

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pliant.compiler.rewrite.affine import Affine, affine_weights
-from pliant.compiler.rewrite.operands import Operands, operands
-from pliant.compiler.rewrite.rewrite import constant_type, fresh, rebuilt
-from pliant.compiler.rewrite.view import View, whole
+from pliant.compiler.rewrite.affine import AffineWeights, affine_weights
+from pliant.compiler.rewrite.operands import MatMulOperands, matmul_operands
+from pliant.compiler.rewrite.rewrite import constant_type, rebuild_graph, unused_name
+from pliant.compiler.rewrite.view import View, whole_view
 from pliant.ir.graph import Attribute, Graph, Node
 from pliant.kernels.product.scaled_block import Element
 
@@ -29,22 +29,22 @@ def fuse_scales(graph: Graph) -> Graph:
     """The graph with each such product as one node."""
     found = affine_weights(graph)
     constants: dict[str, np.ndarray] = {}
-    nodes = [_fused(graph, node, found, constants) for node in graph.nodes] if found else []
+    nodes = [_fuse(graph, node, found, constants) for node in graph.nodes] if found else []
     if not constants:
         return graph
-    return rebuilt(graph, nodes, constants, {x: constant_type(a) for x, a in constants.items()})
+    return rebuild_graph(graph, nodes, constants, {x: constant_type(a) for x, a in constants.items()})
 
 
-def takes_codes(graph: Graph, node: Node, i: int, weights: Affine) -> bool:
+def takes_codes(graph: Graph, node: Node, i: int, weights: AffineWeights) -> bool:
     """Whether input i of `node`, which is `weights`, may stay codes."""
     if i != 1 or node.op not in ("MatMul", "Gemm", "FusedMatMul") or len(weights.shape) != 2:
         return False
-    p = operands(graph, node)
+    p = matmul_operands(graph, node)
     return p is not None and _matrix(graph, p, weights) is not None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Matrix:
+class _CodedMatrix:
     """Codes [K, N] and their parameters [blocks of K or 1, N or 1]."""
 
     codes: View
@@ -53,19 +53,21 @@ class _Matrix:
     zeros: np.ndarray | None
 
 
-def _fused(graph: Graph, node: Node, found: Mapping[str, Affine], constants: dict[str, np.ndarray]) -> Node:
-    p = operands(graph, node) if len(node.inputs) > 1 and node.inputs[1] in found else None
+def _fuse(
+    graph: Graph, node: Node, found: Mapping[str, AffineWeights], constants: dict[str, np.ndarray]
+) -> Node:
+    p = matmul_operands(graph, node) if len(node.inputs) > 1 and node.inputs[1] in found else None
     matrix = None if p is None else _matrix(graph, p, found[node.inputs[1]])
     if p is None or matrix is None:
         return node
-    scales = fresh(graph, f"{node.inputs[1]}.scales")
+    scales = unused_name(graph, f"{node.inputs[1]}.scales")
     constants[scales] = matrix.scales * np.float32(p.alpha)
     zeros = ""
     if matrix.zeros is not None:
-        zeros = fresh(graph, f"{node.inputs[1]}.zeros")
+        zeros = unused_name(graph, f"{node.inputs[1]}.zeros")
         constants[zeros] = matrix.zeros
     attributes: dict[str, Attribute] = {"b_view": matrix.codes.attribute, "element": matrix.element}
-    if p.a != whole(p.a.tensor, graph.types[p.a.tensor]):
+    if p.a != whole_view(p.a.tensor, graph.types[p.a.tensor]):
         attributes["a_view"] = p.a.attribute
     if activation := node.text("activation", ""):
         attributes["activation"] = activation
@@ -75,11 +77,11 @@ def _fused(graph: Graph, node: Node, found: Mapping[str, Affine], constants: dic
     return Node("ScaledMatMul", tuple(inputs), node.outputs, attributes, node.name)
 
 
-def _matrix(graph: Graph, p: Operands, weights: Affine) -> _Matrix | None:
+def _matrix(graph: Graph, p: MatMulOperands, weights: AffineWeights) -> _CodedMatrix | None:
     """The weights as the product's matrix; None if it does not support them."""
-    dense = whole(p.b.tensor, graph.types[p.b.tensor])
+    dense = whole_view(p.b.tensor, graph.types[p.b.tensor])
     if p.b == dense.transposed((1, 0)) and p.b != dense:
-        weights = _turned(weights)
+        weights = _transpose(weights)
     elif p.b != dense:
         return None
     depth, columns = weights.shape
@@ -94,7 +96,7 @@ def _matrix(graph: Graph, p: Operands, weights: Affine) -> _Matrix | None:
         return None
     wide = tuple(np.asarray(_columns(x, columns)) for x in (scales, weights.zero) if x is not None)
     zeros = wide[1].astype(np.int16) if len(wide) > 1 else None
-    return _Matrix(weights.codes, element, wide[0], zeros)
+    return _CodedMatrix(weights.codes, element, wide[0], zeros)
 
 
 def _columns(parameter: np.ndarray, n: int) -> np.ndarray:
@@ -103,12 +105,14 @@ def _columns(parameter: np.ndarray, n: int) -> np.ndarray:
     return parameter if own in (1, n) else np.repeat(parameter, n // own, 1)
 
 
-def _turned(weights: Affine) -> Affine:
+def _transpose(weights: AffineWeights) -> AffineWeights:
     made = weights.each(np.transpose)
-    return Affine(weights.codes.transposed((1, 0)), made.dtype, made.how, made.scale, made.zero, made.offset)
+    return AffineWeights(
+        weights.codes.transposed((1, 0)), made.dtype, made.how, made.scale, made.zero, made.offset
+    )
 
 
-def _element(graph: Graph, weights: Affine) -> Element | None:
+def _element(graph: Graph, weights: AffineWeights) -> Element | None:
     """The type that holds codes minus their zero point."""
     zero = weights.zero
     if weights.dtype in ("float16", "bfloat16"):

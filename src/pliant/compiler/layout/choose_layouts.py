@@ -3,14 +3,14 @@
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from pliant.compiler.layout.components import choose_by_parts
+from pliant.compiler.layout.components import choose_by_components
 from pliant.compiler.layout.exact_layouts import choose_exactly
-from pliant.compiler.layout.layout_problem import Form, Layout, Problem
-from pliant.compiler.layout.vote import Choice, choose_by_vote
+from pliant.compiler.layout.layout_problem import Layout, LayoutProblem, OperatorForm
+from pliant.compiler.layout.majority_vote import LayoutChoice, choose_by_vote
 
-Kind = Literal["none", "paper", "exact"]
+LayoutMethod = Literal["none", "paper", "exact"]
 
-WORTHWHILE = 0.99
+WORTHWHILE_RATIO = 0.99
 """A schedule with a predicted time above this fraction of the default's is treated as noise.
 
 With two cost tables measured one after the other, each prices the other's choice higher than predicted, by up
@@ -20,14 +20,14 @@ tend to be those measured too low.
 
 
 @dataclass(frozen=True, slots=True)
-class Schedule:
+class LayoutSchedule:
     """A layout for every edge, a form for every operator, and the predicted time.
 
     `default_s` is the time of the default layouts. `candidates` counts the layouts of all edges together.
     """
 
     layouts: dict[str, Layout]
-    forms: tuple[Form, ...]
+    forms: tuple[OperatorForm, ...]
     seconds: float
     default_s: float
     n_edges: int
@@ -37,23 +37,23 @@ class Schedule:
     n_conflicts: int
 
 
-def choose(problem: Problem, kind: Kind, seed: int = 0) -> Schedule:
+def choose_schedule(problem: LayoutProblem, kind: LayoutMethod, seed: int = 0) -> LayoutSchedule:
     """The schedule of a kind. `none` needs no times, but all loop orders.
 
     Layouts are changed only if the predicted time is clearly lower than with the default layouts.
     """
     default = problem.default
     default_s = problem.seconds(default)
-    choice = Choice(default, default_s)
+    choice = LayoutChoice(default, default_s)
     if kind == "paper":
         choice = choose_by_vote(problem, seed)
     elif kind == "exact":
-        choice = choose_by_parts(problem, choose_exactly)
-    if choice.seconds > WORTHWHILE * default_s:
+        choice = choose_by_components(problem, choose_exactly)
+    if choice.seconds > WORTHWHILE_RATIO * default_s:
         choice = replace(choice, layouts=default, seconds=default_s)
     layouts = {**default, **choice.layouts}
     best = tuple(problem.best(o, layouts)[1] for o in problem.operators)
-    return Schedule(
+    return LayoutSchedule(
         layouts=layouts,
         forms=plain_forms(problem) if kind == "none" else best,
         seconds=choice.seconds,
@@ -66,7 +66,7 @@ def choose(problem: Problem, kind: Kind, seed: int = 0) -> Schedule:
     )
 
 
-def plain_forms(problem: Problem) -> tuple[Form, ...]:
+def plain_forms(problem: LayoutProblem) -> tuple[OperatorForm, ...]:
     """The forms of the schedule `none`: default layouts, and loops in order i-j-k where there is a choice."""
     return tuple(
         next((f for f in operator.forms if f.variant == "ijk"), operator.forms[0])

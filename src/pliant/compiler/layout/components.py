@@ -3,30 +3,30 @@
 from collections.abc import Callable
 from dataclasses import replace
 
-from pliant.compiler.layout.layout_problem import Layout, Operator, Problem
-from pliant.compiler.layout.vote import Choice
+from pliant.compiler.layout.layout_problem import Layout, LayoutProblem, Operator
+from pliant.compiler.layout.majority_vote import LayoutChoice
 
-Solver = Callable[[Problem], Choice]
+Solver = Callable[[LayoutProblem], LayoutChoice]
 
 
-def choose_by_parts(problem: Problem, solve: Solver) -> Choice:
+def choose_by_components(problem: LayoutProblem, solve: Solver) -> LayoutChoice:
     """The solver's choices for all parts together; equal in cost to its choice for the whole if it is
     exact.
     """
     layouts: dict[str, Layout] = {}
     solved: dict[object, dict[str, Layout]] = {}
-    for part in parts(problem):
+    for part in split_components(problem):
         edges = part.edges
         name = {edge: str(i) for i, edge in enumerate(edges)}
-        like = _likeness(part, name)
+        like = _component_key(part, name)
         if like not in solved:
             chosen = part.default if _is_settled(part) else dict(solve(part).layouts)
             solved[like] = {name[edge]: chosen[edge] for edge in edges}
         layouts |= {edge: solved[like][name[edge]] for edge in edges}
-    return Choice(layouts, problem.seconds(layouts))
+    return LayoutChoice(layouts, problem.seconds(layouts))
 
 
-def parts(problem: Problem) -> list[Problem]:
+def split_components(problem: LayoutProblem) -> list[LayoutProblem]:
     """The connected components: operators connected by edges with several layouts, in order, with these
     edges.
     """
@@ -46,10 +46,10 @@ def parts(problem: Problem) -> list[Problem]:
     groups: dict[int, list[Operator]] = {}
     for i, operator in enumerate(problem.operators):
         groups.setdefault(find(i), []).append(operator)
-    return [_cut(problem, tuple(group)) for group in groups.values()]
+    return [_restrict(problem, tuple(group)) for group in groups.values()]
 
 
-def _cut(problem: Problem, operators: tuple[Operator, ...]) -> Problem:
+def _restrict(problem: LayoutProblem, operators: tuple[Operator, ...]) -> LayoutProblem:
     edges = {edge for o in operators for edge in (*o.inputs, *o.outputs)}
     return replace(
         problem,
@@ -59,11 +59,11 @@ def _cut(problem: Problem, operators: tuple[Operator, ...]) -> Problem:
     )
 
 
-def _is_settled(part: Problem) -> bool:
+def _is_settled(part: LayoutProblem) -> bool:
     return all(len(layouts) == 1 for layouts in part.layouts.values())
 
 
-def _likeness(part: Problem, name: dict[str, str]) -> object:
+def _component_key(part: LayoutProblem, name: dict[str, str]) -> object:
     """A key that is equal for parts that differ only in names."""
     operators = tuple(
         (tuple(name[e] for e in o.inputs), tuple(name[e] for e in o.outputs), o.forms) for o in part.operators

@@ -4,29 +4,29 @@ from math import isfinite
 
 import numpy as np
 
-from pliant.compiler.layout.layout_problem import Layout, Problem
-from pliant.compiler.layout.vote import Choice
+from pliant.compiler.layout.layout_problem import Layout, LayoutProblem
+from pliant.compiler.layout.majority_vote import LayoutChoice
 from pliant.errors import GraphError
 
 
-def choose_exactly(problem: Problem, time_limit_s: float = 20.0) -> Choice:
+def choose_exactly(problem: LayoutProblem, time_limit_s: float = 20.0) -> LayoutChoice:
     """The least time over all assignments of layouts, or the best found in `time_limit_s`.
 
     Binary x[edge, layout]; y[operator, form]; and for every edge an operator touches a transport from the
     layout the edge has to the one the form wants, at the price of a reorder. If the layout variables are
     integral, the others are too. Raises GraphError when no assignment is feasible.
     """
-    model = _Model(problem)
+    model = _IntegerProgram(problem)
     values = model.solve(time_limit_s)
     layouts = {
         edge: max(options, key=lambda layout: values[model.x[edge, layout]])
         for edge, options in ((e, problem.layouts[e]) for e in problem.edges)
     }
-    return Choice(layouts, problem.seconds(layouts))
+    return LayoutChoice(layouts, problem.seconds(layouts))
 
 
-class _Model:
-    def __init__(self, problem: Problem) -> None:
+class _IntegerProgram:
+    def __init__(self, problem: LayoutProblem) -> None:
         self.problem = problem
         self.costs: list[float] = []
         self.integral: list[int] = []
@@ -69,9 +69,9 @@ class _Model:
     def solve(self, time_limit_s: float) -> np.ndarray:
         import highspy  # 5 MB, only for exact schedules
 
-        from pliant.compiler.layout.silent_highs import SilentHighs
+        from pliant.compiler.layout.highs_solver import HighsSolver
 
-        solver = SilentHighs()
+        solver = HighsSolver()
         solver.setOptionValue("time_limit", time_limit_s)
         solver.setOptionValue("mip_rel_gap", 1e-6)
         n = len(self.costs)

@@ -1,7 +1,7 @@
 """Enumerate the layouts of every tensor and the forms of every operator (FluidML 3).
 
-`candidates(graph)` is the problem without times; `keys` lists the measurements that it needs, shared by equal
-operators; `priced` adds the times.
+`build_problem(graph)` is the problem without times; `measurement_keys` lists the measurements that it needs,
+shared by equal operators; `with_times` adds the times.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,22 +14,29 @@ import numpy as np
 from pliant.compiler.layout import move_forms as moving
 from pliant.compiler.layout import product_forms as products
 from pliant.compiler.layout import window_forms as windows
-from pliant.compiler.layout.family import (
-    Family,
+from pliant.compiler.layout.layout_problem import Layout, LayoutProblem, Operator, OperatorForm
+from pliant.compiler.layout.layouts import (
+    has_gap,
+    identity,
+    order,
+    permutation_between,
+    physical_type,
+    same_bytes,
+)
+from pliant.compiler.layout.operator_family import (
     Layouts,
-    Realised,
+    NodeReplacement,
+    OperatorFamily,
     default_layouts,
     form_of,
     layouts_of,
     tensors_in,
     tensors_out,
 )
-from pliant.compiler.layout.layout_problem import Form, Layout, Operator, Problem
-from pliant.compiler.layout.layouts import between, has_gap, identity, order, physical, same_bytes
 from pliant.compiler.layout.reorders import reorder
 from pliant.ir.graph import Graph, Node, TensorType
 
-FAMILIES: Mapping[str, Family] = {**moving.FAMILIES, **windows.FAMILIES, **products.FAMILIES}
+FAMILIES: Mapping[str, OperatorFamily] = {**moving.FAMILIES, **windows.FAMILIES, **products.FAMILIES}
 
 _MAX_LAYOUTS, _MAX_RANK, _ROUNDS = 6, 6, 3
 _SMALL = 16
@@ -38,7 +45,7 @@ _SMALL = 16
 _LOOPED_PRODUCTS = 1 << 18
 """Plain loops are tried up to this many multiplications; beyond, tiles are much faster."""
 
-CLEARLY = 0.95
+CLEAR_RATIO = 0.95
 """A form counts as faster than the default only below this fraction of its time.
 
 Two measurements of a form differ by 2 % in the median, and by 10 % in one of ten cases on a busy machine.
@@ -46,12 +53,12 @@ Two measurements of a form differ by 2 % in the median, and by 10 % in one of te
 _TIE_S = 1e-9
 """The extra cost of a form that is as fast as the default, so that the default wins ties."""
 
-Table = Mapping[str, float]
+MeasuredTimes = Mapping[str, float]
 """Seconds of a form or a reorder, by its key."""
 
 
 @dataclass(frozen=True, slots=True)
-class Keys:
+class MeasurementKeys:
     """The needed measurements: a key for each (operator, number of its form) and (edge, from, to)."""
 
     forms: Mapping[tuple[str, int], str]
@@ -60,13 +67,13 @@ class Keys:
     """A graph of one operator to measure, by key."""
 
 
-def candidates(graph: Graph) -> Problem:
+def build_problem(graph: Graph) -> LayoutProblem:
     """The layouts of every tensor and the forms of every operator, all times zero.
 
     A form's layouts may include others than a tensor's candidates, since the caller's tensors are always
     row-major.
     """
-    layouts = _spread(graph)
+    layouts = _propagate_layouts(graph)
     operators = tuple(_operator(node, graph, layouts) for node in graph.nodes)
     wanted: dict[str, dict[Layout, None]] = {}
     for operator in operators:
@@ -85,10 +92,10 @@ def candidates(graph: Graph) -> Problem:
         for edge, wants in wanted.items()
         if len(wants) > 1
     }
-    return Problem(operators, {edge: tuple(layouts[edge]) for edge in wanted}, reorder)
+    return LayoutProblem(operators, {edge: tuple(layouts[edge]) for edge in wanted}, reorder)
 
 
-def _spread(graph: Graph) -> dict[str, list[Layout]]:
+def _propagate_layouts(graph: Graph) -> dict[str, list[Layout]]:
     """The candidates: layouts that operators wish for, propagated through operators that keep layouts."""
     found = {x: [identity(len(t.shape))] for x, t in graph.types.items() if x not in graph.constants}
     fixed = {*graph.inputs, *graph.outputs}
@@ -106,13 +113,13 @@ def _spread(graph: Graph) -> dict[str, list[Layout]]:
                 add(x, layout)
     for turn in range(_ROUNDS):
         for node in graph.nodes if turn % 2 == 0 else reversed(graph.nodes):
-            for layouts in _following(node, graph, found):
+            for layouts in _related_forms(node, graph, found):
                 for x, layout in layouts.items():
                     add(x, layout)
     return found
 
 
-def _following(node: Node, graph: Graph, known: Mapping[str, Sequence[Layout]]) -> Iterator[Layouts]:
+def _related_forms(node: Node, graph: Graph, known: Mapping[str, Sequence[Layout]]) -> Iterator[Layouts]:
     """The forms of an operator whose tensors have related layouts."""
     family = FAMILIES.get(node.op)
     if family is None or family.follow is None:
@@ -131,7 +138,7 @@ def _following(node: Node, graph: Graph, known: Mapping[str, Sequence[Layout]]) 
 def _operator(node: Node, graph: Graph, known: Mapping[str, Sequence[Layout]]) -> Operator:
     family = FAMILIES.get(node.op)
     forms = {form_of(node, graph, default_layouts(node, graph)): None}
-    for layouts in _following(node, graph, known):
+    for layouts in _related_forms(node, graph, known):
         forms[form_of(node, graph, layouts)] = None
     if family is not None and family.propose is not None:
         for layouts, variant in family.propose(node, graph, known):
@@ -139,23 +146,23 @@ def _operator(node: Node, graph: Graph, known: Mapping[str, Sequence[Layout]]) -
     return Operator(tensors_out(node)[0], tensors_in(node, graph), tensors_out(node), tuple(forms))
 
 
-def realise(node: Node, graph: Graph, form: Form) -> Realised:
+def realise(node: Node, graph: Graph, form: OperatorForm) -> NodeReplacement:
     """The nodes that run `node` in a form; for the default form the node itself."""
     layouts = layouts_of(node, graph, form)
     if not form.variant and layouts == default_layouts(node, graph):
-        return Realised((node,))
+        return NodeReplacement((node,))
     return FAMILIES[node.op].realise(node, graph, layouts, form.variant)
 
 
-def keys(graph: Graph, problem: Problem, *, all_loops: bool = False) -> Keys:
-    """The measurements for `problem`, which is `candidates(graph)`; equal operators share keys.
+def measurement_keys(graph: Graph, problem: LayoutProblem, *, all_loops: bool = False) -> MeasurementKeys:
+    """The measurements for `problem`, which is `build_problem(graph)`; equal operators share keys.
 
     A cost model excludes plain loops that cannot win, unless `all_loops`.
     """
     forms: dict[tuple[str, int], str] = {}
     reorders: dict[tuple[str, Layout, Layout], str] = {}
     samples: dict[str, Graph] = {}
-    seen: dict[tuple[str, tuple[Form, ...]], dict[int, str]] = {}
+    seen: dict[tuple[str, tuple[OperatorForm, ...]], dict[int, str]] = {}
     for node, operator in zip(graph.nodes, problem.operators, strict=True):
         like = (_text((node,), graph.types, graph.constants), operator.forms)
         if like not in seen:
@@ -175,13 +182,13 @@ def keys(graph: Graph, problem: Problem, *, all_loops: bool = False) -> Keys:
                 continue
             sample = _reorder(graph.types[edge], have, want)
             gaps = "".join("+" if has_gap(layout) else "" for layout in (have, want))
-            key = f"{sample.types['x']} {''.join(map(str, between(have, want)))}{gaps}"
+            key = f"{sample.types['x']} {''.join(map(str, permutation_between(have, want)))}{gaps}"
             samples.setdefault(key, sample)
             reorders[edge, have, want] = key
-    return Keys(forms, reorders, samples)
+    return MeasurementKeys(forms, reorders, samples)
 
 
-def priced(problem: Problem, wanted: Keys, table: Table) -> Problem:
+def with_times(problem: LayoutProblem, wanted: MeasurementKeys, table: MeasuredTimes) -> LayoutProblem:
     """`problem` with the times of `table`; a form that is not clearly faster than the default is priced above
     it.
 
@@ -195,7 +202,7 @@ def priced(problem: Problem, wanted: Keys, table: Table) -> Problem:
         forms = [replace(operator.forms[0], seconds=default)]
         for form, s in zip(operator.forms[1:], seconds[1:], strict=True):
             if s is not None:
-                s = max(s, default) if s > CLEARLY * default else s
+                s = max(s, default) if s > CLEAR_RATIO * default else s
                 forms.append(replace(form, seconds=s + _TIE_S))
         operators.append(replace(operator, forms=_fastest(forms)))
     reorder = {
@@ -209,9 +216,9 @@ def priced(problem: Problem, wanted: Keys, table: Table) -> Problem:
     return replace(problem, operators=tuple(operators), reorder=reorder)
 
 
-def _fastest(forms: Sequence[Form]) -> tuple[Form, ...]:
+def _fastest(forms: Sequence[OperatorForm]) -> tuple[OperatorForm, ...]:
     """The fastest of each group of forms that differ only in their loops (FluidML 3, loop reordering)."""
-    best: dict[tuple[tuple[Layout, ...], tuple[Layout, ...]], Form] = {}
+    best: dict[tuple[tuple[Layout, ...], tuple[Layout, ...]], OperatorForm] = {}
     for form in forms:
         kept = best.get((form.inputs, form.outputs))
         if kept is None or form.seconds < kept.seconds:
@@ -219,11 +226,11 @@ def _fastest(forms: Sequence[Form]) -> tuple[Form, ...]:
     return tuple(best.values())
 
 
-def _sample(node: Node, graph: Graph, form: Form) -> Graph:
+def _sample(node: Node, graph: Graph, form: OperatorForm) -> Graph:
     """A graph that runs `node` in a form, with its tensors in the layouts of the form."""
     made = realise(node, graph, form)
     names = layouts_of(node, graph, form)
-    types = {x: physical(graph.types[x], layout) for x, layout in names.items()} | dict(made.types)
+    types = {x: physical_type(graph.types[x], layout) for x, layout in names.items()} | dict(made.types)
     read = {x for part in made.nodes for x in part.inputs if x}
     constants = {x: a for x, a in {**graph.constants, **made.constants}.items() if x in read}
     types |= {x: TensorType(a.dtype.name, a.shape) for x, a in constants.items()}
@@ -241,7 +248,7 @@ def _products(node: Node, graph: Graph) -> int:
 
 def _reorder(type_: TensorType, have: Layout, want: Layout) -> Graph:
     made = reorder("x", "y", type_, have, want)
-    types = {"x": physical(type_, have), "y": physical(type_, want), **made.types}
+    types = {"x": physical_type(type_, have), "y": physical_type(type_, want), **made.types}
     types |= {x: TensorType(a.dtype.name, a.shape) for x, a in made.constants.items()}
     return Graph(made.nodes, ("x",), ("y",), types, made.constants)
 

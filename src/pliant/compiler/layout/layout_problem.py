@@ -14,7 +14,7 @@ Layout = str
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class OperatorForm:
     """One way to run an operator: the layout it reads each input in, writes each output in, and its time.
 
     `variant` names a loop order or an algorithm, "" the default: tiles.
@@ -33,7 +33,7 @@ class Operator:
     name: str
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
-    forms: tuple[Form, ...]
+    forms: tuple[OperatorForm, ...]
 
     def __post_init__(self) -> None:
         for form in self.forms:
@@ -45,7 +45,7 @@ class Operator:
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class LayoutProblem:
     """The problem of choosing a layout for every edge (tensor).
 
     `layouts[edge]` are its candidates, the default first; edges of the graph's inputs and outputs list only
@@ -60,7 +60,7 @@ class Problem:
     def reorder_s(self, edge: str, have: Layout, want: Layout) -> float:
         return 0.0 if have == want else self.reorder.get(edge, {}).get((have, want), inf)
 
-    def form_s(self, operator: Operator, form: Form, chosen: Mapping[str, Layout]) -> float:
+    def form_s(self, operator: Operator, form: OperatorForm, chosen: Mapping[str, Layout]) -> float:
         """`form`'s time, including reorders, with the layouts of `chosen`; other edges have the form's
         layouts.
         """
@@ -72,7 +72,7 @@ class Problem:
             total += self.reorder_s(edge, have, chosen.get(edge, have))
         return total
 
-    def best(self, operator: Operator, chosen: Mapping[str, Layout]) -> tuple[float, Form]:
+    def best(self, operator: Operator, chosen: Mapping[str, Layout]) -> tuple[float, OperatorForm]:
         """The fastest form for these layouts and its time; the first one on a tie."""
         return min(
             ((self.form_s(operator, form, chosen), form) for form in operator.forms), key=lambda x: x[0]

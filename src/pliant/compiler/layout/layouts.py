@@ -24,10 +24,10 @@ def identity(rank: int) -> Layout:
 
 def order(layout: Layout) -> tuple[int, ...]:
     """The dimensions from the outermost to the innermost."""
-    return tuple(_DIGITS.index(digit) for digit in dense(layout))
+    return tuple(_DIGITS.index(digit) for digit in without_gap(layout))
 
 
-def dense(layout: Layout) -> Layout:
+def without_gap(layout: Layout) -> Layout:
     """The same permutation without a gap between rows."""
     return layout.removesuffix(GAP)
 
@@ -42,12 +42,12 @@ def layout_of(dims: Sequence[int]) -> Layout:
     return "".join(_DIGITS[d] for d in dims)
 
 
-def place(layout: Layout, axis: int) -> int:
+def physical_axis(layout: Layout, axis: int) -> int:
     """The dimension of the physical tensor for `axis`."""
     return layout.index(_DIGITS[axis])
 
 
-def physical(type_: TensorType, layout: Layout) -> TensorType:
+def physical_type(type_: TensorType, layout: Layout) -> TensorType:
     """The type of the dense tensor that holds one of `type_` in `layout`, gaps included."""
     shape = tuple(type_.shape[d] for d in order(layout))
     if has_gap(layout):
@@ -60,9 +60,9 @@ def gap_of(type_: TensorType, layout: Layout) -> int:
     return GAP_BYTES // type_.itemsize if has_gap(layout) else 0
 
 
-def between(have: Layout, want: Layout) -> tuple[int, ...]:
+def permutation_between(have: Layout, want: Layout) -> tuple[int, ...]:
     """The permutation by which a Transpose brings a tensor from one layout to another."""
-    return tuple(have.index(digit) for digit in dense(want))
+    return tuple(have.index(digit) for digit in without_gap(want))
 
 
 def same_bytes(type_: TensorType, a: Layout, b: Layout) -> bool:
@@ -75,11 +75,11 @@ def same_bytes(type_: TensorType, a: Layout, b: Layout) -> bool:
 
 def strides(type_: TensorType, layout: Layout) -> tuple[int, ...]:
     """The stride of each dimension, in the order of `type_`'s shape, in elements."""
-    steps = physical(type_, layout).strides
-    return tuple(steps[place(layout, d)] for d in range(len(type_.shape)))
+    steps = physical_type(type_, layout).strides
+    return tuple(steps[physical_axis(layout, d)] for d in range(len(type_.shape)))
 
 
-def relaid(view: View, type_: TensorType, layout: Layout) -> View | None:
+def view_in_layout(view: View, type_: TensorType, layout: Layout) -> View | None:
     """The view of the tensor in `layout` that equals `view` of the row-major tensor of `type_`.
 
     None if a dimension of the view spans several dimensions of the tensor.

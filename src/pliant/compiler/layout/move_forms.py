@@ -9,19 +9,25 @@ from itertools import accumulate
 
 import numpy as np
 
-from pliant.compiler.layout.family import Family, Layouts, Realised, tensors_in, tensors_out
 from pliant.compiler.layout.layout_problem import Layout
 from pliant.compiler.layout.layouts import (
     GAP,
-    between,
-    dense,
     gap_of,
     has_gap,
     identity,
     layout_of,
     order,
-    physical,
-    place,
+    permutation_between,
+    physical_axis,
+    physical_type,
+    without_gap,
+)
+from pliant.compiler.layout.operator_family import (
+    Layouts,
+    NodeReplacement,
+    OperatorFamily,
+    tensors_in,
+    tensors_out,
 )
 from pliant.compiler.rules.lower_reduce import FORMULAS as REDUCTIONS
 from pliant.compiler.rules.lower_reduce import axes_of
@@ -35,9 +41,9 @@ def _rank(graph: Graph, tensor: str) -> int:
     return len(graph.types[tensor].shape)
 
 
-def _all_alike(node: Node, graph: Graph, tensor: str, layout: Layout) -> Layouts | None:
+def _same_layouts(node: Node, graph: Graph, tensor: str, layout: Layout) -> Layouts | None:
     """The same layout for every tensor; scalars of another rank have none."""
-    rank = len(dense(layout))
+    rank = len(without_gap(layout))
     found = {}
     for x in (*tensors_in(node, graph), *tensors_out(node)):
         if _rank(graph, x) == rank:
@@ -51,7 +57,7 @@ def _all_alike(node: Node, graph: Graph, tensor: str, layout: Layout) -> Layouts
 
 def _map_follow(node: Node, graph: Graph, tensor: str, layout: Layout) -> Layouts | None:
     """The same layout for every tensor. The gaps are computed too, which is harmless only in float32."""
-    found = _all_alike(node, graph, tensor, layout)
+    found = _same_layouts(node, graph, tensor, layout)
     if found is None or not has_gap(layout):
         return found
     full = graph.types[tensors_out(node)[0]]
@@ -60,7 +66,7 @@ def _map_follow(node: Node, graph: Graph, tensor: str, layout: Layout) -> Layout
     return found if is_whole and is_float else None
 
 
-def _elementwise(node: Node, graph: Graph, layouts: Layouts, variant: str) -> Realised:
+def _elementwise(node: Node, graph: Graph, layouts: Layouts, variant: str) -> NodeReplacement:
     y = tensors_out(node)[0]
     constants = {}
     names = []
@@ -77,24 +83,24 @@ def _elementwise(node: Node, graph: Graph, layouts: Layouts, variant: str) -> Re
             moved = np.pad(moved, [(0, 0)] * (moved.ndim - 1) + [(0, gap)], mode="edge")
         constants[name] = np.ascontiguousarray(moved)
         names.append(name)
-    return Realised((replace(node, inputs=tuple(names)),), constants)
+    return NodeReplacement((replace(node, inputs=tuple(names)),), constants)
 
 
-def _along_axis(node: Node, graph: Graph, layouts: Layouts, variant: str) -> Realised:
+def _along_axis(node: Node, graph: Graph, layouts: Layouts, variant: str) -> NodeReplacement:
     """Operators with an axis, whose constants do not depend on layouts."""
     y = tensors_out(node)[0]
     default = -1 if node.op in ("Softmax", "LogSoftmax", "Hardmax", "LpNormalization") else 0
     axis = axis_of(node, _rank(graph, y), default)
-    attributes = {**node.attributes, "axis": place(layouts[y], axis)}
+    attributes = {**node.attributes, "axis": physical_axis(layouts[y], axis)}
     if node.op != "Concat":
-        return Realised((replace(node, attributes=attributes),))
+        return NodeReplacement((replace(node, attributes=attributes),))
     moved = {x: f"{x}@{layouts[y]}" for x in node.inputs if x in graph.constants}
     constants = {
         name: np.ascontiguousarray(graph.constants[x].transpose(order(layouts[y])))
         for x, name in moved.items()
     }
     inputs = tuple(moved.get(x, x) for x in node.inputs)
-    return Realised((replace(node, inputs=inputs, attributes=attributes),), constants)
+    return NodeReplacement((replace(node, inputs=inputs, attributes=attributes),), constants)
 
 
 def _norm(node: Node, graph: Graph, tensor: str, layout: Layout) -> Layouts | None:
@@ -104,7 +110,7 @@ def _norm(node: Node, graph: Graph, tensor: str, layout: Layout) -> Layouts | No
     plain = len(tensors_out(node)) == 1 and all(name in graph.constants for name in node.inputs[1:] if name)
     if not plain or layout[axis:] != identity(len(layout))[axis:]:
         return None
-    return _all_alike(node, graph, tensor, layout)
+    return _same_layouts(node, graph, tensor, layout)
 
 
 def _norm_gaps(
@@ -112,31 +118,31 @@ def _norm_gaps(
 ) -> Sequence[tuple[Layouts, str]]:
     """Rows read and written with or without gaps, for layer norms of float32 rows only."""
     x, y = node.inputs[0], node.outputs[0]
-    layouts = [layout for layout in candidates.get(x, ()) if _norm(node, graph, x, dense(layout))]
+    layouts = [layout for layout in candidates.get(x, ()) if _norm(node, graph, x, without_gap(layout))]
     is_rows = graph.types[x].dtype == "float32" and axis_of(node, _rank(graph, x), -1) == _rank(graph, x) - 1
     if not is_rows or x in graph.constants or graph.types[x].size == 0:
         return ()
     if any(graph.types[name].size != graph.types[x].shape[-1] for name in node.inputs[1:] if name):
         return ()
-    pairs = [(a, b) for a in layouts for b in candidates.get(y, ()) if dense(a) == dense(b)]
+    pairs = [(a, b) for a in layouts for b in candidates.get(y, ()) if without_gap(a) == without_gap(b)]
     return [({x: a, y: b}, "") for a, b in pairs if has_gap(a) or has_gap(b)]
 
 
-def _normed(node: Node, graph: Graph, layouts: Layouts, variant: str) -> Realised:
+def _realise_norm(node: Node, graph: Graph, layouts: Layouts, variant: str) -> NodeReplacement:
     x, y = node.inputs[0], node.outputs[0]
     if not (has_gap(layouts[x]) or has_gap(layouts[y])):
-        return Realised((node,))
+        return NodeReplacement((node,))
     type_ = graph.types[x]
     views: dict[str, Attribute] = {}
     for name, tensor in (("x_view", x), ("y_view", y)):
-        shape = physical(type_, dense(layouts[tensor])).shape
-        steps = physical(type_, layouts[tensor]).strides
+        shape = physical_type(type_, without_gap(layouts[tensor])).shape
+        steps = physical_type(type_, layouts[tensor]).strides
         views[name] = (0, *shape, *steps)
-    return Realised((replace(node, attributes={**node.attributes, **views}),))
+    return NodeReplacement((replace(node, attributes={**node.attributes, **views}),))
 
 
-def _unchanged(node: Node, graph: Graph, layouts: Layouts, variant: str) -> Realised:
-    return Realised((node,))
+def _unchanged(node: Node, graph: Graph, layouts: Layouts, variant: str) -> NodeReplacement:
+    return NodeReplacement((node,))
 
 
 def _reduce_follow(node: Node, graph: Graph, tensor: str, layout: Layout) -> Layouts | None:
@@ -152,14 +158,14 @@ def _reduce_follow(node: Node, graph: Graph, tensor: str, layout: Layout) -> Lay
     return {x: layout, y: layout_of([kept.index(d) for d in order(layout) if d in kept])}
 
 
-def _reduce(node: Node, graph: Graph, layouts: Layouts, variant: str) -> Realised:
+def _reduce(node: Node, graph: Graph, layouts: Layouts, variant: str) -> NodeReplacement:
     x, y = node.inputs[0], node.outputs[0]
     name = f"{y}.axes@{layouts[x]}"
-    axes = np.array(sorted(place(layouts[x], d) for d in axes_of(node, graph)), np.int64)
+    axes = np.array(sorted(physical_axis(layouts[x], d) for d in axes_of(node, graph)), np.int64)
     attributes = {k: v for k, v in node.attributes.items() if k != "axes"}
     if axes.size == 0:
-        return Realised((node,))
-    return Realised((replace(node, inputs=(x, name), attributes=attributes),), {name: axes})
+        return NodeReplacement((node,))
+    return NodeReplacement((replace(node, inputs=(x, name), attributes=attributes),), {name: axes})
 
 
 def _perm(node: Node, graph: Graph) -> tuple[int, ...]:
@@ -179,11 +185,11 @@ def _transpose_follow(node: Node, graph: Graph, tensor: str, layout: Layout) -> 
     return {x: layout_of([perm[d] for d in order(layout)]) + gap, y: layout}
 
 
-def _transpose(node: Node, graph: Graph, layouts: Layouts, variant: str) -> Realised:
+def _transpose(node: Node, graph: Graph, layouts: Layouts, variant: str) -> NodeReplacement:
     x, y = node.inputs[0], node.outputs[0]
     perm = _perm(node, graph)
     wanted = layout_of([perm[d] for d in order(layouts[y])])
-    return Realised((replace(node, attributes={"perm": between(layouts[x], wanted)}),))
+    return NodeReplacement((replace(node, attributes={"perm": permutation_between(layouts[x], wanted)}),))
 
 
 def _reshape_follow(node: Node, graph: Graph, tensor: str, layout: Layout) -> Layouts | None:
@@ -230,11 +236,11 @@ def _groups(a: tuple[int, ...], b: tuple[int, ...]) -> list[tuple[tuple[int, ...
     return groups
 
 
-def _reshape(node: Node, graph: Graph, layouts: Layouts, variant: str) -> Realised:
+def _reshape(node: Node, graph: Graph, layouts: Layouts, variant: str) -> NodeReplacement:
     x, y = node.inputs[0], node.outputs[0]
     name = f"{y}.shape@{layouts[y]}"
-    shape = size_array(physical(graph.types[y], layouts[y]).shape)
-    return Realised(
+    shape = size_array(physical_type(graph.types[y], layouts[y]).shape)
+    return NodeReplacement(
         (replace(node, op="Reshape", inputs=(x, name), attributes={"allowzero": 1}),), {name: shape}
     )
 
@@ -245,13 +251,13 @@ def _slice_follow(node: Node, graph: Graph, tensor: str, layout: Layout) -> Layo
     return {x: layout, y: layout} if known and x not in graph.constants else None
 
 
-def _slice(node: Node, graph: Graph, layouts: Layouts, variant: str) -> Realised:
+def _slice(node: Node, graph: Graph, layouts: Layouts, variant: str) -> NodeReplacement:
     x, starts, ends, *rest = node.inputs
     given = graph.constants[rest[0]] if rest and rest[0] else np.arange(graph.constants[starts].size)
     rank, layout = _rank(graph, x), layouts[x]
     name = f"{node.outputs[0]}.axes@{layout}"
-    axes = np.array([place(layout, int(d) % rank) for d in given.ravel()], np.int64)
-    return Realised((replace(node, inputs=(x, starts, ends, name, *rest[1:])),), {name: axes})
+    axes = np.array([physical_axis(layout, int(d) % rank) for d in given.ravel()], np.int64)
+    return NodeReplacement((replace(node, inputs=(x, starts, ends, name, *rest[1:])),), {name: axes})
 
 
 def _pad_follow(node: Node, graph: Graph, tensor: str, layout: Layout) -> Layouts | None:
@@ -274,7 +280,12 @@ def _pad_gaps(
     x, y = node.inputs[0], node.outputs[0]
     if node.text("mode", "constant") != "constant":
         return ()
-    pairs = [(a, b) for a in candidates.get(x, ()) for b in candidates.get(y, ()) if dense(a) == dense(b)]
+    pairs = [
+        (a, b)
+        for a in candidates.get(x, ())
+        for b in candidates.get(y, ())
+        if without_gap(a) == without_gap(b)
+    ]
     return [
         ({x: a, y: b}, "")
         for a, b in pairs
@@ -282,13 +293,13 @@ def _pad_gaps(
     ]
 
 
-def _pad(node: Node, graph: Graph, layouts: Layouts, variant: str) -> Realised:
+def _pad(node: Node, graph: Graph, layouts: Layouts, variant: str) -> NodeReplacement:
     x, pads, *rest = node.inputs
     y = node.outputs[0]
     by_axis = graph.constants[pads].reshape(2, -1)[:, order(layouts[x])]
     by_axis[1, -1] += gap_of(graph.types[y], layouts[y]) - gap_of(graph.types[x], layouts[x])
     name = f"{y}.pads@{layouts[x]}{layouts[y]}"
-    return Realised((replace(node, inputs=(x, name, *rest)),), {name: by_axis.reshape(-1).copy()})
+    return NodeReplacement((replace(node, inputs=(x, name, *rest)),), {name: by_axis.reshape(-1).copy()})
 
 
 def _split_follow(node: Node, graph: Graph, tensor: str, layout: Layout) -> Layouts | None:
@@ -297,7 +308,7 @@ def _split_follow(node: Node, graph: Graph, tensor: str, layout: Layout) -> Layo
     return {node.inputs[0]: layout, **dict.fromkeys(node.outputs, layout)}
 
 
-def _wish_free(node: Node, graph: Graph) -> Mapping[str, tuple[Layout, ...]]:
+def _prefer_free(node: Node, graph: Graph) -> Mapping[str, tuple[Layout, ...]]:
     """The layouts that make a transpose from or to a row-major tensor free."""
     x, y = node.inputs[0], node.outputs[0]
     rank = identity(_rank(graph, x))
@@ -307,17 +318,19 @@ def _wish_free(node: Node, graph: Graph) -> Mapping[str, tuple[Layout, ...]]:
     return {x: (before[x],), y: (behind[y],)}
 
 
-_ALONG = Family(_along_axis, _all_alike)
+_ALONG = OperatorFamily(_along_axis, _same_layouts)
 
-FAMILIES: Mapping[str, Family] = {
-    **dict.fromkeys(FORMULAS, Family(_elementwise, _map_follow, steps_over=True)),
-    **dict.fromkeys(REDUCTIONS, Family(_reduce, _reduce_follow)),
+FAMILIES: Mapping[str, OperatorFamily] = {
+    **dict.fromkeys(FORMULAS, OperatorFamily(_elementwise, _map_follow, steps_over=True)),
+    **dict.fromkeys(REDUCTIONS, OperatorFamily(_reduce, _reduce_follow)),
     **dict.fromkeys(("Softmax", "LogSoftmax", "Hardmax", "LpNormalization", "Concat"), _ALONG),
-    "LayerNormalization": Family(_normed, _norm, _norm_gaps),
-    "RMSNormalization": Family(_unchanged, _norm),
-    "Transpose": Family(_transpose, _transpose_follow, wishes=_wish_free, steps_over=True),
-    **dict.fromkeys(("Reshape", "Squeeze", "Unsqueeze", "Flatten"), Family(_reshape, _reshape_follow)),
-    "Slice": Family(_slice, _slice_follow),
-    "Pad": Family(_pad, _pad_follow, _pad_gaps, steps_over=True),
-    "Split": Family(_along_axis, _split_follow),
+    "LayerNormalization": OperatorFamily(_realise_norm, _norm, _norm_gaps),
+    "RMSNormalization": OperatorFamily(_unchanged, _norm),
+    "Transpose": OperatorFamily(_transpose, _transpose_follow, wishes=_prefer_free, steps_over=True),
+    **dict.fromkeys(
+        ("Reshape", "Squeeze", "Unsqueeze", "Flatten"), OperatorFamily(_reshape, _reshape_follow)
+    ),
+    "Slice": OperatorFamily(_slice, _slice_follow),
+    "Pad": OperatorFamily(_pad, _pad_follow, _pad_gaps, steps_over=True),
+    "Split": OperatorFamily(_along_axis, _split_follow),
 }

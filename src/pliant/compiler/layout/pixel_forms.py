@@ -6,25 +6,25 @@ A layout with a gap has its channels last and the gap after them.
 from dataclasses import replace
 from math import prod
 
-from pliant.compiler.layout.family import Layouts, Realised
 from pliant.compiler.layout.layout_problem import Layout
-from pliant.compiler.layout.layouts import gap_of, physical
+from pliant.compiler.layout.layouts import gap_of, physical_type
+from pliant.compiler.layout.operator_family import Layouts, NodeReplacement
 from pliant.compiler.rewrite.view import View
 from pliant.ir.graph import Attribute, Graph, Node, TensorType
 
 
-def steps_over(node: Node, graph: Graph) -> bool:
+def supports_gaps(node: Node, graph: Graph) -> bool:
     """Whether a convolution of constant weights supports gaps."""
     is_fixed = any(x in graph.constants for x in node.inputs[3:])
     return not is_fixed and (_is_depthwise(node, graph) or _is_point(node, graph))
 
 
-def stepping(node: Node, graph: Graph, layouts: Layouts) -> Realised:
+def realise_pixels(node: Node, graph: Graph, layouts: Layouts) -> NodeReplacement:
     """The node for channels-last tensors, with or without gaps."""
     if _is_depthwise(node, graph):
         gap = gap_of(graph.types[node.inputs[0]], layouts[node.inputs[0]])
         ends: dict[str, Attribute] = {"x_layout": "nhwc", "y_layout": "nhwc", "x_gap": gap}
-        return Realised((replace(node, op="FusedConv", attributes={**node.attributes, **ends}),))
+        return NodeReplacement((replace(node, op="FusedConv", attributes={**node.attributes, **ends}),))
     x, w, y = node.inputs[0], node.inputs[1], node.outputs[0]
     outs, channels = graph.types[w].shape[:2]
     attributes: dict[str, Attribute] = {
@@ -34,12 +34,12 @@ def stepping(node: Node, graph: Graph, layouts: Layouts) -> Realised:
     }
     if activation := node.text("activation", ""):
         attributes["activation"] = activation
-    return Realised((replace(node, op="FusedMatMul", attributes=attributes),))
+    return NodeReplacement((replace(node, op="FusedMatMul", attributes=attributes),))
 
 
 def _pixels(tensor: str, type_: TensorType, layout: Layout, channels: int) -> View:
     """A view of each image with pixels as rows."""
-    batch, *space, step = physical(type_, layout).shape
+    batch, *space, step = physical_type(type_, layout).shape
     n = prod(space)
     return View(tensor, 0, (batch, n, channels), (n * step, step, 1))
 

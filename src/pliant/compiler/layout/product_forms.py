@@ -6,11 +6,17 @@ A result with rows innermost is computed as the product of the transposed operan
 from collections.abc import Mapping, Sequence
 from itertools import product
 
-from pliant.compiler.layout.family import Family, Layouts, Realised, default_layouts, tensors_in
 from pliant.compiler.layout.layout_problem import Layout
-from pliant.compiler.layout.layouts import GAP, gap_of, identity, layout_of, order, relaid, strides
-from pliant.compiler.layout.window_forms import LOOPS, chained
-from pliant.compiler.rewrite.view import View, read
+from pliant.compiler.layout.layouts import GAP, gap_of, identity, layout_of, order, strides, view_in_layout
+from pliant.compiler.layout.operator_family import (
+    Layouts,
+    NodeReplacement,
+    OperatorFamily,
+    default_layouts,
+    tensors_in,
+)
+from pliant.compiler.layout.window_forms import LOOPS, chain_nodes
+from pliant.compiler.rewrite.view import View, input_view
 from pliant.ir.graph import Attribute, Graph, Node, TensorType
 
 _MAX_FORMS = 24
@@ -18,14 +24,14 @@ _MAX_FORMS = 24
 
 def _operand(node: Node, graph: Graph, i: int, layout: Layout) -> View | None:
     """The node's view of operand 0 or 1 with its tensor in `layout` and its batch split by `_batch`."""
-    view = _cut(_seen(node, graph, i), _batch(node, graph))
-    return relaid(view, graph.types[node.inputs[i]], layout)
+    view = _cut(_attribute_view(node, graph, i), _batch(node, graph))
+    return view_in_layout(view, graph.types[node.inputs[i]], layout)
 
 
-def _seen(node: Node, graph: Graph, i: int) -> View:
+def _attribute_view(node: Node, graph: Graph, i: int) -> View:
     """The view of operand 0 or 1 in the node's attributes."""
     x = node.inputs[i]
-    view = read(graph, x, node.integers(f"{'ab'[i]}_view", None))
+    view = input_view(graph, x, node.integers(f"{'ab'[i]}_view", None))
     if node.op == "Gemm" and node.flag(f"trans{'AB'[i]}"):
         view = View(x, 0, view.shape[::-1], view.strides[::-1])
     return view
@@ -36,7 +42,7 @@ def _batch(node: Node, graph: Graph) -> tuple[tuple[int, ...], ...]:
 
     In another layout such a dimension has no single stride, but its parts do.
     """
-    views = [_seen(node, graph, i) for i in (0, 1)]
+    views = [_attribute_view(node, graph, i) for i in (0, 1)]
     whole = tuple((n,) for n in views[0].shape[:-2])
     if views[0].shape[:-2] != views[1].shape[:-2]:
         return ()
@@ -62,7 +68,7 @@ def _cut(view: View, batch: Sequence[tuple[int, ...]]) -> View:
 
 def depth(node: Node, graph: Graph) -> int:
     """The length of the sum."""
-    return _seen(node, graph, 0).shape[-1]
+    return _attribute_view(node, graph, 0).shape[-1]
 
 
 def _is_plain(node: Node, graph: Graph) -> bool:
@@ -115,7 +121,7 @@ def _residual(node: Node) -> str:
 
 
 def _can_run(node: Node, graph: Graph, layouts: Layouts, rank: int) -> bool:
-    views = [_operand(node, graph, i, _of(layouts, graph, node.inputs[i])) for i in (0, 1)]
+    views = [_operand(node, graph, i, _layout_of(layouts, graph, node.inputs[i])) for i in (0, 1)]
     for view in views:
         if view is None or 1 not in view.strides[-2:]:  # packing anything else is slow
             return False
@@ -126,12 +132,12 @@ def _can_run(node: Node, graph: Graph, layouts: Layouts, rank: int) -> bool:
     return _innermost(y) == rank - 2 and not has_more
 
 
-def _of(layouts: Layouts, graph: Graph, tensor: str) -> Layout:
+def _layout_of(layouts: Layouts, graph: Graph, tensor: str) -> Layout:
     return layouts.get(tensor) or identity(len(graph.types[tensor].shape))
 
 
-def _realise(node: Node, graph: Graph, layouts: Layouts, variant: str) -> Realised:
-    a, b = (_operand(node, graph, i, _of(layouts, graph, node.inputs[i])) for i in (0, 1))
+def _realise(node: Node, graph: Graph, layouts: Layouts, variant: str) -> NodeReplacement:
+    a, b = (_operand(node, graph, i, _layout_of(layouts, graph, node.inputs[i])) for i in (0, 1))
     assert a is not None, node
     assert b is not None, node
     y = node.outputs[0]
@@ -139,7 +145,7 @@ def _realise(node: Node, graph: Graph, layouts: Layouts, variant: str) -> Realis
         k: v for k, v in node.attributes.items() if k in ("alpha", "activation")
     }
     if variant:
-        return _looped(node, graph, variant)
+        return _realise_loops(node, graph, variant)
     type_, layout = graph.types[y], layouts[y]
     out = _cut(View(y, 0, type_.shape, strides(type_, layout)), _batch(node, graph))
     inputs = (a.tensor, b.tensor, *node.inputs[2:])
@@ -149,12 +155,12 @@ def _realise(node: Node, graph: Graph, layouts: Layouts, variant: str) -> Realis
     attributes |= {"a_view": a.attribute, "b_view": b.attribute}
     if layout != identity(len(type_.shape)):
         attributes["y_view"] = out.attribute
-    return Realised((Node("FusedMatMul", inputs, node.outputs, attributes, node.name),))
+    return NodeReplacement((Node("FusedMatMul", inputs, node.outputs, attributes, node.name),))
 
 
-def _looped(node: Node, graph: Graph, variant: str) -> Realised:
+def _realise_loops(node: Node, graph: Graph, variant: str) -> NodeReplacement:
     """The product alone in plain loops, then the operators that were fused into it."""
-    a, b = (_seen(node, graph, i) for i in (0, 1))
+    a, b = (_attribute_view(node, graph, i) for i in (0, 1))
     bias, residual = (*node.inputs[2:], "", "")[:2]
     steps: list[tuple[str, tuple[str, ...]]] = [("Add", (x,)) for x in (bias, residual) if x]
     activation = node.text("activation", "")
@@ -172,12 +178,12 @@ def _looped(node: Node, graph: Graph, variant: str) -> Realised:
         },
         node.name,
     )
-    nodes, types = chained(first, steps, graph.types[node.outputs[0]])
+    nodes, types = chain_nodes(first, steps, graph.types[node.outputs[0]])
     if activation == "gelu_tanh":
         last = nodes[-1]
         approximate = Node("Gelu", last.inputs, last.outputs, {"approximate": "tanh"}, last.name)
         nodes = (*nodes[:-1], approximate)
-    return Realised(nodes, {}, types)
+    return NodeReplacement(nodes, {}, types)
 
 
 def _transposed(v: View) -> View:
@@ -189,7 +195,7 @@ def _transposed(v: View) -> View:
     )
 
 
-def _wishes(node: Node, graph: Graph) -> Mapping[str, Sequence[Layout]]:
+def _preferred_layouts(node: Node, graph: Graph) -> Mapping[str, Sequence[Layout]]:
     """Wished layouts: contiguous columns, with and without a gap between rows, or contiguous rows."""
     if not _is_plain(node, graph):
         return {}
@@ -233,22 +239,25 @@ def _attention_forms(
 def _attention_views(node: Node, graph: Graph, layouts: Layouts) -> dict[str, View] | None:
     views = {}
     for name, x in zip(_READS, node.inputs, strict=False):
-        view = read(graph, x, node.integers(f"{name}_view", None))
-        moved = relaid(view, graph.types[x], _of(layouts, graph, x))
+        view = input_view(graph, x, node.integers(f"{name}_view", None))
+        moved = view_in_layout(view, graph.types[x], _layout_of(layouts, graph, x))
         if moved is None:
             return None
         views[name] = moved
     return views
 
 
-def _attention(node: Node, graph: Graph, layouts: Layouts, variant: str) -> Realised:
+def _attention(node: Node, graph: Graph, layouts: Layouts, variant: str) -> NodeReplacement:
     views = _attention_views(node, graph, layouts)
     assert views is not None, node
     attributes = {**node.attributes, **{f"{name}_view": v.attribute for name, v in views.items()}}
-    return Realised((Node(node.op, node.inputs, node.outputs, attributes, node.name),))
+    return NodeReplacement((Node(node.op, node.inputs, node.outputs, attributes, node.name),))
 
 
-FAMILIES: Mapping[str, Family] = {
-    **dict.fromkeys(("MatMul", "FusedMatMul", "Gemm"), Family(_realise, propose=_propose, wishes=_wishes)),
-    "FusedAttention": Family(_attention, propose=_attention_forms),
+FAMILIES: Mapping[str, OperatorFamily] = {
+    **dict.fromkeys(
+        ("MatMul", "FusedMatMul", "Gemm"),
+        OperatorFamily(_realise, propose=_propose, wishes=_preferred_layouts),
+    ),
+    "FusedAttention": OperatorFamily(_attention, propose=_attention_forms),
 }

@@ -2,13 +2,13 @@
 
 import numpy as np
 
-from pliant.compiler.layout.family import Realised
 from pliant.compiler.layout.layout_problem import Layout
-from pliant.compiler.layout.layouts import between, dense, gap_of, has_gap, physical
+from pliant.compiler.layout.layouts import gap_of, has_gap, permutation_between, physical_type, without_gap
+from pliant.compiler.layout.operator_family import NodeReplacement
 from pliant.ir.graph import Node, TensorType
 
 
-def reorder(x: str, y: str, type_: TensorType, have: Layout, want: Layout) -> Realised:
+def reorder(x: str, y: str, type_: TensorType, have: Layout, want: Layout) -> NodeReplacement:
     """`y` is `x`, a tensor of `type_` in layout `have`, in layout `want`.
 
     A gap between rows is sliced off before the transpose, and padded in after it.
@@ -17,11 +17,11 @@ def reorder(x: str, y: str, type_: TensorType, have: Layout, want: Layout) -> Re
     constants: dict[str, np.ndarray] = {}
     types: dict[str, TensorType] = {}
     last = len(type_.shape) - 1
-    perm = between(have, want)
+    perm = permutation_between(have, want)
     is_moved = perm != tuple(range(last + 1))
     if has_gap(have):
         name = f"{y}.dense" if is_moved or has_gap(want) else y
-        types[name] = physical(type_, dense(have))
+        types[name] = physical_type(type_, without_gap(have))
         ends = types[name].shape[-1]
         numbers = {f"{y}.start": [0], f"{y}.end": [ends], f"{y}.axis": [last]}
         constants |= {k: np.array(v, np.int64) for k, v in numbers.items()}
@@ -29,11 +29,11 @@ def reorder(x: str, y: str, type_: TensorType, have: Layout, want: Layout) -> Re
         x = name
     if is_moved or not (has_gap(have) or has_gap(want)):
         name = f"{y}.moved" if has_gap(want) else y
-        types[name] = physical(type_, dense(want))
+        types[name] = physical_type(type_, without_gap(want))
         nodes.append(Node("Transpose", (x,), (name,), {"perm": perm}, y))
         x = name
     if has_gap(want):
         constants[f"{y}.pads"] = np.array([0] * (2 * last + 1) + [gap_of(type_, want)], np.int64)
         nodes.append(Node("Pad", (x, f"{y}.pads"), (y,), {}, y))
     types.pop(y, None)
-    return Realised(tuple(nodes), constants, types)
+    return NodeReplacement(tuple(nodes), constants, types)

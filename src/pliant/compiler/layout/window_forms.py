@@ -9,10 +9,16 @@ from itertools import product
 
 import numpy as np
 
-from pliant.compiler.layout.family import Family, Layouts, Realised, tensors_in, tensors_out
 from pliant.compiler.layout.layout_problem import Layout
-from pliant.compiler.layout.layouts import dense, has_gap, identity, physical
-from pliant.compiler.layout.pixel_forms import stepping, steps_over
+from pliant.compiler.layout.layouts import has_gap, identity, physical_type, without_gap
+from pliant.compiler.layout.operator_family import (
+    Layouts,
+    NodeReplacement,
+    OperatorFamily,
+    tensors_in,
+    tensors_out,
+)
+from pliant.compiler.layout.pixel_forms import realise_pixels, supports_gaps
 from pliant.compiler.passes.mark_winograd import mark_winograd
 from pliant.ir.graph import Graph, Node, TensorType
 
@@ -37,7 +43,7 @@ def _layouts(rank: int) -> tuple[Layout, ...]:
     return tuple(layout for layout in _NAMES if len(layout) == rank)
 
 
-def _wishes(node: Node, graph: Graph) -> Mapping[str, Sequence[Layout]]:
+def _preferred_layouts(node: Node, graph: Graph) -> Mapping[str, Sequence[Layout]]:
     if "layout" in node.attributes or "x_layout" in node.attributes:
         return {}
     names = (*tensors_in(node, graph)[:1], *tensors_out(node)[:1])
@@ -74,14 +80,14 @@ def _conv_forms(
     default = {t: identity(rank) for t in (x, y, residual) if t}
     if can_loop(node):
         forms += [(default, order) for order in LOOPS]
-    return forms + _gapped(node, graph, candidates)
+    return forms + _gap_forms(node, graph, candidates)
 
 
-def _gapped(
+def _gap_forms(
     node: Node, graph: Graph, candidates: Mapping[str, Sequence[Layout]]
 ) -> list[tuple[Layouts, str]]:
     """Channels last, with a gap after the channels of the input, the output or both."""
-    if not steps_over(node, graph):
+    if not supports_gaps(node, graph):
         return []
     x, y = node.inputs[0], node.outputs[0]
     last = [[layout for layout in candidates.get(t, ()) if _is_last(layout)] for t in (x, y)]
@@ -96,14 +102,14 @@ def _gapped(
 def _conv_follow(node: Node, graph: Graph, tensor: str, layout: Layout) -> Layouts | None:
     """A gap after the channels of both input and output; other layouts may differ."""
     is_alike = has_gap(layout) and _is_last(layout) and _is_plain(node, graph)
-    if not (is_alike and steps_over(node, graph)):
+    if not (is_alike and supports_gaps(node, graph)):
         return None
     return dict.fromkeys((*tensors_in(node, graph), *tensors_out(node)), layout)
 
 
 def _is_last(layout: Layout) -> bool:
     """Whether the layout is NHWC without exchanged axes."""
-    return _NAMES.get(dense(layout)) == ("nhwc", False)
+    return _NAMES.get(without_gap(layout)) == ("nhwc", False)
 
 
 def _can_winograd(node: Node, graph: Graph, layouts: Layouts) -> bool:
@@ -113,7 +119,7 @@ def _can_winograd(node: Node, graph: Graph, layouts: Layouts) -> bool:
     made = _conv(node, graph, layouts, "")
     names = {x for x in (*made.nodes[0].inputs, *made.nodes[0].outputs) if x}
     constants = {x: a for x, a in {**graph.constants, **made.constants}.items() if x in names}
-    types = {x: physical(graph.types[x], layout) for x, layout in layouts.items()}
+    types = {x: physical_type(graph.types[x], layout) for x, layout in layouts.items()}
     types |= {x: TensorType(a.dtype.name, a.shape) for x, a in constants.items()}
     inputs = tuple(x for x in layouts if x != node.outputs[0])
     sample = Graph(made.nodes, inputs, node.outputs, types, constants)
@@ -126,26 +132,26 @@ def can_loop(node: Node) -> bool:
     return is_plain and node.text("activation", "") in ("", "relu", "clip")
 
 
-def _conv(node: Node, graph: Graph, layouts: Layouts, variant: str) -> Realised:
+def _conv(node: Node, graph: Graph, layouts: Layouts, variant: str) -> NodeReplacement:
     if variant in LOOPS:
-        return _looped(node, graph, variant)
+        return _realise_loops(node, graph, variant)
     if any(has_gap(layout) for layout in layouts.values()):
-        return stepping(node, graph, layouts)
+        return realise_pixels(node, graph, layouts)
     (x_name, is_exchanged), (y_name, _) = _NAMES[layouts[node.inputs[0]]], _NAMES[layouts[node.outputs[0]]]
     attributes = {**node.attributes, "x_layout": x_name, "y_layout": y_name}
     if variant == WINOGRAD:
         attributes["algorithm"] = WINOGRAD
     node = replace(node, op="FusedConv", attributes=attributes)
     if not is_exchanged:
-        return Realised((node,))
+        return NodeReplacement((node,))
     w = node.inputs[1]
     exchanged = f"{w}@0132"
     inputs = (node.inputs[0], exchanged, *node.inputs[2:])
-    made = replace(_exchanged(node), inputs=inputs)
-    return Realised((made,), {exchanged: np.ascontiguousarray(graph.constants[w].swapaxes(2, 3))})
+    made = replace(_swap_axes(node), inputs=inputs)
+    return NodeReplacement((made,), {exchanged: np.ascontiguousarray(graph.constants[w].swapaxes(2, 3))})
 
 
-def _exchanged(node: Node) -> Node:
+def _swap_axes(node: Node) -> Node:
     """The node with the last two axes of its window exchanged."""
     found = dict(node.attributes)
     for name in ("kernel_shape", "strides", "dilations", "pads"):
@@ -156,7 +162,7 @@ def _exchanged(node: Node) -> Node:
     return replace(node, attributes=found)
 
 
-def _looped(node: Node, graph: Graph, order: str) -> Realised:
+def _realise_loops(node: Node, graph: Graph, order: str) -> NodeReplacement:
     """Pad, convolve in plain loops, then apply the operators that were fused into it."""
     x, w, bias, residual = (*node.inputs, "", "")[:4]
     y = node.outputs[0]
@@ -188,11 +194,11 @@ def _looped(node: Node, graph: Graph, order: str) -> Realised:
             constants[f"{y}.{name}"] = np.array(node.real(name), np.float32)
         steps.append(("Clip", (f"{y}.low", f"{y}.high")))
     first = Node("LoopConv", (x, w), (y,), {**kept, "order": order}, node.name)
-    behind, more = chained(first, steps, type_)
-    return Realised((*nodes, *behind), constants, types | more)
+    behind, more = chain_nodes(first, steps, type_)
+    return NodeReplacement((*nodes, *behind), constants, types | more)
 
 
-def chained(
+def chain_nodes(
     first: Node, steps: Sequence[tuple[str, tuple[str, ...]]], type_: TensorType
 ) -> tuple[tuple[Node, ...], dict[str, TensorType]]:
     """`first`, then operators on its result, each of `type_`; the last one makes the output of `first`."""
@@ -213,10 +219,10 @@ def _pool_follow(node: Node, graph: Graph, tensor: str, layout: Layout) -> Layou
     return {x: layout, y: layout}
 
 
-def _pool(node: Node, graph: Graph, layouts: Layouts, variant: str) -> Realised:
+def _pool(node: Node, graph: Graph, layouts: Layouts, variant: str) -> NodeReplacement:
     name, is_exchanged = _NAMES[layouts[node.inputs[0]]]
     named = replace(node, attributes={**node.attributes, "layout": name})
-    return Realised((_exchanged(named) if is_exchanged else named,))
+    return NodeReplacement((_swap_axes(named) if is_exchanged else named,))
 
 
 def _resize_follow(node: Node, graph: Graph, tensor: str, layout: Layout) -> Layouts | None:
@@ -227,11 +233,11 @@ def _resize_follow(node: Node, graph: Graph, tensor: str, layout: Layout) -> Lay
     return _pool_follow(node, graph, tensor, layout)
 
 
-_CONV = Family(_conv, _conv_follow, _conv_forms, _wishes, steps_over=True)
-_POOL = Family(_pool, _pool_follow, wishes=_wishes)
-_RESIZE = Family(_pool, _resize_follow)
+_CONV = OperatorFamily(_conv, _conv_follow, _conv_forms, _preferred_layouts, steps_over=True)
+_POOL = OperatorFamily(_pool, _pool_follow, wishes=_preferred_layouts)
+_RESIZE = OperatorFamily(_pool, _resize_follow)
 
-FAMILIES: Mapping[str, Family] = {
+FAMILIES: Mapping[str, OperatorFamily] = {
     **dict.fromkeys(("Conv", "FusedConv"), _CONV),
     **dict.fromkeys(("MaxPool", "AveragePool", "LpPool"), _POOL),
     **dict.fromkeys(("GlobalMaxPool", "GlobalAveragePool", "GlobalLpPool"), _POOL),

@@ -11,19 +11,19 @@ activations is rounded as well. This step is an option, not a pass that can be s
 from dataclasses import replace
 
 from pliant.compiler.rewrite.coder import is_large
-from pliant.compiler.rewrite.operands import Operands, operands
-from pliant.compiler.rewrite.rounded_rows import RoundedRows, as_rows
-from pliant.compiler.rewrite.view import read
+from pliant.compiler.rewrite.operands import MatMulOperands, matmul_operands
+from pliant.compiler.rewrite.round_rows import RowRounder, as_rows
+from pliant.compiler.rewrite.view import input_view
 from pliant.errors import GraphError
 from pliant.ir.graph import Attribute, Graph, Node
 from pliant.kernels.coded.int8.gemm_int8 import padded_int8
-from pliant.models.encoder.encoder_graph import Precise
+from pliant.models.encoder.encoder_graph import ComputeDtype
 
 
-def byte_weights(graph: Graph, compute: Precise = "fp32") -> Graph:
+def byte_weights(graph: Graph, compute: ComputeDtype = "fp32") -> Graph:
     """`graph` with its products' weights in bytes. Raises GraphError if there is no matrix to round."""
-    rounded = RoundedRows(graph)
-    nodes = [made for node in graph.nodes for made in _rounded(graph, node, rounded, compute)]
+    rounded = RowRounder(graph)
+    nodes = [made for node in graph.nodes for made in _round(graph, node, rounded, compute)]
     if all(made is node for made, node in zip(nodes, graph.nodes, strict=False)):
         raise GraphError(
             f"{graph.name} has no product with a constant matrix that bytes would make smaller (at least "
@@ -32,8 +32,8 @@ def byte_weights(graph: Graph, compute: Precise = "fp32") -> Graph:
     return replace(graph, nodes=tuple(nodes), types={**graph.types, **rounded.types})
 
 
-def _rounded(graph: Graph, node: Node, rounded: RoundedRows, compute: Precise) -> tuple[Node, ...]:
-    p = operands(graph, node)
+def _round(graph: Graph, node: Node, rounded: RowRounder, compute: ComputeDtype) -> tuple[Node, ...]:
+    p = matmul_operands(graph, node)
     if p is None or p.b.tensor not in graph.constants or not is_large(*p.b.shape):
         return (node,)
     scales, zeros = (*node.inputs[2:4], "")[:2] if node.op == "ScaledMatMul" else ("", "")
@@ -53,8 +53,8 @@ def _rounded(graph: Graph, node: Node, rounded: RoundedRows, compute: Precise) -
 
 
 def _float(
-    graph: Graph, p: Operands, node: Node, inputs: list[str], attributes: dict[str, Attribute]
+    graph: Graph, p: MatMulOperands, node: Node, inputs: list[str], attributes: dict[str, Attribute]
 ) -> Node:
-    if p.a != read(graph, p.a.tensor):
+    if p.a != input_view(graph, p.a.tensor):
         attributes["a_view"] = p.a.attribute
     return Node("ByteMatMul", (p.a.tensor, *inputs), node.outputs, attributes, node.name)

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from pliant.compiler.rewrite.rewrite import fresh, rebuilt
+from pliant.compiler.rewrite.rewrite import rebuild_graph, unused_name
 from pliant.compiler.rules.conv.lower_conv import is_first_layer, takes_either_layout
 from pliant.compiler.rules.onnx_elementwise import expression
 from pliant.ir.graph import Graph, Node, TensorType
@@ -23,12 +23,12 @@ def channels_last(graph: Graph) -> Graph:
     """The graph with regions around convolutions in channels-last layout."""
     if not any(_is_conv(graph, node) for node in graph.nodes):
         return graph
-    turned = _Turned(graph)
+    turned = _ChannelsLastBuilder(graph)
     for node in graph.nodes:
         turned.add(node)
     for y in graph.outputs:
         turned.plain(y)
-    return rebuilt(graph, turned.nodes, turned.constants, turned.types)
+    return rebuild_graph(graph, turned.nodes, turned.constants, turned.types)
 
 
 def _is_conv(graph: Graph, node: Node) -> bool:
@@ -38,7 +38,7 @@ def _is_conv(graph: Graph, node: Node) -> bool:
     return graph.types[node.inputs[0]].dtype == "float32" and 0 not in graph.types[node.outputs[0]].shape
 
 
-class _Turned:
+class _ChannelsLastBuilder:
     """The new graph under construction: `last` names the channels-last form of tensors that have one."""
 
     def __init__(self, graph: Graph) -> None:
@@ -106,7 +106,7 @@ class _Turned:
         self.nodes.append(Node(node.op, tuple(inputs), (self.last[y],), attributes, node.name))
 
     def _name(self, x: str) -> str:
-        name = fresh(self.graph, f"{x}.last")
+        name = unused_name(self.graph, f"{x}.last")
         type_ = self.graph.types[x]
         self.types[name] = TensorType(type_.dtype, (type_.shape[0], *type_.shape[2:], type_.shape[1]))
         return name
@@ -161,7 +161,7 @@ class _Turned:
         if array is None or array.size == 1:
             self.plain(x)
             return x
-        name = fresh(self.graph, f"{x}.last{len(self.constants)}")
+        name = unused_name(self.graph, f"{x}.last{len(self.constants)}")
         whole = array.reshape((1,) * (rank - array.ndim) + array.shape)
         self.constants[name] = np.ascontiguousarray(np.moveaxis(whole, 1, -1))
         return name

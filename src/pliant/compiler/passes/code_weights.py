@@ -16,23 +16,23 @@ from functools import partial
 
 import numpy as np
 
-from pliant.compiler.rewrite.affine import unpacked
+from pliant.compiler.rewrite.affine import dequantize
 from pliant.compiler.rewrite.coder import MatrixCoder
-from pliant.compiler.rewrite.operands import Operands, operands
-from pliant.compiler.rewrite.rewrite import constant_type, fresh
-from pliant.compiler.rewrite.rounded_rows import RoundedRows, as_rows
-from pliant.compiler.rewrite.view import matrix_at, read
+from pliant.compiler.rewrite.operands import MatMulOperands, matmul_operands
+from pliant.compiler.rewrite.rewrite import constant_type, unused_name
+from pliant.compiler.rewrite.round_rows import RowRounder, as_rows
+from pliant.compiler.rewrite.view import input_view, read_matrix
 from pliant.errors import GraphError
 from pliant.ir.graph import Attribute, Graph, Node, TensorType
-from pliant.models.encoder.encoder_graph import Precise
+from pliant.models.encoder.encoder_graph import ComputeDtype
 from pliant.store.coding.matrix import CodedMatrix
 
 _PARTS = ("planes", "codebook", "outlier_rows", "outlier_offsets", "outlier_values")
 
 
-def code_weights(graph: Graph, coder: MatrixCoder, compute: Precise = "fp32") -> Graph:
+def code_weights(graph: Graph, coder: MatrixCoder, compute: ComputeDtype = "fp32") -> Graph:
     """`graph` with its products' weights coded. Raises GraphError if there is no matrix to code."""
-    work = _Work(graph, coder, compute)
+    work = _WeightCoder(graph, coder, compute)
     nodes = [made for node in graph.nodes for made in work.coded(node)]
     coder.drop_pages()
     if len(work.made) == 0:
@@ -47,17 +47,17 @@ def code_weights(graph: Graph, coder: MatrixCoder, compute: Precise = "fp32") ->
     return replace(graph, nodes=tuple(nodes), constants=constants, types=types)
 
 
-class _Work:
-    def __init__(self, graph: Graph, coder: MatrixCoder, compute: Precise) -> None:
+class _WeightCoder:
+    def __init__(self, graph: Graph, coder: MatrixCoder, compute: ComputeDtype) -> None:
         self.graph, self.coder, self.compute = graph, coder, compute
         self.constants: dict[str, np.ndarray] = {}
         self.types: dict[str, TensorType] = {}
         self.made: dict[int, tuple[str, ...]] = {}
-        self.rounded = RoundedRows(graph)
+        self.rounded = RowRounder(graph)
 
     def coded(self, node: Node) -> tuple[Node, ...]:
         """The replacement of `node`: itself, or one or two other nodes."""
-        p = operands(self.graph, node)
+        p = matmul_operands(self.graph, node)
         if p is None or not self.coder.is_worth(*p.b.shape):
             return (node,)
         matrix = self._code(node, p)
@@ -80,11 +80,11 @@ class _Work:
             before, q = (self.rounded.integers if is_int8 else self.rounded.bfloats)(rows, depth)
             op = "PlaneMatMulInteger" if is_int8 else "PlaneMatMulBfloat"
             return (*before, Node(op, (*q, *parts, *added), node.outputs, attributes, node.name))
-        if p.a != read(self.graph, p.a.tensor):
+        if p.a != input_view(self.graph, p.a.tensor):
             attributes["a_view"] = p.a.attribute
         return (Node("PlaneMatMul", (p.a.tensor, *parts, *added), node.outputs, attributes, node.name),)
 
-    def _code(self, node: Node, p: Operands) -> CodedMatrix | None:
+    def _code(self, node: Node, p: MatMulOperands) -> CodedMatrix | None:
         """The right operand in codes; None if it is not a constant, or if coding would not make it
         smaller.
         """
@@ -92,18 +92,18 @@ class _Work:
         if p.b.tensor not in constants:
             return None
         if node.op != "ScaledMatMul":
-            read_b = partial(matrix_at, view=p.b, alpha=p.alpha)
+            read_b = partial(read_matrix, view=p.b, alpha=p.alpha)
             return self.coder.code(constants[p.b.tensor], (p.b.attribute, p.alpha), read_b)
         scales, zeros = (*node.inputs[2:4], "")[:2]
-        read_b = partial(unpacked, matrix=p.b, zeros=constants.get(zeros), scales=constants[scales])
+        read_b = partial(dequantize, matrix=p.b, zeros=constants.get(zeros), scales=constants[scales])
         return self.coder.code(constants[p.b.tensor], (p.b.attribute, scales, zeros), read_b)
 
-    def _parts(self, p: Operands, matrix: CodedMatrix) -> tuple[str, ...]:
+    def _parts(self, p: MatMulOperands, matrix: CodedMatrix) -> tuple[str, ...]:
         """The names of the matrix's tensors, which equal matrices share."""
         key = id(matrix)  # the coder keeps it and returns it again for the same weights
         if key not in self.made:
             near = f"{p.b.tensor}|{len(self.made)}"
-            names = {part: fresh(self.graph, f"{near}|{part}") for part in _PARTS}
+            names = {part: unused_name(self.graph, f"{near}|{part}") for part in _PARTS}
             arrays = {names[part]: getattr(matrix, part) for part in _PARTS}
             self.constants |= arrays
             self.types |= {x: constant_type(a) for x, a in arrays.items()}

@@ -7,7 +7,7 @@ convolution has no other reader.
 import numpy as np
 
 from pliant.compiler.rewrite.pattern import GraphContext
-from pliant.compiler.rewrite.rewrite import fresh, rebuilt
+from pliant.compiler.rewrite.rewrite import rebuild_graph, unused_name
 from pliant.ir.graph import Graph, Node
 
 
@@ -23,13 +23,13 @@ def fold_batch_norm(graph: Graph) -> Graph:
         conv = around.maker(node.inputs[0], "Conv")
         if conv is None or around.reader(conv.outputs[0]) is not node or not _are_known(graph, node, conv):
             continue
-        folded = _folded(graph, node, conv, constants)
+        folded = _fold(graph, node, conv, constants)
         made[node.outputs[0]] = folded
         gone.add(conv.outputs[0])
     if not made:
         return graph
     kept = [node for node in graph.nodes if node.outputs[0] not in gone]
-    return rebuilt(graph, [made.get(node.outputs[0], node) for node in kept], constants)
+    return rebuild_graph(graph, [made.get(node.outputs[0], node) for node in kept], constants)
 
 
 def _are_known(graph: Graph, norm: Node, conv: Node) -> bool:
@@ -39,7 +39,7 @@ def _are_known(graph: Graph, norm: Node, conv: Node) -> bool:
     return is_float and only_y and all(x in graph.constants for x in names)
 
 
-def _folded(graph: Graph, norm: Node, conv: Node, constants: dict[str, np.ndarray]) -> Node:
+def _fold(graph: Graph, norm: Node, conv: Node, constants: dict[str, np.ndarray]) -> Node:
     """(conv(x) + b - mean) * gain + shift, with gain = scale / sqrt(variance + epsilon), as one Conv."""
     scale, shift, mean, variance = (graph.constants[x].astype(np.float64) for x in norm.inputs[1:5])
     epsilon = norm.real("epsilon", 1e-5)
@@ -48,7 +48,7 @@ def _folded(graph: Graph, norm: Node, conv: Node, constants: dict[str, np.ndarra
     w = graph.constants[conv.inputs[1]]
     bias = graph.constants[conv.inputs[2]] if len(conv.inputs) > 2 and conv.inputs[2] else np.zeros(len(w))
     y = norm.outputs[0]
-    names = fresh(graph, f"{y}.weights"), fresh(graph, f"{y}.bias")
+    names = unused_name(graph, f"{y}.weights"), unused_name(graph, f"{y}.bias")
     constants[names[0]] = (w * gain.reshape(-1, *[1] * (w.ndim - 1))).astype(np.float32)
     constants[names[1]] = ((bias - mean) * gain + shift).astype(np.float32)
     return Node("Conv", (conv.inputs[0], *names), (y,), conv.attributes, conv.name)

@@ -13,8 +13,8 @@ from typing import final
 import numpy as np
 
 from pliant.compiler.fusion.fuse_scales import takes_codes
-from pliant.compiler.rewrite.affine import Affine, affine_weights
-from pliant.compiler.rewrite.rewrite import fresh, rebuilt
+from pliant.compiler.rewrite.affine import AffineWeights, affine_weights
+from pliant.compiler.rewrite.rewrite import rebuild_graph, unused_name
 from pliant.ir.graph import Graph, Node, TensorType
 from pliant.models.onnx.bind.onnx_fold import LARGEST_BYTES
 
@@ -22,13 +22,13 @@ _FLOAT = 1  # ONNX's element type
 
 
 @final
-class FoldedWeights:
+class FoldedWeightCache:
     """Float32 constants computed from a model's weights and shared by all shapes of the model."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[int, tuple[str, ...]], tuple[weakref.ref[np.ndarray], np.ndarray]] = {}
 
-    def of(self, weights: Affine, constant: np.ndarray) -> np.ndarray:
+    def of(self, weights: AffineWeights, constant: np.ndarray) -> np.ndarray:
         """The values, computed at the first call for this constant."""
         key = (id(constant), weights.how)
         known = self._known.get(key)
@@ -37,18 +37,18 @@ class FoldedWeights:
         return known[1]
 
 
-def fold_weights(graph: Graph, folded: FoldedWeights) -> Graph:
+def fold_weights(graph: Graph, folded: FoldedWeightCache) -> Graph:
     """`graph` without weights that every run would compute again; `graph` itself if there are none."""
     found = affine_weights(graph)
-    work = _Work(graph, found, folded)
+    work = _WeightFolder(graph, found, folded)
     nodes = [new for node in graph.nodes for new in work.replaced(node)]
     if not work.constants and not work.types:
         return graph
-    return rebuilt(graph, nodes, work.constants, work.types)
+    return rebuild_graph(graph, nodes, work.constants, work.types)
 
 
-class _Work:
-    def __init__(self, graph: Graph, found: dict[str, Affine], folded: FoldedWeights) -> None:
+class _WeightFolder:
+    def __init__(self, graph: Graph, found: dict[str, AffineWeights], folded: FoldedWeightCache) -> None:
         self.graph, self.found, self.folded = graph, found, folded
         self.constants: dict[str, np.ndarray] = {}
         self.types: dict[str, TensorType] = {}
@@ -73,7 +73,7 @@ class _Work:
     def _constant(self, x: str) -> str:
         """The name under which tensor x is a constant."""
         if x not in self._named:
-            self._named[x] = fresh(self.graph, f"{x}.folded")
+            self._named[x] = unused_name(self.graph, f"{x}.folded")
             weights = self.found[x]
             self.constants[self._named[x]] = self.folded.of(
                 weights, self.graph.constants[weights.codes.tensor]
@@ -85,7 +85,7 @@ class _Work:
         weights, ids, y = self.found[node.inputs[0]], node.inputs[1], node.outputs[0]
         shape = self.graph.types[y].shape
         lead = shape[: len(shape) - len(weights.shape) + 1]
-        codes, value = (fresh(self.graph, f"{y}.{part}") for part in ("codes", "values"))
+        codes, value = (unused_name(self.graph, f"{y}.{part}") for part in ("codes", "values"))
         self.types |= {codes: TensorType(weights.dtype, shape), value: TensorType("float32", shape)}
         nodes = [
             Node("Gather", (weights.codes.tensor, ids), (codes,), {"axis": 0}, node.name),
@@ -94,23 +94,23 @@ class _Work:
         for op, parameter in (("Sub", weights.zero), ("Mul", weights.scale), ("Add", weights.offset)):
             if parameter is None:
                 continue
-            name = fresh(self.graph, f"{y}.{op.lower()}")
+            name = unused_name(self.graph, f"{y}.{op.lower()}")
             if len(parameter) == 1:
                 self.constants[name] = parameter.reshape(parameter.shape[1:])
             else:
                 self.constants[name] = parameter
-                rows = fresh(self.graph, f"{name}.rows")
+                rows = unused_name(self.graph, f"{name}.rows")
                 self.types[rows] = TensorType("float32", (*lead, *parameter.shape[1:]))
                 nodes.append(Node("Gather", (name, ids), (rows,), {"axis": 0}, node.name))
                 name = rows
-            made = fresh(self.graph, f"{y}.{op.lower()}ed")
+            made = unused_name(self.graph, f"{y}.{op.lower()}ed")
             self.types[made] = TensorType("float32", shape)
             nodes.append(Node(op, (value, name), (made,), {}, node.name))
             value = made
         return [*nodes[:-1], replace(nodes[-1], outputs=(y,))]
 
 
-def _looks_up(graph: Graph, node: Node, found: dict[str, Affine]) -> bool:
+def _looks_up(graph: Graph, node: Node, found: dict[str, AffineWeights]) -> bool:
     """Whether a node picks rows of weights whose parameters have length 1 or full length along each axis."""
     if node.op != "Gather" or node.inputs[0] not in found or node.inputs[0] == node.inputs[1]:
         return False

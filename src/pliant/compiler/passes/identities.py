@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from pliant.compiler.rewrite.rewrite import redirected
+from pliant.compiler.rewrite.rewrite import redirect_tensors
 from pliant.ir.graph import Graph, Node
 
 
@@ -21,7 +21,7 @@ def drop_identities(graph: Graph) -> Graph:
             continue
         if graph.types[passed] == graph.types[node.outputs[0]] and not any(node.outputs[1:]):
             instead[node.outputs[0]] = passed
-    return redirected(graph, instead)
+    return redirect_tensors(graph, instead)
 
 
 def _must_copy(node: Node, graph: Graph, instead: Mapping[str, str]) -> bool:

@@ -7,7 +7,7 @@ after layouts are chosen.
 
 from dataclasses import replace
 
-from pliant.compiler.rewrite.rewrite import rebuilt
+from pliant.compiler.rewrite.rewrite import rebuild_graph
 from pliant.ir.graph import Graph, Node
 
 _FEWEST_TILES, _FEWEST_CHANNELS, _VECTOR = 12, 32, 16
@@ -21,7 +21,9 @@ def mark_winograd(graph: Graph) -> Graph:
         else node
         for node in graph.nodes
     ]
-    return graph if all(a is b for a, b in zip(nodes, graph.nodes, strict=True)) else rebuilt(graph, nodes)
+    return (
+        graph if all(a is b for a, b in zip(nodes, graph.nodes, strict=True)) else rebuild_graph(graph, nodes)
+    )
 
 
 def _gains(graph: Graph, node: Node) -> bool:

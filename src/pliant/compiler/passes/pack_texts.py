@@ -13,8 +13,8 @@ from typing import final
 import numpy as np
 
 from pliant.arrays import Int64
-from pliant.compiler.rewrite.rewrite import rebuilt
-from pliant.compiler.rewrite.view import View, read
+from pliant.compiler.rewrite.rewrite import rebuild_graph
+from pliant.compiler.rewrite.view import View, input_view
 from pliant.ir.graph import Graph, Node, TensorType
 from pliant.kernels.attention import attention
 from pliant.kernels.attention.attention_texts import BLOCK_WORDS, text_blocks
@@ -64,20 +64,22 @@ def pack_texts(graph: Graph, texts: TextShape, isa: Isa) -> Graph:
     """The packed graph, whose calls with an extent run over fewer rows; `graph` itself if that gains nothing,
     because it has no such products or no text attends to itself.
     """
-    packed = _Packing(graph, texts)
+    packed = _TextPacker(graph, texts)
     nodes = list(packed.nodes())
     ops = {node.op for node in nodes if node.flag("extent")}
     if "SelfAttention" not in ops or not ops & {"MatMul", "FusedMatMul"}:
         return graph
     types = {x + _PACKED: t for x, t in graph.types.items()} | texts.types(isa)
     more = tuple(texts.types(isa))
-    found = rebuilt(replace(graph, inputs=(*graph.inputs, *more), types={**graph.types, **types}), nodes)
+    found = rebuild_graph(
+        replace(graph, inputs=(*graph.inputs, *more), types={**graph.types, **types}), nodes
+    )
     origins = {x + _PACKED: origin for x, origin in graph.origins.items()}
     return replace(found, origins={**origins, **graph.origins})
 
 
 @final
-class _Packing:
+class _TextPacker:
     """One walk over the nodes of a graph. A tensor `x` that is packed has the name `x|packed`."""
 
     def __init__(self, graph: Graph, texts: TextShape) -> None:
@@ -169,7 +171,7 @@ class _Packing:
         return qkv if is_even else None
 
     def _view(self, node: Node, x: str, attribute: str) -> View:
-        return read(self._graph, x, node.integers(attribute, None))
+        return input_view(self._graph, x, node.integers(attribute, None))
 
     def _is_text(self, x: str) -> bool:
         """Whether a tensor is float32 [n_texts, n_tokens, ...] and not a constant."""

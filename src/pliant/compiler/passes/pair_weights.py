@@ -10,8 +10,8 @@ switched off.
 from dataclasses import replace
 
 from pliant.compiler.rewrite.coder import is_large
-from pliant.compiler.rewrite.operands import operands
-from pliant.compiler.rewrite.rounded_rows import RoundedRows, as_rows
+from pliant.compiler.rewrite.operands import matmul_operands
+from pliant.compiler.rewrite.round_rows import RowRounder, as_rows
 from pliant.errors import GraphError
 from pliant.ir.graph import Attribute, Graph, Node
 from pliant.kernels.coded.gemm_bf16 import padded_depth
@@ -19,8 +19,8 @@ from pliant.kernels.coded.gemm_bf16 import padded_depth
 
 def pair_weights(graph: Graph) -> Graph:
     """`graph` with its products in bfloat16. Raises GraphError if there is no product to change."""
-    rounded = RoundedRows(graph)
-    nodes = [made for node in graph.nodes for made in _paired(graph, node, rounded)]
+    rounded = RowRounder(graph)
+    nodes = [made for node in graph.nodes for made in _pair(graph, node, rounded)]
     if len(nodes) == len(graph.nodes) and not any(node.flag("bf16") for node in nodes):
         raise GraphError(
             f"{graph.name} has no product with a constant matrix of at least 32 x 16, and 4096 weights, that "
@@ -29,8 +29,8 @@ def pair_weights(graph: Graph) -> Graph:
     return replace(graph, nodes=tuple(nodes), types={**graph.types, **rounded.types})
 
 
-def _paired(graph: Graph, node: Node, rounded: RoundedRows) -> tuple[Node, ...]:
-    p = None if node.op == "ScaledMatMul" else operands(graph, node)
+def _pair(graph: Graph, node: Node, rounded: RowRounder) -> tuple[Node, ...]:
+    p = None if node.op == "ScaledMatMul" else matmul_operands(graph, node)
     if p is None or p.b.tensor not in graph.constants or not is_large(*p.b.shape):
         return (node,)
     rows = as_rows(p.a)

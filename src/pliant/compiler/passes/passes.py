@@ -16,8 +16,8 @@ from pliant.compiler.fusion.fuse_norm import fuse_norm
 from pliant.compiler.fusion.fuse_rotary import fuse_rotary
 from pliant.compiler.fusion.fuse_scales import fuse_scales
 from pliant.compiler.passes.channels_last import channels_last
-from pliant.compiler.passes.common import merge_common
-from pliant.compiler.passes.dead import drop_dead
+from pliant.compiler.passes.common_subexpressions import merge_common_subexpressions
+from pliant.compiler.passes.dead_code import drop_dead_code
 from pliant.compiler.passes.fold_batch_norm import fold_batch_norm
 from pliant.compiler.passes.identities import drop_identities
 from pliant.compiler.passes.mark_winograd import mark_winograd
@@ -31,11 +31,11 @@ from pliant.ir.graph import Graph
 Pass = Callable[[Graph], Graph]
 
 CLEANING: dict[str, Pass] = {
-    "dead": drop_dead,
+    "dead": drop_dead_code,
     "identities": drop_identities,
     "reshapes": merge_reshapes,
     "transposes": merge_transposes,
-    "common": merge_common,
+    "common": merge_common_subexpressions,
 }
 """Repeated as a group until none changes the graph; one pass often exposes a pattern for another."""
 

@@ -13,8 +13,8 @@ import numpy as np
 from pliant.compiler.passes.reshapes import RESHAPING
 from pliant.compiler.passes.transposes import permutation
 from pliant.compiler.rewrite.pattern import GraphContext
-from pliant.compiler.rewrite.rewrite import fresh, rebuilt
-from pliant.compiler.rewrite.views import STEPS
+from pliant.compiler.rewrite.rewrite import rebuild_graph, unused_name
+from pliant.compiler.rewrite.trace_views import STEPS
 from pliant.ir.graph import Attribute, Graph, Node, TensorType
 from pliant.ir.symbolic import size_array
 
@@ -33,13 +33,13 @@ def push_pads(graph: Graph) -> Graph:
             nodes.append(node)
             continue
         gone |= {part.outputs[0] for part in chain}
-        nodes += _exchanged(graph, node, chain, pads, constants, types)
+        nodes += _swap_order(graph, node, chain, pads, constants, types)
     if not gone:
         return graph
-    return rebuilt(graph, [node for node in nodes if node.outputs[0] not in gone], constants, types)
+    return rebuild_graph(graph, [node for node in nodes if node.outputs[0] not in gone], constants, types)
 
 
-def _exchanged(
+def _swap_order(
     graph: Graph,
     pad: Node,
     chain: Sequence[Node],
@@ -50,19 +50,19 @@ def _exchanged(
     """A pad of the chain's input, then the chain; adds new entries to `constants` and `types`."""
     x, y = chain[0].inputs[0], pad.outputs[0]
     type_ = graph.types[x]
-    made, amounts = fresh(graph, f"{y}.rows"), fresh(graph, f"{y}.pads")
+    made, amounts = unused_name(graph, f"{y}.rows"), unused_name(graph, f"{y}.pads")
     shape = tuple(n + int(a) + int(b) for n, a, b in zip(type_.shape, *pads, strict=True))
     constants[amounts], types[made] = pads.reshape(-1), replace(type_, shape=shape)
     yield replace(pad, inputs=(x, amounts, *pad.inputs[2:]), outputs=(made,))
     for part in chain:
-        before, made = made, y if part is chain[-1] else fresh(graph, f"{part.outputs[0]}.padded")
+        before, made = made, y if part is chain[-1] else unused_name(graph, f"{part.outputs[0]}.padded")
         if part.op == "Transpose":
             shape = tuple(shape[d] for d in permutation(part, graph))
             yield replace(part, inputs=(before,), outputs=(made,))
         else:
             rest = iter(n for n in shape if n != 1)
             shape = tuple(1 if n == 1 else next(rest) for n in graph.types[part.outputs[0]].shape)
-            wanted = fresh(graph, f"{made}.shape")
+            wanted = unused_name(graph, f"{made}.shape")
             constants[wanted] = size_array(shape)
             attributes: dict[str, Attribute] = {"allowzero": 1}
             yield replace(part, op="Reshape", inputs=(before, wanted), outputs=(made,), attributes=attributes)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from pliant.compiler.passes.transposes import permutation
-from pliant.compiler.rewrite.rewrite import fresh, rebuilt
+from pliant.compiler.rewrite.rewrite import rebuild_graph, unused_name
 from pliant.compiler.rules.onnx_elementwise import FORMULAS
 from pliant.ir.graph import Graph, Node, TensorType
 from pliant.ir.symbolic import size_array
@@ -24,7 +24,7 @@ _MAX_CHAIN = 32
 
 
 @dataclass(frozen=True, slots=True)
-class _Transposed:
+class _TransposedSource:
     """A tensor is `source` with its dimensions in the order `perm`."""
 
     source: str
@@ -34,19 +34,19 @@ class _Transposed:
 def push_transposes(graph: Graph) -> Graph:
     """The graph in which no element-wise operator prevents merging transposes."""
     consumers = graph.consumers
-    known: dict[str, _Transposed] = {}
+    known: dict[str, _TransposedSource] = {}
     nodes: list[Node] = []
     types: dict[str, TensorType] = {}
     constants: dict[str, np.ndarray] = {}
     for node in graph.nodes:
         if node.op == "Transpose":
             if _moves_nothing(node, graph):
-                shape = fresh(graph, f"{node.outputs[0]}.shape")
+                shape = unused_name(graph, f"{node.outputs[0]}.shape")
                 constants[shape] = size_array(graph.types[node.outputs[0]].shape)
                 reshape = replace(node, op="Reshape", inputs=(node.inputs[0], shape))
                 nodes.append(replace(reshape, attributes={"allowzero": 1}))
                 continue
-            known[node.outputs[0]] = _Transposed(node.inputs[0], permutation(node, graph))
+            known[node.outputs[0]] = _TransposedSource(node.inputs[0], permutation(node, graph))
         perm = _perm_to_push(node, graph, known, consumers)
         if perm is None:
             nodes.append(node)
@@ -56,22 +56,22 @@ def push_transposes(graph: Graph) -> Graph:
             for i, x in enumerate(node.inputs)
         )
         y = node.outputs[0]
-        inner = fresh(graph, f"{y}.before")
+        inner = unused_name(graph, f"{y}.before")
         types[inner] = _type_before(graph.types[y], perm)
-        known[y] = _Transposed(inner, perm)
+        known[y] = _TransposedSource(inner, perm)
         nodes.append(replace(node, inputs=inputs, outputs=(inner,)))
         nodes.append(Node("Transpose", (inner,), (y,), {"perm": perm}, node.name))
     if not types and not constants:
         return graph
     read = {x for node in nodes for x in node.inputs} | set(graph.outputs)
     kept = [node for node in nodes if node.op != "Transpose" or node.outputs[0] in read]
-    return rebuilt(graph, kept, constants, types)
+    return rebuild_graph(graph, kept, constants, types)
 
 
 def _perm_to_push(
     node: Node,
     graph: Graph,
-    known: Mapping[str, _Transposed],
+    known: Mapping[str, _TransposedSource],
     consumers: Mapping[str, tuple[Node, ...]],
 ) -> tuple[int, ...] | None:
     """The permutation of the operands' dimensions, if it can and should be moved past the node."""
@@ -125,7 +125,7 @@ def _before(node: Node, i: int, perm: tuple[int, ...], graph: Graph, constants: 
         return x
     value = graph.constants[x]
     aligned = value.reshape((1,) * (len(perm) - value.ndim) + value.shape)
-    name = fresh(graph, f"{node.outputs[0]}.operand{i}")
+    name = unused_name(graph, f"{node.outputs[0]}.operand{i}")
     constants[name] = np.ascontiguousarray(aligned.transpose(np.argsort(perm)))
     return name
 

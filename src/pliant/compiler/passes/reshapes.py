@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from pliant.compiler.rewrite.rewrite import fresh, rebuilt
+from pliant.compiler.rewrite.rewrite import rebuild_graph, unused_name
 from pliant.ir.graph import Graph, Node
 from pliant.ir.symbolic import size_array
 
@@ -27,7 +27,7 @@ def merge_reshapes(graph: Graph) -> Graph:
             continue
         while (maker := makers.get(source)) is not None and maker.op in RESHAPING:
             source = maker.inputs[0]
-        shape = fresh(graph, f"{node.outputs[0]}.shape")
+        shape = unused_name(graph, f"{node.outputs[0]}.shape")
         constants[shape] = size_array(graph.types[node.outputs[0]].shape)
         nodes.append(replace(node, op="Reshape", inputs=(source, shape), attributes={"allowzero": 1}))
-    return rebuilt(graph, nodes, constants) if constants else graph
+    return rebuild_graph(graph, nodes, constants) if constants else graph

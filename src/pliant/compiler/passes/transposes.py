@@ -5,7 +5,7 @@ Contract: the same elements in the same order.
 
 from dataclasses import replace
 
-from pliant.compiler.rewrite.rewrite import rebuilt
+from pliant.compiler.rewrite.rewrite import rebuild_graph
 from pliant.ir.graph import Graph, Node
 
 
@@ -24,7 +24,7 @@ def merge_transposes(graph: Graph) -> Graph:
             node = replace(node, inputs=before.inputs, attributes={"perm": perm})
             changed = True
         nodes.append(node)
-    return rebuilt(graph, nodes) if changed else graph
+    return rebuild_graph(graph, nodes) if changed else graph
 
 
 def permutation(node: Node, graph: Graph) -> tuple[int, ...]:

@@ -16,7 +16,7 @@ CODES = ("int8", "uint8", "int4", "uint4", "int2", "uint2", "int16", "uint16", "
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Affine:
+class AffineWeights:
     """(codes - zero) * scale + offset in float32, where `codes` is a view of a constant of `dtype`.
 
     The parameters are float32 with the rank of the codes: along each dimension one value, one per block, or
@@ -36,21 +36,21 @@ class Affine:
 
     def values(self, constant: np.ndarray) -> np.ndarray:
         """The weights in float32, from the constant behind the codes."""
-        made = unpacked(constant, self.codes, self.zero, self.scale)
+        made = dequantize(constant, self.codes, self.zero, self.scale)
         if self.offset is not None:
-            made += spread(self.offset, self.shape)
+            made += repeat_blocks(self.offset, self.shape)
         return made
 
-    def each(self, change: Callable[[np.ndarray], np.ndarray]) -> "Affine":
+    def each(self, change: Callable[[np.ndarray], np.ndarray]) -> "AffineWeights":
         """The same with `change` applied to every parameter."""
         made = (None if p is None else change(p) for p in (self.scale, self.zero, self.offset))
         scale, zero, offset = made
         return replace(self, scale=scale, zero=zero, offset=offset)
 
 
-def affine_weights(graph: Graph) -> dict[str, Affine]:
+def affine_weights(graph: Graph) -> dict[str, AffineWeights]:
     """Every float32 tensor of the graph that is computed this way from one constant, by name."""
-    found: dict[str, Affine] = {}
+    found: dict[str, AffineWeights] = {}
     for node in graph.nodes:
         rule = _RULES.get(node.op)
         made = None if rule is None else rule(graph, node, found)
@@ -60,26 +60,26 @@ def affine_weights(graph: Graph) -> dict[str, Affine]:
     return found
 
 
-def seen(constant: np.ndarray, view: View) -> np.ndarray:
+def read_view(constant: np.ndarray, view: View) -> np.ndarray:
     """A constant's values through a view, without a copy."""
     flat = np.ascontiguousarray(constant).reshape(-1)[view.offset :]
     steps = [flat.itemsize * s for s in view.strides]
     return np.lib.stride_tricks.as_strided(flat, view.shape, steps, writeable=False)
 
 
-def unpacked(
+def dequantize(
     constant: np.ndarray, matrix: View, zeros: np.ndarray | None, scales: np.ndarray | None
 ) -> np.ndarray:
     """(codes - zeros) * scales in float32, dense, for the codes in the view `matrix` of a constant."""
-    made: np.ndarray = seen(constant, matrix).astype(np.float32, order="C")
+    made: np.ndarray = read_view(constant, matrix).astype(np.float32, order="C")
     if zeros is not None:
-        made -= spread(zeros, matrix.shape)
+        made -= repeat_blocks(zeros, matrix.shape)
     if scales is not None:
-        made *= spread(scales, matrix.shape)
+        made *= repeat_blocks(scales, matrix.shape)
     return made
 
 
-def spread(parameter: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+def repeat_blocks(parameter: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     """`parameter` with per-block values repeated, so that it broadcasts to `shape`."""
     for axis, n in enumerate(shape):
         own = parameter.shape[axis]
@@ -88,19 +88,19 @@ def spread(parameter: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     return parameter
 
 
-def _start(graph: Graph, tensor: str) -> Affine | None:
+def _start(graph: Graph, tensor: str) -> AffineWeights | None:
     codes = graph.constants.get(tensor)
     type_ = graph.types[tensor]
     if codes is None or type_.dtype not in CODES or not type_.shape or 0 in type_.shape:
         return None
-    return Affine(View(tensor, 0, type_.shape, row_major(type_.shape)), type_.dtype, ())
+    return AffineWeights(View(tensor, 0, type_.shape, row_major(type_.shape)), type_.dtype, ())
 
 
-def _cast(graph: Graph, node: Node, found: Mapping[str, Affine]) -> Affine | None:
+def _cast(graph: Graph, node: Node, found: Mapping[str, AffineWeights]) -> AffineWeights | None:
     return _start(graph, node.inputs[0])
 
 
-def _dequantize(graph: Graph, node: Node, found: Mapping[str, Affine]) -> Affine | None:
+def _dequantize(graph: Graph, node: Node, found: Mapping[str, AffineWeights]) -> AffineWeights | None:
     x, scale, zero = (*node.inputs, "")[:3]
     start = _start(graph, x)
     if start is None or any(p and p not in graph.constants for p in (scale, zero)):
@@ -123,7 +123,7 @@ def _fits(parameter: tuple[int, ...], shape: tuple[int, ...]) -> bool:
     return len(parameter) == len(shape) and all(n % p == 0 for p, n in zip(parameter, shape, strict=True))
 
 
-def _arithmetic(graph: Graph, node: Node, found: Mapping[str, Affine]) -> Affine | None:
+def _arithmetic(graph: Graph, node: Node, found: Mapping[str, AffineWeights]) -> AffineWeights | None:
     """Sub, Add, Mul or Div of weights and a constant that broadcasts to them."""
     a, b = node.inputs
     x, other = (a, b) if a in found else (b, a)
@@ -140,14 +140,14 @@ def _arithmetic(graph: Graph, node: Node, found: Mapping[str, Affine]) -> Affine
             return replace(was, zero=number if node.op == "Sub" else -number)
         case "Sub" | "Add":
             more = number if node.op == "Add" else -number
-            offset = more if was.offset is None else _joint(np.add, was.offset, more)
+            offset = more if was.offset is None else _combine(np.add, was.offset, more)
             return None if offset is None else replace(was, offset=offset)
         case _:
             factor = number if node.op == "Mul" else np.float32(1) / number
-            scale = factor if was.scale is None else _joint(np.multiply, was.scale, factor)
+            scale = factor if was.scale is None else _combine(np.multiply, was.scale, factor)
             if was.offset is None:
                 return None if scale is None else replace(was, scale=scale)
-            offset = _joint(np.multiply, was.offset, factor)
+            offset = _combine(np.multiply, was.offset, factor)
             return None if scale is None or offset is None else replace(was, scale=scale, offset=offset)
 
 
@@ -155,16 +155,16 @@ def _is_whole(dtype: str, number: np.ndarray) -> bool:
     return "int" in dtype and bool((np.rint(number) == number).all())
 
 
-def _joint(function: np.ufunc, a: np.ndarray, b: np.ndarray) -> np.ndarray | None:
+def _combine(function: np.ufunc, a: np.ndarray, b: np.ndarray) -> np.ndarray | None:
     """Two parameters combined, with the finer blocks along each dimension; None if blocks overlap."""
     shape = tuple(max(m, n) for m, n in zip(a.shape, b.shape, strict=True))
     if any(n % m for p in (a, b) for m, n in zip(p.shape, shape, strict=True)):
         return None
-    made: np.ndarray = function(spread(a, shape), spread(b, shape))
+    made: np.ndarray = function(repeat_blocks(a, shape), repeat_blocks(b, shape))
     return made
 
 
-def _transpose(graph: Graph, node: Node, found: Mapping[str, Affine]) -> Affine | None:
+def _transpose(graph: Graph, node: Node, found: Mapping[str, AffineWeights]) -> AffineWeights | None:
     was = found.get(node.inputs[0])
     if was is None:
         return None
@@ -174,7 +174,7 @@ def _transpose(graph: Graph, node: Node, found: Mapping[str, Affine]) -> Affine 
     return replace(was, codes=was.codes.transposed(order)).each(lambda p: p.transpose(order))
 
 
-def _reshape(graph: Graph, node: Node, found: Mapping[str, Affine]) -> Affine | None:
+def _reshape(graph: Graph, node: Node, found: Mapping[str, AffineWeights]) -> AffineWeights | None:
     """Dimensions split or joined, if each parameter remains one value, one per block, or one per element."""
     was = found.get(node.inputs[0])
     shape = graph.types[node.outputs[0]].shape
@@ -210,7 +210,7 @@ def _blocks_in(
             else:
                 return None
         parts = _leading(parameter[first:i], before[first:i])
-        dealt = None if parts is None else _dealt(parts, after[start:j])
+        dealt = None if parts is None else _distribute(parts, after[start:j])
         if dealt is None:
             return None
         made += dealt
@@ -228,7 +228,7 @@ def _leading(parameter: tuple[int, ...], shape: tuple[int, ...]) -> int | None:
     return parts
 
 
-def _dealt(parts: int, shape: tuple[int, ...]) -> list[int] | None:
+def _distribute(parts: int, shape: tuple[int, ...]) -> list[int] | None:
     """Distribute the values of `parts` leading parts of a run over its dimensions."""
     made = []
     for n in shape:
@@ -240,7 +240,7 @@ def _dealt(parts: int, shape: tuple[int, ...]) -> list[int] | None:
     return made if parts == 1 else None
 
 
-_RULES: Mapping[str, Callable[[Graph, Node, Mapping[str, Affine]], Affine | None]] = {
+_RULES: Mapping[str, Callable[[Graph, Node, Mapping[str, AffineWeights]], AffineWeights | None]] = {
     "Cast": _cast,
     "DequantizeLinear": _dequantize,
     "Transpose": _transpose,

@@ -43,7 +43,7 @@ class MatrixCoder(Protocol):
 
 
 @final
-class Coder:
+class CachingCoder:
     """Encodes matrices in `bits`; a matrix coded for one shape of a model is reused for all others.
 
     A matrix is identified by its source array and `how`. `drop_pages` lets the system reclaim the pages of

@@ -2,12 +2,12 @@
 
 from dataclasses import dataclass
 
-from pliant.compiler.rewrite.view import View, read
+from pliant.compiler.rewrite.view import View, input_view
 from pliant.ir.graph import Graph, Node
 
 
 @dataclass(frozen=True, slots=True)
-class Operands:
+class MatMulOperands:
     """alpha * a @ b + bias + residual: a and b [K, N] as views; absent tensors are ""."""
 
     a: View
@@ -17,7 +17,7 @@ class Operands:
     residual: str
 
 
-def operands(graph: Graph, node: Node) -> Operands | None:
+def matmul_operands(graph: Graph, node: Node) -> MatMulOperands | None:
     """The operands of a node; None if it is not a plain float32 product of rows with one matrix.
 
     For a ScaledMatMul, b is the codes.
@@ -25,8 +25,8 @@ def operands(graph: Graph, node: Node) -> Operands | None:
     if node.op not in ("MatMul", "Gemm", "FusedMatMul", "ScaledMatMul"):
         return None
     y = graph.types[node.outputs[0]]
-    a = read(graph, node.inputs[0], node.integers("a_view", None))
-    b = read(graph, node.inputs[1], node.integers("b_view", None))
+    a = input_view(graph, node.inputs[0], node.integers("a_view", None))
+    b = input_view(graph, node.inputs[1], node.integers("b_view", None))
     if y.dtype != "float32" or y.size == 0 or "y_view" in node.attributes:
         return None
     if node.flag("transB"):
@@ -39,4 +39,4 @@ def operands(graph: Graph, node: Node) -> Operands | None:
         own = graph.types[bias].shape
         if node.real("beta", 1.0) != 1.0 or own not in ((b.shape[1],), (1, b.shape[1])):
             return None
-    return Operands(a, b, node.real("alpha", 1.0), bias, residual)
+    return MatMulOperands(a, b, node.real("alpha", 1.0), bias, residual)

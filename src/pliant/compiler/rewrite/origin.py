@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from math import prod
 
-from pliant.compiler.executable.call import Call, Lowered
+from pliant.compiler.executable.call import Call, LoweredNode
 from pliant.ir.graph import Graph, Node, Origin
 
 _MOVES = ("Identity", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Expand", "Constant")
@@ -25,13 +25,13 @@ def with_origins(graph: Graph, source: Graph) -> Graph:
         outputs = [_original(y, source) for y in node.outputs if y]
         # Walks end at constants; a constant made by a pass may have the name of a removed tensor.
         inputs = {_original(x, source) for x in node.inputs if x and x not in graph.constants}
-        came = _between(outputs, inputs, kept, makers)
+        came = _nodes_between(outputs, inputs, kept, makers)
         came.sort(key=lambda n: position[id(n)])
         origins[node.outputs[0]] = Origin(_name(node, came), sum(_flops(n, source) for n in came))
     return replace(graph, origins=origins)
 
 
-def described(node: Node, graph: Graph, lowered: Lowered) -> Lowered:
+def describe_node(node: Node, graph: Graph, lowered: LoweredNode) -> LoweredNode:
     """The node's calls with descriptions for reports: label, operator, and amount of work."""
     origin = graph.origins.get(node.outputs[0], Origin(node.label))
     sizes = {x: p.n_bytes for x, p in lowered.packed.items()} | dict(lowered.temporaries)
@@ -68,7 +68,9 @@ def _original(tensor: str, source: Graph) -> str:
     return name
 
 
-def _between(outputs: list[str], inputs: set[str], kept: set[str], makers: Mapping[str, Node]) -> list[Node]:
+def _nodes_between(
+    outputs: list[str], inputs: set[str], kept: set[str], makers: Mapping[str, Node]
+) -> list[Node]:
     """The distinct nodes that make `outputs` from `inputs` and other `kept` tensors."""
     found: dict[int, Node] = {}
     waiting = [y for y in outputs if y not in inputs]

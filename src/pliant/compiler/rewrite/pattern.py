@@ -54,7 +54,7 @@ class GraphContext:
         return tensor, factor
 
 
-def other(node: Node, tensor: str) -> str:
+def other_operand(node: Node, tensor: str) -> str:
     """The operand that is not `tensor`, of two operands."""
     a, b = node.inputs
     return b if a == tensor else a

@@ -8,7 +8,7 @@ import numpy as np
 from pliant.ir.graph import Graph, Node, TensorType
 
 
-def rebuilt(
+def rebuild_graph(
     graph: Graph,
     nodes: Iterable[Node],
     constants: Mapping[str, np.ndarray] | None = None,
@@ -24,7 +24,7 @@ def rebuilt(
     return replace(graph, nodes=kept, constants=held, types={x: t for x, t in known.items() if x in named})
 
 
-def redirected(graph: Graph, instead: Mapping[str, str]) -> Graph:
+def redirect_tensors(graph: Graph, instead: Mapping[str, str]) -> Graph:
     """`graph` with tensor `instead[x]` read in place of x, without the nodes that made x.
 
     A graph's output keeps its name: the node that makes the other tensor makes it under that name, or
@@ -66,10 +66,10 @@ def redirected(graph: Graph, instead: Mapping[str, str]) -> Graph:
         outputs = tuple(renamed.get(y, y) for y in node.outputs)
         same = (inputs, outputs) == (node.inputs, node.outputs)
         nodes.append(node if same else replace(node, inputs=inputs, outputs=outputs))
-    return rebuilt(graph, nodes, types={y: graph.types[y] for y in renamed.values()})
+    return rebuild_graph(graph, nodes, types={y: graph.types[y] for y in renamed.values()})
 
 
-def fresh(graph: Graph, near: str) -> str:
+def unused_name(graph: Graph, near: str) -> str:
     """An unused tensor name derived from `near`."""
     if near not in graph.types:
         return near

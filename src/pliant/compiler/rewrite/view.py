@@ -95,7 +95,7 @@ class View:
         return self.placed(axis, parts, row_major(parts), 0)
 
 
-def whole(tensor: str, type_: TensorType, shape: Sequence[int] | None = None) -> View:
+def whole_view(tensor: str, type_: TensorType, shape: Sequence[int] | None = None) -> View:
     """A view of a whole tensor, or in another shape. Raises GraphError if the shape has another number of
     elements.
     """
@@ -119,16 +119,18 @@ def broadcast_shape(a: Sequence[int], b: Sequence[int]) -> tuple[int, ...]:
     return tuple(n if m == 1 else m for m, n in pairs)
 
 
-def read(graph: Graph, tensor: str, attribute: tuple[int, ...] | None = None) -> View:
+def input_view(graph: Graph, tensor: str, attribute: tuple[int, ...] | None = None) -> View:
     """A node's input, through the view in an attribute if there is one."""
     if attribute is None:
-        return whole(tensor, graph.types[tensor])
+        return whole_view(tensor, graph.types[tensor])
     rank = len(attribute) // 2
     offset, *numbers = attribute
     return View(tensor, offset, tuple(numbers[:rank]), tuple(numbers[rank:]))
 
 
-def regular(indices: np.ndarray | None, length: int) -> tuple[tuple[int, ...], tuple[int, ...], int] | None:
+def regular_steps(
+    indices: np.ndarray | None, length: int
+) -> tuple[tuple[int, ...], tuple[int, ...], int] | None:
     """Shape, steps and start of known indices that form a regular view of `length` positions; else None."""
     if indices is None or indices.size == 0 or not (-length <= indices.min() and indices.max() < length):
         return None
@@ -143,7 +145,7 @@ def regular(indices: np.ndarray | None, length: int) -> tuple[tuple[int, ...], t
     return (found.shape, tuple(steps), start) if np.array_equal(found, line) else None
 
 
-def merge(extents: Sequence[int], strides: Sequence[Sequence[int]]) -> tuple[list[int], list[list[int]]]:
+def merge_dims(extents: Sequence[int], strides: Sequence[Sequence[int]]) -> tuple[list[int], list[list[int]]]:
     """Merge dimensions that every operand can walk as one; drop those of extent 1."""
     kept: list[int] = []
     found: list[list[int]] = [[] for _ in strides]
@@ -161,7 +163,7 @@ def merge(extents: Sequence[int], strides: Sequence[Sequence[int]]) -> tuple[lis
     return kept, found
 
 
-def matrix_at(array: np.ndarray, view: View, alpha: float = 1.0) -> np.ndarray:
+def read_matrix(array: np.ndarray, view: View, alpha: float = 1.0) -> np.ndarray:
     """alpha times the values of a two-dimensional view of a float32 constant."""
     flat = np.ascontiguousarray(array).reshape(-1)[view.offset :]
     matrix = np.lib.stride_tricks.as_strided(flat, view.shape, [4 * s for s in view.strides], writeable=False)

@@ -9,24 +9,24 @@ FusedRotary(x, cos, sin) = x * cos + rotated(x) * sin in the first columns, as m
 others; float32, with attributes `x_view`, `cos_view`, `sin_view`: [batch, head, row, column].
 """
 
-from pliant.compiler.executable.call import Call, Field, Kernel, Lowered, Ref, Target
-from pliant.compiler.rewrite.view import read
+from pliant.compiler.executable.call import Call, FieldValue, Kernel, LoweredNode, Ref, Target
+from pliant.compiler.rewrite.view import input_view
 from pliant.ir.graph import Graph, Node
 from pliant.kernels.attention import attention, rotary
 from pliant.kernels.attention.attention import AttentionArgs
 
 
-def _attention(node: Node, graph: Graph, target: Target) -> Lowered:
+def _attention(node: Node, graph: Graph, target: Target) -> LoweredNode:
     names = ("q", "k", "v", "mask")[: len(node.inputs)]
     views = {
-        name: read(graph, x, node.integers(f"{name}_view", None))
+        name: input_view(graph, x, node.integers(f"{name}_view", None))
         for name, x in zip(names, node.inputs, strict=True)
     }
     y = node.outputs[0]
     batch, heads, rows, key_dim = views["q"].shape
     tokens, value_dim = views["v"].shape[-2:]
-    fields: dict[str, Field] = {}
-    for name, view in {**views, "out": read(graph, y, node.integers("y_view", None))}.items():
+    fields: dict[str, FieldValue] = {}
+    for name, view in {**views, "out": input_view(graph, y, node.integers("y_view", None))}.items():
         fields[name] = view.ref(4)
         for axis, stride in zip(("batch", "head", "row"), view.strides, strict=False):
             fields[f"{name}_{axis}"] = stride
@@ -55,14 +55,16 @@ def _attention(node: Node, graph: Graph, target: Target) -> Lowered:
         scratch_bytes=attention.scratch_bytes(key_dim, tokens, isa, value_dim),
         label=node.label,
     )
-    return Lowered(calls=(call,))
+    return LoweredNode(calls=(call,))
 
 
-def _rotary(node: Node, graph: Graph, target: Target) -> Lowered:
+def _rotary(node: Node, graph: Graph, target: Target) -> LoweredNode:
     names = ("x", "cos", "sin")
-    views = {n: read(graph, x, node.integers(f"{n}_view")) for n, x in zip(names, node.inputs, strict=True)}
+    views = {
+        n: input_view(graph, x, node.integers(f"{n}_view")) for n, x in zip(names, node.inputs, strict=True)
+    }
     batch, heads, rows, columns = views["x"].shape
-    fields: dict[str, Field] = {"out": Ref(node.outputs[0])}
+    fields: dict[str, FieldValue] = {"out": Ref(node.outputs[0])}
     for name, view in views.items():
         fields[name] = view.ref(4)
         for axis, stride in zip(("batch", "head", "row"), view.strides, strict=False):
@@ -79,7 +81,7 @@ def _rotary(node: Node, graph: Graph, target: Target) -> Lowered:
         grain=64,
         label=node.label,
     )
-    return Lowered(calls=(call,))
+    return LoweredNode(calls=(call,))
 
 
 RULES = {"FusedAttention": _attention, "FusedRotary": _rotary}

@@ -5,7 +5,7 @@ from functools import partial
 
 import numpy as np
 
-from pliant.compiler.executable.call import Alias, Call, Field, Kernel, Lowered, Ref, Target
+from pliant.compiler.executable.call import Call, FieldValue, Kernel, LoweredNode, Ref, Target, TensorAlias
 from pliant.compiler.rules.onnx_elementwise import FORMULAS, expression
 from pliant.errors import GraphError
 from pliant.ir.graph import Graph, Node
@@ -34,7 +34,7 @@ def map_calls(
     if way is None:
         raise GraphError(f"node {label!r} broadcasts along more than {MAX_OUTER} separate dimensions.")
     strides = [step for steps in way.strides for step in (*steps, *[0] * (MAX_OUTER - len(steps)))]
-    fields: dict[str, Field] = {
+    fields: dict[str, FieldValue] = {
         "x": tuple(Ref(x) for x, _ in operands),
         "out": Ref(name),
         "inner": way.inner,
@@ -69,16 +69,16 @@ def map_calls(
     )
 
 
-def _lower(node: Node, graph: Graph, target: Target) -> Lowered:
+def _lower(node: Node, graph: Graph, target: Target) -> LoweredNode:
     found = expression(node, graph)
     assert found is not None, node.op
     tree, names = found
     y = node.outputs[0]
     operands = [(x, graph.types[x].shape) for x in names]
-    return Lowered(calls=map_calls(tree, operands, (y, graph.types[y].shape), node.name))
+    return LoweredNode(calls=map_calls(tree, operands, (y, graph.types[y].shape), node.name))
 
 
-def _dropout(node: Node, graph: Graph, target: Target) -> Lowered:
+def _dropout(node: Node, graph: Graph, target: Target) -> LoweredNode:
     """At inference it drops nothing: the mask, if it is used, is true everywhere."""
     given = [graph.constants.get(x) if x else np.zeros(1) for x in (*node.inputs[1:], "", "")[:2]]
     ratio, training = given if len(node.inputs) > 1 and node.inputs[1] else (np.full(1, 0.5), given[1])
@@ -86,8 +86,8 @@ def _dropout(node: Node, graph: Graph, target: Target) -> Lowered:
         raise GraphError(f"node {node.name!r} (Dropout) is in training mode; export for inference.")
     mask = (*node.outputs, "")[1]
     calls = map_calls(constant(1, "bool"), (), (mask, graph.types[mask].shape), node.name) if mask else ()
-    aliases = (Alias(node.outputs[0], node.inputs[0]),) if node.outputs[0] else ()
-    return Lowered(calls, aliases)
+    aliases = (TensorAlias(node.outputs[0], node.inputs[0]),) if node.outputs[0] else ()
+    return LoweredNode(calls, aliases)
 
 
 RULES = {**dict.fromkeys(FORMULAS, _lower), "Dropout": _dropout}

@@ -15,7 +15,16 @@ must not set.
 
 from collections.abc import Callable, Sequence
 
-from pliant.compiler.executable.call import Alias, Call, Extent, Field, Kernel, Lowered, Ref, Target
+from pliant.compiler.executable.call import (
+    Call,
+    FieldValue,
+    Kernel,
+    LoweredNode,
+    Ref,
+    RowExtent,
+    Target,
+    TensorAlias,
+)
 from pliant.compiler.rules import lower_texts as texts
 from pliant.compiler.rules.product.bf16_calls import product_call, round_call
 from pliant.compiler.rules.row_calls import layer_norm_call
@@ -33,7 +42,7 @@ assert attention_texts.BLOCK_WORDS == BLOCK_WORDS
 _PLACES = ("first_group", "first_column_group", "segment_rows", "n_segments", "column_groups_per_slice")
 
 
-def _matmul(node: Node, graph: Graph, target: Target) -> Lowered:
+def _matmul(node: Node, graph: Graph, target: Target) -> LoweredNode:
     a, slices, bias, residual = (*node.inputs, "")[:4]
     rows, columns = graph.types[node.outputs[0]].shape
     if target.isa.has_tiles and node.flag("is_coded"):
@@ -56,10 +65,10 @@ def _matmul(node: Node, graph: Graph, target: Target) -> Lowered:
         label=node.name,
         extent=_extent(node, ("n_rows",), share),
     )
-    return Lowered((call,))
+    return LoweredNode((call,))
 
 
-def _matmul_split(node: Node, graph: Graph, target: Target) -> Lowered:
+def _matmul_split(node: Node, graph: Graph, target: Target) -> LoweredNode:
     """float32 numbers as sums of two bfloat16: rows of A are split once, for all threads."""
     a, slices, bias, residual = (*node.inputs, "")[:4]
     out, parts = node.outputs[0], f"{node.outputs[0]}|split"
@@ -73,10 +82,10 @@ def _matmul_split(node: Node, graph: Graph, target: Target) -> Lowered:
     product = product_call(
         fields, (rows, columns), depth, reads, out, target, node.name, has_extent=has_extent, is_split=True
     )
-    return Lowered((rounding, product), temporaries={parts: 4 * rows * depth})
+    return LoweredNode((rounding, product), temporaries={parts: 4 * rows * depth})
 
 
-def _matmul_integer(node: Node, graph: Graph, target: Target) -> Lowered:
+def _matmul_integer(node: Node, graph: Graph, target: Target) -> LoweredNode:
     q, scales, step, slices, bias, residual = (*node.inputs, "")[:6]
     rows, columns = graph.types[node.outputs[0]].shape
 
@@ -99,10 +108,10 @@ def _matmul_integer(node: Node, graph: Graph, target: Target) -> Lowered:
         label=node.name,
         extent=_extent(node, ("gemm.n_rows",), share),
     )
-    return Lowered((call,))
+    return LoweredNode((call,))
 
 
-def _matmul_bf16(node: Node, graph: Graph, target: Target) -> Lowered:
+def _matmul_bf16(node: Node, graph: Graph, target: Target) -> LoweredNode:
     q, slices, bias, residual = (*node.inputs, "")[:4]
     out = node.outputs[0]
     rows, columns = graph.types[out].shape
@@ -111,10 +120,12 @@ def _matmul_bf16(node: Node, graph: Graph, target: Target) -> Lowered:
     call = product_call(
         fields, (rows, columns), depth, node.inputs, out, target, node.name, has_extent=has_extent
     )
-    return Lowered((call,))
+    return LoweredNode((call,))
 
 
-def _gemm_fields(node: Node, graph: Graph, a: str, slices: str, bias: str, residual: str) -> dict[str, Field]:
+def _gemm_fields(
+    node: Node, graph: Graph, a: str, slices: str, bias: str, residual: str
+) -> dict[str, FieldValue]:
     rows, columns = graph.types[node.outputs[0]].shape
     depth = graph.types[a].size // rows
     assert depth == node.integer("segment_rows") * node.integer("n_segments"), node.name
@@ -127,10 +138,10 @@ def _gemm_fields(node: Node, graph: Graph, a: str, slices: str, bias: str, resid
     }
 
 
-def _quantize(node: Node, graph: Graph, target: Target) -> Lowered:
+def _quantize(node: Node, graph: Graph, target: Target) -> LoweredNode:
     a, (q, scales) = node.inputs[0], node.outputs
     rows, columns = graph.types[q].shape
-    fields: dict[str, Field] = {
+    fields: dict[str, FieldValue] = {
         **{"a": Ref(a), "lda": columns, "n_rows": rows, "n_columns": columns},
         **{"q": Ref(q), "depth": columns, "scales": Ref(scales)},
     }
@@ -146,18 +157,18 @@ def _quantize(node: Node, graph: Graph, target: Target) -> Lowered:
         label=node.name,
         extent=_extent(node, ("n_rows",), lambda lengths: (sum(lengths), size)),
     )
-    return Lowered((call,))
+    return LoweredNode((call,))
 
 
-def _round(node: Node, graph: Graph, target: Target) -> Lowered:
+def _round(node: Node, graph: Graph, target: Target) -> LoweredNode:
     q = node.outputs[0]
     rows, columns = graph.types[q].shape
     a, has_extent = Ref(node.inputs[0]), node.flag("extent")
     call = round_call(a, (rows, columns), columns, q, columns, target, node.name, has_extent=has_extent)
-    return Lowered((call,))
+    return LoweredNode((call,))
 
 
-def _layer_norm(node: Node, graph: Graph, target: Target) -> Lowered:
+def _layer_norm(node: Node, graph: Graph, target: Target) -> LoweredNode:
     x, *affine = node.inputs
     rows, columns = graph.types[x].shape
     call = layer_norm_call(
@@ -170,15 +181,15 @@ def _layer_norm(node: Node, graph: Graph, target: Target) -> Lowered:
         node.name,
         has_extent=node.flag("extent"),
     )
-    return Lowered((call,))
+    return LoweredNode((call,))
 
 
-def _embed(node: Node, graph: Graph, target: Target) -> Lowered:
+def _embed(node: Node, graph: Graph, target: Target) -> LoweredNode:
     ids, types, word, codebook, position, type_ = node.inputs
     y = node.outputs[0]
     rows, padded = graph.types[y].shape
     formats = embed.EmbedFormats(node.text("word"), "F32", "F32" if type_ else None)  # type: ignore[arg-type]
-    fields: dict[str, Field] = {
+    fields: dict[str, FieldValue] = {
         **{"ids": Ref(ids), "types": Ref(types), "word": Ref(word), "position": Ref(position)},
         **{"word_codebook": Ref(codebook) if codebook else None, "type": Ref(type_) if type_ else None},
         **{"first_position": node.integer("first_position"), "out": Ref(y), "ld_out": padded},
@@ -194,17 +205,23 @@ def _embed(node: Node, graph: Graph, target: Target) -> Lowered:
         label=node.name,
         extent=_extent(node, (), lambda lengths: (sum(lengths), 1)),
     )
-    return Lowered((call,))
+    return LoweredNode((call,))
 
 
-def _pool(node: Node, graph: Graph, target: Target) -> Lowered:
+def _pool(node: Node, graph: Graph, target: Target) -> LoweredNode:
     x, y = node.inputs[0], node.outputs[0]
     if node.text("mode") == "cls":
-        return Lowered(aliases=(Alias(y, x),))
+        return LoweredNode(aliases=(TensorAlias(y, x),))
     rows, columns = graph.types[x].shape
     units = rowwise.mean_units(columns)
     is_most = node.text("mode") == "max"
-    fields: dict[str, Field] = {"x": Ref(x), "ld_x": columns, "n_rows": rows, "out": Ref(y), "n": columns}
+    fields: dict[str, FieldValue] = {
+        "x": Ref(x),
+        "ld_x": columns,
+        "n_rows": rows,
+        "out": Ref(y),
+        "n": columns,
+    }
     call = Call(
         kernel=Kernel(rowwise.MOST, rowwise.most_ir) if is_most else Kernel(rowwise.MEAN, rowwise.mean_ir),
         layout=rowwise.MeanArgs,
@@ -215,13 +232,13 @@ def _pool(node: Node, graph: Graph, target: Target) -> Lowered:
         label=node.name,
         extent=_extent(node, ("n_rows",), lambda lengths: (units, 1)),
     )
-    return Lowered((call,))
+    return LoweredNode((call,))
 
 
 def _extent(
     node: Node, fields: tuple[str, ...], share: Callable[[Sequence[int]], tuple[int, int]]
-) -> Extent | None:
-    return Extent(fields, share) if node.flag("extent") else None
+) -> RowExtent | None:
+    return RowExtent(fields, share) if node.flag("extent") else None
 
 
 RULES = {

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from functools import partial
 from math import prod
 
-from pliant.compiler.executable.call import Call, Field, Kernel, Lowered, Ref, Target
+from pliant.compiler.executable.call import Call, FieldValue, Kernel, LoweredNode, Ref, Target
 from pliant.compiler.rules.move.lower_move import axis_of
 from pliant.errors import GraphError
 from pliant.ir.graph import Graph, Node
@@ -23,19 +23,19 @@ def extremum_call(
         raise GraphError(f"node {label!r} looks for an extremum along axis {axis}, which is empty.")
     extremum = Extremum(dtype, is_largest, is_last, inner == 1)
     kernel = Kernel(extremum.name, partial(extremum_ir, extremum=extremum))
-    fields: dict[str, Field] = {"x": Ref(name), "out": Ref(out), "n": n, "inner": inner}
+    fields: dict[str, FieldValue] = {"x": Ref(name), "out": Ref(out), "n": n, "inner": inner}
     n_units = outer * -(-inner // UNIT_COLUMNS)
     grain = max(1, 4096 // (n * min(inner, UNIT_COLUMNS)))
     return (Call(kernel, ExtremumArgs, fields, n_units, (name,), (out,), grain, label=label),)
 
 
-def _lower(node: Node, graph: Graph, target: Target) -> Lowered:
+def _lower(node: Node, graph: Graph, target: Target) -> LoweredNode:
     type_ = graph.types[node.inputs[0]]
     axis = axis_of(node, len(type_.shape))
     is_last = node.flag("select_last_index")
     given = (node.inputs[0], type_.shape, type_.dtype)
     is_largest = node.op == "ArgMax"
-    return Lowered(
+    return LoweredNode(
         extremum_call(given, axis, node.outputs[0], is_largest=is_largest, is_last=is_last, label=node.name)
     )
 

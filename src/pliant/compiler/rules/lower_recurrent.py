@@ -11,8 +11,17 @@ from math import inf
 
 import numpy as np
 
-from pliant.compiler.executable.call import Call, Extent, Field, Kernel, Lowered, Packed, Ref, Target
-from pliant.compiler.rules.conv.conv_call import Tensors, conv_call, matrix
+from pliant.compiler.executable.call import (
+    Call,
+    FieldValue,
+    Kernel,
+    LoweredNode,
+    PackedConstant,
+    Ref,
+    RowExtent,
+    Target,
+)
+from pliant.compiler.rules.conv.conv_call import ConvTensors, conv_call, matrix_shape
 from pliant.errors import GraphError
 from pliant.ir.graph import Graph, Node
 from pliant.kernels.conv import conv_weights
@@ -61,15 +70,15 @@ class _Layer:
         return f"{next(y for y in self.node.outputs if y)}:{what}"
 
 
-def _recurrent(node: Node, graph: Graph, target: Target) -> Lowered:
+def _recurrent(node: Node, graph: Graph, target: Target) -> LoweredNode:
     layer = _layer(node, graph)
     names, parts = _weights(layer, graph)
     pre = layer.temporary("pre")
     rows = layer.steps * layer.batch
     first = conv_call(
-        Tensors(node.inputs[0], names["inputs"], names["bias"], pre),
+        ConvTensors(node.inputs[0], names["inputs"], names["bias"], pre),
         ConvForm("nhwc", "nhwc"),
-        matrix(rows, layer.inputs, layer.columns),
+        matrix_shape(rows, layer.inputs, layer.columns),
         target,
         node.label,
     )
@@ -79,11 +88,11 @@ def _recurrent(node: Node, graph: Graph, target: Target) -> Lowered:
         first, cells = _with_extents(first, cells)
     temporaries = {pre: 4 * rows * layer.columns, **memory}
     calls = [call for part in parts for call in part.calls]
-    packed: dict[str, Packed] = {}
+    packed: dict[str, PackedConstant] = {}
     for part in parts:
         temporaries |= part.temporaries
         packed |= part.packed
-    return Lowered((*calls, first, *cells), (), temporaries, packed)
+    return LoweredNode((*calls, first, *cells), (), temporaries, packed)
 
 
 def _with_extents(first: Call, cells: Sequence[Call]) -> tuple[Call, list[Call]]:
@@ -95,10 +104,10 @@ def _with_extents(first: Call, cells: Sequence[Call]) -> tuple[Call, list[Call]]
     def share(lengths: Sequence[int]) -> tuple[int, int]:
         return -(-sum(lengths) // pixels) * columns, first.grain
 
-    def unchanged(units: int) -> Extent:
-        return Extent(("steps",), lambda lengths: (units, 1))
+    def unchanged(units: int) -> RowExtent:
+        return RowExtent(("steps",), lambda lengths: (units, 1))
 
-    product = Extent(("pixels", "in_w", "out_w"), share)
+    product = RowExtent(("pixels", "in_w", "out_w"), share)
     return replace(first, extent=product), [replace(c, extent=unchanged(c.n_units)) for c in cells]
 
 
@@ -130,7 +139,7 @@ def _layer(node: Node, graph: Graph) -> _Layer:
     )
 
 
-def _weights(layer: _Layer, graph: Graph) -> tuple[dict[str, str], list[Lowered]]:
+def _weights(layer: _Layer, graph: Graph) -> tuple[dict[str, str], list[LoweredNode]]:
     """Names of all interleaved constants ("" if there is none), and their lowerings."""
     w, r, b, p = (layer.input(n) for n in (1, 2, 3, 7))
     H, G = layer.hidden, layer.gates
@@ -151,15 +160,17 @@ def _weights(layer: _Layer, graph: Graph) -> tuple[dict[str, str], list[Lowered]
         jobs["peepholes"] = (p, [Interleaving(H, 1, 1, 0, 3, 3)])
     names = dict.fromkeys(("late_weights", "hidden_bias", "peepholes"), "")
     names |= {name: layer.temporary(name) for name in jobs}
-    return names, [_interleaved(layer, graph, names[name], *job) for name, job in jobs.items()]
+    return names, [_interleave(layer, graph, names[name], *job) for name, job in jobs.items()]
 
 
-def _interleaved(layer: _Layer, graph: Graph, out: str, source: str, how: Sequence[Interleaving]) -> Lowered:
+def _interleave(
+    layer: _Layer, graph: Graph, out: str, source: str, how: Sequence[Interleaving]
+) -> LoweredNode:
     """A constant packed once, or a temporary written before each run."""
     n_bytes = 4 * layer.directions * layer.blocks * how[0].block_floats
     if not source or source in graph.constants:
         fill = partial(_fill, source=graph.constants.get(source), how=tuple(how))
-        return Lowered(packed={out: Packed(n_bytes, fill, source)})
+        return LoweredNode(packed={out: PackedConstant(n_bytes, fill, source)})
     rows = graph.types[source].shape[1]
     calls = [
         Call(
@@ -173,7 +184,7 @@ def _interleaved(layer: _Layer, graph: Graph, out: str, source: str, how: Sequen
         )
         for n, part in enumerate(how)
     ]
-    return Lowered(tuple(calls), (), {out: n_bytes})
+    return LoweredNode(tuple(calls), (), {out: n_bytes})
 
 
 def _fill(memory: np.ndarray, source: np.ndarray | None, how: Sequence[Interleaving]) -> None:
@@ -251,7 +262,7 @@ def _calls(
     tensors = {**inputs, **outputs, "memory": names["memory"]}
     first_of_batch = layer.is_batch_first
     clip = node.real("clip", 0.0)
-    fields: dict[str, Field] = {
+    fields: dict[str, FieldValue] = {
         **{name: Ref(tensor) for name, tensor in tensors.items() if tensor},
         "steps": S,
         "batch": B,

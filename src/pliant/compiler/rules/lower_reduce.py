@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from pliant.compiler.executable.call import Call, Field, Kernel, Lowered, Ref, Target
-from pliant.compiler.rules.move.lower_move import static
+from pliant.compiler.executable.call import Call, FieldValue, Kernel, LoweredNode, Ref, Target
+from pliant.compiler.rules.move.lower_move import optional_constant
 from pliant.errors import GraphError
 from pliant.ir.graph import Graph, Node
 from pliant.kernels.emit.dtypes import DTYPES
@@ -16,7 +16,7 @@ _UNIT_ELEMENTS = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class Formula:
+class ReductionFormula:
     """post(combine of term): `term` of an element, `post` of the combined terms and their count."""
 
     term: Callable[[Expr], Expr]
@@ -52,7 +52,7 @@ def reduce_call(
     others = 1
     for size, _ in way.others:
         others *= size
-    fields: dict[str, Field] = {
+    fields: dict[str, FieldValue] = {
         "x": Ref(name),
         "operand": Ref(operand) if operand else None,
         "out": Ref(out),
@@ -75,7 +75,7 @@ def reduce_call(
     return (Call(kernel, ReduceArgs, fields, way.n_units, reads, (out,), grain, label=label),)
 
 
-def formula(op: str, dtype: str) -> tuple[Expr, str, Expr]:
+def reduction_expressions(op: str, dtype: str) -> tuple[Expr, str, Expr]:
     """Term, combination and post of one of FORMULAS for elements of `dtype`, in a sufficiently wide type."""
     recipe = FORMULAS[op]
     row = DTYPES[dtype]
@@ -92,49 +92,51 @@ def formula(op: str, dtype: str) -> tuple[Expr, str, Expr]:
 def axes_of(node: Node, graph: Graph) -> tuple[int, ...]:
     """The axes to reduce, counted from the front; all axes by default, unless the node states otherwise."""
     rank = len(graph.types[node.inputs[0]].shape)
-    given = static(node, graph, 1)
+    given = optional_constant(node, graph, 1)
     named = tuple(given.ravel().tolist()) if given is not None else node.integers("axes", ())
     if not named:
         return () if node.flag("noop_with_empty_axes") else tuple(range(rank))
     return tuple(sorted({axis + rank if axis < 0 else axis for axis in named}))
 
 
-def _lower(node: Node, graph: Graph, target: Target) -> Lowered:
+def _lower(node: Node, graph: Graph, target: Target) -> LoweredNode:
     x, y = node.inputs[0], node.outputs[0]
     type_ = graph.types[x]
     axes = axes_of(node, graph)
-    return Lowered(
-        calls=reduce_call((x, type_.shape), axes, y, formula(node.op, type_.dtype), label=node.name)
+    return LoweredNode(
+        calls=reduce_call(
+            (x, type_.shape), axes, y, reduction_expressions(node.op, type_.dtype), label=node.name
+        )
     )
 
 
-def _log_sum_exp(node: Node, graph: Graph, target: Target) -> Lowered:
+def _log_sum_exp(node: Node, graph: Graph, target: Target) -> LoweredNode:
     """Log-sum-exp, shifted by the maximum, which is computed first."""
     x, y = node.inputs[0], node.outputs[0]
     type_, axes, top = graph.types[x], axes_of(node, graph), f"{node.outputs[0]}@max"
-    wide = accumulator(type_.dtype)
+    wide = accumulator_dtype(type_.dtype)
     given = (x, type_.shape)
     largest = (leaf(0, type_.dtype).cast(wide), "max", leaf(0, wide))
-    shift = finite(leaf(1, wide))
+    shift = zero_infinite(leaf(1, wide))
     term = (leaf(0, type_.dtype).cast(wide) - shift).to("exp")
     post = (leaf(0, wide).to("ln") + shift).cast(type_.dtype)
     calls = reduce_call(given, axes, top, largest, label=node.name)
     calls += reduce_call(given, axes, y, (term, "add", post), top, node.name)
     n_bytes = graph.types[y].size * DTYPES[wide].itemsize
-    return Lowered(calls=calls, temporaries={top: n_bytes})
+    return LoweredNode(calls=calls, temporaries={top: n_bytes})
 
 
-def accumulator(dtype: str) -> str:
+def accumulator_dtype(dtype: str) -> str:
     """The float type for sums of exponentials, squares, ... of `dtype`."""
     return "float32" if dtype in ("float32", "float16", "bfloat16") else "float64"
 
 
-def finite(x: Expr) -> Expr:
+def zero_infinite(x: Expr) -> Expr:
     """x, or 0 where it is infinite: a shift must not turn inf - inf into NaN."""
     return choose(Expr("isinf", "bool", (x,)), x.like(0), x)
 
 
-def _itself(x: Expr) -> Expr:
+def _identity(x: Expr) -> Expr:
     return x
 
 
@@ -146,16 +148,16 @@ def _square(x: Expr) -> Expr:
     return x * x
 
 
-FORMULAS: Mapping[str, Formula] = {
-    "ReduceSum": Formula(_itself, "add", _total),
-    "ReduceMean": Formula(_itself, "add", lambda x, n: x / n, needs_float=True),
-    "ReduceMax": Formula(_itself, "max", _total),
-    "ReduceMin": Formula(_itself, "min", _total),
-    "ReduceProd": Formula(_itself, "mul", _total),
-    "ReduceL1": Formula(lambda x: x.to("abs"), "add", _total),
-    "ReduceL2": Formula(_square, "add", lambda x, n: x.to("sqrt"), needs_float=True),
-    "ReduceLogSum": Formula(_itself, "add", lambda x, n: x.to("ln"), needs_float=True),
-    "ReduceSumSquare": Formula(_square, "add", _total),
+FORMULAS: Mapping[str, ReductionFormula] = {
+    "ReduceSum": ReductionFormula(_identity, "add", _total),
+    "ReduceMean": ReductionFormula(_identity, "add", lambda x, n: x / n, needs_float=True),
+    "ReduceMax": ReductionFormula(_identity, "max", _total),
+    "ReduceMin": ReductionFormula(_identity, "min", _total),
+    "ReduceProd": ReductionFormula(_identity, "mul", _total),
+    "ReduceL1": ReductionFormula(lambda x: x.to("abs"), "add", _total),
+    "ReduceL2": ReductionFormula(_square, "add", lambda x, n: x.to("sqrt"), needs_float=True),
+    "ReduceLogSum": ReductionFormula(_identity, "add", lambda x, n: x.to("ln"), needs_float=True),
+    "ReduceSumSquare": ReductionFormula(_square, "add", _total),
 }
 
 RULES = {**dict.fromkeys(FORMULAS, _lower), "ReduceLogSumExp": _log_sum_exp}

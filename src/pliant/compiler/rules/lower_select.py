@@ -7,19 +7,27 @@ from typing import Any
 
 import numpy as np
 
-from pliant.compiler.executable.call import Alias, Call, Kernel, Lowered, Packed, Ref, Target
-from pliant.compiler.rewrite.view import View, whole
-from pliant.compiler.rules.move.copy_calls import copies, grain_of
-from pliant.compiler.rules.move.lower_index import place
-from pliant.compiler.rules.move.lower_move import axis_of, require, required
-from pliant.compiler.rules.move.lower_pad import filled, framed, zero_for
+from pliant.compiler.executable.call import (
+    Call,
+    Kernel,
+    LoweredNode,
+    PackedConstant,
+    Ref,
+    Target,
+    TensorAlias,
+)
+from pliant.compiler.rewrite.view import View, whole_view
+from pliant.compiler.rules.move.copy_calls import copy_calls, grain_of
+from pliant.compiler.rules.move.lower_index import scatter_call
+from pliant.compiler.rules.move.lower_move import axis_of, require, required_constant
+from pliant.compiler.rules.move.lower_pad import fill_calls, frame_calls, zero_for
 from pliant.errors import GraphError
 from pliant.ir.graph import Graph, Node, TensorType
 from pliant.kernels.move import mark, triangle
 from pliant.kernels.rows import topk
 
 
-def _topk(node: Node, graph: Graph, target: Target) -> Lowered:
+def _topk(node: Node, graph: Graph, target: Target) -> LoweredNode:
     x, type_ = node.inputs[0], graph.types[node.inputs[0]]
     values, indices = (*node.outputs, "")[:2]
     axis = axis_of(node, len(type_.shape), -1)
@@ -28,7 +36,7 @@ def _topk(node: Node, graph: Graph, target: Target) -> Lowered:
     inner = prod(type_.shape[axis + 1 :])
     n_rows = prod(type_.shape[:axis]) * inner
     if n_rows * k == 0:
-        return Lowered()
+        return LoweredNode()
     name = f"topk_{type_.dtype}"
     call = Call(
         kernel=Kernel(name, partial(topk.topk_ir, name=name, dtype=type_.dtype)),
@@ -49,10 +57,10 @@ def _topk(node: Node, graph: Graph, target: Target) -> Lowered:
         scratch_bytes=topk.PAIR_BYTES * k,
         label=node.name,
     )
-    return Lowered(calls=(call,))
+    return LoweredNode(calls=(call,))
 
 
-def _one_hot(node: Node, graph: Graph, target: Target) -> Lowered:
+def _one_hot(node: Node, graph: Graph, target: Target) -> LoweredNode:
     indices, _, values = node.inputs
     y = node.outputs[0]
     result, index_type = graph.types[y], graph.types[indices]
@@ -60,9 +68,9 @@ def _one_hot(node: Node, graph: Graph, target: Target) -> Lowered:
     outer = (*index_type.shape[:axis], result.shape[axis], *index_type.shape[axis:])
     require(outer == result.shape and graph.types[values].size == 2, node, graph)
     if result.size == 0:
-        return Lowered()
+        return LoweredNode()
     size = result.itemsize
-    off = filled(View(values, 0, (), ()), whole(y, result), size, node.name)
+    off = fill_calls(View(values, 0, (), ()), whole_view(y, result), size, node.name)
     name = f"one_hot_{index_type.dtype}_{size}"
     on = Call(
         kernel=Kernel(name, partial(mark.one_hot_ir, name=name, index=index_type.dtype, size=size)),
@@ -80,16 +88,16 @@ def _one_hot(node: Node, graph: Graph, target: Target) -> Lowered:
         grain=grain_of(index_type.size, 64 * index_type.size),
         label=node.name,
     )
-    return Lowered(calls=(*off, on))
+    return LoweredNode(calls=(*off, on))
 
 
-def _trilu(node: Node, graph: Graph, target: Target) -> Lowered:
+def _trilu(node: Node, graph: Graph, target: Target) -> LoweredNode:
     x, y = node.inputs[0], node.outputs[0]
     k = node.inputs[1] if len(node.inputs) > 1 else ""
     type_ = graph.types[x]
     require(len(type_.shape) >= 2 and (not k or graph.types[k].size == 1), node, graph)
     if type_.size == 0:
-        return Lowered()
+        return LoweredNode()
     is_upper = node.flag("upper", True)
     name = "triangle_upper" if is_upper else "triangle_lower"
     n_rows = type_.size // type_.shape[-1]
@@ -110,10 +118,10 @@ def _trilu(node: Node, graph: Graph, target: Target) -> Lowered:
         grain=grain_of(n_rows, type_.n_bytes),
         label=node.name,
     )
-    return Lowered(calls=(call,))
+    return LoweredNode(calls=(call,))
 
 
-def _tensor_scatter(node: Node, graph: Graph, target: Target) -> Lowered:
+def _tensor_scatter(node: Node, graph: Graph, target: Target) -> LoweredNode:
     cache, updates, first = (*node.inputs, "")[:3]
     y = node.outputs[0]
     type_, update_type = graph.types[cache], graph.types[updates]
@@ -121,9 +129,9 @@ def _tensor_scatter(node: Node, graph: Graph, target: Target) -> Lowered:
     rows = (*type_.shape[:axis], update_type.shape[axis], *type_.shape[axis + 1 :])
     require(axis > 0 and update_type.shape == rows, node, graph)
     require(not first or graph.types[first].shape == type_.shape[:1], node, graph)
-    copy = copies(whole(cache, type_), whole(y, type_), type_.itemsize, node.name)
+    copy = copy_calls(whole_view(cache, type_), whole_view(y, type_), type_.itemsize, node.name)
     if type_.size == 0 or update_type.size == 0:
-        return Lowered(calls=copy)
+        return LoweredNode(calls=copy)
     is_circular = node.text("mode", "linear") == "circular"
     name = "cache_circular" if is_circular else "cache_linear"
     n_units = prod(type_.shape[:axis])
@@ -145,18 +153,22 @@ def _tensor_scatter(node: Node, graph: Graph, target: Target) -> Lowered:
         grain=grain_of(n_units, update_type.n_bytes),
         label=node.name,
     )
-    return Lowered(calls=(*copy, call))
+    return LoweredNode(calls=(*copy, call))
 
 
-def _compress(node: Node, graph: Graph, target: Target) -> Lowered:
+def _compress(node: Node, graph: Graph, target: Target) -> LoweredNode:
     """Compress with a constant condition: one slice for each run of kept positions."""
     x, y = node.inputs[0], node.outputs[0]
-    condition = required(node, graph, 1)
+    condition = required_constant(node, graph, 1)
     type_ = graph.types[x]
     if "axis" in node.attributes:
-        axis, source, result = axis_of(node, len(type_.shape)), whole(x, type_), whole(y, graph.types[y])
+        axis, source, result = (
+            axis_of(node, len(type_.shape)),
+            whole_view(x, type_),
+            whole_view(y, graph.types[y]),
+        )
     else:
-        axis, source, result = 0, whole(x, type_, (type_.size,)), whole(y, graph.types[y])
+        axis, source, result = 0, whole_view(x, type_, (type_.size,)), whole_view(y, graph.types[y])
     kept, length = np.flatnonzero(condition), source.shape[axis]
     if kept.size and kept[-1] >= length:
         raise GraphError(
@@ -168,16 +180,16 @@ def _compress(node: Node, graph: Graph, target: Target) -> Lowered:
         if run.size:
             at = int(np.searchsorted(kept, run[0]))
             piece = result.sliced(axis, at, run.size)
-            calls += copies(source.sliced(axis, int(run[0]), run.size), piece, type_.itemsize, node.name)
-    return Lowered(calls=tuple(calls))
+            calls += copy_calls(source.sliced(axis, int(run[0]), run.size), piece, type_.itemsize, node.name)
+    return LoweredNode(calls=tuple(calls))
 
 
-def _max_unpool(node: Node, graph: Graph, target: Target) -> Lowered:
+def _max_unpool(node: Node, graph: Graph, target: Target) -> LoweredNode:
     """Values at flat indices of the unpooled shape, zeros elsewhere; a larger output shape adds a border of
     zeros.
     """
     x, indices, y = node.inputs[0], node.inputs[1], node.outputs[0]
-    type_, result = graph.types[x], whole(y, graph.types[y])
+    type_, result = graph.types[x], whole_view(y, graph.types[y])
     zero, packed = zero_for(node, graph)
     rank = len(type_.shape) - 2
     kernel = node.integers("kernel_shape", ())
@@ -198,19 +210,19 @@ def _max_unpool(node: Node, graph: Graph, target: Target) -> Lowered:
     name = f"{y}.unpooled" if is_framed else y
     n = prod(shape)
     flat = View(name, 0, (n,), (1,))
-    calls = list(filled(zero, flat, type_.itemsize, node.name))
+    calls = list(fill_calls(zero, flat, type_.itemsize, node.name))
     places = View(name, 0, (type_.size,), (0,))
-    calls.append(place(node, graph, (indices, x), places, n, 1, type_.dtype))
+    calls.append(scatter_call(node, graph, (indices, x), places, n, 1, type_.dtype))
     if is_framed:
         at = [0] * len(shape)
-        kept = whole(name, TensorType(type_.dtype, shape))
-        calls += framed(kept, at, result, zero, type_.itemsize, node.name)
-    return Lowered(
+        kept = whole_view(name, TensorType(type_.dtype, shape))
+        calls += frame_calls(kept, at, result, zero, type_.itemsize, node.name)
+    return LoweredNode(
         calls=tuple(calls), packed=packed, temporaries={name: n * type_.itemsize} if is_framed else {}
     )
 
 
-def _constant(node: Node, graph: Graph, value: np.ndarray) -> Lowered:
+def _constant(node: Node, graph: Graph, value: np.ndarray) -> LoweredNode:
     y = node.outputs[0]
     type_ = graph.types[y]
     data = np.ascontiguousarray(np.broadcast_to(value, type_.shape), type_.numpy)
@@ -219,36 +231,36 @@ def _constant(node: Node, graph: Graph, value: np.ndarray) -> Lowered:
     def fill(memory: np.ndarray) -> None:
         memory[: data.nbytes] = data.reshape(-1).view(np.uint8)
 
-    return Lowered(aliases=(Alias(y, name),), packed={name: Packed(data.nbytes, fill)})
+    return LoweredNode(aliases=(TensorAlias(y, name),), packed={name: PackedConstant(data.nbytes, fill)})
 
 
-def _eye_like(node: Node, graph: Graph, target: Target) -> Lowered:
+def _eye_like(node: Node, graph: Graph, target: Target) -> LoweredNode:
     k = node.integer("k", 0)
     require(len(graph.types[node.outputs[0]].shape) == 2, node, graph)
     rows, columns = graph.types[node.outputs[0]].shape
     return _constant(node, graph, np.eye(rows, columns, k))
 
 
-def _constant_of_shape(node: Node, graph: Graph, target: Target) -> Lowered:
+def _constant_of_shape(node: Node, graph: Graph, target: Target) -> LoweredNode:
     value = node.array("value", np.zeros(1, np.float32))
     if value.size != 1:
         raise GraphError(f"node {node.name!r} (ConstantOfShape) has {value.size} values; give one.")
     return _constant(node, graph, value.reshape(-1))
 
 
-def _shape(node: Node, graph: Graph, target: Target) -> Lowered:
+def _shape(node: Node, graph: Graph, target: Target) -> LoweredNode:
     shape = graph.types[node.inputs[0]].shape
     start = node.integer("start", 0)
     end = node.integer("end", len(shape))
     return _constant(node, graph, np.array(shape[start:end], np.int64))
 
 
-def _size(node: Node, graph: Graph, target: Target) -> Lowered:
+def _size(node: Node, graph: Graph, target: Target) -> LoweredNode:
     return _constant(node, graph, np.array(graph.types[node.inputs[0]].size))
 
 
-def _range(node: Node, graph: Graph, target: Target) -> Lowered:
-    start, delta = required(node, graph, 0), required(node, graph, 2)
+def _range(node: Node, graph: Graph, target: Target) -> LoweredNode:
+    start, delta = required_constant(node, graph, 0), required_constant(node, graph, 2)
     n = graph.types[node.outputs[0]].size
     return _constant(node, graph, start + np.arange(n).astype(start.dtype) * delta)
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from pliant.compiler.executable.call import Call, Kernel, Lowered, Packed, Ref, Target
+from pliant.compiler.executable.call import Call, Kernel, LoweredNode, PackedConstant, Ref, Target
 from pliant.compiler.rules.move.copy_calls import grain_of
-from pliant.compiler.rules.move.lower_move import require, required, static
+from pliant.compiler.rules.move.lower_move import optional_constant, require, required_constant
 from pliant.errors import GraphError
 from pliant.ir.graph import Graph, Node
 from pliant.kernels.rows import cumulate, determinant, fourier
@@ -18,12 +18,12 @@ _FLOATS = ("float16", "bfloat16", "float32", "float64")
 
 
 def _cumulate(operation: str) -> Any:
-    def rule(node: Node, graph: Graph, target: Target) -> Lowered:
+    def rule(node: Node, graph: Graph, target: Target) -> LoweredNode:
         x, y = node.inputs[0], node.outputs[0]
         type_ = graph.types[x]
         if type_.size == 0:
-            return Lowered()
-        axis = _axis(node, required(node, graph, 1), len(type_.shape))
+            return LoweredNode()
+        axis = _axis(node, required_constant(node, graph, 1), len(type_.shape))
         inner = prod(type_.shape[axis + 1 :])
         n_units = prod(type_.shape[:axis]) * -(-inner // cumulate.UNIT_COLUMNS)
         name = f"cumulate_{operation}_{type_.dtype}"
@@ -45,21 +45,21 @@ def _cumulate(operation: str) -> Any:
             grain=grain_of(n_units, 4 * type_.n_bytes),
             label=node.name,
         )
-        return Lowered(calls=(call,))
+        return LoweredNode(calls=(call,))
 
     return rule
 
 
-def _dft(node: Node, graph: Graph, target: Target) -> Lowered:
+def _dft(node: Node, graph: Graph, target: Target) -> LoweredNode:
     x, y = node.inputs[0], node.outputs[0]
     source, result = graph.types[x], graph.types[y]
-    given = static(node, graph, 2)
+    given = optional_constant(node, graph, 2)
     rank = len(source.shape)
     axis = rank - 2 if given is None else _axis(node, given, rank)
     is_inverse, is_onesided = (node.flag(k) for k in ("inverse", "onesided"))
     is_mirrored = is_inverse and is_onesided
     n_in, n_out = source.shape[axis], result.shape[axis]
-    asked = static(node, graph, 1)
+    asked = optional_constant(node, graph, 1)
     length = n_out if not is_onesided or is_inverse else n_in if asked is None else int(asked.ravel()[0])
     inner = prod(source.shape[axis + 1 : -1])
     parts = source.shape[-1]
@@ -85,9 +85,9 @@ def _dft(node: Node, graph: Graph, target: Target) -> Lowered:
     )
 
 
-def _stft(node: Node, graph: Graph, target: Target) -> Lowered:
+def _stft(node: Node, graph: Graph, target: Target) -> LoweredNode:
     source, result = graph.types[node.inputs[0]], graph.types[node.outputs[0]]
-    step, given = required(node, graph, 1), static(node, graph, 3)
+    step, given = required_constant(node, graph, 1), optional_constant(node, graph, 3)
     window = node.inputs[2] if len(node.inputs) > 2 else ""
     if given is not None:
         length = int(given.ravel()[0])
@@ -129,13 +129,13 @@ def _transform(
     sign: int,
     fields: Mapping[str, int | float],
     window: str = "",
-) -> Lowered:
+) -> LoweredNode:
     """One call over roots of unity of that `length`, packed; `sign` is that of the exponent."""
     x, y = node.inputs[0], node.outputs[0]
     result = graph.types[y]
     _check_float(node, graph)
     if result.size == 0:
-        return Lowered()
+        return LoweredNode()
     angles = sign * 2 * np.pi * np.arange(length) / length
     table = np.stack([np.cos(angles), np.sin(angles)], axis=1)
     roots, name = f"{y}.roots", f"fourier_{result.dtype}"
@@ -161,10 +161,10 @@ def _transform(
         grain=grain_of(n_units, result.n_bytes * length),
         label=node.name,
     )
-    return Lowered(calls=(call,), packed={roots: Packed(table.nbytes, fill)})
+    return LoweredNode(calls=(call,), packed={roots: PackedConstant(table.nbytes, fill)})
 
 
-def _det(node: Node, graph: Graph, target: Target) -> Lowered:
+def _det(node: Node, graph: Graph, target: Target) -> LoweredNode:
     x, y = node.inputs[0], node.outputs[0]
     type_, n = graph.types[x], graph.types[x].shape[-1]
     _check_float(node, graph)
@@ -181,7 +181,7 @@ def _det(node: Node, graph: Graph, target: Target) -> Lowered:
         scratch_bytes=8 * n * n,
         label=node.name,
     )
-    return Lowered(calls=(call,))
+    return LoweredNode(calls=(call,))
 
 
 def _axis(node: Node, given: np.ndarray, rank: int) -> int:

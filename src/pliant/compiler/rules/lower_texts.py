@@ -9,8 +9,8 @@ the kernel does not check its row numbers.
 from collections.abc import Sequence
 from dataclasses import replace
 
-from pliant.compiler.executable.call import Extent, Kernel, Lowered, Ref, Target
-from pliant.compiler.rewrite.view import read
+from pliant.compiler.executable.call import Kernel, LoweredNode, Ref, RowExtent, Target
+from pliant.compiler.rewrite.view import input_view
 from pliant.compiler.rules import lower_attention as fused
 from pliant.ir.graph import Graph, Node
 from pliant.kernels.attention import attention_texts
@@ -19,10 +19,10 @@ _SIZES = ("n_rows", "n_tokens")
 """Fields of AttentionArgs that differ between texts."""
 
 
-def _attention(node: Node, graph: Graph, target: Target) -> Lowered:
+def _attention(node: Node, graph: Graph, target: Target) -> LoweredNode:
     q, k, v, blocks, *mask = node.inputs
     (alone,) = fused.RULES["FusedAttention"](replace(node, inputs=(q, k, v, *mask)), graph, target).calls
-    _, heads, tokens, head_dim = read(graph, q, node.integers("q_view", None)).shape
+    _, heads, tokens, head_dim = input_view(graph, q, node.integers("q_view", None)).shape
     isa = target.isa
 
     def share(lengths: Sequence[int]) -> tuple[int, int]:
@@ -39,9 +39,9 @@ def _attention(node: Node, graph: Graph, target: Target) -> Lowered:
         | {"blocks": Ref(blocks)},
         reads=(*alone.reads, blocks),
         scratch_bytes=attention_texts.scratch_bytes(head_dim, tokens, isa),
-        extent=Extent((), share) if node.flag("extent") else None,
+        extent=RowExtent((), share) if node.flag("extent") else None,
     )
-    return Lowered((call,))
+    return LoweredNode((call,))
 
 
 RULES = {"SelfAttention": _attention}

@@ -8,7 +8,7 @@ from pliant.kernels.emit.expression import Constant, Expr, choose, leaf, parse
 from pliant.kernels.emit.small_floats import POWERS, SMALL_FLOATS
 
 Args = tuple[Expr, ...]
-Formula = Callable[[Node, Args], Expr]
+ElementwiseFormula = Callable[[Node, Args], Expr]
 """Makes the expression of a node from its present inputs, in order."""
 
 
@@ -28,7 +28,7 @@ def expression(node: Node, graph: Graph) -> tuple[Expr, tuple[str, ...]] | None:
     return _rounded(node, tree, graph.types[node.outputs[0]].dtype), names
 
 
-def _formula(node: Node, graph: Graph) -> tuple[Formula, int | None] | None:
+def _formula(node: Node, graph: Graph) -> tuple[ElementwiseFormula, int | None] | None:
     """A node's formula and the number of inputs that it reads, None for all."""
     if node.op == "CastLike":
         return _cast, 1
@@ -60,19 +60,19 @@ _FLOAT_POWERS: Mapping[float, Callable[[Expr], Expr]] = {
 }
 
 
-def _unary(op: str) -> Formula:
+def _unary(op: str) -> ElementwiseFormula:
     return lambda node, args: args[0].to(op)
 
 
-def _binary(op: str) -> Formula:
+def _binary(op: str) -> ElementwiseFormula:
     return lambda node, args: args[0].with_(op, args[1])
 
 
-def _comparison(how: str) -> Formula:
+def _comparison(how: str) -> ElementwiseFormula:
     return lambda node, args: args[0].compare(how, args[1])
 
 
-def _fold(op: str) -> Formula:
+def _fold(op: str) -> ElementwiseFormula:
     return lambda node, args: reduce(lambda a, b: a.with_(op, b), args)
 
 
@@ -89,7 +89,7 @@ def _rounded(node: Node, x: Expr, dtype: str) -> Expr:
     if dtype in SMALL_FLOATS and saturates and x.row.kind == "float":
         limit = SMALL_FLOATS[dtype].highest
         wide = x.cast("float32") if x.row.bits < 32 else x
-        return _between(wide, -limit, limit).cast(dtype)
+        return _clamp(wide, -limit, limit).cast(dtype)
     return x.cast(dtype)
 
 
@@ -167,14 +167,14 @@ def _selu(node: Node, args: Args) -> Expr:
 
 def _hard_sigmoid(node: Node, args: Args) -> Expr:
     alpha, beta = node.real("alpha", 0.2), node.real("beta", 0.5)
-    return _between(args[0] * alpha + beta, 0, 1)
+    return _clamp(args[0] * alpha + beta, 0, 1)
 
 
 def _hard_swish(node: Node, args: Args) -> Expr:
-    return args[0] * _between(args[0] * (1 / 6) + 0.5, 0, 1)
+    return args[0] * _clamp(args[0] * (1 / 6) + 0.5, 0, 1)
 
 
-def _between(x: Expr, low: Constant, high: Constant) -> Expr:
+def _clamp(x: Expr, low: Constant, high: Constant) -> Expr:
     x = choose(x.compare("lt", low), x.like(low), x)
     return choose(x.compare("gt", high), x.like(high), x)
 
@@ -231,7 +231,7 @@ def _map(node: Node, args: Args) -> Expr:
     return parse(node.text("expression", ""))
 
 
-FORMULAS: Mapping[str, Formula] = {
+FORMULAS: Mapping[str, ElementwiseFormula] = {
     "Abs": _unary("abs"),
     "Acos": _unary("acos"),
     "Acosh": _unary("acosh"),

@@ -1,6 +1,6 @@
 """Calls of the float32 kernels over rows."""
 
-from pliant.compiler.executable.call import Call, Extent, Field, Kernel, Ref
+from pliant.compiler.executable.call import Call, FieldValue, Kernel, Ref, RowExtent
 from pliant.kernels.rows import rowwise
 
 
@@ -20,7 +20,7 @@ def layer_norm_call(
     `affine` are n weights and n biases; with an extent it may run over fewer rows.
     """
     rows, columns = shape
-    fields: dict[str, Field] = {
+    fields: dict[str, FieldValue] = {
         **{"x": Ref(x), "ld_x": columns, "out": Ref(out), "ld_out": columns, "n": n, "n_padded": columns},
         **{"weight": Ref(affine[0]), "bias": Ref(affine[1]), "eps": epsilon},
     }
@@ -34,7 +34,7 @@ def layer_norm_call(
         grain=grain(columns),
         label=label,
         in_place=x,
-        extent=Extent((), lambda lengths: (sum(lengths), grain(columns))) if has_extent else None,
+        extent=RowExtent((), lambda lengths: (sum(lengths), grain(columns))) if has_extent else None,
     )
 
 

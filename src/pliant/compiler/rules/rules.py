@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 
-from pliant.compiler.executable.call import Call, Lowered, Target
+from pliant.compiler.executable.call import Call, LoweredNode, Target
 from pliant.compiler.rules import lower_attention as attention
 from pliant.compiler.rules import lower_elementwise as elementwise
 from pliant.compiler.rules import lower_extremum as extremum
@@ -34,7 +34,7 @@ from pliant.errors import GraphError
 from pliant.ir.graph import Graph, Node
 from pliant.kernels.runtime.call_table import MAX_UNITS
 
-Rule = Callable[[Node, Graph, Target], Lowered]
+Rule = Callable[[Node, Graph, Target], LoweredNode]
 
 _FAMILIES: tuple[Mapping[str, Rule], ...] = (
     alias.RULES,
@@ -68,7 +68,7 @@ RULES: Mapping[str, Rule] = {op: rule for family in _FAMILIES for op, rule in fa
 """The rules of all operators allowed in models."""
 
 
-def lower(graph: Graph, target: Target) -> list[Lowered]:
+def lower(graph: Graph, target: Target) -> list[LoweredNode]:
     """Every node lowered, in order.
 
     Raises GraphError naming all operators without a rule, or the first node that has no kernel for its
@@ -86,7 +86,7 @@ def _rule(op: str) -> Rule | None:
     return RULES.get(op) or texts.RULES.get(op) or index.PASS_RULES.get(op)
 
 
-def _lower(node: Node, graph: Graph, target: Target) -> Lowered:
+def _lower(node: Node, graph: Graph, target: Target) -> LoweredNode:
     """One node's calls. A GraphError names the node; other exceptions are bugs in a rule and are passed
     on.
     """

@@ -22,12 +22,12 @@ _CALL = 150
 """Configure tiles and call the product of some rows with a panel."""
 
 
-def in_vectors(rows: float, columns: float, depth: float) -> float:
+def cycles_in_vectors(rows: float, columns: float, depth: float) -> float:
     """Cycles of a product by FMA, assuming that nearly all lanes and rows are used."""
     return rows / ROWS * columns / COLUMNS * depth / TERMS * _IN_VECTORS
 
 
-def in_tiles(row_tiles: int, columns: int, depths: tuple[int, ...], panels: int, parts: int) -> float:
+def cycles_in_tiles(row_tiles: int, columns: int, depths: tuple[int, ...], panels: int, parts: int) -> float:
     """Cycles in tiles, for rows in `row_tiles`; each of `depths` adds to the sums, in `panels` calls."""
     column_tiles = ceil(columns / COLUMNS)
     calls = len(depths) * (2 if parts == 2 else 1)

@@ -7,7 +7,7 @@ from typing import TypeVar
 import numpy as np
 
 from pliant.arrays import Float
-from pliant.models.tokenizer import Encoded
+from pliant.models.tokenizer import TokenizedInput
 from pliant.run.submodel.engine import Engine
 
 T = TypeVar("T")
@@ -17,7 +17,7 @@ T = TypeVar("T")
 class Labelled:
     """One tokenised input and the index of its label."""
 
-    encoded: Encoded
+    encoded: TokenizedInput
     label: int
 
 
@@ -27,7 +27,7 @@ def spread(examples: Sequence[T], limit: int | None) -> tuple[T, ...]:
     return tuple(examples[::step][:limit])
 
 
-def embedded(engine: Engine, encoded: Encoded) -> Float[np.ndarray, "T d"]:
+def embedded(engine: Engine, encoded: TokenizedInput) -> Float[np.ndarray, "T d"]:
     """Return the input of the first layer."""
     engine.embed(encoded.ids, encoded.types)
     return engine.encoder.hidden[: encoded.n_tokens].copy()

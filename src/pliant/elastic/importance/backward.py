@@ -13,7 +13,7 @@ import numpy as np
 from pliant.arrays import Float32, Int
 from pliant.errors import InputError
 from pliant.models.spec import Activation, Head, ModelSpec
-from pliant.models.tokenizer import Encoded
+from pliant.models.tokenizer import TokenizedInput
 from pliant.store.layers import LayerWeights, Norm
 from pliant.store.store_files import Embeddings, HeadWeights, Linear
 
@@ -37,7 +37,7 @@ class Tape:
     scale: tuple[Tokens, Tokens]  # 1 / standard deviation of each token, [tokens, 1]
 
 
-def embed(spec: ModelSpec, weights: Embeddings, inputs: Sequence[Encoded]) -> tuple[Tokens, Bounds]:
+def embed(spec: ModelSpec, weights: Embeddings, inputs: Sequence[TokenizedInput]) -> tuple[Tokens, Bounds]:
     """The first layer's input, and the bounds of each of `inputs`. Raises StoreError on damaged rows."""
     ids = np.concatenate([e.ids for e in inputs])
     weights.check(ids)

@@ -9,8 +9,8 @@ import numpy as np
 from pliant.arrays import Float32, Integer
 from pliant.errors import ModelError
 from pliant.ir.graph import numpy_type
-from pliant.models.encoder.bert import text
-from pliant.models.encoder.encoder_family import Family
+from pliant.models.encoder.bert import make_bert
+from pliant.models.encoder.encoder_architecture import EncoderArchitecture
 from pliant.models.encoder.encoder_source import Encoder
 from pliant.models.encoder.mobilebert import read_mobilebert
 from pliant.models.encoder.vit import read_vit
@@ -19,11 +19,11 @@ from pliant.models.hf.checkpoint import WORD, open_checkpoint
 from pliant.models.hf.config import model_type, read_config_file
 from pliant.models.hf.safetensors_file import FLOATS, StoredTensor, index_weights
 from pliant.models.identity import files_identity
-from pliant.models.onnx.onnx_external import MappedFile, mapped
+from pliant.models.onnx.onnx_external import MappedFile, map_file
 from pliant.models.word_table import QuantizedTable
 
 _DTYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
-READERS: Mapping[str, Callable[[Path, Collection[str]], Family]] = {
+READERS: Mapping[str, Callable[[Path, Collection[str]], EncoderArchitecture]] = {
     "mobilebert": read_mobilebert,
     "vit": read_vit,
     "whisper": read_whisper,
@@ -31,14 +31,14 @@ READERS: Mapping[str, Callable[[Path, Collection[str]], Family]] = {
 """Readers of families with their own module; all others are read as text models."""
 
 
-def read_family(path: Path, tensor_names: Collection[str] = ()) -> Family:
+def read_family(path: Path, tensor_names: Collection[str] = ()) -> EncoderArchitecture:
     """The family that a configuration file describes.
 
     `tensor_names` decide the head only where the configuration names no architecture. Raises ModelError
     naming file and key for anything missing, mistyped or not supported.
     """
     reader = READERS.get(model_type(path))
-    return text(read_config_file(path, tensor_names)) if reader is None else reader(path, tensor_names)
+    return make_bert(read_config_file(path, tensor_names)) if reader is None else reader(path, tensor_names)
 
 
 def open_directory(directory: Path, cache: Path) -> Encoder:
@@ -65,7 +65,7 @@ def open_directory(directory: Path, cache: Path) -> Encoder:
     return Encoder(family, weights, tokenizer)
 
 
-def shapes_of(family: Family) -> dict[str, tuple[int, ...]]:
+def shapes_of(family: EncoderArchitecture) -> dict[str, tuple[int, ...]]:
     """Canonical name and shape of every tensor of a model."""
     spec = family.spec
     layers = [named for i in range(spec.n_layers) for named in spec.layer(i).tensors]
@@ -94,7 +94,7 @@ class _DirectoryWeights:
             raise ModelError(f"{self._directory} has no tensor {name!r}; it is not part of this model.")
         tensor = self._stored[name]
         if tensor.file not in self._files:
-            self._files[tensor.file] = mapped(tensor.file)
+            self._files[tensor.file] = map_file(tensor.file)
         file = self._files[tensor.file]
         file.check_same()
         count = int(np.prod(tensor.shape, dtype=np.int64))
@@ -118,7 +118,9 @@ class _DirectoryWeights:
             file.drop_pages()
 
 
-def _match(directory: Path, family: Family, present: Mapping[str, StoredTensor]) -> dict[str, StoredTensor]:
+def _match(
+    directory: Path, family: EncoderArchitecture, present: Mapping[str, StoredTensor]
+) -> dict[str, StoredTensor]:
     """The stored tensor of each canonical name; one error names everything that does not fit."""
     stored: dict[str, StoredTensor] = {}
     missing, wrong = [], []

@@ -13,7 +13,7 @@ from pliant.ir.graph import Attribute, Graph, Node, TensorType
 from pliant.models.slice_shapes import GROUP_COLUMNS, MatrixGeometry, padded, slice_geometry
 from pliant.models.spec import Activation, ModelSpec, Precision
 
-Precise = Literal["fp32", "bf16", "int8"]
+ComputeDtype = Literal["fp32", "bf16", "int8"]
 """The operands of products: float32, both sides rounded to bfloat16, or both quantized to int8. Sums are
 float32 for the first two, and exact integers for the last.
 """
@@ -27,7 +27,7 @@ BLOCK_WORDS = 4
 _TABLE_DTYPES: dict[Precision, str] = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 
 
-def layer_graph(spec: ModelSpec, width: int, tokens: int, compute: Precise = "fp32") -> Graph:
+def layer_graph(spec: ModelSpec, width: int, tokens: int, compute: ComputeDtype = "fp32") -> Graph:
     """One layer's leading `width` slices over up to `tokens` rows: `hidden` float32 [tokens, d] to `out`.
 
     The rows are those of one or more texts, as `blocks` says (kernels/attention/attention_texts.py). Inputs
@@ -37,7 +37,7 @@ def layer_graph(spec: ModelSpec, width: int, tokens: int, compute: Precise = "fp
     geometry = slice_geometry(spec)
     qkv, output, up, down = geometry.matrices
     d, h, n = geometry.hidden, geometry.head_dim, width
-    g = _Draft(f"layer x{width}", compute)
+    g = _GraphBuilder(f"layer x{width}", compute)
     g.add_input("hidden", (tokens, d))
     g.add_input("blocks", (tokens, BLOCK_WORDS), "int64")
     g.add_input("slices", (spec.n_heads, DESCRIPTOR_WORDS), "uint64")
@@ -63,7 +63,7 @@ def embedding_graph(spec: ModelSpec, word: TableFormat, tokens: int) -> Graph:
     Inputs are the tables `word` (stored as `word` says, with `codebook` for codes), `position`, `type`
     where the model has token types, the norm, and ELECTRA's projection `project.slices`, `project.bias`.
     """
-    g = _Draft("embedding")
+    g = _GraphBuilder("embedding")
     E, d = spec.embedding, padded(spec.hidden)
     g.add_input("ids", (tokens,), "int32")
     g.add_input("types", (tokens,), "int32")
@@ -93,7 +93,7 @@ def head_graph(spec: ModelSpec, tokens: int) -> Graph:
     `hidden`, and `slices` and `bias` of `dense` and `classifier` where the head has them.
     """
     head, d = spec.head, padded(spec.hidden)
-    g = _Draft("head")
+    g = _GraphBuilder("head")
     g.add_input("hidden", (tokens, d))
     x = "answer" if head.dense is None and head.labels is None else "pooled"
     g.add("PoolRows", x, (1, d), ("hidden",), mode=head.pooling)
@@ -107,11 +107,11 @@ def head_graph(spec: ModelSpec, tokens: int) -> Graph:
 
 
 @dataclass(slots=True)
-class _Draft:
+class _GraphBuilder:
     """Builds a graph."""
 
     name: str
-    compute: Precise = "fp32"
+    compute: ComputeDtype = "fp32"
     inputs: list[str] = field(default_factory=list)
     nodes: list[Node] = field(default_factory=list)
     types: dict[str, TensorType] = field(default_factory=dict)

@@ -12,8 +12,8 @@ import numpy as np
 
 from pliant.arrays import Float32, Integer
 from pliant.errors import ModelError
+from pliant.models.encoder.encoder_architecture import EncoderArchitecture
 from pliant.models.encoder.encoder_directory import read_family, shapes_of
-from pliant.models.encoder.encoder_family import Family
 from pliant.models.encoder.encoder_source import Encoder
 
 _VERSION = 1
@@ -57,7 +57,7 @@ def random_encoder(config: str | Path, seed: int = 0) -> Encoder:
 class _RandomWeights:
     """Tensors that are generated on each request; nothing is cached."""
 
-    def __init__(self, family: Family, seed: int, identity: str) -> None:
+    def __init__(self, family: EncoderArchitecture, seed: int, identity: str) -> None:
         self.identity = identity
         self._seed, self._n_layers = seed, family.spec.n_layers
         self._shapes = shapes_of(family)

@@ -11,12 +11,12 @@ from pliant.arrays import Float32, Int, Integer, UInt8
 from pliant.errors import InputError, ModelError
 from pliant.ir.graph import Graph
 from pliant.ir.port import Port
-from pliant.models.encoder.bert import Text
-from pliant.models.encoder.encoder_draft import Part
-from pliant.models.encoder.encoder_family import Answer, Family, Feeds, Prepared
+from pliant.models.encoder.bert import Bert
+from pliant.models.encoder.encoder_architecture import AnswerKind, EncoderArchitecture, Feeds, PreparedInput
 from pliant.models.encoder.encoder_spec import EncoderSpec
 from pliant.models.encoder.mobilebert import MobileBert
-from pliant.models.tokenizer import Limits, Tokenizer, open_tokenizer
+from pliant.models.encoder.part_builder import EncoderPart
+from pliant.models.tokenizer import InputLimits, Tokenizer, open_tokenizer
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -100,7 +100,7 @@ class Encoder:
     heads, with the weights of a `larger` one.
     """
 
-    family: Family
+    family: EncoderArchitecture
     weights: EncoderWeights
     tokenizer: Path | None = None
     larger: "Encoder | None" = None
@@ -128,7 +128,7 @@ class Encoder:
 
         Raises ModelError for sizes that the model does not have, and for models that do not read text.
         """
-        if not isinstance(self.family, Text):
+        if not isinstance(self.family, Bert):
             raise ModelError(f"a {self.spec.family} has no submodels: text models of the BERT family have.")
         family = replace(self.family, spec=self.spec.submodel(n_layers, n_heads))
         return replace(self, family=family, larger=self)
@@ -139,7 +139,7 @@ class Encoder:
         return self.family.labels
 
     @property
-    def answers(self) -> tuple[Answer, ...]:
+    def answers(self) -> tuple[AnswerKind, ...]:
         """The answers that `head` supports, the default first."""
         return self.family.answers
 
@@ -163,7 +163,7 @@ class Encoder:
             )
         return self.weights.codes(name)
 
-    def graph(self, part: Part, layer: int | None = None) -> Graph:
+    def graph(self, part: EncoderPart, layer: int | None = None) -> Graph:
         """`part` with the weights of `layer`; stored half floats are widened only for the pieces that it
         reads.
         """
@@ -178,7 +178,7 @@ class Encoder:
         """The number of rows of an input in the encoder. Raises InputError as `prepare` does."""
         return self.family.rows(feeds)
 
-    def prepare(self, feeds: Feeds) -> Prepared:
+    def prepare(self, feeds: Feeds) -> PreparedInput:
         """Check an input (`ids` and `types`, `pixels` or `mel`), and look its tokens up.
 
         Raises InputError naming what does not fit the model.
@@ -190,10 +190,10 @@ class Encoder:
         self.weights.release()
 
     @property
-    def limits(self) -> Limits | None:
+    def limits(self) -> InputLimits | None:
         """The input limits of a text model; None for another model."""
         match self.family:
-            case Text(model):
+            case Bert(model):
                 return model
             case MobileBert() as family:
                 return family
@@ -234,9 +234,9 @@ class Encoder:
         """
         return self.graph(self.family.input(rows))
 
-    def head(self, rows: int, /, answer: Answer | None = None) -> Graph:
+    def head(self, rows: int, /, answer: AnswerKind | None = None) -> Graph:
         """The head graph, which the primary runs last: `x` float32 [rows, hidden] to `answer` float32, see
-        `Answer`.
+        `AnswerKind`.
 
         Raises InputError for an unsupported answer.
         """

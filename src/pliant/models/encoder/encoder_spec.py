@@ -16,7 +16,7 @@ NormKind = Literal["layer", "affine"]
 
 
 @dataclass(frozen=True, slots=True)
-class Linear:
+class LinearSpec:
     """y = x @ weight.T + bias; `NAME.weight` is [n_out, n_in], `NAME.bias` [n_out] where there is one."""
 
     name: str
@@ -26,7 +26,7 @@ class Linear:
 
 
 @dataclass(frozen=True, slots=True)
-class Norm:
+class NormSpec:
     """Over the last axis: layer norm, or "affine", MobileBERT's x * weight + bias, which takes no mean."""
 
     name: str
@@ -39,17 +39,17 @@ class Norm:
 class Narrowing:
     """norm(linear(x) [+ residual]): MobileBERT's way in and out of its bottleneck (Sun et al. 2020, 3.1)."""
 
-    linear: Linear
-    norm: Norm
+    linear: LinearSpec
+    norm: NormSpec
 
 
 @dataclass(frozen=True, slots=True)
 class FeedForward:
     """down(activation(up(h))); post-norm adds the residual and then takes `norm`, pre-norm reads norm(h)."""
 
-    up: Linear
-    down: Linear
-    norm: Norm
+    up: LinearSpec
+    down: LinearSpec
+    norm: NormSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +64,11 @@ class EncoderLayer:
     `residual_in`(x); where one is None, that is x. In the end y = widen(y), whose residual is x.
     """
 
-    query: Linear
-    key: Linear
-    value: Linear
-    output: Linear
-    attention_norm: Norm
+    query: LinearSpec
+    key: LinearSpec
+    value: LinearSpec
+    output: LinearSpec
+    attention_norm: NormSpec
     feed_forwards: tuple[FeedForward, ...]
     is_pre_norm: bool = False
     query_in: Narrowing | None = None
@@ -81,9 +81,9 @@ class EncoderLayer:
         """Canonical name and shape of every weight of the layer, each once."""
         shapes: dict[str, tuple[int, ...]] = {}
         for part in _parts(self):
-            n = part.n_out if isinstance(part, Linear) else part.n
-            shapes[f"{part.name}.weight"] = (n, part.n_in) if isinstance(part, Linear) else (n,)
-            if isinstance(part, Norm) or part.has_bias:
+            n = part.n_out if isinstance(part, LinearSpec) else part.n
+            shapes[f"{part.name}.weight"] = (n, part.n_in) if isinstance(part, LinearSpec) else (n,)
+            if isinstance(part, NormSpec) or part.has_bias:
                 shapes[f"{part.name}.bias"] = (n,)
         return tuple(shapes.items())
 
@@ -177,7 +177,7 @@ class EncoderSpec:
 def _prefixed(part: Any, prefix: str) -> Any:
     """`part`, or each of a tuple, with `prefix` before every name in it."""
     match part:
-        case Linear() | Norm():
+        case LinearSpec() | NormSpec():
             return replace(part, name=prefix + part.name)
         case tuple():
             return tuple(_prefixed(one, prefix) for one in part)
@@ -188,7 +188,7 @@ def _prefixed(part: Any, prefix: str) -> Any:
             return part
 
 
-def _parts(layer: EncoderLayer) -> Iterator[Linear | Norm]:
+def _parts(layer: EncoderLayer) -> Iterator[LinearSpec | NormSpec]:
     """Every product and norm of a layer, in execution order; shared ones are repeated."""
     norm_first = (layer.attention_norm,) if layer.is_pre_norm else ()
     yield from norm_first

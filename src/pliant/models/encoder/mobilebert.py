@@ -11,17 +11,24 @@ import numpy as np
 from pliant.errors import ModelError
 from pliant.ir.port import Port
 from pliant.models.encoder.bert import TOKEN_IDS, check_tokens, prepare_tokens, sample_tokens
-from pliant.models.encoder.encoder_draft import Draft, Part, Span
-from pliant.models.encoder.encoder_family import Answer, Feeds, LookUp, Prepared, check_answer, classified
+from pliant.models.encoder.encoder_architecture import (
+    AnswerKind,
+    Feeds,
+    PreparedInput,
+    TableLookup,
+    add_classifier,
+    check_answer,
+)
 from pliant.models.encoder.encoder_spec import (
     EncoderLayer,
     EncoderSpec,
     FeedForward,
-    Linear,
+    LinearSpec,
     Narrowing,
-    Norm,
     NormKind,
+    NormSpec,
 )
+from pliant.models.encoder.part_builder import EncoderPart, IndexRange, PartBuilder
 from pliant.models.hf.config import activation_of, label_names, read_json
 
 _DEFAULT_EPS = 1e-5
@@ -93,7 +100,7 @@ class MobileBert:
     n_types: int
     embedding: int
     is_trigram: bool
-    norm: Norm
+    norm: NormSpec
     has_dense: bool
 
     position_offset = 0
@@ -104,7 +111,7 @@ class MobileBert:
         return self.spec.max_rows
 
     @property
-    def answers(self) -> tuple[Answer, ...]:
+    def answers(self) -> tuple[AnswerKind, ...]:
         return ("pooled", "hidden") if self.labels is None else ("logits", "hidden")
 
     @property
@@ -122,8 +129,8 @@ class MobileBert:
         }
         linears = [] if project is None else [project]
         if self.labels is not None:
-            linears += [Linear("head.dense", hidden, hidden)] if self.has_dense else []
-            linears += [Linear("head.classifier", hidden, len(self.labels))]
+            linears += [LinearSpec("head.dense", hidden, hidden)] if self.has_dense else []
+            linears += [LinearSpec("head.classifier", hidden, len(self.labels))]
         for linear in linears:
             shapes[f"{linear.name}.weight"] = (linear.n_out, linear.n_in)
             shapes[f"{linear.name}.bias"] = (linear.n_out,)
@@ -140,27 +147,27 @@ class MobileBert:
     def rows(self, feeds: Feeds, /) -> int:
         return len(check_tokens(feeds, self)[0])
 
-    def prepare(self, feeds: Feeds, look_up: LookUp, /) -> Prepared:
+    def prepare(self, feeds: Feeds, look_up: TableLookup, /) -> PreparedInput:
         return prepare_tokens(feeds, look_up, self)
 
     def sample(self, rows: int, seed: int, /) -> Feeds:
         return sample_tokens(rows, seed, self.vocab, self.spec.max_rows)
 
-    def input(self, rows: int, /) -> Part:
-        d, hidden = Draft("input"), self.spec.hidden
+    def input(self, rows: int, /) -> EncoderPart:
+        d, hidden = PartBuilder("input"), self.spec.hidden
         x = d.input("word", rows, self.embedding)
         types = d.input("type", rows, hidden)
         if self.is_trigram:
             x = _trigrams(d, x)
         if self._project is not None:
             x = d.linear(x, self._project)
-        span = Span(0, rows)
+        span = IndexRange(0, rows)
         x = d.add(x, d.weight("embeddings.position", self.spec.max_rows, hidden, rows=span))
         return d.part(x=d.norm(d.add(x, types), self.norm))
 
-    def head(self, rows: int, answer: Answer, /) -> Part:
+    def head(self, rows: int, answer: AnswerKind, /) -> EncoderPart:
         check_answer(self, answer)
-        d, hidden = Draft("head"), self.spec.hidden
+        d, hidden = PartBuilder("head"), self.spec.hidden
         x = d.input("x", rows, hidden)
         if answer == "hidden":
             return d.part(answer=d.node("Identity", (x,), (rows, hidden)))
@@ -168,15 +175,15 @@ class MobileBert:
             return d.part(answer=d.reshape(d.mean(x), hidden))
         x = d.row(x, 0)
         if self.has_dense:
-            x = d.activate(d.linear(x, Linear("head.dense", hidden, hidden)), "tanh")
-        return classified(d, x, hidden, self.labels)
+            x = d.activate(d.linear(x, LinearSpec("head.dense", hidden, hidden)), "tanh")
+        return add_classifier(d, x, hidden, self.labels)
 
     @property
-    def _project(self) -> Linear | None:
+    def _project(self) -> LinearSpec | None:
         width = 3 * self.embedding if self.is_trigram else self.embedding
         if not self.is_trigram and width == self.spec.hidden:
             return None
-        return Linear("embeddings.project", width, self.spec.hidden)
+        return LinearSpec("embeddings.project", width, self.spec.hidden)
 
 
 def read_mobilebert(path: Path, tensor_names: Collection[str]) -> MobileBert:
@@ -198,7 +205,9 @@ def read_mobilebert(path: Path, tensor_names: Collection[str]) -> MobileBert:
             n_types=config.type_vocab_size,
             embedding=config.embedding_size,
             is_trigram=config.trigram_input,
-            norm=Norm("embeddings.norm", config.hidden_size, _KINDS[config.normalization_type], _DEFAULT_EPS),
+            norm=NormSpec(
+                "embeddings.norm", config.hidden_size, _KINDS[config.normalization_type], _DEFAULT_EPS
+            ),
             has_dense=config.classifier_activation,
         )
     except ModelError as e:
@@ -212,12 +221,12 @@ def _spec(path: Path, c: _Config) -> EncoderSpec:
     kind, eps = _KINDS[c.normalization_type], c.layer_norm_eps
 
     def narrow(name: str) -> Narrowing:
-        return Narrowing(Linear(name, c.hidden_size, inner), Norm(f"{name}_norm", inner, kind, eps))
+        return Narrowing(LinearSpec(name, c.hidden_size, inner), NormSpec(f"{name}_norm", inner, kind, eps))
 
     def forward(prefix: str, norm: str, eps: float) -> FeedForward:
-        up = Linear(f"{prefix}up", inner, c.intermediate_size)
-        down = Linear(f"{prefix}down", c.intermediate_size, inner)
-        return FeedForward(up, down, Norm(f"{prefix}{norm}", inner, kind, eps))
+        up = LinearSpec(f"{prefix}up", inner, c.intermediate_size)
+        down = LinearSpec(f"{prefix}down", c.intermediate_size, inner)
+        return FeedForward(up, down, NormSpec(f"{prefix}{norm}", inner, kind, eps))
 
     residual_in = query_in = value_in = widen = None
     if c.use_bottleneck:
@@ -226,14 +235,16 @@ def _spec(path: Path, c: _Config) -> EncoderSpec:
             query_in = value_in = residual_in
         elif c.key_query_shared_bottleneck:
             query_in = narrow("query_in")
-        widen = Narrowing(Linear("widen", inner, c.hidden_size), Norm("widen_norm", c.hidden_size, kind, eps))
+        widen = Narrowing(
+            LinearSpec("widen", inner, c.hidden_size), NormSpec("widen_norm", c.hidden_size, kind, eps)
+        )
     inside = [forward(f"ffn{i}.", "norm", eps) for i in range(c.num_feedforward_networks - 1)]
     layer = EncoderLayer(
-        Linear("query", inner, inner),
-        Linear("key", inner, inner),
-        Linear("value", c.hidden_size if value_in is None else inner, inner),
-        Linear("output", inner, inner),
-        Norm("attention_norm", inner, kind, eps),
+        LinearSpec("query", inner, inner),
+        LinearSpec("key", inner, inner),
+        LinearSpec("value", c.hidden_size if value_in is None else inner, inner),
+        LinearSpec("output", inner, inner),
+        NormSpec("attention_norm", inner, kind, eps),
         (*inside, forward("", "output_norm", _DEFAULT_EPS)),
         query_in=query_in,
         value_in=value_in,
@@ -264,7 +275,7 @@ def _layer_stem(stem: str) -> str:
     return f"{prefix}ffn.{parts[0].removeprefix('ffn')}.{inside[parts[1]]}"
 
 
-def _trigrams(d: Draft, x: str) -> str:
+def _trigrams(d: PartBuilder, x: str) -> str:
     """The embeddings of the next token, the token itself and the previous one, concatenated; zeros beyond the
     ends.
     """

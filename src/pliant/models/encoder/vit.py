@@ -10,17 +10,17 @@ import numpy as np
 
 from pliant.errors import InputError, ModelError
 from pliant.ir.port import Port
-from pliant.models.encoder.encoder_draft import Draft, Part
-from pliant.models.encoder.encoder_family import (
-    Answer,
+from pliant.models.encoder.encoder_architecture import (
+    AnswerKind,
     Feeds,
-    LookUp,
-    Prepared,
+    PreparedInput,
+    TableLookup,
+    add_classifier,
     check_answer,
-    classified,
-    fed,
+    check_feeds,
 )
-from pliant.models.encoder.encoder_spec import EncoderLayer, EncoderSpec, FeedForward, Linear, Norm
+from pliant.models.encoder.encoder_spec import EncoderLayer, EncoderSpec, FeedForward, LinearSpec, NormSpec
+from pliant.models.encoder.part_builder import EncoderPart, PartBuilder
 from pliant.models.hf.config import activation_of, label_names, read_json
 
 _LAYER = {
@@ -72,10 +72,10 @@ class Vit:
     labels: tuple[str, ...] | None
     image: tuple[int, int, int]
     patch: tuple[int, int]
-    norm: Norm
+    norm: NormSpec
 
     @property
-    def answers(self) -> tuple[Answer, ...]:
+    def answers(self) -> tuple[AnswerKind, ...]:
         return ("hidden",) if self.labels is None else ("logits", "hidden")
 
     @property
@@ -106,22 +106,22 @@ class Vit:
         return found, found.removeprefix("vit.")
 
     def rows(self, feeds: Feeds, /) -> int:
-        pixels = fed(feeds, ("pixels",), "f")["pixels"]
+        pixels = check_feeds(feeds, ("pixels",), "f")["pixels"]
         if pixels.shape != self.image:
             raise InputError(f"pixels are {list(pixels.shape)}, but the model reads {list(self.image)}.")
         return self.spec.max_rows
 
-    def prepare(self, feeds: Feeds, look_up: LookUp, /) -> Prepared:
+    def prepare(self, feeds: Feeds, look_up: TableLookup, /) -> PreparedInput:
         rows = self.rows(feeds)
-        return Prepared(rows, {"pixels": np.asarray(feeds["pixels"], np.float32)})
+        return PreparedInput(rows, {"pixels": np.asarray(feeds["pixels"], np.float32)})
 
     def sample(self, rows: int, seed: int, /) -> Feeds:
         self._check(rows)
         return {"pixels": np.random.default_rng(seed).standard_normal(self.image, np.float32)}
 
-    def input(self, rows: int, /) -> Part:
+    def input(self, rows: int, /) -> EncoderPart:
         self._check(rows)
-        d, hidden = Draft("input"), self.spec.hidden
+        d, hidden = PartBuilder("input"), self.spec.hidden
         pixels = d.reshape(d.input("pixels", *self.image), 1, *self.image)
         kernel = (hidden, self.image[0], *self.patch)
         weights = d.weight("embeddings.patch.weight", *kernel), d.weight("embeddings.patch.bias", hidden)
@@ -134,13 +134,13 @@ class Vit:
         x = d.add(x, d.weight("embeddings.position", 1, rows, hidden))
         return d.part(x=d.reshape(x, rows, hidden))
 
-    def head(self, rows: int, answer: Answer, /) -> Part:
+    def head(self, rows: int, answer: AnswerKind, /) -> EncoderPart:
         check_answer(self, answer)
-        d = Draft("head")
+        d = PartBuilder("head")
         x = d.input("x", rows, self.spec.hidden)
         if answer == "hidden" or self.labels is None:
             return d.part(answer=d.norm(x, self.norm))
-        return classified(d, d.norm(d.row(x, 0), self.norm), self.spec.hidden, self.labels)
+        return add_classifier(d, d.norm(d.row(x, 0), self.norm), self.spec.hidden, self.labels)
 
     def _check(self, rows: int) -> None:
         if rows != self.spec.max_rows:
@@ -164,15 +164,17 @@ def read_vit(path: Path, tensor_names: Collection[str]) -> Vit:
     if not names:
         is_classifier = "classifier.weight" in tensor_names
     d, f = c.hidden_size, c.intermediate_size
-    norm, forward_norm = (Norm(n, d, "layer", c.layer_norm_eps) for n in ("attention_norm", "output_norm"))
-    query, key, value = (Linear(name, d, d, c.qkv_bias) for name in ("query", "key", "value"))
+    norm, forward_norm = (
+        NormSpec(n, d, "layer", c.layer_norm_eps) for n in ("attention_norm", "output_norm")
+    )
+    query, key, value = (LinearSpec(name, d, d, c.qkv_bias) for name in ("query", "key", "value"))
     layer = EncoderLayer(
         query,
         key,
         value,
-        Linear("output", d, d),
+        LinearSpec("output", d, d),
         norm,
-        (FeedForward(Linear("up", d, f), Linear("down", f, d), forward_norm),),
+        (FeedForward(LinearSpec("up", d, f), LinearSpec("down", f, d), forward_norm),),
         is_pre_norm=True,
     )
     try:
@@ -192,7 +194,11 @@ def read_vit(path: Path, tensor_names: Collection[str]) -> Vit:
     except ModelError as e:
         raise ModelError(f"{path}: {e}") from e
     return Vit(
-        spec, labels, (c.num_channels, height, width), patch, Norm("head.norm", d, "layer", c.layer_norm_eps)
+        spec,
+        labels,
+        (c.num_channels, height, width),
+        patch,
+        NormSpec("head.norm", d, "layer", c.layer_norm_eps),
     )
 
 

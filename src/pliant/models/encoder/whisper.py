@@ -10,9 +10,16 @@ import numpy as np
 
 from pliant.errors import InputError, ModelError
 from pliant.ir.port import Port
-from pliant.models.encoder.encoder_draft import Draft, Part, Span
-from pliant.models.encoder.encoder_family import Answer, Feeds, LookUp, Prepared, check_answer, fed
-from pliant.models.encoder.encoder_spec import EncoderLayer, EncoderSpec, FeedForward, Linear, Norm
+from pliant.models.encoder.encoder_architecture import (
+    AnswerKind,
+    Feeds,
+    PreparedInput,
+    TableLookup,
+    check_answer,
+    check_feeds,
+)
+from pliant.models.encoder.encoder_spec import EncoderLayer, EncoderSpec, FeedForward, LinearSpec, NormSpec
+from pliant.models.encoder.part_builder import EncoderPart, IndexRange, PartBuilder
 from pliant.models.hf.config import activation_of, read_json
 
 _EPS = 1e-5
@@ -66,7 +73,7 @@ class Whisper:
         return None
 
     @property
-    def answers(self) -> tuple[Answer, ...]:
+    def answers(self) -> tuple[AnswerKind, ...]:
         return ("hidden",)
 
     @property
@@ -94,7 +101,7 @@ class Whisper:
         return f"model.encoder.{found}", f"encoder.{found}", found
 
     def rows(self, feeds: Feeds, /) -> int:
-        mel = fed(feeds, ("mel",), "f")["mel"]
+        mel = check_feeds(feeds, ("mel",), "f")["mel"]
         most = _STRIDE * self.spec.max_rows
         if mel.ndim != 2 or len(mel) != self.bins or mel.shape[1] % _STRIDE or not 0 < mel.shape[1] <= most:
             raise InputError(
@@ -103,17 +110,17 @@ class Whisper:
             )
         return int(mel.shape[1]) // _STRIDE
 
-    def prepare(self, feeds: Feeds, look_up: LookUp, /) -> Prepared:
+    def prepare(self, feeds: Feeds, look_up: TableLookup, /) -> PreparedInput:
         rows = self.rows(feeds)
-        return Prepared(rows, {"mel": np.asarray(feeds["mel"], np.float32)})
+        return PreparedInput(rows, {"mel": np.asarray(feeds["mel"], np.float32)})
 
     def sample(self, rows: int, seed: int, /) -> Feeds:
         self._check(rows)
         return {"mel": np.random.default_rng(seed).standard_normal((self.bins, _STRIDE * rows), np.float32)}
 
-    def input(self, rows: int, /) -> Part:
+    def input(self, rows: int, /) -> EncoderPart:
         self._check(rows)
-        d, hidden, frames = Draft("input"), self.spec.hidden, _STRIDE * rows
+        d, hidden, frames = PartBuilder("input"), self.spec.hidden, _STRIDE * rows
         x = d.reshape(d.input("mel", self.bins, frames), 1, self.bins, frames)
         for name, n_in, n, stride in (("conv1", self.bins, frames, 1), ("conv2", hidden, rows, _STRIDE)):
             weight = d.weight(f"embeddings.{name}.weight", hidden, n_in, 3)
@@ -121,13 +128,13 @@ class Whisper:
             x = d.node("Conv", (x, weight, bias), (1, hidden, n), strides=(stride,), pads=(1, 1))
             x = d.activate(x, "gelu")
         x = d.reshape(d.node("Transpose", (x,), (1, rows, hidden), perm=(0, 2, 1)), rows, hidden)
-        position = d.weight("embeddings.position", self.spec.max_rows, hidden, rows=Span(0, rows))
+        position = d.weight("embeddings.position", self.spec.max_rows, hidden, rows=IndexRange(0, rows))
         return d.part(x=d.add(x, position))
 
-    def head(self, rows: int, answer: Answer, /) -> Part:
+    def head(self, rows: int, answer: AnswerKind, /) -> EncoderPart:
         check_answer(self, answer)
-        d, hidden = Draft("head"), self.spec.hidden
-        return d.part(answer=d.norm(d.input("x", rows, hidden), Norm("head.norm", hidden, "layer", _EPS)))
+        d, hidden = PartBuilder("head"), self.spec.hidden
+        return d.part(answer=d.norm(d.input("x", rows, hidden), NormSpec("head.norm", hidden, "layer", _EPS)))
 
     def _check(self, rows: int) -> None:
         if not 1 <= rows <= self.spec.max_rows:
@@ -141,12 +148,16 @@ def read_whisper(path: Path, tensor_names: Collection[str]) -> Whisper:
     if min(heads, d) < 1 or d % heads:
         raise ModelError(f"{path}: {d} columns do not divide into {heads} heads.")
     layer = EncoderLayer(
-        Linear("query", d, d),
-        Linear("key", d, d, has_bias=False),
-        Linear("value", d, d),
-        Linear("output", d, d),
-        Norm("attention_norm", d, "layer", _EPS),
-        (FeedForward(Linear("up", d, f), Linear("down", f, d), Norm("output_norm", d, "layer", _EPS)),),
+        LinearSpec("query", d, d),
+        LinearSpec("key", d, d, has_bias=False),
+        LinearSpec("value", d, d),
+        LinearSpec("output", d, d),
+        NormSpec("attention_norm", d, "layer", _EPS),
+        (
+            FeedForward(
+                LinearSpec("up", d, f), LinearSpec("down", f, d), NormSpec("output_norm", d, "layer", _EPS)
+            ),
+        ),
         is_pre_norm=True,
     )
     try:

@@ -18,7 +18,7 @@ from pliant.arrays import Float32
 from pliant.errors import ModelError
 from pliant.models.hf.config import read_config, write_config, write_pooling
 from pliant.models.hf.safetensors_file import FLOATS, StoredTensor, index_weights, read_bytes, read_float
-from pliant.models.hf.weight_names import find, saved_name
+from pliant.models.hf.weight_names import find_name, saved_name
 from pliant.models.spec import ModelSpec, Precision, tensor_shapes
 from pliant.models.word_table import QuantizedTable
 
@@ -102,7 +102,7 @@ def save_checkpoint(
     if spec.head.labels is None:
         texts |= write_pooling(spec.head, spec.hidden)
     try:
-        with _renamed_when_whole(directory) as partial:
+        with _atomic_directory(directory) as partial:
             _copy_tokenizer(tokenizer_from, partial)
             save_file(weights, partial / "model.safetensors", metadata={"format": "pt"})
             for name, value in texts.items():
@@ -117,7 +117,7 @@ def _find_table(
     spec: ModelSpec, present: Mapping[str, StoredTensor]
 ) -> tuple[StoredTensor, StoredTensor] | None:
     codes, codebook = (
-        find(spec.family, WORD, {n.removesuffix(end): n for n in present if n.endswith(end)})
+        find_name(spec.family, WORD, {n.removesuffix(end): n for n in present if n.endswith(end)})
         for end in (".codes", ".codebook")
     )
     if codes is None or codebook is None:
@@ -141,7 +141,7 @@ def _match(
     for name, shape in tensor_shapes(spec):
         if name == WORD and has_table:
             continue
-        found = find(spec.family, name, present)
+        found = find_name(spec.family, name, present)
         if found is None:
             missing.append(saved_name(spec.family, name))
             continue
@@ -156,7 +156,7 @@ def _match(
         )
     if wrong:
         raise ModelError(f"{directory} has tensors that do not match its config.json: {'; '.join(wrong)}.")
-    extra = find(spec.family, f"layers.{spec.n_layers}.query.weight", present)
+    extra = find_name(spec.family, f"layers.{spec.n_layers}.query.weight", present)
     if extra is not None:
         raise ModelError(
             f"{directory}: config.json says {spec.n_layers} layers, but the weights contain {extra}."
@@ -217,7 +217,7 @@ def _copy_tokenizer(source: Path, target: Path) -> None:
 
 
 @contextlib.contextmanager
-def _renamed_when_whole(directory: Path) -> Iterator[Path]:
+def _atomic_directory(directory: Path) -> Iterator[Path]:
     """A temporary directory that is renamed to `directory` on success and removed on failure."""
     directory.parent.mkdir(parents=True, exist_ok=True)
     partial = Path(tempfile.mkdtemp(prefix=f".{directory.name}.partial-", dir=directory.parent))

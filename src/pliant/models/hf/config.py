@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from pliant.errors import ModelError
-from pliant.models.hf.weight_names import find
+from pliant.models.hf.weight_names import find_name
 from pliant.models.spec import Activation, Family, Head, ModelSpec, Pooling
 
 TEXT_FAMILIES: dict[str, Family] = {
@@ -56,15 +56,15 @@ _LANGUAGE_MODELS = ("ForMaskedLM", "ForPreTraining", "LMHeadModel")
 _ENCODERS = ("Model", *_LANGUAGE_MODELS)
 
 
-class _Kind(msgspec.Struct):
+class _ModelTypeConfig(msgspec.Struct):
     model_type: str
 
 
-class _Classes(msgspec.Struct):
+class _ArchitecturesConfig(msgspec.Struct):
     architectures: list[str] | None = None
 
 
-class _Module(msgspec.Struct):
+class _ModuleEntry(msgspec.Struct):
     type: str
     path: str = ""
 
@@ -81,7 +81,7 @@ class _PoolingModes(msgspec.Struct):
     pooling_mode_lasttoken: bool = False
 
 
-class _Shared(msgspec.Struct):
+class _CommonConfig(msgspec.Struct):
     model_type: str
     vocab_size: int
     max_position_embeddings: int
@@ -101,7 +101,7 @@ class _Shared(msgspec.Struct):
     quantization_config: Any = None
 
 
-class _Bert(_Shared, kw_only=True):
+class _BertConfig(_CommonConfig, kw_only=True):
     """BERT, RoBERTa and ELECTRA; absent flags have the defaults of transformers."""
 
     hidden_size: int
@@ -115,7 +115,7 @@ class _Bert(_Shared, kw_only=True):
     pad_token_id: int | None = None
 
 
-class _DistilBert(_Shared, kw_only=True):
+class _DistilBertConfig(_CommonConfig, kw_only=True):
     dim: int
     n_layers: int
     n_heads: int
@@ -140,7 +140,9 @@ def read_config_file(path: Path, tensor_names: Collection[str]) -> ModelSpec:
             f"{path}: model_type {kind!r} is not supported; pliant runs {', '.join(TEXT_FAMILIES)}."
         )
     family = TEXT_FAMILIES[kind]
-    config: _Bert | _DistilBert = read_json(path, _DistilBert if family == "distilbert" else _Bert)
+    config: _BertConfig | _DistilBertConfig = read_json(
+        path, _DistilBertConfig if family == "distilbert" else _BertConfig
+    )
     _refuse_unsupported(path, config)
     try:
         head = _head(path.parent, family, config, tensor_names)
@@ -151,13 +153,13 @@ def read_config_file(path: Path, tensor_names: Collection[str]) -> ModelSpec:
         raise ModelError(f"{path}: {e}") from e
 
 
-def unread_head(directory: Path) -> str | None:
+def ignored_head(directory: Path) -> str | None:
     """The class in config.json whose head is ignored; None for no such class, and for an embedding model
     (modules.json). Raises ModelError.
     """
     if (directory / "modules.json").is_file():
         return None
-    classes: list[str] = read_json(directory / "config.json", _Classes).architectures or []
+    classes: list[str] = read_json(directory / "config.json", _ArchitecturesConfig).architectures or []
     return next((name for name in classes if name.endswith(_LANGUAGE_MODELS)), None)
 
 
@@ -212,7 +214,7 @@ def model_type(path: Path) -> str:
         raise ModelError(
             f"{path} is missing; a model directory holds config.json, safetensors and tokenizer.json."
         )
-    kind: str = read_json(path, _Kind).model_type
+    kind: str = read_json(path, _ModelTypeConfig).model_type
     return kind
 
 
@@ -233,7 +235,7 @@ def activation_of(path: Path, name: str) -> Activation:
     return _ACTIVATION[name]
 
 
-def _refuse_unsupported(path: Path, config: _Shared) -> None:
+def _refuse_unsupported(path: Path, config: _CommonConfig) -> None:
     refused = {
         "position_embedding_type": config.position_embedding_type not in (None, "absolute"),
         "is_decoder": config.is_decoder,
@@ -250,8 +252,8 @@ def _refuse_unsupported(path: Path, config: _Shared) -> None:
             )
 
 
-def _spec(path: Path, family: Family, config: _Bert | _DistilBert, head: Head) -> ModelSpec:
-    if isinstance(config, _DistilBert):
+def _spec(path: Path, family: Family, config: _BertConfig | _DistilBertConfig, head: Head) -> ModelSpec:
+    if isinstance(config, _DistilBertConfig):
         layers, heads, hidden, ffn = config.n_layers, config.n_heads, config.dim, config.hidden_dim
         embedding, act, eps, n_types, offset = hidden, config.activation, 1e-12, 0, 0
     else:
@@ -281,16 +283,16 @@ def _spec(path: Path, family: Family, config: _Bert | _DistilBert, head: Head) -
     )
 
 
-def _position_offset(config: _Bert) -> int:
+def _position_offset(config: _BertConfig) -> int:
     """RoBERTa numbers positions from the padding token's id plus one."""
     return (1 if config.pad_token_id is None else config.pad_token_id) + 1
 
 
-def _head(directory: Path, family: Family, config: _Shared, tensor_names: Collection[str]) -> Head:
+def _head(directory: Path, family: Family, config: _CommonConfig, tensor_names: Collection[str]) -> Head:
     classes = config.architectures or []
     if any(name.endswith(_CLASSIFIER) for name in classes):
         return _classifier(family, config)
-    if not classes and find(family, "head.classifier.weight", tensor_names):
+    if not classes and find_name(family, "head.classifier.weight", tensor_names):
         return _classifier(family, config)
     for name in classes:
         if not name.endswith(_ENCODERS):
@@ -300,7 +302,7 @@ def _head(directory: Path, family: Family, config: _Shared, tensor_names: Collec
     return _embedder(directory)
 
 
-def _classifier(family: Family, config: _Shared) -> Head:
+def _classifier(family: Family, config: _CommonConfig) -> Head:
     pooling = config.classifier_pooling or "cls"
     if pooling not in ("cls", "mean"):
         raise ModelError(f"classifier_pooling {pooling!r} is not supported; it is 'cls' or 'mean'.")
@@ -342,7 +344,7 @@ def _embedder(directory: Path) -> Head:
     path = directory / "modules.json"
     if not path.is_file():
         return Head("mean", None, None)
-    modules = [(m.type.rsplit(".", 1)[-1], m.path) for m in read_json(path, list[_Module])]
+    modules = [(m.type.rsplit(".", 1)[-1], m.path) for m in read_json(path, list[_ModuleEntry])]
     kinds = [kind for kind, _ in modules]
     if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
         raise ModelError(

@@ -81,7 +81,7 @@ def saved_names(family: Family, canonical: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
-def find(family: Family, canonical: str, present: Collection[str]) -> str | None:
+def find_name(family: Family, canonical: str, present: Collection[str]) -> str | None:
     """The name among `present` in a checkpoint that holds the tensor `canonical`; None if there is none."""
     return next((name for name in saved_names(family, canonical) if name in present), None)
 

@@ -23,7 +23,7 @@ def contrib_function(
     write = _OPERATORS.get(node.op_type) if node.domain == DOMAIN else None
     if write is None:
         return None
-    body = _Body(node, types, values)
+    body = _FunctionBuilder(node, types, values)
     write(body)
     outputs = [f"y{i}" for i in range(len(node.output))]
     imports = [helper.make_opsetid("", _OPSET)]
@@ -32,7 +32,7 @@ def contrib_function(
 
 @final
 @dataclass
-class _Body:
+class _FunctionBuilder:
     """Builds a function: inputs are x0, x1, ..., outputs y0, y1, ...; "" is an absent input."""
 
     node: Any
@@ -67,15 +67,15 @@ class _Body:
         self.add("QuantizeLinear", [x, self.given(i), self.given(i + 1)], "y0")
 
 
-def _binary(op: str) -> Callable[[_Body], None]:
-    def write(body: _Body) -> None:
+def _binary(op: str) -> Callable[[_FunctionBuilder], None]:
+    def write(body: _FunctionBuilder) -> None:
         body.quantized(body.add(op, [body.real(0), body.real(3)]), 6)
 
     return write
 
 
-def _unary(op: str, *without: str) -> Callable[[_Body], None]:
-    def write(body: _Body) -> None:
+def _unary(op: str, *without: str) -> Callable[[_FunctionBuilder], None]:
+    def write(body: _FunctionBuilder) -> None:
         y = body.add(op, [body.real(0)])
         body.with_attributes_of_node(*without)
         body.quantized(y, 3)
@@ -83,18 +83,18 @@ def _unary(op: str, *without: str) -> Callable[[_Body], None]:
     return write
 
 
-def _concat(body: _Body) -> None:
+def _concat(body: _FunctionBuilder) -> None:
     parts = [body.real(i) for i in range(2, len(body.node.input), 3)]
     y = body.add("Concat", parts)
     body.with_attributes_of_node()
     body.quantized(y, 0)
 
 
-def _where(body: _Body) -> None:
+def _where(body: _FunctionBuilder) -> None:
     body.quantized(body.add("Where", [body.given(0), body.real(1), body.real(4)]), 7)
 
 
-def _gemm(body: _Body) -> None:
+def _gemm(body: _FunctionBuilder) -> None:
     """The bias is int32 in units of both scales."""
     inputs = [body.real(0), body.real(3)]
     if body.given(6):
@@ -107,15 +107,15 @@ def _gemm(body: _Body) -> None:
         body.quantized(body.nodes[-1].output[0], 7)
 
 
-def _same(op: str) -> Callable[[_Body], None]:
-    def write(body: _Body) -> None:
+def _same(op: str) -> Callable[[_FunctionBuilder], None]:
+    def write(body: _FunctionBuilder) -> None:
         body.add(op, [body.given(i) for i in range(len(body.node.input))], "y0")
         body.with_attributes_of_node()
 
     return write
 
 
-def _lstm(body: _Body) -> None:
+def _lstm(body: _FunctionBuilder) -> None:
     """Weights [direction][input][gate] of bytes, with scales and zero points per direction or per gate."""
     weights = [_lstm_weights(body, 1, 8), _lstm_weights(body, 2, 10)]
     rest = [body.given(i) for i in range(3, 8)]
@@ -124,7 +124,7 @@ def _lstm(body: _Body) -> None:
     body.with_attributes_of_node()
 
 
-def _lstm_weights(body: _Body, w: int, scale: int) -> str:
+def _lstm_weights(body: _FunctionBuilder, w: int, scale: int) -> str:
     """Dequantized now if the bytes are known: they are packed as floats anyway."""
     names = [body.node.input[i] for i in (w, scale, scale + 1)]
     if all(name in body.values for name in names):
@@ -141,7 +141,7 @@ def _lstm_weights(body: _Body, w: int, scale: int) -> str:
     return body.add("Transpose", [whole_name], perm=[0, 2, 1])
 
 
-_OPERATORS: Mapping[str, Callable[[_Body], None]] = {
+_OPERATORS: Mapping[str, Callable[[_FunctionBuilder], None]] = {
     "QLinearAdd": _binary("Add"),
     "QLinearMul": _binary("Mul"),
     "QLinearSigmoid": _unary("Sigmoid"),

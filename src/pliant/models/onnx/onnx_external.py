@@ -71,7 +71,7 @@ class ExternalData:
 
     def _file(self, location: str, tensor: str) -> memoryview:
         if location not in self._files:
-            self._files[location] = mapped(self._path(location, tensor))
+            self._files[location] = map_file(self._path(location, tensor))
         return self._files[location].memory
 
     def _path(self, location: str, tensor: str) -> Path:
@@ -102,7 +102,7 @@ class ExternalData:
         return path
 
 
-def mapped(path: Path) -> MappedFile:
+def map_file(path: Path) -> MappedFile:
     """A file, mapped read-only. Raises ModelError when it cannot be read, or is not a regular file."""
     try:
         # If a pipe replaced the file after the check, opening it must not block.

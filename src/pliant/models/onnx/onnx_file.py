@@ -15,7 +15,7 @@ from google.protobuf.message import DecodeError, Message
 from pliant.errors import GraphError, InputError, ModelError
 from pliant.ir.port import Port
 from pliant.models.identity import files_identity
-from pliant.models.onnx.onnx_external import ExternalData, MappedFile, mapped
+from pliant.models.onnx.onnx_external import ExternalData, MappedFile, map_file
 from pliant.models.onnx.onnx_nodes import one_line
 from pliant.models.onnx.onnx_tensor import array_of, dtype_name
 from pliant.models.onnx.onnx_wire import outline
@@ -102,7 +102,7 @@ def open_onnx(source: "str | os.PathLike[str] | bytes | Any") -> OnnxModel:
     path = Path(source)
     if "\0" in str(path) or not path.is_file():
         raise ModelError(f"there is no file {str(path)!r}.")
-    file = mapped(path)
+    file = map_file(path)
     return _open(file.memory, file, str(path))
 
 

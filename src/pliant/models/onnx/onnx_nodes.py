@@ -216,7 +216,7 @@ def function_of(schema: Any, node: Any, types: Mapping[str, TensorType]) -> Any 
     return function
 
 
-def renamed(
+def rename_tensors(
     node: Any, rename: Callable[[str], str], outputs: Sequence[str], attributes: Mapping[str, Any]
 ) -> Any:
     """A copy with renamed tensors, and with references to function attributes resolved from `attributes`.

@@ -20,7 +20,7 @@ MIN_BYTES = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class ByteSpan:
     """`n_bytes` of the file from byte `start` on."""
 
     start: int
@@ -32,7 +32,7 @@ class Outline:
     """A model's bytes without its long weights, and the span of each initializer's weights, in order."""
 
     model: bytes
-    weights: tuple[Span | None, ...]
+    weights: tuple[ByteSpan | None, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ def outline(data: memoryview, min_bytes: int = MIN_BYTES) -> Outline:
     Raises ModelError for bytes that are not a valid protobuf or are truncated.
     """
     parts: list[bytes | memoryview] = []
-    weights: list[Span | None] = []
+    weights: list[ByteSpan | None] = []
     for field in _fields(data, 0, len(data)):
         if (field.number, field.wire_type) == (_MODEL_GRAPH, _BYTES):
             graph = _cut_graph(data, field, weights, min_bytes)
@@ -60,7 +60,7 @@ def outline(data: memoryview, min_bytes: int = MIN_BYTES) -> Outline:
     return Outline(b"".join(parts), tuple(weights))
 
 
-def _cut_graph(data: memoryview, graph: _Field, weights: list[Span | None], min_bytes: int) -> bytes:
+def _cut_graph(data: memoryview, graph: _Field, weights: list[ByteSpan | None], min_bytes: int) -> bytes:
     parts: list[bytes | memoryview] = []
     for field in _fields(data, graph.payload, graph.end):
         if (field.number, field.wire_type) != (_GRAPH_INITIALIZER, _BYTES):
@@ -72,7 +72,7 @@ def _cut_graph(data: memoryview, graph: _Field, weights: list[Span | None], min_
             weights.append(None)
             parts.append(data[field.start : field.end])
             continue
-        weights.append(Span(raws[-1].payload, raws[-1].end - raws[-1].payload))
+        weights.append(ByteSpan(raws[-1].payload, raws[-1].end - raws[-1].payload))
         tensor = b"".join(data[f.start : f.end] for f in inside if f.number != _TENSOR_RAW_DATA)
         parts += [_tag(_GRAPH_INITIALIZER), _varint(len(tensor)), tensor]
     return b"".join(parts)

@@ -9,10 +9,10 @@ from collections.abc import Mapping
 import numpy as np
 
 from pliant.ir.graph import Attribute, Graph, Node, TensorType
-from pliant.models.recurrent.recurrent_spec import CLASSIFIER, GATES, Cell, RecurrentSpec, layer_suffix
+from pliant.models.recurrent.recurrent_spec import CLASSIFIER, GATES, CellKind, RecurrentSpec, layer_suffix
 
 VECTORS, STATES, POOLED, LOGITS = "vectors", "states", "pooled", "logits"
-_GATE_ORDER: dict[Cell, tuple[int, ...]] = {"lstm": (0, 3, 1, 2), "gru": (1, 0, 2)}
+_GATE_ORDER: dict[CellKind, tuple[int, ...]] = {"lstm": (0, 3, 1, 2), "gru": (1, 0, 2)}
 """The positions of ONNX's gates in torch's weights: i, o, f, c in i, f, g, o; and z, r, h in r, z, n."""
 
 
@@ -21,7 +21,7 @@ def recurrent_graph(spec: RecurrentSpec, weights: Mapping[str, np.ndarray], toke
 
     The answer is `logits` [1, labels] of a classifier, else the `pooled` vector [1, features].
     """
-    draft = _Draft(weights)
+    draft = _GraphBuilder(weights)
     x = VECTORS
     draft.types[x] = _floats(tokens, 1, spec.inputs)
     for layer in range(spec.n_layers):
@@ -40,7 +40,7 @@ def recurrent_graph(spec: RecurrentSpec, weights: Mapping[str, np.ndarray], toke
     return draft.graph((STATES, y))
 
 
-class _Draft:
+class _GraphBuilder:
     """Builds a graph."""
 
     def __init__(self, weights: Mapping[str, np.ndarray]) -> None:

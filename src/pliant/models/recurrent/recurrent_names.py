@@ -45,12 +45,12 @@ def _names(spec: RecurrentSpec, present: Mapping[str, StoredTensor]) -> dict[str
     wanted = spec.tensors()
     prefix = _prefix(present)
     rest = [name for name in present if not _OF_LAYERS.fullmatch(name.removeprefix(prefix))]
-    table = _only(EMBEDDING, rest, present, wanted[EMBEDDING])
+    table = _match_shape(EMBEDDING, rest, present, wanted[EMBEDDING])
     names = {name: name.replace("rnn.", prefix, 1) for name in wanted if name.startswith("rnn.")}
     names[EMBEDDING] = table
     if spec.labels is not None:
         weight = f"{CLASSIFIER}.weight"
-        last = _only(weight, [n for n in rest if n != table], present, wanted[weight])
+        last = _match_shape(weight, [n for n in rest if n != table], present, wanted[weight])
         names |= {weight: last, f"{CLASSIFIER}.bias": f"{last.removesuffix('.weight')}.bias"}
     return names
 
@@ -64,7 +64,7 @@ def _prefix(present: Mapping[str, StoredTensor]) -> str:
     return found[0] if found else "rnn."
 
 
-def _only(
+def _match_shape(
     canonical: str, names: Sequence[str], present: Mapping[str, StoredTensor], shape: tuple[int, ...]
 ) -> str:
     """The only tensor of a shape, unless one has the canonical name."""

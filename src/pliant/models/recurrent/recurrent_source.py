@@ -21,10 +21,10 @@ from pliant.arrays import Float, Float32, Integer
 from pliant.errors import InputError, ModelError
 from pliant.models.encoder.encoder_random import uniform
 from pliant.models.hf.safetensors_file import index_weights, read_float, read_stored
-from pliant.models.ids import check_ids
 from pliant.models.recurrent.recurrent_names import match_tensors
 from pliant.models.recurrent.recurrent_spec import EMBEDDING, MAX_TOKENS, RecurrentSpec, read_recurrent
-from pliant.models.tokenizer import Encoded, open_tokenizer, require_content
+from pliant.models.token_ids import check_ids
+from pliant.models.tokenizer import TokenizedInput, open_tokenizer, require_content
 
 _VERSION = 1
 """Version of the random numbers; another way of generating them is another model."""
@@ -48,9 +48,9 @@ class RecurrentSource:
     table: np.ndarray = field(repr=False)
     identity: str
     is_random: bool
-    _encode: Callable[[str], Encoded] = field(repr=False)
+    _encode: Callable[[str], TokenizedInput] = field(repr=False)
     _truncate: Callable[[str], str] = field(repr=False)
-    _read: Callable[[], "_Stored"] = field(repr=False)
+    _read: Callable[[], "_StoredModel"] = field(repr=False)
 
     @property
     def n_bytes(self) -> int:
@@ -72,7 +72,7 @@ class RecurrentSource:
             )
         return replace(self, weights=stored.weights, table=stored.table)
 
-    def encode(self, text: str) -> Encoded:
+    def encode(self, text: str) -> TokenizedInput:
         """The word ids of a text, without types. Raises InputError for no words or too many."""
         return self._encode(text)
 
@@ -125,7 +125,7 @@ def open_recurrent_source(directory: Path) -> RecurrentSource:
 
 
 @dataclass(frozen=True, slots=True)
-class _Stored:
+class _StoredModel:
     """The weights and word vectors (in their stored type) of a model, and the hash of its files."""
 
     weights: Mapping[str, np.ndarray]
@@ -133,7 +133,7 @@ class _Stored:
     identity: str
 
 
-def _read_stored(directory: Path, spec: RecurrentSpec) -> _Stored:
+def _read_stored(directory: Path, spec: RecurrentSpec) -> _StoredModel:
     try:
         stored = match_tensors(spec, index_weights(directory))
     except ModelError as e:
@@ -147,7 +147,7 @@ def _read_stored(directory: Path, spec: RecurrentSpec) -> _Stored:
                 digest.update(file_digest(file, "sha256").digest())
         except OSError as e:
             raise ModelError(f"{path} cannot be read: {e.strerror}.") from e
-    return _Stored(weights, read_stored(stored[EMBEDDING]), digest.hexdigest())
+    return _StoredModel(weights, read_stored(stored[EMBEDDING]), digest.hexdigest())
 
 
 def random_recurrent(config: str | Path, seed: int = 0) -> RecurrentSource:
@@ -169,7 +169,7 @@ def random_recurrent(config: str | Path, seed: int = 0) -> RecurrentSource:
         shape = spec.tensors()[name]
         return uniform(f"{seed}/{name}", 0, int(np.prod(shape)), 0.0, reach).reshape(shape)
 
-    def encode(text: str) -> Encoded:
+    def encode(text: str) -> TokenizedInput:
         require_content(text, "the text")
         words = _WORDS.findall(text.lower())
         if not words:
@@ -177,16 +177,16 @@ def random_recurrent(config: str | Path, seed: int = 0) -> RecurrentSource:
         if len(words) > MAX_TOKENS:
             raise InputError(f"the text has {len(words)} words, but the model reads at most {MAX_TOKENS}.")
         ids = np.array([crc32(word.encode()) % spec.vocab for word in words], np.int32)
-        return Encoded(ids, np.zeros_like(ids))
+        return TokenizedInput(ids, np.zeros_like(ids))
 
     def truncate(text: str) -> str:
         last = next(islice(_WORDS.finditer(text), MAX_TOKENS - 1, None), None)
         return text if last is None else text[: last.end()]
 
-    def stored() -> _Stored:
+    def stored() -> _StoredModel:
         weights = {name: made(name, spec.hidden**-0.5) for name in spec.tensors() if name != EMBEDDING}
         identity = sha256(b"recurrent %d %d " % (_VERSION, seed) + said).hexdigest()
-        return _Stored(weights, made(EMBEDDING, 3**0.5), identity)
+        return _StoredModel(weights, made(EMBEDDING, 3**0.5), identity)
 
     first = stored()
     return RecurrentSource(

@@ -10,8 +10,8 @@ import msgspec
 from pliant.errors import ModelError
 from pliant.models.hf.config import model_type, read_json
 
-Cell = Literal["lstm", "gru"]
-Pooling = Literal["last", "max", "mean"]
+CellKind = Literal["lstm", "gru"]
+StatePooling = Literal["last", "max", "mean"]
 """How all states become one vector: the final state of each direction, or the maximum or mean of each
 unit.
 """
@@ -22,7 +22,7 @@ MAX_TOKENS = 1 << 14
 directions.
 """
 
-GATES: dict[Cell, int] = {"lstm": 4, "gru": 3}
+GATES: dict[CellKind, int] = {"lstm": 4, "gru": 3}
 EMBEDDING, CLASSIFIER = "embedding.weight", "classifier"
 
 
@@ -33,13 +33,13 @@ class RecurrentSpec:
     Without `labels` the pooled vector is the answer. Raises ModelError for invalid sizes.
     """
 
-    cell: Cell
+    cell: CellKind
     vocab: int
     inputs: int
     hidden: int
     n_layers: int = 1
     is_bidirectional: bool = False
-    pooling: tuple[Pooling, ...] = ("last",)
+    pooling: tuple[StatePooling, ...] = ("last",)
     labels: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
@@ -47,7 +47,9 @@ class RecurrentSpec:
             if getattr(self, name) < 1:
                 raise ModelError(f"{name} is {getattr(self, name)}; a recurrent model has at least 1.")
         if not self.pooling or len(set(self.pooling)) < len(self.pooling):
-            raise ModelError(f"pooling is {list(self.pooling)}; give some of {get_args(Pooling)}, each once.")
+            raise ModelError(
+                f"pooling is {list(self.pooling)}; give some of {get_args(StatePooling)}, each once."
+            )
         if self.labels is not None and len(self.labels) < 2:
             raise ModelError(f"a classifier needs 2 labels or more, but id2label has {len(self.labels)}.")
 
@@ -112,13 +114,13 @@ def layer_suffix(layer: int, direction: int) -> str:
 
 class _Config(msgspec.Struct):
     model_type: str
-    cell: Cell
+    cell: CellKind
     vocab_size: int
     embedding_size: int
     hidden_size: int
     num_layers: int = 1
     bidirectional: bool = False
-    pooling: tuple[Pooling, ...] = ("last",)
+    pooling: tuple[StatePooling, ...] = ("last",)
     id2label: dict[str, str] | None = None
 
 

@@ -9,9 +9,9 @@ from typing import assert_never
 from pliant.ir.partition import Partition
 from pliant.ir.program import Compute, Part
 from pliant.models.encoder import encoder_parts as parts
-from pliant.models.encoder.encoder_draft import Block, Span
-from pliant.models.encoder.encoder_draft import Part as GraphPart
 from pliant.models.encoder.encoder_spec import EncoderSpec
+from pliant.models.encoder.part_builder import EncoderPart as GraphPart
+from pliant.models.encoder.part_builder import IndexRange, WeightBlock
 from pliant.plan.split.split import HEAD, INPUT
 from pliant.plan.split.stages import Region, Stage, stages, tiles_of
 from pliant.store.coding.matrix import coded_bytes, pays
@@ -38,21 +38,21 @@ def graph_part(spec: EncoderSpec, partition: Partition, stage: Stage) -> GraphPa
     n_terms = len(_stacks(stage))
     match stage.kind:
         case "attend":
-            return parts.attend(spec, rows, _span(p.heads(device)))
+            return parts.attention_part(spec, rows, _span(p.heads(device)))
         case "rest":
-            return parts.rest(spec, rows)
+            return parts.row_wise_part(spec, rows)
         case "attend_mix":
-            return parts.attend_mix(spec, rows, _span(p.heads(device)))
+            return parts.attention_product_part(spec, rows, _span(p.heads(device)))
         case "reduce":
             if f is None:
-                return parts.after_attention(spec, rows, n_terms)
-            return parts.after_feed_forward(spec, rows, f, n_terms)
+                return parts.after_attention_part(spec, rows, n_terms)
+            return parts.after_feed_forward_part(spec, rows, f, n_terms)
         case "feed_forward":
             assert f is not None, stage
-            return parts.up_down(spec, rows, f, _span(p.columns(device)))
+            return parts.feed_forward_part(spec, rows, f, _span(p.columns(device)))
         case "activate":
             assert f is not None, stage
-            return parts.activate(spec, rows, f, _span(p.columns(device)), n_terms)
+            return parts.activation_part(spec, rows, f, _span(p.columns(device)), n_terms)
         case "mix" | "up" | "down":
             return _tile(spec, p, stage)
         case _:
@@ -82,13 +82,13 @@ def weight_bytes(spec: EncoderSpec, *partitions: Partition) -> dict[str, int]:
     Matrices are float32, or in codes if a partition has bits. For several partitions, a device holds the
     union of their needs, with shared blocks counted once.
     """
-    held: dict[str, dict[tuple[int, ...], set[Block]]] = {}
+    held: dict[str, dict[tuple[int, ...], set[WeightBlock]]] = {}
     for partition in dict.fromkeys(map(_without_lengths, partitions)):  # many share their blocks
         for device, blocks in _blocks(spec, partition).items():
             held.setdefault(device, {}).setdefault(partition.bits, set()).update(blocks)
     share = 0.0 if spec.coded is None else spec.coded.outlier_share
 
-    def total(by_bits: dict[tuple[int, ...], set[Block]]) -> int:
+    def total(by_bits: dict[tuple[int, ...], set[WeightBlock]]) -> int:
         layers = {
             (block, layer, bits)
             for of_layers, blocks in by_bits.items()
@@ -135,9 +135,9 @@ def _without_lengths(partition: Partition) -> Partition:
 
 
 @lru_cache(maxsize=64)
-def _blocks(spec: EncoderSpec, partition: Partition) -> Mapping[str, set[Block]]:
-    held: dict[str, set[Block]] = {device: set() for device in partition.devices}
-    alike: dict[str, set[Block]] = {}
+def _blocks(spec: EncoderSpec, partition: Partition) -> Mapping[str, set[WeightBlock]]:
+    held: dict[str, set[WeightBlock]] = {device: set() for device in partition.devices}
+    alike: dict[str, set[WeightBlock]] = {}
     for stage in stages(spec, partition, 0):
         is_alike = stage.kind in ("rest", "reduce")  # the same on every device
         found = alike.get(stage.kernel) if is_alike else None
@@ -153,8 +153,8 @@ def _tile(spec: EncoderSpec, p: Partition, stage: Stage) -> GraphPart:
     tile = tiles_of(p, p.grid)[stage.device]
     if stage.kind == "mix":
         d, outputs = spec.head_dim, _span(tile.outputs)
-        columns = Span(tile.heads.start * d, tile.heads.stop * d)
-        return parts.tile(spec.template.output, stage.rows, columns, outputs)
+        columns = IndexRange(tile.heads.start * d, tile.heads.stop * d)
+        return parts.tile_part(spec.template.output, stage.rows, columns, outputs)
     assert stage.forward is not None, stage
     used, hidden, neurons = (
         spec.template.feed_forwards[stage.forward],
@@ -162,8 +162,8 @@ def _tile(spec: EncoderSpec, p: Partition, stage: Stage) -> GraphPart:
         _span(tile.neurons),
     )
     if stage.kind == "up":
-        return parts.tile(used.up, stage.rows, hidden, neurons)
-    return parts.tile(used.down, stage.rows, neurons, hidden)
+        return parts.tile_part(used.up, stage.rows, hidden, neurons)
+    return parts.tile_part(used.down, stage.rows, neurons, hidden)
 
 
 def _stacks(stage: Stage) -> list[tuple[Region, ...]]:
@@ -199,12 +199,12 @@ def _output(stage: Stage, region: Region) -> str:
     return names.get(stem, stem)
 
 
-def _span(numbers: range) -> Span:
-    return Span(numbers.start, numbers.stop)
+def _span(numbers: range) -> IndexRange:
+    return IndexRange(numbers.start, numbers.stop)
 
 
 @lru_cache(maxsize=4096)
-def _block_bytes(block: Block, bits: int | None, outlier_share: float) -> int:
+def _block_bytes(block: WeightBlock, bits: int | None, outlier_share: float) -> int:
     """Return the bytes of a block of a weight; blocks that a product lacks have no name and count as 0."""
     if block.name is None:
         return 0

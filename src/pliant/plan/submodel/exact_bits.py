@@ -6,7 +6,7 @@ import highspy
 import numpy as np
 
 from pliant.arrays import Float
-from pliant.compiler.layout.silent_highs import SilentHighs
+from pliant.compiler.layout.highs_solver import HighsSolver
 from pliant.errors import BudgetError
 from pliant.ir.bitwidths import BITS, FULL_BITS, LOWEST_BITS, PLANES
 from pliant.plan.submodel.io_plan import Ledger
@@ -55,7 +55,7 @@ class _Model:
         self._budgets()
 
     def solve(self, time_limit_s: float, gap: float) -> list[list[int]]:
-        solver = SilentHighs()
+        solver = HighsSolver()
         solver.setOptionValue("time_limit", time_limit_s)
         solver.setOptionValue("mip_rel_gap", gap)
         solver.passModel(self._program())

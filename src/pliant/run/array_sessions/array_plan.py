@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pliant.ir.graph import TensorType
 from pliant.ir.port import Port
 from pliant.ir.program import Program
-from pliant.models.encoder.encoder_graph import Precise
+from pliant.models.encoder.encoder_graph import ComputeDtype
 from pliant.plan.precision import PrecisionChoice
 from pliant.quantities import format_bytes, format_seconds
 from pliant.run.array_sessions.operator_calls import (
@@ -65,7 +65,7 @@ class ArrayPlan:
     weight_bytes: int
     arena_bytes: int
     images: tuple[ImagePlan, ...]
-    compute: Precise | None = None
+    compute: ComputeDtype | None = None
     precision: PrecisionChoice | None = None
 
     def __str__(self) -> str:

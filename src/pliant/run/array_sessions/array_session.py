@@ -16,7 +16,7 @@ from pliant.ir.port import Port, require_tensors
 from pliant.ir.reply import Reply
 from pliant.kernels.runtime.thread_pool import Pool
 from pliant.kernels.runtime.turns import Turns
-from pliant.models.encoder.encoder_graph import Precise
+from pliant.models.encoder.encoder_graph import ComputeDtype
 from pliant.plan.precision import PrecisionChoice
 from pliant.quantities import check_whole
 from pliant.run.arena import Arena
@@ -106,7 +106,7 @@ class ArraySession(Session[None]):
         """
 
     @property
-    def compute(self) -> Precise | None:
+    def compute(self) -> ComputeDtype | None:
         """The arithmetic of products with constant matrices; None for a compiled directory, which does not
         record it.
         """

@@ -5,7 +5,7 @@ from typing import final
 
 import numpy as np
 
-from pliant.compiler.aot.compiled_directory import OpenedDirectory
+from pliant.compiler.aot.compiled_directory import CompiledDirectory
 from pliant.errors import BudgetError
 from pliant.ir.dilation import Dilation
 from pliant.ir.port import static_port
@@ -25,7 +25,7 @@ class GraphSession(ArraySession):
     def __init__(
         self,
         name: str,
-        saved: OpenedDirectory,
+        saved: CompiledDirectory,
         pool: Pool,
         dilation: Dilation = Dilation(),  # noqa: B008 - frozen
         *,

@@ -8,12 +8,12 @@ import numpy as np
 
 from pliant.errors import BudgetError, GraphError, InputError
 from pliant.ir.bitwidths import BYTE_BITS, PLANES, Weights
-from pliant.models.encoder.encoder_graph import Precise
+from pliant.models.encoder.encoder_graph import ComputeDtype
 from pliant.plan.precision import Form
 from pliant.run.array_sessions.onnx_session import OnnxSession
 from pliant.run.session.feeds import FeedsLike
 
-OpenForm = Callable[[Weights, Precise], OnnxSession]
+OpenForm = Callable[[Weights, ComputeDtype], OnnxSession]
 """Opens a session with these weights and this arithmetic; "auto" weights use the memory that was granted."""
 
 _ROUNDS = 9
@@ -21,7 +21,7 @@ _FEW_S = 0.02
 """A run shorter than this is timed repeatedly, at most as often as it fits into this time."""
 
 
-def forms_of(weights: Weights, *, is_bounded: bool) -> list[tuple[Weights, Precise]]:
+def forms_of(weights: Weights, *, is_bounded: bool) -> list[tuple[Weights, ComputeDtype]]:
     """The forms to measure for the requested `weights`; if `is_bounded`, a memory limit sets their bits."""
     if weights == "fp32":
         return [("fp32", "fp32"), ("fp32", "bf16")]
@@ -31,12 +31,12 @@ def forms_of(weights: Weights, *, is_bounded: bool) -> list[tuple[Weights, Preci
         return [(weights, "fp32"), (weights, "bf16"), (weights, "int8")]
     if is_bounded:
         return [("auto", "fp32"), ("auto", "bf16"), ("auto", "int8")]
-    coded: list[tuple[Weights, Precise]] = [(PLANES, "fp32"), (PLANES, "bf16"), (PLANES, "int8")]
+    coded: list[tuple[Weights, ComputeDtype]] = [(PLANES, "fp32"), (PLANES, "bf16"), (PLANES, "int8")]
     return [("fp32", "fp32"), ("fp32", "bf16"), (BYTE_BITS, "int8"), *coded]
 
 
 def measure_forms(
-    forms: Sequence[tuple[Weights, Precise]],
+    forms: Sequence[tuple[Weights, ComputeDtype]],
     reference: OnnxSession,
     open_form: OpenForm,
     examples: Sequence[FeedsLike],
@@ -65,7 +65,7 @@ def measure_forms(
 
 def _measured(
     session: OnnxSession,
-    compute: Precise,
+    compute: ComputeDtype,
     reference: OnnxSession,
     data: tuple[Sequence[FeedsLike], Sequence[Mapping[str, np.ndarray]]],
     clock: Callable[[], float],

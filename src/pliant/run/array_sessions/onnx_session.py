@@ -27,7 +27,7 @@ from pliant.ir.graph import Graph, TensorType
 from pliant.ir.port import Port
 from pliant.kernels.runtime.jit import Library
 from pliant.kernels.runtime.thread_pool import Pool
-from pliant.models.encoder.encoder_graph import Precise
+from pliant.models.encoder.encoder_graph import ComputeDtype
 from pliant.models.onnx.bind.onnx_blocks import check_whole, host_names
 from pliant.models.onnx.onnx_file import OnnxModel
 from pliant.plan.precision import PrecisionChoice
@@ -144,7 +144,7 @@ class OnnxSession(ArraySession):
         return self._options.weights if self._lowering.weights is None else self._lowering.weights
 
     @property
-    def compute(self) -> Precise:
+    def compute(self) -> ComputeDtype:
         return self._options.compute
 
     @property

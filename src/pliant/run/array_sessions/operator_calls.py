@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
 
-from pliant.compiler.executable.encode_image import Row
+from pliant.compiler.executable.encode_image import CallEntry
 from pliant.ir.text.table_text import table_lines
 from pliant.quantities import format_bytes
 
@@ -24,7 +24,7 @@ class OperatorCalls:
     n_bytes: int
 
 
-def operator_calls(rows: Sequence[Row]) -> tuple[OperatorCalls, ...]:
+def operator_calls(rows: Sequence[CallEntry]) -> tuple[OperatorCalls, ...]:
     """The operators of a program, ordered by the bytes they read and write, largest first."""
     n_calls, flops, n_bytes = Counter[str](), Counter[str](), Counter[str]()
     for row in rows:

@@ -9,10 +9,10 @@ import numpy as np
 
 from pliant.arrays import Float
 from pliant.compiler.executable.call import Target
-from pliant.compiler.executable.encode_image import Row, kernels
-from pliant.compiler.executable.kernel_addresses import addresses
-from pliant.compiler.executable.recurrent_stages import described_calls, recurrent_form
-from pliant.compiler.executable.stage import Form, Stage
+from pliant.compiler.executable.encode_image import CallEntry, image_kernels
+from pliant.compiler.executable.kernel_addresses import load_kernels
+from pliant.compiler.executable.recurrent_stages import describe_calls, recurrent_form
+from pliant.compiler.executable.stage import BoundStage, StageForm
 from pliant.errors import BudgetError
 from pliant.ir.executable import ARENA
 from pliant.ir.graph import Graph
@@ -57,8 +57,8 @@ class RecurrentRunner:
         self._target = Target(library.isa, pool.n_threads)
         self._arena = Arena()
         self._weights: dict[str, np.ndarray] = {}
-        self._forms: dict[int, tuple[Form, dict[str, int]]] = {}
-        self._stages: dict[int, Stage] = {}
+        self._forms: dict[int, tuple[StageForm, dict[str, int]]] = {}
+        self._stages: dict[int, BoundStage] = {}
         self.vectors = self.states = np.zeros((0, 0), np.float32)
         self.numbers = np.zeros(0, np.float32)
         self._needed_bytes, self._load_s, self._cold_s, self.loading_s = 0, 0.0, 0.0, 0.0
@@ -109,15 +109,15 @@ class RecurrentRunner:
             part("activations", activations, [self.vectors, self.states, self._arena.memory]),
         )
 
-    def calls(self, steps: int) -> tuple[Row, ...]:
+    def calls(self, steps: int) -> tuple[CallEntry, ...]:
         """The kernel calls of a form of `steps` steps."""
-        return described_calls(self._graph(steps), self._target)
+        return describe_calls(self._graph(steps), self._target)
 
-    def fed(self, ids: np.ndarray) -> Stage:
+    def fed(self, ids: np.ndarray) -> BoundStage:
         """The stage for these words, with their vectors as its input."""
         return self.fed_vectors(self.source.vectors(ids))
 
-    def fed_vectors(self, vectors: Float[np.ndarray, "tokens inputs"]) -> Stage:
+    def fed_vectors(self, vectors: Float[np.ndarray, "tokens inputs"]) -> BoundStage:
         """The stage for these input vectors."""
         n = len(vectors)
         steps = max(LEAST_STEPS, 1 << (n - 1).bit_length())
@@ -137,11 +137,11 @@ class RecurrentRunner:
         form = recurrent_form(self._graph(steps), self._target)
         self._check_bound(form, steps)
         self._pack(form)
-        code = addresses(kernels(form.image), self._library)
+        code = load_kernels(image_kernels(form.image), self._library)
         self.pool.reserve(form.image.scratch_bytes)
         self._stages = {}
         # Drop the graph's weights, which have been packed.
-        self._forms[steps] = (Form(replace(form.image, packed={}, constants={})), code)
+        self._forms[steps] = (StageForm(replace(form.image, packed={}, constants={})), code)
         most = max(self._forms)
         self.vectors = aligned_floats(most, 1, spec.inputs)
         self.states = aligned_floats(most, spec.width)
@@ -151,7 +151,7 @@ class RecurrentRunner:
         at = {name: Buffer.of(array) for name, array in self._weights.items()}
         at |= {VECTORS: Buffer.of(self.vectors), STATES: Buffer.of(self.states)}
         at |= {answer: Buffer.of(self.numbers), ARENA: Buffer.of(self._arena.memory)}
-        self._stages = {n: Stage(f, code, at) for n, (f, code) in self._forms.items()}
+        self._stages = {n: BoundStage(f, code, at) for n, (f, code) in self._forms.items()}
 
     def load(self) -> float:
         """Count a request; read weights and words again if they were freed for a shared budget.
@@ -204,7 +204,7 @@ class RecurrentRunner:
     def _graph(self, steps: int) -> Graph:
         return recurrent_graph(self.source.spec, self.source.weights, steps)
 
-    def _check_bound(self, form: Form, steps: int) -> None:
+    def _check_bound(self, form: StageForm, steps: int) -> None:
         """Raise BudgetError, before anything is allocated, where the form of `steps` does not fit.
 
         With a shared budget, other models free memory for it.
@@ -238,7 +238,7 @@ class RecurrentRunner:
         """Bytes of a form's inputs, states and intermediate tensors."""
         return arena_bytes + 4 * steps * (self.source.spec.inputs + self.source.spec.width)
 
-    def _pack(self, form: Form) -> None:
+    def _pack(self, form: StageForm) -> None:
         """Pack the form's weights for its kernels. A weight is registered by name only after it is filled."""
         for name, packed in form.image.packed.items():
             if name not in self._weights:

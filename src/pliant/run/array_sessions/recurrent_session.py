@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeVar, final
 import numpy as np
 
 from pliant.arrays import Float32
-from pliant.compiler.executable.stage import Stage
+from pliant.compiler.executable.stage import BoundStage
 from pliant.errors import InputError
 from pliant.ir.dilation import Dilation
 from pliant.ir.endpoint import Request
@@ -25,7 +25,7 @@ from pliant.kernels.runtime.thread_pool import Pool
 from pliant.kernels.runtime.turns import Turns
 from pliant.models.recurrent.recurrent_source import RecurrentSource
 from pliant.models.recurrent.recurrent_spec import MAX_TOKENS, RecurrentSpec
-from pliant.models.tokenizer import Encoded
+from pliant.models.tokenizer import TokenizedInput
 from pliant.quantities import check_whole
 from pliant.run.array_sessions.operator_calls import operator_calls
 from pliant.run.array_sessions.recurrent_plan import RecurrentPlan
@@ -177,7 +177,7 @@ class RecurrentSession(TextSession[None]):
             **fields,
         )
 
-    def encode(self, text: str, pair: str | None = None) -> Encoded:
+    def encode(self, text: str, pair: str | None = None) -> TokenizedInput:
         """The word ids of a text. Raises InputError for no word, too many words, or a pair."""
         if pair is not None:
             raise InputError(f"{self.name} is a recurrent model, which reads one text and no pair.")
@@ -247,7 +247,7 @@ class RecurrentSession(TextSession[None]):
             self._slow_down(start_s)  # an emulated slower device also looks up words and labels more slowly
             return found, start_s - asked_s
 
-    def _run_steps(self, stage: Stage, n: int) -> None:
+    def _run_steps(self, stage: BoundStage, n: int) -> None:
         execute_inline(_PROGRAM, lambda *_: stage.walk((n,), self._pool))
 
     def _timed(self, ids: np.ndarray) -> "TimedRun":

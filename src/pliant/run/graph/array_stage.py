@@ -7,9 +7,9 @@ import numpy as np
 
 from pliant.arrays import Float64
 from pliant.compiler.executable.assemble_image import Image
-from pliant.compiler.executable.binding import Bound
-from pliant.compiler.executable.encode_image import Encoded, Row, encode, kernels
-from pliant.compiler.executable.kernel_addresses import addresses
+from pliant.compiler.executable.binding import BoundProgram
+from pliant.compiler.executable.encode_image import CallEntry, EncodedProgram, encode, image_kernels
+from pliant.compiler.executable.kernel_addresses import load_kernels
 from pliant.ir.executable import ARENA
 from pliant.ir.graph import TensorType
 from pliant.ir.port import static_port
@@ -52,7 +52,7 @@ class ArrayStage(Protocol):
         """The tensors it makes."""
 
     @property
-    def rows(self) -> Sequence[Row]:
+    def rows(self) -> Sequence[CallEntry]:
         """Its kernel calls in order; those of the latest run if they depend on shapes."""
 
     @property
@@ -85,7 +85,7 @@ class ExecutableStage:
 
     def __init__(
         self,
-        program: Encoded,
+        program: EncodedProgram,
         weights: Mapping[str, np.ndarray],
         addresses: Mapping[str, int],
         pool: Pool,
@@ -100,7 +100,7 @@ class ExecutableStage:
         self._pool, self._addresses = pool, addresses
         pool.reserve(program.scratch_bytes)
         self._arena = Arena() if arena is None else arena
-        self._bound = Bound(program, addresses)
+        self._bound = BoundProgram(program, addresses)
         for space, array in weights.items():
             self._bound.point(space, Buffer.of(array))
         self._fixed, self._arena_at = {*weights, ARENA}, 0
@@ -133,7 +133,7 @@ class ExecutableStage:
         """A copy in another arena, for a pool that runs it concurrently."""
         return ExecutableStage(self.program, self.weights, self._addresses, pool, arena, self._texts)
 
-    def repeated(self) -> tuple[Bound, Container[str], Callable[[Table], None]]:
+    def repeated(self) -> tuple[BoundProgram, Container[str], Callable[[Table], None]]:
         """The bound program of the last walk, its fixed spaces, and the function that walks it."""
         return self._bound, self._fixed, self._pool.walk
 
@@ -157,7 +157,7 @@ class ExecutableStage:
 
 
 def run_bound(
-    bound: Bound,
+    bound: BoundProgram,
     inputs: Sequence[str],
     outputs: Mapping[str, TensorType],
     fixed: Container[str],
@@ -192,4 +192,4 @@ def open_image(image: Image, pool: Pool, library: Library) -> ExecutableStage:
     for name, packed in image.packed.items():
         weights[name] = aligned_bytes(packed.n_bytes)
         packed.fill(weights[name])
-    return ExecutableStage(encode(image), weights, addresses(kernels(image), library), pool)
+    return ExecutableStage(encode(image), weights, load_kernels(image_kernels(image), library), pool)

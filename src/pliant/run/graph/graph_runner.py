@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, final
 import numpy as np
 
 from pliant.arrays import Float64
-from pliant.compiler.executable.encode_image import Row
+from pliant.compiler.executable.encode_image import CallEntry
 from pliant.ir.cost import Span
 from pliant.ir.graph import TensorType
 from pliant.ir.port import Port
@@ -82,7 +82,7 @@ class GraphRunner:
         return max((stage.arena_bytes for stage in self.stages.values()), default=0)
 
     @property
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[CallEntry]:
         """The kernel calls of all steps, in order."""
         return [row for stage in self._run.stages for row in stage.rows]
 

@@ -12,7 +12,7 @@ from pliant.compiler.passes.code_weights import code_weights
 from pliant.compiler.passes.pack_texts import TextShape, pack_texts
 from pliant.compiler.passes.pair_weights import pair_weights
 from pliant.compiler.passes.round_convolutions import round_convolutions
-from pliant.compiler.rewrite.coder import Coder
+from pliant.compiler.rewrite.coder import CachingCoder
 from pliant.errors import BudgetError, GraphError
 from pliant.ir.bitwidths import BYTE_BITS, PLANES, Weights
 from pliant.ir.graph import Graph
@@ -132,7 +132,7 @@ class Lowering:
             return pair_weights if compute == "bf16" else lambda graph: graph
         if weights == BYTE_BITS:
             return partial(byte_weights, compute=compute)
-        return partial(code_weights, coder=Coder(weights, self._drop_pages), compute=compute)
+        return partial(code_weights, coder=CachingCoder(weights, self._drop_pages), compute=compute)
 
     def _too_little(self, lowered: LoweredGraph, weights: Weights) -> BudgetError:
         kind = "fp32" if isinstance(weights, str) else f"{weights} bit{'' if weights == 1 else 's'}"

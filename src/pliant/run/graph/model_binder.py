@@ -8,7 +8,7 @@ import numpy as np
 from pliant.compiler.rules.rules import RULES
 from pliant.errors import MissingValueError, ShapeError
 from pliant.models.onnx.bind.onnx_bind import bind_first
-from pliant.models.onnx.bind.onnx_blocks import OpenPart, Part
+from pliant.models.onnx.bind.onnx_blocks import BoundPart, PartRebinder
 from pliant.models.onnx.onnx_file import OnnxModel
 from pliant.profile.system_memory import machine_bytes
 from pliant.run.batches.buckets import Buckets
@@ -27,13 +27,13 @@ class ModelBinder:
         self.by_value: tuple[str, ...] = ()
         self._model, self._buckets = model, buckets
         self._size_limits: dict[str, int] = {}
-        self._open = OpenPart()
+        self._open = PartRebinder()
 
     def key(self, shapes: Shapes, feeds: AllTensors) -> Key:
         """A key that is equal for feeds with the same binding."""
         return frozenset(shapes.items()), tuple(feeds[x].tobytes() for x in self.by_value)
 
-    def bound(self, shapes: Shapes, feeds: AllTensors) -> Part:
+    def bound(self, shapes: Shapes, feeds: AllTensors) -> BoundPart:
         """The part of the model that can be bound for these shapes, before any pass.
 
         Raises ShapeError naming the dimension, its size and the limit where the model takes no such size.
@@ -52,7 +52,7 @@ class ModelBinder:
             self._size_limits[limit.name] = limit.limit
             raise limit.error(error, self._buckets.sizes) from error
 
-    def first(self, shapes: Shapes) -> Part:
+    def first(self, shapes: Shapes) -> BoundPart:
         """The part that can be bound for these shapes and for other sizes as well. Raises GraphError as
         `bind_first`.
         """
@@ -66,7 +66,7 @@ class ModelBinder:
             return False
         return True
 
-    def _bind(self, shapes: Shapes, feeds: AllTensors, *, keeps_lookups: bool = False) -> Part:
+    def _bind(self, shapes: Shapes, feeds: AllTensors, *, keeps_lookups: bool = False) -> BoundPart:
         """The part that can be bound for these shapes; inputs that determine shapes are found while
         binding.
         """

@@ -7,7 +7,7 @@ from typing import get_args
 from pliant.errors import InputError
 from pliant.ir.bitwidths import BYTE_BITS, PLANES, Weights, check_weights
 from pliant.ir.port import Port
-from pliant.models.encoder.encoder_graph import Precise
+from pliant.models.encoder.encoder_graph import ComputeDtype
 from pliant.plan.precision import PrecisionChoice
 from pliant.quantities import check_whole
 from pliant.run.batches.buckets import Buckets, check_mapping
@@ -30,7 +30,7 @@ class ModelOptions:
     images: int = 8
     schedule: ScheduleKind = "static"
     weights: Weights = "fp32"
-    compute: Precise = "fp32"
+    compute: ComputeDtype = "fp32"
     buckets: Buckets = field(default_factory=Buckets)
     memory_bytes: int | None = None
     precision: PrecisionChoice | None = None
@@ -47,8 +47,8 @@ class ModelOptions:
                 f"no schedule is called {self.schedule!r}; give one of {get_args(ScheduleKind)}."
             )
         check_weights(self.weights)
-        if self.compute not in get_args(Precise):
-            raise InputError(f"nothing computes in {self.compute!r}; give one of {get_args(Precise)}.")
+        if self.compute not in get_args(ComputeDtype):
+            raise InputError(f"nothing computes in {self.compute!r}; give one of {get_args(ComputeDtype)}.")
         if self.compute == "int8" and self.weights == "fp32":
             raise InputError(
                 f"int8 products take weights of few bits, not fp32; give weights={BYTE_BITS} as well, which "

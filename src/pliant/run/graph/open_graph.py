@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 
 from pliant.compiler.executable.binding import ProgramNumbers
-from pliant.compiler.executable.encode_image import encode, kernels
+from pliant.compiler.executable.encode_image import encode, image_kernels
 from pliant.compiler.executable.image import Image
-from pliant.compiler.executable.kernel_addresses import addresses
+from pliant.compiler.executable.kernel_addresses import load_kernels
 from pliant.errors import GraphError
 from pliant.ir.graph import Graph
 from pliant.ir.symbolic import plain
@@ -42,7 +42,7 @@ class GraphOpener:
     def opened(self, lowered: LoweredGraph, texts: PackedTexts | None = None) -> GraphRunner:
         """The program of a lowered graph; `texts` are its extra inputs for texts without padding."""
         image, planned = lowered.image, lowered.planned
-        at = addresses(kernels(image), self.library)
+        at = load_kernels(image_kernels(image), self.library)
         weights = self.weights.of(image, planned.graph.constants)
         stage = ExecutableStage(encode(image), weights, at, self.pool, self.arena, texts)
         return one_stage(stage, self.pool, planned.report, lowered.sizes)
@@ -55,7 +55,7 @@ class GraphOpener:
         image = lowered.image
         check_memory(image, packed_bytes(image), self.source)
         weights = self.weights.of(image, lowered.planned.graph.constants)
-        at = addresses(kernels(image), self.library)
+        at = load_kernels(image_kernels(image), self.library)
         return SymbolicForm(graph, lowered, weights, at, self.pool, self.arena)
 
 

@@ -12,16 +12,16 @@ from typing import Literal, final
 import numpy as np
 
 from pliant.compiler.executable.call import Target
-from pliant.compiler.executable.encode_image import kernels
+from pliant.compiler.executable.encode_image import image_kernels
 from pliant.compiler.executable.image import Image, make_image
-from pliant.compiler.executable.kernel_addresses import addresses, lowering_version
-from pliant.compiler.layout.apply import apply
-from pliant.compiler.layout.choose_layouts import Kind, Schedule, choose
-from pliant.compiler.layout.gaps import part_rows
-from pliant.compiler.layout.layout_forms import Keys, candidates, keys, priced
-from pliant.compiler.layout.layout_problem import Problem
+from pliant.compiler.executable.kernel_addresses import load_kernels, lowering_version
+from pliant.compiler.layout.apply_schedule import apply_schedule
+from pliant.compiler.layout.choose_layouts import LayoutMethod, LayoutSchedule, choose_schedule
+from pliant.compiler.layout.layout_forms import MeasurementKeys, build_problem, measurement_keys, with_times
+from pliant.compiler.layout.layout_problem import LayoutProblem
+from pliant.compiler.layout.row_gaps import insert_gaps
 from pliant.compiler.layout.window_forms import LOOPS
-from pliant.compiler.passes.fold_weights import FoldedWeights, fold_weights
+from pliant.compiler.passes.fold_weights import FoldedWeightCache, fold_weights
 from pliant.compiler.passes.passes import FUSING, simplify
 from pliant.compiler.rewrite.execution_order import lower_peak
 from pliant.compiler.rewrite.origin import with_origins
@@ -116,47 +116,47 @@ class GraphScheduler:
         seed: int = 0,
         code: Callable[[Graph], Graph] = lambda graph: graph,
     ) -> None:
-        self.kind, self._code, self._folded = kind, code, FoldedWeights()
+        self.kind, self._code, self._folded = kind, code, FoldedWeightCache()
         self._pool, self._library, self._seed = pool, library, seed
         self._costs = costs or cost_file_of(library, pool.n_threads)
 
     def plan(self, graph: Graph, without: Collection[str] = ()) -> ScheduledGraph:
         """`graph` simplified, except for the passes in `without`, and scheduled."""
         if self.kind == "static":
-            done = part_rows(self._code(simplify(fold_weights(graph, self._folded), without)))
+            done = insert_gaps(self._code(simplify(fold_weights(graph, self._folded), without)))
             return ScheduledGraph(with_origins(lower_peak(done), graph))
         started, source = time.perf_counter(), graph
         graph = self._code(simplify(fold_weights(graph, self._folded), {*without, *_OWN_LAYOUTS}))
-        problem = candidates(graph)
+        problem = build_problem(graph)
         measured = 0
         if self.kind != "none":
-            wanted = keys(graph, problem)
+            wanted = measurement_keys(graph, problem)
             table, measured = self._table(problem, wanted)
-            problem = priced(problem, wanted, table)
-        schedule = choose(problem, self.kind, self._seed)
-        applied = apply(graph, schedule.layouts, schedule.forms)
+            problem = with_times(problem, wanted, table)
+        schedule = choose_schedule(problem, self.kind, self._seed)
+        applied = apply_schedule(graph, schedule.layouts, schedule.forms)
         done = simplify(applied.graph, {*without, *(name for name in FUSING if name != "maps")})
-        done = lower_peak(done if self.kind == "none" else part_rows(done))
+        done = lower_peak(done if self.kind == "none" else insert_gaps(done))
         report = _report(
             self.kind, schedule, problem, done, applied.n_reorders, started, measured, self._pool.n_threads
         )
         return ScheduledGraph(with_origins(done, source), report)
 
-    def problem(self, graph: Graph) -> Problem:
+    def problem(self, graph: Graph) -> LayoutProblem:
         """The layout problem of a simplified graph, with every time measured."""
-        problem = candidates(graph)
-        wanted = keys(graph, problem)
-        return priced(problem, wanted, self._table(problem, wanted)[0])
+        problem = build_problem(graph)
+        wanted = measurement_keys(graph, problem)
+        return with_times(problem, wanted, self._table(problem, wanted)[0])
 
     def operators(self, graph: Graph) -> list[OperatorLayoutTimes]:
         """The time of a simplified graph by operator: with plain loops, default layouts and chosen
         layouts.
         """
-        problem = candidates(graph)
-        wanted = keys(graph, problem, all_loops=True)
+        problem = build_problem(graph)
+        wanted = measurement_keys(graph, problem, all_loops=True)
         table, _ = self._table(problem, wanted)
-        ready = priced(problem, wanted, table)
-        schedule = choose(ready, "exact", self._seed)
+        ready = with_times(problem, wanted, table)
+        schedule = choose_schedule(ready, "exact", self._seed)
         found: dict[str, OperatorLayoutTimes] = {}
         for node, every, operator, form in zip(
             graph.nodes, problem.operators, ready.operators, schedule.forms, strict=True
@@ -179,7 +179,7 @@ class GraphScheduler:
             )
         return list(found.values())
 
-    def _table(self, problem: Problem, wanted: Keys) -> tuple[dict[str, float], int]:
+    def _table(self, problem: LayoutProblem, wanted: MeasurementKeys) -> tuple[dict[str, float], int]:
         """All wanted times, stored or measured now, and the number measured, operator by operator.
 
         Times are CPU seconds of one thread that runs all work units, divided as for all threads: on a busy
@@ -195,7 +195,9 @@ class GraphScheduler:
         if not missing:
             return table, 0
         images = {key: make_image(wanted.samples[key], self._target) for key in missing}
-        addresses({name: k for image in images.values() for name, k in kernels(image).items()}, self._library)
+        load_kernels(
+            {name: k for image in images.values() for name, k in image_kernels(image).items()}, self._library
+        )
         with Pool(1, self._library) as pool:
             for group in groups:
                 # All forms of an operator are measured together, so that their ratios do not drift.
@@ -240,9 +242,9 @@ def _nothing() -> None:
 
 
 def _report(
-    kind: Kind,
-    schedule: Schedule,
-    problem: Problem,
+    kind: LayoutMethod,
+    schedule: LayoutSchedule,
+    problem: LayoutProblem,
     done: Graph,
     n_reorders: int,
     started: float,

@@ -8,15 +8,15 @@ from typing import TypeVar, final
 import numpy as np
 
 from pliant.arrays import Float64
-from pliant.compiler.executable.binding import Bound, ProgramNumbers
-from pliant.compiler.executable.encode_image import Encoded, Row
+from pliant.compiler.executable.binding import BoundProgram, ProgramNumbers
+from pliant.compiler.executable.encode_image import CallEntry, EncodedProgram
 from pliant.compiler.executable.symbolic_program import SymbolicProgram
 from pliant.errors import GraphError, InputError, PliantError
 from pliant.ir.executable import ARENA
 from pliant.kernels.runtime.buffer import Buffer
 from pliant.kernels.runtime.call_table import Table
 from pliant.kernels.runtime.thread_pool import Pool
-from pliant.models.onnx.bind.onnx_blocks import Part
+from pliant.models.onnx.bind.onnx_blocks import BoundPart
 from pliant.models.onnx.bind.onnx_symbolic import WAYS, SymbolicGraph, open_sizes, symbolic_graph
 from pliant.run.arena import Arena
 from pliant.run.graph.array_stage import AllTensors, Arrays, ExecutableStage, run_bound
@@ -52,7 +52,7 @@ class SymbolicForm:
         self.program = SymbolicProgram(lowered.image, graph.trace, graph.family.names)
         self.graph = graph
         self.pool, self._arena = pool, arena
-        self._bound = Bound(self.program.program, addresses)
+        self._bound = BoundProgram(self.program.program, addresses)
         for space, array in weights.items():
             self._bound.point(space, Buffer.of(array))
         self._arena_at = 0
@@ -79,7 +79,7 @@ class SymbolicForm:
         fixed = {**self.weights, **stage.made}
         return run_bound(self._bound, stage.inputs, stage.output_types, fixed, tensors, out, walk)
 
-    def repeated(self, stage: "SizedStage") -> tuple[Bound, Container[str], Callable[[Table], None]]:
+    def repeated(self, stage: "SizedStage") -> tuple[BoundProgram, Container[str], Callable[[Table], None]]:
         """As `ExecutableStage.repeated`, for the stage that ran last."""
         return self._bound, {**self.weights, **stage.made}, self.pool.walk
 
@@ -111,7 +111,7 @@ class SizedStage:
         self.arena_bytes = numbers.arena_bytes
 
     @cached_property
-    def program(self) -> Encoded:
+    def program(self) -> EncodedProgram:
         """The program as compiled for this size alone."""
         whole = self.form.program.at(self.sizes)
         return replace(whole, inputs=self.input_types, weights=(*whole.weights, *self.made))
@@ -124,7 +124,7 @@ class SizedStage:
         return WeightSizes({**sizes.forms, **made}, sizes.given)
 
     @property
-    def rows(self) -> Sequence[Row]:
+    def rows(self) -> Sequence[CallEntry]:
         return self.program.rows
 
     @property
@@ -139,7 +139,7 @@ class SizedStage:
         """As `walk`, with the time of each kernel call."""
         return self.form.run(self, tensors, None, self.form.pool.walk_timed)
 
-    def repeated(self) -> tuple[Bound, Container[str], Callable[[Table], None]]:
+    def repeated(self) -> tuple[BoundProgram, Container[str], Callable[[Table], None]]:
         """As `ExecutableStage.repeated`."""
         return self.form.repeated(self)
 
@@ -169,7 +169,7 @@ class SymbolicForms:
         self,
         shapes: Shapes,
         open_dims: Mapping[str, Sequence[str | None]],
-        bind: Callable[[Shapes], Part],
+        bind: Callable[[Shapes], BoundPart],
         form: Callable[[SymbolicGraph], SymbolicForm],
         ways: Sequence[Sequence[int]] = WAYS,
     ) -> SizedStage | None:
@@ -193,7 +193,7 @@ class SymbolicForms:
         self,
         shapes: Shapes,
         open_dims: Mapping[str, Sequence[str | None]],
-        bind: Callable[[Shapes], Part],
+        bind: Callable[[Shapes], BoundPart],
         ways: Sequence[Sequence[int]] = WAYS,
     ) -> SymbolicGraph | None:
         """The graph of the family of these shapes; None if no family is found.

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any, Never, final
 import numpy as np
 
 from pliant.arrays import Float64
-from pliant.compiler.executable.encode_image import Row
+from pliant.compiler.executable.encode_image import CallEntry
 from pliant.compiler.rules.rules import RULES
 from pliant.ir.graph import TensorType
 from pliant.ir.port import Port
 from pliant.kernels.runtime.thread_pool import Pool
 from pliant.models.onnx.bind.onnx_bind import bind_next
-from pliant.models.onnx.bind.onnx_blocks import Block, OpenPart, Part
-from pliant.models.onnx.bind.onnx_constants import Known, MadeConstant, known_at
+from pliant.models.onnx.bind.onnx_blocks import BoundPart, NodeBlock, PartRebinder
+from pliant.models.onnx.bind.onnx_constants import KnownConstants, SymbolicConstant, constants_at
 from pliant.models.onnx.bind.onnx_symbolic import WAYS_OF_PARTS
 from pliant.models.onnx.onnx_tensor import ELEMENT_TYPES
 from pliant.run.arena import Arena
@@ -52,7 +52,7 @@ class BlockForms:
     are values that are constant or depend on the sizes of the preceding part.
     """
 
-    def __init__(self, block: Block, known: Known, binder: "PartBinder") -> None:
+    def __init__(self, block: NodeBlock, known: KnownConstants, binder: "PartBinder") -> None:
         made = {y for placed in block.nodes for y in placed.makes}
         reads = block.reads
         wanted = tuple(dict.fromkeys(y for y in block.outputs if y in made))
@@ -60,7 +60,7 @@ class BlockForms:
         self.inputs = tuple(sorted(reads - known.keys()))
         self.known = {x: known[x] for x in known.keys() & reads}
         self.passed = {y: block.constants.get(y) for y in block.outputs if y not in made}
-        self.is_sized = any(isinstance(a, MadeConstant) for a in self.known.values())
+        self.is_sized = any(isinstance(a, SymbolicConstant) for a in self.known.values())
         self.forms: OrderedDict[tuple[object, ...], GraphRunner] = OrderedDict()
         self._families: dict[tuple[object, ...], _Families] = {}
         self._steps: list[PartSteps] = []
@@ -95,7 +95,7 @@ class BlockForms:
         if stage is None:
             open_dims = _open_dims(shapes, families.met)
 
-            def bind(given: Shapes) -> Part:
+            def bind(given: Shapes) -> BoundPart:
                 own = {x: t and TensorType(t.dtype, given[x]) for x, t in types.items()}
                 return families.part.bound(lambda keeps: self._part(own, given.get(_BEFORE, ()), keeps))
 
@@ -104,11 +104,11 @@ class BlockForms:
             families.met.append(shapes)
         return stage
 
-    def _part(self, types: Types, sizes: tuple[int, ...], keeps_lookups: bool = False) -> Part:
+    def _part(self, types: Types, sizes: tuple[int, ...], keeps_lookups: bool = False) -> BoundPart:
         return bind_next(
             self._binder.model,
             self.bound,
-            known_at(self.known, sizes),
+            constants_at(self.known, sizes),
             types,
             supported=RULES,
             number=self._number,
@@ -122,7 +122,7 @@ class _Families:
     """Forms for tensors of equal types and ranks, and the latest shapes seen."""
 
     forms: SymbolicForms = field(default_factory=SymbolicForms)
-    part: OpenPart = field(default_factory=OpenPart)
+    part: PartRebinder = field(default_factory=PartRebinder)
     met: deque[Shapes] = field(default_factory=lambda: deque(maxlen=_MOST_MET))
 
 
@@ -141,11 +141,11 @@ class BlockStage:
         self.inputs, self.outputs = shared.inputs, shared.block.outputs
         self.weights: Feeds = {}
         self._sizes = sizes if shared.is_sized else ()
-        known = known_at(shared.known, self._sizes)
+        known = constants_at(shared.known, self._sizes)
         self.passed = {y: known.get(y, value) for y, value in shared.passed.items()}
 
     @property
-    def rows(self) -> Sequence[Row]:
+    def rows(self) -> Sequence[CallEntry]:
         """The kernel calls of the latest run."""
         forms = self.shared.forms
         return next(reversed(forms.values())).rows if forms else ()

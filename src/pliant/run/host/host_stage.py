@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any, Never, final
 import numpy as np
 
 from pliant.arrays import Float64
-from pliant.compiler.executable.encode_image import Row
+from pliant.compiler.executable.encode_image import CallEntry
 from pliant.errors import GraphError, InputError
 from pliant.ir.graph import TensorType
 from pliant.kernels.runtime.thread_pool import Pool
-from pliant.models.onnx.bind.onnx_blocks import Placed
+from pliant.models.onnx.bind.onnx_blocks import ScopedNode
 from pliant.run.arena import Arena
 from pliant.run.graph.array_stage import AllTensors, Tensors
 from pliant.run.session.ports import Feeds, writable
@@ -34,12 +34,14 @@ class HostStage:
     """
 
     def __init__(
-        self, placed: Placed, known: Feeds, run: HostWork, bodies: "Sequence[BlockStage]" = ()
+        self, placed: ScopedNode, known: Feeds, run: HostWork, bodies: "Sequence[BlockStage]" = ()
     ) -> None:
         node = placed.node
         self.inputs = tuple(sorted(placed.reads - known.keys()))
         self.outputs = tuple(placed.makes)
-        self.rows: Sequence[Row] = (Row(HOST_KERNEL, 0, 1, 1, node.name or node.output[0], op=node.op_type),)
+        self.rows: Sequence[CallEntry] = (
+            CallEntry(HOST_KERNEL, 0, 1, 1, node.name or node.output[0], op=node.op_type),
+        )
         self.weights: Feeds = {}
         self.arena_bytes = 0
         self.bodies = bodies

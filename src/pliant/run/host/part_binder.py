@@ -12,8 +12,8 @@ import numpy as np
 from pliant.ir.graph import TensorType
 from pliant.ir.port import Port
 from pliant.ir.program import Compute, Program, Segment, Step
-from pliant.models.onnx.bind.onnx_blocks import Block, Part, Placed, body_block
-from pliant.models.onnx.bind.onnx_constants import Known, MadeConstant, known_at
+from pliant.models.onnx.bind.onnx_blocks import BoundPart, NodeBlock, ScopedNode, body_block
+from pliant.models.onnx.bind.onnx_constants import KnownConstants, SymbolicConstant, constants_at
 from pliant.models.onnx.bind.onnx_hoist import hoist_products
 from pliant.models.onnx.bind.onnx_host import CONTROL
 from pliant.models.onnx.bind.onnx_symbolic import SymbolicGraph
@@ -53,7 +53,9 @@ class PartBinder:
         """A number that is unique in the model, for the names that a block makes."""
         return f"{next(self._numbers)}"
 
-    def numbered(self, part: Part, inputs: Types, outputs: Outputs, others: "list[PartSteps]") -> GraphRunner:
+    def numbered(
+        self, part: BoundPart, inputs: Types, outputs: Outputs, others: "list[PartSteps]"
+    ) -> GraphRunner:
         """The program of a part for one shape: its executable, the host steps that can run then, and the
         rest.
 
@@ -81,7 +83,7 @@ class PartBinder:
 
     def _steps(
         self,
-        part: Part | SymbolicGraph,
+        part: BoundPart | SymbolicGraph,
         tensors: tuple[Collection[str], Collection[str], Collection[str]],
         others: "list[PartSteps]",
     ) -> "PartSteps":
@@ -117,14 +119,14 @@ class PartSteps:
 
     def __init__(
         self,
-        part: Part | SymbolicGraph,
+        part: BoundPart | SymbolicGraph,
         inputs: Collection[str],
         made: Collection[str],
         outputs: Collection[str],
         binder: PartBinder,
     ) -> None:
         self._waiting, self._made, known = part.waiting, made, part.known
-        self._known: Known = known
+        self._known: KnownConstants = known
         self._hosted: dict[str, _HostNode] = {}
         there, rest = set(made), []
         for placed in part.waiting:
@@ -134,9 +136,9 @@ class PartSteps:
             else:
                 rest.append(placed)
         left = tuple(y for y in outputs if y not in there)
-        self._rest = BlockForms(Block(tuple(rest), left), known, binder) if rest or left else None
+        self._rest = BlockForms(NodeBlock(tuple(rest), left), known, binder) if rest or left else None
 
-    def serves(self, part: Part | SymbolicGraph, made: Collection[str]) -> bool:
+    def serves(self, part: BoundPart | SymbolicGraph, made: Collection[str]) -> bool:
         """Whether these are the steps after an executable of `part`, which makes `made`."""
         if self._known is part.known:
             return True
@@ -158,7 +160,7 @@ class PartSteps:
 class _HostNode:
     """A node that runs on the host, and the blocks of its bodies."""
 
-    def __init__(self, placed: Placed, known: Known, binder: PartBinder) -> None:
+    def __init__(self, placed: ScopedNode, known: KnownConstants, binder: PartBinder) -> None:
         node = self._node = placed.node
         self._placed = placed
         self._known = {x: known[x] for x in known.keys() & placed.reads}
@@ -172,7 +174,7 @@ class _HostNode:
 
     def stage(self, sizes: tuple[int, ...]) -> HostStage:
         """Its stage after an executable of these sizes."""
-        known = known_at(self._known, sizes)
+        known = constants_at(self._known, sizes)
         if (run := self._run) is not None:
             return HostStage(self._placed, known, lambda given, tensors: run(given))
         bodies = {x: body.at(sizes) for x, body in self._bodies.items()}
@@ -198,7 +200,7 @@ class _HostNode:
         forms = None if before is None else BlockForms(before, known, binder)
         return _BodyForms(body, forms, BlockForms(block, known, binder))
 
-    def _unchanged(self, block: Block) -> Known:
+    def _unchanged(self, block: NodeBlock) -> KnownConstants:
         """The loop states that each iteration passes on unchanged and whose values are known; often
         weights.
         """
@@ -220,8 +222,8 @@ class _BodyForms:
         return NodeBody(self.graph, BlockStage(self.forms, sizes), before)
 
 
-def _is_same(a: np.ndarray | MadeConstant, b: np.ndarray | MadeConstant) -> bool:
-    if isinstance(a, MadeConstant) or isinstance(b, MadeConstant):
+def _is_same(a: np.ndarray | SymbolicConstant, b: np.ndarray | SymbolicConstant) -> bool:
+    if isinstance(a, SymbolicConstant) or isinstance(b, SymbolicConstant):
         return False  # values that depend on sizes belong to one family
     return a is b or (a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes())
 

@@ -9,7 +9,7 @@ import numpy as np
 from rich.table import Table
 
 from pliant.arrays import Float64
-from pliant.compiler.executable.encode_image import Row
+from pliant.compiler.executable.encode_image import CallEntry
 from pliant.ir.cost import Span, latency
 from pliant.ir.program import Program
 from pliant.ir.text.timeline_text import timeline_text
@@ -129,7 +129,7 @@ class Profile(StepProfile):
 
 
 def profile_of(
-    program: Program, rows: Sequence[Sequence[Row]], runs: Sequence[TimedRun], n_threads: int
+    program: Program, rows: Sequence[Sequence[CallEntry]], runs: Sequence[TimedRun], n_threads: int
 ) -> Profile:
     """The profile of one or more runs of a program whose steps make these kernel calls."""
     calls = list(chain.from_iterable(rows))
@@ -161,7 +161,7 @@ def _call_spans(run: TimedRun) -> Iterator[Span]:
             yield Span(next(number), span.lane, span.start_s + start_s, span.start_s + end_s)
 
 
-def _gflop_s(rows: Sequence[Row], seconds: Float64[np.ndarray, " rows"]) -> list[float | None]:
+def _gflop_s(rows: Sequence[CallEntry], seconds: Float64[np.ndarray, " rows"]) -> list[float | None]:
     """A node's operations divided by the time of its steps, listed on the longest step."""
     rates: list[float | None] = [None] * len(rows)
     for _, group in groupby(range(len(rows)), key=lambda i: (rows[i].label, rows[i].op)):

@@ -13,7 +13,7 @@ from pliant.ir.dilation import Dilation
 from pliant.ir.endpoint import Request
 from pliant.ir.port import Port
 from pliant.ir.reply import Reply, softmax
-from pliant.models.tokenizer import Encoded
+from pliant.models.tokenizer import TokenizedInput
 from pliant.quantities import parse_seconds
 from pliant.run.session.feeds import FeedsLike, fed_array, require_named
 from pliant.run.session.ports import Feeds
@@ -34,7 +34,7 @@ class TextInput:
     `time.perf_counter`; `cpu_s` is the calling thread's CPU time for tokenising.
     """
 
-    encoded: Encoded
+    encoded: TokenizedInput
     start_s: float
     ready_s: float
     cpu_s: float
@@ -103,7 +103,7 @@ class TextSession(Session[D]):
         return self._answers([self._item(i, item) for i, item in enumerate(text)], target_s)
 
     @abstractmethod
-    def encode(self, text: str, pair: str | None = None) -> Encoded:
+    def encode(self, text: str, pair: str | None = None) -> TokenizedInput:
         """The tokens of a text or a pair. Raises InputError for one that the model cannot read."""
 
     @abstractmethod
@@ -167,14 +167,14 @@ class TextSession(Session[D]):
         encoded = self._encoded(feeds)
         return TextInput(encoded, start_s, time.perf_counter(), time.thread_time() - cpu_s)
 
-    def _asked_ids(self, encoded: Encoded) -> TextInput:
+    def _asked_ids(self, encoded: TokenizedInput) -> TextInput:
         now_s = time.perf_counter()
         return TextInput(encoded, now_s, now_s, 0.0)
 
     def _asked_by(self, request: Request) -> TextInput:
         if request.text is not None:
             return self._asked(request.text, None)
-        return self._asked_ids(Encoded(request.tensors["ids"], request.tensors["types"]))
+        return self._asked_ids(TokenizedInput(request.tensors["ids"], request.tensors["types"]))
 
     def _item(self, i: int, item: str | Pair) -> TextInput:
         text, pair = item if isinstance(item, tuple) and len(item) == 2 else (item, None)
@@ -183,7 +183,7 @@ class TextSession(Session[D]):
         except InputError as error:
             raise InputError(f"text {i} of the list: {error}") from error
 
-    def _encoded(self, feeds: FeedsLike) -> Encoded:
+    def _encoded(self, feeds: FeedsLike) -> TokenizedInput:
         """The tokens of `feeds`, which has the inputs of one of `ways`. Raises InputError."""
         require_named(feeds)
         if feeds.keys() == {"text"}:
@@ -197,4 +197,4 @@ class TextSession(Session[D]):
         largest = row.item(row.view(np.uint64).argmax())  # as unsigned, negative ids are the largest
         if not 0 <= largest < self.vocab:
             raise InputError(f"`ids` holds {ids.min()} to {ids.max()}; they are 0 to {self.vocab - 1}.")
-        return Encoded(row.astype(np.int32), np.zeros(len(row), np.int32))
+        return TokenizedInput(row.astype(np.int32), np.zeros(len(row), np.int32))

@@ -19,7 +19,7 @@ from pliant.ir.reply import Reply
 from pliant.ir.times.timing import Percentile
 from pliant.ir.times.trade import Trade
 from pliant.kernels.runtime.turns import Turns
-from pliant.models.tokenizer import Encoded, open_tokenizer, refuse_padding
+from pliant.models.tokenizer import TokenizedInput, open_tokenizer, refuse_padding
 from pliant.plan.result import Plan
 from pliant.quantities import check_whole, parse_bytes, parse_seconds
 from pliant.run.memory_use import MemoryUse
@@ -159,7 +159,7 @@ class ElasticSession(TextSession[ElasticDetails]):
             program = self.runner.bound(n_tokens, target_s).pipeline.program
             return self.runner.planner.forecast(program, n_tokens, percentile)[0]
 
-    def encode(self, text: str, pair: str | None = None) -> Encoded:
+    def encode(self, text: str, pair: str | None = None) -> TokenizedInput:
         return self._tokenizer.encode(text, pair)
 
     def truncate(self, text: str, pair: str | None = None) -> tuple[str, str | None]:
@@ -337,7 +337,7 @@ class ElasticSession(TextSession[ElasticDetails]):
             if self.share is not None:
                 self.share.release()
 
-    def _encoded(self, feeds: FeedsLike) -> Encoded:
+    def _encoded(self, feeds: FeedsLike) -> TokenizedInput:
         encoded = super()._encoded(feeds)
         refuse_padding(encoded.ids, self.store.spec)
         return encoded

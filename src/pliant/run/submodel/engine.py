@@ -10,14 +10,14 @@ from types import TracebackType
 
 import numpy as np
 
-from pliant.compiler.executable.encoder_stages import Encoder
+from pliant.compiler.executable.encoder_stages import ElasticEncoder
 from pliant.ir.bitwidths import FULL_BITS
 from pliant.ir.program import FULL, Run
 from pliant.kernels.emit.isa import Isa, host_isa
 from pliant.kernels.runtime.jit import Library
 from pliant.kernels.runtime.thread_pool import Pool
-from pliant.models.encoder.encoder_graph import Precise
-from pliant.models.tokenizer import Encoded
+from pliant.models.encoder.encoder_graph import ComputeDtype
+from pliant.models.tokenizer import TokenizedInput
 from pliant.run.submodel.preload_buffer import PreloadBuffer
 from pliant.settings import thread_count
 from pliant.store.read import Store
@@ -33,7 +33,7 @@ class Engine:
         n_threads: int | None = None,
         cache: Path | None = None,
         tokens: int = 128,
-        compute: Precise = "fp32",
+        compute: ComputeDtype = "fp32",
         isa: Isa | None = None,
     ) -> None:
         self.store = store
@@ -41,7 +41,7 @@ class Engine:
         library = Library(isa or host_isa(), cache)
         self.pool = Pool(thread_count(n_threads), library)
         resident = [store.resident(i) for i in range(store.spec.n_layers)]
-        self.encoder = Encoder(
+        self.encoder = ElasticEncoder(
             store.spec, resident, store.embeddings, store.head, library, self.pool,
             tokens=min(tokens, store.spec.max_tokens), compute=compute,
         )  # fmt: skip
@@ -75,7 +75,7 @@ class Engine:
         self.reserve(len(ids))
         self.encoder.embed(ids, types)
 
-    def embed_texts(self, texts: Sequence[Encoded]) -> None:
+    def embed_texts(self, texts: Sequence[TokenizedInput]) -> None:
         """Fill `encoder.hidden` with the first layer's input: the rows of all texts, concatenated."""
         lengths = [len(text.ids) for text in texts]
         self.reserve(sum(lengths))
@@ -110,11 +110,13 @@ class Engine:
         for layer, row in enumerate(bits):
             self.encoder.set_bits(layer, row)
 
-    def answer(self, encoded: Encoded, layers: tuple[int, ...], width: int) -> np.ndarray:
+    def answer(self, encoded: TokenizedInput, layers: tuple[int, ...], width: int) -> np.ndarray:
         """Run a submodel whose weights are held: `layers` in order, each with its leading `width` slices."""
         return self.answers([encoded], layers, width)[0]
 
-    def answers(self, texts: Sequence[Encoded], layers: tuple[int, ...], width: int) -> list[np.ndarray]:
+    def answers(
+        self, texts: Sequence[TokenizedInput], layers: tuple[int, ...], width: int
+    ) -> list[np.ndarray]:
         """As `answer`, for all texts in one run: each layer runs once, over the rows of all of them."""
         lengths = tuple(len(text.ids) for text in texts)
         self.embed_texts(texts)

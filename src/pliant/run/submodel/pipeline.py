@@ -10,7 +10,7 @@ from typing import final
 
 import numpy as np
 
-from pliant.compiler.executable.encoder_stages import Encoder
+from pliant.compiler.executable.encoder_stages import ElasticEncoder
 from pliant.ir.bitwidths import FULL_BITS
 from pliant.ir.cost import Span
 from pliant.ir.program import FULL, Compute, Load, Program, Run, bind
@@ -73,7 +73,7 @@ class Pipeline:
         program: Program,
         n_slots: int,
         store: Store,
-        encoder: Encoder,
+        encoder: ElasticEncoder,
         ring: RingBuffer,
         held: np.ndarray,
         *,

@@ -15,7 +15,7 @@ from pliant.ir.cost import DeviceProfile, Span
 from pliant.ir.dilation import Dilation
 from pliant.ir.program import Run
 from pliant.ir.times.trade import Level
-from pliant.models.tokenizer import Encoded
+from pliant.models.tokenizer import TokenizedInput
 from pliant.plan.result import Plan, PlanMemory
 from pliant.run.emulated_device import EmulatedDevice
 from pliant.run.lanes import Lanes
@@ -120,7 +120,7 @@ class SubmodelRunner:
 
     def answer(
         self,
-        texts: Sequence[Encoded],
+        texts: Sequence[TokenizedInput],
         target_s: float,
         *,
         cpu_s: float = 0.0,
@@ -138,7 +138,7 @@ class SubmodelRunner:
         return self._answered(texts, bound, cpu_s, is_timed)
 
     def answer_batches(
-        self, texts: Sequence[Encoded], target_s: float, *, cpu_s: float = 0.0
+        self, texts: Sequence[TokenizedInput], target_s: float, *, cpu_s: float = 0.0
     ) -> Iterator[tuple[tuple[int, ...], list[TextAnswer]]]:
         """The indices of the texts of each batch, and their answers, batch by batch.
 
@@ -199,7 +199,7 @@ class SubmodelRunner:
         """The planned bytes, over all plans made so far, and the bytes in memory now."""
         return memory_use(self.options.memory_bytes, self.weights, self.engine, self._plans.beside)
 
-    def warm_up(self, short: Encoded) -> None:
+    def warm_up(self, short: TokenizedInput) -> None:
         """Plan for every bucket up to `options.length` and run each once, undilated, on tokens of `short`."""
         self._is_warm = True
         self.lanes.emulated.dilation = Dilation()
@@ -208,13 +208,13 @@ class SubmodelRunner:
             for bucket in (n for n in self.device.lengths if n <= longest):
                 n = min(bucket, self.options.length, self.store.spec.max_tokens)
                 self.reserve(n)
-                text = Encoded(np.resize(short.ids, n), np.resize(short.types, n))
+                text = TokenizedInput(np.resize(short.ids, n), np.resize(short.types, n))
                 self._run([text], self.bound(n, target_s))
         finally:
             self.lanes.drain()
         self._plans.plan_ahead(longest, target_s)
 
-    def warm_again(self, short: Encoded) -> None:
+    def warm_again(self, short: TokenizedInput) -> None:
         """Repeat `warm_up`, if it was done before, after other plans replaced the warmed-up ones."""
         # An engagement plans anew after every run: warming up would read and keep weights that no request
         # needed.
@@ -304,7 +304,7 @@ class SubmodelRunner:
         self._replan(self._plans.beside)
 
     def _answered(
-        self, texts: Sequence[Encoded], bound: BoundPlan, cpu_s: float, is_timed: bool
+        self, texts: Sequence[TokenizedInput], bound: BoundPlan, cpu_s: float, is_timed: bool
     ) -> list[TextAnswer]:
         """As `answer`, with the plan `bound`."""
         emulated, most_s = self.lanes.emulated, inf
@@ -317,7 +317,9 @@ class SubmodelRunner:
         self._rest_host(since_s, most_s)
         return answered
 
-    def _run(self, texts: Sequence[Encoded], bound: BoundPlan, *, is_timed: bool = True) -> list[TextAnswer]:
+    def _run(
+        self, texts: Sequence[TokenizedInput], bound: BoundPlan, *, is_timed: bool = True
+    ) -> list[TextAnswer]:
         """One run over all texts."""
         lengths = tuple(text.n_tokens for text in texts)
         assert self.weights.is_bound(bound.pipeline)

@@ -12,7 +12,7 @@ import pytest
 from pliant.api.compile_library import LibraryReport
 from pliant.errors import BudgetError, InputError
 from pliant.kernels.emit.isa import AVX2, AVX512_AMX, NEON, X86_64, Isa, host_isa, runnable
-from pliant.models.tokenizer import Encoded, open_tokenizer
+from pliant.models.tokenizer import TokenizedInput, open_tokenizer
 from pliant.run.submodel.engine import Engine
 from pliant.store.manifest import MANIFEST, read_manifest
 from pliant.store.read import open_store
@@ -39,7 +39,7 @@ def copied(library: LibraryReport, tmp_path: Path) -> Path:
     return Path(shutil.copytree(library.output, tmp_path / "copy"))
 
 
-def expected(store: Path, engine: Engine, encoded: Encoded, bits: np.ndarray) -> np.ndarray:
+def expected(store: Path, engine: Engine, encoded: TokenizedInput, bits: np.ndarray) -> np.ndarray:
     """The engine's answer with the bits that C says it ran with."""
     layers = tuple(np.flatnonzero(bits.any(axis=1)).tolist())
     engine.hold(bits.astype(int))
@@ -66,7 +66,7 @@ def test_every_family_and_head_answers_as_the_engine(
         CModel(report.library, report.output) as model,
     ):
         for n_tokens in (1, 2, 7, LENGTH):
-            encoded = Encoded(*random_ids(store.spec, n_tokens))
+            encoded = TokenizedInput(*random_ids(store.spec, n_tokens))
             answer = model.run_ids(encoded.ids, 0, encoded.types)
             want = expected(path, engine, encoded, answer.bits)
             assert answer.code == 0, answer.message
@@ -115,7 +115,7 @@ def test_every_row_answers_as_its_engine(
         CModel(report.library, report.output) as model,
     ):
         for n_tokens in (1, 9, LENGTH):
-            encoded = Encoded(*random_ids(store.spec, n_tokens))
+            encoded = TokenizedInput(*random_ids(store.spec, n_tokens))
             answer = model.run_ids(encoded.ids, 0, encoded.types)
             assert_same(answer, expected(path, engine, encoded, answer.bits))
 
@@ -165,7 +165,7 @@ def test_late_reads_cost_bits_and_not_the_answer(tiny_stores: Stores, build_libr
         Engine(store, n_threads=2, tokens=LENGTH) as engine,
         CModel(report.library, report.output) as model,
     ):
-        encoded = Encoded(*random_ids(store.spec, 5))
+        encoded = TokenizedInput(*random_ids(store.spec, 5))
         for _ in range(20):
             answer = model.run_ids(encoded.ids, 0, encoded.types)
             assert_same(answer, expected(path, engine, encoded, answer.bits))

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pliant.compiler.executable.call import Lowered, Target
+from pliant.compiler.executable.call import LoweredNode, Target
 from pliant.compiler.passes.pair_weights import pair_weights
 from pliant.compiler.passes.round_convolutions import round_convolutions
 from pliant.compiler.rules.conv import lower_conv_tiles
-from pliant.compiler.rules.conv.conv_call import Shape
-from pliant.compiler.rules.conv.lower_conv_tiles import frame_of, pays
+from pliant.compiler.rules.conv.conv_call import ConvShape
+from pliant.compiler.rules.conv.lower_conv_tiles import frame_of, tiles_are_faster
 from pliant.compiler.rules.conv.window_extents import Window
 from pliant.compiler.rules.rules import lower
 from pliant.errors import GraphError
@@ -135,12 +135,12 @@ def test_nan_reaches_only_what_sees_it(isa: Isa, cache: Path) -> None:
     np.testing.assert_array_equal(np.isnan(y), np.isnan(wanted))
 
 
-def shape_of(channels: int, outs: int, kernel: int, stride: int, size: int, groups: int = 1) -> Shape:
+def shape_of(channels: int, outs: int, kernel: int, stride: int, size: int, groups: int = 1) -> ConvShape:
     """A square convolution with half of its kernel around the image."""
     pad = kernel // 2
     out = (size + 2 * pad - kernel) // stride + 1
     window = Window((kernel,) * 2, (stride,) * 2, (1, 1), (pad,) * 2, (pad,) * 2)
-    return Shape(window, 1, groups, channels, outs, (size,) * 2, (out,) * 2)
+    return ConvShape(window, 1, groups, channels, outs, (size,) * 2, (out,) * 2)
 
 
 @pytest.mark.parametrize(
@@ -162,7 +162,7 @@ def test_tiles_convolve_where_they_take_fewer_cycles(
 ) -> None:
     """Few channels leave tiles half empty; Winograd multiplies a quarter as often."""
     form = ConvForm("nhwc", "nhwc")
-    assert pays(shape_of(*sizes), form, is_winograd=is_winograd, parts=2) == is_faster
+    assert tiles_are_faster(shape_of(*sizes), form, is_winograd=is_winograd, parts=2) == is_faster
 
 
 @pytest.mark.parametrize(
@@ -184,7 +184,7 @@ def graph_of(w_shape: tuple[int, ...] = (64, 64, 3, 3), constants: tuple[str, ..
     return Graph((node,), feeds, ("y",), types, {x: arrays[x] for x in constants})
 
 
-def lowered(graph: Graph, isa: Isa) -> Lowered:
+def lowered(graph: Graph, isa: Isa) -> LoweredNode:
     (made,) = lower(graph, Target(isa, 1))
     return made
 

@@ -10,7 +10,7 @@ from numpy.lib.stride_tricks import as_strided
 
 from pliant.compiler.executable.call import Call, Ref
 from pliant.compiler.rewrite.view import View, row_major
-from pliant.compiler.rules.move.copy_calls import Dim, copies, merged
+from pliant.compiler.rules.move.copy_calls import CopyLoop, copy_calls, merge_loops
 from pliant.kernels.emit.isa import AVX2, AVX512, X86_64, Isa, portable
 from tests.compiler.rules.running import machine
 from tests.kernels.calling import call as run_kernel
@@ -49,7 +49,7 @@ def _check(source: View, size: int, isa: Isa) -> None:
     base = (np.arange(high + 1) * 7 + 1).astype(dtype)
     made = np.full(source.count + 2 * MARGIN, 99, dtype)
     target = View("y", MARGIN, source.shape, row_major(source.shape))
-    for call in copies(source, target, size, "it"):
+    for call in copy_calls(source, target, size, "it"):
         _run(call, {"x": base, "y": made}, isa)
     strides = [s * size for s in source.strides]
     wanted = as_strided(base[source.offset :], source.shape, strides)
@@ -108,7 +108,7 @@ def test_rows_of_every_length(n: int, isa: Isa) -> None:
 def test_a_long_row_is_shared_among_units(isa: Isa) -> None:
     """One row of megabytes would keep one thread busy and the others idle."""
     view = View("x", 0, (1, 300_001), (300_001, 1))
-    (first, *_) = copies(view, View("y", 0, view.shape, view.strides), 4, "it")
+    (first, *_) = copy_calls(view, View("y", 0, view.shape, view.strides), 4, "it")
     assert first.n_units > 10
     _check(view, 4, isa)
 
@@ -118,18 +118,25 @@ def test_more_loops_than_a_nest_has(isa: Isa) -> None:
     """Ten dimensions that do not merge become several calls."""
     shape = (2, 3, 2, 3, 2, 3, 2, 3, 2, 3)
     view = View("x", 0, shape, row_major(shape)).transposed(range(9, -1, -1))
-    assert len(copies(view, View("y", 0, view.shape, row_major(view.shape)), 4, "it")) > 1
+    assert len(copy_calls(view, View("y", 0, view.shape, row_major(view.shape)), 4, "it")) > 1
     _check(view, 4, isa)
 
 
 @EVERY_ISA
 def test_nothing_is_done_for_nothing(isa: Isa) -> None:
     """A tensor without elements needs no call; a scalar needs one."""
-    assert copies(View("x", 0, (0, 3), (3, 1)), View("y", 0, (0, 3), (3, 1)), 4, "it") == ()
+    assert copy_calls(View("x", 0, (0, 3), (3, 1)), View("y", 0, (0, 3), (3, 1)), 4, "it") == ()
     _check(View("x", 0, (), ()), 4, isa)
 
 
 def test_dimensions_that_walk_as_one_are_one() -> None:
     """[b, s, h, d] -> [b, h, s, d] keeps three loops for b = 1; a dense copy keeps one."""
-    assert merged([Dim(4, 60, 60), Dim(5, 12, 12), Dim(3, 4, 4)]) == [Dim(60, 4, 4)]
-    assert len(merged([Dim(1, 9, 9), Dim(12, 256, 32768), Dim(128, 3072, 256), Dim(64, 4, 4)])) == 3
+    assert merge_loops([CopyLoop(4, 60, 60), CopyLoop(5, 12, 12), CopyLoop(3, 4, 4)]) == [CopyLoop(60, 4, 4)]
+    assert (
+        len(
+            merge_loops(
+                [CopyLoop(1, 9, 9), CopyLoop(12, 256, 32768), CopyLoop(128, 3072, 256), CopyLoop(64, 4, 4)]
+            )
+        )
+        == 3
+    )

@@ -12,7 +12,7 @@ from pliant.compiler.executable.call import Target
 from pliant.compiler.executable.image import make_image
 from pliant.compiler.passes.code_weights import code_weights
 from pliant.compiler.passes.pair_weights import pair_weights
-from pliant.compiler.rewrite.coder import Coder
+from pliant.compiler.rewrite.coder import CachingCoder
 from pliant.errors import GraphError, InputError
 from pliant.ir.graph import Attribute, Graph, Node, TensorType
 from pliant.kernels.emit.isa import AVX512_BF16, AVX512_VBMI, Isa, portable
@@ -64,7 +64,7 @@ def run(
     isa: Isa = BF16, cache: Path | None = None,
 ) -> np.ndarray:  # fmt: skip
     """The product from resident pairs, or from codes of `bits`."""
-    made = pair_weights(graph) if bits is None else code_weights(graph, Coder(bits), "bf16")
+    made = pair_weights(graph) if bits is None else code_weights(graph, CachingCoder(bits), "bf16")
     assert [node.op for node in made.nodes] == [
         "RoundRows",
         "PairMatMul" if bits is None else "PlaneMatMulBfloat",

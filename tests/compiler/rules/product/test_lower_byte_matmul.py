@@ -16,7 +16,7 @@ from pliant.errors import GraphError
 from pliant.ir.graph import Attribute, Graph, Node, TensorType
 from pliant.kernels.coded.int8_form import resident_form
 from pliant.kernels.emit.isa import Isa, host_isa
-from pliant.models.encoder.encoder_graph import Precise
+from pliant.models.encoder.encoder_graph import ComputeDtype
 from pliant.run.graph.array_stage import open_image
 from tests.compiler.rules.product.test_lower_bf16_matmul import graph_of, normal
 from tests.compiler.rules.running import machine
@@ -24,7 +24,7 @@ from tests.kernels import reference
 from tests.rows import INTEGER_ROWS, integer_name
 
 HERE = host_isa()
-COMPUTE: tuple[Precise, ...] = ("fp32", "int8")
+COMPUTE: tuple[ComputeDtype, ...] = ("fp32", "int8")
 TOLERANCE = {"rtol": 2e-5, "atol": 2e-5}
 """Sums in float32 of some hundred products; those of int8 are exact, then scaled."""
 
@@ -36,7 +36,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(
-    graph: Graph, feeds: Mapping[str, np.ndarray], compute: Precise, n_threads: int = 2,
+    graph: Graph, feeds: Mapping[str, np.ndarray], compute: ComputeDtype, n_threads: int = 2,
     isa: Isa = HERE, cache: Path | None = None,
 ) -> np.ndarray:  # fmt: skip
     """The product of a graph with one node, its weights in bytes."""
@@ -47,7 +47,7 @@ def run(
     return open_image(make_image(made, Target(isa, n_threads)), pool, library).run(dict(feeds))["y"]
 
 
-def wanted(a: np.ndarray, b: np.ndarray, compute: Precise, isa: Isa = HERE) -> np.ndarray:
+def wanted(a: np.ndarray, b: np.ndarray, compute: ComputeDtype, isa: Isa = HERE) -> np.ndarray:
     """a @ b in float64, rounded as the processor's form says."""
     form = resident_form(isa)
     most = 127 if compute == "fp32" else form.weight
@@ -91,7 +91,7 @@ def test_int8_is_what_its_integers_say_on_every_row(rows: int, isa: Isa, cache: 
     columns=st.integers(16, 300),
     compute=st.sampled_from(COMPUTE),
 )
-def test_any_shape(rows: int, depth: int, columns: int, compute: Precise) -> None:
+def test_any_shape(rows: int, depth: int, columns: int, compute: ComputeDtype) -> None:
     """Depths that are no whole turn, columns that are no whole group, panel or chunk."""
     depth = max(depth, -(-4096 // columns))
     a, b = normal(rows, depth), normal(depth, columns, seed=columns)
@@ -100,7 +100,7 @@ def test_any_shape(rows: int, depth: int, columns: int, compute: Precise) -> Non
 
 
 @pytest.mark.parametrize("compute", COMPUTE)
-def test_threads_change_nothing(compute: Precise, cache: Path) -> None:
+def test_threads_change_nothing(compute: ComputeDtype, cache: Path) -> None:
     """A column is summed by one thread, whichever it is."""
     a, b = normal(37, 320), normal(320, 200)
     one, two = (run(graph_of(a, b), {"a": a}, compute, n, cache=cache) for n in (1, 2))
@@ -109,7 +109,7 @@ def test_threads_change_nothing(compute: Precise, cache: Path) -> None:
 
 @pytest.mark.parametrize("compute", COMPUTE)
 @pytest.mark.parametrize("name", ["", "gelu"])
-def test_what_follows_the_product_is_kept(name: str, compute: Precise, cache: Path) -> None:
+def test_what_follows_the_product_is_kept(name: str, compute: ComputeDtype, cache: Path) -> None:
     """Bias, residual and activation, of rows in more dimensions than one."""
     a, b = normal(2, 5, 128), normal(128, 37)
     bias, residual = normal(37, seed=1), normal(2, 5, 37, seed=2)
@@ -124,7 +124,7 @@ def test_what_follows_the_product_is_kept(name: str, compute: Precise, cache: Pa
 
 
 @pytest.mark.parametrize("compute", COMPUTE)
-def test_gemm_with_its_factor_and_a_turned_matrix(compute: Precise, cache: Path) -> None:
+def test_gemm_with_its_factor_and_a_turned_matrix(compute: ComputeDtype, cache: Path) -> None:
     """alpha is part of the weights, rounded with them; transB reads columns."""
     a, b = normal(7, 96), normal(96, 80)
     attributes: dict[str, Attribute] = {"transB": 1, "alpha": 0.37}
@@ -153,7 +153,7 @@ def test_integers_with_scales_are_rounded_to_columns(cache: Path) -> None:
 
 @pytest.mark.parametrize("compute", COMPUTE)
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_a_column_that_is_not_finite_answers_nan(value: float, compute: Precise, cache: Path) -> None:
+def test_a_column_that_is_not_finite_answers_nan(value: float, compute: ComputeDtype, cache: Path) -> None:
     """Bytes hold neither NaN nor infinity: the column's step carries them on, others keep theirs."""
     a, b = normal(3, 64), normal(64, 80)
     b[5, 11] = value

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pliant.compiler.executable.call import Target
 from pliant.compiler.executable.image import make_image
 from pliant.compiler.passes.code_weights import code_weights
-from pliant.compiler.rewrite.coder import Coder
+from pliant.compiler.rewrite.coder import CachingCoder
 from pliant.ir.graph import Attribute, Graph, Node, TensorType
 from pliant.kernels.coded.int8_form import int8_form
 from pliant.kernels.emit.isa import AVX2, AVX2_VNNI, AVX512, AVX512_VBMI, AVX512_VNNI, X86_64, Isa, portable
@@ -64,7 +64,7 @@ def run(
     constants = {x: given[x] for x in ("b", "c") if x in given}
     feeds = {x: array for x, array in given.items() if x not in constants}
     graph = Graph((node,), tuple(feeds), ("y",), types, constants)
-    coded = code_weights(graph, Coder(bits), "int8" if is_int8 else "fp32")
+    coded = code_weights(graph, CachingCoder(bits), "int8" if is_int8 else "fp32")
     assert "b" not in coded.types
     assert coded.nodes[-1].op == ("PlaneMatMulInteger" if is_int8 else "PlaneMatMul")
     library, pool = machine(isa, cache)

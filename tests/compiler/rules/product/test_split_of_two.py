@@ -10,7 +10,7 @@ from pliant.compiler.executable.call import Target
 from pliant.compiler.executable.image import make_image
 from pliant.compiler.rewrite.view import View
 from pliant.compiler.rules.product.product import Product
-from pliant.compiler.rules.product.split_product import pays, splits_both
+from pliant.compiler.rules.product.split_product import split_is_faster, splits_both
 from pliant.compiler.rules.rules import lower
 from pliant.ir.graph import Attribute, Graph, Node, TensorType
 from pliant.kernels.emit.isa import AVX512_AMX, AVX512_BF16, Isa
@@ -143,7 +143,7 @@ def test_tiles_multiply_where_they_take_fewer_cycles(
     rows: int, columns: int, depth: int, is_faster: bool
 ) -> None:
     """Splitting costs as much for few rows, columns or terms as for many."""
-    assert pays(rows, columns, depth) == is_faster
+    assert split_is_faster(rows, columns, depth) == is_faster
     shapes = {"y": (rows, columns), "a": (rows, depth), "b": (depth, columns)}
     p = Product(*(View(x, 0, shape, (shape[1], 1)) for x, shape in shapes.items()))
     assert splits_both(p, Target(AVX512_AMX)) == is_faster

@@ -8,7 +8,7 @@ import pytest
 from pliant.compiler.executable.call import Target
 from pliant.compiler.executable.image import make_image
 from pliant.compiler.passes.code_weights import code_weights
-from pliant.compiler.rewrite.coder import Coder
+from pliant.compiler.rewrite.coder import CachingCoder
 from pliant.compiler.rules.rules import lower
 from pliant.ir.graph import Graph, Node, TensorType
 from pliant.kernels.emit.isa import AVX512_AMX, AVX512_BF16, Isa
@@ -84,7 +84,7 @@ def test_gemm_with_its_factor_and_a_turned_matrix(isa: Isa, cache: Path) -> None
 def test_coded_weights(isa: Isa, bits: int, cache: Path) -> None:
     """Codes are bfloat16 as they are, their outliers have lower parts."""
     a, b = normal(13, 96), weights(96, 80)
-    y = run(code_weights(graph_of(a, b), Coder(bits), "fp32"), {"a": a}, isa, cache)
+    y = run(code_weights(graph_of(a, b), CachingCoder(bits), "fp32"), {"a": a}, isa, cache)
     assert near(y, a.astype(np.float64) @ meant(b, bits), a, b)
 
 

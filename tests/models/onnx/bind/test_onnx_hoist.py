@@ -5,7 +5,7 @@ from itertools import count
 import numpy as np
 import pytest
 
-from pliant.models.onnx.bind.onnx_blocks import Block, Placed, body_block
+from pliant.models.onnx.bind.onnx_blocks import NodeBlock, ScopedNode, body_block
 from pliant.models.onnx.bind.onnx_hoist import hoist_products
 from pliant.models.onnx.bind.onnx_scope import Scope
 from pliant.models.onnx.onnx_external import ExternalData
@@ -18,7 +18,7 @@ BODY = """g (float[T,2] x, int64 n, float[2,3] w) => (float[3] h)
     again = Identity(c) row = {row} p = MatMul(row, {matrix}) next = Add(state, p) more = {more} }}> }}"""
 
 
-def _hoisted(row: str, more: str = "Add(at, one)", matrix: str = "w") -> tuple[Block | None, Block]:
+def _hoisted(row: str, more: str = "Add(at, one)", matrix: str = "w") -> tuple[NodeBlock | None, NodeBlock]:
     model = parse(BODY.format(row=row, more=more, matrix=matrix))
     (node,) = model.graph.node
     names = count()
@@ -27,7 +27,7 @@ def _hoisted(row: str, more: str = "Add(at, one)", matrix: str = "w") -> tuple[B
         return f"{near}#{next(names)}"
 
     body = next(a.g for a in node.attribute if a.name == "body")
-    block = body_block(body, Placed(node, Scope({"": 17})), fresh, ExternalData(None))
+    block = body_block(body, ScopedNode(node, Scope({"": 17})), fresh, ExternalData(None))
     return hoist_products(block, {"w": np.ones((2, 3), np.float32)}, fresh)
 
 

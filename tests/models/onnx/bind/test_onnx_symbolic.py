@@ -9,8 +9,8 @@ import pytest
 from pliant.errors import ShapeError
 from pliant.ir.symbolic import plain
 from pliant.models.onnx.bind.onnx_bind import bind_first
-from pliant.models.onnx.bind.onnx_blocks import Part
-from pliant.models.onnx.bind.onnx_constants import known_at
+from pliant.models.onnx.bind.onnx_blocks import BoundPart
+from pliant.models.onnx.bind.onnx_constants import constants_at
 from pliant.models.onnx.bind.onnx_symbolic import SymbolicGraph, symbolic_graph
 from pliant.models.onnx.onnx_file import open_onnx
 from pliant.run.session.ports import symbols
@@ -27,7 +27,7 @@ ROWS = parse("""
 def _found(model: Any, shapes: Mapping[str, tuple[int, ...]]) -> SymbolicGraph | None:
     opened = open_onnx(model)
 
-    def graph(given: dict[str, tuple[int, ...]]) -> Part:
+    def graph(given: dict[str, tuple[int, ...]]) -> BoundPart:
         return bind_first(opened, {}, supported=EVERY_OPERATOR, shapes=given, keeps_lookups=True)
 
     return symbolic_graph(dict(shapes), {p.name: symbols(p) for p in opened.inputs}, graph)
@@ -136,4 +136,4 @@ def test_what_waits_is_the_same_for_all_sizes_and_what_it_reads_follows_from_the
     found = _found(model, {"x": (6, 4)})
     assert found is not None
     assert [placed.node.op_type for placed in found.waiting] == ["NonZero"]
-    assert np.array_equal(known_at(found.known, (9,))["sizes"], [9, 4, 5])
+    assert np.array_equal(constants_at(found.known, (9,))["sizes"], [9, 4, 5])

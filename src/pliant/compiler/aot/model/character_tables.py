@@ -75,9 +75,9 @@ class _Sequences:
 def character_tables(steps: NormalizerSteps) -> CharacterTables:
     """The tables of a normalizer before BERT's pre-tokenizer."""
     sequences = _Sequences()
-    first = {} if steps.first is None else changed(steps.first)
-    decomposed = {} if steps.decompose is None else changed(steps.decompose)
-    last = {} if steps.last is None else changed(steps.last)
+    first = {} if steps.first is None else find_changes(steps.first)
+    decomposed = {} if steps.decompose is None else find_changes(steps.decompose)
+    last = {} if steps.last is None else find_changes(steps.last)
     combining = {} if steps.decompose is None else combining_classes()
     found: dict[tuple[int, ...], int] = {(0, 0, 0): 0}
     index = np.zeros(_LAST, np.uint16)
@@ -102,7 +102,7 @@ def _first(own: str, text: str) -> int:
     return {own: KEPT, "": DROPPED, " ": SPACE, f" {own} ": APART}[text]
 
 
-def changed(normalize: Normalize) -> Mapping[int, str]:
+def find_changes(normalize: Normalize) -> Mapping[int, str]:
     """The result for every code point that `normalize` changes."""
     found: dict[int, str] = {}
     for block in _blocks(range(_LAST)):
@@ -149,7 +149,7 @@ def compositions() -> list[tuple[int, int, int]]:
     """(first, second, composite) of all canonical compositions except Hangul."""
     compose, decompose = normalizers.NFC().normalize_str, normalizers.NFD().normalize_str
     found = []
-    for c, parts in changed(decompose).items():
+    for c, parts in find_changes(decompose).items():
         if c in _HANGUL or len(parts) < 2 or compose(parts) != chr(c):
             continue
         first = compose(parts[:-1])
@@ -176,7 +176,7 @@ def word_classes() -> Mapping[int, int]:
     return found
 
 
-def steps_of(normalizer: Mapping[str, object] | None) -> tuple[NormalizerSteps, Sequence[str]] | None:
+def normalizer_steps(normalizer: Mapping[str, object] | None) -> tuple[NormalizerSteps, Sequence[str]] | None:
     """The steps of a normalizer of tokenizer.json, and the texts (old, new) that it replaces before them.
 
     None for a normalizer that cannot be expressed in such steps.

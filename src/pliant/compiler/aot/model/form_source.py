@@ -4,14 +4,14 @@
 
 from collections.abc import Mapping, Sequence
 
-from pliant.compiler.aot.c_source import array, byte_array, comment, numbers
-from pliant.compiler.executable.stage import Form
+from pliant.compiler.aot.c_source import escape_comment, format_array, format_bytes, format_numbers
+from pliant.compiler.executable.stage import StageForm
 
 Spaces = Mapping[str, tuple[str, int]]
 """The location of each space of a form in C: a value of `enum space`, and the start byte within it."""
 
 
-def forms_source(forms: Sequence[Form], spaces: Sequence[Spaces], most_rows: int) -> str:
+def forms_source(forms: Sequence[StageForm], spaces: Sequence[Spaces], most_rows: int) -> str:
     """The array FORMS of `forms`, which run over 1 to `most_rows` rows, and the kernels that they call."""
     kernels = sorted({row.kernel for form in forms for row in form.program.rows})
     lines = [f"extern kernel_function {kernel};" for kernel in kernels]
@@ -23,15 +23,15 @@ def forms_source(forms: Sequence[Form], spaces: Sequence[Spaces], most_rows: int
             f"{len(form.program.arguments)}u, {len(form.program.addresses)}u, {len(form.program.extents)}u, "
             f"{len(form.program.rows)}u, {len(_shares(form, most_rows))}u, {len(form.program.copies)}u}}"
         )
-    return "\n".join([*lines, array("struct form FORMS", entries)])
+    return "\n".join([*lines, format_array("struct form FORMS", entries)])
 
 
-def _form(i: int, form: Form, spaces: Spaces, most_rows: int) -> list[str]:
+def _form(i: int, form: StageForm, spaces: Spaces, most_rows: int) -> list[str]:
     program = form.program
     addresses = [
         f"{{{a.at}u, {spaces[a.space][0]}, {spaces[a.space][1] + a.offset}u}}" for a in program.addresses
     ]
-    calls = [f"{{{row.kernel}, {row.arguments}u}} /* {comment(row.label)} */" for row in program.rows]
+    calls = [f"{{{row.kernel}, {row.arguments}u}} /* {escape_comment(row.label)} */" for row in program.rows]
     shares = [f"{{{', '.join(map(str, share))}}}" for share in _shares(form, most_rows)]
     copies = []
     for copy in program.copies:
@@ -39,16 +39,16 @@ def _form(i: int, form: Form, spaces: Spaces, most_rows: int) -> list[str]:
         n_bytes = program.outputs[copy.output].n_bytes
         copies.append(f"{{{to}, {source}, {at + copy.offset}u, {n_bytes}u}}")
     return [
-        f"static const unsigned char ARGUMENTS_{i}[] = {{{byte_array(program.arguments or bytes(1))}}};",
-        array(f"struct address ADDRESSES_{i}", addresses, "{0, 0, 0}"),
-        numbers(f"uint32_t EXTENTS_{i}", program.extents),
-        array(f"struct call CALLS_{i}", calls, "{0, 0}"),
-        array(f"struct share SHARES_{i}", shares, "{0, 0, 0, 0, 0}"),
-        array(f"struct copy COPIES_{i}", copies, "{0, 0, 0, 0}"),
+        f"static const unsigned char ARGUMENTS_{i}[] = {{{format_bytes(program.arguments or bytes(1))}}};",
+        format_array(f"struct address ADDRESSES_{i}", addresses, "{0, 0, 0}"),
+        format_numbers(f"uint32_t EXTENTS_{i}", program.extents),
+        format_array(f"struct call CALLS_{i}", calls, "{0, 0}"),
+        format_array(f"struct share SHARES_{i}", shares, "{0, 0, 0, 0, 0}"),
+        format_array(f"struct copy COPIES_{i}", copies, "{0, 0, 0, 0}"),
     ]
 
 
-def _shares(form: Form, most_rows: int) -> list[tuple[int, int, int, int, int]]:
+def _shares(form: StageForm, most_rows: int) -> list[tuple[int, int, int, int, int]]:
     """(call, first rows, units, units a row, grain): pieces in which a call's units are linear in the
     rows.
     """
@@ -56,11 +56,11 @@ def _shares(form: Form, most_rows: int) -> list[tuple[int, int, int, int, int]]:
     found = []
     for call in range(len(form.program.rows)):
         points = [(int(shares[call, 0]), int(shares[call, 1])) for shares in by_rows]
-        found += [(call, *piece) for piece in pieces(points)]
+        found += [(call, *piece) for piece in linear_pieces(points)]
     return found
 
 
-def pieces(points: Sequence[tuple[int, int]]) -> list[tuple[int, int, int, int]]:
+def linear_pieces(points: Sequence[tuple[int, int]]) -> list[tuple[int, int, int, int]]:
     """(first rows, units, units a row, grain) of each piece; `points[i]` are units and grain for i + 1
     rows.
     """

@@ -11,11 +11,11 @@ from importlib.resources import files
 from pathlib import Path
 from string import Template
 
-from pliant.compiler.aot.c_library import Emitted, link, triple
-from pliant.compiler.aot.c_source import array, numbers, quoted
+from pliant.compiler.aot.c_library import BuildResult, compiler_triple, link
+from pliant.compiler.aot.c_source import format_array, format_numbers, quote
 from pliant.compiler.aot.compiled_files import draft_of, write_kernels
-from pliant.compiler.executable.encode_image import kernels
-from pliant.compiler.executable.stage import Form
+from pliant.compiler.executable.encode_image import image_kernels
+from pliant.compiler.executable.stage import StageForm
 from pliant.errors import InputError
 from pliant.kernels.emit.isa import Isa
 from pliant.kernels.runtime.walker import Context, Slot, walker_ir
@@ -29,7 +29,7 @@ _HEADERS = ("runtime.h", "text.h")
 
 
 @dataclass(frozen=True, slots=True)
-class LibraryAbout:
+class LibraryDescription:
     """The common part of a model's description: its name, inputs and outputs."""
 
     name: str
@@ -50,7 +50,7 @@ class LibraryAbout:
 
 
 @dataclass(frozen=True, slots=True)
-class LibraryBytes:
+class LibrarySizes:
     """The bytes that `pliant_model_open` allocates."""
 
     preload: int
@@ -73,13 +73,13 @@ def library_draft(out: Path, name: str) -> Iterator[Path]:
 
 
 def finish(
-    draft: Path, out: Path, name: str, isa: Isa, forms: Sequence[Form], kind: Sequence[str], tables: str
-) -> Emitted:
+    draft: Path, out: Path, name: str, isa: Isa, forms: Sequence[StageForm], kind: Sequence[str], tables: str
+) -> BuildResult:
     """Write `tables.c`, kernels, sources and the rest, and link.
 
     `kind` are the C files of this kind of model.
     """
-    used = {x: kernel for form in forms for x, kernel in kernels(form.image).items()}
+    used = {x: kernel for form in forms for x, kernel in image_kernels(form.image).items()}
     write_kernels(used, isa, draft, {"walker": walker_ir(isa)})
     own = [path for path in kind if path.endswith(".c")]
     (draft / _RUNTIME).mkdir()
@@ -92,17 +92,17 @@ def finish(
     headers = [f'#include "{_RUNTIME}/{path}"' for path in ("text.h", *kind) if path.endswith(".h")]
     (draft / "tables.c").write_text("\n".join([*headers, *checks, tiles, tables, ""]), encoding="utf-8")
     sources = ["tables.c", *(f"{_RUNTIME}/{path}" for path in (*_COMMON, *own))]
-    known = {"name": name, "triple": triple(isa), "sources": " ".join(sources)}
+    known = {"name": name, "triple": compiler_triple(isa), "sources": " ".join(sources)}
     for path in ("example.c", "CMakeLists.txt"):
         (draft / path).write_text(Template(_template(path)).substitute(known), encoding="utf-8")
     exported = "; ".join(f"pliant_model_{x}" for x in _API)
     (draft / f"{name}.map").write_text(f"{{ global: {exported}; local: *; }};\n", encoding="utf-8")
     library, reason = link(draft, name, isa, sources, ("-I.", "-Wl,-Bsymbolic", "-lm"))
-    return Emitted(out, out / library if library else None, reason)
+    return BuildResult(out, out / library if library else None, reason)
 
 
 def data_source(
-    about: LibraryAbout, sizes: LibraryBytes, tables: tuple[int, int], has_text: bool, kind: str
+    about: LibraryDescription, sizes: LibrarySizes, tables: tuple[int, int], has_text: bool, kind: str
 ) -> str:
     """The description PLIANT_DATA. `tables` are bytes and XXH3 of their file, `kind` names the model-specific
     part.
@@ -113,18 +113,18 @@ def data_source(
     manifest = "NULL, NULL, 0"
     if about.manifest is not None:
         path, identity, newest = about.manifest
-        manifest = f"{quoted(path)}, {quoted(identity)}, {newest}"
+        manifest = f"{quote(path)}, {quote(identity)}, {newest}"
     return "\n".join(
         [
-            array("char *const LABELS", [quoted(x) for x in labels], "NULL"),
-            numbers("uint64_t TARGETS", [round(t * 1e6) for t in targets]),
+            format_array("char *const LABELS", [quote(x) for x in labels], "NULL"),
+            format_numbers("uint64_t TARGETS", [round(t * 1e6) for t in targets]),
             "const struct model_data PLIANT_DATA = {",
-            f"    {{{quoted(about.name)}, {about.n_numbers}u, {len(labels)}u, LABELS, {about.most_tokens}u,",
+            f"    {{{quote(about.name)}, {about.n_numbers}u, {len(labels)}u, LABELS, {about.most_tokens}u,",
             f"     {about.n_layers}u, {about.n_slices}u, {len(targets)}u, TARGETS,",
             f"     {', '.join(f'{n}u' for n in n_bytes)}, 0, {int(has_text)}}},",
             f"    {manifest}, {about.n_threads}, {int(about.is_normalized)},",
             f"    {about.vocab}u, {about.n_types}u, {-1 if about.padding is None else about.padding},",
-            f"    {{{quoted(TABLES)}, {tables[0]}u, UINT64_C({tables[1]})}},",
+            f"    {{{quote(TABLES)}, {tables[0]}u, UINT64_C({tables[1]})}},",
             f"    {'&TEXT' if has_text else 'NULL'}, {kind}}};",
         ]
     )

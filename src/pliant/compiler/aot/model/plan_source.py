@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from pliant.compiler.aot.c_source import array, numbers
+from pliant.compiler.aot.c_source import format_array, format_numbers
 from pliant.ir.program import Compute, Load, Program, Step
 from pliant.store.place_reads import place_reads
 from pliant.store.read import Extent, Run, Store
@@ -24,7 +24,7 @@ class LadderPlan:
 
 
 @dataclass(slots=True)
-class Reads:
+class ReadTable:
     """Collects the extents and pieces of plans as C entries."""
 
     store: Store
@@ -42,7 +42,7 @@ class Reads:
         return len(self.extents) - 1
 
 
-def plans_source(plans: Sequence[LadderPlan], forms: Mapping[int, int], reads: Reads) -> tuple[str, int]:
+def plans_source(plans: Sequence[LadderPlan], forms: Mapping[int, int], reads: ReadTable) -> tuple[str, int]:
     """The array PLANS, and the bytes of the working buffer. `forms` maps widths to the numbers of their
     forms.
     """
@@ -60,16 +60,16 @@ def plans_source(plans: Sequence[LadderPlan], forms: Mapping[int, int], reads: R
                 for extent, at in placed[step.work]:
                     reads.add(extent, at)
             steps[-1] += f"{first}u, {len(reads.extents) - first}u, {_latest_us(step)}}}"
-        lines.append(array(f"struct step STEPS_{i}", steps))
-        lines.append(numbers(f"uint16_t WAITS_{i}", waits))
+        lines.append(format_array(f"struct step STEPS_{i}", steps))
+        lines.append(format_numbers(f"uint16_t WAITS_{i}", waits))
         entries.append(
             f"{{{round(plan.target_s * 1e6)}u, {round(plan.predicted_s * 1e6)}u, {plan.n_tokens}u, "
             f"{len(plan.layers)}u, {plan.width}u, {len(steps)}u, {int(plan.meets)}, STEPS_{i}, WAITS_{i}}}"
         )
-    return "\n".join([*lines, array("struct plan PLANS", entries)]), ring_bytes
+    return "\n".join([*lines, format_array("struct plan PLANS", entries)]), ring_bytes
 
 
-def preload_source(runs: Sequence[Run], reads: Reads) -> tuple[str, int, int]:
+def preload_source(runs: Sequence[Run], reads: ReadTable) -> tuple[str, int, int]:
     """The array PRELOAD of the reads that fill the preload buffer, the buffer's bytes, and the bytes of the
     largest read.
     """
@@ -81,7 +81,7 @@ def preload_source(runs: Sequence[Run], reads: Reads) -> tuple[str, int, int]:
     entries = reads.extents[before:]
     del reads.extents[before:]
     largest = max((extent.n_bytes for extent in extents), default=0)
-    return array("struct extent PRELOAD", entries, "{0, 0, 0, 0, 0, 0}"), kept, largest
+    return format_array("struct extent PRELOAD", entries, "{0, 0, 0, 0, 0, 0}"), kept, largest
 
 
 def _step(number: int, step: Step, steps: Sequence[Step], forms: Mapping[int, int], waits: list[int]) -> str:

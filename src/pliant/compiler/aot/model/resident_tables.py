@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pliant.compiler.aot.c_source import array, numbers
+from pliant.compiler.aot.c_source import format_array, format_numbers
 from pliant.compiler.executable.encoder_stages import plain_layers
 from pliant.compiler.executable.weight_inputs import decode_tables, plain_arrays, weight_step
 from pliant.ir.bitwidths import PLANES
@@ -73,7 +73,7 @@ def write_arrays(arrays: Mapping[str, np.ndarray], path: Path) -> tuple[Layout, 
     return layout, write_file(path, layout, arrays.values(), lambda path: path.open("wb"))
 
 
-def places_of(layout: Layout) -> Mapping[str, int]:
+def array_offsets(layout: Layout) -> Mapping[str, int]:
     """The start byte of each array in the file."""
     return {field.name: at for field, at in zip(layout.fields, layout.offsets, strict=True)}
 
@@ -90,10 +90,10 @@ def resident_source(places: Mapping[str, int], n_layers: int, linears: Sequence[
     known = [f"{{{_LINEARS[x]}, {places[f'{x}.packed']}u, {places[f'{x}.rows']}u}}" for x in linears]
     return "\n".join(
         [
-            numbers("uint64_t PLACES", padded),
-            numbers("uint64_t DECODERS", decoders),
-            numbers("uint64_t OUTLIERS", outliers),
-            array("struct linear LINEARS", known, "{0, 0, 0}"),
+            format_numbers("uint64_t PLACES", padded),
+            format_numbers("uint64_t DECODERS", decoders),
+            format_numbers("uint64_t OUTLIERS", outliers),
+            format_array("struct linear LINEARS", known, "{0, 0, 0}"),
         ]
     )
 

@@ -10,9 +10,9 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from pliant.compiler.aot.c_source import array, numbers, quoted
-from pliant.compiler.aot.model.character_tables import CharacterTables, character_tables, steps_of
-from pliant.compiler.aot.model.resident_tables import places_of, write_arrays
+from pliant.compiler.aot.c_source import format_array, format_numbers, quote
+from pliant.compiler.aot.model.character_tables import CharacterTables, character_tables, normalizer_steps
+from pliant.compiler.aot.model.resident_tables import array_offsets, write_arrays
 from pliant.models.tokenizer import Tokenizer
 
 TEXT = "text.safetensors"
@@ -56,27 +56,27 @@ class TextTables:
             "pool": np.frombuffer(pool or b"\0", np.uint8),
         }  # fmt: skip
         layout, written = write_arrays(arrays, out / TEXT)
-        at = places_of(layout)
+        at = array_offsets(layout)
         added = sorted(self.added, key=lambda token: -len(token.content.encode()))
         fields: dict[str, object] = {
-            "file": f"{{{quoted(TEXT)}, {written.n_bytes}u, UINT64_C({written.xxh3})}}",
+            "file": f"{{{quote(TEXT)}, {written.n_bytes}u, UINT64_C({written.xxh3})}}",
             **{x: f"{at[x]}u" for x in arrays},
             **{"n_slots": f"{len(slots)}u", "n_composed": f"{len(tables.composed)}u"},
             **{"is_word_piece": int(self.is_word_piece), "most_chars": f"{self.most_chars}u"},
             "most_bytes": f"{max(map(len, self.vocabulary), default=0)}u",
             **{"decomposes": int(self.decomposes), "composes": int(self.composes)},
-            **{"unknown": self.unknown, "prefix": quoted(self.prefix)},
+            **{"unknown": self.unknown, "prefix": quote(self.prefix)},
             **{"n_added": f"{len(added)}u", "added": "ADDED"},
-            "replaced": quoted(self.replaced[0]) if self.replaced else "NULL",
-            "replacement": quoted(self.replaced[1]) if self.replaced else "NULL",
+            "replaced": quote(self.replaced[0]) if self.replaced else "NULL",
+            "replacement": quote(self.replaced[1]) if self.replaced else "NULL",
             **{"before": "BEFORE", "n_before": f"{len(self.before)}u"},
             **{"after": "AFTER", "n_after": f"{len(self.after)}u"},
         }
         lines = [f"    .{name} = {value}," for name, value in fields.items()]
         source = [
-            array("struct added ADDED", [f"{{{quoted(t.content)}, {t.id}}}" for t in added], '{"", 0}'),
-            numbers("int32_t BEFORE", self.before),
-            numbers("int32_t AFTER", self.after),
+            format_array("struct added ADDED", [f"{{{quote(t.content)}, {t.id}}}" for t in added], '{"", 0}'),
+            format_numbers("int32_t BEFORE", self.before),
+            format_numbers("int32_t AFTER", self.after),
             "\n".join(["static const struct text_model TEXT = {", *lines, "};"]),
         ]
         return "\n".join(source), layout.n_bytes
@@ -88,7 +88,7 @@ def text_tables(tokenizer: Tokenizer) -> TextTables | str:
     reason = _refusal(about)
     if reason is not None:
         return reason
-    steps = steps_of(about["normalizer"])
+    steps = normalizer_steps(about["normalizer"])
     if steps is None:
         return "its normalizer has other steps than BERT's, or a replacement, a normal form and lower case"
     template = _template(tokenizer)

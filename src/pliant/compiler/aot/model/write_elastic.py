@@ -8,22 +8,22 @@ from pathlib import Path
 import numpy as np
 
 from pliant.arrays import Int
-from pliant.compiler.aot.c_library import Emitted
-from pliant.compiler.aot.c_source import array, numbers, quoted
+from pliant.compiler.aot.c_library import BuildResult
+from pliant.compiler.aot.c_source import format_array, format_numbers, quote
 from pliant.compiler.aot.model.form_source import Spaces, forms_source
 from pliant.compiler.aot.model.library import (
     TABLES,
-    LibraryAbout,
-    LibraryBytes,
+    LibraryDescription,
+    LibrarySizes,
     data_source,
     finish,
     library_draft,
 )
-from pliant.compiler.aot.model.plan_source import LadderPlan, Reads, plans_source, preload_source
+from pliant.compiler.aot.model.plan_source import LadderPlan, ReadTable, plans_source, preload_source
 from pliant.compiler.aot.model.resident_tables import (
+    array_offsets,
     is_table,
     linear_spaces,
-    places_of,
     resident_arrays,
     resident_source,
     space_of,
@@ -32,13 +32,13 @@ from pliant.compiler.aot.model.resident_tables import (
 from pliant.compiler.aot.model.text_tables import TextTables
 from pliant.compiler.executable.call import Target
 from pliant.compiler.executable.encoder_stages import plain_layers, word_format
-from pliant.compiler.executable.stage import Form, coded_form
+from pliant.compiler.executable.stage import StageForm, coded_form
 from pliant.compiler.executable.weight_inputs import FULL_CODES
 from pliant.ir.bitwidths import FULL_BITS
 from pliant.ir.executable import ALIGNMENT, ARENA
 from pliant.ir.program import FULL, Run
 from pliant.kernels.attention.attention import block_rows
-from pliant.models.encoder.encoder_graph import Precise, embedding_graph, head_graph, layer_graph
+from pliant.models.encoder.encoder_graph import ComputeDtype, embedding_graph, head_graph, layer_graph
 from pliant.models.slice_shapes import slice_geometry
 from pliant.models.word_table import QuantizedTable
 from pliant.store.container import read_layout
@@ -70,19 +70,19 @@ class ElasticLibrary:
     preload: tuple[Run, ...]
     most_tokens: int
     target: Target
-    compute: Precise
+    compute: ComputeDtype
     text: TextTables | None
 
 
 @dataclass(frozen=True, slots=True)
-class EmittedElastic:
+class ElasticBuild:
     """The library, and the bytes that it allocates at open."""
 
-    emitted: Emitted
-    sizes: LibraryBytes
+    emitted: BuildResult
+    sizes: LibrarySizes
 
 
-def write_elastic(made: ElasticLibrary, out: Path) -> EmittedElastic:
+def write_elastic(made: ElasticLibrary, out: Path) -> ElasticBuild:
     """Write `made` into the new directory `out`, atomically.
 
     Raises InputError when `out` has other contents or cannot be written, or the name is not a C identifier.
@@ -96,24 +96,24 @@ def write_elastic(made: ElasticLibrary, out: Path) -> EmittedElastic:
         layout, written = write_arrays(arrays, draft / TABLES)
         text, text_bytes = ("", 0) if made.text is None else made.text.write(draft)
         _copy_store(store, layers, draft / STORE)
-        reads = Reads(store)
+        reads = ReadTable(store)
         preload, preload_bytes, bounce_bytes = preload_source(made.preload, reads)
         form_of = {width: 2 + i for i, width in enumerate(widths)}
         plans, ring_bytes = plans_source(made.plans, form_of, reads)
         arena, hidden_at = _arena(made, forms)
         tables_bytes = layout.n_bytes + text_bytes
         scratch = max(form.program.scratch_bytes for form in forms)
-        sizes = LibraryBytes(preload_bytes, ring_bytes, arena, tables_bytes, scratch)
+        sizes = LibrarySizes(preload_bytes, ring_bytes, arena, tables_bytes, scratch)
         tables = [
             text,
             forms_source(forms, [_spaces(form) for form in forms], made.most_tokens),
             resident_source(
-                places_of(layout), spec.n_layers, list(plain_layers(store.embeddings, store.head))
+                array_offsets(layout), spec.n_layers, list(plain_layers(store.embeddings, store.head))
             ),
             plans,
             preload,
-            array("struct extent EXTENTS", reads.extents, "{0, 0, 0, 0, 0, 0}"),
-            array("struct piece PIECES", reads.pieces, "{0, 0, 0, 0, 0}"),
+            format_array("struct extent EXTENTS", reads.extents, "{0, 0, 0, 0, 0, 0}"),
+            format_array("struct piece PIECES", reads.pieces, "{0, 0, 0, 0, 0}"),
             _store_source(store, layers, made.held),
             _elastic_source(made, sizes, hidden_at, bounce_bytes, len(forms), forms[1]),
             data_source(
@@ -121,10 +121,10 @@ def write_elastic(made: ElasticLibrary, out: Path) -> EmittedElastic:
             ),
         ]
         emitted = finish(draft, out, made.name, isa, forms, _FILES, "\n".join(tables))
-    return EmittedElastic(emitted, sizes)
+    return ElasticBuild(emitted, sizes)
 
 
-def _forms(made: ElasticLibrary, widths: Sequence[int]) -> list[Form]:
+def _forms(made: ElasticLibrary, widths: Sequence[int]) -> list[StageForm]:
     """Embedding, head, and a layer of each width."""
     spec, tokens = made.store.spec, made.most_tokens
     graphs = [embedding_graph(spec, word_format(made.store.embeddings), tokens), head_graph(spec, tokens)]
@@ -135,7 +135,7 @@ def _forms(made: ElasticLibrary, widths: Sequence[int]) -> list[Form]:
     return forms
 
 
-def _spaces(form: Form) -> Spaces:
+def _spaces(form: StageForm) -> Spaces:
     named = {*form.program.inputs, *form.program.outputs, ARENA}
     linears = linear_spaces()
     return {
@@ -144,17 +144,17 @@ def _spaces(form: Form) -> Spaces:
     }
 
 
-def _arena(made: ElasticLibrary, forms: Sequence[Form]) -> tuple[int, int]:
+def _arena(made: ElasticLibrary, forms: Sequence[StageForm]) -> tuple[int, int]:
     """Bytes of the arena, including `hidden`, and the start of `hidden`."""
     most = max(form.program.arena_bytes for form in forms)
     hidden_at = -(-most // ALIGNMENT) * ALIGNMENT
     return hidden_at + 4 * made.most_tokens * slice_geometry(made.store.spec).hidden, hidden_at
 
 
-def _about(made: ElasticLibrary) -> LibraryAbout:
+def _about(made: ElasticLibrary) -> LibraryDescription:
     spec = made.store.spec
     labels = spec.head.labels
-    return LibraryAbout(
+    return LibraryDescription(
         name=made.name,
         labels=labels,
         n_numbers=spec.hidden if labels is None else len(labels),
@@ -184,7 +184,7 @@ def _store_source(store: Store, layers: Sequence[int], held: Int[np.ndarray, "N 
     files = []
     for number, layer in enumerate(manifest.layers):
         entry = manifest.file(layer.file)
-        name = quoted(f"{STORE}/{entry.name}") if number in layers else "NULL"
+        name = quote(f"{STORE}/{entry.name}") if number in layers else "NULL"
         files.append(f"{{{name}, {entry.n_bytes}u, 0}}")
     hashes = np.zeros((spec.n_layers, FULL + 1, spec.n_heads), np.uint64)
     for number, layer in enumerate(manifest.layers):
@@ -193,19 +193,24 @@ def _store_source(store: Store, layers: Sequence[int], held: Int[np.ndarray, "N 
     masks = np.where(held == FULL_BITS, 1 << FULL, (1 << np.minimum(held, FULL)) - 1)
     return "\n".join(
         [
-            array("struct file LAYER_FILES", files),
-            numbers("uint64_t HASHES", hashes.ravel().tolist()),
-            numbers("uint8_t HELD", masks.ravel().tolist()),
+            format_array("struct file LAYER_FILES", files),
+            format_numbers("uint64_t HASHES", hashes.ravel().tolist()),
+            format_numbers("uint8_t HELD", masks.ravel().tolist()),
         ]
     )
 
 
 def _elastic_source(
-    made: ElasticLibrary, sizes: LibraryBytes, hidden_at: int, bounce_bytes: int, n_forms: int, head: Form
+    made: ElasticLibrary,
+    sizes: LibrarySizes,
+    hidden_at: int,
+    bounce_bytes: int,
+    n_forms: int,
+    head: StageForm,
 ) -> str:
     store, spec = made.store, made.store.spec
     geometry = slice_geometry(spec)
-    file = f"{{{quoted(f'{STORE}/{EMBEDDINGS}')}, {store.manifest.file(EMBEDDINGS).n_bytes}u, 0}}"
+    file = f"{{{quote(f'{STORE}/{EMBEDDINGS}')}, {store.manifest.file(EMBEDDINGS).n_bytes}u, 0}}"
     words, row_bytes, row_hashes = _word_table(store)
     slice_bytes = ", ".join(str(expected_slice_bytes(spec, part)) for part in range(FULL + 1))
     fields = {

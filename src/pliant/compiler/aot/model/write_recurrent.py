@@ -6,23 +6,23 @@ from pathlib import Path
 import numpy as np
 import xxhash
 
-from pliant.compiler.aot.c_library import Emitted
-from pliant.compiler.aot.c_source import quoted
+from pliant.compiler.aot.c_library import BuildResult
+from pliant.compiler.aot.c_source import quote
 from pliant.compiler.aot.compiled_files import write_weights
 from pliant.compiler.aot.model.form_source import Spaces, forms_source
 from pliant.compiler.aot.model.library import (
     TABLES,
-    LibraryAbout,
-    LibraryBytes,
+    LibraryDescription,
+    LibrarySizes,
     data_source,
     finish,
     library_draft,
 )
-from pliant.compiler.aot.model.resident_tables import places_of, write_arrays
+from pliant.compiler.aot.model.resident_tables import array_offsets, write_arrays
 from pliant.compiler.aot.model.text_tables import TextTables
 from pliant.compiler.executable.call import Target
 from pliant.compiler.executable.recurrent_stages import recurrent_form
-from pliant.compiler.executable.stage import Form
+from pliant.compiler.executable.stage import StageForm
 from pliant.ir.executable import ARENA
 from pliant.models.recurrent.recurrent_graph import LOGITS, POOLED, STATES, VECTORS, recurrent_graph
 from pliant.models.recurrent.recurrent_source import RecurrentSource
@@ -32,16 +32,16 @@ _FILES = ("recurrent.h", "recurrent.c")
 
 
 @dataclass(frozen=True, slots=True)
-class EmittedRecurrent:
+class RecurrentBuild:
     """The library, and the bytes that it allocates at open."""
 
-    emitted: Emitted
-    sizes: LibraryBytes
+    emitted: BuildResult
+    sizes: LibrarySizes
 
 
 def write_recurrent(
     source: RecurrentSource, name: str, most_tokens: int, target: Target, text: TextTables | None, out: Path
-) -> EmittedRecurrent:
+) -> RecurrentBuild:
     """Write a recurrent model as the C library `name` into the new directory `out`, atomically.
 
     Raises InputError when `out` has other contents or cannot be written, or the name is not a C identifier.
@@ -53,10 +53,10 @@ def write_recurrent(
         text_source, text_bytes = ("", 0) if text is None else text.write(draft)
         activations = 4 * most_tokens * (spec.inputs + spec.width) + most_tokens * source.table[0].nbytes
         arena = form.program.arena_bytes
-        sizes = LibraryBytes(
+        sizes = LibrarySizes(
             0, 0, arena + activations, layout.n_bytes + text_bytes, form.program.scratch_bytes
         )
-        about = LibraryAbout(
+        about = LibraryDescription(
             name=name,
             labels=spec.labels,
             n_numbers=spec.features if spec.labels is None else len(spec.labels),
@@ -75,10 +75,10 @@ def write_recurrent(
             data_source(about, sizes, (written.n_bytes, written.xxh3), text is not None, "&RECURRENT"),
         ]
         emitted = finish(draft, out, name, target.isa, [form], _FILES, "\n".join(tables))
-    return EmittedRecurrent(emitted, sizes)
+    return RecurrentBuild(emitted, sizes)
 
 
-def _spaces(form: Form, weights: dict[str, int]) -> Spaces:
+def _spaces(form: StageForm, weights: dict[str, int]) -> Spaces:
     answer = LOGITS if LOGITS in form.program.outputs else POOLED
     runtime = {ARENA: "SPACE_ARENA", VECTORS: "SPACE_WORDS", STATES: "SPACE_HIDDEN", answer: "SPACE_ANSWER"}
     return {x: (space, 0) for x, space in runtime.items()} | {
@@ -86,14 +86,14 @@ def _spaces(form: Form, weights: dict[str, int]) -> Spaces:
     }
 
 
-def _recurrent_source(source: RecurrentSource, form: Form, draft: Path) -> str:
+def _recurrent_source(source: RecurrentSource, form: StageForm, draft: Path) -> str:
     """Write the word vectors; returns the description RECURRENT."""
     table = np.ascontiguousarray(source.table)
     hashes = np.array([xxhash.xxh3_64_intdigest(row.data) for row in table], np.uint64)
     layout, _ = write_arrays({"hashes": hashes, "rows": table}, draft / WORDS)
-    at = places_of(layout)
+    at = array_offsets(layout)
     words = (
-        f"{{{{{quoted(WORDS)}, {layout.n_bytes}u, 0}}, {at['rows']}u, {table[0].nbytes}u, {at['hashes']}u}}"
+        f"{{{{{quote(WORDS)}, {layout.n_bytes}u, 0}}, {at['rows']}u, {table[0].nbytes}u, {at['hashes']}u}}"
     )
     spec, program = source.spec, form.program
     return "\n".join(

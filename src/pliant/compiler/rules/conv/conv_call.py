@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from functools import partial
 from math import prod
 
-from pliant.compiler.executable.call import Call, Field, Kernel, Ref, Target
-from pliant.compiler.rules.conv.window_extents import Window, along
+from pliant.compiler.executable.call import Call, FieldValue, Kernel, Ref, Target
+from pliant.compiler.rules.conv.window_extents import Window, axis_fields
 from pliant.ir.graph import Node
 from pliant.kernels.conv import conv, conv_tile, conv_weights
 from pliant.kernels.conv.conv_args import ConvArgs, ConvForm
@@ -14,7 +14,7 @@ _POINT = Window((1,), (1,), (1,), (0,), (0,))
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class ConvShape:
     """Extents of one convolution: channels of x, `outs` of y, and the spatial dimensions of both."""
 
     window: Window
@@ -27,7 +27,7 @@ class Shape:
 
 
 @dataclass(frozen=True, slots=True)
-class Tensors:
+class ConvTensors:
     """Names: weights and bias are packed, the residual is "" if there is none."""
 
     x: str
@@ -37,7 +37,7 @@ class Tensors:
     residual: str = ""
 
     @property
-    def fields(self) -> dict[str, Field]:
+    def fields(self) -> dict[str, FieldValue]:
         """The tensors by the field names of convolution kernels."""
         return {
             "x": Ref(self.x),
@@ -52,22 +52,22 @@ class Tensors:
         return tuple(name for name in (self.x, self.weights, self.bias, self.residual) if name)
 
 
-def tensors_of(node: Node, form: ConvForm) -> Tensors:
+def tensors_of(node: Node, form: ConvForm) -> ConvTensors:
     """The tensors of a convolution; weights and bias get names of their own, for packing."""
     y = node.outputs[0]
     residual = node.inputs[3] if form.has_residual else ""
-    return Tensors(node.inputs[0], f"{y}:weights", f"{y}:bias", y, residual)
+    return ConvTensors(node.inputs[0], f"{y}:weights", f"{y}:bias", y, residual)
 
 
-def matrix(rows: int, depth: int, columns: int) -> Shape:
+def matrix_shape(rows: int, depth: int, columns: int) -> ConvShape:
     """A plain product of [rows, depth] and [depth, columns], channels last."""
-    return Shape(_POINT, 1, 1, depth, columns, (rows,), (rows,))
+    return ConvShape(_POINT, 1, 1, depth, columns, (rows,), (rows,))
 
 
 def conv_call(
-    tensors: Tensors,
+    tensors: ConvTensors,
     form: ConvForm,
-    s: Shape,
+    s: ConvShape,
     target: Target,
     label: str,
     bounds: tuple[float, float] = (0.0, 0.0),
@@ -81,7 +81,7 @@ def conv_call(
     is_point = taps == 1 and set(s.window.strides) == {1} and not any(s.window.begins + s.window.ends)
     cut = conv.split(target.isa, s.batch * s.groups, pixels, panels, target.n_threads)
     panel_blocks, pixel_blocks = -(-panels // cut.unit_panels), -(-pixels // cut.unit_pixels)
-    fields: dict[str, Field] = {
+    fields: dict[str, FieldValue] = {
         **tensors.fields,
         "channels": channels,
         "x_channels": s.channels,
@@ -94,8 +94,8 @@ def conv_call(
         "pixels": pixels,
         "unit_pixels": cut.unit_pixels,
         "pixel_blocks": pixel_blocks,
-        **along("in", s.space, 1),
-        **{k: n for k, n in along("out", s.out_space, 1).items() if k != "out_d"},
+        **axis_fields("in", s.space, 1),
+        **{k: n for k, n in axis_fields("out", s.out_space, 1).items() if k != "out_d"},
         **{k: n for k, n in s.window.fields().items() if k not in ("kernel_d", "kernel_w")},
         "run_length": run,
         "runs_w": 1 if is_merged else s.window.kernel[-1],

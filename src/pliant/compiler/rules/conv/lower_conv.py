@@ -12,8 +12,8 @@ from math import prod
 
 import numpy as np
 
-from pliant.compiler.executable.call import Call, Field, Kernel, Lowered, Packed, Ref, Target
-from pliant.compiler.rules.conv.conv_call import Shape, Tensors, conv_call
+from pliant.compiler.executable.call import Call, FieldValue, Kernel, LoweredNode, PackedConstant, Ref, Target
+from pliant.compiler.rules.conv.conv_call import ConvShape, ConvTensors, conv_call
 from pliant.compiler.rules.conv.lower_conv_depthwise import is_depthwise, lower_depthwise
 from pliant.compiler.rules.conv.lower_conv_grouped import is_grouped, lower_grouped
 from pliant.compiler.rules.conv.lower_conv_planes import lower_planes, takes_planes
@@ -28,7 +28,7 @@ from pliant.kernels.conv.conv_args import ConvForm, Layout
 from pliant.kernels.conv.conv_tile import COLUMNS
 
 
-def _conv(node: Node, graph: Graph, target: Target) -> Lowered:
+def _conv(node: Node, graph: Graph, target: Target) -> LoweredNode:
     form = ConvForm(
         _layout(node, "x_layout"),
         _layout(node, "y_layout"),
@@ -52,16 +52,16 @@ def _conv(node: Node, graph: Graph, target: Target) -> Lowered:
     if is_grouped(node, graph, shape):
         return lower_grouped(node, graph, target, form, shape)
     if all(x in graph.constants for x in node.inputs[1:3] if x):
-        shape = replace(shape, groups=shape.groups // _merged(shape))
+        shape = replace(shape, groups=shape.groups // _merged_groups(shape))
     (weights, bias), lowered = _weights(node, graph, shape)
     residual = node.inputs[3] if form.has_residual else ""
-    tensors = Tensors(node.inputs[0], weights, bias, node.outputs[0], residual)
+    tensors = ConvTensors(node.inputs[0], weights, bias, node.outputs[0], residual)
     bounds = node.real("low", 0.0), node.real("high", 0.0)
     call = conv_call(tensors, form, shape, target, node.label, bounds)
-    return Lowered((*lowered.calls, call), (), lowered.temporaries, lowered.packed)
+    return LoweredNode((*lowered.calls, call), (), lowered.temporaries, lowered.packed)
 
 
-def _merged(s: Shape) -> int:
+def _merged_groups(s: ConvShape) -> int:
     """The number of groups that are merged into one: as many as fill a panel, whose lanes would otherwise be
     idle.
 
@@ -72,10 +72,10 @@ def _merged(s: Shape) -> int:
     return max((m for m in range(1, most + 1) if s.groups % m == 0), default=1)
 
 
-def shape_of(node: Node, x: TensorType, w: TensorType, y: TensorType, form: ConvForm) -> Shape:
+def shape_of(node: Node, x: TensorType, w: TensorType, y: TensorType, form: ConvForm) -> ConvShape:
     """Extents of a convolution with the tensor layouts of `form`."""
     space = x.shape[2:] if form.x == "nchw" else x.shape[1:-1]
-    return Shape(
+    return ConvShape(
         window=window(node, w.shape[2:], space),
         batch=x.shape[0],
         groups=node.integer("group", 1),
@@ -86,7 +86,7 @@ def shape_of(node: Node, x: TensorType, w: TensorType, y: TensorType, form: Conv
     )
 
 
-def _weights(node: Node, graph: Graph, s: Shape) -> tuple[tuple[str, str], Lowered]:
+def _weights(node: Node, graph: Graph, s: ConvShape) -> tuple[tuple[str, str], LoweredNode]:
     """Names of packed weights and bias, and their lowering."""
     w = node.inputs[1]
     b = node.inputs[2] if len(node.inputs) > 2 else ""
@@ -102,11 +102,11 @@ def _weights(node: Node, graph: Graph, s: Shape) -> tuple[tuple[str, str], Lower
         )
         sources = (w, b)
         packed = {
-            name: Packed(sizes[name], fill, source)
+            name: PackedConstant(sizes[name], fill, source)
             for name, fill, source in zip(names, fills, sources, strict=True)
         }
-        return names, Lowered(packed=packed)
-    fields: dict[str, Field] = {
+        return names, LoweredNode(packed=packed)
+    fields: dict[str, FieldValue] = {
         "w": Ref(w),
         "b": Ref(b) if b else None,
         "packed": Ref(names[0]),
@@ -129,7 +129,7 @@ def _weights(node: Node, graph: Graph, s: Shape) -> tuple[tuple[str, str], Lower
         writes=names,
         label=node.label,
     )
-    return names, Lowered((call,), (), sizes)
+    return names, LoweredNode((call,), (), sizes)
 
 
 def _fill(memory: np.ndarray, source: np.ndarray, groups: int, channels: int) -> None:

@@ -5,15 +5,15 @@ from math import prod
 
 import numpy as np
 
-from pliant.compiler.executable.call import Call, Field, Kernel, Lowered, Packed
-from pliant.compiler.rules.conv.conv_call import Shape, tensors_of
-from pliant.compiler.rules.conv.window_extents import along
+from pliant.compiler.executable.call import Call, FieldValue, Kernel, LoweredNode, PackedConstant
+from pliant.compiler.rules.conv.conv_call import ConvShape, tensors_of
+from pliant.compiler.rules.conv.window_extents import axis_fields
 from pliant.ir.graph import Graph, Node
 from pliant.kernels.conv.conv_args import ConvForm
 from pliant.kernels.conv.direct import conv_depthwise
 
 
-def is_depthwise(node: Node, graph: Graph, form: ConvForm, s: Shape) -> bool:
+def is_depthwise(node: Node, graph: Graph, form: ConvForm, s: ConvShape) -> bool:
     """Whether each group has one input and one output channel, channels last, with constant weights and
     bias.
     """
@@ -21,24 +21,24 @@ def is_depthwise(node: Node, graph: Graph, form: ConvForm, s: Shape) -> bool:
     return known and form.x == form.y == "nhwc" and 1 < s.groups == s.channels == s.outs
 
 
-def lower_depthwise(node: Node, graph: Graph, form: ConvForm, s: Shape) -> Lowered:
+def lower_depthwise(node: Node, graph: Graph, form: ConvForm, s: ConvShape) -> LoweredNode:
     """The call, and weights transposed to contiguous channels."""
     w, b = node.inputs[1], node.inputs[2] if len(node.inputs) > 2 else ""
     tensors = tensors_of(node, form)
     taps = prod(s.window.kernel)
     packed = {
-        tensors.weights: Packed(4 * taps * s.channels, partial(_fill, source=graph.constants[w]), w),
-        tensors.bias: Packed(4 * s.channels, partial(_fill_bias, source=graph.constants.get(b)), b),
+        tensors.weights: PackedConstant(4 * taps * s.channels, partial(_fill, source=graph.constants[w]), w),
+        tensors.bias: PackedConstant(4 * s.channels, partial(_fill_bias, source=graph.constants.get(b)), b),
     }
-    fields: dict[str, Field] = {
+    fields: dict[str, FieldValue] = {
         **tensors.fields,
         "channels": s.channels,
         "x_pixel": graph.types[node.inputs[0]].shape[-1],
         "y_pixel": graph.types[node.outputs[0]].shape[-1],
-        **along("in", s.space, 1),
-        **along("out", s.out_space, 1),
+        **axis_fields("in", s.space, 1),
+        **axis_fields("out", s.out_space, 1),
         **s.window.fields(),
-        **along("end_pad", s.window.ends, 0),
+        **axis_fields("end_pad", s.window.ends, 0),
         "low": node.real("low", 0.0),
         "high": node.real("high", 0.0),
     }
@@ -51,7 +51,7 @@ def lower_depthwise(node: Node, graph: Graph, form: ConvForm, s: Shape) -> Lower
         writes=(tensors.y,),
         label=node.label,
     )
-    return Lowered((call,), packed=packed)
+    return LoweredNode((call,), packed=packed)
 
 
 def _fill(memory: np.ndarray, source: np.ndarray) -> None:

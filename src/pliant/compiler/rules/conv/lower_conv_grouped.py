@@ -5,8 +5,8 @@ from math import prod
 
 import numpy as np
 
-from pliant.compiler.executable.call import Call, Field, Kernel, Lowered, Packed, Target
-from pliant.compiler.rules.conv.conv_call import Shape, tensors_of
+from pliant.compiler.executable.call import Call, FieldValue, Kernel, LoweredNode, PackedConstant, Target
+from pliant.compiler.rules.conv.conv_call import ConvShape, tensors_of
 from pliant.ir.graph import Graph, Node
 from pliant.kernels.conv import conv_grouped
 from pliant.kernels.conv.conv_args import ConvForm
@@ -22,7 +22,7 @@ _SMALL = (2, 4, 8)
 """Channels of groups that share a vector; wider ones are whole panels."""
 
 
-def is_grouped(node: Node, graph: Graph, s: Shape) -> bool:
+def is_grouped(node: Node, graph: Graph, s: ConvShape) -> bool:
     """Whether groups fill vectors, with at most two dimensions, a narrow window, and constant weights and
     bias.
     """
@@ -37,7 +37,7 @@ def is_grouped(node: Node, graph: Graph, s: Shape) -> bool:
     return is_plain and prod((s.batch, *s.space, *s.out_space)) > 0 and w.begins[-1] < _columns(s)
 
 
-def lower_grouped(node: Node, graph: Graph, target: Target, form: ConvForm, s: Shape) -> Lowered:
+def lower_grouped(node: Node, graph: Graph, target: Target, form: ConvForm, s: ConvShape) -> LoweredNode:
     """The call, and weights in the order in which a tile reads them."""
     w, b = node.inputs[1], node.inputs[2] if len(node.inputs) > 2 else ""
     tensors = tensors_of(node, form)
@@ -46,12 +46,12 @@ def lower_grouped(node: Node, graph: Graph, target: Target, form: ConvForm, s: S
     blocks = -(-s.outs // (panels * COLUMNS))
     taps = prod(s.window.kernel)
     packed = {
-        tensors.weights: Packed(
+        tensors.weights: PackedConstant(
             4 * blocks * panels * COLUMNS * taps * grouped.channels,
             partial(_fill, source=graph.constants[w], panels=panels),
             w,
         ),
-        tensors.bias: Packed(
+        tensors.bias: PackedConstant(
             4 * blocks * panels * COLUMNS,
             partial(_fill_bias, source=graph.constants.get(b), outs=s.outs, panels=panels),
             b,
@@ -81,7 +81,7 @@ def lower_grouped(node: Node, graph: Graph, target: Target, form: ConvForm, s: S
         bands += 1
     band = -(-out_h // bands)
     bands = -(-out_h // band)
-    fields: dict[str, Field] = {
+    fields: dict[str, FieldValue] = {
         **tensors.fields,
         "x_channels": s.channels,
         "y_channels": s.outs,
@@ -114,10 +114,10 @@ def lower_grouped(node: Node, graph: Graph, target: Target, form: ConvForm, s: S
         scratch_bytes=conv_grouped.scratch_bytes(grouped, rows(band), columns, in_w, band * out_w),
         label=node.label,
     )
-    return Lowered((call,), packed=packed)
+    return LoweredNode((call,), packed=packed)
 
 
-def _form(isa: Isa, ends: ConvForm, s: Shape) -> GroupedForm:
+def _form(isa: Isa, ends: ConvForm, s: ConvShape) -> GroupedForm:
     w, channels = s.window, s.channels // s.groups
     is_roomy = isa.registers >= _MANY_REGISTERS and channels >= isa.lanes
     pixels = _pixels(s.out_space[-1], _MANY_PIXELS if is_roomy else _MOST_PIXELS)
@@ -130,7 +130,7 @@ def _pixels(out_w: int, most: int) -> int:
     return min(sizes, key=lambda n: (-(-out_w // n) * (n + 1), -n))
 
 
-def _columns(s: Shape, pixels: int = 1) -> int:
+def _columns(s: ConvShape, pixels: int = 1) -> int:
     """Columns of a row in scratch: those that its tiles read; the last tile may extend beyond the image."""
     w = s.window
     covered = -(-s.out_space[-1] // pixels) * pixels

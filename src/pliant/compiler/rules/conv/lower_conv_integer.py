@@ -11,20 +11,20 @@ from math import prod
 
 import numpy as np
 
-from pliant.compiler.executable.call import Call, Field, Kernel, Lowered, Packed, Ref, Target
+from pliant.compiler.executable.call import Call, FieldValue, Kernel, LoweredNode, PackedConstant, Ref, Target
 from pliant.compiler.rewrite.view import View, row_major
-from pliant.compiler.rules.conv.window_extents import Window, along, window
-from pliant.compiler.rules.move.copy_calls import copies
-from pliant.compiler.rules.move.lower_pad import framed
+from pliant.compiler.rules.conv.window_extents import Window, axis_fields, window
+from pliant.compiler.rules.move.copy_calls import copy_calls
+from pliant.compiler.rules.move.lower_pad import frame_calls
 from pliant.compiler.rules.product.integer_product import (
-    Rows,
-    Weights,
+    IntegerRows,
+    IntegerWeights,
+    are_constant,
     integer_product,
-    known,
+    prepare_values,
     product_form,
-    values_of,
 )
-from pliant.compiler.rules.product.lower_quantize import requantized
+from pliant.compiler.rules.product.lower_quantize import requantize_calls
 from pliant.errors import GraphError
 from pliant.ir.graph import Graph, Node
 from pliant.kernels.conv.direct.conv_quantized import QuantizedConvArgs, QuantizedConvForm, quantized_conv_ir
@@ -39,12 +39,12 @@ BLOCK_BYTES = 512 << 10
 """Bytes of windows per block: they are read again soon, from L2."""
 
 
-def _of_bytes(node: Node, graph: Graph, target: Target) -> Lowered:
+def _conv_bytes(node: Node, graph: Graph, target: Target) -> LoweredNode:
     tensors = {name: x for name, x in zip(_NAMES[node.op], node.inputs, strict=False) if x}
     w = graph.types[tensors["w"]].shape
     is_plain = node.integer("group", 1) == 1
     is_empty = 0 in (*graph.types[tensors["x"]].shape, *graph.types[node.outputs[0]].shape, *w)
-    if not is_plain or is_empty or not known(graph, tensors["w"], tensors.get("w_zero", "")):
+    if not is_plain or is_empty or not are_constant(graph, tensors["w"], tensors.get("w_zero", "")):
         return _one_by_one(node, graph, tensors)
     sums, made = f"{node.outputs[0]}.sums", _sums(node, graph, target, tensors)
     if node.op == "ConvInteger":
@@ -58,7 +58,7 @@ def _of_bytes(node: Node, graph: Graph, target: Target) -> Lowered:
     scales = (tensors["x_scale"], tensors["w_scale"], tensors["y_scale"])
     bytes_ = f"{node.outputs[0]}.bytes"
     y_type = graph.types[node.outputs[0]]
-    calls = requantized(
+    calls = requantize_calls(
         graph, value, operands, scales, tensors.get("y_zero", ""), (bytes_, rows, y_type.dtype), node.label
     )
     temporaries = {**made.temporaries, bytes_: prod(rows)}
@@ -66,7 +66,7 @@ def _of_bytes(node: Node, graph: Graph, target: Target) -> Lowered:
     return _channels_first(node, graph, bytes_, made)
 
 
-def _channels_first(node: Node, graph: Graph, rows: str, made: Lowered) -> Lowered:
+def _channels_first(node: Node, graph: Graph, rows: str, made: LoweredNode) -> LoweredNode:
     """`made`, followed by the conversion of rows [pixels, channels] to the output."""
     y = node.outputs[0]
     type_ = graph.types[y]
@@ -74,21 +74,21 @@ def _channels_first(node: Node, graph: Graph, rows: str, made: Lowered) -> Lower
     pixels = prod(type_.shape[2:])
     shape = images, channels, pixels
     source = View(rows, 0, shape, (pixels * channels, 1, channels))
-    calls = copies(source, View(y, 0, shape, row_major(shape)), type_.itemsize, node.label)
+    calls = copy_calls(source, View(y, 0, shape, row_major(shape)), type_.itemsize, node.label)
     return replace(made, calls=(*made.calls, *calls))
 
 
-def _sums(node: Node, graph: Graph, target: Target, tensors: Mapping[str, str]) -> Lowered:
+def _sums(node: Node, graph: Graph, target: Target, tensors: Mapping[str, str]) -> LoweredNode:
     """int32 [pixels of all images, channels]: the products of all windows, in blocks."""
     label, y = node.label, node.outputs[0]
     x, w = graph.types[tensors["x"]], graph.types[tensors["w"]].shape
     a = tensors["x"], tensors.get("x_zero", "")
-    weights = Weights(tensors["w"], tensors.get("w_zero", ""), w[0], are_kernels=True)
+    weights = IntegerWeights(tensors["w"], tensors.get("w_zero", ""), w[0], are_kernels=True)
     form = product_form(graph, target.isa, a[1], weights)
-    values, made = values_of(graph, target.isa, form, a, f"{y}.a", label)
+    values, made = prepare_values(graph, target.isa, form, a, f"{y}.a", label)
     view = window(node, w[2:], x.shape[2:])
     plain = View(values.tensor, 0, x.shape, row_major(x.shape))
-    image, framing = _framed(plain, view, values, form, y, label)
+    image, framing = _pad_images(plain, view, values, form, y, label)
     calls = [*made.calls, *framing.calls]
     packed, temporaries = {**framing.packed}, {**made.temporaries, **framing.temporaries}
     sums, rows = f"{y}.sums", f"{y}.rows"
@@ -99,13 +99,15 @@ def _sums(node: Node, graph: Graph, target: Target, tensors: Mapping[str, str]) 
         here = replace(values, tensor=image.tensor, count=x.shape[0] * prod(out))
         product = integer_product(graph, target, form, here, weights, sums, label)
         temporaries[sums] = 4 * here.count * w[0]
-        return Lowered((*calls, *product.calls), temporaries=temporaries, packed={**packed, **product.packed})
+        return LoweredNode(
+            (*calls, *product.calls), temporaries=temporaries, packed={**packed, **product.packed}
+        )
     per_line = prod(out[1:])
     block = max(1, BLOCK_BYTES // (per_line * long * form.a_bytes))
     for first_image, n_images, first, n in _blocks(x.shape[0], out[0], block):
         part = windows.sliced(0, first_image, n_images).sliced(1, first, n)
         inner = (*row_major((n_images, n, *out[1:], long))[:-1], *row_major((*view.kernel, w[1])))
-        calls += copies(part, View(rows, 0, part.shape, inner), form.a_bytes, label)
+        calls += copy_calls(part, View(rows, 0, part.shape, inner), form.a_bytes, label)
         here = replace(values, tensor=rows, count=n_images * n * per_line)
         start = (first_image * out[0] + first) * per_line
         product = integer_product(graph, target, form, here, weights, sums, label, first_row=start)
@@ -113,7 +115,7 @@ def _sums(node: Node, graph: Graph, target: Target, tensors: Mapping[str, str]) 
         packed |= product.packed
         temporaries[rows] = max(temporaries.get(rows, 0), here.count * long * form.a_bytes)
     temporaries[sums] = 4 * x.shape[0] * prod(out) * w[0]
-    return Lowered(tuple(calls), temporaries=temporaries, packed=packed)
+    return LoweredNode(tuple(calls), temporaries=temporaries, packed=packed)
 
 
 def _blocks(images: int, lines: int, block: int) -> Iterator[tuple[int, int, int, int]]:
@@ -129,9 +131,9 @@ def _blocks(images: int, lines: int, block: int) -> Iterator[tuple[int, int, int
     )
 
 
-def _framed(
-    inner: View, view: Window, values: Rows, form: IntegerForm, y: str, label: str
-) -> tuple[View, Lowered]:
+def _pad_images(
+    inner: View, view: Window, values: IntegerRows, form: IntegerForm, y: str, label: str
+) -> tuple[View, LoweredNode]:
     """The images, channels last, with zero padding around them."""
     inner = inner.transposed((0, *range(2, len(inner.shape)), 1))
     lengths = zip(inner.shape[1:-1], view.begins, view.ends, strict=True)
@@ -144,9 +146,9 @@ def _framed(
         nothing = f"{y}.nothing"
         value = View(nothing, 0, (), ())
         byte = values.shift if form is IntegerForm.BYTES else 0
-        packed = {nothing: Packed(form.a_bytes, partial(_fill, byte=byte))}
-    calls = framed(inner, (0, *view.begins, 0), target, value, form.a_bytes, label)
-    return target, Lowered(calls, temporaries={target.tensor: form.a_bytes * prod(shape)}, packed=packed)
+        packed = {nothing: PackedConstant(form.a_bytes, partial(_fill, byte=byte))}
+    calls = frame_calls(inner, (0, *view.begins, 0), target, value, form.a_bytes, label)
+    return target, LoweredNode(calls, temporaries={target.tensor: form.a_bytes * prod(shape)}, packed=packed)
 
 
 def _fill(memory: np.ndarray, byte: int) -> None:
@@ -162,7 +164,7 @@ def _windows(image: View, view: Window, out: tuple[int, ...]) -> View:
     return View(image.tensor, 0, shape, (image.strides[0], *places, *taps, 1))
 
 
-def _one_by_one(node: Node, graph: Graph, tensors: Mapping[str, str]) -> Lowered:
+def _one_by_one(node: Node, graph: Graph, tensors: Mapping[str, str]) -> LoweredNode:
     """The general kernel, one multiplication at a time: for groups, and weights that are not constant."""
     types = {name: graph.types[tensor] for name, tensor in tensors.items()}
     x, w, y = types["x"], types["w"], graph.types[node.outputs[0]]
@@ -170,7 +172,7 @@ def _one_by_one(node: Node, graph: Graph, tensors: Mapping[str, str]) -> Lowered
     if x.dtype not in ("int8", "uint8") or w.dtype not in ("int8", "uint8") or y.dtype not in signs:
         raise GraphError(f"node {node.label!r}: no kernel convolves {x.dtype} with {w.dtype}.")
     form = QuantizedConvForm(x.dtype == "int8", w.dtype == "int8", signs[y.dtype])
-    fields: dict[str, Field] = {
+    fields: dict[str, FieldValue] = {
         **{name: Ref(tensor) for name, tensor in tensors.items()},
         "y": Ref(node.outputs[0]),
         "channels": x.shape[1],
@@ -178,8 +180,8 @@ def _one_by_one(node: Node, graph: Graph, tensors: Mapping[str, str]) -> Lowered
         "groups": node.integer("group", 1),
         "w_zero_step": int("w_zero" in types and types["w_zero"].size > 1),
         "w_scale_step": int("w_scale" in types and types["w_scale"].size > 1),
-        **along("in", x.shape[2:], 1),
-        **along("out", y.shape[2:], 1),
+        **axis_fields("in", x.shape[2:], 1),
+        **axis_fields("out", y.shape[2:], 1),
         **window(node, w.shape[2:], x.shape[2:]).fields(),
     }
     call = Call(
@@ -191,7 +193,7 @@ def _one_by_one(node: Node, graph: Graph, tensors: Mapping[str, str]) -> Lowered
         writes=(node.outputs[0],),
         label=node.label,
     )
-    return Lowered((call,))
+    return LoweredNode((call,))
 
 
-RULES = {"ConvInteger": _of_bytes, "QLinearConv": _of_bytes}
+RULES = {"ConvInteger": _conv_bytes, "QLinearConv": _conv_bytes}

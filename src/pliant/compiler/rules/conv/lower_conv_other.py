@@ -10,9 +10,9 @@ from math import prod
 
 import numpy as np
 
-from pliant.compiler.executable.call import Call, Field, Kernel, Lowered, Packed, Ref, Target
-from pliant.compiler.rules.conv.conv_call import Shape, Tensors, conv_call
-from pliant.compiler.rules.conv.window_extents import Window, along, window
+from pliant.compiler.executable.call import Call, FieldValue, Kernel, LoweredNode, PackedConstant, Ref, Target
+from pliant.compiler.rules.conv.conv_call import ConvShape, ConvTensors, conv_call
+from pliant.compiler.rules.conv.window_extents import Window, axis_fields, window
 from pliant.compiler.rules.move.lower_move import require
 from pliant.errors import GraphError
 from pliant.ir.graph import Graph, Node
@@ -23,7 +23,7 @@ from pliant.kernels.conv.direct import conv_deform, conv_transpose
 _POINT = Window((1,), (1,), (1,), (0,), (0,))
 
 
-def _transposed(node: Node, graph: Graph, target: Target) -> Lowered:
+def _transposed(node: Node, graph: Graph, target: Target) -> LoweredNode:
     x, w = graph.types[node.inputs[0]], graph.types[node.inputs[1]]
     y = graph.types[node.outputs[0]]
     label = node.label
@@ -32,24 +32,24 @@ def _transposed(node: Node, graph: Graph, target: Target) -> Lowered:
     groups = node.integer("group", 1)
     kernel = w.shape[2:]
     taps, outs, pixels = prod(kernel), w.shape[1], prod(x.shape[2:])
-    shape = Shape(_POINT, x.shape[0], groups, x.shape[1], groups * outs * taps, (pixels,), (pixels,))
+    shape = ConvShape(_POINT, x.shape[0], groups, x.shape[1], groups * outs * taps, (pixels,), (pixels,))
     products = f"{node.outputs[0]}:products"
     packed = _transposed_weights(node, graph, shape)
     first = conv_call(
-        Tensors(node.inputs[0], f"{node.outputs[0]}:weights", f"{node.outputs[0]}:bias", products),
+        ConvTensors(node.inputs[0], f"{node.outputs[0]}:weights", f"{node.outputs[0]}:bias", products),
         ConvForm("nchw", "nchw"),
         shape,
         target,
         label,
     )
     bias = node.inputs[2] if len(node.inputs) > 2 else ""
-    fields: dict[str, Field] = {
+    fields: dict[str, FieldValue] = {
         "products": Ref(products),
         "bias": Ref(bias) if bias else None,
         "y": Ref(node.outputs[0]),
         "channels": groups * outs,
-        **along("in", x.shape[2:], 1),
-        **along("out", y.shape[2:], 1),
+        **axis_fields("in", x.shape[2:], 1),
+        **axis_fields("out", y.shape[2:], 1),
         **_transposed_window(node, kernel, x.shape[2:], y.shape[2:]).fields(),
     }
     gather = Call(
@@ -62,7 +62,7 @@ def _transposed(node: Node, graph: Graph, target: Target) -> Lowered:
         label=label,
     )
     temporaries = {products: 4 * x.shape[0] * pixels * shape.outs, **packed.temporaries}
-    return Lowered((*packed.calls, first, gather), (), temporaries, packed.packed)
+    return LoweredNode((*packed.calls, first, gather), (), temporaries, packed.packed)
 
 
 def _transposed_window(
@@ -88,7 +88,7 @@ def _transposed_window(
     return Window(view.kernel, view.strides, view.dilations, less, less)
 
 
-def _transposed_weights(node: Node, graph: Graph, s: Shape) -> Lowered:
+def _transposed_weights(node: Node, graph: Graph, s: ConvShape) -> LoweredNode:
     """w [group][channel][out channel * tap] as panels of a product, and a bias of zeros."""
     w = node.inputs[1]
     names = f"{node.outputs[0]}:weights", f"{node.outputs[0]}:bias"
@@ -97,10 +97,13 @@ def _transposed_weights(node: Node, graph: Graph, s: Shape) -> Lowered:
     sizes = dict(zip(names, (64 * panels * depth, 64 * panels), strict=True))
     if w in graph.constants:
         fill = partial(_fill, source=graph.constants[w], groups=s.groups)
-        return Lowered(
-            packed={names[0]: Packed(sizes[names[0]], fill, w), names[1]: Packed(sizes[names[1]], _clear)}
+        return LoweredNode(
+            packed={
+                names[0]: PackedConstant(sizes[names[0]], fill, w),
+                names[1]: PackedConstant(sizes[names[1]], _clear),
+            }
         )
-    fields: dict[str, Field] = {
+    fields: dict[str, FieldValue] = {
         "w": Ref(w),
         "packed": Ref(names[0]),
         "bias": Ref(names[1]),
@@ -122,7 +125,7 @@ def _transposed_weights(node: Node, graph: Graph, s: Shape) -> Lowered:
         writes=names,
         label=node.label,
     )
-    return Lowered((call,), (), sizes)
+    return LoweredNode((call,), (), sizes)
 
 
 def _fill(memory: np.ndarray, source: np.ndarray, groups: int) -> None:
@@ -135,7 +138,7 @@ def _clear(memory: np.ndarray) -> None:
     memory[:] = 0
 
 
-def _deformable(node: Node, graph: Graph, target: Target) -> Lowered:
+def _deformable(node: Node, graph: Graph, target: Target) -> LoweredNode:
     tensors = dict(zip(("x", "w", "offset", "bias", "mask"), node.inputs, strict=False))
     x, w, y = graph.types[tensors["x"]], graph.types[tensors["w"]], graph.types[node.outputs[0]]
     if x.dtype != "float32" or len(x.shape) != 4:
@@ -143,8 +146,8 @@ def _deformable(node: Node, graph: Graph, target: Target) -> Lowered:
     require(graph.types[tensors["offset"]].shape[2:] == y.shape[2:], node, graph)
     view = window(node, w.shape[2:], x.shape[2:])
     known = {name for name, _ in conv_deform.DeformArgs._fields_}  # type: ignore[misc]
-    extents = {**along("in", x.shape[2:], 1), **along("out", y.shape[2:], 1), **view.fields()}
-    fields: dict[str, Field] = {
+    extents = {**axis_fields("in", x.shape[2:], 1), **axis_fields("out", y.shape[2:], 1), **view.fields()}
+    fields: dict[str, FieldValue] = {
         **{name: Ref(tensor) for name, tensor in tensors.items() if tensor},
         "y": Ref(node.outputs[0]),
         "channels": x.shape[1],
@@ -162,7 +165,7 @@ def _deformable(node: Node, graph: Graph, target: Target) -> Lowered:
         writes=(node.outputs[0],),
         label=node.label,
     )
-    return Lowered((call,))
+    return LoweredNode((call,))
 
 
 RULES = {

@@ -5,8 +5,8 @@ from math import prod
 
 import numpy as np
 
-from pliant.compiler.executable.call import Call, Field, Kernel, Lowered, Packed, Ref
-from pliant.compiler.rules.conv.conv_call import Shape, tensors_of
+from pliant.compiler.executable.call import Call, FieldValue, Kernel, LoweredNode, PackedConstant, Ref
+from pliant.compiler.rules.conv.conv_call import ConvShape, tensors_of
 from pliant.ir.graph import Graph, Node
 from pliant.kernels.conv import conv_planes, conv_weights
 from pliant.kernels.conv.conv_args import ConvForm
@@ -16,7 +16,7 @@ from pliant.kernels.conv.conv_tile import COLUMNS
 _MOST_CHANNELS, _MOST_TAPS = 4, 16
 
 
-def takes_planes(node: Node, graph: Graph, s: Shape) -> bool:
+def takes_planes(node: Node, graph: Graph, s: ConvShape) -> bool:
     """Whether the kernel supports the convolution: two dimensions, whole panels, and rows of at least a
     vector and a tile.
     """
@@ -29,18 +29,20 @@ def takes_planes(node: Node, graph: Graph, s: Shape) -> bool:
     return fits and is_plain and s.out_space[1] >= MARGIN and _copied(s) >= MARGIN
 
 
-def lower_planes(node: Node, graph: Graph, form: ConvForm, s: Shape) -> Lowered:
+def lower_planes(node: Node, graph: Graph, form: ConvForm, s: ConvShape) -> LoweredNode:
     """The call, and weights with channels outermost in their depth."""
     w, b = node.inputs[1], node.inputs[2] if len(node.inputs) > 2 else ""
     tensors = tensors_of(node, form)
     depth, panels = conv_weights.padded(s.channels * prod(s.window.kernel)), s.outs // COLUMNS
     packed = {
-        tensors.weights: Packed(4 * s.outs * depth, partial(_fill, source=graph.constants[w]), w),
-        tensors.bias: Packed(4 * s.outs, partial(_fill_bias, source=graph.constants.get(b), outs=s.outs), b),
+        tensors.weights: PackedConstant(4 * s.outs * depth, partial(_fill, source=graph.constants[w]), w),
+        tensors.bias: PackedConstant(
+            4 * s.outs, partial(_fill_bias, source=graph.constants.get(b), outs=s.outs), b
+        ),
     }
     planes = PlanesForm(s.window.kernel[1], s.window.strides[1], node.text("activation", ""))
     rows = s.channels * s.window.kernel[0]
-    fields: dict[str, Field] = {
+    fields: dict[str, FieldValue] = {
         "x": Ref(tensors.x),
         "weights": Ref(tensors.weights),
         "bias": Ref(tensors.bias),
@@ -71,15 +73,15 @@ def lower_planes(node: Node, graph: Graph, form: ConvForm, s: Shape) -> Lowered:
         scratch_bytes=4 * rows * row_floats(_width(s)),
         label=node.label,
     )
-    return Lowered((call,), packed=packed)
+    return LoweredNode((call,), packed=packed)
 
 
-def _width(s: Shape) -> int:
+def _width(s: ConvShape) -> int:
     """Input columns that the windows of one output row read."""
     return (s.out_space[1] - 1) * s.window.strides[1] + s.window.kernel[1]
 
 
-def _copied(s: Shape) -> int:
+def _copied(s: ConvShape) -> int:
     return min(s.space[1], _width(s) - s.window.begins[1])
 
 

@@ -5,8 +5,8 @@ from math import prod
 
 import numpy as np
 
-from pliant.compiler.executable.call import Call, Kernel, Lowered, Packed, Target
-from pliant.compiler.rules.conv.conv_call import Shape, tensors_of
+from pliant.compiler.executable.call import Call, Kernel, LoweredNode, PackedConstant, Target
+from pliant.compiler.rules.conv.conv_call import ConvShape, tensors_of
 from pliant.ir.graph import Graph, Node
 from pliant.kernels.conv.conv_args import ConvForm
 from pliant.kernels.conv.direct import conv_points
@@ -20,7 +20,7 @@ _WIDEST = 16
 _BLOCK_BYTES, _UNITS_PER_THREAD = 16 << 10, 4
 
 
-def is_points(node: Node, graph: Graph, s: Shape) -> bool:
+def is_points(node: Node, graph: Graph, s: ConvShape) -> bool:
     """Whether there are several groups, windows of one pixel, at least a vector of pixels, and constant
     weights and bias.
     """
@@ -32,7 +32,7 @@ def is_points(node: Node, graph: Graph, s: Shape) -> bool:
     return s.batch > 0 and min(s.channels, s.outs) >= s.groups and prod(s.out_space) >= _WIDEST
 
 
-def lower_points(node: Node, graph: Graph, target: Target, form: ConvForm, s: Shape) -> Lowered:
+def lower_points(node: Node, graph: Graph, target: Target, form: ConvForm, s: ConvShape) -> LoweredNode:
     """The call, and weights in the order in which a tile reads them."""
     w, b = node.inputs[1], node.inputs[2] if len(node.inputs) > 2 else ""
     channels, outs, pixels = s.channels // s.groups, s.outs // s.groups, prod(s.out_space)
@@ -41,10 +41,10 @@ def lower_points(node: Node, graph: Graph, target: Target, form: ConvForm, s: Sh
     tensors = tensors_of(node, form)
     order = _order(s.groups, outs, rows)
     packed = {
-        tensors.weights: Packed(
+        tensors.weights: PackedConstant(
             4 * order.size * channels, partial(_fill, source=graph.constants[w], order=order), w
         ),
-        tensors.bias: Packed(
+        tensors.bias: PackedConstant(
             4 * order.size, partial(_fill_bias, source=graph.constants.get(b), order=order), b
         ),
     }
@@ -70,7 +70,7 @@ def lower_points(node: Node, graph: Graph, target: Target, form: ConvForm, s: Sh
         writes=(tensors.y,),
         label=node.label,
     )
-    return Lowered((call,), packed=packed)
+    return LoweredNode((call,), packed=packed)
 
 
 def tile_rows(isa: Isa, outs: int, pixels: int) -> int:

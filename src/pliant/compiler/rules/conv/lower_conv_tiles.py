@@ -8,13 +8,13 @@ from math import prod
 
 import numpy as np
 
-from pliant.compiler.executable.call import Call, Field, Kernel, Lowered, Packed, Ref, Target
+from pliant.compiler.executable.call import Call, FieldValue, Kernel, LoweredNode, PackedConstant, Ref, Target
 from pliant.compiler.rewrite.view import View, row_major
-from pliant.compiler.rules.conv.conv_call import Shape, tensors_of
-from pliant.compiler.rules.conv.window_extents import along
-from pliant.compiler.rules.move.lower_pad import framed, zero_for
+from pliant.compiler.rules.conv.conv_call import ConvShape, tensors_of
+from pliant.compiler.rules.conv.window_extents import axis_fields
+from pliant.compiler.rules.move.lower_pad import frame_calls, zero_for
 from pliant.compiler.rules.product.bf16_calls import round_call
-from pliant.compiler.rules.tile_cycles import ROWS, SPLIT, TERMS, in_tiles, in_vectors
+from pliant.compiler.rules.tile_cycles import ROWS, SPLIT, TERMS, cycles_in_tiles, cycles_in_vectors
 from pliant.ir.graph import Graph, Node
 from pliant.kernels.coded.gemm_bf16 import pack_pairs, pairs_shape
 from pliant.kernels.conv import conv_tiles, conv_weights
@@ -34,7 +34,7 @@ _TRANSFORMS = 13
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
+class ImageFrame:
     """How a convolution reads its image: `space` with borders, `channels` rounded up to even, runs of the
     depth.
 
@@ -58,7 +58,7 @@ class Frame:
         return -(-lines * self.line_step // ROWS) if self.line_step else lines * -(-width // ROWS)
 
 
-def frame_of(s: Shape, form: ConvForm) -> Frame:
+def frame_of(s: ConvShape, form: ConvForm) -> ImageFrame:
     """With windows of one pixel, all pixels are one line; with stride 1, a segment may have several lines."""
     w, channels = s.window, s.channels + s.channels % 2
     space = tuple(n + a + b for n, a, b in zip(s.space, w.begins, w.ends, strict=True))
@@ -68,15 +68,15 @@ def frame_of(s: Shape, form: ConvForm) -> Frame:
     is_copied = form.x == "nchw" or channels != s.channels or space != s.space
     if taps == 1 and set(w.strides) == {1} and space == s.space:
         line = (prod(space),)
-        return Frame(line, channels, run, runs, line, 0, is_copied)
+        return ImageFrame(line, channels, run, runs, line, 0, is_copied)
     width, step = s.out_space[-1], space[-1]
     # With channels first, a line's pixels are stored as vectors that start at its first pixel.
     is_flat = len(space) > 1 and set(w.strides[-2:]) == {1} and form.y == "nhwc" and width <= _UNIT_ROWS
     line_step = step if is_flat and step <= -(-width // ROWS) * ROWS else 0
-    return Frame(space, channels, run, runs, s.out_space, line_step, is_copied)
+    return ImageFrame(space, channels, run, runs, s.out_space, line_step, is_copied)
 
 
-def takes_tiles(node: Node, graph: Graph, target: Target, form: ConvForm, s: Shape) -> bool:
+def takes_tiles(node: Node, graph: Graph, target: Target, form: ConvForm, s: ConvShape) -> bool:
     """Whether weights and bias are constant, a group's channels fill words, no border is cropped, and tiles
     take fewer cycles.
     """
@@ -85,10 +85,12 @@ def takes_tiles(node: Node, graph: Graph, target: Target, form: ConvForm, s: Sha
     w, sizes = s.window, (s.batch, s.groups, s.channels, s.outs, *s.space, *s.out_space)
     if not target.isa.has_tiles or not known or not is_even or 0 in sizes or node.integer("x_gap", 0) > 0:
         return False
-    return min(*w.begins, *w.ends) >= 0 and pays(s, form, is_winograd=_is_winograd(node), parts=_parts(node))
+    return min(*w.begins, *w.ends) >= 0 and tiles_are_faster(
+        s, form, is_winograd=_is_winograd(node), parts=_parts(node)
+    )
 
 
-def pays(s: Shape, form: ConvForm, *, is_winograd: bool, parts: int) -> bool:
+def tiles_are_faster(s: ConvShape, form: ConvForm, *, is_winograd: bool, parts: int) -> bool:
     """Whether an image takes fewer cycles in tiles, including framing and splitting it.
 
     Tiles are slower if a group has few channels: they are half empty, or sums are loaded and stored for few
@@ -96,20 +98,23 @@ def pays(s: Shape, form: ConvForm, *, is_winograd: bool, parts: int) -> bool:
     """
     frame, channels, outs = frame_of(s, form), s.channels // s.groups, s.outs // s.groups
     panels = -(-conv_weights.n_panels(outs) // PANELS) * -(-frame.row_tiles * ROWS // _UNIT_ROWS)
-    tiles = s.groups * in_tiles(frame.row_tiles, outs, (frame.run,) * frame.runs, panels, parts)
+    tiles = s.groups * cycles_in_tiles(frame.row_tiles, outs, (frame.run,) * frame.runs, panels, parts)
     image = prod(frame.space) * frame.channels / (ROWS * TERMS)
     copied = SPLIT if frame.is_copied else 0
-    vectors = in_vectors(prod(s.out_space), outs, channels * prod(s.window.kernel)) * s.groups
+    vectors = cycles_in_vectors(prod(s.out_space), outs, channels * prod(s.window.kernel)) * s.groups
     if is_winograd:
         patches = -(-s.out_space[0] // OUTPUTS) * -(-s.out_space[1] // OUTPUTS)
-        vectors = in_vectors(patches * PLACES, outs, channels) + patches * _TRANSFORMS * (channels + outs) / 2
+        vectors = (
+            cycles_in_vectors(patches * PLACES, outs, channels)
+            + patches * _TRANSFORMS * (channels + outs) / 2
+        )
     return tiles + image * (SPLIT + copied) < vectors
 
 
-def lower_tiles(node: Node, graph: Graph, target: Target, form: ConvForm, s: Shape) -> Lowered:
+def lower_tiles(node: Node, graph: Graph, target: Target, form: ConvForm, s: ConvShape) -> LoweredNode:
     """The image with its borders, its parts, and the products; weights are packed once."""
     frame, parts, tensors = frame_of(s, form), _parts(node), tensors_of(node, form)
-    made = _framed(node, graph, form, s, frame)
+    made = _frame_image(node, graph, form, s, frame)
     split, pixels = f"{tensors.y}:parts", s.batch * prod(frame.space)
     # Units of pixel rows divide even a single line among threads; narrow ones do not fill vectors.
     is_wide = frame.channels >= _WIDE_PIXEL
@@ -123,13 +128,13 @@ def lower_tiles(node: Node, graph: Graph, target: Target, form: ConvForm, s: Sha
     call = _call(node, target, form, s, frame, parts)
     weights = _weights(node, graph, s, frame, parts)
     temporaries = {**made.temporaries, split: 2 * parts * size}
-    return Lowered((*made.calls, rounding, call), (), temporaries, {**made.packed, **weights})
+    return LoweredNode((*made.calls, rounding, call), (), temporaries, {**made.packed, **weights})
 
 
-def _framed(node: Node, graph: Graph, form: ConvForm, s: Shape, frame: Frame) -> Lowered:
+def _frame_image(node: Node, graph: Graph, form: ConvForm, s: ConvShape, frame: ImageFrame) -> LoweredNode:
     """The image channels last, with zeros around it and after an odd number of channels."""
     if not frame.is_copied:
-        return Lowered()
+        return LoweredNode()
     name, rank = f"{node.outputs[0]}:framed", len(s.space)
     shape = (s.batch, *(s.space if len(frame.space) < rank else frame.space), frame.channels)
     to = View(name, 0, shape, row_major(shape))
@@ -138,23 +143,23 @@ def _framed(node: Node, graph: Graph, form: ConvForm, s: Shape, frame: Frame) ->
     if form.x == "nchw":
         image = image.transposed((0, *range(2, rank + 2), 1))
     zero, packed = zero_for(node, graph)
-    calls = framed(image, (0, *s.window.begins, 0), to, zero, 4, node.label)
-    return Lowered(calls, temporaries={name: 4 * prod(shape)}, packed=packed)
+    calls = frame_calls(image, (0, *s.window.begins, 0), to, zero, 4, node.label)
+    return LoweredNode(calls, temporaries={name: 4 * prod(shape)}, packed=packed)
 
 
-def _call(node: Node, target: Target, form: ConvForm, s: Shape, frame: Frame, parts: int) -> Call:
+def _call(node: Node, target: Target, form: ConvForm, s: ConvShape, frame: ImageFrame, parts: int) -> Call:
     tensors, (lines, width) = tensors_of(node, form), (1, *frame.out)[-2:]
     outs = s.outs // s.groups
     panels, words = conv_weights.n_panels(outs), frame.channels // 2
     others = s.batch * s.groups * prod(frame.out[:-2])
-    cut = _cut(frame, lines, width, panels, others, target.n_threads)
+    cut = _choose_unit(frame, lines, width, panels, others, target.n_threads)
     size = s.batch * prod(frame.space) * words
     panel_words = prod(pairs_shape(frame.run * frame.runs, outs)[1:3])
     of_image = (size // s.batch, size, words, words // s.groups)
-    window = {**s.window.fields(), **along("frame", frame.space, 1), **along("out", frame.out, 1)}
+    window = {**s.window.fields(), **axis_fields("frame", frame.space, 1), **axis_fields("out", frame.out, 1)}
     kept = {entry[0] for entry in TiledConvArgs._fields_}
     runs_w = frame.runs // prod(s.window.kernel[:-1])
-    fields: dict[str, Field] = {
+    fields: dict[str, FieldValue] = {
         **tensors.fields,
         "x": Ref(f"{tensors.y}:parts"),
         **dict(zip(("image_words", "part_words", "pixel_words", "group_words"), of_image, strict=True)),
@@ -181,7 +186,7 @@ def _call(node: Node, target: Target, form: ConvForm, s: Shape, frame: Frame, pa
 
 
 @dataclass(frozen=True, slots=True)
-class _Cut:
+class _UnitSize:
     """The size of a unit in lines of an image, pixels of a line, and panels; and the lines of a segment."""
 
     lines: int
@@ -193,7 +198,9 @@ class _Cut:
         return -(-lines // self.lines) * -(-width // self.columns) * -(-panels // self.panels)
 
 
-def _cut(frame: Frame, lines: int, width: int, panels: int, others: int, n_threads: int) -> _Cut:
+def _choose_unit(
+    frame: ImageFrame, lines: int, width: int, panels: int, others: int, n_threads: int
+) -> _UnitSize:
     """Rows that stay in L2 with their sums; panels, then lines, are reduced until every thread has some
     units.
     """
@@ -201,7 +208,7 @@ def _cut(frame: Frame, lines: int, width: int, panels: int, others: int, n_threa
     unit_lines, unit_panels = max(1, min(lines, _UNIT_ROWS // (frame.line_step or columns))), panels
     wanted = _UNITS_PER_THREAD * n_threads if n_threads > 1 else 1
     while True:
-        cut = _Cut(unit_lines, columns, unit_panels, unit_lines if frame.line_step else 1)
+        cut = _UnitSize(unit_lines, columns, unit_panels, unit_lines if frame.line_step else 1)
         if others * cut.units(lines, width, panels) >= wanted or (unit_panels <= PANELS and unit_lines == 1):
             return cut
         if unit_panels > PANELS:
@@ -210,7 +217,9 @@ def _cut(frame: Frame, lines: int, width: int, panels: int, others: int, n_threa
             unit_lines = -(-unit_lines // 2)
 
 
-def _weights(node: Node, graph: Graph, s: Shape, frame: Frame, parts: int) -> dict[str, Packed]:
+def _weights(
+    node: Node, graph: Graph, s: ConvShape, frame: ImageFrame, parts: int
+) -> dict[str, PackedConstant]:
     """Pairs of the rounded weights, then of their remainders, and the bias of each panel."""
     w, b = node.inputs[1], node.inputs[2] if len(node.inputs) > 2 else ""
     outs, y = s.outs // s.groups, node.outputs[0]
@@ -220,8 +229,8 @@ def _weights(node: Node, graph: Graph, s: Shape, frame: Frame, parts: int) -> di
     )
     bias_bytes = 4 * s.groups * conv_weights.n_panels(outs) * COLUMNS
     return {
-        f"{y}:weights": Packed(parts * size, fill, w),
-        f"{y}:bias": Packed(
+        f"{y}:weights": PackedConstant(parts * size, fill, w),
+        f"{y}:bias": PackedConstant(
             bias_bytes, partial(_fill_bias, source=graph.constants.get(b), outs=s.outs, groups=s.groups), b
         ),
     }

@@ -4,8 +4,8 @@ from functools import partial
 
 import numpy as np
 
-from pliant.compiler.executable.call import Call, Field, Kernel, Lowered, Packed, Target
-from pliant.compiler.rules.conv.conv_call import Shape, tensors_of
+from pliant.compiler.executable.call import Call, FieldValue, Kernel, LoweredNode, PackedConstant, Target
+from pliant.compiler.rules.conv.conv_call import ConvShape, tensors_of
 from pliant.ir.graph import Graph, Node
 from pliant.kernels.conv import conv_weights, winograd, winograd_form
 from pliant.kernels.conv.conv_args import ConvForm
@@ -16,7 +16,7 @@ _SCRATCH_FLOATS = 1 << 18
 _FEWEST_TILES, _UNITS_PER_THREAD = 24, 4
 
 
-def lower_winograd(node: Node, graph: Graph, target: Target, form: ConvForm, s: Shape) -> Lowered:
+def lower_winograd(node: Node, graph: Graph, target: Target, form: ConvForm, s: ConvShape) -> LoweredNode:
     """3x3, stride 1, channels last on both sides and multiples of 16, constant weights and bias."""
     w, b = node.inputs[1], node.inputs[2] if len(node.inputs) > 2 else ""
     assert form.x == form.y == "nhwc", "Winograd's kernel has channels last"
@@ -24,10 +24,12 @@ def lower_winograd(node: Node, graph: Graph, target: Target, form: ConvForm, s: 
     assert s.outs % COLUMNS == 0, "output channels are whole panels"
     tensors = tensors_of(node, form)
     packed = {
-        tensors.weights: Packed(
+        tensors.weights: PackedConstant(
             4 * winograd_form.PLACES * s.channels * s.outs, partial(_fill, source=graph.constants[w]), w
         ),
-        tensors.bias: Packed(4 * s.outs, partial(_fill_bias, source=graph.constants.get(b), outs=s.outs), b),
+        tensors.bias: PackedConstant(
+            4 * s.outs, partial(_fill_bias, source=graph.constants.get(b), outs=s.outs), b
+        ),
     }
     out_h, out_w = s.out_space
     tiles_w = -(-out_w // winograd_form.OUTPUTS)
@@ -35,7 +37,7 @@ def lower_winograd(node: Node, graph: Graph, target: Target, form: ConvForm, s: 
     unit_tiles, unit_panels = _units(s, tiles, target.n_threads)
     panels = s.outs // COLUMNS
     tile_blocks, panel_blocks = -(-tiles // unit_tiles), -(-panels // unit_panels)
-    fields: dict[str, Field] = {
+    fields: dict[str, FieldValue] = {
         **tensors.fields,
         "channels": s.channels,
         "out_channels": s.outs,
@@ -64,10 +66,10 @@ def lower_winograd(node: Node, graph: Graph, target: Target, form: ConvForm, s: 
         scratch_bytes=winograd.scratch_bytes(target.isa, s.channels, unit_tiles),
         label=node.label,
     )
-    return Lowered((call,), packed=packed)
+    return LoweredNode((call,), packed=packed)
 
 
-def _units(s: Shape, tiles: int, n_threads: int) -> tuple[int, int]:
+def _units(s: ConvShape, tiles: int, n_threads: int) -> tuple[int, int]:
     """Tiles and panels of a unit: as many tiles as the cache holds, and some units for every thread."""
     fit = max(_FEWEST_TILES, _SCRATCH_FLOATS // (winograd_form.PLACES * s.channels) // 6 * 6)
     blocks = -(-tiles // fit)

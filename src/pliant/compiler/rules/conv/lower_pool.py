@@ -6,9 +6,9 @@ from dataclasses import replace
 from functools import partial
 from math import prod
 
-from pliant.compiler.executable.call import Call, Field, Kernel, Lowered, Ref, Target
-from pliant.compiler.rules.conv.window_extents import Window, along, window
-from pliant.compiler.rules.lower_reduce import formula, reduce_call
+from pliant.compiler.executable.call import Call, FieldValue, Kernel, LoweredNode, Ref, Target
+from pliant.compiler.rules.conv.window_extents import Window, axis_fields, window
+from pliant.compiler.rules.lower_reduce import reduce_call, reduction_expressions
 from pliant.compiler.rules.move.copy_calls import grain_of
 from pliant.errors import GraphError
 from pliant.ir.graph import Graph, Node, TensorType
@@ -31,7 +31,7 @@ vectors.
 _OF_WHOLE_IMAGES = {"GlobalMaxPool": "ReduceMax", "GlobalAveragePool": "ReduceMean"}
 
 
-def _pool(node: Node, graph: Graph, target: Target) -> Lowered:
+def _pool(node: Node, graph: Graph, target: Target) -> LoweredNode:
     x = graph.types[node.inputs[0]]
     layout = layout_of(node)
     space = x.shape[2:] if layout == "nchw" else x.shape[1:-1]
@@ -39,7 +39,7 @@ def _pool(node: Node, graph: Graph, target: Target) -> Lowered:
     return _reduce(node, graph, target, view, x, space)
 
 
-def _global(node: Node, graph: Graph, target: Target) -> Lowered:
+def _global(node: Node, graph: Graph, target: Target) -> LoweredNode:
     """Global pooling as a reduction over the image; for a p-norm, as a window of the image's size, with its
     dimensions merged.
     """
@@ -48,15 +48,15 @@ def _global(node: Node, graph: Graph, target: Target) -> Lowered:
     reduction = _OF_WHOLE_IMAGES.get(node.op)
     if reduction is not None:
         given = (node.inputs[0], x.shape)
-        terms = formula(reduction, x.dtype)
-        return Lowered(reduce_call(given, range(first, end), node.outputs[0], terms, label=node.name))
+        terms = reduction_expressions(reduction, x.dtype)
+        return LoweredNode(reduce_call(given, range(first, end), node.outputs[0], terms, label=node.name))
     flat = (prod(x.shape[first:end]),)
     return _reduce(node, graph, target, Window(flat, (1,), (1,), (0,), (0,)), x, flat)
 
 
 def _reduce(
     node: Node, graph: Graph, target: Target, view: Window, x: TensorType, space: tuple[int, ...]
-) -> Lowered:
+) -> LoweredNode:
     layout = layout_of(node)
     y = graph.types[node.outputs[0]]
     reduction = _REDUCTIONS[node.op]
@@ -75,15 +75,15 @@ def _reduce(
     is_small = turned_bytes <= _SMALL_BYTES and n_planes >= target.isa.lanes
     form = replace(form, is_by_planes=form.is_plain and is_small)
     channels = n_planes if layout == "nchw" else x.shape[-1]
-    fields: dict[str, Field] = {
+    fields: dict[str, FieldValue] = {
         "x": Ref(node.inputs[0]),
         "y": Ref(node.outputs[0]),
         "indices": Ref(indices) if indices else None,
         "channels": channels,
-        **along("in", space, 1),
-        **along("out", out, 1),
+        **axis_fields("in", space, 1),
+        **axis_fields("out", out, 1),
         **view.fields(),
-        **along("end_pad", view.ends, 0),
+        **axis_fields("end_pad", view.ends, 0),
         "counts_pads": node.integer("count_include_pad", 0),
         "power": node.integer("p", 2),
         "is_column_major": node.integer("storage_order", 0),
@@ -110,7 +110,7 @@ def _reduce(
         scratch_bytes=scratch_bytes,
         label=node.label,
     )
-    return Lowered((call,))
+    return LoweredNode((call,))
 
 
 def _taps(view: Window) -> tuple[int, int]:

@@ -11,11 +11,20 @@ from typing import Any
 
 import numpy as np
 
-from pliant.compiler.executable.call import Alias, Call, Field, Kernel, Lowered, Packed, Ref, Target
+from pliant.compiler.executable.call import (
+    Call,
+    FieldValue,
+    Kernel,
+    LoweredNode,
+    PackedConstant,
+    Ref,
+    Target,
+    TensorAlias,
+)
 from pliant.compiler.rules.conv.lower_pool import layout_of
-from pliant.compiler.rules.conv.resize_taps import Options, Scaling, Taps, make_taps
+from pliant.compiler.rules.conv.resize_taps import AxisScaling, AxisTaps, ResizeOptions, make_taps
 from pliant.compiler.rules.move.copy_calls import grain_of
-from pliant.compiler.rules.move.lower_move import required, static
+from pliant.compiler.rules.move.lower_move import optional_constant, required_constant
 from pliant.errors import GraphError
 from pliant.ir.graph import Graph, Node, TensorType
 from pliant.kernels.emit.dtypes import DTYPES
@@ -29,11 +38,11 @@ _COORDINATES = (
 )
 
 
-def _resize(node: Node, graph: Graph, target: Target) -> Lowered:
+def _resize(node: Node, graph: Graph, target: Target) -> LoweredNode:
     x, y = node.inputs[0], node.outputs[0]
     shape, result = graph.types[x].shape, graph.types[y]
     if result.size == 0:
-        return Lowered()
+        return LoweredNode()
     if 0 in shape:
         raise GraphError(f"node {node.name!r} ({node.op}) has nothing to make {result} of.")
     options = _options(node)
@@ -43,9 +52,9 @@ def _resize(node: Node, graph: Graph, target: Target) -> Lowered:
         if shape[axis] != result.shape[axis] or not scaling.is_identity
     }
     if not taps:
-        return Lowered(aliases=(Alias(y, x),))
+        return LoweredNode(aliases=(TensorAlias(y, x),))
     calls: list[Call] = []
-    packed: dict[str, Packed] = {}
+    packed: dict[str, PackedConstant] = {}
     temporaries: dict[str, int] = {}
     source, source_shape = x, list(shape)
     passes = _passes(shape, result.shape, list(taps))
@@ -60,7 +69,7 @@ def _resize(node: Node, graph: Graph, target: Target) -> Lowered:
         source = made
         if made != y:
             temporaries[made] = prod(source_shape) * result.itemsize
-    return Lowered(calls=tuple(calls), packed=packed, temporaries=temporaries)
+    return LoweredNode(calls=tuple(calls), packed=packed, temporaries=temporaries)
 
 
 def _passes(shape: Sequence[int], result: Sequence[int], axes: Sequence[int]) -> list[tuple[int, ...]]:
@@ -77,15 +86,15 @@ def _passes(shape: Sequence[int], result: Sequence[int], axes: Sequence[int]) ->
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Image:
+class _ResizeView:
     """A tensor viewed as [outer, height, width, inner], and the taps of the resized axes."""
 
     outer: int
     height: int
     width: int
     inner: int
-    rows: Taps | None
-    columns: Taps | None
+    rows: AxisTaps | None
+    columns: AxisTaps | None
 
     @property
     def out_height(self) -> int:
@@ -100,24 +109,24 @@ class _Image:
         return all(taps is None or taps.is_selection for taps in (self.rows, self.columns))
 
 
-def _image(shape: Sequence[int], axes: tuple[int, ...], taps: Mapping[int, Taps]) -> _Image:
+def _image(shape: Sequence[int], axes: tuple[int, ...], taps: Mapping[int, AxisTaps]) -> _ResizeView:
     """Two axes are rows and columns; a single axis is the rows, with all dimensions after it as columns, if
     any.
     """
     outer, inner = prod(shape[: axes[0]]), prod(shape[axes[-1] + 1 :])
     first, last = taps[axes[0]], taps[axes[-1]]
     if len(axes) == 2:
-        return _Image(outer, shape[axes[0]], shape[axes[1]], inner, first, last)
+        return _ResizeView(outer, shape[axes[0]], shape[axes[1]], inner, first, last)
     if inner > 1:
-        return _Image(outer, shape[axes[0]], 1, inner, first, None)
-    return _Image(outer, 1, shape[axes[0]], 1, None, last)
+        return _ResizeView(outer, shape[axes[0]], 1, inner, first, None)
+    return _ResizeView(outer, 1, shape[axes[0]], 1, None, last)
 
 
-_Made = tuple[Call, dict[str, np.ndarray]]
+_ResizeCall = tuple[Call, dict[str, np.ndarray]]
 """A call, and the tables that it reads."""
 
 
-def _nearest(node: Node, source: str, made: str, image: _Image, type_: TensorType) -> _Made:
+def _nearest(node: Node, source: str, made: str, image: _ResizeView, type_: TensorType) -> _ResizeCall:
     """Selection of rows and columns."""
     stay = np.zeros((1, 1), np.int32)
     tables = {
@@ -151,12 +160,12 @@ def _nearest(node: Node, source: str, made: str, image: _Image, type_: TensorTyp
     return call, tables
 
 
-def _filter(node: Node, source: str, made: str, image: _Image, type_: TensorType) -> _Made:
+def _filter(node: Node, source: str, made: str, image: _ResizeView, type_: TensorType) -> _ResizeCall:
     """Weighted sums of rows and columns."""
     has_rows, has_columns = image.rows is not None, image.columns is not None
     form = ResampleForm(type_.dtype, has_rows, has_columns, is_wide=has_columns and image.inner > 1)
     tables: dict[str, np.ndarray] = {}
-    fields: dict[str, Field] = {
+    fields: dict[str, FieldValue] = {
         "source": Ref(source),
         "target": Ref(made),
         "height": image.height,
@@ -191,16 +200,16 @@ def _filter(node: Node, source: str, made: str, image: _Image, type_: TensorType
     return call, tables
 
 
-def _packed(table: np.ndarray) -> Packed:
+def _packed(table: np.ndarray) -> PackedConstant:
     def fill(memory: np.ndarray) -> None:
         memory[: table.nbytes] = table.reshape(-1).view(np.uint8)
 
-    return Packed(table.nbytes, fill)
+    return PackedConstant(table.nbytes, fill)
 
 
-def _options(node: Node) -> Options:
+def _options(node: Node) -> ResizeOptions:
     default = "asymmetric" if node.op == "Upsample" else "half_pixel"
-    options = Options(
+    options = ResizeOptions(
         mode=node.text("mode", "nearest"),
         coordinates=node.text("coordinate_transformation_mode", default),
         rounding="floor" if node.op == "Upsample" else node.text("nearest_mode", "round_prefer_floor"),
@@ -221,7 +230,7 @@ def _options(node: Node) -> Options:
     return options
 
 
-def _scalings(node: Node, graph: Graph) -> list[Scaling]:
+def _scalings(node: Node, graph: Graph) -> list[AxisScaling]:
     """The scaling of every axis, in memory order."""
     is_last = layout_of(node) == "nhwc"
     shape, result = (
@@ -229,10 +238,10 @@ def _scalings(node: Node, graph: Graph) -> list[Scaling]:
         for t in (graph.types[x].shape for x in (node.inputs[0], node.outputs[0]))
     )
     axes = _axes(node, len(shape))
-    scalings = [Scaling()] * len(shape)
+    scalings = [AxisScaling()] * len(shape)
     rois = _rois(node, graph, len(axes))
     for i, (axis, scale) in enumerate(zip(axes, _scales(node, graph, shape, result, axes), strict=True)):
-        scalings[axis] = Scaling(*scale, *rois[i])
+        scalings[axis] = AxisScaling(*scale, *rois[i])
     return [scalings[0], *scalings[2:], scalings[1]] if is_last else scalings
 
 
@@ -240,12 +249,12 @@ def _scales(
     node: Node, graph: Graph, shape: Sequence[int], result: Sequence[int], axes: Sequence[int]
 ) -> list[tuple[float, float]]:
     """The factor and the result's length for each of `axes`: as given, or from sizes."""
-    given = static(node, graph, 1 if node.op == "Upsample" else 2)
+    given = optional_constant(node, graph, 1 if node.op == "Upsample" else 2)
     if given is not None and given.size:
         _check_size(node, "scales", given, len(axes))
         factors = [float(s) for s in given.ravel()]
         return [(s, _length(s * shape[axis])) for s, axis in zip(factors, axes, strict=True)]
-    sizes = required(node, graph, 3)
+    sizes = required_constant(node, graph, 3)
     _check_size(node, "sizes", sizes, len(axes))
     policy = node.text("keep_aspect_ratio_policy", "stretch")
     if policy == "stretch":
@@ -263,7 +272,7 @@ def _length(exact: float) -> float:
 def _rois(node: Node, graph: Graph, n: int) -> list[tuple[float, float]]:
     """Start and end of the region read along each of `n` axes, as fractions of the axis."""
     is_read = node.text("coordinate_transformation_mode", "") == "tf_crop_and_resize"
-    roi = static(node, graph, 1) if is_read else None
+    roi = optional_constant(node, graph, 1) if is_read else None
     if roi is None or roi.size == 0:
         return [(0.0, 1.0)] * n
     _check_size(node, "roi", roi, 2 * n)

@@ -6,11 +6,17 @@ from itertools import product
 from math import prod
 from typing import Any
 
-from pliant.compiler.executable.call import Call, Kernel, Lowered, Ref, Target
-from pliant.compiler.rewrite.view import View, whole
-from pliant.compiler.rules.move.copy_calls import Dim, grain_of, merged, nest_fields, two_inner
+from pliant.compiler.executable.call import Call, Kernel, LoweredNode, Ref, Target
+from pliant.compiler.rewrite.view import View, whole_view
+from pliant.compiler.rules.move.copy_calls import (
+    CopyLoop,
+    grain_of,
+    merge_loops,
+    nest_fields,
+    split_inner_loops,
+)
 from pliant.compiler.rules.move.lower_move import require
-from pliant.compiler.rules.move.lower_pad import filled, zero_for
+from pliant.compiler.rules.move.lower_pad import fill_calls, zero_for
 from pliant.errors import GraphError
 from pliant.ir.graph import Graph, Node, TensorType
 from pliant.kernels.move import grid_sample as grid
@@ -20,7 +26,7 @@ _CUBIC_RANK = 2
 _OLD_MODES = {"bilinear": "linear", "bicubic": "cubic"}
 
 
-def _grid_sample(node: Node, graph: Graph, target: Target) -> Lowered:
+def _grid_sample(node: Node, graph: Graph, target: Target) -> LoweredNode:
     x, places = node.inputs
     y = node.outputs[0]
     source, result = graph.types[x], graph.types[y]
@@ -28,7 +34,7 @@ def _grid_sample(node: Node, graph: Graph, target: Target) -> Lowered:
     wanted = (source.shape[0], *result.shape[2:], len(source.shape) - 2)
     require(graph.types[places].shape == wanted and result.shape[:2] == source.shape[:2], node, graph)
     if result.size == 0:
-        return Lowered()
+        return LoweredNode()
     mode = node.text("mode", "linear")
     sampling = grid.Sampling(
         rank=len(source.shape) - 2,
@@ -59,10 +65,10 @@ def _grid_sample(node: Node, graph: Graph, target: Target) -> Lowered:
         grain=grain_of(result.shape[0] * points, 16 * result.n_bytes),
         label=node.name,
     )
-    return Lowered(calls=(call,))
+    return LoweredNode(calls=(call,))
 
 
-def _roi_align(node: Node, graph: Graph, target: Target) -> Lowered:
+def _roi_align(node: Node, graph: Graph, target: Target) -> LoweredNode:
     x, boxes, batch = node.inputs
     y = node.outputs[0]
     source, result = graph.types[x], graph.types[y]
@@ -71,7 +77,7 @@ def _roi_align(node: Node, graph: Graph, target: Target) -> Lowered:
     require(graph.types[boxes].shape == (n, 4) and graph.types[batch].shape == (n,), node, graph)
     require(len(source.shape) == 4 and result.shape[1] == source.shape[1], node, graph)
     if result.size == 0:
-        return Lowered()
+        return LoweredNode()
     if 0 in source.shape:
         raise GraphError(f"node {node.name!r} (RoiAlign) has empty images: {source}.")
     is_max = node.text("mode", "avg") == "max"
@@ -103,15 +109,15 @@ def _roi_align(node: Node, graph: Graph, target: Target) -> Lowered:
         grain=grain_of(n_units, 64 * result.n_bytes),
         label=node.name,
     )
-    return Lowered(calls=(call,))
+    return LoweredNode(calls=(call,))
 
 
-def _col2im(node: Node, graph: Graph, target: Target) -> Lowered:
+def _col2im(node: Node, graph: Graph, target: Target) -> LoweredNode:
     """Zeros, then one strided addition for each position of the block."""
     x, y = node.inputs[0], node.outputs[0]
-    result = whole(y, graph.types[y])
+    result = whole_view(y, graph.types[y])
     if result.count == 0:
-        return Lowered()
+        return LoweredNode()
     block = graph.constants.get(node.inputs[2])
     if block is None:
         raise GraphError(f"node {node.name!r} (Col2Im) needs its block shape before the run.")
@@ -124,9 +130,9 @@ def _col2im(node: Node, graph: Graph, target: Target) -> Lowered:
         (image[i] + pads[i] + pads[i + rank] - dilations[i] * (sizes[i] - 1) - 1) // steps[i] + 1
         for i in range(rank)
     ]
-    columns = whole(x, graph.types[x], (*result.shape[:2], *sizes, *counts))
+    columns = whole_view(x, graph.types[x], (*result.shape[:2], *sizes, *counts))
     zero, packed = zero_for(node, graph)
-    calls = list(filled(zero, result, graph.types[y].itemsize, node.name))
+    calls = list(fill_calls(zero, result, graph.types[y].itemsize, node.name))
     for offsets in product(*map(range, sizes)):
         part, place = columns, result
         for i, offset in enumerate(offsets):
@@ -138,20 +144,20 @@ def _col2im(node: Node, graph: Graph, target: Target) -> Lowered:
             place = place.sliced(2 + i, first + skipped * steps[i], n, steps[i])
         if place.count:
             flat = View(x, part.offset, place.shape, (*part.strides[:2], *part.strides[2 + rank :]))
-            calls.append(_added(node, flat, place, graph.types[x]))
-    return Lowered(calls=tuple(calls), packed=packed)
+            calls.append(_add_call(node, flat, place, graph.types[x]))
+    return LoweredNode(calls=tuple(calls), packed=packed)
 
 
-def _added(node: Node, source: View, target: View, type_: TensorType) -> Call:
+def _add_call(node: Node, source: View, target: View, type_: TensorType) -> Call:
     """`target` += `source`."""
     size, dtype = type_.itemsize, type_.dtype
-    dims = merged(
+    dims = merge_loops(
         [
-            Dim(n, s * size, t * size)
+            CopyLoop(n, s * size, t * size)
             for n, s, t in zip(source.shape, source.strides, target.strides, strict=True)
         ]
     )
-    outer, m, n, block = two_inner(node, dims, size)
+    outer, m, n, block = split_inner_loops(node, dims, size)
     name = f"added_{dtype}"
     n_units = prod(d.n for d in outer) * -(-m.n // block)
     return Call(

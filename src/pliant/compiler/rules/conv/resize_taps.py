@@ -15,7 +15,7 @@ _HALFWAY = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class ResizeOptions:
     """The attributes of a Resize node."""
 
     mode: str
@@ -28,7 +28,7 @@ class Options:
 
 
 @dataclass(frozen=True, slots=True)
-class Scaling:
+class AxisScaling:
     """The factor of one axis, the result's length before rounding, and the region that is read."""
 
     scale: float = 1.0
@@ -42,7 +42,7 @@ class Scaling:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Taps:
+class AxisTaps:
     """Output position p is `shifts[p]` plus the sum over t of `weights[p, t]` times input `places[p, t]`."""
 
     places: Int32[np.ndarray, "n t"]
@@ -55,11 +55,11 @@ class Taps:
         return self.places.shape[1] == 1 and bool((self.weights == 1).all() and (self.shifts == 0).all())
 
 
-def make_taps(n_in: int, n_out: int, scaling: Scaling, options: Options) -> Taps:
+def make_taps(n_in: int, n_out: int, scaling: AxisScaling, options: ResizeOptions) -> AxisTaps:
     """The taps of one axis."""
     if options.mode == "nearest":
         x = _single(n_in, n_out, scaling, options.coordinates)
-        places = _rounded(x, options.rounding)[:, None]
+        places = _round(x, options.rounding)[:, None]
         weights = np.ones(places.shape)
     else:
         x = _coordinates(n_in, n_out, scaling, options.coordinates)
@@ -80,12 +80,12 @@ def make_taps(n_in: int, n_out: int, scaling: Scaling, options: Options) -> Taps
         is_outside = (x < 0) | (x > n_in - 1)
         weights = np.where(is_outside[:, None], 0, weights)
         shifts = np.where(is_outside, options.outside, 0)
-    return Taps(
+    return AxisTaps(
         np.clip(places, 0, n_in - 1).astype(np.int32), weights.astype(np.float32), shifts.astype(np.float32)
     )
 
 
-def _coordinates(n_in: int, n_out: int, scaling: Scaling, mode: str) -> np.ndarray:
+def _coordinates(n_in: int, n_out: int, scaling: AxisScaling, mode: str) -> np.ndarray:
     """The input coordinates of output positions, float64."""
     y = np.arange(n_out, dtype=np.float64)
     scale, length = scaling.scale, scaling.length
@@ -103,7 +103,7 @@ def _coordinates(n_in: int, n_out: int, scaling: Scaling, mode: str) -> np.ndarr
     return offset + (y + 0.5) / scale - 0.5
 
 
-def _single(n_in: int, n_out: int, scaling: Scaling, mode: str) -> np.ndarray:
+def _single(n_in: int, n_out: int, scaling: AxisScaling, mode: str) -> np.ndarray:
     """As `_coordinates` in float32, with the same steps as onnxruntime, so that halfway coordinates round to
     the same side.
     """
@@ -128,7 +128,7 @@ def _single(n_in: int, n_out: int, scaling: Scaling, mode: str) -> np.ndarray:
     return (y + half) / scale - half
 
 
-def _rounded(x: np.ndarray, mode: str) -> np.ndarray:
+def _round(x: np.ndarray, mode: str) -> np.ndarray:
     low, high = np.floor(x), np.ceil(x)
     rounded: dict[str, np.ndarray] = {
         "floor": low,

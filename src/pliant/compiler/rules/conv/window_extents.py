@@ -26,14 +26,14 @@ class Window:
     def fields(self) -> dict[str, int]:
         """The window as kernel arguments: `stride_d`, ..., `pad_w`, `kernel_d`, ..."""
         return {
-            **along("stride", self.strides, 1),
-            **along("dilation", self.dilations, 1),
-            **along("pad", self.begins, 0),
-            **along("kernel", self.kernel, 1),
+            **axis_fields("stride", self.strides, 1),
+            **axis_fields("dilation", self.dilations, 1),
+            **axis_fields("pad", self.begins, 0),
+            **axis_fields("kernel", self.kernel, 1),
         }
 
 
-def along(name: str, numbers: Sequence[int], otherwise: int) -> dict[str, int]:
+def axis_fields(name: str, numbers: Sequence[int], otherwise: int) -> dict[str, int]:
     """`name_d`, `name_h`, `name_w` of 1 to 3 numbers, `otherwise` in front."""
     padded = (otherwise,) * (3 - len(numbers)) + tuple(numbers)
     return {f"{name}_{axis}": n for axis, n in zip(AXES, padded, strict=True)}

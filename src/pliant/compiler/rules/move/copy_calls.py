@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import partial
 from math import prod
 
-from pliant.compiler.executable.call import Call, Field, Kernel, Ref
+from pliant.compiler.executable.call import Call, FieldValue, Kernel, Ref
 from pliant.compiler.rewrite.view import View
 from pliant.errors import GraphError
 from pliant.ir.graph import Node
@@ -16,7 +16,7 @@ from pliant.kernels.move import move
 UNIT_BYTES = 16 << 10
 """Approximate bytes per unit: enough to hide the start-up time, few enough to balance threads."""
 
-ALONE_BYTES = 64 << 10
+ONE_THREAD_BYTES = 64 << 10
 """Below this size, waking another thread does not pay."""
 
 _SHORT = 4
@@ -24,7 +24,7 @@ _TILE_BLOCK = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Dim:
+class CopyLoop:
     """One loop: `n` turns, and the strides in bytes of source and target."""
 
     n: int
@@ -32,7 +32,7 @@ class Dim:
     target: int
 
 
-def copies(source: View, target: View, size: int, label: str) -> tuple[Call, ...]:
+def copy_calls(source: View, target: View, size: int, label: str) -> tuple[Call, ...]:
     """Calls that copy `source` to `target`, of equal shape and without overlap; elements of `size` bytes.
 
     Target strides are positive and no two elements of the target share a place. Raises GraphError for
@@ -46,42 +46,44 @@ def copies(source: View, target: View, size: int, label: str) -> tuple[Call, ...
     if source.count == 0:
         return ()
     dims = [
-        Dim(n, s * size, t * size)
+        CopyLoop(n, s * size, t * size)
         for n, s, t in zip(source.shape, source.strides, target.strides, strict=True)
     ]
     start = source.offset * size, target.offset * size
     if size > max(move.SIZES):
-        dims.append(Dim(size // 8, 8, 8))
+        dims.append(CopyLoop(size // 8, 8, 8))
         size = 8
     return tuple(
         _call(part, size, (Ref(source.tensor, at[0]), Ref(target.tensor, at[1])), label)
-        for part, at in _parts(merged(dims), start, size)
+        for part, at in _parts(merge_loops(dims), start, size)
     )
 
 
-def merged(dims: Sequence[Dim]) -> list[Dim]:
+def merge_loops(dims: Sequence[CopyLoop]) -> list[CopyLoop]:
     """Loops in the target's order, outermost first, with adjacent loops merged where possible."""
-    return collapsed(sorted(dims, key=lambda d: (-d.target, -abs(d.source))))
+    return collapse_loops(sorted(dims, key=lambda d: (-d.target, -abs(d.source))))
 
 
-def collapsed(dims: Sequence[Dim]) -> list[Dim]:
+def collapse_loops(dims: Sequence[CopyLoop]) -> list[CopyLoop]:
     """Loops in the given order, outermost first, with adjacent loops merged where possible."""
-    found: list[Dim] = []
+    found: list[CopyLoop] = []
     for dim in dims:
         outer = found[-1] if found else None
         if outer and outer.source == dim.n * dim.source and outer.target == dim.n * dim.target:
-            found[-1] = Dim(outer.n * dim.n, dim.source, dim.target)
+            found[-1] = CopyLoop(outer.n * dim.n, dim.source, dim.target)
         elif dim.n != 1:
             found.append(dim)
     return found
 
 
-def two_inner(node: Node, dims: Sequence[Dim], size: int) -> tuple[list[Dim], Dim, Dim, int]:
+def split_inner_loops(
+    node: Node, dims: Sequence[CopyLoop], size: int
+) -> tuple[list[CopyLoop], CopyLoop, CopyLoop, int]:
     """The outer loops, the two inner ones, and the iterations of `m` per unit.
 
     Raises GraphError if there are more loops than a nest supports.
     """
-    *outer, m, n = [Dim(1, 0, 0)] * (2 - len(dims)) + list(dims)
+    *outer, m, n = [CopyLoop(1, 0, 0)] * (2 - len(dims)) + list(dims)
     if len(outer) > OUTER:
         raise GraphError(
             f"node {node.name!r} ({node.op}) walks over {len(dims)} dimensions; kernels have {OUTER + 2}."
@@ -89,7 +91,7 @@ def two_inner(node: Node, dims: Sequence[Dim], size: int) -> tuple[list[Dim], Di
     return outer, m, n, at_most(at_least(UNIT_BYTES // (n.n * size), 1), m.n)
 
 
-def nest_fields(outer: Sequence[Dim], m: Dim, n: Dim, block: int) -> dict[str, Field]:
+def nest_fields(outer: Sequence[CopyLoop], m: CopyLoop, n: CopyLoop, block: int) -> dict[str, FieldValue]:
     """The fields of a `Nest` in an argument structure's field `nest`; loops outermost first."""
     inwards = tuple(reversed(outer))
     pad = (0,) * (OUTER - len(inwards))
@@ -111,40 +113,42 @@ def nest_fields(outer: Sequence[Dim], m: Dim, n: Dim, block: int) -> dict[str, F
 
 def grain_of(n_units: int, n_bytes: int) -> int:
     """The number of units that a thread takes at once, if all units together move `n_bytes`."""
-    if plain(n_bytes) < ALONE_BYTES:  # every grain is right
+    if plain(n_bytes) < ONE_THREAD_BYTES:  # every grain is right
         return at_least(n_units, 1)
     return at_least(n_units * UNIT_BYTES // n_bytes, 1)
 
 
-def _parts(dims: list[Dim], at: tuple[int, int], size: int) -> Iterator[tuple[list[Dim], tuple[int, int]]]:
+def _parts(
+    dims: list[CopyLoop], at: tuple[int, int], size: int
+) -> Iterator[tuple[list[CopyLoop], tuple[int, int]]]:
     """The nest, divided if it has too many loops or too long a row."""
     if len(dims) > OUTER + 2:
         first, *rest = dims
         for i in range(first.n):
             yield from _parts(rest, (at[0] + i * first.source, at[1] + i * first.target), size)
         return
-    last = dims[-1] if dims else Dim(1, size, size)
+    last = dims[-1] if dims else CopyLoop(1, size, size)
     if last.target != size or last.n * size < 2 * UNIT_BYTES or len(dims) > OUTER + 1:
         yield dims, at
         return
     chunk = UNIT_BYTES // size
     whole, rest_n = divmod(last.n, chunk)
     outer = dims[:-1]
-    inner = Dim(chunk, last.source, last.target)
-    yield [*outer, Dim(whole, chunk * last.source, chunk * last.target), inner], at
+    inner = CopyLoop(chunk, last.source, last.target)
+    yield [*outer, CopyLoop(whole, chunk * last.source, chunk * last.target), inner], at
     if rest_n:
         done = whole * chunk
         rest_at = at[0] + done * last.source, at[1] + done * last.target
-        yield [*outer, Dim(rest_n, last.source, last.target)], rest_at
+        yield [*outer, CopyLoop(rest_n, last.source, last.target)], rest_at
 
 
-def _call(dims: list[Dim], size: int, at: tuple[Ref, Ref], label: str) -> Call:
-    dims, size = _widened(dims, size)
+def _call(dims: list[CopyLoop], size: int, at: tuple[Ref, Ref], label: str) -> Call:
+    dims, size = _widen(dims, size)
     kind, dims = _kind(dims, size)
-    *outer, m, n = [Dim(1, 0, 0)] * (2 - len(dims)) + dims
+    *outer, m, n = [CopyLoop(1, 0, 0)] * (2 - len(dims)) + dims
     if kind == "rows":
         kernel = Kernel("move_rows", partial(move.rows_ir, name="move_rows"))
-        n = Dim(n.n * size, 1, 1)
+        n = CopyLoop(n.n * size, 1, 1)
     else:
         name = f"move_{kind}_{size}"
         kernel = Kernel(name, partial(_GENERATORS[kind], name=name, size=size))
@@ -166,17 +170,17 @@ def _call(dims: list[Dim], size: int, at: tuple[Ref, Ref], label: str) -> Call:
 _GENERATORS = {"strided": move.strided_ir, "spread": move.spread_ir, "transpose": move.transpose_ir}
 
 
-def _widened(dims: list[Dim], size: int) -> tuple[list[Dim], int]:
+def _widen(dims: list[CopyLoop], size: int) -> tuple[list[CopyLoop], int]:
     """Treat a short contiguous run as one element, if there is an element type of its size."""
     if len(dims) > 1 and dims[-1].source == dims[-1].target == size and dims[-1].n * size in move.SIZES:
         return dims[:-1], dims[-1].n * size
     return dims, size
 
 
-def _kind(dims: list[Dim], size: int) -> tuple[str, list[Dim]]:
+def _kind(dims: list[CopyLoop], size: int) -> tuple[str, list[CopyLoop]]:
     """The kernel for these loops, and the loops in its order: ..., m, n."""
     if not dims:
-        return "rows", [Dim(1, size, size)]
+        return "rows", [CopyLoop(1, size, size)]
     last = dims[-1]
     if last.target == size and last.source == size:
         return "rows", dims

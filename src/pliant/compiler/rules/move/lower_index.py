@@ -6,10 +6,17 @@ from functools import partial
 from math import prod
 from typing import Any
 
-from pliant.compiler.executable.call import Call, Extent, Kernel, Lowered, Ref, Target
-from pliant.compiler.rewrite.view import View, regular, row_major, whole
-from pliant.compiler.rules.move.copy_calls import Dim, collapsed, copies, grain_of, nest_fields, two_inner
-from pliant.compiler.rules.move.lower_move import axis_of, moved, require
+from pliant.compiler.executable.call import Call, Kernel, LoweredNode, Ref, RowExtent, Target
+from pliant.compiler.rewrite.view import View, regular_steps, row_major, whole_view
+from pliant.compiler.rules.move.copy_calls import (
+    CopyLoop,
+    collapse_loops,
+    copy_calls,
+    grain_of,
+    nest_fields,
+    split_inner_loops,
+)
+from pliant.compiler.rules.move.lower_move import axis_of, lower_view, require
 from pliant.errors import GraphError
 from pliant.ir.graph import Graph, Node, TensorType
 from pliant.kernels.move import index, move, scatter
@@ -18,7 +25,7 @@ _UNSIGNED = {1: "uint8", 2: "uint16", 4: "uint32", 8: "uint64"}
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class IndexedRows:
     """`n_outer` times `n_rows` rows of `row_bytes`, located by tuples of integers of type `index` below
     `dims`.
 
@@ -39,14 +46,14 @@ class Rows:
         return self.n_outer * self.n_rows * self.row_bytes
 
 
-def rows_along(shape: Sequence[int], axis: int, itemsize: int, index: str, n_rows: int) -> Rows:
+def rows_along(shape: Sequence[int], axis: int, itemsize: int, index: str, n_rows: int) -> IndexedRows:
     """Rows of a dense tensor of `shape`, each located by one index along `axis`."""
     row_bytes = prod(shape[axis + 1 :]) * itemsize
     outer = shape[axis] * row_bytes, 0
-    return Rows(index, prod(shape[:axis]), n_rows, row_bytes, outer, (shape[axis],), (row_bytes,))
+    return IndexedRows(index, prod(shape[:axis]), n_rows, row_bytes, outer, (shape[axis],), (row_bytes,))
 
 
-def gather(node: Node, source: str, indices: str, made: str, rows: Rows) -> tuple[Call, ...]:
+def gather_calls(node: Node, source: str, indices: str, made: str, rows: IndexedRows) -> tuple[Call, ...]:
     """Rows of `source` selected by `indices`, stored consecutively in `made`. Raises GraphError if it is
     empty.
     """
@@ -82,19 +89,19 @@ def gather(node: Node, source: str, indices: str, made: str, rows: Rows) -> tupl
     return (call,)
 
 
-def _gather(node: Node, graph: Graph, target: Target) -> Lowered:
+def _gather(node: Node, graph: Graph, target: Target) -> LoweredNode:
     x, indices = node.inputs
     data, index_type = graph.types[x], graph.types[indices]
     axis = axis_of(node, len(data.shape))
-    places = regular(graph.constants.get(indices), data.shape[axis])
+    places = regular_steps(graph.constants.get(indices), data.shape[axis])
     if places is not None:
-        return moved(node, whole(x, data).placed(axis, *places), graph)
+        return lower_view(node, whole_view(x, data).placed(axis, *places), graph)
     rows = rows_along(data.shape, axis, data.itemsize, index_dtype(node, index_type), index_type.size)
     require(graph.types[node.outputs[0]].n_bytes == rows.n_bytes, node, graph)
-    return Lowered(calls=gather(node, x, indices, node.outputs[0], rows))
+    return LoweredNode(calls=gather_calls(node, x, indices, node.outputs[0], rows))
 
 
-def _take_rows(node: Node, graph: Graph, target: Target) -> Lowered:
+def _take_rows(node: Node, graph: Graph, target: Target) -> LoweredNode:
     """TakeRows(x, rows), inserted by passes only: rows of x [m, n, ...], viewed as [m * n, ...], by number.
     With the attribute `extent`, as many rows as all texts have together.
     """
@@ -102,20 +109,20 @@ def _take_rows(node: Node, graph: Graph, target: Target) -> Lowered:
     m, n, *rest = graph.types[x].shape
     type_, flat = graph.types[x], (m * n, *rest)
     which = rows_along(flat, 0, type_.itemsize, index_dtype(node, graph.types[rows]), m * n)
-    (call,) = gather(node, x, rows, node.outputs[0], which)
+    (call,) = gather_calls(node, x, rows, node.outputs[0], which)
     if node.flag("extent"):
-        call = replace(call, extent=Extent((), lambda lengths: (sum(lengths), call.grain)))
-    return Lowered((call,))
+        call = replace(call, extent=RowExtent((), lambda lengths: (sum(lengths), call.grain)))
+    return LoweredNode((call,))
 
 
-def _gather_nd(node: Node, graph: Graph, target: Target) -> Lowered:
+def _gather_nd(node: Node, graph: Graph, target: Target) -> LoweredNode:
     x, indices = node.inputs
     data, index_type = graph.types[x], graph.types[indices]
     batch = axis_of(node, len(data.shape), 0, "batch_dims")
     depth = index_type.shape[-1]
     require(batch + depth <= len(data.shape) and data.shape[:batch] == index_type.shape[:batch], node, graph)
     n_rows = prod(index_type.shape[batch:-1])
-    rows = Rows(
+    rows = IndexedRows(
         index=index_dtype(node, index_type),
         n_outer=prod(data.shape[:batch]),
         n_rows=n_rows,
@@ -125,22 +132,22 @@ def _gather_nd(node: Node, graph: Graph, target: Target) -> Lowered:
         strides=tuple(s * data.itemsize for s in data.strides[batch : batch + depth]),
     )
     require(graph.types[node.outputs[0]].n_bytes == rows.n_bytes, node, graph)
-    return Lowered(calls=gather(node, x, indices, node.outputs[0], rows))
+    return LoweredNode(calls=gather_calls(node, x, indices, node.outputs[0], rows))
 
 
-def _gather_elements(node: Node, graph: Graph, target: Target) -> Lowered:
+def _gather_elements(node: Node, graph: Graph, target: Target) -> LoweredNode:
     x, indices, y = node.inputs[0], node.inputs[1], node.outputs[0]
     data, result = graph.types[x], graph.types[y]
     axis = axis_of(node, len(data.shape))
     _check_within(node, graph, graph.types[indices].shape, axis)
     require(result.shape == graph.types[indices].shape, node, graph)
     if result.size == 0:
-        return Lowered()
+        return LoweredNode()
     _check_not_empty(node, (data.shape[axis],))
     kind, size = index_dtype(node, graph.types[indices]), data.itemsize
     strides = [0 if i == axis else s * size for i, s in enumerate(data.strides)]
-    dims = [Dim(n, s, t * size) for n, s, t in zip(result.shape, strides, result.strides, strict=True)]
-    outer, m, n, block = two_inner(node, collapsed(dims), size)
+    dims = [CopyLoop(n, s, t * size) for n, s, t in zip(result.shape, strides, result.strides, strict=True)]
+    outer, m, n, block = split_inner_loops(node, collapse_loops(dims), size)
     name = f"pick_{kind}_{size}"
     n_units = prod(d.n for d in outer) * -(-m.n // block)
     call = Call(
@@ -160,22 +167,22 @@ def _gather_elements(node: Node, graph: Graph, target: Target) -> Lowered:
         grain=grain_of(n_units, result.n_bytes),
         label=node.name,
     )
-    return Lowered(calls=(call,))
+    return LoweredNode(calls=(call,))
 
 
-def _scatter_elements(node: Node, graph: Graph, target: Target) -> Lowered:
+def _scatter_elements(node: Node, graph: Graph, target: Target) -> LoweredNode:
     x, indices, updates = node.inputs
     y = node.outputs[0]
     data, update_type = graph.types[x], graph.types[updates]
     axis = axis_of(node, len(data.shape))
     _check_within(node, graph, graph.types[indices].shape, axis)
     require(update_type.shape == graph.types[indices].shape, node, graph)
-    first = copies(whole(x, data), whole(y, graph.types[y]), data.itemsize, node.name)
+    first = copy_calls(whole_view(x, data), whole_view(y, graph.types[y]), data.itemsize, node.name)
     if update_type.size == 0 or data.size == 0:
-        return Lowered(calls=first)
+        return LoweredNode(calls=first)
     strides = tuple(0 if i == axis else s for i, s in enumerate(data.strides))
     places = View(y, 0, update_type.shape, strides)
-    call = place(
+    call = scatter_call(
         node,
         graph,
         (indices, updates),
@@ -185,10 +192,10 @@ def _scatter_elements(node: Node, graph: Graph, target: Target) -> Lowered:
         data.dtype,
         _reduction(node),
     )
-    return Lowered(calls=(*first, call))
+    return LoweredNode(calls=(*first, call))
 
 
-def place(
+def scatter_call(
     node: Node,
     graph: Graph,
     sources: tuple[str, str],
@@ -205,9 +212,10 @@ def place(
     kind, size = index_dtype(node, graph.types[sources[0]]), graph.types[sources[1]].itemsize
     shape = places.shape
     dims = [
-        Dim(n, s * size, t * size) for n, s, t in zip(shape, row_major(shape), places.strides, strict=True)
+        CopyLoop(n, s * size, t * size)
+        for n, s, t in zip(shape, row_major(shape), places.strides, strict=True)
     ]
-    outer, m, n, block = two_inner(node, collapsed(dims), size)
+    outer, m, n, block = split_inner_loops(node, collapse_loops(dims), size)
     row = _UNSIGNED[size] if reduction == "none" else dtype
     name = f"place_{reduction}_{kind}_{row}"
     n_units = prod(d.n for d in outer) * -(-m.n // block)
@@ -230,16 +238,16 @@ def place(
     )
 
 
-def _scatter_nd(node: Node, graph: Graph, target: Target) -> Lowered:
+def _scatter_nd(node: Node, graph: Graph, target: Target) -> LoweredNode:
     x, indices, updates = node.inputs
     y = node.outputs[0]
     data, index_type = graph.types[x], graph.types[indices]
     depth = index_type.shape[-1]
     require(graph.types[updates].shape == index_type.shape[:-1] + data.shape[depth:], node, graph)
-    first = copies(whole(x, data), whole(y, graph.types[y]), data.itemsize, node.name)
+    first = copy_calls(whole_view(x, data), whole_view(y, graph.types[y]), data.itemsize, node.name)
     n_rows, n = prod(index_type.shape[:-1]), prod(data.shape[depth:])
     if n_rows * n == 0 or data.size == 0:
-        return Lowered(calls=first)
+        return LoweredNode(calls=first)
     kind, reduction = index_dtype(node, index_type), _reduction(node)
     dtype = _UNSIGNED[data.itemsize] if reduction == "none" else data.dtype
     name = f"scatter_{reduction}_{kind}_{dtype}"
@@ -263,16 +271,16 @@ def _scatter_nd(node: Node, graph: Graph, target: Target) -> Lowered:
         grain=n_rows,
         label=node.name,
     )
-    return Lowered(calls=(*first, call))
+    return LoweredNode(calls=(*first, call))
 
 
-def _reverse_sequence(node: Node, graph: Graph, target: Target) -> Lowered:
+def _reverse_sequence(node: Node, graph: Graph, target: Target) -> LoweredNode:
     x, lengths = node.inputs
     y, type_ = node.outputs[0], graph.types[x]
     time, batch = axis_of(node, 2, 0, "time_axis"), axis_of(node, 2, 1, "batch_axis")
     require(time != batch and graph.types[lengths].shape == (type_.shape[batch],), node, graph)
     if type_.size == 0:
-        return Lowered()
+        return LoweredNode()
     call = Call(
         kernel=Kernel("reverse_rows", partial(index.reverse_ir, name="reverse_rows")),
         layout=index.ReverseArgs,
@@ -291,7 +299,7 @@ def _reverse_sequence(node: Node, graph: Graph, target: Target) -> Lowered:
         grain=grain_of(type_.shape[batch], type_.n_bytes),
         label=node.name,
     )
-    return Lowered(calls=(call,))
+    return LoweredNode(calls=(call,))
 
 
 def index_dtype(node: Node, type_: TensorType) -> str:

@@ -8,27 +8,29 @@ from typing import Any
 
 import numpy as np
 
-from pliant.compiler.executable.call import Alias, Call, Lowered, Target
-from pliant.compiler.rewrite.view import View, whole
-from pliant.compiler.rules.move.copy_calls import copies
+from pliant.compiler.executable.call import Call, LoweredNode, Target, TensorAlias
+from pliant.compiler.rewrite.view import View, whole_view
+from pliant.compiler.rules.move.copy_calls import copy_calls
 from pliant.errors import GraphError
 from pliant.ir.graph import Graph, Node
 
 
-def moved(node: Node, source: View, graph: Graph, output: int = 0) -> Lowered:
+def lower_view(node: Node, source: View, graph: Graph, output: int = 0) -> LoweredNode:
     """Output number `output` as a view of a tensor: an alias if it is dense, else a copy."""
     name = node.outputs[output]
     if not name:
-        return Lowered()
+        return LoweredNode()
     size = graph.types[name].itemsize
     if source.is_dense:
-        return Lowered(aliases=(Alias(name, source.tensor, source.offset * size),))
-    return Lowered(calls=copies(source, whole(name, graph.types[name], source.shape), size, node.name))
+        return LoweredNode(aliases=(TensorAlias(name, source.tensor, source.offset * size),))
+    return LoweredNode(
+        calls=copy_calls(source, whole_view(name, graph.types[name], source.shape), size, node.name)
+    )
 
 
-def joined(parts: Sequence[Lowered]) -> Lowered:
+def concatenate_lowered(parts: Sequence[LoweredNode]) -> LoweredNode:
     """Several lowerings concatenated, in order."""
-    return Lowered(
+    return LoweredNode(
         calls=tuple(c for p in parts for c in p.calls),
         aliases=tuple(a for p in parts for a in p.aliases),
         temporaries={k: v for p in parts for k, v in p.temporaries.items()},
@@ -36,7 +38,7 @@ def joined(parts: Sequence[Lowered]) -> Lowered:
     )
 
 
-def static(node: Node, graph: Graph, i: int) -> np.ndarray | None:
+def optional_constant(node: Node, graph: Graph, i: int) -> np.ndarray | None:
     """Input number `i`, which must be a constant; None if it is absent.
 
     Raises GraphError if the value is known only at run time.
@@ -52,9 +54,9 @@ def static(node: Node, graph: Graph, i: int) -> np.ndarray | None:
     return value
 
 
-def required(node: Node, graph: Graph, i: int) -> np.ndarray:
-    """As `static`, for a required input. Raises GraphError if it is absent."""
-    value = static(node, graph, i)
+def required_constant(node: Node, graph: Graph, i: int) -> np.ndarray:
+    """As `optional_constant`, for a required input. Raises GraphError if it is absent."""
+    value = optional_constant(node, graph, i)
     if value is None:
         raise GraphError(f"node {node.name!r} ({node.op}) lacks input {i}.")
     return value
@@ -78,16 +80,16 @@ def axis_of(node: Node, rank: int, default: int = 0, name: str = "axis") -> int:
     return axis % room
 
 
-def _transpose(node: Node, graph: Graph, target: Target) -> Lowered:
+def _transpose(node: Node, graph: Graph, target: Target) -> LoweredNode:
     source = _input(node, graph)
     order = node.integers("perm", tuple(reversed(range(len(source.shape)))))
-    return moved(node, source.transposed(order), graph)
+    return lower_view(node, source.transposed(order), graph)
 
 
-def _slice(node: Node, graph: Graph, target: Target) -> Lowered:
+def _slice(node: Node, graph: Graph, target: Target) -> LoweredNode:
     view = _input(node, graph)
-    starts, ends = required(node, graph, 1), required(node, graph, 2)
-    axes, steps = static(node, graph, 3), static(node, graph, 4)
+    starts, ends = required_constant(node, graph, 1), required_constant(node, graph, 2)
+    axes, steps = optional_constant(node, graph, 3), optional_constant(node, graph, 4)
     chosen = range(starts.size) if axes is None else axes.ravel().tolist()
     strides = [1] * starts.size if steps is None else steps.ravel().tolist()
     for axis, start, end, step in zip(
@@ -95,11 +97,11 @@ def _slice(node: Node, graph: Graph, target: Target) -> Lowered:
     ):
         require(-len(view.shape) <= axis < len(view.shape), node, graph)
         axis %= len(view.shape)
-        view = view.sliced(axis, *_taken(start, end, step, view.shape[axis]), step)
-    return moved(node, view, graph)
+        view = view.sliced(axis, *_slice_range(start, end, step, view.shape[axis]), step)
+    return lower_view(node, view, graph)
 
 
-def _taken(start: int, end: int, step: int, n: int) -> tuple[int, int]:
+def _slice_range(start: int, end: int, step: int, n: int) -> tuple[int, int]:
     """First position and length of a slice of `n` positions."""
     if step < 0:
         taken = range(*slice(start, end, step).indices(n))
@@ -108,25 +110,25 @@ def _taken(start: int, end: int, step: int, n: int) -> tuple[int, int]:
     return first, max(-(-(last - first) // step), 0)
 
 
-def _concat(node: Node, graph: Graph, target: Target) -> Lowered:
+def _concat(node: Node, graph: Graph, target: Target) -> LoweredNode:
     y = node.outputs[0]
-    result = whole(y, graph.types[y])
+    result = whole_view(y, graph.types[y])
     full = [x for x in node.inputs if graph.types[x].size]
     if len(full) == 1:
-        return Lowered(aliases=(Alias(y, full[0]),))
+        return LoweredNode(aliases=(TensorAlias(y, full[0]),))
     axis = axis_of(node, len(result.shape))
     calls: list[Call] = []
     at = 0
     for x in node.inputs:
-        source = whole(x, graph.types[x])
-        calls += copies(
+        source = whole_view(x, graph.types[x])
+        calls += copy_calls(
             source, result.sliced(axis, at, source.shape[axis]), graph.types[y].itemsize, node.name
         )
         at += source.shape[axis]
-    return Lowered(calls=tuple(calls))
+    return LoweredNode(calls=tuple(calls))
 
 
-def _split(node: Node, graph: Graph, target: Target) -> Lowered:
+def _split(node: Node, graph: Graph, target: Target) -> LoweredNode:
     view = _input(node, graph)
     axis = axis_of(node, len(view.shape))
     parts, at = [], 0
@@ -136,43 +138,43 @@ def _split(node: Node, graph: Graph, target: Target) -> Lowered:
                 f"node {node.name!r} (Split) leaves out output {i}, whose length is unknown then."
             )
         n = graph.types[y].shape[axis]
-        parts.append(moved(node, view.sliced(axis, at, n), graph, i))
+        parts.append(lower_view(node, view.sliced(axis, at, n), graph, i))
         at += n
-    return joined(parts)
+    return concatenate_lowered(parts)
 
 
-def _expand(node: Node, graph: Graph, target: Target) -> Lowered:
-    return moved(node, _input(node, graph).broadcast(graph.types[node.outputs[0]].shape), graph)
+def _expand(node: Node, graph: Graph, target: Target) -> LoweredNode:
+    return lower_view(node, _input(node, graph).broadcast(graph.types[node.outputs[0]].shape), graph)
 
 
-def _tile(node: Node, graph: Graph, target: Target) -> Lowered:
-    repeats, view = required(node, graph, 1), _input(node, graph)
+def _tile(node: Node, graph: Graph, target: Target) -> LoweredNode:
+    repeats, view = required_constant(node, graph, 1), _input(node, graph)
     require(repeats.size == len(view.shape), node, graph)
     pairs = list(zip(repeats.ravel().tolist(), view.shape, strict=True))
-    lifted = whole(view.tensor, graph.types[view.tensor], [k for _, n in pairs for k in (1, n)])
-    return moved(node, lifted.broadcast([k for r, n in pairs for k in (r, n)]), graph)
+    lifted = whole_view(view.tensor, graph.types[view.tensor], [k for _, n in pairs for k in (1, n)])
+    return lower_view(node, lifted.broadcast([k for r, n in pairs for k in (r, n)]), graph)
 
 
-def _depth_to_space(node: Node, graph: Graph, target: Target) -> Lowered:
+def _depth_to_space(node: Node, graph: Graph, target: Target) -> LoweredNode:
     view = _input(node, graph)
     b = _blocksize(node)
     depth = view.shape[1] // (b * b)
     if node.text("mode", "DCR") == "CRD":
-        return moved(node, view.split(1, (depth, b, b)).transposed((0, 1, 4, 2, 5, 3)), graph)
-    return moved(node, view.split(1, (b, b, depth)).transposed((0, 3, 4, 1, 5, 2)), graph)
+        return lower_view(node, view.split(1, (depth, b, b)).transposed((0, 1, 4, 2, 5, 3)), graph)
+    return lower_view(node, view.split(1, (b, b, depth)).transposed((0, 3, 4, 1, 5, 2)), graph)
 
 
-def _space_to_depth(node: Node, graph: Graph, target: Target) -> Lowered:
+def _space_to_depth(node: Node, graph: Graph, target: Target) -> LoweredNode:
     view = _input(node, graph)
     b = _blocksize(node)
     _, _, height, width = view.shape
     parts = view.split(3, (width // b, b)).split(2, (height // b, b))
     order = (0, 1, 3, 5, 2, 4) if node.text("mode", "DCR") == "CRD" else (0, 3, 5, 1, 2, 4)
-    return moved(node, parts.transposed(order), graph)
+    return lower_view(node, parts.transposed(order), graph)
 
 
-def _bit_cast(node: Node, graph: Graph, target: Target) -> Lowered:
-    return Lowered(aliases=(Alias(node.outputs[0], node.inputs[0]),))
+def _bit_cast(node: Node, graph: Graph, target: Target) -> LoweredNode:
+    return LoweredNode(aliases=(TensorAlias(node.outputs[0], node.inputs[0]),))
 
 
 def _blocksize(node: Node) -> int:
@@ -183,7 +185,7 @@ def _blocksize(node: Node) -> int:
 
 
 def _input(node: Node, graph: Graph) -> View:
-    return whole(node.inputs[0], graph.types[node.inputs[0]])
+    return whole_view(node.inputs[0], graph.types[node.inputs[0]])
 
 
 RULES: Mapping[str, Any] = {

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from pliant.compiler.executable.call import Call, Extent, Field, Kernel, Ref, Target
+from pliant.compiler.executable.call import Call, FieldValue, Kernel, Ref, RowExtent, Target
 from pliant.kernels.coded.gemm_args import GemmArgs
 from pliant.kernels.coded.gemm_bf16 import gemm_bf16_ir, scratch_bytes_bf16, units_bf16
 from pliant.kernels.coded.round_bf16 import RoundBf16Args, round_bf16_ir, row_grain_bf16
@@ -34,7 +34,7 @@ def round_call(
     every second number is that many elements after the first.
     """
     (rows, columns), size = shape, row_grain_bf16(depth)
-    fields: dict[str, Field] = {"a": a, "lda": lda, "n_columns": columns, "q": Ref(q), "depth": depth}
+    fields: dict[str, FieldValue] = {"a": a, "lda": lda, "n_columns": columns, "q": Ref(q), "depth": depth}
     if is_split:
         fields |= {"ldq": 2 * depth, "part": depth} if part is None else {"ldq": depth, "part": part}
     return Call(
@@ -46,12 +46,12 @@ def round_call(
         writes=(q,),
         grain=size,
         label=label,
-        extent=Extent((), lambda lengths: (sum(lengths), size)) if has_extent else None,
+        extent=RowExtent((), lambda lengths: (sum(lengths), size)) if has_extent else None,
     )
 
 
 def product_call(
-    fields: Mapping[str, Field],
+    fields: Mapping[str, FieldValue],
     shape: tuple[int, int],
     depth: int,
     reads: Sequence[str],
@@ -74,5 +74,5 @@ def product_call(
         writes=(out,),
         scratch_bytes=scratch_bytes_split() if is_split else scratch_bytes_bf16(depth, target.isa),
         label=label,
-        extent=Extent(("n_rows",), lambda lengths: (n_units, 1)) if has_extent else None,
+        extent=RowExtent(("n_rows",), lambda lengths: (n_units, 1)) if has_extent else None,
     )

@@ -11,10 +11,10 @@ from math import prod
 import numpy as np
 
 from pliant.arrays import Float32, Integer
-from pliant.compiler.executable.call import Packed
-from pliant.compiler.rewrite.affine import unpacked
-from pliant.compiler.rewrite.view import View, matrix_at, read
-from pliant.compiler.rules.product.scaled_weights import Scaled
+from pliant.compiler.executable.call import PackedConstant
+from pliant.compiler.rewrite.affine import dequantize
+from pliant.compiler.rewrite.view import View, input_view, read_matrix
+from pliant.compiler.rules.product.scaled_weights import ScaledMatrix
 from pliant.ir.graph import Graph, Node
 from pliant.kernels.coded.int8.gemm_int8 import resident_shape
 from pliant.kernels.coded.int8_form import resident_form
@@ -60,12 +60,12 @@ class ByteMatrix:
     def _columns(self, start: int, n: int) -> np.ndarray:
         view = self.view.sliced(1, start, n)
         if self.scales is None:
-            return matrix_at(self.array, view, self.alpha)
+            return read_matrix(self.array, view, self.alpha)
         scales, zeros = (
             None if p is None else p[:, start : start + n] if p.shape[1] > 1 else p
             for p in (self.scales, self.zeros)
         )
-        return unpacked(self.array, view, zeros, scales)
+        return dequantize(self.array, view, zeros, scales)
 
 
 def round_columns(
@@ -85,7 +85,7 @@ def round_columns(
 def matrix_of(node: Node, graph: Graph, first: int) -> ByteMatrix:
     """The matrix whose tensors begin at input `first` of a node."""
     tensor, scales, zeros = (*node.inputs[first : first + N_INPUTS], "", "")[:N_INPUTS]
-    view, alpha = read(graph, tensor, node.integers("b_view")), node.real("alpha")
+    view, alpha = input_view(graph, tensor, node.integers("b_view")), node.real("alpha")
     name = f"{tensor}|{','.join(map(str, (*view.attribute, alpha)))}|{scales}|{zeros}"
     known = graph.constants
     return ByteMatrix(name, known[tensor], view, alpha, known.get(scales), known.get(zeros))
@@ -96,7 +96,7 @@ class ResidentBytes:
     """One packed constant: panels in the int8 GEMM's layout, then the columns' sums and steps."""
 
     name: str
-    packed: Packed
+    packed: PackedConstant
     sums_at: int
     steps_at: int
 
@@ -116,11 +116,11 @@ def pack_resident(matrix: ByteMatrix, isa: Isa) -> ResidentBytes:
             sums[start : start + by.size] = whole.sum(0, dtype=np.int32)
             worth[start : start + by.size] = by
 
-    packed = Packed(size + 8 * columns, fill, matrix.view.tensor)
+    packed = PackedConstant(size + 8 * columns, fill, matrix.view.tensor)
     return ResidentBytes(f"{matrix.name}|resident", packed, size, size + 4 * columns)
 
 
-def pack_floating(matrix: ByteMatrix) -> Scaled:
+def pack_floating(matrix: ByteMatrix) -> ScaledMatrix:
     """The matrix for float32 products, which widen each block just before its use."""
     depth, columns = matrix.shape
     groups = -(-columns // COLUMNS)
@@ -138,7 +138,7 @@ def pack_floating(matrix: ByteMatrix) -> Scaled:
 
     tensor, codes, steps = matrix.view.tensor, f"{matrix.name}|codes", f"{matrix.name}|steps"
     packed = {
-        codes: Packed(groups * depth * COLUMNS, fill_codes, tensor),
-        steps: Packed(4 * groups * COLUMNS, fill_steps, tensor),
+        codes: PackedConstant(groups * depth * COLUMNS, fill_codes, tensor),
+        steps: PackedConstant(4 * groups * COLUMNS, fill_steps, tensor),
     }
-    return Scaled(codes, steps, "int8", depth, packed)
+    return ScaledMatrix(codes, steps, "int8", depth, packed)

@@ -7,10 +7,10 @@ from math import prod
 
 import numpy as np
 
-from pliant.compiler.executable.call import Call, Field, Kernel, Lowered, Packed, Ref, Target
+from pliant.compiler.executable.call import Call, FieldValue, Kernel, LoweredNode, PackedConstant, Ref, Target
 from pliant.compiler.rewrite.view import View, broadcast_shape, row_major
 from pliant.compiler.rules.lower_elementwise import map_calls
-from pliant.compiler.rules.move.copy_calls import copies
+from pliant.compiler.rules.move.copy_calls import copy_calls
 from pliant.ir.graph import Graph, TensorType
 from pliant.kernels.emit.expression import leaf
 from pliant.kernels.emit.isa import Isa
@@ -20,7 +20,7 @@ from pliant.kernels.product.matmul_integer import IntegerForm, MatmulIntegerArgs
 
 
 @dataclass(frozen=True, slots=True)
-class Weights:
+class IntegerWeights:
     """Constant bytes and their zero point ("" if that is 0), as a matrix of `columns`.
 
     They are [depth, columns], or a convolution's kernels [columns, channels, taps...], whose channels are
@@ -63,7 +63,7 @@ class Weights:
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class IntegerRows:
     """A: integers in the form of a product. BYTES subtracts the byte `zero` plus `shift`.
 
     `moved_zero` is the shifted zero point as a byte of A, if there is one.
@@ -77,12 +77,12 @@ class Rows:
     moved_zero: str = ""
 
 
-def known(graph: Graph, tensor: str, zero: str) -> bool:
+def are_constant(graph: Graph, tensor: str, zero: str) -> bool:
     """Whether weights and their zero point are constants."""
     return tensor in graph.constants and (not zero or zero in graph.constants)
 
 
-def product_form(graph: Graph, isa: Isa, a_zero: str, weights: Weights) -> IntegerForm:
+def product_form(graph: Graph, isa: Isa, a_zero: str, weights: IntegerWeights) -> IntegerForm:
     """The form of a product of A and its weights; it is not BYTES if each row of A has its zero point."""
     form = form_for(isa, weights.fits_bytes(graph))
     if form is IntegerForm.BYTES and a_zero and graph.types[a_zero].size != 1:
@@ -90,13 +90,13 @@ def product_form(graph: Graph, isa: Isa, a_zero: str, weights: Weights) -> Integ
     return form
 
 
-def rows_of(
+def prepare_rows(
     graph: Graph, isa: Isa, form: IntegerForm, a: tuple[str, str], name: str, label: str
-) -> tuple[Rows, Lowered]:
+) -> tuple[IntegerRows, LoweredNode]:
     """A [..., depth] with its zero point as rows of whole words, stored in temporaries called `name` if
     necessary.
     """
-    rows, made = values_of(graph, isa, form, a, name, label)
+    rows, made = prepare_values(graph, isa, form, a, name, label)
     depth, long = graph.types[a[0]].shape[-1], form.words(graph.types[a[0]].shape[-1]) * form.packing
     if long == depth:
         return rows, made
@@ -104,24 +104,26 @@ def rows_of(
     extents = rows.count, depth
     source = View(rows.tensor, 0, extents, row_major(extents))
     longer = View(f"{name}.rows", 0, extents, (long, 1))
-    calls = copies(source, longer, form.a_bytes, label)
+    calls = copy_calls(source, longer, form.a_bytes, label)
     temporaries = {**made.temporaries, longer.tensor: form.a_bytes * rows.count * long}
-    return replace(rows, tensor=longer.tensor), Lowered((*made.calls, *calls), temporaries=temporaries)
+    return replace(rows, tensor=longer.tensor), LoweredNode((*made.calls, *calls), temporaries=temporaries)
 
 
-def values_of(
+def prepare_values(
     graph: Graph, isa: Isa, form: IntegerForm, a: tuple[str, str], name: str, label: str
-) -> tuple[Rows, Lowered]:
-    """As `rows_of`, in A's own shape: int16 minus the zero point, or bytes in the CPU's signedness."""
+) -> tuple[IntegerRows, LoweredNode]:
+    """As `prepare_rows`, in A's own shape: int16 minus the zero point, or bytes in the CPU's signedness."""
     tensor, zero = a
     type_ = graph.types[tensor]
     count = prod(type_.shape[:-1])
     if form is not IntegerForm.BYTES:
-        less = less_zero(graph, a, f"{name}.less", "int16", True, label)
-        return Rows(f"{name}.less", count), Lowered(less, temporaries={f"{name}.less": 2 * type_.size})
+        less = subtract_zero(graph, a, f"{name}.less", "int16", True, label)
+        return IntegerRows(f"{name}.less", count), LoweredNode(
+            less, temporaries={f"{name}.less": 2 * type_.size}
+        )
     is_signed, shift = type_.dtype == "int8", shift_of(isa, type_.dtype)
     if not shift:
-        return Rows(tensor, count, zero, is_signed, moved_zero=zero), Lowered()
+        return IntegerRows(tensor, count, zero, is_signed, moved_zero=zero), LoweredNode()
     value = (leaf(0, type_.dtype).cast("int32") + shift).cast("int8" if shift < 0 else "uint8")
     calls: tuple[Call, ...] = ()
     temporaries = {}
@@ -130,11 +132,11 @@ def values_of(
             shape = graph.types[x].shape
             calls += map_calls(value, [(x, shape)], (y, shape), label)
             temporaries[y] = prod(shape)
-    rows = Rows(f"{name}.shifted", count, zero, is_signed, shift, f"{name}.zero" if zero else "")
-    return rows, Lowered(calls, temporaries=temporaries)
+    rows = IntegerRows(f"{name}.shifted", count, zero, is_signed, shift, f"{name}.zero" if zero else "")
+    return rows, LoweredNode(calls, temporaries=temporaries)
 
 
-def less_zero(
+def subtract_zero(
     graph: Graph, x: tuple[str, str], y: str, dtype: str, by_row: bool, label: str
 ) -> tuple[Call, ...]:
     """y = x minus its zero point, which is one number, or one per row or column."""
@@ -143,12 +145,12 @@ def less_zero(
     value, operands = leaf(0, type_.dtype).cast(dtype), [(name, type_.shape)]
     if zero:
         shape = graph.types[zero].shape
-        operands.append((zero, by_rows(shape) if by_row else () if prod(shape) == 1 else shape))
+        operands.append((zero, row_parameter_shape(shape) if by_row else () if prod(shape) == 1 else shape))
         value = value - leaf(1, graph.types[zero].dtype).cast(dtype)
     return map_calls(value, operands, (y, type_.shape), label)
 
 
-def by_rows(shape: tuple[int, ...]) -> tuple[int, ...]:
+def row_parameter_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
     """Shape of a scale or zero point of A: one number, or one per row."""
     if prod(shape) == 1:
         return ()
@@ -159,31 +161,31 @@ def integer_product(
     graph: Graph,
     target: Target,
     form: IntegerForm,
-    rows: Rows,
-    weights: Weights,
+    rows: IntegerRows,
+    weights: IntegerWeights,
     y: str,
     label: str,
-    floats: Mapping[str, Field] | None = None,
+    floats: Mapping[str, FieldValue] | None = None,
     activation: str | None = None,
     first_row: int = 0,
-) -> Lowered:
+) -> LoweredNode:
     """y (int32) from `first_row` on = rows @ weights; `floats` are the fields for a float32 result."""
     n_columns = weights.columns
     depth = graph.constants[weights.tensor].size // n_columns
     words, groups = form.words(depth), -(-n_columns // COLUMNS)
     name = f"{weights.tensor}|{form.value}|{weights.zero}|{weights.are_kernels}"
     packed = {
-        name: Packed(
+        name: PackedConstant(
             groups * words * COLUMNS * form.packing * form.b_bytes,
             partial(_fill, graph=graph, weights=weights, form=form, words=words),
             weights.tensor,
         )
     }
-    zeroed: dict[str, Field] = {}
+    zeroed: dict[str, FieldValue] = {}
     if form is IntegerForm.BYTES:
         sums = f"{name}|sums"
         fill = partial(_fill_sums, graph=graph, weights=weights)
-        packed[sums] = Packed(4 * groups * COLUMNS, fill, weights.tensor)
+        packed[sums] = PackedConstant(4 * groups * COLUMNS, fill, weights.tensor)
         zeroed = {
             "sums": Ref(sums),
             "a_zero": Ref(rows.zero) if rows.zero else None,
@@ -215,15 +217,15 @@ def integer_product(
         scratch_bytes=matmul_integer.scratch_bytes(target.isa),
         label=label,
     )
-    return Lowered((call,), packed=packed)
+    return LoweredNode((call,), packed=packed)
 
 
-def _fill(memory: np.ndarray, graph: Graph, weights: Weights, form: IntegerForm, words: int) -> None:
+def _fill(memory: np.ndarray, graph: Graph, weights: IntegerWeights, form: IntegerForm, words: int) -> None:
     kind = np.int8 if form.b_bytes == 1 else np.int16
     pack(weights.matrix(graph), memory.view(kind).reshape(-1, words, COLUMNS, form.packing))
 
 
-def _fill_sums(memory: np.ndarray, graph: Graph, weights: Weights) -> None:
+def _fill_sums(memory: np.ndarray, graph: Graph, weights: IntegerWeights) -> None:
     out = memory.view(np.int32)
     out[:] = 0
     out[: weights.columns] = weights.matrix(graph).sum(axis=0, dtype=np.int32)
@@ -231,10 +233,10 @@ def _fill_sums(memory: np.ndarray, graph: Graph, weights: Weights) -> None:
 
 def batched_product(
     graph: Graph, a: tuple[str, str], b: tuple[str, str], y: str, label: str
-) -> tuple[Lowered, tuple[View, View], TensorType]:
+) -> tuple[LoweredNode, tuple[View, View], TensorType]:
     """Both operands minus their zero points in int32, and the views whose contraction is their product."""
-    calls = less_zero(graph, a, f"{y}.a", "int32", True, label)
-    calls += less_zero(graph, b, f"{y}.b", "int32", False, label)
+    calls = subtract_zero(graph, a, f"{y}.a", "int32", True, label)
+    calls += subtract_zero(graph, b, f"{y}.b", "int32", False, label)
     left, right = graph.types[a[0]].shape, graph.types[b[0]].shape
     left, right = left if len(left) > 1 else (1, *left), right if len(right) > 1 else (*right, 1)
     batch = broadcast_shape(left[:-2], right[:-2])
@@ -246,4 +248,4 @@ def batched_product(
         View(q.tensor, 0, (*shape, left[-1]), (*q.strides[:-2], 0, q.strides[-1], q.strides[-2])),
     )
     temporaries = {f"{y}.a": 4 * prod(left), f"{y}.b": 4 * prod(right)}
-    return Lowered(calls, temporaries=temporaries), views, TensorType("int32", shape)
+    return LoweredNode(calls, temporaries=temporaries), views, TensorType("int32", shape)

@@ -6,16 +6,16 @@ innermost) or "ikj" (the row of the result innermost), `a_view` and `b_view` are
 
 from dataclasses import replace
 
-from pliant.compiler.executable.call import Call, Kernel, Lowered, Target
-from pliant.compiler.rewrite.view import View, broadcast_shape, read, row_major
+from pliant.compiler.executable.call import Call, Kernel, LoweredNode, Target
+from pliant.compiler.rewrite.view import View, broadcast_shape, input_view, row_major
 from pliant.compiler.rules.product.product_calls import lower_contraction
 from pliant.ir.graph import Graph, Node
 from pliant.kernels.product import loop_order as loops
 
 
-def _matmul(node: Node, graph: Graph, target: Target) -> Lowered:
-    a = read(graph, node.inputs[0], node.integers("a_view", None))
-    b = read(graph, node.inputs[1], node.integers("b_view", None))
+def _matmul(node: Node, graph: Graph, target: Target) -> LoweredNode:
+    a = input_view(graph, node.inputs[0], node.integers("a_view", None))
+    b = input_view(graph, node.inputs[1], node.integers("b_view", None))
     batch = broadcast_shape(a.shape[:-2], b.shape[:-2])
     a, b = a.broadcast((*batch, *a.shape[-2:])), b.broadcast((*batch, *b.shape[-2:]))
     rows, depth = a.shape[-2:]
@@ -26,7 +26,7 @@ def _matmul(node: Node, graph: Graph, target: Target) -> Lowered:
     return _contract(node, View(node.outputs[0], 0, shape[:-1], row_major(shape[:-1])), left, right)
 
 
-def _conv(node: Node, graph: Graph, target: Target) -> Lowered:
+def _conv(node: Node, graph: Graph, target: Target) -> LoweredNode:
     """Output dimensions are image, group, channel, position; summed are channel of the group and tap."""
     x, w, y = (graph.types[t] for t in (*node.inputs[:2], node.outputs[0]))
     rank = len(x.shape) - 2
@@ -47,12 +47,12 @@ def _conv(node: Node, graph: Graph, target: Target) -> Lowered:
     return _contract(node, out, left, right)
 
 
-def _contract(node: Node, out: View, left: View, right: View) -> Lowered:
+def _contract(node: Node, out: View, left: View, right: View) -> LoweredNode:
     alpha = node.real("alpha", 1.0)
     lowered = lower_contraction(out, (left, right), "float32", alpha=alpha, label=node.label)
     if node.text("order", "ijk") == "ijk":
         return lowered
-    return Lowered(calls=tuple(_by_rows(call) for call in lowered.calls))
+    return LoweredNode(calls=tuple(_by_rows(call) for call in lowered.calls))
 
 
 def _by_rows(call: Call) -> Call:

@@ -5,8 +5,8 @@ product.byte_matrix), each column rounded to 255 equal steps. ByteMatMulInteger(
 on the integers of QuantizeRows(a, is_resident=1), in as many steps as the processor's sums hold.
 """
 
-from pliant.compiler.executable.call import Call, Field, Kernel, Lowered, Ref, Target
-from pliant.compiler.rewrite.view import View, read, whole
+from pliant.compiler.executable.call import Call, FieldValue, Kernel, LoweredNode, Ref, Target
+from pliant.compiler.rewrite.view import View, input_view, whole_view
 from pliant.compiler.rules.product.byte_matrix import N_INPUTS, matrix_of, pack_floating, pack_resident
 from pliant.compiler.rules.product.product import Product
 from pliant.compiler.rules.product.product_calls import lower_product
@@ -15,11 +15,11 @@ from pliant.kernels.coded.gemm_args import ACTIVATIONS
 from pliant.kernels.coded.int8 import gemm_int8
 
 
-def _matmul(node: Node, graph: Graph, target: Target) -> Lowered:
-    a = read(graph, node.inputs[0], node.integers("a_view", None))
+def _matmul(node: Node, graph: Graph, target: Target) -> LoweredNode:
+    a = input_view(graph, node.inputs[0], node.integers("a_view", None))
     matrix = matrix_of(node, graph, 1)
     bias, residual = (*node.inputs[1 + N_INPUTS :], "", "")[:2]
-    out = whole(node.outputs[0], graph.types[node.outputs[0]])
+    out = whole_view(node.outputs[0], graph.types[node.outputs[0]])
     b = View(matrix.view.tensor, 0, matrix.shape, (matrix.shape[1], 1))
     product = Product(
         out,
@@ -34,13 +34,13 @@ def _matmul(node: Node, graph: Graph, target: Target) -> Lowered:
     return lower_product(product, dict(graph.constants), target)
 
 
-def _matmul_integer(node: Node, graph: Graph, target: Target) -> Lowered:
+def _matmul_integer(node: Node, graph: Graph, target: Target) -> LoweredNode:
     (q, scales), out = node.inputs[:2], node.outputs[0]
     bias, residual = (*node.inputs[2 + N_INPUTS :], "", "")[:2]
     columns = graph.types[out].shape[-1]
     rows, depth = graph.types[q].shape
     b = pack_resident(matrix_of(node, graph, 2), target.isa)
-    fields: dict[str, Field] = {
+    fields: dict[str, FieldValue] = {
         **{"gemm.a": Ref(q), "gemm.lda": depth, "gemm.c": Ref(out), "gemm.ldc": columns},
         **{"gemm.n_rows": rows, "gemm.n_columns": columns, "gemm.ldr": columns},
         **{"gemm.segment_rows": depth, "gemm.n_segments": 1, "gemm.own.full": Ref(b.name)},
@@ -59,7 +59,7 @@ def _matmul_integer(node: Node, graph: Graph, target: Target) -> Lowered:
         scratch_bytes=gemm_int8.scratch_bytes_int8(0, target.isa),
         label=node.label,
     )
-    return Lowered((call,), packed={b.name: b.packed})
+    return LoweredNode((call,), packed={b.name: b.packed})
 
 
 RULES = {"ByteMatMul": _matmul, "ByteMatMulInteger": _matmul_integer}

@@ -4,8 +4,8 @@ Two float32 operands whose letters divide into batch, rows, columns and depth ar
 else uses the kernel for any strides.
 """
 
-from pliant.compiler.executable.call import Lowered, Target
-from pliant.compiler.rewrite.view import View, whole
+from pliant.compiler.executable.call import LoweredNode, Target
+from pliant.compiler.rewrite.view import View, whole_view
 from pliant.compiler.rules.product.product import Product
 from pliant.compiler.rules.product.product_calls import lower_contraction, lower_product
 from pliant.errors import GraphError
@@ -15,7 +15,7 @@ from pliant.kernels.product.contract import MAX_OPERANDS, OUT_DIMS, SUM_DIMS
 _DOTS = "..."
 
 
-def _einsum(node: Node, graph: Graph, target: Target) -> Lowered:
+def _einsum(node: Node, graph: Graph, target: Target) -> LoweredNode:
     label, y = node.label, node.outputs[0]
     shapes = [graph.types[x].shape for x in node.inputs]
     terms, result = _parse(node.text("equation"), shapes, label)
@@ -27,7 +27,7 @@ def _einsum(node: Node, graph: Graph, target: Target) -> Lowered:
             sizes[letter] = max(n, sizes.get(letter, 1)) if 0 not in (n, sizes.get(letter, 1)) else 0
     summed = [c for c in sizes if c not in result]
     views = [
-        _by_letters(whole(x, graph.types[x]), letters, [*result, *summed], sizes)
+        _by_letters(whole_view(x, graph.types[x]), letters, [*result, *summed], sizes)
         for x, letters in zip(node.inputs, terms, strict=True)
     ]
     out = View(y, 0, tuple(sizes[c] for c in result), graph.types[y].strides)

@@ -10,21 +10,21 @@ from math import prod
 
 import numpy as np
 
-from pliant.compiler.executable.call import Lowered, Packed, Target
-from pliant.compiler.rewrite.view import View, broadcast_shape, read, whole
+from pliant.compiler.executable.call import LoweredNode, PackedConstant, Target
+from pliant.compiler.rewrite.view import View, broadcast_shape, input_view, whole_view
 from pliant.compiler.rules.product.product import Product
 from pliant.compiler.rules.product.product_calls import lower_contraction, lower_product
 from pliant.ir.graph import Graph, Node
 
 
-def _matmul(node: Node, graph: Graph, target: Target) -> Lowered:
-    a, b = (whole(x, graph.types[x]) for x in node.inputs)
+def _matmul(node: Node, graph: Graph, target: Target) -> LoweredNode:
+    a, b = (whole_view(x, graph.types[x]) for x in node.inputs)
     return _multiply(node, graph, target, a, b)
 
 
-def _fused(node: Node, graph: Graph, target: Target) -> Lowered:
-    a = read(graph, node.inputs[0], node.integers("a_view", None))
-    b = read(graph, node.inputs[1], node.integers("b_view", None))
+def _fused(node: Node, graph: Graph, target: Target) -> LoweredNode:
+    a = input_view(graph, node.inputs[0], node.integers("a_view", None))
+    b = input_view(graph, node.inputs[1], node.integers("b_view", None))
     bias, residual = (*node.inputs[2:], "", "")[:2]
     y_view = node.integers("y_view", None)
     return _multiply(
@@ -37,7 +37,7 @@ def _fused(node: Node, graph: Graph, target: Target) -> Lowered:
         residual=residual or None,
         activation=node.text("activation", "") or None,
         alpha=node.real("alpha", 1.0),
-        out=None if y_view is None else read(graph, node.outputs[0], y_view),
+        out=None if y_view is None else input_view(graph, node.outputs[0], y_view),
     )
 
 
@@ -53,7 +53,7 @@ def _multiply(
     activation: str | None = None,
     alpha: float = 1.0,
     out: View | None = None,
-) -> Lowered:
+) -> LoweredNode:
     if len(a.shape) == 1:
         a = View(a.tensor, a.offset, (1, *a.shape), (0, *a.strides))
     if len(b.shape) == 1:
@@ -79,7 +79,7 @@ def _contract(
     added: View | None = None,
     alpha: float = 1.0,
     beta: float = 1.0,
-) -> Lowered:
+) -> LoweredNode:
     """Lower to the kernel for any type."""
     *batch, rows, depth = a.shape
     columns = b.shape[-1]
@@ -90,8 +90,8 @@ def _contract(
     return lower_contraction(out, (left, right), dtype, added=added, alpha=alpha, beta=beta, label=node.label)
 
 
-def _gemm(node: Node, graph: Graph, target: Target) -> Lowered:
-    a, b = (whole(x, graph.types[x]) for x in node.inputs[:2])
+def _gemm(node: Node, graph: Graph, target: Target) -> LoweredNode:
+    a, b = (whole_view(x, graph.types[x]) for x in node.inputs[:2])
     a = _transposed(a) if node.flag("transA") else a
     b = _transposed(b) if node.flag("transB") else b
     alpha, beta = (node.real(x, 1.0) for x in ("alpha", "beta"))
@@ -101,7 +101,7 @@ def _gemm(node: Node, graph: Graph, target: Target) -> Lowered:
     type_ = graph.types[node.outputs[0]]
     bias, residual, packed = _added(graph, c, beta, shape)
     if type_.dtype != "float32" or (c and not bias and residual is None):
-        added = whole(c, graph.types[c]).broadcast(shape) if c else None
+        added = whole_view(c, graph.types[c]).broadcast(shape) if c else None
         return _contract(node, graph, out, a, b, added, alpha, beta)
     product = Product(out, a, b, bias, residual, None, alpha, node.label)
     lowered = lower_product(product, dict(graph.constants), target)
@@ -110,7 +110,7 @@ def _gemm(node: Node, graph: Graph, target: Target) -> Lowered:
 
 def _added(
     graph: Graph, c: str, beta: float, shape: tuple[int, int]
-) -> tuple[str | None, View | None, dict[str, Packed]]:
+) -> tuple[str | None, View | None, dict[str, PackedConstant]]:
     """C as a bias, or as rows to add; neither if only the general kernel can add it."""
     if not c or graph.types[c].dtype != "float32":
         return None, None, {}
@@ -129,7 +129,7 @@ def _added(
     def fill(memory: np.ndarray) -> None:
         memory.view(np.float32).reshape(shape)[:] = np.float32(beta) * values
 
-    return None, _contiguous(name, shape), {name: Packed(4 * prod(shape), fill, c)}
+    return None, _contiguous(name, shape), {name: PackedConstant(4 * prod(shape), fill, c)}
 
 
 def _transposed(v: View) -> View:

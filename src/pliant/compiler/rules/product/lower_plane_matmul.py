@@ -10,8 +10,8 @@ columns, and `is_resident` says that q is for weights in bytes (see lower_byte_m
 from functools import partial
 from math import prod
 
-from pliant.compiler.executable.call import Call, Field, Kernel, Lowered, Ref, Target
-from pliant.compiler.rewrite.view import View, read, whole
+from pliant.compiler.executable.call import Call, FieldValue, Kernel, LoweredNode, Ref, Target
+from pliant.compiler.rewrite.view import View, input_view, whole_view
 from pliant.compiler.rules.product.plane_args import N_INPUTS, pack_int8, planes_of
 from pliant.compiler.rules.product.product import Product
 from pliant.compiler.rules.product.product_calls import lower_product
@@ -20,11 +20,11 @@ from pliant.kernels.coded.gemm_args import ACTIVATIONS
 from pliant.kernels.coded.int8 import gemm_int8, round_rows
 
 
-def _matmul(node: Node, graph: Graph, target: Target) -> Lowered:
-    a = read(graph, node.inputs[0], node.integers("a_view", None))
+def _matmul(node: Node, graph: Graph, target: Target) -> LoweredNode:
+    a = input_view(graph, node.inputs[0], node.integers("a_view", None))
     planes = planes_of(node, graph, 1)
     bias, residual = (*node.inputs[1 + N_INPUTS :], "", "")[:2]
-    out = whole(node.outputs[0], graph.types[node.outputs[0]])
+    out = whole_view(node.outputs[0], graph.types[node.outputs[0]])
     columns = out.shape[-1]
     b = View(planes.tensors[0], 0, (a.shape[-1], columns), (columns, 1))
     product = Product(
@@ -40,7 +40,7 @@ def _matmul(node: Node, graph: Graph, target: Target) -> Lowered:
     return lower_product(product, dict(graph.constants), target)
 
 
-def _matmul_integer(node: Node, graph: Graph, target: Target) -> Lowered:
+def _matmul_integer(node: Node, graph: Graph, target: Target) -> LoweredNode:
     q, scales = node.inputs[:2]
     planes = planes_of(node, graph, 2)
     bias, residual = (*node.inputs[2 + N_INPUTS :], "", "")[:2]
@@ -48,7 +48,7 @@ def _matmul_integer(node: Node, graph: Graph, target: Target) -> Lowered:
     rows, depth = graph.types[q].shape
     packed = pack_int8(planes, graph.constants, target.isa)
     table, step, sums = packed
-    fields: dict[str, Field] = {
+    fields: dict[str, FieldValue] = {
         **{"gemm.a": Ref(q), "gemm.lda": depth, "gemm.c": Ref(node.outputs[0]), "gemm.ldc": columns},
         **{"gemm.n_rows": rows, "gemm.n_columns": columns, "gemm.ldr": columns},
         **{"gemm.bias": Ref(bias) if bias else None, "gemm.residual": Ref(residual) if residual else None},
@@ -67,12 +67,12 @@ def _matmul_integer(node: Node, graph: Graph, target: Target) -> Lowered:
         scratch_bytes=gemm_int8.scratch_bytes_int8(planes.depth, target.isa),
         label=node.label,
     )
-    return Lowered((call,), packed=packed)
+    return LoweredNode((call,), packed=packed)
 
 
-def _quantize(node: Node, graph: Graph, target: Target) -> Lowered:
+def _quantize(node: Node, graph: Graph, target: Target) -> LoweredNode:
     x, (q, scales) = node.inputs[0], node.outputs
-    a = read(graph, x, node.integers("a_view", None))
+    a = input_view(graph, x, node.integers("a_view", None))
     rows, depth = graph.types[q].shape
     assert a.shape[0] == rows, node.name
     is_resident = node.flag("is_resident")
@@ -92,7 +92,7 @@ def _quantize(node: Node, graph: Graph, target: Target) -> Lowered:
         grain=round_rows.row_grain(depth, target.isa),
         label=node.label,
     )
-    return Lowered((call,))
+    return LoweredNode((call,))
 
 
 def _activation(node: Node) -> str | None:

@@ -12,20 +12,20 @@ from math import prod
 import ml_dtypes
 import numpy as np
 
-from pliant.compiler.executable.call import Call, Field, Kernel, Lowered, Packed, Ref, Target
-from pliant.compiler.rewrite.view import whole
+from pliant.compiler.executable.call import Call, FieldValue, Kernel, LoweredNode, PackedConstant, Ref, Target
+from pliant.compiler.rewrite.view import whole_view
 from pliant.compiler.rules.lower_elementwise import map_calls
 from pliant.compiler.rules.lower_reduce import reduce_call
 from pliant.compiler.rules.move.lower_move import axis_of
 from pliant.compiler.rules.product.integer_product import (
-    Rows,
-    Weights,
+    IntegerRows,
+    IntegerWeights,
+    are_constant,
     batched_product,
-    by_rows,
     integer_product,
-    known,
+    prepare_rows,
     product_form,
-    rows_of,
+    row_parameter_shape,
 )
 from pliant.compiler.rules.product.product_calls import lower_contraction
 from pliant.errors import GraphError
@@ -37,10 +37,10 @@ from pliant.kernels.product.matmul_args import COLUMNS
 from pliant.kernels.product.matmul_integer import IntegerForm, form_for, shift_of
 from pliant.kernels.product.quantize_rows import CHUNK, QuantizeRowsArgs, RangeArgs
 
-Shape = tuple[int, ...]
+_Shape = tuple[int, ...]
 
 
-def _quantize(node: Node, graph: Graph, target: Target) -> Lowered:
+def _quantize(node: Node, graph: Graph, target: Target) -> LoweredNode:
     x, scale, zero = (*node.inputs, "")[:3]
     y = node.outputs[0]
     shape, steps = _blocks(node, graph.types[x].shape, graph.types[scale].shape)
@@ -51,10 +51,10 @@ def _quantize(node: Node, graph: Graph, target: Target) -> Lowered:
     if zero:
         operands.append((zero, steps))
         value = value + leaf(2, graph.types[zero].dtype).cast("float32")
-    return Lowered(map_calls(_saturated(value, graph.types[y].dtype), operands, (y, shape), node.label))
+    return LoweredNode(map_calls(_saturate(value, graph.types[y].dtype), operands, (y, shape), node.label))
 
 
-def _dequantize(node: Node, graph: Graph, target: Target) -> Lowered:
+def _dequantize(node: Node, graph: Graph, target: Target) -> LoweredNode:
     x, scale, zero = (*node.inputs, "")[:3]
     y = node.outputs[0]
     shape, steps = _blocks(node, graph.types[x].shape, graph.types[scale].shape)
@@ -64,10 +64,10 @@ def _dequantize(node: Node, graph: Graph, target: Target) -> Lowered:
         operands.append((zero, steps))
         value = value - leaf(2, graph.types[zero].dtype).cast("float32")
     value = value * leaf(1, graph.types[scale].dtype).cast("float32")
-    return Lowered(map_calls(value.cast(graph.types[y].dtype), operands, (y, shape), node.label))
+    return LoweredNode(map_calls(value.cast(graph.types[y].dtype), operands, (y, shape), node.label))
 
 
-def _blocks(node: Node, shape: Shape, scale: Shape) -> tuple[Shape, Shape]:
+def _blocks(node: Node, shape: _Shape, scale: _Shape) -> tuple[_Shape, _Shape]:
     """Shapes of x and of the scale that broadcast to each other: per tensor, axis or block."""
     if prod(scale) == 1:
         return shape, ()
@@ -81,7 +81,7 @@ def _blocks(node: Node, shape: Shape, scale: Shape) -> tuple[Shape, Shape]:
     return (*before, n // step, step, *after), (*before, n // step, 1, *after)
 
 
-def _saturated(value: Expr, dtype: str) -> Expr:
+def _saturate(value: Expr, dtype: str) -> Expr:
     """`value` as the nearest number of `dtype`; a cast to integer bytes saturates already."""
     if DTYPES[dtype].kind != "float" and not DTYPES[dtype].is_packed:
         return value.cast(dtype)
@@ -92,7 +92,7 @@ def _saturated(value: Expr, dtype: str) -> Expr:
     return value.with_("max", low).with_("min", high).cast(dtype)
 
 
-def _dynamic(node: Node, graph: Graph, target: Target) -> Lowered:
+def _dynamic(node: Node, graph: Graph, target: Target) -> LoweredNode:
     x = node.inputs[0]
     shape = graph.types[x].shape
     label, real = node.label, leaf(0, "float32")
@@ -104,26 +104,26 @@ def _dynamic(node: Node, graph: Graph, target: Target) -> Lowered:
     span = (leaf(1, "float32") - real) / 255.0
     step = choose(span.compare("eq", 0.0), span.like(1.0), span)
     calls += map_calls(step, [(least, ()), (most, ())], (names[1], ()), label)
-    point = _saturated((-(real / leaf(1, "float32"))).to("round"), "uint8")
+    point = _saturate((-(real / leaf(1, "float32"))).to("round"), "uint8")
     calls += map_calls(point, [(least, ()), (names[1], ())], (names[2], ()), label)
     value = (real / leaf(1, "float32")).to("round") + leaf(2, "uint8").cast("float32")
     operands = [(x, shape), (names[1], ()), (names[2], ())]
-    calls += map_calls(_saturated(value, "uint8"), operands, (names[0], shape), label)
+    calls += map_calls(_saturate(value, "uint8"), operands, (names[0], shape), label)
     sizes = {least: 4, most: 4, names[0]: prod(shape), names[1]: 4, names[2]: 1}
-    return Lowered(calls, temporaries={x: n for x, n in sizes.items() if x not in node.outputs})
+    return LoweredNode(calls, temporaries={x: n for x, n in sizes.items() if x not in node.outputs})
 
 
-def _matmul_integer(node: Node, graph: Graph, target: Target) -> Lowered:
+def _matmul_integer(node: Node, graph: Graph, target: Target) -> LoweredNode:
     a, b, a_zero, b_zero = (*node.inputs, "", "")[:4]
     return _integer_product(node, graph, target, (a, a_zero), (b, b_zero), node.outputs[0])
 
 
-def _qlinear_matmul(node: Node, graph: Graph, target: Target) -> Lowered:
+def _qlinear_matmul(node: Node, graph: Graph, target: Target) -> LoweredNode:
     a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero = node.inputs
     y, types = node.outputs[0], graph.types
     sums = f"{y}.sums"
     product = _integer_product(node, graph, target, (a, a_zero), (b, b_zero), sums)
-    calls = requantized(
+    calls = requantize_calls(
         graph,
         leaf(0, "int32"),
         [(sums, types[y].shape)],
@@ -133,16 +133,16 @@ def _qlinear_matmul(node: Node, graph: Graph, target: Target) -> Lowered:
         node.label,
     )
     temporaries = {**product.temporaries, sums: 4 * types[y].size}
-    return Lowered((*product.calls, *calls), temporaries=temporaries, packed=product.packed)
+    return LoweredNode((*product.calls, *calls), temporaries=temporaries, packed=product.packed)
 
 
-def requantized(
+def requantize_calls(
     graph: Graph,
     value: Expr,
-    operands: list[tuple[str, Shape]],
+    operands: list[tuple[str, _Shape]],
     scales: tuple[str, str, str],
     zero: str,
-    out: tuple[str, Shape, str],
+    out: tuple[str, _Shape, str],
     label: str,
 ) -> tuple[Call, ...]:
     """out (tensor, shape, dtype) = value * a's scale * b's / out's, rounded, shifted by `zero` and saturated.
@@ -153,35 +153,35 @@ def requantized(
     real = (value.cast("float32") * (a * b / y)).to("round")
     if zero:
         real = real + _parameter(graph, zero, operands, True)
-    return map_calls(_saturated(real, out[2]), operands, out[:2], label)
+    return map_calls(_saturate(real, out[2]), operands, out[:2], label)
 
 
-def _parameter(graph: Graph, x: str, operands: list[tuple[str, Shape]], is_by_row: bool) -> Expr:
+def _parameter(graph: Graph, x: str, operands: list[tuple[str, _Shape]], is_by_row: bool) -> Expr:
     """A scale or zero point as one more operand, in float32."""
     type_ = graph.types[x]
-    operands.append((x, by_rows(type_.shape) if is_by_row else type_.shape))
+    operands.append((x, row_parameter_shape(type_.shape) if is_by_row else type_.shape))
     return leaf(len(operands) - 1, type_.dtype).cast("float32")
 
 
 def _integer_product(
     node: Node, graph: Graph, target: Target, a: tuple[str, str], b: tuple[str, str], y: str
-) -> Lowered:
+) -> LoweredNode:
     """y (int32) = (a - its zero point) @ (b - its zero point)."""
     left, right = graph.types[a[0]].shape, graph.types[b[0]].shape
     label = node.label
     is_plain = len(left) > 1 and len(right) > 1 and prod(right) == prod(right[-2:])
-    if known(graph, *b) and is_plain and 0 not in (*left, *right):
-        weights = Weights(*b, right[-1])
+    if are_constant(graph, *b) and is_plain and 0 not in (*left, *right):
+        weights = IntegerWeights(*b, right[-1])
         form = product_form(graph, target.isa, a[1], weights)
-        rows, made = rows_of(graph, target.isa, form, a, f"{y}.a", label)
+        rows, made = prepare_rows(graph, target.isa, form, a, f"{y}.a", label)
         product = integer_product(graph, target, form, rows, weights, y, label)
-        return Lowered((*made.calls, *product.calls), temporaries=made.temporaries, packed=product.packed)
+        return LoweredNode((*made.calls, *product.calls), temporaries=made.temporaries, packed=product.packed)
     made, views, type_ = batched_product(graph, a, b, y, label)
-    contraction = lower_contraction(whole(y, type_), views, "int32", label=label)
-    return Lowered((*made.calls, *contraction.calls), temporaries=made.temporaries)
+    contraction = lower_contraction(whole_view(y, type_), views, "int32", label=label)
+    return LoweredNode((*made.calls, *contraction.calls), temporaries=made.temporaries)
 
 
-def _quantize_rows(node: Node, graph: Graph, target: Target) -> Lowered:
+def _quantize_rows(node: Node, graph: Graph, target: Target) -> LoweredNode:
     x, (q, scale, zero) = node.inputs[0], node.outputs
     shape = graph.types[x].shape
     n, rows, size = shape[-1], prod(shape[:-1]), prod(shape)
@@ -221,7 +221,7 @@ def _quantize_rows(node: Node, graph: Graph, target: Target) -> Lowered:
             label=label,
         ),
     )
-    return Lowered(calls, temporaries={ranges: 8 * chunks})
+    return LoweredNode(calls, temporaries={ranges: 8 * chunks})
 
 
 def _all_take_bytes(graph: Graph, target: Target, q: str) -> bool:
@@ -232,13 +232,13 @@ def _all_take_bytes(graph: Graph, target: Target, q: str) -> bool:
     )
 
 
-def _weights(graph: Graph, node: Node) -> Weights:
+def _weights(graph: Graph, node: Node) -> IntegerWeights:
     """The weights of a QuantizedMatMul."""
     w, zero = node.inputs[3], (*node.inputs, "", "")[5]
-    return Weights(w, zero, graph.types[w].shape[-1])
+    return IntegerWeights(w, zero, graph.types[w].shape[-1])
 
 
-def _quantized_matmul(node: Node, graph: Graph, target: Target) -> Lowered:
+def _quantized_matmul(node: Node, graph: Graph, target: Target) -> LoweredNode:
     q, scale, zero, w, w_scale, _, bias, residual = (*node.inputs, "", "", "")[:8]
     y = node.outputs[0]
     n = graph.types[w].shape[-1]
@@ -246,7 +246,7 @@ def _quantized_matmul(node: Node, graph: Graph, target: Target) -> Lowered:
     steps, biases = f"{w_scale}|columns|{n}", f"{bias}|columns|{n}"
     values = {steps: graph.constants[w_scale]}
     values[biases] = graph.constants[bias] if bias else np.zeros(1, np.float32)
-    floats: dict[str, Field] = {
+    floats: dict[str, FieldValue] = {
         "a_scale": Ref(scale),
         "b_scales": Ref(steps),
         "bias": Ref(biases),
@@ -256,13 +256,13 @@ def _quantized_matmul(node: Node, graph: Graph, target: Target) -> Lowered:
     form = form_for(target.isa, weights.fits_bytes(graph))
     if form is IntegerForm.BYTES and not _all_take_bytes(graph, target, q):
         form = IntegerForm.WIDENED
-    rows = Rows(q, prod(graph.types[q].shape[:-1]), zero, shift=shift_of(target.isa, "uint8"))
+    rows = IntegerRows(q, prod(graph.types[q].shape[:-1]), zero, shift=shift_of(target.isa, "uint8"))
     product = integer_product(graph, target, form, rows, weights, y, node.label, floats, activation)
     packed = {name: _columns(array, n) for name, array in values.items()}
-    return Lowered(product.calls, packed={**product.packed, **packed})
+    return LoweredNode(product.calls, packed={**product.packed, **packed})
 
 
-def _columns(values: np.ndarray, n: int) -> Packed:
+def _columns(values: np.ndarray, n: int) -> PackedConstant:
     """A float for each column, or one for all, padded to whole column groups."""
 
     def fill(memory: np.ndarray) -> None:
@@ -270,7 +270,7 @@ def _columns(values: np.ndarray, n: int) -> Packed:
         out[:n] = values.reshape(-1)
         out[n:] = 0.0
 
-    return Packed(4 * COLUMNS * -(-n // COLUMNS), fill)
+    return PackedConstant(4 * COLUMNS * -(-n // COLUMNS), fill)
 
 
 RULES = {

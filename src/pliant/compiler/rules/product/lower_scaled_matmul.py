@@ -7,8 +7,8 @@ N or 1]; `element` is the type in which codes minus zeros are kept.
 
 from typing import cast
 
-from pliant.compiler.executable.call import Lowered, Target
-from pliant.compiler.rewrite.view import View, read, whole
+from pliant.compiler.executable.call import LoweredNode, Target
+from pliant.compiler.rewrite.view import View, input_view, whole_view
 from pliant.compiler.rules.product.product import Product
 from pliant.compiler.rules.product.product_calls import lower_product
 from pliant.compiler.rules.product.scaled_weights import pack_scaled
@@ -16,11 +16,11 @@ from pliant.ir.graph import Graph, Node
 from pliant.kernels.product.scaled_block import Element
 
 
-def _matmul(node: Node, graph: Graph, target: Target) -> Lowered:
+def _matmul(node: Node, graph: Graph, target: Target) -> LoweredNode:
     x, codes, scales, zeros, bias, residual = (*node.inputs, "", "", "")[:6]
-    a = read(graph, x, node.integers("a_view", None))
-    matrix = read(graph, codes, node.integers("b_view"))
-    out = whole(node.outputs[0], graph.types[node.outputs[0]])
+    a = input_view(graph, x, node.integers("a_view", None))
+    matrix = input_view(graph, codes, node.integers("b_view"))
+    out = whole_view(node.outputs[0], graph.types[node.outputs[0]])
     b = View(codes, 0, matrix.shape, (matrix.shape[1], 1))
     product = Product(
         out,

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pliant.arrays import Int32
-from pliant.compiler.executable.call import Field, Packed, Ref
+from pliant.compiler.executable.call import FieldValue, PackedConstant, Ref
 from pliant.ir.graph import Graph, Node
 from pliant.kernels.coded.block_bf16 import decode_table_bf16
 from pliant.kernels.coded.decode import decode_table, decode_table_int8, whole_steps
@@ -23,7 +23,7 @@ N_INPUTS = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Planes:
+class PlaneMatrix:
     """The five tensors by name, and how the matrix is cut."""
 
     tensors: tuple[str, ...]
@@ -48,11 +48,11 @@ class Planes:
         planes, _, *outliers = self.tensors
         return (planes, *outliers)
 
-    def fields(self, table: str, prefix: str = "") -> dict[str, Field]:
+    def fields(self, table: str, prefix: str = "") -> dict[str, FieldValue]:
         """The fields of GemmArgs that describe B; the decode table is called `table`."""
         planes, _, rows, offsets, values = self.tensors
         places = tuple(Ref(planes, q * self.plane_bytes) if q < self.bits else None for q in range(6))
-        fields: dict[str, Field] = {
+        fields: dict[str, FieldValue] = {
             **{"segment_rows": self.segment_rows, "n_segments": self.n_segments},
             "column_groups_per_slice": self.column_groups,
             **{"own.bits": self.bits, "own.planes": places, "own.table": Ref(table)},
@@ -62,26 +62,28 @@ class Planes:
         return {f"{prefix}{name}": value for name, value in fields.items()}
 
 
-def planes_of(node: Node, graph: Graph, first: int) -> Planes:
+def planes_of(node: Node, graph: Graph, first: int) -> PlaneMatrix:
     """The matrix whose tensors begin at input `first` of a node."""
     tensors = node.inputs[first : first + N_INPUTS]
     bits, plane_bytes = graph.types[tensors[0]].shape
     segment_rows, n_segments = node.integer("segment_rows"), node.integer("n_segments")
-    return Planes(tensors, bits, plane_bytes, segment_rows, n_segments, node.real("largest"))
+    return PlaneMatrix(tensors, bits, plane_bytes, segment_rows, n_segments, node.real("largest"))
 
 
-def pack_table(planes: Planes, codebook: np.ndarray, isa: Isa) -> tuple[str, Packed]:
+def pack_table(planes: PlaneMatrix, codebook: np.ndarray, isa: Isa) -> tuple[str, PackedConstant]:
     """The table that decodes to float32, and its name."""
     table = decode_table(codebook, planes.bits, isa)
     return f"{planes.tensors[0]}|table", _packed(table)
 
 
-def pack_table_bf16(planes: Planes, codebook: np.ndarray, isa: Isa) -> tuple[str, Packed]:
+def pack_table_bf16(planes: PlaneMatrix, codebook: np.ndarray, isa: Isa) -> tuple[str, PackedConstant]:
     """The table that decodes to bfloat16, and its name."""
     return f"{planes.tensors[0]}|table16", _packed(decode_table_bf16(codebook, planes.bits, isa))
 
 
-def pack_int8(planes: Planes, constants: Mapping[str, np.ndarray], isa: Isa) -> dict[str, Packed]:
+def pack_int8(
+    planes: PlaneMatrix, constants: Mapping[str, np.ndarray], isa: Isa
+) -> dict[str, PackedConstant]:
     """Table, step and column sums for GemmInt8Args, by name."""
     names = [f"{planes.tensors[0]}|{kind}" for kind in ("table8", "step", "sums8")]
     step = np.float32(planes.largest / min(int8_form(isa).weight, 127) or 1.0)
@@ -91,12 +93,12 @@ def pack_int8(planes: Planes, constants: Mapping[str, np.ndarray], isa: Isa) -> 
     def fill_sums(memory: np.ndarray) -> None:
         memory.view(np.int32)[:] = _column_sums(planes, constants, float(step), int8_form(isa).weight)
 
-    made = (_packed(table), _packed(np.array([step]).view(np.uint8)), Packed(4 * columns, fill_sums))
+    made = (_packed(table), _packed(np.array([step]).view(np.uint8)), PackedConstant(4 * columns, fill_sums))
     return dict(zip(names, made, strict=True))
 
 
 def _column_sums(
-    planes: Planes, constants: Mapping[str, np.ndarray], step: float, most: int
+    planes: PlaneMatrix, constants: Mapping[str, np.ndarray], step: float, most: int
 ) -> Int32[np.ndarray, " columns"]:
     """Sums over K of the weights in steps as kernels decode them, with padding and clipped outliers."""
     coded, codebook, rows, offsets, values = (constants[x] for x in planes.tensors)
@@ -115,8 +117,8 @@ def _column_sums(
     return total
 
 
-def _packed(values: np.ndarray) -> Packed:
+def _packed(values: np.ndarray) -> PackedConstant:
     def fill(memory: np.ndarray) -> None:
         memory[:] = values
 
-    return Packed(values.nbytes, fill)
+    return PackedConstant(values.nbytes, fill)

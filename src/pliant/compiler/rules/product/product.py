@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 from itertools import permutations
 
 from pliant.compiler.rewrite.view import View
-from pliant.compiler.rules.product.plane_args import Planes
-from pliant.compiler.rules.product.scaled_weights import Scaled
+from pliant.compiler.rules.product.plane_args import PlaneMatrix
+from pliant.compiler.rules.product.scaled_weights import ScaledMatrix
 
 _MAX_FREE = 4
 """With more leading dimensions than this their order is not changed."""
@@ -29,26 +29,26 @@ class Product:
     activation: str | None = None
     alpha: float = 1.0
     label: str = ""
-    coded: Planes | None = None
-    scaled: Scaled | None = None
+    coded: PlaneMatrix | None = None
+    scaled: ScaledMatrix | None = None
     has_extent: bool = False
 
 
 def with_most_rows(p: Product) -> Product:
     """The same product with its batch dimensions made rows where possible."""
-    return _most_rows(_across(p))
+    return _most_rows(_swap_column(p))
 
 
-def _across(p: Product) -> Product:
+def _swap_column(p: Product) -> Product:
     """A single column of an A with contiguous columns, as a row: kernels read such a B, but would copy A."""
     is_column = p.out.shape[-1] == 1 and p.out.strides[-2] == 1
     is_bare = p.bias is None and p.residual is None and p.coded is None and p.scaled is None
     if not (is_column and is_bare and p.a.strides[-2] == 1 and p.a.shape[-2] > 1 and p.a.shape[-1] > 1):
         return p
-    return replace(p, out=_turned(p.out), a=_turned(p.b), b=_turned(p.a))
+    return replace(p, out=_transpose(p.out), a=_transpose(p.b), b=_transpose(p.a))
 
 
-def _turned(v: View) -> View:
+def _transpose(v: View) -> View:
     """The view with rows and columns exchanged."""
     rank = len(v.shape)
     return v.transposed((*range(rank - 2), rank - 1, rank - 2))
@@ -67,11 +67,11 @@ def _most_rows(p: Product) -> Product:
         return _fold_rows(p)
     kept = [i for i in axes if i not in free]
     orders = [axes, *((*kept, *order) for order in permutations(free) if order)]
-    found = [_fold_rows(_reordered(p, order)) for order in orders]
+    found = [_fold_rows(_reorder_batch(p, order)) for order in orders]
     return max(found, key=lambda q: q.a.shape[-2])  # the first of several
 
 
-def _reordered(p: Product, order: Sequence[int]) -> Product:
+def _reorder_batch(p: Product, order: Sequence[int]) -> Product:
     """Leading dimension i is dimension order[i]."""
     if tuple(order) == tuple(range(len(order))):
         return p

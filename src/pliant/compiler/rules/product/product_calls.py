@@ -5,8 +5,17 @@ from math import prod
 
 import numpy as np
 
-from pliant.compiler.executable.call import Call, Extent, Field, Kernel, Lowered, Packed, Ref, Target
-from pliant.compiler.rewrite.view import View, merge
+from pliant.compiler.executable.call import (
+    Call,
+    FieldValue,
+    Kernel,
+    LoweredNode,
+    PackedConstant,
+    Ref,
+    RowExtent,
+    Target,
+)
+from pliant.compiler.rewrite.view import View, merge_dims
 from pliant.compiler.rules.product.plane_args import pack_table
 from pliant.compiler.rules.product.product import Product, with_most_rows
 from pliant.compiler.rules.product.split_product import lower_split, splits_both, takes_split
@@ -28,7 +37,7 @@ from pliant.kernels.tiles import matmul_split
 from pliant.kernels.tiles.matmul_split import MatmulSplitArgs
 
 
-def lower_product(p: Product, constants: dict[str, np.ndarray], target: Target) -> Lowered:
+def lower_product(p: Product, constants: dict[str, np.ndarray], target: Target) -> LoweredNode:
     """One call, or two if tiles multiply with a constant `b`; a constant `b` is packed once."""
     p = with_most_rows(p)
     if takes_split(p, constants, target):
@@ -36,7 +45,7 @@ def lower_product(p: Product, constants: dict[str, np.ndarray], target: Target) 
     is_split = splits_both(p, target)
     *batch, n_rows, depth = p.a.shape
     n_columns = p.out.shape[-1]
-    packed: dict[str, Packed] = {}
+    packed: dict[str, PackedConstant] = {}
     if p.coded is not None:
         b_ref, b_batch = None, p.b.strides[:-2]
     elif p.scaled is not None:
@@ -48,7 +57,7 @@ def lower_product(p: Product, constants: dict[str, np.ndarray], target: Target) 
     else:
         b_ref, b_batch = p.b.ref(4), p.b.strides[:-2]
     residual_batch = p.residual.strides[:-2] if p.residual else (0,) * len(batch)
-    extents, strides = merge(batch, [p.a.strides[:-2], b_batch, p.out.strides[:-2], residual_batch])
+    extents, strides = merge_dims(batch, [p.a.strides[:-2], b_batch, p.out.strides[:-2], residual_batch])
     if len(extents) > MAX_BATCH_DIMS:
         raise GraphError(
             f"node {p.label!r} has {len(extents)} separate batch dimensions; kernels walk {MAX_BATCH_DIMS}."
@@ -58,7 +67,7 @@ def lower_product(p: Product, constants: dict[str, np.ndarray], target: Target) 
     wide = matmul_split.PANEL if is_split else tiling(target.isa).panel
     blocks = blocking(n_batch, n_rows, n_columns, target.n_threads, wide)
     a_row, a_column = p.a.strides[-2:]
-    fields: dict[str, Field] = {
+    fields: dict[str, FieldValue] = {
         "a": p.a.ref(4),
         "b": b_ref,
         "c": p.out.ref(4),
@@ -119,11 +128,11 @@ def lower_product(p: Product, constants: dict[str, np.ndarray], target: Target) 
         writes=(p.out.tensor,),
         scratch_bytes=scratch_bytes,
         label=p.label,
-        extent=Extent(("n_rows",), lambda lengths: (blocks.units(1, sum(lengths), n_columns), 1))
+        extent=RowExtent(("n_rows",), lambda lengths: (blocks.units(1, sum(lengths), n_columns), 1))
         if p.has_extent
         else None,
     )
-    return Lowered(calls=(call,), packed=packed)
+    return LoweredNode(calls=(call,), packed=packed)
 
 
 def lower_contraction(
@@ -135,7 +144,7 @@ def lower_contraction(
     alpha: float = 1.0,
     beta: float = 1.0,
     label: str = "",
-) -> Lowered:
+) -> LoweredNode:
     """out = alpha * sum over the operands' last dimensions of their product + beta * added.
 
     Operands have `out`'s dimensions, then the summed ones; `out` is contiguous.
@@ -177,10 +186,10 @@ def lower_contraction(
         writes=(out.tensor,),
         label=label,
     )
-    return Lowered(calls=(call,))
+    return LoweredNode(calls=(call,))
 
 
-def _pack(p: Product, array: np.ndarray) -> tuple[str, dict[str, Packed]]:
+def _pack(p: Product, array: np.ndarray) -> tuple[str, dict[str, PackedConstant]]:
     """B in panels, consecutive for each batch index that differs."""
     shape = tuple(1 if s == 0 else n for n, s in zip(p.b.shape[:-2], p.b.strides[:-2], strict=True))
     depth, n_columns = p.b.shape[-2:]
@@ -198,7 +207,7 @@ def _pack(p: Product, array: np.ndarray) -> tuple[str, dict[str, Packed]]:
         for matrix, panels in zip(matrices, out, strict=True):
             pack_panels(matrix, panels, alpha)
 
-    return name, {name: Packed(n * each, fill, p.b.tensor)}
+    return name, {name: PackedConstant(n * each, fill, p.b.tensor)}
 
 
 def _panel_strides(b: View) -> tuple[int, ...]:

@@ -6,27 +6,27 @@ from functools import partial
 
 import numpy as np
 
-from pliant.compiler.executable.call import Packed
-from pliant.compiler.rewrite.affine import seen, spread
+from pliant.compiler.executable.call import PackedConstant
+from pliant.compiler.rewrite.affine import read_view, repeat_blocks
 from pliant.compiler.rewrite.view import View
 from pliant.kernels.product.matmul_args import COLUMNS
 from pliant.kernels.product.scaled_block import ELEMENT_BYTES, Element
 
 
 @dataclass(frozen=True, slots=True)
-class Scaled:
+class ScaledMatrix:
     """B [K, N] = codes * scales: the packed constants of both, and their layout for the kernel."""
 
     codes: str
     scales: str
     element: Element
     rows_per_scale: int
-    packed: Mapping[str, Packed]
+    packed: Mapping[str, PackedConstant]
 
 
 def pack_scaled(
     constants: Mapping[str, np.ndarray], matrix: View, zero: str, scales: str, element: Element
-) -> Scaled:
+) -> ScaledMatrix:
     """(matrix - zero) * scales: `matrix` [K, N] views a constant, the others are [blocks of K or 1, N or 1].
 
     `zero` is "" if there is none. The difference fits `element`.
@@ -39,10 +39,12 @@ def pack_scaled(
     zeros = constants[zero] if zero else None
     fill = partial(_fill_codes, codes=constants[matrix.tensor], matrix=matrix, zeros=zeros, element=element)
     packed = {
-        name: Packed(groups * depth * COLUMNS * ELEMENT_BYTES[element], fill, matrix.tensor),
-        by: Packed(4 * len(factors) * groups * COLUMNS, partial(_fill_scales, scales=factors, n=columns)),
+        name: PackedConstant(groups * depth * COLUMNS * ELEMENT_BYTES[element], fill, matrix.tensor),
+        by: PackedConstant(
+            4 * len(factors) * groups * COLUMNS, partial(_fill_scales, scales=factors, n=columns)
+        ),
     }
-    return Scaled(name, by, element, depth // len(factors), packed)
+    return ScaledMatrix(name, by, element, depth // len(factors), packed)
 
 
 def _fill_codes(
@@ -52,10 +54,14 @@ def _fill_codes(
     kind = np.dtype("uint16" if "float" in element else element)
     out = memory.view(kind).reshape(-1, depth, COLUMNS)
     out[-1] = 0
-    values = seen(codes, matrix)
+    values = read_view(codes, matrix)
     if "float" in element:
         values = values.view(kind)  # unchanged bits
-    less = None if zeros is None else np.broadcast_to(spread(zeros, (depth, zeros.shape[1])), matrix.shape)
+    less = (
+        None
+        if zeros is None
+        else np.broadcast_to(repeat_blocks(zeros, (depth, zeros.shape[1])), matrix.shape)
+    )
     for group, panel in enumerate(out):  # group by group, to avoid a second copy
         own = slice(group * COLUMNS, min((group + 1) * COLUMNS, columns))
         part = values[:, own]

@@ -5,13 +5,13 @@ from math import prod
 
 import numpy as np
 
-from pliant.compiler.executable.call import Field, Lowered, Packed, Ref, Target
+from pliant.compiler.executable.call import FieldValue, LoweredNode, PackedConstant, Ref, Target
 from pliant.compiler.rewrite.coder import is_large
-from pliant.compiler.rewrite.view import View, matrix_at
+from pliant.compiler.rewrite.view import View, read_matrix
 from pliant.compiler.rules.product.bf16_calls import product_call, round_call
 from pliant.compiler.rules.product.plane_args import pack_table_bf16
 from pliant.compiler.rules.product.product import Product
-from pliant.compiler.rules.tile_cycles import COLUMNS, ROWS, SPLIT, TERMS, in_tiles, in_vectors
+from pliant.compiler.rules.tile_cycles import COLUMNS, ROWS, SPLIT, TERMS, cycles_in_tiles, cycles_in_vectors
 from pliant.kernels.coded.gemm_args import ACTIVATIONS, BF16_PAIRS
 from pliant.kernels.coded.gemm_bf16 import pack_pairs, padded_depth, pairs_shape
 from pliant.kernels.tiles.matmul_split import BLOCK_DEPTH, PANEL
@@ -31,10 +31,10 @@ def splits_both(p: Product, target: Target) -> bool:
     """Whether tiles multiply two matrices that are split on the fly, for each batch index."""
     rows, depth = p.a.shape[-2:]
     is_plain = p.coded is None and p.scaled is None and not p.has_extent and p.activation in ACTIVATIONS
-    return target.isa.has_tiles and is_plain and pays(rows, p.out.shape[-1], depth)
+    return target.isa.has_tiles and is_plain and split_is_faster(rows, p.out.shape[-1], depth)
 
 
-def pays(rows: int, columns: int, depth: int) -> bool:
+def split_is_faster(rows: int, columns: int, depth: int) -> bool:
     """Whether tiles are faster than vectors despite splitting B once, and A for each dozen column groups.
 
     They are faster from about 10 rows, columns and terms on: the fewer there are, the larger is the share of
@@ -48,10 +48,12 @@ def pays(rows: int, columns: int, depth: int) -> bool:
     splits = SPLIT * steps * (row_tiles * -(-column_tiles // 12) + column_tiles * -(-rows // 144))
     blocks = (BLOCK_DEPTH,) * (depth // BLOCK_DEPTH) + ((depth % BLOCK_DEPTH,) if depth % BLOCK_DEPTH else ())
     panels = -(-column_tiles // PANEL)
-    return splits + in_tiles(row_tiles, columns, blocks, panels, 2) < in_vectors(rows, columns, depth)
+    return splits + cycles_in_tiles(row_tiles, columns, blocks, panels, 2) < cycles_in_vectors(
+        rows, columns, depth
+    )
 
 
-def lower_split(p: Product, constants: Mapping[str, np.ndarray], target: Target) -> Lowered:
+def lower_split(p: Product, constants: Mapping[str, np.ndarray], target: Target) -> LoweredNode:
     """Rows of A are split once for all threads; B's two parts are packed once, or decoded on the fly."""
     rows, columns = p.out.shape[-2:]
     parts = f"{p.out.tensor}|split"
@@ -68,7 +70,7 @@ def lower_split(p: Product, constants: Mapping[str, np.ndarray], target: Target)
         has_extent=p.has_extent, is_split=True,
     )  # fmt: skip
     residual = p.residual
-    fields: dict[str, Field] = {
+    fields: dict[str, FieldValue] = {
         **{"a": Ref(parts), "c": p.out.ref(4), "ldc": p.out.strides[-2]},
         **{"n_rows": rows, "n_columns": columns, "bias": Ref(p.bias) if p.bias else None},
         "residual": residual.ref(4) if residual else None,
@@ -80,10 +82,10 @@ def lower_split(p: Product, constants: Mapping[str, np.ndarray], target: Target)
         fields | dict(of_b), (rows, columns), depth, reads, p.out.tensor, target, p.label,
         has_extent=p.has_extent, is_split=True,
     )  # fmt: skip
-    return Lowered((rounding, call), temporaries={parts: 4 * rows * depth}, packed=packed)
+    return LoweredNode((rounding, call), temporaries={parts: 4 * rows * depth}, packed=packed)
 
 
-def _pairs(p: Product, array: np.ndarray) -> tuple[dict[str, Field], dict[str, Packed]]:
+def _pairs(p: Product, array: np.ndarray) -> tuple[dict[str, FieldValue], dict[str, PackedConstant]]:
     """Pairs of B rounded, then pairs of the remainders."""
     b = View(p.b.tensor, p.b.offset, p.b.shape[-2:], p.b.strides[-2:])
     shape = pairs_shape(*b.shape)
@@ -91,10 +93,10 @@ def _pairs(p: Product, array: np.ndarray) -> tuple[dict[str, Field], dict[str, P
 
     def fill(memory: np.ndarray) -> None:
         upper, lower = memory.view(np.uint16).reshape(2, *shape)
-        pack_pairs(matrix_at(array, b, p.alpha), upper, lower)
+        pack_pairs(read_matrix(array, b, p.alpha), upper, lower)
 
-    of_b: dict[str, Field] = {
+    of_b: dict[str, FieldValue] = {
         **{"segment_rows": 2 * shape[1], "n_segments": 1, "column_groups_per_slice": shape[0]},
         **{"own.bits": BF16_PAIRS, "own.full": Ref(name), "own.table": Ref(name, size)},
     }
-    return of_b, {name: Packed(2 * size, fill, b.tensor)}
+    return of_b, {name: PackedConstant(2 * size, fill, b.tensor)}

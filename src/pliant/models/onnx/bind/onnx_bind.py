@@ -14,20 +14,25 @@ from onnx import helper
 
 from pliant.errors import GraphError
 from pliant.ir.graph import Graph, Node, TensorType
-from pliant.models.onnx.bind.onnx_blocks import Block, Part, Placed, body_block, check_whole, placed_in
+from pliant.models.onnx.bind.onnx_blocks import (
+    BoundPart,
+    NodeBlock,
+    ScopedNode,
+    body_block,
+    check_whole,
+    scope_nodes,
+)
 from pliant.models.onnx.bind.onnx_dims import input_types
 from pliant.models.onnx.bind.onnx_fold import fold, may_fold
 from pliant.models.onnx.bind.onnx_host import HOST, is_host
-from pliant.models.onnx.bind.onnx_reach import MAX_NODES, bodies, check_size, reached
+from pliant.models.onnx.bind.onnx_reachability import MAX_NODES, check_size, node_bodies, reachable_nodes
 from pliant.models.onnx.bind.onnx_scope import MAX_DEPTH, Scope
 from pliant.models.onnx.bind.onnx_shapes import VALUE_INPUTS, known_shape
-from pliant.models.onnx.bind.onnx_unsupported import Refused
+from pliant.models.onnx.bind.onnx_unsupported import UnsupportedOperators
 from pliant.models.onnx.bind.onnx_values import KnownValues
 from pliant.models.onnx.onnx_adapt import adapt, means_the_same
 from pliant.models.onnx.onnx_contrib import CONTRIB, contrib_function
 from pliant.models.onnx.onnx_file import OnnxModel
-from pliant.models.onnx.onnx_fit import check_fit
-from pliant.models.onnx.onnx_fit_values import check_indices, check_reshape
 from pliant.models.onnx.onnx_nodes import (
     attribute,
     check_attributes,
@@ -37,7 +42,9 @@ from pliant.models.onnx.onnx_nodes import (
     infer,
     operator_key,
 )
-from pliant.models.onnx.onnx_vanish import VANISHING, cast_of, constant, drops_nothing, size_of
+from pliant.models.onnx.onnx_shape_checks import check_shapes
+from pliant.models.onnx.onnx_static import STATIC_OPERATORS, cast_of, constant, drops_nothing, size_of
+from pliant.models.onnx.onnx_value_checks import check_indices, check_reshape
 
 MAX_TENSOR_BYTES = 1 << 40
 _LOOKUPS = ("Gather", "Slice")
@@ -79,7 +86,7 @@ def bind_first(
     shapes: Mapping[str, tuple[int, ...]] | None = None,
     max_bytes: int = MAX_TENSOR_BYTES,
     keeps_lookups: bool = False,
-) -> Part:
+) -> BoundPart:
     """The part of `model` that can be bound, with symbolic dimensions `dims` and known inputs `values`.
 
     A dimension without a name is called `input.axis` ("x.0"). `shapes` gives inputs' whole shapes instead.
@@ -100,13 +107,13 @@ def bind_first(
     for name, type_ in types.items():
         walk.add_input(name, type_, given.get(name))
     proto = model.proto.graph
-    nodes = placed_in(reached(proto), Scope(model.opsets), walk.known.fresh)
+    nodes = scope_nodes(reachable_nodes(proto), Scope(model.opsets), walk.known.fresh)
     return walk.part(nodes, inputs, [v.name for v in proto.output], is_first=True)
 
 
 def bind_next(
     model: OnnxModel,
-    block: Block,
+    block: NodeBlock,
     known: Mapping[str, np.ndarray],
     types: Mapping[str, TensorType | None],
     *,
@@ -114,7 +121,7 @@ def bind_next(
     number: str,
     max_bytes: int = MAX_TENSOR_BYTES,
     keeps_lookups: bool = False,
-) -> Part:
+) -> BoundPart:
     """The part of a block that can be bound when its inputs are known: `types` of the tensors it reads, None
     for values that are no tensors.
 
@@ -155,8 +162,8 @@ class _Walk:
         self._inputs = inputs
         self._odd: set[str] = set()  # sequences, optional values, text: not accepted by kernels
         self._late: set[str] = set()
-        self._waiting: list[Placed] = []
-        self._refused = Refused()
+        self._waiting: list[ScopedNode] = []
+        self._refused = UnsupportedOperators()
         self._visited = 0
         self._functions = {(f.domain, f.name, f.overload): f for f in model.proto.functions}
         check_size(model.proto, self._functions, model.source)
@@ -171,8 +178,13 @@ class _Walk:
             self._known.values[name] = value
 
     def part(
-        self, nodes: Iterable[Placed], inputs: list[str], outputs: Collection[str], *, is_first: bool = False
-    ) -> Part:
+        self,
+        nodes: Iterable[ScopedNode],
+        inputs: list[str],
+        outputs: Collection[str],
+        *,
+        is_first: bool = False,
+    ) -> BoundPart:
         """Bind as many nodes as possible; `outputs` are those of the whole block. The first part may be a
         whole model.
         """
@@ -184,21 +196,21 @@ class _Walk:
         known = self._known
         name = self._model.proto.graph.name or "graph"
         if is_first and not self._waiting and not self._odd:
-            return Part(known.graph(name, inputs, list(outputs)), (), {})
+            return BoundPart(known.graph(name, inputs, list(outputs)), (), {})
         wanted = {x for placed in self._waiting for x in placed.reads} | set(outputs)
         made = [y for y in known.made if y in wanted]
         read = {x for node in known.made.values() for x in node.inputs}
         graph = known.graph(name, [x for x in inputs if x in read], made)
-        return Part(graph, tuple(self._waiting), {x: a for x, a in known.values.items() if x in wanted})
+        return BoundPart(graph, tuple(self._waiting), {x: a for x, a in known.values.items() if x in wanted})
 
-    def _walk(self, nodes: Iterable[Placed]) -> None:
+    def _walk(self, nodes: Iterable[ScopedNode]) -> None:
         for placed in nodes:
             self._visited += 1
             if self._visited > MAX_NODES:
                 raise GraphError(f"{self._model.source} expands to more than {MAX_NODES} nodes.")
             self._visit(placed)
 
-    def _visit(self, placed: Placed) -> None:
+    def _visit(self, placed: ScopedNode) -> None:
         node, scope = placed.node, placed.scope
         key = operator_key(node.domain, node.op_type)
         where = f"node {scope.prefix + (node.name or node.output[0])!r} ({key})"
@@ -222,12 +234,12 @@ class _Walk:
     def _is_there(self, tensor: str) -> bool:
         return tensor in self._known.types or tensor in self._late or tensor in self._odd
 
-    def _wait(self, placed: Placed, is_host: bool = False) -> None:
+    def _wait(self, placed: ScopedNode, is_host: bool = False) -> None:
         """Defer a node: a tensor that it reads is not known yet, or no kernel runs it."""
         self._late.update(placed.makes)
-        self._waiting.append(Placed(placed.node, placed.scope, is_host))
+        self._waiting.append(ScopedNode(placed.node, placed.scope, is_host))
 
-    def _wait_odd(self, placed: Placed, key: str, where: str) -> None:
+    def _wait_odd(self, placed: ScopedNode, key: str, where: str) -> None:
         if key in HOST or key == "Identity":
             self._wait(placed, is_host=True)
         elif function := self._functions.get((placed.node.domain, placed.node.op_type, placed.node.overload)):
@@ -236,12 +248,12 @@ class _Walk:
             odd = sorted(self._odd.intersection(placed.node.input))
             raise GraphError(f"{where} reads {odd}, which are not tensors of numbers.")
 
-    def _take(self, placed: Placed, key: str, where: str) -> None:
+    def _take(self, placed: ScopedNode, key: str, where: str) -> None:
         """Bind a node whose inputs' types are known."""
         node, scope = placed.node, placed.scope
         if key == "CastLike":
             node, key = cast_of(node, self._known.type(node.input[1])), "Cast"
-            placed = Placed(node, scope)
+            placed = ScopedNode(node, scope)
         local = self._functions.get((node.domain, node.op_type, node.overload))
         local = local or contrib_function(node, self._known.types, self._known.values)
         if local is not None:
@@ -249,7 +261,7 @@ class _Walk:
         elif not self._is_answered(placed, key, where):
             self._operator(placed, key, where)
 
-    def _is_answered(self, placed: Placed, key: str, where: str) -> bool:
+    def _is_answered(self, placed: ScopedNode, key: str, where: str) -> bool:
         """Evaluate constants and shapes, which need no kernel. Raises MissingValueError for a condition that
         depends on an input.
         """
@@ -276,7 +288,7 @@ class _Walk:
         types = self._known.types
         return [x for x in self._inputs if types[x].size == 1 and types[x].numpy.kind in "biu"]
 
-    def _operator(self, placed: Placed, key: str, where: str) -> None:
+    def _operator(self, placed: ScopedNode, key: str, where: str) -> None:
         known, node, scope = self._known, placed.node, placed.scope
         schema = scope.schema(node)
         if schema is None or not means_the_same(schema, node, scope.opsets):
@@ -289,7 +301,7 @@ class _Walk:
             return
         check_types(schema, node, known.types, where)
         check_axes(node, known.types, where)
-        check_fit(node, known.types, where)
+        check_shapes(node, known.types, where)
         check_indices(node, known.types, known.values, where)
         by_value = VALUE_INPUTS.get(key, ())
         unknown = known.unknown(x for i, x in enumerate(node.input) if i in by_value)
@@ -317,7 +329,9 @@ class _Walk:
         shape = known_shape(node, types, values)
         return {node.output[0]: shape} if shape else infer(schema, node, types, values, scope.opsets, where)
 
-    def _keep(self, placed: Placed, key: str, schema: Any, types: Mapping[str, TensorType | None]) -> bool:
+    def _keep(
+        self, placed: ScopedNode, key: str, schema: Any, types: Mapping[str, TensorType | None]
+    ) -> bool:
         """Add the node, converted to the newest opset; False if it cannot be converted or has no kernel.
 
         It is deferred if its output shape depends on data.
@@ -350,16 +364,16 @@ class _Walk:
             self._known.know(y, value)
         return found is not None
 
-    def _expand(self, function: Any, placed: Placed, where: str) -> None:
+    def _expand(self, function: Any, placed: ScopedNode, where: str) -> None:
         """Walk a function's body instead of the node."""
         if placed.scope.depth >= MAX_DEPTH:
             raise GraphError(f"{where}: functions call each other more than {MAX_DEPTH} deep.")
         inside = placed.scope.of_function(function, placed.node)
-        self._walk(placed_in(function.node, inside, self._known.fresh))
+        self._walk(scope_nodes(function.node, inside, self._known.fresh))
         wanted = (x if y else "" for x, y in zip(function.output, placed.node.output, strict=False))
         self._return((inside.name(x) if x else "" for x in wanted), placed)
 
-    def _branch(self, placed: Placed, taken: bool) -> None:
+    def _branch(self, placed: ScopedNode, taken: bool) -> None:
         """Walk the taken branch instead of the node."""
         if placed.scope.depth >= MAX_DEPTH:
             raise GraphError(f"branches are nested more than {MAX_DEPTH} deep.")
@@ -371,7 +385,7 @@ class _Walk:
         self._walk(block.nodes)
         self._return(block.outputs, placed)
 
-    def _return(self, results: Iterable[str], placed: Placed) -> None:
+    def _return(self, results: Iterable[str], placed: ScopedNode) -> None:
         """Give the results of a body the names that its caller uses."""
         for inner, outer in zip(results, placed.node.output, strict=False):
             if not outer:
@@ -379,7 +393,7 @@ class _Walk:
             if self._refused.is_lost(inner):
                 self._refused.lose([outer])
             elif inner in self._late or inner in self._odd:
-                self._wait(Placed(helper.make_node("Identity", [inner], [outer]), placed.scope))
+                self._wait(ScopedNode(helper.make_node("Identity", [inner], [outer]), placed.scope))
             else:
                 self._known.rename(inner, outer)
 
@@ -388,11 +402,11 @@ class _Walk:
         if (node.domain, node.op_type, node.overload) in self._functions:
             return
         schema = scope.schema(node)
-        if not (key in self._supported or key in CONTRIB or key in VANISHING or key in HOST) and (
+        if not (key in self._supported or key in CONTRIB or key in STATIC_OPERATORS or key in HOST) and (
             schema is None or not (schema.has_function or schema.has_context_dependent_function)
         ):
             self._refused.refuse(node, key, where)
-        for body in bodies(node):
+        for body in node_bodies(node):
             for inner in body.node:
                 inner_key = operator_key(inner.domain, inner.op_type)
                 at = f"node {scope.prefix + (inner.name or inner.output[0])!r} ({inner_key})"

@@ -10,15 +10,15 @@ import numpy as np
 
 from pliant.errors import GraphError
 from pliant.ir.graph import Graph
-from pliant.models.onnx.bind.onnx_reach import captured, reached
+from pliant.models.onnx.bind.onnx_reachability import captured_names, reachable_nodes
 from pliant.models.onnx.bind.onnx_scope import Scope
 from pliant.models.onnx.onnx_external import ExternalData
-from pliant.models.onnx.onnx_nodes import renamed
+from pliant.models.onnx.onnx_nodes import rename_tensors
 from pliant.models.onnx.onnx_tensor import array_of
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Placed:
+class ScopedNode:
     """A node whose inputs and outputs have the model's names; names in its bodies belong to `scope`.
 
     `host`: no kernel can run it, whatever is known of its inputs.
@@ -31,7 +31,7 @@ class Placed:
     @property
     def reads(self) -> set[str]:
         """The tensors that it reads, including those that its bodies capture."""
-        return {x for x in self.node.input if x} | {self.scope.name(x) for x in captured(self.node)}
+        return {x for x in self.node.input if x} | {self.scope.name(x) for x in captured_names(self.node)}
 
     @property
     def makes(self) -> list[str]:
@@ -39,10 +39,10 @@ class Placed:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Block:
+class NodeBlock:
     """Nodes in order that compute `outputs` from `inputs`, `constants` and captured tensors."""
 
-    nodes: tuple[Placed, ...]
+    nodes: tuple[ScopedNode, ...]
     outputs: tuple[str, ...]
     inputs: tuple[str, ...] = ()
     constants: Mapping[str, np.ndarray] = field(default_factory=dict)
@@ -55,7 +55,7 @@ class Block:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Part:
+class BoundPart:
     """The bound part of a block: a graph to compile, known values, and the nodes that wait.
 
     The graph's outputs are the tensors that waiting nodes or the block's outputs read; `known` are the known
@@ -63,12 +63,12 @@ class Part:
     """
 
     graph: Graph
-    waiting: tuple[Placed, ...]
+    waiting: tuple[ScopedNode, ...]
     known: Mapping[str, np.ndarray]
 
 
 @final
-class OpenPart:
+class PartRebinder:
     """Binds one part of a model repeatedly, for sizes that may change.
 
     Lookups stay nodes, unless shapes depend on them and more nodes would wait; the first call decides this.
@@ -77,7 +77,7 @@ class OpenPart:
     def __init__(self) -> None:
         self._keeps: bool | None = None
 
-    def bound(self, bind: Callable[[bool], Part]) -> Part:
+    def bound(self, bind: Callable[[bool], BoundPart]) -> BoundPart:
         """The part; the argument of `bind` is whether lookups stay nodes. Raises the errors of `bind`."""
         if self._keeps is not None:
             return bind(self._keeps)
@@ -87,7 +87,9 @@ class OpenPart:
         return kept if self._keeps else plain
 
 
-def body_block(body: Any, placed: Placed, fresh: Callable[[str], str], external: ExternalData) -> Block:
+def body_block(
+    body: Any, placed: ScopedNode, fresh: Callable[[str], str], external: ExternalData
+) -> NodeBlock:
     """The block of a body of a node; `fresh` makes a new name from a name."""
     inside = placed.scope.of_branch(placed.node)
     constants = {}
@@ -96,36 +98,36 @@ def body_block(body: Any, placed: Placed, fresh: Callable[[str], str], external:
         constants[inside.names[tensor.name]] = array_of(tensor, external)
     for value in body.input:
         inside.names[value.name] = fresh(inside.prefix + value.name)
-    nodes = tuple(placed_in(reached(body), inside, fresh))
+    nodes = tuple(scope_nodes(reachable_nodes(body), inside, fresh))
     inputs = tuple(inside.name(value.name) for value in body.input)
-    return Block(nodes, tuple(inside.name(v.name) for v in body.output), inputs, constants)
+    return NodeBlock(nodes, tuple(inside.name(v.name) for v in body.output), inputs, constants)
 
 
-def placed_in(nodes: Iterable[Any], scope: Scope, fresh: Callable[[str], str]) -> Iterable[Placed]:
+def scope_nodes(nodes: Iterable[Any], scope: Scope, fresh: Callable[[str], str]) -> Iterable[ScopedNode]:
     """The nodes of a scope, by the model's names."""
     for formal in nodes:
         outputs = [fresh(scope.prefix + y) if scope.depth and y else str(y) for y in formal.output]
-        node = renamed(formal, scope.name, outputs, scope.attributes)
+        node = rename_tensors(formal, scope.name, outputs, scope.attributes)
         scope.names.update((x, y) for x, y in zip(formal.output, outputs, strict=True) if scope.depth and x)
-        yield Placed(node, scope)
+        yield ScopedNode(node, scope)
 
 
-def host_names(waiting: Iterable[Placed]) -> str:
+def host_names(waiting: Iterable[ScopedNode]) -> str:
     """The host operators among nodes, with the names of some, for messages."""
     found: dict[str, list[str]] = {}
     for placed in waiting:
         if placed.host:
             found.setdefault(placed.node.op_type, []).append(placed.node.name or placed.node.output[0])
-    return "; ".join(f"{op} (at {some(at)})" for op, at in sorted(found.items()))
+    return "; ".join(f"{op} (at {shorten_list(at)})" for op, at in sorted(found.items()))
 
 
-def some(names: list[str]) -> str:
+def shorten_list(names: list[str]) -> str:
     """The first three of a list of names."""
     shown = ", ".join(repr(n) for n in names[:3])
     return shown if len(names) <= 3 else f"{shown} and {len(names) - 3} more"
 
 
-def check_whole(part: Part, source: str) -> Graph:
+def check_whole(part: BoundPart, source: str) -> Graph:
     """The graph of a part that is a whole model. Raises GraphError naming the operators that run between
     graphs.
     """

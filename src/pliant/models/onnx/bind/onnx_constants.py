@@ -12,7 +12,7 @@ Factors = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class MadeConstant:
+class SymbolicConstant:
     """A constant that depends on sizes: the first part of `whole`, single elements, or a grid.
 
     Element (i, j, ...) of a grid is a + b * i + c * j + ...: `grid` has the coefficients of (a, b, ...),
@@ -37,13 +37,13 @@ class MadeConstant:
         return grid(first, steps, shape).astype(self.dtype)
 
 
-Known = Mapping[str, np.ndarray | MadeConstant]
+KnownConstants = Mapping[str, np.ndarray | SymbolicConstant]
 """Tensors by name whose values are known when the sizes are."""
 
 
-def known_at(known: Known, sizes: Sequence[int]) -> dict[str, np.ndarray]:
+def constants_at(known: KnownConstants, sizes: Sequence[int]) -> dict[str, np.ndarray]:
     """The values of `known` for these sizes."""
-    return {x: a.at(sizes) if isinstance(a, MadeConstant) else a for x, a in known.items()}
+    return {x: a.at(sizes) if isinstance(a, SymbolicConstant) else a for x, a in known.items()}
 
 
 def monomials(sizes: Sequence[int]) -> list[int]:

@@ -63,7 +63,7 @@ def fold(
         return None
     feeds = {x: values[x] for x in node.input if x}
     wanted = [y for y in node.output if y]
-    found = _computed(node, feeds, wanted, opsets)
+    found = _compute(node, feeds, wanted, opsets)
     if found is None:
         return None
     results = {}
@@ -78,18 +78,18 @@ def fold(
     return results
 
 
-def _computed(
+def _compute(
     node: Any, feeds: Mapping[str, np.ndarray], wanted: Sequence[str], opsets: Mapping[str, int]
 ) -> Sequence[Any] | None:
     """The outputs at the node's own opset, or at the newest if the reference lacks that version."""
     inputs, outputs = ([ValueInfoProto(name=x) for x in names] for names in (feeds, wanted))
     # The reference ignores the opset for a single node and uses the newest one; in a graph it does not.
     graph = GraphProto(name="node", node=[node], input=inputs, output=outputs)
-    found = _referred(graph, feeds, wanted, dict(opsets))
-    return _referred(node, feeds, wanted, None) if found is None else found
+    found = _run_reference(graph, feeds, wanted, dict(opsets))
+    return _run_reference(node, feeds, wanted, None) if found is None else found
 
 
-def _referred(
+def _run_reference(
     proto: Any, feeds: Mapping[str, np.ndarray], wanted: Sequence[str], opsets: dict[str, int] | None
 ) -> Sequence[Any] | None:
     from onnx.reference import ReferenceEvaluator  # 12 MB, only for models with values to fold

@@ -10,12 +10,14 @@ from dataclasses import replace
 import numpy as np
 from onnx import helper
 
-from pliant.models.onnx.bind.onnx_blocks import Block, Placed
-from pliant.models.onnx.bind.onnx_constants import Known
+from pliant.models.onnx.bind.onnx_blocks import NodeBlock, ScopedNode
+from pliant.models.onnx.bind.onnx_constants import KnownConstants
 from pliant.models.onnx.onnx_nodes import node_of
 
 
-def hoist_products(body: Block, known: Known, fresh: Callable[[str], str]) -> tuple[Block | None, Block]:
+def hoist_products(
+    body: NodeBlock, known: KnownConstants, fresh: Callable[[str], str]
+) -> tuple[NodeBlock | None, NodeBlock]:
     """The block to compute once before a `Loop`, if any, and the body that reads its results.
 
     `known` has constant matrices. A row qualifies if it is indexed by the iteration number or by a state that
@@ -26,8 +28,8 @@ def hoist_products(body: Block, known: Known, fresh: Callable[[str], str]) -> tu
     numbers = {body.inputs[0]} | {
         x for x, y in zip(body.inputs[2:], body.outputs[1:], strict=False) if _is_next(made.get(y), x, body)
     }
-    before: list[Placed] = []
-    nodes: list[Placed] = []
+    before: list[ScopedNode] = []
+    nodes: list[ScopedNode] = []
     for placed in body.nodes:
         row = _row(placed, made, known)
         if row is None or row.node.input[0] in own or row.node.input[1] not in numbers:
@@ -43,10 +45,10 @@ def hoist_products(body: Block, known: Known, fresh: Callable[[str], str]) -> tu
     read = {x for placed in nodes for x in placed.reads} | set(body.outputs)
     kept = tuple(placed for placed in nodes if read.intersection(placed.makes))
     made_before = tuple(y for placed in before for y in placed.makes)
-    return Block(tuple(before), made_before), replace(body, nodes=kept)
+    return NodeBlock(tuple(before), made_before), replace(body, nodes=kept)
 
 
-def _row(placed: Placed, made: Mapping[str, Placed], known: Known) -> Placed | None:
+def _row(placed: ScopedNode, made: Mapping[str, ScopedNode], known: KnownConstants) -> ScopedNode | None:
     """The Gather of a row that is multiplied by a known matrix; None for any other node."""
     node = placed.node
     if node.op_type != "MatMul" or node.domain not in ("", "ai.onnx"):
@@ -58,7 +60,7 @@ def _row(placed: Placed, made: Mapping[str, Placed], known: Known) -> Placed | N
     return row if is_row and row.node.domain in ("", "ai.onnx") else None
 
 
-def _is_next(placed: Placed | None, state: str, body: Block) -> bool:
+def _is_next(placed: ScopedNode | None, state: str, body: NodeBlock) -> bool:
     """Whether a node adds one to a state."""
     if placed is None or placed.node.op_type != "Add" or state not in placed.node.input:
         return False

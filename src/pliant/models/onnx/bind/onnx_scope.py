@@ -50,7 +50,7 @@ class Scope:
 
     def of_branch(self, node: Any) -> "Scope":
         """The scope of a branch of `node`: it sees the names of the enclosing scope."""
-        names = _Inherited(self.names if self.depth else _Outer())
+        names = _InheritedNames(self.names if self.depth else _OuterNames())
         prefix = f"{self.prefix}{node.name or node.op_type}/"
         return Scope(self.opsets, names, self.attributes, prefix, self.depth + 1)
 
@@ -60,7 +60,7 @@ class Scope:
         return {name: a.default_value for name, a in declared.items() if a.default_value.type}
 
 
-class _Outer(dict[str, str]):
+class _OuterNames(dict[str, str]):
     """The outermost scope, in which each name means itself."""
 
     def __contains__(self, name: object) -> bool:
@@ -70,7 +70,7 @@ class _Outer(dict[str, str]):
         return name
 
 
-class _Inherited(dict[str, str]):
+class _InheritedNames(dict[str, str]):
     """The names of a branch, falling back to those of the enclosing scope."""
 
     def __init__(self, outer: Mapping[str, str]) -> None:

@@ -15,11 +15,17 @@ import numpy as np
 from pliant.errors import GraphError, InputError
 from pliant.ir.graph import Attribute, Graph, Node, TensorType
 from pliant.ir.symbolic import Trace, size_array
-from pliant.models.onnx.bind.onnx_blocks import Part, Placed
-from pliant.models.onnx.bind.onnx_constants import Known, MadeConstant, grid, grid_corner, monomials
+from pliant.models.onnx.bind.onnx_blocks import BoundPart, ScopedNode
+from pliant.models.onnx.bind.onnx_constants import (
+    KnownConstants,
+    SymbolicConstant,
+    grid,
+    grid_corner,
+    monomials,
+)
 from pliant.models.onnx.bind.onnx_shapes import VALUE_INPUTS
 
-Shapes = dict[str, tuple[int, ...]]
+InputShapes = dict[str, tuple[int, ...]]
 _LEAST = 2
 _FAR = 3
 """The step, besides 1, by which a size is changed to test whether it may be open."""
@@ -33,7 +39,7 @@ _MOST_ELEMENTS = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Family:
+class ShapeFamily:
     """Input shapes whose dimensions are fixed, or an open size plus a constant.
 
     `dims` has (number of the open size or None, number) for each axis; sizes lie in `low` .. `high`.
@@ -47,7 +53,7 @@ class Family:
     def names(self) -> tuple[str, ...]:
         return tuple(f"n{i}" for i in range(len(self.low)))
 
-    def sizes(self, shapes: Shapes) -> tuple[int, ...] | None:
+    def sizes(self, shapes: InputShapes) -> tuple[int, ...] | None:
         """The open sizes of shapes; None if they do not belong to this family."""
         found: dict[int, int] = {}
         for x, dims in self.dims.items():
@@ -78,11 +84,11 @@ class SymbolicGraph:
     """
 
     graph: Graph
-    family: Family
+    family: ShapeFamily
     trace: Trace
-    made: Mapping[str, MadeConstant]
-    waiting: tuple[Placed, ...] = ()
-    known: Known = field(default_factory=dict)
+    made: Mapping[str, SymbolicConstant]
+    waiting: tuple[ScopedNode, ...] = ()
+    known: KnownConstants = field(default_factory=dict)
 
     def at(self, sizes: Sequence[int]) -> "SymbolicGraph":
         """The same graph with these current sizes and no recorded conditions."""
@@ -114,9 +120,9 @@ class SymbolicGraph:
 
 
 def symbolic_graph(
-    shapes: Shapes,
+    shapes: InputShapes,
     open_dims: Mapping[str, Sequence[str | None]],
-    bind: Callable[[Shapes], Part],
+    bind: Callable[[InputShapes], BoundPart],
     ways: Sequence[Sequence[int]] = WAYS,
 ) -> SymbolicGraph | None:
     """The graph of the family of `shapes`; None if no family is found.
@@ -127,11 +133,11 @@ def symbolic_graph(
     """
     sizes = open_sizes(shapes, open_dims)
     here = bind(shapes)
-    binds = _Binds(bind, {tuple(shapes.items()): here})
+    binds = _BindCache(bind, {tuple(shapes.items()): here})
 
     def moves(names: Sequence[str]) -> bool | None:
         """Whether these sizes may change together; None if the model does not bind to other sizes."""
-        near, far = (binds(_moved(shapes, open_dims, names, by)) for by in (1, _FAR))
+        near, far = (binds(_grow(shapes, open_dims, names, by)) for by in (1, _FAR))
         return None if near is None or far is None else _are_on_a_line(here.graph, near.graph, far.graph)
 
     alone = {name: moves([name]) for name in sizes}
@@ -144,24 +150,26 @@ def symbolic_graph(
     for most in ways:
         if len(most) <= len(names):
             try:
-                return _Fitted(*_bound_family(shapes, open_dims, names[-len(most) :], most, binds)).graph
-            except _DiffersError:
+                return _SymbolicFit(*_bound_family(shapes, open_dims, names[-len(most) :], most, binds)).graph
+            except _FormMismatchError:
                 pass
     return None
 
 
-class _DiffersError(Exception):
+class _FormMismatchError(Exception):
     """Graphs of different sizes are not instances of one symbolic graph."""
 
 
 @final
-class _Binds:
+class _BindCache:
     """Parts by shapes, None for incompatible shapes."""
 
-    def __init__(self, bind: Callable[[Shapes], Part], known: dict[object, Part | None]) -> None:
+    def __init__(
+        self, bind: Callable[[InputShapes], BoundPart], known: dict[object, BoundPart | None]
+    ) -> None:
         self._bind, self._known = bind, known
 
-    def __call__(self, shapes: Shapes) -> Part | None:
+    def __call__(self, shapes: InputShapes) -> BoundPart | None:
         key = tuple(shapes.items())
         if key not in self._known:
             try:
@@ -171,7 +179,7 @@ class _Binds:
         return self._known[key]
 
 
-def open_sizes(shapes: Shapes, open_dims: Mapping[str, Sequence[str | None]]) -> dict[str, int]:
+def open_sizes(shapes: InputShapes, open_dims: Mapping[str, Sequence[str | None]]) -> dict[str, int]:
     """The open dimensions whose sizes may change, with the least size of each name; none that broadcasts."""
     found: dict[str, int] = {}
     for x, names in open_dims.items():
@@ -182,12 +190,12 @@ def open_sizes(shapes: Shapes, open_dims: Mapping[str, Sequence[str | None]]) ->
 
 
 def _bound_family(
-    shapes: Shapes,
+    shapes: InputShapes,
     open_dims: Mapping[str, Sequence[str | None]],
     groups: Sequence[Sequence[str]],
     most: Sequence[int],
-    bind: _Binds,
-) -> tuple[Family, dict[tuple[int, ...], Part]]:
+    bind: _BindCache,
+) -> tuple[ShapeFamily, dict[tuple[int, ...], BoundPart]]:
     """The family where the sizes of each group are open together, with parts, the current one first."""
     sizes = open_sizes(shapes, open_dims)
     base = tuple(min(sizes[name] for name in group) for group in groups)
@@ -199,8 +207,8 @@ def _bound_family(
         )
         for x, names in open_dims.items()
     }
-    form = Family(dims, (), ())
-    parts: dict[tuple[int, ...], Part] = {}
+    form = ShapeFamily(dims, (), ())
+    parts: dict[tuple[int, ...], BoundPart] = {}
 
     def is_bound(at: tuple[int, ...]) -> bool:
         part = bind(form.shapes(at))
@@ -221,11 +229,11 @@ def _bound_family(
         _require(is_bound((*base[:i], high[i] - 1, *base[i + 1 :])))
     for i, j in combinations(range(len(base)), 2):
         _require(is_bound(tuple(high[k] if k in (i, j) else n for k, n in enumerate(base))))
-    return Family(dims, tuple(low), tuple(high)), parts
+    return ShapeFamily(dims, tuple(low), tuple(high)), parts
 
 
-def _moved(
-    shapes: Shapes, open_dims: Mapping[str, Sequence[str | None]], moved: Collection[str], by: int
+def _grow(
+    shapes: InputShapes, open_dims: Mapping[str, Sequence[str | None]], moved: Collection[str], by: int
 ) -> dict[str, tuple[int, ...]]:
     """The shapes with some sizes larger."""
     return {
@@ -237,10 +245,10 @@ def _moved(
 
 
 @final
-class _Fitted:
+class _SymbolicFit:
     """One symbolic graph, fitted to several graphs of equal form."""
 
-    def __init__(self, family: Family, parts: Mapping[tuple[int, ...], Part]) -> None:
+    def __init__(self, family: ShapeFamily, parts: Mapping[tuple[int, ...], BoundPart]) -> None:
         self._all, self._parts = list(parts), list(parts.values())
         self._graphs = [part.graph for part in self._parts]
         self._family, self._trace = family, Trace()
@@ -270,7 +278,7 @@ class _Fitted:
             if i not in VALUE_INPUTS.get(node.op, ())
         } | set(first.outputs)
         constants: dict[str, np.ndarray] = {}
-        made: dict[str, MadeConstant] = {}
+        made: dict[str, SymbolicConstant] = {}
         for x in first.constants:
             arrays = [g.constants[x] for g in self._graphs]
             if _are_equal(arrays):
@@ -337,26 +345,28 @@ class _Fitted:
         values = zip(*(a.ravel().tolist() for a in arrays), strict=True)
         return size_array(list(map(self._number, values))).reshape(first.shape)
 
-    def _known(self, arrays: Sequence[np.ndarray]) -> np.ndarray | MadeConstant:
+    def _known(self, arrays: Sequence[np.ndarray]) -> np.ndarray | SymbolicConstant:
         return arrays[0] if _are_equal(arrays) else self._made(arrays)
 
-    def _made(self, arrays: Sequence[np.ndarray]) -> MadeConstant:
+    def _made(self, arrays: Sequence[np.ndarray]) -> SymbolicConstant:
         largest = max(arrays, key=lambda a: a.size)
         _require(all(a.ndim == largest.ndim and a.dtype == largest.dtype for a in arrays))
         dims = tuple(map(self._factors, zip(*(a.shape for a in arrays), strict=True)))
         if largest.shape == tuple(map(max, zip(*(a.shape for a in arrays), strict=True))) and all(
             a.tobytes() == largest[tuple(map(slice, a.shape))].tobytes() for a in arrays
         ):
-            return MadeConstant(largest.dtype, dims, largest)
+            return SymbolicConstant(largest.dtype, dims, largest)
         _require(largest.dtype.kind in "iu" and all(a.size for a in arrays))
         if largest.size <= _MOST_ELEMENTS and all(a.shape == largest.shape for a in arrays):
             values = zip(*(a.ravel().tolist() for a in arrays), strict=True)
-            return MadeConstant(largest.dtype, dims, elements=tuple(map(self._factors, values)))
+            return SymbolicConstant(largest.dtype, dims, elements=tuple(map(self._factors, values)))
         corners = [grid_corner(a) for a in arrays]
         _require(
             all(np.array_equal(a, grid(c[0], c[1:], a.shape)) for a, c in zip(arrays, corners, strict=True))
         )
-        return MadeConstant(largest.dtype, dims, grid=tuple(map(self._factors, zip(*corners, strict=True))))
+        return SymbolicConstant(
+            largest.dtype, dims, grid=tuple(map(self._factors, zip(*corners, strict=True)))
+        )
 
 
 def _are_on_a_line(here: Graph, near: Graph, far: Graph) -> bool:
@@ -379,7 +389,7 @@ def _check_alike(a: Graph, b: Graph) -> None:
         _require(set(one.attributes) == set(other.attributes))
 
 
-def _check_waiting(a: Part, b: Part) -> None:
+def _check_waiting(a: BoundPart, b: BoundPart) -> None:
     """Require that the same nodes wait, for tensors that are known under the same names."""
     _require(len(a.waiting) == len(b.waiting) and a.known.keys() == b.known.keys())
     for one, other in zip(a.waiting, b.waiting, strict=True):
@@ -396,4 +406,4 @@ def _are_equal(arrays: Sequence[np.ndarray]) -> bool:
 
 def _require(holds: bool) -> None:
     if not holds:
-        raise _DiffersError
+        raise _FormMismatchError

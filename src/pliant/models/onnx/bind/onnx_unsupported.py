@@ -4,11 +4,11 @@ from collections.abc import Iterable
 from typing import Any, final
 
 from pliant.errors import GraphError
-from pliant.models.onnx.bind.onnx_blocks import some
+from pliant.models.onnx.bind.onnx_blocks import shorten_list
 
 
 @final
-class Refused:
+class UnsupportedOperators:
     """The operators refused, with their nodes, and the tensors that therefore are never made."""
 
     def __init__(self) -> None:
@@ -30,5 +30,5 @@ class Refused:
     def check_none(self, source: str) -> None:
         """Raises GraphError naming every operator refused."""
         if self._nodes:
-            named = "; ".join(f"{op} (at {some(at)})" for op, at in sorted(self._nodes.items()))
+            named = "; ".join(f"{op} (at {shorten_list(at)})" for op, at in sorted(self._nodes.items()))
             raise GraphError(f"{source} holds operators that cannot be compiled: {named}.")

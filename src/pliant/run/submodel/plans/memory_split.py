@@ -18,7 +18,7 @@ from pliant.compiler.executable.encoder_stages import arena_bytes, fixed_bytes, 
 from pliant.errors import BudgetError, InputError
 from pliant.ir.bitwidths import LOWEST_BITS, PLANES
 from pliant.ir.cost import costs_of
-from pliant.models.encoder.encoder_graph import Precise
+from pliant.models.encoder.encoder_graph import ComputeDtype
 from pliant.plan.result import WHOLE_S, Plan
 from pliant.plan.submodel.assemble_plan import LEAST_WINDOW
 from pliant.plan.submodel.shape import StoreShape
@@ -253,7 +253,7 @@ def _too_little(options: SessionOptions, weight_bytes: int, beside: MemoryOverhe
     )
 
 
-def memory_overhead(store: Store, compute: Precise, n_tokens: int) -> MemoryOverhead:
+def memory_overhead(store: Store, compute: ComputeDtype, n_tokens: int) -> MemoryOverhead:
     """The bytes besides weights of a session on `store` with room for `n_tokens`."""
     layers = [store.resident(k) for k in range(store.spec.n_layers)]
     fixed = fixed_bytes(store.spec, layers, store.embeddings, store.head, compute)

@@ -12,7 +12,7 @@ from pliant.ir.device import DeviceProfile
 from pliant.ir.dilation import Dilation
 from pliant.ir.program import Program
 from pliant.ir.times.timing import Percentile
-from pliant.models.encoder.encoder_graph import Precise
+from pliant.models.encoder.encoder_graph import ComputeDtype
 from pliant.plan.precision import PrecisionChoice
 from pliant.plan.result import Budget, Grid, Plan
 from pliant.plan.submodel.accuracy import AccuracyInterval, ExpectedAccuracy, curves, expected_accuracy
@@ -55,7 +55,7 @@ class SessionOptions:
     n_threads: int = field(default_factory=thread_count)
     is_anytime: bool = True
     best_effort: bool = False
-    compute: Precise = "fp32"
+    compute: ComputeDtype = "fp32"
     yields: bool = True
     adapts: bool = True
     plan: PlanOptions = OURS

@@ -7,14 +7,14 @@ from pliant.compiler.layout.layout_problem import Operator
 
 
 @dataclass(frozen=True, slots=True)
-class Path:
+class OperatorSequence:
     """A chain of operators: `edges[i]` is an input of `operators[i]`, `edges[i + 1]` its output."""
 
     operators: tuple[Operator, ...]
     edges: tuple[str, ...]
 
 
-def longest(operators: Sequence[Operator]) -> Path:
+def longest_sequence(operators: Sequence[Operator]) -> OperatorSequence:
     """The longest sequence of a graph, in operators (Algorithm 1); the first one on a tie.
 
     Edges from outside have distance 0; an output edge has the largest distance of the operator's input edges
@@ -37,19 +37,19 @@ def longest(operators: Sequence[Operator]) -> Path:
             edges.append(edge)
     if len(edges) == len(steps):  # the first operator reads nothing
         edges.append("")
-    return Path(tuple(reversed(steps)), tuple(reversed(edges)))
+    return OperatorSequence(tuple(reversed(steps)), tuple(reversed(edges)))
 
 
-def sequences(operators: Sequence[Operator]) -> tuple[Path, ...]:
+def cut_sequences(operators: Sequence[Operator]) -> tuple[OperatorSequence, ...]:
     """The longest sequence, removed; then those of each remaining part (Algorithm 2).
 
     Every operator is in exactly one sequence. Implemented without recursion, so depth is not limited.
     """
-    found: list[Path] = []
+    found: list[OperatorSequence] = []
     parts = list(reversed(_components(operators)))
     while parts:
         part = parts.pop()
-        path = longest(part)
+        path = longest_sequence(part)
         found.append(path)
         taken = {o.name for o in path.operators}
         parts += reversed(_components([o for o in part if o.name not in taken]))
@@ -68,7 +68,7 @@ def _components(operators: Sequence[Operator]) -> list[list[Operator]]:
         return name
 
     for o in operators:
-        for edge in _known(o.inputs, makers):
+        for edge in _known_edges(o.inputs, makers):
             root[find(makers[edge])] = find(o.name)
     parts: dict[str, list[Operator]] = {}
     for o in operators:
@@ -76,5 +76,5 @@ def _components(operators: Sequence[Operator]) -> list[list[Operator]]:
     return list(parts.values())
 
 
-def _known(edges: Iterable[str], makers: dict[str, str]) -> list[str]:
+def _known_edges(edges: Iterable[str], makers: dict[str, str]) -> list[str]:
     return [e for e in edges if e in makers]

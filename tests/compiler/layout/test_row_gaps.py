@@ -6,9 +6,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from pliant.compiler.layout.apply import apply
-from pliant.compiler.layout.gaps import part_rows
-from pliant.compiler.layout.layout_forms import candidates, keys, priced
+from pliant.compiler.layout.apply_schedule import apply_schedule
+from pliant.compiler.layout.layout_forms import build_problem, measurement_keys, with_times
+from pliant.compiler.layout.row_gaps import insert_gaps
 from pliant.ir.graph import Graph, Node, TensorType
 from tests.compiler.layout.models import a_span_convolution, expected, feeds_of, graph_of, run
 
@@ -31,7 +31,7 @@ def a_block(width: int = WIDE, last: str = "MatMul") -> Graph:
 
 def test_a_tensor_between_products_gets_gaps_as_text() -> None:
     """Both products say through views where its rows are; 64 bytes more a row, and nothing else changes."""
-    assert str(part_rows(a_block())).splitlines()[-3:] == [
+    assert str(insert_gaps(a_block())).splitlines()[-3:] == [
         f"  h = FusedMatMul <a_view=(0, 2, 9, 40, 360, 40, 1), activation='relu', "
         f"b_view=(0, 40, {WIDE}, {WIDE}, 1), y_view=(0, 2, 9, {WIDE}, {9 * 1040}, 1040, 1)> (x, w1, b1)",
         f"  y = FusedMatMul <a_view=(0, 2, 9, {WIDE}, {9 * 1040}, 1040, 1), b_view=(0, {WIDE}, 40, 40, 1)> "
@@ -44,7 +44,7 @@ def test_products_with_gaps_are_those_without() -> None:
     """The same bits: only addresses change."""
     graph = a_block()
     x = np.random.default_rng(1).standard_normal((2, 9, 40)).astype(np.float32)
-    np.testing.assert_array_equal(run(part_rows(graph), {"x": x})["y"], run(graph, {"x": x})["y"])
+    np.testing.assert_array_equal(run(insert_gaps(graph), {"x": x})["y"], run(graph, {"x": x})["y"])
 
 
 @pytest.mark.parametrize("case", ["short rows", "an output", "another reader", "a residual"])
@@ -60,7 +60,7 @@ def test_no_other_tensor_gets_gaps(case: str) -> None:
         types = {**graph.types, "z": graph.types["h"]}
         added = Node("FusedMatMul", ("x", "w1", "", "h"), ("z",))
         graph = replace(graph, nodes=(*graph.nodes, added), outputs=("y", "z"), types=types)
-    assert part_rows(graph) is graph
+    assert insert_gaps(graph) is graph
 
 
 def an_attention_layer() -> Graph:
@@ -87,27 +87,27 @@ def an_attention_layer() -> Graph:
 def test_products_norms_and_attention_run_with_gaps_wherever_they_are_offered() -> None:
     """A schedule may choose them by measuring; three layouts at least for every tensor within a layer."""
     graph = an_attention_layer()
-    problem = candidates(graph)
+    problem = build_problem(graph)
     inner = {"q", "k", "v", "o", "n"}
     assert all(len(problem.layouts[x]) >= 3 and any("+" in n for n in problem.layouts[x]) for x in inner)
     x = np.random.default_rng(1).standard_normal((1, 7, 24)).astype(np.float32)
     wanted = run(graph, {"x": x})["y"]
     gaps = {e: next((n for n in options if "+" in n), options[0]) for e, options in problem.layouts.items()}
-    keyed = keys(graph, problem)
-    costly = priced(problem, keyed, dict.fromkeys(keyed.forms.values(), 1e-6))
-    applied = apply(graph, gaps, [costly.best(o, gaps)[1] for o in costly.operators])
+    keyed = measurement_keys(graph, problem)
+    costly = with_times(problem, keyed, dict.fromkeys(keyed.forms.values(), 1e-6))
+    applied = apply_schedule(graph, gaps, [costly.best(o, gaps)[1] for o in costly.operators])
     assert applied.n_reorders == 1, str(applied.graph)  # the last residual, which lies as the output does
     np.testing.assert_array_equal(run(applied.graph, {"x": x})["y"], wanted)
     for i, operator in enumerate(problem.operators):
         for form in operator.forms[1:]:
             forms = [form if j == i else o.forms[0] for j, o in enumerate(problem.operators)]
-            got = run(apply(graph, problem.default, forms).graph, {"x": x})["y"]
+            got = run(apply_schedule(graph, problem.default, forms).graph, {"x": x})["y"]
             np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-5, err_msg=f"{operator.name} {form}")
     for seed in range(4):
         chance = random.Random(seed)
         layouts = {e: chance.choice(options) for e, options in problem.layouts.items()}
         forms = [chance.choice(o.forms) for o in problem.operators]
-        got = run(apply(graph, layouts, forms).graph, {"x": x})["y"]
+        got = run(apply_schedule(graph, layouts, forms).graph, {"x": x})["y"]
         np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-5, err_msg=f"seed {seed}")
 
 
@@ -115,15 +115,15 @@ def test_gaps_go_from_norm_to_windows_without_a_reorder() -> None:
     """Transposes, convolutions, element-wise operators and a pad step over them, as products and norms do."""
     model = a_span_convolution()
     graph = graph_of(model, ("maps",))
-    problem = candidates(graph)
+    problem = build_problem(graph)
     makers = {o.name: o for o in problem.operators}
     inner = ("n", "t", "d", "c", "s", "m0", "m", "q", "v", "vp.rows")
     assert set(inner) < set(makers), str(graph)
     assert all(len(problem.layouts[x]) >= 3 for x in inner), problem.layouts
     gaps = problem.default | {x: next(n for n in problem.layouts[x] if "+" in n) for x in inner}
-    keyed = keys(graph, problem)
-    costly = priced(problem, keyed, dict.fromkeys(keyed.forms.values(), 1e-6))
-    applied = apply(graph, gaps, [costly.best(o, gaps)[1] for o in costly.operators])
+    keyed = measurement_keys(graph, problem)
+    costly = with_times(problem, keyed, dict.fromkeys(keyed.forms.values(), 1e-6))
+    applied = apply_schedule(graph, gaps, [costly.best(o, gaps)[1] for o in costly.operators])
     assert applied.n_reorders == 0, str(applied.graph)
     text = str(applied.graph)
     assert "d = FusedConv <group=32, pads=(1, 1), x_gap=16, " in text
@@ -142,4 +142,4 @@ def test_rows_shorter_than_a_gap_get_none() -> None:
     types = {"a": (9, 8, 20), "b": (9, 20, 15), "y": (9, 8, 15), "z": (9, 8, 15)}
     nodes = (Node("MatMul", ("a", "b"), ("y",)), Node("Relu", ("y",), ("z",)))
     graph = Graph(nodes, ("a", "b"), ("z",), {x: TensorType("float32", n) for x, n in types.items()})
-    assert candidates(graph).layouts["y"] == ("012", "021")
+    assert build_problem(graph).layouts["y"] == ("012", "021")

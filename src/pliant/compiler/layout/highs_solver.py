@@ -6,7 +6,7 @@ import highspy
 
 
 @final
-class SilentHighs(highspy.Highs):  # type: ignore[misc]
+class HighsSolver(highspy.Highs):  # type: ignore[misc]
     """`highspy.Highs` that prints nothing: the banner is printed when callbacks are enabled, before any
     option can be set.
     """

@@ -9,43 +9,43 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from pliant.compiler.layout.family import Layouts, Realised, layouts_of
 from pliant.compiler.layout.layout_forms import realise
-from pliant.compiler.layout.layout_problem import Form, Layout
-from pliant.compiler.layout.layouts import physical
+from pliant.compiler.layout.layout_problem import Layout, OperatorForm
+from pliant.compiler.layout.layouts import physical_type
+from pliant.compiler.layout.operator_family import Layouts, NodeReplacement, layouts_of
 from pliant.compiler.layout.reorders import reorder
 from pliant.compiler.rewrite.rewrite import constant_type
 from pliant.ir.graph import Graph, Node, TensorType
 
 
 @dataclass(frozen=True, slots=True)
-class Applied:
+class ScheduledGraph:
     """The scheduled graph, and the number of inserted reorders."""
 
     graph: Graph
     n_reorders: int
 
 
-def apply(graph: Graph, layouts: Layouts, forms: Sequence[Form]) -> Applied:
+def apply_schedule(graph: Graph, layouts: Layouts, forms: Sequence[OperatorForm]) -> ScheduledGraph:
     """`graph` with every tensor in its layout of `layouts`, and node i in `forms[i]`."""
-    work = _Work(graph, layouts)
+    work = _LayoutRewriter(graph, layouts)
     for node, form in zip(graph.nodes, forms, strict=True):
         work.add(node, form)
     return work.result()
 
 
-class _Work:
+class _LayoutRewriter:
     def __init__(self, graph: Graph, layouts: Layouts) -> None:
         self.graph, self.layouts = graph, layouts
         self.nodes: list[Node] = []
         self.constants: dict[str, np.ndarray] = dict(graph.constants)
         self.types: dict[str, TensorType] = {
-            x: physical(t, layouts[x]) if x in layouts else t for x, t in graph.types.items()
+            x: physical_type(t, layouts[x]) if x in layouts else t for x, t in graph.types.items()
         }
         self.moved: dict[tuple[str, Layout], str] = {}
         self.n_reorders = 0
 
-    def add(self, node: Node, form: Form) -> None:
+    def add(self, node: Node, form: OperatorForm) -> None:
         wanted = layouts_of(node, self.graph, form)
         made = realise(node, self.graph, form)
         names: dict[str, str] = {}
@@ -62,7 +62,7 @@ class _Work:
         for y, layout in after:
             self._reorder(y, (names[y], y), layout, self.layouts[y])
 
-    def _put(self, made: Realised, names: Mapping[str, str]) -> None:
+    def _put(self, made: NodeReplacement, names: Mapping[str, str]) -> None:
         self.constants |= made.constants
         self.types |= made.types
         for part in made.nodes:
@@ -80,14 +80,14 @@ class _Work:
 
     def _named(self, x: str, layout: Layout) -> str:
         name = f"{x}@{layout}"
-        self.types[name] = physical(self.graph.types[x], layout)
+        self.types[name] = physical_type(self.graph.types[x], layout)
         return name
 
     def _reorder(self, edge: str, names: tuple[str, str], have: Layout, want: Layout) -> None:
         self.n_reorders += 1
         self._put(reorder(*names, self.graph.types[edge], have, want), {})
 
-    def result(self) -> Applied:
+    def result(self) -> ScheduledGraph:
         read = {x for node in self.nodes for x in node.inputs} | set(self.graph.outputs)
         constants = {x: a for x, a in self.constants.items() if x in read}
         made = {y for node in self.nodes for y in node.outputs if y}
@@ -95,4 +95,4 @@ class _Work:
         types = {x: t for x, t in self.types.items() if x in named}
         types |= {x: constant_type(a) for x, a in constants.items() if x not in self.graph.constants}
         graph = replace(self.graph, nodes=tuple(self.nodes), constants=constants, types=types)
-        return Applied(graph, self.n_reorders)
+        return ScheduledGraph(graph, self.n_reorders)

@@ -6,7 +6,7 @@ the same if they are the same array, or small and equal.
 
 import numpy as np
 
-from pliant.compiler.rewrite.rewrite import redirected
+from pliant.compiler.rewrite.rewrite import redirect_tensors
 from pliant.ir.graph import Attribute, Graph, Node
 from pliant.ir.symbolic import canonical
 
@@ -16,7 +16,7 @@ _DRAWS = frozenset(
 _COMPARED_BYTES = 4096
 
 
-def merge_common(graph: Graph) -> Graph:
+def merge_common_subexpressions(graph: Graph) -> Graph:
     """The graph in which each value is computed once."""
     first: dict[tuple[object, ...], Node] = {}
     constants: dict[tuple[object, ...], str] = {}
@@ -35,7 +35,7 @@ def merge_common(graph: Graph) -> Graph:
         kept = first.setdefault(key, node)
         if kept is not node:
             instead |= {y: k for y, k in zip(node.outputs, kept.outputs, strict=True) if y}
-    return redirected(graph, instead)
+    return redirect_tensors(graph, instead)
 
 
 def _key(value: Attribute) -> str:

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from itertools import pairwise
 from math import inf
 
-from pliant.compiler.layout.layout_problem import Form, Layout, Operator, Problem
-from pliant.compiler.layout.sequences import Path, sequences
+from pliant.compiler.layout.cut_sequences import OperatorSequence, cut_sequences
+from pliant.compiler.layout.layout_problem import Layout, LayoutProblem, Operator, OperatorForm
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class LayoutChoice:
     """A layout for every edge, the predicted time, and how it was found."""
 
     layouts: Mapping[str, Layout]
@@ -21,7 +21,7 @@ class Choice:
     n_conflicts: int = 0
 
 
-def choose_by_vote(problem: Problem, seed: int = 0) -> Choice:
+def choose_by_vote(problem: LayoutProblem, seed: int = 0) -> LayoutChoice:
     """The paper's schedule: each sequence is optimised alone, conflicts are settled by vote, and losing
     sequences are optimised again.
 
@@ -29,7 +29,7 @@ def choose_by_vote(problem: Problem, seed: int = 0) -> Choice:
     for its layout; ties are broken randomly with `seed`. A sequence that lost a vote is optimised again with
     all contested edges fixed.
     """
-    paths = sequences(problem.operators)
+    paths = cut_sequences(problem.operators)
     wishes = [_optimise(problem, path, {}) for path in paths]
     ballots: dict[str, Counter[Layout]] = {}
     for wish in wishes:
@@ -44,7 +44,7 @@ def choose_by_vote(problem: Problem, seed: int = 0) -> Choice:
             own = {edge for o in path.operators for edge in o.outputs}
             again = _optimise(problem, path, contested)
             chosen |= {edge: layout for edge, layout in again.items() if edge in own}
-    return Choice(chosen, problem.seconds(chosen), len(paths), len(contested))
+    return LayoutChoice(chosen, problem.seconds(chosen), len(paths), len(contested))
 
 
 def _winner(votes: Counter[Layout], chance: random.Random) -> Layout:
@@ -52,7 +52,9 @@ def _winner(votes: Counter[Layout], chance: random.Random) -> Layout:
     return chance.choice(sorted(layout for layout, n in votes.items() if n == most))
 
 
-def _optimise(problem: Problem, path: Path, fixed: Mapping[str, Layout]) -> dict[str, Layout]:
+def _optimise(
+    problem: LayoutProblem, path: OperatorSequence, fixed: Mapping[str, Layout]
+) -> dict[str, Layout]:
     """The fastest layouts of every edge the path's operators touch (equation 1), with `fixed` as given.
 
     T(edge, layout) = min over the layouts of the edge before of T there + the kernel's time, reorders
@@ -65,13 +67,13 @@ def _optimise(problem: Problem, path: Path, fixed: Mapping[str, Layout]) -> dict
         return (fixed[edge],) if edge in fixed else problem.layouts[edge]
 
     reached: dict[Layout, float] = dict.fromkeys(allowed(path.edges[0]), 0.0)
-    trail: list[dict[Layout, tuple[Layout, Form]]] = []
+    trail: list[dict[Layout, tuple[Layout, OperatorForm]]] = []
     for operator, (before, after) in zip(path.operators, pairwise(path.edges), strict=True):
         arrived: dict[Layout, float] = {}
-        came: dict[Layout, tuple[Layout, Form]] = {}
+        came: dict[Layout, tuple[Layout, OperatorForm]] = {}
         for layout in allowed(after):
             for earlier, so_far in reached.items():
-                pinned = {**_pinned(operator, fixed), before: earlier, after: layout}
+                pinned = {**_fixed_layouts(operator, fixed), before: earlier, after: layout}
                 seconds, form = _fastest(problem, operator, pinned)
                 if so_far + seconds < arrived.get(layout, inf):
                     arrived[layout], came[layout] = so_far + seconds, (earlier, form)
@@ -90,13 +92,15 @@ def _optimise(problem: Problem, path: Path, fixed: Mapping[str, Layout]) -> dict
     return chosen
 
 
-def _pinned(operator: Operator, fixed: Mapping[str, Layout]) -> dict[str, Layout]:
+def _fixed_layouts(operator: Operator, fixed: Mapping[str, Layout]) -> dict[str, Layout]:
     return {edge: fixed[edge] for edge in (*operator.inputs, *operator.outputs) if edge in fixed}
 
 
-def _fastest(problem: Problem, operator: Operator, pinned: Mapping[str, Layout]) -> tuple[float, Form]:
+def _fastest(
+    problem: LayoutProblem, operator: Operator, pinned: Mapping[str, Layout]
+) -> tuple[float, OperatorForm]:
     """The fastest form; a side edge that cannot have the form's layout is reordered from its default."""
-    best: tuple[float, Form] = (inf, operator.forms[0])
+    best: tuple[float, OperatorForm] = (inf, operator.forms[0])
     for form in operator.forms:
         chosen = {**_sides(problem, operator, form, {}), **pinned}
         seconds = problem.form_s(operator, form, chosen)
@@ -106,7 +110,7 @@ def _fastest(problem: Problem, operator: Operator, pinned: Mapping[str, Layout])
 
 
 def _sides(
-    problem: Problem, operator: Operator, form: Form, fixed: Mapping[str, Layout]
+    problem: LayoutProblem, operator: Operator, form: OperatorForm, fixed: Mapping[str, Layout]
 ) -> dict[str, Layout]:
     """The layout of each edge of the operator: that of `form` if the edge supports it, else its default."""
     edges = (*operator.inputs, *operator.outputs)

@@ -7,8 +7,8 @@ import numpy as np
 import onnx
 import pytest
 
-from pliant.compiler.layout.apply import apply
-from pliant.compiler.layout.layout_forms import candidates, keys, priced
+from pliant.compiler.layout.apply_schedule import apply_schedule
+from pliant.compiler.layout.layout_forms import build_problem, measurement_keys, with_times
 from pliant.compiler.passes.passes import simplify
 from pliant.ir.graph import Graph, Node, TensorType
 from pliant.kernels.emit.isa import X86_64, Isa, host_isa
@@ -41,13 +41,13 @@ def test_any_schedule_computes_the_same(
     """Random layouts for all tensors and random forms for all operators, reorders wherever they differ."""
     model = build()
     graph = graph_of(model, without)
-    problem = candidates(graph)
+    problem = build_problem(graph)
     check(graph, model)
     for seed in range(4):
         chance = random.Random(seed)
         layouts = {edge: chance.choice(options) for edge, options in problem.layouts.items()}
         forms = [chance.choice(operator.forms) for operator in problem.operators]
-        applied = apply(graph, layouts, forms)
+        applied = apply_schedule(graph, layouts, forms)
         check(applied.graph, model)
         check(simplify(applied.graph, ("channels_last",)), model)
 
@@ -57,21 +57,25 @@ def test_every_form_of_every_operator_runs(build: Callable[[], onnx.ModelProto])
     """Each form on its own, on the baseline instruction set too: none is offered that cannot be run."""
     model = build()
     graph = graph_of(model, UNFUSED)
-    problem = candidates(graph)
+    problem = build_problem(graph)
     for i, operator in enumerate(problem.operators):
         for form in operator.forms[1:]:
             forms = [form if j == i else o.forms[0] for j, o in enumerate(problem.operators)]
-            check(apply(graph, problem.default, forms).graph, model, X86_64 if i % 3 == 0 else host_isa())
+            check(
+                apply_schedule(graph, problem.default, forms).graph,
+                model,
+                X86_64 if i % 3 == 0 else host_isa(),
+            )
 
 
 def test_layouts_that_convolutions_share_need_no_reorder_between_them() -> None:
     """Channels last from the first convolution to the last: as text."""
     graph = graph_of(a_network())
-    problem = candidates(graph)
-    wanted = keys(graph, problem)
-    problem = priced(problem, wanted, dict.fromkeys(wanted.forms.values(), 1e-6))
+    problem = build_problem(graph)
+    wanted = measurement_keys(graph, problem)
+    problem = with_times(problem, wanted, dict.fromkeys(wanted.forms.values(), 1e-6))
     inside = {e: "0231" if "0231" in options else options[0] for e, options in problem.layouts.items()}
-    applied = apply(graph, inside, [problem.best(o, inside)[1] for o in problem.operators])
+    applied = apply_schedule(graph, inside, [problem.best(o, inside)[1] for o in problem.operators])
     assert applied.n_reorders <= 1, str(applied.graph)  # the image that comes in
     assert str(applied.graph.types["p"]) == "float32[2,4,7,6]"
 
@@ -89,14 +93,14 @@ def test_a_transpose_is_absorbed_by_the_layout_of_what_it_reads() -> None:
         ("y",),
         {x: TensorType(f, shape) for x, shape in types.items()},
     )
-    problem = candidates(graph)
+    problem = build_problem(graph)
     assert problem.layouts["c"] == ("012", "021", "102")
     layouts = problem.default | {"c": "102"}
     forms = [
         next(form for form in o.forms if form.outputs == (layouts[o.name],)) for o in problem.operators[:1]
     ]
     forms += [next(form for form in problem.operators[1].forms if form.inputs == ("102",))]
-    assert str(simplify(apply(graph, layouts, forms).graph)) == (
+    assert str(simplify(apply_schedule(graph, layouts, forms).graph)) == (
         "graph (float32[4,2,3] a, float32[4,3,5] b)\n"
         "  y = FusedMatMul <a_view=(0, 4, 2, 3, 6, 3, 1), b_view=(0, 4, 3, 5, 15, 5, 1), "
         "y_view=(0, 4, 2, 5, 5, 20, 1)> (a, b)\n"
@@ -107,8 +111,8 @@ def test_a_transpose_is_absorbed_by_the_layout_of_what_it_reads() -> None:
 def test_the_default_schedule_is_the_graph_itself() -> None:
     """Nothing is touched where nothing is chosen: ONNX in, the same nodes out."""
     graph = graph_of(a_transformer())
-    problem = candidates(graph)
-    applied = apply(graph, problem.default, [o.forms[0] for o in problem.operators])
+    problem = build_problem(graph)
+    applied = apply_schedule(graph, problem.default, [o.forms[0] for o in problem.operators])
     assert str(applied.graph) == str(graph)
 
 
@@ -117,7 +121,7 @@ def test_equal_operators_are_measured_once() -> None:
     n, shape = 12, (3, 8, 8)
     nodes = tuple(Node("MatMul", (f"x{i}", f"x{i}"), (f"x{i + 1}",)) for i in range(n))
     graph = Graph(nodes, ("x0",), (f"x{n}",), {f"x{i}": TensorType("float32", shape) for i in range(n + 1)})
-    problem = candidates(graph)
-    wanted = keys(graph, problem)
+    problem = build_problem(graph)
+    wanted = measurement_keys(graph, problem)
     assert len(set(wanted.forms.values())) < len(wanted.forms) / 3
     assert set(wanted.forms.values()) | set(wanted.reorders.values()) == set(wanted.samples)

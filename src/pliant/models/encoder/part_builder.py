@@ -12,10 +12,10 @@ import numpy as np
 from pliant.arrays import Float32
 from pliant.errors import ModelError
 from pliant.ir.graph import Attribute, Graph, Node, TensorType
-from pliant.models.encoder.encoder_spec import Linear, Norm
+from pliant.models.encoder.encoder_spec import LinearSpec, NormSpec
 from pliant.models.spec import Activation
 
-Read = Callable[[str], np.ndarray]
+TensorReader = Callable[[str], np.ndarray]
 """Returns the tensor of a canonical name, in the floating-point type in which it is stored."""
 
 _ACTIVATIONS: Mapping[Activation, tuple[str, Mapping[str, Attribute]]] = {
@@ -27,7 +27,7 @@ _ACTIVATIONS: Mapping[Activation, tuple[str, Mapping[str, Attribute]]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class IndexRange:
     """Heads, rows or columns from `start` up to but not including `stop`; at least one."""
 
     start: int
@@ -42,22 +42,22 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class WeightBlock:
     """Some rows of a tensor, and of a matrix some columns. Where `name` is None they are zeros."""
 
     name: str | None
-    rows: Span
-    columns: Span | None = None
+    rows: IndexRange
+    columns: IndexRange | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class WeightPiece:
     """Blocks of equal width, stacked along rows: the weight of one product, [out, in] or [out].
 
     `tail` are the dimensions after the rows of a tensor that is cut along its rows only.
     """
 
-    blocks: tuple[Block, ...]
+    blocks: tuple[WeightBlock, ...]
     tail: tuple[int, ...] = ()
 
     @property
@@ -66,7 +66,7 @@ class Piece:
         rows = sum(block.rows.n for block in self.blocks)
         return (rows, *self.tail) if columns is None else (rows, columns.n)
 
-    def read(self, read: Read, prefix: str = "") -> Float32[np.ndarray, "..."]:
+    def read(self, read: TensorReader, prefix: str = "") -> Float32[np.ndarray, "..."]:
         """The values, from tensors whose names start with `prefix`: a view if the piece is one float32 block.
 
         Raises ModelError naming the tensor that holds NaN or infinity there.
@@ -76,7 +76,7 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Part:
+class EncoderPart:
     """Operators over typed tensors, and the `pieces` of weights among their inputs.
 
     A piece's name in the graph states its rows and columns, so equal names in the same layer mean equal
@@ -88,10 +88,10 @@ class Part:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     types: Mapping[str, TensorType]
-    pieces: Mapping[str, Piece]
+    pieces: Mapping[str, WeightPiece]
     constants: Mapping[str, np.ndarray]
 
-    def graph(self, read: Read, layer: int | None = None) -> Graph:
+    def graph(self, read: TensorReader, layer: int | None = None) -> Graph:
         """The part with the weights of `layer`, or with None those of the input and the head.
 
         Arrays may be views of the results of `read`; do not modify them. Raises what `read` raises.
@@ -104,14 +104,14 @@ class Part:
 
 
 @dataclass(slots=True)
-class Draft:
+class PartBuilder:
     """Builds a part; each method returns the name of the tensor that it makes."""
 
     name: str
     nodes: list[Node] = field(default_factory=list)
     inputs: list[str] = field(default_factory=list)
     types: dict[str, TensorType] = field(default_factory=dict)
-    pieces: dict[str, Piece] = field(default_factory=dict)
+    pieces: dict[str, WeightPiece] = field(default_factory=dict)
     constants: dict[str, np.ndarray] = field(default_factory=dict)
 
     def input(self, name: str, *shape: int, dtype: str = "float32") -> str:
@@ -137,55 +137,61 @@ class Draft:
     def shape(self, x: str) -> tuple[int, ...]:
         return self.types[x].shape
 
-    def piece(self, name: str, piece: Piece) -> str:
+    def piece(self, name: str, piece: WeightPiece) -> str:
         self.pieces[name] = piece
         self.types[name] = TensorType("float32", piece.shape)
         return name
 
-    def weight(self, name: str, *shape: int, rows: Span | None = None) -> str:
+    def weight(self, name: str, *shape: int, rows: IndexRange | None = None) -> str:
         """A whole tensor of `shape`, or some of its rows."""
-        return self.piece(name, Piece((Block(name, rows or Span(0, shape[0])),), shape[1:]))
+        return self.piece(name, WeightPiece((WeightBlock(name, rows or IndexRange(0, shape[0])),), shape[1:]))
 
     def constant(self, name: str, value: np.ndarray) -> str:
         self.constants[name] = value
         self.types[name] = TensorType(str(value.dtype), value.shape)
         return name
 
-    def linear(self, x: str, linear: Linear, rows: Span | None = None, columns: Span | None = None) -> str:
+    def linear(
+        self, x: str, linear: LinearSpec, rows: IndexRange | None = None, columns: IndexRange | None = None
+    ) -> str:
         """x [m, in] times some output rows of the weight (`rows`), with bias; or times some inputs, without
         bias.
         """
         return self.stacked(x, (linear,), rows, columns)
 
     def stacked(
-        self, x: str, linears: tuple[Linear, ...], rows: Span | None = None, columns: Span | None = None
+        self,
+        x: str,
+        linears: tuple[LinearSpec, ...],
+        rows: IndexRange | None = None,
+        columns: IndexRange | None = None,
     ) -> str:
         """x times the same rows of several weights, the results concatenated by columns."""
         n_in = linears[0].n_in
-        spans = [rows or Span(0, one.n_out) for one in linears]
-        width = columns or Span(0, n_in)
+        spans = [rows or IndexRange(0, one.n_out) for one in linears]
+        width = columns or IndexRange(0, n_in)
         label = "+".join(one.name for one in linears)
-        blocks = [Block(f"{one.name}.weight", s, width) for one, s in zip(linears, spans, strict=True)]
-        weight = self.piece(_named(label, "weight", spans, width), Piece(tuple(blocks)))
+        blocks = [WeightBlock(f"{one.name}.weight", s, width) for one, s in zip(linears, spans, strict=True)]
+        weight = self.piece(_named(label, "weight", spans, width), WeightPiece(tuple(blocks)))
         inputs: tuple[str, ...] = (x, weight)
         if columns is None and any(one.has_bias for one in linears):
             names = [f"{one.name}.bias" if one.has_bias else None for one in linears]
-            biases = [Block(name, s) for name, s in zip(names, spans, strict=True)]
-            inputs += (self.piece(_named(label, "bias", spans), Piece(tuple(biases))),)
+            biases = [WeightBlock(name, s) for name, s in zip(names, spans, strict=True)]
+            inputs += (self.piece(_named(label, "bias", spans), WeightPiece(tuple(biases))),)
         return self.node("Gemm", inputs, (self.shape(x)[0], sum(s.n for s in spans)), label, transB=1)
 
-    def bias(self, x: str, linear: Linear, rows: Span | None = None) -> str:
+    def bias(self, x: str, linear: LinearSpec, rows: IndexRange | None = None) -> str:
         """x plus (part of) the bias of a product that was summed without it."""
         if not linear.has_bias:
             return x
-        span = rows or Span(0, linear.n_out)
+        span = rows or IndexRange(0, linear.n_out)
         name = _named(linear.name, "bias", [span])
-        return self.add(x, self.piece(name, Piece((Block(f"{linear.name}.bias", span),))))
+        return self.add(x, self.piece(name, WeightPiece((WeightBlock(f"{linear.name}.bias", span),))))
 
     def add(self, x: str, y: str) -> str:
         return self.node("Add", (x, y), self.shape(x))
 
-    def norm(self, x: str, norm: Norm) -> str:
+    def norm(self, x: str, norm: NormSpec) -> str:
         """A norm over the last axis."""
         weight, bias = (self.weight(f"{norm.name}.{part}", norm.n) for part in ("weight", "bias"))
         if norm.kind == "affine":
@@ -224,7 +230,7 @@ class Draft:
         wanted = self.constant(f"shape.{len(self.nodes)}", np.array(shape, np.int64))
         return self.node("Reshape", (x, wanted), shape)
 
-    def part(self, **outputs: str) -> Part:
+    def part(self, **outputs: str) -> EncoderPart:
         """The finished part, with the given output names."""
         names = {x: name for name, x in outputs.items()}
         assert len(names) == len(outputs), f"{self.name} gives one tensor twice: {outputs}"
@@ -237,10 +243,12 @@ class Draft:
             for node in self.nodes
         )
         types = {names.get(x, x): type_ for x, type_ in self.types.items()}
-        return Part(self.name, nodes, tuple(self.inputs), tuple(outputs), types, self.pieces, self.constants)
+        return EncoderPart(
+            self.name, nodes, tuple(self.inputs), tuple(outputs), types, self.pieces, self.constants
+        )
 
 
-def _values(block: Block, read: Read, prefix: str) -> np.ndarray:
+def _values(block: WeightBlock, read: TensorReader, prefix: str) -> np.ndarray:
     if block.name is None:
         return np.zeros(block.rows.n, np.float32)
     whole = read(prefix + block.name)
@@ -256,7 +264,7 @@ def _values(block: Block, read: Read, prefix: str) -> np.ndarray:
     return values
 
 
-def _named(label: str, kind: str, rows: list[Span], columns: Span | None = None) -> str:
+def _named(label: str, kind: str, rows: list[IndexRange], columns: IndexRange | None = None) -> str:
     spans = ";".join(f"{s.start}:{s.stop}" for s in rows)
     across = "" if columns is None else f",{columns.start}:{columns.stop}"
     return f"{label}.{kind}[{spans}{across}]"

@@ -7,11 +7,11 @@ only.
 
 from collections.abc import Mapping, Sequence
 
-from pliant.compiler.layout.apply import apply
-from pliant.compiler.layout.family import default_layouts, form_of
+from pliant.compiler.layout.apply_schedule import apply_schedule
 from pliant.compiler.layout.layout_forms import FAMILIES
 from pliant.compiler.layout.layout_problem import Layout
 from pliant.compiler.layout.layouts import GAP, identity
+from pliant.compiler.layout.operator_family import default_layouts, form_of
 from pliant.ir.graph import Graph, Node
 
 PAGE_BYTES = 4096
@@ -19,7 +19,7 @@ _MIN_ROWS = 4
 _PRODUCTS = ("MatMul", "FusedMatMul", "Gemm")
 
 
-def part_rows(graph: Graph) -> Graph:
+def insert_gaps(graph: Graph) -> Graph:
     """`graph` with a gap after each row of such tensors; the same graph if there are none."""
     readers: dict[str, list[Node]] = {}
     for node in graph.nodes:
@@ -29,7 +29,7 @@ def part_rows(graph: Graph) -> Graph:
     parted = {}
     for node in graph.nodes:
         y = node.outputs[0]
-        if node.op in _PRODUCTS and _meets(graph, y) and _may_part(graph, node, readers.get(y, ())):
+        if node.op in _PRODUCTS and _rows_collide(graph, y) and _may_insert(graph, node, readers.get(y, ())):
             parted[y] = layouts[y] + GAP
     if not parted:
         return graph
@@ -37,17 +37,17 @@ def part_rows(graph: Graph) -> Graph:
     for node in graph.nodes:
         own = default_layouts(node, graph)
         forms.append(form_of(node, graph, own | {x: parted[x] for x in own if x in parted}))
-    return apply(graph, layouts | parted, forms).graph
+    return apply_schedule(graph, layouts | parted, forms).graph
 
 
-def _meets(graph: Graph, y: str) -> bool:
+def _rows_collide(graph: Graph, y: str) -> bool:
     type_ = graph.types[y]
     rows = type_.shape[-2] if len(type_.shape) > 1 else 0
     step = type_.shape[-1] * type_.itemsize if rows else 0
     return type_.dtype == "float32" and rows >= _MIN_ROWS and step > 0 and step % PAGE_BYTES == 0
 
 
-def _may_part(graph: Graph, node: Node, readers: Sequence[Node]) -> bool:
+def _may_insert(graph: Graph, node: Node, readers: Sequence[Node]) -> bool:
     y = node.outputs[0]
     if y in graph.outputs or not readers:
         return False

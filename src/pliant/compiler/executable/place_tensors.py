@@ -31,7 +31,7 @@ class Placement:
     n_bytes: int
 
 
-def place(tensors: Sequence[Lifetime]) -> Placement:
+def place_tensors(tensors: Sequence[Lifetime]) -> Placement:
     """Greedy by size, first fit by offset over lifetimes (FluidML, Algorithm 4).
 
     Tensors alive together never share a byte; every offset is a multiple of ALIGNMENT. Symbolic sizes are

@@ -9,19 +9,19 @@ import numpy as np
 from pliant.arrays import Float32, Integer
 from pliant.errors import InputError
 from pliant.ir.port import Port
-from pliant.models.encoder.encoder_draft import Draft, Part
-from pliant.models.encoder.encoder_spec import EncoderSpec, Linear
+from pliant.models.encoder.encoder_spec import EncoderSpec, LinearSpec
+from pliant.models.encoder.part_builder import EncoderPart, PartBuilder
 
-Answer = Literal["logits", "pooled", "hidden"]
+AnswerKind = Literal["logits", "pooled", "hidden"]
 """logits [labels]; pooled: one vector [hidden]; hidden: the last hidden states [rows, hidden]."""
 
 Feeds = Mapping[str, np.ndarray]
-LookUp = Callable[[str, Integer[np.ndarray, " n"]], Float32[np.ndarray, "n columns"]]
+TableLookup = Callable[[str, Integer[np.ndarray, " n"]], Float32[np.ndarray, "n columns"]]
 """Rows of a table by its canonical name."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Prepared:
+class PreparedInput:
     """A checked input: its number of rows in the encoder, and the feeds of the input graph."""
 
     rows: int
@@ -29,7 +29,7 @@ class Prepared:
 
 
 @runtime_checkable
-class Family(Protocol):
+class EncoderArchitecture(Protocol):
     """An encoder without its weights."""
 
     @property
@@ -43,7 +43,7 @@ class Family(Protocol):
         ...
 
     @property
-    def answers(self) -> tuple[Answer, ...]:
+    def answers(self) -> tuple[AnswerKind, ...]:
         """The answers that the head supports; the first is the default."""
         ...
 
@@ -68,7 +68,7 @@ class Family(Protocol):
         """
         ...
 
-    def prepare(self, feeds: Feeds, look_up: LookUp, /) -> Prepared:
+    def prepare(self, feeds: Feeds, look_up: TableLookup, /) -> PreparedInput:
         """Check feeds and look their tokens up. Raises InputError as `rows` does."""
         ...
 
@@ -78,16 +78,16 @@ class Family(Protocol):
         """
         ...
 
-    def input(self, rows: int, /) -> Part:
+    def input(self, rows: int, /) -> EncoderPart:
         """The prepared input to `x` float32 [rows, hidden]."""
         ...
 
-    def head(self, rows: int, answer: Answer, /) -> Part:
+    def head(self, rows: int, answer: AnswerKind, /) -> EncoderPart:
         """`x` float32 [rows, hidden] to `answer`. Raises InputError for an unsupported answer."""
         ...
 
 
-def fed(feeds: Feeds, names: tuple[str, ...], kind: str) -> dict[str, np.ndarray]:
+def check_feeds(feeds: Feeds, names: tuple[str, ...], kind: str) -> dict[str, np.ndarray]:
     """The feeds in the order of `names`, those beyond the first optional; `kind` is "iu" or "f".
 
     Raises InputError for a feed that is missing, unknown, or of another type.
@@ -107,14 +107,14 @@ def fed(feeds: Feeds, names: tuple[str, ...], kind: str) -> dict[str, np.ndarray
     return found
 
 
-def check_answer(family: Family, answer: Answer) -> None:
+def check_answer(family: EncoderArchitecture, answer: AnswerKind) -> None:
     if answer not in family.answers:
         raise InputError(
             f"this {family.spec.family} gives no {answer}; it gives {' or '.join(family.answers)}."
         )
 
 
-def classified(d: Draft, x: str, hidden: int, labels: tuple[str, ...]) -> Part:
+def add_classifier(d: PartBuilder, x: str, hidden: int, labels: tuple[str, ...]) -> EncoderPart:
     """The last part of the head: one row [1, hidden] to `answer` [labels]."""
-    logits = d.linear(x, Linear("head.classifier", hidden, len(labels)))
+    logits = d.linear(x, LinearSpec("head.classifier", hidden, len(labels)))
     return d.part(answer=d.reshape(logits, len(labels)))

@@ -5,11 +5,11 @@ Contract: nodes that an output depends on are unchanged.
 
 from dataclasses import replace
 
-from pliant.compiler.rewrite.rewrite import rebuilt
+from pliant.compiler.rewrite.rewrite import rebuild_graph
 from pliant.ir.graph import Graph, Node
 
 
-def drop_dead(graph: Graph) -> Graph:
+def drop_dead_code(graph: Graph) -> Graph:
     """The graph without nodes that no output depends on."""
     wanted = set(graph.outputs)
     kept: list[Node] = []
@@ -19,13 +19,13 @@ def drop_dead(graph: Graph) -> Graph:
             changed = True
             continue
         wanted.update(node.inputs)
-        trimmed = _trimmed(node, wanted)
+        trimmed = _trim(node, wanted)
         changed |= trimmed is not node
         kept.append(trimmed)
-    return rebuilt(graph, reversed(kept)) if changed else graph
+    return rebuild_graph(graph, reversed(kept)) if changed else graph
 
 
-def _trimmed(node: Node, wanted: set[str]) -> Node:
+def _trim(node: Node, wanted: set[str]) -> Node:
     """A node with only those outputs that are read; a split always computes all of its parts."""
     if node.op == "Split":
         return node

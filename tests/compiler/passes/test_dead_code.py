@@ -1,13 +1,13 @@
 """Pass `dead`, as text."""
 
-from pliant.compiler.passes.dead import drop_dead
+from pliant.compiler.passes.dead_code import drop_dead_code
 from tests.compiler.passes.reading import body, read
 
 
 def test_what_no_output_depends_on_is_dropped() -> None:
     """Exporters leave branches behind that nobody reads."""
     graph = read("g (float[2] x) => (float[2] y) { a = Relu(x) b = Neg(a) y = Abs(x) }")
-    assert body(drop_dead(graph)) == ["y = Abs (x)"]
+    assert body(drop_dead_code(graph)) == ["y = Abs (x)"]
 
 
 def test_an_unread_output_loses_its_name() -> None:
@@ -20,7 +20,7 @@ def test_an_unread_output_loses_its_name() -> None:
             "y, mean = LayerNormalization <axis = 1> (x, w)", ""
         ).replace("a, b", "y, mean = LayerNormalization <axis = 1> (x, w) a, b"),
     )
-    assert body(drop_dead(graph)) == [
+    assert body(drop_dead_code(graph)) == [
         "y = LayerNormalization <axis=1> (x, w)",
         "a, b = Split <axis=0, num_outputs=2> (x)",
     ]
@@ -29,4 +29,4 @@ def test_an_unread_output_loses_its_name() -> None:
 def test_a_graph_without_dead_nodes_stays_the_same_object() -> None:
     """Passes run until none finds anything, which they say by handing their graph back."""
     graph = read("g (float[2] x) => (float[2] y) { y = Abs(x) }")
-    assert drop_dead(graph) is graph
+    assert drop_dead_code(graph) is graph

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from pliant.compiler.layout.layout_problem import Form, Layout
+from pliant.compiler.layout.layout_problem import Layout, OperatorForm
 from pliant.compiler.layout.layouts import identity
 from pliant.ir.graph import Graph, Node, TensorType
 
@@ -16,7 +16,7 @@ Layouts = Mapping[str, Layout]
 
 
 @dataclass(frozen=True, slots=True)
-class Realised:
+class NodeReplacement:
     """Nodes that compute one node in a form; its tensors keep their names and have physical types.
 
     `constants` and `types` are those of new tensors.
@@ -27,30 +27,30 @@ class Realised:
     types: Mapping[str, TensorType] = field(default_factory=dict)
 
 
-Follow = Callable[[Node, Graph, str, Layout], Layouts | None]
+FollowRule = Callable[[Node, Graph, str, Layout], Layouts | None]
 """(node, graph, tensor, layout) -> the layouts of all its tensors if one has this layout, or None."""
 
-Propose = Callable[[Node, Graph, Mapping[str, Sequence[Layout]]], Sequence[tuple[Layouts, str]]]
+ProposeRule = Callable[[Node, Graph, Mapping[str, Sequence[Layout]]], Sequence[tuple[Layouts, str]]]
 """(node, graph, candidates of its tensors) -> (layouts, variant) in which it can run, besides the default."""
 
-Realise = Callable[[Node, Graph, Layouts, str], Realised]
+RealiseRule = Callable[[Node, Graph, Layouts, str], NodeReplacement]
 
 
-def _nothing(node: Node, graph: Graph) -> Mapping[str, Sequence[Layout]]:
+def _no_layouts(node: Node, graph: Graph) -> Mapping[str, Sequence[Layout]]:
     return {}
 
 
 @dataclass(frozen=True, slots=True)
-class Family:
+class OperatorFamily:
     """A kind of operator. `wishes` are layouts to add as candidates of its tensors.
 
     `steps_over`: `follow` supports gaps between rows.
     """
 
-    realise: Realise
-    follow: Follow | None = None
-    propose: Propose | None = None
-    wishes: Callable[[Node, Graph], Mapping[str, Sequence[Layout]]] = _nothing
+    realise: RealiseRule
+    follow: FollowRule | None = None
+    propose: ProposeRule | None = None
+    wishes: Callable[[Node, Graph], Mapping[str, Sequence[Layout]]] = _no_layouts
     steps_over: bool = False
 
 
@@ -70,13 +70,13 @@ def default_layouts(node: Node, graph: Graph) -> dict[str, Layout]:
     return {x: identity(len(graph.types[x].shape)) for x in names}
 
 
-def form_of(node: Node, graph: Graph, layouts: Layouts, variant: str = "") -> Form:
+def form_of(node: Node, graph: Graph, layouts: Layouts, variant: str = "") -> OperatorForm:
     """A form from layouts by name, with time 0."""
     inputs = tuple(layouts[x] for x in tensors_in(node, graph))
-    return Form(inputs, tuple(layouts[y] for y in tensors_out(node)), 0.0, variant)
+    return OperatorForm(inputs, tuple(layouts[y] for y in tensors_out(node)), 0.0, variant)
 
 
-def layouts_of(node: Node, graph: Graph, form: Form) -> dict[str, Layout]:
+def layouts_of(node: Node, graph: Graph, form: OperatorForm) -> dict[str, Layout]:
     """A form's layouts by name."""
     names = (*tensors_in(node, graph), *tensors_out(node))
     return dict(zip(names, (*form.inputs, *form.outputs), strict=True))

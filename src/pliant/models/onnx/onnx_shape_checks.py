@@ -13,7 +13,7 @@ from pliant.errors import GraphError, ShapeError
 from pliant.ir.graph import Node, TensorType
 from pliant.models.onnx.onnx_nodes import node_of
 
-Shape = tuple[int | None, ...]
+_Shape = tuple[int | None, ...]
 
 MAX_WINDOW = 1 << 20
 """The limit of a window's positions, steps and pads; larger values, which no real model has, would run for
@@ -21,11 +21,11 @@ hours.
 """
 
 
-def check_fit(node: Any, types: Mapping[str, TensorType], where: str) -> None:
+def check_shapes(node: Any, types: Mapping[str, TensorType], where: str) -> None:
     """Raises GraphError naming node and tensor when windows or input shapes (ShapeError) do not match."""
     if node.domain not in ("", "ai.onnx") or not node.input or not node.input[0]:
         return
-    given = _Given(node, types, where)
+    given = _TypedNode(node, types, where)
     if node.op_type in _WINDOWED:
         _check_window(given)
     rule = _RULES.get(node.op_type)
@@ -41,7 +41,7 @@ def check_fit(node: Any, types: Mapping[str, TensorType], where: str) -> None:
 
 
 @dataclass(frozen=True)
-class _Given:
+class _TypedNode:
     """A node with its inputs' types."""
 
     node: Any
@@ -71,14 +71,14 @@ class _Given:
         return GraphError(f"{self.where}: {why}.")
 
 
-Rule = Callable[[_Given], Iterator[tuple[int, Shape]]]
+ShapeRule = Callable[[_TypedNode], Iterator[tuple[int, _Shape]]]
 
 
-def _agrees(found: tuple[int, ...], wanted: Shape) -> bool:
+def _agrees(found: tuple[int, ...], wanted: _Shape) -> bool:
     return len(found) == len(wanted) and all(w in (None, f) for f, w in zip(found, wanted, strict=True))
 
 
-def _check_window(given: _Given) -> None:
+def _check_window(given: _TypedNode) -> None:
     """Strides and dilations of 1 or more and pads of 0 or more, one (two) for each dimension, none too large.
 
     A kernel visits the whole window, also where padding places it outside the input.
@@ -101,12 +101,12 @@ def _check_window(given: _Given) -> None:
         raise given.refuse(f"the window has {taps} positions; up to {MAX_WINDOW} are supported")
 
 
-def _conv(given: _Given) -> Iterator[tuple[int, Shape]]:
+def _conv(given: _TypedNode) -> Iterator[tuple[int, _Shape]]:
     yield from _weights(given, 1)
     yield 2, (given.of_rank(1, 3, 5)[0],)
 
 
-def _deform_conv(given: _Given) -> Iterator[tuple[int, Shape]]:
+def _deform_conv(given: _TypedNode) -> Iterator[tuple[int, _Shape]]:
     yield from _weights(given, 1)
     x, w = given.of_rank(0, 4), given.of_rank(1, 4)
     groups, taps = given.read.integer("offset_group", 1), w[2] * w[3]
@@ -117,7 +117,7 @@ def _deform_conv(given: _Given) -> Iterator[tuple[int, Shape]]:
     yield 4, (x[0], groups * taps, *given.of_rank(2, 4)[2:])
 
 
-def _weights(given: _Given, i: int) -> Iterator[tuple[int, Shape]]:
+def _weights(given: _TypedNode, i: int) -> Iterator[tuple[int, _Shape]]:
     x, w = given.of_rank(0, 3, 5), given.of_rank(i, 3, 5)
     groups = given.read.integer("group", 1)
     if groups < 1 or x[1] % groups or w[0] % groups:
@@ -126,7 +126,7 @@ def _weights(given: _Given, i: int) -> Iterator[tuple[int, Shape]]:
     yield i, (None, x[1] // groups, *kernel)
 
 
-def _conv_transpose(given: _Given) -> Iterator[tuple[int, Shape]]:
+def _conv_transpose(given: _TypedNode) -> Iterator[tuple[int, _Shape]]:
     x, w = given.of_rank(0, 3, 5), given.of_rank(1, 3, 5)
     groups = given.read.integer("group", 1)
     if groups < 1 or x[1] % groups:
@@ -136,13 +136,13 @@ def _conv_transpose(given: _Given) -> Iterator[tuple[int, Shape]]:
     yield 2, (w[1] * groups,)
 
 
-def _conv_integer(given: _Given) -> Iterator[tuple[int, Shape]]:
+def _conv_integer(given: _TypedNode) -> Iterator[tuple[int, _Shape]]:
     yield from _weights(given, 1)
     yield from _one_or(given, 2)
     yield from _one_or(given, 3, given.of_rank(1, 3, 5)[0])
 
 
-def _qlinear_conv(given: _Given) -> Iterator[tuple[int, Shape]]:
+def _qlinear_conv(given: _TypedNode) -> Iterator[tuple[int, _Shape]]:
     yield from _weights(given, 3)
     outs = given.of_rank(3, 3, 5)[0]
     for i in (1, 2, 6, 7):
@@ -152,17 +152,17 @@ def _qlinear_conv(given: _Given) -> Iterator[tuple[int, Shape]]:
     yield 8, (outs,)
 
 
-def _matmul_integer(given: _Given) -> Iterator[tuple[int, Shape]]:
+def _matmul_integer(given: _TypedNode) -> Iterator[tuple[int, _Shape]]:
     yield from _matmul_scales(given, 0, (2,))
     yield from _matmul_scales(given, 1, (3,))
 
 
-def _qlinear_matmul(given: _Given) -> Iterator[tuple[int, Shape]]:
+def _qlinear_matmul(given: _TypedNode) -> Iterator[tuple[int, _Shape]]:
     yield from _matmul_scales(given, 0, (1, 2))
     yield from _matmul_scales(given, 3, (4, 5))
 
 
-def _matmul_scales(given: _Given, i: int, which: tuple[int, ...]) -> Iterator[tuple[int, Shape]]:
+def _matmul_scales(given: _TypedNode, i: int, which: tuple[int, ...]) -> Iterator[tuple[int, _Shape]]:
     """One scale for all, one for each row of A (input 0) or column of B, or an array that broadcasts to
     these.
     """
@@ -177,19 +177,19 @@ def _matmul_scales(given: _Given, i: int, which: tuple[int, ...]) -> Iterator[tu
             yield from _broadcast(given, k, to)
 
 
-def _one_or(given: _Given, i: int, n: int | None = None) -> Iterator[tuple[int, Shape]]:
+def _one_or(given: _TypedNode, i: int, n: int | None = None) -> Iterator[tuple[int, _Shape]]:
     """One element, or `n` in a vector."""
     if given.shape(i) not in (None, (), (1,)):
         yield i, () if n is None else (n,)
 
 
-def _per_channel(given: _Given) -> Iterator[tuple[int, Shape]]:
+def _per_channel(given: _TypedNode) -> Iterator[tuple[int, _Shape]]:
     x = given.of_rank(0, 1, 99)
     for i in range(1, len(given.node.input)):
         yield i, (x[1] if len(x) > 1 else 1,)
 
 
-def _group_normalization(given: _Given) -> Iterator[tuple[int, Shape]]:
+def _group_normalization(given: _TypedNode) -> Iterator[tuple[int, _Shape]]:
     """Scale and bias are per group before opset 21, then per channel."""
     x = given.of_rank(0, 2, 99)
     groups = given.read.integer("num_groups", 1)
@@ -200,25 +200,25 @@ def _group_normalization(given: _Given) -> Iterator[tuple[int, Shape]]:
     yield 2, scale
 
 
-def _into_normalized(given: _Given) -> Iterator[tuple[int, Shape]]:
+def _into_normalized(given: _TypedNode) -> Iterator[tuple[int, _Shape]]:
     x = given.of_rank(0, 1, 99)
     axis = given.read.integer("axis", -1)
     for i in (1, 2):
         yield from _broadcast(given, i, x[axis:] if axis else x)
 
 
-def _slope(given: _Given) -> Iterator[tuple[int, Shape]]:
+def _slope(given: _TypedNode) -> Iterator[tuple[int, _Shape]]:
     yield from _broadcast(given, 1, given.of_rank(0, 0, 99))
 
 
-def _gemm(given: _Given) -> Iterator[tuple[int, Shape]]:
+def _gemm(given: _TypedNode) -> Iterator[tuple[int, _Shape]]:
     a, b = given.of_rank(0, 2), given.of_rank(1, 2)
     rows = a[1 if given.read.flag("transA") else 0]
     columns = b[0 if given.read.flag("transB") else 1]
     yield from _broadcast(given, 2, (rows, columns))
 
 
-def _broadcast(given: _Given, i: int, to: tuple[int, ...]) -> Iterator[tuple[int, Shape]]:
+def _broadcast(given: _TypedNode, i: int, to: tuple[int, ...]) -> Iterator[tuple[int, _Shape]]:
     """Input `i` may be broadcast to `to`, not the reverse."""
     shape = given.shape(i)
     if shape is not None:
@@ -227,7 +227,7 @@ def _broadcast(given: _Given, i: int, to: tuple[int, ...]) -> Iterator[tuple[int
             yield i, to
 
 
-def _along_axis(given: _Given) -> Iterator[tuple[int, Shape]]:
+def _along_axis(given: _TypedNode) -> Iterator[tuple[int, _Shape]]:
     """Indices lie inside the data along all axes but one; updates have the indices' shape."""
     data = given.of_rank(0, 1, 99)
     indices = given.of_rank(1, len(data))
@@ -238,14 +238,14 @@ def _along_axis(given: _Given) -> Iterator[tuple[int, Shape]]:
     yield 2, indices
 
 
-def _scatter_nd(given: _Given) -> Iterator[tuple[int, Shape]]:
+def _scatter_nd(given: _TypedNode) -> Iterator[tuple[int, _Shape]]:
     data, indices = given.of_rank(0, 1, 99), given.of_rank(1, 1, 99)
     if indices[-1] > len(data):
         raise given.refuse(f"indices of {indices[-1]} numbers into {len(data)} axes")
     yield 2, (*indices[:-1], *data[indices[-1] :])
 
 
-def _gather_nd(given: _Given) -> Iterator[tuple[int, Shape]]:
+def _gather_nd(given: _TypedNode) -> Iterator[tuple[int, _Shape]]:
     data, indices = given.of_rank(0, 1, 99), given.of_rank(1, 1, 99)
     batch = given.read.integer("batch_dims", 0)
     if indices[-1] > len(data) - batch:
@@ -253,35 +253,35 @@ def _gather_nd(given: _Given) -> Iterator[tuple[int, Shape]]:
     yield 1, (*data[:batch], *(None,) * (len(indices) - batch))
 
 
-def _roi_align(given: _Given) -> Iterator[tuple[int, Shape]]:
+def _roi_align(given: _TypedNode) -> Iterator[tuple[int, _Shape]]:
     _within(given, "sampling_ratio", 0, 256)
     given.of_rank(0, 4)
     yield 1, (None, 4)
     yield 2, given.of_rank(1, 2)[:1]
 
 
-def _norm(given: _Given) -> Iterator[tuple[int, Shape]]:
+def _norm(given: _TypedNode) -> Iterator[tuple[int, _Shape]]:
     _within(given, "p", 1, 64)
     yield from ()
 
 
-def _within(given: _Given, name: str, least: int, most: int) -> None:
+def _within(given: _TypedNode, name: str, least: int, most: int) -> None:
     """Check the limit of a loop count; larger values, which no real model has, would run for hours."""
     value = given.read.integer(name, least)
     if not least <= value <= most:
         raise given.refuse(f"{name} is {value}; {least} to {most} are supported")
 
 
-def _grid_sample(given: _Given) -> Iterator[tuple[int, Shape]]:
+def _grid_sample(given: _TypedNode) -> Iterator[tuple[int, _Shape]]:
     x = given.of_rank(0, 3, 5)
     yield 1, (x[0], *(None,) * (len(x) - 2), len(x) - 2)
 
 
-def _unpool(given: _Given) -> Iterator[tuple[int, Shape]]:
+def _unpool(given: _TypedNode) -> Iterator[tuple[int, _Shape]]:
     yield 1, given.of_rank(0, 3, 5)
 
 
-def _scaled(given: _Given) -> Iterator[tuple[int, Shape]]:
+def _scaled(given: _TypedNode) -> Iterator[tuple[int, _Shape]]:
     """One scale for all, for each position of an axis, or for each block; zero points have the shape of
     scales.
     """
@@ -302,12 +302,12 @@ def _scaled(given: _Given) -> Iterator[tuple[int, Shape]]:
     yield 2, scale
 
 
-def _one_hot(given: _Given) -> Iterator[tuple[int, Shape]]:
+def _one_hot(given: _TypedNode) -> Iterator[tuple[int, _Shape]]:
     yield from _one_or(given, 1)
     yield 2, (2,)
 
 
-def _reverse_sequence(given: _Given) -> Iterator[tuple[int, Shape]]:
+def _reverse_sequence(given: _TypedNode) -> Iterator[tuple[int, _Shape]]:
     x = given.of_rank(0, 2, 99)
     axes = given.read.integer("batch_axis", 1), given.read.integer("time_axis", 0)
     if sorted(axes) != [0, 1]:
@@ -315,7 +315,7 @@ def _reverse_sequence(given: _Given) -> Iterator[tuple[int, Shape]]:
     yield 1, (x[axes[0]],)
 
 
-def _recurrent(given: _Given) -> Iterator[tuple[int, Shape]]:
+def _recurrent(given: _TypedNode) -> Iterator[tuple[int, _Shape]]:
     x, r = given.of_rank(0, 3), given.of_rank(2, 3)
     if given.read.integer("layout", 0) not in (0, 1):
         raise given.refuse(f"layout is {given.read.integer('layout', 0)}; it is 0 or 1")
@@ -346,7 +346,7 @@ _WINDOWED = frozenset(
     )
 )
 
-_RULES: Mapping[str, Rule] = {
+_RULES: Mapping[str, ShapeRule] = {
     "Conv": _conv,
     "DeformConv": _deform_conv,
     "ConvTranspose": _conv_transpose,

@@ -32,7 +32,7 @@ def check_size(proto: Any, functions: Mapping[FunctionKey, Any], source: str) ->
         raise GraphError(f"{source} expands to more than {MAX_NODES} nodes.")
 
 
-def reached(graph: Any) -> list[Any]:
+def reachable_nodes(graph: Any) -> list[Any]:
     """The nodes that outputs depend on, in order; others are dropped."""
     wanted = {v.name for v in graph.output}
     kept = []
@@ -45,17 +45,17 @@ def reached(graph: Any) -> list[Any]:
 
 def _read(node: Any) -> set[str]:
     """Names that a node reads, including those that its bodies capture."""
-    return {x for x in node.input if x} | captured(node)
+    return {x for x in node.input if x} | captured_names(node)
 
 
-def bodies(node: Any) -> list[Any]:
+def node_bodies(node: Any) -> list[Any]:
     """The graphs that a node carries: branches, and bodies of loops."""
     return [body for a in node.attribute for body in (*([a.g] if a.HasField("g") else ()), *a.graphs)]
 
 
-def captured(node: Any) -> set[str]:
+def captured_names(node: Any) -> set[str]:
     """Names that the bodies of a node capture."""
-    return {x for body in bodies(node) for x in _free(body)}
+    return {x for body in node_bodies(node) for x in _free(body)}
 
 
 def _free(body: Any) -> set[str]:

@@ -2,16 +2,16 @@
 
 from typing import final
 
-from pliant.compiler.rewrite.rewrite import fresh
+from pliant.compiler.rewrite.rewrite import unused_name
 from pliant.compiler.rewrite.view import View
 from pliant.ir.graph import Attribute, Graph, Node, TensorType
 
-Made = tuple[tuple[Node, ...], tuple[str, ...]]
+RowNodes = tuple[tuple[Node, ...], tuple[str, ...]]
 """The node to insert before the product, if there is none yet, and the names of its outputs."""
 
 
 @final
-class RoundedRows:
+class RowRounder:
     """The rounding nodes of a graph so far; `types` are the types of new tensors."""
 
     def __init__(self, graph: Graph) -> None:
@@ -19,7 +19,7 @@ class RoundedRows:
         self._known: dict[tuple[str, tuple[int, ...], int, bool], tuple[str, ...]] = {}
         self.types: dict[str, TensorType] = {}
 
-    def integers(self, rows: View, depth: int, *, is_resident: bool = False) -> Made:
+    def integers(self, rows: View, depth: int, *, is_resident: bool = False) -> RowNodes:
         """QuantizeRows: int16 [rows, depth], and a scale and a zero point per row.
 
         `is_resident`: the weights of the product are resident.
@@ -30,7 +30,7 @@ class RoundedRows:
         }
         return self._rounded("QuantizeRows", rows, depth, kinds, is_resident)
 
-    def bfloats(self, rows: View, depth: int) -> Made:
+    def bfloats(self, rows: View, depth: int) -> RowNodes:
         """RoundRows: bfloat16 [rows, depth]."""
         return self._rounded(
             "RoundRows", rows, depth, {"rows": TensorType("bfloat16", (rows.shape[0], depth))}
@@ -38,12 +38,12 @@ class RoundedRows:
 
     def _rounded(
         self, op: str, rows: View, depth: int, kinds: dict[str, TensorType], is_resident: bool = False
-    ) -> Made:
+    ) -> RowNodes:
         key = (rows.tensor, rows.attribute, depth, is_resident)
         if key in self._known:
             return (), self._known[key]
         near = f"{rows.tensor}|{len(self._known)}"
-        names = {part: fresh(self._graph, f"{near}|{part}") for part in kinds}
+        names = {part: unused_name(self._graph, f"{near}|{part}") for part in kinds}
         self.types |= {names[part]: kind for part, kind in kinds.items()}
         made = self._known[key] = tuple(names.values())
         attributes: dict[str, Attribute] = {"a_view": rows.attribute}

@@ -12,7 +12,7 @@ from pliant.models.onnx.onnx_external import ExternalData
 from pliant.models.onnx.onnx_nodes import attribute, node_of
 from pliant.models.onnx.onnx_tensor import ELEMENT_TYPES
 
-VANISHING = frozenset(("Constant", "Shape", "Size", "Dropout", "CastLike"))
+STATIC_OPERATORS = frozenset(("Constant", "Shape", "Size", "Dropout", "CastLike"))
 """Operators that binding removes."""
 
 
