@@ -30,11 +30,11 @@ from pliant.kernels.coded.gemm_args import SLICE_DTYPE, GemmArgs
 from pliant.kernels.coded.gemm_bf16 import gemm_bf16_ir, scratch_bytes_bf16, units_bf16
 from pliant.kernels.coded.int8.gemm_int8 import GemmInt8Args, gemm_int8_ir, scratch_bytes_int8, units_int8
 from pliant.kernels.emit.builder import Module
-from pliant.kernels.emit.isa import AVX512_AMX, Isa, host_flags, needed_flags, runnable
+from pliant.kernels.emit.isa import AVX512_AMX, Isa, host_flags, is_runnable, needed_flags
 from pliant.kernels.runtime.aligned_memory import aligned_bytes
 from pliant.kernels.runtime.jit import Library
-from pliant.kernels.tiles.split import gemm_split_ir, scratch_bytes_split, units_split
-from pliant.kernels.tiles.tile_ops import Kind, tile_ops, write_configure
+from pliant.kernels.tiles.gemm_split import gemm_split_ir, scratch_bytes_split, units_split
+from pliant.kernels.tiles.tile_ops import TileKind, tile_ops, write_configure
 from pliant.kernels.tiles.tile_rows import config_space
 from pliant.settings import takes_amx
 from pliant.store.coding.matrix import CodedMatrix, code_matrix
@@ -64,7 +64,7 @@ def main() -> None:
     opts = options(__doc__ or "")
     isa = AVX512_AMX
     report = Report("amx", f"{ROWS} rows or tokens, weights of 6 bits", opts)
-    if not runnable(isa):
+    if not is_runnable(isa):
         lacking = sorted(needed_flags(isa) - host_flags())
         why = f"this processor lacks {', '.join(lacking)}" if lacking else "the system does not lend it"
         raise SystemExit(f"AMX cannot be measured here: {why}. Run this on Sapphire Rapids or later.")
@@ -82,7 +82,7 @@ def main() -> None:
     report.finish()
 
 
-def peak_ir(isa: Isa, kind: Kind) -> str:
+def peak_ir(isa: Isa, kind: TileKind) -> str:
     """A kernel whose unit is four products of full tiles with as many sums."""
     module = Module(isa)
     write_configure(module)

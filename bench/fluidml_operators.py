@@ -21,7 +21,7 @@ from pliant.api import compile_onnx as compiled
 from pliant.compiler.executable.call import Target
 from pliant.compiler.executable.image import make_image
 from pliant.ir.graph import Graph, Node, TensorType
-from pliant.kernels.runtime.thread_pool import Pool
+from pliant.kernels.runtime.thread_pool import ThreadPool
 from pliant.models.onnx.onnx_file import open_onnx
 from pliant.run.array_sessions.onnx_session import OnnxSession
 from pliant.run.graph.array_stage import open_image
@@ -97,7 +97,7 @@ def _beside(naive: "ctypes._FuncPointer", cache: Path, rows: int, depth: int, n:
     shapes = {"a": a.shape, "b": b.shape, "y": c.shape}
     types = {x: TensorType("float32", shape) for x, shape in shapes.items()}
     millis = []
-    with Pool(1, library) as pool:
+    with ThreadPool(1, library) as pool:
         for op, attributes in (
             ("LoopMatMul", {"order": "ijk"}),
             ("LoopMatMul", {"order": "ikj"}),

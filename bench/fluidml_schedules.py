@@ -24,7 +24,7 @@ from pliant.compiler.executable.image import Image, make_image
 from pliant.compiler.layout.choose_layouts import WORTHWHILE_RATIO, choose_schedule
 from pliant.compiler.layout.layout_forms import build_problem, measurement_keys, with_times
 from pliant.ir.graph import Graph
-from pliant.kernels.runtime.thread_pool import Pool
+from pliant.kernels.runtime.thread_pool import ThreadPool
 from pliant.models.onnx.onnx_file import open_onnx
 from pliant.profile.form_costs import CostFile
 from pliant.run.array_sessions.onnx_session import OnnxSession
@@ -184,7 +184,7 @@ def _processor(
 ) -> dict[str, list[float]]:
     """Processor seconds on one thread of programs divided for THREADS, interleaved."""
     library, _ = compiled.shared_pool(THREADS, cache)
-    with Pool(1, library) as pool:
+    with ThreadPool(1, library) as pool:
         sessions = {kind: open_image(image, pool, library) for kind, image in images.items()}
         held = {
             kind: (dict(feeds), session.run({x: feeds[x] for x in session.program.inputs}))

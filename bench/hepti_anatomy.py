@@ -16,7 +16,7 @@ from pliant.ir.program import Compute, Program, Step
 from pliant.ir.topology import Links
 from pliant.kernels.emit.isa import host_isa
 from pliant.kernels.runtime.jit import Library
-from pliant.kernels.runtime.thread_pool import Pool
+from pliant.kernels.runtime.thread_pool import ThreadPool
 from pliant.models.encoder.encoder_source import EncoderSource
 from pliant.models.encoder.encoder_spec import EncoderSpec
 from pliant.plan.split.split import layer_segment, traffic
@@ -162,7 +162,7 @@ def _stages(
     with ExitStack() as ends:
         devices = {}
         for name in partition.participants:
-            pool = ends.enter_context(Pool(1, library))
+            pool = ends.enter_context(ThreadPool(1, library))
             layers: list[list[Compute]] = []
             for layer in range(source.spec.n_layers):
                 works = [step.work for step in layer_segment(source.spec, partition, layer).steps]

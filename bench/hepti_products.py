@@ -27,7 +27,7 @@ from pliant.compiler.executable.call import Target
 from pliant.compiler.executable.fragment import fragment_image
 from pliant.kernels.emit.isa import host_isa
 from pliant.kernels.runtime.jit import Library
-from pliant.kernels.runtime.thread_pool import Pool
+from pliant.kernels.runtime.thread_pool import ThreadPool
 from pliant.models.encoder.encoder_spec import LinearSpec
 from pliant.models.encoder.part_builder import PartBuilder
 from pliant.run.emulated_device import EmulatedDevice
@@ -55,7 +55,7 @@ class Products:
 
     def __init__(self) -> None:
         self._library = Library(host_isa(), cache_folder())
-        self._pool = Pool(1, self._library)
+        self._pool = ThreadPool(1, self._library)
         self._emulated = EmulatedDevice()
         numbers = np.random.default_rng(0)
         self._weight = (numbers.standard_normal((N, N)) / 32).astype(np.float32)

@@ -19,7 +19,7 @@ from pliant.ir.partition import Mode, Partition
 from pliant.ir.topology import Capability, ClusterCost, Interface, Links
 from pliant.kernels.emit.isa import host_isa
 from pliant.kernels.runtime.jit import Library
-from pliant.kernels.runtime.thread_pool import Pool
+from pliant.kernels.runtime.thread_pool import ThreadPool
 from pliant.models.encoder.encoder_spec import EncoderSpec
 from pliant.plan.partition.pace import GridPlans, plan_of, seconds, weights
 from pliant.plan.partition.pace_2d import grid_seconds
@@ -73,7 +73,7 @@ def main() -> None:
 def _measured() -> tuple[EncoderSpec, Capability]:
     """The measured capability of one core for a layer of BERT-Large, and the whole model's spec."""
     library = Library(host_isa(), cache_folder())
-    with tempfile.TemporaryDirectory() as folder, Pool(1, library) as pool:
+    with tempfile.TemporaryDirectory() as folder, ThreadPool(1, library) as pool:
         _, source = random_model("bert-large", 1, Path(folder))
         device = measure_member(source, TOKENS, library, pool, 2 << 30, seconds=3.0)
         return replace(source.spec, n_layers=N_LAYERS), device

@@ -47,7 +47,7 @@ from pliant.kernels.emit.values import vector
 from pliant.kernels.product.integer_dots import add_quads
 from pliant.kernels.runtime.aligned_memory import aligned_bytes
 from pliant.kernels.runtime.jit import Library
-from pliant.kernels.runtime.thread_pool import Pool
+from pliant.kernels.runtime.thread_pool import ThreadPool
 from pliant.models.slice_shapes import slice_geometry
 from pliant.models.spec import Head, ModelSpec
 from pliant.store.coding.matrix import CodedMatrix, code_matrix
@@ -215,7 +215,7 @@ def _products(report: Report, library: Library, threads: list[int], is_quick: bo
         model = _shapes(name, hidden, n_layers)
         for n_threads in threads:
             with (
-                Pool(n_threads, library, scratch_bytes_int8(4 * hidden, library.isa)) as pool,
+                ThreadPool(n_threads, library, scratch_bytes_int8(4 * hidden, library.isa)) as pool,
                 tempfile.TemporaryDirectory(prefix="pliant-bench-") as folder,
             ):
                 ours = {form: make(pool, library, model) for form, make in _PASSES.items()}
@@ -247,7 +247,7 @@ def _shapes(name: str, hidden: int, n_layers: int) -> Model:
     return Model(name, slice_geometry(spec), spec.n_heads, nothing)  # type: ignore[arg-type]
 
 
-def _pass(pool: Pool, library: Library, model: Model) -> Pass:
+def _pass(pool: ThreadPool, library: Library, model: Model) -> Pass:
     """Rounding and product of every matrix, as in compiled models, with columns' sums stored with the
     weights.
     """
@@ -290,7 +290,7 @@ class _ByteProduct:
         return cls(args, [product, panels, worth, sums])
 
 
-def _byte_pass(pool: Pool, library: Library, model: Model) -> Pass:
+def _byte_pass(pool: ThreadPool, library: Library, model: Model) -> Pass:
     """As `_pass`, with byte weights."""
     isa, out = library.isa, Pass(pool)
     kernels = library.functions(
@@ -310,7 +310,7 @@ def _byte_pass(pool: Pool, library: Library, model: Model) -> Pass:
     return out
 
 
-_PASSES: Mapping[str, Callable[[Pool, Library, Model], Pass]] = {"6 bits": _pass, "8 bits": _byte_pass}
+_PASSES: Mapping[str, Callable[[ThreadPool, Library, Model], Pass]] = {"6 bits": _pass, "8 bits": _byte_pass}
 
 
 def _whole(report: Report, name: str, model: object, threads: list[int], rounds: int) -> None:

@@ -14,14 +14,14 @@ from pliant.kernels.attention.attention import (
     attention_ir,
     attention_name,
     grain,
-    of_qkv,
+    qkv_args,
     scratch_bytes,
     units,
 )
 from pliant.kernels.emit.isa import host_isa
 from pliant.kernels.rows.rowwise import LAYER_NORM, LayerNormArgs, layer_norm_ir
 from pliant.kernels.runtime.jit import Library, compile_modules
-from pliant.kernels.runtime.thread_pool import Pool, Table
+from pliant.kernels.runtime.thread_pool import CallTable, ThreadPool
 from pliant.kernels.runtime.walker import walker_ir
 from report import Report, interleaved, options
 
@@ -38,7 +38,7 @@ def main() -> None:
     rows = []
     for n_threads in (1, 2):
         torch.set_num_threads(n_threads)
-        with Pool(n_threads, library, scratch_bytes(64, 512, isa)) as pool:
+        with ThreadPool(n_threads, library, scratch_bytes(64, 512, isa)) as pool:
             for head_dim in (32, 64):
                 rows += [_attention_row(pool, library, head_dim, n, rounds) for n in (16, 128, 512)]
             rows += [
@@ -72,13 +72,15 @@ def _compile_rows(library: Library) -> list[dict[str, object]]:
     return rows
 
 
-def _attention_row(pool: Pool, library: Library, head_dim: int, n: int, rounds: int) -> dict[str, object]:
+def _attention_row(
+    pool: ThreadPool, library: Library, head_dim: int, n: int, rounds: int
+) -> dict[str, object]:
     isa, width = library.isa, HEADS * head_dim
     kernel = library.function(attention_name(head_dim), lambda: attention_ir(isa, head_dim))
     qkv, out = _random(n, 3 * width), np.zeros((n, width), np.float32)
-    args = of_qkv(qkv.ctypes.data, 3 * width, out.ctypes.data, width, HEADS, head_dim, head_dim**-0.5)
+    args = qkv_args(qkv.ctypes.data, 3 * width, out.ctypes.data, width, HEADS, head_dim, head_dim**-0.5)
     args.n_rows = args.n_tokens = n
-    table = Table()
+    table = CallTable()
     table.add(kernel, args, units(HEADS, n, isa), grain(HEADS, n, isa, pool.n_threads))
     q, k, v = torch.from_numpy(qkv.reshape(n, HEADS, 3, head_dim).transpose(2, 1, 0, 3).copy())[:, None]
     row = _compare(
@@ -88,7 +90,7 @@ def _attention_row(pool: Pool, library: Library, head_dim: int, n: int, rounds: 
     return {"kernel": attention_name(head_dim), "threads": pool.n_threads, "rows": n} | row(flops)
 
 
-def _norm_row(pool: Pool, library: Library, width: int, n: int, rounds: int) -> dict[str, object]:
+def _norm_row(pool: ThreadPool, library: Library, width: int, n: int, rounds: int) -> dict[str, object]:
     kernel = library.function(LAYER_NORM, lambda: layer_norm_ir(library.isa))
     x, weight, bias = _random(n, width), _random(width), _random(width)
     out = np.zeros_like(x)
@@ -96,7 +98,7 @@ def _norm_row(pool: Pool, library: Library, width: int, n: int, rounds: int) -> 
         *(x.ctypes.data, width, out.ctypes.data, width, weight.ctypes.data, bias.ctypes.data),
         *(width, width, 1e-5),
     )
-    table = Table()
+    table = CallTable()
     table.add(kernel, args, n, 8)
     tensors = [torch.from_numpy(a) for a in (x, weight, bias)]
     row = _compare(

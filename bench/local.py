@@ -20,7 +20,7 @@ from pliant.kernels.coded.int8.gemm_int8 import gemm_int8_ir, scratch_bytes_int8
 from pliant.kernels.coded.int8.round_rows import round_rows_ir
 from pliant.kernels.emit.isa import Isa, host_isa
 from pliant.kernels.runtime.jit import Library
-from pliant.kernels.runtime.thread_pool import Pool
+from pliant.kernels.runtime.thread_pool import ThreadPool
 from report import Report, interleaved, options
 from whole_model import overhead, whole_model
 
@@ -46,7 +46,7 @@ def main() -> None:
     decode, int8 = [], []
     threads = tuple(sorted({1, len(os.sched_getaffinity(0))}))
     for n_threads in threads[:1] if chosen.quick else threads:
-        with Pool(n_threads, library, scratch) as pool:
+        with ThreadPool(n_threads, library, scratch) as pool:
             decode.append(_decode(report, pool, kernels, isa, models, rounds))
             int8.append(_int8(report, pool, kernels, isa, models[0], rounds))
     report.claim(
@@ -85,7 +85,7 @@ class Worst:
 
 def _decode(
     report: Report,
-    pool: Pool,
+    pool: ThreadPool,
     kernels: Mapping[str, int],
     isa: Isa,
     models: list[Model],
@@ -116,7 +116,7 @@ def _decode(
 
 
 def _int8(
-    report: Report, pool: Pool, kernels: Mapping[str, int], isa: Isa, model: Model, rounds: int
+    report: Report, pool: ThreadPool, kernels: Mapping[str, int], isa: Isa, model: Model, rounds: int
 ) -> float:
     """The int8 GEMM against the fp32 ones and onnxruntime's dynamic int8 on the same products."""
     rows = 128

@@ -12,7 +12,7 @@ from pliant.kernels.coded.gemm_args import F32
 from pliant.kernels.coded.int8.gemm_int8 import GemmInt8Args, grain_int8, units_int8
 from pliant.kernels.coded.int8.round_rows import RoundRowsArgs, row_grain
 from pliant.kernels.emit.isa import Isa
-from pliant.kernels.runtime.thread_pool import Pool, Table
+from pliant.kernels.runtime.thread_pool import CallTable, ThreadPool
 from pliant.models.slice_shapes import MatrixGeometry
 from pliant.store.coding.encode_layer import EncodedLayer
 
@@ -20,8 +20,8 @@ from pliant.store.coding.encode_layer import EncodedLayer
 class Pass:
     """All GEMMs of a model as one table; `seconds()` walks it once."""
 
-    def __init__(self, pool: Pool) -> None:
-        self.table = Table()
+    def __init__(self, pool: ThreadPool) -> None:
+        self.table = CallTable()
         self.flops = 0
         self._pool = pool
         self._alive: list[object] = []
@@ -41,7 +41,9 @@ class Pass:
         return time.perf_counter() - start
 
 
-def coded_pass(pool: Pool, kernels: Mapping[str, int], isa: Isa, model: Model, bits: int, rows: int) -> Pass:
+def coded_pass(
+    pool: ThreadPool, kernels: Mapping[str, int], isa: Isa, model: Model, bits: int, rows: int
+) -> Pass:
     """Every slice at `bits` planes."""
     out = Pass(pool)
     for layer, m, K, N in model.matrices():
@@ -54,7 +56,7 @@ def coded_pass(pool: Pool, kernels: Mapping[str, int], isa: Isa, model: Model, b
     return out
 
 
-def resident_pass(pool: Pool, kernels: Mapping[str, int], isa: Isa, model: Model, rows: int) -> Pass:
+def resident_pass(pool: ThreadPool, kernels: Mapping[str, int], isa: Isa, model: Model, rows: int) -> Pass:
     """Packed float32 weights: the best case of the same kernel."""
     out = Pass(pool)
     draw = np.random.default_rng(1)
@@ -73,7 +75,9 @@ def resident_pass(pool: Pool, kernels: Mapping[str, int], isa: Isa, model: Model
     return out
 
 
-def int8_pass(pool: Pool, kernels: Mapping[str, int], isa: Isa, model: Model, bits: int, rows: int) -> Pass:
+def int8_pass(
+    pool: ThreadPool, kernels: Mapping[str, int], isa: Isa, model: Model, bits: int, rows: int
+) -> Pass:
     """Every slice at `bits` planes, activations rounded before each GEMM; layers share them."""
     out = Pass(pool)
     places = {}

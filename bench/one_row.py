@@ -31,7 +31,7 @@ from pliant.kernels.emit.isa import Isa, host_isa
 from pliant.kernels.emit.values import vector
 from pliant.kernels.runtime.aligned_memory import aligned_bytes
 from pliant.kernels.runtime.jit import Library
-from pliant.kernels.runtime.thread_pool import Pool
+from pliant.kernels.runtime.thread_pool import ThreadPool
 from pliant.store.coding.matrix import CodedMatrix, code_matrix
 from report import Report, interleaved, options
 
@@ -82,7 +82,9 @@ def main() -> None:
         coded = code_matrix(matrix, bits)
         planes = [_copy(coded.planes) for _ in range(-(-4 * cache // coded.planes.nbytes))]
         for n_threads in sorted({1, len(os.sched_getaffinity(0))}):
-            with Pool(n_threads, library, max(scratch_bytes(isa), scratch_bytes_int8(SIDE, isa))) as pool:
+            with ThreadPool(
+                n_threads, library, max(scratch_bytes(isa), scratch_bytes_int8(SIDE, isa))
+            ) as pool:
                 rows = (1,) if opts.quick else (1, 2, 4, 8)
                 passes = {
                     f"{k} x {n}": _pass(pool, library, coded, planes, k, n) for k in worst for n in rows
@@ -124,7 +126,7 @@ def _copy(planes: np.ndarray) -> np.ndarray:
     return out
 
 
-def _read(pool: Pool, library: Library, planes: list[np.ndarray]) -> Pass:
+def _read(pool: ThreadPool, library: Library, planes: list[np.ndarray]) -> Pass:
     out, kernel = Pass(pool), library.function("read", lambda: read_ir(library.isa))
     for p in planes:
         out.add(kernel, ReadArgs(p.ctypes.data), p.nbytes // READ_CHUNK, 4, p)
@@ -132,7 +134,7 @@ def _read(pool: Pool, library: Library, planes: list[np.ndarray]) -> Pass:
 
 
 def _pass(
-    pool: Pool, library: Library, coded: CodedMatrix, planes: list[np.ndarray], kind: str, rows: int
+    pool: ThreadPool, library: Library, coded: CodedMatrix, planes: list[np.ndarray], kind: str, rows: int
 ) -> Pass:
     """All copies of the matrix times the same rows."""
     isa, out = library.isa, Pass(pool)

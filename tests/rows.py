@@ -22,15 +22,15 @@ from pliant.kernels.emit.isa import (
     X86_64,
     Isa,
     host_isa,
-    portable,
-    runnable,
+    is_runnable,
+    to_portable,
 )
 from pliant.models.encoder.encoder_graph import ComputeDtype
 from tests.kernels.tiles.amx_trap import missing
 
 
 def _here(*rows: Isa) -> list[Isa]:
-    return [portable(row) for row in rows if row.architecture == system.machine()]
+    return [to_portable(row) for row in rows if row.architecture == system.machine()]
 
 
 ROWS = _here(AVX512, AVX2, X86_64, NEON)
@@ -38,19 +38,19 @@ TILE_ROWS = list(dict.fromkeys([*([AVX512_AMX] if missing() is None else []), *_
 """AMX natively, or else by a handler of its instructions where that works, and through portable lowering."""
 _EMULATED = replace(AVX512_VBMI, is_portable=True)
 INTEGER_ROWS = [
-    *([_EMULATED] if runnable(AVX512_VBMI) else []),
+    *([_EMULATED] if is_runnable(AVX512_VBMI) else []),
     *TILE_ROWS,
     *_here(AVX512_VBMI, AVX512_VNNI, AVX512, AVX2_VNNI, AVX2, X86_64, NEON_I8MM, NEON_DOT, NEON),
 ]
 """Also those whose integer products differ, and what a CPU without VBMI tests in its place."""
 CODED_ROWS = [
-    *([replace(AVX512_BF16, is_portable=True)] if runnable(AVX512_BF16) else []),
+    *([replace(AVX512_BF16, is_portable=True)] if is_runnable(AVX512_BF16) else []),
     *_here(AVX512_BF16, AVX512_VBMI, AVX512, AVX2, X86_64, NEON),
 ]
 """Those that decode weights to floats in their own ways."""
 
 BF16_ROWS = [
-    *([replace(AVX512_BF16, is_portable=True)] if runnable(AVX512_BF16) else []),
+    *([replace(AVX512_BF16, is_portable=True)] if is_runnable(AVX512_BF16) else []),
     *_here(AVX512_BF16, NEON_BF16),
     *TILE_ROWS,
 ]

@@ -9,14 +9,14 @@ import pytest
 
 from pliant import arrays
 from pliant.kernels.runtime.aligned_memory import aligned_floats
-from pliant.kernels.runtime.call_table import Table
+from pliant.kernels.runtime.call_table import CallTable
 
 
 def test_tests_check_shapes_by_jaxtyping() -> None:
     """A stand-in here would let every shape pass."""
     assert arrays.Int64 is jaxtyping.Int64
     with pytest.raises(Exception, match="shares"):
-        Table().share(np.zeros((1, 3), np.int64))
+        CallTable().share(np.zeros((1, 3), np.int64))
     assert aligned_floats(2, 3).shape == (2, 3)
 
 

@@ -16,7 +16,7 @@ from pliant.ir.partition import Partition
 from pliant.ir.program import Exchange, Program
 from pliant.ir.projection import project
 from pliant.kernels.runtime.jit import Library
-from pliant.kernels.runtime.thread_pool import Pool
+from pliant.kernels.runtime.thread_pool import ThreadPool
 from pliant.models.encoder.encoder_source import EncoderSource
 from pliant.plan.split.split import split
 from pliant.run.emulated_device import EmulatedDevice
@@ -50,7 +50,7 @@ def run_local(
     """
     program = split(source.spec, partition)
     network = MemoryNetwork()
-    pools = {device: Pool(1, library) for device in partition.devices}
+    pools = {device: ThreadPool(1, library) for device in partition.devices}
     comms: dict[str, Comm] = {}
     try:
         shards = {d: Shards(d, source, library, pools[d]).prepare(partition) for d in partition.devices}

@@ -9,9 +9,9 @@ import pytest
 
 from pliant.compiler.executable.call import Target
 from pliant.compiler.executable.image import make_image
-from pliant.kernels.emit.isa import AVX2, AVX512, X86_64, Isa, host_isa, portable
+from pliant.kernels.emit.isa import AVX2, AVX512, X86_64, Isa, host_isa, to_portable
 from pliant.kernels.runtime.jit import Library
-from pliant.kernels.runtime.thread_pool import Pool
+from pliant.kernels.runtime.thread_pool import ThreadPool
 from pliant.run.array_sessions.onnx_session import OnnxSession
 from pliant.run.graph.array_stage import open_image
 from pliant.run.graph.model_options import ModelOptions
@@ -24,7 +24,7 @@ NAMES = [
     *("bert", "rotary", "attention_fused", "attention_mask", "conv_transposed", "conv_normalized"),
     *("moves", "sums", "einsum", "int8_chain"),
 ]
-ROWS = [isa for isa in map(portable, (AVX512, AVX2, X86_64)) if isa != host_isa()]
+ROWS = [isa for isa in map(to_portable, (AVX512, AVX2, X86_64)) if isa != host_isa()]
 
 
 @pytest.mark.slow
@@ -34,7 +34,7 @@ def test_rows_agree(isa: Isa, tmp_path: Path) -> None:
     answers = []
     for row in (host_isa(), isa):
         library = Library(row, None if row == host_isa() else tmp_path)
-        with Pool(2, library) as pool:
+        with ThreadPool(2, library) as pool:
             graphs, feeds = {}, {}
             for name in NAMES:
                 given = feeds_of(name)

@@ -18,7 +18,7 @@ from pliant.compiler.executable.image import Image, make_image
 from pliant.ir.graph import Graph
 from pliant.kernels.emit.isa import NEON, NEON_DOT, host_isa
 from pliant.kernels.runtime.jit import Library
-from pliant.kernels.runtime.thread_pool import Pool
+from pliant.kernels.runtime.thread_pool import ThreadPool
 from pliant.run.array_sessions.onnx_session import OnnxSession
 from pliant.run.graph.array_stage import open_image
 from pliant.run.graph.model_options import ModelOptions
@@ -37,7 +37,7 @@ def graphs() -> dict[str, Graph]:
     """The models after all passes, so that what runs on Arm is what pliant makes of a user's file."""
     library = Library(host_isa())
     found = {}
-    with Pool(1, library) as pool:
+    with ThreadPool(1, library) as pool:
         for name in MODELS:
             model = OnnxSession(model_of(name), pool, library, ModelOptions({}), ahead=False)
             found[name] = model.graph(feeds_of(name))
@@ -49,7 +49,7 @@ def answers(graphs: dict[str, Graph]) -> dict[str, np.ndarray]:
     """What the session here makes of all of them."""
     isa, whole = host_isa(), union(graphs)
     library = Library(isa)
-    with Pool(1, library) as pool:
+    with ThreadPool(1, library) as pool:
         return open_image(make_image(whole, Target(isa)), pool, library).run(_feeds(whole.inputs))
 
 

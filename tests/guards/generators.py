@@ -22,15 +22,15 @@ from pliant.kernels.coded.round_bf16 import round_bf16_ir
 from pliant.kernels.conv.conv import conv_ir
 from pliant.kernels.conv.conv_activations import ACTIVATIONS as CONV_ACTIVATIONS
 from pliant.kernels.conv.conv_args import ConvForm
+from pliant.kernels.conv.conv_bf16 import conv_tiles_ir, tiles_name
 from pliant.kernels.conv.conv_grouped import GroupedForm, grouped_ir
 from pliant.kernels.conv.conv_planes import PlanesForm, planes_ir
-from pliant.kernels.conv.conv_tiles import conv_tiles_ir, tiles_name
 from pliant.kernels.conv.conv_weights import pack_ir
 from pliant.kernels.conv.direct.conv_deform import deform_ir
 from pliant.kernels.conv.direct.conv_depthwise import depthwise_ir
-from pliant.kernels.conv.direct.conv_points import PointsForm, points_ir
+from pliant.kernels.conv.direct.conv_pointwise import PointwiseForm, pointwise_ir
 from pliant.kernels.conv.direct.conv_quantized import QuantizedConvForm, quantized_conv_ir
-from pliant.kernels.conv.direct.conv_transpose import gather_ir as transposed_gather_ir
+from pliant.kernels.conv.direct.conv_transpose import conv_transpose_ir as transposed_gather_ir
 from pliant.kernels.conv.winograd import winograd_ir
 from pliant.kernels.emit import isa as isa_table
 from pliant.kernels.emit.dtypes import DTYPES
@@ -38,20 +38,20 @@ from pliant.kernels.emit.expression import Expr, parse
 from pliant.kernels.emit.isa import Isa
 from pliant.kernels.emit.operations import OPERATIONS
 from pliant.kernels.emit.vmath import ACTIVATIONS
-from pliant.kernels.move.grid_sample import Sampling, grid_ir
-from pliant.kernels.move.index import gather_ir, pick_ir, reverse_ir
-from pliant.kernels.move.mark import cache_ir, one_hot_ir
+from pliant.kernels.move.grid_sample import GridForm, grid_ir
+from pliant.kernels.move.index_gather import gather_elements_ir, gather_ir, reverse_ir
 from pliant.kernels.move.move import rows_ir, spread_ir, strided_ir, transpose_ir
 from pliant.kernels.move.nearest import nearest_ir
+from pliant.kernels.move.position_writes import cache_ir, one_hot_ir
 from pliant.kernels.move.regions import regions_ir
 from pliant.kernels.move.resample import ResampleForm, resample_ir
-from pliant.kernels.move.scatter import added_ir, place_ir, scatter_ir
+from pliant.kernels.move.scatter import add_strided_ir, scatter_elements_ir, scatter_ir
 from pliant.kernels.move.triangle import triangle_ir
 from pliant.kernels.pool.pool_planes import pool_planes_ir
 from pliant.kernels.pool.pool_rows import pool_rows_ir
 from pliant.kernels.pool.pool_window import PoolForm, pool_ir
 from pliant.kernels.product.contract import contract_ir
-from pliant.kernels.product.loop_order import rows_ir as loop_rows_ir
+from pliant.kernels.product.contract_rows import contract_rows_ir as loop_rows_ir
 from pliant.kernels.product.matmul import matmul_ir
 from pliant.kernels.product.matmul_integer import form_for, matmul_integer_ir
 from pliant.kernels.product.quantize_rows import quantize_rows_ir, value_range_ir
@@ -68,11 +68,11 @@ from pliant.kernels.rows.lrn import lrn_ir
 from pliant.kernels.rows.map import map_ir
 from pliant.kernels.rows.reduce import Reduction, reduce_ir
 from pliant.kernels.rows.rms_norm import rms_norm_ir
-from pliant.kernels.rows.rowwise import layer_norm_ir, mean_ir, most_ir, softmax_ir
+from pliant.kernels.rows.rowwise import layer_norm_ir, maximum_ir, mean_ir, softmax_ir
 from pliant.kernels.rows.topk import topk_ir
 from pliant.kernels.runtime.walker import walker_ir
+from pliant.kernels.tiles.gemm_split import gemm_split_ir, split_rows_ir
 from pliant.kernels.tiles.matmul_split import matmul_split_ir
-from pliant.kernels.tiles.split import gemm_split_ir, split_rows_ir
 
 Generator = Callable[[Isa], str]
 
@@ -139,8 +139,8 @@ def _convolutions(isa: Isa) -> Iterator[tuple[str, Generator]]:
         for ends in (forms[0], forms[-1], residual):
             grouped = GroupedForm(channels, kernel_w=3, stride_w=2, ends=ends)
             yield grouped.name, partial(grouped_ir, form=grouped)
-    for points in (PointsForm(8), PointsForm(3, "relu", has_residual=True)):
-        yield points.name, partial(points_ir, form=points)
+    for points in (PointwiseForm(8), PointwiseForm(3, "relu", has_residual=True)):
+        yield points.name, partial(pointwise_ir, form=points)
     planes = PlanesForm(kernel_w=3, stride_w=2, activation="hard_swish")
     yield planes.name, partial(planes_ir, form=planes)
     for y_is_signed in (None, False, True):
@@ -161,7 +161,7 @@ def _rowwise(isa: Isa) -> Iterator[tuple[str, Generator]]:
     yield "local response norm", lrn_ir
     yield "softmax", softmax_ir
     yield "mean of rows", mean_ir
-    yield "most of rows", most_ir
+    yield "most of rows", maximum_ir
     for word, type_ in (("codes", "F32"), ("F32", None), ("F16", "F32"), ("BF16", "F32")):
         formats = EmbedFormats(word, "F32", type_)  # type: ignore[arg-type]
         yield f"embed {word} {type_}", partial(embed_ir, formats=formats)
@@ -250,7 +250,7 @@ def _moves(isa: Isa) -> Iterator[tuple[str, Generator]]:
         label = f"gather {index} {size} {'deep' if is_deep else 'flat'}"
         yield label, partial(gather_ir, name="gather", index=index, size=size, is_deep=is_deep)
     for index, size in (("int32", 1), ("int64", 4)):
-        yield f"pick {index} {size}", partial(pick_ir, name="pick", index=index, size=size)
+        yield f"pick {index} {size}", partial(gather_elements_ir, name="pick", index=index, size=size)
         yield f"one hot {index} {size}", partial(one_hot_ir, name="one_hot", index=index, size=size)
     yield "reverse", partial(reverse_ir, name="reverse")
     for is_circular in (False, True):
@@ -260,8 +260,8 @@ def _moves(isa: Isa) -> Iterator[tuple[str, Generator]]:
     for dtype, reduction in (("float32", "none"), ("float32", "add"), ("float16", "mul"), ("bool", "max")):
         given = {"index": "int64", "dtype": dtype, "reduction": reduction}
         yield f"scatter {dtype} {reduction}", partial(scatter_ir, name="scatter", **given)
-        yield f"place {dtype} {reduction}", partial(place_ir, name="place", **given)
-    yield "scatter added", partial(added_ir, name="added", dtype="float32")
+        yield f"place {dtype} {reduction}", partial(scatter_elements_ir, name="place", **given)
+    yield "scatter added", partial(add_strided_ir, name="added", dtype="float32")
     yield "rows in a loop", loop_rows_ir
 
 
@@ -298,10 +298,10 @@ def _windows(isa: Isa) -> Iterator[tuple[str, Generator]]:
         name = f"nearest_{size or 'pixels'}"
         yield name, partial(nearest_ir, name=name, size=size)
     for sampling in (
-        Sampling(2, "linear", "zeros", False),
-        Sampling(2, "nearest", "border", True),
-        Sampling(2, "cubic", "reflection", False),
-        Sampling(3, "linear", "reflection", True),
+        GridForm(2, "linear", "zeros", False),
+        GridForm(2, "nearest", "border", True),
+        GridForm(2, "cubic", "reflection", False),
+        GridForm(3, "linear", "reflection", True),
     ):
         yield sampling.name, partial(grid_ir, sampling=sampling)
     for is_max in (False, True):

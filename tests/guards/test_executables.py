@@ -24,7 +24,7 @@ from pliant.ir.graph import Graph
 from pliant.ir.partition import Grid, Mode, Partition, Share
 from pliant.kernels.emit.isa import AVX2, AVX512_VNNI, NEON, host_isa
 from pliant.kernels.runtime.jit import Library
-from pliant.kernels.runtime.thread_pool import Pool
+from pliant.kernels.runtime.thread_pool import ThreadPool
 from pliant.models.encoder.encoder_graph import embedding_graph, head_graph, layer_graph
 from pliant.models.encoder.part_builder import EncoderPart
 from pliant.models.hf.checkpoint import open_checkpoint
@@ -76,7 +76,7 @@ def _planned(model: object, kind: ScheduleKind) -> ScheduledGraph:
     """An ONNX model after all passes, scheduled."""
     costs: CostFile = _FixedCosts()  # type: ignore[assignment]
     library = Library(host_isa())
-    with Pool(1, library) as pool:
+    with ThreadPool(1, library) as pool:
         graph = bind(open_onnx(model), {}, {}, supported=RULES, shapes={}, max_bytes=1 << 30)
         return GraphScheduler(kind, pool, library, costs).plan(graph)
 

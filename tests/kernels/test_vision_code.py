@@ -6,10 +6,10 @@ from collections.abc import Iterator
 import pytest
 
 from pliant.kernels.conv.conv import conv_ir
-from pliant.kernels.conv.conv_args import ConvForm, Layout
+from pliant.kernels.conv.conv_args import ConvForm, ImageLayout
 from pliant.kernels.conv.conv_grouped import GroupedForm, grouped_ir
 from pliant.kernels.conv.conv_tile import UNROLL, tile_panels, tile_pixels
-from pliant.kernels.conv.direct.conv_points import PointsForm, points_ir, tile_vectors
+from pliant.kernels.conv.direct.conv_pointwise import PointwiseForm, pointwise_ir, tile_vectors
 from pliant.kernels.emit.isa import AVX2, AVX512, NEON, Isa
 from pliant.kernels.pool.pool_rows import pool_rows_ir
 from pliant.kernels.pool.pool_window import PoolForm
@@ -39,13 +39,13 @@ def test_a_wide_group_multiplies_each_pixel_and_tap_once(isa: Isa, pixels: int) 
 def test_a_tile_of_points_stays_in_registers(isa: Isa, rows: int) -> None:
     """One product for each row and vector of pixels."""
     vectors = tile_vectors(isa, rows)
-    lines = list(_function(assembly(points_ir(isa, PointsForm(rows)), isa), f"tile{vectors}"))
+    lines = list(_function(assembly(pointwise_ir(isa, PointwiseForm(rows)), isa), f"tile{vectors}"))
     assert len(_products(lines, isa)) == rows * vectors
     assert not [line for line in lines if re.search(_STACK[isa.name], line)]
 
 
 @pytest.mark.parametrize("ends", [("nchw", "nchw"), ("nhwc", "nhwc")], ids=lambda ends: ends[0])
-def test_two_panels_of_a_convolution_stay_in_registers(ends: tuple[Layout, Layout]) -> None:
+def test_two_panels_of_a_convolution_stay_in_registers(ends: tuple[ImageLayout, ImageLayout]) -> None:
     """28 sums, two vectors of weights and a pixel fill 31 of 32 registers: LLVM's own order spilled 120."""
     made = assembly(conv_ir(AVX512, ConvForm(*ends)), AVX512)
     for pixels in range(1, tile_pixels(AVX512) + 1):

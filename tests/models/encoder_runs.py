@@ -9,7 +9,7 @@ from pliant.compiler.executable.fragment import fragment_image
 from pliant.ir.graph import Graph
 from pliant.kernels.emit.isa import host_isa
 from pliant.kernels.runtime.jit import Library
-from pliant.kernels.runtime.thread_pool import Pool
+from pliant.kernels.runtime.thread_pool import ThreadPool
 from pliant.models.encoder.encoder_architecture import AnswerKind
 from pliant.models.encoder.encoder_parts import whole_layer_part
 from pliant.models.encoder.encoder_source import Encoder
@@ -21,7 +21,7 @@ def run_encoder(
 ) -> np.ndarray:
     """The answer to `feeds`, every layer whole."""
     library = Library(host_isa())
-    pool = Pool(1, library)
+    pool = ThreadPool(1, library)
 
     def run(graph: Graph, feeds: Mapping[str, np.ndarray]) -> np.ndarray:
         image = fragment_image(graph, Target(library.isa))

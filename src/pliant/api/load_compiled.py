@@ -9,7 +9,7 @@ from pliant.compiler.aot.compiled_directory import open_saved
 from pliant.ir.dilation import Dilation
 from pliant.kernels.emit.isa import host_isa
 from pliant.kernels.runtime.jit import Library
-from pliant.kernels.runtime.thread_pool import Pool
+from pliant.kernels.runtime.thread_pool import ThreadPool
 from pliant.quantities import parse_bytes
 from pliant.run.array_sessions.graph_session import GraphSession
 from pliant.settings import cache_folder, thread_count
@@ -41,7 +41,7 @@ def open_compiled(
     return GraphSession(name, open_saved(path), pool, dilation, memory_bytes=memory_bytes)
 
 
-def shared_pool(threads: int | None = None, cache: Path | None = None) -> tuple[Library, Pool]:
+def shared_pool(threads: int | None = None, cache: Path | None = None) -> tuple[Library, ThreadPool]:
     """Return the kernels and threads that all sessions of a process share; idle threads sleep.
 
     Defaults come from `settings`. Raises InputError below 1 thread.
@@ -50,6 +50,6 @@ def shared_pool(threads: int | None = None, cache: Path | None = None) -> tuple[
 
 
 @remembered
-def _shared(n_threads: int, cache: Path) -> tuple[Library, Pool]:
+def _shared(n_threads: int, cache: Path) -> tuple[Library, ThreadPool]:
     library = Library(host_isa(), cache)
-    return library, Pool(n_threads, library)
+    return library, ThreadPool(n_threads, library)

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from pliant.ir.text.table_text import table_lines
-from pliant.kernels.runtime.thread_pool import Pool
+from pliant.kernels.runtime.thread_pool import ThreadPool
 from pliant.quantities import format_bytes
 
 _PAGE = mmap.PAGESIZE
@@ -85,7 +85,7 @@ def part(name: str, predicted_bytes: int | None, arrays: Iterable[np.ndarray]) -
     return MemoryPart(name, predicted_bytes, sum(map(resident_bytes, own.values())))
 
 
-def scratch_part(pool: Pool) -> MemoryPart:
+def scratch_part(pool: ThreadPool) -> MemoryPart:
     """The scratch of a pool's threads, which sessions share."""
     return part(f"scratch of {pool.n_threads} threads", pool.n_threads * pool.scratch_bytes, [pool.scratch])
 

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from pliant.errors import BudgetError, PliantError
 from pliant.kernels.runtime.aligned_memory import trim_heap
-from pliant.kernels.runtime.turns import Turns
+from pliant.kernels.runtime.fork_safe_lock import ForkSafeLock
 from pliant.plan.memory_shares import Holding, MemoryDemand, RequestCount, cost_s, divide
 from pliant.quantities import format_bytes, parse_bytes
 
@@ -105,10 +105,10 @@ class MemoryBudget:
 
     def __init__(self, total_bytes: int, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.total_bytes = total_bytes
-        self.turns = Turns()
+        self.turns = ForkSafeLock()
         self._reserved: dict[int, int] = {}
         self._members: dict[int, _Member] = {}
-        self._reserving, self._clock = Turns(), clock
+        self._reserving, self._clock = ForkSafeLock(), clock
         self._change_s = 0.0
 
     @property

@@ -15,7 +15,7 @@ from pliant.ir.program import Compute
 from pliant.ir.topology import ClusterCost, Interface, Links
 from pliant.kernels.emit.isa import host_isa
 from pliant.kernels.runtime.jit import Library
-from pliant.kernels.runtime.thread_pool import Pool
+from pliant.kernels.runtime.thread_pool import ThreadPool
 from pliant.plan.split.split import split
 from pliant.plan.split.stage_graphs import work_flops
 from pliant.run.emulated_device import EmulatedDevice
@@ -55,14 +55,14 @@ def library() -> Library:
 
 
 @pytest.fixture(scope="module")
-def pool(library: Library) -> Iterator[Pool]:
-    with Pool(1, library) as pool:
+def pool(library: Library) -> Iterator[ThreadPool]:
+    with ThreadPool(1, library) as pool:
         yield pool
 
 
 @pytest.mark.parametrize("name", SPECS)
 def test_every_kind_of_stage_is_measured_from_small_to_whole(
-    name: str, library: Library, pool: Pool, monkeypatch: pytest.MonkeyPatch
+    name: str, library: Library, pool: ThreadPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Curves give back the times of the device, at sizes that were not measured too; eq. 5 agrees."""
     source = random_source(SPECS[name])
@@ -82,7 +82,7 @@ def test_every_kind_of_stage_is_measured_from_small_to_whole(
 
 
 @pytest.mark.parametrize("name", SPECS)
-def test_no_stage_of_a_split_model_is_without_a_curve(name: str, library: Library, pool: Pool) -> None:
+def test_no_stage_of_a_split_model_is_without_a_curve(name: str, library: Library, pool: ThreadPool) -> None:
     """`simulate` would price it by its products alone, and a norm has none."""
     source = random_source(SPECS[name])
     ends = Shards("d0", source, library, pool)
@@ -98,7 +98,9 @@ def test_no_stage_of_a_split_model_is_without_a_curve(name: str, library: Librar
         assert max(span.end_s for span in spans) > 0
 
 
-def test_a_primary_measures_its_ends(library: Library, pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_primary_measures_its_ends(
+    library: Library, pool: ThreadPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """They are part of every run; the prediction of a device alone is the time of all its stages."""
     source = random_source(SPECS["post-norm"])
     timed = _Timed(source, monkeypatch)
@@ -116,7 +118,7 @@ def test_a_primary_measures_its_ends(library: Library, pool: Pool, monkeypatch: 
 
 
 def test_dilation_is_noted_and_the_core_sleeps_as_in_a_run(
-    library: Library, pool: Pool, monkeypatch: pytest.MonkeyPatch
+    library: Library, pool: ThreadPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A core that slept is slower for a while; sixteen devices that measure at once leave room to others."""
     source = random_source(next(iter(SPECS.values())))
@@ -136,7 +138,7 @@ def test_dilation_is_noted_and_the_core_sleeps_as_in_a_run(
     assert device.seconds(kind, flops) == pytest.approx(4 * (_CALL_S + _FLOP_S * flops), rel=1e-6)
 
 
-def test_little_memory_is_not_filled_by_measuring(library: Library, pool: Pool) -> None:
+def test_little_memory_is_not_filled_by_measuring(library: Library, pool: ThreadPool) -> None:
     """A whole layer is not packed where it takes more than a quarter of what is free; rates still come."""
     source = random_source(next(iter(SPECS.values())))
     whole = measure_member(source, _TOKENS, library, pool, _MANY_BYTES, seconds=0.01)
@@ -146,7 +148,7 @@ def test_little_memory_is_not_filled_by_measuring(library: Library, pool: Pool) 
     assert all(curve.points[-1][0] < most[curve.kind] for curve in little.curves if curve.kind == "attend")
 
 
-def test_a_length_the_model_has_not_is_refused(library: Library, pool: Pool) -> None:
+def test_a_length_the_model_has_not_is_refused(library: Library, pool: ThreadPool) -> None:
     """Before anything is compiled."""
     source = random_source(next(iter(SPECS.values())))
     with pytest.raises(InputError, match="too many for this model"):

@@ -9,7 +9,7 @@ from pliant.cluster.member.shard import Shard
 from pliant.ir.partition import Partition, Share
 from pliant.kernels.emit.isa import host_isa
 from pliant.kernels.runtime.jit import Library
-from pliant.kernels.runtime.thread_pool import Pool
+from pliant.kernels.runtime.thread_pool import ThreadPool
 from tests.cluster.sources import RandomSource, random_source
 from tests.plan.splits import bert
 
@@ -38,7 +38,7 @@ def test_another_models_weights_are_not_kept_for_having_the_same_names(
 ) -> None:
     """Two fine-tuned versions of one model would otherwise both stay, whichever is needed."""
     library = Library(host_isa(), tmp_path)
-    with Pool(1, library) as pool:
+    with ThreadPool(1, library) as pool:
         holding = Holding("b", library, pool)
         first = holding.prepare(sources[0], _half(sources[0], "ws"))
         one_bytes = holding.weight_bytes
@@ -53,7 +53,7 @@ def test_weights_that_are_replaced_in_place_are_gone_before_others_are_read(
 ) -> None:
     """For a device without memory for both: while reading, no more is held than the new plan needs."""
     library = Library(host_isa(), tmp_path)
-    with Pool(1, library) as pool:
+    with ThreadPool(1, library) as pool:
         holding = Holding("b", library, pool)
         held: list[int] = []
 

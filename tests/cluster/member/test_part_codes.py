@@ -12,7 +12,7 @@ from pliant.errors import InputError, ModelError
 from pliant.ir.partition import Mode, Partition, Share
 from pliant.kernels.emit.isa import host_isa
 from pliant.kernels.runtime.jit import Library
-from pliant.kernels.runtime.thread_pool import Pool
+from pliant.kernels.runtime.thread_pool import ThreadPool
 from pliant.models.encoder.encoder_architecture import PreparedInput
 from pliant.models.encoder.encoder_source import Encoder
 from pliant.plan.split.stage_graphs import weight_bytes
@@ -40,8 +40,8 @@ def library() -> Library:
 
 
 @pytest.fixture
-def pool(library: Library) -> Iterator[Pool]:
-    with Pool(1, library) as pool:
+def pool(library: Library) -> Iterator[ThreadPool]:
+    with ThreadPool(1, library) as pool:
         yield pool
 
 
@@ -84,7 +84,7 @@ def test_layers_of_different_bits_are_those_of_the_plan(encoder: Encoder, librar
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("seed", range(4))
 def test_what_is_held_is_what_was_planned(
-    encoder: Encoder, library: Library, pool: Pool, mode: Mode, seed: int
+    encoder: Encoder, library: Library, pool: ThreadPool, mode: Mode, seed: int
 ) -> None:
     """A device that may hold a twelfth of the model must not find out later that it holds more."""
     split = replace(partition(encoder.spec, mode, 3, TOKENS, seed), bits=(6, 3, 2))
@@ -95,7 +95,7 @@ def test_what_is_held_is_what_was_planned(
         assert held >= 0.8 * planned[device] - 4096
 
 
-def test_other_bits_are_other_weights(encoder: Encoder, library: Library, pool: Pool) -> None:
+def test_other_bits_are_other_weights(encoder: Encoder, library: Library, pool: ThreadPool) -> None:
     """A plan of 3 bits beside one of 6 must not read its codes."""
     split = partition(encoder.spec, "ws", 1, TOKENS, 0)
     shards = Shards("d0", encoder, library, pool)
@@ -105,7 +105,7 @@ def test_other_bits_are_other_weights(encoder: Encoder, library: Library, pool: 
     assert shards.weight_bytes == three.weight_bytes
 
 
-def test_a_model_that_is_no_store_has_no_codes(encoder: Encoder, library: Library, pool: Pool) -> None:
+def test_a_model_that_is_no_store_has_no_codes(encoder: Encoder, library: Library, pool: ThreadPool) -> None:
     """The error says what to do."""
     plain = replace(encoder, weights=_Plain(encoder))
     split = replace(partition(encoder.spec, "ws", 1, TOKENS, 0), bits=(3, 3, 3))

@@ -12,7 +12,7 @@ from pliant.ir.partition import Partition, Share
 from pliant.ir.program import Compute, Exchange, Part
 from pliant.kernels.emit.isa import host_isa
 from pliant.kernels.runtime.jit import Library
-from pliant.kernels.runtime.thread_pool import Pool
+from pliant.kernels.runtime.thread_pool import ThreadPool
 from pliant.plan.split.split import split
 from pliant.plan.split.stage_graphs import graph_part, weight_bytes
 from pliant.plan.split.stages import stages
@@ -29,13 +29,13 @@ def library() -> Library:
 
 
 @pytest.fixture
-def pool(library: Library) -> Iterator[Pool]:
-    with Pool(1, library) as pool:
+def pool(library: Library) -> Iterator[ThreadPool]:
+    with ThreadPool(1, library) as pool:
         yield pool
 
 
 @pytest.fixture
-def shards(library: Library, pool: Pool) -> Shards:
+def shards(library: Library, pool: ThreadPool) -> Shards:
     return Shards("a", random_source(SPEC), library, pool)
 
 
@@ -86,7 +86,7 @@ def test_a_plan_for_the_rest_of_a_run_loads_the_rest(shards: Shards) -> None:
     assert shards.prepare(two(2, 5)).loaded.n_bytes == 2 * late.loaded.n_bytes
 
 
-def test_a_part_is_compiled_once_for_all_layers(library: Library, pool: Pool) -> None:
+def test_a_part_is_compiled_once_for_all_layers(library: Library, pool: ThreadPool) -> None:
     """24 equal layers must not take 24 times as long to prepare."""
     forms = Forms(random_source(SPEC), library, pool)
     partition = two(2, 5)
@@ -99,7 +99,7 @@ def test_a_part_is_compiled_once_for_all_layers(library: Library, pool: Pool) ->
 
 
 def test_parts_of_lengths_long_past_are_let_go(
-    library: Library, pool: Pool, monkeypatch: pytest.MonkeyPatch
+    library: Library, pool: ThreadPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A service sees inputs of every length: memory must not grow with them."""
     monkeypatch.setattr("pliant.cluster.member.part_forms.MOST_COMPILED", 2)
@@ -117,7 +117,7 @@ def test_parts_of_lengths_long_past_are_let_go(
     assert compiled(4) is not second
 
 
-def test_compiling_reads_no_weight(library: Library, pool: Pool) -> None:
+def test_compiling_reads_no_weight(library: Library, pool: ThreadPool) -> None:
     """A form lives as long as the device: a layer that it was compiled on would stay in memory twice."""
     forms = Forms(RandomSource(SPEC), library, pool)
     for mode in MODES:

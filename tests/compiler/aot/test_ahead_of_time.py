@@ -15,9 +15,9 @@ from pliant.compiler.executable.call import Target
 from pliant.compiler.executable.image import make_image
 from pliant.errors import InputError
 from pliant.ir.graph import Graph, Node, TensorType
-from pliant.kernels.emit.isa import AVX512_AMX, NEON, Isa, host_isa, runnable
+from pliant.kernels.emit.isa import AVX512_AMX, NEON, Isa, host_isa, is_runnable
 from pliant.kernels.runtime.jit import Library
-from pliant.kernels.runtime.thread_pool import Pool
+from pliant.kernels.runtime.thread_pool import ThreadPool
 from pliant.run.graph.array_stage import open_image
 
 FEEDS = {"x": np.linspace(-2, 2, 5 * 7, dtype=np.float32).reshape(5, 7)}
@@ -98,7 +98,7 @@ def expected() -> np.ndarray:
     """What a session on the same graph answers: all outputs' values, one after another."""
     isa = host_isa()
     library = Library(isa)
-    with Pool(1, library) as pool:
+    with ThreadPool(1, library) as pool:
         session = open_image(make_image(a_graph(), Target(isa)), pool, library)
         return np.concatenate([a.ravel() for a in session.run(FEEDS).values()])
 
@@ -175,7 +175,7 @@ def test_another_models_weights_are_refused(folder: Path) -> None:
 
 
 @pytest.mark.skipif(host_isa().triple != AVX512_AMX.triple, reason="AMX is x86-64's")
-@pytest.mark.skipif(runnable(AVX512_AMX), reason="this system lends AMX")
+@pytest.mark.skipif(is_runnable(AVX512_AMX), reason="this system lends AMX")
 def test_a_library_for_amx_is_not_opened_where_the_system_lends_none(folder: Path) -> None:
     """Its kernels would end the program with an illegal instruction."""
     if shutil.which("cc") is None:

@@ -14,7 +14,7 @@ from pliant.compiler.executable.image import make_image
 from pliant.errors import InputError, KernelError, PliantError, StoreError
 from pliant.kernels.emit.isa import NEON, host_isa
 from pliant.kernels.runtime.jit import Library
-from pliant.kernels.runtime.thread_pool import Pool
+from pliant.kernels.runtime.thread_pool import ThreadPool
 from pliant.run.graph.array_stage import ExecutableStage
 from tests.compiler.aot.test_ahead_of_time import FEEDS, a_graph, a_look_up, expected
 
@@ -29,7 +29,7 @@ def saved(tmp_path: Path) -> Path:
 def test_a_loaded_graph_answers_as_the_session_it_came_from(saved: Path) -> None:
     """Bit for bit: the same kernels on the same bytes."""
     opened = open_saved(saved)
-    with Pool(2, Library(host_isa())) as pool:
+    with ThreadPool(2, Library(host_isa())) as pool:
         stage = ExecutableStage(opened.program, opened.weights, opened.addresses, pool)
         answers = np.concatenate([a.ravel() for a in stage.run(FEEDS).values()])
         np.testing.assert_array_equal(answers, expected())

@@ -16,16 +16,16 @@ from pliant.compiler.executable.image import make_image
 from pliant.ir.graph import Graph, Node, TensorType
 from pliant.kernels.emit.isa import Isa
 from pliant.kernels.runtime.jit import Library
-from pliant.kernels.runtime.thread_pool import Pool
+from pliant.kernels.runtime.thread_pool import ThreadPool
 from pliant.run.graph.array_stage import open_image
 from tests.kernels.tiles.amx_trap import library_of
 
 
 @cache
-def machine(isa: Isa, cache: Path | None = None) -> tuple[Library, Pool]:
+def machine(isa: Isa, cache: Path | None = None) -> tuple[Library, ThreadPool]:
     """Two threads and the kernels of a row; shared by all tests of the process."""
     library = library_of(isa, cache)
-    return library, Pool(2, library)
+    return library, ThreadPool(2, library)
 
 
 def expected(

@@ -8,12 +8,12 @@ import pytest
 from onnx import TensorProto, helper
 
 from pliant.ir.graph import TensorType
-from pliant.kernels.emit.isa import AVX2, AVX512, X86_64, Isa, portable
+from pliant.kernels.emit.isa import AVX2, AVX512, X86_64, Isa, to_portable
 from tests.compiler.rules.running import run_node
 
 ort = pytest.importorskip("onnxruntime", reason="onnxruntime is the reference")
 
-ISAS = [AVX2, X86_64, portable(AVX512)]
+ISAS = [AVX2, X86_64, to_portable(AVX512)]
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 DIRECTIONS = {"forward": 1, "reverse": 1, "bidirectional": 2}
 

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from pliant.ir.graph import TensorType
-from pliant.kernels.emit.isa import AVX2, AVX512, X86_64, Isa, portable
-from pliant.kernels.rows.reduce import extent
+from pliant.kernels.emit.isa import AVX2, AVX512, X86_64, Isa, to_portable
+from pliant.kernels.rows.reduce import plan_reduction
 from tests.compiler.rules.running import expected, run_node
 
-ISAS = [portable(isa) for isa in (AVX512, AVX2, X86_64)]
+ISAS = [to_portable(isa) for isa in (AVX512, AVX2, X86_64)]
 EVERY_ISA = pytest.mark.parametrize("isa", ISAS, ids=lambda isa: isa.name)
-HOST = portable(AVX2)
+HOST = to_portable(AVX2)
 
 OPS = [
     f"Reduce{op}"
@@ -137,5 +137,5 @@ def test_an_extremum_is_where_the_first_nan_is() -> None:
 
 def test_neighbouring_dimensions_are_walked_as_one() -> None:
     """A mean over height and width is one row of neighbours, not rows of width."""
-    assert extent((2, 3, 4, 5), (2, 3)).fastest == (20, 1)
-    assert extent((2, 1, 4, 5), (0, 1)).kept == ((1, 0),)
+    assert plan_reduction((2, 3, 4, 5), (2, 3)).fastest == (20, 1)
+    assert plan_reduction((2, 1, 4, 5), (0, 1)).kept == ((1, 0),)

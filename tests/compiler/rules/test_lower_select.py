@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 
 from pliant.ir.graph import TensorType
-from pliant.kernels.emit.isa import AVX2, AVX512, X86_64, Isa, portable
+from pliant.kernels.emit.isa import AVX2, AVX512, X86_64, Isa, to_portable
 from tests.compiler.rules.move.test_lower_move import check, ints, numbers
 from tests.compiler.rules.running import run_node, type_of
 
-HOST = portable(AVX2)
+HOST = to_portable(AVX2)
 EVERY_ISA = pytest.mark.parametrize(
-    "isa", [portable(isa) for isa in (AVX512, AVX2, X86_64)], ids=lambda isa: isa.name
+    "isa", [to_portable(isa) for isa in (AVX512, AVX2, X86_64)], ids=lambda isa: isa.name
 )
 
 

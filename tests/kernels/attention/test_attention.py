@@ -12,7 +12,7 @@ from pliant.kernels.attention.attention import (
     block_rows,
     blocks,
     grain,
-    of_qkv,
+    qkv_args,
     scratch_bytes,
     units,
 )
@@ -30,7 +30,7 @@ def attend(library: Library, qkv: np.ndarray, n_heads: int, scale: float) -> np.
     strided[:, :width] = qkv
     columns = n_heads * head_dim
     out = guarded(tokens + 1, columns, columns + 4)
-    args = of_qkv(strided.ctypes.data, width + 8, out.ctypes.data, columns + 4, n_heads, head_dim, scale)
+    args = qkv_args(strided.ctypes.data, width + 8, out.ctypes.data, columns + 4, n_heads, head_dim, scale)
     args.n_rows = args.n_tokens = tokens
     call(
         address(library, attention_name(head_dim), attention_ir, head_dim),
@@ -89,7 +89,7 @@ def test_units_may_come_in_any_portion(library: Library) -> None:
     qkv = floats(tokens, n_heads * 3 * 16)
     whole = attend(library, qkv, n_heads, 0.25)
     pieces = np.full((tokens, n_heads * 16), 7, np.float32)
-    args = of_qkv(qkv.ctypes.data, n_heads * 48, pieces.ctypes.data, n_heads * 16, n_heads, 16, 0.25)
+    args = qkv_args(qkv.ctypes.data, n_heads * 48, pieces.ctypes.data, n_heads * 16, n_heads, 16, 0.25)
     args.n_rows = args.n_tokens = tokens
     kernel = address(library, attention_name(16), attention_ir, 16)
     for unit in reversed(range(units(n_heads, tokens, isa))):
@@ -238,7 +238,7 @@ def test_a_row_that_sees_nothing_is_nan_unless_zero_is_asked_for(library: Librar
     qkv = floats(5, 3 * 16)
     mask = np.full(5, -np.inf, np.float32)
     out = np.zeros((5, 16), np.float32)
-    args = of_qkv(qkv.ctypes.data, 48, out.ctypes.data, 16, 1, 16, 0.25)
+    args = qkv_args(qkv.ctypes.data, 48, out.ctypes.data, 16, 1, 16, 0.25)
     args.n_rows = args.n_tokens = 5
     args.mask = mask.ctypes.data
     for is_zero in (0, 1):

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pliant.kernels.attention.attention import block_rows, of_qkv
+from pliant.kernels.attention.attention import block_rows, qkv_args
 from pliant.kernels.attention.attention_texts import (
     TextsArgs,
     grain,
@@ -31,7 +31,7 @@ def _attend(library: Library, qkv: np.ndarray, lengths: Sequence[int], portion: 
     """The kernel's answer, units taken from the last portion to the first; nothing else may be written."""
     isa, out = library.isa, guarded(len(qkv) + 1, COLUMNS, COLUMNS + 4)
     blocks = text_blocks(tuple(lengths), isa).copy()
-    alone = of_qkv(qkv.ctypes.data, WIDTH, out.ctypes.data, COLUMNS + 4, HEADS, HEAD_DIM, SCALE)
+    alone = qkv_args(qkv.ctypes.data, WIDTH, out.ctypes.data, COLUMNS + 4, HEADS, HEAD_DIM, SCALE)
     args = TextsArgs(alone, blocks.ctypes.data)
     kernel = address(library, texts_name(HEAD_DIM), texts_ir, HEAD_DIM)
     n = units(HEADS, lengths, isa)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from pliant.kernels.coded.embed import EmbedArgs, EmbedFormats, TableFormat, embed_ir, embed_name
+from pliant.kernels.coded.embed import EmbedArgs, EmbedFormat, EmbedFormats, embed_ir, embed_name
 from pliant.kernels.runtime.jit import Library
 from pliant.models.word_table import QuantizedTable, pack_codes
 from tests.kernels import reference
@@ -15,7 +15,7 @@ WORDS, POSITIONS, TYPES = 50, 12, 2
 class _Table:
     """A random table in one format: what the kernel reads, and what it means."""
 
-    def __init__(self, form: TableFormat, rows: int, columns: int, seed: int) -> None:
+    def __init__(self, form: EmbedFormat, rows: int, columns: int, seed: int) -> None:
         random = np.random.default_rng(seed)
         self.codebook = floats(64, seed=seed)
         exact = floats(rows, columns, seed=seed)

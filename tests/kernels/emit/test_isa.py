@@ -27,39 +27,39 @@ from pliant.kernels.emit.isa import (
     X86_64,
     Isa,
     host_isa,
-    portable,
-    runnable,
+    is_runnable,
+    to_portable,
 )
 
 
 @pytest.fixture
 def forgotten() -> Iterator[None]:
     """The CPU's flags are asked for anew, in the test and after it."""
-    for known in (table.host_flags, table.lends_tiles):
+    for known in (table.host_flags, table.can_use_tiles):
         known.cache_clear()
     yield
-    for known in (table.host_flags, table.lends_tiles):
+    for known in (table.host_flags, table.can_use_tiles):
         known.cache_clear()
 
 
 def test_the_host_runs_the_best_row_that_it_supports() -> None:
     """Rows stand best first; the first runnable one is the host's."""
-    runnable_rows = [row for row in ISAS if runnable(row)]
+    runnable_rows = [row for row in ISAS if is_runnable(row)]
     assert host_isa() == runnable_rows[0]
-    assert runnable({"x86_64": X86_64, "aarch64": NEON}[system.machine()])
+    assert is_runnable({"x86_64": X86_64, "aarch64": NEON}[system.machine()])
 
 
 def test_a_portable_row_keeps_its_vectors_and_runs_here() -> None:
     """Generators for AVX-512 are tested on CPUs that lack it: 16 lanes, lowered."""
-    row = portable(AVX512)
-    assert runnable(row)
+    row = to_portable(AVX512)
+    assert is_runnable(row)
     assert (row.name, row.lanes, row.registers) == ("avx512", 16, 32)
-    assert row.is_portable != runnable(AVX512)
+    assert row.is_portable != is_runnable(AVX512)
 
 
 def test_a_row_that_runs_here_is_its_own_portable_form() -> None:
     """Natively wherever possible."""
-    assert portable(host_isa()) == host_isa()
+    assert to_portable(host_isa()) == host_isa()
 
 
 _V3, _V4 = "avx2 fma f16c bmi1 bmi2 movbe abm", "avx512f avx512bw avx512cd avx512dq avx512vl"
@@ -181,7 +181,7 @@ def test_arm_has_rows_of_its_own(flags: list[str], expected: Isa, monkeypatch: p
     monkeypatch.setattr(platform, "machine", lambda: "aarch64")
     monkeypatch.setattr(system, "cpu_flags", lambda: frozenset(flags))
     assert host_isa() == expected
-    assert portable(X86_64).triple == expected.triple
+    assert to_portable(X86_64).triple == expected.triple
 
 
 def test_llvm_and_the_kernel_agree_on_this_cpu() -> None:
@@ -189,7 +189,7 @@ def test_llvm_and_the_kernel_agree_on_this_cpu() -> None:
     if system.machine() != "x86_64":
         pytest.skip("on Arm nobody asks LLVM, which knows nothing of an emulated CPU")
     needed = table.needed_flags(AVX512_AMX)
-    assert table.flags_by_llvm() & needed == table.host_flags() & needed
+    assert table.llvm_flags() & needed == table.host_flags() & needed
 
 
 def test_another_architecture_is_a_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:

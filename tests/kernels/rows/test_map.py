@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from pliant.kernels.emit.dtypes import DTYPES
 from pliant.kernels.emit.expression import Expr, leaf
-from pliant.kernels.rows.map import MAX_OUTER, SCRATCH_BYTES, MapArgs, map_ir, map_name, walk
+from pliant.kernels.rows.map import MAX_OUTER, SCRATCH_BYTES, MapArgs, map_ir, map_name, plan_map
 from pliant.kernels.runtime.jit import Library
 from tests.kernels.calling import address, call
 
@@ -21,7 +21,7 @@ from tests.kernels.calling import address, call
 def evaluate(library: Library, tree: Expr, *operands: np.ndarray, shape: Sequence[int] = ()) -> np.ndarray:
     """The tree over arrays, by its kernel; the output stands between guards that must stay."""
     shape = tuple(shape) or np.broadcast_shapes(*(a.shape for a in operands))
-    way = walk(shape, [a.shape for a in operands])
+    way = plan_map(shape, [a.shape for a in operands])
     assert way is not None
     dtype = np.dtype(getattr(ml_dtypes, tree.dtype, tree.dtype))
     out = np.full(int(np.prod(shape)) + 64, 1).astype(dtype)
@@ -69,11 +69,11 @@ def test_operands_are_broadcast_as_by_numpy(library: Library, shapes: list[tuple
 
 def test_neighbouring_dimensions_are_merged() -> None:
     """Equal shapes are one row; a bias makes rows; a column is one value a row."""
-    assert walk((2, 3, 4), [(2, 3, 4), (2, 3, 4)]).pattern == "cc"  # type: ignore[union-attr]
-    way = walk((2, 3, 4), [(2, 3, 4), (4,)])
+    assert plan_map((2, 3, 4), [(2, 3, 4), (2, 3, 4)]).pattern == "cc"  # type: ignore[union-attr]
+    way = plan_map((2, 3, 4), [(2, 3, 4), (4,)])
     assert way is not None
     assert (way.inner, way.sizes, way.pattern) == (4, (6,), "cc")
-    way = walk((2, 3, 4), [(2, 3, 4), (2, 3, 1)])
+    way = plan_map((2, 3, 4), [(2, 3, 4), (2, 3, 1)])
     assert way is not None
     assert (way.inner, way.pattern, way.strides) == (4, "cs", ((4,), (1,)))
 
@@ -86,7 +86,7 @@ def test_a_walk_visits_what_numpy_broadcasts(shape: list[int], data: st.DataObje
     """Every output position, from the numbers that the kernel gets, against an array of positions."""
     first = data.draw(st.integers(0, len(shape)))
     operand = [data.draw(st.sampled_from([1, n])) for n in shape[first:]]
-    way = walk(shape, [shape, operand])
+    way = plan_map(shape, [shape, operand])
     assert way is not None
     numbers = np.arange(math.prod(operand)).reshape(operand)
     visited = []
@@ -103,13 +103,13 @@ def test_a_walk_visits_what_numpy_broadcasts(shape: list[int], data: st.DataObje
 def test_too_many_separate_dimensions_are_refused() -> None:
     """The argument structure has room for a fixed number."""
     ones = [2 if d % 2 else 1 for d in range(20)]
-    assert walk([2] * 20, [[2] * 20, ones]) is None
+    assert plan_map([2] * 20, [[2] * 20, ones]) is None
 
 
 def test_an_output_may_be_its_input(library: Library) -> None:
     """In place: every element is read before it is written, in the last, partial vector too."""
     x = np.arange(43, dtype=np.float32)
-    way = walk(x.shape, [x.shape])
+    way = plan_map(x.shape, [x.shape])
     assert way is not None
     tree = leaf(0, "float32") * leaf(0, "float32")
     args = MapArgs(out=x.ctypes.data, inner=43, rows=1, rank=1, unit_rows=1, unit_inner=43, chunks=1)

@@ -12,9 +12,9 @@ from pliant.kernels.rows.rowwise import (
     MeanArgs,
     RowArgs,
     layer_norm_ir,
+    maximum_ir,
     mean_ir,
     mean_units,
-    most_ir,
     softmax_ir,
 )
 from pliant.kernels.runtime.jit import Library
@@ -141,6 +141,6 @@ def test_the_greatest_over_rows_is_exact(library: Library, rows: int, n: int) ->
     x, out = floats(rows, n + 3) - 5, np.full(n + 2, 7, np.float32)
     x[0, 0] = -np.inf
     args = MeanArgs(x.ctypes.data, n + 3, rows, out.ctypes.data, n)
-    call(address(library, MOST, most_ir), args, mean_units(n))
+    call(address(library, MOST, maximum_ir), args, mean_units(n))
     np.testing.assert_array_equal(out[:n], x[:, :n].max(axis=0))
     assert (out[n:] == 7).all()

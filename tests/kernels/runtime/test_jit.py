@@ -12,7 +12,7 @@ import pytest
 
 from pliant.errors import KernelError
 from pliant.kernels.emit.builder import Module
-from pliant.kernels.emit.isa import AVX2, AVX512, X86_64, Isa, host_isa, runnable
+from pliant.kernels.emit.isa import AVX2, AVX512, X86_64, Isa, host_isa, is_runnable
 from pliant.kernels.runtime import compile_child, jit
 from pliant.kernels.runtime.jit import Library
 from tests.compiling import in_a_child
@@ -233,7 +233,7 @@ def test_objects_for_every_row_can_be_made_on_any_cpu(row: Isa) -> None:
 
 def test_a_row_that_this_cpu_lacks_cannot_be_loaded(tmp_path: Path) -> None:
     """An illegal instruction kills the process without a word."""
-    if runnable(AVX512):
+    if is_runnable(AVX512):
         pytest.skip("this CPU runs every row")
     with pytest.raises(KernelError, match="avx512"):
         Library(AVX512, tmp_path)

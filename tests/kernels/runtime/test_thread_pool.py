@@ -17,7 +17,7 @@ from pliant.errors import KernelError
 from pliant.kernels.emit.builder import Module
 from pliant.kernels.emit.isa import Isa, host_isa
 from pliant.kernels.runtime.jit import Library
-from pliant.kernels.runtime.thread_pool import Pool, Table
+from pliant.kernels.runtime.thread_pool import CallTable, ThreadPool
 from tests.kernels.calling import address
 
 
@@ -84,8 +84,8 @@ def host(library_of: Callable[[Isa], Library]) -> Library:
 
 
 @pytest.fixture(params=[1, 2, 3, 8])
-def pool(request: pytest.FixtureRequest, host: Library) -> Iterator[Pool]:
-    with Pool(request.param, host, 4096) as pool:
+def pool(request: pytest.FixtureRequest, host: Library) -> Iterator[ThreadPool]:
+    with ThreadPool(request.param, host, 4096) as pool:
         yield pool
 
 
@@ -97,10 +97,10 @@ def increment(host: Library) -> int:
 @pytest.mark.parametrize(
     ("units", "grain"), [(1, 1), (7, 1), (7, 3), (64, 64), (64, 100), (1000, 1), (1001, 10), (0, 1)]
 )
-def test_every_unit_runs_exactly_once(pool: Pool, increment: int, units: int, grain: int) -> None:
+def test_every_unit_runs_exactly_once(pool: ThreadPool, increment: int, units: int, grain: int) -> None:
     """A unit lost is a wrong answer; a unit run twice by two threads is a race."""
     x = np.zeros(1100, np.int64)
-    table = Table()
+    table = CallTable()
     for _ in range(20):
         table.add(increment, _Args(x.ctypes.data, 0), units, grain)
     for _ in range(10):
@@ -109,11 +109,11 @@ def test_every_unit_runs_exactly_once(pool: Pool, increment: int, units: int, gr
     assert (x[units:] == 0).all()
 
 
-def test_an_entry_begins_when_the_one_before_has_ended(pool: Pool, host: Library) -> None:
+def test_an_entry_begins_when_the_one_before_has_ended(pool: ThreadPool, host: Library) -> None:
     """Layers read what earlier steps wrote, on whichever thread: 200 steps, each on the one before."""
     n, steps = 64, 200
     x = np.zeros(n * (steps + 1), np.int64)
-    table = Table()
+    table = CallTable()
     for step in range(steps):
         args = _Args(x.ctypes.data + 8 * n * step, n)
         table.add(address(host, "copy_on", _next_ir), args, n, 1 + step % 5)
@@ -127,10 +127,10 @@ def test_several_threads_really_share_the_work(host: Library, increment: int) ->
     """Each thread has its own scratch, aligned to 64 bytes; a long entry sees at least two of them."""
     n = 4000
     x, y = np.zeros(n, np.int64), np.zeros(n, np.int64)
-    table = Table()
+    table = CallTable()
     table.add(address(host, "scratch", _scratch_ir), _Args(x.ctypes.data), n, 1)
     table.add(increment, _Args(y.ctypes.data, 2000), n, 1)
-    with Pool(2, host, 100) as pool:
+    with ThreadPool(2, host, 100) as pool:
         assert pool.scratch_bytes == 128
         seen: set[int] = set()
         give_up_s = time.monotonic() + 60.0  # another process may have the second core for a while
@@ -146,9 +146,9 @@ def test_a_thread_takes_units_that_are_neighbours(host: Library) -> None:
     """What another core wrote is read slowly: each of two threads has its half of every entry."""
     n = 64
     x = np.zeros(n, np.int64)
-    table = Table()
+    table = CallTable()
     table.add(address(host, "scratch", _scratch_ir), _Args(x.ctypes.data), n, 1)
-    with Pool(2, host, 64) as pool:
+    with ThreadPool(2, host, 64) as pool:
         is_halved = False
         give_up_s = time.monotonic() + 60.0  # a helper that is late loses units to the walker
         while not is_halved and time.monotonic() < give_up_s:
@@ -160,9 +160,9 @@ def test_a_thread_takes_units_that_are_neighbours(host: Library) -> None:
 def test_an_entry_of_one_grain_stays_on_the_callers_thread(host: Library) -> None:
     """Handing it over would take longer than running it."""
     x = np.zeros(8, np.int64)
-    table = Table()
+    table = CallTable()
     table.add(address(host, "scratch", _scratch_ir), _Args(x.ctypes.data), 8, 8)
-    with Pool(3, host, 64) as pool:
+    with ThreadPool(3, host, 64) as pool:
         for _ in range(100):
             pool.walk(table)
             assert set(x.tolist()) == {pool.scratch.ctypes.data}
@@ -171,9 +171,9 @@ def test_an_entry_of_one_grain_stays_on_the_callers_thread(host: Library) -> Non
 def test_scratch_grows_when_asked_and_never_shrinks(host: Library) -> None:
     """A second model in the process may need more than the first."""
     x = np.zeros(8, np.int64)
-    table = Table()
+    table = CallTable()
     table.add(address(host, "scratch", _scratch_ir), _Args(x.ctypes.data), 8, 8)
-    with Pool(1, host, 64) as pool:
+    with ThreadPool(1, host, 64) as pool:
         pool.reserve(1 << 20)
         pool.reserve(64)
         pool.walk(table)
@@ -183,9 +183,9 @@ def test_scratch_grows_when_asked_and_never_shrinks(host: Library) -> None:
 def test_idle_workers_cost_no_cpu_time(host: Library, increment: int) -> None:
     """A spinning worker starves the reading thread, and the battery."""
     x = np.zeros(64, np.int64)
-    table = Table()
+    table = CallTable()
     table.add(increment, _Args(x.ctypes.data, 100), 64, 1)
-    with Pool(3, host) as pool:
+    with ThreadPool(3, host) as pool:
         pool.walk(table)
         parked = threading.Event()
         parked.wait(0.05)  # time to park: what is measured is the time after it
@@ -197,19 +197,19 @@ def test_idle_workers_cost_no_cpu_time(host: Library, increment: int) -> None:
 def test_parked_workers_come_back(host: Library, increment: int) -> None:
     """Spins of zero park at once: every walk must then wake or do without, and lose nothing."""
     x = np.zeros(16, np.int64)
-    table = Table()
+    table = CallTable()
     for _ in range(3):
         table.add(increment, _Args(x.ctypes.data, 50), 16, 1)
-    with Pool(4, host, idle_s=0.0) as pool:
+    with ThreadPool(4, host, idle_s=0.0) as pool:
         for _ in range(2000):
             pool.walk(table)
     assert (x == 6000).all()
 
 
-def test_two_callers_take_turns(pool: Pool, increment: int) -> None:
+def test_two_callers_take_turns(pool: ThreadPool, increment: int) -> None:
     """Two models may share a pool from two threads; increments are not atomic, so an overlap would show."""
     x = np.zeros(50, np.int64)
-    table = Table()
+    table = CallTable()
     for _ in range(10):
         table.add(increment, _Args(x.ctypes.data, 10), 50, 3)
     callers = [threading.Thread(target=lambda: [pool.walk(table) for _ in range(100)]) for _ in range(3)]
@@ -223,7 +223,7 @@ def test_two_callers_take_turns(pool: Pool, increment: int) -> None:
 def test_other_python_threads_run_during_a_walk(host: Library) -> None:
     """The GIL is dropped: the io lane reads while kernels compute. Here a walk cannot end well without it."""
     x = np.zeros(3, np.int64)
-    table = Table()
+    table = CallTable()
     table.add(address(host, "wait", _wait_ir), _Args(x.ctypes.data, 20_000_000), 1, 1)
     is_over = threading.Event()
 
@@ -233,7 +233,7 @@ def test_other_python_threads_run_during_a_walk(host: Library) -> None:
         x[1] = 1
 
     thread = threading.Thread(target=answer)
-    with Pool(1, host) as pool:
+    with ThreadPool(1, host) as pool:
         thread.start()
         pool.walk(table)
         is_over.set()
@@ -244,9 +244,9 @@ def test_other_python_threads_run_during_a_walk(host: Library) -> None:
 def test_entries_can_be_resized_between_walks(host: Library, increment: int) -> None:
     """Another sequence length is another number of rows in the same table."""
     x = np.zeros(100, np.int64)
-    table = Table()
+    table = CallTable()
     table.add(increment, _Args(x.ctypes.data, 0), 10)
-    with Pool(2, host) as pool:
+    with ThreadPool(2, host) as pool:
         pool.walk(table)
         table.share(np.int64([[100, 7]]))
         pool.walk(table)
@@ -254,10 +254,10 @@ def test_entries_can_be_resized_between_walks(host: Library, increment: int) -> 
     assert (x[10:] == 1).all()
 
 
-def test_a_timed_walk_is_a_walk_with_a_clock(pool: Pool, increment: int) -> None:
+def test_a_timed_walk_is_a_walk_with_a_clock(pool: ThreadPool, increment: int) -> None:
     """Times of entries that follow each other never go back; an entry of much work takes longer."""
     x = np.zeros(64, np.int64)
-    table = Table()
+    table = CallTable()
     for turns in (0, 20_000, 0):
         table.add(increment, _Args(x.ctypes.data, turns), 64, 1)
     ends_s = pool.walk_timed(table)
@@ -266,17 +266,17 @@ def test_a_timed_walk_is_a_walk_with_a_clock(pool: Pool, increment: int) -> None
     assert len(ends_s) == 4
     assert (np.diff(ends_s) > 0).all()
     assert ends_s[2] - ends_s[1] > 1e-4  # 1.28 million dependent multiplications on at most 8 threads
-    assert pool.walk_timed(Table()).tolist() == [0.0]
+    assert pool.walk_timed(CallTable()).tolist() == [0.0]
 
 
 def test_a_table_keeps_its_arguments_and_grows(host: Library, increment: int) -> None:
     """The native side holds addresses only: a collected argument would be read after free."""
     x = np.zeros(1, np.int64)
-    table = Table()
+    table = CallTable()
     for _ in range(1000):
         table.add(increment, _Args(x.ctypes.data, 0), 1)
     gc.collect()
-    with Pool(1, host) as pool:
+    with ThreadPool(1, host) as pool:
         pool.walk(table)
     assert x[0] == table.n_entries == 1000
 
@@ -284,23 +284,23 @@ def test_a_table_keeps_its_arguments_and_grows(host: Library, increment: int) ->
 def test_a_pool_of_one_has_no_worker_and_a_closed_one_has_none_left(host: Library) -> None:
     """Threads that outlive their pool add up in a long-lived service."""
     before = threading.active_count()
-    one = Pool(1, host)
+    one = ThreadPool(1, host)
     assert threading.active_count() == before
-    four = Pool(4, host)
+    four = ThreadPool(4, host)
     assert threading.active_count() == before + 3
     four.close()
     four.close()
     one.close()
     assert threading.active_count() == before
     with pytest.raises(KernelError, match="closed"):
-        four.walk(Table())
+        four.walk(CallTable())
 
 
 def test_a_forgotten_pool_ends_its_workers(host: Library) -> None:
     """No one closes what an exception dropped."""
     before = threading.active_count()
-    pool = Pool(3, host)
-    pool.walk(Table())
+    pool = ThreadPool(3, host)
+    pool.walk(CallTable())
     del pool
     gc.collect()
     assert threading.active_count() == before
@@ -310,9 +310,9 @@ def test_a_forgotten_pool_ends_its_workers(host: Library) -> None:
 def test_a_forked_child_has_workers_of_its_own(host: Library, increment: int) -> None:
     """Workers do not survive a fork; nothing may wait for them, and the child is not slower for it."""
     x = np.zeros(64, np.int64)
-    table = Table()
+    table = CallTable()
     table.add(increment, _Args(x.ctypes.data, 100), 64, 1)
-    with Pool(2, host) as pool:
+    with ThreadPool(2, host) as pool:
         pool.walk(table)
         read, write = os.pipe()
         child = os.fork()
@@ -331,13 +331,13 @@ def test_a_forked_child_has_workers_of_its_own(host: Library, increment: int) ->
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_a_closed_pool_stays_closed_in_a_forked_child(host: Library) -> None:
     """It must not come to life by being asked."""
-    pool = Pool(2, host)
+    pool = ThreadPool(2, host)
     pool.close()
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
         try:
-            pool.walk(Table())
+            pool.walk(CallTable())
         except KernelError:
             os.write(write, b"\x01")
         os._exit(0)
@@ -350,7 +350,7 @@ def test_a_closed_pool_stays_closed_in_a_forked_child(host: Library) -> None:
 def test_a_pool_without_threads_is_refused(host: Library) -> None:
     """Zero threads would walk nothing and report success."""
     with pytest.raises(KernelError, match="0 threads"):
-        Pool(0, host)
+        ThreadPool(0, host)
 
 
 def test_a_program_may_end_without_closing_its_pool(kernel_cache: Path) -> None:
@@ -358,9 +358,9 @@ def test_a_program_may_end_without_closing_its_pool(kernel_cache: Path) -> None:
     program = (
         "import sys; from pathlib import Path\n"
         "from pliant.kernels.emit.isa import host_isa; from pliant.kernels.runtime.jit import Library\n"
-        "from pliant.kernels.runtime.thread_pool import Pool, Table\n"
-        "pool = Pool(3, Library(host_isa(), Path(sys.argv[1])))\n"
-        "pool.walk(Table())\n"
+        "from pliant.kernels.runtime.thread_pool import CallTable, ThreadPool\n"
+        "pool = ThreadPool(3, Library(host_isa(), Path(sys.argv[1])))\n"
+        "pool.walk(CallTable())\n"
     )
     subprocess.run([sys.executable, "-c", program, kernel_cache], check=True, timeout=60)
 
@@ -369,12 +369,12 @@ def test_a_process_bound_to_one_core_still_finishes(host: Library, increment: in
     """Helpers have nowhere to step aside to; taking turns is then the only way."""
     allowed = os.sched_getaffinity(0)
     x = np.zeros(64, np.int64)
-    table = Table()
+    table = CallTable()
     for _ in range(20):
         table.add(increment, _Args(x.ctypes.data, 100), 64, 1)
     os.sched_setaffinity(0, {min(allowed)})
     try:
-        with Pool(3, host) as pool:
+        with ThreadPool(3, host) as pool:
             for _ in range(20):
                 pool.walk(table)
     finally:
@@ -385,9 +385,9 @@ def test_a_process_bound_to_one_core_still_finishes(host: Library, increment: in
 def test_stepping_aside_gives_the_core_back(host: Library, increment: int) -> None:
     """A helper leaves the walker's core for a moment only: its own affinity is the process's again."""
     x = np.zeros(64, np.int64)
-    table = Table()
+    table = CallTable()
     table.add(increment, _Args(x.ctypes.data, 2000), 64, 1)
-    with Pool(3, host, idle_s=0.0) as pool:
+    with ThreadPool(3, host, idle_s=0.0) as pool:
         for _ in range(300):
             pool.walk(table)
         for worker in pool.workers:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from pliant import system
 from pliant.kernels.emit import isa as table
-from pliant.kernels.emit.isa import AVX512_AMX, AVX512_BF16, Isa, runnable
+from pliant.kernels.emit.isa import AVX512_AMX, AVX512_BF16, Isa, is_runnable
 from pliant.kernels.runtime.jit import Library
 from pliant.settings import cache_folder
 
@@ -31,11 +31,11 @@ class Executed(IntEnum):
 
 def missing() -> str | None:
     """Why AMX cannot be had here at all, not even by a handler."""
-    if runnable(AVX512_AMX):
+    if is_runnable(AVX512_AMX):
         return None
     if table.host_flags() >= _FLAGS:
         return "this CPU has AMX, which PLIANT_AMX=1 has pliant use"
-    if not runnable(AVX512_BF16):
+    if not is_runnable(AVX512_BF16):
         return "needs AVX-512 with VNNI, VBMI and BF16"
     return None if shutil.which("cc") else "needs a C compiler"
 
@@ -65,7 +65,7 @@ class Trap:
 
 def library_of(isa: Isa, cache: Path | None) -> Library:
     """A row's library; AMX runs by the handler where the CPU lacks it, for the rest of the process."""
-    if not isa.has_tiles or runnable(isa):
+    if not isa.has_tiles or is_runnable(isa):
         return Library(isa, cache)
     Trap(cache or cache_folder())
     with claimed():
@@ -91,4 +91,4 @@ def claimed() -> Iterator[None]:
 
 def _forget() -> None:
     table.host_flags.cache_clear()
-    table.lends_tiles.cache_clear()
+    table.can_use_tiles.cache_clear()

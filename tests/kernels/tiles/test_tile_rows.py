@@ -11,12 +11,12 @@ import pytest
 from pliant.kernels.coded.gemm_bf16 import gemm_bf16_ir
 from pliant.kernels.coded.int8.gemm_int8 import gemm_int8_ir
 from pliant.kernels.emit.builder import Module
-from pliant.kernels.emit.isa import AVX512_AMX, Isa, runnable
+from pliant.kernels.emit.isa import AVX512_AMX, Isa, is_runnable
 from pliant.kernels.product.matmul_integer import IntegerForm, matmul_integer_ir
 from pliant.kernels.runtime.aligned_memory import aligned_bytes
 from pliant.kernels.runtime.compile_child import compile_assembly
 from pliant.kernels.runtime.jit import Library
-from pliant.kernels.tiles.tile_ops import Kind
+from pliant.kernels.tiles.tile_ops import TileKind
 from pliant.kernels.tiles.tile_rows import (
     PANELS,
     LeftRows,
@@ -32,7 +32,7 @@ from tests.kernels.spills import inner_loops
 from tests.kernels.tiles.amx_trap import Executed, Trap
 from tests.rows import TILE_ROWS, integer_name
 
-KINDS: tuple[Kind, ...] = ("int8", "bf16")
+KINDS: tuple[TileKind, ...] = ("int8", "bf16")
 
 
 class Args(ctypes.Structure):
@@ -45,7 +45,7 @@ class Args(ctypes.Structure):
     )
 
 
-def product_ir(isa: Isa, kind: Kind, groups: int, parts: int, in_blocks: bool) -> str:
+def product_ir(isa: Isa, kind: TileKind, groups: int, parts: int, in_blocks: bool) -> str:
     module = Module(isa)
     write_tile_rows(module, kind, parts)
     with module.kernel("product") as f:
@@ -82,7 +82,9 @@ def aligned(array: np.ndarray) -> np.ndarray:
     return memory
 
 
-def factors(kind: Kind, shape: tuple[int, ...], seed: int, *, is_left: bool) -> tuple[np.ndarray, np.ndarray]:
+def factors(
+    kind: TileKind, shape: tuple[int, ...], seed: int, *, is_left: bool
+) -> tuple[np.ndarray, np.ndarray]:
     """Numbers as memory has them, and what they are: a byte's, or whole ones whose sums are exact."""
     draw = np.random.default_rng(seed)
     if kind == "int8":
@@ -94,7 +96,7 @@ def factors(kind: Kind, shape: tuple[int, ...], seed: int, *, is_left: bool) -> 
 
 def check(
     library: Library,
-    kind: Kind,
+    kind: TileKind,
     rows: int,
     words: int,
     groups: int,
@@ -127,7 +129,7 @@ def check(
 @pytest.mark.parametrize("groups", PANELS)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("rows", [1, 2, 15, 16, 17, 31, 32, 33, 48, 70])
-def test_any_number_of_rows(library: Library, kind: Kind, rows: int, groups: int) -> None:
+def test_any_number_of_rows(library: Library, kind: TileKind, rows: int, groups: int) -> None:
     """One or two rows of tiles, the last with as many rows as are left."""
     check(library, kind, rows, 24, groups)
 
@@ -135,14 +137,14 @@ def test_any_number_of_rows(library: Library, kind: Kind, rows: int, groups: int
 @pytest.mark.parametrize("groups", PANELS)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("words", [1, 8, 15, 16, 17, 32, 47, 200])
-def test_any_depth(library: Library, kind: Kind, words: int, groups: int) -> None:
+def test_any_depth(library: Library, kind: TileKind, words: int, groups: int) -> None:
     """Whole tiles along K, a narrower one, or both; nothing beyond a row is read."""
     check(library, kind, 20, words, groups)
 
 
 @pytest.mark.parametrize("words", [5, 16, 21])
 @pytest.mark.parametrize("kind", KINDS)
-def test_sums_go_on(library: Library, kind: Kind, words: int) -> None:
+def test_sums_go_on(library: Library, kind: TileKind, words: int) -> None:
     """Blocks of K add to what those before them left."""
     check(library, kind, 40, words, 2, begin=1000)
 
@@ -151,7 +153,7 @@ def test_sums_go_on(library: Library, kind: Kind, words: int) -> None:
 @pytest.mark.parametrize("groups", [1, 2])
 @pytest.mark.parametrize("kind", KINDS)
 def test_deep_matrices_are_multiplied_in_blocks(
-    library: Library, kind: Kind, groups: int, rows: int, words: int
+    library: Library, kind: TileKind, groups: int, rows: int, words: int
 ) -> None:
     """A panel of B stays in L1 for as many rows as make that worth it."""
     check(library, kind, rows, words, groups, in_blocks=True)
@@ -164,11 +166,11 @@ def test_rows_may_be_sums_of_two_parts(library: Library, rows: int, groups: int)
     check(library, "bf16", rows, 40, groups, parts=2)
 
 
-@pytest.mark.skipif(runnable(AVX512_AMX), reason="this CPU counts no instructions")
+@pytest.mark.skipif(is_runnable(AVX512_AMX), reason="this CPU counts no instructions")
 @pytest.mark.skipif(AVX512_AMX not in TILE_ROWS, reason="AMX cannot be had here, not even by a handler")
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_kernel_loads_each_factor_as_rarely_as_it_can(
-    library_of: Callable[[Isa], Library], kernel_cache: Path, kind: Kind
+    library_of: Callable[[Isa], Library], kernel_cache: Path, kind: TileKind
 ) -> None:
     """32 rows, 32 columns, 4 tiles along K: four products for four loads; and the registers are given up."""
     trap = Trap(kernel_cache)

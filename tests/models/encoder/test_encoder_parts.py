@@ -11,7 +11,7 @@ from pliant.compiler.executable.fragment import fragment_image
 from pliant.compiler.passes.passes import simplify
 from pliant.kernels.emit.isa import host_isa
 from pliant.kernels.runtime.jit import Library
-from pliant.kernels.runtime.thread_pool import Pool
+from pliant.kernels.runtime.thread_pool import ThreadPool
 from pliant.models.encoder import encoder_parts as parts
 from pliant.models.encoder.encoder_spec import (
     EncoderLayer,
@@ -96,7 +96,7 @@ EVERY_SPEC = pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
 def run() -> Run:
     """`run(part, tensors, **feeds)` compiles the part on layer 1's weights and runs it."""
     library = Library(host_isa(), None)
-    pool = Pool(1, library)
+    pool = ThreadPool(1, library)
 
     def once(
         part: EncoderPart, tensors: Mapping[str, np.ndarray], **feeds: np.ndarray

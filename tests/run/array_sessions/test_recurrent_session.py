@@ -7,9 +7,9 @@ import pytest
 
 from pliant.errors import InputError
 from pliant.ir.endpoint import Request
-from pliant.kernels.emit.isa import AVX2, AVX512, X86_64, Isa, portable
+from pliant.kernels.emit.isa import AVX2, AVX512, X86_64, Isa, to_portable
 from pliant.kernels.runtime.jit import Library
-from pliant.kernels.runtime.thread_pool import Pool
+from pliant.kernels.runtime.thread_pool import ThreadPool
 from pliant.models.recurrent.recurrent_source import RecurrentSource, open_recurrent_source, random_recurrent
 from pliant.models.recurrent.recurrent_spec import RecurrentSpec
 from pliant.run.array_sessions.recurrent_session import RecurrentSession
@@ -17,7 +17,7 @@ from tests.compiler.rules.running import machine
 from tests.kernels import reference
 from tests.recurrent_models import torchs_answer, torchs_layers, write_recurrent
 
-ISAS = [AVX2, X86_64, portable(AVX512)]
+ISAS = [AVX2, X86_64, to_portable(AVX512)]
 LENGTHS = (1, 2, 3, 17, 64, 65, 130)
 TOLERANCE = 1e-5  # the issue's; sums of some hundred float32 numbers below 1, through bounded activations
 CELLS = [
@@ -106,7 +106,7 @@ def test_two_threads_and_one_answer_alike(tmp_path: Path, cache: Path) -> None:
     """How work is shared may not change a digit that matters."""
     source = open_recurrent_source(write_recurrent(tmp_path, CELLS[1]))
     library = Library(AVX2, cache)
-    with Pool(1, library) as alone, Pool(2, library) as both:
+    with ThreadPool(1, library) as alone, ThreadPool(2, library) as both:
         one, two = (numbers(RecurrentSession(source, library, pool), words(50)) for pool in (alone, both))
     np.testing.assert_allclose(one, two, rtol=0, atol=1e-6)
 

@@ -18,7 +18,7 @@ from pliant.ir.port import Port
 from pliant.ir.program import Compute, Program, Segment, Step
 from pliant.kernels.emit.isa import host_isa
 from pliant.kernels.runtime.jit import Library
-from pliant.kernels.runtime.thread_pool import Pool
+from pliant.kernels.runtime.thread_pool import ThreadPool
 from pliant.models.onnx.bind.onnx_bind import bind
 from pliant.models.onnx.onnx_file import open_onnx
 from pliant.run.arena import Arena
@@ -52,7 +52,7 @@ class Positive:
     def walk_timed(self, tensors: Arrays) -> tuple[Arrays, np.ndarray]:
         return self.walk(tensors, None), np.zeros(1)
 
-    def beside(self, pool: Pool, arena: Arena) -> "Positive":
+    def beside(self, pool: ThreadPool, arena: Arena) -> "Positive":
         return self
 
 
@@ -60,7 +60,7 @@ class Positive:
 class Squared(Positive):
     """An executable that is compiled for the shape that it meets."""
 
-    pool: Pool | None = None
+    pool: ThreadPool | None = None
     library: Library | None = None
     found: list[tuple[int, ...]] = field(default_factory=list)
     inputs: tuple[str, ...] = ("p",)
@@ -82,17 +82,19 @@ def library() -> Library:
 
 
 @pytest.fixture
-def pool(library: Library) -> Iterator[Pool]:
-    with Pool(1, library) as opened:
+def pool(library: Library) -> Iterator[ThreadPool]:
+    with ThreadPool(1, library) as opened:
         yield opened
 
 
-def _stage(model: str, shapes: dict[str, tuple[int, ...]], pool: Pool, library: Library) -> ExecutableStage:
+def _stage(
+    model: str, shapes: dict[str, tuple[int, ...]], pool: ThreadPool, library: Library
+) -> ExecutableStage:
     graph = bind(open_onnx(parse(model).SerializeToString()), {}, {}, supported=RULES, shapes=shapes)
     return open_image(make_image(graph, Target(library.isa)), pool, library)
 
 
-def _three_steps(pool: Pool, library: Library, squared: Squared) -> GraphRunner:
+def _three_steps(pool: ThreadPool, library: Library, squared: Squared) -> GraphRunner:
     stages: dict[str, ArrayStage] = {
         "negate": _stage(NEGATED, {"x": (2, 3)}, pool, library),
         "NonZero": Positive(),
@@ -106,7 +108,7 @@ def _three_steps(pool: Pool, library: Library, squared: Squared) -> GraphRunner:
 
 
 def test_a_step_finds_its_kernels_for_the_shape_that_the_one_before_it_made(
-    pool: Pool, library: Library
+    pool: ThreadPool, library: Library
 ) -> None:
     """What a detector keeps, nobody knows before it has looked: the next executable is chosen then."""
     squared = Squared(pool=pool, library=library)
@@ -120,7 +122,7 @@ def test_a_step_finds_its_kernels_for_the_shape_that_the_one_before_it_made(
     assert [span.step for span in runner.spans] == [0, 1, 2]
 
 
-def test_what_a_step_raises_is_raised_as_it_is(pool: Pool, library: Library) -> None:
+def test_what_a_step_raises_is_raised_as_it_is(pool: ThreadPool, library: Library) -> None:
     """The caller's feeds are at fault, and no lane; the next run starts clean."""
     runner = _three_steps(pool, library, Squared(pool=pool, library=library))
     with pytest.raises(InputError, match=r"^nothing is positive$"):
@@ -128,7 +130,7 @@ def test_what_a_step_raises_is_raised_as_it_is(pool: Pool, library: Library) -> 
     assert len(runner.walk({"x": X}, None)["y"]) == 3
 
 
-def test_a_profile_shows_steps_without_kernel_calls_too(pool: Pool, library: Library) -> None:
+def test_a_profile_shows_steps_without_kernel_calls_too(pool: ThreadPool, library: Library) -> None:
     """A step in numpy takes time as any other: the timeline has it, the table of kernels has not."""
     found = _three_steps(pool, library, Squared(pool=pool, library=library)).profile({"x": X}, 2)
     assert [span.step for span in found.spans] == [0, 1, 2]
@@ -138,7 +140,7 @@ def test_a_profile_shows_steps_without_kernel_calls_too(pool: Pool, library: Lib
     assert len([e for e in found.chrome_trace()["traceEvents"] if e["ph"] == "X"]) == 4
 
 
-def test_a_runner_that_is_dropped_goes_at_once(pool: Pool, library: Library) -> None:
+def test_a_runner_that_is_dropped_goes_at_once(pool: ThreadPool, library: Library) -> None:
     """It holds weights and an arena: they must not wait for the garbage collector."""
     runner = one_stage(_stage(NEGATED, {"x": (2, 3)}, pool, library), pool)
     runner.walk({"x": X}, None)

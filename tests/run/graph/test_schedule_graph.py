@@ -15,7 +15,7 @@ from pliant.errors import InputError
 from pliant.ir.graph import Graph, Node, TensorType
 from pliant.kernels.emit.isa import host_isa
 from pliant.kernels.runtime.jit import Library
-from pliant.kernels.runtime.thread_pool import Pool
+from pliant.kernels.runtime.thread_pool import ThreadPool
 from pliant.profile.form_costs import CostFile
 from pliant.run.graph.array_stage import open_image
 from pliant.run.graph.schedule_graph import GraphScheduler
@@ -41,7 +41,7 @@ def test_every_schedule_answers_as_onnx_does(kind: compiled.ScheduleKind) -> Non
 def test_the_second_plan_measures_nothing(tmp_path: Path) -> None:
     """The table on disk answers, in this process and in the next."""
     library = Library(host_isa())
-    with Pool(2, library) as pool:
+    with ThreadPool(2, library) as pool:
         graph = graph_of(a_network())
         costs = CostFile(tmp_path / "costs.json")
         first = GraphScheduler("exact", pool, library, costs).plan(graph).report
@@ -65,7 +65,7 @@ def test_plain_loops_are_what_none_runs() -> None:
 def test_operators_are_told_in_plain_loops_reordered_and_as_chosen(tmp_path: Path) -> None:
     """Figures 8 to 10: a reordered loop is one of the plain ones, and what has no loops counts the same."""
     library = Library(host_isa())
-    with Pool(1, library) as pool:
+    with ThreadPool(1, library) as pool:
         graph = graph_of(a_network())
         found = GraphScheduler("exact", pool, library, CostFile(tmp_path / "costs.json")).operators(graph)
     assert sum(row.n for row in found) == len(graph.nodes)
@@ -119,7 +119,7 @@ def test_plain_loops_keep_a_bias_that_is_named_after_the_result() -> None:
     types |= {"x": TensorType("float32", x.shape), "y": TensorType("float32", (1, 6, 5, 6))}
     graph = Graph((Node("Conv", ("x", "w", "y.bias"), ("y",)),), ("x",), ("y",), types, arrays)
     library = Library(host_isa())
-    with Pool(1, library) as pool:
+    with ThreadPool(1, library) as pool:
         planned = GraphScheduler("none", pool, library).plan(graph).graph
         assert "LoopConv" in {node.op for node in planned.nodes}
         got = open_image(make_image(planned, Target(library.isa)), pool, library).run({"x": x})["y"]

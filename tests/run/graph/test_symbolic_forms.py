@@ -19,7 +19,7 @@ from pliant.ir.graph import Graph
 from pliant.ir.text.executable_text import executable_text, parse_executable
 from pliant.kernels.emit.isa import host_isa
 from pliant.kernels.runtime.jit import Library
-from pliant.kernels.runtime.thread_pool import Pool
+from pliant.kernels.runtime.thread_pool import ThreadPool
 from pliant.models.onnx.bind.onnx_bind import bind_first
 from pliant.models.onnx.bind.onnx_blocks import BoundPart
 from pliant.models.onnx.bind.onnx_symbolic import SymbolicGraph, symbolic_graph
@@ -213,7 +213,7 @@ def test_a_bound_program_is_the_one_that_is_compiled(model: str, request: pytest
     sizes = found.family.sizes(shapes)
     assert sizes is not None
     library = Library(host_isa())
-    with Pool(2, library) as pool:
+    with ThreadPool(2, library) as pool:
         planner = GraphScheduler("static", pool, library)
 
         def image(graph: SymbolicGraph) -> Image:

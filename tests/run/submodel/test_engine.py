@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pliant.kernels.emit.isa import AVX2, AVX512, X86_64, Isa, portable
+from pliant.kernels.emit.isa import AVX2, AVX512, X86_64, Isa, to_portable
 from pliant.kernels.runtime.buffer import Buffer
 from pliant.models.hf.checkpoint import Checkpoint, open_checkpoint
 from pliant.models.spec import Head, picked_layers
@@ -48,7 +48,7 @@ def test_full_fidelity_answers_as_the_model_itself(
             np.testing.assert_allclose(measured, expected, atol=TOLERANCE, rtol=TOLERANCE)
 
 
-@pytest.mark.parametrize("isa", [portable(AVX512), AVX2, X86_64], ids=lambda isa: isa.name)
+@pytest.mark.parametrize("isa", [to_portable(AVX512), AVX2, X86_64], ids=lambda isa: isa.name)
 def test_mixed_bits_answer_as_the_quantized_weights_would(
     isa: Isa, tiny_model: Callable[..., Path], tiny_store: Callable[..., Path], kernel_cache: Path
 ) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pliant.kernels.emit.isa import AVX512_AMX, AVX512_BF16, Isa, host_isa, runnable
+from pliant.kernels.emit.isa import AVX512_AMX, AVX512_BF16, Isa, host_isa, is_runnable
 from pliant.models.tokenizer import TokenizedInput
 from pliant.run.submodel.engine import Engine
 from pliant.store.read import open_store
@@ -21,7 +21,7 @@ LENGTHS = (1, 9, 17, 24)
 @pytest.fixture
 def trap(tmp_path: Path) -> Iterator[Trap | None]:
     """This CPU has AMX, or says so: then its instructions are counted."""
-    if runnable(AVX512_AMX):
+    if is_runnable(AVX512_AMX):
         yield None
         return
     trap = Trap(tmp_path)

@@ -32,7 +32,7 @@ from pliant.errors import ClusterError
 from pliant.ir.dilation import Dilation
 from pliant.kernels.emit.isa import host_isa
 from pliant.kernels.runtime.jit import Library
-from pliant.kernels.runtime.thread_pool import Pool
+from pliant.kernels.runtime.thread_pool import ThreadPool
 from pliant.models.encoder.encoder_source import EncoderSource
 from pliant.run.emulated_device import EmulatedDevice
 from pliant.run.lanes import Lanes
@@ -72,7 +72,7 @@ class _Machine:
 def _machine(options: MemberOptions) -> Iterator[_Machine]:
     library = Library(host_isa(), options.cache)
     with (
-        Pool(options.n_threads, library) as pool,
+        ThreadPool(options.n_threads, library) as pool,
         member_lanes(options.name, options.dilation, options.n_threads) as lanes,
     ):
         holding = Holding(options.name, library, pool, lanes.emulated, options.free_bytes)

@@ -15,7 +15,7 @@ from pliant.ir.partition import Grid, Mode, Partition, Share
 from pliant.ir.program import Compute, Exchange
 from pliant.ir.topology import Capability, StageTimes
 from pliant.kernels.runtime.jit import Library
-from pliant.kernels.runtime.thread_pool import Pool
+from pliant.kernels.runtime.thread_pool import ThreadPool
 from pliant.models.encoder.encoder_source import EncoderSource
 from pliant.models.encoder.encoder_spec import EncoderSpec
 from pliant.plan.split.split import HEAD, INPUT, layer_segment
@@ -36,7 +36,7 @@ def measure_member(
     source: EncoderSource,
     tokens: int,
     library: Library,
-    pool: Pool,
+    pool: ThreadPool,
     free_bytes: int,
     *,
     ends: Shards | None = None,

@@ -12,7 +12,7 @@ from pliant.ir.partition import Partition
 from pliant.ir.topology import Capability
 from pliant.kernels.runtime.aligned_memory import trim_heap
 from pliant.kernels.runtime.jit import Library
-from pliant.kernels.runtime.thread_pool import Pool
+from pliant.kernels.runtime.thread_pool import ThreadPool
 from pliant.models.encoder.encoder_source import EncoderSource
 from pliant.profile.system_memory import free_memory_bytes
 from pliant.run.emulated_device import EmulatedDevice
@@ -32,7 +32,7 @@ class Holding:
         self,
         device: str,
         library: Library,
-        pool: Pool,
+        pool: ThreadPool,
         emulated: EmulatedDevice | None = None,
         bound_bytes: Callable[[], int] | None = None,
     ) -> None:

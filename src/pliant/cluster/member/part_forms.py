@@ -18,7 +18,7 @@ from pliant.compiler.rules.rules import lower
 from pliant.ir.graph import Graph
 from pliant.kernels.runtime.aligned_memory import aligned_bytes, trim_heap
 from pliant.kernels.runtime.jit import Library
-from pliant.kernels.runtime.thread_pool import Pool
+from pliant.kernels.runtime.thread_pool import ThreadPool
 from pliant.models.encoder.encoder_source import EncoderSource
 from pliant.models.encoder.part_builder import EncoderPart
 
@@ -66,7 +66,7 @@ MOST_COMPILED = 256
 class Forms:
     """One device's compiled parts and packed weights of one model, reused across partitions."""
 
-    def __init__(self, source: EncoderSource, library: Library, pool: Pool) -> None:
+    def __init__(self, source: EncoderSource, library: Library, pool: ThreadPool) -> None:
         self.source = source
         self._library, self._pool = library, pool
         self._target = Target(library.isa, pool.n_threads)

@@ -25,7 +25,7 @@ from pliant.ir.program import Compute, Exchange
 from pliant.kernels.runtime.aligned_memory import aligned_bytes, trim_heap
 from pliant.kernels.runtime.buffer import Buffer
 from pliant.kernels.runtime.jit import Library
-from pliant.kernels.runtime.thread_pool import Pool
+from pliant.kernels.runtime.thread_pool import ThreadPool
 from pliant.models.encoder.encoder_source import EncoderSource
 from pliant.models.encoder.encoder_spec import EncoderSpec
 from pliant.models.spec import picked_layers
@@ -58,7 +58,7 @@ class Shards:
     The pool belongs to the caller. Not thread-safe, but a shard may be prepared while another one runs.
     """
 
-    def __init__(self, device: str, source: EncoderSource, library: Library, pool: Pool) -> None:
+    def __init__(self, device: str, source: EncoderSource, library: Library, pool: ThreadPool) -> None:
         self.device, self.source = device, source
         self._library, self._pool = library, pool
         self._forms = Forms(source, library, pool)
@@ -151,7 +151,7 @@ class Shard:
         partition: Partition,
         first: int,
         forms: Forms,
-        pool: Pool,
+        pool: ThreadPool,
         ends: Mapping[str, _End],
         *,
         is_alone: bool = False,

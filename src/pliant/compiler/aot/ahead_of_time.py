@@ -19,7 +19,7 @@ from pliant.compiler.executable.image import Image
 from pliant.errors import GraphError, InputError
 from pliant.ir.executable import ARENA
 from pliant.ir.graph import TensorType
-from pliant.kernels.runtime.walker import Context, Slot, walker_ir
+from pliant.kernels.runtime.walker import PoolContext, UnitRange, walker_ir
 from pliant.store.container import Layout
 
 _MAX_RANK = 8
@@ -51,8 +51,8 @@ def _write(image: Image, name: str, out: Path) -> None:
         "n_inputs": len(program.inputs),
         "n_outputs": len(program.outputs),
         "triple": compiler_triple(isa),
-        "context_bytes": sizeof(Context),
-        "slot_bytes": sizeof(Slot),
+        "context_bytes": sizeof(PoolContext),
+        "slot_bytes": sizeof(UnitRange),
         "tables": _tables(program, layout, name, isa.has_tiles),
     }
     for template, target in (

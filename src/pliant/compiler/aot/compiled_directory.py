@@ -17,7 +17,7 @@ from pliant.compiler.aot.compiled_files import OBJECTS, draft_of, write_objects,
 from pliant.compiler.executable.assemble_image import Image
 from pliant.compiler.executable.encode_image import EncodedProgram, arena_tensors, encode
 from pliant.errors import KernelError, StoreError
-from pliant.kernels.emit.isa import ISAS, runnable
+from pliant.kernels.emit.isa import ISAS, is_runnable
 from pliant.kernels.runtime.loader import load
 
 PROGRAM, WEIGHTS = "program.json", "weights.safetensors"
@@ -95,7 +95,7 @@ def open_saved(directory: Path) -> CompiledDirectory:
     """
     manifest = _manifest(directory)
     rows = [isa for isa in ISAS if (isa.name, isa.features) == (manifest.isa, manifest.features)]
-    if not rows or not runnable(rows[0]):
+    if not rows or not is_runnable(rows[0]):
         raise KernelError(f"{directory} was compiled for {manifest.isa}, which this CPU cannot run.")
     return CompiledDirectory(
         _identity(manifest), manifest.program, _weights(directory, manifest), _kernels(directory, manifest)

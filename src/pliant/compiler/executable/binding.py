@@ -13,7 +13,7 @@ from pliant.errors import InputError
 from pliant.ir.graph import TensorType
 from pliant.kernels.runtime.aligned_memory import address, aligned_bytes
 from pliant.kernels.runtime.buffer import Buffer
-from pliant.kernels.runtime.call_table import Table
+from pliant.kernels.runtime.call_table import CallTable
 
 _MOST_CELLS = 4
 """Up to this many addresses of a space are written one by one; updating the whole table takes as long as
@@ -49,7 +49,7 @@ class BoundProgram:
 
     def __init__(self, program: EncodedProgram, kernels: Mapping[str, int]) -> None:
         self._copies, self._outputs = program.copies, program.outputs
-        self._table = Table()
+        self._table = CallTable()
         self._arguments = aligned_bytes(-(-len(program.arguments) // 8) * 8)
         self._arguments[: len(program.arguments)] = np.frombuffer(program.arguments, np.uint8)
         self._words = self._arguments.view(np.int64)
@@ -71,7 +71,7 @@ class BoundProgram:
             self._table.append(kernels[row.kernel], start + row.arguments, row.n_units, row.grain)
 
     @property
-    def table(self) -> Table:
+    def table(self) -> CallTable:
         """The calls with the current addresses of all spaces."""
         if self._is_stale:
             self._words[self._pointers] = self._bases[self._pointed] + self._offsets

@@ -20,7 +20,7 @@ from pliant.kernels.emit.isa import X86_64, host_isa
 from pliant.kernels.runtime.aligned_memory import zeroed_bytes
 from pliant.kernels.runtime.buffer import Buffer
 from pliant.kernels.runtime.jit import Library
-from pliant.kernels.runtime.thread_pool import Pool
+from pliant.kernels.runtime.thread_pool import ThreadPool
 from pliant.models.encoder.encoder_graph import (
     BLOCK_WORDS,
     ComputeDtype,
@@ -61,7 +61,7 @@ class ElasticEncoder:
         embeddings: Embeddings,
         head: HeadWeights,
         library: Library,
-        pool: Pool,
+        pool: ThreadPool,
         *,
         tokens: int,
         compute: ComputeDtype = "fp32",

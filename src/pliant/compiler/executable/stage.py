@@ -14,7 +14,7 @@ from pliant.compiler.rules import lower_encoder as coded
 from pliant.ir.executable import ARENA
 from pliant.ir.graph import Graph
 from pliant.kernels.runtime.buffer import Buffer
-from pliant.kernels.runtime.thread_pool import Pool
+from pliant.kernels.runtime.thread_pool import ThreadPool
 
 
 def coded_form(graph: Graph, target: Target) -> "StageForm":
@@ -76,7 +76,7 @@ class BoundStage:
         """
         self._bound.point(space, buffer)
 
-    def walk(self, lengths: tuple[int, ...], pool: Pool) -> None:
+    def walk(self, lengths: tuple[int, ...], pool: ThreadPool) -> None:
         """Run over the first rows: the concatenated rows of texts of `lengths` rows."""
         if lengths != self._lengths:
             self._cut(lengths)
@@ -84,8 +84,8 @@ class BoundStage:
         if self._outputs:
             self._bound.copy(self._outputs)
 
-    def walk_timed(self, lengths: tuple[int, ...], pool: Pool) -> Float64[np.ndarray, " ends"]:
-        """As `walk` without output copies; returns the result of `Pool.walk_timed`."""
+    def walk_timed(self, lengths: tuple[int, ...], pool: ThreadPool) -> Float64[np.ndarray, " ends"]:
+        """As `walk` without output copies; returns the result of `ThreadPool.walk_timed`."""
         if lengths != self._lengths:
             self._cut(lengths)
         return pool.walk_timed(self._bound.table)

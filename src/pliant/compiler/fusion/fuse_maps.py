@@ -9,7 +9,7 @@ from pliant.compiler.rewrite.rewrite import rebuild_graph
 from pliant.compiler.rules.onnx_elementwise import expression
 from pliant.ir.graph import Graph, Node
 from pliant.kernels.emit.expression import Expr, leaf, replace_inputs, size
-from pliant.kernels.rows.map import MAX_INPUTS, walk
+from pliant.kernels.rows.map import MAX_INPUTS, plan_map
 
 MAX_OPERATIONS = 48
 
@@ -62,6 +62,6 @@ def _inline(tree: _Tree, x: str, inner: _Tree, graph: Graph, y: str) -> _Tree | 
     shapes = [graph.types[name].shape for name in names]
     if len(names) > MAX_INPUTS or size(fused) > MAX_OPERATIONS:
         return None
-    if graph.types[y].size and walk(graph.types[y].shape, shapes) is None:
+    if graph.types[y].size and plan_map(graph.types[y].shape, shapes) is None:
         return None
     return fused, names

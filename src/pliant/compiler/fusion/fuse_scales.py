@@ -17,7 +17,7 @@ from pliant.compiler.rewrite.operands import MatMulOperands, matmul_operands
 from pliant.compiler.rewrite.rewrite import constant_type, rebuild_graph, unused_name
 from pliant.compiler.rewrite.view import View, whole_view
 from pliant.ir.graph import Attribute, Graph, Node
-from pliant.kernels.product.scaled_block import Element
+from pliant.kernels.product.scaled_block import WeightElement
 
 _MIN_BLOCK = 16
 """Fewer rows of weights with one scale each would need almost as many scales as weights."""
@@ -48,7 +48,7 @@ class _CodedMatrix:
     """Codes [K, N] and their parameters [blocks of K or 1, N or 1]."""
 
     codes: View
-    element: Element
+    element: WeightElement
     scales: np.ndarray
     zeros: np.ndarray | None
 
@@ -112,7 +112,7 @@ def _transpose(weights: AffineWeights) -> AffineWeights:
     )
 
 
-def _element(graph: Graph, weights: AffineWeights) -> Element | None:
+def _element(graph: Graph, weights: AffineWeights) -> WeightElement | None:
     """The type that holds codes minus their zero point."""
     zero = weights.zero
     if weights.dtype in ("float16", "bfloat16"):

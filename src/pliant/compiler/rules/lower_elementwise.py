@@ -11,7 +11,7 @@ from pliant.errors import GraphError
 from pliant.ir.graph import Graph, Node
 from pliant.kernels.emit.dtypes import DTYPES
 from pliant.kernels.emit.expression import Expr, constant, inputs
-from pliant.kernels.rows.map import MAX_INPUTS, MAX_OUTER, SCRATCH_BYTES, MapArgs, map_ir, map_name, walk
+from pliant.kernels.rows.map import MAX_INPUTS, MAX_OUTER, SCRATCH_BYTES, MapArgs, map_ir, map_name, plan_map
 
 
 def map_calls(
@@ -30,7 +30,7 @@ def map_calls(
         return ()
     if len(operands) > MAX_INPUTS:
         raise GraphError(f"node {label!r} reads {len(operands)} tensors; kernels read at most {MAX_INPUTS}.")
-    way = walk(shape, [s for _, s in operands])
+    way = plan_map(shape, [s for _, s in operands])
     if way is None:
         raise GraphError(f"node {label!r} broadcasts along more than {MAX_OUTER} separate dimensions.")
     strides = [step for steps in way.strides for step in (*steps, *[0] * (MAX_OUTER - len(steps)))]

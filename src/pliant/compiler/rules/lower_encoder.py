@@ -223,7 +223,7 @@ def _pool(node: Node, graph: Graph, target: Target) -> LoweredNode:
         "n": columns,
     }
     call = Call(
-        kernel=Kernel(rowwise.MOST, rowwise.most_ir) if is_most else Kernel(rowwise.MEAN, rowwise.mean_ir),
+        kernel=Kernel(rowwise.MOST, rowwise.maximum_ir) if is_most else Kernel(rowwise.MEAN, rowwise.mean_ir),
         layout=rowwise.MeanArgs,
         fields=fields,
         n_units=units,

@@ -10,7 +10,7 @@ from pliant.errors import GraphError
 from pliant.ir.graph import Graph, Node
 from pliant.kernels.emit.dtypes import DTYPES
 from pliant.kernels.emit.expression import Expr, choose, leaf
-from pliant.kernels.rows.reduce import MAX_DIMS, ReduceArgs, Reduction, extent, reduce_ir
+from pliant.kernels.rows.reduce import MAX_DIMS, ReduceArgs, Reduction, plan_reduction, reduce_ir
 
 _UNIT_ELEMENTS = 4096
 
@@ -42,7 +42,7 @@ def reduce_call(
     kept = [n for d, n in enumerate(shape) if d not in axes]
     if 0 in kept:
         return ()
-    way = extent(shape, axes)
+    way = plan_reduction(shape, axes)
     if max(len(way.kept), len(way.others)) > MAX_DIMS:
         raise GraphError(f"node {label!r} reduces more than {MAX_DIMS} separate groups of axes.")
     reduction = Reduction(*formula, way.by_columns)

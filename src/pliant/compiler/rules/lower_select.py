@@ -23,7 +23,7 @@ from pliant.compiler.rules.move.lower_move import axis_of, require, required_con
 from pliant.compiler.rules.move.lower_pad import fill_calls, frame_calls, zero_for
 from pliant.errors import GraphError
 from pliant.ir.graph import Graph, Node, TensorType
-from pliant.kernels.move import mark, triangle
+from pliant.kernels.move import position_writes, triangle
 from pliant.kernels.rows import topk
 
 
@@ -73,8 +73,10 @@ def _one_hot(node: Node, graph: Graph, target: Target) -> LoweredNode:
     off = fill_calls(View(values, 0, (), ()), whole_view(y, result), size, node.name)
     name = f"one_hot_{index_type.dtype}_{size}"
     on = Call(
-        kernel=Kernel(name, partial(mark.one_hot_ir, name=name, index=index_type.dtype, size=size)),
-        layout=mark.OneHotArgs,
+        kernel=Kernel(
+            name, partial(position_writes.one_hot_ir, name=name, index=index_type.dtype, size=size)
+        ),
+        layout=position_writes.OneHotArgs,
         fields={
             "indices": Ref(indices),
             "value": Ref(values, size),
@@ -136,8 +138,8 @@ def _tensor_scatter(node: Node, graph: Graph, target: Target) -> LoweredNode:
     name = "cache_circular" if is_circular else "cache_linear"
     n_units = prod(type_.shape[:axis])
     call = Call(
-        kernel=Kernel(name, partial(mark.cache_ir, name=name, is_circular=is_circular)),
-        layout=mark.CacheArgs,
+        kernel=Kernel(name, partial(position_writes.cache_ir, name=name, is_circular=is_circular)),
+        layout=position_writes.CacheArgs,
         fields={
             "updates": Ref(updates),
             "first": Ref(first) if first else None,

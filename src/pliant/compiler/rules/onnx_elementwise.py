@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from functools import reduce
 
 from pliant.ir.graph import Graph, Node
-from pliant.kernels.emit.expression import Constant, Expr, choose, leaf, parse
+from pliant.kernels.emit.expression import ConstantValue, Expr, choose, leaf, parse
 from pliant.kernels.emit.small_floats import POWERS, SMALL_FLOATS
 
 Args = tuple[Expr, ...]
@@ -174,7 +174,7 @@ def _hard_swish(node: Node, args: Args) -> Expr:
     return args[0] * _clamp(args[0] * (1 / 6) + 0.5, 0, 1)
 
 
-def _clamp(x: Expr, low: Constant, high: Constant) -> Expr:
+def _clamp(x: Expr, low: ConstantValue, high: ConstantValue) -> Expr:
     x = choose(x.compare("lt", low), x.like(low), x)
     return choose(x.compare("gt", high), x.like(high), x)
 

@@ -13,16 +13,16 @@ from functools import partial
 from math import e as euler
 from math import log2
 
-from pliant.kernels.attention.attention_in_tiles import (
+from pliant.kernels.attention.attention_bf16 import (
     copy_to_tiles,
     lay_out_tiles,
     score_in_tiles,
     tiled_floats,
     weigh_in_tiles,
 )
-from pliant.kernels.attention.attention_mask import hide_later, hide_masked
-from pliant.kernels.attention.attention_tiles import (
-    Strip,
+from pliant.kernels.attention.attention_mask import add_mask, mask_later_keys
+from pliant.kernels.attention.attention_steps import (
+    BlockShape,
     copy_head,
     exponentiate,
     fill_queries,
@@ -71,7 +71,7 @@ class AttentionArgs(ctypes.Structure):
     )
 
 
-def of_qkv(
+def qkv_args(
     qkv: int, ld_qkv: int, out: int, ld_out: int, n_heads: int, head_dim: int, scale: float
 ) -> AttentionArgs:
     """The arguments for one sequence: rows of qkv hold q, k and v of head 0, then of head 1, ...
@@ -142,7 +142,7 @@ def attention_ir(isa: Isa, head_dim: int, value_dim: int | None = None) -> str:
             shared = head // group
             is_new = batch.compare("ne", turn.carried[0]) | shared.compare("ne", turn.carried[1])
             with f.when(is_new):
-                bring_head(f, args, scratch, batch, shared, strip)
+                copy_head_to_scratch(f, args, scratch, batch, shared, strip)
             first = (turn.index % per_head) * rows
             call_block(f, args, scratch, batch, head, first, n_rows)
             turn.carry([batch, shared])
@@ -150,13 +150,13 @@ def attention_ir(isa: Isa, head_dim: int, value_dim: int | None = None) -> str:
     return module.text()
 
 
-def write_blocks(module: Module, key_dim: int, value_dim: int) -> Strip:
+def write_blocks(module: Module, key_dim: int, value_dim: int) -> BlockShape:
     """Define the functions that `call_block` calls, for heads of these columns; returns a strip of one
     vector, for `copy_head`.
     """
     isa = module.isa
     strips = [
-        Strip(key_dim, value_dim, n, block_rows(isa), isa.lanes, isa.registers)
+        BlockShape(key_dim, value_dim, n, block_rows(isa), isa.lanes, isa.registers)
         for n in range(1, block_vectors(isa) + 1)
     ]
     if isa.has_tiles:
@@ -167,7 +167,9 @@ def write_blocks(module: Module, key_dim: int, value_dim: int) -> Strip:
     return strips[0]
 
 
-def bring_head(f: Function, args: Value, scratch: Value, batch: Value, head: Value, strip: Strip) -> None:
+def copy_head_to_scratch(
+    f: Function, args: Value, scratch: Value, batch: Value, head: Value, strip: BlockShape
+) -> None:
     """Copy a head's keys and values to scratch, for all blocks of its rows."""
     n_rows, n_tokens = f.fields(args, AttentionArgs, "n_rows", "n_tokens")
     k, v = (head_rows(f, args, name, batch, head) for name in ("k", "v"))
@@ -219,7 +221,7 @@ def head_rows(f: Function, args: Value, name: str, batch: Value, head: Value) ->
     return f.at(pointer, batch * by_batch + head * by_head), row
 
 
-def _write_attend(module: Module, strip: Strip) -> None:
+def _write_attend(module: Module, strip: BlockShape) -> None:
     """`attend<vectors>(args, scratch, batch, head, first)`: one block of rows, from row `first` on."""
     params = [("args", "ptr"), ("scratch", "ptr"), ("batch", "i64"), ("head", "i64"), ("first", "i64")]
     name = f"attend{strip.vectors}{_TILED if strip.is_tiled else ''}"
@@ -246,12 +248,12 @@ def _write_attend(module: Module, strip: Strip) -> None:
 
         def masked() -> list[Value]:
             start, ld = head_rows(f, args, "mask", batch, head)
-            return hide_masked(f, strip, n_keys, arrays, start, ld, rows)
+            return add_mask(f, strip, n_keys, arrays, start, ld, rows)
 
         tops = f.choose(mask.compare("ne", 0), masked, lambda: tops)
         tops = f.choose(
             is_causal.compare("ne", 0),
-            lambda: hide_later(f, strip, n_keys, arrays, first + shift),
+            lambda: mask_later_keys(f, strip, n_keys, arrays, first + shift),
             lambda: tops,
         )
         shares = exponentiate(f, strip, n_keys, arrays, tops)

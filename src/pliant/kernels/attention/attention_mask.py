@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import e as euler
 from math import inf, log2
 
-from pliant.kernels.attention.attention_tiles import QUAD, Scratch, Strip, quad_of_rows, rows_at
+from pliant.kernels.attention.attention_steps import QUAD, BlockShape, Scratch, quad_of_rows, rows_at
 from pliant.kernels.emit.builder import Function
 from pliant.kernels.emit.values import Value
 from pliant.kernels.emit.vmath import largest
@@ -12,8 +12,8 @@ from pliant.kernels.emit.vmath import largest
 _LOWEST = -3.0e38  # the lower limit of masks: the lowest float times log2(e) would be -inf
 
 
-def hide_masked(
-    f: Function, strip: Strip, n_keys: Value, at: Scratch, mask: Value, ld: Value, rows: Sequence[Value]
+def add_mask(
+    f: Function, strip: BlockShape, n_keys: Value, at: Scratch, mask: Value, ld: Value, rows: Sequence[Value]
 ) -> list[Value]:
     """Add log2(e) * mask to the scores; returns the new maxima. `ld` is 0 where all rows share a mask."""
     lowest = [f.const(-inf, f.vec)] * strip.vectors
@@ -44,7 +44,7 @@ def hide_masked(
     return f.choose(ld.compare("eq", 0), shared, by_row)
 
 
-def hide_later(f: Function, strip: Strip, n_keys: Value, at: Scratch, last: Value) -> list[Value]:
+def mask_later_keys(f: Function, strip: BlockShape, n_keys: Value, at: Scratch, last: Value) -> list[Value]:
     """Hide keys after `last` + i from row i of the block; returns the new maxima."""
     numbers = [
         f.splat(last) + f.lanes_of(range(v * f.lanes, (v + 1) * f.lanes), "i64") for v in range(strip.vectors)
@@ -66,7 +66,7 @@ def _scaled(f: Function, mask: Value) -> Value:
 
 
 def _shift(
-    f: Function, strip: Strip, at: Scratch, key: Value, by: Mapping[int, Value], tops: Sequence[Value]
+    f: Function, strip: BlockShape, at: Scratch, key: Value, by: Mapping[int, Value], tops: Sequence[Value]
 ) -> list[Value]:
     """Add `by` to the scores, for the vectors of rows in `by`."""
     return _change(f, strip, at, key, lambda v, score: score + by[v], tops, by)
@@ -74,7 +74,7 @@ def _shift(
 
 def _change(
     f: Function,
-    strip: Strip,
+    strip: BlockShape,
     at: Scratch,
     key: Value,
     change: Callable[[int, Value], Value],

@@ -15,8 +15,8 @@ from pliant.kernels.attention import attention
 from pliant.kernels.attention.attention import (
     AttentionArgs,
     block_rows,
-    bring_head,
     call_block,
+    copy_head_to_scratch,
     end_blocks,
     write_blocks,
 )
@@ -102,7 +102,7 @@ def texts_ir(isa: Isa, head_dim: int) -> str:
             with f.when(is_new_text):
                 _write_own(f, args, own, first_row, n_tokens, text)
             with f.when(is_new_text | head.compare("ne", turn.carried[1])):
-                bring_head(f, own, scratch, zero, head, strip)
+                copy_head_to_scratch(f, own, scratch, zero, head, strip)
             call_block(f, own, scratch, zero, head, first, n_tokens)
             turn.carry([before, head])
         end_blocks(f)

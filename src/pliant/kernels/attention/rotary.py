@@ -4,7 +4,7 @@ import ctypes
 
 from pliant.kernels.emit.builder import Function, Module
 from pliant.kernels.emit.isa import Isa
-from pliant.kernels.emit.spans import Span, over
+from pliant.kernels.emit.spans import ColumnSpan, visit_columns
 from pliant.kernels.emit.values import Value
 
 ROTARY = "rotary"
@@ -47,12 +47,12 @@ def rotary_ir(isa: Isa) -> str:
             source, target = f.at(x, rest), f.at(to, rest)
 
             def copy(
-                span: Span, _: list[Value], source: Value = source, target: Value = target
+                span: ColumnSpan, _: list[Value], source: Value = source, target: Value = target
             ) -> list[Value]:
                 span.store(span.load(source), target)
                 return []
 
-            over(f, n - rest, copy)
+            visit_columns(f, n - rest, copy)
     return module.text()
 
 
@@ -60,13 +60,13 @@ def _turn(f: Function, half: Value, rows: tuple[Value, Value, Value], to: Value)
     (x, x2), (cos, cos2), (sin, sin2) = ((p, f.at(p, half)) for p in rows)
     to2 = f.at(to, half)
 
-    def visit(span: Span, _: list[Value]) -> list[Value]:
+    def visit(span: ColumnSpan, _: list[Value]) -> list[Value]:
         a, b = span.load(x), span.load(x2)
         span.store(a * span.load(cos) - b * span.load(sin), to)
         span.store(b * span.load(cos2) + a * span.load(sin2), to2)
         return []
 
-    over(f, half, visit)
+    visit_columns(f, half, visit)
 
 
 def _row(f: Function, args: Value, name: str, at: tuple[Value, Value, Value]) -> Value:

@@ -5,16 +5,24 @@ from collections.abc import Sequence
 import numpy as np
 
 from pliant.arrays import Float, UInt8
-from pliant.kernels.coded.decode import Emit, decode_columns, decode_table
+from pliant.kernels.coded.decode import WeightSink, decode_columns, decode_table
 from pliant.kernels.coded.decode_bytes import weave
 from pliant.kernels.coded.decode_permute import decode_pairs_by_permutes, table_64
-from pliant.kernels.coded.fill import FORMS, GROUP_ROWS, Block, full_element, slice_at, upcast, write_fill
+from pliant.kernels.coded.fill import (
+    FORMS,
+    GROUP_ROWS,
+    BlockFormat,
+    full_element,
+    locate_slice,
+    upcast,
+    write_fill,
+)
 from pliant.kernels.coded.gemm_args import BF16, BF16_PAIRS, GemmArgs, SliceDesc
 from pliant.kernels.coded.tile import COLUMNS
 from pliant.kernels.emit.builder import Function, Module
 from pliant.kernels.emit.isa import Isa
 from pliant.kernels.emit.values import Value, vector
-from pliant.kernels.product.bf16_pairs import rest_of, round_one, round_pairs
+from pliant.kernels.product.bf16_pairs import round_one, round_pairs, round_remainder
 from pliant.kernels.runtime.aligned_memory import aligned_bytes
 
 _UPPER = -65536
@@ -40,7 +48,7 @@ def write_fill_lower(module: Module) -> None:
     Centroids are exact bfloat16: only outliers and full fidelity have lower parts, and resident pairs whose
     lower parts are resident too.
     """
-    block = Block(
+    block = BlockFormat(
         2 * COLUMNS, BF16_PAIRS, _decode_zeros, _convert_lower, _put_lower, prefix="lower_", place="table"
     )
     write_fill(module, (*FORMS, BF16_PAIRS), block)
@@ -50,7 +58,7 @@ def write_fill_lower(module: Module) -> None:
         args, group = f.params
         n_segments, per_slice = f.fields(args, GemmArgs, "n_segments", "column_groups_per_slice")
         with f.loop(0, n_segments, carry=[f.const(0)]) as turn:
-            desc, _, first_column = slice_at(f, args, group // per_slice + turn.index)
+            desc, _, first_column = locate_slice(f, args, group // per_slice + turn.index)
             bits, starts, lower = f.fields(desc, SliceDesc, "bits", "outlier_rows", "table")
 
             def outliers() -> list[Value]:
@@ -67,10 +75,10 @@ def write_fill_lower(module: Module) -> None:
 
 def write_fill_bf16(module: Module) -> None:
     """Define `block`, as `write_fill` does, for slices of every form."""
-    write_fill(module, (*FORMS, BF16_PAIRS), Block(2 * COLUMNS, BF16_PAIRS, _decode, _convert, _put))
+    write_fill(module, (*FORMS, BF16_PAIRS), BlockFormat(2 * COLUMNS, BF16_PAIRS, _decode, _convert, _put))
 
 
-def decode_pairs_bf16(f: Function, planes: Sequence[Value], table: Value, emit: Emit) -> None:
+def decode_pairs_bf16(f: Function, planes: Sequence[Value], table: Value, emit: WeightSink) -> None:
     """Call `emit(i, pairs)` with rows 2i and 2i + 1 of a group, as pairs in i32 lanes."""
     if f.isa.has_byte_permute:
         words = [f.load(p, vector(f.lanes, "i32"), 4 * f.lanes) for p in planes]
@@ -131,9 +139,9 @@ def _convert_lower(f: Function, source: Value, bits: int, to: Value, count: Valu
         lower = f.const(0, words)
         if bits not in (BF16, BF16_PAIRS):
             numbers = (upcast(f, f.load(p, vector(f.lanes, element)), bits) for p in two)
-            lower = round_pairs(f, *(rest_of(f, x) for x in numbers))
+            lower = round_pairs(f, *(round_remainder(f, x) for x in numbers))
         f.store(lower, f.at(to, i * COLUMNS + column, "i32"), 4 * f.lanes)
 
 
 def _put_lower(f: Function, value: Value, to: Value, offset: Value) -> None:
-    _put(f, rest_of(f, value), to, offset)
+    _put(f, round_remainder(f, value), to, offset)

@@ -18,23 +18,23 @@ import numpy as np
 
 from pliant.arrays import Float, Int32, UInt8, UInt32
 from pliant.kernels.coded.decode_bytes import (
-    as_lanes,
+    bitcast_lanes,
     interleave,
+    keep_order,
+    load_plane,
     look_up_bytes,
-    natural,
-    paired_rows,
-    plane_words,
+    pair_rows,
     swap,
     weave,
 )
-from pliant.kernels.coded.decode_permute import permuted_pairs, permuted_quads, permuted_rows, table_64
+from pliant.kernels.coded.decode_permute import permute_pairs, permute_quads, permute_rows, table_64
 from pliant.kernels.coded.int8_form import int8_form
 from pliant.kernels.emit.builder import Function
 from pliant.kernels.emit.isa import Isa
 from pliant.kernels.emit.values import Value
 from pliant.kernels.runtime.aligned_memory import aligned_bytes
 
-Emit = Callable[[int, Value], None]
+WeightSink = Callable[[int, Value], None]
 """Receives (row 0..31 of the group, or pair of rows; weights in as many columns as a vector has lanes)."""
 
 _ORDERS = 4
@@ -66,63 +66,63 @@ def decode_table_int8(
     codebook: Float[np.ndarray, "centroids"], bits: int, isa: Isa, step: float
 ) -> UInt8[np.ndarray, "bytes"]:
     """As `decode_table`, with centroids as integer multiples of `step`."""
-    steps = whole_steps(codebook, step)
+    steps = round_to_steps(codebook, step)
     if isa.has_byte_permute:
         return _aligned(table_64(steps.astype(np.int8).view(np.uint8), bits))
     return _table(steps.view(np.uint32), bits, isa, (0,))
 
 
-def whole_steps(values: Float[np.ndarray, "*shape"], step: float) -> Int32[np.ndarray, "*shape"]:
+def round_to_steps(values: Float[np.ndarray, "*shape"], step: float) -> Int32[np.ndarray, "*shape"]:
     """Weights in steps, as the kernels round them."""
     steps: np.ndarray = np.rint(np.asarray(values, np.float32) * (np.float32(1) / np.float32(step)))
     return steps.astype(np.int32)
 
 
-def decode_columns(f: Function, planes: Sequence[Value], table: Value, emit: Emit) -> None:
+def decode_columns(f: Function, planes: Sequence[Value], table: Value, emit: WeightSink) -> None:
     """Decode 32 rows of one vector of columns, whose words are at `planes`.
 
     A group's 16 columns are 16 / lanes such vectors; decoding one at a time keeps all data in registers.
     """
     if not _by_bytes(f.isa):
-        words = [plane_words(f, p) for p in planes]
+        words = [load_plane(f, p) for p in planes]
         if f.isa.has_byte_permute:
-            for row, x in permuted_rows(f, words, weave(words), table):
+            for row, x in permute_rows(f, words, weave(words), table):
                 emit(row, x)
         else:
             _decode_words(f, words, table, emit)
         return
 
     def rows(pair: int, both: Value) -> None:
-        emit(2 * pair, as_lanes(f, both << 16, 8, "float"))
-        emit(2 * pair + 1, as_lanes(f, both & -65536, 8, "float"))
+        emit(2 * pair, bitcast_lanes(f, both << 16, 8, "float"))
+        emit(2 * pair + 1, bitcast_lanes(f, both & -65536, 8, "float"))
 
-    for w, (low, high) in look_up_bytes(f, planes, table, 2, paired_rows):
+    for w, (low, high) in look_up_bytes(f, planes, table, 2, pair_rows):
         for i, x in enumerate(interleave(f, low, high)):
             rows(2 * w + i, x)
 
 
-def decode_bfloats(f: Function, planes: Sequence[Value], table: Value, emit: Emit) -> None:
+def decode_bfloats(f: Function, planes: Sequence[Value], table: Value, emit: WeightSink) -> None:
     """As `decode_columns`, rows i and i + 2 as bfloat16 halves of i32 lanes, for i & 3 < 2."""
-    words = [plane_words(f, p) for p in planes]
-    for row, x in permuted_pairs(f, words, weave(words), table):
+    words = [load_plane(f, p) for p in planes]
+    for row, x in permute_pairs(f, words, weave(words), table):
         emit(row, x)
 
 
-def decode_quads(f: Function, planes: Sequence[Value], table: Value, emit: Emit) -> None:
+def decode_quads(f: Function, planes: Sequence[Value], table: Value, emit: WeightSink) -> None:
     """As `decode_columns`, from an int8 table: rows 4w .. 4w + 3 as bytes of i32 lanes, for w = 0..7."""
     if _by_bytes(f.isa):
-        for w, (x,) in look_up_bytes(f, planes, table, 1, natural):
-            emit(w, as_lanes(f, x, 8, "i32"))
+        for w, (x,) in look_up_bytes(f, planes, table, 1, keep_order):
+            emit(w, bitcast_lanes(f, x, 8, "i32"))
         return
-    words = [plane_words(f, p) for p in planes]
+    words = [load_plane(f, p) for p in planes]
     if f.isa.has_byte_permute:
-        for w, x in permuted_quads(f, words, weave(words), table):
+        for w, x in permute_quads(f, words, weave(words), table):
             emit(w, x)
         return
     four: list[Value] = []
 
     def quads(row: int, x: Value) -> None:
-        four.append((as_lanes(f, x, f.lanes, "i32") & 0xFF) << (8 * (row % 4)))
+        four.append((bitcast_lanes(f, x, f.lanes, "i32") & 0xFF) << (8 * (row % 4)))
         if row % 4 == 3:
             emit(row // 4, (four[0] | four[1]) | (four[2] | four[3]))
             four.clear()
@@ -130,14 +130,14 @@ def decode_quads(f: Function, planes: Sequence[Value], table: Value, emit: Emit)
     _decode_words(f, words, table, quads)
 
 
-def decode_pairs(f: Function, planes: Sequence[Value], table: Value, emit: Emit) -> None:
+def decode_pairs(f: Function, planes: Sequence[Value], table: Value, emit: WeightSink) -> None:
     """As `decode_quads`, rows 2i and 2i + 1 as int16 halves of i32 lanes; not for byte lookups."""
     assert not _by_bytes(f.isa)
-    words = [plane_words(f, p) for p in planes]
+    words = [load_plane(f, p) for p in planes]
     before: list[Value] = []
 
     def pairs(row: int, x: Value) -> None:
-        steps = as_lanes(f, x, f.lanes, "i32")
+        steps = bitcast_lanes(f, x, f.lanes, "i32")
         if row % 2:
             emit(row // 2, (before.pop() & 0xFFFF) | (steps << 16))
         else:
@@ -220,7 +220,7 @@ def _word_order(bits: int, u: int) -> dict[int, int]:
     return {**nibble, 4: 4} if u < 2 else {0: 4, **{p + 1: q for p, q in nibble.items()}}
 
 
-def _decode_words(f: Function, words: Sequence[Value], table: Value, emit: Emit) -> None:
+def _decode_words(f: Function, words: Sequence[Value], table: Value, emit: WeightSink) -> None:
     """Look up float32 tables with one shifted word per row as the index."""
     bits = len(words)
     woven = weave(words)

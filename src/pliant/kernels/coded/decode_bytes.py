@@ -14,7 +14,7 @@ from pliant.kernels.emit.values import Value, vector
 _LOW = 0x0F0F0F0F
 
 
-def plane_words(f: Function, plane: Value) -> Value:
+def load_plane(f: Function, plane: Value) -> Value:
     """A plane's words, of one column per lane."""
     return f.load(plane, vector(f.lanes, "i32"), 4 * f.lanes)
 
@@ -41,17 +41,17 @@ def swap(a: Value, b: Value, mask: int) -> tuple[Value, Value]:
     return b ^ t, a ^ t
 
 
-def as_lanes(f: Function, x: Value, lanes: int, element: str) -> Value:
+def bitcast_lanes(f: Function, x: Value, lanes: int, element: str) -> Value:
     """The same bits as another vector."""
     to = vector(lanes, element)
     return x if x.type == to else f.cast("bitcast", x, to)
 
 
 def look_up_bytes(
-    f: Function, planes: Sequence[Value], table: Value, n_bytes: int, order: "Order"
+    f: Function, planes: Sequence[Value], table: Value, n_bytes: int, order: "ByteOrder"
 ) -> Iterator[tuple[int, list[Value]]]:
     """For each w: the bytes of an entry for rows 4w .. 4w + 3, 32 codes at a time, in `order`."""
-    words = [order(f, plane_words(f, p), 0) for p in planes]
+    words = [order(f, load_plane(f, p), 0) for p in planes]
     woven = weave(words)
     if len(words) > 2:  # else LLVM keeps their operands in registers instead
         woven = f.pinned(woven)
@@ -64,7 +64,7 @@ def look_up_bytes(
         for together in [ways] if tables <= 2 else [[way] for way in ways]:
             (nibbles,) = woven[u : u + 1] = f.pinned([woven[u]])
             indices = [
-                as_lanes(f, (nibbles >> 4 if w > u else nibbles) & _LOW, 32, "i8") for w, _ in together
+                bitcast_lanes(f, (nibbles >> 4 if w > u else nibbles) & _LOW, 32, "i8") for w, _ in together
             ]
             found: list[list[Value]] = [[] for _ in together]
             for byte in range(n_bytes):
@@ -76,16 +76,16 @@ def look_up_bytes(
             yield from ((w, values) for (w, _), values in zip(together, found, strict=True))
 
 
-Order = Callable[[Function, Value, int], Value]
+ByteOrder = Callable[[Function, Value, int], Value]
 """Reorders bytes [column][row] of eight words, with the rows of a column rotated by a number."""
 
 
-def natural(f: Function, plane: Value, turn: int) -> Value:
+def keep_order(f: Function, plane: Value, turn: int) -> Value:
     """The order [column][row], unchanged."""
     return _arrange(f, plane, [4 * (i // 4) + (i + turn) % 4 for i in range(16)]) if turn else plane
 
 
-def paired_rows(f: Function, plane: Value, turn: int) -> Value:
+def pair_rows(f: Function, plane: Value, turn: int) -> Value:
     """[row pair][column][row of the pair] of each four words."""
     places = product(range(2), range(4), range(2))
     return _arrange(f, plane, [4 * column + (2 * pair + row + turn) % 4 for pair, column, row in places])
@@ -93,14 +93,16 @@ def paired_rows(f: Function, plane: Value, turn: int) -> Value:
 
 def _arrange(f: Function, plane: Value, lane: list[int]) -> Value:
     order = lane + [16 + i for i in lane]
-    return as_lanes(f, f.shuffle(as_lanes(f, plane, 32, "i8"), None, order), 8, "i32")
+    return bitcast_lanes(f, f.shuffle(bitcast_lanes(f, plane, 32, "i8"), None, order), 8, "i32")
 
 
-Masks = tuple[list[Value], list[Value]]
+TableMasks = tuple[list[Value], list[Value]]
 """For rows 4w + b of w = u and w = u + 4: bytes whose top bits are planes 5 and 4, if these planes exist."""
 
 
-def _masks(f: Function, planes: Sequence[Value], words: Sequence[Value], order: Order) -> Iterator[Masks]:
+def _masks(
+    f: Function, planes: Sequence[Value], words: Sequence[Value], order: ByteOrder
+) -> Iterator[TableMasks]:
     """For u = 3, 2, 1, 0. Each mask is the previous one, doubled by an addition, for which ports are free.
 
     Row 4w + b has its bit of plane 5 at 8b + w, and of plane 4 at 8b + (4, 5, -2, -1, 8, 9, 2, 3)[w].
@@ -108,11 +110,11 @@ def _masks(f: Function, planes: Sequence[Value], words: Sequence[Value], order: 
     if len(planes) < 5:
         while True:
             yield [], []
-    fourth = _doubling(f, order(f, plane_words(f, planes[4]), -1)), _doubling(f, words[4] << 4)
+    fourth = _doubling(f, order(f, load_plane(f, planes[4]), -1)), _doubling(f, words[4] << 4)
     sixth = (_doubling(f, words[5] << 4), _doubling(f, words[5])) if len(planes) == 6 else None
     for u in (3, 2, 1, 0):
         if u == 1:  # loaded again instead of kept in registers
-            word = plane_words(f, planes[4])
+            word = load_plane(f, planes[4])
             fourth = _doubling(f, order(f, word, 0) << 2), _doubling(f, order(f, word, 1) << 6)
         low, high = (([next(s)] if sixth else []) for s in (sixth or fourth))
         yield [*low, next(fourth[0])], [*high, next(fourth[1])]
@@ -121,7 +123,7 @@ def _masks(f: Function, planes: Sequence[Value], words: Sequence[Value], order: 
 def _doubling(f: Function, word: Value) -> Iterator[Value]:
     """word, 2 word, 4 word, ... as bytes, in a form that LLVM does not turn back into shifts."""
     while True:
-        yield as_lanes(f, word, 32, "i8")
+        yield bitcast_lanes(f, word, 32, "i8")
         word = f.opaque(word) << 1
 
 
@@ -148,10 +150,10 @@ def _blend(f: Function, a: Value, b: Value, mask: Value) -> Value:
 
 
 def interleave(f: Function, low: Value, high: Value) -> list[Value]:
-    """Combine two bytes to 16 bits, for both row pairs in the order of `paired_rows`."""
+    """Combine two bytes to 16 bits, for both row pairs in the order of `pair_rows`."""
     out = []
     for pair in range(2):
         lanes = [lane + 8 * pair + i for lane in (0, 16) for i in range(8)]
         mixed = [x for i in lanes for x in (i, 32 + i)]
-        out.append(as_lanes(f, f.shuffle(low, high, mixed), 8, "i32"))
+        out.append(bitcast_lanes(f, f.shuffle(low, high, mixed), 8, "i32"))
     return out

@@ -42,31 +42,37 @@ def table_64(
     return np.concatenate(tables).view(np.uint8)
 
 
-Words = Sequence[Value]
+PlaneWords = Sequence[Value]
 """A group's words of each plane, and the words interleaved from the first four planes."""
 
 
-def permuted_quads(f: Function, planes: Words, woven: Words, table: Value) -> Iterator[tuple[int, Value]]:
+def permute_quads(
+    f: Function, planes: PlaneWords, woven: PlaneWords, table: Value
+) -> Iterator[tuple[int, Value]]:
     """(w, bytes of rows 4w .. 4w + 3 in the i32 lanes of 16 columns) for all w."""
     for w, index in _indices(f, planes, woven):
         yield w, _permute(f, f.at(table, _ENTRIES * (w & 3), "i8"), index, "i8")
 
 
-def permuted_rows(f: Function, planes: Words, woven: Words, table: Value) -> Iterator[tuple[int, Value]]:
+def permute_rows(
+    f: Function, planes: PlaneWords, woven: PlaneWords, table: Value
+) -> Iterator[tuple[int, Value]]:
     """(row, its float32 weights in 16 columns) for all rows, from a table of bfloat16."""
-    for row, both in permuted_pairs(f, planes, woven, table):
+    for row, both in permute_pairs(f, planes, woven, table):
         yield row, f.cast("bitcast", both << 16, f.vec)
         yield row + 2, f.cast("bitcast", both & -65536, f.vec)
 
 
-def permuted_pairs(f: Function, planes: Words, woven: Words, table: Value) -> Iterator[tuple[int, Value]]:
+def permute_pairs(
+    f: Function, planes: PlaneWords, woven: PlaneWords, table: Value
+) -> Iterator[tuple[int, Value]]:
     """(row, bfloat16 of rows `row` and `row + 2` in the halves of i32 lanes) for rows 4w and 4w + 1."""
     for w, b, index in _word_indices(f, planes, woven):
         yield 4 * w + b, _permute(f, f.at(table, _ENTRIES * (w & 3), "i16"), index, "i16", len(planes))
 
 
 def decode_pairs_by_permutes(
-    f: Function, planes: Words, woven: Words, table: Value, emit: Callable[[int, Value], None]
+    f: Function, planes: PlaneWords, woven: PlaneWords, table: Value, emit: Callable[[int, Value], None]
 ) -> None:
     """Emit (i, rows 2i and 2i + 1 as bfloat16 in the i32 lanes of 16 columns).
 
@@ -84,7 +90,7 @@ def decode_pairs_by_permutes(
             emit(2 * w + pair, f.cast("bitcast", mixed, words))
 
 
-def _word_indices(f: Function, planes: Words, woven: Words) -> Iterator[tuple[int, int, Value]]:
+def _word_indices(f: Function, planes: PlaneWords, woven: PlaneWords) -> Iterator[tuple[int, int, Value]]:
     """(w, b, index of row 4w + b in the lower half of a lane, of row 4w + b + 2 in the upper)."""
     if len(planes) <= 4:
         for u, word in enumerate(woven):
@@ -96,7 +102,7 @@ def _word_indices(f: Function, planes: Words, woven: Words) -> Iterator[tuple[in
         yield w, 1, index >> 8
 
 
-def _indices(f: Function, planes: Words, woven: Words) -> Iterator[tuple[int, Value]]:
+def _indices(f: Function, planes: PlaneWords, woven: PlaneWords) -> Iterator[tuple[int, Value]]:
     """For each w a word whose byte b is the index of row 4w + b, except for its two upper bits."""
     upper = _upper(f, planes)
     for w in _W_ORDER:
@@ -104,10 +110,10 @@ def _indices(f: Function, planes: Words, woven: Words) -> Iterator[tuple[int, Va
         if upper:  # for w from 4 on it is four bits above the position where it is read
             pair = (upper[w & 3], index) if w >= 4 else (index, upper[w & 3])
             index = merge(*pair, _LOW)
-        yield w, _rotated(f, index, -4) if w >= 4 else index
+        yield w, _rotate(f, index, -4) if w >= 4 else index
 
 
-def _upper(f: Function, planes: Words) -> list[Value]:
+def _upper(f: Function, planes: PlaneWords) -> list[Value]:
     """For each w & 3 a word with planes 4 and 5 adjacent, above the index of w and below that of w + 4.
 
     Row 4w + b has its bit of plane 5 at 8b + w, and of plane 4 at 8b + (4, 5, -2, -1, 8, 9, 2, 3)[w].
@@ -116,12 +122,12 @@ def _upper(f: Function, planes: Words) -> list[Value]:
         return []
     both = [planes[4]] * 2
     if len(planes) == 6:
-        fifth = merge(_rotated(f, planes[5], 5), _rotated(f, planes[5], -3), 0x66666666)
-        both = [merge(planes[4], fifth, _EVEN), merge(_rotated(f, fifth, -2), planes[4], _EVEN)]
-    return both + [_rotated(f, x, 6) for x in both]
+        fifth = merge(_rotate(f, planes[5], 5), _rotate(f, planes[5], -3), 0x66666666)
+        both = [merge(planes[4], fifth, _EVEN), merge(_rotate(f, fifth, -2), planes[4], _EVEN)]
+    return both + [_rotate(f, x, 6) for x in both]
 
 
-def _rotated(f: Function, word: Value, left: int) -> Value:
+def _rotate(f: Function, word: Value, left: int) -> Value:
     return f.intrinsic("llvm.fshl", word.type, word, word, f.const(left % 32, word.type))
 
 

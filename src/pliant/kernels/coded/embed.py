@@ -11,14 +11,14 @@ from typing import Literal
 from pliant.kernels.emit import vmath
 from pliant.kernels.emit.builder import Function, Module
 from pliant.kernels.emit.isa import Isa
-from pliant.kernels.emit.spans import Span, over, zero
+from pliant.kernels.emit.spans import ColumnSpan, visit_columns, write_zeros
 from pliant.kernels.emit.values import Value, vector
 
-TableFormat = Literal["codes", "F32", "F16", "BF16"]
+EmbedFormat = Literal["codes", "F32", "F16", "BF16"]
 
 _PLANES = 6
 _COLUMNS = 8
-_BYTES: dict[TableFormat, int] = {"F32": 4, "F16": 2, "BF16": 2}
+_BYTES: dict[EmbedFormat, int] = {"F32": 4, "F16": 2, "BF16": 2}
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +28,9 @@ class EmbedFormats:
     `type` is None without token types.
     """
 
-    word: TableFormat
-    position: TableFormat
-    type: TableFormat | None
+    word: EmbedFormat
+    position: EmbedFormat
+    type: EmbedFormat | None
 
 
 class EmbedArgs(ctypes.Structure):
@@ -78,19 +78,19 @@ def embed_ir(isa: Isa, formats: EmbedFormats) -> str:
                 parts.append(_Part(f, args, "type", formats.type, _number(f, types, token), n))
             row = f.at(out, token * ld)
             _sum_parts(f, n, parts, row)
-            zero(f, row, n, n_padded)
+            write_zeros(f, row, n, n_padded)
     return module.text()
 
 
 def _sum_parts(f: Function, n: Value, parts: "list[_Part]", row: Value) -> None:
-    def visit(span: Span, _: list[Value]) -> list[Value]:
+    def visit(span: ColumnSpan, _: list[Value]) -> list[Value]:
         total = parts[0].read(span)
         for part in parts[1:]:
             total = total + part.read(span)
         span.store(total, row)
         return []
 
-    over(f, n, visit, lanes=_COLUMNS)
+    visit_columns(f, n, visit, lanes=_COLUMNS)
 
 
 def _number(f: Function, array: Value, i: Value) -> Value:
@@ -100,14 +100,14 @@ def _number(f: Function, array: Value, i: Value) -> Value:
 class _Part:
     """One row of one table, read by columns."""
 
-    def __init__(self, f: Function, args: Value, name: str, form: TableFormat, row: Value, n: Value) -> None:
+    def __init__(self, f: Function, args: Value, name: str, form: EmbedFormat, row: Value, n: Value) -> None:
         self._f, self._form = f, form
         table, self._codebook = f.fields(args, EmbedArgs, name, f"{name}_codebook")
         self._plane_bytes = (n + 7) >> 3
         row_bytes = self._plane_bytes * _PLANES if form == "codes" else n * _BYTES[form]
         self._row = f.at(table, row * row_bytes, "i8")
 
-    def read(self, span: Span) -> Value:
+    def read(self, span: ColumnSpan) -> Value:
         match self._form:
             case "codes":
                 return self._decode(span)
@@ -118,7 +118,7 @@ class _Part:
             case "BF16":
                 return vmath.bfloat_to_float(self._f, span.load(self._row, "i16"))
 
-    def _decode(self, span: Span) -> Value:
+    def _decode(self, span: ColumnSpan) -> Value:
         """Columns past the end have zero bits: code 0, which is not stored."""
         f, integers = self._f, vector(_COLUMNS, "i32")
         masks = f.lanes_of([1 << j for j in range(_COLUMNS)], "i32")

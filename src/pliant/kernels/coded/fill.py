@@ -19,7 +19,7 @@ _FAR_BYTES, _NEAR_BYTES = 4096, 384
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class BlockFormat:
     """The format of a block of B in scratch: [rows][16] numbers, `row_bytes` per row.
 
     `decode(f, planes, table, to)` writes 32 rows of one column per lane; `full(f, source, bits, to,
@@ -40,11 +40,11 @@ class Block:
 FORMS = (1, 2, 3, 4, 5, 6, F16, BF16, F32)
 
 
-def write_fill(module: Module, forms: Sequence[int] = FORMS, block: Block | None = None) -> None:
+def write_fill(module: Module, forms: Sequence[int] = FORMS, block: BlockFormat | None = None) -> None:
     """Define `block` and the functions that it calls, for slices of these `forms` (SliceDesc.bits); by
     default as float32.
     """
-    block = block or Block(4 * COLUMNS, F32, _decode_floats, _upcast_floats, _put_float)
+    block = block or BlockFormat(4 * COLUMNS, F32, _decode_floats, _upcast_floats, _put_float)
     for bits in forms:
         if bits <= 6:
             _write_decode(module, bits, block)
@@ -54,7 +54,7 @@ def write_fill(module: Module, forms: Sequence[int] = FORMS, block: Block | None
     _write_block(module, forms, block)
 
 
-def slice_at(f: Function, args: Value, index: Value) -> tuple[Value, Value, Value]:
+def locate_slice(f: Function, args: Value, index: Value) -> tuple[Value, Value, Value]:
     """Slice `index`: its descriptor, and the first group and first column group of the matrix in it."""
     names = ("slices", "first_group", "first_column_group", "segment_rows", "column_groups_per_slice")
     slices, first_group, first_column, segment_rows, per_slice = f.fields(args, GemmArgs, *names)
@@ -65,7 +65,7 @@ def slice_at(f: Function, args: Value, index: Value) -> tuple[Value, Value, Valu
     return f.select(is_own, own, given), group, first_column + before
 
 
-def _write_block(module: Module, forms: Sequence[int], block: Block) -> None:
+def _write_block(module: Module, forms: Sequence[int], block: BlockFormat) -> None:
     """`block(args, column group, first row, rows, space) -> ptr`: a block of B in the format `block`."""
     params = [("args", "ptr"), ("group", "i64"), ("k", "i64"), ("n", "i64"), ("space", "ptr")]
     name = f"{block.prefix}block"
@@ -78,7 +78,7 @@ def _write_block(module: Module, forms: Sequence[int], block: Block) -> None:
         segment = k // segment_rows
         if block.in_place in forms:
             row = k - segment * segment_rows
-            here, base, _ = slice_at(f, args, first_slice + segment)
+            here, base, _ = locate_slice(f, args, first_slice + segment)
             bits, place = f.fields(here, SliceDesc, "bits", block.place)
             is_there = bits.compare("eq", block.in_place) & (row + n <= segment_rows)
             if block.place != "full":
@@ -92,7 +92,7 @@ def _write_block(module: Module, forms: Sequence[int], block: Block) -> None:
             first = f.select(begin < k, k - begin, f.const(0))
             last = f.least(end - begin, segment_rows)
             count = last - first
-            desc, base, first_column = slice_at(f, args, first_slice + s)
+            desc, base, first_column = locate_slice(f, args, first_slice + s)
             to = f.at(space, (begin + first - k) * block.row_bytes, "i8")
             here = base + within + (first >> 5)
             _fill(f, desc, here, count >> 5, segment_rows >> 5, to, forms, block.prefix)
@@ -132,10 +132,10 @@ _FILL = (
 )
 
 
-def _write_decode(module: Module, bits: int, block: Block) -> None:
+def _write_decode(module: Module, bits: int, block: BlockFormat) -> None:
     with module.function(f"{block.prefix}fill{bits}", _FILL, attributes="noinline", is_exported=False) as f:
         desc, group, count, step, to = f.params
-        table, planes = slice_planes(f, desc, bits, group)
+        table, planes = locate_planes(f, desc, bits, group)
         with f.each(0, count) as g:
             prefetch_next(f, [f.at(p, g * COLUMNS, "i32") for p in planes], step)
             with f.each(0, COLUMNS, f.lanes) as column:
@@ -152,7 +152,7 @@ def _decode_floats(f: Function, planes: Sequence[Value], table: Value, to: Value
     decode_columns(f, planes, table, emit)
 
 
-def slice_planes(f: Function, desc: Value, bits: int, group: Value) -> tuple[Value, list[Value]]:
+def locate_planes(f: Function, desc: Value, bits: int, group: Value) -> tuple[Value, list[Value]]:
     """The table of a slice, and its first `bits` planes from `group` on."""
     (table,) = f.fields(desc, SliceDesc, "table")
     first = f.at(desc, SliceDesc.planes.offset, "i8")
@@ -185,7 +185,7 @@ def prefetch_streams(f: Function, planes: Sequence[Value], *, is_far: bool = Tru
         f.prefetch(f.at(p, _NEAR_BYTES, "i8"))
 
 
-def _write_full(module: Module, bits: int, block: Block) -> None:
+def _write_full(module: Module, bits: int, block: BlockFormat) -> None:
     with module.function(f"{block.prefix}fill{bits}", _FILL, attributes="noinline", is_exported=False) as f:
         desc, group, count, _, to = f.params
         (full,) = f.fields(desc, SliceDesc, "full")
@@ -221,7 +221,7 @@ def _put_float(f: Function, value: Value, to: Value, offset: Value) -> None:
     f.store(value, f.at(to, offset))
 
 
-def _write_patch(module: Module, block: Block) -> None:
+def _write_patch(module: Module, block: BlockFormat) -> None:
     """`patch(slice, column group, first, last, to)`: writes outliers with offsets first..last-1 to
     to[0..].
     """

@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import cycle
 
-from pliant.kernels.coded.decode import Emit, decode_bfloats, decode_columns, first_centroid
-from pliant.kernels.coded.fill import GROUP_ROWS, prefetch_streams, slice_at, slice_planes, upcast
+from pliant.kernels.coded.decode import WeightSink, decode_bfloats, decode_columns, first_centroid
+from pliant.kernels.coded.fill import GROUP_ROWS, locate_planes, locate_slice, prefetch_streams, upcast
 from pliant.kernels.coded.gemm_args import BF16, F16, F32, GemmArgs, SliceDesc
 from pliant.kernels.coded.split_row import add_products, split_row
 from pliant.kernels.coded.tile import COLUMNS, TileArgs, call_tile
@@ -66,7 +66,7 @@ def _write_group(f: Function, group: Value, s: Value, x: Value, split: Value) ->
     args = f.params[0]
     (c,) = f.fields(args, GemmArgs, "c")
     segment_rows, per_slice = f.fields(args, GemmArgs, "segment_rows", "column_groups_per_slice")
-    desc, first_group, first_column = slice_at(f, args, group // per_slice + s)
+    desc, first_group, first_column = locate_slice(f, args, group // per_slice + s)
     local, groups = group % per_slice, segment_rows >> 5
     base = first_group + local * groups
     to = f.at(c, group * COLUMNS)
@@ -131,7 +131,7 @@ def _write_dots(module: Module, bits: int) -> None:
     """As `_write_sum`, for a split row: the products of the remainders are summed separately."""
     with module.function(f"row{bits}", _PARAMS, attributes="noinline", is_exported=False) as f:
         desc, group, count, split, c = f.params
-        table, planes = slice_planes(f, desc, bits, group)
+        table, planes = locate_planes(f, desc, bits, group)
         half = _DOT_CHAINS // 2
         begin = [f.load(c, f.vec), *[f.const(0.0, f.vec)] * (_DOT_CHAINS - 1)]
         with f.loop(0, count, 1, carry=begin) as turn:
@@ -168,14 +168,14 @@ def _total(sums: Sequence[Value]) -> Value:
     return sums[0]
 
 
-Read = Callable[[Value, Value, Emit], None]
+RowReader = Callable[[Value, Value, WeightSink], None]
 """Passes the rows of group g, columns from `column` on, to `emit`."""
 
 
-def _planes(f: Function, desc: Value, bits: int, group: Value) -> Read:
-    table, planes = slice_planes(f, desc, bits, group)
+def _planes(f: Function, desc: Value, bits: int, group: Value) -> RowReader:
+    table, planes = locate_planes(f, desc, bits, group)
 
-    def read(g: Value, column: Value, emit: Emit) -> None:
+    def read(g: Value, column: Value, emit: WeightSink) -> None:
         here = [f.at(p, g * COLUMNS + column, "i32") for p in planes]
         prefetch_streams(f, here)
         decode_columns(f, here, table, emit)
@@ -183,11 +183,11 @@ def _planes(f: Function, desc: Value, bits: int, group: Value) -> Read:
     return read
 
 
-def _full(f: Function, desc: Value, bits: int, group: Value) -> Read:
+def _full(f: Function, desc: Value, bits: int, group: Value) -> RowReader:
     (full,) = f.fields(desc, SliceDesc, "full")
     source = f.at(full, group * (GROUP_ROWS * COLUMNS), "i16")
 
-    def read(g: Value, column: Value, emit: Emit) -> None:
+    def read(g: Value, column: Value, emit: WeightSink) -> None:
         here = f.at(source, g * (GROUP_ROWS * COLUMNS) + column, "i16")
         for row in range(GROUP_ROWS):
             raw = f.load(f.at(here, row * COLUMNS, "i16"), vector(f.lanes, "i16"))

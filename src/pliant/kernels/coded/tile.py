@@ -84,7 +84,7 @@ def write_tiles(
         _write_tile(module, rows, groups, multiply, blocks)
 
 
-def paired(f: Function, sums: Sequence[Value], rows: int) -> list[Value]:
+def exchange_halves(f: Function, sums: Sequence[Value], rows: int) -> list[Value]:
     """Convert sums by row to sums of 2 x 2 blocks, and back, by exchanging halves of vectors between two
     rows.
 
@@ -156,7 +156,7 @@ def _write_tile(
         chains = max(n for n in (1, 2, 4) if n == 1 or n * len(sums) <= _sums(f.isa))
         zeros = [f.const(0.0, f.vec)] * (len(sums) * (chains - 1))
         if blocks:
-            sums = paired(f, sums, rows)
+            sums = exchange_halves(f, sums, rows)
         whole = depth & -UNROLL
         with f.loop(0, whole, UNROLL, carry=[*sums, *zeros]) as k:
             now = list(k.carried)
@@ -172,7 +172,7 @@ def _write_tile(
         for chain in range(1, chains):
             total = [x + y for x, y in zip(total, k.carried[chain * len(sums) :], strict=False)]
         if blocks:
-            total = paired(f, total, rows)
+            total = exchange_halves(f, total, rows)
         with f.loop(whole, depth, carry=total) as k:
             now = list(k.carried)
             _multiply(f, multiply, (a_rows, b), k.index, now, 0)
@@ -230,7 +230,7 @@ def _multiply_blocks(
     sums: list[Value],
     at: int,
 ) -> None:
-    """As `_multiply`, with two rows of B by blocks into `paired` sums; a last row of A is handled alone."""
+    """As `_multiply`, two rows of B by blocks into sums of 2 x 2 blocks; a last row of A is handled alone."""
     (a_rows, b), (add_one, add_block), two = factors, multiply, vector(2, "float")
     places = [f.at(p, k * COLUMNS + v) for p in b for v in range(0, COLUMNS, f.lanes)]
     words = [f.load(f.at(p, k), two) for p in a_rows]

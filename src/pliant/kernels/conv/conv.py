@@ -6,11 +6,11 @@ A unit is a block of output pixels of one image and group times some panels of 1
 from dataclasses import dataclass
 
 from pliant.kernels.conv.conv_args import ConvArgs, ConvForm
-from pliant.kernels.conv.conv_fill import tile_stride, write_fill_columns, write_fill_rows
-from pliant.kernels.conv.conv_finish import write_finish
+from pliant.kernels.conv.conv_epilogue import write_finish
+from pliant.kernels.conv.conv_im2col import tile_stride, write_fill_columns, write_fill_rows
 from pliant.kernels.conv.conv_tile import (
     COLUMNS,
-    TileArgs,
+    ConvTileArgs,
     call_pixels,
     each_panels,
     tile_panels,
@@ -24,20 +24,29 @@ from pliant.kernels.emit.values import Value
 DEPTH_BLOCK = 256
 """Depth of the blocks that are multiplied at a time: a panel's block of 16 KB stays in L1."""
 
-__all__ = ["COLUMNS", "DEPTH_BLOCK", "ConvArgs", "ConvForm", "Split", "conv_ir", "scratch_bytes", "split"]
+__all__ = [
+    "COLUMNS",
+    "DEPTH_BLOCK",
+    "ConvArgs",
+    "ConvForm",
+    "ConvUnits",
+    "conv_ir",
+    "divide_units",
+    "scratch_bytes",
+]
 
 _UNITS_PER_THREAD = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Split:
+class ConvUnits:
     """Pixels and panels of one unit."""
 
     unit_pixels: int
     unit_panels: int
 
 
-def split(isa: Isa, n_blocks: int, pixels: int, panels: int, n_threads: int) -> Split:
+def divide_units(isa: Isa, n_blocks: int, pixels: int, panels: int, n_threads: int) -> ConvUnits:
     """Divide `n_blocks` products (images times groups) of `pixels` x `panels` into units.
 
     More pixels reuse weights more, more panels reuse an image block more: pixels are divided first, but into
@@ -60,10 +69,10 @@ def split(isa: Isa, n_blocks: int, pixels: int, panels: int, n_threads: int) -> 
         unit_pixels = -(-unit_pixels // 2 // tile) * tile
     while units() < wanted and unit_panels > 1:
         unit_panels = half(unit_panels)
-    return Split(unit_pixels, unit_panels)
+    return ConvUnits(unit_pixels, unit_panels)
 
 
-def scratch_bytes(isa: Isa, cut: Split) -> int:
+def scratch_bytes(isa: Isa, cut: ConvUnits) -> int:
     """Scratch a thread needs: a block of the image, a line of it, and sums that cannot be stored in y."""
     sums = cut.unit_panels * cut.unit_pixels * COLUMNS
     return 4 * (_image_floats(isa, cut.unit_pixels) + cut.unit_pixels + 32 + sums)
@@ -183,8 +192,8 @@ def _write_blocks(
             start_stride = f.select(is_start, f.const(0), ldc)
             ends_here = is_last & in_scratch.compare("eq", 0)
 
-            def at_pixel(p: Value) -> TileArgs:
-                return TileArgs(
+            def at_pixel(p: Value) -> ConvTileArgs:
+                return ConvTileArgs(
                     a=f.at(a, (p // tile) * step) if is_first_x else f.at(a, p * lda),
                     lda=lda,
                     b=b,

@@ -11,7 +11,7 @@ from pliant.kernels.emit.values import Value
 _LIMIT = 87.0
 """e**_LIMIT is a normal float, and so is its reciprocal."""
 
-Activation = Callable[[Function, Value, Value, Value], Value]
+ConvActivation = Callable[[Function, Value, Value, Value], Value]
 """(function, x, low, high) -> y, the parameters in every lane."""
 
 
@@ -50,7 +50,7 @@ def _at_least(f: Function, x: Value, limit: float) -> Value:
     return f.select(x < limit, f.const(limit, x.type), x)
 
 
-ACTIVATIONS: dict[str, Activation] = {
+ACTIVATIONS: dict[str, ConvActivation] = {
     "": lambda f, x, low, high: x,
     "relu": lambda f, x, low, high: vmath.relu(f, x),
     "clip": _clip,

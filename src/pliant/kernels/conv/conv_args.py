@@ -4,7 +4,7 @@ import ctypes
 from dataclasses import dataclass
 from typing import Literal
 
-Layout = Literal["nchw", "nhwc"]
+ImageLayout = Literal["nchw", "nhwc"]
 """Order of an activation's dimensions in memory: channels before or after the 1 to 3 spatial ones."""
 
 _INTEGERS = (
@@ -70,8 +70,8 @@ class ConvArgs(ctypes.Structure):
 class ConvForm:
     """The compile-time parameters of a convolution."""
 
-    x: Layout = "nchw"
-    y: Layout = "nchw"
+    x: ImageLayout = "nchw"
+    y: ImageLayout = "nchw"
     activation: str = ""
     has_residual: bool = False
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pliant.kernels.conv.conv_activations import ACTIVATIONS
 from pliant.kernels.conv.conv_args import ConvForm
 from pliant.kernels.conv.conv_tile import COLUMNS
-from pliant.kernels.conv.turn_planes import pixels_of, planes_of
+from pliant.kernels.conv.transpose_planes import pixels_to_planes, planes_to_pixels
 from pliant.kernels.emit.builder import Function, Module
 from pliant.kernels.emit.isa import Isa
 from pliant.kernels.emit.values import Value
@@ -157,7 +157,7 @@ def _source(
     high = f.select(top + rows < 0, zero, f.least(top + rows, in_h))
     planes = f.at(x, (image * channels + channel) * plane + low * in_w)
 
-    pixels_of(f, planes, plane, (high - low) * in_w, form.width, to)
+    planes_to_pixels(f, planes, plane, (high - low) * in_w, form.width, to)
     return _Source(f.at(to, -(low * in_w * form.width)), f.const(form.width))
 
 
@@ -324,4 +324,4 @@ def _finish(
             value = value + f.load(f.at(residual, to), value.type)
         f.store(ACTIVATIONS[form.ends.activation](f, value, *bounds), f.at(y, to))
 
-    planes_of(f, sums, count * out_w, COLUMNS, store)
+    pixels_to_planes(f, sums, count * out_w, COLUMNS, store)

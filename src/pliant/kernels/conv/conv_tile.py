@@ -31,7 +31,7 @@ def tile_panels(isa: Isa) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class TileArgs:
+class ConvTileArgs:
     """c = start + a @ b, and then + residual and activation if `is_last`. Strides in floats.
 
     `start` is a row (stride 0, the bias) or c itself; `ahead` is memory to prefetch. A second panel is
@@ -98,7 +98,7 @@ def each_panels(f: Function, n_panels: Value, n_whole: Value, visit: Callable[[V
 
 
 def call_pixels(
-    f: Function, count: Value, panels: int, is_packed: bool, at: Callable[[Value], TileArgs]
+    f: Function, count: Value, panels: int, is_packed: bool, at: Callable[[Value], ConvTileArgs]
 ) -> None:
     """Cover `count` pixels with tiles; `at(pixel)` returns the operands of the tile that starts there.
 
@@ -122,7 +122,7 @@ def call_pixels(
         f.match(pixels, {n: partial(_call, f, n, panels, args) for n in range(1, full + 1)})
 
 
-def _call(f: Function, pixels: int, panels: int, t: TileArgs) -> None:
+def _call(f: Function, pixels: int, panels: int, t: ConvTileArgs) -> None:
     f.call(_name(pixels, panels), "void", *(getattr(t, name) for name, _ in _PARAMS))
 
 
@@ -133,7 +133,7 @@ def _name(pixels: int, panels: int) -> str:
 def _write_tile(module: Module, form: ConvForm, pixels: int, panels: int) -> None:
     name = _name(pixels, panels)
     with module.function(name, _PARAMS, attributes="noinline", is_exported=False) as f:
-        t = TileArgs(*f.params)
+        t = ConvTileArgs(*f.params)
         vectors = range(0, COLUMNS, f.lanes)
         full = tile_pixels(f.isa)
         rows = [f.at(t.a, t.lda * i) for i in range(pixels)] if form.x != "nchw" else []

@@ -14,14 +14,14 @@ from pliant.kernels.conv.conv_activations import ACTIVATIONS
 from pliant.kernels.conv.conv_args import ConvForm
 from pliant.kernels.conv.conv_tile import (
     COLUMNS,
-    TileArgs,
+    ConvTileArgs,
     call_pixels,
     each_panels,
     tile_panels,
     tile_pixels,
     write_tiles,
 )
-from pliant.kernels.conv.winograd_form import INPUTS, OUTPUTS, PLACES, input_matrix, output_matrix
+from pliant.kernels.conv.winograd_matrices import INPUTS, OUTPUTS, PLACES, input_matrix, output_matrix
 from pliant.kernels.emit.builder import Function, Module
 from pliant.kernels.emit.isa import Isa
 from pliant.kernels.emit.values import Value
@@ -120,8 +120,8 @@ def _write_unit(module: Module) -> None:
                     stride = f.select(is_start, f.const(0), f.const(COLUMNS))
                     start_step = f.select(is_start, f.const(0), c_step)
 
-                    def at(p: Value) -> TileArgs:
-                        return TileArgs(
+                    def at(p: Value) -> ConvTileArgs:
+                        return ConvTileArgs(
                             a=f.at(a_place, p * channels + k),
                             lda=channels,
                             b=b,

@@ -16,11 +16,11 @@ Integers are signed in comparisons and divisions. No operation reassociates; onl
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from pliant.kernels.emit.function import Function, Loop, Repeat
+from pliant.kernels.emit.function import CountedLoop, Function, RepeatLoop
 from pliant.kernels.emit.isa import Isa
-from pliant.kernels.emit.values import Number, literal
+from pliant.kernels.emit.values import ConstantNumber, literal
 
-__all__ = ["Function", "Loop", "Module", "Repeat"]
+__all__ = ["CountedLoop", "Function", "Module", "RepeatLoop"]
 
 _KERNEL_PARAMS = (("args", "ptr"), ("lo", "i64"), ("hi", "i64"), ("scratch", "ptr"))
 
@@ -65,7 +65,7 @@ class Module:
         bodies = ["\n".join(lines) for lines in self._functions.values()]
         return "\n".join([*self._tables.values(), *declared, *bodies, self._attributes(), ""])
 
-    def table(self, values: Sequence[Number], type_: str, align: int = 64) -> str:
+    def table(self, values: Sequence[ConstantNumber], type_: str, align: int = 64) -> str:
         """The name of a constant array in read-only memory; equal arrays are merged."""
         body = ", ".join(f"{type_} {literal(v, type_)}" for v in values)
         text = f"private unnamed_addr constant [{len(values)} x {type_}] [{body}], align {align}"

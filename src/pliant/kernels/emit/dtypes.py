@@ -17,9 +17,9 @@ from pliant.kernels.emit.small_floats import (
     encode,
     encode_power,
 )
-from pliant.kernels.emit.values import Number, Value, like
+from pliant.kernels.emit.values import ConstantNumber, Value, like
 
-Kind = Literal["float", "int", "uint", "bool"]
+NumberKind = Literal["float", "int", "uint", "bool"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class Dtype:
     """An element type, with LLVM's types for memory and for computation."""
 
     name: str
-    kind: Kind
+    kind: NumberKind
     bits: int
     memory: str
     register: str
@@ -42,12 +42,12 @@ class Dtype:
         return self.kind != "bool" and self.kind != "float" and self.bits < 8
 
     @property
-    def lowest(self) -> Number:
+    def lowest(self) -> ConstantNumber:
         """The smallest value, -inf of floats."""
         return float("-inf") if self.kind == "float" else -(1 << (self.bits - 1)) if self.kind == "int" else 0
 
     @property
-    def highest(self) -> Number:
+    def highest(self) -> ConstantNumber:
         """The largest value, inf of floats."""
         if self.kind == "float":
             return float("inf")
@@ -83,7 +83,7 @@ def widen(f: Function, raw: Value, dtype: Dtype) -> Value:
     if dtype.name == POWERS:
         return decode_power(f, raw)
     if dtype.is_packed:
-        return wrapped(f, raw, dtype)
+        return wrap(f, raw, dtype)
     return raw.compare("ne", 0) if dtype.kind == "bool" else raw
 
 
@@ -102,7 +102,7 @@ def narrow(f: Function, value: Value, dtype: Dtype) -> Value:
     return f.cast("zext", value, like(value.type, "i8")) if dtype.kind == "bool" else value
 
 
-def wrapped(f: Function, value: Value, dtype: Dtype) -> Value:
+def wrap(f: Function, value: Value, dtype: Dtype) -> Value:
     """An i8 wrapped to an integer of fewer bits: the upper bits are copies of the sign, or 0."""
     if dtype.kind == "uint":
         return value & ((1 << dtype.bits) - 1)
@@ -123,14 +123,14 @@ def convert(f: Function, value: Value, source: Dtype, target: Dtype) -> Value:
     if target.kind == "float":
         return _to_float(f, value, source, target)
     if target.is_packed:
-        return wrapped(f, _to_integer(f, value, source, DTYPES["int8"]), target)
+        return wrap(f, _to_integer(f, value, source, DTYPES["int8"]), target)
     return _to_integer(f, value, source, target)
 
 
 def _to_integer(f: Function, value: Value, source: Dtype, target: Dtype) -> Value:
     to = like(value.type, target.register)
     if source.kind == "float" and target.bits <= 16 and value.type.startswith("<"):
-        return f.cast("trunc", _held(f, value, target), to)
+        return f.cast("trunc", _to_limits(f, value, target), to)
     if source.kind == "float":
         how = "llvm.fptosi.sat" if target.kind == "int" else "llvm.fptoui.sat"
         return f.intrinsic(how, to, value, suffix=_suffix(to) + _suffix(value.type))
@@ -141,7 +141,7 @@ def _to_integer(f: Function, value: Value, source: Dtype, target: Dtype) -> Valu
     return f.cast("sext" if source.kind == "int" else "zext", value, to)
 
 
-def _held(f: Function, value: Value, target: Dtype) -> Value:
+def _to_limits(f: Function, value: Value, target: Dtype) -> Value:
     """A vector of floats as i32 within `target`'s limits, NaN as 0.
 
     A select by one comparison is one instruction; LLVM's saturation to bytes needs many.
@@ -158,7 +158,7 @@ def _to_float(f: Function, value: Value, source: Dtype, target: Dtype) -> Value:
     if source.kind != "float":
         value = f.cast("sitofp" if source.kind == "int" else "uitofp", value, to)
     elif source.register == "double" and target.bits <= 16:
-        value = _truncated_odd(f, value)  # rounded to odd, so that rounding again rounds once
+        value = _round_to_odd(f, value)  # rounded to odd, so that rounding again rounds once
     elif source.register != target.register:
         value = f.cast("fpext" if target.register == "double" else "fptrunc", value, to)
     if target.bits <= 16 and source.bits != 1:
@@ -191,7 +191,7 @@ def float_to_bfloat(f: Function, value: Value) -> Value:
     return f.cast("trunc", f.select(value.compare("uno", value), nan, rounded), like(value.type, "i16"))
 
 
-def _truncated_odd(f: Function, value: Value) -> Value:
+def _round_to_odd(f: Function, value: Value) -> Value:
     """Round double to float32: to the odd one of the two neighbours unless it is exact."""
     near = f.cast("fptrunc", value, like(value.type, "float"))
     back = f.cast("fpext", near, value.type)

@@ -53,7 +53,7 @@ def exp(f: Function, x: Value) -> Value:
     """e**x."""
     if scalar(x.type) == "float":
         return vmath.exp(f, x)
-    bounded = within(f, x, -800.0, 800.0)
+    bounded = clamp(f, x, -800.0, 800.0)
     n = rint(f, bounded * (1 / log(2)))
     r = f.fma(n, f.const(-_LN2_LOW, x.type), f.fma(n, f.const(-_LN2_HIGH, x.type), bounded))
     y = vmath.polynomial(f, r, [1 / factorial(k) for k in range(13, -1, -1)])
@@ -110,8 +110,8 @@ def log1p(f: Function, x: Value) -> Value:
 def tanh(f: Function, x: Value) -> Value:
     if scalar(x.type) == "float":
         return vmath.tanh(f, x)
-    t = expm1(f, within(f, vmath.magnitude(f, x), 0.0, 22.0) * 2.0)
-    return signed(f, t / (t + 2.0), x)
+    t = expm1(f, clamp(f, vmath.magnitude(f, x), 0.0, 22.0) * 2.0)
+    return copy_sign(f, t / (t + 2.0), x)
 
 
 def sigmoid(f: Function, x: Value) -> Value:
@@ -130,10 +130,10 @@ def erf(f: Function, x: Value) -> Value:
     is_double = scalar(x.type) == "double"
     terms, limit = (14, 0.5) if is_double else (9, 1.0)
     series = [(-1) ** k / (factorial(k) * (2 * k + 1)) * 2 / pi**0.5 for k in range(terms, -1, -1)]
-    bounded = within(f, size, 0.0, limit)
+    bounded = clamp(f, size, 0.0, limit)
     near = bounded * vmath.polynomial(f, bounded * bounded, series)
     far = f.const(1.0, x.type) - (_erfc64(f, size) if is_double else _erfc32(f, size))
-    return signed(f, f.select(size > limit, far, near), x)
+    return copy_sign(f, f.select(size > limit, far, near), x)
 
 
 def gelu(f: Function, x: Value) -> Value:
@@ -181,9 +181,9 @@ def acos(f: Function, x: Value) -> Value:
 @in_double
 def sinh(f: Function, x: Value) -> Value:
     size = vmath.magnitude(f, x)
-    t = expm1(f, within(f, size, 0.0, 20.0))
+    t = expm1(f, clamp(f, size, 0.0, 20.0))
     half = exp(f, size * 0.5)
-    return signed(f, f.select(size > 20.0, half * 0.5 * half, (t + t / (t + 1.0)) * 0.5), x)
+    return copy_sign(f, f.select(size > 20.0, half * 0.5 * half, (t + t / (t + 1.0)) * 0.5), x)
 
 
 @in_double
@@ -197,7 +197,7 @@ def asinh(f: Function, x: Value) -> Value:
     size = vmath.magnitude(f, x)
     square = size * size
     y = log1p(f, size + square / (_sqrt(f, square + 1.0) + 1.0))
-    return signed(f, f.select(size > 1e150, ln(f, size) + log(2), y), x)
+    return copy_sign(f, f.select(size > 1e150, ln(f, size) + log(2), y), x)
 
 
 @in_double
@@ -210,7 +210,7 @@ def acosh(f: Function, x: Value) -> Value:
 @in_double
 def atanh(f: Function, x: Value) -> Value:
     size = vmath.magnitude(f, x)
-    return signed(f, log1p(f, size * 2.0 / (-size + 1.0)) * 0.5, x)
+    return copy_sign(f, log1p(f, size * 2.0 / (-size + 1.0)) * 0.5, x)
 
 
 def power(f: Function, x: Value, y: Value) -> Value:
@@ -250,7 +250,7 @@ def remainder(f: Function, x: Value, y: Value) -> Value:
     rest = f.select(by.compare("eq", inf) & (size < inf), size, turn.carried[0])
     rest = f.select(size < by, size, rest)
     rest = f.select(by.compare("eq", 0.0) | size.compare("eq", inf), f.const(nan, x.type), rest)
-    return signed(f, rest, x)
+    return copy_sign(f, rest, x)
 
 
 def rint(f: Function, x: Value) -> Value:
@@ -259,14 +259,14 @@ def rint(f: Function, x: Value) -> Value:
         return f.intrinsic("llvm.rint", x.type, x)
     size = vmath.magnitude(f, x)
     limit = 2.0**52 if scalar(x.type) == "double" else 2.0**23
-    return signed(f, f.select(size < limit, size + limit - limit, size), x)
+    return copy_sign(f, f.select(size < limit, size + limit - limit, size), x)
 
 
 def floor(f: Function, x: Value) -> Value:
     if _has_round(f):
         return f.intrinsic("llvm.floor", x.type, x)
     near = rint(f, x)
-    return signed(f, near - f.select(near > x, f.const(1.0, x.type), f.const(0.0, x.type)), x)
+    return copy_sign(f, near - f.select(near > x, f.const(1.0, x.type), f.const(0.0, x.type)), x)
 
 
 def ceil(f: Function, x: Value) -> Value:
@@ -278,16 +278,16 @@ def ceil(f: Function, x: Value) -> Value:
 def trunc(f: Function, x: Value) -> Value:
     if _has_round(f):
         return f.intrinsic("llvm.trunc", x.type, x)
-    return signed(f, floor(f, vmath.magnitude(f, x)), x)
+    return copy_sign(f, floor(f, vmath.magnitude(f, x)), x)
 
 
-def within(f: Function, x: Value, low: float, high: float) -> Value:
+def clamp(f: Function, x: Value, low: float, high: float) -> Value:
     """x no less than `low` and no more than `high`; NaN is kept."""
     x = f.select(x > high, f.const(high, x.type), x)
     return f.select(x < low, f.const(low, x.type), x)
 
 
-def signed(f: Function, size: Value, sign: Value) -> Value:
+def copy_sign(f: Function, size: Value, sign: Value) -> Value:
     """`size` with the sign of `sign`."""
     return f.intrinsic("llvm.copysign", size.type, size, sign)
 
@@ -337,7 +337,7 @@ def _atan(f: Function, x: Value) -> Value:
     square = t * t
     series = [(-1) ** k / (2 * k + 1) for k in range(11, 0, -1)]
     y = f.fma(t * square, vmath.polynomial(f, square, series), t) * 4.0
-    return signed(f, f.select(is_large, f.const(tau / 4, x.type) - y, y), x)
+    return copy_sign(f, f.select(is_large, f.const(tau / 4, x.type) - y, y), x)
 
 
 def _atan32(f: Function, x: Value) -> Value:
@@ -350,11 +350,11 @@ def _atan32(f: Function, x: Value) -> Value:
     base = f.select(is_large, f.const(pi / 2, x.type), f.const(pi / 4, x.type))
     square = t * t
     y = f.fma(t * square, vmath.polynomial(f, square, _ATAN), t)
-    return signed(f, f.select(is_middle, base + y, y), x)
+    return copy_sign(f, f.select(is_middle, base + y, y), x)
 
 
 def _erfc32(f: Function, size: Value) -> Value:
-    base = vmath.polynomial(f, within(f, size, 0.0, 12.0), [*_ERFC_POWERS, 1.0])
+    base = vmath.polynomial(f, clamp(f, size, 0.0, 12.0), [*_ERFC_POWERS, 1.0])
     for _ in range(4):
         base = base * base
     return f.const(1.0, size.type) / base
@@ -366,7 +366,7 @@ _ERFC_POWERS = (0.0000430638, 0.0002765672, 0.0001520143, 0.0092705272, 0.042282
 
 def _erfc64(f: Function, size: Value) -> Value:
     """erfc of a positive number: Clenshaw's sum of a Chebyshev series."""
-    size = within(f, size, 0.0, 30.0)
+    size = clamp(f, size, 0.0, 30.0)
     t = f.const(2.0, size.type) / (size + 2.0)
     twice = t * 4.0 - 2.0
     d = before = f.const(0.0, size.type)

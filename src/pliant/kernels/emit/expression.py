@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pliant.errors import KernelError
 from pliant.kernels.emit.dtypes import DTYPES, Dtype
 
-Constant = int | float
+ConstantValue = int | float
 
 INPUT, CONSTANT = "x", "const"
 
@@ -24,7 +24,7 @@ class Expr:
     op: str
     dtype: str
     args: tuple["Expr", ...] = ()
-    value: Constant = 0
+    value: ConstantValue = 0
 
     def __post_init__(self) -> None:
         if self.dtype not in DTYPES:
@@ -41,26 +41,26 @@ class Expr:
             return f"{self.value!r}:{self.dtype}"
         return f"({self.op}:{self.dtype} {' '.join(map(str, self.args))})"
 
-    def __add__(self, other: "Expr | Constant") -> "Expr":
+    def __add__(self, other: "Expr | ConstantValue") -> "Expr":
         return self.with_("add", other)
 
-    def __sub__(self, other: "Expr | Constant") -> "Expr":
+    def __sub__(self, other: "Expr | ConstantValue") -> "Expr":
         return self.with_("sub", other)
 
-    def __mul__(self, other: "Expr | Constant") -> "Expr":
+    def __mul__(self, other: "Expr | ConstantValue") -> "Expr":
         return self.with_("mul", other)
 
-    def __truediv__(self, other: "Expr | Constant") -> "Expr":
+    def __truediv__(self, other: "Expr | ConstantValue") -> "Expr":
         return self.with_("div", other)
 
     def __neg__(self) -> "Expr":
         return self.to("neg")
 
-    def with_(self, op: str, other: "Expr | Constant") -> "Expr":
+    def with_(self, op: str, other: "Expr | ConstantValue") -> "Expr":
         """A binary operation on two operands of one dtype; a number becomes a constant of it."""
         return Expr(op, self.dtype, (self, self.like(other)))
 
-    def compare(self, op: str, other: "Expr | Constant") -> "Expr":
+    def compare(self, op: str, other: "Expr | ConstantValue") -> "Expr":
         """`eq lt le gt ge` as a bool."""
         return Expr(op, "bool", (self, self.like(other)))
 
@@ -68,7 +68,7 @@ class Expr:
         """A unary operation that keeps the dtype."""
         return Expr(op, self.dtype, (self,))
 
-    def like(self, other: "Expr | Constant") -> "Expr":
+    def like(self, other: "Expr | ConstantValue") -> "Expr":
         return other if isinstance(other, Expr) else constant(other, self.dtype)
 
     def cast(self, dtype: str) -> "Expr":
@@ -80,12 +80,12 @@ def leaf(number: int, dtype: str) -> Expr:
     return Expr(INPUT, dtype, (), number)
 
 
-def constant(number: Constant, dtype: str) -> Expr:
+def constant(number: ConstantValue, dtype: str) -> Expr:
     """A constant, as a float or an integer by its dtype."""
     return Expr(CONSTANT, dtype, (), float(number) if DTYPES[dtype].kind == "float" else int(number))
 
 
-def choose(condition: Expr, a: Expr, b: Expr | Constant) -> Expr:
+def choose(condition: Expr, a: Expr, b: Expr | ConstantValue) -> Expr:
     """a where the bool holds, else b."""
     return Expr("where", a.dtype, (condition, a, a.like(b)))
 
@@ -146,7 +146,7 @@ def _leaf(word: str, text: str) -> Expr:
     number, _, dtype = word.partition(":")
     if dtype not in DTYPES:
         raise _error(text)
-    read: Callable[[str], Constant] = float if DTYPES[dtype].kind == "float" else int
+    read: Callable[[str], ConstantValue] = float if DTYPES[dtype].kind == "float" else int
     try:
         return leaf(int(number[1:]), dtype) if number.startswith("x") else constant(read(number), dtype)
     except ValueError:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 from pliant.kernels.emit.isa import Isa
-from pliant.kernels.emit.values import Number, Value, literal, scalar, vector
+from pliant.kernels.emit.values import ConstantNumber, Value, literal, scalar, vector
 
 _FIELD_TYPES: dict[object, str] = {
     ctypes.c_void_p: "ptr",
@@ -20,12 +20,12 @@ _FIELD_TYPES: dict[object, str] = {
 
 
 @runtime_checkable
-class Scope(Protocol):
+class ModuleScope(Protocol):
     """The methods of a module that a function uses."""
 
     isa: Isa
 
-    def table(self, values: Sequence[Number], type_: str, align: int = 64) -> str:
+    def table(self, values: Sequence[ConstantNumber], type_: str, align: int = 64) -> str:
         """The name of a constant array in read-only memory."""
         ...
 
@@ -35,7 +35,7 @@ class Scope(Protocol):
 
 
 @dataclass(slots=True)
-class Loop:
+class CountedLoop:
     """An open counted loop: its index, and the values carried around it.
 
     Inside the block `carried` are the values of this iteration; after it, those after the last iteration (the
@@ -52,7 +52,7 @@ class Loop:
 
 
 @dataclass(slots=True)
-class Repeat:
+class RepeatLoop:
     """An open loop that repeats while `again`'s condition is true; `carried` are the last iteration's values
     after it.
     """
@@ -69,7 +69,7 @@ class Repeat:
 class Function:
     """Writes a function's instructions, one after another, in SSA form."""
 
-    def __init__(self, module: Scope, params: Sequence[tuple[str, str]]) -> None:
+    def __init__(self, module: ModuleScope, params: Sequence[tuple[str, str]]) -> None:
         self.module = module
         self.isa = module.isa
         self.lanes = module.isa.lanes
@@ -96,19 +96,19 @@ class Function:
     def ret(self, value: Value | None = None) -> None:
         self.do(f"ret {value}" if value is not None else "ret void")
 
-    def const(self, number: Number, type_: str = "i64") -> Value:
+    def const(self, number: ConstantNumber, type_: str = "i64") -> Value:
         """A constant; of a vector type, one in every lane."""
         return Value(literal(number, type_), type_, self)
 
-    def value(self, x: "Value | Number", type_: str = "i64") -> Value:
+    def value(self, x: "Value | ConstantNumber", type_: str = "i64") -> Value:
         return x if isinstance(x, Value) else self.const(x, type_)
 
-    def lanes_of(self, numbers: Sequence[Number], type_: str) -> Value:
+    def lanes_of(self, numbers: Sequence[ConstantNumber], type_: str) -> Value:
         """A constant vector with these lanes of element `type_`."""
         body = ", ".join(f"{type_} {literal(n, type_)}" for n in numbers)
         return Value(f"<{body}>", vector(len(numbers), type_), self)
 
-    def table(self, values: Sequence[Number], type_: str, align: int = 64) -> Value:
+    def table(self, values: Sequence[ConstantNumber], type_: str, align: int = 64) -> Value:
         """A pointer to a constant array in read-only memory."""
         return Value(self.module.table(values, type_, align), "ptr", self)
 
@@ -265,7 +265,7 @@ class Function:
     @contextmanager
     def loop(
         self, start: "Value | int", stop: "Value | int", step: "Value | int" = 1, carry: Sequence[Value] = ()
-    ) -> Iterator[Loop]:
+    ) -> Iterator[CountedLoop]:
         """A loop from start to below stop with carried values `carry`; end the block with `carry(...)`."""
         first, last = self.value(start), self.value(stop)
         head, body, end = self.label("head"), self.label("body"), self.label("end")
@@ -276,7 +276,7 @@ class Function:
         carried = [self._phi_slot(v.type) for v in carry]
         self.branch_if(index < last, body, end)
         self.place(body)
-        turn = Loop(index, list(carried))
+        turn = CountedLoop(index, list(carried))
         yield turn
         after = turn._next if turn._next is not None else list(carried)
         assert len(after) == len(carried), "a loop hands on as many values as it carries"
@@ -295,14 +295,14 @@ class Function:
             yield turn.index
 
     @contextmanager
-    def repeat(self, carry: Sequence[Value] = ()) -> Iterator[Repeat]:
+    def repeat(self, carry: Sequence[Value] = ()) -> Iterator[RepeatLoop]:
         """Run the block at least once; repeat it while the condition passed to `again` is true."""
         head, end = self.label("head"), self.label("end")
         before = self._block
         self.branch(head)
         self.place(head)
         carried = [self._phi_slot(v.type) for v in carry]
-        turn = Repeat(list(carried))
+        turn = RepeatLoop(list(carried))
         yield turn
         assert turn._condition is not None, "a repeated block says when it goes on"
         latch = self._block

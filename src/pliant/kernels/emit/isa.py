@@ -97,7 +97,7 @@ ISAS: tuple[Isa, ...] = (
 
 def host_isa() -> Isa:
     """The best row this CPU runs. Raises KernelError on a CPU that is neither x86-64 nor 64-bit Arm."""
-    found = next((isa for isa in ISAS if runnable(isa)), None)
+    found = next((isa for isa in ISAS if is_runnable(isa)), None)
     if found is None:
         raise KernelError(
             f"no kernels exist for {system.machine()}: this version generates code for x86-64 and "
@@ -106,12 +106,12 @@ def host_isa() -> Isa:
     return found
 
 
-def runnable(isa: Isa) -> bool:
+def is_runnable(isa: Isa) -> bool:
     """Whether this CPU can execute code generated for `isa`; a portable row fits the CPU it was made on."""
     if isa.is_portable:
         return True
     has_it = isa.architecture == system.machine() and needed_flags(isa) <= host_flags()
-    return has_it and (not isa.has_tiles or lends_tiles())
+    return has_it and (not isa.has_tiles or can_use_tiles())
 
 
 def needed_flags(isa: Isa) -> frozenset[str]:
@@ -124,9 +124,9 @@ def needed_flags(isa: Isa) -> frozenset[str]:
     return _NEEDS[isa.name] | more
 
 
-def portable(isa: Isa) -> Isa:
+def to_portable(isa: Isa) -> Isa:
     """`isa` with its vectors and generators, lowered to what this CPU can execute; `isa` itself if it can."""
-    if runnable(isa):
+    if is_runnable(isa):
         return isa
     host = host_isa()
     return replace(
@@ -141,7 +141,7 @@ def portable(isa: Isa) -> Isa:
 
 
 @cache
-def lends_tiles() -> bool:
+def can_use_tiles() -> bool:
     """Whether this process uses AMX's registers (`takes_amx`) and the system grants them.
 
     The system is asked once; a refusal is logged.
@@ -158,10 +158,10 @@ def lends_tiles() -> bool:
 def host_flags() -> frozenset[str]:
     """This CPU's feature flags, in Linux's spelling. The CPU does not change while a process runs."""
     flags = system.cpu_flags()
-    return flags_by_llvm() if flags is None else flags
+    return llvm_flags() if flags is None else flags
 
 
-def flags_by_llvm() -> frozenset[str]:
+def llvm_flags() -> frozenset[str]:
     """As `host_flags`, by LLVM's detection, for x86-64 systems without the kernel's list."""
     import llvmlite.binding as llvm  # 45 MB resident, so only as a fallback
 

@@ -38,7 +38,7 @@ class Nest(ctypes.Structure):
     )
 
 
-def unit(f: Function, nest: Value, number: Value) -> tuple[Value, Value, Value, Value]:
+def locate_unit(f: Function, nest: Value, number: Value) -> tuple[Value, Value, Value, Value]:
     """Byte offsets in source and target of a unit's first iteration; its first iteration of `m`, and one past
     its last.
     """

@@ -14,7 +14,7 @@ from pliant.kernels.emit.expression import CONSTANT, INPUT, Expr
 from pliant.kernels.emit.small_floats import to_power
 from pliant.kernels.emit.values import Value, like
 
-Emit = Callable[[Function, Dtype, Sequence[Value]], Value]
+OperationWriter = Callable[[Function, Dtype, Sequence[Value]], Value]
 """Operands in registers of one dtype, the last operand's; result in the register of the node's dtype."""
 
 
@@ -41,7 +41,7 @@ def _node(f: Function, node: Expr, args: Sequence[Value], lanes: int) -> Value:
     return OPERATIONS[node.op](f, node.args[-1].row, args)
 
 
-def _float_or_integer(for_floats: str, for_integers: str) -> Emit:
+def _float_or_integer(for_floats: str, for_integers: str) -> OperationWriter:
     def emit(f: Function, row: Dtype, args: Sequence[Value]) -> Value:
         a, b = args
         name = for_floats if row.kind == "float" else for_integers
@@ -50,7 +50,7 @@ def _float_or_integer(for_floats: str, for_integers: str) -> Emit:
     return emit
 
 
-def _compare(how: str) -> Emit:
+def _compare(how: str) -> OperationWriter:
     def emit(f: Function, row: Dtype, args: Sequence[Value]) -> Value:
         a, b = args
         if row.kind in ("uint", "bool") and how != "eq":
@@ -60,11 +60,11 @@ def _compare(how: str) -> Emit:
     return emit
 
 
-def _bits(name: str) -> Emit:
+def _bits(name: str) -> OperationWriter:
     return lambda f, row, args: f.op(f"{name} {args[0]}, {args[1].text}", args[0].type)
 
 
-def _unary(function: elementary.Unary) -> Emit:
+def _unary(function: elementary.Unary) -> OperationWriter:
     return lambda f, row, args: function(f, args[0])
 
 
@@ -104,7 +104,7 @@ def _modulo(f: Function, row: Dtype, args: Sequence[Value]) -> Value:
     return f.select(is_apart & rest.compare("ne", 0) & b.compare("ne", 0), rest + b, rest)
 
 
-def _shift(how: str) -> Emit:
+def _shift(how: str) -> OperationWriter:
     """A shift by any amount: a too large or negative one leaves only copies of the sign bit, or 0."""
 
     def emit(f: Function, row: Dtype, args: Sequence[Value]) -> Value:
@@ -118,7 +118,7 @@ def _shift(how: str) -> Emit:
     return emit
 
 
-def _extreme(how: str) -> Emit:
+def _extreme(how: str) -> OperationWriter:
     """The larger or smaller of two; NaN if either is NaN."""
 
     def emit(f: Function, row: Dtype, args: Sequence[Value]) -> Value:
@@ -189,7 +189,7 @@ def _negate(f: Function, row: Dtype, args: Sequence[Value]) -> Value:
     return -args[0]
 
 
-def _to_power(how: str, saturates: bool) -> Emit:
+def _to_power(how: str, saturates: bool) -> OperationWriter:
     return lambda f, row, args: to_power(f, args[0], how, saturates)
 
 
@@ -225,7 +225,7 @@ _FUNCTIONS: Mapping[str, elementary.Unary] = {
     "ceil": elementary.ceil,
 }
 
-OPERATIONS: Mapping[str, Emit] = {
+OPERATIONS: Mapping[str, OperationWriter] = {
     **{name: _unary(function) for name, function in _FUNCTIONS.items()},
     "add": _float_or_integer("fadd", "add"),
     "sub": _float_or_integer("fsub", "sub"),

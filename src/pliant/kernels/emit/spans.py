@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from pliant.kernels.emit.builder import Function
 from pliant.kernels.emit.values import Value, vector
 
-Visit = Callable[["Span", list[Value]], Sequence[Value]]
+SpanVisitor = Callable[["ColumnSpan", list[Value]], Sequence[Value]]
 Combine = Callable[[Value, Value], Value]
 
 _CHAINS = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class ColumnSpan:
     """`lanes` columns from `first` on, of which `count` exist; None if all do."""
 
     f: Function
@@ -52,10 +52,10 @@ class Span:
         return self.f.select(exists, value, self.f.const(otherwise, value.type))
 
 
-def over(
+def visit_columns(
     f: Function,
     n: Value,
-    visit: Visit,
+    visit: SpanVisitor,
     carry: Sequence[Value] = (),
     *,
     lanes: int | None = None,
@@ -68,14 +68,18 @@ def over(
     width = lanes or f.lanes
     whole = n - n % width
     with f.loop(first, whole, width, carry) as turn:
-        turn.carry(visit(Span(f, width, turn.index, None), turn.carried))
+        turn.carry(visit(ColumnSpan(f, width, turn.index, None), turn.carried))
     done = turn.carried
-    rest = Span(f, width, whole, n - whole)
+    rest = ColumnSpan(f, width, whole, n - whole)
     return f.choose(n > whole, lambda: list(visit(rest, done)), lambda: done)
 
 
-def reduce(
-    f: Function, n: Value, terms: Callable[[Span], Sequence[Value]], combine: Combine, start: Sequence[float]
+def reduce_columns(
+    f: Function,
+    n: Value,
+    terms: Callable[[ColumnSpan], Sequence[Value]],
+    combine: Combine,
+    start: Sequence[float],
 ) -> list[Value]:
     """The sum, or another combination, of every term over all columns; one float for each of `start`.
 
@@ -85,21 +89,21 @@ def reduce(
     step = _CHAINS * f.lanes
     whole = n - n % step
     with f.loop(0, whole, step, [f.const(x, f.vec) for x in start] * _CHAINS) as turn:
-        spans = [Span(f, f.lanes, turn.index + c * f.lanes, None) for c in range(_CHAINS)]
+        spans = [ColumnSpan(f, f.lanes, turn.index + c * f.lanes, None) for c in range(_CHAINS)]
         found = [term for span in spans for term in terms(span)]
         turn.carry([combine(x, term) for x, term in zip(turn.carried, found, strict=True)])
     totals = turn.carried[: len(start)]
     for i, other in enumerate(turn.carried[len(start) :]):
         totals[i % len(start)] = combine(totals[i % len(start)], other)
 
-    def visit(span: Span, carried: list[Value]) -> list[Value]:
+    def visit(span: ColumnSpan, carried: list[Value]) -> list[Value]:
         found = [span.only(term, x) for term, x in zip(terms(span), start, strict=True)]
         return [combine(x, term) for x, term in zip(carried, found, strict=True)]
 
-    return [f.fold(total, combine) for total in over(f, n, visit, totals, first=whole)]
+    return [f.fold(total, combine) for total in visit_columns(f, n, visit, totals, first=whole)]
 
 
-def strips(
+def visit_strips(
     f: Function, n: Value, visit: Callable[[Value, int, int], None], *, lanes: int = 0, chains: int = 1
 ) -> None:
     """`visit(first, width, count)` until columns 0..n-1 are covered: `count` vectors of `width` from `first`.
@@ -111,10 +115,12 @@ def strips(
     done = n - n % (width * chains)
     with f.each(0, done, width * chains) as i:
         visit(i, width, chains)
-    _rest(f, n, done if chains > 1 else n - n % width, visit, width)
+    _visit_rest(f, n, done if chains > 1 else n - n % width, visit, width)
 
 
-def _rest(f: Function, n: Value, done: Value, visit: Callable[[Value, int, int], None], width: int) -> None:
+def _visit_rest(
+    f: Function, n: Value, done: Value, visit: Callable[[Value, int, int], None], width: int
+) -> None:
     if width == 1:
         with f.each(done, n) as i:
             visit(i, 1, 1)
@@ -128,17 +134,17 @@ def _rest(f: Function, n: Value, done: Value, visit: Callable[[Value, int, int],
         return []
 
     def shorter() -> list[Value]:
-        _rest(f, n, f.const(0), visit, 4 if width > 4 else 1)
+        _visit_rest(f, n, f.const(0), visit, 4 if width > 4 else 1)
         return []
 
     f.choose(n >= width, vectors, shorter)
 
 
-def pairs(f: Function, n: Value, visit: Callable[[list[Value], int], None], *, lanes: int = 0) -> None:
+def visit_pairs(f: Function, n: Value, visit: Callable[[list[Value], int], None], *, lanes: int = 0) -> None:
     """`visit(columns, width)`, the first columns of one or two vectors, until columns 0..n-1 are covered.
 
-    As in `strips`, the last vector overlaps the previous one, also within a pair. Rows shorter than a vector
-    are visited in halves of it, down to fours, or one by one.
+    As in `visit_strips`, the last vector overlaps the previous one, also within a pair. Rows shorter than a
+    vector are visited in halves of it, down to fours, or one by one.
     """
     width = lanes or f.lanes
     if width == 1:
@@ -155,13 +161,13 @@ def pairs(f: Function, n: Value, visit: Callable[[list[Value], int], None], *, l
         return []
 
     def shorter() -> list[Value]:
-        pairs(f, n, visit, lanes=width // 2 if width > 4 else 1)
+        visit_pairs(f, n, visit, lanes=width // 2 if width > 4 else 1)
         return []
 
     f.choose(n >= width, vectors, shorter)
 
 
-def gathered(f: Function, row: Value, places: Value, lanes: int, type_: str = "float") -> Value:
+def gather(f: Function, row: Value, places: Value, lanes: int, type_: str = "float") -> Value:
     """The elements of `row` at the next `lanes` places (int32, from the pointer `places` on)."""
     found = []
     for i in range(lanes):
@@ -175,7 +181,7 @@ def gathered(f: Function, row: Value, places: Value, lanes: int, type_: str = "f
     return value
 
 
-def zero(f: Function, row: Value, first: Value, stop: Value) -> None:
+def write_zeros(f: Function, row: Value, first: Value, stop: Value) -> None:
     """Write zeros to columns first..stop-1 of a row of floats."""
     with f.each(first, stop) as i:
         f.store(f.const(0.0, "float"), f.at(row, i))

@@ -41,7 +41,7 @@ class GridArgs(ctypes.Structure):
 
 
 @dataclass(frozen=True, slots=True)
-class Sampling:
+class GridForm:
     """The compile-time parameters of a grid kernel."""
 
     rank: int
@@ -73,7 +73,7 @@ class _Tap:
     is_inside: Value
 
 
-def grid_ir(isa: Isa, sampling: Sampling) -> str:
+def grid_ir(isa: Isa, sampling: GridForm) -> str:
     """The kernel with GridArgs; a unit is one point of one batch entry, for all channels."""
     module = Module(isa)
     with module.kernel(sampling.name) as f:
@@ -94,7 +94,7 @@ def grid_ir(isa: Isa, sampling: Sampling) -> str:
     return module.text()
 
 
-def _axis(f: Function, args: Value, i: int, sampling: Sampling) -> _Axis:
+def _axis(f: Function, args: Value, i: int, sampling: GridForm) -> _Axis:
     n = f.load(f.at(f.at(args, GridArgs.dims.offset, "i8"), i, "i64"), "i64")
     length = f.cast("sitofp", n, "float")
     if sampling.is_aligned:
@@ -102,7 +102,7 @@ def _axis(f: Function, args: Value, i: int, sampling: Sampling) -> _Axis:
     return _Axis(n, length, f.const(-0.5, "float"), length - 0.5)
 
 
-def _taps(f: Function, grid: Value, axis: _Axis, sampling: Sampling) -> list[_Tap]:
+def _taps(f: Function, grid: Value, axis: _Axis, sampling: GridForm) -> list[_Tap]:
     """Positions and weights along one dimension for a coordinate in -1..1."""
     grid = _within(f, grid, f.const(-_FARTHEST, "float"), f.const(_FARTHEST, "float"))
     if sampling.is_aligned:
@@ -141,7 +141,7 @@ def _weights(f: Function, r: Value, mode: str) -> list[Value]:
     return [far(r + 1.0), near(r), near(s), far(s + 1.0)]
 
 
-def _tap(f: Function, first: Value, step: int, weight: Value, axis: _Axis, sampling: Sampling) -> _Tap:
+def _tap(f: Function, first: Value, step: int, weight: Value, axis: _Axis, sampling: GridForm) -> _Tap:
     limit = 1 << 40  # saturated coordinates can be added to without overflow
     place = f.select(first < -limit, f.const(-limit), f.least(first, limit)) + step
     is_inside = f.op(f"icmp ult {place}, {axis.n.text}", "i1")

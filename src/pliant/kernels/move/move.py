@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pliant.kernels.emit import rowcopy
 from pliant.kernels.emit.builder import Function, Module
 from pliant.kernels.emit.isa import Isa
-from pliant.kernels.emit.nest import Nest, unit
+from pliant.kernels.emit.nest import Nest, locate_unit
 from pliant.kernels.emit.values import Value, vector
 
 SIZES = (1, 2, 4, 8)
@@ -68,7 +68,7 @@ def transpose_ir(isa: Isa, name: str, size: int) -> str:
         source, target = f.fields(args, MoveArgs, "source", "target")
         nest = f.at(args, MoveArgs.nest.offset, "i8")
         with f.each(lo, hi) as number:
-            source_at, target_at, first, stop = unit(f, nest, number)
+            source_at, target_at, first, stop = locate_unit(f, nest, number)
             x, y = f.at(source, source_at, "i8"), f.at(target, target_at, "i8")
             _transpose_block(f, nest, x, y, stop - first, size)
     return module.text()
@@ -103,7 +103,7 @@ def _rowwise(isa: Isa, name: str, row: Callable[[Function, Value, Value, Value, 
         nest = f.at(args, MoveArgs.nest.offset, "i8")
         n, source_m, target_m = f.fields(nest, Nest, "n", "source_m", "target_m")
         with f.each(lo, hi) as number:
-            source_at, target_at, first, stop = unit(f, nest, number)
+            source_at, target_at, first, stop = locate_unit(f, nest, number)
             x, y = f.at(source, source_at, "i8"), f.at(target, target_at, "i8")
             with f.each(0, stop - first) as i:
                 row(f, nest, f.at(x, i * source_m, "i8"), f.at(y, i * target_m, "i8"), n)

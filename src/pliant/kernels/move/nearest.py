@@ -5,7 +5,7 @@ import ctypes
 from pliant.kernels.emit.builder import Function, Module
 from pliant.kernels.emit.isa import Isa
 from pliant.kernels.emit.rowcopy import copy
-from pliant.kernels.emit.spans import gathered, strips
+from pliant.kernels.emit.spans import gather, visit_strips
 from pliant.kernels.emit.values import Value
 
 SIZES = (1, 2, 4, 8)
@@ -69,6 +69,6 @@ def _choose_columns(f: Function, image: Value, place: Value, y: Value, size: int
     row = f.at(source, first, type_)
 
     def visit(q: Value, lanes: int, count: int) -> None:
-        f.store(gathered(f, row, f.at(places, q, "i32"), lanes, type_), f.at(y, q, type_))
+        f.store(gather(f, row, f.at(places, q, "i32"), lanes, type_), f.at(y, q, type_))
 
-    strips(f, out_width, visit, lanes=0 if size == 4 else 1)
+    visit_strips(f, out_width, visit, lanes=0 if size == 4 else 1)

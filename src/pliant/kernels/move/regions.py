@@ -6,7 +6,7 @@ from pliant.kernels.emit import elementary
 from pliant.kernels.emit.builder import Function, Module
 from pliant.kernels.emit.isa import Isa
 from pliant.kernels.emit.values import Value
-from pliant.kernels.move.index import Fault, checked
+from pliant.kernels.move.index_gather import IndexFault, check_index
 
 MAX_SAMPLES = 1 << 12
 """The most samples along one side of a cell, which limits the time for an unreasonably large region."""
@@ -34,7 +34,7 @@ class RegionArgs(ctypes.Structure):
         ("scale", ctypes.c_float),
         ("offset", ctypes.c_float),
         ("least", ctypes.c_float),
-        ("fault", Fault),
+        ("fault", IndexFault),
     )
 
 
@@ -53,7 +53,7 @@ def regions_ir(isa: Isa, name: str, is_max: bool) -> str:
             corners = f.at(regions, r * 4)
             top, cell_height, n_y = _side(f, args, corners, 1, sides[0])
             left, cell_width, n_x = _side(f, args, corners, 0, sides[1])
-            which = checked(f, args, RegionArgs, f.load(f.at(batch, r, "i64"), "i64"), images)
+            which = check_index(f, args, RegionArgs, f.load(f.at(batch, r, "i64"), "i64"), images)
             image = f.at(source, (which * channels + u % channels) * height * width)
             out = f.at(target, u * sides[0] * sides[1])
             with f.each(0, sides[0]) as i, f.each(0, sides[1]) as j:

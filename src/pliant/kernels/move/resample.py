@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pliant.kernels.emit.builder import Function, Module
 from pliant.kernels.emit.dtypes import DTYPES, Dtype, convert, narrow, widen
 from pliant.kernels.emit.isa import Isa
-from pliant.kernels.emit.spans import gathered, strips
+from pliant.kernels.emit.spans import gather, visit_strips
 from pliant.kernels.emit.values import Value, vector
 
 _CHAINS = 4
@@ -104,7 +104,7 @@ class _Row:
         return self._summed(self.f.load(self.f.at(self.start, index, self.dtype.memory), type_))
 
     def gather(self, places: Value, lanes: int) -> Value:
-        return self._summed(gathered(self.f, self.start, places, lanes, self.dtype.memory))
+        return self._summed(gather(self.f, self.start, places, lanes, self.dtype.memory))
 
     def store(self, value: Value, index: Value) -> None:
         if self.dtype.kind != "float":
@@ -171,7 +171,7 @@ def _along(f: Function, taps: _Taps, position: Value, x: _Row, step: Value, y: _
         for total, offset in zip(turn.carried, offsets, strict=True):
             y.store(total, offset)
 
-    strips(f, step, visit, lanes=widest, chains=_CHAINS)
+    visit_strips(f, step, visit, lanes=widest, chains=_CHAINS)
 
 
 def _columns(f: Function, taps: _Taps, x: _Row, y: _Row, widest: int) -> None:
@@ -184,4 +184,4 @@ def _columns(f: Function, taps: _Taps, x: _Row, y: _Row, widest: int) -> None:
             turn.carry([f.fma(part, weight, turn.carried[0])])
         y.store(turn.carried[0], first)
 
-    strips(f, taps.n, visit, lanes=widest)
+    visit_strips(f, taps.n, visit, lanes=widest)

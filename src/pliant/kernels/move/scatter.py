@@ -9,10 +9,17 @@ import ctypes
 from pliant.kernels.emit.builder import Function, Module
 from pliant.kernels.emit.dtypes import DTYPES, Dtype, narrow, widen
 from pliant.kernels.emit.isa import Isa
-from pliant.kernels.emit.nest import Nest, unit
+from pliant.kernels.emit.nest import Nest, locate_unit
 from pliant.kernels.emit.operations import OPERATIONS
 from pliant.kernels.emit.values import Value
-from pliant.kernels.move.index import DEPTH, INDEX_TYPES, Fault, checked, load_index, tuple_offset
+from pliant.kernels.move.index_gather import (
+    DEPTH,
+    INDEX_TYPES,
+    IndexFault,
+    check_index,
+    load_index,
+    tuple_offset,
+)
 from pliant.kernels.move.move import MoveArgs
 
 REDUCTIONS = ("none", "add", "mul", "max", "min")
@@ -32,11 +39,11 @@ class ScatterArgs(ctypes.Structure):
         ("depth", ctypes.c_int64),
         ("dims", ctypes.c_int64 * DEPTH),
         ("strides", ctypes.c_int64 * DEPTH),
-        ("fault", Fault),
+        ("fault", IndexFault),
     )
 
 
-class PlaceArgs(ctypes.Structure):
+class ScatterElementsArgs(ctypes.Structure):
     """target[... + axis_stride * index] = reduction(that, updates[...]), dense updates and indices.
 
     The nest's source is the updates; its target strides do not include the axis.
@@ -49,7 +56,7 @@ class PlaceArgs(ctypes.Structure):
         ("dim", ctypes.c_int64),
         ("axis_stride", ctypes.c_int64),
         ("nest", Nest),
-        ("fault", Fault),
+        ("fault", IndexFault),
     )
 
 
@@ -71,23 +78,23 @@ def scatter_ir(isa: Isa, name: str, index: str, dtype: str, reduction: str) -> s
     return module.text()
 
 
-def place_ir(isa: Isa, name: str, index: str, dtype: str, reduction: str) -> str:
-    """The kernel with PlaceArgs, for elements with one index each."""
+def scatter_elements_ir(isa: Isa, name: str, index: str, dtype: str, reduction: str) -> str:
+    """The kernel with ScatterElementsArgs, for elements with one index each."""
     row = DTYPES[dtype]
     module = Module(isa)
     with module.kernel(name) as f:
         args, lo, hi, _ = f.params
         indices, updates, target, dim, axis_stride = f.fields(
-            args, PlaceArgs, "indices", "updates", "target", "dim", "axis_stride"
+            args, ScatterElementsArgs, "indices", "updates", "target", "dim", "axis_stride"
         )
-        nest = f.at(args, PlaceArgs.nest.offset, "i8")
+        nest = f.at(args, ScatterElementsArgs.nest.offset, "i8")
         n, source_m, target_m, target_n = f.fields(nest, Nest, "n", "source_m", "target_m", "target_n")
         with f.each(lo, hi) as number:
-            source_at, target_at, first, stop = unit(f, nest, number)
+            source_at, target_at, first, stop = locate_unit(f, nest, number)
             with f.each(0, stop - first) as i, f.each(0, n) as j:
                 at = source_at + i * source_m + j * row.itemsize
                 which = f.at(indices, at // row.itemsize * INDEX_TYPES[index], "i8")
-                place = checked(f, args, PlaceArgs, load_index(f, which, index), dim)
+                place = check_index(f, args, ScatterElementsArgs, load_index(f, which, index), dim)
                 y = target_at + i * target_m + j * target_n + place * axis_stride
                 combine(f, row, reduction, f.at(updates, at, "i8"), f.at(target, y, "i8"))
     return module.text()
@@ -109,7 +116,7 @@ def _reduced(f: Function, row: Dtype, reduction: str, values: list[Value]) -> Va
     return OPERATIONS[reduction](f, row, values)
 
 
-def added_ir(isa: Isa, name: str, dtype: str) -> str:
+def add_strided_ir(isa: Isa, name: str, dtype: str) -> str:
     """target[...] += source[...] with MoveArgs, over elements strided in both."""
     row = DTYPES[dtype]
     module = Module(isa)
@@ -121,7 +128,7 @@ def added_ir(isa: Isa, name: str, dtype: str) -> str:
             nest, Nest, "n", "source_m", "target_m", "source_n", "target_n"
         )
         with f.each(lo, hi) as number:
-            source_at, target_at, first, stop = unit(f, nest, number)
+            source_at, target_at, first, stop = locate_unit(f, nest, number)
             with f.each(0, stop - first) as i, f.each(0, n) as j:
                 x = f.at(source, source_at + i * source_m + j * source_n, "i8")
                 y = f.at(target, target_at + i * target_m + j * target_n, "i8")

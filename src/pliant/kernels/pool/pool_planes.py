@@ -8,19 +8,19 @@ them.
 from dataclasses import dataclass
 from functools import partial
 
-from pliant.kernels.conv.direct.window import AXES, Axis
-from pliant.kernels.conv.turn_planes import pixels_of, planes_of
+from pliant.kernels.conv.direct.window import AXES, WindowAxis
+from pliant.kernels.conv.transpose_planes import pixels_to_planes, planes_to_pixels
 from pliant.kernels.emit.builder import Function, Module
 from pliant.kernels.emit.isa import Isa
 from pliant.kernels.emit.values import Value
 from pliant.kernels.pool.pool_taps import (
     MARGIN,
+    combine_taps,
     count_taps,
-    ended,
-    joined,
-    of_parts,
-    row_at,
-    shares_behind,
+    finish_window,
+    locate_row,
+    locate_shares,
+    partial_form,
     update_shares,
 )
 from pliant.kernels.pool.pool_window import PoolArgs, PoolForm, PoolWindow, first_value
@@ -43,29 +43,29 @@ def pool_planes_ir(isa: Isa, form: PoolForm) -> str:
     with module.kernel(form.name) as f:
         args, lo, hi, scratch = f.params
         x, y, n_planes = f.fields(args, PoolArgs, "x", "y", "channels")
-        d, h, w = (Axis.of(f, args, PoolArgs, axis) for axis in AXES)
+        d, h, w = (WindowAxis.of(f, args, PoolArgs, axis) for axis in AXES)
         plane, out_plane = d.size * h.size * w.size, d.out * h.out * w.out
         results = f.at(scratch, plane * f.lanes)
-        lines = _cleared(f, form, w, f.at(results, out_plane * f.lanes))
+        lines = _clear_lines(f, form, w, f.at(results, out_plane * f.lanes))
         with f.each(lo, hi) as unit:
             first = f.least(unit * f.lanes, n_planes - f.lanes)
-            pixels_of(f, f.at(x, first * plane), plane, plane, f.lanes, scratch)
+            planes_to_pixels(f, f.at(x, first * plane), plane, plane, f.lanes, scratch)
             with f.each(0, d.out) as od, f.each(0, h.out) as oh:
                 to = f.at(results, (od * h.out + oh) * w.out * f.lanes)
                 if form.taps[0]:
-                    _known(f, form, (d, h, w), (od, oh), scratch, lines, to)
+                    _write_row_separably(f, form, (d, h, w), (od, oh), scratch, lines, to)
                 else:
-                    _counted(f, form, (d, h, w), (od, oh), scratch, to)
+                    _write_row_by_windows(f, form, (d, h, w), (od, oh), scratch, to)
             to = f.at(y, first * out_plane)
 
             def store(value: Value, channel: Value, pixel: Value, lanes: int, to: Value = to) -> None:
                 f.store(value, f.at(to, channel * out_plane + pixel))
 
-            planes_of(f, results, out_plane, f.lanes, store)
+            pixels_to_planes(f, results, out_plane, f.lanes, store)
     return module.text()
 
 
-_Axes = tuple[Axis, Axis, Axis]
+_Axes = tuple[WindowAxis, WindowAxis, WindowAxis]
 _Place = tuple[Value, Value]
 
 
@@ -78,7 +78,7 @@ class _Lines:
     counts: Value
 
 
-def _cleared(f: Function, form: PoolForm, w: Axis, at: Value) -> _Lines:
+def _clear_lines(f: Function, form: PoolForm, w: WindowAxis, at: Value) -> _Lines:
     right, last = w.pad + w.size, w.out * w.stride + w.kernel
     floats = f.select(right < last, last, right) * f.lanes
     outside = f.at(at, floats)
@@ -91,27 +91,31 @@ def _cleared(f: Function, form: PoolForm, w: Axis, at: Value) -> _Lines:
     return _Lines(at, outside, counts)
 
 
-def _known(
+def _write_row_separably(
     f: Function, form: PoolForm, axes: _Axes, place: _Place, pixels: Value, lines: _Lines, to: Value
 ) -> None:
     """Compute one output row: combine rows first, then columns of the result."""
     _, h, w = axes
     first = h.start(place[1])
-    rows = [row_at(f, h, pixels, first + i, w.size * f.lanes, lines.outside) for i in range(form.taps[0])]
+    rows = [locate_row(f, h, pixels, first + i, w.size * f.lanes, lines.outside) for i in range(form.taps[0])]
     with f.each(0, w.size) as column:
         taps = [f.load(f.at(row, column * f.lanes), f.vec) for row in rows]
-        f.store(joined(f, form, taps), f.at(lines.row, (w.pad + column) * f.lanes))
+        f.store(combine_taps(f, form, taps), f.at(lines.row, (w.pad + column) * f.lanes))
     if form.reduction == "average":
         update_shares(f, form, axes, place, lines.counts)
-    shares = shares_behind(lines.counts, w)
+    shares = locate_shares(lines.counts, w)
     with f.each(0, w.out) as ow:
         at = f.at(lines.row, ow * w.stride * f.lanes)
         taps = [f.load(f.at(at, i * f.lanes), f.vec) for i in range(form.taps[1])]
         share = f.splat(f.load(f.at(shares, ow))) if form.reduction == "average" else None
-        f.store(ended(f, form, joined(f, of_parts(form), taps), share), f.at(to, ow * f.lanes))
+        f.store(
+            finish_window(f, form, combine_taps(f, partial_form(form), taps), share), f.at(to, ow * f.lanes)
+        )
 
 
-def _counted(f: Function, form: PoolForm, axes: _Axes, place: _Place, pixels: Value, to: Value) -> None:
+def _write_row_by_windows(
+    f: Function, form: PoolForm, axes: _Axes, place: _Place, pixels: Value, to: Value
+) -> None:
     """Compute one output row, window by window."""
     d, h, w = axes
     od, oh = place

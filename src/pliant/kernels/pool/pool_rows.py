@@ -6,22 +6,22 @@ A window costs one step per row and column instead of one per tap.
 from collections.abc import Sequence
 from functools import partial
 
-from pliant.kernels.conv.direct.window import AXES, Axis
+from pliant.kernels.conv.direct.window import AXES, WindowAxis
 from pliant.kernels.emit.builder import Function, Module
 from pliant.kernels.emit.isa import Isa
-from pliant.kernels.emit.spans import pairs
+from pliant.kernels.emit.spans import visit_pairs
 from pliant.kernels.emit.values import Value, vector
 from pliant.kernels.pool.pool_taps import (
     MARGIN,
+    combine_taps,
     count_taps,
-    ended,
-    joined,
-    of_parts,
-    row_at,
-    shares_behind,
+    finish_window,
+    locate_row,
+    locate_shares,
+    partial_form,
     update_shares,
 )
-from pliant.kernels.pool.pool_window import PoolArgs, PoolForm, combined, first_value
+from pliant.kernels.pool.pool_window import PoolArgs, PoolForm, combine_tap, first_value
 
 TOGETHER = 8
 """Output rows in scratch at a time, so that a line is not read directly after it was stored."""
@@ -50,7 +50,7 @@ def pool_rows_ir(isa: Isa, form: PoolForm) -> str:
     with module.kernel(form.name) as f:
         args, lo, hi, scratch = f.params
         (line,) = f.fields(args, PoolArgs, "line")
-        d, h, w = (Axis.of(f, args, PoolArgs, axis) for axis in AXES)
+        d, h, w = (WindowAxis.of(f, args, PoolArgs, axis) for axis in AXES)
         lines = f.least(h.out, TOGETHER)
         outside = f.at(scratch, lines * line)
         counts = f.at(outside, line)
@@ -60,19 +60,21 @@ def pool_rows_ir(isa: Isa, form: PoolForm) -> str:
             count_taps(f, w, counts)
         with f.each(lo, hi) as unit, f.each(0, d.out) as od, f.each(0, h.out, TOGETHER) as first:
             stop = f.least(first + TOGETHER, h.out)
-            _rows(f, form, (d, h, w), (unit, od, first, stop), outside, f.at(scratch, w.pad))
+            _combine_rows(f, form, (d, h, w), (unit, od, first, stop), outside, f.at(scratch, w.pad))
             with f.each(first, stop) as oh:
                 if form.reduction == "average":
                     update_shares(f, form, (d, h, w), (od, oh), counts)
-                _columns(f, form, (d, h, w), (unit, od, oh), f.at(scratch, (oh - first) * line), counts)
+                _combine_columns(
+                    f, form, (d, h, w), (unit, od, oh), f.at(scratch, (oh - first) * line), counts
+                )
     return module.text()
 
 
-_Axes = tuple[Axis, Axis, Axis]
+_Axes = tuple[WindowAxis, WindowAxis, WindowAxis]
 _Place = tuple[Value, Value, Value]
 
 
-def _rows(
+def _combine_rows(
     f: Function,
     form: PoolForm,
     axes: _Axes,
@@ -93,11 +95,11 @@ def _rows(
         type_, count = vector(lanes, "float") if lanes > 1 else "float", len(offsets)
         if not form.taps[0]:
             with f.each(first, stop) as oh:
-                store(oh, offsets, _counted_rows(f, form, (d, h, w), (od, oh), plane, type_, offsets))
+                store(oh, offsets, _combine_counted_rows(f, form, (d, h, w), (od, oh), plane, type_, offsets))
             return
 
         def read(row: Value) -> list[Value]:
-            at = row_at(f, h, plane, row, w.size, outside)
+            at = locate_row(f, h, plane, row, w.size, outside)
             return [f.load(f.at(at, offset), type_) for offset in offsets]
 
         height = form.taps[0]
@@ -106,7 +108,7 @@ def _rows(
         with f.loop(first, stop, carry=before) as turn:
             rows = [turn.carried[i * count : (i + 1) * count] for i in range(shared)]
             rows += [read(h.start(turn.index) + i) for i in range(shared, height)]
-            store(turn.index, offsets, [joined(f, form, taps) for taps in zip(*rows, strict=True)])
+            store(turn.index, offsets, [combine_taps(f, form, taps) for taps in zip(*rows, strict=True)])
             turn.carry([value for row in rows[height - shared :] for value in row])
 
     def store(oh: Value, offsets: Sequence[Value], values: Sequence[Value]) -> None:
@@ -114,10 +116,10 @@ def _rows(
         for value, offset in zip(values, offsets, strict=True):
             f.store(value, f.at(to, offset))
 
-    pairs(f, w.size, visit)
+    visit_pairs(f, w.size, visit)
 
 
-def _counted_rows(
+def _combine_counted_rows(
     f: Function,
     form: PoolForm,
     axes: _Axes,
@@ -134,35 +136,37 @@ def _counted_rows(
         with f.loop(*h.taps(f, oh), carry=deep.carried) as high:
             row = f.at(plane, (behind + h.start(oh) + high.index * h.dilation) * w.size)
             values = [f.load(f.at(row, offset), type_) for offset in offsets]
-            high.carry(_combined(f, form, high.carried, values))
+            high.carry(_combine_taps(f, form, high.carried, values))
         deep.carry(high.carried)
     return deep.carried
 
 
-def _columns(f: Function, form: PoolForm, axes: _Axes, place: _Place, line: Value, counts: Value) -> None:
+def _combine_columns(
+    f: Function, form: PoolForm, axes: _Axes, place: _Place, line: Value, counts: Value
+) -> None:
     """Compute one output row from the combined rows in `line`."""
     (y,) = f.fields(f.params[0], PoolArgs, "y")
     d, h, w = axes
     unit, od, oh = place
     to = f.at(y, ((unit * d.out + od) * h.out + oh) * w.out)
-    summed = of_parts(form)
+    summed = partial_form(form)
     lanes = 0 if form.stride_w else 1
-    shares = shares_behind(counts, w)
+    shares = locate_shares(counts, w)
 
     def taps(tap: Value, odd: int, type_: str, offsets: Sequence[Value]) -> list[Value]:
         places = [f.at(tap, x * (form.stride_w or w.stride)) for x in offsets]
-        return [_strided(f, place, odd, form, type_) for place in places]
+        return [_load_strided(f, place, odd, form, type_) for place in places]
 
     def known(type_: str, offsets: Sequence[Value]) -> list[Value]:
         # With stride 2, adjacent taps are loaded from the same floats.
         steps = [(i - i % 2, i % 2) if form.stride_w == 2 else (i, 0) for i in range(form.taps[1])]
         values = [taps(f.at(line, even), odd, type_, offsets) for even, odd in steps]
-        return [joined(f, summed, one) for one in zip(*values, strict=True)]
+        return [combine_taps(f, summed, one) for one in zip(*values, strict=True)]
 
     def counted(type_: str, offsets: Sequence[Value]) -> list[Value]:
         with f.loop(0, w.kernel, carry=[first_value(f, form, type_)] * len(offsets)) as turn:
             values = taps(f.at(line, turn.index * w.dilation), 0, type_, offsets)
-            turn.carry(_combined(f, summed, turn.carried, values))
+            turn.carry(_combine_taps(f, summed, turn.carried, values))
         return turn.carried
 
     def visit(offsets: list[Value], lanes: int) -> None:
@@ -170,17 +174,17 @@ def _columns(f: Function, form: PoolForm, axes: _Axes, place: _Place, line: Valu
         values = (known if form.taps[1] else counted)(type_, offsets)
         for value, offset in zip(values, offsets, strict=True):
             share = f.load(f.at(shares, offset), type_) if form.reduction == "average" else None
-            f.store(ended(f, form, value, share), f.at(to, offset))
+            f.store(finish_window(f, form, value, share), f.at(to, offset))
 
-    pairs(f, w.out, visit, lanes=lanes)
+    visit_pairs(f, w.out, visit, lanes=lanes)
 
 
-def _combined(f: Function, form: PoolForm, old: Sequence[Value], values: Sequence[Value]) -> list[Value]:
+def _combine_taps(f: Function, form: PoolForm, old: Sequence[Value], values: Sequence[Value]) -> list[Value]:
     (power,) = f.fields(f.params[0], PoolArgs, "power")
-    return [combined(f, form, a, b, power) for a, b in zip(old, values, strict=True)]
+    return [combine_tap(f, form, a, b, power) for a, b in zip(old, values, strict=True)]
 
 
-def _strided(f: Function, at: Value, odd: int, form: PoolForm, type_: str) -> Value:
+def _load_strided(f: Function, at: Value, odd: int, form: PoolForm, type_: str) -> Value:
     """Every float, or every second one, from index `odd` on."""
     load = partial(f.load, type_=type_)
     if form.stride_w == 1 or type_ == "float":

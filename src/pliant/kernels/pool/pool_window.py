@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
-from pliant.kernels.conv.conv_args import Layout
-from pliant.kernels.conv.direct.window import AXES, FIELDS, Axis
+from pliant.kernels.conv.conv_args import ImageLayout
+from pliant.kernels.conv.direct.window import AXES, FIELDS, WindowAxis
 from pliant.kernels.emit.builder import Function, Module
 from pliant.kernels.emit.isa import Isa
 from pliant.kernels.emit.values import Value, scalar, vector
 
-Reduction = Literal["max", "average", "lp"]
+PoolReduction = Literal["max", "average", "lp"]
 
 ELEMENTS = {
     "float32": "float",
@@ -63,9 +63,9 @@ class PoolForm:
     which need no loop over taps; (0, 0) for all others.
     """
 
-    reduction: Reduction
+    reduction: PoolReduction
     dtype: str = "float32"
-    layout: Layout = "nchw"
+    layout: ImageLayout = "nchw"
     stride_w: int = 0
     has_indices: bool = False
     is_by_planes: bool = False
@@ -106,7 +106,7 @@ def _write_plane(f: Function, form: PoolForm, unit: Value) -> None:
     """Compute all outputs of one channel of one image."""
     args = f.params[0]
     x, y, indices = f.fields(args, PoolArgs, "x", "y", "indices")
-    d, h, w = (Axis.of(f, args, PoolArgs, axis) for axis in AXES)
+    d, h, w = (WindowAxis.of(f, args, PoolArgs, axis) for axis in AXES)
     element = ELEMENTS[form.dtype]
     plane = f.at(x, unit * (d.size * h.size * w.size), element)
     first = unit * (d.size * h.size * w.size)
@@ -128,7 +128,7 @@ def _write_row(f: Function, form: PoolForm, unit: Value) -> None:
     """Compute one output row for all channels."""
     args = f.params[0]
     x, y, channels = f.fields(args, PoolArgs, "x", "y", "channels")
-    d, h, w = (Axis.of(f, args, PoolArgs, axis) for axis in AXES)
+    d, h, w = (WindowAxis.of(f, args, PoolArgs, axis) for axis in AXES)
     element = ELEMENTS[form.dtype]
     oh, rest = unit % h.out, unit // h.out
     od, image = rest % d.out, rest // d.out
@@ -151,8 +151,8 @@ def _write_row(f: Function, form: PoolForm, unit: Value) -> None:
             done = stop
 
 
-Taps = tuple[tuple[Value, Value], tuple[Value, Value], tuple[Value, Value]]
-Load = Callable[[Value], Value]
+TapRanges = tuple[tuple[Value, Value], tuple[Value, Value], tuple[Value, Value]]
+TapLoader = Callable[[Value], Value]
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,13 +161,13 @@ class PoolWindow:
 
     f: Function
     form: PoolForm
-    axes: tuple[Axis, Axis, Axis]
+    axes: tuple[WindowAxis, WindowAxis, WindowAxis]
     at: tuple[Value, Value, Value]
     base: Value
     step: Value
 
     def reduce(
-        self, taps: Taps, loads: Sequence[Load], offsets: Sequence[Value], lanes: int
+        self, taps: TapRanges, loads: Sequence[TapLoader], offsets: Sequence[Value], lanes: int
     ) -> list[tuple[Value, Value]]:
         """For each load and offset: the value, and the position in the plane (for a single maximum only)."""
         f, form = self.f, self.form
@@ -199,22 +199,22 @@ class PoolWindow:
         f, form = self.f, self.form
         after = []
         for old, x in zip(state, values, strict=False):
-            after.append(combined(f, form, old, x, self._power))
+            after.append(combine_tap(f, form, old, x, self._power))
             if form.has_indices:
-                after.append(f.select(_stays(f, old, x, form.dtype), state[-1], place))
+                after.append(f.select(_keeps_maximum(f, old, x, form.dtype), state[-1], place))
         return after
 
     @property
     def _power(self) -> Value:
         return self.f.fields(self.f.params[0], PoolArgs, "power")[0]
 
-    def _ended(self, sums: Sequence[Value], taps: Taps) -> list[Value]:
+    def _ended(self, sums: Sequence[Value], taps: TapRanges) -> list[Value]:
         f, form = self.f, self.form
         match form.reduction:
             case "max":
                 return list(sums)
             case "lp":
-                return [rooted(f, x, self._power) for x in sums]
+                return [take_root(f, x, self._power) for x in sums]
             case "average":
                 (counts_pads,) = f.fields(f.params[0], PoolArgs, "counts_pads")
                 inside, padded = f.const(1), f.const(1)
@@ -227,7 +227,7 @@ class PoolWindow:
                 return [x * _like(f, share, x.type) for x in sums]
 
 
-def combined(f: Function, form: PoolForm, old: Value, x: Value, power: Value) -> Value:
+def combine_tap(f: Function, form: PoolForm, old: Value, x: Value, power: Value) -> Value:
     """Combine the result of a reduction so far with one more tap."""
     match form.reduction:
         case "average":
@@ -239,7 +239,7 @@ def combined(f: Function, form: PoolForm, old: Value, x: Value, power: Value) ->
             # checks x.
             return f.select(x.compare("uno", x), x, f.select(x > old, x, old))
         case "max":
-            return f.select(_stays(f, old, x, form.dtype), old, x)
+            return f.select(_keeps_maximum(f, old, x, form.dtype), old, x)
 
 
 def first_value(f: Function, form: PoolForm, type_: str) -> Value:
@@ -255,7 +255,7 @@ def first_value(f: Function, form: PoolForm, type_: str) -> Value:
             return f.const(-(1 << (int(scalar(type_)[1:]) - 1)), type_)
 
 
-def _stays(f: Function, old: Value, x: Value, dtype: str) -> Value:
+def _keeps_maximum(f: Function, old: Value, x: Value, dtype: str) -> Value:
     """Whether the maximum so far is kept: the first one on a tie, and any NaN."""
     if dtype == "uint8":
         return f.op(f"icmp uge {old}, {x.text}", _bools(old.type))
@@ -268,7 +268,9 @@ def _bools(type_: str) -> str:
     return vector(int(type_[1:].split(" ")[0]), "i1") if type_.startswith("<") else "i1"
 
 
-def _index(f: Function, args: Value, first: Value, place: Value, axes: tuple[Axis, Axis, Axis]) -> Value:
+def _index(
+    f: Function, args: Value, first: Value, place: Value, axes: tuple[WindowAxis, WindowAxis, WindowAxis]
+) -> Value:
     """The ONNX index of a position: row-major, or with the last dimension slowest within the plane."""
     (is_column_major,) = f.fields(args, PoolArgs, "is_column_major")
     d, h, w = axes
@@ -285,7 +287,7 @@ def _power(f: Function, x: Value, p: Value) -> Value:
     return turn.carried[0]
 
 
-def rooted(f: Function, x: Value, p: Value) -> Value:
+def take_root(f: Function, x: Value, p: Value) -> Value:
     """x ** (1 / p): x itself, its square root, or by Newton's method from above."""
 
     def newton() -> list[Value]:

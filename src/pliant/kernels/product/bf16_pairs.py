@@ -71,13 +71,13 @@ def round_one(f: Function, x: Value) -> Value:
     return float_to_bfloat(f, x)
 
 
-def rest_of(f: Function, x: Value) -> Value:
+def round_remainder(f: Function, x: Value) -> Value:
     """The remainder of floats after rounding to bfloat16: x minus the nearest."""
     words = f.cast("zext", float_to_bfloat(f, x), like(x.type, "i32")) << 16
     return x - f.cast("bitcast", words, x.type)
 
 
-def parts_of(f: Function, x: Value) -> tuple[Value, Value]:
+def split_floats(f: Function, x: Value) -> tuple[Value, Value]:
     """Floats as the sum of the nearest bfloat16 (the larger of two) and the remainder.
 
     Three instructions; the remainder of NaN and of infinity is NaN.
@@ -89,7 +89,7 @@ def parts_of(f: Function, x: Value) -> tuple[Value, Value]:
 
 def store_parts(f: Function, two: Sequence[Value], places: Sequence[Value]) -> None:
     """Two vectors of floats as pairs of their upper parts, and pairs of their remainders rounded."""
-    (first, low), (second, high) = (parts_of(f, x) for x in two)
+    (first, low), (second, high) = (split_floats(f, x) for x in two)
     words = [f.cast("bitcast", x, vector(f.lanes, "i32")) for x in (first, second)]
     for pairs, place in zip(((words[0] >> 16) | words[1], round_pairs(f, low, high)), places, strict=True):
         f.store(pairs, place, 4 * f.lanes)

@@ -19,15 +19,15 @@ from pliant.kernels.product.matmul_args import (
     MatmulArgs,
     MatmulCodedArgs,
 )
-from pliant.kernels.product.matmul_pack import packed_block, write_pack
-from pliant.kernels.product.matmul_unit import unit_of, up
-from pliant.kernels.product.scaled_block import Element, write_scaled_block
+from pliant.kernels.product.matmul_pack import provide_block, write_pack
+from pliant.kernels.product.matmul_unit import divide_up, locate_unit
+from pliant.kernels.product.scaled_block import WeightElement, write_scaled_block
 
-Activation = Callable[[Function, Value], Value]
+ActivationFunction = Callable[[Function, Value], Value]
 
 
 def matmul_name(
-    activation: str | None = None, bits: int | None = None, element: Element | None = None
+    activation: str | None = None, bits: int | None = None, element: WeightElement | None = None
 ) -> str:
     """The kernel's name."""
     parts = ["matmul", f"k{bits}" if bits else "", element or "", activation or ""]
@@ -41,7 +41,7 @@ def scratch_bytes(row_block: int, isa: Isa) -> int:
 
 
 def matmul_ir(
-    isa: Isa, activation: str | None = None, bits: int | None = None, element: Element | None = None
+    isa: Isa, activation: str | None = None, bits: int | None = None, element: WeightElement | None = None
 ) -> str:
     """The kernel `matmul_name(...)` with MatmulArgs; `activation` is one of vmath.ACTIVATIONS.
 
@@ -53,7 +53,7 @@ def matmul_ir(
     for groups in {1, panel}:
         write_tiles(module, groups)
     write_pack(module)
-    block = packed_block
+    block = provide_block
     if bits:
         write_fill(module, (bits,))
         block = _decoded
@@ -75,14 +75,14 @@ def _write_unit(f: Function, unit: Value, panel: int, step: int) -> None:
     """Write a unit; `step` rows of B cannot be separated."""
     args, _, _, scratch = f.params
     n_columns, row_block = f.fields(args, MatmulArgs, "n_columns", "row_block")
-    place = unit_of(f, unit)
+    place = locate_unit(f, unit)
     a, b, c, residual, rows = place.a, place.b, place.c, place.residual, place.rows
     a_row, a_column, depth, first, last = place.a_row, place.a_column, place.depth, place.first, place.last
     copies_a = a_column.compare("ne", 1)
     space = f.at(scratch, row_block * COLUMNS + (BLOCK_ROWS * panel + 1) * COLUMNS)
     # A product of depth 0 still has a bias.
     terms = f.select(depth < 1, f.const(1), depth)
-    even = up(up(terms, up(terms, BLOCK_ROWS)), step) * step
+    even = divide_up(divide_up(terms, divide_up(terms, BLOCK_ROWS)), step) * step
     with f.each(0, terms, even) as k:
         n = f.least(depth - k, even)
         a_here = f.at(a, k * a_column)
@@ -120,11 +120,11 @@ _PANEL = (
 )
 
 
-Block = Callable[[Function, Value, Value, Value, Value, Value, Value], Value]
+BlockSource = Callable[[Function, Value, Value, Value, Value, Value, Value], Value]
 """Returns the address of rows k .. k + n - 1 of a column group: (f, args, b, group, k, n, scratch)."""
 
 
-def _write_panel(module: Module, groups: int, has_activation: bool, block: Block) -> None:
+def _write_panel(module: Module, groups: int, has_activation: bool, block: BlockSource) -> None:
     """`panel<groups>`: `rows` rows of C, `groups` column groups, rows k .. k + n - 1 of B.
 
     Only a panel of one group may extend past the last column: it is summed in scratch, then copied.
@@ -165,7 +165,7 @@ def _write_panel(module: Module, groups: int, has_activation: bool, block: Block
         top = TileArgs(a, lda, tuple(blocks), c_here, ldc, start, added, added_stride, n)
 
         def at(row: Value) -> TileArgs:
-            if block is not packed_block:
+            if block is not provide_block:
                 return top.down(f, row)
             return replace(top.down(f, row), ahead=f.at(next_block, row // tiling(f.isa).rows * n))
 
@@ -196,7 +196,7 @@ def _scaled(f: Function, args: Value, b: Value, group: Value, k: Value, n: Value
     return space
 
 
-def write_activate(module: Module, function: Activation) -> None:
+def write_activate(module: Module, function: ActivationFunction) -> None:
     """`activate(c, ldc, rows, columns)`: in place, over a tile that is still in L1."""
     params = [("c", "ptr"), ("ldc", "i64"), ("rows", "i64"), ("columns", "i64")]
     with module.function("activate", params, attributes="noinline", is_exported=False) as f:

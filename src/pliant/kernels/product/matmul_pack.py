@@ -3,7 +3,7 @@
 import numpy as np
 
 from pliant.arrays import Float
-from pliant.kernels.attention.attention_tiles import QUAD, concatenate, transpose
+from pliant.kernels.attention.attention_steps import QUAD, concatenate, transpose
 from pliant.kernels.emit.builder import Function, Module
 from pliant.kernels.emit.values import Value, vector
 from pliant.kernels.product.matmul_args import COLUMNS, MatmulArgs
@@ -35,7 +35,9 @@ def write_pack(module: Module) -> None:
     write_copy_columns(module)
 
 
-def packed_block(f: Function, args: Value, b: Value, group: Value, k: Value, n: Value, space: Value) -> Value:
+def provide_block(
+    f: Function, args: Value, b: Value, group: Value, k: Value, n: Value, space: Value
+) -> Value:
     """Rows k .. k + n - 1 of a column group of B as [n][16]: in place, or packed into `space`."""
     is_packed, depth = f.fields(args, MatmulArgs, "is_packed", "depth")
     with f.when(is_packed.compare("eq", 0)):

@@ -25,12 +25,12 @@ class UnitPlace:
     residual_row: Value
 
 
-def unit_of(f: Function, unit: Value) -> UnitPlace:
+def locate_unit(f: Function, unit: Value) -> UnitPlace:
     """The place of a unit of the kernel's product, with MatmulArgs."""
     args = f.params[0]
     n_rows, n_columns, depth = f.fields(args, MatmulArgs, "n_rows", "n_columns", "depth")
     row_block, per_unit = f.fields(args, MatmulArgs, "row_block", "panel")
-    n_groups = up(n_columns, COLUMNS)
+    n_groups = divide_up(n_columns, COLUMNS)
     n_panels = (n_groups + per_unit - 1) // per_unit
     n_blocks = (n_rows + row_block - 1) // row_block
     batch, rest = unit // (n_panels * n_blocks), unit % (n_panels * n_blocks)
@@ -48,7 +48,7 @@ def unit_of(f: Function, unit: Value) -> UnitPlace:
     return UnitPlace(depth, rows, first, last, a, a_row, a_column, b, c, c_row, residual, residual_row)
 
 
-def up(x: Value, by: Value | int) -> Value:
+def divide_up(x: Value, by: Value | int) -> Value:
     """x divided by `by`, rounded up."""
     return (x + by - 1) // by
 

@@ -6,10 +6,10 @@ them.
 
 import ctypes
 
-from pliant.kernels.coded.int8.fill_int8 import nearest
+from pliant.kernels.coded.int8.fill_int8 import round_to_integer
 from pliant.kernels.emit.builder import Module
 from pliant.kernels.emit.isa import Isa
-from pliant.kernels.emit.spans import Span, over, reduce
+from pliant.kernels.emit.spans import ColumnSpan, reduce_columns, visit_columns
 from pliant.kernels.emit.values import Value, scalar, vector
 from pliant.kernels.product.matmul_integer import IntegerForm, shift_of
 
@@ -53,11 +53,11 @@ def value_range_ir(isa: Isa) -> str:
             here = f.at(x, unit * CHUNK)
             count = f.least(n - unit * CHUNK, CHUNK)
 
-            def term(span: Span, here: Value = here) -> list[Value]:
+            def term(span: ColumnSpan, here: Value = here) -> list[Value]:
                 return [span.load(here)]
 
-            (least,) = reduce(f, count, term, _least, [0.0])
-            (most,) = reduce(f, count, term, _most, [0.0])
+            (least,) = reduce_columns(f, count, term, _least, [0.0])
+            (most,) = reduce_columns(f, count, term, _most, [0.0])
             f.store(least, f.at(ranges, unit * 2))
             f.store(most, f.at(ranges, unit * 2 + 1))
     return module.text()
@@ -88,7 +88,7 @@ def quantize_rows_ir(isa: Isa, form: IntegerForm) -> str:
         least, most = turn.carried
         scale = (most - least) / 255.0
         scale = f.select(scale > 0.0, scale, f.const(1.0, "float"))
-        whole_point = nearest(f, f.splat(-least / scale))
+        whole_point = round_to_integer(f, f.splat(-least / scale))
         point = f.cast("sitofp", whole_point, f.vec)
         moved = whole_point + shift_of(isa, "uint8")
         by, lowest, highest = f.splat(scale), -point, f.const(255.0, f.vec) - point
@@ -99,22 +99,22 @@ def quantize_rows_ir(isa: Isa, form: IntegerForm) -> str:
             source, target = f.at(x, row * n), f.at(q, row * ld, element)
 
             def visit(
-                span: Span, _: list[Value], source: Value = source, target: Value = target
+                span: ColumnSpan, _: list[Value], source: Value = source, target: Value = target
             ) -> list[Value]:
                 whole = span.load(source) / by
                 whole = f.select(whole < lowest, lowest, f.select(whole > highest, highest, whole))
-                steps = nearest(f, whole)
+                steps = round_to_integer(f, whole)
                 steps = steps + moved if form is IntegerForm.BYTES else steps
                 _store(span, f.cast("trunc", steps, vector(f.lanes, element)), target)
                 return []
 
-            over(f, n, visit)
+            visit_columns(f, n, visit)
             with f.each(n, ld) as i:
                 f.store(f.const(0, element), f.at(target, i, element))
     return module.text()
 
 
-def _store(span: Span, value: Value, row: Value) -> None:
+def _store(span: ColumnSpan, value: Value, row: Value) -> None:
     f = span.f
     element = scalar(value.type)
     start = f.at(row, span.first, element)

@@ -11,12 +11,12 @@ from pliant.kernels.emit.values import Value, vector
 from pliant.kernels.emit.vmath import bfloat_to_float, half_to_float
 from pliant.kernels.product.matmul_args import COLUMNS, MatmulArgs, MatmulScaledArgs
 
-Element = Literal["int8", "int16", "float16", "bfloat16"]
-ELEMENTS: tuple[Element, ...] = get_args(Element)
-ELEMENT_BYTES: dict[Element, int] = {"int8": 1, "int16": 2, "float16": 2, "bfloat16": 2}
+WeightElement = Literal["int8", "int16", "float16", "bfloat16"]
+ELEMENTS: tuple[WeightElement, ...] = get_args(WeightElement)
+ELEMENT_BYTES: dict[WeightElement, int] = {"int8": 1, "int16": 2, "float16": 2, "bfloat16": 2}
 
 
-def write_scaled_block(module: Module, element: Element) -> None:
+def write_scaled_block(module: Module, element: WeightElement) -> None:
     """`scaled_block(args, b, group, k, n, space)`: rows k .. k + n - 1 of a column group of B, as [n][16]."""
     params = [("args", "ptr"), ("b", "ptr"), ("group", "i64"), ("k", "i64"), ("n", "i64"), ("space", "ptr")]
     integer = "i8" if element == "int8" else "i16"
@@ -41,7 +41,7 @@ def write_scaled_block(module: Module, element: Element) -> None:
         f.ret()
 
 
-def _as_float(f: Function, raw: Value, element: Element) -> Value:
+def _as_float(f: Function, raw: Value, element: WeightElement) -> Value:
     """Convert to float32 exactly."""
     if element == "float16":
         return half_to_float(f, raw)

@@ -10,7 +10,7 @@ from pliant.kernels.emit.isa import Isa
 from pliant.kernels.emit.values import Value
 from pliant.kernels.recurrent.recurrent_args import LANES, RecurrentArgs, RecurrentForm
 
-Activation = Callable[[Function, Value, Value, Value], Value]
+CellActivation = Callable[[Function, Value, Value, Value], Value]
 """(function, x, alpha, beta) -> y, the parameters in every lane."""
 
 
@@ -28,7 +28,7 @@ def _elu(f: Function, x: Value, alpha: Value, beta: Value) -> Value:
     return f.select(x < 0.0, alpha * elementary.expm1(f, x), x)
 
 
-ACTIVATIONS: dict[str, tuple[Activation, float, float]] = {
+ACTIVATIONS: dict[str, tuple[CellActivation, float, float]] = {
     "relu": (lambda f, x, a, b: vmath.relu(f, x), 0.0, 0.0),
     "tanh": (lambda f, x, a, b: vmath.tanh(f, x), 0.0, 0.0),
     "sigmoid": (lambda f, x, a, b: elementary.sigmoid(f, x), 0.0, 0.0),
@@ -43,7 +43,7 @@ ACTIVATIONS: dict[str, tuple[Activation, float, float]] = {
 }
 """ONNX's names in lower case: the function and its default parameters."""
 
-Applied = Callable[[Value], Value]
+BoundActivation = Callable[[Value], Value]
 """An activation with its parameters, after clipping."""
 
 
@@ -112,7 +112,7 @@ def _of_gate(f: Function, first: Value, gate: int) -> Value:
     return f.load(f.at(first, gate * LANES), f.vec)
 
 
-def _activation(f: Function, form: RecurrentForm, args: Value, i: int) -> Applied:
+def _activation(f: Function, form: RecurrentForm, args: Value, i: int) -> BoundActivation:
     clip, alpha, beta = f.fields(args, RecurrentArgs, "clip", f"alpha{i}", f"beta{i}")
     function, _, _ = ACTIVATIONS[form.activations[i]]
 
@@ -138,7 +138,7 @@ def lstm(
     c: Value,
     peepholes: Callable[[int], Value],
     couples_gates: Value,
-    activations: Sequence[Applied],
+    activations: Sequence[BoundActivation],
 ) -> tuple[Value, Value]:
     """(h, c) of sums in ONNX's order i, o, f, c; peepholes are those of i, o, f."""
     gate, cell, hidden = activations

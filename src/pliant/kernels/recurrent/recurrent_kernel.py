@@ -43,7 +43,7 @@ def start_ir(isa: Isa) -> str:
     with module.kernel(START) as f:
         args, lo, hi, _ = f.params
         with f.each(lo, hi) as crew:
-            _Crew(f, args, crew).start()
+            _CrewWriter(f, args, crew).start()
     return module.text()
 
 
@@ -69,7 +69,7 @@ def _write_member(module: Module, form: RecurrentForm) -> None:
     with module.function("member", params, attributes="noinline", is_exported=False) as f:
         args, number, scratch = f.params
         steps, shares = f.fields(args, RecurrentArgs, "steps", "shares")
-        crew = _Crew(f, args, number)
+        crew = _CrewWriter(f, args, number)
         n_passes = len(form.passes)
         total = steps * n_passes * shares
         with f.repeat() as turn:
@@ -78,7 +78,7 @@ def _write_member(module: Module, form: RecurrentForm) -> None:
             with f.when(is_work):
                 phase, share = ticket // shares, ticket % shares
                 _wait_for(f, crew.done, phase * shares)
-                work = _Work(f, form, crew, phase // n_passes, share, scratch)
+                work = _ShareWriter(f, form, crew, phase // n_passes, share, scratch)
                 f.match(phase % n_passes, {n: partial(work.do, n) for n in range(n_passes)})
                 f.op(f"atomicrmw add {crew.done}, i64 1 acq_rel", "i64")
             turn.again(is_work)
@@ -96,7 +96,7 @@ def _wait_for(f: Function, counter: Value, number: Value) -> None:
         turn.again(read() < number)
 
 
-class _Crew:
+class _CrewWriter:
     """Emits the code of one crew: its sequences, direction and shared memory."""
 
     def __init__(self, f: Function, args: Value, number: Value) -> None:
@@ -139,11 +139,11 @@ class _Crew:
         return self.f.fields(self.args, RecurrentArgs, *names)
 
 
-class _Work:
+class _ShareWriter:
     """Emits the code of one share: a step of some blocks of hidden units."""
 
     def __init__(
-        self, f: Function, form: RecurrentForm, crew: _Crew, t: Value, share: Value, scratch: Value
+        self, f: Function, form: RecurrentForm, crew: _CrewWriter, t: Value, share: Value, scratch: Value
     ) -> None:
         self.f, self.form, self.crew, self.t, self.sums = f, form, crew, t, scratch
         self.args, self.rows, self.first_row = crew.args, crew.rows, crew.first_row

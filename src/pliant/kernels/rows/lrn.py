@@ -5,7 +5,7 @@ import ctypes
 from pliant.kernels.emit import elementary
 from pliant.kernels.emit.builder import Function, Module
 from pliant.kernels.emit.isa import Isa
-from pliant.kernels.emit.spans import Span, over
+from pliant.kernels.emit.spans import ColumnSpan, visit_columns
 from pliant.kernels.emit.values import Value
 
 LRN = "lrn"
@@ -57,7 +57,7 @@ def _write_channel(
     first, stop, inner = extents
     bias, share, beta = (f.splat(number) for number in numbers)
 
-    def visit(span: Span, _: list[Value]) -> list[Value]:
+    def visit(span: ColumnSpan, _: list[Value]) -> list[Value]:
         with f.loop(first, stop, carry=[f.const(0.0, f.vec)]) as turn:
             x = span.load(f.at(image, turn.index * inner))
             turn.carry([f.fma(x, x, turn.carried[0])])
@@ -65,4 +65,4 @@ def _write_channel(
         span.store(span.load(here[0]) / elementary.power(f, base, beta), here[1])
         return []
 
-    over(f, inner, visit)
+    visit_columns(f, inner, visit)

@@ -17,8 +17,8 @@ from pliant.kernels.emit.builder import Function, Module
 from pliant.kernels.emit.dtypes import DTYPES, narrow, widen
 from pliant.kernels.emit.expression import CONSTANT, INPUT, Expr, inputs
 from pliant.kernels.emit.isa import Isa
+from pliant.kernels.emit.nest_offsets import find_offsets
 from pliant.kernels.emit.operations import evaluate
-from pliant.kernels.emit.outer import offsets
 from pliant.kernels.emit.values import Value, vector
 
 MAX_INPUTS, MAX_OUTER = 16, 7
@@ -53,7 +53,7 @@ class MapArgs(ctypes.Structure):
 
 
 @dataclass(frozen=True, slots=True)
-class Walk:
+class MapLoops:
     """The numbers of MapArgs and the pattern, for operands of given shapes.
 
     `sizes` and the operands' `strides` are those of the outer dimensions, the fastest first.
@@ -85,7 +85,7 @@ class Walk:
         return -(-self.rows // self.unit_rows) * self.chunks
 
 
-def walk(shape: Sequence[int], operands: Sequence[Sequence[int]]) -> Walk | None:
+def plan_map(shape: Sequence[int], operands: Sequence[Sequence[int]]) -> MapLoops | None:
     """Operands of shapes that broadcast to `shape`, with adjacent dimensions merged where all operands allow
     it.
 
@@ -105,7 +105,7 @@ def walk(shape: Sequence[int], operands: Sequence[Sequence[int]]) -> Walk | None
     outer = dims[1:] or [(1, [0] * len(operands))]
     if len(outer) > MAX_OUTER:
         return None
-    return Walk(
+    return MapLoops(
         inner,
         tuple(size for size, _ in outer),
         tuple(tuple(strides[i] for _, strides in outer) for i in range(len(operands))),
@@ -186,7 +186,7 @@ def _write_units(f: Function, tree: Expr, pattern: str) -> None:
         n = f.least(inner - first, unit_inner)
         stop = f.least((block + 1) * unit_rows, rows)
         with f.each(block * unit_rows, stop) as row:
-            moved = offsets(f, row, rank, sizes, strides)
+            moved = find_offsets(f, row, rank, sizes, strides)
             x = []
             for base, offset, memory, letter in zip(bases, moved, memories, pattern, strict=True):
                 x.append(f.at(base, offset + first if letter == CONTIGUOUS else offset, memory))

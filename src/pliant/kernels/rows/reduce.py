@@ -17,9 +17,9 @@ from pliant.kernels.emit.builder import Function, Module
 from pliant.kernels.emit.dtypes import DTYPES, Dtype, narrow, widen
 from pliant.kernels.emit.expression import Expr, inputs
 from pliant.kernels.emit.isa import Isa
+from pliant.kernels.emit.nest_offsets import find_offsets
 from pliant.kernels.emit.operations import OPERATIONS, evaluate
-from pliant.kernels.emit.outer import offsets
-from pliant.kernels.emit.values import Number, Value, vector
+from pliant.kernels.emit.values import ConstantNumber, Value, vector
 
 MAX_DIMS = 7
 UNIT_COLUMNS = 256
@@ -75,7 +75,7 @@ class Reduction:
         return f"reduce_{way}_{sha256(text.encode()).hexdigest()[:16]}"
 
     @property
-    def start(self) -> Number:
+    def start(self) -> ConstantNumber:
         """The neutral element of `combine`."""
         row = self.term.row
         starts = {"add": 0, "mul": 1, "or": 0, "and": 1, "max": row.lowest, "min": row.highest}
@@ -83,7 +83,7 @@ class Reduction:
 
 
 @dataclass(frozen=True, slots=True)
-class Extent:
+class ReductionLoops:
     """Kept and reduced dimensions of a tensor, adjacent ones merged; pairs are (size, stride)."""
 
     inner: int
@@ -97,7 +97,7 @@ class Extent:
         return prod(size for size, _ in self.kept) * -(-self.inner // UNIT_COLUMNS)
 
 
-def extent(shape: Sequence[int], axes: Sequence[int]) -> Extent:
+def plan_reduction(shape: Sequence[int], axes: Sequence[int]) -> ReductionLoops:
     """How to walk a row-major tensor of `shape`, reduced along `axes`; its result is not empty."""
     groups: list[tuple[bool, int, int]] = []
     for d in range(len(shape) - 1, -1, -1):
@@ -112,7 +112,9 @@ def extent(shape: Sequence[int], axes: Sequence[int]) -> Extent:
     reduced = [(size, stride) for is_reduced, size, stride in groups if is_reduced] or [(1, 1)]
     by_columns = bool(groups) and not groups[0][0]
     inner = kept.pop(0)[0] if by_columns else 1
-    return Extent(inner, tuple(kept or [(1, 0)]), reduced[0], tuple(reduced[1:] or [(1, 0)]), by_columns)
+    return ReductionLoops(
+        inner, tuple(kept or [(1, 0)]), reduced[0], tuple(reduced[1:] or [(1, 0)]), by_columns
+    )
 
 
 def reduce_ir(isa: Isa, reduction: Reduction) -> str:
@@ -154,7 +156,7 @@ class _Writer:
         arrays = [
             f.at(args, getattr(ReduceArgs, f"{what}_{part}").offset, "i8") for part in ("sizes", "strides")
         ]
-        return offsets(f, index, rank, arrays[0], arrays[1:])[0]
+        return find_offsets(f, index, rank, arrays[0], arrays[1:])[0]
 
     def _row(self, unit: Value) -> None:
         """Compute one output from contiguous elements: vectors in chains, then single elements."""

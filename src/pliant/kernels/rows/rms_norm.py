@@ -4,7 +4,7 @@ import ctypes
 
 from pliant.kernels.emit.builder import Function, Module
 from pliant.kernels.emit.isa import Isa
-from pliant.kernels.emit.spans import Span, over, reduce
+from pliant.kernels.emit.spans import ColumnSpan, reduce_columns, visit_columns
 from pliant.kernels.emit.values import Value
 
 RMS_NORM = "rms_norm"
@@ -38,16 +38,16 @@ def _write_row(f: Function, row: tuple[Value, Value, Value], n: Value, numbers: 
     x, out, weight = row
     length, eps = numbers
 
-    def squares(span: Span) -> list[Value]:
+    def squares(span: ColumnSpan) -> list[Value]:
         value = span.load(x)
         return [value * value]
 
-    (total,) = reduce(f, n, squares, lambda a, b: a + b, [0.0])
+    (total,) = reduce_columns(f, n, squares, lambda a, b: a + b, [0.0])
     root = f.intrinsic("llvm.sqrt", "float", total / length + eps)
     scale = f.splat(f.const(1.0, "float") / root)
 
-    def visit(span: Span, _: list[Value]) -> list[Value]:
+    def visit(span: ColumnSpan, _: list[Value]) -> list[Value]:
         span.store(span.load(x) * scale * span.load(weight), out)
         return []
 
-    over(f, n, visit)
+    visit_columns(f, n, visit)

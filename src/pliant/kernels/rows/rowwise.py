@@ -11,7 +11,7 @@ from math import inf
 from pliant.kernels.emit import vmath
 from pliant.kernels.emit.builder import Function, Module
 from pliant.kernels.emit.isa import Isa
-from pliant.kernels.emit.spans import Span, over, reduce, zero
+from pliant.kernels.emit.spans import ColumnSpan, reduce_columns, visit_columns, write_zeros
 from pliant.kernels.emit.values import Value
 
 LAYER_NORM, SOFTMAX, MEAN, MOST = "layer_norm", "softmax", "mean", "greatest"
@@ -79,7 +79,7 @@ def layer_norm_ir(isa: Isa) -> str:
             scale = f.const(1.0, "float") / deviation
             moments = [f.splat(m) for m in (centre, scale, -(correction * scale))]
             _normalise(f, n, x, out, moments, (weight, bias))
-            zero(f, out, n, n_padded)
+            write_zeros(f, out, n, n_padded)
     return module.text()
 
 
@@ -104,17 +104,17 @@ def mean_ir(isa: Isa) -> str:
         share = f.splat(f.const(1.0, "float") / f.cast("sitofp", n_rows, "float"))
         first = lo * MEAN_COLUMNS
 
-        def visit(span: Span, _: list[Value]) -> list[Value]:
+        def visit(span: ColumnSpan, _: list[Value]) -> list[Value]:
             with f.loop(0, n_rows, carry=[f.const(0, f.vec)]) as turn:
                 turn.carry([turn.carried[0] + span.load(f.at(x, turn.index * ld + first))])
             span.store(turn.carried[0] * share, f.at(out, first))
             return []
 
-        over(f, f.least(hi * MEAN_COLUMNS, n) - first, visit)
+        visit_columns(f, f.least(hi * MEAN_COLUMNS, n) - first, visit)
     return module.text()
 
 
-def most_ir(isa: Isa) -> str:
+def maximum_ir(isa: Isa) -> str:
     """`greatest` with MeanArgs; a unit is MEAN_COLUMNS columns. Infinities and NaN as in `vmath.largest`."""
     module = Module(isa)
     with module.kernel(MOST) as f:
@@ -122,14 +122,14 @@ def most_ir(isa: Isa) -> str:
         x, ld, n_rows, out, n = f.fields(args, MeanArgs, "x", "ld_x", "n_rows", "out", "n")
         first = lo * MEAN_COLUMNS
 
-        def visit(span: Span, _: list[Value]) -> list[Value]:
+        def visit(span: ColumnSpan, _: list[Value]) -> list[Value]:
             with f.loop(0, n_rows, carry=[f.const(-inf, f.vec)]) as turn:
                 row = span.load(f.at(x, turn.index * ld + first))
                 turn.carry([vmath.largest(f, turn.carried[0], row)])
             span.store(turn.carried[0], f.at(out, first))
             return []
 
-        over(f, f.least(hi * MEAN_COLUMNS, n) - first, visit)
+        visit_columns(f, f.least(hi * MEAN_COLUMNS, n) - first, visit)
     return module.text()
 
 
@@ -148,15 +148,15 @@ def _moments(f: Function, n: Value, length: Value, x: Value) -> tuple[Value, Val
 
     The second pass uses centred values, so neither loses precision with a large mean.
     """
-    (total,) = reduce(f, n, lambda span: [span.load(x)], _add, [0.0])
+    (total,) = reduce_columns(f, n, lambda span: [span.load(x)], _add, [0.0])
     mean = total / length
     guess = f.splat(mean)
 
-    def terms(span: Span) -> list[Value]:
+    def terms(span: ColumnSpan) -> list[Value]:
         difference = span.load(x) - guess
         return [difference, difference * difference]
 
-    differences, squares = reduce(f, n, terms, _add, [0.0, 0.0])
+    differences, squares = reduce_columns(f, n, terms, _add, [0.0, 0.0])
     correction = differences / length
     return mean, correction, squares / length - correction * correction
 
@@ -167,31 +167,31 @@ def _normalise(
     centre, scale, shift = moments
     weight, bias = affine
 
-    def visit(span: Span, _: list[Value]) -> list[Value]:
+    def visit(span: ColumnSpan, _: list[Value]) -> list[Value]:
         normal = f.fma(span.load(x) - centre, scale, shift)
         span.store(f.fma(normal, span.load(weight), span.load(bias)), out)
         return []
 
-    over(f, n, visit)
+    visit_columns(f, n, visit)
 
 
 def _softmax_row(f: Function, n: Value, x: Value, out: Value) -> None:
-    (top,) = reduce(f, n, lambda span: [span.load(x)], lambda a, b: vmath.largest(f, a, b), [-inf])
+    (top,) = reduce_columns(f, n, lambda span: [span.load(x)], lambda a, b: vmath.largest(f, a, b), [-inf])
     shift = f.splat(top)
 
-    def visit(span: Span, sums: list[Value]) -> list[Value]:
+    def visit(span: ColumnSpan, sums: list[Value]) -> list[Value]:
         y = vmath.exp_nonpositive(f, span.load(x) - shift)
         span.store(y, out)
         return [sums[0] + span.only(y, 0.0)]
 
-    (sums,) = over(f, n, visit, [f.const(0, f.vec)])
+    (sums,) = visit_columns(f, n, visit, [f.const(0, f.vec)])
     share = f.splat(f.const(1.0, "float") / f.fold(sums, _add))
 
-    def scale(span: Span, _: list[Value]) -> list[Value]:
+    def scale(span: ColumnSpan, _: list[Value]) -> list[Value]:
         span.store(span.load(out) * share, out)
         return []
 
-    over(f, n, scale)
+    visit_columns(f, n, scale)
 
 
 def _add(a: Value, b: Value) -> Value:

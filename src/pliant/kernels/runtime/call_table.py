@@ -7,18 +7,18 @@ import numpy as np
 
 from pliant.arrays import Int64
 from pliant.errors import KernelError
-from pliant.kernels.runtime.walker import UNIT_BITS, Entry
+from pliant.kernels.runtime.walker import UNIT_BITS, TableEntry
 
 ENTRY_DTYPE = np.dtype(
     [("kernel", np.uint64), ("args", np.uint64), ("n_units", np.int64), ("grain", np.int64)], align=True
 )
 MAX_UNITS = (1 << UNIT_BITS) - 1
 """The most units and grain, together, of one entry: the native pool keeps them in a ticket."""
-assert ENTRY_DTYPE.itemsize == ctypes.sizeof(Entry)
+assert ENTRY_DTYPE.itemsize == ctypes.sizeof(TableEntry)
 
 
 @final
-class Table:
+class CallTable:
     """Entries that run in order, each divided among the pool's threads. The table keeps arguments alive.
 
     A table must not change while a pool walks it. `address` is that of the first of `n_entries`; it changes

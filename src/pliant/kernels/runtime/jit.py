@@ -14,10 +14,10 @@ from typing import final
 import llvmlite  # for its version only: LLVM takes 45 MB
 
 from pliant.errors import KernelError
-from pliant.kernels.emit.isa import Isa, runnable
+from pliant.kernels.emit.isa import Isa, is_runnable
 from pliant.kernels.runtime import compile_child
+from pliant.kernels.runtime.fork_safe_lock import ForkSafeLock
 from pliant.kernels.runtime.loader import load
-from pliant.kernels.runtime.turns import Turns
 from pliant.kernels.version import generator_version
 from pliant.settings import cache_folder
 
@@ -35,13 +35,13 @@ class Library:
     """
 
     def __init__(self, isa: Isa, cache: Path | None = None) -> None:
-        if not runnable(isa):
-            raise KernelError(f"this CPU cannot run {isa.name} code; use host_isa() or portable(isa).")
+        if not is_runnable(isa):
+            raise KernelError(f"this CPU cannot run {isa.name} code; use host_isa() or to_portable(isa).")
         self.isa = isa
         self.cache = cache_folder(cache)
         self.compiler = f"{isa.triple}\n{isa.cpu}\n{isa.features}\nllvmlite {llvmlite.__version__}"
         self._loaded: dict[Path, Mapping[str, int]] = {}
-        self._turns = Turns()
+        self._mutex = ForkSafeLock()
 
     def function(self, name: str, ir: Callable[[], str]) -> int:
         """The address of the function `name`, defined in the module whose text `ir()` gives.
@@ -86,7 +86,7 @@ class Library:
         return path
 
     def _modules(self, wanted: Mapping[str, tuple[Path, Callable[[], str]]]) -> dict[str, Mapping[str, int]]:
-        with self._turns.lock:
+        with self._mutex.lock:
             missing = {path: ir for path, ir in wanted.values() if path not in self._loaded}
             for path, data in self._objects(missing).items():
                 self._loaded[path] = load(data)

@@ -12,12 +12,12 @@ import numpy as np
 from pliant.arrays import Float64, UInt8
 from pliant.errors import KernelError
 from pliant.kernels.runtime.aligned_memory import aligned_bytes
-from pliant.kernels.runtime.call_table import Table
+from pliant.kernels.runtime.call_table import CallTable
+from pliant.kernels.runtime.fork_safe_lock import ForkSafeLock
 from pliant.kernels.runtime.jit import Library
-from pliant.kernels.runtime.turns import Turns
-from pliant.kernels.runtime.walker import Context, Slot, walker_ir
+from pliant.kernels.runtime.walker import PoolContext, UnitRange, walker_ir
 
-__all__ = ["Pool", "Table"]
+__all__ = ["CallTable", "ThreadPool"]
 
 DEFAULT_SCRATCH_BYTES = 1 << 20
 IDLE_S = 120e-6
@@ -35,7 +35,7 @@ _STOP = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
 
 @final
-class Pool:
+class ThreadPool:
     """`n_threads` threads, the caller's included, that walk tables together; close it or use `with`.
 
     `walk` releases the GIL for the whole table. Concurrent walks are serialised. Workers spin for some
@@ -57,15 +57,15 @@ class Pool:
         if not sys.platform.startswith("linux"):
             raise KernelError(f"the thread pool parks on Linux futexes, which {sys.platform} lacks.")
         self.n_threads = n_threads
-        self._memory = aligned_bytes(ctypes.sizeof(Context) + n_threads * ctypes.sizeof(Slot))
+        self._memory = aligned_bytes(ctypes.sizeof(PoolContext) + n_threads * ctypes.sizeof(UnitRange))
         self._memory[:] = 0
-        self._context = Context.from_address(self._memory.ctypes.data)
+        self._context = PoolContext.from_address(self._memory.ctypes.data)
         self._context.n_threads = n_threads
-        self._context.slots = self._memory.ctypes.data + ctypes.sizeof(Context)
+        self._context.slots = self._memory.ctypes.data + ctypes.sizeof(PoolContext)
         self._address = ctypes.addressof(self._context)
         self._scratch_bytes = -1
-        self._turns = Turns()
-        self._process = self._turns.process
+        self._mutex = ForkSafeLock()
+        self._process = self._mutex.process
         code = library.generated({"walker": lambda: walker_ir(library.isa)})["walker"]
         self._walk, self._walk_timed = _WALK(code["walk"]), _WALK_TIMED(code["walk_timed"])
         self.reserve(scratch_bytes)
@@ -73,7 +73,7 @@ class Pool:
         self._context.spins = round(idle_s / _spin_s(self._help))
         self._start()
 
-    def __enter__(self) -> "Pool":
+    def __enter__(self) -> "ThreadPool":
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -96,7 +96,7 @@ class Pool:
 
     def reserve(self, scratch_bytes: int) -> None:
         """Grow every thread's scratch to at least `scratch_bytes`; its contents are lost."""
-        with self._turns.lock:
+        with self._mutex.lock:
             if scratch_bytes <= self._scratch_bytes:
                 return
             n_bytes = -(-scratch_bytes // _CACHE_LINE) * _CACHE_LINE
@@ -104,17 +104,17 @@ class Pool:
             self._context.scratch = self._scratch.ctypes.data
             self._context.scratch_bytes = self._scratch_bytes = n_bytes
 
-    def walk(self, table: Table) -> None:
+    def walk(self, table: CallTable) -> None:
         """Run all entries in order, each after the one before it has ended on all threads."""
-        with self._turns.lock:
-            if self._context.stop or self._process != self._turns.process:
+        with self._mutex.lock:
+            if self._context.stop or self._process != self._mutex.process:
                 self._check_open()
             self._walk(self._address, table.address, table.n_entries)
 
-    def walk_timed(self, table: Table) -> Float64[np.ndarray, " ends"]:
+    def walk_timed(self, table: CallTable) -> Float64[np.ndarray, " ends"]:
         """As `walk`; seconds from the start to the first entry, which is 0, and to the end of each."""
         times = np.zeros((table.n_entries + 1, 2), np.int64)
-        with self._turns.lock:
+        with self._mutex.lock:
             self._check_open()
             self._walk_timed(self._address, table.address, table.n_entries, times.ctypes.data)
         times -= times[0].copy()
@@ -123,18 +123,18 @@ class Pool:
 
     def close(self) -> None:
         """Stop the workers and wait for them; safe to call twice."""
-        with self._turns.lock:
+        with self._mutex.lock:
             self._finalizer()
 
     def _check_open(self) -> None:
         """Raise KernelError once closed; in a forked child, start its workers first."""
         if not self._finalizer.alive:
             raise KernelError("this pool is closed; open another one to run kernels.")
-        if self._process != self._turns.process:
-            self._process = self._turns.process
+        if self._process != self._mutex.process:
+            self._process = self._mutex.process
             self._finalizer.detach()
             # Discard the parent's unfinished walk.
-            self._memory[ctypes.sizeof(Context) :] = 0
+            self._memory[ctypes.sizeof(PoolContext) :] = 0
             self._context.parked = 0
             self._context.scratch = self._scratch.ctypes.data  # the parent may have been replacing it
             self._start()
@@ -165,10 +165,10 @@ def _spin_s(helper: "ctypes._FuncPointer") -> float:
     """Seconds per iteration of an idle worker's loop: a `pause` takes 10 ns on some CPUs and 60 ns on
     others.
     """
-    memory = aligned_bytes(ctypes.sizeof(Context) + 2 * ctypes.sizeof(Slot))
+    memory = aligned_bytes(ctypes.sizeof(PoolContext) + 2 * ctypes.sizeof(UnitRange))
     memory[:] = 0
-    context = Context.from_address(memory.ctypes.data)
-    context.slots = memory.ctypes.data + ctypes.sizeof(Context)
+    context = PoolContext.from_address(memory.ctypes.data)
+    context.slots = memory.ctypes.data + ctypes.sizeof(PoolContext)
     context.spins, context.stop = _TRIAL_SPINS, 1
     took_s = []
     for _ in range(_N_TRIALS):

@@ -43,7 +43,7 @@ _CPU_SET_BYTES = 1024 // 8
 _EVERYONE = 0x7FFFFFFF
 
 
-class Entry(ctypes.Structure):
+class TableEntry(ctypes.Structure):
     """One row of a table: `kernel(args, lo, hi, scratch)` over n_units, `grain` units at a time."""
 
     _fields_ = (
@@ -54,7 +54,7 @@ class Entry(ctypes.Structure):
     )
 
 
-class Slot(ctypes.Structure):
+class UnitRange(ctypes.Structure):
     """One thread's range of the published entry, in a cache line of its own: the units before `limit`."""
 
     _fields_ = (
@@ -64,7 +64,7 @@ class Slot(ctypes.Structure):
     )
 
 
-class Context(ctypes.Structure):
+class PoolContext(ctypes.Structure):
     """State shared by walker and helpers; fields that one side writes often have their own cache line."""
 
     _fields_ = (
@@ -111,8 +111,8 @@ def _write_walk(module: Module, is_timed: bool = False) -> None:
         if is_timed:
             _stamp(f, f.const(0))
         with f.each(0, n) as i:
-            entry = f.at(table, i * ctypes.sizeof(Entry), "i8")
-            kernel, args, units, grain = f.fields(entry, Entry, "kernel", "args", "n_units", "grain")
+            entry = f.at(table, i * ctypes.sizeof(TableEntry), "i8")
+            kernel, args, units, grain = f.fields(entry, TableEntry, "kernel", "args", "n_units", "grain")
             with f.when(units > 0):
                 is_shared = (units > grain) & (_load(f, "n_threads") > 1)
 
@@ -136,7 +136,7 @@ def _write_share(module: Module) -> None:
     """Publish an entry: one range per thread, or fewer if there are fewer grains."""
     with module.function("share", [("ctx", "ptr"), ("row", "ptr")], is_exported=False) as f:
         ctx, row = f.params
-        kernel, args, units, grain = f.fields(row, Entry, "kernel", "args", "n_units", "grain")
+        kernel, args, units, grain = f.fields(row, TableEntry, "kernel", "args", "n_units", "grain")
         sequence = _load(f, "sequence") + 1
         for name, value in (("kernel", kernel), ("args", args), ("grain", grain), ("sequence", sequence)):
             _store(f, name, value)
@@ -159,7 +159,7 @@ def _write_share(module: Module) -> None:
 def _write_help(module: Module) -> None:
     with module.function("help", [("ctx", "ptr"), ("index", "i64")]) as f:
         ctx, index = f.params
-        (patience,) = f.fields(ctx, Context, "spins")
+        (patience,) = f.fields(ctx, PoolContext, "spins")
         with f.repeat([f.const(0)]) as turn:
             cpu = _cpu(f)
             with f.when(_load(f, "cpu", "i32").compare("eq", cpu)):
@@ -296,11 +296,11 @@ def _left(f: Function, owner: Value) -> Value:
 
 
 def _slot(f: Function, owner: Value) -> Value:
-    return f.at(_load(f, "slots", "ptr"), owner * ctypes.sizeof(Slot), "i8")
+    return f.at(_load(f, "slots", "ptr"), owner * ctypes.sizeof(UnitRange), "i8")
 
 
 def _of_slot(f: Function, slot: Value, name: str) -> Value:
-    return f.at(slot, getattr(Slot, name).offset, "i8")
+    return f.at(slot, getattr(UnitRange, name).offset, "i8")
 
 
 def _stamp(f: Function, i: Value) -> None:
@@ -317,7 +317,7 @@ def _futex(f: Function, operation: int, value: Value) -> None:
 
 
 def _at(f: Function, name: str) -> Value:
-    return f.at(f.params[0], getattr(Context, name).offset, "i8")
+    return f.at(f.params[0], getattr(PoolContext, name).offset, "i8")
 
 
 def _load(f: Function, name: str, type_: str = "i64") -> Value:

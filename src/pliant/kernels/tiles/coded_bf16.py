@@ -9,7 +9,7 @@ from pliant.kernels.coded.gemm_args import GemmArgs
 from pliant.kernels.coded.tile import COLUMNS
 from pliant.kernels.emit.builder import Function, Module
 from pliant.kernels.emit.values import Value
-from pliant.kernels.tiles.finish_bf16 import Ends, Waiting, write_epilogue, write_finishes
+from pliant.kernels.tiles.epilogue_bf16 import EpilogueArgs, PanelSums, write_epilogue, write_finishes
 from pliant.kernels.tiles.tile_ops import TILE_ROWS
 from pliant.kernels.tiles.tile_rows import (
     PANELS,
@@ -90,8 +90,8 @@ def _write_panel(f: Function, config: Value, group: Value, groups: int, width: V
                 with f.when(_has_lower(f, group, groups)):
                     lower = _blocks(f, "lower_block", group, groups, (k, n), f.at(scratch, TILED_BYTES, "i8"))
                     multiply_rows(f, "bf16", config, rows, lower, sums, some, n >> 1, f.const(0, "i1"))
-        at = Waiting(sums, f.at(scratch, _BIAS_AT, "i8"), f.at(scratch, _C_AT, "i8"))
-        write_epilogue(f, _ends(f, row), at, group, groups, width, some)
+        at = PanelSums(sums, f.at(scratch, _BIAS_AT, "i8"), f.at(scratch, _C_AT, "i8"))
+        write_epilogue(f, _epilogue_args(f, row), at, group, groups, width, some)
 
 
 def _blocks(
@@ -115,8 +115,8 @@ def _has_lower(f: Function, group: Value, groups: int) -> Value:
     return total.compare("ne", 0)
 
 
-def _ends(f: Function, row: Value) -> Ends:
+def _epilogue_args(f: Function, row: Value) -> EpilogueArgs:
     """The arguments' fields of C from a row on."""
     names = ("c", "ldc", "bias", "residual", "ldr", "activation")
     c, ldc, bias, residual, ldr, activation = f.fields(f.params[0], GemmArgs, *names)
-    return Ends(f.at(c, row * ldc), ldc, bias, f.at(residual, row * ldr), ldr, activation, residual)
+    return EpilogueArgs(f.at(c, row * ldc), ldc, bias, f.at(residual, row * ldr), ldr, activation, residual)

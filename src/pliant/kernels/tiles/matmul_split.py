@@ -12,10 +12,10 @@ from pliant.kernels.emit.isa import Isa
 from pliant.kernels.emit.values import Value
 from pliant.kernels.product.bf16_pairs import store_parts
 from pliant.kernels.product.matmul_args import COLUMNS, Blocking, MatmulArgs
-from pliant.kernels.product.matmul_pack import packed_block, write_pack
-from pliant.kernels.product.matmul_unit import UnitPlace, unit_of, up
-from pliant.kernels.tiles.finish_bf16 import Ends, Waiting, write_epilogue, write_finishes
-from pliant.kernels.tiles.split import split_row
+from pliant.kernels.product.matmul_pack import provide_block, write_pack
+from pliant.kernels.product.matmul_unit import UnitPlace, divide_up, locate_unit
+from pliant.kernels.tiles.epilogue_bf16 import EpilogueArgs, PanelSums, write_epilogue, write_finishes
+from pliant.kernels.tiles.gemm_split import split_row
 from pliant.kernels.tiles.tile_ops import TILE_ROWS
 from pliant.kernels.tiles.tile_rows import (
     TILE,
@@ -75,11 +75,11 @@ def matmul_split_ir(isa: Isa, name: str = "matmul_split") -> str:
 def _write_unit(f: Function, unit: Value, config: Value) -> None:
     args, _, _, scratch = f.params
     n_columns, row_block = f.fields(args, MatmulArgs, "n_columns", "row_block")
-    place = unit_of(f, unit)
+    place = locate_unit(f, unit)
     plain = f.at(scratch, _B_FLOATS)
     split = f.at(plain, row_block * BLOCK_DEPTH)
     copies_a = place.a_column.compare("ne", 1)
-    even = up(up(place.depth, up(place.depth, BLOCK_DEPTH)), _STEP) * _STEP
+    even = divide_up(divide_up(place.depth, divide_up(place.depth, BLOCK_DEPTH)), _STEP) * _STEP
     with f.each(0, place.depth, even) as k:
         n = f.least(place.depth - k, even)
         words = (n + 1) >> 1
@@ -116,7 +116,7 @@ def _write_panel(
     (activation,) = f.fields(args, MatmulSplitArgs, "activation")
     parts: tuple[list[Value], list[Value]] = ([], [])
     for g in range(groups):
-        block = packed_block(f, args, place.b, group + g, k, n, scratch)
+        block = provide_block(f, args, place.b, group + g, k, n, scratch)
         here = f.at(scratch, _GROUP * (1 + g))
         pair = here, f.at(here, _GROUP // 2)
         f.call("split_block", "void", block, n, *pair)
@@ -129,8 +129,10 @@ def _write_panel(
     words, is_first = (n + 1) >> 1, k.compare("eq", 0)
     multiply_parts(f, config, rows, *parts, sums, place.rows, words, is_first)
     with f.when((k + n).compare("eq", place.depth)):
-        ends = Ends(place.c, place.c_row, bias, place.residual, place.residual_row, activation, residual)
-        write_epilogue(f, ends, Waiting(sums, own_bias, own_c), group, groups, width, place.rows)
+        ends = EpilogueArgs(
+            place.c, place.c_row, bias, place.residual, place.residual_row, activation, residual
+        )
+        write_epilogue(f, ends, PanelSums(sums, own_bias, own_c), group, groups, width, place.rows)
 
 
 def _write_split_rows(module: Module) -> None:

@@ -10,13 +10,13 @@ from typing import Literal, Protocol, final
 from pliant.kernels.emit.builder import Function, Module
 from pliant.kernels.emit.values import Value, vector
 
-Kind = Literal["int8", "bf16"]
+TileKind = Literal["int8", "bf16"]
 """The operands of a product of tiles: unsigned bytes of A and signed ones of B, or pairs of bfloat16."""
 
 CONFIG_BYTES = 64
 N_TILES, TILE_ROWS, TILE_BYTES = 8, 16, 64
 _ROW_WORDS = TILE_BYTES // 4
-_INSTRUCTIONS: dict[Kind, str] = {"int8": "llvm.x86.tdpbusd", "bf16": "llvm.x86.tdpbf16ps"}
+_INSTRUCTIONS: dict[TileKind, str] = {"int8": "llvm.x86.tdpbusd", "bf16": "llvm.x86.tdpbf16ps"}
 _SIZES_AT, _ROWS_AT = 16, 48
 
 
@@ -39,7 +39,7 @@ class TileOps(Protocol):
 
     def store(self, tile: int, at: Value, stride: Value) -> None: ...
 
-    def multiply(self, kind: Kind, c: int, a: int, b: int) -> None:
+    def multiply(self, kind: TileKind, c: int, a: int, b: int) -> None:
         """c += a @ b, words of four bytes or two bfloat16 at a time; sums are int32 or float32."""
         ...
 
@@ -48,7 +48,7 @@ def tile_ops(f: Function, config: Value) -> TileOps:
     """The tile operations of a function's row with the loaded configuration. Call this first in a
     function.
     """
-    return _Emulated(f, config) if f.isa.is_portable else _Instructions(f)
+    return _EmulatedTiles(f, config) if f.isa.is_portable else _AmxTiles(f)
 
 
 def write_tile_ops(module: Module) -> None:
@@ -81,7 +81,7 @@ def write_configure(module: Module) -> None:
 
 
 @final
-class _Instructions:
+class _AmxTiles:
     """AMX itself. LLVM knows these registers by number only, so it neither moves nor spills them."""
 
     def __init__(self, f: Function) -> None:
@@ -102,7 +102,7 @@ class _Instructions:
     def store(self, tile: int, at: Value, stride: Value) -> None:
         self._do("llvm.x86.tilestored64", (tile,), (at, stride))
 
-    def multiply(self, kind: Kind, c: int, a: int, b: int) -> None:
+    def multiply(self, kind: TileKind, c: int, a: int, b: int) -> None:
         self._do(_INSTRUCTIONS[kind], (c, a, b), ())
 
     def _do(self, name: str, tiles: Sequence[int], others: Sequence[Value]) -> None:
@@ -110,7 +110,7 @@ class _Instructions:
 
 
 @final
-class _Emulated:
+class _EmulatedTiles:
     """Tiles as blocks of 1024 bytes on the stack, for CPUs without AMX."""
 
     def __init__(self, f: Function, config: Value) -> None:
@@ -139,7 +139,7 @@ class _Emulated:
     def store(self, tile: int, at: Value, stride: Value) -> None:
         self._f.call("tile_store", "void", self._at[tile], at, stride, *self._shape(tile))
 
-    def multiply(self, kind: Kind, c: int, a: int, b: int) -> None:
+    def multiply(self, kind: TileKind, c: int, a: int, b: int) -> None:
         rows, _ = self._shape(c)
         _, size = self._shape(a)
         self._f.call(f"tile_{kind}", "void", self._at[c], self._at[a], self._at[b], rows, size >> 2)
@@ -164,7 +164,7 @@ def _write_move(module: Module, name: str, *, is_load: bool) -> None:
         f.ret()
 
 
-def _write_multiply(module: Module, kind: Kind) -> None:
+def _write_multiply(module: Module, kind: TileKind) -> None:
     """`tile_<kind>(c, a, b, rows, words)`: whole rows of B at once.
 
     As the SDM defines it, bfloat16 products of even and of odd positions are summed separately, each rounded

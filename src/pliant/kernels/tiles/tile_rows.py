@@ -14,7 +14,7 @@ from pliant.kernels.tiles.tile_ops import (
     CONFIG_BYTES,
     TILE_BYTES,
     TILE_ROWS,
-    Kind,
+    TileKind,
     tile_ops,
     write_configure,
     write_tile_ops,
@@ -24,7 +24,7 @@ PANELS = (1, 2, 4)
 """Column groups of a panel."""
 TILE = TILE_ROWS * TILE_BYTES
 """Bytes of a tile."""
-MOST_ROWS_IN_VECTORS: dict[Kind, int] = {"int8": 8, "bf16": 2}
+MOST_ROWS_IN_VECTORS: dict[TileKind, int] = {"int8": 8, "bf16": 2}
 """Most rows of a product without tiles; products of more rows use tiles."""
 _ROW_WORDS = TILE_BYTES // 4
 _BLOCK_WORDS, _ROWS_IN_ONE_PASS = 192, 32
@@ -40,7 +40,7 @@ class LeftRows:
     part: Value
 
 
-def takes_tiles(n_rows: Value, kind: Kind) -> Value:
+def takes_tiles(n_rows: Value, kind: TileKind) -> Value:
     """Whether a product of `n_rows` uses tiles, in which a few rows take nearly as long as 16.
 
     As measured, VNNI has an eighth of the tiles' speed, `vdpbf16ps` a thirtieth.
@@ -53,7 +53,7 @@ def rows_of_tiles(groups: int) -> int:
     return 2 if groups <= 2 else 1
 
 
-def write_tile_rows(module: Module, kind: Kind, parts: int = 1) -> None:
+def write_tile_rows(module: Module, kind: TileKind, parts: int = 1) -> None:
     """Define the functions that `multiply_rows` calls; `parts` of A represent the same values."""
     write_tile_ops(module)
     write_configure(module)
@@ -66,7 +66,7 @@ def write_tile_rows(module: Module, kind: Kind, parts: int = 1) -> None:
 
 def multiply_in_blocks(
     f: Function,
-    kind: Kind,
+    kind: TileKind,
     config: Value,
     a: LeftRows,
     b: Sequence[Value],
@@ -100,7 +100,7 @@ def sums_bytes(rows: int, groups: int) -> int:
 
 def multiply_rows(
     f: Function,
-    kind: Kind,
+    kind: TileKind,
     config: Value,
     a: LeftRows,
     b: Sequence[Value],
@@ -134,7 +134,7 @@ def multiply_parts(
     multiply_rows(f, "bf16", config, a, lower, sums, n_rows, words, f.const(0, "i1"))
 
 
-def _write_rows(module: Module, kind: Kind, parts: int, groups: int) -> None:
+def _write_rows(module: Module, kind: TileKind, parts: int, groups: int) -> None:
     """`rows_<kind>_<parts>_<groups>`: full tiles along K, then a narrower one."""
     params = [("config", "ptr"), ("a", "ptr"), ("row", "i64"), ("part", "i64"), ("sums", "ptr")]
     params += [("n_rows", "i64"), ("words", "i64"), ("first", "i64"), *_columns(groups)]
@@ -184,7 +184,7 @@ def _along(
                 tiles(1, full)
 
 
-def _write_tiles(module: Module, kind: Kind, parts: int, high: int, groups: int) -> None:
+def _write_tiles(module: Module, kind: TileKind, parts: int, high: int, groups: int) -> None:
     """`tiles_<kind>_<parts>_<high>x<groups>`: sums of high x groups tiles, kept in registers along K."""
     params = [("config", "ptr"), ("a", "ptr"), ("sums", "ptr")]
     params += [*((n, "i64") for n in ("row", "part", "steps", "first")), *_columns(groups)]

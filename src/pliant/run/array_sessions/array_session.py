@@ -14,8 +14,8 @@ from pliant.ir.endpoint import Request
 from pliant.ir.graph import numpy_type
 from pliant.ir.port import Port, require_tensors
 from pliant.ir.reply import Reply
-from pliant.kernels.runtime.thread_pool import Pool
-from pliant.kernels.runtime.turns import Turns
+from pliant.kernels.runtime.fork_safe_lock import ForkSafeLock
+from pliant.kernels.runtime.thread_pool import ThreadPool
 from pliant.models.encoder.encoder_graph import ComputeDtype
 from pliant.plan.precision import PrecisionChoice
 from pliant.quantities import check_whole
@@ -52,12 +52,12 @@ class ArraySession(Session[None]):
     max_length = _MOST_ITEMS
 
     def __init__(
-        self, name: str, inputs: Sequence[Port], outputs: Sequence[Port], pool: Pool, dilation: Dilation
+        self, name: str, inputs: Sequence[Port], outputs: Sequence[Port], pool: ThreadPool, dilation: Dilation
     ) -> None:
         super().__init__(dilation)
         self.name, self.inputs, self.outputs = name, tuple(inputs), tuple(outputs)
         self._tensors = tuple(port for port in self.inputs if port.element is None)
-        self._pool, self._turns, self._closed = pool, Turns(), False
+        self._pool, self._turns, self._closed = pool, ForkSafeLock(), False
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else f"{self._pool.n_threads} threads"

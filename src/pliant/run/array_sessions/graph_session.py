@@ -9,7 +9,7 @@ from pliant.compiler.aot.compiled_directory import CompiledDirectory
 from pliant.errors import BudgetError
 from pliant.ir.dilation import Dilation
 from pliant.ir.port import static_port
-from pliant.kernels.runtime.thread_pool import Pool
+from pliant.kernels.runtime.thread_pool import ThreadPool
 from pliant.run.arena import Arena
 from pliant.run.array_sessions.array_session import ArraySession
 from pliant.run.graph.array_stage import ExecutableStage
@@ -26,7 +26,7 @@ class GraphSession(ArraySession):
         self,
         name: str,
         saved: CompiledDirectory,
-        pool: Pool,
+        pool: ThreadPool,
         dilation: Dilation = Dilation(),  # noqa: B008 - frozen
         *,
         memory_bytes: int | None = None,

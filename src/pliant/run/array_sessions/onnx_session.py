@@ -26,7 +26,7 @@ from pliant.ir.executable import Executable
 from pliant.ir.graph import Graph, TensorType
 from pliant.ir.port import Port
 from pliant.kernels.runtime.jit import Library
-from pliant.kernels.runtime.thread_pool import Pool
+from pliant.kernels.runtime.thread_pool import ThreadPool
 from pliant.models.encoder.encoder_graph import ComputeDtype
 from pliant.models.onnx.bind.onnx_blocks import check_whole, host_names
 from pliant.models.onnx.onnx_file import OnnxModel
@@ -80,7 +80,7 @@ class OnnxSession(ArraySession):
     def __init__(
         self,
         model: OnnxModel,
-        pool: Pool,
+        pool: ThreadPool,
         library: Library,
         options: ModelOptions,
         *,

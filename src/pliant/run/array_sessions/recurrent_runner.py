@@ -19,7 +19,7 @@ from pliant.ir.graph import Graph
 from pliant.kernels.runtime.aligned_memory import aligned_bytes, aligned_floats
 from pliant.kernels.runtime.buffer import Buffer
 from pliant.kernels.runtime.jit import Library
-from pliant.kernels.runtime.thread_pool import Pool
+from pliant.kernels.runtime.thread_pool import ThreadPool
 from pliant.models.recurrent.recurrent_graph import LOGITS, POOLED, STATES, VECTORS, recurrent_graph
 from pliant.models.recurrent.recurrent_source import RecurrentSource
 from pliant.plan.memory_shares import Holding
@@ -45,7 +45,7 @@ class RecurrentRunner:
         self,
         source: RecurrentSource,
         library: Library,
-        pool: Pool,
+        pool: ThreadPool,
         name: str,
         memory: int | MemoryBudget | None,
         clock: Callable[[], float] = time.perf_counter,

@@ -20,9 +20,9 @@ from pliant.ir.endpoint import Request
 from pliant.ir.program import Compute, Linear, Program, Segment, Step, bind
 from pliant.ir.reply import Reply
 from pliant.kernels.runtime.aligned_memory import trim_heap
+from pliant.kernels.runtime.fork_safe_lock import ForkSafeLock
 from pliant.kernels.runtime.jit import Library
-from pliant.kernels.runtime.thread_pool import Pool
-from pliant.kernels.runtime.turns import Turns
+from pliant.kernels.runtime.thread_pool import ThreadPool
 from pliant.models.recurrent.recurrent_source import RecurrentSource
 from pliant.models.recurrent.recurrent_spec import MAX_TOKENS, RecurrentSpec
 from pliant.models.tokenizer import TokenizedInput
@@ -60,7 +60,7 @@ class RecurrentSession(TextSession[None]):
         self,
         source: RecurrentSource,
         library: Library,
-        pool: Pool,
+        pool: ThreadPool,
         *,
         name: str | None = None,
         dilation: Dilation = Dilation(),  # noqa: B008 - frozen
@@ -83,7 +83,7 @@ class RecurrentSession(TextSession[None]):
         )
         self._pool, self._closed = pool, False
         self._shared = memory if isinstance(memory, MemoryBudget) else None
-        self._turns = Turns() if self._shared is None else self._shared.turns
+        self._turns = ForkSafeLock() if self._shared is None else self._shared.turns
         with self._turns.lock:
             self.runner = RecurrentRunner(source, library, pool, self.name, memory, self._clock)
         trim_heap()  # reading and packing fragments the heap

@@ -10,9 +10,9 @@ from typing import final
 
 import numpy as np
 
+from pliant.kernels.runtime.fork_safe_lock import ForkSafeLock
 from pliant.kernels.runtime.jit import Library
-from pliant.kernels.runtime.thread_pool import Pool
-from pliant.kernels.runtime.turns import Turns
+from pliant.kernels.runtime.thread_pool import ThreadPool
 from pliant.run.arena import Arena
 from pliant.run.graph.graph_runner import GraphRunner
 from pliant.run.session.ports import Feeds
@@ -112,7 +112,7 @@ class _Thread:
     """The pool and arena of one thread; `turns` serialises its runs."""
 
     def __init__(self, library: Library) -> None:
-        self.pool, self.arena, self.turns = Pool(1, library, scratch_bytes=0), Arena(), Turns()
+        self.pool, self.arena, self.turns = ThreadPool(1, library, scratch_bytes=0), Arena(), ForkSafeLock()
         self._own: dict[GraphRunner, GraphRunner] = {}
 
     def work(self, todo: _Todo) -> list[tuple[int, _Arrays]]:

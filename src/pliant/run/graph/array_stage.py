@@ -15,9 +15,9 @@ from pliant.ir.graph import TensorType
 from pliant.ir.port import static_port
 from pliant.kernels.runtime.aligned_memory import aligned_bytes
 from pliant.kernels.runtime.buffer import Buffer
-from pliant.kernels.runtime.call_table import Table
+from pliant.kernels.runtime.call_table import CallTable
 from pliant.kernels.runtime.jit import Library
-from pliant.kernels.runtime.thread_pool import Pool
+from pliant.kernels.runtime.thread_pool import ThreadPool
 from pliant.run.arena import Arena
 from pliant.run.session.feeds import FeedsLike, fed_arrays
 from pliant.run.session.ports import Feeds, shapes_of, writable
@@ -70,7 +70,7 @@ class ArrayStage(Protocol):
         """As `walk`; seconds from the start to the first of its kernel calls, which is 0, and to the end of
         each."""
 
-    def beside(self, pool: Pool, arena: Arena) -> "ArrayStage":
+    def beside(self, pool: ThreadPool, arena: Arena) -> "ArrayStage":
         """A copy in another arena, for a pool that runs it concurrently."""
 
 
@@ -88,7 +88,7 @@ class ExecutableStage:
         program: EncodedProgram,
         weights: Mapping[str, np.ndarray],
         addresses: Mapping[str, int],
-        pool: Pool,
+        pool: ThreadPool,
         arena: Arena | None = None,
         texts: "PackedTexts | None" = None,
     ) -> None:
@@ -129,11 +129,11 @@ class ExecutableStage:
         """As `walk`, with the time of each kernel call."""
         return self._run(tensors, None, self._pool.walk_timed)
 
-    def beside(self, pool: Pool, arena: Arena) -> "ExecutableStage":
+    def beside(self, pool: ThreadPool, arena: Arena) -> "ExecutableStage":
         """A copy in another arena, for a pool that runs it concurrently."""
         return ExecutableStage(self.program, self.weights, self._addresses, pool, arena, self._texts)
 
-    def repeated(self) -> tuple[BoundProgram, Container[str], Callable[[Table], None]]:
+    def repeated(self) -> tuple[BoundProgram, Container[str], Callable[[CallTable], None]]:
         """The bound program of the last walk, its fixed spaces, and the function that walks it."""
         return self._bound, self._fixed, self._pool.walk
 
@@ -141,7 +141,9 @@ class ExecutableStage:
         """Run again on the arrays of the last run, which the caller must keep alive; used for timing."""
         self._pool.walk(self._bound.table)
 
-    def _run(self, tensors: AllTensors, out: Feeds | None, walk: Callable[[Table], T]) -> tuple[Arrays, T]:
+    def _run(
+        self, tensors: AllTensors, out: Feeds | None, walk: Callable[[CallTable], T]
+    ) -> tuple[Arrays, T]:
         self._place_arena()
         if self._texts is not None:
             tensors, n_rows, shares = self._texts.of(tensors)
@@ -163,7 +165,7 @@ def run_bound(
     fixed: Container[str],
     tensors: AllTensors,
     out: Feeds | None,
-    walk: Callable[[Table], T],
+    walk: Callable[[CallTable], T],
 ) -> tuple[Arrays, T]:
     """Walk a program after binding its inputs and outputs; returns its outputs and the result of `walk`.
 
@@ -186,7 +188,7 @@ def run_bound(
     return results, found
 
 
-def open_image(image: Image, pool: Pool, library: Library) -> ExecutableStage:
+def open_image(image: Image, pool: ThreadPool, library: Library) -> ExecutableStage:
     """A stage of an image for itself; weights are packed here."""
     weights = {x: np.ascontiguousarray(a) for x, a in image.constants.items()}
     for name, packed in image.packed.items():

@@ -13,7 +13,7 @@ from pliant.ir.cost import Span
 from pliant.ir.graph import TensorType
 from pliant.ir.port import Port
 from pliant.ir.program import Compute, Program, Segment, Step
-from pliant.kernels.runtime.thread_pool import Pool
+from pliant.kernels.runtime.thread_pool import ThreadPool
 from pliant.run.arena import Arena
 from pliant.run.execute_inline import execute_inline, inline_spans
 from pliant.run.graph.array_stage import AllTensors, Arrays, ArrayStage, ExecutableStage, Tensors
@@ -51,7 +51,7 @@ class GraphRunner:
         stages: Mapping[str, ArrayStage],
         inputs: Mapping[str, TensorType],
         outputs: Mapping[str, TensorType | Port],
-        pool: Pool,
+        pool: ThreadPool,
         schedule: "ScheduleReport | None" = None,
         sizes: WeightSizes = NO_WEIGHTS,
     ) -> None:
@@ -106,7 +106,7 @@ class GraphRunner:
         timed = zip(self.spans, self._run.ends_s, strict=True)
         return made, np.array([0.0, *chain(*(s.start_s - start_s + ends_s[1:] for s, ends_s in timed))])
 
-    def beside(self, pool: Pool, arena: Arena) -> "GraphRunner":
+    def beside(self, pool: ThreadPool, arena: Arena) -> "GraphRunner":
         """A copy of the program in another arena, for a pool that runs it concurrently."""
         stages = {name: stage.beside(pool, arena) for name, stage in self.stages.items()}
         return GraphRunner(self.program, stages, self.inputs, self.outputs, pool)
@@ -184,7 +184,7 @@ class _Run:
 
 def one_stage(
     stage: "ExecutableStage | SizedStage",
-    pool: Pool,
+    pool: ThreadPool,
     schedule: "ScheduleReport | None" = None,
     sizes: WeightSizes = NO_WEIGHTS,
 ) -> GraphRunner:

@@ -17,7 +17,7 @@ from pliant.errors import BudgetError, GraphError
 from pliant.ir.bitwidths import BYTE_BITS, PLANES, Weights
 from pliant.ir.graph import Graph
 from pliant.kernels.runtime.jit import Library
-from pliant.kernels.runtime.thread_pool import Pool
+from pliant.kernels.runtime.thread_pool import ThreadPool
 from pliant.run.graph.model_options import ModelOptions
 from pliant.run.graph.schedule_graph import GraphScheduler, ScheduledGraph
 from pliant.run.packed_weights import weight_sizes
@@ -47,7 +47,12 @@ class Lowering:
     """
 
     def __init__(
-        self, name: str, options: ModelOptions, pool: Pool, library: Library, drop_pages: Callable[[], None]
+        self,
+        name: str,
+        options: ModelOptions,
+        pool: ThreadPool,
+        library: Library,
+        drop_pages: Callable[[], None],
     ) -> None:
         self._name, self._options, self._drop_pages = name, options, drop_pages
         self._pool, self._library = pool, library

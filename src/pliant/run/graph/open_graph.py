@@ -10,7 +10,7 @@ from pliant.errors import GraphError
 from pliant.ir.graph import Graph
 from pliant.ir.symbolic import plain
 from pliant.kernels.runtime.jit import Library
-from pliant.kernels.runtime.thread_pool import Pool
+from pliant.kernels.runtime.thread_pool import ThreadPool
 from pliant.models.onnx.bind.onnx_symbolic import SymbolicGraph
 from pliant.profile.system_memory import machine_bytes
 from pliant.run.arena import Arena
@@ -29,7 +29,7 @@ class GraphOpener:
     lowering: Lowering
     weights: SharedWeights
     arena: Arena
-    pool: Pool
+    pool: ThreadPool
     library: Library
     source: str
 

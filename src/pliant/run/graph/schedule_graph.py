@@ -27,7 +27,7 @@ from pliant.compiler.rewrite.execution_order import lower_peak
 from pliant.compiler.rewrite.origin import with_origins
 from pliant.ir.graph import Graph
 from pliant.kernels.runtime.jit import Library
-from pliant.kernels.runtime.thread_pool import Pool
+from pliant.kernels.runtime.thread_pool import ThreadPool
 from pliant.kernels.version import generator_version
 from pliant.profile.form_costs import CostFile, Run, cost_file, measure
 from pliant.profile.machine import cpu_model
@@ -110,7 +110,7 @@ class GraphScheduler:
     def __init__(
         self,
         kind: ScheduleKind,
-        pool: Pool,
+        pool: ThreadPool,
         library: Library,
         costs: CostFile | None = None,
         seed: int = 0,
@@ -198,7 +198,7 @@ class GraphScheduler:
         load_kernels(
             {name: k for image in images.values() for name, k in image_kernels(image).items()}, self._library
         )
-        with Pool(1, self._library) as pool:
+        with ThreadPool(1, self._library) as pool:
             for group in groups:
                 # All forms of an operator are measured together, so that their ratios do not drift.
                 if any(key not in table for key in group):
@@ -214,7 +214,7 @@ class GraphScheduler:
     def _target(self) -> Target:
         return Target(self._library.isa, self._pool.n_threads)
 
-    def _opened(self, sample: Graph, image: Image | None, pool: Pool) -> Run:
+    def _opened(self, sample: Graph, image: Image | None, pool: ThreadPool) -> Run:
         image = image or make_image(sample, self._target)
         if not image.calls:
             return _nothing

@@ -14,8 +14,8 @@ from pliant.compiler.executable.symbolic_program import SymbolicProgram
 from pliant.errors import GraphError, InputError, PliantError
 from pliant.ir.executable import ARENA
 from pliant.kernels.runtime.buffer import Buffer
-from pliant.kernels.runtime.call_table import Table
-from pliant.kernels.runtime.thread_pool import Pool
+from pliant.kernels.runtime.call_table import CallTable
+from pliant.kernels.runtime.thread_pool import ThreadPool
 from pliant.models.onnx.bind.onnx_blocks import BoundPart
 from pliant.models.onnx.bind.onnx_symbolic import WAYS, SymbolicGraph, open_sizes, symbolic_graph
 from pliant.run.arena import Arena
@@ -45,7 +45,7 @@ class SymbolicForm:
         lowered: LoweredGraph,
         weights: Mapping[str, np.ndarray],
         addresses: Mapping[str, int],
-        pool: Pool,
+        pool: ThreadPool,
         arena: Arena,
     ) -> None:
         self.weights, self.addresses, self.weight_sizes = weights, addresses, lowered.sizes
@@ -70,7 +70,7 @@ class SymbolicForm:
         return SizedStage(self, sizes, numbers, made)
 
     def run(
-        self, stage: "SizedStage", tensors: AllTensors, out: Feeds | None, walk: Callable[[Table], T]
+        self, stage: "SizedStage", tensors: AllTensors, out: Feeds | None, walk: Callable[[CallTable], T]
     ) -> tuple[Arrays, T]:
         """As `ExecutableStage.walk`, for the sizes of one of its stages; also returns the result of
         `walk`.
@@ -79,7 +79,9 @@ class SymbolicForm:
         fixed = {**self.weights, **stage.made}
         return run_bound(self._bound, stage.inputs, stage.output_types, fixed, tensors, out, walk)
 
-    def repeated(self, stage: "SizedStage") -> tuple[BoundProgram, Container[str], Callable[[Table], None]]:
+    def repeated(
+        self, stage: "SizedStage"
+    ) -> tuple[BoundProgram, Container[str], Callable[[CallTable], None]]:
         """As `ExecutableStage.repeated`, for the stage that ran last."""
         return self._bound, {**self.weights, **stage.made}, self.pool.walk
 
@@ -139,11 +141,11 @@ class SizedStage:
         """As `walk`, with the time of each kernel call."""
         return self.form.run(self, tensors, None, self.form.pool.walk_timed)
 
-    def repeated(self) -> tuple[BoundProgram, Container[str], Callable[[Table], None]]:
+    def repeated(self) -> tuple[BoundProgram, Container[str], Callable[[CallTable], None]]:
         """As `ExecutableStage.repeated`."""
         return self.form.repeated(self)
 
-    def beside(self, pool: Pool, arena: Arena) -> ExecutableStage:
+    def beside(self, pool: ThreadPool, arena: Arena) -> ExecutableStage:
         """A copy in another arena, for a pool that runs it concurrently."""
         return ExecutableStage(self.program, self.weights, self.form.addresses, pool, arena)
 

@@ -13,7 +13,7 @@ from pliant.compiler.executable.encode_image import CallEntry
 from pliant.compiler.rules.rules import RULES
 from pliant.ir.graph import TensorType
 from pliant.ir.port import Port
-from pliant.kernels.runtime.thread_pool import Pool
+from pliant.kernels.runtime.thread_pool import ThreadPool
 from pliant.models.onnx.bind.onnx_bind import bind_next
 from pliant.models.onnx.bind.onnx_blocks import BoundPart, NodeBlock, PartRebinder
 from pliant.models.onnx.bind.onnx_constants import KnownConstants, SymbolicConstant, constants_at
@@ -167,7 +167,7 @@ class BlockStage:
         results, ends_s = self.shared.form(feeds, self._sizes).walk_timed(feeds)
         return made | results, ends_s
 
-    def beside(self, pool: Pool, arena: Arena) -> Never:
+    def beside(self, pool: ThreadPool, arena: Arena) -> Never:
         raise in_turn(REST)
 
     def _passed_on(self, tensors: AllTensors, out: Feeds | None) -> Tensors:

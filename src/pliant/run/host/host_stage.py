@@ -10,7 +10,7 @@ from pliant.arrays import Float64
 from pliant.compiler.executable.encode_image import CallEntry
 from pliant.errors import GraphError, InputError
 from pliant.ir.graph import TensorType
-from pliant.kernels.runtime.thread_pool import Pool
+from pliant.kernels.runtime.thread_pool import ThreadPool
 from pliant.models.onnx.bind.onnx_blocks import ScopedNode
 from pliant.run.arena import Arena
 from pliant.run.graph.array_stage import AllTensors, Tensors
@@ -61,7 +61,7 @@ class HostStage:
         made = self.walk(tensors, None)
         return made, np.array([0.0, time.perf_counter() - start_s])
 
-    def beside(self, pool: Pool, arena: Arena) -> Never:
+    def beside(self, pool: ThreadPool, arena: Arena) -> Never:
         raise in_turn(self.rows[0].label)
 
 

@@ -17,7 +17,7 @@ from pliant.ir.port import Port
 from pliant.ir.reply import Reply
 from pliant.ir.times.fit import FitSettings, LocalTimes
 from pliant.ir.times.levels import BoundedLevel
-from pliant.kernels.runtime.turns import Turns
+from pliant.kernels.runtime.fork_safe_lock import ForkSafeLock
 from pliant.run.emulated_device import EmulatedDevice
 from pliant.run.memory_use import MemoryUse
 from pliant.run.session.feeds import FeedsLike
@@ -65,7 +65,7 @@ class Session(ABC, Generic[D]):
         self._emulated = EmulatedDevice(dilation, clock=clock, sleep=sleep)
         self._times: LocalTimes | None = None
         self._level = BoundedLevel()
-        self._timing = Turns()
+        self._timing = ForkSafeLock()
         self._loaded_s = 0.0
         self._after_loading: tuple[Curve, float, Curve] | None = None
 

@@ -18,7 +18,7 @@ from pliant.ir.endpoint import Estimate, Request, ServiceLevel
 from pliant.ir.reply import Reply
 from pliant.ir.times.timing import Percentile
 from pliant.ir.times.trade import Trade
-from pliant.kernels.runtime.turns import Turns
+from pliant.kernels.runtime.fork_safe_lock import ForkSafeLock
 from pliant.models.tokenizer import TokenizedInput, open_tokenizer, refuse_padding
 from pliant.plan.result import Plan
 from pliant.quantities import check_whole, parse_bytes, parse_seconds
@@ -88,7 +88,7 @@ class ElasticSession(TextSession[ElasticDetails]):
         )
         self.store, self.device = store, device
         self._tokenizer = open_tokenizer(store.path, spec)
-        self._turns, self._closed = Turns(), False
+        self._turns, self._closed = ForkSafeLock(), False
         self.share: SubmodelShare | None = None
         if memory is not None and options.preload_bytes is None and fixed is None:
             self.share, self._turns = SubmodelShare(memory, self.name, self._renew_trade), memory.turns

@@ -15,7 +15,7 @@ from pliant.ir.bitwidths import FULL_BITS
 from pliant.ir.program import FULL, Run
 from pliant.kernels.emit.isa import Isa, host_isa
 from pliant.kernels.runtime.jit import Library
-from pliant.kernels.runtime.thread_pool import Pool
+from pliant.kernels.runtime.thread_pool import ThreadPool
 from pliant.models.encoder.encoder_graph import ComputeDtype
 from pliant.models.tokenizer import TokenizedInput
 from pliant.run.submodel.preload_buffer import PreloadBuffer
@@ -39,7 +39,7 @@ class Engine:
         self.store = store
         self.spec = store.spec
         library = Library(isa or host_isa(), cache)
-        self.pool = Pool(thread_count(n_threads), library)
+        self.pool = ThreadPool(thread_count(n_threads), library)
         resident = [store.resident(i) for i in range(store.spec.n_layers)]
         self.encoder = ElasticEncoder(
             store.spec, resident, store.embeddings, store.head, library, self.pool,

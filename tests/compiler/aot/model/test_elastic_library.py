@@ -11,7 +11,7 @@ import pytest
 
 from pliant.api.compile_library import LibraryReport
 from pliant.errors import BudgetError, InputError
-from pliant.kernels.emit.isa import AVX2, AVX512_AMX, NEON, X86_64, Isa, host_isa, runnable
+from pliant.kernels.emit.isa import AVX2, AVX512_AMX, NEON, X86_64, Isa, host_isa, is_runnable
 from pliant.models.tokenizer import TokenizedInput, open_tokenizer
 from pliant.run.submodel.engine import Engine
 from pliant.store.manifest import MANIFEST, read_manifest
@@ -121,7 +121,7 @@ def test_every_row_answers_as_its_engine(
 
 
 @pytest.mark.skipif(host_isa().triple != AVX512_AMX.triple, reason="AMX is x86-64's")
-@pytest.mark.skipif(runnable(AVX512_AMX), reason="this system lends AMX")
+@pytest.mark.skipif(is_runnable(AVX512_AMX), reason="this system lends AMX")
 def test_a_library_for_amx_says_that_the_system_lends_none(tiny_stores: Stores, build_library: Build) -> None:
     """Its kernels would end the process with an illegal instruction."""
     report = build_library(tiny_stores(), isa=AVX512_AMX, compute="int8")

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from pliant.ir.graph import TensorType
-from pliant.kernels.emit.isa import AVX2, AVX512, X86_64, Isa, portable
+from pliant.kernels.emit.isa import AVX2, AVX512, X86_64, Isa, to_portable
 from tests.compiler.rules.running import run_node
 
 torch = pytest.importorskip("torch", reason="torch is the reference")
 
-ISAS = [AVX2, X86_64, portable(AVX512)]
+ISAS = [AVX2, X86_64, to_portable(AVX512)]
 
 SAME = {"pads": (1, 1, 1, 1)}
 SHAPES: list[tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = [

@@ -9,13 +9,13 @@ import pytest
 from pliant.compiler.executable.call import Target
 from pliant.compiler.executable.image import make_image
 from pliant.ir.graph import Graph, Node, TensorType
-from pliant.kernels.emit.isa import AVX2, AVX512, X86_64, Isa, portable
+from pliant.kernels.emit.isa import AVX2, AVX512, X86_64, Isa, to_portable
 from tests.compiler.rules.conv.test_lower_conv import laid_out, normal, reference
 from tests.compiler.rules.running import run_node
 
 pytest.importorskip("torch", reason="torch is the reference")
 
-ISAS = [AVX2, X86_64, portable(AVX512)]
+ISAS = [AVX2, X86_64, to_portable(AVX512)]
 SAME = {"pads": (1, 1, 1, 1)}
 SHAPES: list[tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = [
     ((2, 48, 13, 11), (48, 2, 3, 3), {"group": 24, **SAME}),

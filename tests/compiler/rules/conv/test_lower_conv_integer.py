@@ -8,13 +8,13 @@ import pytest
 
 from pliant.compiler.rules.conv import lower_conv_integer as conv_integer
 from pliant.ir.graph import TensorType
-from pliant.kernels.emit.isa import AVX2, AVX2_VNNI, AVX512, AVX512_VNNI, X86_64, Isa, portable
+from pliant.kernels.emit.isa import AVX2, AVX2_VNNI, AVX512, AVX512_VNNI, X86_64, Isa, to_portable
 from tests.compiler.rules.running import run_node, type_of
 from tests.rows import TILE_ROWS
 
 torch = pytest.importorskip("torch", reason="torch is the reference")
 
-ISAS = [AVX2, X86_64, *(portable(isa) for isa in (AVX512, AVX512_VNNI, AVX2_VNNI)), *TILE_ROWS]
+ISAS = [AVX2, X86_64, *(to_portable(isa) for isa in (AVX512, AVX512_VNNI, AVX2_VNNI)), *TILE_ROWS]
 
 
 def _named(isa: Isa) -> str:

@@ -8,13 +8,13 @@ import pytest
 from pliant.compiler.executable.call import Target
 from pliant.compiler.executable.image import make_image
 from pliant.ir.graph import Graph, Node, TensorType
-from pliant.kernels.emit.isa import AVX2, AVX512, X86_64, Isa, portable
+from pliant.kernels.emit.isa import AVX2, AVX512, X86_64, Isa, to_portable
 from tests.compiler.rules.conv.test_lower_conv import laid_out, normal, reference
 from tests.compiler.rules.running import run_node
 
 pytest.importorskip("torch", reason="torch is the reference")
 
-ISAS = [AVX2, X86_64, portable(AVX512)]
+ISAS = [AVX2, X86_64, to_portable(AVX512)]
 SHAPES: list[tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = [
     ((1, 3, 37, 45), (16, 3, 3, 3), {"strides": (2, 2), "pads": (1, 1, 1, 1)}),
     ((2, 3, 36, 46), (32, 3, 7, 7), {"strides": (2, 2), "pads": (3, 3, 3, 3)}),

@@ -10,14 +10,14 @@ from pliant.compiler.executable.call import Target
 from pliant.compiler.executable.image import make_image
 from pliant.compiler.rules.conv.lower_conv_points import tile_rows
 from pliant.ir.graph import Graph, Node, TensorType
-from pliant.kernels.conv.direct.conv_points import tile_vectors
-from pliant.kernels.emit.isa import AVX2, AVX512, NEON, X86_64, Isa, portable
+from pliant.kernels.conv.direct.conv_pointwise import tile_vectors
+from pliant.kernels.emit.isa import AVX2, AVX512, NEON, X86_64, Isa, to_portable
 from tests.compiler.rules.conv.test_lower_conv import normal, reference
 from tests.compiler.rules.running import run_node
 
 pytest.importorskip("torch", reason="torch is the reference")
 
-ISAS = [AVX2, X86_64, portable(AVX512)]
+ISAS = [AVX2, X86_64, to_portable(AVX512)]
 SHAPES: list[tuple[tuple[int, ...], tuple[int, ...], int]] = [
     ((1, 96, 7, 7), (384, 12), 8),
     ((2, 34, 5, 13), (10, 17), 2),

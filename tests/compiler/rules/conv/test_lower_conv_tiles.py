@@ -17,7 +17,7 @@ from pliant.compiler.rules.conv.window_extents import Window
 from pliant.compiler.rules.rules import lower
 from pliant.errors import GraphError
 from pliant.ir.graph import Attribute, Graph, Node, TensorType
-from pliant.kernels.conv.conv_args import ConvForm, Layout
+from pliant.kernels.conv.conv_args import ConvForm, ImageLayout
 from pliant.kernels.emit.isa import AVX512_AMX, AVX512_BF16, Isa
 from tests.compiler.rules.conv.test_lower_conv import laid_out, normal, reference
 from tests.compiler.rules.product.test_split_product import cache as cache
@@ -51,7 +51,7 @@ def always(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def check(
     x_shape: tuple[int, ...], w_shape: tuple[int, ...], attributes: dict[str, Any], isa: Isa, cache: Path,
-    *, layouts: tuple[Layout, Layout] = ("nhwc", "nhwc"), **more: Attribute,
+    *, layouts: tuple[ImageLayout, ImageLayout] = ("nhwc", "nhwc"), **more: Attribute,
 ) -> np.ndarray:  # fmt: skip
     """Each answer is within what splitting, or rounding, leaves of its terms."""
     x, w, b = normal(*x_shape), normal(*w_shape, seed=1), normal(w_shape[0], seed=2)
@@ -83,7 +83,7 @@ def test_layouts_change_where_numbers_lie_not_what_they_are(
     x_shape: tuple[int, ...],
     w_shape: tuple[int, ...],
     attributes: dict[str, Any],
-    layouts: tuple[Layout, Layout],
+    layouts: tuple[ImageLayout, ImageLayout],
     cache: Path,
 ) -> None:
     """Schedules choose layouts freely."""
@@ -102,7 +102,7 @@ def test_bf16_where_it_was_asked_for(
 
 @pytest.mark.usefixtures("always")
 @pytest.mark.parametrize("layout", ["nchw", "nhwc"])
-def test_residual_and_activation_follow(layout: Layout, isa: Isa, cache: Path) -> None:
+def test_residual_and_activation_follow(layout: ImageLayout, isa: Isa, cache: Path) -> None:
     """As in vectors; panels that are not full, in either layout."""
     x, w = normal(1, 32, 9, 10), normal(30, 32, 3, 3, seed=1)
     plain = reference(x, w, None, SAME)

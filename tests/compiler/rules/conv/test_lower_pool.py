@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from pliant.ir.graph import TensorType
-from pliant.kernels.emit.isa import AVX2, AVX512, X86_64, Isa, portable
+from pliant.kernels.emit.isa import AVX2, AVX512, X86_64, Isa, to_portable
 from tests.compiler.rules.running import answer_of_onnxruntime, expected, run_node, type_of
 
-ISAS = [AVX2, X86_64, portable(AVX512)]
+ISAS = [AVX2, X86_64, to_portable(AVX512)]
 
 WINDOWS: list[tuple[tuple[int, ...], dict[str, Any]]] = [
     ((1, 3, 112, 30), {"kernel_shape": [3, 3], "strides": [2, 2], "pads": [1, 1, 1, 1]}),

@@ -6,13 +6,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pliant.kernels.emit.isa import AVX2, AVX512, X86_64, Isa, portable
+from pliant.kernels.emit.isa import AVX2, AVX512, X86_64, Isa, to_portable
 from tests.compiler.rules.move.test_lower_move import ints, numbers
 from tests.compiler.rules.running import answer_of_onnxruntime, expected, run_node, type_of
 
-HOST = portable(AVX2)
+HOST = to_portable(AVX2)
 EVERY_ISA = pytest.mark.parametrize(
-    "isa", [portable(isa) for isa in (AVX512, AVX2, X86_64)], ids=lambda isa: isa.name
+    "isa", [to_portable(isa) for isa in (AVX512, AVX2, X86_64)], ids=lambda isa: isa.name
 )
 ROUNDINGS = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
 COORDINATES = ("half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners", "asymmetric")

@@ -5,13 +5,13 @@ import pytest
 
 from pliant.errors import GraphError, InputError
 from pliant.ir.graph import TensorType
-from pliant.kernels.emit.isa import AVX2, AVX512, X86_64, Isa, portable
+from pliant.kernels.emit.isa import AVX2, AVX512, X86_64, Isa, to_portable
 from tests.compiler.rules.move.test_lower_move import ints
 from tests.compiler.rules.running import expected, run_node, type_of
 
-HOST = portable(AVX2)
+HOST = to_portable(AVX2)
 EVERY_ISA = pytest.mark.parametrize(
-    "isa", [portable(isa) for isa in (AVX512, AVX2, X86_64)], ids=lambda isa: isa.name
+    "isa", [to_portable(isa) for isa in (AVX512, AVX2, X86_64)], ids=lambda isa: isa.name
 )
 
 

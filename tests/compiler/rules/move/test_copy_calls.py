@@ -11,11 +11,11 @@ from numpy.lib.stride_tricks import as_strided
 from pliant.compiler.executable.call import Call, Ref
 from pliant.compiler.rewrite.view import View, row_major
 from pliant.compiler.rules.move.copy_calls import CopyLoop, copy_calls, merge_loops
-from pliant.kernels.emit.isa import AVX2, AVX512, X86_64, Isa, portable
+from pliant.kernels.emit.isa import AVX2, AVX512, X86_64, Isa, to_portable
 from tests.compiler.rules.running import machine
 from tests.kernels.calling import call as run_kernel
 
-ISAS = [portable(isa) for isa in (AVX512, AVX2, X86_64)]
+ISAS = [to_portable(isa) for isa in (AVX512, AVX2, X86_64)]
 EVERY_ISA = pytest.mark.parametrize("isa", ISAS, ids=lambda isa: isa.name)
 UNSIGNED = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64, 16: np.complex128}
 MARGIN = 67

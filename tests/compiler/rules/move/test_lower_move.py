@@ -10,10 +10,10 @@ from pliant.compiler.executable.call import Target
 from pliant.compiler.executable.image import make_image
 from pliant.errors import GraphError
 from pliant.ir.graph import Graph, Node, TensorType
-from pliant.kernels.emit.isa import AVX2, Isa, portable
+from pliant.kernels.emit.isa import AVX2, Isa, to_portable
 from tests.compiler.rules.running import expected, run_node, type_of
 
-HOST = portable(AVX2)
+HOST = to_portable(AVX2)
 
 
 def check(

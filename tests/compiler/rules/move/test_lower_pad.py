@@ -7,11 +7,11 @@ import pytest
 
 from pliant.errors import GraphError
 from pliant.ir.graph import TensorType
-from pliant.kernels.emit.isa import AVX2, portable
+from pliant.kernels.emit.isa import AVX2, to_portable
 from tests.compiler.rules.move.test_lower_move import check, ints, numbers
 from tests.compiler.rules.running import run_node
 
-HOST = portable(AVX2)
+HOST = to_portable(AVX2)
 
 
 def _pad(x: np.ndarray, before: list[int], after: list[int], mode: str, value: float = 0.0) -> np.ndarray:

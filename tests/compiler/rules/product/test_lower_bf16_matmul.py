@@ -15,14 +15,14 @@ from pliant.compiler.passes.pair_weights import pair_weights
 from pliant.compiler.rewrite.coder import CachingCoder
 from pliant.errors import GraphError, InputError
 from pliant.ir.graph import Attribute, Graph, Node, TensorType
-from pliant.kernels.emit.isa import AVX512_BF16, AVX512_VBMI, Isa, portable
+from pliant.kernels.emit.isa import AVX512_BF16, AVX512_VBMI, Isa, to_portable
 from pliant.run.graph.array_stage import open_image
 from tests.compiler.rules.running import machine
 from tests.kernels import reference
 from tests.kernels.coded.test_gemm_bf16 import nearest
 from tests.store.coding.test_matrix import meant, weights
 
-BF16 = portable(AVX512_BF16)
+BF16 = to_portable(AVX512_BF16)
 TOLERANCE = {"rtol": 2e-5, "atol": 2e-5}
 """Sums in float32 of some hundred products."""
 
@@ -157,4 +157,4 @@ def test_a_processor_without_products_of_bfloat16_refuses(cache: Path) -> None:
     """The message names what is missing, what there is, and what to ask instead."""
     a, b = normal(3, 96), weights(96, 80)
     with pytest.raises(InputError, match=r"AVX512-BF16 .*; this one is avx512.*Give compute='int8'"):
-        run(graph_of(a, b), {"a": a}, None, isa=portable(AVX512_VBMI), cache=cache)
+        run(graph_of(a, b), {"a": a}, None, isa=to_portable(AVX512_VBMI), cache=cache)

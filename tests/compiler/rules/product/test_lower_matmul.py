@@ -12,10 +12,10 @@ import pytest
 from pliant.compiler.executable.call import Target
 from pliant.compiler.rules.rules import lower
 from pliant.ir.graph import Graph, Node, TensorType
-from pliant.kernels.emit.isa import AVX2, AVX512, X86_64, Isa, portable
+from pliant.kernels.emit.isa import AVX2, AVX512, X86_64, Isa, to_portable
 from tests.compiler.rules.running import run_node, type_of
 
-ISAS = [AVX2, X86_64, portable(AVX512)]
+ISAS = [AVX2, X86_64, to_portable(AVX512)]
 
 
 @pytest.fixture(scope="session")

@@ -15,14 +15,23 @@ from pliant.compiler.passes.code_weights import code_weights
 from pliant.compiler.rewrite.coder import CachingCoder
 from pliant.ir.graph import Attribute, Graph, Node, TensorType
 from pliant.kernels.coded.int8_form import int8_form
-from pliant.kernels.emit.isa import AVX2, AVX2_VNNI, AVX512, AVX512_VBMI, AVX512_VNNI, X86_64, Isa, portable
+from pliant.kernels.emit.isa import (
+    AVX2,
+    AVX2_VNNI,
+    AVX512,
+    AVX512_VBMI,
+    AVX512_VNNI,
+    X86_64,
+    Isa,
+    to_portable,
+)
 from pliant.run.graph.array_stage import open_image
 from pliant.store.coding.matrix import code_matrix
 from pliant.store.coding.quantize import fit
 from tests.compiler.rules.running import machine
 from tests.store.coding.test_matrix import meant, weights
 
-ISAS = [AVX2, X86_64, *(portable(isa) for isa in (AVX512, AVX2_VNNI, AVX512_VNNI, AVX512_VBMI))]
+ISAS = [AVX2, X86_64, *(to_portable(isa) for isa in (AVX512, AVX2_VNNI, AVX512_VNNI, AVX512_VBMI))]
 
 
 def named(isa: Isa) -> str:

@@ -8,7 +8,7 @@ import pytest
 from pliant.compiler.executable.call import Target
 from pliant.compiler.executable.image import make_image
 from pliant.ir.graph import TensorType
-from pliant.kernels.emit.isa import AVX2, AVX2_VNNI, AVX512, AVX512_VNNI, X86_64, Isa, portable
+from pliant.kernels.emit.isa import AVX2, AVX2_VNNI, AVX512, AVX512_VNNI, X86_64, Isa, to_portable
 from pliant.run.array_sessions.onnx_session import OnnxSession
 from pliant.run.graph.array_stage import open_image
 from pliant.run.graph.model_options import ModelOptions
@@ -16,7 +16,7 @@ from tests.compiler.family_models import MODELS, feeds_of, model_of
 from tests.compiler.rules.running import expected, machine, run_node
 from tests.rows import TILE_ROWS
 
-ISAS = [AVX2, X86_64, *(portable(isa) for isa in (AVX512, AVX512_VNNI, AVX2_VNNI)), *TILE_ROWS]
+ISAS = [AVX2, X86_64, *(to_portable(isa) for isa in (AVX512, AVX512_VNNI, AVX2_VNNI)), *TILE_ROWS]
 
 
 def _named(isa: Isa) -> str:

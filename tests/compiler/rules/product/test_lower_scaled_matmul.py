@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pliant.kernels.emit.isa import AVX2, AVX512, X86_64, Isa, portable
-from pliant.kernels.product.scaled_block import ELEMENTS, Element
+from pliant.kernels.emit.isa import AVX2, AVX512, X86_64, Isa, to_portable
+from pliant.kernels.product.scaled_block import ELEMENTS, WeightElement
 from tests.compiler.rules.running import TensorType, run_node
 
-ISAS = [AVX2, X86_64, portable(AVX512)]
+ISAS = [AVX2, X86_64, to_portable(AVX512)]
 
 
 @pytest.fixture(scope="session")
@@ -26,7 +26,7 @@ def _check(
     rows: tuple[int, ...],
     depth: int,
     columns: int,
-    element: Element,
+    element: WeightElement,
     *,
     blocks: int = 1,
     is_turned: bool = False,
@@ -69,7 +69,7 @@ def _check(
 
 @pytest.mark.parametrize("isa", ISAS, ids=lambda isa: isa.name)
 @pytest.mark.parametrize("element", ELEMENTS)
-def test_every_element_on_every_isa(element: Element, isa: Isa, cache: Path) -> None:
+def test_every_element_on_every_isa(element: WeightElement, isa: Isa, cache: Path) -> None:
     """Blocks of rows with scales of their own, columns that fill no group, more rows than a tile has."""
     _check((13,), 96, 83, element, blocks=3, isa=isa, cache=cache)
 
@@ -85,7 +85,7 @@ def test_every_element_on_every_isa(element: Element, isa: Isa, cache: Path) -> 
     has_more=st.booleans(),
 )
 def test_any_shape(
-    rows: int, depth: int, columns: int, element: Element, blocks: int, is_turned: bool, has_more: bool
+    rows: int, depth: int, columns: int, element: WeightElement, blocks: int, is_turned: bool, has_more: bool
 ) -> None:
     """Nothing beyond the matrix is read into the result, in either orientation."""
     _check((rows,), depth * blocks, columns, element, blocks=blocks, is_turned=is_turned, has_more=has_more)

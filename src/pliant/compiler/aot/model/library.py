@@ -18,7 +18,7 @@ from pliant.compiler.executable.encode_image import image_kernels
 from pliant.compiler.executable.stage import StageForm
 from pliant.errors import InputError
 from pliant.kernels.emit.isa import Isa
-from pliant.kernels.runtime.walker import Context, Slot, walker_ir
+from pliant.kernels.runtime.walker import PoolContext, UnitRange, walker_ir
 
 TABLES = "tables.safetensors"
 _RUNTIME = "runtime"
@@ -86,7 +86,7 @@ def finish(
     for path in (*_COMMON, *_HEADERS, *kind):
         (draft / _RUNTIME / path).write_text(_template(path), encoding="utf-8")
     (draft / _HEADER).write_text(_template(_HEADER), encoding="utf-8")
-    sizes = [("context", sizeof(Context)), ("slot", sizeof(Slot))]
+    sizes = [("context", sizeof(PoolContext)), ("slot", sizeof(UnitRange))]
     checks = [f'_Static_assert(sizeof(struct {x}) == {n}, "as the kernels have it");' for x, n in sizes]
     tiles = f"const int PLIANT_TILES = {int(isa.has_tiles)};"
     headers = [f'#include "{_RUNTIME}/{path}"' for path in ("text.h", *kind) if path.endswith(".h")]

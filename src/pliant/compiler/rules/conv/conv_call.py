@@ -79,7 +79,7 @@ def conv_call(
     is_merged = form.x == "nhwc" and s.groups == 1 and s.window.dilations[-1] == 1
     run = channels * s.window.kernel[-1] if is_merged else channels
     is_point = taps == 1 and set(s.window.strides) == {1} and not any(s.window.begins + s.window.ends)
-    cut = conv.split(target.isa, s.batch * s.groups, pixels, panels, target.n_threads)
+    cut = conv.divide_units(target.isa, s.batch * s.groups, pixels, panels, target.n_threads)
     panel_blocks, pixel_blocks = -(-panels // cut.unit_panels), -(-pixels // cut.unit_pixels)
     fields: dict[str, FieldValue] = {
         **tensors.fields,

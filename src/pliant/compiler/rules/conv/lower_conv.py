@@ -24,7 +24,7 @@ from pliant.compiler.rules.conv.window_extents import window
 from pliant.errors import GraphError
 from pliant.ir.graph import Graph, Node, TensorType
 from pliant.kernels.conv import conv_weights
-from pliant.kernels.conv.conv_args import ConvForm, Layout
+from pliant.kernels.conv.conv_args import ConvForm, ImageLayout
 from pliant.kernels.conv.conv_tile import COLUMNS
 
 
@@ -167,7 +167,7 @@ def takes_either_layout(node: Node, graph: Graph) -> bool:
     return is_grouped(node, graph, shape) or is_points(node, graph, shape)
 
 
-def _layout(node: Node, name: str) -> Layout:
+def _layout(node: Node, name: str) -> ImageLayout:
     value = node.text(name, "nchw")
     if value == "nchw":
         return "nchw"

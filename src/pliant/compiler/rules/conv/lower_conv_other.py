@@ -53,8 +53,8 @@ def _transposed(node: Node, graph: Graph, target: Target) -> LoweredNode:
         **_transposed_window(node, kernel, x.shape[2:], y.shape[2:]).fields(),
     }
     gather = Call(
-        Kernel(conv_transpose.GATHER, conv_transpose.gather_ir),
-        conv_transpose.GatherArgs,
+        Kernel(conv_transpose.CONV_TRANSPOSE, conv_transpose.conv_transpose_ir),
+        conv_transpose.ConvTransposeArgs,
         fields,
         n_units=x.shape[0] * groups * outs if y.size else 0,
         reads=(products, bias) if bias else (products,),

@@ -9,8 +9,8 @@ from pliant.compiler.executable.call import Call, Kernel, LoweredNode, PackedCon
 from pliant.compiler.rules.conv.conv_call import ConvShape, tensors_of
 from pliant.ir.graph import Graph, Node
 from pliant.kernels.conv.conv_args import ConvForm
-from pliant.kernels.conv.direct import conv_points
-from pliant.kernels.conv.direct.conv_points import PointsArgs, PointsForm, tile_vectors
+from pliant.kernels.conv.direct import conv_pointwise
+from pliant.kernels.conv.direct.conv_pointwise import PointwiseArgs, PointwiseForm, tile_vectors
 from pliant.kernels.emit.isa import Isa
 
 _ROWS = range(2, 9)
@@ -37,7 +37,7 @@ def lower_points(node: Node, graph: Graph, target: Target, form: ConvForm, s: Co
     w, b = node.inputs[1], node.inputs[2] if len(node.inputs) > 2 else ""
     channels, outs, pixels = s.channels // s.groups, s.outs // s.groups, prod(s.out_space)
     rows = tile_rows(target.isa, outs, pixels)
-    points = PointsForm(rows, form.activation, form.has_residual)
+    points = PointwiseForm(rows, form.activation, form.has_residual)
     tensors = tensors_of(node, form)
     order = _order(s.groups, outs, rows)
     packed = {
@@ -51,8 +51,8 @@ def lower_points(node: Node, graph: Graph, target: Target, form: ConvForm, s: Co
     unit_pixels = _unit_pixels(target, s.batch * s.groups, channels, pixels, rows)
     pixel_blocks = -(-pixels // unit_pixels)
     call = Call(
-        Kernel(points.name, partial(conv_points.points_ir, form=points)),
-        PointsArgs,
+        Kernel(points.name, partial(conv_pointwise.pointwise_ir, form=points)),
+        PointwiseArgs,
         {
             **tensors.fields,
             "groups": s.groups,

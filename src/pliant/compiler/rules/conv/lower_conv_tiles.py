@@ -17,11 +17,11 @@ from pliant.compiler.rules.product.bf16_calls import round_call
 from pliant.compiler.rules.tile_cycles import ROWS, SPLIT, TERMS, cycles_in_tiles, cycles_in_vectors
 from pliant.ir.graph import Graph, Node
 from pliant.kernels.coded.gemm_bf16 import pack_pairs, pairs_shape
-from pliant.kernels.conv import conv_tiles, conv_weights
+from pliant.kernels.conv import conv_bf16, conv_weights
 from pliant.kernels.conv.conv_args import ConvForm
+from pliant.kernels.conv.conv_bf16 import PANELS, TiledConvArgs
 from pliant.kernels.conv.conv_tile import COLUMNS
-from pliant.kernels.conv.conv_tiles import PANELS, TiledConvArgs
-from pliant.kernels.conv.winograd_form import OUTPUTS, PLACES
+from pliant.kernels.conv.winograd_matrices import OUTPUTS, PLACES
 
 _UNIT_ROWS, _UNITS_PER_THREAD = 256, 4
 """Rows of a unit, and units per thread: for each unit a panel of weights is read from L2, where the sums
@@ -174,13 +174,13 @@ def _call(node: Node, target: Target, form: ConvForm, s: ConvShape, frame: Image
         **{"low": node.real("low", 0.0), "high": node.real("high", 0.0)},
     }
     return Call(
-        Kernel(conv_tiles.tiles_name(form, parts), partial(conv_tiles.conv_tiles_ir, form=form, parts=parts)),
+        Kernel(conv_bf16.tiles_name(form, parts), partial(conv_bf16.conv_tiles_ir, form=form, parts=parts)),
         TiledConvArgs,
         fields,
         n_units=cut.units(lines, width, panels) * others,
         reads=(f"{tensors.y}:parts", *(x for x in tensors.read if x != tensors.x)),
         writes=(tensors.y,),
-        scratch_bytes=conv_tiles.scratch_bytes_tiles((cut.segment_lines - 1) * frame.line_step + cut.columns),
+        scratch_bytes=conv_bf16.scratch_bytes_tiles((cut.segment_lines - 1) * frame.line_step + cut.columns),
         label=node.label,
     )
 

@@ -7,7 +7,7 @@ import numpy as np
 from pliant.compiler.executable.call import Call, FieldValue, Kernel, LoweredNode, PackedConstant, Target
 from pliant.compiler.rules.conv.conv_call import ConvShape, tensors_of
 from pliant.ir.graph import Graph, Node
-from pliant.kernels.conv import conv_weights, winograd, winograd_form
+from pliant.kernels.conv import conv_weights, winograd, winograd_matrices
 from pliant.kernels.conv.conv_args import ConvForm
 from pliant.kernels.conv.conv_tile import COLUMNS
 
@@ -25,15 +25,15 @@ def lower_winograd(node: Node, graph: Graph, target: Target, form: ConvForm, s: 
     tensors = tensors_of(node, form)
     packed = {
         tensors.weights: PackedConstant(
-            4 * winograd_form.PLACES * s.channels * s.outs, partial(_fill, source=graph.constants[w]), w
+            4 * winograd_matrices.PLACES * s.channels * s.outs, partial(_fill, source=graph.constants[w]), w
         ),
         tensors.bias: PackedConstant(
             4 * s.outs, partial(_fill_bias, source=graph.constants.get(b), outs=s.outs), b
         ),
     }
     out_h, out_w = s.out_space
-    tiles_w = -(-out_w // winograd_form.OUTPUTS)
-    tiles = -(-out_h // winograd_form.OUTPUTS) * tiles_w
+    tiles_w = -(-out_w // winograd_matrices.OUTPUTS)
+    tiles = -(-out_h // winograd_matrices.OUTPUTS) * tiles_w
     unit_tiles, unit_panels = _units(s, tiles, target.n_threads)
     panels = s.outs // COLUMNS
     tile_blocks, panel_blocks = -(-tiles // unit_tiles), -(-panels // unit_panels)
@@ -71,7 +71,7 @@ def lower_winograd(node: Node, graph: Graph, target: Target, form: ConvForm, s: 
 
 def _units(s: ConvShape, tiles: int, n_threads: int) -> tuple[int, int]:
     """Tiles and panels of a unit: as many tiles as the cache holds, and some units for every thread."""
-    fit = max(_FEWEST_TILES, _SCRATCH_FLOATS // (winograd_form.PLACES * s.channels) // 6 * 6)
+    fit = max(_FEWEST_TILES, _SCRATCH_FLOATS // (winograd_matrices.PLACES * s.channels) // 6 * 6)
     blocks = -(-tiles // fit)
     unit_tiles = -(-tiles // blocks)
     unit_panels = s.outs // COLUMNS
@@ -82,7 +82,7 @@ def _units(s: ConvShape, tiles: int, n_threads: int) -> tuple[int, int]:
 
 
 def _fill(memory: np.ndarray, source: np.ndarray) -> None:
-    memory[:] = winograd_form.pack(source).reshape(-1).view(np.uint8)
+    memory[:] = winograd_matrices.pack(source).reshape(-1).view(np.uint8)
 
 
 def _fill_bias(memory: np.ndarray, source: np.ndarray | None, outs: int) -> None:

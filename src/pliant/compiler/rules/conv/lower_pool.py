@@ -12,11 +12,11 @@ from pliant.compiler.rules.lower_reduce import reduce_call, reduction_expression
 from pliant.compiler.rules.move.copy_calls import grain_of
 from pliant.errors import GraphError
 from pliant.ir.graph import Graph, Node, TensorType
-from pliant.kernels.conv.conv_args import Layout
+from pliant.kernels.conv.conv_args import ImageLayout
 from pliant.kernels.pool import pool_planes, pool_rows
-from pliant.kernels.pool.pool_window import ELEMENTS, PoolArgs, PoolForm, Reduction, pool_ir
+from pliant.kernels.pool.pool_window import ELEMENTS, PoolArgs, PoolForm, PoolReduction, pool_ir
 
-_REDUCTIONS: dict[str, Reduction] = {
+_REDUCTIONS: dict[str, PoolReduction] = {
     "MaxPool": "max",
     "AveragePool": "average",
     "LpPool": "lp",
@@ -121,7 +121,7 @@ def _taps(view: Window) -> tuple[int, int]:
     return (height, width) if is_known else (0, 0)
 
 
-def layout_of(node: Node) -> Layout:
+def layout_of(node: Node) -> ImageLayout:
     """The dimension order in the attribute `layout`; channels first by default."""
     value = node.text("layout", "nchw")
     if value == "nchw":
@@ -130,7 +130,7 @@ def layout_of(node: Node) -> Layout:
     return "nhwc"
 
 
-def _check(node: Node, x: TensorType, reduction: Reduction, wants_late_indices: bool) -> None:
+def _check(node: Node, x: TensorType, reduction: PoolReduction, wants_late_indices: bool) -> None:
     known = ELEMENTS if reduction == "max" else ("float32", "float64")
     if x.dtype not in known:
         raise GraphError(f"node {node.label!r}: no kernel pools {x.dtype}; it can be {sorted(known)}.")

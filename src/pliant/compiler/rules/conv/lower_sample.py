@@ -36,7 +36,7 @@ def _grid_sample(node: Node, graph: Graph, target: Target) -> LoweredNode:
     if result.size == 0:
         return LoweredNode()
     mode = node.text("mode", "linear")
-    sampling = grid.Sampling(
+    sampling = grid.GridForm(
         rank=len(source.shape) - 2,
         mode=_OLD_MODES.get(mode, mode),
         padding=node.text("padding_mode", "zeros"),
@@ -161,7 +161,7 @@ def _add_call(node: Node, source: View, target: View, type_: TensorType) -> Call
     name = f"added_{dtype}"
     n_units = prod(d.n for d in outer) * -(-m.n // block)
     return Call(
-        kernel=Kernel(name, partial(scatter.added_ir, name=name, dtype=dtype)),
+        kernel=Kernel(name, partial(scatter.add_strided_ir, name=name, dtype=dtype)),
         layout=move.MoveArgs,
         fields={
             "source": Ref(source.tensor, source.offset * size),

@@ -19,7 +19,7 @@ from pliant.compiler.rules.move.copy_calls import (
 from pliant.compiler.rules.move.lower_move import axis_of, lower_view, require
 from pliant.errors import GraphError
 from pliant.ir.graph import Graph, Node, TensorType
-from pliant.kernels.move import index, move, scatter
+from pliant.kernels.move import index_gather, move, scatter
 
 _UNSIGNED = {1: "uint8", 2: "uint16", 4: "uint32", 8: "uint64"}
 
@@ -64,10 +64,10 @@ def gather_calls(node: Node, source: str, indices: str, made: str, rows: Indexed
     size = rows.row_bytes if rows.row_bytes in move.SIZES else None
     is_deep = len(rows.dims) != 1
     name = f"gather_{rows.index}_{size or 'rows'}{'_nd' * is_deep}"
-    generate = partial(index.gather_ir, name=name, index=rows.index, size=size, is_deep=is_deep)
+    generate = partial(index_gather.gather_ir, name=name, index=rows.index, size=size, is_deep=is_deep)
     call = Call(
         kernel=Kernel(name, generate),
-        layout=index.GatherArgs,
+        layout=index_gather.GatherArgs,
         fields={
             "source": Ref(source),
             "indices": Ref(indices),
@@ -151,8 +151,8 @@ def _gather_elements(node: Node, graph: Graph, target: Target) -> LoweredNode:
     name = f"pick_{kind}_{size}"
     n_units = prod(d.n for d in outer) * -(-m.n // block)
     call = Call(
-        kernel=Kernel(name, partial(index.pick_ir, name=name, index=kind, size=size)),
-        layout=index.PickArgs,
+        kernel=Kernel(name, partial(index_gather.gather_elements_ir, name=name, index=kind, size=size)),
+        layout=index_gather.GatherElementsArgs,
         fields={
             "source": Ref(x),
             "indices": Ref(indices),
@@ -220,8 +220,10 @@ def scatter_call(
     name = f"place_{reduction}_{kind}_{row}"
     n_units = prod(d.n for d in outer) * -(-m.n // block)
     return Call(
-        kernel=Kernel(name, partial(scatter.place_ir, name=name, index=kind, dtype=row, reduction=reduction)),
-        layout=scatter.PlaceArgs,
+        kernel=Kernel(
+            name, partial(scatter.scatter_elements_ir, name=name, index=kind, dtype=row, reduction=reduction)
+        ),
+        layout=scatter.ScatterElementsArgs,
         fields={
             "indices": Ref(sources[0]),
             "updates": Ref(sources[1]),
@@ -282,8 +284,8 @@ def _reverse_sequence(node: Node, graph: Graph, target: Target) -> LoweredNode:
     if type_.size == 0:
         return LoweredNode()
     call = Call(
-        kernel=Kernel("reverse_rows", partial(index.reverse_ir, name="reverse_rows")),
-        layout=index.ReverseArgs,
+        kernel=Kernel("reverse_rows", partial(index_gather.reverse_ir, name="reverse_rows")),
+        layout=index_gather.ReverseArgs,
         fields={
             "source": Ref(x),
             "lengths": Ref(lengths),
@@ -304,10 +306,10 @@ def _reverse_sequence(node: Node, graph: Graph, target: Target) -> LoweredNode:
 
 def index_dtype(node: Node, type_: TensorType) -> str:
     """The name of the indices' dtype. Raises GraphError for an unsupported one."""
-    if type_.dtype not in index.INDEX_TYPES:
+    if type_.dtype not in index_gather.INDEX_TYPES:
         raise GraphError(
             f"node {node.name!r} ({node.op}) has {type_.dtype} indices; they must be "
-            f"{' or '.join(index.INDEX_TYPES)}."
+            f"{' or '.join(index_gather.INDEX_TYPES)}."
         )
     return type_.dtype
 
@@ -325,11 +327,12 @@ def _check_not_empty(node: Node, dims: Sequence[int]) -> None:
 
 
 def _deep(node: Node, values: Sequence[int]) -> tuple[int, ...]:
-    if len(values) > index.DEPTH:
+    if len(values) > index_gather.DEPTH:
         raise GraphError(
-            f"node {node.name!r} ({node.op}) has tuples of {len(values)} indices; kernels read {index.DEPTH}."
+            f"node {node.name!r} ({node.op}) has tuples of {len(values)} indices; kernels read "
+            f"{index_gather.DEPTH}."
         )
-    return (*values, *(0,) * (index.DEPTH - len(values)))
+    return (*values, *(0,) * (index_gather.DEPTH - len(values)))
 
 
 def _reduction(node: Node) -> str:

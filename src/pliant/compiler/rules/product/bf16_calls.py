@@ -6,7 +6,7 @@ from pliant.compiler.executable.call import Call, FieldValue, Kernel, Ref, RowEx
 from pliant.kernels.coded.gemm_args import GemmArgs
 from pliant.kernels.coded.gemm_bf16 import gemm_bf16_ir, scratch_bytes_bf16, units_bf16
 from pliant.kernels.coded.round_bf16 import RoundBf16Args, round_bf16_ir, row_grain_bf16
-from pliant.kernels.tiles.split import (
+from pliant.kernels.tiles.gemm_split import (
     SplitRowsArgs,
     gemm_split_ir,
     scratch_bytes_split,

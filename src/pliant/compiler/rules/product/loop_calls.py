@@ -10,7 +10,7 @@ from pliant.compiler.executable.call import Call, Kernel, LoweredNode, Target
 from pliant.compiler.rewrite.view import View, broadcast_shape, input_view, row_major
 from pliant.compiler.rules.product.product_calls import lower_contraction
 from pliant.ir.graph import Graph, Node
-from pliant.kernels.product import loop_order as loops
+from pliant.kernels.product import contract_rows as loops
 
 
 def _matmul(node: Node, graph: Graph, target: Target) -> LoweredNode:
@@ -56,7 +56,7 @@ def _contract(node: Node, out: View, left: View, right: View) -> LoweredNode:
 
 
 def _by_rows(call: Call) -> Call:
-    return replace(call, kernel=Kernel(loops.ROWS, loops.rows_ir))
+    return replace(call, kernel=Kernel(loops.CONTRACT_ROWS, loops.contract_rows_ir))
 
 
 RULES = {"LoopMatMul": _matmul, "LoopConv": _conv}

@@ -13,7 +13,7 @@ from pliant.compiler.rules.product.product import Product
 from pliant.compiler.rules.product.product_calls import lower_product
 from pliant.compiler.rules.product.scaled_weights import pack_scaled
 from pliant.ir.graph import Graph, Node
-from pliant.kernels.product.scaled_block import Element
+from pliant.kernels.product.scaled_block import WeightElement
 
 
 def _matmul(node: Node, graph: Graph, target: Target) -> LoweredNode:
@@ -30,7 +30,7 @@ def _matmul(node: Node, graph: Graph, target: Target) -> LoweredNode:
         View(residual, 0, out.shape, out.strides) if residual else None,
         node.text("activation", "") or None,
         label=node.label,
-        scaled=pack_scaled(graph.constants, matrix, zeros, scales, cast(Element, node.text("element"))),
+        scaled=pack_scaled(graph.constants, matrix, zeros, scales, cast(WeightElement, node.text("element"))),
     )
     return lower_product(product, dict(graph.constants), target)
 

@@ -13,7 +13,7 @@ from pliant.arrays import Int32
 from pliant.compiler.executable.call import FieldValue, PackedConstant, Ref
 from pliant.ir.graph import Graph, Node
 from pliant.kernels.coded.block_bf16 import decode_table_bf16
-from pliant.kernels.coded.decode import decode_table, decode_table_int8, whole_steps
+from pliant.kernels.coded.decode import decode_table, decode_table_int8, round_to_steps
 from pliant.kernels.coded.int8_form import int8_form
 from pliant.kernels.emit.isa import Isa
 from pliant.models.slice_shapes import GROUP_COLUMNS, GROUP_ROWS, PLANE_GROUP_BYTES
@@ -104,7 +104,7 @@ def _column_sums(
     coded, codebook, rows, offsets, values = (constants[x] for x in planes.tensors)
     groups = coded.reshape(planes.bits, -1, PLANE_GROUP_BYTES)
     codes = unpack_planes(groups[:, : planes.column_groups * planes.depth // GROUP_ROWS])
-    of_codes = whole_steps(codebook, step)
+    of_codes = round_to_steps(codebook, step)
     blocks = of_codes[codes].reshape(planes.n_segments, -1, planes.segment_rows, GROUP_COLUMNS)
     sums = blocks.sum(2, dtype=np.int32).reshape(planes.n_segments, -1)
     place = np.repeat(np.arange(rows.size - 1), np.diff(rows.astype(np.int64)).astype(np.int64))

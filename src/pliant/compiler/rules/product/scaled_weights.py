@@ -10,7 +10,7 @@ from pliant.compiler.executable.call import PackedConstant
 from pliant.compiler.rewrite.affine import read_view, repeat_blocks
 from pliant.compiler.rewrite.view import View
 from pliant.kernels.product.matmul_args import COLUMNS
-from pliant.kernels.product.scaled_block import ELEMENT_BYTES, Element
+from pliant.kernels.product.scaled_block import ELEMENT_BYTES, WeightElement
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,13 +19,13 @@ class ScaledMatrix:
 
     codes: str
     scales: str
-    element: Element
+    element: WeightElement
     rows_per_scale: int
     packed: Mapping[str, PackedConstant]
 
 
 def pack_scaled(
-    constants: Mapping[str, np.ndarray], matrix: View, zero: str, scales: str, element: Element
+    constants: Mapping[str, np.ndarray], matrix: View, zero: str, scales: str, element: WeightElement
 ) -> ScaledMatrix:
     """(matrix - zero) * scales: `matrix` [K, N] views a constant, the others are [blocks of K or 1, N or 1].
 
@@ -48,7 +48,7 @@ def pack_scaled(
 
 
 def _fill_codes(
-    memory: np.ndarray, codes: np.ndarray, matrix: View, zeros: np.ndarray | None, element: Element
+    memory: np.ndarray, codes: np.ndarray, matrix: View, zeros: np.ndarray | None, element: WeightElement
 ) -> None:
     depth, columns = matrix.shape
     kind = np.dtype("uint16" if "float" in element else element)

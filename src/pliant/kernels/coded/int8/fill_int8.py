@@ -7,7 +7,7 @@ are added to C in float32 (remainders.py).
 from functools import partial
 
 from pliant.kernels.coded.decode import decode_pairs, decode_quads
-from pliant.kernels.coded.fill import GROUP_ROWS, prefetch_next, slice_at, slice_planes, upcast
+from pliant.kernels.coded.fill import GROUP_ROWS, locate_planes, locate_slice, prefetch_next, upcast
 from pliant.kernels.coded.gemm_args import BF16, F16, F32, GemmArgs, SliceDesc
 from pliant.kernels.coded.int8_form import int8_form
 from pliant.kernels.coded.tile import COLUMNS
@@ -46,7 +46,7 @@ def write_fill_int8(module: Module) -> None:
         f.ret(_write_block(f))
 
 
-def nearest(f: Function, x: Value) -> Value:
+def round_to_integer(f: Function, x: Value) -> Value:
     """Floats below 2**22 in size as the nearest i32, ties to even."""
     integers = x.type.replace("float", "i32")
     return f.cast("bitcast", x + _ROUNDER, integers) - _ROUNDER_BITS
@@ -62,7 +62,7 @@ def _write_block(f: Function) -> Value:
     packing = int8_form(f.isa).packing
     with f.loop(0, n_segments, 1, carry=[f.const(0)]) as turn:
         s = turn.index
-        desc, first_group, first_column = slice_at(f, args, first_slice + s)
+        desc, first_group, first_column = locate_slice(f, args, first_slice + s)
         group = first_group + local * count
         to = f.at(space, s * segment_rows * (COLUMNS // packing), "i32")
         bits, outlier_rows = f.fields(desc, SliceDesc, "bits", "outlier_rows")
@@ -84,7 +84,7 @@ def _write_block(f: Function) -> Value:
 
 def _write_decode(f: Function, bits: int) -> None:
     desc, group, count, to, _ = f.params
-    table, planes = slice_planes(f, desc, bits, group)
+    table, planes = locate_planes(f, desc, bits, group)
     packing = int8_form(f.isa).packing
     decode = decode_quads if packing == 4 else decode_pairs
     with f.each(0, count) as g:
@@ -111,20 +111,20 @@ def _write_full(f: Function, bits: int) -> None:
         for row in range(packing):
             at = f.at(source, (i * packing + row) * COLUMNS + column, element)
             x = upcast(f, f.load(at, vector(f.lanes, element)), bits)
-            word = word | (clipped_steps(f, x, steps) & ((1 << width) - 1)) << (width * row)
+            word = word | (clip_to_steps(f, x, steps) & ((1 << width) - 1)) << (width * row)
         f.store(word, f.at(to, i * COLUMNS + column, "i32"), 4 * f.lanes)
 
 
-def clipped_steps(f: Function, x: Value, steps: Value) -> Value:
+def clip_to_steps(f: Function, x: Value, steps: Value) -> Value:
     """Floats as integer steps, clipped to the range of a weight."""
     scaled = x * (steps if x.type == "float" else f.splat(steps))
     limit = float(int8_form(f.isa).weight)
     low, high = f.const(-limit, x.type), f.const(limit, x.type)
     scaled = f.select(scaled > high, high, scaled)
-    return nearest(f, f.select(scaled < low, low, scaled))
+    return round_to_integer(f, f.select(scaled < low, low, scaled))
 
 
-def outliers_of(f: Function, desc: Value, group: Value) -> tuple[Value, Value, Value, Value]:
+def read_outliers(f: Function, desc: Value, group: Value) -> tuple[Value, Value, Value, Value]:
     """(first, last + 1, offsets, values) of a column group's outliers."""
     names = ("outlier_rows", "outlier_offsets", "outlier_values")
     starts, offsets, values = f.fields(desc, SliceDesc, *names)
@@ -133,7 +133,7 @@ def outliers_of(f: Function, desc: Value, group: Value) -> tuple[Value, Value, V
     return begin, end, offsets, values
 
 
-def place_of(f: Function, offsets: Value, i: Value) -> tuple[Value, Value]:
+def read_outlier_place(f: Function, offsets: Value, i: Value) -> tuple[Value, Value]:
     """(row, column) of outlier i."""
     offset = f.cast("zext", f.load(f.at(offsets, i, "i16"), "i16"), "i64")
     return offset >> 4, offset & (COLUMNS - 1)
@@ -151,11 +151,11 @@ def _write_patch(module: Module) -> None:
     element = f"i{32 // packing}"
     with module.function("patch8", params, "i64", attributes="noinline", is_exported=False) as f:
         desc, group, to, steps = f.params
-        begin, end, offsets, values = outliers_of(f, desc, group)
+        begin, end, offsets, values = read_outliers(f, desc, group)
         with f.loop(begin, end, 1, carry=[f.const(0)]) as turn:
-            row, column = place_of(f, offsets, turn.index)
+            row, column = read_outlier_place(f, offsets, turn.index)
             value = f.load(f.at(values, turn.index))
             place = (row // packing) * (packing * COLUMNS) + column * packing + row % packing
-            f.store(f.cast("trunc", clipped_steps(f, value, steps), element), f.at(to, place, element))
+            f.store(f.cast("trunc", clip_to_steps(f, value, steps), element), f.at(to, place, element))
             turn.carry([turn.carried[0] + f.cast("zext", is_beyond(f, value, steps), "i64")])
         f.ret(turn.carried[0])

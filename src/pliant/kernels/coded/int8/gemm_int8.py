@@ -11,18 +11,18 @@ from dataclasses import dataclass
 from pliant.kernels.coded.activate import activate, write_activations
 from pliant.kernels.coded.fill import GROUP_ROWS
 from pliant.kernels.coded.gemm_args import GemmArgs, SliceDesc
-from pliant.kernels.coded.int8.ask_ahead import (
-    Ask,
-    ahead_of_bytes,
-    ahead_of_planes,
-    space_to_ask,
+from pliant.kernels.coded.int8.fill_int8 import write_fill_int8
+from pliant.kernels.coded.int8.panel_prefetch import (
+    PanelPrefetch,
+    allocate_prefetch_state,
+    prefetch_bytes,
+    prefetch_planes,
     write_ask_planes,
 )
-from pliant.kernels.coded.int8.fill_int8 import write_fill_int8
 from pliant.kernels.coded.int8.remainders import (
     MOST_LISTED,
+    allocate_list,
     list_remainders,
-    space_for_list,
     write_remainders,
 )
 from pliant.kernels.coded.int8.row_int8 import has_row_int8, write_row_int8
@@ -104,7 +104,7 @@ def _widest(isa: Isa) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class _Space:
+class _StackSpace:
     """Stack memory for the prefetch state, and for a list of remainders if there can be any."""
 
     asked: Value
@@ -132,7 +132,7 @@ class _Panel:
     own_c: Value
     tiles: TiledSums | None
     listed: Value | None
-    ask: Ask | None
+    ask: PanelPrefetch | None
 
     @property
     def columns(self) -> int:
@@ -169,7 +169,9 @@ def _kernel(isa: Isa, name: str, form: Int8Form) -> str:
         args, lo, hi, _ = f.params
         if isa.has_tiles:
             lo = _write_tiled(f, form, config_space(f), lo)
-        space = _Space(space_to_ask(f), space_for_list(f) if form.is_bytes and not form.is_resident else None)
+        space = _StackSpace(
+            allocate_prefetch_state(f), allocate_list(f) if form.is_bytes and not form.is_resident else None
+        )
         whole = hi - (hi - lo) % panel
         is_row = f.const(0, "i1")
         if has_row:
@@ -244,7 +246,7 @@ def _write_panel(
     group: Value,
     groups: int,
     config: Value | None = None,
-    space: _Space | None = None,
+    space: _StackSpace | None = None,
 ) -> None:
     """All rows of `groups` column groups from `group` on; in tiles if `config` is given."""
     args, _, _, scratch = f.params
@@ -273,13 +275,13 @@ def _write_panel(
     width = f.least(n_columns - group * COLUMNS, groups * COLUMNS)
     sums = _sums(f, form, group, blocks, words, own_sums)
     bias = _bias(f, group, groups, width, own_bias)
-    ask: Ask | None = None
+    ask: PanelPrefetch | None = None
     listed: Value | None = None
     if space is not None and form.is_resident:
         lines = words * (groups * COLUMNS * int(form.word[1:]) // 8) // 64
-        ask = ahead_of_bytes(f, space.asked, f.at(b, lines * 64, "i8"), lines, n_rows)
+        ask = prefetch_bytes(f, space.asked, f.at(b, lines * 64, "i8"), lines, n_rows)
     elif space is not None:
-        ask = ahead_of_planes(f, space.asked, group + groups, groups, f.params[2])
+        ask = prefetch_planes(f, space.asked, group + groups, groups, f.params[2])
     if space is not None and space.listed is not None and beyond is not None:
         listed = space.listed
         with f.when((beyond > 0) & (beyond <= MOST_LISTED)):

@@ -9,9 +9,9 @@ import ctypes
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from pliant.kernels.coded.fill import slice_at
+from pliant.kernels.coded.fill import locate_slice
 from pliant.kernels.coded.gemm_args import GemmArgs, SliceDesc
-from pliant.kernels.coded.int8.fill_int8 import clipped_steps, is_beyond, outliers_of, place_of
+from pliant.kernels.coded.int8.fill_int8 import clip_to_steps, is_beyond, read_outlier_place, read_outliers
 from pliant.kernels.coded.int8.tile_int8 import tile_shape
 from pliant.kernels.coded.tile import COLUMNS
 from pliant.kernels.emit.builder import Function, Module
@@ -23,15 +23,15 @@ MOST_LISTED = 64
 """The most remainders in a list: a panel of 48 columns and 3072 rows has four on average."""
 
 
-class _Listed(ctypes.Structure):
+class _Remainder(ctypes.Structure):
     """A remainder: its row of K, its column in the panel, its value."""
 
     _fields_ = (("k", ctypes.c_int64), ("column", ctypes.c_int32), ("by", ctypes.c_float))
 
 
-def space_for_list(f: Function) -> Value:
+def allocate_list(f: Function) -> Value:
     """Memory for a list; must be emitted in a function's first block."""
-    return f.op(f"alloca [{MOST_LISTED * ctypes.sizeof(_Listed)} x i8], align 8", "ptr")
+    return f.op(f"alloca [{MOST_LISTED * ctypes.sizeof(_Remainder)} x i8], align 8", "ptr")
 
 
 def write_remainders(module: Module) -> None:
@@ -48,7 +48,7 @@ def list_remainders(f: Function, group: Value, groups: int, steps: Value, to: Va
         column = f.const(g * COLUMNS, "i32")
         n = f.call("list_remainders", "i64", f.params[0], group + g, column, steps, here)
         assert n is not None
-        here = f.at(here, n * ctypes.sizeof(_Listed), "i8")
+        here = f.at(here, n * ctypes.sizeof(_Remainder), "i8")
 
 
 def _write_remainders(module: Module) -> None:
@@ -78,10 +78,10 @@ def _write_list(module: Module) -> None:
         f.store(f.const(0), n)
         with _each(f, args, group, steps) as (k, column, by):
             count = f.load(n, "i64")
-            here = f.at(to, count * ctypes.sizeof(_Listed), "i8")
+            here = f.at(to, count * ctypes.sizeof(_Remainder), "i8")
             places = {"k": k, "column": f.cast("trunc", column, "i32") + first, "by": by}
             for name, value in places.items():
-                f.store(value, f.at(here, getattr(_Listed, name).offset, "i8"))
+                f.store(value, f.at(here, getattr(_Remainder, name).offset, "i8"))
             f.store(count + 1, n)
         f.ret(f.load(n, "i64"))
 
@@ -95,9 +95,9 @@ def _write_add_listed(module: Module) -> None:
     with module.function("add_listed", params, attributes="noinline", is_exported=False) as f:
         listed, n, block, scales, n_rows, c, ldc = f.params
         with f.each(0, n) as i:
-            here = f.at(listed, i * ctypes.sizeof(_Listed), "i8")
-            k, by = f.fields(here, _Listed, "k", "by")
-            column = f.load(f.at(here, _Listed.column.offset, "i8"), "i32")
+            here = f.at(listed, i * ctypes.sizeof(_Remainder), "i8")
+            k, by = f.fields(here, _Remainder, "k", "by")
+            column = f.load(f.at(here, _Remainder.column.offset, "i8"), "i32")
             to = f.at(c, f.cast("zext", column, "i64"))
             first = f.at(block, (k >> 2) * (n_rows * 4) + (k & 3), "i8")
             with f.each(0, n_rows) as row:
@@ -115,15 +115,15 @@ def _each(
     segment_rows, n_segments, per_slice = f.fields(args, GemmArgs, *names)
     step = f.const(1.0, "float") / steps
     with f.each(0, n_segments) as s:
-        desc, _, first_column = slice_at(f, args, column_group // per_slice + s)
+        desc, _, first_column = locate_slice(f, args, column_group // per_slice + s)
         (outlier_rows,) = f.fields(desc, SliceDesc, "outlier_rows")
         with f.when(outlier_rows.compare("ne", 0)):
-            begin, end, offsets, values = outliers_of(f, desc, first_column + column_group % per_slice)
+            begin, end, offsets, values = read_outliers(f, desc, first_column + column_group % per_slice)
             with f.each(begin, end) as i:
                 value = f.load(f.at(values, i))
                 with f.when(is_beyond(f, value, steps)):
-                    row, column = place_of(f, offsets, i)
-                    whole = f.cast("sitofp", clipped_steps(f, value, steps), "float") * step
+                    row, column = read_outlier_place(f, offsets, i)
+                    whole = f.cast("sitofp", clip_to_steps(f, value, steps), "float") * step
                     yield s * segment_rows + row, column, value - whole
 
 

@@ -8,7 +8,7 @@ address. Every row has its own scale and zero point. For AMX tiles, rows are sto
 import ctypes
 from functools import partial
 
-from pliant.kernels.coded.int8.fill_int8 import nearest
+from pliant.kernels.coded.int8.fill_int8 import round_to_integer
 from pliant.kernels.coded.int8.tile_int8 import tile_shape
 from pliant.kernels.coded.int8_form import Int8Form, int8_form, resident_form
 from pliant.kernels.emit.builder import Function, Module
@@ -120,7 +120,7 @@ def _steps(f: Function, form: Int8Form, low: Value, high: Value, taint: Value) -
     scale = size * (1.0 / levels) + taint
     if not form.is_bytes:
         return by, scale, f.const(0, "i32")
-    return by, scale, nearest(f, -low * by) + form.lowest
+    return by, scale, round_to_integer(f, -low * by) + form.lowest
 
 
 def _write_row(
@@ -175,7 +175,7 @@ def _scatter(f: Function, integers: Value, packing: int, to: Value, stride: Valu
 
 
 def _integers(f: Function, form: Int8Form, x: Value, by: Value, zero: Value) -> Value:
-    whole = nearest(f, x * by) + zero
+    whole = round_to_integer(f, x * by) + zero
     if not form.is_bytes:
         return whole
     # Both extremes may round outwards, by one step in total.

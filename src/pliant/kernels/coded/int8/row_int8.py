@@ -9,9 +9,9 @@ from functools import partial, reduce
 from operator import add
 
 from pliant.kernels.coded.decode import decode_quads
-from pliant.kernels.coded.fill import GROUP_ROWS, prefetch_streams, slice_at, slice_planes
+from pliant.kernels.coded.fill import GROUP_ROWS, locate_planes, locate_slice, prefetch_streams
 from pliant.kernels.coded.gemm_args import GemmArgs, SliceDesc
-from pliant.kernels.coded.int8.fill_int8 import clipped_steps, outliers_of, place_of
+from pliant.kernels.coded.int8.fill_int8 import clip_to_steps, read_outlier_place, read_outliers
 from pliant.kernels.coded.int8_form import int8_form
 from pliant.kernels.coded.tile import COLUMNS
 from pliant.kernels.emit.builder import Function, Module
@@ -58,7 +58,7 @@ def _write_row(f: Function) -> None:
         f.store(f.const(0, vector(f.lanes, "i32")), f.at(to, v, "i32"))
     count = segment_rows >> 5
     with f.each(0, n_segments) as s:
-        desc, first_group, first_column = slice_at(f, args, column_group // per_slice + s)
+        desc, first_group, first_column = locate_slice(f, args, column_group // per_slice + s)
         local = column_group % per_slice
         x = f.at(a, s * segment_rows, "i8")
         (bits, outlier_rows) = f.fields(desc, SliceDesc, "bits", "outlier_rows")
@@ -76,7 +76,7 @@ def _is_coded(f: Function) -> Value:
     args, column_group = f.params
     n_segments, per_slice = f.fields(args, GemmArgs, "n_segments", "column_groups_per_slice")
     with f.loop(0, n_segments, carry=[f.const(1)]) as turn:
-        desc, _, _ = slice_at(f, args, column_group // per_slice + turn.index)
+        desc, _, _ = locate_slice(f, args, column_group // per_slice + turn.index)
         (bits,) = f.fields(desc, SliceDesc, "bits")
         turn.carry([f.select(bits <= 6, turn.carried[0], f.const(0))])
     return turn.carried[0]
@@ -86,7 +86,7 @@ def _write_sum(module: Module, bits: int) -> None:
     """`row8_<bits>`: to[0..15] += x @ the groups from `group` on, to[16..31] += their sums."""
     with module.function(f"row8_{bits}", _PARAMS, attributes="noinline", is_exported=False) as f:
         desc, group, count, x, to = f.params
-        table, planes = slice_planes(f, desc, bits, group)
+        table, planes = locate_planes(f, desc, bits, group)
         integers = vector(f.lanes, "i32")
         ones, zero = f.const(0x01010101, integers), f.const(0, integers)
         with f.each(0, COLUMNS, f.lanes) as column:
@@ -129,13 +129,13 @@ def _write_sparse(module: Module) -> None:
         placed = f.cast("sitofp", f.cast("sext", f.load(table, "i8"), "i32"), "float")
         steps = f.const(1.0, "float") / step
         most = float(int8_form(f.isa).weight)
-        begin, end, offsets, values = outliers_of(f, desc, group)
+        begin, end, offsets, values = read_outliers(f, desc, group)
         with f.each(begin, end) as i:
             value = f.load(f.at(values, i))
-            row, column = place_of(f, offsets, i)
+            row, column = read_outlier_place(f, offsets, i)
             scaled = value * steps
             is_beyond = (scaled > most) | (scaled < -most)
-            whole = f.cast("sitofp", clipped_steps(f, value, steps), "float")
+            whole = f.cast("sitofp", clip_to_steps(f, value, steps), "float")
             by = f.select(is_beyond, scaled, whole) - placed
             byte = f.load(f.at(x, row, "i8"), "i8")
             q = f.cast("sext" if left_is_signed(f.isa) else "zext", byte, "i32") - zero

@@ -6,7 +6,7 @@ from functools import partial, reduce
 from operator import add
 
 from pliant.kernels.coded.int8_form import Int8Form
-from pliant.kernels.coded.tile import COLUMNS, paired
+from pliant.kernels.coded.tile import COLUMNS, exchange_halves
 from pliant.kernels.emit.builder import Function, Module
 from pliant.kernels.emit.isa import Isa
 from pliant.kernels.emit.values import Value, vector
@@ -122,7 +122,7 @@ def _write_tile(module: Module, form: Int8Form, rows: int, groups: int) -> None:
         is_by_pairs = _is_by_pairs(f.isa)
         together = 2 if is_by_pairs else form.together
         if is_by_pairs:
-            begin = paired(f, begin, rows)
+            begin = exchange_halves(f, begin, rows)
         turn_words = max(together * chains, min(8, _power_of_two(_PRODUCTS_A_TURN // per_word)))
         zero = f.const(0, vector(f.lanes, "i32"))
         with f.loop(0, words, turn_words, carry=begin + [zero] * (per_word * (chains - 1))) as turn:
@@ -137,7 +137,7 @@ def _write_tile(module: Module, form: Int8Form, rows: int, groups: int) -> None:
         for chain in range(per_word, len(turn.carried), per_word):
             totals = [x + y for x, y in zip(totals, turn.carried[chain : chain + per_word], strict=True)]
         if is_by_pairs:
-            totals = paired(f, totals, rows)
+            totals = exchange_halves(f, totals, rows)
         for i in range(rows):
             scale = f.load(f.at(scales, 2 * i))
             scale = f.splat(scale if form.is_resident else scale * step)
@@ -223,7 +223,7 @@ def _weights(f: Function, form: Int8Form, at: Value) -> Value:
 def _multiply_pairs(
     f: Function, word: Value, a: tuple[Value, int], panels: list[Value], sums: list[Value]
 ) -> list[Value]:
-    """Bytes by I8MM: two rows and two words of K, times two words of K and two columns; sums are `paired`."""
+    """Bytes by I8MM: two rows and two words of K, times two words of K and two columns, into 2 x 2 sums."""
     block, rows = a
     bytes_, two, whole = vector(16, "i8"), vector(2, "i32"), vector(f.lanes, "i32")
     both = [word, word + 1]

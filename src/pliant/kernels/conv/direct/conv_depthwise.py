@@ -8,7 +8,7 @@ import ctypes
 
 from pliant.kernels.conv.conv_activations import ACTIVATIONS
 from pliant.kernels.conv.conv_args import ConvForm
-from pliant.kernels.conv.direct.window import AXES, FIELDS, Axis
+from pliant.kernels.conv.direct.window import AXES, FIELDS, WindowAxis
 from pliant.kernels.emit.builder import Function, Module
 from pliant.kernels.emit.isa import Isa
 from pliant.kernels.emit.values import Value, vector
@@ -50,7 +50,7 @@ def depthwise_ir(isa: Isa, form: ConvForm) -> str:
 def _write_row(f: Function, form: ConvForm, unit: Value) -> None:
     args = f.params[0]
     (channels,) = f.fields(args, DepthwiseArgs, "channels")
-    d, h, w = (Axis.of(f, args, DepthwiseArgs, axis) for axis in AXES)
+    d, h, w = (WindowAxis.of(f, args, DepthwiseArgs, axis) for axis in AXES)
     oh, rest = unit % h.out, unit // h.out
     od, image = rest % d.out, rest // d.out
     rows = (d, od, *d.taps(f, od)), (h, oh, *h.taps(f, oh))
@@ -76,7 +76,7 @@ def _write_row(f: Function, form: ConvForm, unit: Value) -> None:
         pixels(ow, 1, w.taps(f, ow))
 
 
-_Span = tuple[Axis, Value, Value, Value]
+_TapRange = tuple[WindowAxis, Value, Value, Value]
 """An axis, the output position on it, the first tap inside and one past the last."""
 
 
@@ -85,7 +85,7 @@ def _write_pixels(
     form: ConvForm,
     unit: Value,
     base: Value,
-    spans: tuple[_Span, _Span, _Span],
+    spans: tuple[_TapRange, _TapRange, _TapRange],
     offsets: list[Value],
     lanes: int,
     count: int,

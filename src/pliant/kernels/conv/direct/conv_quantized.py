@@ -79,7 +79,7 @@ def _write_plane(f: Function, form: QuantizedConvForm, image: Value, out: Value)
         bias.compare("ne", 0), lambda: [f.load(f.at(bias, out, "i32"), "i32")], lambda: [f.const(0, "i32")]
     )[0]
     pixels = places[0] * places[1] * places[2]
-    finish = _Finish(f, form, out)
+    finish = _OutputWriter(f, form, out)
     with f.each(0, places[0]) as od, f.each(0, places[1]) as oh, f.each(0, places[2]) as ow:
         with f.loop(0, depth, carry=[start]) as c:
             with f.loop(0, taps, carry=c.carried) as t:
@@ -119,7 +119,7 @@ def _zero(f: Function, name: str, is_signed: bool, index: Value) -> Value:
     return f.choose(at.compare("ne", 0), given, lambda: [f.const(0, "i32")])[0]
 
 
-class _Finish:
+class _OutputWriter:
     """Stores a sum: unchanged, or scaled, rounded, shifted and clipped to a byte's range."""
 
     def __init__(self, f: Function, form: QuantizedConvForm, out: Value) -> None:

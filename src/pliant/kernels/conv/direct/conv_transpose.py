@@ -10,12 +10,12 @@ from pliant.kernels.emit.builder import Function, Module
 from pliant.kernels.emit.isa import Isa
 from pliant.kernels.emit.values import Value
 
-GATHER = "conv_transpose_add"
+CONV_TRANSPOSE = "conv_transpose_add"
 _AXES = ("d", "h", "w")
 _GROUPS = ("in", "out", "kernel", "stride", "dilation", "pad")
 
 
-class GatherArgs(ctypes.Structure):
+class ConvTransposeArgs(ctypes.Structure):
     """y[image][channel][pixel] = bias + the products that contribute to the pixel; float32, `bias` may be
     null.
 
@@ -29,12 +29,12 @@ class GatherArgs(ctypes.Structure):
     )
 
 
-def gather_ir(isa: Isa) -> str:
-    """The kernel `conv_transpose_add` with GatherArgs."""
+def conv_transpose_ir(isa: Isa) -> str:
+    """The kernel `conv_transpose_add` with ConvTransposeArgs."""
     module = Module(isa)
-    with module.kernel(GATHER) as f:
+    with module.kernel(CONV_TRANSPOSE) as f:
         args, lo, hi, _ = f.params
-        (channels,) = f.fields(args, GatherArgs, "channels")
+        (channels,) = f.fields(args, ConvTransposeArgs, "channels")
         with f.each(lo, hi) as unit:
             _write_plane(f, unit // channels, unit % channels)
     return module.text()
@@ -42,9 +42,9 @@ def gather_ir(isa: Isa) -> str:
 
 def _write_plane(f: Function, image: Value, channel: Value) -> None:
     args = f.params[0]
-    products, bias, y, channels = f.fields(args, GatherArgs, "products", "bias", "y", "channels")
+    products, bias, y, channels = f.fields(args, ConvTransposeArgs, "products", "bias", "y", "channels")
     sizes, places, kernel, strides, dilations, pads = (
-        f.fields(args, GatherArgs, *(f"{name}_{axis}" for axis in _AXES)) for name in _GROUPS
+        f.fields(args, ConvTransposeArgs, *(f"{name}_{axis}" for axis in _AXES)) for name in _GROUPS
     )
     taps = kernel[0] * kernel[1] * kernel[2]
     (start,) = f.choose(

@@ -18,7 +18,7 @@ FIELDS = tuple((f"{name}_{axis}", ctypes.c_int64) for name in NUMBERS for axis i
 
 
 @dataclass(frozen=True, slots=True)
-class Axis:
+class WindowAxis:
     """One spatial dimension's numbers."""
 
     size: Value
@@ -30,9 +30,9 @@ class Axis:
     end_pad: Value
 
     @staticmethod
-    def of(f: Function, args: Value, layout: type[ctypes.Structure], axis: str) -> "Axis":
+    def of(f: Function, args: Value, layout: type[ctypes.Structure], axis: str) -> "WindowAxis":
         """The numbers of `axis` in the structure at `args`."""
-        return Axis(*f.fields(args, layout, *(f"{name}_{axis}" for name in NUMBERS)))
+        return WindowAxis(*f.fields(args, layout, *(f"{name}_{axis}" for name in NUMBERS)))
 
     def start(self, at: Value) -> Value:
         """The input position of the first tap of output position `at`; negative in the pad."""

@@ -9,7 +9,7 @@ window, products are added to sums in scratch.
 import ctypes
 
 from pliant.kernels.conv.conv_args import ConvForm
-from pliant.kernels.conv.conv_finish import write_finish
+from pliant.kernels.conv.conv_epilogue import write_finish
 from pliant.kernels.conv.conv_tile import COLUMNS
 from pliant.kernels.emit.builder import Function, Module
 from pliant.kernels.emit.isa import Isa

@@ -23,7 +23,7 @@ _UNROLL = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Strip:
+class BlockShape:
     """Sizes of one compiled variant: `vectors` of rows, `key_dim` and `value_dim` columns a head."""
 
     key_dim: int
@@ -77,7 +77,7 @@ def padded(columns: int) -> int:
     return -(-columns // 16) * 16
 
 
-def lay_out(f: Function, base: Value, n_tokens: Value, strip: Strip) -> Scratch:
+def lay_out(f: Function, base: Value, n_tokens: Value, strip: BlockShape) -> Scratch:
     """The addresses of the arrays in a thread's scratch; `scratch_floats` is their size."""
     values = f.at(base, n_tokens * strip.keys)
     scores = f.at(values, n_tokens * strip.values)
@@ -92,7 +92,12 @@ def scratch_floats(key_dim: int, value_dim: int, n_tokens: int, block_rows: int)
 
 
 def copy_head(
-    f: Function, k: tuple[Value, Value], v: tuple[Value, Value], n_tokens: Value, to: Scratch, strip: Strip
+    f: Function,
+    k: tuple[Value, Value],
+    v: tuple[Value, Value],
+    n_tokens: Value,
+    to: Scratch,
+    strip: BlockShape,
 ) -> None:
     """Copy a head's keys and values into scratch; each is given as its first row and the row stride."""
     four = strip.value_dim // QUAD * QUAD
@@ -118,7 +123,7 @@ def _copy_row(f: Function, row: Value, to: Value, n: int, n_padded: int) -> None
 
 
 def fill_queries(
-    f: Function, strip: Strip, q: Value, ld: Value, rows: Sequence[Value], scale: Value, to: Value
+    f: Function, strip: BlockShape, q: Value, ld: Value, rows: Sequence[Value], scale: Value, to: Value
 ) -> None:
     """Transpose `rows` of q, one a lane, into [column][lane], times `scale`."""
     factor = f.splat(scale)
@@ -149,7 +154,7 @@ def rows_at(f: Function, starts: Sequence[Value], column: Value) -> Value:
     return lanes
 
 
-def score(f: Function, strip: Strip, n_tokens: Value, at: Scratch) -> list[Value]:
+def score(f: Function, strip: BlockShape, n_tokens: Value, at: Scratch) -> list[Value]:
     """Compute scores[key][row] for all keys; returns the maxima over keys, one vector per vector of rows."""
     keys = QUAD * strip.quads
     lowest = [f.const(float("-inf"), f.vec)] * strip.vectors
@@ -170,7 +175,7 @@ def score(f: Function, strip: Strip, n_tokens: Value, at: Scratch) -> list[Value
 
 
 def exponentiate(
-    f: Function, strip: Strip, n_tokens: Value, at: Scratch, tops: Sequence[Value]
+    f: Function, strip: BlockShape, n_tokens: Value, at: Scratch, tops: Sequence[Value]
 ) -> list[Value]:
     """Replace scores by 2**(score - top); returns the reciprocals of their sums, one vector per vector of
     rows.
@@ -203,7 +208,7 @@ def exponentiate(
 
 def weigh(
     f: Function,
-    strip: Strip,
+    strip: BlockShape,
     n_tokens: Value,
     n_keys: Value,
     at: Scratch,
@@ -234,14 +239,14 @@ def weigh(
                 store_rows(f, strip, four, v, column + q * QUAD, at.outputs)
 
 
-def write_rows(f: Function, strip: Strip, count: Value, outputs: Value, out: Value, ld: Value) -> None:
+def write_rows(f: Function, strip: BlockShape, count: Value, outputs: Value, out: Value, ld: Value) -> None:
     """Copy the first `count` rows of outputs to rows of `out`."""
     with f.each(0, count) as row:
         _copy_row(f, f.at(outputs, row * strip.values), f.at(out, row * ld), strip.value_dim, strip.value_dim)
 
 
 def _score_tile(
-    f: Function, strip: Strip, first: Value, keys: int, at: Scratch, tops: Sequence[Value]
+    f: Function, strip: BlockShape, first: Value, keys: int, at: Scratch, tops: Sequence[Value]
 ) -> list[Value]:
     start = f.at(at.keys, first * strip.keys)
     with f.loop(0, strip.keys, _UNROLL, [f.const(0, f.vec)] * (keys * strip.vectors)) as turn:
@@ -265,7 +270,9 @@ def _score_tile(
     return highest
 
 
-def store_rows(f: Function, strip: Strip, four: Sequence[Value], v: int, column: Value, to: Value) -> None:
+def store_rows(
+    f: Function, strip: BlockShape, four: Sequence[Value], v: int, column: Value, to: Value
+) -> None:
     """Store four columns, with rows in lanes, to [row][column]."""
     for i, wide in enumerate(transpose(f, four)):
         for part in range(f.lanes // QUAD):

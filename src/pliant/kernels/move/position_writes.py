@@ -10,7 +10,7 @@ from pliant.kernels.emit.builder import Function, Module
 from pliant.kernels.emit.dtypes import DTYPES, convert, widen
 from pliant.kernels.emit.isa import Isa
 from pliant.kernels.emit.values import Value
-from pliant.kernels.move.index import load_index
+from pliant.kernels.move.index_gather import load_index
 
 
 class OneHotArgs(ctypes.Structure):

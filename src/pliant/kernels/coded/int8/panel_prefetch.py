@@ -7,13 +7,13 @@ or the last-level cache. Therefore a part of the next panel is prefetched after 
 import ctypes
 from collections.abc import Callable
 
-from pliant.kernels.coded.fill import GROUP_BYTES, GROUP_ROWS, slice_at
+from pliant.kernels.coded.fill import GROUP_BYTES, GROUP_ROWS, locate_slice
 from pliant.kernels.coded.gemm_args import GemmArgs, SliceDesc
 from pliant.kernels.coded.int8.tile_int8 import tile_shape
 from pliant.kernels.emit.builder import Function, Module
 from pliant.kernels.emit.values import Value
 
-Ask = Callable[[int], None]
+PanelPrefetch = Callable[[int], None]
 """Prefetches the next part after a tile of the given number of rows."""
 
 _LEAST_ROWS = 32  # with fewer rows there are too few tiles
@@ -21,7 +21,7 @@ _LINE_BYTES = 64
 _LEVEL = 2
 
 
-class _State(ctypes.Structure):
+class _PrefetchState(ctypes.Structure):
     """The next position to prefetch: a line of all planes of a column group's segment, for groups before
     `end`.
     """
@@ -34,12 +34,12 @@ class _State(ctypes.Structure):
     )
 
 
-def space_to_ask(f: Function) -> Value:
+def allocate_prefetch_state(f: Function) -> Value:
     """Memory for the prefetch state; must be emitted in a function's first block."""
-    return f.op(f"alloca [{ctypes.sizeof(_State)} x i8], align 8", "ptr")
+    return f.op(f"alloca [{ctypes.sizeof(_PrefetchState)} x i8], align 8", "ptr")
 
 
-def ahead_of_bytes(f: Function, space: Value, start: Value, lines: Value, n_rows: Value) -> Ask:
+def prefetch_bytes(f: Function, space: Value, start: Value, lines: Value, n_rows: Value) -> PanelPrefetch:
     """Prefetch resident weights: the `lines` cache lines from `start` on."""
     f.store(start, space)
     share = f.select(n_rows >= _LEAST_ROWS, (lines + n_rows - 1) // n_rows, f.const(0))
@@ -53,7 +53,7 @@ def ahead_of_bytes(f: Function, space: Value, start: Value, lines: Value, n_rows
     return ask
 
 
-def ahead_of_planes(f: Function, space: Value, group: Value, groups: int, stop: Value) -> Ask:
+def prefetch_planes(f: Function, space: Value, group: Value, groups: int, stop: Value) -> PanelPrefetch:
     """Prefetch codes: the planes of `groups` column groups from `group` on, but none from `stop` on."""
     args = f.params[0]
     segment_rows, n_segments, n_rows = f.fields(args, GemmArgs, "segment_rows", "n_segments", "n_rows")
@@ -75,27 +75,27 @@ def write_ask_planes(module: Module) -> None:
     params = [("args", "ptr"), ("state", "ptr"), ("lines", "i64")]
     with module.function("ask_planes", params, attributes="noinline", is_exported=False) as f:
         _, state, lines = f.params
-        (end,) = f.fields(state, _State, "end")
+        (end,) = f.fields(state, _PrefetchState, "end")
         with f.repeat([lines]) as turn:
-            (group,) = f.fields(state, _State, "group")
+            (group,) = f.fields(state, _PrefetchState, "group")
             (left,) = f.choose(
                 (turn.carried[0] > 0) & (group < end),
-                lambda: [turn.carried[0] - _ask_in_segment(f, group, turn.carried[0])],
+                lambda: [turn.carried[0] - _prefetch_segment(f, group, turn.carried[0])],
                 lambda: [f.const(0)],
             )
             turn.again(left > 0, [left])
         f.ret()
 
 
-def _ask_in_segment(f: Function, group: Value, lines: Value) -> Value:
+def _prefetch_segment(f: Function, group: Value, lines: Value) -> Value:
     """Prefetch up to `lines` lines of the current segment; returns their number."""
     args, state, _ = f.params
     segment_rows, n_segments, per_slice = f.fields(
         args, GemmArgs, "segment_rows", "n_segments", "column_groups_per_slice"
     )
-    segment, line = f.fields(state, _State, "segment", "line")
+    segment, line = f.fields(state, _PrefetchState, "segment", "line")
     count = segment_rows // GROUP_ROWS
-    desc, first_group, _ = slice_at(f, args, group // per_slice + segment)
+    desc, first_group, _ = locate_slice(f, args, group // per_slice + segment)
     at = (first_group + group % per_slice * count + line) * GROUP_BYTES
     n = f.least(lines, count - line)
     (bits,) = f.fields(desc, SliceDesc, "bits")
@@ -115,4 +115,4 @@ def _ask_in_segment(f: Function, group: Value, lines: Value) -> Value:
 
 
 def _set(f: Function, state: Value, name: str, value: Value) -> None:
-    f.store(value, f.at(state, getattr(_State, name).offset, "i8"))
+    f.store(value, f.at(state, getattr(_PrefetchState, name).offset, "i8"))

@@ -6,7 +6,9 @@ from pliant.kernels.emit.builder import Function
 from pliant.kernels.emit.values import Value
 
 
-def offsets(f: Function, index: Value, rank: Value, sizes: Value, strides: Sequence[Value]) -> list[Value]:
+def find_offsets(
+    f: Function, index: Value, rank: Value, sizes: Value, strides: Sequence[Value]
+) -> list[Value]:
     """For each array of `strides`, the offset in elements of element `index` of a nest of rank >= 1.
 
     `sizes` and every array of strides are i64, the fastest dimension first.

@@ -1,7 +1,8 @@
 """Kernels that read at integer indices: rows by index tuples, elements by one index each.
 
 A negative index counts from the end. An index out of range is an error, as in ONNX: the kernel writes it into
-its own arguments (`Fault`), and continues with the nearest valid index, so that no access is out of bounds.
+its own arguments (`IndexFault`), and continues with the nearest valid index, so that no access is out of
+bounds.
 """
 
 import ctypes
@@ -9,7 +10,7 @@ import ctypes
 from pliant.kernels.emit import rowcopy
 from pliant.kernels.emit.builder import Function, Module
 from pliant.kernels.emit.isa import Isa
-from pliant.kernels.emit.nest import Nest, unit
+from pliant.kernels.emit.nest import Nest, locate_unit
 from pliant.kernels.emit.values import Value
 
 INDEX_TYPES = {"int32": 4, "int64": 8}
@@ -19,7 +20,7 @@ DEPTH = 8
 """The most dimensions of an index tuple."""
 
 
-class Fault(ctypes.Structure):
+class IndexFault(ctypes.Structure):
     """An index out of range found by a kernel; all zero if there is none.
 
     If there are several, it is not defined which one is recorded.
@@ -46,11 +47,11 @@ class GatherArgs(ctypes.Structure):
         ("depth", ctypes.c_int64),
         ("dims", ctypes.c_int64 * DEPTH),
         ("strides", ctypes.c_int64 * DEPTH),
-        ("fault", Fault),
+        ("fault", IndexFault),
     )
 
 
-class PickArgs(ctypes.Structure):
+class GatherElementsArgs(ctypes.Structure):
     """target[...] = source[... + axis_stride * index]: with dense target and indices and the nest of the
     source.
 
@@ -64,7 +65,7 @@ class PickArgs(ctypes.Structure):
         ("dim", ctypes.c_int64),
         ("axis_stride", ctypes.c_int64),
         ("nest", Nest),
-        ("fault", Fault),
+        ("fault", IndexFault),
     )
 
 
@@ -112,26 +113,26 @@ def gather_ir(isa: Isa, name: str, index: str, size: int | None, is_deep: bool) 
     return module.text()
 
 
-def pick_ir(isa: Isa, name: str, index: str, size: int) -> str:
-    """The kernel with PickArgs, for elements of `size` bytes with one index each."""
+def gather_elements_ir(isa: Isa, name: str, index: str, size: int) -> str:
+    """The kernel with GatherElementsArgs, for elements of `size` bytes with one index each."""
     element = f"i{8 * size}"
     module = Module(isa)
     with module.kernel(name) as f:
         args, lo, hi, _ = f.params
         source, indices, target, dim, axis_stride = f.fields(
-            args, PickArgs, "source", "indices", "target", "dim", "axis_stride"
+            args, GatherElementsArgs, "source", "indices", "target", "dim", "axis_stride"
         )
-        nest = f.at(args, PickArgs.nest.offset, "i8")
+        nest = f.at(args, GatherElementsArgs.nest.offset, "i8")
         n, source_m, target_m, source_n = f.fields(nest, Nest, "n", "source_m", "target_m", "source_n")
         with f.each(lo, hi) as number:
-            source_at, target_at, first, stop = unit(f, nest, number)
+            source_at, target_at, first, stop = locate_unit(f, nest, number)
             with f.each(0, stop - first) as i:
                 row = (target_at + i * target_m) >> (size.bit_length() - 1)
                 x = f.at(source, source_at + i * source_m, "i8")
                 places, y = f.at(indices, row, _llvm(index)), f.at(target, row, element)
                 with f.each(0, n) as j:
                     found = load_index(f, f.at(places, j, _llvm(index)), index)
-                    place = checked(f, args, PickArgs, found, dim)
+                    place = check_index(f, args, GatherElementsArgs, found, dim)
                     value = f.load(f.at(x, j * source_n + place * axis_stride, "i8"), element, 1)
                     f.store(value, f.at(y, j, element), 1)
     return module.text()
@@ -163,7 +164,7 @@ def tuple_offset(
     with f.loop(0, depth, carry=[f.const(0)]) as turn:
         d = turn.index
         found = load_index(f, f.at(indices, d, _llvm(index)), index)
-        place = checked(f, args, layout, found, f.load(f.at(dims, d, "i64"), "i64"))
+        place = check_index(f, args, layout, found, f.load(f.at(dims, d, "i64"), "i64"))
         turn.carry([turn.carried[0] + place * f.load(f.at(strides, d, "i64"), "i64")])
     return turn.carried[0]
 
@@ -174,15 +175,15 @@ def load_index(f: Function, pointer: Value, index: str) -> Value:
     return value if index == "int64" else f.cast("sext", value, "i64")
 
 
-def checked(f: Function, args: Value, layout: type[ctypes.Structure], index: Value, dim: Value) -> Value:
+def check_index(f: Function, args: Value, layout: type[ctypes.Structure], index: Value, dim: Value) -> Value:
     """An index clamped to 0..dim-1; an index out of range is written into the `fault` of `args`."""
     place = f.select(index < 0, index + dim, index)
     within = f.select(place < dim, place, dim - 1)
     within = f.select(within < 0, f.const(0), within)
     with f.when(within.compare("ne", place)):
         fault = layout.fault.offset
-        f.store(index, f.at(args, fault + Fault.index.offset, "i8"))
-        f.store(dim, f.at(args, fault + Fault.dim.offset, "i8"))
+        f.store(index, f.at(args, fault + IndexFault.index.offset, "i8"))
+        f.store(dim, f.at(args, fault + IndexFault.dim.offset, "i8"))
     return within
 
 

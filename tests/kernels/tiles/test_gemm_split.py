@@ -10,7 +10,7 @@ from pliant.kernels.coded.gemm import ACTIVATIONS
 from pliant.kernels.coded.gemm_args import BF16, BF16_PAIRS, F16, F32
 from pliant.kernels.emit.isa import Isa
 from pliant.kernels.runtime.jit import Library
-from pliant.kernels.tiles.split import (
+from pliant.kernels.tiles.gemm_split import (
     SplitRowsArgs,
     gemm_split_ir,
     scratch_bytes_split,

@@ -5,12 +5,12 @@ import threading
 from typing import final
 from weakref import WeakSet
 
-_EVERY: "WeakSet[Turns]" = WeakSet()  # fork hooks are per process and cannot be removed
+_EVERY: "WeakSet[ForkSafeLock]" = WeakSet()  # fork hooks are per process and cannot be removed
 
 
 @final
-class Turns:
-    """Serialises work: `with turns.lock:`.
+class ForkSafeLock:
+    """Serialises work: `with mutex.lock:`.
 
     A forked child has one thread, and may have been forked while another thread held the lock in the parent,
     so it gets a new lock. Unfinished work of the parent must not affect later work. `with` on a lock itself
@@ -24,8 +24,8 @@ class Turns:
 
 
 def _renew() -> None:
-    for turns in list(_EVERY):
-        turns.lock, turns.process = threading.Lock(), os.getpid()
+    for mutex in list(_EVERY):
+        mutex.lock, mutex.process = threading.Lock(), os.getpid()
 
 
 os.register_at_fork(after_in_child=_renew)

@@ -26,7 +26,7 @@ _INTEGERS = (
 )
 
 
-class PointsArgs(ctypes.Structure):
+class PointwiseArgs(ctypes.Structure):
     """y = activation(conv(x, w) + bias + residual), float32.
 
     `weights` are [groups][blocks][channel][rows] and `bias` [groups][blocks][rows], by the rows of the form;
@@ -43,7 +43,7 @@ class PointsArgs(ctypes.Structure):
 
 
 @dataclass(frozen=True, slots=True)
-class PointsForm:
+class PointwiseForm:
     """The compile-time parameters of such a convolution; a tile has `rows` output channels."""
 
     rows: int
@@ -61,8 +61,8 @@ def tile_vectors(isa: Isa, rows: int) -> int:
     return max(min((isa.registers - 1) // (rows + 1), _MOST_VECTORS), 1)
 
 
-def points_ir(isa: Isa, form: PointsForm) -> str:
-    """The kernel `form.name` with PointsArgs; images have at least as many pixels as a vector."""
+def pointwise_ir(isa: Isa, form: PointwiseForm) -> str:
+    """The kernel `form.name` with PointwiseArgs; images have at least as many pixels as a vector."""
     module = Module(isa)
     most = tile_vectors(isa, form.rows)
     for vectors in range(1, most + 1):
@@ -73,11 +73,11 @@ def points_ir(isa: Isa, form: PointsForm) -> str:
     return module.text()
 
 
-def _write_unit(f: Function, form: PointsForm, unit: Value, most: int) -> None:
+def _write_unit(f: Function, form: PointwiseForm, unit: Value, most: int) -> None:
     args = f.params[0]
-    groups, channels, outs, blocks = f.fields(args, PointsArgs, "groups", "channels", "outs", "blocks")
-    pixels, unit_pixels, pixel_blocks = f.fields(args, PointsArgs, "pixels", "unit_pixels", "pixel_blocks")
-    x, weights, bias, residual, y = f.fields(args, PointsArgs, "x", "weights", "bias", "residual", "y")
+    groups, channels, outs, blocks = f.fields(args, PointwiseArgs, "groups", "channels", "outs", "blocks")
+    pixels, unit_pixels, pixel_blocks = f.fields(args, PointwiseArgs, "pixels", "unit_pixels", "pixel_blocks")
+    x, weights, bias, residual, y = f.fields(args, PointwiseArgs, "x", "weights", "bias", "residual", "y")
     part = unit // pixel_blocks
     group = part % groups
     # A part shorter than a vector begins earlier, and recomputes some pixels.
@@ -108,14 +108,14 @@ def _write_unit(f: Function, form: PointsForm, unit: Value, most: int) -> None:
         multiply("pixel", pixel)
 
 
-def _write_tile(module: Module, form: PointsForm, vectors: int) -> None:
+def _write_tile(module: Module, form: PointwiseForm, vectors: int) -> None:
     """`tile`: vectors of pixels, of which the last begins `last` pixels after the first."""
     params = [(name, "ptr") for name in ("args", "x", "w", "bias", "y", "residual")]
     with module.function(
         f"tile{vectors}", [*params, ("last", "i64")], attributes="noinline", is_exported=False
     ) as f:
         args, x, w, bias, y, residual, last = f.params
-        channels, pixels, low, high = f.fields(args, PointsArgs, "channels", "pixels", "low", "high")
+        channels, pixels, low, high = f.fields(args, PointwiseArgs, "channels", "pixels", "low", "high")
         starts = [f.const(v * f.lanes) for v in range(vectors - 1)] + [last]
         sums = [f.splat(f.load(f.at(bias, row))) for row in range(form.rows) for _ in starts]
         with f.loop(0, channels, carry=sums) as channel:
@@ -136,12 +136,12 @@ def _write_tile(module: Module, form: PointsForm, vectors: int) -> None:
         f.ret()
 
 
-def _write_pixel(module: Module, form: PointsForm) -> None:
+def _write_pixel(module: Module, form: PointwiseForm) -> None:
     """`pixel`: one pixel of a block, its rows in a vector; two sums, to overlap their latencies."""
     params = [(name, "ptr") for name in ("args", "x", "w", "bias", "y", "residual")]
     with module.function("pixel", params, attributes="noinline", is_exported=False) as f:
         args, x, w, bias, y, residual = f.params
-        channels, pixels, low, high = f.fields(args, PointsArgs, "channels", "pixels", "low", "high")
+        channels, pixels, low, high = f.fields(args, PointwiseArgs, "channels", "pixels", "low", "high")
         rows = vector(form.rows, "float")
 
         def product(channel: Value, total: Value) -> Value:

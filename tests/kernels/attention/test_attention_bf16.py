@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pliant.kernels.attention.attention import attention_ir, scratch_bytes
-from pliant.kernels.emit.isa import AVX512_AMX, Isa, runnable
+from pliant.kernels.emit.isa import AVX512_AMX, Isa, is_runnable
 from pliant.kernels.runtime.compile_child import compile_assembly
 from pliant.kernels.runtime.jit import Library
 from tests.kernels import reference
@@ -67,7 +67,7 @@ def test_what_is_not_finite_stays_where_it_belongs(library: Library, part: int, 
     assert np.isfinite(out[:, 0]).all()
 
 
-@pytest.mark.skipif(runnable(AVX512_AMX), reason="this CPU counts no instructions")
+@pytest.mark.skipif(is_runnable(AVX512_AMX), reason="this CPU counts no instructions")
 @pytest.mark.skipif(AVX512_AMX not in TILE_ROWS, reason="AMX cannot be had here, not even by a handler")
 def test_tiles_make_both_products(library_of: Callable[[Isa], Library], kernel_cache: Path) -> None:
     """32 queries, 32 keys, heads of 32: three products of four tiles each for scores, and for outputs."""

@@ -13,7 +13,7 @@ from pliant.kernels.coded.tile import COLUMNS
 from pliant.kernels.emit.builder import Function, Module
 from pliant.kernels.emit.isa import Isa
 from pliant.kernels.emit.values import Value
-from pliant.kernels.product.bf16_pairs import parts_of, round_one, round_row
+from pliant.kernels.product.bf16_pairs import round_one, round_row, split_floats
 from pliant.kernels.product.matmul_pack import write_copy_columns
 from pliant.kernels.tiles.coded_bf16 import SPLIT_BYTES, write_split_units, write_tiled_bf16
 from pliant.kernels.tiles.tile_rows import PANELS, config_space
@@ -58,7 +58,7 @@ def split_row(f: Function, x: Value, n: Value, depth: Value, upper: Value, lower
     both, whole = 2 * f.lanes, n & -(2 * f.lanes)
 
     def store(column: Value) -> None:
-        low, high = (parts_of(f, f.load(f.at(x, column + i), f.vec)) for i in (0, f.lanes))
+        low, high = (split_floats(f, f.load(f.at(x, column + i), f.vec)) for i in (0, f.lanes))
         for to, *two in zip((upper, lower), low, high, strict=True):
             f.store(round_row(f, *two), f.at(to, column, "i16"), 2)
 
@@ -68,7 +68,7 @@ def split_row(f: Function, x: Value, n: Value, depth: Value, upper: Value, lower
     with f.when((is_short.compare("eq", 0)) & whole.compare("ne", n)):
         store(n - both)  # repeats some earlier columns
     with f.when(is_short), f.each(0, n) as column:
-        for to, part in zip((upper, lower), parts_of(f, f.load(f.at(x, column))), strict=True):
+        for to, part in zip((upper, lower), split_floats(f, f.load(f.at(x, column))), strict=True):
             f.store(round_one(f, part), f.at(to, column, "i16"))
     with f.each(n, depth) as column:
         for to in (upper, lower):

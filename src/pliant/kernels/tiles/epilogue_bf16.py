@@ -11,7 +11,7 @@ from pliant.kernels.tiles.tile_rows import PANELS, TILE
 
 
 @dataclass(frozen=True, slots=True)
-class Ends:
+class EpilogueArgs:
     """Rows of C from one on, the addends, and `GemmArgs.activation`; `bias` may be null.
 
     `added` is the whole residual, or null; `residual` is its row for the first row of C.
@@ -27,7 +27,7 @@ class Ends:
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class PanelSums:
     """A panel's sums, and scratch for a partial column group: a bias of 16, and rows of 16 of C."""
 
     sums: Value
@@ -42,7 +42,7 @@ def write_finishes(module: Module) -> None:
 
 
 def write_epilogue(
-    f: Function, ends: Ends, at: Waiting, group: Value, groups: int, width: Value, n_rows: Value
+    f: Function, ends: EpilogueArgs, at: PanelSums, group: Value, groups: int, width: Value, n_rows: Value
 ) -> None:
     """`n_rows` of C, `width` columns in `groups` column groups from `group` on."""
     column, one, wide = group * COLUMNS, f.const(1), f.const(groups * COLUMNS)

@@ -44,7 +44,7 @@ def write_fill_rows(module: Module) -> None:
             begin = largest(f, first, run * length)
             offset = begin - run * length
             n = f.least(f.least((run + 1) * length, real) - begin, block)
-            tap = _Tap(f, args, run)
+            tap = _DepthRun(f, args, run)
             row = f.at(to, begin - first)
 
             def visit(i: Value, d: Value, h: Value, w: Value) -> None:
@@ -88,7 +88,7 @@ def write_fill_columns(module: Module) -> None:
         n_tiles = (count + full - 1) // full
         plane = deep * height * width
         with f.each(first // length, (real + length - 1) // length) as run:
-            tap = _Tap(f, args, run)
+            tap = _DepthRun(f, args, run)
             low, high = _inside(f, tap.w, width, stride)
             begin = largest(f, first, run * length)
             with f.each(begin, f.least((run + 1) * length, real)) as k:
@@ -130,7 +130,7 @@ def write_fill_columns(module: Module) -> None:
         f.ret()
 
 
-class _Tap:
+class _DepthRun:
     """One run of the depth: the position of its first value relative to an output pixel."""
 
     def __init__(self, f: Function, args: Value, run: Value) -> None:

@@ -8,17 +8,17 @@ from pliant.kernels.emit.isa import Isa
 from pliant.kernels.emit.values import Value
 from pliant.kernels.product.contract import OUT_DIMS, SUM_DIMS, ContractArgs, element
 
-ROWS = "contract_rows"
+CONTRACT_ROWS = "contract_rows"
 """The kernel's name."""
 
 _DIMS = OUT_DIMS + SUM_DIMS
 
 
-def rows_ir(isa: Isa) -> str:
+def contract_rows_ir(isa: Isa) -> str:
     """The kernel ROWS: out = alpha * sum of a * b; a unit is a row, which stays in cache during the sums."""
     module = Module(isa)
     _write_add(module)
-    with module.kernel(ROWS) as f:
+    with module.kernel(CONTRACT_ROWS) as f:
         args, lo, hi, _ = f.params
         (out,) = f.fields(args, ContractArgs, "out")
         n = element(f, args, "extents", OUT_DIMS - 1)

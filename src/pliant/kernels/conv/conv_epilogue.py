@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pliant.kernels.conv.conv_activations import ACTIVATIONS
 from pliant.kernels.conv.conv_args import ConvArgs, ConvForm
 from pliant.kernels.conv.conv_tile import COLUMNS
-from pliant.kernels.conv.turn_planes import transposed
+from pliant.kernels.conv.transpose_planes import transpose_square
 from pliant.kernels.emit.builder import Module
 from pliant.kernels.emit.values import Value, vector
 
@@ -52,7 +52,7 @@ def write_finish(
                     rows = [f.load(f.at(block, i * COLUMNS), f.vec, 4 * f.lanes) for i in range(f.lanes)]
                     # Pinned, else LLVM moves shuffles into the branches for existing channels, and more
                     # values are alive.
-                    for i, x in enumerate(f.pinned(transposed(f, rows))):
+                    for i, x in enumerate(f.pinned(transpose_square(f, rows))):
                         with f.when(channels > first + i):
                             end(x, channel_step * (first + i) + pixel)
         done = f.const(0)

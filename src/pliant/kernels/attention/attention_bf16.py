@@ -16,10 +16,10 @@ largest block and R in this one; [2] are upper and lower parts, "pairs" two bflo
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pliant.kernels.attention.attention_tiles import (
+from pliant.kernels.attention.attention_steps import (
     QUAD,
+    BlockShape,
     Scratch,
-    Strip,
     padded,
     quad_of_rows,
     rows_at,
@@ -29,7 +29,7 @@ from pliant.kernels.attention.attention_tiles import (
 from pliant.kernels.emit import vmath
 from pliant.kernels.emit.builder import Function
 from pliant.kernels.emit.values import Value
-from pliant.kernels.product.bf16_pairs import parts_of, round_pairs, round_row, store_parts
+from pliant.kernels.product.bf16_pairs import round_pairs, round_row, split_floats, store_parts
 from pliant.kernels.tiles.tile_rows import LeftRows, multiply_parts
 
 _GROUP = 16
@@ -38,7 +38,7 @@ _TOKENS = 32
 _AT_ONCE = 8
 """Tokens whose values are transposed at a time."""
 
-Rows = tuple[Value, Value]
+StridedRows = tuple[Value, Value]
 """The first row, and the row stride."""
 
 
@@ -58,7 +58,7 @@ def tiled_floats(key_dim: int, value_dim: int, n_tokens: int, block_rows: int) -
     return (_up(key_dim) + columns + 2 * block_rows) * tokens + (_up(key_dim) + 2 * columns) * block_rows
 
 
-def lay_out_tiles(f: Function, base: Value, n_tokens: Value, strip: Strip) -> TiledScratch:
+def lay_out_tiles(f: Function, base: Value, n_tokens: Value, strip: BlockShape) -> TiledScratch:
     """The addresses of the arrays in a thread's scratch."""
     tokens, rows = (n_tokens + (_TOKENS - 1)) & -_TOKENS, strip.block_rows
     values = f.at(base, tokens * _up(strip.key_dim))
@@ -72,24 +72,24 @@ def lay_out_tiles(f: Function, base: Value, n_tokens: Value, strip: Strip) -> Ti
 
 def copy_to_tiles(
     f: Function,
-    k: Rows,
-    v: Rows,
+    k: StridedRows,
+    v: StridedRows,
     n_tokens: Value,
     at: TiledScratch,
-    strip: Strip,
+    strip: BlockShape,
 ) -> None:
     """Copy a head's keys and values into scratch; each is given as its first row and the row stride."""
     columns = _up(strip.key_dim)
     with f.each(0, n_tokens) as token:
         row, to = f.at(k[0], token * k[1]), f.at(at.plain.keys, token * columns)
         for column in range(0, columns, 2 * f.lanes):
-            low, high = (parts_of(f, _columns(f, row, column + i, strip.key_dim)) for i in (0, f.lanes))
+            low, high = (split_floats(f, _columns(f, row, column + i, strip.key_dim)) for i in (0, f.lanes))
             for part, two in enumerate(zip(low, high, strict=True)):
                 f.store(round_row(f, *two), f.at(to, (part * columns + column) // 2))
     with f.each(0, at.tokens, _AT_ONCE) as token:
         for column in range(0, strip.values, f.lanes):
             rows = [_row_of(f, v, token + i, n_tokens, column, strip.value_dim) for i in range(_AT_ONCE)]
-            for part, of_rows in enumerate(zip(*(parts_of(f, x) for x in rows), strict=True)):
+            for part, of_rows in enumerate(zip(*(split_floats(f, x) for x in rows), strict=True)):
                 pairs = [round_pairs(f, *of_rows[i : i + 2]) for i in range(0, _AT_ONCE, 2)]
                 four = transpose(f, [f.cast("bitcast", x, f.vec) for x in pairs])
                 for i in range(f.lanes):
@@ -100,9 +100,9 @@ def copy_to_tiles(
 
 def score_in_tiles(
     f: Function,
-    strip: Strip,
+    strip: BlockShape,
     config: Value,
-    q: Rows,
+    q: StridedRows,
     rows: Sequence[Value],
     scale: Value,
     n_keys: Value,
@@ -124,7 +124,7 @@ def score_in_tiles(
 
 def weigh_in_tiles(
     f: Function,
-    strip: Strip,
+    strip: BlockShape,
     config: Value,
     n_keys: Value,
     at: TiledScratch,
@@ -156,7 +156,7 @@ def weigh_in_tiles(
 
 
 def _fill_queries(
-    f: Function, strip: Strip, q: Rows, rows: Sequence[Value], scale: Value, at: TiledScratch
+    f: Function, strip: BlockShape, q: StridedRows, rows: Sequence[Value], scale: Value, at: TiledScratch
 ) -> None:
     factor, columns = f.splat(scale), _up(strip.key_dim)
     whole, words = strip.key_dim // QUAD * QUAD, f.const(columns // 2)
@@ -190,7 +190,7 @@ def _columns(f: Function, row: Value, first: int, n: int) -> Value:
     return x
 
 
-def _row_of(f: Function, v: Rows, token: Value, n_tokens: Value, first: int, n: int) -> Value:
+def _row_of(f: Function, v: StridedRows, token: Value, n_tokens: Value, first: int, n: int) -> Value:
     """As `_columns`, of a token; zeros if there is none."""
     row = f.at(v[0], f.least(token, n_tokens - 1) * v[1])
     return f.select(f.splat(token < n_tokens), _columns(f, row, first, n), f.const(0.0, f.vec))

@@ -3,27 +3,27 @@
 from collections.abc import Callable, Sequence
 
 from pliant.kernels.emit.builder import Function
-from pliant.kernels.emit.spans import strips
+from pliant.kernels.emit.spans import visit_strips
 from pliant.kernels.emit.values import Value, vector
 
 _SQUARE = 8
 """Side of the squares that are transposed: on some CPUs larger ones take more time per element."""
 
 
-def pixels_of(f: Function, planes: Value, plane: Value, n: Value, width: int, to: Value) -> None:
+def planes_to_pixels(f: Function, planes: Value, plane: Value, n: Value, width: int, to: Value) -> None:
     """to[pixel][channel], `n` pixels of `width` planes, which are `plane` floats apart."""
 
     def visit(pixel: Value, lanes: int, _: int) -> None:
         type_ = vector(lanes, "float") if lanes > 1 else "float"
         with f.each(0, width, lanes) as c:
             square = [f.load(f.at(planes, (c + i) * plane + pixel), type_) for i in range(lanes)]
-            for i, value in enumerate(transposed(f, square)):
+            for i, value in enumerate(transpose_square(f, square)):
                 f.store(value, f.at(to, (pixel + i) * width + c))
 
-    strips(f, n, visit, lanes=min(f.lanes, _SQUARE))
+    visit_strips(f, n, visit, lanes=min(f.lanes, _SQUARE))
 
 
-def planes_of(
+def pixels_to_planes(
     f: Function, pixels: Value, n: Value, width: int, store: Callable[[Value, Value, Value, int], None]
 ) -> None:
     """`store(values, channel, pixel, lanes)` for `lanes` pixels of one channel, until `n` are stored.
@@ -35,13 +35,13 @@ def planes_of(
         type_ = vector(lanes, "float") if lanes > 1 else "float"
         with f.each(0, width, lanes) as c:
             rows = [f.load(f.at(pixels, (pixel + i) * width + c), type_) for i in range(lanes)]
-            for i, value in enumerate(transposed(f, rows)):
+            for i, value in enumerate(transpose_square(f, rows)):
                 store(value, c + i, pixel, lanes)
 
-    strips(f, n, visit, lanes=min(f.lanes, _SQUARE))
+    visit_strips(f, n, visit, lanes=min(f.lanes, _SQUARE))
 
 
-def transposed(f: Function, rows: Sequence[Value]) -> list[Value]:
+def transpose_square(f: Function, rows: Sequence[Value]) -> list[Value]:
     """Transpose a square of vectors by exchanging halves in log2(lanes) steps."""
     n = len(rows)
     vectors = list(rows)
