@@ -45,7 +45,7 @@ _MEMORY = re.compile(r"(VmHWM|RssAnon|RssFile):\s+(\d+) kB")
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
+class DriverAnswer:
     """One line of the driver."""
 
     end_us: int
@@ -57,10 +57,10 @@ class Answered:
 
 
 @dataclass(frozen=True, slots=True)
-class Ran:
+class DriverRun:
     """A process of the driver: its answers, and its memory at the end in bytes."""
 
-    answers: tuple[Answered, ...]
+    answers: tuple[DriverAnswer, ...]
     memory: Mapping[str, int]
     first_s: float
 
@@ -83,7 +83,7 @@ class Library:
         working = max((plan.memory.working_bytes for plan in plans), default=sizes.working)
         return sizes.preload + working + sizes.arena + sizes.tables + SLACK_BYTES
 
-    def run(self, texts: Sequence[str], target_s: float = 0.0, *, is_cold: bool = False) -> Ran:
+    def run(self, texts: Sequence[str], target_s: float = 0.0, *, is_cold: bool = False) -> DriverRun:
         """Answer `texts`; with `is_cold`, no file of the directory is in the page cache at the start."""
         if is_cold:
             _drop_pages(self.report.output)
@@ -96,14 +96,14 @@ class Library:
         lines = done.stdout.splitlines()
         answers = tuple(self._answered(line) for line in lines if line[:1].isdigit())
         memory = {m[1]: 1024 * int(m[2]) for line in lines if (m := _MEMORY.match(line))}
-        return Ran(answers, memory, (answers[0].end_us - start_us) / 1e6)
+        return DriverRun(answers, memory, (answers[0].end_us - start_us) / 1e6)
 
-    def _answered(self, line: str) -> Answered:
+    def _answered(self, line: str) -> DriverAnswer:
         end_us, _, met, elapsed_us, n_tokens, _, *rest = line.split()
         n = sum("p" in word or "0x" in word for word in rest)
         numbers = np.array([float.fromhex(word) for word in rest[:n]], np.float32)
         bits = np.array(list(map(int, rest[n:])), int)
-        return Answered(int(end_us), met == "1", int(elapsed_us), int(n_tokens), numbers, bits)
+        return DriverAnswer(int(end_us), met == "1", int(elapsed_us), int(n_tokens), numbers, bits)
 
 
 def main() -> None:
@@ -237,7 +237,7 @@ def _arm(bench: Report, folder: Path, n_texts: int) -> list[bool]:
     ]  # fmt: skip
 
 
-def _differences(answers: Sequence[Answered], texts: Sequence[str]) -> tuple[float, int, int]:
+def _differences(answers: Sequence[DriverAnswer], texts: Sequence[str]) -> tuple[float, int, int]:
     """Largest difference from a session's engine at the bits that ran; answers equal to the bit; answers."""
     worst, equal = 0.0, 0
     with (

@@ -30,8 +30,8 @@ from crime_items import items
 from crime_measure import FILE, measure
 from crime_notes import notes
 from crime_worlds import traces
-from kept import Kept, tree
 from report import ROOT, Report, options
+from stored_runs import StoredRuns, tree
 
 BAR_S = 10.0
 _SYNTHETIC = np.random.default_rng(0).lognormal(2.65, 0.42, 1000).astype(np.int64).clip(1, 64)
@@ -84,7 +84,7 @@ def _simulated(
     """Each part's results, without parts that lack data; earlier results of this source tree are cached in
     `folder`.
     """
-    now, before = Kept(folder, tree()), Kept(folder, tree(), ("none",))
+    now, before = StoredRuns(folder, tree()), StoredRuns(folder, tree(), ("none",))
     found: dict[str, list[Any]] = {}
     with ProcessPoolExecutor(max(workers, 1)) as processes:
         waiting = {

@@ -20,9 +20,9 @@ from pliant.ir.times.pieces import Quadratic, piecewise
 from pliant.route.choice.energy import A53_COVE, LTE
 from pliant.route.choice.objective import Objective
 from pliant.route.curve_advert import CurveAdvert
-from pliant.route.node_messages import Spent, decode_told, encode_told
+from pliant.route.node_messages import NodeTime, decode_advert, encode_advert
 from pliant.route.router import Router
-from pliant.route.router_settings import RouterSettings, paper
+from pliant.route.router_settings import RouterSettings, paper_settings
 from report import Report, options
 
 MAX_N = 512
@@ -90,9 +90,9 @@ def _decisions(n: int) -> Iterator[Calls]:
 
 def _events() -> Iterator[Calls]:
     router = _router(MOST, RouterSettings(MAX_N))
-    plain = _router(MOST, paper(MAX_N, window=64, refit_every=16))
+    plain = _router(MOST, paper_settings(MAX_N, window=64, refit_every=16))
     word = router.tell(1.0)
-    text = encode_told(word, Spent(0.01))
+    text = encode_advert(word, NodeTime(0.01))
     rng = np.random.default_rng(1)
     lengths, noise = rng.integers(1, 60, 1 << 12).tolist(), rng.normal(1, 0.03, 1 << 12).tolist()
 
@@ -111,8 +111,8 @@ def _events() -> Iterator[Calls]:
         "minimum of 9 curves, 6 to 30 points", lambda _: minimum([_curve(i) for i in range(9)], MAX_N)
     )
     yield Calls("due, nothing to do", lambda _: plain.due(1.0))
-    yield Calls("encode a word", lambda _: encode_told(word, Spent(0.01)))
-    yield Calls("decode and check a word", lambda _: decode_told(text))
+    yield Calls("encode a word", lambda _: encode_advert(word, NodeTime(0.01)))
+    yield Calls("decode and check a word", lambda _: decode_advert(text))
 
 
 def _timed(calls: list[Calls], n_calls: int) -> dict[str, np.ndarray]:

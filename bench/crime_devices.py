@@ -25,7 +25,7 @@ import numpy as np
 
 import checkout  # noqa: F401 - research and testbed lie there
 from pliant.ir.curve import Curve, line
-from research.world import Device, Spell
+from research.world import Device, SlowPeriod
 
 MODELS = {"SNLI": "CoVe-300", "SQuAD": "CoVe-300", "SNLI_200": "CoVe-200", "IMDB": "IMDB"}
 """The model of each test."""
@@ -59,7 +59,7 @@ class Devices:
 
     def device(self, model: str, level: str, name: str | None = None, is_loaded: bool = False) -> Device:
         """The device; with `is_loaded` it is slower from half of the inputs on."""
-        spells = (Spell(0.5, 1.0, self.loaded),) if is_loaded else ()
+        spells = (SlowPeriod(0.5, 1.0, self.loaded),) if is_loaded else ()
         spread = 0.0 if self.factors else _SPREADS[level]
         return Device(name or level, self.curves[model][level], spread, spells, self.factors.get(model, ()))
 

@@ -24,7 +24,7 @@ import numpy as np
 
 import checkout  # noqa: F401 - research and testbed lie there
 import pliant
-from crime_nodes import Answered, Asker, check_bed, reviews, traces
+from crime_nodes import NodeAnswer, NodeClient, check_bed, reviews, traces
 from report import Claim, Report, options
 from research.series import LinkSeries, Trace
 from testbed import DeviceSpec, rate
@@ -96,7 +96,7 @@ class Request:
     id: str
     at_s: float
     broken: str
-    answered: Answered
+    answered: NodeAnswer
     is_right: bool
 
 
@@ -104,7 +104,7 @@ class Request:
 class _Rig:
     """The testbed, its current fault, and the correct answers."""
 
-    def __init__(self, bed: NodeBed, asker: Asker, texts: Sequence[str]) -> None:
+    def __init__(self, bed: NodeBed, asker: NodeClient, texts: Sequence[str]) -> None:
         self._bed, self._asker, self._texts = bed, asker, texts
         model = pliant.open(MODEL, threads=1)
         self._right = [model(text) for text in texts]
@@ -173,7 +173,7 @@ def measure(seconds: float, seed: int) -> tuple[list[Request], dict[str, list[st
         ]
         upstreams = {"end": ["gateway"], "gateway": ["cloud"]}
         with open_nodes(specs, upstreams, MODEL, Path(name)) as bed, inside(bed.network["end"]):
-            asker = Asker(bed, MODEL, "end")
+            asker = NodeClient(bed, MODEL, "end")
             rig = _Rig(bed, asker, texts)
             events: list[tuple[float, Callable[[], object]]] = []
             waiting: list[Future[Request]] = []

@@ -15,7 +15,7 @@ from pliant.api.open_endpoint import open_endpoint
 from pliant.ir.curve import Curve
 from pliant.route.choice.choose_endpoint import LOCAL
 from pliant.route.node_identity import Identity
-from pliant.route.node_messages import Spent
+from pliant.route.node_messages import NodeTime
 from pliant.run.session.session import Session
 from pliant.serve.access.security import ListenAddress
 from pliant.serve.answers.admission import Admission
@@ -32,7 +32,7 @@ from pliant.serve.telemetry.request_context import ServedModel
 ANY = ListenAddress("127.0.0.1", 0)
 
 
-class Unrouted:
+class UnroutedNode:
     """Answers requests as `serve/node/serving_node.py`, but without a router: no choice, no curve."""
 
     name = "unrouted"
@@ -57,13 +57,13 @@ class Unrouted:
         self.metrics.requests.labels(LOCAL, "ok").inc()
         self.metrics.request_seconds.labels(LOCAL).observe(self.clock() - start_s)
         return InferResponse(
-            answer, LOCAL, self.name, Spent(done.waited_s + done.spent_s, done.waited_s), given.length
+            answer, LOCAL, self.name, NodeTime(done.waited_s + done.spent_s, done.waited_s), given.length
         )
 
 
 async def unrouted(model: str) -> None:
     served = open_endpoint(model, threads=1)
-    node: Any = Unrouted(served)
+    node: Any = UnroutedNode(served)
     sock = bind(ANY)
     print(f"http://127.0.0.1:{sock.getsockname()[1]}", flush=True)
     await NodeServer(make_app(node, Access(), "0"), Limits(), lambda: None, lambda: None, 0.0).serve([sock])

@@ -48,7 +48,7 @@ def reviews(count: int, seed: int) -> list[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
+class NodeAnswer:
     """The result of a request: its outputs by name, its seconds, and the number of sends."""
 
     outputs: dict[str, Any]
@@ -57,7 +57,7 @@ class Answered:
 
 
 @final
-class Asker:
+class NodeClient:
     """An HTTP client of a node; make and use it `inside` the namespace of the client. Thread-safe."""
 
     def __init__(self, bed: NodeBed, model: str, name: str) -> None:
@@ -75,7 +75,7 @@ class Asker:
         tensors: Sequence[dict[str, Any]],
         outputs: Sequence[dict[str, Any]] = (),
         route: str | None = None,
-    ) -> Answered:
+    ) -> NodeAnswer:
         """The answer; retried with the same id if the node is down or its queue is full.
 
         Outputs requested as binary data are omitted. Raises SystemExit on a refusal, and if no answer arrives
@@ -101,7 +101,7 @@ class Asker:
             took_s = time.perf_counter() - start_s
             is_json = response.headers["content-type"] == "application/json"
             found = response.json()["outputs"] if is_json else ()
-            return Answered({output["name"]: output["data"] for output in found}, took_s, n_sent)
+            return NodeAnswer({output["name"]: output["data"] for output in found}, took_s, n_sent)
         raise SystemExit(f"{id}: no answer within {_PATIENCE_S:g} s, sent {n_sent} times")
 
     def close(self) -> None:

@@ -22,7 +22,7 @@ from typing import Any, final
 import numpy as np
 
 import checkout  # noqa: F401 - research and testbed lie there
-from crime_nodes import DATA, Asker, check_bed, traces
+from crime_nodes import DATA, NodeClient, check_bed, traces
 from pliant.ir.curve import Curve, line
 from pliant.ir.link import Link
 from pliant.ir.times.fit import robust
@@ -35,7 +35,7 @@ from research.simulate import simulate
 from research.world import Device, Edge, Sizes, World, draw
 from testbed import DeviceSpec, rate
 from testbed.inside import inside
-from testbed.nodes import Executed, NodeBed, open_nodes
+from testbed.nodes import Execution, NodeBed, open_nodes
 
 SOURCE, MODEL = "random:cove-300", "random-cove-300"
 NAMES = ("end", "gateway", "cloud")
@@ -70,7 +70,7 @@ def lengths(count: int, seed: int) -> list[int]:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class RealRun:
     """A run of real nodes: seconds and executing device by input, all executions, HTTP times.
 
     `http_s` is the time of a request beyond computation: at the end node, and the addition of each hop.
@@ -78,7 +78,7 @@ class Measured:
 
     seconds: list[float]
     targets: list[int]
-    executed: dict[str, list[Executed]]
+    executed: dict[str, list[Execution]]
     http_s: tuple[float, float, float]
 
 
@@ -88,13 +88,13 @@ class _Rig:
         self._bed, self._rtt_s = bed, 0.0
         self._follow(first_rtt_s)
 
-    def measure(self, inputs: Sequence[int], series: LinkSeries) -> Measured:
+    def measure(self, inputs: Sequence[int], series: LinkSeries) -> RealRun:
         self._time_alone()
         first = series.at(0.0, 0.0)
         assert first is not None
         took: dict[str, float] = {}
         with inside(self._bed.network["end"]):
-            asker = Asker(self._bed, MODEL, "end")
+            asker = NodeClient(self._bed, MODEL, "end")
             for i in range(N_WARM):
                 took |= {f"warm{i}-{n}": _ask(asker, f"warm{i}-{n}", n) for n in WARM}
                 took[f"here{i}"] = _ask(asker, f"here{i}", 4, _HERE)
@@ -108,13 +108,13 @@ class _Rig:
         executed = {name: self._bed.executed(name) for name in NAMES}
         where = {e.id: (k, e.seconds) for k, name in enumerate(NAMES) for e in executed[name]}
         targets = [where[f"{RUN}{i}"][0] for i in range(len(inputs))]
-        return Measured(seconds, targets, executed, _http(took, where, first.latency_s))
+        return RealRun(seconds, targets, executed, _http(took, where, first.latency_s))
 
     def _time_alone(self) -> None:
         """Run some inputs on each device, to measure its line."""
         for name in NAMES:
             with inside(self._bed.network[name]):
-                asker = Asker(self._bed, MODEL, name)
+                asker = NodeClient(self._bed, MODEL, name)
                 for turn in range(3):
                     for n in LENGTHS:
                         _ask(asker, f"{name}{turn}-{n}", n, _HERE)
@@ -126,7 +126,7 @@ class _Rig:
             self._rtt_s = rtt_s
 
 
-def _ask(asker: Asker, id: str, n: int, route: str | None = None) -> float:
+def _ask(asker: NodeClient, id: str, n: int, route: str | None = None) -> float:
     ids = {"name": "ids", "shape": [1, n], "datatype": "INT64", "data": list(range(n))}
     return asker.ask(id, [ids], _BINARY, route).seconds
 
@@ -150,7 +150,7 @@ def series_of(chosen: Window) -> LinkSeries:
     return LinkSeries(tuple(i / len(links) for i in range(len(links))), links, of="inputs")
 
 
-def run(inputs: Sequence[int], series: LinkSeries) -> Measured:
+def run(inputs: Sequence[int], series: LinkSeries) -> RealRun:
     """The real nodes' run."""
     specs = [
         DeviceSpec(device, slower=slower, bandwidth_Bps=rate(LINK), delay_s=delay_s)
@@ -165,7 +165,7 @@ def run(inputs: Sequence[int], series: LinkSeries) -> Measured:
         return _Rig(bed, first.latency_s).measure(inputs, series)
 
 
-def world(measured: Measured, series: LinkSeries) -> World:
+def world(measured: RealRun, series: LinkSeries) -> World:
     """The simulator's input: fitted lines, and the series plus HTTP's time on each hop."""
     _, near_s, far_s = measured.http_s
     far = tuple(
@@ -179,7 +179,7 @@ def world(measured: Measured, series: LinkSeries) -> World:
     return World(devices, edges, Sizes(0, 0, 0, 0))
 
 
-def fitted(executed: Sequence[Executed]) -> Curve:
+def fitted(executed: Sequence[Execution]) -> Curve:
     """The line through a device's executions before the run, fitted as in nodes."""
     before = [e for e in executed if not e.id.startswith(RUN)]
     fit, _ = robust([e.length for e in before], [e.seconds for e in before])
@@ -259,12 +259,12 @@ def _own_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _kept(keep: Path | None, measure: Callable[[], Measured]) -> Measured:
+def _kept(keep: Path | None, measure: Callable[[], RealRun]) -> RealRun:
     if keep is not None and keep.exists():
         found = json.loads(keep.read_text())
-        executed = {name: [Executed(**e) for e in rows] for name, rows in found["executed"].items()}
+        executed = {name: [Execution(**e) for e in rows] for name, rows in found["executed"].items()}
         here_s, near_s, far_s = found["http_s"]
-        return Measured(found["seconds"], found["targets"], executed, (here_s, near_s, far_s))
+        return RealRun(found["seconds"], found["targets"], executed, (here_s, near_s, far_s))
     measured = measure()
     if keep is not None:
         keep.write_text(json.dumps(asdict(measured)))
@@ -300,7 +300,7 @@ def _alone(name: str, seconds: float, predicted_s: float) -> dict[str, Any]:
     }
 
 
-def _line(device: Device, executed: Sequence[Executed], slower: float) -> dict[str, Any]:
+def _line(device: Device, executed: Sequence[Execution], slower: float) -> dict[str, Any]:
     ratios = [e.seconds / max(device.curve.at(e.length), 1e-9) for e in executed]
     return {
         "device": device.name,
@@ -313,7 +313,7 @@ def _line(device: Device, executed: Sequence[Executed], slower: float) -> dict[s
     }
 
 
-def _told(chosen: Window, measured: Measured) -> str:
+def _told(chosen: Window, measured: RealRun) -> str:
     here, near, far = (f"{1e3 * s:.1f}" for s in measured.http_s)
     return (
         f"RIPE Atlas series {chosen.trace.name}, three hours from "

@@ -20,7 +20,7 @@ from crime_devices import MODELS, Devices
 from pliant.ir.link import Link
 from pliant.route.choice.energy import A53_COVE, A53_IMDB, LTE
 from pliant.route.choice.objective import TIME, Objective
-from pliant.route.router_settings import RouterSettings, paper
+from pliant.route.router_settings import RouterSettings, paper_settings
 from report import ROOT
 from research.oracle import Verdict, alone, judge, oracle
 from research.series import LinkSeries, Trace, Window, bluetooth, constant, read_ripe, steps, windows
@@ -128,7 +128,7 @@ class Policy:
 
     def settings(self, max_n: int) -> RouterSettings:
         if self.is_paper:
-            return paper(max_n, ping_after_s=self.ping_after_s)
+            return paper_settings(max_n, ping_after_s=self.ping_after_s)
         return RouterSettings(max_n, ping_after_s=self.ping_after_s)
 
 

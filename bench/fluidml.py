@@ -23,10 +23,10 @@ import fluidml_schedules
 import fluidml_votes
 from fluidml_items import items
 from fluidml_models import Subject, subjects
-from kept import Kept, tree
 from report import Report, options
 from runtimes import THREADS
 from serving import fresh
+from stored_runs import StoredRuns, tree
 
 QUICK_WITHOUT = ("torch", "torch compiled", "tvm")
 COUNTED = ("onnxruntime", "openvino", "torch")
@@ -55,7 +55,7 @@ def main() -> None:
         folder = Path(opts.models or name).absolute()
         folder.mkdir(parents=True, exist_ok=True)
         only = tuple(opts.only.split(",")) if opts.only else ()
-        kept = Kept(folder / ("rows-quick" if opts.quick else "rows"), tree(), only)
+        kept = StoredRuns(folder / ("rows-quick" if opts.quick else "rows"), tree(), only)
         models = subjects(folder, (), opts.quick)
         unknown = sorted(set(only) - {m.name for m in models} - {"votes", "loops", "drawn"})
         if unknown:
@@ -86,7 +86,7 @@ def _cache(folder: Path) -> Path:
     return folder / "cache"
 
 
-def _measured(model: Subject, kept: Kept, folder: Path, is_quick: bool) -> dict[str, Any]:
+def _measured(model: Subject, kept: StoredRuns, folder: Path, is_quick: bool) -> dict[str, Any]:
     """Every part of a model that is stored or may be measured; empty if one is missing."""
     cache = _cache(folder)
     rounds, runs = (3, 3) if is_quick else (9, 10)

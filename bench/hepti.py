@@ -27,8 +27,8 @@ from hepti_items import items
 from hepti_modes import MODELS
 from hepti_rig import PAPER_SLOWER, SLOWER, TOKENS
 from hepti_tables import explained, figure_claims, figure_rows, sweep_claims, sweep_rows
-from kept import Kept, tree
 from report import ROOT, Report, options
+from stored_runs import StoredRuns, tree
 
 NOTES = (
     "Devices are namespaces joined by veth and shaped by `tc tbf`; each is a process (`pliant worker`, and "
@@ -69,7 +69,7 @@ def main() -> None:
         unknown = sorted(set(only) - subjects.keys())
         if unknown:
             raise SystemExit(f"there are no {unknown}; known are {', '.join(subjects)}.")
-        kept = Kept(folder / ("rows-quick" if opts.quick else "rows"), tree(), only, opts.older)
+        kept = StoredRuns(folder / ("rows-quick" if opts.quick else "rows"), tree(), only, opts.older)
         found: dict[str, Any] = {}
         took: list[dict[str, object]] = []
         for part in parts:

@@ -25,8 +25,8 @@ from hepti_beds import Bed, DeviceSpec, open_bed, rate
 from hepti_rig import PAPER_SLOWER, PRIMARY, SECONDARY, alone, open_rig, random_model
 from pliant.api.open_cluster import PORT, Cluster
 from pliant.api.open_encoder import open_encoder
+from pliant.cluster.lead.join_spans import segment_ends
 from pliant.cluster.lead.lead_run import RunRecord
-from pliant.cluster.lead.record import segment_ends
 from pliant.cluster.session.cluster_details import ClusterDetails
 from pliant.cluster.session.cluster_session import ClusterSession
 from pliant.ir.dilation import Dilation

@@ -9,7 +9,7 @@ from statistics import mean, median
 from threading import Barrier
 
 from hepti_rig import cores_of, on_core
-from pliant.cluster.member.shard import Shard, Shards
+from pliant.cluster.member.shard import ModelShards, Shard
 from pliant.ir.cost import Span
 from pliant.ir.partition import Partition
 from pliant.ir.program import Compute, Program, Step
@@ -167,7 +167,7 @@ def _stages(
             for layer in range(source.spec.n_layers):
                 works = [step.work for step in layer_segment(source.spec, partition, layer).steps]
                 layers.append([w for w in works if isinstance(w, Compute) and w.device == name])
-            shard = Shards(name, source, library, pool).prepare(partition)
+            shard = ModelShards(name, source, library, pool).prepare(partition)
             devices[name] = _Stages(shard, layers, slower[name])
         yield devices
 

@@ -20,7 +20,7 @@ import numpy as np
 from pliant import __version__
 from pliant.api.open_encoder import open_encoder
 from pliant.cluster.control import messenger
-from pliant.cluster.control.messages import Who
+from pliant.cluster.control.messages import HelloRequest
 from pliant.cluster.control.messenger import Messenger
 from pliant.cluster.lead import open_member as launch
 from pliant.cluster.net.comm import Tag
@@ -84,7 +84,7 @@ class LyingComm:
             nonsense = random.randbytes(n_bytes)
             with patch.object(messenger, "encode", lambda *_, said=nonsense: said):
                 for peer in self.messenger.peers:
-                    self.messenger.send(peer, Who())
+                    self.messenger.send(peer, HelloRequest())
 
 
 def main(lie: str, at: str, join: str, name: str, key: str, model: str) -> None:

@@ -27,7 +27,7 @@ from hepti_rig import (
     random_model,
 )
 from pliant.cluster.lead.predict import predict
-from pliant.cluster.watch.adapt import Picture
+from pliant.cluster.watch.adapt import Topology
 from pliant.ir.partition import Grid, Mode, Partition, Share
 from pliant.ir.topology import Capability, Links
 from pliant.models.encoder.encoder_spec import EncoderSpec
@@ -133,7 +133,7 @@ def _figure(
     slower = {name: device.dilation.compute for name, device in devices.items()}
     modes = {}
     for name, partition in plans.items():
-        solved = predict(spec, partition, Picture(devices, links))
+        solved = predict(spec, partition, Topology(devices, links))
         if partition not in known:
             known[partition] = computes_alone(rig.source, partition, slower, 2)
         together = computes_together(rig.source, partition, slower, 2) if name in MODES else known[partition]
@@ -162,7 +162,7 @@ def _sweep(
     for fraction in fractions:
         for mode in MODES:
             partition = split_of(mode, spec, round(spec.n_heads * fraction), round(TOKENS * fraction))
-            solved = predict(spec, partition, Picture(devices, links))
+            solved = predict(spec, partition, Topology(devices, links))
             said = anatomy(solved.program, solved.spans)
             rig.run(partition)
             later = predict(spec, partition, rig.seen(solved))

@@ -25,13 +25,13 @@ from typing import Any
 from hepti_beds import DeviceSpec, random_bert, rate
 from hepti_rig import PRIMARY, Rig, open_rig
 from pliant.api.open_encoder import open_encoder
-from pliant.cluster.lead.choose_partition import chooser
+from pliant.cluster.lead.choose_partition import make_chooser
+from pliant.cluster.lead.join_spans import segment_ends
 from pliant.cluster.lead.margin import Margins
 from pliant.cluster.lead.measure_links import links_of
-from pliant.cluster.lead.predict import Solved, layer_seconds, predict
-from pliant.cluster.lead.record import segment_ends
+from pliant.cluster.lead.predict import Prediction, layer_seconds, predict
 from pliant.cluster.lead.survey import survey_links
-from pliant.cluster.watch.adapt import Picture, is_kept, reason_to_solve
+from pliant.cluster.watch.adapt import Topology, is_kept, reason_to_solve
 from pliant.ir.dilation import Dilation
 from pliant.ir.partition import Partition, Share
 from pliant.ir.topology import Capability
@@ -60,7 +60,7 @@ _LOOKS = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Drawn:
+class RandomDevice:
     """One device of a set."""
 
     name: str
@@ -71,12 +71,12 @@ class Drawn:
     """The memory limit, as a fraction of all weights."""
 
 
-def draw(seed: int) -> tuple[Drawn, ...]:
+def draw(seed: int) -> tuple[RandomDevice, ...]:
     """Two to five devices, the primary among them; a third of the others cannot hold all weights."""
     rng = random.Random(seed)
     others = rng.sample(WORKERS, rng.randint(1, len(WORKERS)))
     return tuple(
-        Drawn(
+        RandomDevice(
             name,
             slower=round(LEAST_SLOWER * 2 ** rng.uniform(0, 3), 2),
             mbit=round(LEAST_MBIT * ((FAR_MBIT if name in FAR else MOST_MBIT) / LEAST_MBIT) ** rng.random()),
@@ -134,7 +134,9 @@ class _Bench:
                 return rows
         raise SystemExit(f"{_MOST_DRAWN} sets gave {len(rows)} of {count}: splits are too rare.")
 
-    def _row(self, number: int, drawn: Sequence[Drawn], first: Solved, solved: Solved) -> dict[str, Any]:
+    def _row(
+        self, number: int, drawn: Sequence[RandomDevice], first: Prediction, solved: Prediction
+    ) -> dict[str, Any]:
         """The chosen plan for a set, predicted and measured, against the best single device."""
         spec = self.rig.source.spec
         chosen, picture = solved.partition, solved.picture
@@ -166,14 +168,14 @@ class _Bench:
         self.rig.release()
         return row
 
-    def _solve(self, picture: Picture, margins: Margins) -> Solved:
+    def _solve(self, picture: Topology, margins: Margins) -> Prediction:
         spec = self.rig.source.spec
-        partition = chooser(least_gain=lambda: margins.least_gain)(
+        partition = make_chooser(least_gain=lambda: margins.least_gain)(
             spec, TOKENS, picture.capabilities, picture.links, PRIMARY
         )
         return predict(spec, partition, picture)
 
-    def _settled(self, solved: Solved) -> Solved:
+    def _settled(self, solved: Prediction) -> Prediction:
         """The plan after some runs updated the picture, by the rules of `steer`."""
         margins = Margins()
         for _ in range(_LOOKS):
@@ -188,7 +190,7 @@ class _Bench:
             solved = seen if is_kept(seen.layer_s, anew.layer_s, is_home=is_home) else anew
         return solved
 
-    def _become(self, drawn: Sequence[Drawn]) -> None:
+    def _become(self, drawn: Sequence[RandomDevice]) -> None:
         for d in drawn:
             self.rig.network.set_bandwidth(d.name, rate(f"{d.mbit}Mbit"))
             if d.name in FAR:
@@ -197,7 +199,7 @@ class _Bench:
                 (self.paces / d.name).write_text(f"{d.slower}")
         self.rig.lanes.emulated.dilation = Dilation(drawn[0].slower)
 
-    def _picture(self, drawn: Sequence[Drawn]) -> Picture:
+    def _picture(self, drawn: Sequence[RandomDevice]) -> Topology:
         links = survey_links(self.rig.leader.primary, [d.name for d in drawn])
         assert links, "links were not measured"
         spec = self.rig.source.spec
@@ -208,7 +210,7 @@ class _Bench:
             )
             for d in drawn
         }
-        return Picture(capabilities, links_of(links))
+        return Topology(capabilities, links_of(links))
 
     def _in_turns(self, plans: dict[str, Partition]) -> dict[str, list[float]]:
         """Seconds of interleaved runs A B C A B C; equal plans are run once. The first round is a warm-up."""
@@ -224,12 +226,12 @@ class _Bench:
         return seconds
 
 
-def _alone(n_heads: int, drawn: Sequence[Drawn], name: str) -> Partition:
+def _alone(n_heads: int, drawn: Sequence[RandomDevice], name: str) -> Partition:
     shares = (Share(d.name, n_heads, TOKENS) if d.name == name else Share(d.name) for d in drawn)
     return Partition("ws", PRIMARY, tuple(shares), TOKENS)
 
 
-def _said(d: Drawn) -> str:
+def _said(d: RandomDevice) -> str:
     memory = "" if d.memory > 1 else f", {d.memory:.0%} memory"
     return f"{d.name} /{d.slower} {d.mbit} Mbit/s {d.delay_s * 1e3:.1f} ms{memory}"
 

@@ -20,18 +20,18 @@ from hepti_beds import Device, DeviceSpec, Network, inside, rate
 from pliant import __version__
 from pliant.api.open_encoder import open_encoder
 from pliant.cluster.control.messages import Note
-from pliant.cluster.control.patience import Patience
-from pliant.cluster.lead.lead_run import Lead, RunRecord
+from pliant.cluster.control.timeouts import ClusterTimeouts
+from pliant.cluster.lead.lead_run import RunLeader, RunRecord
 from pliant.cluster.lead.measure_links import links_of
-from pliant.cluster.lead.open_member import Leader, MemberOptions, member_lanes, open_primary
-from pliant.cluster.lead.predict import Solved
+from pliant.cluster.lead.open_member import MemberOptions, PrimaryMember, member_lanes, open_primary
+from pliant.cluster.lead.predict import Prediction
 from pliant.cluster.lead.survey import survey_devices, survey_links
-from pliant.cluster.member.perform import Performer
 from pliant.cluster.member.ready_plan import ReadyPlan
+from pliant.cluster.member.run_executor import RunExecutor
 from pliant.cluster.net.activation_coding import Coding
 from pliant.cluster.net.key import make_key
-from pliant.cluster.watch.adapt import Picture
-from pliant.cluster.watch.observed_picture import Unbelieved, saw
+from pliant.cluster.watch.adapt import Topology
+from pliant.cluster.watch.update_topology import UnconfirmedRatios, update_topology
 from pliant.errors import PliantError
 from pliant.ir.dilation import Dilation
 from pliant.ir.partition import Partition, Share
@@ -82,8 +82,8 @@ def alone(spec: EncoderSpec, tokens: int, device: str = PRIMARY) -> Partition:
 
 @final
 @dataclass(slots=True)
-class Fixed:
-    """A `Steer` with a fixed plan; `notes` are the reports at its boundaries, in order."""
+class FixedPlanner:
+    """A `RunPlanner` with a fixed plan; `notes` are the reports at its boundaries, in order."""
 
     held: ReadyPlan | None = None
     notes: list[Mapping[str, Note]] = field(default_factory=list)
@@ -111,10 +111,10 @@ class Rig:
     """The cluster; plans stay loaded between runs."""
 
     network: Network
-    leader: Leader
-    lead: Lead
+    leader: PrimaryMember
+    lead: RunLeader
     source: Encoder
-    fixed: Fixed
+    fixed: FixedPlanner
     lanes: Lanes
     feeds: Mapping[str, np.ndarray] = field(default_factory=dict)
     _held: dict[tuple[Partition, Coding], ReadyPlan] = field(default_factory=dict)
@@ -152,13 +152,13 @@ class Rig:
         assert found, "links were not measured"
         return links_of(found)
 
-    def seen(self, solved: Solved) -> Picture:
+    def seen(self, solved: Prediction) -> Topology:
         """The picture after the last run, updated at every boundary; its plan is `solved`."""
         offsets_s = {member.name: member.offset_s for member in self.leader.primary.monitor.members}
         picture = solved.picture
-        left: Unbelieved = {}
+        left: UnconfirmedRatios = {}
         for notes in self.fixed.notes:
-            picture, left = saw(picture, left, solved, notes, offsets_s)
+            picture, left = update_topology(picture, left, solved, notes, offsets_s)
         return picture
 
     def release(self) -> None:
@@ -190,7 +190,7 @@ def open_rig(
 
     `paces` is a folder with a file for each worker that contains its dilation.
     """
-    first, fixed = specs[0], Fixed()
+    first, fixed = specs[0], FixedPlanner()
     folder.mkdir(parents=True)
     key = make_key(folder / "cluster.key")
     with ExitStack() as ends:
@@ -206,13 +206,13 @@ def open_rig(
             cache=cache_folder(),
             n_threads=1,
             dilation=Dilation(first.slower),
-            patience=Patience(silence_s=10.0, prepare_s=300.0),
+            patience=ClusterTimeouts(silence_s=10.0, prepare_s=300.0),
             on_event=_say,
         )
         leader = ends.enter_context(open_primary(options, address, _unasked))
         lanes = ends.enter_context(member_lanes(first.name, Dilation(first.slower), 1))
-        lead = Lead(
-            leader.primary, Performer(first.name, leader.comm, lanes, lambda: 1 << 40), fixed, n_repeats=0
+        lead = RunLeader(
+            leader.primary, RunExecutor(first.name, leader.comm, lanes, lambda: 1 << 40), fixed, n_repeats=0
         )
         for device, core in zip(network, cores, strict=True):
             if device.name != first.name:

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from hepti_rig import random_model
-from pliant.cluster.lead.choose_partition import chooser
+from pliant.cluster.lead.choose_partition import make_chooser
 from pliant.cluster.member.measure_member import measure_member
 from pliant.ir.cost import latency, simulate
 from pliant.ir.partition import Mode, Partition
@@ -86,7 +86,7 @@ def _cluster(device: Capability, n: int) -> tuple[dict[str, Capability], Links]:
 
 def _equal(spec: EncoderSpec, device: Capability, n: int, mode: Mode) -> tuple[Problem, Partition]:
     devices, links = _cluster(device, n)
-    partition = chooser(mode, "equal")(spec, TOKENS, devices, links, "d0")
+    partition = make_chooser(mode, "equal")(spec, TOKENS, devices, links, "d0")
     return pose(spec, TOKENS, devices, links, "d0"), partition
 
 

@@ -23,7 +23,7 @@ import numpy as np
 from onnxruntime.quantization import quantize_dynamic
 
 from compile import perturbed
-from local_gemms import Pass
+from local_gemms import GemmPass
 from local_layers import Model
 from local_peers import onnxruntime_products
 from paired import paired
@@ -247,11 +247,11 @@ def _shapes(name: str, hidden: int, n_layers: int) -> Model:
     return Model(name, slice_geometry(spec), spec.n_heads, nothing)  # type: ignore[arg-type]
 
 
-def _pass(pool: ThreadPool, library: Library, model: Model) -> Pass:
+def _pass(pool: ThreadPool, library: Library, model: Model) -> GemmPass:
     """Rounding and product of every matrix, as in compiled models, with columns' sums stored with the
     weights.
     """
-    isa, out = library.isa, Pass(pool)
+    isa, out = library.isa, GemmPass(pool)
     kernels = library.functions(
         {"gemm_int8": lambda: gemm_int8_ir(isa), "round_rows": lambda: round_rows_ir(isa)}
     )
@@ -290,9 +290,9 @@ class _ByteProduct:
         return cls(args, [product, panels, worth, sums])
 
 
-def _byte_pass(pool: ThreadPool, library: Library, model: Model) -> Pass:
+def _byte_pass(pool: ThreadPool, library: Library, model: Model) -> GemmPass:
     """As `_pass`, with byte weights."""
-    isa, out = library.isa, Pass(pool)
+    isa, out = library.isa, GemmPass(pool)
     kernels = library.functions(
         {
             "gemm_bytes": lambda: gemm_bytes_ir(isa),
@@ -310,7 +310,10 @@ def _byte_pass(pool: ThreadPool, library: Library, model: Model) -> Pass:
     return out
 
 
-_PASSES: Mapping[str, Callable[[ThreadPool, Library, Model], Pass]] = {"6 bits": _pass, "8 bits": _byte_pass}
+_PASSES: Mapping[str, Callable[[ThreadPool, Library, Model], GemmPass]] = {
+    "6 bits": _pass,
+    "8 bits": _byte_pass,
+}
 
 
 def _whole(report: Report, name: str, model: object, threads: list[int], rounds: int) -> None:

@@ -73,7 +73,7 @@ def main() -> None:
 
 
 @dataclass(frozen=True)
-class Worst:
+class WorstRatios:
     """The largest ratio over models and k, at 128 rows and at one."""
 
     many: float
@@ -90,7 +90,7 @@ def _decode(
     isa: Isa,
     models: list[Model],
     rounds: int,
-) -> Worst:
+) -> WorstRatios:
     """The decoding GEMM against the resident one, and torch's float32."""
     rows = []
     worst = {1: 0.0, 16: 0.0, 128: 0.0}
@@ -112,7 +112,7 @@ def _decode(
             rows.append(row | by_bits)
     title = "fp32 GEMM that decodes / resident fp32 GEMM, outliers included (median of paired ratios)"
     report.table(title, rows)
-    return Worst(worst[128], worst[1])
+    return WorstRatios(worst[128], worst[1])
 
 
 def _int8(

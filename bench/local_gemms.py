@@ -17,7 +17,7 @@ from pliant.models.slice_shapes import MatrixGeometry
 from pliant.store.coding.encode_layer import EncodedLayer
 
 
-class Pass:
+class GemmPass:
     """All GEMMs of a model as one table; `seconds()` walks it once."""
 
     def __init__(self, pool: ThreadPool) -> None:
@@ -43,9 +43,9 @@ class Pass:
 
 def coded_pass(
     pool: ThreadPool, kernels: Mapping[str, int], isa: Isa, model: Model, bits: int, rows: int
-) -> Pass:
+) -> GemmPass:
     """Every slice at `bits` planes."""
-    out = Pass(pool)
+    out = GemmPass(pool)
     for layer, m, K, N in model.matrices():
         coded = model.layers[layer]
         slices, table = _slices(coded, model, decode_table(coded.resident.codebooks[bits], bits, isa), bits)
@@ -56,9 +56,11 @@ def coded_pass(
     return out
 
 
-def resident_pass(pool: ThreadPool, kernels: Mapping[str, int], isa: Isa, model: Model, rows: int) -> Pass:
+def resident_pass(
+    pool: ThreadPool, kernels: Mapping[str, int], isa: Isa, model: Model, rows: int
+) -> GemmPass:
     """Packed float32 weights: the best case of the same kernel."""
-    out = Pass(pool)
+    out = GemmPass(pool)
     draw = np.random.default_rng(1)
     for _, _, K, N in model.matrices():
         packed = pack(draw.standard_normal((K, N)).astype(np.float32))
@@ -77,9 +79,9 @@ def resident_pass(pool: ThreadPool, kernels: Mapping[str, int], isa: Isa, model:
 
 def int8_pass(
     pool: ThreadPool, kernels: Mapping[str, int], isa: Isa, model: Model, bits: int, rows: int
-) -> Pass:
+) -> GemmPass:
     """Every slice at `bits` planes, activations rounded before each GEMM; layers share them."""
-    out = Pass(pool)
+    out = GemmPass(pool)
     places = {}
     for _, _, K, N in model.matrices():
         q, scales = np.zeros((rows, K), np.int16), np.zeros((rows, 2), np.float32)

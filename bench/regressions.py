@@ -31,9 +31,9 @@ from pathlib import Path
 from statistics import geometric_mean, median
 from tempfile import TemporaryDirectory
 
-from kept import Kept, tree
 from paired import exact, spared
 from report import ROOT, Report, options
+from stored_runs import StoredRuns, tree
 
 BENCHES = ("local", "compile", "recurrent", "sti", "crime")
 MOST = 1.03
@@ -115,7 +115,7 @@ def main() -> None:
     report.note(f"Old: commit {_commit(old)}. New: the commit above.")
     with TemporaryDirectory() as scratch:
         folder = Path(opts.kept or scratch).resolve()
-        kept = Kept(folder / "runs", f"{tree()} beside {_commit(old)}")
+        kept = StoredRuns(folder / "runs", f"{tree()} beside {_commit(old)}")
         sides = {
             side: _Side(checkout, folder / side, kept) for side, checkout in (("old", old), ("new", ROOT))
         }
@@ -158,7 +158,7 @@ class _Side:
 
     checkout: Path
     cache: Path
-    kept: Kept
+    kept: StoredRuns
 
     def run(self, bench: str, turn: int) -> Cells:
         """The cells that one run prints. Raises CalledProcessError where the bench fails."""

@@ -25,7 +25,7 @@ TOLERANCE = 1e-5
 
 
 @dataclass(frozen=True, slots=True)
-class Batched:
+class BatchResult:
     """The least throughput relative to actors times a bare loop, and the rows with an actor killed."""
 
     share: float
@@ -34,7 +34,7 @@ class Batched:
     other_answers: int
 
 
-class Watched:
+class RecordedPredictor:
     """A predictor that records start, end and process of each batch; killed once, at row `at`."""
 
     def __init__(self, model: str, marker: str = "", at: int = -1) -> None:
@@ -56,7 +56,7 @@ class Watched:
 
 
 @dataclass(frozen=True, slots=True)
-class Ran:
+class DataSetRun:
     """The output rows, column by column, and the total seconds, from the call to the last row."""
 
     columns: "dict[str, np.ndarray[Any, Any]]"
@@ -85,7 +85,7 @@ class Ran:
         return int((~(off <= TOLERANCE)).sum())
 
 
-def batched(report: Report, model: str, texts: Sequence[str], rounds: int, folder: Path) -> Batched:
+def batched(report: Report, model: str, texts: Sequence[str], rounds: int, folder: Path) -> BatchResult:
     """Rounds of actors between bare loops, then one with an actor killed."""
     rows, shares = [], []
     bare = bare_loops(model, texts, ACTORS, BATCH)
@@ -108,13 +108,13 @@ def batched(report: Report, model: str, texts: Sequence[str], rounds: int, folde
         "workers (niceness 15), so that other processes take time only from actors; here they have that of "
         f"bare loops (niceness 0). Logits are equal within {TOLERANCE:g}."
     )
-    return Batched(
+    return BatchResult(
         min(shares), marker.exists(), ran.lost_or_twice(len(texts)), ran.other_answers(bare.logits)
     )
 
 
 def _row(
-    run: str, ran: Ran, texts: Sequence[str], right: "np.ndarray[Any, Any]", rates: Sequence[float]
+    run: str, ran: DataSetRun, texts: Sequence[str], right: "np.ndarray[Any, Any]", rates: Sequence[float]
 ) -> dict[str, Any]:
     return {
         "run": run,
@@ -130,14 +130,14 @@ def _rates(rate: str, share: str) -> dict[str, str]:
     return {"rows/s, all at work": rate, "of actors x bare": share}
 
 
-def _through(texts: Sequence[str], *args: Any) -> Ran:
+def _through(texts: Sequence[str], *args: Any) -> DataSetRun:
     table = [{"id": i, "text": text} for i, text in enumerate(texts)]
     data = ray.data.from_items(table, override_num_blocks=max(1, len(texts) // BLOCK))
     start_s = time.monotonic()
     answered = data.map_batches(
-        Watched, fn_constructor_args=args, batch_size=BATCH, num_cpus=1,
+        RecordedPredictor, fn_constructor_args=args, batch_size=BATCH, num_cpus=1,
         compute=ray.data.ActorPoolStrategy(size=ACTORS),
     )  # fmt: skip
     parts = list(answered.iter_batches(batch_size=None))
     whole_s = time.monotonic() - start_s
-    return Ran({name: np.concatenate([part[name] for part in parts]) for name in parts[0]}, whole_s)
+    return DataSetRun({name: np.concatenate([part[name] for part in parts]) for name in parts[0]}, whole_s)

@@ -29,7 +29,7 @@ import onnxruntime
 from crime_node import PLIANT, Connection, started
 from paired import paired
 from report import Report, options
-from service_load import Answers, infer_inputs, load
+from service_load import LoadResults, infer_inputs, load
 from text_models import MINILM, export_pooled
 
 CLIENTS = (16, 64)
@@ -177,7 +177,7 @@ def _difference(wanted: np.ndarray, found: np.ndarray) -> float:
 def _row(
     urls: dict[str, str], texts: Texts, n_clients: int, for_s: float, rounds: int, report: Report
 ) -> list[dict[str, object]]:
-    found: dict[str, list[Answers]] = {name: [] for name in urls}
+    found: dict[str, list[LoadResults]] = {name: [] for name in urls}
     for url in urls.values():
         load(url, texts.bodies, n_clients, 1.0, MODEL)
     for turn in range(rounds):

@@ -25,7 +25,7 @@ from paired import paired
 from report import Report, options
 from serve_batch import LENGTHS, MODEL
 from service_load import infer_inputs, load
-from service_open_load import Offered, OpenLoad, open_load
+from service_open_load import OpenLoad, TimedRequest, open_load
 from text_models import MINILM, export_pooled
 
 CLIENTS, OVERLOAD = 64, 1.5
@@ -81,13 +81,13 @@ def _bodies() -> list[bytes]:
     return [_body(rng, None) for _ in range(CLIENTS)]
 
 
-def _offered(rate: float, for_s: float, seed: int, has_deadline: bool) -> list[Offered]:
+def _offered(rate: float, for_s: float, seed: int, has_deadline: bool) -> list[TimedRequest]:
     """The requests of all clients together, with independent arrivals."""
     rng = np.random.default_rng(seed)
     at_s, found = 0.0, []
     while (at_s := at_s + float(rng.exponential(1.0 / rate))) < for_s:
         deadline_s = float(rng.uniform(*DEADLINES_S))
-        found.append(Offered(at_s, deadline_s, _body(rng, deadline_s if has_deadline else None)))
+        found.append(TimedRequest(at_s, deadline_s, _body(rng, deadline_s if has_deadline else None)))
     return found
 
 

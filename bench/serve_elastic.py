@@ -20,7 +20,7 @@ from batch import LENGTHS, N_TEXTS, WORDS
 from crime_node import PLIANT, started
 from paired import paired
 from report import Report, options
-from service_load import Answers, infer_body, load
+from service_load import LoadResults, infer_body, load
 
 MODEL = "sst2"
 CLIENTS = (1, 16, 64)
@@ -102,7 +102,7 @@ def _rows(
     for_s: float,
     rounds: int,
 ) -> list[dict[str, object]]:
-    found: dict[str, list[Answers]] = {name: [] for name in urls}
+    found: dict[str, list[LoadResults]] = {name: [] for name in urls}
     for url in urls.values():
         load(url, bodies, n_clients, 1.0, MODEL)
     for turn in range(rounds):

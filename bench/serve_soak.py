@@ -50,7 +50,7 @@ GROWTH, RIGHT = 0.03, 0.999
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class ModelInput:
     """The input for a model, with the logits and label of the correct answer."""
 
     model: str
@@ -65,7 +65,7 @@ class Question:
         return bool(is_close) and outputs["label"] == [self.label]
 
 
-def questions(model: str, rng: np.random.Generator) -> list[Question]:
+def questions(model: str, rng: np.random.Generator) -> list[ModelInput]:
     """Texts of 4 to 40 words with the answers of the model in this process."""
     found = []
     with open_endpoint(model, threads=1) as session:
@@ -75,12 +75,12 @@ def questions(model: str, rng: np.random.Generator) -> list[Question]:
             tensor = {"name": "text", "shape": [1], "datatype": "BYTES", "data": [text]}
             body = json.dumps({"inputs": [tensor]}).encode()
             logits = np.asarray(reply.outputs["logits"]).reshape(-1)
-            found.append(Question(model, body, logits, str(reply.label)))
+            found.append(ModelInput(model, body, logits, str(reply.label)))
     return found
 
 
 @dataclass(slots=True)
-class Seen:
+class ClientResults:
     """The clients' results, by model and outcome; `seconds` of correct answers."""
 
     outcomes: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -98,7 +98,9 @@ class Seen:
         return sum(k for (of, outcome), k in found if outcome in outcomes and model in (None, of))
 
 
-def ask_until(stop: threading.Event, url: str, asked: Sequence[Question], number: int, seen: Seen) -> None:
+def ask_until(
+    stop: threading.Event, url: str, asked: Sequence[ModelInput], number: int, seen: ClientResults
+) -> None:
     """One client, which retries when it is told to, and counts the outcome of each request."""
     connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=PATIENCE_S)
     run = secrets.token_hex(4)
@@ -117,7 +119,7 @@ def ask_until(stop: threading.Event, url: str, asked: Sequence[Question], number
             time.sleep(0.02)
 
 
-def _asked(connection: http.client.HTTPConnection, question: Question, id: str, body: bytes) -> str:
+def _asked(connection: http.client.HTTPConnection, question: ModelInput, id: str, body: bytes) -> str:
     """The outcome of a request: right, wrong, another's, busy, unloaded, refused, or lost."""
     headers = {"content-type": "application/json", "pliant-request": id}
     try:
@@ -139,9 +141,11 @@ def _asked(connection: http.client.HTTPConnection, question: Question, id: str, 
     return "right" if question.is_right(answer) else "wrong"
 
 
-def soak(node: Process, upstream: Process, token: str, asked: Sequence[Question], for_s: float) -> "Soaked":
+def soak(
+    node: Process, upstream: Process, token: str, asked: Sequence[ModelInput], for_s: float
+) -> "SoakResults":
     """Run all clients for `for_s` seconds, in whole cycles."""
-    seen, stop, found = Seen(), threading.Event(), Soaked()
+    seen, stop, found = ClientResults(), threading.Event(), SoakResults()
     clients = [
         threading.Thread(target=ask_until, args=(stop, node.url, asked, i, seen), daemon=True)
         for i in range(N_CLIENTS)
@@ -154,7 +158,7 @@ def soak(node: Process, upstream: Process, token: str, asked: Sequence[Question]
         for cycle in range(round(for_s / cycle_s)):
             for step in (*steps(node, upstream, token), Step(1.0, "", lambda: None)):
                 while (now_s := time.monotonic() - start_s) < (cycle + step.at) * cycle_s:
-                    found.resident.append(Resident(now_s, cycle, is_loaded, node.resident_bytes))
+                    found.resident.append(MemorySample(now_s, cycle, is_loaded, node.resident_bytes))
                     time.sleep(0.2)
                 step.act()
                 is_loaded = {"model unloaded": False, "model loaded": True}.get(step.name, is_loaded)
@@ -169,7 +173,7 @@ def soak(node: Process, upstream: Process, token: str, asked: Sequence[Question]
 
 
 @dataclass(frozen=True, slots=True)
-class Resident:
+class MemorySample:
     """The node's memory at a time, and whether the reloaded model was loaded."""
 
     at_s: float
@@ -179,12 +183,12 @@ class Resident:
 
 
 @dataclass(slots=True)
-class Soaked:
+class SoakResults:
     """The results of a soak."""
 
-    seen: Seen = field(default_factory=Seen)
+    seen: ClientResults = field(default_factory=ClientResults)
     events: Counter[str] = field(default_factory=Counter)
-    resident: list[Resident] = field(default_factory=list)
+    resident: list[MemorySample] = field(default_factory=list)
     took_s: float = 0.0
     n_stuck: int = 0
 
@@ -243,7 +247,7 @@ def main() -> None:
     report.finish()
 
 
-def tell(report: Report, found: Soaked, n_counted: int, minutes: float) -> None:
+def tell(report: Report, found: SoakResults, n_counted: int, minutes: float) -> None:
     seen, cycle_s = found.seen, min(CYCLE_S, 15.0 * minutes)
     report.table(
         "what became of requests",

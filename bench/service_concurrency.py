@@ -24,7 +24,7 @@ from crime_node import Connection, body, node, started, wait_for
 from paired import paired
 from pliant.api.open_endpoint import open_endpoint
 from report import Report
-from service_load import MODEL, Answers, infer_body, load
+from service_load import MODEL, LoadResults, infer_body, load
 
 SLOWER, SLOWEST = 100, 1000
 CLIENTS = (16, 64)
@@ -103,7 +103,7 @@ def _row(
     ways = {"quick": urls.quick, "forwarder": urls.forwarder, "slow": urls.slow[slower]}
     for url in ways.values():
         load(url, content, n_clients, for_s / 4)  # connections, caches and averages
-    found: dict[str, list[Answers]] = {way: [] for way in ways}
+    found: dict[str, list[LoadResults]] = {way: [] for way in ways}
     for turn in range(rounds):
         for way in list(ways)[:: 1 if turn % 2 else -1]:
             found[way].append(load(ways[way], content, n_clients, for_s))

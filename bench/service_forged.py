@@ -17,7 +17,7 @@ from pliant.ir.curve import Curve
 from pliant.ir.endpoint import ServiceLevel
 from pliant.route.curve_advert import CurveAdvert
 from pliant.route.node_identity import NODE_HEADER
-from pliant.route.node_messages import encode_told
+from pliant.route.node_messages import encode_advert
 from pliant.serve.upstream.broadcasts import TELL_PATH
 from pliant.serve.upstream.upstreams import CURVE_PATH
 from report import Report
@@ -101,7 +101,7 @@ def _asking(http: httpx.Client, url: str) -> Callable[[], str]:
 
 def _forge(http: httpx.Client, url: str, name: str) -> None:
     told = CurveAdvert(name, (ServiceLevel(Curve(((0, _FORGED_S[name]),))),), frozenset({name}), _STAMP)
-    answer = http.post(url + TELL_PATH, content=encode_told(told).encode())
+    answer = http.post(url + TELL_PATH, content=encode_advert(told).encode())
     assert answer.status_code == 200, answer.text
 
 

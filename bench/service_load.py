@@ -36,7 +36,7 @@ def infer_inputs(feeds: Mapping[str, np.ndarray]) -> bytes:
 
 
 @dataclass(slots=True)
-class Answers:
+class LoadResults:
     """The answers of `took_s` seconds: statuses, and the seconds of each answer by node."""
 
     statuses: Counter[str] = field(default_factory=Counter)
@@ -61,7 +61,7 @@ class Answers:
 
 def load(
     url: str, bodies: bytes | Sequence[bytes], n_clients: int, for_s: float, model: str = MODEL
-) -> Answers:
+) -> LoadResults:
     """`n_clients` at once for `for_s` seconds; waits for requests in flight at the end.
 
     Each client sends all bodies in turn, starting at a different one.
@@ -79,8 +79,8 @@ def post(at: str, model: str, body: bytes) -> bytes:
     return head.encode() + body
 
 
-async def _load(url: str, bodies: Sequence[bytes], n_clients: int, for_s: float, model: str) -> Answers:
-    at, loop, found = urlsplit(url), asyncio.get_running_loop(), Answers()
+async def _load(url: str, bodies: Sequence[bytes], n_clients: int, for_s: float, model: str) -> LoadResults:
+    at, loop, found = urlsplit(url), asyncio.get_running_loop(), LoadResults()
     requests = [post(at.netloc, model, body) for body in bodies]
     start_s = time.perf_counter()
     clients = [
@@ -96,7 +96,7 @@ async def _load(url: str, bodies: Sequence[bytes], n_clients: int, for_s: float,
 
 class _Client(asyncio.Protocol):
     def __init__(
-        self, requests: Iterator[bytes], ends_s: float, found: Answers, ended: "asyncio.Future[None]"
+        self, requests: Iterator[bytes], ends_s: float, found: LoadResults, ended: "asyncio.Future[None]"
     ) -> None:
         self._requests, self._ends_s, self._found, self.ended = requests, ends_s, found, ended
         self._came = b""

@@ -21,7 +21,7 @@ _END = b"\r\n\r\n"
 
 
 @dataclass(frozen=True, slots=True)
-class Offered:
+class TimedRequest:
     """A request sent `at_s` seconds after the start, with a deadline of `deadline_s`."""
 
     at_s: float
@@ -30,10 +30,10 @@ class Offered:
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class TimedAnswer:
     """The status of an answer, and its response time."""
 
-    asked: Offered
+    asked: TimedRequest
     status: int
     seconds: float
 
@@ -47,12 +47,12 @@ class Ended:
 class OpenLoad:
     """The results of the requests; `most_late_s` is the largest delay in sending a request."""
 
-    ended: list[Ended] = field(default_factory=list)
+    ended: list[TimedAnswer] = field(default_factory=list)
     took_s: float = 0.0
     most_late_s: float = 0.0
 
 
-def open_load(url: str, offered: Sequence[Offered], model: str) -> OpenLoad:
+def open_load(url: str, offered: Sequence[TimedRequest], model: str) -> OpenLoad:
     """Send each request when it is due; returns when all are answered. Needs root, for the priority."""
     with _first():
         return asyncio.run(_open_load(url, offered, model))
@@ -69,12 +69,12 @@ def _first() -> Iterator[None]:
         os.setpriority(os.PRIO_PROCESS, 0, usual)
 
 
-async def _open_load(url: str, offered: Sequence[Offered], model: str) -> OpenLoad:
+async def _open_load(url: str, offered: Sequence[TimedRequest], model: str) -> OpenLoad:
     at, loop, found = urlsplit(url), asyncio.get_running_loop(), OpenLoad()
     free: list[_Connection] = []
     requests = [post(at.netloc, model, one.body) for one in offered]
 
-    async def ask(one: Offered, request: bytes) -> None:
+    async def ask(one: TimedRequest, request: bytes) -> None:
         found.most_late_s = max(found.most_late_s, time.perf_counter() - start_s - one.at_s)
         sent_s = time.perf_counter()
         if free:
@@ -83,7 +83,7 @@ async def _open_load(url: str, offered: Sequence[Offered], model: str) -> OpenLo
             make = partial(_Connection, free.append)
             _, connection = await loop.create_connection(make, at.hostname or "", at.port or 80)
         status = await connection.ask(request)
-        found.ended.append(Ended(one, status, time.perf_counter() - sent_s))
+        found.ended.append(TimedAnswer(one, status, time.perf_counter() - sent_s))
 
     start_s = time.perf_counter()
     tasks = []

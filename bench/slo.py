@@ -22,7 +22,7 @@ from typing import Any
 
 import checkout  # noqa: F401 - research and testbed lie there
 from report import ROOT, Report, options
-from research.deadline_oracle import Decision, attained, bound, informed
+from research.deadline_oracle import Decision, attained_share, bound, decide_with_hindsight
 from research.deadline_world import Scenario, read_seeds
 from slo_ablation import ablation
 from slo_faults import faults
@@ -49,13 +49,13 @@ def attainment(report: Report, lab: Lab, scenarios: Sequence[Scenario], seeds: s
         known = lab.known(scenario)
         whole = known.levels[-1].accuracy
         found = {way: lab.run(way, scenario)[0] for way in ways}
-        best, most = informed(scenario, known), bound(scenario, known)
+        best, most = decide_with_hindsight(scenario, known), bound(scenario, known)
         where = {"world": scenario.world, "seed": scenario.seed}
         rows.append(
             where
             | {"requests": len(scenario.requests)}
             | {f"{way} [%]": 100 * _share(records, whole) for way, records in found.items()}
-            | {"oracle [%]": 100 * attained(best), "bound [%]": 100 * attained(most)}
+            | {"oracle [%]": 100 * attained_share(best), "bound [%]": 100 * attained_share(most)}
         )
         for way, records in found.items():
             details.append(where | {"way": way} | _details(records, whole, best))
@@ -74,7 +74,7 @@ class Verdict:
     relative to the best single way's.
     """
 
-    attained: float
+    attained_share: float
     single: float
     points: float
     time: float

@@ -14,7 +14,7 @@ import numpy as np
 
 from pliant.errors import BudgetError
 from pliant.ir.curve import Curve
-from research.deadline_oracle import Known, Level
+from research.deadline_oracle import Level, OracleInputs
 from research.deadline_world import Scenario
 from slo_records import Texts
 from slo_rig import LOCAL, Bed
@@ -31,7 +31,7 @@ _SLOW_S = 10.0
 _MORE = 1e-6
 
 
-def measure_known(bed: Bed, scenario: Scenario, texts: Texts) -> Known:
+def measure_known(bed: Bed, scenario: Scenario, texts: Texts) -> OracleInputs:
     """The data of a testbed in its state at the scenario's start. Raises RefusedError if the gateway does not
     answer.
     """
@@ -76,7 +76,7 @@ def measure_known(bed: Bed, scenario: Scenario, texts: Texts) -> Known:
     ends_s = max(slowed_s - together_s, 0.0) / (_SLOWER - 1.0)
     exchange_s = together_s - member_part * beside_s - ends_s
     primary_part = ends_s / scenario.local.seconds(0.0)
-    known = Known(levels, member_part, primary_part, max(exchange_s, 0.0), max(hop_s, 0.0))
+    known = OracleInputs(levels, member_part, primary_part, max(exchange_s, 0.0), max(hop_s, 0.0))
     return replace(known, together=together)
 
 

@@ -16,14 +16,14 @@ from typing import Any
 import msgspec
 
 import checkout  # noqa: F401 - research and testbed lie there
-from kept import Kept, tree
 from report import ROOT
-from research.deadline_oracle import Known
+from research.deadline_oracle import OracleInputs
 from research.deadline_world import Scenario, draw, read_words, read_world
 from slo_known import measure_known
 from slo_records import Ask, Record, Texts, read_texts
 from slo_rig import TRACES, Bed, executed_twice, open_bed, play
 from slo_ways import ABLATED, ROUTED, SINGLES
+from stored_runs import StoredRuns, tree
 from testbed import why_not
 
 FOLDER = ROOT / "bench" / "worlds"
@@ -47,7 +47,7 @@ class Job:
 class Lab:
     """The testbed, opened on demand, with stored results."""
 
-    kept: Kept
+    kept: StoredRuns
     texts: Texts
     ends: ExitStack
     n_at_once: int = 1
@@ -71,9 +71,9 @@ class Lab:
             raise SystemExit(f"{scenario.world} has other devices than the worlds before it.")
         return self.bed
 
-    def known(self, scenario: Scenario) -> Known:
+    def known(self, scenario: Scenario) -> OracleInputs:
         found = self.kept.get(KNOWN, _ANY, lambda: self._measured(scenario))
-        return msgspec.convert(found, Known)
+        return msgspec.convert(found, OracleInputs)
 
     def run(
         self, way: str, scenario: Scenario, player: Player = play, more: str = ""
@@ -127,7 +127,7 @@ def open_lab(keep: Path, is_old_taken: bool, n_at_once: int = 1) -> Iterator[Lab
     if not TRACES.is_dir():
         raise SystemExit(f"no traces at {TRACES}; set PLIANT_TRACES to the folder of traces.")
     with ExitStack() as ends:
-        yield Lab(Kept(keep, tree(), is_old_taken=is_old_taken), read_texts(), ends, n_at_once)
+        yield Lab(StoredRuns(keep, tree(), is_old_taken=is_old_taken), read_texts(), ends, n_at_once)
 
 
 def scenario_of(name: str, seed: int) -> Scenario:

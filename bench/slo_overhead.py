@@ -24,7 +24,7 @@ from pliant.ir.link import Link
 from pliant.ir.times.timing import Timing
 from pliant.ir.times.trade import Level, Trade
 from pliant.route.choice.choose_endpoint import CLUSTER, LOCAL
-from pliant.route.choice.terms import NO_TERMS, Terms
+from pliant.route.choice.request_terms import NO_TERMS, Terms
 from pliant.route.curve_advert import CurveAdvert, Trail
 from pliant.route.router import Router
 from pliant.route.router_settings import RouterSettings

@@ -18,7 +18,7 @@ import checkout  # noqa: F401 - research lies there
 from pliant.route.router_settings import RouterSettings
 from report import Report, options
 from research.deadline_fleet import DEVICE, scenario_fleet
-from research.deadline_oracle import Decision, attained, informed, read_known
+from research.deadline_oracle import Decision, attained_share, decide_with_hindsight, read_oracle_inputs
 from research.deadline_world import Scenario, read_seeds
 from research.fleet_policies import POLICIES, Policy
 from research.simulate_fleet import simulate_fleet
@@ -36,7 +36,7 @@ class Outcome:
     oracle's over requests that both attain.
     """
 
-    attained: float
+    attained_share: float
     points: float
 
 
@@ -57,9 +57,9 @@ def _row(world: str, seeds: Sequence[int]) -> dict[str, Any]:
     found: dict[str, list[Outcome]] = {name: [] for name in POLICIES}
     oracle = []
     for seed in seeds:
-        scenario, known = scenario_of(world, seed), read_known(FOLDER / "known.toml")
-        best = informed(scenario, known)
-        oracle.append(attained(best))
+        scenario, known = scenario_of(world, seed), read_oracle_inputs(FOLDER / "known.toml")
+        best = decide_with_hindsight(scenario, known)
+        oracle.append(attained_share(best))
         for name, policy in POLICIES.items():
             found[name].append(played(scenario, policy, best))
     ours = found["pliant"]
@@ -73,7 +73,7 @@ def _row(world: str, seeds: Sequence[int]) -> dict[str, Any]:
 
 def played(scenario: Scenario, policy: Policy, best: Sequence[Decision]) -> Outcome:
     """Simulate one way in a scenario, and compare it with the oracle's decisions."""
-    known = read_known(FOLDER / "known.toml")
+    known = read_oracle_inputs(FOLDER / "known.toml")
     fleet = scenario_fleet(scenario, known, seed=scenario.seed)
     made = simulate_fleet(fleet, RouterSettings(_MAX_WORDS), policy, scenario.seed)
     requests = fleet.requests

@@ -20,7 +20,7 @@ import numpy as np
 
 import pliant
 from pliant.api.open_cluster import Cluster
-from pliant.cluster.control.patience import Patience
+from pliant.cluster.control.timeouts import ClusterTimeouts
 from pliant.errors import PliantError
 from pliant.ir.dilation import Dilation
 from pliant.ir.program import Compute
@@ -209,7 +209,7 @@ def open_cluster(bed: Bed) -> Iterator[Any]:
 
     Each input and head on this device counts at most its 95th percentile without rests in between.
     """
-    patience, most_s = Patience(silence_s=SILENCE_S), _ends_s(bed)
+    patience, most_s = ClusterTimeouts(silence_s=SILENCE_S), _ends_s(bed)
     with Cluster(
         bed.listen, key=bed.key, name="local", threads=1, dilation=bed.pace, patience=patience
     ) as cluster:

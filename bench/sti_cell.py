@@ -39,7 +39,7 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class TextRequest:
     """One text; after `slow_after_s`, if given, reads take `SLOW_IO` times as long, including their
     latency.
     """
@@ -69,7 +69,7 @@ def main() -> None:
     ):
         while True:
             try:
-                ask: Ask = pickle.load(asks)
+                ask: TextRequest = pickle.load(asks)
             except EOFError:
                 return
             reply = _run(session, ask)
@@ -96,7 +96,7 @@ def undisturbed() -> Iterator[bool]:
         os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
 
 
-def _run(session: ElasticSession, ask: Ask) -> Reply[ElasticDetails]:
+def _run(session: ElasticSession, ask: TextRequest) -> Reply[ElasticDetails]:
     timer = None
     if ask.slow_after_s is not None:
         timer = threading.Timer(ask.slow_after_s, _slow_reads, (session.runner,))

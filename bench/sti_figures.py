@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 
 from sti_rig import Rig, majority
-from sti_tables import Measured
+from sti_tables import CellResult
 
 _MARKS = {"Ours": "*", "Ours-0MB": "P", "Preload-full": "s", "Preload-6": "D"}
 
 
-def draw_accuracy_against_memory(rig: Rig, found: Sequence[Measured], path: Path) -> None:
+def draw_accuracy_against_memory(rig: Rig, found: Sequence[CellResult], path: Path) -> None:
     """One point per system: weights in memory (MB, logarithmic) and accuracy on the dev set."""
     from matplotlib.figure import Figure
 

@@ -17,7 +17,7 @@ from pliant.ir.reply import Reply
 from pliant.plan.result import Grid, Plan
 from pliant.run.submodel.elastic_details import ElasticDetails
 from pliant.run.submodel.plans.submodel_planner import SessionOptions
-from sti_cell import Answer, Ask, Job
+from sti_cell import Answer, Job, TextRequest
 from sti_rig import Device, Rig
 
 N_WARM = 2
@@ -94,10 +94,10 @@ def answers_of(
         cells = {name: stack.enter_context(_Cell(rig, device, p)) for name, p in plans.items()}
         for cell in cells.values():
             for text in texts[:N_WARM]:
-                cell.answer(Ask(text))
+                cell.answer(TextRequest(text))
         for i, text in enumerate(texts):
             for name in list(cells) if i % 2 == 0 else list(cells)[::-1]:
-                answers[name].append(cells[name].answer(Ask(text, slow_after(name, i))))
+                answers[name].append(cells[name].answer(TextRequest(text, slow_after(name, i))))
     return answers
 
 
@@ -122,7 +122,7 @@ class _Cell:
     ) -> None:
         self._process.communicate()
 
-    def answer(self, ask: Ask) -> Answer:
+    def answer(self, ask: TextRequest) -> Answer:
         self._send(ask)
         assert self._process.stdout is not None
         found: Answer = pickle.load(self._process.stdout)

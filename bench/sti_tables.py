@@ -17,7 +17,7 @@ PLACES = "Devices and targets, points [95 %, paired]"
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class CellResult:
     """A cell, its cold runs, and the answers to the dev set at the bits of those runs."""
 
     cell: Cell
@@ -29,7 +29,7 @@ class Measured:
         return self.cell.device.preset.name, self.cell.share
 
 
-def measure(rig: Rig, cells: Sequence[Cell], size: Size) -> list[Measured]:
+def measure(rig: Rig, cells: Sequence[Cell], size: Size) -> list[CellResult]:
     """Cold runs of all systems, interleaved for each device and target."""
     texts = rig.texts(size.n_runs)
     found = []
@@ -38,13 +38,13 @@ def measure(rig: Rig, cells: Sequence[Cell], size: Size) -> list[Measured]:
         runs = cold_runs(rig, here[0].device, {c.system: c.plan for c in here}, texts)
         for c in here:
             predicted = rig.predicted_as_run(c.plan, runs[c.system].grids)
-            found.append(Measured(c, runs[c.system], predicted))
+            found.append(CellResult(c, runs[c.system], predicted))
             print(*place, c.system, runs[c.system].met, flush=True)
     return found
 
 
 def main_table(
-    report: Report, rig: Rig, found: Sequence[Measured], size: Size, has_f1: bool, gold: float | None
+    report: Report, rig: Rig, found: Sequence[CellResult], size: Size, has_f1: bool, gold: float | None
 ) -> None:
     """Tables 5 and 6: accuracy, submodel, latency, bytes and memory, predicted and measured."""
     rows = [_row(rig, x, has_f1) for x in found]
@@ -64,7 +64,7 @@ def main_table(
     )
 
 
-def _row(rig: Rig, x: Measured, has_f1: bool) -> dict[str, object]:
+def _row(rig: Rig, x: CellResult, has_f1: bool) -> dict[str, object]:
     p, runs = x.cell.plan, x.runs
     read = sum(rig.store.run_bytes(run) for load in p.loads for run in load.runs)
     planned_rss = p.memory.weight_bytes + p.memory.arena_bytes
@@ -90,7 +90,7 @@ def _row(rig: Rig, x: Measured, has_f1: bool) -> dict[str, object]:
     }
 
 
-def accuracy_claim(report: Report, rig: Rig, found: Sequence[Measured]) -> None:
+def accuracy_claim(report: Report, rig: Rig, found: Sequence[CellResult]) -> None:
     """No baseline on demand is better; Ours against Preload-full, averaged over targets."""
     at = {(*x.place, x.cell.system): x for x in found}
     right = {key: x.predicted == rig.labels for key, x in at.items()}
@@ -146,12 +146,12 @@ def is_above_majority(is_right: np.ndarray, labels: np.ndarray) -> bool:
     return paired_difference(is_right, labels == majority(labels)).low > 0
 
 
-def feasible_met(x: Measured) -> str:
+def feasible_met(x: CellResult) -> str:
     """The number of runs in time, and whether the planner had called the target infeasible."""
     return x.runs.met if x.cell.plan.meets_target else f"infeasible ({x.runs.met})"
 
 
-def memory_claim(report: Report, rig: Rig, found: Sequence[Measured]) -> None:
+def memory_claim(report: Report, rig: Rig, found: Sequence[CellResult]) -> None:
     shape = store_shape(rig.spec)
     whole = shape.n_layers * shape.n_slices * shape.full_bytes
     ours = [x for x in found if x.cell.system == "Ours"]
@@ -164,7 +164,7 @@ def memory_claim(report: Report, rig: Rig, found: Sequence[Measured]) -> None:
     )  # fmt: skip
 
 
-def speed_claims(report: Report, found: Sequence[Measured]) -> None:
+def speed_claims(report: Report, found: Sequence[CellResult]) -> None:
     ours = [x for x in found if x.cell.system in OURS_NAMES]
     promised = [x for x in ours if x.cell.plan.meets_target]
     names = {id(x): f"{x.cell.system} {x.place[0]} {x.place[1]}" for x in ours}

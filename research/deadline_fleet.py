@@ -1,7 +1,7 @@
 """Convert a scenario of a deadline world to a fleet of two nodes, for the simulator.
 
 One node is this device with its cluster, the other the gateway; the link between them follows the series.
-Levels, the time of a cluster's exchanges and the time of a hop are those of the oracle (`Known`): the
+Levels, the time of a cluster's exchanges and the time of a hop are those of the oracle (`OracleInputs`): the
 simulation models the same system that is measured on real processes, without the machine's noise.
 """
 
@@ -9,8 +9,8 @@ import numpy as np
 
 from pliant.ir.link import Link
 from pliant.route.choice.choose_endpoint import CLUSTER, LOCAL
-from research.deadline_oracle import Known, together_s
-from research.deadline_world import Course, Kind, Scenario, Steps
+from research.deadline_oracle import OracleInputs, together_s
+from research.deadline_world import Course, RequestKind, Scenario, Steps
 from research.fleet_world import (
     USUAL_WORDS,
     ElasticLevel,
@@ -30,7 +30,7 @@ accuracy.
 
 
 def scenario_fleet(
-    scenario: Scenario, known: Known, spreads: tuple[float, float] = (0.05, 0.05), seed: int = 0
+    scenario: Scenario, known: OracleInputs, spreads: tuple[float, float] = (0.05, 0.05), seed: int = 0
 ) -> Fleet:
     """Two nodes, `DEVICE` and `GATEWAY`; works and ways vary by `spreads` (log-normal), drawn by `seed`.
 
@@ -57,11 +57,11 @@ def scenario_fleet(
     return Fleet(nodes, _requests(scenario, spreads, seed), changes)
 
 
-def _hop(link: Link, known: Known) -> Link:
+def _hop(link: Link, known: OracleInputs) -> Link:
     return Link(link.latency_s + known.hop_s, link.bandwidth_Bps)
 
 
-def _cluster(scenario: Scenario, known: Known) -> MachineSpec:
+def _cluster(scenario: Scenario, known: OracleInputs) -> MachineSpec:
     """The cluster as a machine: its time is that of its fastest device at each moment; levels are those at
     the start.
     """
@@ -89,7 +89,7 @@ def _requests(scenario: Scenario, spreads: tuple[float, float], seed: int) -> Fl
     rows += [(at_s, GATEWAY, USUAL_WORDS, _OTHERS) for at_s in scenario.others_s]
     rows.sort(key=lambda row: row[0])
     terms = sorted({row[3] for row in rows})
-    kinds = tuple(Kind(1.0 / len(terms), *one) for one in terms)
+    kinds = tuple(RequestKind(1.0 / len(terms), *one) for one in terms)
     random = np.random.default_rng(seed)
     work, way = (log_normal(random, spread, len(rows)) for spread in spreads)
     return FleetRequests(

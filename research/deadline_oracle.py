@@ -2,9 +2,9 @@
 it.
 
 `bound` gives every request the most accurate answer that one way could give in time, as if there were no
-other requests: an upper bound of attainment and accuracy. `informed` models queues, one request after the
-other at each way, and improves its choices with hindsight until no change helps: the result of a router that
-knew the whole world. Nothing is estimated or measured.
+other requests: an upper bound of attainment and accuracy. `decide_with_hindsight` models queues, one request
+after the other at each way, and improves its choices with hindsight until no change helps: the result of a
+router that knew the whole world. Nothing is estimated or measured.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -34,7 +34,7 @@ class Level:
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class OracleInputs:
     """Known properties of model and network: `levels` with the whole model last; overheads in seconds.
 
     The cluster answers at the levels whose accuracy is in `together`, or only with the whole model if it is
@@ -58,30 +58,30 @@ class Known:
         return (*(level for level in self.levels[:-1] if level.accuracy in self.together), self.levels[-1])
 
 
-class _KnownLevel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class _LevelEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     accuracy: float
     parts: tuple[float, ...]
 
 
-class _KnownFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class _OracleFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     source: str
     member_part: float
     primary_part: float
     exchange_s: float
     hop_s: float
     words: tuple[float, ...]
-    levels: tuple[_KnownLevel, ...]
+    levels: tuple[_LevelEntry, ...]
     together: tuple[float, ...] = ()
 
 
-def read_known(path: Path) -> Known:
+def read_oracle_inputs(path: Path) -> OracleInputs:
     """Read the measured properties of a testbed from its file. Raises InputError."""
-    told = read_toml(path, _KnownFile)
+    told = read_toml(path, _OracleFile)
     levels = [
         Level(level.accuracy, Curve(tuple(zip(told.words, level.parts, strict=True))))
         for level in told.levels
     ]
-    known = Known(tuple(levels), told.member_part, told.primary_part, told.exchange_s, told.hop_s)
+    known = OracleInputs(tuple(levels), told.member_part, told.primary_part, told.exchange_s, told.hop_s)
     return replace(known, together=told.together)
 
 
@@ -104,7 +104,7 @@ class _Option:
     work_s: float
 
 
-def bound(scenario: Scenario, known: Known, ways: Collection[Way] = WAYS) -> list[Decision]:
+def bound(scenario: Scenario, known: OracleInputs, ways: Collection[Way] = WAYS) -> list[Decision]:
     """The best decision for each request alone, by any of `ways`."""
     found = []
     for request in scenario.requests:
@@ -116,8 +116,8 @@ def bound(scenario: Scenario, known: Known, ways: Collection[Way] = WAYS) -> lis
     return found
 
 
-def informed(
-    scenario: Scenario, known: Known, ways: Collection[Way] = WAYS, n_sweeps: int = 4
+def decide_with_hindsight(
+    scenario: Scenario, known: OracleInputs, ways: Collection[Way] = WAYS, n_sweeps: int = 4
 ) -> list[Decision]:
     """Decisions with queues: each of `ways` processes one request after the other, in order of arrival.
 
@@ -133,7 +133,7 @@ def informed(
     return queues.decisions()
 
 
-def attained(decisions: Sequence[Decision]) -> float:
+def attained_share(decisions: Sequence[Decision]) -> float:
     """The fraction of requests that are answered in time and at least at their accuracy floor."""
     return sum(d.way is not None for d in decisions) / max(len(decisions), 1)
 
@@ -141,7 +141,7 @@ def attained(decisions: Sequence[Decision]) -> float:
 class _Queues:
     """The requests at each way, and the value of the attained ones."""
 
-    def __init__(self, scenario: Scenario, known: Known) -> None:
+    def __init__(self, scenario: Scenario, known: OracleInputs) -> None:
         self._requests, self._speed = scenario.requests, scenario.speed
         whole = known.levels[-1].part
         mean_words = sum(r.n_words for r in self._requests) / max(len(self._requests), 1)
@@ -214,7 +214,7 @@ class _Queues:
 
 
 def together_s(
-    scenario: Scenario, known: Known, words: float, now_s: float, level: Level | None = None
+    scenario: Scenario, known: OracleInputs, words: float, now_s: float, level: Level | None = None
 ) -> float:
     """The time of the cluster's answer to a text of `words` words, on its fastest device.
 
@@ -226,7 +226,9 @@ def together_s(
     return min(work_s * here_s, work_s * beside_s + known.primary_part * here_s + known.exchange_s)
 
 
-def _options(scenario: Scenario, known: Known, request: TimedRequest, ways: Collection[Way]) -> list[_Option]:
+def _options(
+    scenario: Scenario, known: OracleInputs, request: TimedRequest, ways: Collection[Way]
+) -> list[_Option]:
     """The ways that meet deadline and floor without other requests, in the state of the world at its
     arrival.
     """

@@ -40,7 +40,7 @@ class Interval(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError(f"{self.from_s} to {self.to_s} s with {self.value} is no part of a world")
 
 
-class Kind(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class RequestKind(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A kind of requests and its fraction of all requests."""
 
     share: float
@@ -56,7 +56,7 @@ class Traffic(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Poisson arrivals: `rate` per second of the world, multiplied in `bursts`."""
 
     rate: float
-    kinds: tuple[Kind, ...]
+    kinds: tuple[RequestKind, ...]
     bursts: tuple[Interval, ...] = ()
 
     def __post_init__(self) -> None:

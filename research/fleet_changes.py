@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from math import inf
 from typing import final
 
-from research.fleet_node import Away, FleetNode
+from research.fleet_node import FleetNode, ForwardedRequest
 from research.fleet_upkeep import Upkeep
 from research.fleet_world import Fleet, LinkChange
 from research.virtual_clock import VirtualClock
@@ -19,7 +19,7 @@ class Changes:
         clock: VirtualClock,
         fleet: Fleet,
         nodes: Sequence[FleetNode],
-        unreachable: Callable[[Away], None],
+        unreachable: Callable[[ForwardedRequest], None],
         upkeep: Upkeep,
     ) -> None:
         self._clock, self._fleet, self._nodes = clock, fleet, nodes

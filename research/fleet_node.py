@@ -16,12 +16,12 @@ from pliant.ir.link import Link
 from pliant.ir.times.timing import Timing
 from pliant.ir.times.trade import Level, Pick, Trade
 from pliant.route.choice.choose_endpoint import LOCAL
-from pliant.route.choice.terms import Terms
+from pliant.route.choice.request_terms import Terms
 from pliant.route.curve_advert import Trail
 from pliant.route.predecessors import Listener
 from pliant.route.router import Router
 from pliant.route.router_settings import RouterSettings
-from pliant.route.upstream.upstream_queue import Passage
+from pliant.route.upstream.upstream_queue import QueueTicket
 from research.fleet_world import MachineSpec, NodeSpec, part_of_length
 
 QUEUE = 64
@@ -32,7 +32,7 @@ _BOUND = 1.2
 
 
 @dataclass(slots=True)
-class Inquiry:
+class Request:
     """A request at one node. `reply` is called exactly once, with the answer, or None if there is none."""
 
     node: "FleetNode"
@@ -42,7 +42,7 @@ class Inquiry:
     floor: float
     trail: Trail
     asked_s: float
-    reply: Callable[["Inquiry", "Answer | None"], None]
+    reply: Callable[["Request", "Answer | None"], None]
     failed: tuple[str, ...] = ()
     is_over: bool = False
     is_dropped: bool = False
@@ -67,22 +67,22 @@ class Answer:
 
 
 @dataclass(slots=True)
-class Away:
+class ForwardedRequest:
     """A request sent upstream through `target` at `sent_s`; `hedged` is the state of a hedge here.
 
     Its answer is expected `expected_s` after it has `entered`.
     """
 
-    asked: Inquiry
+    asked: Request
     target: str
-    passage: Passage
+    passage: QueueTicket
     way_s: float
     entered_s: float
     life: int
     """The life of the sending node: the state of a process is lost when it ends."""
     expected_s: float
     sent_s: float = inf
-    above: Inquiry | None = None
+    above: Request | None = None
     is_over: bool = False
     is_lost: bool = False
     hedged: bool | None = None
@@ -96,7 +96,7 @@ class Job:
     n: int
     expected_s: float
     came_s: float
-    asked: Inquiry | None = None
+    asked: Request | None = None
     then: Callable[[Answer | None], None] | None = None
 
 
@@ -142,7 +142,7 @@ class Machine:
         """The true mean time of an input of length n at a level, without slowdowns."""
         return self.spec.whole_s * self._parts[accuracy] * part_of_length(n)
 
-    def pick(self, asked: Inquiry, now_s: float) -> Pick | None:
+    def pick(self, asked: Request, now_s: float) -> Pick | None:
         """The level that a session would pick at `now_s`; None if it cannot meet the floor."""
         try:
             left_s = asked.due_s - now_s
@@ -163,15 +163,15 @@ class FleetNode:
         self.n_starts = 0
         self.links: dict[str, tuple[int, Link | None]] = {}
         """The links by upstream; None while one is down."""
-        self.guests: dict[int, Away] = {}
-        """Requests received from other nodes, by the id of their `Away`; the senders notice when this node
-        fails.
+        self.guests: dict[int, ForwardedRequest] = {}
+        """Requests received from other nodes, by the id of their `ForwardedRequest`; the senders notice when
+        this node fails.
         """
         self.wakes_at_s = inf
         self.due_done_s = -inf
         self.router: Router
         self.machines: dict[str, Machine]
-        self.pending: dict[str, deque[Away]]
+        self.pending: dict[str, deque[ForwardedRequest]]
 
     def start(self, names: tuple[str, ...]) -> None:
         """Start a new, warm process: it knows the times of its machines, but no upstream. `names` are those

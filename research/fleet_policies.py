@@ -10,7 +10,7 @@ from random import Random
 
 from pliant.route.choice.choose_endpoint import Choice, Option
 from pliant.route.choice.objective import TIME
-from pliant.route.choice.terms import Terms
+from pliant.route.choice.request_terms import Terms
 from pliant.route.curve_advert import Trail
 from pliant.route.router import Router
 

@@ -6,7 +6,7 @@ from typing import final
 
 from pliant.ir.link import Link
 from pliant.route.curve_advert import CurveAdvert
-from pliant.route.due import Broadcast, Ping, Probe
+from pliant.route.router_tasks import BroadcastTask, PingTask, ProbeTask
 from research.fleet_node import FleetNode, Job, Machine
 from research.virtual_clock import VirtualClock
 
@@ -44,23 +44,23 @@ class Upkeep:
                 self._do(node, due)
             self.wake(node)
 
-    def _do(self, node: FleetNode, due: Ping | Broadcast | Probe) -> None:
+    def _do(self, node: FleetNode, due: PingTask | BroadcastTask | ProbeTask) -> None:
         match due:
-            case Ping(successor=target):
+            case PingTask(successor=target):
                 self.n_pings += 1
                 to, link = node.links[target]
                 if link is None:
                     self._clock.after(_PATIENCE_S, self._ping_failed, node, self._nodes[to])
                 else:
                     self._clock.after(link.latency_s / 2.0, self._pinged, node, self._nodes[to], link)
-            case Broadcast(predecessors=names, told=told):
+            case BroadcastTask(predecessors=names, told=told):
                 self.n_broadcasts += 1
                 for name in names:
                     below = self._index[name]
                     _, link = below.links[node.name]
                     if link is not None:
                         self._clock.after(link.latency_s / 2.0, self._hear, below, node.name, told)
-            case Probe(length=n, endpoint=name):
+            case ProbeTask(length=n, endpoint=name):
                 machine = node.machines[name]
                 if machine.running is None:
                     machine.add(Job(n, 0.0, self._clock.now_s))

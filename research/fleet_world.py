@@ -18,7 +18,7 @@ from pliant.arrays import Float64, Int64
 from pliant.errors import InputError
 from pliant.ir.link import Link
 from pliant.route.choice.choose_endpoint import CLUSTER, LOCAL
-from research.deadline_world import Kind, Steps, World
+from research.deadline_world import RequestKind, Steps, World
 
 USUAL_WORDS = 24
 _SHORT_PART = 0.55
@@ -36,7 +36,7 @@ class ElasticLevel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError(f"an accuracy of {self.accuracy} for a part of {self.part} is no level")
 
 
-class Reach(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class AncestorLink(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The link to the ancestor in `tier`: its median over nodes, which vary log-normally by `spread`."""
 
     tier: str
@@ -49,7 +49,7 @@ class Reach(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError(f"no link has a round trip of {self.rtt_s} s and {self.bandwidth_Bps} B/s")
 
 
-class Spells(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class SlowPeriods(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Each node of `tier` is `value` times slower (inf: gone) for `lasts_s`, about once every `every_s`.
 
     For requests, the subtrees of `tier` send `value` times as many.
@@ -72,7 +72,7 @@ class Tier(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     count: int
     whole_s: float
     spread: float = 0.0
-    ups: tuple[Reach, ...] = ()
+    ups: tuple[AncestorLink, ...] = ()
 
     def __post_init__(self) -> None:
         if not (self.count >= 1 and self.whole_s > 0 and self.spread >= 0):
@@ -85,9 +85,9 @@ class FleetTraffic(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     rate: float
-    kinds: tuple[Kind, ...]
+    kinds: tuple[RequestKind, ...]
     spread: float = 0.0
-    bursts: tuple[Spells, ...] = ()
+    bursts: tuple[SlowPeriods, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.rate > 0 or abs(sum(kind.share for kind in self.kinds) - 1.0) > 1e-9:
@@ -104,7 +104,7 @@ class FleetWorld(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     levels: tuple[ElasticLevel, ...]
     tiers: tuple[Tier, ...]
     requests: FleetTraffic
-    spells: tuple[Spells, ...] = ()
+    spells: tuple[SlowPeriods, ...] = ()
     spread: float = 0.0
     jitter: float = 0.0
     words: tuple[int, int] = (4, 48)
@@ -153,7 +153,7 @@ class FleetRequests:
     time, equally in every run.
     """
 
-    kinds: tuple[Kind, ...]
+    kinds: tuple[RequestKind, ...]
     at_s: Float64[np.ndarray, " m"]
     source: Int64[np.ndarray, " m"]
     words: Int64[np.ndarray, " m"]
@@ -238,7 +238,7 @@ def steady_fleet(
 
 
 def draw_requests(
-    kinds: tuple[Kind, ...],
+    kinds: tuple[RequestKind, ...],
     at_s: Float64[np.ndarray, " m"],
     source: Int64[np.ndarray, " m"],
     words: tuple[int, int],
@@ -295,7 +295,7 @@ def _values(
     return found
 
 
-def _course(spells: list[Spells], duration_s: float, random: np.random.Generator) -> Steps:
+def _course(spells: list[SlowPeriods], duration_s: float, random: np.random.Generator) -> Steps:
     """The course of a value: 1 outside of spells; where two overlap, the larger value applies."""
     told: list[tuple[float, float, float]] = []
     for one in spells:

@@ -25,7 +25,7 @@ def oracle(world: World, inputs: Inputs) -> Run:
     If links change only with the inputs, no other mapping has a lower total; if they change with time, a
     mapping that waits for a better link might.
     """
-    truth = _Truth(world, inputs)
+    truth = _TrueCosts(world, inputs)
     return _follow(truth, range(len(world.devices)))
 
 
@@ -38,7 +38,7 @@ def alone(world: World, inputs: Inputs, device: str) -> Run:
     names = [d.name for d in world.devices]
     if device not in names:
         raise RouteError(f"there is no device {device!r}; known are {names}.")
-    truth = _Truth(world, inputs)
+    truth = _TrueCosts(world, inputs)
     return _follow(truth, (names.index(device),))
 
 
@@ -58,7 +58,7 @@ class Verdict:
 
 def judge(world: World, inputs: Inputs, run: Run) -> Verdict:
     """Compare each input of `run` with the best device at its time."""
-    truth = _Truth(world, inputs)
+    truth = _TrueCosts(world, inputs)
     count = len(inputs.lengths)
     best, right = np.zeros(count, np.int64), np.zeros(count, np.bool_)
     lost_s = least_s = 0.0
@@ -76,7 +76,7 @@ def judge(world: World, inputs: Inputs, run: Run) -> Verdict:
 
 
 @final
-class _Truth:
+class _TrueCosts:
     """The true cost of each device at each time."""
 
     def __init__(self, world: World, inputs: Inputs) -> None:
@@ -144,7 +144,7 @@ class _Truth:
         return total_s
 
 
-def _follow(truth: _Truth, devices: Sequence[int]) -> Run:
+def _follow(truth: _TrueCosts, devices: Sequence[int]) -> Run:
     """All inputs, each on the device of `devices` with the least cost at its time."""
     begun_s = perf_counter()
     count = len(truth.inputs.lengths)

@@ -18,7 +18,7 @@ from pliant.plan.partition.problem import ITEMSIZE, Problem, in_units_of
 
 
 @dataclass(frozen=True, slots=True)
-class Exact:
+class ExactSolution:
     """A plan, its T by eq. 7, and a lower bound of T."""
 
     plan: Plans
@@ -51,7 +51,7 @@ def staged_s(p: Problem, plans: Plans) -> Times:
     return total_s
 
 
-def solve_exactly(p: Problem, time_limit_s: float = 60.0, gap: float = 1e-6) -> Exact:
+def solve_exactly(p: Problem, time_limit_s: float = 60.0, gap: float = 1e-6) -> ExactSolution:
     """The best plan by eq. 7, within `gap`, or the best found in the time. Raises BudgetError if none
     fits.
     """
@@ -135,7 +135,7 @@ def solve_exactly(p: Problem, time_limit_s: float = 60.0, gap: float = 1e-6) -> 
     heads = (solved.values[z].round() @ k).astype(np.int64)
     found = solved.values[rows].round().astype(np.int64)
     plan = Plans("ws", heads[None], found[None], np.zeros((1, n), dtype=np.int64))
-    return Exact(plan, float(staged_s(true, plan)[0]), solved.bound * unit_s)
+    return ExactSolution(plan, float(staged_s(true, plan)[0]), solved.bound * unit_s)
 
 
 def _units(p: Problem) -> tuple[float, float, float, float]:

@@ -20,12 +20,12 @@ from pliant.ir.link import Link
 from pliant.route.choice.choose_endpoint import LOCAL
 from pliant.route.choice.objective import TIME
 from pliant.route.curve_advert import CurveAdvert
-from pliant.route.due import Broadcast, Ping, Probe
 from pliant.route.predecessors import Listener
 from pliant.route.router import Router
 from pliant.route.router_settings import RouterSettings
+from pliant.route.router_tasks import BroadcastTask, PingTask, ProbeTask
 from research.series import LinkSeries
-from research.world import Inputs, World, learned, settings_of
+from research.world import Inputs, World, sample_times, settings_of
 
 _PRIOR_RTT_S = 0.1
 _LINE_BYTES = 12
@@ -188,13 +188,13 @@ class _Simulation:
         self._upkeep_s += now_s - start_s
         return now_s
 
-    def _do(self, node: _Node, due: Ping | Broadcast | Probe, now_s: float) -> float:
+    def _do(self, node: _Node, due: PingTask | BroadcastTask | ProbeTask, now_s: float) -> float:
         match due:
-            case Ping(successor=target):
+            case PingTask(successor=target):
                 return self._ping(node, target, now_s)
-            case Broadcast(predecessors=names, told=told):
+            case BroadcastTask(predecessors=names, told=told):
                 return self._broadcast(node, names, told, now_s)
-            case Probe(length=n):
+            case ProbeTask(length=n):
                 self._n_probes += 1
                 seconds = self._world.devices[self._index[node.name]].curve.at(n) * node.slower
                 node.router.answered_here(n, seconds, now_s + seconds)
@@ -246,7 +246,7 @@ class _Simulation:
         node, device = self._nodes[k], self._world.devices[k]
         self._n_starts += 1
         router = Router(node.name, settings_of(self._world, k, self._settings), started=self._n_starts)
-        for n, seconds in learned(device, self._settings.max_n, self._seed + self._n_starts):
+        for n, seconds in sample_times(device, self._settings.max_n, self._seed + self._n_starts):
             router.answered_here(n, seconds * node.slower, 0.0)
         for name, (series, _) in node.ups.items():
             link = next((link for link in series.links if link is not None), None)

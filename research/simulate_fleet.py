@@ -18,14 +18,14 @@ from pliant.errors import BudgetError, DeadlineError, RouteError
 from pliant.ir.link import Link
 from pliant.route.choice.choose_endpoint import LOCAL, Choice, choose
 from pliant.route.choice.hedge import Hedge, hedge
-from pliant.route.choice.terms import Terms
+from pliant.route.choice.request_terms import Terms
 from pliant.route.curve_advert import CurveAdvert, Trail
 from pliant.route.router_settings import RouterSettings
 from research.fleet_changes import Changes
-from research.fleet_node import LEAST_S, Answer, Away, FleetNode, Inquiry, Job, Machine
+from research.fleet_hedging import FleetHedging
+from research.fleet_node import LEAST_S, Answer, FleetNode, ForwardedRequest, Job, Machine, Request
 from research.fleet_policies import Policy, routed
 from research.fleet_run import FleetRun, Row, run_of
-from research.fleet_second import SecondThoughts
 from research.fleet_upkeep import Upkeep
 from research.fleet_world import Fleet
 from research.virtual_clock import VirtualClock
@@ -62,7 +62,7 @@ class _Simulation:
         self._nodes = [FleetNode(spec, i, settings, max_n) for i, spec in enumerate(fleet.nodes)]
         self._names = tuple(node.name for node in self._nodes)
         self._upkeep = Upkeep(self._clock, self._nodes, self._work_on)
-        self._seconds = SecondThoughts(self._clock, self._chosen, self._begin)
+        self._seconds = FleetHedging(self._clock, self._chosen, self._begin)
         self._again: Callable[[], None] | None = None
         self._rows: list[Row] = []
         self._n_doubled = 0
@@ -113,9 +113,9 @@ class _Simulation:
         kind = self._fleet.requests.kinds[self._kind[number]]
         due_s, trail = self._clock.now_s + kind.deadline_s, Trail((node.name,))
         n = self._words[number]
-        self._dispatch(Inquiry(node, number, n, due_s, kind.floor, trail, self._clock.now_s, self._ended))
+        self._dispatch(Request(node, number, n, due_s, kind.floor, trail, self._clock.now_s, self._ended))
 
-    def _ended(self, asked: Inquiry, answer: Answer | None) -> None:
+    def _ended(self, asked: Request, answer: Answer | None) -> None:
         took_s = self._clock.now_s - asked.asked_s
         if answer is None:
             self._rows.append((asked.number, asked.asked_s, inf, 0.0, -1, None))
@@ -128,7 +128,7 @@ class _Simulation:
 
     # -- a request at a node (serve/answers/dispatch.py)
 
-    def _dispatch(self, asked: Inquiry) -> None:
+    def _dispatch(self, asked: Request) -> None:
         node, now_s = asked.node, self._clock.now_s
         node.offer(now_s)
         choice = self._chosen(asked)
@@ -141,7 +141,7 @@ class _Simulation:
                 self._seconds.watch(node.machines[choice.target], job, choice, planned)
         self._upkeep.wake(node)
 
-    def _begin(self, asked: Inquiry, choice: Choice) -> Job | None:
+    def _begin(self, asked: Request, choice: Choice) -> Job | None:
         """Start the endpoint of `choice`; returns the job if the endpoint is local and has admitted it."""
         node = asked.node
         if choice.target not in node.machines:
@@ -151,7 +151,7 @@ class _Simulation:
         machine = node.machines[choice.target]
         return self._admit(node, machine, asked, lambda answer: self._end(asked, answer))
 
-    def _planned(self, asked: Inquiry, choice: Choice) -> Hedge | None:
+    def _planned(self, asked: Request, choice: Choice) -> Hedge | None:
         node = asked.node
         if choice.target == LOCAL:
             return None
@@ -160,7 +160,7 @@ class _Simulation:
         ]
         return hedge(asked.n, choice, here, asked.terms_at(self._clock.now_s))
 
-    def _chosen(self, asked: Inquiry, *but: str) -> Choice | None:
+    def _chosen(self, asked: Request, *but: str) -> Choice | None:
         router, now_s = asked.node.router, self._clock.now_s
         exclude = (*asked.failed, *asked.node.excluded(), *but)
         terms = asked.terms_at(now_s)
@@ -177,7 +177,7 @@ class _Simulation:
             except BudgetError:
                 return None
 
-    def _end(self, asked: Inquiry, answer: Answer | None) -> None:
+    def _end(self, asked: Request, answer: Answer | None) -> None:
         if not asked.is_over:
             asked.is_over = True
             asked.reply(asked, answer)
@@ -185,7 +185,7 @@ class _Simulation:
     # -- here (serve/answers/local_endpoint.py, admission.py)
 
     def _admit(
-        self, node: FleetNode, machine: Machine, asked: Inquiry, then: Callable[[Answer | None], None]
+        self, node: FleetNode, machine: Machine, asked: Request, then: Callable[[Answer | None], None]
     ) -> Job | None:
         now_s = self._clock.now_s
         pick = machine.pick(asked, now_s + machine.backlog_s(now_s)) if machine.has_room else None
@@ -238,7 +238,7 @@ class _Simulation:
 
     # -- above (serve/upstream)
 
-    def _send_away(self, asked: Inquiry, choice: Choice) -> None:
+    def _send_away(self, asked: Request, choice: Choice) -> None:
         node, now_s, target, n = asked.node, self._clock.now_s, choice.target, asked.n
         router = node.router
         planned = self._planned(asked, choice)
@@ -246,7 +246,7 @@ class _Simulation:
         wait_s = 0.0 if state is None else state.wait_s
         way_s = max(0.0, choice.seconds - wait_s - choice.option.level.curve.at(n))
         passage = router.enter(target, n, now_s)
-        away = Away(asked, target, passage, way_s, now_s, node.n_starts, choice.seconds)
+        away = ForwardedRequest(asked, target, passage, way_s, now_s, node.n_starts, choice.seconds)
         pending = node.pending[target]
         if not pending and router.has_room(target):
             self._send(away)
@@ -256,7 +256,7 @@ class _Simulation:
         if planned is not None:
             self._clock.at(now_s + planned.after_s, self._hedge, away, planned.choice.target)
 
-    def _send(self, away: Away) -> None:
+    def _send(self, away: ForwardedRequest) -> None:
         node, now_s = away.asked.node, self._clock.now_s
         node.router.send(away.target, away.passage, now_s)
         away.sent_s = now_s
@@ -270,12 +270,12 @@ class _Simulation:
         else:
             self._clock.at(now_s + link.latency_s, self._unreachable, away)
 
-    def _one_way_s(self, away: Away, link: Link, n_bytes: int | None = None) -> float:
+    def _one_way_s(self, away: ForwardedRequest, link: Link, n_bytes: int | None = None) -> float:
         if n_bytes is None:
             n_bytes = _SENT_BYTES + _PER_WORD_BYTES * away.asked.n
         return link.latency_s / 2.0 * self._way[away.asked.number] + n_bytes / link.bandwidth_Bps
 
-    def _reach(self, away: Away, peer: FleetNode, n_starts: int) -> None:
+    def _reach(self, away: ForwardedRequest, peer: FleetNode, n_starts: int) -> None:
         if away.is_over or n_starts != peer.n_starts:
             return
         asked, node = away.asked, away.asked.node
@@ -283,7 +283,7 @@ class _Simulation:
         due_s = self._clock.now_s + max(asked.due_s - away.sent_s - away.way_s, LEAST_S)
         trail = asked.trail.sent().at(peer.name)
 
-        def reply(above: Inquiry, answer: Answer | None) -> None:
+        def reply(above: Request, answer: Answer | None) -> None:
             told = peer.router.tell(self._clock.now_s, node.name)
             _, link = node.links[away.target]
             if link is None:
@@ -292,10 +292,10 @@ class _Simulation:
             back_s = self._one_way_s(away, link, _RECEIVED_BYTES)
             self._clock.after(back_s, self._back, away, answer, told, spent_s)
 
-        away.above = Inquiry(peer, asked.number, asked.n, due_s, asked.floor, trail, self._clock.now_s, reply)
+        away.above = Request(peer, asked.number, asked.n, due_s, asked.floor, trail, self._clock.now_s, reply)
         self._dispatch(away.above)
 
-    def _back(self, away: Away, answer: Answer | None, told: CurveAdvert, spent_s: float) -> None:
+    def _back(self, away: ForwardedRequest, answer: Answer | None, told: CurveAdvert, spent_s: float) -> None:
         """Handle an answer or a refusal from upstream; it is ignored if the request timed out, or its sender
         has failed.
         """
@@ -316,7 +316,7 @@ class _Simulation:
             self._end(asked, Answer(answer.by, answer.endpoint, answer.accuracy, waited_s))
         self._upkeep.wake(node)
 
-    def _unreachable(self, away: Away) -> None:
+    def _unreachable(self, away: ForwardedRequest) -> None:
         """Send requests that wait for a failed upstream elsewhere, too."""
         node, target = away.asked.node, away.target
         if away.is_over or away.life != node.n_starts:
@@ -330,7 +330,7 @@ class _Simulation:
             self._elsewhere(one)
         self._upkeep.wake(node)
 
-    def _give_up(self, away: Away) -> None:
+    def _give_up(self, away: ForwardedRequest) -> None:
         """Time out a request with a late answer."""
         if away.is_over or away.life != away.asked.node.n_starts:
             return
@@ -340,12 +340,12 @@ class _Simulation:
         self._elsewhere(away)
         self._upkeep.wake(away.asked.node)
 
-    def _overdue(self, away: Away) -> None:
+    def _overdue(self, away: ForwardedRequest) -> None:
         asked, now_s = away.asked, self._clock.now_s
         late_s = now_s - away.entered_s - away.expected_s
         asked.node.router.overdue(away.target, asked.n, late_s, now_s)
 
-    def _leave(self, away: Away) -> None:
+    def _leave(self, away: ForwardedRequest) -> None:
         """Remove a request from its upstream or the upstream's queue; the next one may be sent."""
         away.is_over = True
         node, router = away.asked.node, away.asked.node.router
@@ -359,7 +359,7 @@ class _Simulation:
             if not first.is_over:
                 self._send(first)
 
-    def _elsewhere(self, away: Away) -> None:
+    def _elsewhere(self, away: ForwardedRequest) -> None:
         """Without an answer from upstream, use the hedge started here, or try the next best endpoint."""
         away.is_lost = True
         asked = away.asked
@@ -373,7 +373,7 @@ class _Simulation:
         else:
             self._dispatch(asked)
 
-    def _hedge(self, away: Away, endpoint: str) -> None:
+    def _hedge(self, away: ForwardedRequest, endpoint: str) -> None:
         """Start a hedge here; the first of the two answers counts."""
         asked = away.asked
         if away.is_over or asked.is_over or away.life != asked.node.n_starts:

@@ -19,7 +19,7 @@ _LEARNED = (1, 4, 8, 16, 32, 64) * 4
 
 
 @dataclass(frozen=True, slots=True)
-class Spell:
+class SlowPeriod:
     """A part of a run, from `first` to `last` of its inputs (0..1), in which a device changes.
 
     It takes `slower` times as long (Figure 6: other tasks), or with None it is dead, and loses its state.
@@ -48,7 +48,7 @@ class Device:
     name: str
     curve: Curve
     spread: float = 0.0
-    spells: tuple[Spell, ...] = ()
+    spells: tuple[SlowPeriod, ...] = ()
     factors: tuple[tuple[int, tuple[float, ...]], ...] = ()
 
     def __post_init__(self) -> None:
@@ -142,7 +142,7 @@ def draw(world: World, lengths: Sequence[int] | Int64[np.ndarray, " m"], seed: i
     return Inputs(tuple(array.tolist()), tuple(seconds))
 
 
-def learned(device: Device, max_n: int, seed: int) -> list[tuple[int, float]]:
+def sample_times(device: Device, max_n: int, seed: int) -> list[tuple[int, float]]:
     """The measurements of a node before its first request: a few lengths, with the device's spread."""
     random = np.random.default_rng(seed)
     lengths = [n for n in _LEARNED if n <= max_n]

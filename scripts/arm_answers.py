@@ -93,12 +93,12 @@ def on_two_members() -> np.ndarray:
     """The logits of a cluster of this process and a worker in it, over sockets on loopback."""
     import pliant
     from pliant.api.open_encoder import open_encoder
-    from pliant.cluster.control.patience import Patience
+    from pliant.cluster.control.timeouts import ClusterTimeouts
     from pliant.cluster.lead.open_member import MemberOptions, open_worker
     from pliant.cluster.net.key import new_key
     from pliant.settings import cache_folder
 
-    key, patience = new_key(), Patience(silence_s=120.0, least_s=120.0, report_s=20.0)
+    key, patience = new_key(), ClusterTimeouts(silence_s=120.0, least_s=120.0, report_s=20.0)
     with ExitStack() as ends:
         cluster = pliant.Cluster("127.0.0.1:0", key=key, threads=1, shares="equal", patience=patience)
         ends.enter_context(cluster)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pliant.api.open_cluster import Cluster
-from pliant.cluster.control.patience import Patience
+from pliant.cluster.control.timeouts import ClusterTimeouts
 from pliant.cluster.net.connect_members import PORT
 from pliant.cluster.net.key import make_key
 from pliant.cluster.session.cluster_session import ClusterSession
@@ -20,7 +20,7 @@ from testbed.spec import DeviceSpec
 
 _MAIN = "from pliant.cli import main; main()"
 _PATIENCE_S = 120.0
-_SILENCE_S = Patience().silence_s
+_SILENCE_S = ClusterTimeouts().silence_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,7 @@ def open_bed(
     timeout for silence of all members. Raises BedError without a testbed, and ClusterError naming the workers
     that joined if not all did.
     """
-    first, patience = specs[0], options.get("patience", Patience())
+    first, patience = specs[0], options.get("patience", ClusterTimeouts())
     make_key(folder / "cluster.key")
     with ExitStack() as ends:
         network = ends.enter_context(Network(specs))

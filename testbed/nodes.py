@@ -24,7 +24,7 @@ _EXECUTED = re.compile(r"^\S+ \S+ (\S+): length (\d+), answered here in (\S+) s(
 
 
 @dataclass(frozen=True, slots=True)
-class Executed:
+class Execution:
     """A request that a node executed: its id, its input's length, and its time."""
 
     id: str
@@ -76,13 +76,13 @@ class NodeBed:
         said = (self.folder / f"{name}.log").read_text(errors="replace")
         raise BedError(f"{name} does not answer after {patience_s:g} s: {said[-500:]}")
 
-    def executed(self, name: str) -> list[Executed]:
+    def executed(self, name: str) -> list[Execution]:
         """The requests that a node executed, over all restarts, in order."""
         found = []
         for line in (self.folder / f"{name}.log").read_text(errors="replace").splitlines():
             match = _EXECUTED.match(line)
             if match is not None:
-                found.append(Executed(match[1], int(match[2]), float(match[3])))
+                found.append(Execution(match[1], int(match[2]), float(match[3])))
         return found
 
 

@@ -22,7 +22,7 @@ _AT_ONCE = 64
 def main(delays_s: list[float]) -> None:
     """Relay until standard input ends."""
     pairs = [(_tap(f"near{i}"), _tap(f"far{i}")) for i in range(len(delays_s))]
-    ways = [_Way(*ends, i) for i, pair in enumerate(pairs) for ends in (pair, pair[::-1])]
+    ways = [_DelayLine(*ends, i) for i, pair in enumerate(pairs) for ends in (pair, pair[::-1])]
     by_source = {way.source: way for way in ways}
     print("ready", flush=True)
     control = sys.stdin.fileno()
@@ -42,7 +42,7 @@ def main(delays_s: list[float]) -> None:
             way.pass_on(now_s)
 
 
-class _Way:
+class _DelayLine:
     """One direction of a pair: frames wait in order, so a shorter delay does not reorder them."""
 
     def __init__(self, source: int, target: int, number: int) -> None:

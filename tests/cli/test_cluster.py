@@ -82,8 +82,8 @@ def test_a_model_that_is_not_there_is_an_error(cli: Cli, tmp_path: Path) -> None
 
 
 _PATIENTLY = f"""
-from pliant.cluster.control.patience import Patience
-Patience.__init__.__defaults__ = {astuple(PATIENT)}
+from pliant.cluster.control.timeouts import ClusterTimeouts
+ClusterTimeouts.__init__.__defaults__ = {astuple(PATIENT)}
 """
 """Before anything else in a primary: it has no option for its patience, and a busy machine is no fault."""
 

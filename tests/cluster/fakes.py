@@ -8,15 +8,15 @@ from queue import SimpleQueue
 
 import numpy as np
 
-from pliant.cluster.control.messages import AnyMessage, Bye, Note, Pong, Unreadable
-from pliant.cluster.control.patience import Patience
-from pliant.cluster.control.post import decode, encode
-from pliant.cluster.lead.lead_run import Lead, Pause
+from pliant.cluster.control.message_codec import decode, encode
+from pliant.cluster.control.messages import AnyMessage, Bye, Note, Pong, UnreadableMessage
+from pliant.cluster.control.timeouts import ClusterTimeouts
+from pliant.cluster.lead.lead_run import Pause, RunLeader
 from pliant.cluster.lead.plan_distribution import PlanNotReadyError
 from pliant.cluster.lead.primary import Primary
-from pliant.cluster.member.perform import LoadedWeights, Performer
+from pliant.cluster.member.cluster_worker import ClusterWorker, WorkerOffer
 from pliant.cluster.member.ready_plan import ReadyPlan
-from pliant.cluster.member.worker import Offer, Worker
+from pliant.cluster.member.run_executor import LoadedWeights, RunExecutor
 from pliant.cluster.net.activation_coding import Coding
 from pliant.cluster.net.comm import Comm
 from pliant.cluster.net.comm_memory import MemoryNetwork
@@ -33,7 +33,7 @@ from tests.cluster.lossy import LossyNetwork
 from tests.plan.splits import bert, cut
 
 Hear = Callable[[str, AnyMessage], None]
-CALM = Patience(silence_s=1.5, least_s=4.0, times=1.0, grace_s=0.1, prepare_s=20.0, report_s=10.0)
+CALM = ClusterTimeouts(silence_s=1.5, least_s=4.0, times=1.0, grace_s=0.1, prepare_s=20.0, report_s=10.0)
 """Short enough to wait for, long enough for threads that a busy machine keeps waiting for half a second."""
 
 
@@ -45,7 +45,7 @@ class Wires:
 
     def __init__(self, silence_s: float) -> None:
         self.silence_s = silence_s
-        self.members: dict[str, MemoryControl] = {}
+        self.members: dict[str, MemoryControlChannel] = {}
         self.cut: set[str] = set()
         self.rewrite: dict[str, Callable[[bytes], bytes]] = {}
         self.versions: dict[str, int] = {}
@@ -54,8 +54,8 @@ class Wires:
         self._thread = threading.Thread(target=self._watch, daemon=True)
         self._thread.start()
 
-    def join(self, name: str) -> "MemoryControl":
-        self.members[name] = control = MemoryControl(name, self)
+    def join(self, name: str) -> "MemoryControlChannel":
+        self.members[name] = control = MemoryControlChannel(name, self)
         return control
 
     def close(self) -> None:
@@ -75,7 +75,7 @@ class Wires:
                         self.members[a_name].on_silence(b_name)
 
 
-class MemoryControl:
+class MemoryControlChannel:
     """A `Control`; messages arrive on a thread of its own once `start` was called."""
 
     def __init__(self, name: str, wires: Wires) -> None:
@@ -137,20 +137,20 @@ def _read(data: bytes, peer: str) -> AnyMessage:
     try:
         return decode(data).body
     except BadEnvelope as error:
-        return Unreadable(f"{peer} sent {error}", error.is_other_version)
+        return UnreadableMessage(f"{peer} sent {error}", error.is_other_version)
 
 
-class MadeUp:
+class SyntheticSource:
     """An `EncoderSource` whose layers the holder below makes up."""
 
     def __init__(self, spec: EncoderSpec, identity: str = "made-up") -> None:
         self.spec, self.identity = spec, identity
 
     @property
-    def whole(self) -> "MadeUp":
+    def whole(self) -> "SyntheticSource":
         return self
 
-    def submodel(self, n_layers: int, n_heads: int, /) -> "MadeUp":
+    def submodel(self, n_layers: int, n_heads: int, /) -> "SyntheticSource":
         raise NotImplementedError
 
     def tensor(self, name: str, /) -> np.ndarray:
@@ -186,7 +186,7 @@ def _rest(attended: np.ndarray, x: np.ndarray) -> np.ndarray:
 Before = Callable[[Compute], None]
 
 
-class FakeHolder:
+class FakeStageRunner:
     """Stages of the weight-stationary mode on whole tensors; calls `before` ahead of each stage."""
 
     def __init__(self, name: str, spec: EncoderSpec, partition: Partition, before: Before) -> None:
@@ -230,17 +230,17 @@ class FakeHolder:
         return self.result
 
 
-class FakeHold:
+class FakeStageBuilder:
     """Makes such stages and keeps nothing."""
 
     def __init__(self, name: str, before: Before) -> None:
         self.name, self.before = name, before
         self.n_replaced = 0
 
-    def prepare(self, source: EncoderSource, partition: Partition) -> FakeHolder:
-        return FakeHolder(self.name, source.spec, partition, self.before)
+    def prepare(self, source: EncoderSource, partition: Partition) -> FakeStageRunner:
+        return FakeStageRunner(self.name, source.spec, partition, self.before)
 
-    def replace(self, source: EncoderSource, partition: Partition) -> FakeHolder:
+    def replace(self, source: EncoderSource, partition: Partition) -> FakeStageRunner:
         self.n_replaced += 1
         return self.prepare(source, partition)
 
@@ -269,8 +269,8 @@ def _shared(rng: np.random.Generator, total: int, parts: int) -> list[int]:
 
 
 @dataclass
-class Spreader:
-    """A `Steer` without a reason: everybody who is here takes part, unevenly."""
+class SpreadingPlanner:
+    """A `RunPlanner` without a reason: everybody who is here takes part, unevenly."""
 
     primary: Primary
     mode: Mode = "ws"
@@ -312,10 +312,10 @@ class Machine:
     """One worker of the fake cluster and what may be done to it."""
 
     name: str
-    control: MemoryControl
+    control: MemoryControlChannel
     comm: Comm
     lanes: Lanes
-    worker: Worker
+    worker: ClusterWorker
     thaw: threading.Event
 
     def kill(self) -> None:
@@ -333,11 +333,11 @@ class FakeCluster:
     def __init__(
         self,
         spec: EncoderSpec | None = None,
-        patience: Patience = CALM,
+        patience: ClusterTimeouts = CALM,
         network: MemoryNetwork | LossyNetwork | None = None,
     ) -> None:
         self.spec = spec or bert(n_layers=4)
-        self.source = MadeUp(self.spec)
+        self.source = SyntheticSource(self.spec)
         self.patience = patience
         self.network = MemoryNetwork() if network is None else network
         self.wires = Wires(patience.silence_s)
@@ -346,13 +346,13 @@ class FakeCluster:
         self.machines: dict[str, Machine] = {}
         control, self.comm = self.wires.join("p"), self.network.join("p")
         self.lanes = Lanes((), own="p/cpu", is_single=True)
-        hold = FakeHold("p", self._before("p"))
+        hold = FakeStageBuilder("p", self._before("p"))
         self.primary = Primary(
             "p", control, self.comm, hold, version="1", patience=patience, on_event=self.events.append
         )
-        self.performer = Performer("p", self.comm, self.lanes, lambda: 10**9, on_note=self._note)
-        self.steer = Spreader(self.primary)
-        self.lead = Lead(self.primary, self.performer, self.steer)
+        self.performer = RunExecutor("p", self.comm, self.lanes, lambda: 10**9, on_note=self._note)
+        self.steer = SpreadingPlanner(self.primary)
+        self.lead = RunLeader(self.primary, self.performer, self.steer)
         self.control = control
         control.start(self._hear, self.primary.lose)
 
@@ -369,9 +369,9 @@ class FakeCluster:
     def add(self, name: str, models: Collection[str] = ("made-up",), free_bytes: int = 10**9) -> Machine:
         control, comm = self.wires.join(name), self.network.join(name)
         lanes = Lanes((), own=f"{name}/cpu", is_single=True)
-        hold = FakeHold(name, self._before(name))
-        offer = Offer("1", {m: MadeUp(self.spec, m) for m in models}, lambda: free_bytes, 1)
-        worker = Worker(name, control, comm, lanes, offer, hold)
+        hold = FakeStageBuilder(name, self._before(name))
+        offer = WorkerOffer("1", {m: SyntheticSource(self.spec, m) for m in models}, lambda: free_bytes, 1)
+        worker = ClusterWorker(name, control, comm, lanes, offer, hold)
         control.start(worker.hear, worker.lose)
         self.machines[name] = Machine(name, control, comm, lanes, worker, threading.Event())
         return self.machines[name]

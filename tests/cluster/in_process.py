@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from pliant.cluster.member.shard import Shard, Shards
+from pliant.cluster.member.shard import ModelShards, Shard
 from pliant.cluster.net.comm import Comm, Tag, Traffic
 from pliant.cluster.net.comm_memory import MemoryNetwork
 from pliant.errors import LaneError, PeerLostError
@@ -53,7 +53,7 @@ def run_local(
     pools = {device: ThreadPool(1, library) for device in partition.devices}
     comms: dict[str, Comm] = {}
     try:
-        shards = {d: Shards(d, source, library, pools[d]).prepare(partition) for d in partition.devices}
+        shards = {d: ModelShards(d, source, library, pools[d]).prepare(partition) for d in partition.devices}
         comms |= {device: network.join(device) for device in partition.devices}
         shards[partition.primary].begin(feeds)
         slower = dilation or {}

@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from pliant.cluster.control.patience import Patience
+from pliant.cluster.control.timeouts import ClusterTimeouts
 
 WAIT_S = 240.0
 """Long enough for workers to start on a machine that does something else meanwhile."""
-PATIENT = Patience(silence_s=15.0, least_s=60.0, report_s=10.0)
+PATIENT = ClusterTimeouts(silence_s=15.0, least_s=60.0, report_s=10.0)
 """Where faults are not what is tested: a busy machine is none. Who is killed is missed at once anyway."""
 MAIN = "from pliant.cli import main; main()"
 CONFIG = {

@@ -14,7 +14,7 @@ import pytest
 from pliant.api.member_options import data_ports, dilation_source, memory_source
 from pliant.api.open_cluster import Cluster
 from pliant.api.open_encoder import open_encoder
-from pliant.cluster.member.ready_plan import lowered
+from pliant.cluster.member.ready_plan import lower_partition
 from pliant.cluster.net.activation_coding import Coding
 from pliant.cluster.net.key import Key, new_key
 from pliant.cluster.session.cluster_details import ClusterDetails
@@ -86,7 +86,7 @@ def test_two_workers_give_the_answer_of_one_device(
         assert set(details.partitions[0].participants) == {cluster.name, "a", "b"}
         np.testing.assert_allclose(reply.outputs["vector"], alone.outputs["vector"], atol=TOLERANCE)
         assert not details.faults
-    priced = lowered(session.encoder.spec, details.partitions[0], "fp32")
+    priced = lower_partition(session.encoder.spec, details.partitions[0], "fp32")
     assert details.program == priced, "what ran is what is priced"
     assert not list(violations(priced, details.predicted_spans))
     guessed_s = max(abs(member.offset_s) for member in cluster.leader.primary.monitor.members)

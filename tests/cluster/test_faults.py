@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from pliant.api.open_cluster import Cluster
-from pliant.cluster.control.letter import knock
-from pliant.cluster.control.patience import Patience
+from pliant.cluster.control.control_frame import pack_first_heartbeat
+from pliant.cluster.control.timeouts import ClusterTimeouts
 from pliant.cluster.net.key import Key, make_key, read_key
 from pliant.ir.dilation import Dilation
 from tests.cluster.boundaries import Act, at_boundaries
@@ -21,7 +21,7 @@ from tests.cluster.processes import WAIT_S, WorkerProcess, small_model, workers
 pytestmark = pytest.mark.alone
 
 TOLERANCE = 1e-4
-PATIENCE = Patience(silence_s=0.5, least_s=1.0)
+PATIENCE = ClusterTimeouts(silence_s=0.5, least_s=1.0)
 TOKENS = 24
 N_FAULTS = 20
 KINDS = ("kill", "freeze", "garbage", "thaw late")
@@ -45,7 +45,7 @@ def cluster(key: Key) -> Iterator[Cluster]:
 def garbage(key: Key, cluster: Cluster, name: str) -> None:
     """A member that holds the key and sends what is no message."""
     with stranger(key, cluster.address) as socket:
-        socket.send(knock(name, random.getrandbits(64)))
+        socket.send(pack_first_heartbeat(name, random.getrandbits(64)))
         for _ in range(3):
             socket.send(random.randbytes(50))
 

@@ -3,8 +3,8 @@
 from queue import SimpleQueue
 from threading import Event, Thread
 
-from pliant.cluster.control.messages import AnyMessage, Inquire, Overview
-from pliant.cluster.lead.overview import ClusterStatus
+from pliant.cluster.control.messages import AnyMessage, StatusReply, StatusRequest
+from pliant.cluster.lead.status_report import ClusterStatus
 from pliant.ir.program import Compute
 from tests.cluster.fakes import FakeCluster
 
@@ -16,11 +16,11 @@ def ask(cluster: FakeCluster) -> ClusterStatus:
     answers: SimpleQueue[AnyMessage] = SimpleQueue()
     watcher = cluster.wires.join("watcher")
     watcher.start(lambda peer, message: answers.put(message), lambda peer: None)
-    watcher.send("p", Inquire())
+    watcher.send("p", StatusRequest())
     try:
         while True:
             message = answers.get(timeout=WAIT_S)
-            if isinstance(message, Overview):
+            if isinstance(message, StatusReply):
                 return message.status
     finally:
         watcher.close()

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 import pliant
-from pliant.cluster.control.patience import Patience
+from pliant.cluster.control.timeouts import ClusterTimeouts
 from pliant.cluster.lead.open_member import MemberOptions, open_worker
 from pliant.cluster.net.key import new_key
 from pliant.models.encoder.encoder_random import random_encoder
@@ -17,7 +17,7 @@ from pliant.run.session.session import Session
 from tests.conformance.session_kind import Arrays, Feeds, SessionKind, classified, ids, once
 from tests.models.encoder_runs import run_encoder
 
-PATIENT = Patience(silence_s=60.0, least_s=60.0, report_s=10.0)
+PATIENT = ClusterTimeouts(silence_s=60.0, least_s=60.0, report_s=10.0)
 """A busy machine is no fault."""
 WAIT_S = 240.0
 ENCODER = {

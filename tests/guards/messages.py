@@ -10,39 +10,39 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from pliant.cluster.control import letter
+from pliant.cluster.control import control_frame
+from pliant.cluster.control.message_codec import decode, encode
 from pliant.cluster.control.messages import (
+    AdmissionRefusal,
     Bye,
-    Failed,
-    Forget,
-    Go,
     Heartbeat,
     Hello,
-    Inquire,
-    Measure,
-    Measured,
-    MeasuredLink,
-    NotAdmitted,
+    HelloRequest,
+    JoinRefusal,
+    LinkMeasurement,
+    MeasureReply,
+    MeasureRequest,
     Note,
-    Overview,
     Ping,
     Pong,
-    Prepare,
-    Ran,
-    Ready,
-    Refused,
-    Report,
-    Status,
-    Stop,
-    Unable,
+    PrepareFailure,
+    PrepareRequest,
+    PrepareSuccess,
+    ReleaseRequest,
+    SegmentFailure,
+    SegmentRequest,
+    SpanReport,
+    StatusReply,
+    StatusRequest,
+    StatusUpdate,
+    StepSpan,
+    StopRequest,
     Welcome,
-    Who,
-    as_told,
     decode_note,
     encode_note,
+    to_device_measurement,
 )
-from pliant.cluster.control.post import decode, encode
-from pliant.cluster.lead.overview import ClusterStatus, FaultStatus, MemberStatus, PlanStatus
+from pliant.cluster.lead.status_report import ClusterStatus, FaultStatus, MemberStatus, PlanStatus
 from pliant.cluster.net.activation_coding import decode as decode_activations
 from pliant.cluster.net.activation_coding import encode as encode_activations
 from pliant.cluster.net.comm import Tag
@@ -55,14 +55,14 @@ from pliant.ir.topology import Capability, Drift, StageTimes
 from pliant.route.curve_advert import CurveAdvert
 from pliant.route.node_identity import Identity, read_identity
 from pliant.route.node_messages import (
+    NodeTime,
     RouteMessage,
-    Spent,
+    decode_advert,
     decode_packet,
     decode_route,
-    decode_told,
+    encode_advert,
     encode_packet,
     encode_route,
-    encode_told,
 )
 from tests.route.routers import only
 
@@ -103,26 +103,28 @@ _STATUS = ClusterStatus(
 CONTROL = (
     Hello("0.1.0", "tcp://127.0.0.1:5", 2, 10**9, ("abc",), 6, "gloo", True, True),
     Welcome("0.1.0"),
-    Refused("another key"),
-    Prepare(3, "abc", _TILED, "int8", ("p", "a"), {"a": "tcp://127.0.0.1:5"}, "tcp://127.0.0.1:6", True),
-    Ready(3, 0.5, 1000, 10**9),
-    Unable(3, "no memory"),
-    Measure(4, "abc", 128, ("p", "a"), {"a": "tcp://127.0.0.1:5"}, "tcp://127.0.0.1:6"),
-    Measured(4, as_told(_CAPABILITY), (MeasuredLink("a", "b", 1e-3, 1e8),), "partly"),
-    Forget((1, 2)),
-    Go(5, 2, 3, ("b",), 1.5),
-    Stop(5),
-    Failed(5, 2, "b", True, "wrong length"),
-    Report(5, (Ran(5, 1, 2, 0.5, 0.75),)),
-    Status(10**9, 5),
-    Who(),
+    JoinRefusal("another key"),
+    PrepareRequest(
+        3, "abc", _TILED, "int8", ("p", "a"), {"a": "tcp://127.0.0.1:5"}, "tcp://127.0.0.1:6", True
+    ),
+    PrepareSuccess(3, 0.5, 1000, 10**9),
+    PrepareFailure(3, "no memory"),
+    MeasureRequest(4, "abc", 128, ("p", "a"), {"a": "tcp://127.0.0.1:5"}, "tcp://127.0.0.1:6"),
+    MeasureReply(4, to_device_measurement(_CAPABILITY), (LinkMeasurement("a", "b", 1e-3, 1e8),), "partly"),
+    ReleaseRequest((1, 2)),
+    SegmentRequest(5, 2, 3, ("b",), 1.5),
+    StopRequest(5),
+    SegmentFailure(5, 2, "b", True, "wrong length"),
+    SpanReport(5, (StepSpan(5, 1, 2, 0.5, 0.75),)),
+    StatusUpdate(10**9, 5),
+    HelloRequest(),
     Ping(0.5),
     Pong(0.5, 0.75),
     Heartbeat(),
     Bye(),
-    NotAdmitted("another name"),
-    Inquire(),
-    Overview(_STATUS),
+    AdmissionRefusal("another name"),
+    StatusRequest(),
+    StatusReply(_STATUS),
 )
 """Every kind of control message, with a value in every field."""
 _NOTE = Note(1.5, 10**9, {"attend": 0.125}, {"b": (4096, 0.25)})
@@ -130,7 +132,7 @@ _PAYLOAD = np.arange(10, dtype=np.uint8)
 _ROWS = np.array([[1.0, -0.5, 0.0], [0.25, 2.0, -2.0]], np.float32)
 _CURVE = Curve(((0, 0.01), (100, 0.11)))
 _TOLD = CurveAdvert("gw:8080", only(_CURVE), frozenset({"gw:8080", "cloud"}), (1764000000000, 7), 0.25)
-_SPENT = Spent(0.0125, 0.005)
+_SPENT = NodeTime(0.0125, 0.005)
 _ROUTE = RouteMessage(("end", "gw"), 7, "gw", "http://10.0.0.7:8080", (1.0, 0.5), 0.04, 2.0, 0.9, True)
 _IDENTITY = Identity("0a1b", "0.1.0")
 
@@ -140,11 +142,13 @@ def guarded() -> dict[str, Guarded]:
     found = {}
     for message in CONTROL:
         sent = encode(message, "ada", 1 << 40)
-        found[f"cluster {type(message).__name__}"] = Guarded(sent, _read, ("ada", 1 << 40, message))
-        sent = encode(message, "ada", 1 << 40, letter.OLDEST)
-        name = f"cluster {type(message).__name__}, to version 2"
+        found[f"cluster {message.__struct_config__.tag}"] = Guarded(sent, _read, ("ada", 1 << 40, message))
+        sent = encode(message, "ada", 1 << 40, control_frame.OLDEST)
+        name = f"cluster {message.__struct_config__.tag}, to version 2"
         found[name] = Guarded(sent, _read, ("ada", 1 << 40, message))
-    found["cluster knock"] = Guarded(letter.knock("ada", 1 << 40), _read, ("ada", 1 << 40, Heartbeat()))
+    found["cluster knock"] = Guarded(
+        control_frame.pack_first_heartbeat("ada", 1 << 40), _read, ("ada", 1 << 40, Heartbeat())
+    )
     found["cluster note"] = Guarded(encode_note(_NOTE), lambda data: decode_note(data, "x"), _NOTE)
     (frame,) = pack_frames("ada", Tag(5, 2, 3), _PAYLOAD, b"note")
     found["cluster frame"] = Guarded(
@@ -154,8 +158,8 @@ def guarded() -> dict[str, Guarded]:
         sent = encode_activations(_ROWS, coding).tobytes()
         found[f"cluster activations {coding}"] = Guarded(sent, _activations(coding), _rounded(coding))
     found |= {
-        "node word": Guarded(encode_told(_TOLD, _SPENT).encode(), decode_told, (_TOLD, _SPENT)),
-        "node word, as a broadcast": Guarded(encode_told(_TOLD).encode(), decode_told, (_TOLD, None)),
+        "node word": Guarded(encode_advert(_TOLD, _SPENT).encode(), decode_advert, (_TOLD, _SPENT)),
+        "node word, as a broadcast": Guarded(encode_advert(_TOLD).encode(), decode_advert, (_TOLD, None)),
         "node route": Guarded(encode_route(_ROUTE).encode(), decode_route, _ROUTE),
         "node route, empty": Guarded(encode_route(RouteMessage()).encode(), decode_route, RouteMessage()),
         "node identity": Guarded(_lines(_IDENTITY.headers()), _identity, _IDENTITY),
@@ -173,12 +177,12 @@ FORMER: Mapping[str, Mapping[str, tuple[Callable[[bytes], Any], Any]]] = {
     version: {
         "cluster letter BEAT": (lambda data: _read(data), ("ada", 1 << 40, Heartbeat())),
         "cluster letter BYE": (lambda data: _read(data), ("ada", 1 << 40, Bye())),
-        "cluster letter NO": (lambda data: _read(data), ("ada", 1 << 40, NotAdmitted("body"))),
+        "cluster letter NO": (lambda data: _read(data), ("ada", 1 << 40, AdmissionRefusal("body"))),
         "node word, to protocol 1": (
-            decode_told,
+            decode_advert,
             (
                 CurveAdvert(_TOLD.node, only(_CURVE.plus(0.25)), _TOLD.through, _TOLD.stamp),
-                Spent(0.0125),
+                NodeTime(0.0125),
             ),
         ),
         "node identity": (lambda data: _identity(data), Identity("0a1b", "0.1.0", 2)),

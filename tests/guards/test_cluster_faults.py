@@ -20,7 +20,7 @@ from typing import Literal
 import numpy as np
 import pytest
 
-from pliant.cluster.control.patience import Patience
+from pliant.cluster.control.timeouts import ClusterTimeouts
 from pliant.cluster.lead.lead_run import RunRecord
 from pliant.ir.program import Compute
 from pliant.ir.schedule import violations
@@ -34,7 +34,7 @@ pytestmark = pytest.mark.usefixtures("unchecked_shapes")
 
 N_LAYERS, WORKERS = 4, "abc"
 TOLERANCE = 1e-5  # the same float32 sums on every device
-CALM = Patience(silence_s=0.5, least_s=60.0, times=1.0, grace_s=0.1, prepare_s=60.0, report_s=10.0)
+CALM = ClusterTimeouts(silence_s=0.5, least_s=60.0, times=1.0, grace_s=0.1, prepare_s=60.0, report_s=10.0)
 """A wait for a message ends by news of its sender, and by nothing else."""
 HASTY = replace(CALM, least_s=0.5)
 """For messages that are lost, which no news tells of."""
@@ -70,7 +70,7 @@ def drawn(seed: int) -> tuple[Fault, ...]:
 class Stage:
     """A cluster on which faults strike where the primary and the victim meet."""
 
-    def __init__(self, network: LossyNetwork, patience: Patience) -> None:
+    def __init__(self, network: LossyNetwork, patience: ClusterTimeouts) -> None:
         self.network = network
         self.cluster = FakeCluster(bert(n_layers=N_LAYERS), patience, network)
         self._armed: list[Fault] = []

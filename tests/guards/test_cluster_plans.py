@@ -18,7 +18,7 @@ from dataclasses import replace
 
 import pytest
 
-from pliant.cluster.lead.choose_partition import chooser
+from pliant.cluster.lead.choose_partition import make_chooser
 from pliant.ir.cost import Span, simulate
 from pliant.ir.dilation import Dilation
 from pliant.ir.link import Link
@@ -191,7 +191,7 @@ def baselines() -> Iterator[str]:
                 yield f"{made.seconds:.9f} s "
                 yield line(f"{name}, {n} devices, {rule}", spec, made.partition)
             for mode in MODES:
-                partition = chooser(mode, "equal")(spec, TOKENS, some(n), LINKS, "d0")
+                partition = make_chooser(mode, "equal")(spec, TOKENS, some(n), LINKS, "d0")
                 yield line(f"{name}, {n} devices, a user's equal shares, {mode}", spec, partition)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
-from pliant.route.node_messages import decode_told
+from pliant.route.node_messages import decode_advert
 from pliant.serve.grpc.wire_messages import message
 from tests.fixtures.formats.conversation import (
     FILE,
@@ -45,11 +45,11 @@ def test_a_node_of_today_answers_what_nodes_of_the_last_version_ask(path: Path) 
     with running(Upper(mark="@up"), name="up", **fixed(*HONEST)) as up, end_below(up.url) as end:
         answer = sent(up.url, pinged)
         assert answer.start == "200"
-        assert decode_told(answer.content)[0].node == "up"
+        assert decode_advert(answer.content)[0].node == "up"
         answer = sent(up.url, passed_on)
         assert answer.start == "200"
         assert json.loads(answer.content)["outputs"][0]["data"] == ["AB@up"]
-        assert decode_told(answer.headers["pliant-curve"])[0].node == "up"
+        assert decode_advert(answer.headers["pliant-curve"])[0].node == "up"
         until(lambda: target_of(end, 2) == up.url)
         assert sent(end.url, told).start == "200"
         assert metric(end, 'pliant_responses_total{path="/v2/pliant/tell",status="200"}') == 1

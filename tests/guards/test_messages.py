@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from pliant.cluster.control import messages
-from pliant.cluster.control.post import decode
+from pliant.cluster.control.message_codec import decode
 from pliant.cluster.net.frame import BadFrame
 from pliant.ir.envelope import VERSION, BadEnvelope
 from tests.fixtures.formats.versions import released
@@ -33,7 +33,7 @@ def test_every_message_has_the_bytes_it_had(golden: Callable[[str, str], None]) 
 
 def test_every_kind_of_control_message_is_guarded() -> None:
     """One that is added belongs into tests/guards/messages.py."""
-    kinds = set(get_args(messages.AnyMessage)) - {messages.Unknown, messages.Unreadable}
+    kinds = set(get_args(messages.AnyMessage)) - {messages.UnknownMessage, messages.UnreadableMessage}
     assert {type(message) for message in CONTROL} == kinds
 
 
@@ -46,7 +46,7 @@ def _kept() -> list[tuple[str, str, bytes]]:
     for version, path in released("messages.json").items():
         sent = {name: bytes.fromhex(text) for name, text in json.loads(path.read_text()).items()}
         front = sent.pop("cluster letter WORD", b"").removesuffix(b"body")
-        words = {f"cluster {type(message).__name__}" for message in CONTROL}
+        words = {f"cluster {message.__struct_config__.tag}" for message in CONTROL}
         found += [(version, name, (front if name in words else b"") + data) for name, data in sent.items()]
     return found
 
@@ -64,10 +64,12 @@ def test_bytes_of_released_versions_are_read_to_the_same_values(version: str, na
         assert read(sent) == wanted
 
 
-@pytest.mark.parametrize("one", CONTROL, ids=lambda one: type(one).__name__)
+@pytest.mark.parametrize("one", CONTROL, ids=lambda one: one.__struct_config__.tag)
 def test_control_messages_of_the_next_version_are_read_and_of_others_refused(one: Any) -> None:
     """The next version may append fields, which are ignored; two versions away is refused by name."""
-    _, sender, incarnation, body = msgspec.msgpack.decode(GUARDED[f"cluster {type(one).__name__}"].sent)
+    _, sender, incarnation, body = msgspec.msgpack.decode(
+        GUARDED[f"cluster {one.__struct_config__.tag}"].sent
+    )
     for more in ([], ["appended", {"more": 1}]):
         sent = msgspec.msgpack.encode([VERSION + 1, sender, incarnation, [*body, *more], *more])
         assert decode(sent).body == one
@@ -98,7 +100,7 @@ def test_every_field_of_a_message_differs_from_its_default() -> None:
     """A field that is lost on the way must show."""
     for message in (*CONTROL, GUARDED["node route"].value, GUARDED["cluster note"].value):
         for field in msgspec.structs.fields(message):
-            assert getattr(message, field.name) != field.default, (type(message).__name__, field.name)
+            assert getattr(message, field.name) != field.default, (message.__struct_config__.tag, field.name)
 
 
 def _numbered(one: Guarded, version: int) -> bytes:

@@ -27,11 +27,11 @@ from pliant.route.choice.choose_endpoint import LOCAL, Choice
 from pliant.route.choice.energy import A53_COVE, LTE
 from pliant.route.choice.objective import ENERGY, Objective
 from pliant.route.router import Router
-from pliant.route.router_settings import RouterSettings, paper
+from pliant.route.router_settings import RouterSettings, paper_settings
 from research.oracle import judge, oracle
 from research.series import LinkSeries, bluetooth, constant, steps
 from research.simulate import Run, simulate
-from research.world import Device, Edge, Inputs, Spell, World, draw
+from research.world import Device, Edge, Inputs, SlowPeriod, World, draw
 from tests.guards.texts import digest
 from tests.route.closed_loop import ClosedLoop
 
@@ -87,7 +87,7 @@ def link(rtt_s: float) -> Link:
 
 def three(**options: Any) -> World:
     """CRIME's Figure 9, B: Bluetooth to a gateway that is slow, then dead; a cloud ever farther away."""
-    spells = (Spell(0.3, 0.45, 6.0), Spell(0.6, 0.7))
+    spells = (SlowPeriod(0.3, 0.45, 6.0), SlowPeriod(0.6, 0.7))
     devices = Device("end", END, 0.05), Device("gateway", GATEWAY, 0.08, spells), Device("cloud", CLOUD, 0.03)
     far = steps([link(0.1), link(0.2), link(0.05)], "inputs")
     near = bluetooth(0.045, 60.0, seed=2)
@@ -105,9 +105,9 @@ def diamond() -> World:
     """Two clouds above one gateway; the link to one of them is down for a while, again and again."""
     devices = (
         Device("end", END, 0.05),
-        Device("gateway", line(0.02, 0.02, MAX_N), 0.05, (Spell(0.5, 0.8, 2.0),)),
+        Device("gateway", line(0.02, 0.02, MAX_N), 0.05, (SlowPeriod(0.5, 0.8, 2.0),)),
         Device("a", CLOUD, 0.1),
-        Device("b", CLOUD, 0.02, (Spell(0.2, 0.4, 30.0),)),
+        Device("b", CLOUD, 0.02, (SlowPeriod(0.2, 0.4, 30.0),)),
     )
     edges = (
         Edge("end", "gateway", constant(link(0.01))),
@@ -123,16 +123,16 @@ def seldom() -> World:
 
     The end node is a little slower, then much slower, for parts of the run.
     """
-    spells = (Spell(0.15, 0.3, 1.4), Spell(0.5, 0.6, 4.0))
+    spells = (SlowPeriod(0.15, 0.3, 1.4), SlowPeriod(0.5, 0.6, 4.0))
     up = LinkSeries((0.0, 12.0, 40.0, 41.0), (link(0.2), link(0.75), None, link(0.6)), period_s=60.0)
-    devices = Device("end", END, 0.1, spells), Device("cloud", CLOUD, 0.3, (Spell(0.4, 0.45),))
+    devices = Device("end", END, 0.1, spells), Device("cloud", CLOUD, 0.3, (SlowPeriod(0.4, 0.45),))
     return World(devices, (Edge("end", "cloud", up),))
 
 
 Simulation = tuple[World, RouterSettings]
 SIMULATIONS: dict[str, Simulation] = {
     "three": (three(), SETTINGS),
-    "three_paper": (three(), paper(MAX_N, ping_after_s=5.0)),
+    "three_paper": (three(), paper_settings(MAX_N, ping_after_s=5.0)),
     "three_told_nothing": (three(), replace(SETTINGS, threshold_s=1e6)),  # no curve moves by that much
     "three_often": (three(failure_s=0.3), replace(SETTINGS, adapts_pings=False, ping_after_s=2.0, degree=2)),
     "diamond": (diamond(), SETTINGS),

@@ -14,12 +14,12 @@ from typing import Any
 
 import pliant
 from pliant.api.open_cluster import MemberStatus
+from pliant.cluster.lead.adaptive_planner import Switch
 from pliant.cluster.lead.run_log import Fault
-from pliant.cluster.lead.steer import Switch
 from pliant.cluster.session.cluster_details import ClusterDetails
 from pliant.cluster.session.cluster_plan import ClusterPlan
 from pliant.cluster.session.cluster_session import ClusterSession
-from pliant.cluster.watch.blame import Verdict
+from pliant.cluster.watch.fault_attribution import Verdict
 from pliant.errors import PliantError
 from pliant.ir.cost import Span
 from pliant.ir.device import DeviceProfile

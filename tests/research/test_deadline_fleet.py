@@ -9,13 +9,13 @@ from pliant.ir.curve import Curve
 from pliant.ir.link import Link
 from pliant.route.router_settings import RouterSettings
 from research.deadline_fleet import DEVICE, GATEWAY, scenario_fleet
-from research.deadline_oracle import Known, Level
+from research.deadline_oracle import Level, OracleInputs
 from research.deadline_world import Course, Scenario, Steps, TimedRequest
 from research.fleet_policies import POLICIES
 from research.series import LinkSeries
 from research.simulate_fleet import simulate_fleet
 
-KNOWN = Known(
+KNOWN = OracleInputs(
     (Level(0.8, Curve(((0, 0.25),))), Level(0.9, Curve(((0, 1.0),)))),
     member_part=0.5,
     primary_part=0.04,

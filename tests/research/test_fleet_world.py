@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from pliant.errors import InputError
-from research.fleet_world import Spells, draw_fleet, read_fleet
+from research.fleet_world import SlowPeriods, draw_fleet, read_fleet
 
 PATH = Path(__file__).parents[2] / "bench" / "worlds" / "tree.toml"
 
@@ -57,7 +57,7 @@ def test_requests_come_as_often_as_the_file_says() -> None:
 def test_bursts_bring_more_requests_of_whole_subtrees() -> None:
     """Half of the time twice as many: a rate half as high again, and more of single gateways."""
     world = read_fleet(PATH)
-    bursts = (Spells("gateway", 20.0, 10.0, 2.0),)
+    bursts = (SlowPeriods("gateway", 20.0, 10.0, 2.0),)
     traffic = msgspec.structs.replace(world.requests, bursts=bursts, rate=50.0)
     m = 60_000
     found = draw_fleet(msgspec.structs.replace(world, requests=traffic), m, seed=4).requests

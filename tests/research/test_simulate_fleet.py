@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from pliant.ir.link import Link
 from pliant.route.choice.choose_endpoint import LOCAL
 from pliant.route.router_settings import RouterSettings
-from research.deadline_world import Kind, Steps
+from research.deadline_world import RequestKind, Steps
 from research.fleet_policies import POLICIES
 from research.fleet_run import FleetRun
 from research.fleet_world import (
@@ -47,7 +47,7 @@ def tree() -> FleetWorld:
 
 def requests_at(
     times: list[float],
-    kinds: tuple[Kind, ...],
+    kinds: tuple[RequestKind, ...],
     kind: list[int] | None = None,
     source: list[int] | None = None,
 ) -> FleetRequests:
@@ -111,7 +111,7 @@ def test_requests_go_by_their_own_ancestors_alone() -> None:
 def test_an_idle_fleet_gives_each_request_the_best_answer_there_is() -> None:
     """Brute force over endpoint and level, for requests that never meet: the most accurate in time."""
     kinds = tuple(
-        Kind(1 / 12, deadline_s, floor)
+        RequestKind(1 / 12, deadline_s, floor)
         for deadline_s, floor in product((0.03, 0.06, 0.1, 0.2, 0.5, 2.0), (0.0, 0.85))
     )
     order = [i % len(kinds) for i in range(240)]
@@ -139,7 +139,7 @@ def test_an_idle_fleet_gives_each_request_the_best_answer_there_is() -> None:
 def test_what_an_upstream_that_dies_had_is_answered_elsewhere_in_time(policy: str) -> None:
     """A device that could answer itself; the gateway is gone from 20 to 40 s, and used again afterwards."""
     gone = Steps((0.0, 20.0, 40.0), (1.0, inf, 1.0))
-    kinds = (Kind(1.0, 0.6, 0.85),)
+    kinds = (RequestKind(1.0, 0.6, 0.85),)
     times = [5.0 + 0.4 * i for i in range(300)]
     fleet = Fleet(two_nodes(0.3, 0.05, 0.02, gone), requests_at(times, kinds))
     run = simulate_fleet(fleet, SETTINGS, POLICIES[policy])
@@ -152,7 +152,7 @@ def test_what_an_upstream_that_dies_had_is_answered_elsewhere_in_time(policy: st
 
 def test_load_beyond_all_capacity_is_refused_and_what_is_answered_is_in_time() -> None:
     """Twice as many as both can answer: no queue grows, and half is answered."""
-    kinds = (Kind(1.0, 0.5, 0.85),)
+    kinds = (RequestKind(1.0, 0.5, 0.85),)
     times = [2.0 + i / 60.0 for i in range(1800)]
     fleet = Fleet(two_nodes(0.1, 0.05, 0.02), requests_at(times, kinds))
     run = simulate_fleet(fleet, SETTINGS)
@@ -163,7 +163,7 @@ def test_load_beyond_all_capacity_is_refused_and_what_is_answered_is_in_time() -
 
 def test_clients_in_a_closed_loop_wait_for_their_answers() -> None:
     """No more requests are under way than there are clients."""
-    fleet = Fleet(two_nodes(0.1, 0.05, 0.02), requests_at([0.0] * 50, (Kind(1.0, 1.0, 0.0),)))
+    fleet = Fleet(two_nodes(0.1, 0.05, 0.02), requests_at([0.0] * 50, (RequestKind(1.0, 1.0, 0.0),)))
     run = simulate_fleet(fleet, SETTINGS, clients=(3, 30.0))
     ends = run.at_s + np.where(np.isfinite(run.seconds), run.seconds, 0.0)
     for at_s in np.linspace(1.0, 29.0, 57):

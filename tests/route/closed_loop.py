@@ -15,7 +15,7 @@ from pliant.ir.link import Link
 from pliant.route.choice.choose_endpoint import LOCAL
 from pliant.route.router import Router
 from pliant.route.router_settings import RouterSettings
-from pliant.route.upstream.upstream_queue import Passage
+from pliant.route.upstream.upstream_queue import QueueTicket
 
 N = 10
 SETTINGS = RouterSettings(N)
@@ -71,7 +71,7 @@ class ClosedLoop:
         self.node.successor("up", Link(way_s, 1e9))
         self.node.pinged("up", way_s, 0.0, self.up.tell(0.0, "node"), 0.0)
         self._way_s = way_s
-        self._pending: deque[Passage] = deque()
+        self._pending: deque[QueueTicket] = deque()
         self.n_above = self.n_here = self.n_others = self.most_in_flight = 0
         for _ in range(n_clients):
             self.at(0.0, self._arrive)
@@ -107,7 +107,7 @@ class ClosedLoop:
             self.most_in_flight = max(self.most_in_flight, in_flight)
             self.at(sent_s + self._way_s / 2.0, lambda p=passage, s=sent_s: self._reach(p, s))  # type: ignore[misc]
 
-    def _reach(self, passage: Passage, sent_s: float) -> None:
+    def _reach(self, passage: QueueTicket, sent_s: float) -> None:
         def done(waited_s: float) -> None:
             self.up.waits(self.above.backlog_s(), self.now_s)
             told = self.up.tell(self.now_s, "node")
@@ -116,7 +116,7 @@ class ClosedLoop:
 
         self.above.work(done)
 
-    def _return(self, passage: Passage, sent_s: float, told: object, waited_s: float) -> None:
+    def _return(self, passage: QueueTicket, sent_s: float, told: object, waited_s: float) -> None:
         self.n_above += 1
         spent_s = waited_s + self.above.work_s
         times = (self.now_s - sent_s, spent_s, told, self.now_s, waited_s, passage)

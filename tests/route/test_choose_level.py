@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from pliant.errors import BudgetError, DeadlineError
 from pliant.ir.curve import Curve
 from pliant.ir.endpoint import RESOLUTION, ServiceLevel
-from pliant.route.choice.choose_endpoint import Candidate, Choice, choose, ranked, soonest
+from pliant.route.choice.choose_endpoint import Candidate, Choice, choose, choose_soonest, rank
 from pliant.route.choice.objective import ENERGY, TIME, Objective
-from pliant.route.choice.terms import Terms
+from pliant.route.choice.request_terms import Terms
 
 part = st.floats(0, 3).map(lambda x: round(x, 3))
 
@@ -132,7 +132,7 @@ def test_the_choice_is_the_best_of_all_levels(
 @given(candidates(), st.integers(0, 90), terms)
 def test_candidates_are_ranked_as_they_would_be_chosen(some: list[Candidate], n: int, asked: Terms) -> None:
     """Leaving out the chosen one, the next of the ranking is chosen; and each is named once."""
-    order = ranked(n, some, TIME, asked)
+    order = rank(n, some, TIME, asked)
     assert sorted(option.name for option in order) == sorted(c.name for c in some)
     willing = Terms(asked.deadline_s, asked.accuracy_floor, best_effort=True)
     left = list(some)
@@ -155,7 +155,7 @@ def test_the_soonest_has_the_least_bound(some: list[Candidate], n: int, asked: T
     """It is the last resort, for which time is kept."""
     floor = asked.accuracy_floor or 0.0
     allowed = [w for w in every_way(n, some, TIME) if floor == 0.0 or float(w["accuracy"]) >= floor]
-    found = soonest(n, some, asked)
+    found = choose_soonest(n, some, asked)
     assert (found is None) == (not allowed)
     if found is not None:
         assert found.option.bound_s == pytest.approx(min(float(way["bound"]) for way in allowed))

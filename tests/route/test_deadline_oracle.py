@@ -7,12 +7,19 @@ import pytest
 
 from pliant.ir.curve import line
 from pliant.ir.link import Link
-from research.deadline_oracle import Decision, Known, Level, attained, bound, informed
+from research.deadline_oracle import (
+    Decision,
+    Level,
+    OracleInputs,
+    attained_share,
+    bound,
+    decide_with_hindsight,
+)
 from research.deadline_world import Course, Scenario, Steps, TimedRequest
 from research.series import LinkSeries
 
 STEADY = Steps((0.0,), (1.0,))
-KNOWN = Known(
+KNOWN = OracleInputs(
     (Level(0.85, line(0.12, 0.0, 64)), Level(0.88, line(0.25, 0.0, 64)), Level(0.89, line(1.0, 0.0, 64))),
     member_part=0.5,
     exchange_s=0.02,
@@ -61,14 +68,14 @@ def test_the_bound_is_each_requests_best_way_by_hand() -> None:
 
 def test_requests_at_once_are_spread_over_all_ways() -> None:
     """Three for the whole model at one moment: the cluster takes one in time, the gateway two."""
-    decisions = informed(scenario(*[(1.0, 0.24, 0.89)] * 3, rtt_s=0.13), KNOWN)
+    decisions = decide_with_hindsight(scenario(*[(1.0, 0.24, 0.89)] * 3, rtt_s=0.13), KNOWN)
     assert sorted(str(d.way) for d in decisions) == ["cluster", "upstream", "upstream"]
 
 
 def test_others_at_the_gateway_are_in_the_way() -> None:
     """Ten of them, 0.04 s each, just before: the request is late there, and nowhere else in time."""
     alone = scenario((1.0, 0.25, 0.89), workers={}, others_s=(1.0,) * 10)
-    assert informed(alone, KNOWN) == [Decision(None)]
+    assert decide_with_hindsight(alone, KNOWN) == [Decision(None)]
     assert bound(alone, KNOWN)[0].way == "upstream"
 
 
@@ -82,8 +89,8 @@ def test_hindsight_is_as_good_as_trying_everything(seed: int) -> None:
     )
     here = scenario(*asked, rtt_s=0.1)
     best = _brute_force(here)
-    found = informed(here, KNOWN)
-    assert attained(found) <= attained(bound(here, KNOWN))
+    found = decide_with_hindsight(here, KNOWN)
+    assert attained_share(found) <= attained_share(bound(here, KNOWN))
     assert sum(1.0 + d.accuracy for d in found if d.way is not None) == pytest.approx(best, abs=0.05)
 
 

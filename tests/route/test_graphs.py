@@ -11,9 +11,9 @@ from pliant.ir.curve import line
 from pliant.ir.link import Link
 from pliant.route.choice.choose_endpoint import LOCAL
 from pliant.route.curve_advert import Trail
-from pliant.route.due import Broadcast, Ping
 from pliant.route.predecessors import Listener
 from pliant.route.router import Router
+from pliant.route.router_tasks import BroadcastTask, PingTask
 from tests.route.routers import MAX_N, SETTINGS
 
 
@@ -31,9 +31,9 @@ class World:
             if name in self.dead:
                 continue
             for due in node.due(self.now_s):
-                if isinstance(due, Ping):
+                if isinstance(due, PingTask):
                     self._ping(node, due.successor)
-                elif isinstance(due, Broadcast):
+                elif isinstance(due, BroadcastTask):
                     for predecessor in due.predecessors:
                         if predecessor not in self.dead:
                             self.routers[predecessor].gossip(name, due.told, self.now_s)

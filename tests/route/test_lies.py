@@ -4,8 +4,8 @@ import pytest
 
 from pliant.ir.curve import line
 from pliant.route.choice.choose_endpoint import LOCAL
-from pliant.route.due import Ping
 from pliant.route.router import Router
+from pliant.route.router_tasks import PingTask
 from tests.route.routers import MAX_N, router, word
 
 
@@ -26,14 +26,14 @@ def test_a_peer_that_takes_far_longer_than_it_tells_is_set_aside_and_taken_back(
     assert node.states(3.0)[0].state == "aside"
     node.told("a", word("a", line(0.0, 0.0, MAX_N), stamp=(0, 2)), 4.0)
     assert node.choose(90, 4.0).target == "b"
-    assert Ping("a") not in node.due(12.9)
-    assert Ping("a") in node.due(13.0)
+    assert PingTask("a") not in node.due(12.9)
+    assert PingTask("a") in node.due(13.0)
     node.pinged("a", 0.1, 0.0, word("a"), 13.1)
     assert node.choose(90, 13.1).target == "a"
     lying(node, 1, 14.0)
     assert node.choose(90, 14.0).target == "b"
-    assert Ping("a") not in node.due(33.9)
-    assert Ping("a") in node.due(34.0)
+    assert PingTask("a") not in node.due(33.9)
+    assert PingTask("a") in node.due(34.0)
     node.pinged("a", 0.1, 0.0, word("a"), 34.1)
     for i in range(20):
         node.answered_by("a", 90, 500, 10, 0.2, 0.1, word("a"), 35.0 + i)
@@ -55,10 +55,10 @@ def test_a_broken_curve_sets_its_sender_aside_at_once() -> None:
     node = router("a")
     node.misbehaved("a", 1.0)
     assert node.choose(90, 1.0).target == LOCAL
-    assert node.due(11.0) == (Ping("a"),)
+    assert node.due(11.0) == (PingTask("a"),)
     node.misbehaved("a", 11.1)
     assert node.due(31.0) == ()
-    assert node.due(31.2) == (Ping("a"),)
+    assert node.due(31.2) == (PingTask("a"),)
 
 
 def test_what_cannot_be_in_many_answers_at_once_sets_aside_once() -> None:
@@ -66,7 +66,7 @@ def test_what_cannot_be_in_many_answers_at_once_sets_aside_once() -> None:
     node = router("a")
     for _ in range(16):
         node.misbehaved("a", 1.0)
-    assert node.due(11.0) == (Ping("a"),)
+    assert node.due(11.0) == (PingTask("a"),)
 
 
 def test_slower_answers_within_reason_are_no_lie() -> None:

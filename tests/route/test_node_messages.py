@@ -10,20 +10,20 @@ from hypothesis import strategies as st
 from pliant.errors import PeerCurveError, RouteError
 from pliant.ir.curve import MAX_POINTS, Curve
 from pliant.ir.endpoint import ServiceLevel
-from pliant.route.adverts import advert_of
+from pliant.route.advert_cache import advert_of
 from pliant.route.choice.choose_endpoint import Candidate
 from pliant.route.choice.objective import Objective
 from pliant.route.curve_advert import CurveAdvert, Trail
 from pliant.route.node_messages import (
     LIMIT_BYTES,
+    NodeTime,
     RouteMessage,
-    Spent,
+    decode_advert,
     decode_packet,
     decode_route,
-    decode_told,
+    encode_advert,
     encode_packet,
     encode_route,
-    encode_told,
 )
 from tests.ir.test_curve import curves
 from tests.route.routers import only
@@ -40,7 +40,7 @@ def changed(**changes: object) -> str:
 def test_a_word_comes_back_to_seven_digits(curve: Curve, spent_s: float) -> None:
     """A float of Figure 7 has no more."""
     told = CurveAdvert("gw:8080", only(curve), frozenset({"gw:8080", "cloud"}), (3, 4))
-    back, spent = decode_told(encode_told(told, Spent(spent_s, spent_s / 2.0)))
+    back, spent = decode_advert(encode_advert(told, NodeTime(spent_s, spent_s / 2.0)))
     assert (back.node, back.through, back.stamp) == (told.node, told.through, told.stamp)
     assert [n for n, _ in back.curve.points] == [n for n, _ in curve.points]
     assert [t for _, t in back.curve.points] == pytest.approx([t for _, t in curve.points], rel=1e-6)
@@ -51,34 +51,36 @@ def test_a_word_comes_back_to_seven_digits(curve: Curve, spent_s: float) -> None
 def test_a_wait_comes_back_and_is_no_longer_than_the_time_spent() -> None:
     """More would make work of less than no time."""
     told = CurveAdvert("a", only(Curve(((0, 1.0),))), frozenset({"a"}), wait_s=0.25)
-    back, spent = decode_told(encode_told(told, Spent(1.0, 3.0)))
-    assert (back.wait_s, spent) == (0.25, Spent(1.0, 1.0))
+    back, spent = decode_advert(encode_advert(told, NodeTime(1.0, 3.0)))
+    assert (back.wait_s, spent) == (0.25, NodeTime(1.0, 1.0))
 
 
 def test_a_word_without_a_request_says_no_time_spent() -> None:
     """A broadcast answers nothing."""
-    assert decode_told(encode_told(CurveAdvert("a", only(Curve(((0, 1.0),))), frozenset({"a"}))))[1] is None
+    assert (
+        decode_advert(encode_advert(CurveAdvert("a", only(Curve(((0, 1.0),))), frozenset({"a"}))))[1] is None
+    )
 
 
 def test_who_speaks_is_among_those_its_curve_depends_on() -> None:
     """Whether it says so or not."""
-    assert decode_told(changed())[0].through == {"a", "b"}
+    assert decode_advert(changed())[0].through == {"a", "b"}
 
 
 def test_levels_that_were_told_before_are_the_same_objects() -> None:
     """They change seldom: reading them took most of a message's time, and comparing them more."""
-    one, other = (decode_told(changed(stamp=[7, n], wait_s=0.5 * n))[0] for n in range(2))
+    one, other = (decode_advert(changed(stamp=[7, n], wait_s=0.5 * n))[0] for n in range(2))
     assert one.levels is other.levels
     assert (one.wait_s, other.wait_s) == (0.0, 0.5)
-    assert decode_told(changed(points=[[0, 0.25]]))[0].levels != one.levels
+    assert decode_advert(changed(points=[[0, 0.25]]))[0].levels != one.levels
 
 
 def test_the_longest_word_fits_a_header() -> None:
     """64 points, 8 names."""
     curve = Curve(tuple((n * 7919, 1.2345678 * (n + 1)) for n in range(MAX_POINTS)))
-    text = encode_told(
+    text = encode_advert(
         CurveAdvert("n" * 64, only(curve), frozenset(c * 64 for c in "abcdefgh"), (2**52, 2**52)),
-        Spent(1 / 3),
+        NodeTime(1 / 3),
     )
     assert len(text) < LIMIT_BYTES / 2
     assert text.isascii()
@@ -117,7 +119,7 @@ def test_the_longest_word_fits_a_header() -> None:
 def test_a_word_that_cannot_be_is_refused(text: str | bytes) -> None:
     """From a peer that lies, or is of another version: one error, never another."""
     with pytest.raises(PeerCurveError):
-        decode_told(text)
+        decode_advert(text)
 
 
 V1_WORD = (
@@ -132,12 +134,12 @@ V1_ROUTE = (
 
 def test_messages_of_the_release_before_are_read() -> None:
     """An upgrade reaches one node after the other; these are the bytes that version 0.1.0 sends."""
-    told, spent = decode_told(V1_WORD)
+    told, spent = decode_advert(V1_WORD)
     assert (told.node, told.curve.at(50), told.through, spent) == (
         "gw:8080",
         pytest.approx(0.06),
         {"gw:8080", "cloud"},
-        Spent(0.0125),
+        NodeTime(0.0125),
     )
     route = decode_route(V1_ROUTE)
     assert (route.path, route.sender, route.deadline_s) == (("end",), "end", 0.04)
@@ -145,14 +147,14 @@ def test_messages_of_the_release_before_are_read() -> None:
 
 def test_a_message_without_what_was_added_is_sent_as_the_release_before_sent_it() -> None:
     """Fields that are absent take no bytes of a header."""
-    told, spent = decode_told(V1_WORD)
-    assert json.loads(encode_told(told, spent)) == json.loads(V1_WORD) | {"through": ["cloud", "gw:8080"]}
+    told, spent = decode_advert(V1_WORD)
+    assert json.loads(encode_advert(told, spent)) == json.loads(V1_WORD) | {"through": ["cloud", "gw:8080"]}
     assert encode_route(decode_route(V1_ROUTE)).encode() == V1_ROUTE
 
 
 def test_fields_of_later_versions_are_ignored() -> None:
     """A node that was upgraded first must not be cut off by the others."""
-    assert decode_told(changed(more=1, other={"a": [None]})) == decode_told(changed())
+    assert decode_advert(changed(more=1, other={"a": [None]})) == decode_advert(changed())
     assert decode_route('{"sender":"a","unknown":{"x":5}}') == RouteMessage(sender="a")
 
 
@@ -211,16 +213,16 @@ def test_levels_come_back_and_older_nodes_read_the_most_accurate(
     """A node that knows of no levels takes `points` for the whole curve; others get bounds as well."""
     some = [Candidate(f"n{i}", way) for i, way in enumerate(ways)]
     told = advert_of("a", some, lambda name: frozenset({name}), 100, (1, 1))
-    text = encode_told(told)
+    text = encode_advert(told)
     assert len(text) < LIMIT_BYTES / 2
-    back, _ = decode_told(text)
+    back, _ = decode_advert(text)
     assert [(x.accuracy, x.fidelity) for x in back.levels] == [(x.accuracy, x.fidelity) for x in told.levels]
     for got, sent in zip(back.levels, told.levels, strict=True):
         for n in (0, 7, 100):
             assert got.curve.at(n) == pytest.approx(sent.curve.at(n), rel=1e-5, abs=1e-6)
             assert got.bound_curve.at(n) == pytest.approx(sent.bound_curve.at(n), rel=1e-5, abs=1e-6)
     older = {name: value for name, value in json.loads(text).items() if name != "levels"}
-    assert decode_told(json.dumps(older))[0].curve == back.curve
+    assert decode_advert(json.dumps(older))[0].curve == back.curve
 
 
 @pytest.mark.parametrize(
@@ -237,7 +239,7 @@ def test_levels_come_back_and_older_nodes_read_the_most_accurate(
 def test_levels_that_cannot_be_are_refused(levels: object) -> None:
     """They come from other machines."""
     with pytest.raises(PeerCurveError):
-        decode_told(changed(levels=levels))
+        decode_advert(changed(levels=levels))
 
 
 @given(st.lists(levels(), min_size=1, max_size=4), st.integers(0, 100))

@@ -16,7 +16,7 @@ from pliant.route.router_settings import RouterSettings
 from research.oracle import alone, judge, oracle
 from research.series import LinkSeries, constant, steps
 from research.simulate import simulate
-from research.world import Device, Edge, Inputs, Sizes, Spell, World, draw
+from research.world import Device, Edge, Inputs, Sizes, SlowPeriod, World, draw
 
 RATE = 1e9
 NOTHING = Sizes(0, 0, 0, 0)
@@ -86,7 +86,7 @@ def test_a_device_alone_waits_while_its_link_is_down() -> None:
 
 def test_waiting_for_a_device_that_is_dead_never_ends() -> None:
     """It comes back with later inputs, which wait too."""
-    dies = Device("cloud", CLOUD.curve, spells=(Spell(0.5, 0.75),))
+    dies = Device("cloud", CLOUD.curve, spells=(SlowPeriod(0.5, 0.75),))
     made = World((END, dies), (Edge("end", "cloud", constant(Link(0.1, RATE))),))
     inputs = draw(made, [40] * 4, 0)
     assert alone(made, inputs, "cloud").seconds == inf

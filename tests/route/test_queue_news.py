@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from pliant.route.choice.choose_endpoint import LOCAL
-from pliant.route.due import Ping
 from pliant.route.router import Router
+from pliant.route.router_tasks import PingTask
 from tests.route.routers import SETTINGS, SLOW, router, word
 
 
@@ -24,13 +24,13 @@ def test_the_queue_of_an_upstream_is_asked_about_while_it_keeps_inputs_away() ->
     node = router("up")
     node.pinged("up", 0.1, 0.0, replace(word("up"), wait_s=5.0), 10.0)
     assert [node.choose(90, 10.0 + 0.1 * i).target for i in range(20)] == [LOCAL] * 20
-    assert node.due(12.0) == (Ping("up"),)
+    assert node.due(12.0) == (PingTask("up"),)
     assert node.due(12.4) == ()
     node.pinged("up", 0.1, 0.0, word("up"), 12.5)
     assert node.choose(90, 12.5).target == "up"
     node.pinged("up", 0.1, 0.0, replace(word("up"), wait_s=5.0), 12.6)
     assert node.choose(90, 12.7).target == LOCAL
-    assert node.due(13.2) == (Ping("up"),)
+    assert node.due(13.2) == (PingTask("up"),)
     assert [node.due(13.2 + 0.5 * i) for i in range(10)] == [()] * 10, "one is under way"
     quiet = router("up")
     quiet.pinged("up", 0.1, 0.0, replace(word("up"), wait_s=5.0), 10.0)
@@ -47,7 +47,7 @@ def test_news_of_a_queue_take_nothing_from_the_pings_that_are_due() -> None:
         for second in range(200):
             node.choose(12, float(second))
             pings += node.due(second + 0.75)
-            if pings and pings[-1] == Ping("up"):
+            if pings and pings[-1] == PingTask("up"):
                 node.pinged("up", 0.1, 0.0, word("up"), second + 0.85)
         counts.append(len(pings))
     assert counts[1] >= counts[0] > 0

@@ -8,10 +8,10 @@ from pliant.errors import RouteError
 from pliant.ir.curve import line
 from pliant.route.choice.choose_endpoint import LOCAL
 from pliant.route.curve_advert import Trail
-from pliant.route.due import Broadcast, Ping, Probe
 from pliant.route.predecessors import Listener
 from pliant.route.router import Router
-from pliant.route.router_settings import RouterSettings, paper
+from pliant.route.router_settings import RouterSettings, paper_settings
+from pliant.route.router_tasks import BroadcastTask, PingTask, ProbeTask
 from tests.route.routers import FAST, LINK, MAX_N, SETTINGS, SLOW, router, word
 
 
@@ -21,7 +21,7 @@ def test_an_upstream_that_appears_is_pinged_and_then_used() -> None:
     assert node.choose(90, 0.0).target == LOCAL
     node.successor("up", LINK)
     assert node.choose(90, 0.0).target == LOCAL
-    assert node.due(0.0) == (Ping("up"),)
+    assert node.due(0.0) == (PingTask("up"),)
     node.pinged("up", 0.1, 0.0, word("up"), 0.0)
     assert [node.choose(n, 0.0).target for n in (1, 90)] == [LOCAL, "up"]
 
@@ -39,12 +39,12 @@ def test_who_fails_is_left_out_until_a_ping_comes_back() -> None:
     node.failed("b", 1.0)
     assert node.choose(90, 1.0).target == LOCAL
     assert node.due(1.5) == ()
-    assert set(node.due(2.0)) == {Ping("a"), Ping("b")}
+    assert set(node.due(2.0)) == {PingTask("a"), PingTask("b")}
     node.failed("b", 2.1)
     node.pinged("a", 0.1, 0.0, word("a"), 2.1)
     assert node.choose(90, 2.1).target == "a"
     assert node.due(3.2) == ()
-    assert node.due(4.2) == (Ping("b"),)
+    assert node.due(4.2) == (PingTask("b"),)
 
 
 def test_requests_that_fail_together_are_one_failure() -> None:
@@ -52,11 +52,11 @@ def test_requests_that_fail_together_are_one_failure() -> None:
     node = router("a")
     for _ in range(16):
         node.failed("a", 1.0)
-    assert node.due(2.0) == (Ping("a"),)
+    assert node.due(2.0) == (PingTask("a"),)
     for _ in range(16):
         node.failed("a", 2.1)
     assert node.due(4.0) == ()
-    assert node.due(4.1) == (Ping("a"),)
+    assert node.due(4.1) == (PingTask("a"),)
 
 
 def test_who_was_not_waited_for_stays_a_candidate_and_is_pinged_unless_it_was_just_heard() -> None:
@@ -64,13 +64,13 @@ def test_who_was_not_waited_for_stays_a_candidate_and_is_pinged_unless_it_was_ju
     node = router("a")
     node.doubted("a", 5.0)
     assert node.choose(90, 5.0).target == "a"
-    assert node.due(5.0) == (Ping("a"),)
+    assert node.due(5.0) == (PingTask("a"),)
     node.doubted("a", 5.1)
     assert node.due(5.1) == ()
     node.pinged("a", 0.1, 0.0, word("a"), 5.2)
     node.doubted("a", 5.3)
     assert node.due(5.3) == ()
-    assert node.due(6.3) == (Ping("a"),)
+    assert node.due(6.3) == (PingTask("a"),)
 
 
 def test_a_node_that_is_not_among_the_upstreams_changes_nothing() -> None:
@@ -100,7 +100,7 @@ def test_predecessors_are_told_when_the_curve_moves_past_the_threshold() -> None
     node.told("a", word("a", line(0.02, 0.001, MAX_N), stamp=(0, 1)), 1.0)
     assert node.tell(1.0, "q").curve.at(90) == pytest.approx(0.21)
     (broadcast,) = node.due(1.0)
-    assert isinstance(broadcast, Broadcast)
+    assert isinstance(broadcast, BroadcastTask)
     assert broadcast.predecessors == ("p",)
     assert broadcast.told.curve.at(90) == pytest.approx(0.21)
     assert node.due(1.0) == ()
@@ -123,7 +123,7 @@ def test_a_broadcast_changes_no_choice_and_makes_for_one_ping(stamp: tuple[int, 
     for i in range(100):
         node.gossip("a", word("a", line(1e3, 0.0, MAX_N), stamp=stamp), 1.0 + i / 1000)
         assert node.choose(90, 1.0 + i / 1000).target == "a"
-    assert node.due(1.1) == (Ping("a"),)
+    assert node.due(1.1) == (PingTask("a"),)
     node.pinged("a", 0.1, 0.0, word("a", line(1e3, 0.0, MAX_N)), 1.2)
     assert node.choose(90, 1.2).target == LOCAL
     node.pinged("a", 0.1, 0.0, word("a"), 1.3)
@@ -143,11 +143,11 @@ def test_a_hint_outlives_an_answer_that_was_under_way() -> None:
     """That answer may tell of the time before the change."""
     node = router("a")
     node.gossip("a", word("a"), 1.0)
-    assert node.due(1.0) == (Ping("a"),)
+    assert node.due(1.0) == (PingTask("a"),)
     node.gossip("a", word("a"), 1.1)
     node.pinged("a", 0.2, 0.0, word("a"), 1.2)
     assert node.due(1.9) == ()
-    assert node.due(2.0) == (Ping("a"),)
+    assert node.due(2.0) == (PingTask("a"),)
 
 
 def test_a_broadcast_is_believed_where_the_papers_rules_are_asked_for() -> None:
@@ -208,11 +208,11 @@ def test_a_link_is_pinged_after_t_ping_and_soon_after_a_surprise() -> None:
     node = router("a")
     node.choose(90, 0.0)
     assert node.due(59.9) == ()
-    assert node.due(60.0) == (Ping("a"),)
+    assert node.due(60.0) == (PingTask("a"),)
     node.pinged("a", 0.9, 0.0, word("a"), 60.9)
     assert node.choose(90, 60.9).target == LOCAL
     assert node.next_due_s(60.9) <= 61.9
-    assert node.due(61.9) == (Ping("a"),)
+    assert node.due(61.9) == (PingTask("a"),)
     node.pinged("a", 0.1, 0.0, word("a"), 62.0)
     assert node.choose(90, 62.0).target == "a"
 
@@ -236,7 +236,7 @@ def test_an_input_that_is_only_asked_about_does_not_count() -> None:
 
 def test_a_link_that_could_not_win_is_pinged_rarely() -> None:
     """Pings are CRIME's overhead where one device is best for all (Table 2, IMDB); the paper pings on."""
-    ours, papers = router("a"), router("a", settings=paper(MAX_N))
+    ours, papers = router("a"), router("a", settings=paper_settings(MAX_N))
     for node in (ours, papers):
         node.pinged("a", 0.1, 0.0, word("a", line(2.0, 0.0, MAX_N)), 0.0)
         node.choose(20, 0.0)
@@ -258,9 +258,9 @@ def test_a_device_that_looks_slow_and_is_no_longer_asked_is_probed() -> None:
     for i in range(10):
         node.answered_here(10 + i % 9, 0.08 * (10 + i % 9), 40.0 + i)
     assert node.choose(10, 50.0).target == "a"
-    assert Probe(10) in node.due(50.0 + 31.0)
+    assert ProbeTask(10) in node.due(50.0 + 31.0)
     node.answered_here(10, 0.1, 82.0)
-    assert Probe(10) in node.due(83.0)
+    assert ProbeTask(10) in node.due(83.0)
     node.answered_here(12, 0.12, 83.1)
     assert node.choose(10, 83.2).target == LOCAL
 
@@ -271,7 +271,7 @@ def test_a_device_that_is_as_it_was_is_not_probed() -> None:
     for i in range(40):
         node.answered_here(10 + i % 9, 0.01 * (10 + i % 9), float(i))
     found = [d for now_s in range(40, 2000, 10) for d in node.due(float(now_s))]
-    assert not any(isinstance(d, Probe) for d in found)
+    assert not any(isinstance(d, ProbeTask) for d in found)
 
 
 def test_waiting_counts_at_once_here_and_on_average_for_others() -> None:
@@ -288,7 +288,7 @@ def test_waiting_counts_at_once_here_and_on_average_for_others() -> None:
     alone.tell(0.0, "p")
     alone.waits(1.0, 0.0)
     (due,) = alone.due(2.0)
-    assert isinstance(due, Broadcast)
+    assert isinstance(due, BroadcastTask)
     assert due.told.wait_s == pytest.approx(0.5)
 
 
@@ -300,7 +300,7 @@ def test_a_wait_is_told_beside_the_curve_and_broadcast_when_it_has_doubled_or_ha
     told = []
     for tick in range(1, 1000):
         alone.waits(0.1 if tick < 500 else 0.0, 0.1 * tick)
-        told += [due.told for due in alone.due(0.1 * tick) if isinstance(due, Broadcast)]
+        told += [due.told for due in alone.due(0.1 * tick) if isinstance(due, BroadcastTask)]
     assert 4 < len(told) < 20
     assert max(word.wait_s for word in told) == pytest.approx(0.1, rel=0.5)
     assert {word.curve for word in told} == {SLOW}
@@ -318,14 +318,14 @@ def test_nothing_known_means_answering_here_first() -> None:
 
 def test_the_papers_settings_are_the_papers() -> None:
     """The baseline of every comparison."""
-    node = Router("me", paper(MAX_N), SLOW)
+    node = Router("me", paper_settings(MAX_N), SLOW)
     node.successor("a", LINK)
     node.due(0.0)
     node.pinged("a", 0.1, 0.0, word("a"), 0.0)
     node.answered_by("a", 90, 0, 0, 2.0, 0.1, word("a"), 1.0)
     assert node.choose(90, 1.0).target == LOCAL
     assert node.due(60.9) == ()
-    assert node.due(61.0) == (Ping("a"),)
+    assert node.due(61.0) == (PingTask("a"),)
 
 
 @pytest.mark.parametrize("bad", [{"max_n": 0}, {"threshold_s": -1.0}, {"ping_after_s": 0.0}, {"window": 0}])

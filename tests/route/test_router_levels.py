@@ -6,12 +6,12 @@ from hypothesis import strategies as st
 
 from pliant.ir.curve import Curve
 from pliant.ir.endpoint import ServiceLevel
-from pliant.route.adverts import advert_of, wait_beyond
+from pliant.route.advert_cache import advert_of, wait_beyond
 from pliant.route.choice.choose_endpoint import CLUSTER, LOCAL, Candidate
-from pliant.route.choice.terms import Terms
-from pliant.route.due import Ping, Probe
+from pliant.route.choice.request_terms import Terms
 from pliant.route.router import Router
-from pliant.route.router_settings import RouterSettings, paper
+from pliant.route.router_settings import RouterSettings, paper_settings
+from pliant.route.router_tasks import PingTask, ProbeTask
 from tests.route.routers import LINK, SETTINGS, router, word
 
 
@@ -27,7 +27,7 @@ def test_an_endpoint_that_offers_levels_is_probed_when_it_was_quicker_before() -
     node.offer(_levels(5.0))
     node.answered_here(5, 5.0, 1.0)
     assert node.choose(5, 1.0).target == "up"
-    probes = [due for now_s in range(2, 200) for due in node.due(float(now_s)) if isinstance(due, Probe)]
+    probes = [due for now_s in range(2, 200) for due in node.due(float(now_s)) if isinstance(due, ProbeTask)]
     assert len(probes) >= 3
     assert {probe.endpoint for probe in probes} == {LOCAL}
 
@@ -44,7 +44,7 @@ def test_one_slow_answer_is_enough_for_probes_soon() -> None:
     node.offer(_levels(3.0))
     node.choose(5, 5.5)
     assert 5.0 < node.next_due_s(5.5) <= 5.0 + 3.0 / 0.33
-    assert any(isinstance(due, Probe) for due in node.due(5.0 + 3.0 / 0.33))
+    assert any(isinstance(due, ProbeTask) for due in node.due(5.0 + 3.0 / 0.33))
 
 
 def test_an_endpoint_that_slowed_is_probed_often_while_inputs_come_and_seldom_else() -> None:
@@ -63,7 +63,7 @@ def test_an_endpoint_that_slowed_is_probed_often_while_inputs_come_and_seldom_el
         for now_s in range(first, last):
             if is_asked:
                 node.choose(5, float(now_s))
-            if Probe(5) in node.due(float(now_s)):
+            if ProbeTask(5) in node.due(float(now_s)):
                 found.append(now_s)
                 node.answered_here(5, 2.0, float(now_s))
         return found
@@ -102,7 +102,7 @@ def test_what_a_gap_held_up_is_no_measure_of_the_way() -> None:
     node.pinged("up", 0.9, 0.0, word("up"), 2.7)
     option = next(option for option in node.options(5, 2.8) if option.name == "up")
     assert option.seconds < 0.2
-    assert node.due(2.8) == (Ping("up"),), "the way is measured anew"
+    assert node.due(2.8) == (PingTask("up"),), "the way is measured anew"
     node.pinged("up", 0.1, 0.0, word("up"), 2.9)
     assert node.due(3.9) == ()
 
@@ -155,7 +155,7 @@ def test_a_link_with_a_gap_is_not_used_until_a_word_comes_and_then_as_before() -
     state = node.state("up", 1.0)
     assert state is not None
     assert (state.state, state.reason) == ("down", "did not answer in time")
-    assert node.due(1.0) == (Ping("up"),)
+    assert node.due(1.0) == (PingTask("up"),)
     node.pinged("up", 0.1, 0.0, word("up"), 1.4)
     assert node.choose(5, 1.4).target == "up"
     assert _bound_s(node, 1.4) > before_s, "a link that carries hardly a byte answers pings"
@@ -203,12 +203,12 @@ def _bound_s(node: Router, now_s: float) -> float:
 
 def test_a_router_that_does_not_probe_does_not_where_levels_slowed() -> None:
     """As published CRIME has no probes: levels that were offered brought them about."""
-    node = Router("me", paper(100))
+    node = Router("me", paper_settings(100))
     for now_s, whole_s in enumerate((1.0, 4.0, 5.0)):
         node.offer(tuple(ServiceLevel(Curve(((0, part * whole_s),))) for part in (0.5, 1.0)))
         node.choose(10, float(now_s))
         node.answered_here(10, whole_s, now_s + 0.5)
-    assert not [due for due in node.due(1000.0) if isinstance(due, Probe)]
+    assert not [due for due in node.due(1000.0) if isinstance(due, ProbeTask)]
 
 
 def test_a_router_without_bounds_keeps_deadlines_by_medians() -> None:

@@ -8,11 +8,11 @@ from pliant.ir.curve import Curve, line
 from pliant.ir.link import Link
 from pliant.route.choice.energy import A53_COVE, LTE
 from pliant.route.choice.objective import ENERGY
-from pliant.route.router_settings import RouterSettings, paper
+from pliant.route.router_settings import RouterSettings, paper_settings
 from research.oracle import alone, judge, oracle
 from research.series import LinkSeries, constant, steps
 from research.simulate import Run, simulate
-from research.world import Device, Edge, Inputs, Sizes, Spell, World, draw
+from research.world import Device, Edge, Inputs, Sizes, SlowPeriod, World, draw
 
 RATE = 1e9
 NOTHING = Sizes(0, 0, 0, 0)
@@ -26,7 +26,7 @@ def two(series: LinkSeries, spread: float = 0.03, **options: object) -> World:
     return World(devices, (Edge("end", "cloud", series),), **options)  # type: ignore[arg-type]
 
 
-def three(gateway: tuple[Spell, ...] = (), spread: float = 0.03) -> World:
+def three(gateway: tuple[SlowPeriod, ...] = (), spread: float = 0.03) -> World:
     devices = (
         Device("end", END, spread),
         Device("gateway", GATEWAY, spread, gateway),
@@ -78,7 +78,7 @@ def test_a_run_is_the_same_for_the_same_seed() -> None:
     assert first.seconds != other.seconds
 
 
-@pytest.mark.parametrize("settings", [SETTINGS, paper(50)])
+@pytest.mark.parametrize("settings", [SETTINGS, paper_settings(50)])
 def test_steady_devices_are_used_about_as_the_oracle_would(settings: RouterSettings) -> None:
     """And below every single device; by the paper's settings too."""
     made = three()
@@ -104,7 +104,7 @@ def test_a_link_that_goes_down_is_given_up_and_taken_up_again() -> None:
 
 def test_a_gateway_that_dies_and_returns_is_used_again() -> None:
     """It starts with nothing but its upstream's name, and nobody below is restarted."""
-    made = three((Spell(0.3, 0.6),))
+    made = three((SlowPeriod(0.3, 0.6),))
     inputs = draw(made, LENGTHS, 3)
     run = simulate(made, inputs, SETTINGS)
     assert where(run, 0.1, 0.3) == {0, 1, 2}
@@ -116,14 +116,14 @@ def test_a_gateway_that_dies_and_returns_is_used_again() -> None:
 
 def test_the_source_cannot_die() -> None:
     """Nobody would send the inputs."""
-    made = World((Device("end", END, spells=(Spell(0.1, 0.2),)),), ())
+    made = World((Device("end", END, spells=(SlowPeriod(0.1, 0.2),)),), ())
     with pytest.raises(RouteError):
         simulate(made, draw(made, [1, 2], 0), SETTINGS)
 
 
 def test_a_gateway_under_load_is_left_until_it_is_quick_again() -> None:
     """Its curve rises and comes down again, by broadcasts and probes, as nothing else would tell."""
-    made = three((Spell(0.3, 0.6, 6.0),))
+    made = three((SlowPeriod(0.3, 0.6, 6.0),))
     inputs = draw(made, LENGTHS, 3)
     run = simulate(made, inputs, SETTINGS)
     assert 1 in where(run, 0.1, 0.3)

@@ -7,7 +7,7 @@ from pliant.errors import RouteError
 from pliant.ir.curve import line
 from pliant.ir.link import Link
 from research.series import constant
-from research.world import Device, Edge, Spell, World, draw, learned
+from research.world import Device, Edge, SlowPeriod, World, draw, sample_times
 
 LINK = constant(Link(0.1, 250e3))
 A, B, C = (Device(name, line(0.0, 0.01, 50), 0.1) for name in "abc")
@@ -40,11 +40,11 @@ def test_what_is_no_acyclic_graph_of_named_devices_is_refused(
 def test_spells_that_overlap_or_run_backwards_are_refused() -> None:
     """A device is in one state at a time."""
     with pytest.raises(RouteError):
-        Spell(0.5, 0.5, 2.0)
+        SlowPeriod(0.5, 0.5, 2.0)
     with pytest.raises(RouteError):
-        Spell(0.1, 0.5, 0.0)
+        SlowPeriod(0.1, 0.5, 0.0)
     with pytest.raises(RouteError):
-        Device("d", A.curve, spells=(Spell(0.0, 0.6, 2.0), Spell(0.5, 1.0)))
+        Device("d", A.curve, spells=(SlowPeriod(0.0, 0.6, 2.0), SlowPeriod(0.5, 1.0)))
     with pytest.raises(RouteError):
         Device("d", A.curve, spread=-1.0)
 
@@ -70,4 +70,4 @@ def test_measured_factors_are_drawn_as_they_are() -> None:
     device = Device("d", A.curve, factors=((1, (0.5, 2.0)), (10, (0.9, 1.3))))
     (seconds,) = draw(World((device,), ()), [2, 8] * 50, seed=0).seconds
     assert {round(s, 9) for s in seconds} == {0.01, 0.04, 0.072, 0.104}
-    assert all(n <= 5 for n, _ in learned(device, 5, seed=0))
+    assert all(n <= 5 for n, _ in sample_times(device, 5, seed=0))

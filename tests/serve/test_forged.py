@@ -6,7 +6,7 @@ import pytest
 from pliant.errors import NodeError
 from pliant.ir.curve import Curve
 from pliant.route.curve_advert import CurveAdvert
-from pliant.route.node_messages import encode_told
+from pliant.route.node_messages import encode_advert
 from pliant.serve.upstream.broadcasts import TELL_PATH
 from pliant.serve.upstream.upstreams import CURVE_PATH
 from tests.route.routers import only
@@ -37,7 +37,7 @@ def test_a_forged_broadcast_moves_no_request(seconds: float, stamp: tuple[int, i
         until(lambda: target_of(end, 1) == up.url)
         until(lambda: min(metric(end, _pings(url)) for url in (up.url, far.url)) >= 3)  # of the start
         for name in ("up", "far"):
-            forged = encode_told(CurveAdvert(name, only(Curve(((0, seconds),))), frozenset({name}), stamp))
+            forged = encode_advert(CurveAdvert(name, only(Curve(((0, seconds),))), frozenset({name}), stamp))
             for _ in range(20):
                 said = httpx.post(f"{end.url}{TELL_PATH}", content=forged.encode(), timeout=PATIENCE_S)
                 assert said.status_code == 200

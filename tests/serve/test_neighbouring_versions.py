@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from pliant.ir.envelope import VERSION
-from pliant.route.node_messages import CurveMessage, RouteMessage, decode_route, decode_told
+from pliant.route.node_messages import CurveMessage, RouteMessage, decode_advert, decode_route
 from tests.serve.models import Upper
 from tests.serve.nodes import PATIENCE_S, fixed, running
 from tests.serve.relay import Change, Message, Relay
@@ -129,7 +129,7 @@ def test_every_optional_field_may_be_missing_by_itself() -> None:
     assert curve.keys() == {field.name for field in msgspec.structs.fields(CurveMessage)}
     for field in msgspec.structs.fields(CurveMessage):
         if not field.required:
-            told, _ = decode_told(json.dumps({name: v for name, v in curve.items() if name != field.name}))
+            told, _ = decode_advert(json.dumps({name: v for name, v in curve.items() if name != field.name}))
             assert told.curve.points == ((0, 0.5),)
 
 

@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from pliant.ir.endpoint import Request
 from pliant.route.node_identity import Identity
-from pliant.route.node_messages import CURVE_HEADER, ROUTE_HEADER, RouteMessage, decode_told, encode_route
+from pliant.route.node_messages import CURVE_HEADER, ROUTE_HEADER, RouteMessage, decode_advert, encode_route
 from pliant.run.session.text_feeds import Tensors
 from pliant.serve.http.limits import Limits
 from pliant.serve.upstream.upstreams import REQUEST_HEADER
@@ -288,7 +288,7 @@ def test_what_reading_a_request_takes_is_part_of_the_way_to_a_node() -> None:
         start_s = time.monotonic()
         response = node.post("x", headers=route(sender="below"))
         away_s = time.monotonic() - start_s
-        spent = decode_told(response.headers[CURVE_HEADER])[1]
+        spent = decode_advert(response.headers[CURVE_HEADER])[1]
         assert spent is not None
         assert 0.0 < spent.seconds <= away_s - 0.2
 

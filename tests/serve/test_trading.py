@@ -19,7 +19,7 @@ from pliant.ir.endpoint import Estimate, Request, ServiceLevel
 from pliant.ir.reply import Reply
 from pliant.ir.times.timing import Timing
 from pliant.ir.times.trade import Level, Trade
-from pliant.route.choice.terms import Terms
+from pliant.route.choice.request_terms import Terms
 from tests.run.conftest import paper_profile
 from tests.serve.models import Upper, texts
 from tests.serve.nodes import PATIENCE_S, Running, asking, fixed, running

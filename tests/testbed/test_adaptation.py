@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pliant.cluster.control.patience import Patience
-from pliant.cluster.lead.choose_partition import chooser
+from pliant.cluster.control.timeouts import ClusterTimeouts
+from pliant.cluster.lead.choose_partition import make_chooser
 from pliant.cluster.lead.survey import survey_devices
-from pliant.cluster.member.member_models import SPARE_BYTES
+from pliant.cluster.member.local_stage_builder import SPARE_BYTES
 from pliant.cluster.session.cluster_details import ClusterDetails
 from pliant.ir.partition import Partition, Share
 from pliant.ir.program import Exchange, value
@@ -35,7 +35,9 @@ TOLERANCE = 1e-4
 N_LAYERS, TOKENS = 12, 64
 MANY_LAYERS = 24  # how soon a drift is believed differs from run to run
 SLOWER = 60.0  # a layer takes about 0.1 s, most of it its products: so little is fixed that a split pays
-PATIENCE = Patience(silence_s=10.0, least_s=60.0)  # as long as one waits for weights that another one loads
+PATIENCE = ClusterTimeouts(
+    silence_s=10.0, least_s=60.0
+)  # as long as one waits for weights that another one loads
 
 
 def _model(folder: Path, hidden: int, n_layers: int) -> str:
@@ -61,7 +63,7 @@ def by_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     Nor does it say whether a change pays: how long weights load is the machine's affair.
     """
     monkeypatch.setattr("pliant.api.open_cluster.chooser", lambda *asked: _by_memory)
-    monkeypatch.setattr("pliant.cluster.lead.steer.pays", lambda *seconds: True)
+    monkeypatch.setattr("pliant.cluster.lead.adaptive_planner.is_worthwhile", lambda *seconds: True)
 
 
 @pytest.fixture
@@ -77,8 +79,8 @@ def equally_measured(monkeypatch: pytest.MonkeyPatch) -> None:
         quickest = min(found.values(), key=lambda one: one.cycles_per_flop / one.frequency_Hz)
         return {name: replace(quickest, free_bytes=one.free_bytes) for name, one in found.items()}
 
-    monkeypatch.setattr("pliant.cluster.watch.cluster_picture.survey_devices", survey)
-    monkeypatch.setattr("pliant.cluster.watch.retry.FIRST_S", 0.2)
+    monkeypatch.setattr("pliant.cluster.watch.topology_tracker.survey_devices", survey)
+    monkeypatch.setattr("pliant.cluster.watch.retry_backoff.FIRST_S", 0.2)
 
 
 def _by_memory(
@@ -87,7 +89,7 @@ def _by_memory(
     alone = Partition("ws", primary, (Share(primary, spec.n_heads, tokens),), tokens)
     whole = weight_bytes(spec, alone)[primary]
     is_ample = all(device.free_bytes >= whole for device in capabilities.values())
-    return chooser("ws" if is_ample else "1d", "equal")(spec, tokens, capabilities, links, primary)
+    return make_chooser("ws" if is_ample else "1d", "equal")(spec, tokens, capabilities, links, primary)
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pliant.cluster.control.patience import Patience
+from pliant.cluster.control.timeouts import ClusterTimeouts
 from pliant.cluster.session.cluster_details import ClusterDetails
 from pliant.ir.reply import Reply
 from testbed import DeviceSpec, why_not
@@ -20,7 +20,9 @@ from tests.cluster.processes import small_model
 pytestmark = pytest.mark.slow
 
 _TOKENS = 24
-_PATIENCE = Patience(silence_s=120.0, least_s=3.0)  # a busy machine keeps a process waiting for some seconds
+_PATIENCE = ClusterTimeouts(
+    silence_s=120.0, least_s=3.0
+)  # a busy machine keeps a process waiting for some seconds
 _EVERYBODY = {"alpha", "b", "c"}
 
 

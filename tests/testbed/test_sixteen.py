@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from pliant.api.open_cluster import Cluster
-from pliant.cluster.control.patience import Patience
-from pliant.cluster.lead.choose_partition import chooser
+from pliant.cluster.control.timeouts import ClusterTimeouts
+from pliant.cluster.lead.choose_partition import make_chooser
 from pliant.cluster.net.connect_members import PORT
 from pliant.cluster.net.key import make_key
 from pliant.cluster.session.cluster_details import ClusterDetails
@@ -38,7 +38,7 @@ _CONFIG = CONFIG | {
     "intermediate_size": 255,
     "num_hidden_layers": 2,
 }
-_PATIENCE = Patience(silence_s=5.0, least_s=15.0)  # seventeen processes on two cores take turns
+_PATIENCE = ClusterTimeouts(silence_s=5.0, least_s=15.0)  # seventeen processes on two cores take turns
 _WAIT_S = 240.0
 
 
@@ -64,7 +64,7 @@ def by_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
 def _by_tokens(
     spec: EncoderSpec, tokens: int, capabilities: Mapping[str, Capability], links: Links, primary: str
 ) -> Partition:
-    return chooser(_MODES[tokens], "equal")(spec, tokens, capabilities, links, primary)
+    return make_chooser(_MODES[tokens], "equal")(spec, tokens, capabilities, links, primary)
 
 
 @pytest.mark.usefixtures("by_tokens")

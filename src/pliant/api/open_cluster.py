@@ -12,16 +12,16 @@ from pliant.api.member_options import cluster_key, data_ports, memory_source
 from pliant.api.model_accuracy import accuracy_of
 from pliant.api.open_encoder import encoder_of
 from pliant.api.resolve import resolve
-from pliant.cluster.control.inquire import inquire
-from pliant.cluster.control.patience import Patience
-from pliant.cluster.lead.choose_partition import AnyMode, Shares, chooser
+from pliant.cluster.control.query_status import query_status
+from pliant.cluster.control.timeouts import ClusterTimeouts
+from pliant.cluster.lead.choose_partition import ModeOption, ShareRule, make_chooser
 from pliant.cluster.lead.margin import Margins
-from pliant.cluster.lead.open_member import Leader, MemberOptions, open_primary
-from pliant.cluster.lead.overview import ClusterStatus
-from pliant.cluster.lead.overview import MemberStatus as MemberStatus
+from pliant.cluster.lead.open_member import MemberOptions, PrimaryMember, open_primary
+from pliant.cluster.lead.status_report import ClusterStatus
+from pliant.cluster.lead.status_report import MemberStatus as MemberStatus
 from pliant.cluster.net.activation_coding import Coding
 from pliant.cluster.net.connect_members import PORT as PORT
-from pliant.cluster.net.connect_members import Engine
+from pliant.cluster.net.connect_members import Transport
 from pliant.cluster.net.key import Key
 from pliant.cluster.session.cluster_session import ClusterSession
 from pliant.cluster.session.shared_primary import SharedPrimary
@@ -57,17 +57,17 @@ class Cluster:
         name: str | None = None,
         threads: int | None = None,
         memory: str | int | None = None,
-        mode: AnyMode = "auto",
-        shares: Shares = "best",
+        mode: ModeOption = "auto",
+        shares: ShareRule = "best",
         exchange: Coding = "fp32",
         weights: Weights = "fp32",
-        engine: Engine = "zmq",
+        engine: Transport = "zmq",
         data_port: str | int | None = None,
         announce: bool = False,
         adapt: bool = True,
         measure: bool | None = None,
         dilation: Dilation | Callable[[], Dilation] = Dilation(),  # noqa: B008 - frozen
-        patience: Patience = Patience(),  # noqa: B008 - frozen
+        patience: ClusterTimeouts = ClusterTimeouts(),  # noqa: B008 - frozen
         cache: Path | None = None,
         on_event: Callable[[str], None] = lambda text: None,
     ) -> None:
@@ -90,7 +90,7 @@ class Cluster:
         leading = open_primary(
             options,
             listen,
-            chooser(mode, shares, lambda: margins.least_gain, weights),
+            make_chooser(mode, shares, lambda: margins.least_gain, weights),
             coding=exchange,
             is_adaptive=adapt,
             is_measuring=shares != "equal" if measure is None else measure,
@@ -119,15 +119,15 @@ class Cluster:
         self._primary.close()
 
     @property
-    def leader(self) -> Leader:
+    def leader(self) -> PrimaryMember:
         """The object that leads the runs, for tests that interfere with a run."""
         return self._primary.leader
 
     def _announce(self, options: MemberOptions) -> None:
         try:
-            from pliant.cluster.control.discover import announced
+            from pliant.cluster.control.discover_primaries import announce_primary
 
-            self._primary.enter(announced(options.name, self.address, options.key))
+            self._primary.enter(announce_primary(options.name, self.address, options.key))
         except (ClusterError, MulticastError):
             self.close()
             raise
@@ -179,7 +179,7 @@ def cluster_status(
 
     Raises ClusterError if none answers within `timeout`.
     """
-    return inquire(address, cluster_key(key), parse_seconds(timeout))
+    return query_status(address, cluster_key(key), parse_seconds(timeout))
 
 
 def primary_name() -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from pliant.api.open_endpoint import open_endpoint
 from pliant.api.resolve import Source
 from pliant.quantities import parse_seconds
-from pliant.route.choice.terms import Terms
+from pliant.route.choice.request_terms import Terms
 from pliant.run.session.session import Session
 from pliant.serve.node.routed_session import RoutedSession
 from pliant.serve.node.routing import Routing

@@ -18,7 +18,7 @@ from pliant.cli.shared.weight_bits import WeightBits
 from pliant.errors import InputError, NodeError
 from pliant.quantities import parse_bytes, parse_seconds
 from pliant.route.choice.objective import parse_objective
-from pliant.route.choice.terms import Terms
+from pliant.route.choice.request_terms import Terms
 from pliant.run.process_memory import MemoryBudget
 from pliant.serve.access.credentials import TokenFiles
 from pliant.serve.access.rates import parse_rates

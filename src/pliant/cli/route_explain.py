@@ -9,7 +9,7 @@ import typer
 from pliant.cli.shared.show import print_json
 from pliant.cli.shared.verb_options import Json
 from pliant.quantities import parse_seconds
-from pliant.route.choice.terms import Terms
+from pliant.route.choice.request_terms import Terms
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

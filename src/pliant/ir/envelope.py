@@ -17,7 +17,7 @@ import msgspec
 from pliant.errors import PliantError
 
 VERSION = 3
-"""Version 2 had no envelope: `cluster/control/letter.py` has its form."""
+"""Version 2 had no envelope: `cluster/control/control_frame.py` has its form."""
 LIMIT_BYTES = 1 << 20
 """Maximum message size: the spans of a run on a thousand lanes fit, a tensor does not."""
 Body = TypeVar("Body")
@@ -67,7 +67,7 @@ class Kinds(Generic[Body]):
 
     def __init__(self, union: Any, unknown: Body) -> None:
         self._unknown = unknown
-        self._known = frozenset(kind.__name__ for kind in get_args(union))
+        self._known = frozenset(kind.__struct_config__.tag for kind in get_args(union))
         self._decoder: msgspec.msgpack.Decoder[Envelope[Body]] = msgspec.msgpack.Decoder(Envelope[union])
 
     def decode(self, data: bytes) -> Envelope[Body]:

@@ -15,7 +15,7 @@ from pliant.quantities import parse_seconds
 from pliant.ray.assigned_threads import assigned_threads
 from pliant.ray.handle_call import Inputs, read_call, write_call
 from pliant.ray.replica_advert import advert_of, input_size
-from pliant.route.choice.terms import Terms
+from pliant.route.choice.request_terms import Terms
 from pliant.serve.access.access import AccessControl
 from pliant.serve.http.http_app import make_app
 from pliant.serve.node.start_node import LENGTHS, NodeOptions, make_node

@@ -7,7 +7,7 @@ import msgspec
 import numpy as np
 
 from pliant.errors import InputError
-from pliant.route.choice.terms import Terms
+from pliant.route.choice.request_terms import Terms
 from pliant.run.session.feeds import fed_array
 from pliant.run.session.text_feeds import as_bytes
 from pliant.serve.node.serving_node import InferCall, InferResponse

@@ -14,7 +14,7 @@ MAX_LEVELS = 4
 """Maximum number of accuracies in an advert."""
 
 
-def checked_name(name: str) -> str:
+def check_node_name(name: str) -> str:
     """Return `name` if it is valid for a node. Raises RouteError."""
     if not NAME.fullmatch(name):
         raise RouteError(

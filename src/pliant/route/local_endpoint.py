@@ -10,8 +10,8 @@ from pliant.ir.times.timing import is_hopeless
 from pliant.route.choice.choose_endpoint import Candidate
 from pliant.route.choice.crowding import Dependents
 from pliant.route.choice.energy import local_candidate
-from pliant.route.choice.terms import Terms
-from pliant.route.probes import Probes
+from pliant.route.choice.request_terms import Terms
+from pliant.route.probe_schedule import ProbeSchedule
 from pliant.route.router_settings import RouterSettings
 from pliant.route.upstream.upstream_queue import RecentAverage
 
@@ -38,7 +38,7 @@ class LocalEndpoint:
         self.name = name
         self._settings = settings
         self._times = LocalTimes(settings.fit, settings.max_n, prior)
-        self._probes = Probes(settings.probe_after_s, prior)
+        self._probes = ProbeSchedule(settings.probe_after_s, prior)
         self._offered: tuple[ServiceLevel, ...] | None = None
         self._is_quicker = False
         self._last_n: int | None = None

@@ -35,9 +35,9 @@ M = TypeVar("M")
 _NOTHING = msgspec.Raw(b"")
 _MOST_KNOWN = 64
 """Cache size for levels and curves of messages, which seldom change."""
-_LevelTold = tuple[float | None, float, bytes, bytes]
+_LevelFields = tuple[float | None, float, bytes, bytes]
 """A `LevelMessage` as a tuple."""
-_ONE_LEVEL: tuple[_LevelTold, ...] = ((None, 1.0, b"", b""),)
+_ONE_LEVEL: tuple[_LevelFields, ...] = ((None, 1.0, b"", b""),)
 
 
 class RouteMessage(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -108,14 +108,14 @@ def decode_route(text: str | bytes) -> RouteMessage:
 
 
 @dataclass(frozen=True, slots=True)
-class Spent:
+class NodeTime:
     """The time of a request at a node, by that node's clock: `seconds`, including `waited_s` in a queue."""
 
     seconds: float
     waited_s: float = 0.0
 
 
-def encode_told(told: CurveAdvert, spent: Spent | None = None) -> str:
+def encode_advert(told: CurveAdvert, spent: NodeTime | None = None) -> str:
     """Encode the value of `Pliant-Curve`, of ping answers and of broadcasts. Times keep seven digits."""
     message = CurveMessage(
         told.node,
@@ -130,7 +130,7 @@ def encode_told(told: CurveAdvert, spent: Spent | None = None) -> str:
     return msgspec.json.encode(message).decode("ascii")
 
 
-def decode_told(text: str | bytes) -> tuple[CurveAdvert, Spent | None]:
+def decode_advert(text: str | bytes) -> tuple[CurveAdvert, NodeTime | None]:
     """Return (the sender's advert, its time for the request). Raises PeerCurveError if either is invalid."""
     try:
         message = _decode(text, _CURVE, CURVE_HEADER)
@@ -140,7 +140,7 @@ def decode_told(text: str | bytes) -> tuple[CurveAdvert, Spent | None]:
         raise PeerCurveError(str(error)) from error
     through = frozenset((*message.through, message.node))
     seconds = message.spent_s
-    spent = None if seconds is None else Spent(seconds, min(message.waited_s or 0.0, seconds))
+    spent = None if seconds is None else NodeTime(seconds, min(message.waited_s or 0.0, seconds))
     return CurveAdvert(message.node, levels, through, message.stamp, message.wait_s or 0.0), spent
 
 
@@ -161,7 +161,7 @@ def _levels(levels: tuple[ServiceLevel, ...]) -> tuple[LevelMessage, ...]:
 
 
 @lru_cache(maxsize=_MOST_KNOWN)
-def _levels_of(best: bytes, told: tuple[_LevelTold, ...]) -> tuple[ServiceLevel, ...]:
+def _levels_of(best: bytes, told: tuple[_LevelFields, ...]) -> tuple[ServiceLevel, ...]:
     """Decode a message's levels, whose most accurate one has the points `best`; cached."""
     levels = tuple(
         ServiceLevel(_curve(points or best), accuracy, _curve(bound) if bound else None, fidelity)

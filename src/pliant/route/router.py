@@ -20,20 +20,20 @@ from pliant.errors import RouteError
 from pliant.ir.curve import Curve
 from pliant.ir.endpoint import ServiceLevel
 from pliant.ir.link import Link
-from pliant.route.adverts import Adverts, wait_beyond
-from pliant.route.choice.choose_endpoint import LOCAL, Candidate, Choice, Option, choose, ranked
+from pliant.route.advert_cache import AdvertCache, wait_beyond
+from pliant.route.choice.choose_endpoint import LOCAL, Candidate, Choice, Option, choose, rank
 from pliant.route.choice.objective import TIME, Objective
 from pliant.route.choice.radio_use import RadioUse
-from pliant.route.choice.terms import NO_TERMS, Terms
-from pliant.route.curve_advert import CurveAdvert, Trail, checked_name
-from pliant.route.due import Broadcast, Due, Probe
+from pliant.route.choice.request_terms import NO_TERMS, Terms
+from pliant.route.curve_advert import CurveAdvert, Trail, check_node_name
 from pliant.route.local_endpoint import LocalEndpoint, note_dependent
 from pliant.route.predecessors import Listener, Predecessors
 from pliant.route.router_settings import RouterSettings
-from pliant.route.upstream.peer import Successor
+from pliant.route.router_tasks import BroadcastTask, ProbeTask, RouterTask
 from pliant.route.upstream.peer_state import PeerState
 from pliant.route.upstream.ping_schedule import PingSchedule
-from pliant.route.upstream.upstream_queue import Passage
+from pliant.route.upstream.successor import Successor
+from pliant.route.upstream.upstream_queue import QueueTicket
 
 
 class Router:
@@ -46,7 +46,7 @@ class Router:
     def __init__(
         self, name: str, settings: RouterSettings, prior: Curve | None = None, started: int = 0
     ) -> None:
-        self.name = checked_name(name)
+        self.name = check_node_name(name)
         self.settings = settings
         self._here = {LOCAL: LocalEndpoint(LOCAL, settings, prior)}
         self._successors: dict[str, Successor] = {}
@@ -54,7 +54,7 @@ class Router:
         self.predecessors = Predecessors(settings.expire_after_s)
         self._ways: list[Candidate] = []
         """This device's endpoints and every successor that is ready, without their queues."""
-        self._adverts = Adverts(name, started, settings.max_n, self._behind)
+        self._adverts = AdvertCache(name, started, settings.max_n, self._behind)
         self._pings = PingSchedule(settings)
         self._last_n = 1
         self._expects_until_s = inf
@@ -97,7 +97,7 @@ class Router:
     ) -> tuple[Option, ...]:
         """Return each candidate's best option for an input of length n, best first."""
         self._expect(now_s)
-        return ranked(n, self._candidates(now_s), objective, terms)
+        return rank(n, self._candidates(now_s), objective, terms)
 
     def tell(self, now_s: float, predecessor: str | None = None) -> CurveAdvert:
         """Return this node's advert (CRIME 4.2); records that `predecessor` (a node's name) received it."""
@@ -107,7 +107,7 @@ class Router:
             self.predecessors.told(predecessor, self._word(advert, ways, now_s))
         return self._word(advert, ways, now_s, is_now=True)
 
-    def due(self, now_s: float) -> tuple[Due, ...]:
+    def due(self, now_s: float) -> tuple[RouterTask, ...]:
         """Return the tasks that are due now; each is returned once."""
         if now_s < self._next_due_s and self._is_checked:
             return ()
@@ -116,7 +116,7 @@ class Router:
         if now_s < self._next_due_s:
             return tuple(self._broadcasts(now_s))
         pings = self._pings.due(self._successors.values(), partial(self._candidates, now_s), now_s)
-        found: list[Due] = [*pings, *self._broadcasts(now_s), *self._probes(now_s)]
+        found: list[RouterTask] = [*pings, *self._broadcasts(now_s), *self._probes(now_s)]
         self._next_due_s = self._earliest()
         return tuple(found)
 
@@ -152,7 +152,7 @@ class Router:
         told: CurveAdvert | None,
         now_s: float,
         waited_s: float = 0.0,
-        passage: Passage | None = None,
+        passage: QueueTicket | None = None,
     ) -> None:
         """Record an answer of `successor` after `away_s`, of which it spent `spent_s` by its own clock.
 
@@ -168,7 +168,7 @@ class Router:
         self._is_checked = False
         self._expects_until_s = min(self._expects_until_s, peer.transfer.changes_at_s)
 
-    def enter(self, successor: str, n: int, now_s: float) -> Passage:
+    def enter(self, successor: str, n: int, now_s: float) -> QueueTicket:
         """Register an input for `successor` until `leave`. Raises RouteError if it was removed meanwhile."""
         peer = self._successors.get(successor)
         if peer is None:
@@ -180,11 +180,11 @@ class Router:
         peer = self._successors.get(successor)
         return peer is not None and peer.queue.has_room
 
-    def send(self, successor: str, passage: Passage, now_s: float) -> None:
+    def send(self, successor: str, passage: QueueTicket, now_s: float) -> None:
         """Record that the input of `passage` is sent now."""
         passage.queue.send(passage, now_s)
 
-    def leave(self, successor: str, passage: Passage, now_s: float) -> None:
+    def leave(self, successor: str, passage: QueueTicket, now_s: float) -> None:
         """Record that the input of `passage` was answered, failed, or will not be sent."""
         passage.queue.leave(passage, now_s)  # `successor` may have been removed and added since
 
@@ -370,7 +370,7 @@ class Router:
         queue = self._successors[way.name].queue
         return (queue.wait_s if is_now else queue.usual_wait_s)(way.fixed_s, now_s)
 
-    def _broadcasts(self, now_s: float) -> list[Broadcast]:
+    def _broadcasts(self, now_s: float) -> list[BroadcastTask]:
         if not self.predecessors:
             return []
         settings, ways, of = self.settings, self._refreshed(), self._adverts.of
@@ -379,15 +379,15 @@ class Router:
         behind = self.predecessors.behind(
             lambda name: self._word(*of(name, ways), now_s) if name in common.through else common, *limits
         )
-        return [Broadcast(names, advert) for advert, names in behind]
+        return [BroadcastTask(names, advert) for advert, names in behind]
 
-    def _probes(self, now_s: float) -> list[Probe]:
-        found, n_inputs, is_awaited = list[Probe](), self._pings.n_inputs, bool(self.predecessors)
+    def _probes(self, now_s: float) -> list[ProbeTask]:
+        found, n_inputs, is_awaited = list[ProbeTask](), self._pings.n_inputs, bool(self.predecessors)
         for name, here in self._here.items():
             if now_s >= here.probe_at_s:
                 others_s = partial(self._least_s, without=name, now_s=now_s)
                 n = here.probe_length(self._last_n, others_s, now_s, n_inputs, is_awaited=is_awaited)
-                found += [Probe(n, name)] if n else []
+                found += [ProbeTask(n, name)] if n else []
         return found
 
     def _least_s(self, n: int, without: str, now_s: float) -> float:

@@ -1,4 +1,4 @@
-"""The settings of a router: windows, thresholds, waits. `paper` gives CRIME's own."""
+"""The settings of a router: windows, thresholds, waits. `paper_settings` gives CRIME's own."""
 
 from dataclasses import dataclass
 
@@ -67,7 +67,7 @@ class RouterSettings:
         return TransferSettings(self.is_robust, self.rtt_fresh_s)
 
 
-def paper(
+def paper_settings(
     max_n: int,
     window: int = 100,
     refit_every: int = 10,

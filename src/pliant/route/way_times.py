@@ -30,7 +30,7 @@ class WayCurve:
         return self.curve.plus(self.fixed_s, self.per_item_s)
 
 
-def least(
+def lower_envelope(
     kinds: Sequence[Sequence[WayCurve]], counts: Sequence[int], max_n: int
 ) -> tuple[list[list[Curve]], list[bool]]:
     """Return the minimum of the first `count` ways at lengths 0..`max_n`, per kind and count.
@@ -49,8 +49,8 @@ def least(
     return found, touching
 
 
-def _touches(curve: Curve, least: Curve) -> bool:
-    return any(curve.at(n) <= seconds * _ALIKE for n, seconds in least.points)
+def _touches(curve: Curve, envelope: Curve) -> bool:
+    return any(curve.at(n) <= seconds * _ALIKE for n, seconds in envelope.points)
 
 
 def _dense(

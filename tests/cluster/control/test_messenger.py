@@ -15,12 +15,18 @@ from queue import Empty, Queue
 
 import pytest
 
-from pliant.cluster.control import letter
-from pliant.cluster.control.messages import AnyMessage, Failed, Heartbeat, Refused, Unreadable
+from pliant.cluster.control import control_frame
+from pliant.cluster.control.message_codec import decode, encode
+from pliant.cluster.control.messages import (
+    AnyMessage,
+    Heartbeat,
+    JoinRefusal,
+    SegmentFailure,
+    UnreadableMessage,
+)
 from pliant.cluster.control.messenger import Messenger
-from pliant.cluster.control.post import decode, encode
 from pliant.cluster.net.key import Key, make_key, new_key
-from pliant.cluster.watch.roll import MOST
+from pliant.cluster.watch.peer_roster import MAX_PEERS
 from pliant.errors import ClusterError, PeerLostError
 from pliant.ir.envelope import LIMIT_BYTES, VERSION, Envelope
 from pliant.ir.envelope import encode as encode_envelope
@@ -101,9 +107,9 @@ def test_messages_go_both_ways_whole_and_in_order(pair: tuple[Member, Member]) -
     texts = ["", "x", "y" * 1_000_000, *(str(i) for i in range(300))]
     for src, dst in ((ada, bob), (bob, ada)):
         for text in texts:
-            src.messenger.send(dst.messenger.name, Refused(text))
+            src.messenger.send(dst.messenger.name, JoinRefusal(text))
         for text in texts:
-            assert dst.until("said", src.messenger.name) == Refused(text)
+            assert dst.until("said", src.messenger.name) == JoinRefusal(text)
 
 
 def test_who_is_here_and_when_it_was_heard_can_be_asked(pair: tuple[Member, Member]) -> None:
@@ -123,7 +129,7 @@ def test_a_member_that_closes_says_good_bye(pair: tuple[Member, Member]) -> None
     ada.until("silent", "bob")
     assert ada.messenger.peers == ()
     with pytest.raises(PeerLostError, match="does not hear bob") as caught:
-        ada.messenger.send("bob", Refused("?"))
+        ada.messenger.send("bob", JoinRefusal("?"))
     assert caught.value.peer == "bob"
 
 
@@ -138,10 +144,10 @@ def test_a_worker_that_comes_first_knocks_until_somebody_opens(start: Callable[.
         ada = start("ada", key, address)
         bob.until("came", "ada")
         ada.until("came", "bob")
-        bob.messenger.send("ada", Refused("hello"))
-        assert ada.until("said", "bob") == Refused("hello")
-        ada.messenger.send("bob", Refused("welcome"))
-        assert bob.until("said", "ada") == Refused("welcome")
+        bob.messenger.send("ada", JoinRefusal("hello"))
+        assert ada.until("said", "bob") == JoinRefusal("hello")
+        ada.messenger.send("bob", JoinRefusal("welcome"))
+        assert bob.until("said", "ada") == JoinRefusal("welcome")
         ada.messenger.close()
         bob.until("silent", "ada")
 
@@ -169,13 +175,13 @@ def test_two_of_one_name_do_not_answer_for_each_other(start: Callable[..., Membe
     _soon(lambda: any("there is another 'bob' already" in p for p in second.messenger.problems))
     assert second.messenger.peers == ()
     assert any("there is another 'bob' already" in p for p in ada.messenger.problems)
-    first.messenger.send("ada", Refused("it is me"))
-    assert ada.until("said", "bob") == Refused("it is me")
+    first.messenger.send("ada", JoinRefusal("it is me"))
+    assert ada.until("said", "bob") == JoinRefusal("it is me")
     first.messenger.close()
     ada.until("silent", "bob")
     second.until("came", "ada")
-    second.messenger.send("ada", Refused("now I am"))
-    assert ada.until("said", "bob") == Refused("now I am")
+    second.messenger.send("ada", JoinRefusal("now I am"))
+    assert ada.until("said", "bob") == JoinRefusal("now I am")
     assert second.messenger.problems == ()
 
 
@@ -194,11 +200,11 @@ def test_a_callback_that_raises_ends_the_messenger(
     bob = start("bob", key, on_message=fail)
     bob.messenger.connect(ada.messenger.address)
     ada.until("came", "bob")
-    ada.messenger.send("bob", Refused("boom"))
+    ada.messenger.send("bob", JoinRefusal("boom"))
     ada.until("silent", "bob")
     assert "boom" in raised.get(timeout=60)
     with pytest.raises(ClusterError, match="bob has closed"):
-        bob.messenger.send("ada", Refused(""))
+        bob.messenger.send("ada", JoinRefusal(""))
 
 
 def test_it_may_be_closed_twice_and_from_a_callback(start: Callable[..., Member]) -> None:
@@ -214,7 +220,7 @@ def test_it_may_be_closed_twice_and_from_a_callback(start: Callable[..., Member]
     bob = start("bob", key, on_message=end)
     bob.messenger.connect(ada.messenger.address)
     ada.until("came", "bob")
-    ada.messenger.send("bob", Refused("end"))
+    ada.messenger.send("bob", JoinRefusal("end"))
     assert done.wait(PATIENT_S)
     bob.messenger.close()
     ada.until("silent", "bob")
@@ -223,10 +229,10 @@ def test_it_may_be_closed_twice_and_from_a_callback(start: Callable[..., Member]
 def test_a_message_that_is_too_long_is_refused_here(pair: tuple[Member, Member]) -> None:
     """The other side would refuse this member for it."""
     with pytest.raises(ValueError, match=f"a Refused of .* bytes is over the limit of {LIMIT_BYTES:,}"):
-        pair[0].messenger.send("bob", Refused("x" * LIMIT_BYTES))
+        pair[0].messenger.send("bob", JoinRefusal("x" * LIMIT_BYTES))
 
 
-@pytest.mark.parametrize("stray", [encode(Refused("?"), "bob", 0)[:5], bytes(LIMIT_BYTES + 1)])
+@pytest.mark.parametrize("stray", [encode(JoinRefusal("?"), "bob", 0)[:5], bytes(LIMIT_BYTES + 1)])
 def test_what_a_peer_sends_that_is_no_message_is_handed_on_under_its_name(
     start: Callable[..., Member], stray: bytes
 ) -> None:
@@ -234,11 +240,11 @@ def test_what_a_peer_sends_that_is_no_message_is_handed_on_under_its_name(
     key = new_key()
     ada = start("ada", key, "127.0.0.1:0")
     with stranger(key, ada.messenger.address) as socket:
-        socket.send(letter.knock("bob", 0))
+        socket.send(control_frame.pack_first_heartbeat("bob", 0))
         ada.until("came", "bob")
         socket.send(stray)
         found = ada.until("said", "bob")
-    assert isinstance(found, Unreadable)
+    assert isinstance(found, UnreadableMessage)
     assert found.why.startswith("bob sent ada ")
     assert not found.is_other_version
 
@@ -249,18 +255,18 @@ def test_floods_of_names_and_garbage_leave_others_heard_and_little_behind(
     """A process with the key can send anything, any number of times; the memory for it is bounded."""
     key = new_key()
     ada = start("ada", key, "127.0.0.1:0", silence_s=1.0)
-    start_of_body = encode(Refused("?"), "liar", 1)[:16]
+    start_of_body = encode(JoinRefusal("?"), "liar", 1)[:16]
     garbage = (os.urandom(2000), start_of_body + b"\x91" * 100_000, start_of_body + b"\xdd" + b"\xff" * 4)
     for _ in range(2):
         with stranger(key, ada.messenger.address) as socket:
-            socket.send(letter.knock("liar", 1))
-            for number in range(2 * MOST):
-                socket.send(letter.knock(f"n{number}", number))
+            socket.send(control_frame.pack_first_heartbeat("liar", 1))
+            for number in range(2 * MAX_PEERS):
+                socket.send(control_frame.pack_first_heartbeat(f"n{number}", number))
                 socket.send(garbage[number % 3])
     bob = start("bob", key)
     bob.messenger.connect(ada.messenger.address)
     _soon(lambda: "bob" in ada.messenger.peers)
-    assert len(ada.messenger.peers) <= MOST
+    assert len(ada.messenger.peers) <= MAX_PEERS
     assert len(ada.messenger.problems) <= 16
     assert all(len(problem) < 1000 for problem in ada.messenger.problems)
 
@@ -270,14 +276,14 @@ def test_a_member_of_the_version_before_is_answered_in_its_form(start: Callable[
     key = new_key()
     ada = start("ada", key, "127.0.0.1:0")
     with stranger(key, ada.messenger.address) as socket:
-        socket.send(letter.pack(Heartbeat(), "old", 0))
+        socket.send(control_frame.pack(Heartbeat(), "old", 0))
         ada.until("came", "old")
-        socket.send(letter.pack(Refused("?"), "old", 0))
-        assert ada.until("said", "old") == Refused("?")
-        ada.messenger.send("old", Refused("!"))
-        while (data := socket.recv())[:4] == letter.MAGIC and decode(data).body == Heartbeat():
+        socket.send(control_frame.pack(JoinRefusal("?"), "old", 0))
+        assert ada.until("said", "old") == JoinRefusal("?")
+        ada.messenger.send("old", JoinRefusal("!"))
+        while (data := socket.recv())[:4] == control_frame.MAGIC and decode(data).body == Heartbeat():
             pass
-        assert data == letter.pack(Refused("!"), "ada", decode(data).incarnation)
+        assert data == control_frame.pack(JoinRefusal("!"), "ada", decode(data).incarnation)
 
 
 def test_two_members_of_this_version_speak_in_envelopes_once_one_has_knocked(
@@ -287,10 +293,10 @@ def test_two_members_of_this_version_speak_in_envelopes_once_one_has_knocked(
     key = new_key()
     ada = start("ada", key, "127.0.0.1:0")
     with stranger(key, ada.messenger.address) as socket:
-        socket.send(letter.knock("bob", 0))
+        socket.send(control_frame.pack_first_heartbeat("bob", 0))
         assert decode(data := socket.recv()).version == VERSION
-        assert not data.startswith(letter.MAGIC)
-        newer = Envelope(VERSION + 1, "bob", 0, Failed(1, 2, None, False, "of the next version"))
+        assert not data.startswith(control_frame.MAGIC)
+        newer = Envelope(VERSION + 1, "bob", 0, SegmentFailure(1, 2, None, False, "of the next version"))
         socket.send(encode_envelope(newer))
         assert ada.until("said", "bob") == newer.body
 
@@ -300,12 +306,12 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 from pliant.cluster.net.key import read_key
-from pliant.cluster.control.messages import Refused
+from pliant.cluster.control.messages import JoinRefusal
 from pliant.cluster.control.messenger import Messenger
 from pliant.errors import PeerLostError
 def answer(peer, message):
     with suppress(PeerLostError):  # on a busy machine a second may pass for silence: it is asked again
-        messenger.send(peer, Refused(message.reason + "!"))
+        messenger.send(peer, JoinRefusal(message.reason + "!"))
 messenger = Messenger("bob", read_key(Path(sys.argv[1])), on_message=answer)
 messenger.connect(sys.argv[2])
 sys.stdin.read()
@@ -339,9 +345,9 @@ def _ask(ada: Member, text: str) -> None:
     until_s = time.monotonic() + PATIENT_S
     while time.monotonic() < until_s:
         with suppress(PeerLostError):
-            ada.messenger.send("bob", Refused(text))
+            ada.messenger.send("bob", JoinRefusal(text))
         with suppress(Empty):
-            while ada.events.get(timeout=1.0) != ("said", "bob", Refused(text + "!")):
+            while ada.events.get(timeout=1.0) != ("said", "bob", JoinRefusal(text + "!")):
                 pass
             return
     pytest.fail("bob does not answer")

@@ -5,9 +5,9 @@ from queue import Queue
 
 import pytest
 
-from pliant.cluster.control.messages import AnyMessage, Heartbeat, Refused
+from pliant.cluster.control.message_codec import encode
+from pliant.cluster.control.messages import AnyMessage, Heartbeat, JoinRefusal
 from pliant.cluster.control.messenger import Messenger
-from pliant.cluster.control.post import encode
 from pliant.cluster.net.key import new_key
 from pliant.cluster.net.zmq_sockets import Socket
 from pliant.ir.envelope import VERSION
@@ -49,7 +49,7 @@ def test_a_successor_at_an_address_ends_the_peer_before_it(
     events, socket, way = worker
     _say(socket, way, "ada", 1, Heartbeat())
     assert events.get(timeout=PATIENT_S) == ("came", "ada")
-    _say(socket, way, name, 2, Refused("first"))
+    _say(socket, way, name, 2, JoinRefusal("first"))
     assert [events.get(timeout=PATIENT_S) for _ in range(3)] == [
         ("silent", "ada"),
         ("came", name),
@@ -64,8 +64,8 @@ def test_what_was_sent_before_a_successor_came_does_not_bring_the_peer_back(
     events, socket, way = worker
     for incarnation in range(1, 20):
         _say(socket, way, f"n{incarnation}", incarnation, Heartbeat())
-        _say(socket, way, f"n{incarnation - 1}", incarnation - 1, Refused("late"))
-    _say(socket, way, "n19", 19, Refused("last"))
+        _say(socket, way, f"n{incarnation - 1}", incarnation - 1, JoinRefusal("late"))
+    _say(socket, way, "n19", 19, JoinRefusal("last"))
     seen = []
     while not seen or seen[-1][0] != "last":
         seen.append(events.get(timeout=PATIENT_S))

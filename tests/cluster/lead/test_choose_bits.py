@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pliant.cluster.lead.choose_partition import chooser
+from pliant.cluster.lead.choose_partition import make_chooser
 from pliant.errors import BudgetError, InputError
 from pliant.ir.partition import Partition, Share
 from pliant.ir.topology import Capability, Interface, Links
@@ -34,7 +34,7 @@ def whole_bytes(*bits: int, spec: EncoderSpec = SPEC) -> int:
 
 def chosen(free_bytes: int, *, spec: EncoderSpec = SPEC, **options: object) -> Partition:
     devices = {name: Capability(1.0, 1e9, free_bytes) for name in "ab"}
-    choose = chooser(**({"weights": "auto"} | options))  # type: ignore[arg-type]
+    choose = make_chooser(**({"weights": "auto"} | options))  # type: ignore[arg-type]
     return choose(spec, TOKENS, devices, LINKS, "a")
 
 
@@ -123,4 +123,4 @@ def test_bits_that_the_model_does_not_have_are_refused() -> None:
     with pytest.raises(InputError, match="more --bits"):
         chosen(whole_bytes(), weights=5, spec=replace(SPEC, coded=replace(CODED, bits=4)))
     with pytest.raises(InputError, match="1 to 6"):
-        chooser(weights=7)
+        make_chooser(weights=7)

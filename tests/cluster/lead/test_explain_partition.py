@@ -2,11 +2,11 @@
 
 from dataclasses import replace
 
-from pliant.cluster.lead.choose_partition import chooser
+from pliant.cluster.lead.choose_partition import make_chooser
 from pliant.cluster.lead.explain_partition import explain, misfits
 from pliant.cluster.lead.margin import Margins
 from pliant.cluster.lead.predict import predict
-from pliant.cluster.watch.adapt import Picture
+from pliant.cluster.watch.adapt import Topology
 from pliant.plan.split.stage_graphs import weight_bytes
 from pliant.quantities import format_bytes, format_seconds
 from tests.plan.clusters import cluster
@@ -20,8 +20,8 @@ def _solved(seed: int = 1, shares: str = "best", **free: int):
     devices, links = cluster(seed, 3)
     for name, n_bytes in free.items():
         devices[name] = replace(devices[name], free_bytes=n_bytes)
-    made = chooser("auto", shares)(SPEC, 8, devices, links, "d0")  # type: ignore[arg-type]
-    return predict(SPEC, made, Picture(devices, links))
+    made = make_chooser("auto", shares)(SPEC, 8, devices, links, "d0")  # type: ignore[arg-type]
+    return predict(SPEC, made, Topology(devices, links))
 
 
 def test_every_mode_is_told_with_its_time_and_its_terms() -> None:

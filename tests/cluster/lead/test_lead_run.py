@@ -10,10 +10,10 @@ from functools import partial
 import numpy as np
 import pytest
 
-from pliant.cluster.control.messages import Hello, Status, Unreadable
+from pliant.cluster.control.messages import Hello, StatusUpdate, UnreadableMessage
 from pliant.cluster.lead.lead_run import RunRecord
 from pliant.cluster.lead.plan_distribution import PlanNotReadyError
-from pliant.cluster.member.ready_plan import ReadyPlan, lowered
+from pliant.cluster.member.ready_plan import ReadyPlan, lower_partition
 from pliant.cluster.net.comm import Tag
 from pliant.errors import ClusterError, InputError, LaneError
 from pliant.ir.cost import SpanState
@@ -21,7 +21,7 @@ from pliant.ir.envelope import VERSION, refusal
 from pliant.ir.partition import Partition, Share
 from pliant.ir.program import Compute, Exchange
 from pliant.ir.schedule import violations
-from tests.cluster.fakes import CALM, FakeCluster, FakeHolder, lost, spread
+from tests.cluster.fakes import CALM, FakeCluster, FakeStageRunner, lost, spread
 
 TOLERANCE = 1e-5  # the same float32 sums on every device
 
@@ -55,7 +55,9 @@ def test_workers_share_a_run_and_the_answer_is_the_same(cluster: FakeCluster) ->
         led = check(cluster, seed)
         assert set(led.plans[0].partition.participants) == {"p", "a", "b", "c"}
         assert not led.faults
-        assert led.program == lowered(cluster.spec, led.plans[0].partition, "fp32"), "it ran what is priced"
+        assert led.program == lower_partition(cluster.spec, led.plans[0].partition, "fp32"), (
+            "it ran what is priced"
+        )
         assert all(span.state is SpanState.RAN for span in led.spans)
 
 
@@ -127,16 +129,16 @@ def test_a_worker_that_sends_what_is_no_number_is_refused_by_name(cluster: FakeC
     for name in "ab":
         cluster.add(name)
     cluster.primary.wait_for(2, 10.0)
-    bad = FakeHolder.view
+    bad = FakeStageRunner.view
     is_bad = threading.Event()
     is_bad.set()
 
-    def view(self: FakeHolder, work: Exchange) -> np.ndarray:
+    def view(self: FakeStageRunner, work: Exchange) -> np.ndarray:
         seen = bad(self, work)
         return np.full_like(seen, np.nan) if self.name == work.src == "a" and is_bad.is_set() else seen
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(FakeHolder, "view", view)
+        patch.setattr(FakeStageRunner, "view", view)
         led = check(cluster)
     (fault,) = led.faults
     assert [(v.member, v.is_liar) for v in fault.verdicts] == [("a", True)]
@@ -151,14 +153,14 @@ def test_a_worker_that_sends_another_shape_is_refused_by_name(cluster: FakeClust
     for name in "ab":
         cluster.add(name)
     cluster.primary.wait_for(2, 10.0)
-    honest = FakeHolder.view
+    honest = FakeStageRunner.view
 
-    def view(self: FakeHolder, work: Exchange) -> np.ndarray:
+    def view(self: FakeStageRunner, work: Exchange) -> np.ndarray:
         seen = honest(self, work)
         return seen[:, :-1] if self.name == work.src == "b" else seen
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(FakeHolder, "view", view)
+        patch.setattr(FakeStageRunner, "view", view)
         led = check(cluster)
     assert [(v.member, v.is_liar) for f in led.faults for v in f.verdicts] == [("b", True)]
 
@@ -204,7 +206,7 @@ def test_a_stranger_that_sends_garbage_is_listed(cluster: FakeCluster) -> None:
     """It never said hello, and is left out by its name all the same: also once it says one."""
     cluster.add("a")
     cluster.primary.wait_for(1, 10.0)
-    cluster.primary.hear("z", Unreadable("z sent an invalid message", False))
+    cluster.primary.hear("z", UnreadableMessage("z sent an invalid message", False))
     cluster.primary.hear("z", Hello("1", "", 1, 1, ()))
     member = cluster.primary.monitor.get("z")
     assert member is not None
@@ -216,7 +218,7 @@ def test_a_worker_that_claims_the_last_epoch_leaves_numbers_for_others(cluster: 
     """Epochs start after the last one that any worker has seen, as it says."""
     cluster.add("a")
     cluster.primary.wait_for(1, 10.0)
-    cluster.primary.hear("z", Status(1, 1 << 62))
+    cluster.primary.hear("z", StatusUpdate(1, 1 << 62))
     for seed in range(2):
         led = check(cluster, seed)
         assert led.plans[-1].partition.participants == ("p", "a")
@@ -253,7 +255,7 @@ def test_a_version_that_is_no_neighbour_is_refused(cluster: FakeCluster) -> None
     machine = cluster.add("a")
     cluster.primary.wait_for(1, 10.0)
     for _ in range(3):
-        cluster.primary.hear("z", Unreadable(f"'z' {refusal(VERSION + 2)}", True))
+        cluster.primary.hear("z", UnreadableMessage(f"'z' {refusal(VERSION + 2)}", True))
     assert machine.worker.refusals == {}
     assert [m.name for m in cluster.primary.monitor.usable()] == ["a"]
     assert [event for event in cluster.events if "refused z" in event] == [

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pliant.cluster.lead.measure_links import links_of, measure_links, rounds
+from pliant.cluster.lead.measure_links import links_of, measure_links, schedule_rounds
 from pliant.cluster.net.comm import Arrival, Comm, Tag
 from pliant.cluster.net.comm_memory import MemoryNetwork
 from pliant.errors import ClusterError, PeerProtocolError
@@ -128,7 +128,7 @@ def test_every_pair_is_measured_once_by_members_that_run_at_once() -> None:
 def test_a_round_has_no_member_twice(n: int) -> None:
     """Pairs that share an interface would each measure half of it."""
     names = [f"d{i}" for i in range(n)]
-    found = rounds(names)
+    found = schedule_rounds(names)
     for together in found:
         members = [name for pair in together for name in pair]
         assert len(members) == len(set(members))
@@ -184,7 +184,7 @@ def test_what_was_measured_before_a_failure_is_kept() -> None:
     network = MemoryNetwork()
     comms = {name: network.join(name) for name in "abc"}
     names = ("c", "a", "b")
-    assert rounds(names)[0] == (("a", "b"),)
+    assert schedule_rounds(names)[0] == (("a", "b"),)
     found: dict[tuple[str, str], Link] = {}
     with ThreadPoolExecutor(1) as threads:
         comms["c"].close()

@@ -9,9 +9,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pliant.cluster.control.messages import Note
-from pliant.cluster.lead.predict import MOST_AT_ONCE, Solved, by_picture, is_in_vain, link_ratios, predict
+from pliant.cluster.lead.predict import (
+    MOST_AT_ONCE,
+    Prediction,
+    is_search_futile,
+    link_ratios,
+    predict,
+    repredict,
+)
 from pliant.cluster.net.activation_coding import Coding
-from pliant.cluster.watch.adapt import Picture, pays
+from pliant.cluster.watch.adapt import Topology, is_worthwhile
 from pliant.ir.partition import Partition, Share
 from pliant.ir.topology import Capability, Interface, Links, refreshed_links
 from pliant.plan.partition.pace import as_partition, seconds
@@ -24,15 +31,15 @@ SPEC, TOKENS = bert(), 16
 BANDWIDTH = 1e8
 
 
-def solved() -> Solved:
+def solved() -> Prediction:
     half = SPEC.n_heads // 2, TOKENS // 2
     partition = Partition("ws", "p", (Share("p", *half), Share("a", SPEC.n_heads - half[0], half[1])), TOKENS)
     device = Capability(1.0, 1e9, 1 << 30)
     links = Links({name: Interface(BANDWIDTH, BANDWIDTH) for name in "pa"})
-    return predict(SPEC, partition, Picture({"p": device, "a": device}, links))
+    return predict(SPEC, partition, Topology({"p": device, "a": device}, links))
 
 
-def settled(plan: Solved, links: Links, slower: float) -> Links:
+def settled(plan: Prediction, links: Links, slower: float) -> Links:
     """After many layers in which every byte took so many times longer than planned."""
     pairs = (("p", "a"), ("a", "p"))
     notes = {
@@ -78,7 +85,7 @@ def test_who_is_gone_says_nothing_about_links() -> None:
     assert link_ratios(plan, links, {"p": Note(0.0, 0, {}, {"a": (1000, 1.0)})}, {}) == {}
 
 
-def quick_partitions(picture: Picture, primary: str, tokens: int) -> Iterator[Partition]:
+def quick_partitions(picture: Topology, primary: str, tokens: int) -> Iterator[Partition]:
     """The quickest of all that have no grid, by the closed form, and some that have one."""
     p = pose(SMALL, tokens, picture.capabilities, picture.links, primary)
     for mode in ("ws", "1d"):
@@ -113,18 +120,18 @@ def test_no_search_that_is_left_out_would_have_found_a_better_plan(
         devices = {name: curved(device) for name, device in devices.items()}
     elif kind == "handing":
         devices = handing(devices, seed)
-    now = Picture(devices, links)
+    now = Topology(devices, links)
     first = devices["d0"]
-    then = Picture(devices | {"d0": replace(first, frequency_Hz=first.frequency_Hz * slower)}, links)
+    then = Topology(devices | {"d0": replace(first, frequency_Hz=first.frequency_Hz * slower)}, links)
     plans = list(quick_partitions(now, primary, tokens))
     some = plans if is_best else [plans[seed % len(plans)]]
     priced = [predict(SMALL, one, then, coding) for one in some]
     current = min(priced, key=lambda one: one.layer_s)
-    found = by_picture(current, now)
-    if is_in_vain(SMALL, found, n_layers, coding):
+    found = repredict(current, now)
+    if is_search_futile(SMALL, found, n_layers, coding):
         now_s = predict(SMALL, current.partition, now, coding).layer_s
         quickest_s = min(predict(SMALL, one, now, coding).layer_s for one in plans)
-        assert not pays(now_s, quickest_s, n_layers, 0.0, 0.0)
+        assert not is_worthwhile(now_s, quickest_s, n_layers, 0.0, 0.0)
         assert (found.layer_s, found.seconds) == (now_s, predict(SMALL, found.partition, now, coding).seconds)
 
 
@@ -135,8 +142,8 @@ def test_a_slow_device_that_joins_is_not_searched_for(frequency_Hz: float, wante
     links = Links({name: Interface(1e8, 1e8) for name in "pa"})
     devices = {"p": Capability(1.0, 1e9, 1 << 30), "a": Capability(1.0, frequency_Hz, 1 << 30)}
     shares = (Share("p", spec.n_heads, TOKENS), Share("a"))
-    home = predict(spec, Partition("ws", "p", shares, TOKENS), Picture(devices, links))
-    assert is_in_vain(spec, home, 100) is wanted
+    home = predict(spec, Partition("ws", "p", shares, TOKENS), Topology(devices, links))
+    assert is_search_futile(spec, home, 100) is wanted
 
 
 def test_a_lone_device_never_searches() -> None:
@@ -145,8 +152,8 @@ def test_a_lone_device_never_searches() -> None:
     devices = {f"d{i}": device for i in range(6)}
     links = Links({name: Interface(1e8, 1e8) for name in devices})
     alone = Partition("ws", "d0", (Share("d0", SPEC.n_heads, TOKENS),), TOKENS)
-    home = predict(SPEC, alone, Picture({"d0": device}, links))
+    home = predict(SPEC, alone, Topology({"d0": device}, links))
     for factor in np.linspace(0.5, 2.0, 4):
         drifted = {"d0": replace(device, frequency_Hz=device.frequency_Hz * factor)}
-        assert is_in_vain(SPEC, by_picture(home, Picture(drifted, links)), 100)
-    assert not is_in_vain(SPEC, by_picture(home, Picture(devices, links)), 100)
+        assert is_search_futile(SPEC, repredict(home, Topology(drifted, links)), 100)
+    assert not is_search_futile(SPEC, repredict(home, Topology(devices, links)), 100)

@@ -6,7 +6,7 @@ from functools import cache, partial
 import pytest
 
 from pliant.cluster.member.measure_member import measure_member
-from pliant.cluster.member.shard import Shard, Shards
+from pliant.cluster.member.shard import ModelShards, Shard
 from pliant.errors import InputError
 from pliant.ir.cost import latency, simulate
 from pliant.ir.dilation import Dilation
@@ -85,7 +85,7 @@ def test_every_kind_of_stage_is_measured_from_small_to_whole(
 def test_no_stage_of_a_split_model_is_without_a_curve(name: str, library: Library, pool: ThreadPool) -> None:
     """`simulate` would price it by its products alone, and a norm has none."""
     source = random_source(SPECS[name])
-    ends = Shards("d0", source, library, pool)
+    ends = ModelShards("d0", source, library, pool)
     device = measure_member(source, _TOKENS, library, pool, _MANY_BYTES, ends=ends, seconds=0.01)
     kinds = {curve.kind for curve in device.curves}
     for mode in MODES:
@@ -104,7 +104,7 @@ def test_a_primary_measures_its_ends(
     """They are part of every run; the prediction of a device alone is the time of all its stages."""
     source = random_source(SPECS["post-norm"])
     timed = _Timed(source, monkeypatch)
-    ends = Shards("d0", source, library, pool)
+    ends = ModelShards("d0", source, library, pool)
     device = measure_member(source, _TOKENS, library, pool, _MANY_BYTES, ends=ends, clock=timed.clock)
     assert ends.end_bytes == 0, "these have no weights"
     share = Share("d0", source.spec.n_heads, _TOKENS)

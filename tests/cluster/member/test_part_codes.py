@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pliant.cluster.member.shard import Shards
+from pliant.cluster.member.shard import ModelShards
 from pliant.errors import InputError, ModelError
 from pliant.ir.partition import Mode, Partition, Share
 from pliant.kernels.emit.isa import host_isa
@@ -90,7 +90,7 @@ def test_what_is_held_is_what_was_planned(
     split = replace(partition(encoder.spec, mode, 3, TOKENS, seed), bits=(6, 3, 2))
     planned = weight_bytes(encoder.spec, split)
     for device in split.participants:
-        held = Shards(device, encoder, library, pool).prepare(split).weight_bytes
+        held = ModelShards(device, encoder, library, pool).prepare(split).weight_bytes
         assert held <= planned[device]
         assert held >= 0.8 * planned[device] - 4096
 
@@ -98,7 +98,7 @@ def test_what_is_held_is_what_was_planned(
 def test_other_bits_are_other_weights(encoder: Encoder, library: Library, pool: ThreadPool) -> None:
     """A plan of 3 bits beside one of 6 must not read its codes."""
     split = partition(encoder.spec, "ws", 1, TOKENS, 0)
-    shards = Shards("d0", encoder, library, pool)
+    shards = ModelShards("d0", encoder, library, pool)
     six, three = (shards.prepare(replace(split, bits=(bits,) * 3)) for bits in (6, 3))
     assert three.weight_bytes < 0.7 * six.weight_bytes
     shards.keep(three)
@@ -110,7 +110,7 @@ def test_a_model_that_is_no_store_has_no_codes(encoder: Encoder, library: Librar
     plain = replace(encoder, weights=_Plain(encoder))
     split = replace(partition(encoder.spec, "ws", 1, TOKENS, 0), bits=(3, 3, 3))
     with pytest.raises(ModelError, match="pliant pack"):
-        Shards("d0", plain, library, pool).prepare(split)
+        ModelShards("d0", plain, library, pool).prepare(split)
 
 
 class _Plain:

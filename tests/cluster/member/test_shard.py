@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from pliant.cluster.member.part_forms import Compiled, Forms
-from pliant.cluster.member.shard import Shard, Shards
+from pliant.cluster.member.compiled_parts import CompiledPart, CompiledParts
+from pliant.cluster.member.shard import ModelShards, Shard
 from pliant.errors import InputError
 from pliant.ir.partition import Partition, Share
 from pliant.ir.program import Compute, Exchange, Part
@@ -35,8 +35,8 @@ def pool(library: Library) -> Iterator[ThreadPool]:
 
 
 @pytest.fixture
-def shards(library: Library, pool: ThreadPool) -> Shards:
-    return Shards("a", random_source(SPEC), library, pool)
+def shards(library: Library, pool: ThreadPool) -> ModelShards:
+    return ModelShards("a", random_source(SPEC), library, pool)
 
 
 def two(heads: int, rows: int) -> Partition:
@@ -50,20 +50,20 @@ def run_alone(shard: Shard, partition: Partition, layers: range) -> None:
             shard.compute(0, step.work)
 
 
-def test_other_rows_need_no_other_weights(shards: Shards) -> None:
+def test_other_rows_need_no_other_weights(shards: ModelShards) -> None:
     """Bandwidth drifts more often than anything else: rows are moved without loading."""
     assert shards.prepare(two(2, 5)).loaded.n_bytes > 0
     assert shards.prepare(two(2, 3)).loaded.n_bytes == 0
 
 
-def test_other_heads_need_their_own_weights_only(shards: Shards) -> None:
+def test_other_heads_need_their_own_weights_only(shards: ModelShards) -> None:
     """What the new heads need is loaded; the row-wise part, most of a layer, stays."""
     whole = shards.prepare(two(2, 5))
     changed = shards.prepare(two(1, 5))
     assert 0 < changed.loaded.n_bytes < whole.loaded.n_bytes / 4
 
 
-def test_weights_that_no_plan_reads_are_let_go(shards: Shards) -> None:
+def test_weights_that_no_plan_reads_are_let_go(shards: ModelShards) -> None:
     """A device switches modes because its memory is short."""
     shards.prepare(two(2, 5))
     later = shards.prepare(two(1, 5))
@@ -74,13 +74,13 @@ def test_weights_that_no_plan_reads_are_let_go(shards: Shards) -> None:
     assert shards.weight_bytes == 0
 
 
-def test_weights_take_what_was_planned(shards: Shards) -> None:
+def test_weights_take_what_was_planned(shards: ModelShards) -> None:
     """The planner counts float32; packed, a product's columns are filled up to whole vectors of 16."""
     partition = Partition("1d", "a", (Share("a", 3, 9, 96), Share("b")), 9)
     assert shards.prepare(partition).weight_bytes == weight_bytes(SPEC, partition)["a"]
 
 
-def test_a_plan_for_the_rest_of_a_run_loads_the_rest(shards: Shards) -> None:
+def test_a_plan_for_the_rest_of_a_run_loads_the_rest(shards: ModelShards) -> None:
     """Time to load counts against a new plan; layers that have run are not needed for it."""
     late = shards.prepare(two(2, 5), first=2)
     assert shards.prepare(two(2, 5)).loaded.n_bytes == 2 * late.loaded.n_bytes
@@ -88,7 +88,7 @@ def test_a_plan_for_the_rest_of_a_run_loads_the_rest(shards: Shards) -> None:
 
 def test_a_part_is_compiled_once_for_all_layers(library: Library, pool: ThreadPool) -> None:
     """24 equal layers must not take 24 times as long to prepare."""
-    forms = Forms(random_source(SPEC), library, pool)
+    forms = CompiledParts(random_source(SPEC), library, pool)
     partition = two(2, 5)
     (attend,) = (s for s in stages(SPEC, partition, 0) if s.device == "a" and s.kind == "attend")
     compiled = forms.compiled(graph_part(SPEC, partition, attend))
@@ -102,10 +102,10 @@ def test_parts_of_lengths_long_past_are_let_go(
     library: Library, pool: ThreadPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A service sees inputs of every length: memory must not grow with them."""
-    monkeypatch.setattr("pliant.cluster.member.part_forms.MOST_COMPILED", 2)
-    forms = Forms(random_source(SPEC), library, pool)
+    monkeypatch.setattr("pliant.cluster.member.compiled_parts.MOST_COMPILED", 2)
+    forms = CompiledParts(random_source(SPEC), library, pool)
 
-    def compiled(tokens: int) -> Compiled:
+    def compiled(tokens: int) -> CompiledPart:
         whole = Partition("ws", "a", (Share("a", 3, tokens), Share("b")), tokens)
         (attend,) = (s for s in stages(SPEC, whole, 0) if s.device == "a" and s.kind == "attend")
         return forms.compiled(graph_part(SPEC, whole, attend))
@@ -119,7 +119,7 @@ def test_parts_of_lengths_long_past_are_let_go(
 
 def test_compiling_reads_no_weight(library: Library, pool: ThreadPool) -> None:
     """A form lives as long as the device: a layer that it was compiled on would stay in memory twice."""
-    forms = Forms(RandomSource(SPEC), library, pool)
+    forms = CompiledParts(RandomSource(SPEC), library, pool)
     for mode in MODES:
         p = partition(SPEC, mode, 2, 9, seed=5)
         for stage in stages(SPEC, p, 0):
@@ -127,7 +127,7 @@ def test_compiling_reads_no_weight(library: Library, pool: ThreadPool) -> None:
     assert forms.weight_bytes == 0
 
 
-def test_layers_may_run_under_different_plans(shards: Shards) -> None:
+def test_layers_may_run_under_different_plans(shards: ModelShards) -> None:
     """A segment boundary is where a cluster changes its mode: only `x` crosses it."""
     stationary = Partition("ws", "a", (Share("a", 3, 9), Share("b")), 9)
     tiled = Partition("1d", "a", (Share("a", 3, 9, 96), Share("b")), 9)
@@ -141,7 +141,7 @@ def test_layers_may_run_under_different_plans(shards: Shards) -> None:
     np.testing.assert_allclose(after.state(3), reference, atol=TOLERANCE)
 
 
-def test_a_layer_can_be_repeated(shards: Shards) -> None:
+def test_a_layer_can_be_repeated(shards: ModelShards) -> None:
     """After a fault the segment runs again from what entered it, which must still stand."""
     partition = Partition("ws", "a", (Share("a", 3, 9), Share("b")), 9)
     shard = shards.prepare(partition)
@@ -153,7 +153,7 @@ def test_a_layer_can_be_repeated(shards: Shards) -> None:
     np.testing.assert_array_equal(shard.state(2), once)
 
 
-def test_rows_travel_without_a_copy(shards: Shards) -> None:
+def test_rows_travel_without_a_copy(shards: ModelShards) -> None:
     """What was made is sent from where it stands, and rows are received where they are read."""
     shard = shards.prepare(two(2, 5))
     sent = shard.view(Exchange("x.1", 5 * 48 * 4, "a", "b", Part(0, 5, 0, 48)))
@@ -167,7 +167,7 @@ def test_rows_travel_without_a_copy(shards: Shards) -> None:
     assert not np.shares_memory(made, came)
 
 
-def test_a_step_that_was_not_given_here_is_refused(shards: Shards) -> None:
+def test_a_step_that_was_not_given_here_is_refused(shards: ModelShards) -> None:
     """A primary and a worker that disagree about the partition must not compute on."""
     shard = shards.prepare(two(2, 5), first=1)
     with pytest.raises(InputError, match="does not hold"):
@@ -176,7 +176,7 @@ def test_a_step_that_was_not_given_here_is_refused(shards: Shards) -> None:
         shard.compute(4, Compute("attend_mix", 1, 2, 9, "a"))
 
 
-def test_there_is_no_answer_before_the_head_has_run(shards: Shards) -> None:
+def test_there_is_no_answer_before_the_head_has_run(shards: ModelShards) -> None:
     """An answer of an earlier run would be taken for this one's."""
     shard = shards.prepare(two(2, 5))
     shard.begin(feeds(SPEC, 9))
@@ -184,13 +184,13 @@ def test_there_is_no_answer_before_the_head_has_run(shards: Shards) -> None:
         shard.answer()
 
 
-def test_a_partition_of_strangers_is_refused(shards: Shards) -> None:
+def test_a_partition_of_strangers_is_refused(shards: ModelShards) -> None:
     """A device must find itself in the plan it is sent."""
     with pytest.raises(InputError, match="'a' is not a device"):
         shards.prepare(Partition("ws", "b", (Share("b", 3, 9),), 9))
 
 
-def test_an_answer_outlasts_the_next_run(shards: Shards) -> None:
+def test_an_answer_outlasts_the_next_run(shards: ModelShards) -> None:
     """A reply is read after the next request has begun; feeds of another shape are refused before that."""
     alone = Partition("ws", "a", (Share("a", 3, 9),), 9)
     shard = shards.prepare(alone)

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from pliant.cluster.net.key import new_key
-from pliant.cluster.net.zmq_sockets import Alarm, Wire, tcp, zmq
+from pliant.cluster.net.zmq_sockets import SecureContext, Waker, tcp, zmq
 from pliant.errors import ClusterError
 
 _WITHOUT = """
@@ -46,7 +46,7 @@ def test_what_is_no_address_is_refused(address: str) -> None:
 
 def test_an_alarm_may_ring_often_and_after_its_end() -> None:
     """Threads that send do not know whether the one that polls has gone."""
-    alarm = Alarm()
+    alarm = Waker()
     for _ in range(100_000):
         alarm.ring()
     alarm.quiet()
@@ -57,14 +57,14 @@ def test_an_alarm_may_ring_often_and_after_its_end() -> None:
 @pytest.mark.parametrize("address", ["0.0.0.0:0", "*:0", "[::]:0"])
 def test_no_member_listens_at_every_address(address: str) -> None:
     """Others are told where it listens, and nobody can call 0.0.0.0."""
-    wire = Wire(new_key(), 1024, stale_s=1.0)
+    wire = SecureContext(new_key(), 1024, stale_s=1.0)
     with pytest.raises(ClusterError, match="listen at the one by which they reach it"):
         wire.listen_or_close(zmq.ROUTER, address, 1)
 
 
 def test_nobody_listens_at_port_0() -> None:
     """It means any free port to a listener; a worker would knock for ever."""
-    wire = Wire(new_key(), 1024, stale_s=1.0)
+    wire = SecureContext(new_key(), 1024, stale_s=1.0)
     with pytest.raises(ClusterError, match="port 0"):
         wire.connect(zmq.DEALER, "127.0.0.1:0", 1)
     wire.close()

@@ -12,11 +12,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pliant.api.open_cluster import Cluster
-from pliant.cluster.lead.predict import Solved, predict
+from pliant.cluster.lead.predict import Prediction, predict
 from pliant.cluster.net.key import new_key
-from pliant.cluster.session.cluster_levels import AnswerDelays, ClusterLevels, pick, submodels, times_of_parts
+from pliant.cluster.session.cluster_levels import (
+    AnswerDelays,
+    ClusterLevels,
+    pick_level,
+    submodels,
+    times_of_parts,
+)
 from pliant.cluster.session.cluster_session import ClusterSession
-from pliant.cluster.watch.adapt import Picture
+from pliant.cluster.watch.adapt import Topology
 from pliant.errors import BudgetError, ModelError
 from pliant.ir.curve import Curve
 from pliant.ir.endpoint import Request, ServiceLevel
@@ -28,7 +34,7 @@ from pliant.models.hf.checkpoint import open_checkpoint
 from pliant.models.tokenizer import open_tokenizer
 from pliant.store.build import build
 from pliant.store.manifest import put_accuracy
-from tests.cluster.fakes import MadeUp
+from tests.cluster.fakes import SyntheticSource
 from tests.cluster.processes import workers
 from tests.cluster.test_clustered import write_key
 from tests.plan.splits import bert
@@ -147,7 +153,7 @@ def test_a_deadline_takes_the_most_accurate_level_whose_bound_keeps_it() -> None
     levels = [ServiceLevel(Curve(((0, s),)), a, Curve(((0, b),))) for a, s, b in times]
 
     def picked(deadline_s: float | None, floor: float | None) -> int:
-        return pick(levels, Request(8, "text", deadline_s=deadline_s, accuracy_floor=floor))
+        return pick_level(levels, Request(8, "text", deadline_s=deadline_s, accuracy_floor=floor))
 
     assert [picked(None, None), picked(None, 0.0), picked(None, 0.82)] == [2, 0, 1]
     assert [picked(7.0, None), picked(5.0, None), picked(2.0, None), picked(1.0, None)] == [2, 1, 0, 0]
@@ -217,10 +223,10 @@ def test_levels_follow_the_whole_models_pace_and_their_own_error(store: Path) ->
 def test_a_submodel_is_predicted_for_long_inputs_where_there_is_memory_for_it(free_bytes: int) -> None:
     """Planned for short ones alone, longer ones take as much of the whole model's time."""
     spec = bert(384, 12, 1536, 6)
-    picture = Picture({"p": Capability(1.0, 1e9, free_bytes)}, Links({"p": Interface(1e8, 1e8)}))
-    whole, part = MadeUp(spec), MadeUp(spec.submodel(6, 3))
+    picture = Topology({"p": Capability(1.0, 1e9, free_bytes)}, Links({"p": Interface(1e8, 1e8)}))
+    whole, part = SyntheticSource(spec), SyntheticSource(spec.submodel(6, 3))
 
-    def solve(n: int, source: Any) -> Solved:
+    def solve(n: int, source: Any) -> Prediction:
         alone = Partition("ws", "p", (Share("p", source.spec.n_heads, n),), n)
         return predict(source.spec, alone, picture)
 

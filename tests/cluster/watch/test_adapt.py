@@ -7,15 +7,15 @@ import pytest
 from pliant.cluster.watch.adapt import (
     LEAST_GAIN,
     WEIGHT,
-    Picture,
-    believed,
+    Topology,
+    damp_ratio,
     drift,
+    find_overloaded,
+    find_recovered,
     is_alike,
     is_kept,
-    pays,
+    is_worthwhile,
     reason_to_solve,
-    recovered,
-    too_large,
 )
 from pliant.ir.topology import Capability, Drift, Interface, Links
 
@@ -24,9 +24,9 @@ DEVICE = Capability(0.1, 2e9, GB)
 NEED = {"p": GB // 2, "a": GB // 2}
 
 
-def picture(bandwidth: float = 1e8, **devices: Capability) -> Picture:
+def picture(bandwidth: float = 1e8, **devices: Capability) -> Topology:
     known = {"p": DEVICE, "a": DEVICE} | devices
-    return Picture(known, Links({name: Interface(bandwidth, bandwidth) for name in known}))
+    return Topology(known, Links({name: Interface(bandwidth, bandwidth) for name in known}))
 
 
 def slower(factor: float) -> Capability:
@@ -57,14 +57,14 @@ def test_what_stays_as_it_was_is_not_solved_again() -> None:
         (picture(a=replace(DEVICE, free_bytes=GB // 4)), "memory of a"),
     ],
 )
-def test_what_changed_is_said(now: Picture, says: str) -> None:
+def test_what_changed_is_said(now: Topology, says: str) -> None:
     """Slower, faster, narrower, more, or with less memory."""
     assert says in (reason_to_solve(picture(), now, ("p", "a"), NEED) or "")
 
 
 def test_who_left_is_said() -> None:
     """It takes part in the plan, so the plan cannot stay."""
-    now = Picture({"p": DEVICE}, Links({"p": Interface(1e8, 1e8)}))
+    now = Topology({"p": DEVICE}, Links({"p": Interface(1e8, 1e8)}))
     assert reason_to_solve(picture(), now, ("p", "a"), NEED) == "a left"
 
 
@@ -96,7 +96,7 @@ def test_a_switch_has_to_pay_within_the_run(
     new_s: float, n_layers: int, load_s: float, switch_s: float, is_worth_it: bool
 ) -> None:
     """Loading weights and the switch itself are part of the decision."""
-    assert pays(1.0, new_s, n_layers, load_s, switch_s) is is_worth_it
+    assert is_worthwhile(1.0, new_s, n_layers, load_s, switch_s) is is_worth_it
 
 
 def test_a_drift_that_no_layer_feels_is_not_solved_again() -> None:
@@ -109,8 +109,8 @@ def test_a_drift_that_no_layer_feels_is_not_solved_again() -> None:
 
 def test_a_plan_that_saves_little_is_not_switched_to() -> None:
     """What it promises is no more exact, and its weights and stages are made beside the run."""
-    assert not pays(1.0, 0.95, 1000, 0.0, 0.0)
-    assert pays(1.0, 0.85, 1000, 0.0, 0.0)
+    assert not is_worthwhile(1.0, 0.95, 1000, 0.0, 0.0)
+    assert is_worthwhile(1.0, 0.85, 1000, 0.0, 0.0)
 
 
 @pytest.mark.parametrize(
@@ -135,25 +135,25 @@ def test_memory_that_is_back_is_a_reason_where_it_was_short(
 def test_who_was_left_out_and_may_be_quicker_is_found() -> None:
     """By its own times, or by its link; who has a part is judged by what layers take."""
     slow = picture(a=slower(3.0))
-    assert recovered(slow, slow, ("p",)) == ()
-    assert recovered(slow, picture(a=slower(2.9)), ("p",)) == ()
-    assert recovered(slow, picture(), ("p",)) == ("a",)
-    assert recovered(slow, picture(), ("p", "a")) == ()
-    assert recovered(picture(1e6), picture(1e8), ("p",)) == ("a",)
-    assert recovered(picture(1e8), picture(1e6), ("p",)) == ()
+    assert find_recovered(slow, slow, ("p",)) == ()
+    assert find_recovered(slow, picture(a=slower(2.9)), ("p",)) == ()
+    assert find_recovered(slow, picture(), ("p",)) == ("a",)
+    assert find_recovered(slow, picture(), ("p", "a")) == ()
+    assert find_recovered(picture(1e6), picture(1e8), ("p",)) == ("a",)
+    assert find_recovered(picture(1e8), picture(1e6), ("p",)) == ()
 
 
 def test_who_left_is_not_said_to_lack_memory() -> None:
     """Its silence is dealt with elsewhere; a plan may still name it for a moment."""
-    assert too_large({"p": 2 * GB, "gone": GB}, picture()) == ("p",)
+    assert find_overloaded({"p": 2 * GB, "gone": GB}, picture()) == ("p",)
 
 
 @pytest.mark.parametrize("ratio", [4.0, 0.25])
 def test_what_is_seen_twice_is_believed_and_a_stall_is_not(ratio: float) -> None:
     """A link that fell to a quarter is known after two layers; one late message moves little."""
-    once = believed(ratio)
+    once = damp_ratio(ratio)
     assert once == pytest.approx(1 - WEIGHT + WEIGHT * ratio)
     left = ratio / once
-    assert once * believed(left, left) == pytest.approx(ratio)
-    back = believed(1 / once, left)  # it was a stall
+    assert once * damp_ratio(left, left) == pytest.approx(ratio)
+    back = damp_ratio(1 / once, left)  # it was a stall
     assert abs(once * back - 1) < abs(once - 1)

@@ -15,7 +15,7 @@ from pliant.ir.link import Link
 from pliant.route.choice.choose_endpoint import LOCAL, Candidate, Choice, choose
 from pliant.route.choice.crowding import Crowding, Dependents
 from pliant.route.choice.hedge import hedge
-from pliant.route.choice.terms import Terms
+from pliant.route.choice.request_terms import Terms
 from pliant.route.curve_advert import CurveAdvert
 from pliant.route.router import Router
 from pliant.route.router_settings import RouterSettings

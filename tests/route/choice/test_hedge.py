@@ -8,7 +8,7 @@ from pliant.ir.endpoint import ServiceLevel
 from pliant.ir.times.timing import chance
 from pliant.route.choice.choose_endpoint import LOCAL, Candidate, Choice, choose
 from pliant.route.choice.hedge import hedge, overdue_s, spare_s
-from pliant.route.choice.terms import Terms
+from pliant.route.choice.request_terms import Terms
 
 seconds = st.floats(0.001, 2.0).map(lambda x: round(x, 3))
 

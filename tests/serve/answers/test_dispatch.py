@@ -17,7 +17,7 @@ from pliant.ir.endpoint import Estimate, Request, ServiceLevel
 from pliant.ir.link import Link
 from pliant.ir.reply import Reply
 from pliant.route.choice.choose_endpoint import CLUSTER, LOCAL
-from pliant.route.choice.terms import NO_TERMS
+from pliant.route.choice.request_terms import NO_TERMS
 from pliant.route.curve_advert import CurveAdvert, Trail
 from pliant.route.router import Router
 from pliant.route.router_settings import RouterSettings

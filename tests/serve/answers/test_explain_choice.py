@@ -3,7 +3,7 @@
 from pliant.ir.curve import Curve
 from pliant.ir.endpoint import ServiceLevel
 from pliant.route.choice.objective import TIME
-from pliant.route.choice.terms import Terms
+from pliant.route.choice.request_terms import Terms
 from pliant.serve.answers.explain_choice import explain
 from tests.route.routers import router
 

@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from pliant.cluster.lead.overview import MemberStatus
+from pliant.cluster.lead.status_report import MemberStatus
 from tests.serve.models import Upper
 from tests.serve.nodes import PATIENCE_S, Running, fixed, running
 from tests.serve.test_routing import HONEST, LATE, answer_of, target_of, until

@@ -6,7 +6,7 @@ import pytest
 
 from pliant.errors import InputError
 from pliant.ir.endpoint import Request
-from pliant.route.choice.terms import Terms
+from pliant.route.choice.request_terms import Terms
 from pliant.serve.protocol.pending_request import PendingRequest, read_terms
 
 FIVE = Request(5, "five words")

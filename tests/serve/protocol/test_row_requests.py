@@ -8,7 +8,7 @@ import pytest
 
 from pliant.errors import InputError
 from pliant.ir.port import Port
-from pliant.route.choice.terms import Terms
+from pliant.route.choice.request_terms import Terms
 from pliant.serve.http.limits import Limits
 from pliant.serve.protocol.inference import InferRequest, Signature, answer_of, read_request, write_reply
 from pliant.serve.protocol.row_requests import joined, row_body

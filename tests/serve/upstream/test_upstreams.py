@@ -12,12 +12,12 @@ import pytest
 from pliant.errors import NodeError, RouteError
 from pliant.ir.curve import Curve
 from pliant.ir.link import Link
-from pliant.route.choice.terms import Terms
+from pliant.route.choice.request_terms import Terms
 from pliant.route.curve_advert import CurveAdvert, Trail
-from pliant.route.due import Broadcast, Due
-from pliant.route.node_messages import decode_told
+from pliant.route.node_messages import decode_advert
 from pliant.route.router import Router
 from pliant.route.router_settings import RouterSettings
+from pliant.route.router_tasks import BroadcastTask, RouterTask
 from pliant.serve.http.limits import Limits
 from pliant.serve.protocol.inference import InferBody
 from pliant.serve.upstream.slots import UpstreamSlot
@@ -58,7 +58,7 @@ def test_upstreams_are_pinged_even_after_something_due_could_not_be_done(
     """Else a node that failed once would never again hear of any other."""
     due, failures = Router.due, [RouteError("it cannot be")]
 
-    def flawed(self: Router, now_s: float) -> tuple[Due, ...]:
+    def flawed(self: Router, now_s: float) -> tuple[RouterTask, ...]:
         if failures:
             raise failures.pop()
         return due(self, now_s)
@@ -162,7 +162,7 @@ def test_a_node_below_that_does_not_answer_has_one_call_at_a_time() -> None:
 
         async def tell(wait_s: float) -> None:
             told = CurveAdvert("here", only(Curve(((0, 1.0),))), frozenset(), wait_s=wait_s)
-            n_before, router.due.side_effect = router.due.call_count, [[Broadcast(("below",), told)]]
+            n_before, router.due.side_effect = router.due.call_count, [[BroadcastTask(("below",), told)]]
             upstreams.changed()
             await soon(lambda: router.due.call_count > n_before)
             router.due.side_effect = None
@@ -182,7 +182,7 @@ def test_a_node_below_that_does_not_answer_has_one_call_at_a_time() -> None:
                 await asyncio.sleep(0.001)
 
     asyncio.run(work())
-    assert [decode_told(body)[0].wait_s for body in sent] == [1.0, 3.0, 4.0]
+    assert [decode_advert(body)[0].wait_s for body in sent] == [1.0, 3.0, 4.0]
 
 
 def test_an_upstream_that_lets_deadlines_pass_is_left_for_another_that_is_slower() -> None:

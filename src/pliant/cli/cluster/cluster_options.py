@@ -11,9 +11,9 @@ import typer
 from pliant.cli.cluster.process_metrics import MetricsAddress, primary_page
 from pliant.cli.shared.verb_options import Threads, shipped
 from pliant.cli.shared.weight_bits import weights_of
-from pliant.cluster.lead.choose_partition import AnyMode, Shares
+from pliant.cluster.lead.choose_partition import ModeOption, ShareRule
 from pliant.cluster.net.activation_coding import Coding
-from pliant.cluster.net.connect_members import PORT, Engine
+from pliant.cluster.net.connect_members import PORT, Transport
 from pliant.ir.dilation import Dilation
 
 if TYPE_CHECKING:  # it needs pyzmq, which the help must not need
@@ -57,7 +57,7 @@ CodedBits = Annotated[
     ),
 ]
 DataEngine = Annotated[
-    Engine, typer.Option(help="Transport of activations; gloo needs torch and is not encrypted.")
+    Transport, typer.Option(help="Transport of activations; gloo needs torch and is not encrypted.")
 ]
 DataPort = Annotated[
     str | None,
@@ -83,9 +83,9 @@ class PrimaryArguments:
     key: KeyFile = None
     wait: Annotated[int, typer.Option(help="Number of workers to wait for.", min=0)] = 1
     patience: Annotated[str, typer.Option(help="How long to wait for the workers.")] = "30s"
-    mode: Annotated[AnyMode, typer.Option(help="How layers are split (Hepti 4.2).")] = "auto"
+    mode: Annotated[ModeOption, typer.Option(help="How layers are split (Hepti 4.2).")] = "auto"
     partition: Annotated[
-        Shares, typer.Option(help="Shares of the devices: the quickest, equal, or CoEdge's.")
+        ShareRule, typer.Option(help="Shares of the devices: the quickest, equal, or CoEdge's.")
     ] = "best"
     exchange: Annotated[Coding, typer.Option(help="Type in which activations are sent.")] = "fp32"
     weights: CodedBits = None

@@ -13,7 +13,7 @@ from pliant.cluster.net.connect_members import PORT
 from pliant.quantities import format_bytes, format_seconds
 
 if TYPE_CHECKING:
-    from pliant.cluster.lead.overview import ClusterStatus, FaultStatus, MemberStatus
+    from pliant.cluster.lead.status_report import ClusterStatus, FaultStatus, MemberStatus
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

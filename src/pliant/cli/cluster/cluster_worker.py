@@ -21,7 +21,7 @@ from pliant.quantities import parse_seconds
 from pliant.settings import cache_folder, thread_count
 
 if TYPE_CHECKING:
-    from pliant.cluster.member.worker import Worker
+    from pliant.cluster.member.cluster_worker import ClusterWorker
 
 PROBLEM_S = 2.0
 """A problem that lasts this long is reported."""
@@ -77,7 +77,7 @@ def worker(args: WorkerArguments) -> None:
     """Join a primary and run this device's part of its models, until Ctrl-C."""
     from pliant.api.member_options import cluster_key, data_ports, dilation_source, memory_source
     from pliant.api.open_encoder import open_encoder
-    from pliant.cluster.control.patience import Patience
+    from pliant.cluster.control.timeouts import ClusterTimeouts
     from pliant.cluster.lead.open_member import MemberOptions, open_worker
 
     if not (args.join or args.discover):
@@ -103,7 +103,7 @@ def worker(args: WorkerArguments) -> None:
         dilation=dilation_source(args.dilate_compute),
         engine=args.engine,
         data_ports=data_ports(args.data_port),
-        patience=Patience(silence_s=parse_seconds(args.silence)),
+        patience=ClusterTimeouts(silence_s=parse_seconds(args.silence)),
         on_event=report,
     )
     ended = Event()
@@ -116,9 +116,9 @@ def worker(args: WorkerArguments) -> None:
     found: SimpleQueue[str] = SimpleQueue()
     with ExitStack() as ends:
         if args.discover:
-            from pliant.cluster.control.discover import discovered
+            from pliant.cluster.control.discover_primaries import discover_primaries
 
-            ends.enter_context(discovered(options.key, found.put))
+            ends.enter_context(discover_primaries(options.key, found.put))
         known = list(args.join or ())
         if not known:
             report(f"{options.name} looks for primaries that hold its key")
@@ -133,7 +133,9 @@ def worker(args: WorkerArguments) -> None:
     report(f"{options.name} stopped")
 
 
-def _stay(member: "Worker", found: "SimpleQueue[str]", ended: Event, report: Callable[[str], None]) -> None:
+def _stay(
+    member: "ClusterWorker", found: "SimpleQueue[str]", ended: Event, report: Callable[[str], None]
+) -> None:
     """Until shutdown, connect to discovered primaries; report problems that last over PROBLEM_S."""
     before: set[str] = set()
     said: set[str] = set()

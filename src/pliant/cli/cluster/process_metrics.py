@@ -8,7 +8,7 @@ import typer
 
 if TYPE_CHECKING:  # they need pyzmq and prometheus-client, which a verb's help must not
     from pliant.api.open_cluster import Cluster
-    from pliant.cluster.member.worker import Worker
+    from pliant.cluster.member.cluster_worker import ClusterWorker
     from pliant.serve.telemetry.process_page import ProcessPage
 
 MetricsAddress = Annotated[
@@ -22,7 +22,7 @@ MetricsAddress = Annotated[
 
 
 @contextmanager
-def worker_page(address: str, worker: "Worker", say: Callable[[str], None]) -> Iterator[None]:
+def worker_page(address: str, worker: "ClusterWorker", say: Callable[[str], None]) -> Iterator[None]:
     """Serve health and metrics of `worker`, which is ready while it is connected to a primary."""
     from pliant.serve.telemetry.cluster_metrics import metrics_of_worker
     from pliant.serve.telemetry.process_page import ProcessPage

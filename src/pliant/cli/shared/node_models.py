@@ -11,7 +11,7 @@ from pliant.cli.shared.node_file import SECRETS, read_node_file
 from pliant.errors import InputError, PliantError
 from pliant.quantities import parse_seconds
 from pliant.route.choice.objective import parse_objective
-from pliant.route.choice.terms import Terms
+from pliant.route.choice.request_terms import Terms
 from pliant.secret_sources import secret_path
 from pliant.serve.access.rates import parse_rates
 from pliant.serve.node.node_controls import NodeControls

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import msgspec
 
-from pliant.cluster.lead.overview import ClusterStatus
+from pliant.cluster.lead.status_report import ClusterStatus
 from pliant.cluster.net.activation_coding import Coding
 from pliant.cluster.net.comm import NOTE_LIMIT_BYTES
 from pliant.errors import PeerProtocolError
@@ -20,8 +20,11 @@ from pliant.ir.partition import Partition
 from pliant.ir.topology import Capability, Drift, HandOver, StageTimes
 
 
-class Message(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """Base of all messages. Add new fields last and with a default, for members that do not send them."""
+class ControlMessage(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """Base of all messages. Add new fields last and with a default, for members that do not send them.
+
+    `tag` is the kind on the wire; it stays when a class is renamed.
+    """
 
 
 Epoch = Annotated[int, msgspec.Meta(ge=-1, le=1 << 62)]
@@ -32,7 +35,7 @@ Amount = Annotated[int, msgspec.Meta(ge=0)]
 Seconds = Annotated[float, msgspec.Meta(ge=0.0, le=1e9)]
 
 
-class Hello(Message, frozen=True):
+class Hello(ControlMessage, frozen=True):
     """A worker registers with its models, by identity; `engine` is its data transport.
 
     `holds_codes`: the worker supports partitions with `bits`. `holds_submodels`: it supports submodel sizes
@@ -50,19 +53,19 @@ class Hello(Message, frozen=True):
     holds_submodels: bool = False
 
 
-class Welcome(Message, frozen=True):
+class Welcome(ControlMessage, frozen=True):
     """The primary accepts a worker, or accepts it again."""
 
     version: str
 
 
-class Refused(Message, frozen=True):
+class JoinRefusal(ControlMessage, frozen=True, tag="Refused"):
     """The primary rejects this worker; `reason` says what has to change."""
 
     reason: str
 
 
-class Prepare(Message, frozen=True):
+class PrepareRequest(ControlMessage, frozen=True, tag="Prepare"):
     """Prepare plan number `plan` of a model; `addresses` are the other members' data addresses.
 
     If `place` is set, members meet there in the order of `members`. With `is_in_place`, all other plans are
@@ -79,7 +82,7 @@ class Prepare(Message, frozen=True):
     is_in_place: bool = False
 
 
-class Ready(Message, frozen=True):
+class PrepareSuccess(ControlMessage, frozen=True, tag="Ready"):
     """Plan `plan` is ready; loading its missing weights took `load_s`."""
 
     plan: int
@@ -88,14 +91,14 @@ class Ready(Message, frozen=True):
     free_bytes: Amount
 
 
-class Unable(Message, frozen=True):
+class PrepareFailure(ControlMessage, frozen=True, tag="Unable"):
     """Plan `plan` cannot be prepared: the model or memory is missing."""
 
     plan: int
     reason: str
 
 
-class Measure(Message, frozen=True):
+class MeasureRequest(ControlMessage, frozen=True, tag="Measure"):
     """Measure this device with a model of `tokens` tokens or, without a model, the links among `members`.
 
     If `place` is set, members meet there in this order. All members measure links concurrently, by tags of
@@ -110,7 +113,7 @@ class Measure(Message, frozen=True):
     place: str = ""
 
 
-class MeasuredLink(msgspec.Struct, frozen=True, array_like=True):
+class LinkMeasurement(msgspec.Struct, frozen=True, array_like=True):
     """One direction of one pair; `rtt_s` is the network's round trip only."""
 
     src: str
@@ -119,12 +122,14 @@ class MeasuredLink(msgspec.Struct, frozen=True, array_like=True):
     bandwidth_Bps: Annotated[float, msgspec.Meta(gt=0.0, le=1e15)]
 
 
-def as_measured(links: Mapping[tuple[str, str], Link]) -> tuple[MeasuredLink, ...]:
+def to_link_measurements(links: Mapping[tuple[str, str], Link]) -> tuple[LinkMeasurement, ...]:
     """Convert links by (source, destination) for a message."""
-    return tuple(MeasuredLink(*ends, 2 * link.latency_s, link.bandwidth_Bps) for ends, link in links.items())
+    return tuple(
+        LinkMeasurement(*ends, 2 * link.latency_s, link.bandwidth_Bps) for ends, link in links.items()
+    )
 
 
-class MeasuredDevice(msgspec.Struct, frozen=True):
+class DeviceMeasurement(msgspec.Struct, frozen=True):
     """A capability in a message: `dilation` is that of the device's compute."""
 
     cycles_per_flop: float
@@ -145,28 +150,28 @@ class MeasuredDevice(msgspec.Struct, frozen=True):
         return Capability(**msgspec.structs.asdict(self) | {"dilation": Dilation(self.dilation)})
 
 
-def as_told(device: Capability) -> MeasuredDevice:
+def to_device_measurement(device: Capability) -> DeviceMeasurement:
     """Convert a capability for a message."""
     told = {field.name: getattr(device, field.name) for field in fields(device)}
-    return MeasuredDevice(**told | {"dilation": device.dilation.compute})
+    return DeviceMeasurement(**told | {"dilation": device.dilation.compute})
 
 
-class Measured(Message, frozen=True):
+class MeasureReply(ControlMessage, frozen=True, tag="Measured"):
     """The result of the measurement in `epoch`, or the reason why there is none."""
 
     epoch: int
-    device: MeasuredDevice | None
-    links: tuple[MeasuredLink, ...]
+    device: DeviceMeasurement | None
+    links: tuple[LinkMeasurement, ...]
     reason: str | None = None
 
 
-class Forget(Message, frozen=True):
+class ReleaseRequest(ControlMessage, frozen=True, tag="Forget"):
     """Free all plans except `keep`."""
 
     keep: tuple[int, ...]
 
 
-class Go(Message, frozen=True):
+class SegmentRequest(ControlMessage, frozen=True, tag="Go"):
     """Run segment `segment` by plan `plan`; `entrants` first receive the tensors live at its start.
 
     `patience_s` is the timeout of each exchange in the segment.
@@ -179,13 +184,13 @@ class Go(Message, frozen=True):
     patience_s: float
 
 
-class Stop(Message, frozen=True):
+class StopRequest(ControlMessage, frozen=True, tag="Stop"):
     """Epoch `epoch` ends for this worker, as planned or because a member failed."""
 
     epoch: int
 
 
-class Failed(Message, frozen=True):
+class SegmentFailure(ControlMessage, frozen=True, tag="Failed"):
     """A step of `epoch` failed here; `peer` is the member that caused it, if one did."""
 
     epoch: int
@@ -195,7 +200,7 @@ class Failed(Message, frozen=True):
     reason: str
 
 
-class Ran(msgspec.Struct, frozen=True, array_like=True):
+class StepSpan(msgspec.Struct, frozen=True, array_like=True):
     """Start and end of one step, in seconds on the sender's clock."""
 
     epoch: int
@@ -205,77 +210,79 @@ class Ran(msgspec.Struct, frozen=True, array_like=True):
     end_s: float
 
 
-class Report(Message, frozen=True):
+class SpanReport(ControlMessage, frozen=True, tag="Report"):
     """The times of every step that a member ran in one epoch."""
 
     epoch: int
-    spans: tuple[Ran, ...]
+    spans: tuple[StepSpan, ...]
 
 
-class Status(Message, frozen=True):
+class StatusUpdate(ControlMessage, frozen=True, tag="Status"):
     """Free memory and the last epoch, sent without a request."""
 
     free_bytes: Amount
     last_epoch: Epoch = -1
 
 
-class Who(Message, frozen=True):
+class HelloRequest(ControlMessage, frozen=True, tag="Who"):
     """The receiver is not registered here and should send Hello."""
 
 
-class Ping(Message, frozen=True):
+class Ping(ControlMessage, frozen=True):
     """Requests the other member's clock; `sent_s` is the sender's."""
 
     sent_s: float
 
 
-class Pong(Message, frozen=True):
+class Pong(ControlMessage, frozen=True):
     """Answers a ping: the `sent_s` of the ping, and the clock here."""
 
     sent_s: float
     clock_s: float
 
 
-class Heartbeat(Message, frozen=True):
+class Heartbeat(ControlMessage, frozen=True):
     """The sender is alive."""
 
 
-class Bye(Message, frozen=True):
+class Bye(ControlMessage, frozen=True):
     """The sender leaves voluntarily."""
 
 
-class NotAdmitted(Message, frozen=True):
+class AdmissionRefusal(ControlMessage, frozen=True, tag="NotAdmitted"):
     """The sender refuses this member; `reason` says what has to change."""
 
     reason: str
 
 
-class Inquire(Message, frozen=True):
+class StatusRequest(ControlMessage, frozen=True, tag="Inquire"):
     """Requests a primary's state; allowed for any holder of the key, worker or not."""
 
 
-class Overview(Message, frozen=True):
+class StatusReply(ControlMessage, frozen=True, tag="Overview"):
     """Answers an inquiry."""
 
     status: ClusterStatus
 
 
-class Unknown(Message, frozen=True):
+class UnknownMessage(ControlMessage, frozen=True):
     """A message of a kind added by a later version. Never sent."""
 
 
-class Unreadable(Message, frozen=True):
+class UnreadableMessage(ControlMessage, frozen=True):
     """A message from a peer that cannot be decoded, or has an unsupported version. Never sent."""
 
     why: str
     is_other_version: bool
 
 
-Sent = (
-    Hello | Welcome | Refused | Prepare | Ready | Unable | Forget | Go | Stop | Failed | Report | Status
-    | Measure | Measured | Who | Ping | Pong | Heartbeat | Bye | NotAdmitted | Inquire | Overview
+WireMessage = (
+    Hello | Welcome | JoinRefusal | PrepareRequest | PrepareSuccess | PrepareFailure | ReleaseRequest
+    | SegmentRequest | StopRequest | SegmentFailure | SpanReport | StatusUpdate | MeasureRequest
+    | MeasureReply | HelloRequest | Ping | Pong | Heartbeat | Bye | AdmissionRefusal | StatusRequest
+    | StatusReply
 )  # fmt: skip
-AnyMessage = Sent | Unknown | Unreadable
+AnyMessage = WireMessage | UnknownMessage | UnreadableMessage
 
 
 class Note(msgspec.Struct, frozen=True, array_like=True):

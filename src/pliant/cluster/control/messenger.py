@@ -16,13 +16,13 @@ from queue import Empty, SimpleQueue
 from threading import Lock, Thread, current_thread
 from time import monotonic
 
-from pliant.cluster.control import letter
-from pliant.cluster.control.messages import AnyMessage, Bye, Heartbeat, NotAdmitted, Unreadable
-from pliant.cluster.control.post import decode, encode
+from pliant.cluster.control import control_frame
+from pliant.cluster.control.message_codec import decode, encode
+from pliant.cluster.control.messages import AdmissionRefusal, AnyMessage, Bye, Heartbeat, UnreadableMessage
 from pliant.cluster.net.comm import check_name
 from pliant.cluster.net.key import Key
-from pliant.cluster.net.zmq_sockets import CONNECTED, Alarm, Socket, Wire, event, zmq
-from pliant.cluster.watch.roll import MOST, Roll
+from pliant.cluster.net.zmq_sockets import CONNECTED, SecureContext, Socket, Waker, event, zmq
+from pliant.cluster.watch.peer_roster import MAX_PEERS, PeerRoster
 from pliant.errors import ClusterError, PeerLostError
 from pliant.ir.envelope import LIMIT_BYTES, BadEnvelope, Envelope
 
@@ -39,9 +39,9 @@ class Messenger:
     called in order of the events on a separate thread, so they may block. A callback that raises ends this
     messenger, and its peers see it as silent. A name belongs to one process at a time: another process that
     uses it is accepted once the first is silent or has left. An address passed to `connect` also belongs to
-    one process at a time: when another process answers there, the previous one is reported as silent at
-    once, since its Bye may be lost with its connection. A malformed message is delivered as `Unreadable`,
-    so that the callback can refuse the peer by name. A connecting member sends the newest version that it
+    one process at a time: when another process answers there, the previous one is reported as silent at once,
+    since its Bye may be lost with its connection. A malformed message is delivered as `UnreadableMessage`, so
+    that the callback can refuse the peer by name. A connecting member sends the newest version that it
     supports; both use the older of their newest.
     """
 
@@ -65,20 +65,20 @@ class Messenger:
         self._beat_s = beat_s
         self._silence_s = silence_s
         self._incarnation = secrets.randbits(64)
-        self._wire = Wire(key, _LISTENS_BYTES, stale_s=silence_s)
+        self._wire = SecureContext(key, _LISTENS_BYTES, stale_s=silence_s)
         self._inbox: Socket | None = None
         self.address: str | None = None
         if listen is not None:
             self._inbox, self.address = self._wire.listen_or_close(zmq.ROUTER, listen, _QUEUED)
             self._inbox.router_mandatory = True
         self._lock = Lock()  # guards the next four
-        self._roll: Roll[_Route] = Roll(silence_s)
+        self._roll: PeerRoster[_Route] = PeerRoster(silence_s)
         self._links: dict[str, _Link] = {}
         self._refused: deque[str] = deque(maxlen=16)
         self._is_closed = False
         self._outbox: SimpleQueue[tuple[str, bytes] | _Link | None] = SimpleQueue()
         self._calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
-        self._alarm = Alarm()
+        self._alarm = Waker()
         self._io = Thread(target=self._serve, name=f"pliant-messenger-{name}", daemon=True)
         self._caller = Thread(target=self._answer, name=f"pliant-control-{name}", daemon=True)
         self._io.start()
@@ -230,7 +230,7 @@ class Messenger:
         for route in routes:
             self._write(route.way, self._encoded(message, route.version))
         for link in unheard:
-            self._write(link, letter.knock(self.name, self._incarnation))
+            self._write(link, control_frame.pack_first_heartbeat(self.name, self._incarnation))
 
     def _take_in(self, source: "Socket | int") -> None:
         if source == self._alarm.fileno():
@@ -269,13 +269,13 @@ class Messenger:
         if peer is None:
             self._refuse(why, way)
         else:
-            self._calls.put(partial(self._on_message, peer, Unreadable(why, error.is_other_version)))
+            self._calls.put(partial(self._on_message, peer, UnreadableMessage(why, error.is_other_version)))
 
     def _hear(self, envelope: Envelope[AnyMessage], way: "_Link | bytes") -> None:
         peer, message = envelope.sender, envelope.body
         if isinstance(way, _Link) and envelope.incarnation in way.replaced:
             return None  # sent before its successor answered, and read after
-        if isinstance(message, NotAdmitted):
+        if isinstance(message, AdmissionRefusal):
             return self._note_refusal(peer, message.reason, way)
         if isinstance(message, Bye):
             return self._lose(peer, envelope.incarnation)
@@ -289,7 +289,7 @@ class Messenger:
         for name in gone:
             self._calls.put(partial(self._on_silence, name))
         if not has_room:
-            return self._refuse(f"{self.name} hears {MOST} members, which is the limit", way)
+            return self._refuse(f"{self.name} hears {MAX_PEERS} members, which is the limit", way)
         if is_new is None:
             return self._refuse_name(f"there is another {peer!r} already", way)
         if isinstance(way, _Link):
@@ -331,7 +331,7 @@ class Messenger:
 
     def _refusal(self, why: str) -> bytes:
         """Encode a refusal in the form that every version can read."""
-        return self._encoded(NotAdmitted(why), letter.OLDEST)
+        return self._encoded(AdmissionRefusal(why), control_frame.OLDEST)
 
     def _note(self, why: str) -> None:
         with self._lock:

@@ -14,7 +14,7 @@ Bits = tuple[int, ...]
 """Bits of each layer; empty if matrices are float32."""
 
 
-def at_bits(
+def choose_bits(
     spec: EncoderSpec,
     capabilities: Mapping[str, Capability],
     weights: Weights,

@@ -7,7 +7,7 @@ from typing import Literal, assert_never
 
 import numpy as np
 
-from pliant.cluster.lead.choose_bits import Bits, at_bits
+from pliant.cluster.lead.choose_bits import Bits, choose_bits
 from pliant.cluster.lead.margin import Margins
 from pliant.errors import BudgetError, InputError
 from pliant.ir.bitwidths import Weights, check_weights
@@ -20,21 +20,21 @@ from pliant.plan.partition.partitioner import Gains, choose_partition, solve
 from pliant.plan.partition.problem import Problem, pose
 from pliant.quantities import format_bytes
 
-Choose = Callable[[EncoderSpec, int, Mapping[str, Capability], Links, str], Partition]
+PartitionChooser = Callable[[EncoderSpec, int, Mapping[str, Capability], Links, str], Partition]
 """Returns the partition of so many tokens over these devices, led by the named primary."""
 
-AnyMode = Literal["auto", "ws", "1d", "2d"]
+ModeOption = Literal["auto", "ws", "1d", "2d"]
 """One of Hepti's modes, or the best for the devices."""
-Shares = Literal["best", "equal", "coedge"]
+ShareRule = Literal["best", "equal", "coedge"]
 """The fastest shares found, equal shares, or CoEdge's rule."""
 
 
-def chooser(
-    mode: AnyMode = "auto",
-    shares: Shares = "best",
+def make_chooser(
+    mode: ModeOption = "auto",
+    shares: ShareRule = "best",
     least_gain: Callable[[], Gains] | None = None,
     weights: Weights = "fp32",
-) -> Choose:
+) -> PartitionChooser:
     """Return the function that chooses partitions. Raises InputError for CoEdge's shares in a tiled mode.
 
     In mode "auto" a split must save its `least_gain` of the best single device's time; this is read at each
@@ -62,7 +62,7 @@ def chooser(
                 spec, tokens, capabilities, links, primary, bits=bits, rule="judged", least_gain=gains()
             ).partition
 
-        return at_bits(spec, capabilities, weights, solved)
+        return choose_bits(spec, capabilities, weights, solved)
 
     return choose
 
@@ -79,8 +79,8 @@ def _fixed(mode: Mode, problem: Problem, capabilities: Mapping[str, Capability])
 
 def _equal(mode: Mode, spec: EncoderSpec, tokens: int, names: Sequence[str]) -> Partition:
     """Return equal shares for each of `names`, the primary first."""
-    heads, rows = even(spec.n_heads, len(names)), even(tokens, len(names))
-    columns = [0] * len(names) if mode == "ws" else even(spec.ffn, len(names))
+    heads, rows = split_evenly(spec.n_heads, len(names)), split_evenly(tokens, len(names))
+    columns = [0] * len(names) if mode == "ws" else split_evenly(spec.ffn, len(names))
     shares = tuple(Share(*one) for one in zip(names, heads, rows, columns, strict=True))
     match mode:
         case "ws" | "1d":
@@ -91,7 +91,7 @@ def _equal(mode: Mode, spec: EncoderSpec, tokens: int, names: Sequence[str]) -> 
             assert_never(mode)
 
 
-def even(total: int, parts: int) -> list[int]:
+def split_evenly(total: int, parts: int) -> list[int]:
     """Return integers with this sum that differ by at most 1."""
     if parts < 1:
         raise InputError("nothing can be shared out among nobody.")
@@ -104,4 +104,4 @@ def _grid(spec: EncoderSpec, names: Sequence[str]) -> Grid:
     n_groups = max(g for g in range(1, isqrt(n) + 1) if n % g == 0)
     width = n // n_groups
     groups = tuple(tuple(names[i : i + width]) for i in range(0, n, width))
-    return Grid(groups, tuple(even(spec.inner, width)), tuple(even(spec.inner, n_groups)))
+    return Grid(groups, tuple(split_evenly(spec.inner, width)), tuple(split_evenly(spec.inner, n_groups)))

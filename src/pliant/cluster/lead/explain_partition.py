@@ -5,9 +5,9 @@ Makes no choices: for other modes, it reports the plan that the planner would fi
 
 from collections.abc import Iterator, Mapping
 
-from pliant.cluster.lead.predict import Solved, predict
+from pliant.cluster.lead.predict import Prediction, predict
 from pliant.cluster.net.activation_coding import Coding
-from pliant.cluster.watch.adapt import Picture, too_large
+from pliant.cluster.watch.adapt import Topology, find_overloaded
 from pliant.ir.partition import Partition, Share
 from pliant.ir.program import Compute, Exchange, value
 from pliant.models.encoder.encoder_spec import EncoderSpec
@@ -25,7 +25,7 @@ BOUND_S = 1.0
 
 
 def explain(
-    spec: EncoderSpec, solved: Solved, primary: str, least_gain: Gains, coding: Coding = "fp32"
+    spec: EncoderSpec, solved: Prediction, primary: str, least_gain: Gains, coding: Coding = "fp32"
 ) -> tuple[str, ...]:
     """Return sentences about a plan: its own time, each mode's, single devices', memory, possible savings.
 
@@ -49,22 +49,22 @@ def explain(
     return tuple(said)
 
 
-def misfits(need: Mapping[str, int], picture: Picture) -> tuple[str, ...]:
+def misfits(need: Mapping[str, int], picture: Topology) -> tuple[str, ...]:
     """Return a sentence for every device whose share does not fit: the value, the limit, the remedy."""
     return tuple(
         f"{name} needs {format_bytes(need[name])} for its weights and has "
         f"{format_bytes(picture.capabilities[name].free_bytes)} free: this plan cannot run. "
         "Free memory, leave the device out, or take --partition best."
-        for name in too_large(need, picture)
+        for name in find_overloaded(need, picture)
     )
 
 
-def _mode(spec: EncoderSpec, one: RunOption, picture: Picture, coding: Coding) -> str:
+def _mode(spec: EncoderSpec, one: RunOption, picture: Topology, coding: Coding) -> str:
     assert one.partition is not None, one
     return f"the quickest found, {_terms(predict(spec, one.partition, picture, coding))}"
 
 
-def _terms(solved: Solved) -> str:
+def _terms(solved: Prediction) -> str:
     """`mode ws: 93 ms; 61 ms of it compute on kitchen, the busiest; ...`."""
     computing: dict[str, float] = {}
     n_bytes = 0
@@ -93,7 +93,7 @@ def _alone(considered: tuple[RunOption, ...], primary: str) -> Iterator[str]:
         yield f"the primary alone: {format_seconds(own.seconds)}"
 
 
-def _gain(judged: Decision, solved: Solved, least_gain: Gains) -> Iterator[str]:
+def _gain(judged: Decision, solved: Prediction, least_gain: Gains) -> Iterator[str]:
     """Yield why one device runs everything although a split would be faster: it saves too little."""
     alone_s = min(one.seconds for one in judged.considered if one.what.endswith(" alone"))
     splits = [one for one in judged.considered if one.partition is not None]
@@ -110,7 +110,7 @@ def _gain(judged: Decision, solved: Solved, least_gain: Gains) -> Iterator[str]:
         )
 
 
-def _memory(spec: EncoderSpec, solved: Solved) -> Iterator[str]:
+def _memory(spec: EncoderSpec, solved: Prediction) -> Iterator[str]:
     """Yield the devices that cannot hold all weights, and those with enough memory but no share."""
     partition, devices = solved.partition, solved.picture.capabilities
     name, tokens = partition.primary, partition.tokens
@@ -129,7 +129,7 @@ def _memory(spec: EncoderSpec, solved: Solved) -> Iterator[str]:
             yield f"{name} has memory enough and takes no share in this plan"
 
 
-def _gap(p: Problem, solved: Solved) -> str:
+def _gap(p: Problem, solved: Prediction) -> str:
     least_s, own_s = bound_s(p, solved.partition.mode, BOUND_S), predicted_s(p, solved.partition)
     return (
         f"no plan of mode {solved.partition.mode} is predicted to take less than {format_seconds(least_s)}: "

@@ -1,6 +1,6 @@
 """Lead one inference: announce each segment ahead, and keep its input until its output is complete.
 
-`Steer` chooses the plan, one segment boundary ahead and off the critical path.
+`RunPlanner` chooses the plan, one segment boundary ahead and off the critical path.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -11,13 +11,13 @@ from typing import Protocol, final
 
 import numpy as np
 
-from pliant.cluster.control.messages import Go, Note, Stop
+from pliant.cluster.control.messages import Note, SegmentRequest, StopRequest
+from pliant.cluster.lead.join_spans import join_programs, join_spans
 from pliant.cluster.lead.primary import Primary
-from pliant.cluster.lead.record import joined_spans, program_of
 from pliant.cluster.lead.run_log import Fault
-from pliant.cluster.member.perform import Performer, Turn
 from pliant.cluster.member.ready_plan import ReadyPlan
-from pliant.cluster.watch.blame import Accusation, Verdict, fault_of
+from pliant.cluster.member.run_executor import RunExecutor, SegmentTask
+from pliant.cluster.watch.fault_attribution import Accusation, Verdict, fault_of
 from pliant.errors import ClusterError, InputError, LaneError
 from pliant.ir.cost import Span
 from pliant.ir.program import Program
@@ -31,7 +31,7 @@ class Pause(Enum):
     NEXT = auto()
 
 
-class Steer(Protocol):
+class RunPlanner(Protocol):
     """Chooses plans. Called on the leading thread, so long operations must run on another."""
 
     def begin(
@@ -67,20 +67,20 @@ class RunRecord:
     answer: np.ndarray
     seconds: float
     plans: tuple[ReadyPlan, ...]
-    turns: tuple[Turn, ...]
+    turns: tuple[SegmentTask, ...]
     program: Program
     spans: tuple[Span, ...]
     faults: tuple[Fault, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class _Announced:
+class _AnnouncedSegment:
     held: ReadyPlan
-    turn: Turn
+    turn: SegmentTask
 
 
 @dataclass(slots=True)
-class _Run:
+class _RunState:
     """The committed state, all before segment `number` with input `x`, and the announced segments.
 
     `begin` returns a plan for the remaining segments.
@@ -92,20 +92,22 @@ class _Run:
     number: int = 0
     x: np.ndarray | None = None
     epoch: int = -1
-    announced: dict[int, _Announced] = field(default_factory=dict)
+    announced: dict[int, _AnnouncedSegment] = field(default_factory=dict)
     members: set[str] = field(default_factory=set)
     faults: list[Fault] = field(default_factory=list)
     began_s: float = 0.0
 
 
 @final
-class Lead:
+class RunLeader:
     """Leads runs, one at a time; thread-safe.
 
     `performer` must pass its notes to `note`. `n_repeats` limits how often one run is resumed.
     """
 
-    def __init__(self, primary: Primary, performer: Performer, steer: Steer, *, n_repeats: int = 100) -> None:
+    def __init__(
+        self, primary: Primary, performer: RunExecutor, steer: RunPlanner, *, n_repeats: int = 100
+    ) -> None:
         self._primary, self._performer, self._steer = primary, performer, steer
         self._n_repeats = n_repeats
         self._turns = Lock()
@@ -134,7 +136,7 @@ class Lead:
             def begin(number: int) -> ReadyPlan:
                 return self._steer.begin(source, tokens, others, number)
 
-            run = _Run(begin(0), feeds, begin)
+            run = _RunState(begin(0), feeds, begin)
             self._primary.log.follow(run.held)
             start_s = self._primary.clock()
             try:
@@ -148,7 +150,7 @@ class Lead:
             seconds = self._primary.clock() - start_s
             return self._led(run, answer, start_s, seconds)
 
-    def _attempt(self, run: _Run) -> Turn:
+    def _attempt(self, run: _RunState) -> SegmentTask:
         """Announce the remaining segments after the last commit, in a new epoch; return the next turn."""
         run.epoch, held, number = self._primary.next_epoch(), run.held, run.number
         run.began_s = self._primary.clock()
@@ -165,7 +167,7 @@ class Lead:
         self._announce(run, number + 1, held, ())
         return run.announced[number].turn
 
-    def _following(self, run: _Run) -> Turn | None:
+    def _following(self, run: _RunState) -> SegmentTask | None:
         """At a boundary: commit the completed segment, and announce the segment after the next one."""
         before = run.announced[run.number]
         if run.number == before.held.n_segments - 1:
@@ -198,12 +200,12 @@ class Lead:
             self._announce(run, run.number + 1, held, lacking)
         return coming.turn
 
-    def _resume(self, run: _Run) -> Turn:
+    def _resume(self, run: _RunState) -> SegmentTask:
         """Return the next segment by another plan, after all work of the current plan has stopped."""
         self._stop(run)
         return self._anew(run)
 
-    def _repeat(self, run: _Run, error: LaneError | ClusterError) -> Turn:
+    def _repeat(self, run: _RunState, error: LaneError | ClusterError) -> SegmentTask:
         """Repeat the failed segment without the members at fault; raises `error` if there are none."""
         if len(run.faults) >= self._n_repeats:
             raise error
@@ -216,24 +218,24 @@ class Lead:
         self._primary.log.add(fault)
         return turn
 
-    def _anew(self, run: _Run) -> Turn:
+    def _anew(self, run: _RunState) -> SegmentTask:
         run.held = run.begin(run.number)
         self._primary.log.follow(run.held)
         return self._attempt(run)
 
-    def _announce(self, run: _Run, number: int, held: ReadyPlan, lacking: Collection[str]) -> None:
+    def _announce(self, run: _RunState, number: int, held: ReadyPlan, lacking: Collection[str]) -> None:
         if number >= held.n_segments or number in run.announced:
             return
         patience_s = self._primary.patience.exchange_s(self._steer.predicted_s(held))
         entrants = frozenset(lacking)
         turn = held.turn(self._primary.name, run.epoch, number, entrants, patience_s)
-        run.announced[number] = _Announced(held, turn)
+        run.announced[number] = _AnnouncedSegment(held, turn)
         if number < held.n_segments - 1:
-            go = Go(run.epoch, number, held.number, tuple(sorted(entrants)), patience_s)
+            go = SegmentRequest(run.epoch, number, held.number, tuple(sorted(entrants)), patience_s)
             for name in self._others(held):
                 self._primary.send(name, go)
 
-    def _judge(self, run: _Run, error: LaneError | ClusterError) -> tuple[Verdict, ...]:
+    def _judge(self, run: _RunState, error: LaneError | ClusterError) -> tuple[Verdict, ...]:
         """Return the members to exclude from the repeat; raises `error` if only this member is at fault."""
         peer, is_misbehaviour, reason = fault_of(error)
         cause = error.__cause__ if isinstance(error, LaneError) else error
@@ -246,20 +248,20 @@ class Lead:
         self._stop(run)
         return found
 
-    def _stop(self, run: _Run) -> None:
+    def _stop(self, run: _RunState) -> None:
         self._primary.comm.drop(run.epoch)  # later messages of the epoch are not needed
         for name in run.members:
-            self._primary.send(name, Stop(run.epoch))
+            self._primary.send(name, StopRequest(run.epoch))
 
     def _others(self, held: ReadyPlan) -> tuple[str, ...]:
         return tuple(d for d in held.partition.participants if d != self._primary.name)
 
-    def _led(self, run: _Run, answer: np.ndarray, start_s: float, seconds: float) -> RunRecord:
+    def _led(self, run: _RunState, answer: np.ndarray, start_s: float, seconds: float) -> RunRecord:
         ended = set(self._others(run.held))
         for name in ended:
             self._primary.monitor.forgive(name)
         for name in run.members - ended:
-            self._primary.send(name, Stop(run.epoch))
+            self._primary.send(name, StopRequest(run.epoch))
         committed = [run.announced[n] for n in sorted(run.announced)]
         turns = tuple(one.turn for one in committed)
         plans = tuple(one.held for one in committed)
@@ -268,5 +270,5 @@ class Lead:
             wanted = ended if epoch == run.epoch else ()
             for name, ran in self._primary.reports(epoch, wanted).items():
                 said[name] = (*said.get(name, ()), *ran)
-        spans = joined_spans(turns, said, start_s)
-        return RunRecord(answer, seconds, plans, turns, program_of(turns, plans), spans, tuple(run.faults))
+        spans = join_spans(turns, said, start_s)
+        return RunRecord(answer, seconds, plans, turns, join_programs(turns, plans), spans, tuple(run.faults))

@@ -13,10 +13,10 @@ from pliant.ir.times.bounds import AdaptiveBound
 from pliant.ir.times.timing import Timing
 from pliant.plan.partition.partitioner import Gains
 
-Kind = Mode | Literal["alone"]
+PlanKind = Mode | Literal["alone"]
 """A split by its mode, or a single device other than the primary, which depends on a link."""
 
-PRIOR: dict[Kind, Timing] = {
+PRIOR: dict[PlanKind, Timing] = {
     "alone": Timing(1.0, 1.05),
     "ws": Timing(1.0, 1.1),
     "1d": Timing(1.0, 1.1),
@@ -49,7 +49,7 @@ class Margins:
 
     def __init__(self) -> None:
         self._bounds = {kind: AdaptiveBound() for kind in PRIOR}
-        self._n_since: Counter[Kind] = Counter()
+        self._n_since: Counter[PlanKind] = Counter()
         self.least_gain: Gains = self._gains()
 
     def observe(self, partition: Partition, predicted_s: float, seconds: float) -> None:
@@ -78,7 +78,7 @@ class Margins:
         }
 
 
-def _kind(partition: Partition) -> Kind | None:
+def _kind(partition: Partition) -> PlanKind | None:
     """Return None for the primary alone, the reference of all other plans."""
     if len(partition.participants) > 1:
         return partition.mode

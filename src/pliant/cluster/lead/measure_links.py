@@ -41,17 +41,17 @@ def measure_links(
     longer. Raises PeerLostError, PeerProtocolError and ClusterError as `comm` does.
     """
     patience_s = TIMEOUT_S + len(members)  # a peer may still be in its earlier pairs
-    for pair in (pair for together in rounds(members) for pair in together):
+    for pair in (pair for together in schedule_rounds(members) for pair in together):
         first, second = pair
         if comm.name == first:
-            out, back = _Asking(comm, second, epoch, clock, patience_s).measure()
+            out, back = _LinkProbe(comm, second, epoch, clock, patience_s).measure()
             yield (first, second), out
             yield (second, first), back
         elif comm.name == second:
-            _answer(comm, first, epoch, patience_s)
+            _answer_probes(comm, first, epoch, patience_s)
 
 
-def rounds(members: Sequence[str]) -> tuple[tuple[Pair, ...], ...]:
+def schedule_rounds(members: Sequence[str]) -> tuple[tuple[Pair, ...], ...]:
     """Return all pairs in the fewest rounds, each member at most once per round (the circle method)."""
     seats: list[str | None] = [*members, *([None] if len(members) % 2 else [])]
     found = []
@@ -87,7 +87,7 @@ def links_of(measured: Mapping[Pair, Link]) -> Links:
     return Links(interfaces, usual_s, pairs)
 
 
-class _Asking:
+class _LinkProbe:
     """The first of a pair: it sends requests, the second replies, one message at a time."""
 
     def __init__(
@@ -153,7 +153,7 @@ class _Asking:
         return self._clock() - start_s, sent_s + arrival.waited_s
 
 
-def _answer(comm: Comm, peer: str, epoch: int, patience_s: float) -> None:
+def _answer_probes(comm: Comm, peer: str, epoch: int, patience_s: float) -> None:
     """Reply as the second of a pair, until the first ends. Raises PeerProtocolError for a bad request."""
     question, number = np.zeros(2, np.int64), 0
     while True:

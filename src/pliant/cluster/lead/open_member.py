@@ -13,19 +13,25 @@ from typing import assert_never
 
 from pliant.cluster.control.messages import AnyMessage, Note
 from pliant.cluster.control.messenger import Messenger
-from pliant.cluster.control.patience import Patience
-from pliant.cluster.lead.choose_partition import Choose
-from pliant.cluster.lead.lead_run import Lead
+from pliant.cluster.control.timeouts import ClusterTimeouts
+from pliant.cluster.lead.adaptive_planner import AdaptivePlanner
+from pliant.cluster.lead.choose_partition import PartitionChooser
+from pliant.cluster.lead.lead_run import RunLeader
 from pliant.cluster.lead.primary import Primary
-from pliant.cluster.lead.steer import Steering
-from pliant.cluster.member.member_models import Holding
-from pliant.cluster.member.perform import Performer
-from pliant.cluster.member.worker import Offer, OnEvent, Worker
+from pliant.cluster.member.cluster_worker import ClusterWorker, OnEvent, WorkerOffer
+from pliant.cluster.member.local_stage_builder import LocalStageBuilder
+from pliant.cluster.member.run_executor import RunExecutor
 from pliant.cluster.net.activation_coding import Coding
 from pliant.cluster.net.comm import Comm
 from pliant.cluster.net.comm_gloo import GlooComm
 from pliant.cluster.net.comm_zmq import ZmqComm
-from pliant.cluster.net.connect_members import ByAddress, Engine, InGroups, Meet, interface_of
+from pliant.cluster.net.connect_members import (
+    AddressConnector,
+    GroupConnector,
+    MemberConnector,
+    Transport,
+    find_interface,
+)
 from pliant.cluster.net.key import Key
 from pliant.cluster.net.zmq_sockets import host_and_port
 from pliant.errors import ClusterError
@@ -54,29 +60,29 @@ class MemberOptions:
     n_threads: int
     free_bytes: Callable[[], int] | None = None
     dilation: Dilation | Callable[[], Dilation] = Dilation()  # noqa: RUF009 - frozen
-    engine: Engine = "zmq"
+    engine: Transport = "zmq"
     data_ports: Sequence[int] = (0,)
-    patience: Patience = Patience()  # noqa: RUF009 - frozen
+    patience: ClusterTimeouts = ClusterTimeouts()  # noqa: RUF009 - frozen
     on_event: OnEvent = lambda text: None
 
 
 @dataclass(slots=True)
-class _Machine:
+class _MemberRuntime:
     """The parts of every member that exist before its connections."""
 
-    holding: Holding
+    holding: LocalStageBuilder
     lanes: Lanes
 
 
 @contextmanager
-def _machine(options: MemberOptions) -> Iterator[_Machine]:
+def _open_runtime(options: MemberOptions) -> Iterator[_MemberRuntime]:
     library = Library(host_isa(), options.cache)
     with (
         ThreadPool(options.n_threads, library) as pool,
         member_lanes(options.name, options.dilation, options.n_threads) as lanes,
     ):
-        holding = Holding(options.name, library, pool, lanes.emulated, options.free_bytes)
-        yield _Machine(holding, lanes)
+        holding = LocalStageBuilder(options.name, library, pool, lanes.emulated, options.free_bytes)
+        yield _MemberRuntime(holding, lanes)
 
 
 def member_lanes(name: str, dilation: Dilation | Callable[[], Dilation], n_threads: int) -> Lanes:
@@ -90,24 +96,24 @@ def member_lanes(name: str, dilation: Dilation | Callable[[], Dilation], n_threa
 
 
 @contextmanager
-def _connections(options: MemberOptions, host: str) -> Iterator[tuple[Comm, Meet]]:
+def _open_connections(options: MemberOptions, host: str) -> Iterator[tuple[Comm, MemberConnector]]:
     """Yield the data connections between this member, whose address is `host`, and the others."""
     match options.engine:
         case "zmq":
-            with _listening(options, host) as zmq:
-                yield zmq, ByAddress(zmq)
+            with _open_zmq(options, host) as zmq:
+                yield zmq, AddressConnector(zmq)
         case "gloo":
             if any(options.data_ports):
                 raise ClusterError(
                     "gloo chooses its ports itself: leave out --data-port, or exchange by zmq."
                 )
-            with GlooComm(options.name, interface=interface_of(host)) as gloo:
-                yield gloo, InGroups(gloo, host)
+            with GlooComm(options.name, interface=find_interface(host)) as gloo:
+                yield gloo, GroupConnector(gloo, host)
         case _:
             assert_never(options.engine)
 
 
-def _listening(options: MemberOptions, host: str) -> ZmqComm:
+def _open_zmq(options: MemberOptions, host: str) -> ZmqComm:
     *first, last = options.data_ports
     for port in first:
         with suppress(ClusterError):
@@ -122,18 +128,18 @@ def _listening(options: MemberOptions, host: str) -> ZmqComm:
 @contextmanager
 def open_worker(
     options: MemberOptions, join: Sequence[str], sources: Sequence[EncoderSource]
-) -> Iterator[Worker]:
+) -> Iterator[ClusterWorker]:
     """Yield a worker that connects to the addresses `join`; its data connections listen towards these.
 
     Raises ClusterError for an invalid address.
     """
     if not join:
         raise ClusterError("a worker needs an address to join: give the primary's, such as 10.77.0.1:29500.")
-    host = address_towards(join[0])
-    later = _Later()
+    host = find_local_address(join[0])
+    later = _DeferredCallbacks()
     with (
-        _machine(options) as machine,
-        _connections(options, host) as (comm, meet),
+        _open_runtime(options) as machine,
+        _open_connections(options, host) as (comm, meet),
         Messenger(
             options.name,
             options.key,
@@ -142,14 +148,14 @@ def open_worker(
             silence_s=options.patience.silence_s,
         ) as messenger,
     ):
-        offer = Offer(
+        offer = WorkerOffer(
             version=options.version,
             sources={source.identity: source for source in sources},
             free_bytes=machine.holding.free_bytes,
             n_threads=options.n_threads,
             engine=options.engine,
         )
-        with Worker(
+        with ClusterWorker(
             options.name,
             messenger,
             comm,
@@ -166,36 +172,36 @@ def open_worker(
 
 
 @dataclass(frozen=True, slots=True)
-class Leader:
+class PrimaryMember:
     """A primary with the objects that it uses to lead."""
 
     primary: Primary
-    lead: Lead
-    steering: Steering
+    lead: RunLeader
+    steering: AdaptivePlanner
     comm: Comm
     messenger: Messenger
-    holding: Holding
+    holding: LocalStageBuilder
 
 
 @contextmanager
 def open_primary(
     options: MemberOptions,
     listen: str,
-    choose: Choose,
+    choose: PartitionChooser,
     *,
     coding: Coding = "fp32",
     is_adaptive: bool = True,
     is_measuring: bool = True,
-) -> Iterator[Leader]:
+) -> Iterator[PrimaryMember]:
     """Yield a primary that workers join at `listen`. Raises ClusterError if it cannot listen there."""
-    later = _Later()
+    later = _DeferredCallbacks()
     _, port = host_and_port(listen)
     if port and port in options.data_ports:
         raise ClusterError(f"workers join at port {port}: give tensors another with --data-port.")
     host = listen.rpartition(":")[0]
     with (
-        _machine(options) as machine,
-        _connections(options, host) as (comm, meet),
+        _open_runtime(options) as machine,
+        _open_connections(options, host) as (comm, meet),
         Messenger(
             options.name,
             options.key,
@@ -216,13 +222,13 @@ def open_primary(
             on_event=options.on_event,
         ) as primary,
     ):
-        leads: list[Lead] = []
+        leads: list[RunLeader] = []
 
         def note(peer: str, said: Note) -> None:
             leads[0].note(peer, said)
 
-        performer = Performer(options.name, comm, machine.lanes, machine.holding.free_bytes, on_note=note)
-        with Steering(
+        performer = RunExecutor(options.name, comm, machine.lanes, machine.holding.free_bytes, on_note=note)
+        with AdaptivePlanner(
             primary,
             machine.holding.free_bytes,
             choose,
@@ -231,12 +237,12 @@ def open_primary(
             is_measuring=is_measuring,
             on_event=options.on_event,
         ) as steering:
-            leads.append(Lead(primary, performer, steering))
+            leads.append(RunLeader(primary, performer, steering))
             later.begin(primary.hear, primary.lose)
-            yield Leader(primary, leads[0], steering, comm, messenger, machine.holding)
+            yield PrimaryMember(primary, leads[0], steering, comm, messenger, machine.holding)
 
 
-def address_towards(address: str) -> str:
+def find_local_address(address: str) -> str:
     """Return this device's own address on the route to `HOST:PORT`, in brackets for IPv6; sends nothing."""
     host, port = host_and_port(address)
     try:
@@ -253,7 +259,7 @@ def address_towards(address: str) -> str:
 
 
 @dataclass(slots=True)
-class _Later:
+class _DeferredCallbacks:
     """Callbacks with a late target; events before `begin` are dropped."""
 
     _hear: Callable[[str, AnyMessage], None] | None = None

@@ -5,14 +5,20 @@ from itertools import accumulate
 from threading import Condition
 from typing import final
 
-from pliant.cluster.control.messages import AnyMessage, Forget, Prepare, Ready, Unable
-from pliant.cluster.control.patience import Patience
-from pliant.cluster.control.replies import Replies
-from pliant.cluster.member.ready_plan import Hold, ReadyPlan
-from pliant.cluster.member.worker import OnEvent
+from pliant.cluster.control.messages import (
+    AnyMessage,
+    PrepareFailure,
+    PrepareRequest,
+    PrepareSuccess,
+    ReleaseRequest,
+)
+from pliant.cluster.control.pending_replies import PendingReplies
+from pliant.cluster.control.timeouts import ClusterTimeouts
+from pliant.cluster.member.cluster_worker import OnEvent
+from pliant.cluster.member.ready_plan import ReadyPlan, StageBuilder
 from pliant.cluster.net.activation_coding import Coding
-from pliant.cluster.net.connect_members import Meet
-from pliant.cluster.watch.monitor import Monitor
+from pliant.cluster.net.connect_members import MemberConnector
+from pliant.cluster.watch.member_registry import MemberRegistry
 from pliant.errors import ClusterError
 from pliant.ir.partition import Partition
 from pliant.models.encoder.encoder_source import EncoderSource
@@ -35,27 +41,27 @@ class PlanDistribution:
     def __init__(
         self,
         name: str,
-        hold: Hold,
-        meet: Meet,
-        monitor: Monitor,
+        hold: StageBuilder,
+        meet: MemberConnector,
+        monitor: MemberRegistry,
         send: Callable[[str, AnyMessage], None],
         news: Condition,
-        patience: Patience,
+        patience: ClusterTimeouts,
         on_event: OnEvent,
         clock: Callable[[], float],
     ) -> None:
         self._name, self._hold, self._meet, self._monitor = name, hold, meet, monitor
         self._send, self._news, self._patience, self._on_event = send, news, patience, on_event
-        self._answers: Replies[Ready | Unable] = Replies(news, clock)
+        self._answers: PendingReplies[PrepareSuccess | PrepareFailure] = PendingReplies(news, clock)
         self.number = 0
 
-    def hear(self, plan: int, peer: str, answer: Ready | Unable) -> None:
+    def hear(self, plan: int, peer: str, answer: PrepareSuccess | PrepareFailure) -> None:
         """Record `peer`'s answer on whether it holds the plan of that number ready."""
         self._answers.put(plan, peer, answer)
 
     def prepare(
         self, source: EncoderSource, partition: Partition, coding: Coding, *, is_in_place: bool = False
-    ) -> tuple[ReadyPlan, Mapping[str, Ready]]:
+    ) -> tuple[ReadyPlan, Mapping[str, PrepareSuccess]]:
         """Have `partition` held ready by all its members, including this one.
 
         Raises PlanNotReadyError naming members that cannot, or did not answer in time; these are excluded for
@@ -69,7 +75,9 @@ class PlanDistribution:
             plan = self.number
         members, addresses = (self._name, *others), self.addresses(others)
         place = self._meet.place(members)
-        order = Prepare(plan, source.identity, partition, coding, members, addresses, place, is_in_place)
+        order = PrepareRequest(
+            plan, source.identity, partition, coding, members, addresses, place, is_in_place
+        )
         for name in others:
             self._send(name, order)
         if is_in_place:
@@ -97,7 +105,7 @@ class PlanDistribution:
             raise PlanNotReadyError(reasons)
 
     def _may_begin(self, plan: int, others: Collection[str]) -> bool:
-        is_refused = any(isinstance(answer, Unable) for answer in self._answers.so_far(plan))
+        is_refused = any(isinstance(answer, PrepareFailure) for answer in self._answers.peek(plan))
         return not is_refused and all(map(self._monitor.is_here, others))
 
     def addresses(self, others: Collection[str]) -> dict[str, str]:
@@ -122,16 +130,16 @@ class PlanDistribution:
     def _tell_to_forget(self, keep: Collection[int], but: Collection[str] = ()) -> None:
         for member in self._monitor.members:
             if member.is_here and member.name not in but:
-                self._send(member.name, Forget(tuple(keep)))
+                self._send(member.name, ReleaseRequest(tuple(keep)))
 
     def _await_ready(
         self, plan: int, others: Collection[str], failure: ClusterError | None
-    ) -> Mapping[str, Ready]:
+    ) -> Mapping[str, PrepareSuccess]:
         """Return all members' answers; after a local `failure`, missing answers are not waited for."""
         timeout_s = self._patience.prepare_s if failure is None else self._patience.grace_s
         answers = self._answers.take(plan, others, self._monitor.is_here, timeout_s)
-        ready = {name: a for name, a in answers.items() if isinstance(a, Ready)}
-        reasons = {name: a.reason for name, a in answers.items() if isinstance(a, Unable)}
+        ready = {name: a for name, a in answers.items() if isinstance(a, PrepareSuccess)}
+        reasons = {name: a.reason for name, a in answers.items() if isinstance(a, PrepareFailure)}
         for name in others:
             if name not in answers and not self._monitor.is_here(name):
                 reasons[name] = "left"
@@ -147,7 +155,7 @@ class PlanDistribution:
         return ready
 
 
-def latest(held: Sequence[ReadyPlan]) -> list[ReadyPlan]:
+def select_recent(held: Sequence[ReadyPlan]) -> list[ReadyPlan]:
     """Return the most recently used plans that members keep, including other lengths and models.
 
     Texts come in all lengths, and preparing a plan takes as long as a short run. A few plans are kept

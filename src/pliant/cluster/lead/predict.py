@@ -5,9 +5,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from pliant.cluster.control.messages import Note
-from pliant.cluster.member.ready_plan import lowered
-from pliant.cluster.net.activation_coding import Coding, as_coded_links
-from pliant.cluster.watch.adapt import Picture, pays
+from pliant.cluster.member.ready_plan import lower_partition
+from pliant.cluster.net.activation_coding import Coding, scale_links
+from pliant.cluster.watch.adapt import Topology, is_worthwhile
 from pliant.ir.cost import Span, latency, simulate
 from pliant.ir.partition import Partition
 from pliant.ir.program import Exchange, Program, value
@@ -23,11 +23,11 @@ MOST_AT_ONCE = 4.0
 
 
 @dataclass(frozen=True)
-class Solved:
+class Prediction:
     """A partition, its inputs, and its predicted time: of one `layer`, and on request of all segments."""
 
     partition: Partition
-    picture: Picture
+    picture: Topology
     program: Program
     layer: Program
     layer_s: float
@@ -46,28 +46,30 @@ class Solved:
         return latency(self.spans)
 
 
-def predict(spec: EncoderSpec, partition: Partition, picture: Picture, coding: Coding = "fp32") -> Solved:
+def predict(
+    spec: EncoderSpec, partition: Partition, picture: Topology, coding: Coding = "fp32"
+) -> Prediction:
     """Predict a partition's time by the shared cost model, with activations encoded as `coding`."""
     cost = ClusterCost(picture.capabilities, picture.links, work_flops(spec, partition))
-    program = lowered(spec, partition, coding)
+    program = lower_partition(spec, partition, coding)
     layer = replace(program, segments=program.segments[1:2])
-    return Solved(partition, picture, program, layer, _layer_s(layer, cost), cost, _byte_s(layer, cost))
+    return Prediction(partition, picture, program, layer, _layer_s(layer, cost), cost, _byte_s(layer, cost))
 
 
-def by_picture(solved: Solved, picture: Picture) -> Solved:
+def repredict(solved: Prediction, picture: Topology) -> Prediction:
     """Return `predict`'s result for the same partition and another picture, in less time."""
     cost = replace(solved.cost, capabilities=picture.capabilities, links=picture.links)
     layer_s, byte_s = _layer_s(solved.layer, cost), _byte_s(solved.layer, cost)
     return replace(solved, picture=picture, layer_s=layer_s, cost=cost, byte_s=byte_s)
 
 
-def layer_seconds(solved: Solved, picture: Picture) -> float:
+def layer_seconds(solved: Prediction, picture: Topology) -> float:
     """Return the time of one layer of a partition by another picture; faster than `predict`."""
     cost = ClusterCost(picture.capabilities, picture.links, solved.cost.flops)
     return _layer_s(solved.layer, cost)
 
 
-def is_in_vain(spec: EncoderSpec, solved: Solved, n_layers: int, coding: Coding = "fp32") -> bool:
+def is_search_futile(spec: EncoderSpec, solved: Prediction, n_layers: int, coding: Coding = "fp32") -> bool:
     """Return whether no partition is worth a switch from that of `solved` for `n_layers` more layers.
 
     Determined by a lower bound on every partition's layer time, without a search, which would give the same
@@ -76,13 +78,13 @@ def is_in_vain(spec: EncoderSpec, solved: Solved, n_layers: int, coding: Coding 
     devices, partition = solved.picture.capabilities, solved.partition
     if len(devices) > FEW:
         return False
-    links = as_coded_links(solved.picture.links, coding)
+    links = scale_links(solved.picture.links, coding)
     least_s = layer_bound_s(pose(spec, partition.tokens, devices, links, partition.primary))
-    return not pays(solved.layer_s, least_s, n_layers, 0.0, 0.0)
+    return not is_worthwhile(solved.layer_s, least_s, n_layers, 0.0, 0.0)
 
 
 def link_ratios(
-    solved: Solved, links: Links, notes: Mapping[str, Note], offsets_s: Mapping[str, float]
+    solved: Prediction, links: Links, notes: Mapping[str, Note], offsets_s: Mapping[str, float]
 ) -> dict[tuple[str, str], float]:
     """Return the ratio of observed to expected transfer time of each pair, with `links` as known now.
 

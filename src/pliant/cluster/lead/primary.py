@@ -9,38 +9,38 @@ from contextlib import suppress
 from threading import Condition
 from typing import final
 
-from pliant.cluster.control.control import Control
+from pliant.cluster.control.control_channel import ControlChannel
 from pliant.cluster.control.messages import (
     AnyMessage,
     Bye,
-    Failed,
     Hello,
-    Inquire,
-    Measured,
-    Overview,
+    HelloRequest,
+    JoinRefusal,
+    MeasureReply,
     Ping,
     Pong,
-    Ran,
-    Ready,
-    Refused,
-    Report,
-    Status,
-    Unable,
-    Unreadable,
+    PrepareFailure,
+    PrepareSuccess,
+    SegmentFailure,
+    SpanReport,
+    StatusReply,
+    StatusRequest,
+    StatusUpdate,
+    StepSpan,
+    UnreadableMessage,
     Welcome,
-    Who,
 )
-from pliant.cluster.control.patience import Patience
-from pliant.cluster.control.replies import Replies
-from pliant.cluster.lead.overview import ClusterStatus, MemberStatus
+from pliant.cluster.control.pending_replies import PendingReplies
+from pliant.cluster.control.timeouts import ClusterTimeouts
 from pliant.cluster.lead.plan_distribution import PlanDistribution
 from pliant.cluster.lead.run_log import RunLog
-from pliant.cluster.member.ready_plan import Hold
-from pliant.cluster.member.worker import OnEvent
+from pliant.cluster.lead.status_report import ClusterStatus, MemberStatus
+from pliant.cluster.member.cluster_worker import OnEvent
+from pliant.cluster.member.ready_plan import StageBuilder
 from pliant.cluster.net.comm import Comm
-from pliant.cluster.net.connect_members import Engine, Meet, NoMeeting
-from pliant.cluster.watch.blame import Accusation, Verdict, judge
-from pliant.cluster.watch.monitor import Member, Monitor
+from pliant.cluster.net.connect_members import MemberConnector, NullConnector, Transport
+from pliant.cluster.watch.fault_attribution import Accusation, Verdict, attribute_faults
+from pliant.cluster.watch.member_registry import Member, MemberRegistry
 from pliant.errors import ClusterError
 
 N_PINGS = 5
@@ -62,27 +62,27 @@ class Primary:
     def __init__(
         self,
         name: str,
-        control: Control,
+        control: ControlChannel,
         comm: Comm,
-        hold: Hold,
+        hold: StageBuilder,
         *,
         version: str,
-        engine: Engine = "zmq",
-        meet: Meet = NoMeeting(),  # noqa: B008 - stateless
-        patience: Patience = Patience(),  # noqa: B008 - frozen
+        engine: Transport = "zmq",
+        meet: MemberConnector = NullConnector(),  # noqa: B008 - stateless
+        patience: ClusterTimeouts = ClusterTimeouts(),  # noqa: B008 - frozen
         on_event: OnEvent = lambda text: None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.name, self.comm, self.patience, self.clock = name, comm, patience, clock
-        self.monitor = Monitor(clock)
+        self.monitor = MemberRegistry(clock)
         self.hold, self.meet, self.on_event = hold, meet, on_event
         self._control, self._version, self._engine = control, version, engine
         self._news = Condition()
         self.plans = PlanDistribution(
             name, hold, meet, self.monitor, self.send, self._news, patience, on_event, clock
         )
-        self._reports: Replies[tuple[Ran, ...]] = Replies(self._news, clock)
-        self._measured: Replies[Measured] = Replies(self._news, clock)
+        self._reports: PendingReplies[tuple[StepSpan, ...]] = PendingReplies(self._news, clock)
+        self._measured: PendingReplies[MeasureReply] = PendingReplies(self._news, clock)
         self._accusations: list[Accusation] = []
         self._watched: tuple[int, frozenset[str]] = (-1, frozenset())
         self._epoch = 0
@@ -113,31 +113,31 @@ class Primary:
     def hear(self, peer: str, message: AnyMessage) -> None:
         """Process one message; a peer that sends an undecodable message is refused."""
         match message:
-            case Unreadable(why=why, is_other_version=is_other_version):
+            case UnreadableMessage(why=why, is_other_version=is_other_version):
                 self._refuse(peer, why, is_barred=not is_other_version)
             case Hello():
                 self._greet(peer, message)
-            case Status(free_bytes=free_bytes, last_epoch=last_epoch):
+            case StatusUpdate(free_bytes=free_bytes, last_epoch=last_epoch):
                 self._start_after(last_epoch)
                 known = self.monitor.get(peer)
                 if known is None or not known.is_here:
-                    self.send(peer, Who())
+                    self.send(peer, HelloRequest())
                 self.monitor.has_memory(peer, free_bytes)
                 self.send(peer, Ping(self.clock()))  # the first one may have met a busy device
-            case Ready(plan=plan) | Unable(plan=plan):
+            case PrepareSuccess(plan=plan) | PrepareFailure(plan=plan):
                 self.plans.hear(plan, peer, message)
-            case Measured(epoch=epoch):
+            case MeasureReply(epoch=epoch):
                 self._measured.put(epoch, peer, message)
-            case Failed(epoch=epoch):
+            case SegmentFailure(epoch=epoch):
                 accused = message.peer or peer
                 self.accuse(epoch, Accusation(peer, accused, message.is_misbehaviour, message.reason))
-            case Report(epoch=epoch, spans=spans):
+            case SpanReport(epoch=epoch, spans=spans):
                 self._reports.put(epoch, peer, spans)
             case Pong(sent_s=sent_s, clock_s=clock_s):
                 now_s = self.clock()
                 self.monitor.has_clock(peer, clock_s - (sent_s + now_s) / 2, now_s - sent_s)
-            case Inquire():
-                self.send(peer, Overview(self.status()))
+            case StatusRequest():
+                self.send(peer, StatusReply(self.status()))
             case _:
                 pass  # meant for a worker, or of a later version
 
@@ -150,7 +150,7 @@ class Primary:
     def _greet(self, peer: str, hello: Hello) -> None:
         known = self.monitor.get(peer)
         if known is not None and known.is_barred:
-            self.send(peer, Refused(f"{known.refused}"))
+            self.send(peer, JoinRefusal(f"{known.refused}"))
             return
         if (why := self._unfit(peer, hello)) is not None:
             self._refuse(peer, why, is_barred=False)
@@ -186,14 +186,14 @@ class Primary:
         """Allow a dismissed worker to join again, and request its Hello; thread-safe."""
         if name in self._dismissed:
             del self._dismissed[name]
-            self.send(name, Who())
+            self.send(name, HelloRequest())
 
     def _refuse(self, peer: str, reason: str, *, is_barred: bool) -> None:
         """Exclude `peer`: permanently if it `is_barred` for misbehaviour, else until the reason is gone."""
         if self.monitor.refuse(peer, reason, is_barred=is_barred):
             self.on_event(f"refused {peer}: {reason}")
             self._disturb(peer)
-        self.send(peer, Refused(reason))
+        self.send(peer, JoinRefusal(reason))
 
     def _disturb(self, peer: str) -> None:
         """End the epoch that depends on `peer`, and wake waiting threads."""
@@ -271,7 +271,7 @@ class Primary:
         with self._news:
             self._epoch = max(self._epoch, min(epoch, _LAST_CLAIM))
 
-    def measured(self, epoch: int, names: Collection[str]) -> dict[str, Measured]:
+    def measured(self, epoch: int, names: Collection[str]) -> dict[str, MeasureReply]:
         """Return the results of `names` for measurement `epoch`, when all are done or at the timeout."""
         return self._measured.take(epoch, names, self.monitor.is_here, self.patience.prepare_s)
 
@@ -309,7 +309,7 @@ class Primary:
             while (left_s := until_s - self.clock()) > 0 and all(map(self.monitor.is_here, members)):
                 self._news.wait(left_s)
             accusations = (*self._accusations, *self._refused(members))
-        found = judge(self.name, accusations, self._silent(members))
+        found = attribute_faults(self.name, accusations, self._silent(members))
         for verdict in found:
             if verdict.is_liar:
                 self._refuse(verdict.member, verdict.reason, is_barred=True)
@@ -332,12 +332,12 @@ class Primary:
             if (known := self.monitor.get(name)) is None or not known.is_here
         }
 
-    def reports(self, epoch: int, names: Collection[str]) -> dict[str, tuple[Ran, ...]]:
+    def reports(self, epoch: int, names: Collection[str]) -> dict[str, tuple[StepSpan, ...]]:
         """Return what `names` ran in `epoch`, on this member's clock, as far as they report in time."""
         found = self._reports.take(epoch, names, self.monitor.is_here, self.patience.report_s)
         return {name: self._on_our_clock(name, spans) for name, spans in found.items()}
 
-    def _on_our_clock(self, name: str, spans: tuple[Ran, ...]) -> tuple[Ran, ...]:
+    def _on_our_clock(self, name: str, spans: tuple[StepSpan, ...]) -> tuple[StepSpan, ...]:
         member = self.monitor.get(name)
         by_s = 0.0 if member is None else member.offset_s
-        return tuple(Ran(s.epoch, s.segment, s.step, s.start_s - by_s, s.end_s - by_s) for s in spans)
+        return tuple(StepSpan(s.epoch, s.segment, s.step, s.start_s - by_s, s.end_s - by_s) for s in spans)

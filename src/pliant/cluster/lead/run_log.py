@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from threading import Lock
 from typing import final
 
-from pliant.cluster.lead.overview import N_FAULTS, FaultStatus, PlanStatus
+from pliant.cluster.lead.status_report import N_FAULTS, FaultStatus, PlanStatus
 from pliant.cluster.member.ready_plan import ReadyPlan
-from pliant.cluster.watch.blame import Verdict
+from pliant.cluster.watch.fault_attribution import Verdict
 
 
 @dataclass(frozen=True, slots=True)

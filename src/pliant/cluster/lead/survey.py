@@ -2,7 +2,7 @@
 
 from collections.abc import Collection
 
-from pliant.cluster.control.messages import Measure, Measured
+from pliant.cluster.control.messages import MeasureReply, MeasureRequest
 from pliant.cluster.lead.measure_links import measure_links
 from pliant.cluster.lead.primary import Primary
 from pliant.errors import ClusterError, PeerLostError, PeerProtocolError
@@ -24,7 +24,7 @@ def survey_devices(
             found[name] = primary.hold.measure(source, tokens, is_primary=True)
             continue
         epoch = primary.next_epoch()
-        primary.send(name, Measure(epoch, source.identity, tokens, (name,), {}))
+        primary.send(name, MeasureRequest(epoch, source.identity, tokens, (name,), {}))
         said = primary.measured(epoch, (name,)).get(name)
         if said is not None and said.device is not None:
             found[name] = said.device.capability()
@@ -41,7 +41,7 @@ def survey_links(primary: Primary, names: Collection[str]) -> dict[tuple[str, st
     addresses = primary.plans.addresses(others)
     place = primary.meet.place(members)
     for name in others:
-        primary.send(name, Measure(epoch, None, 0, members, addresses, place))
+        primary.send(name, MeasureRequest(epoch, None, 0, members, addresses, place))
     found: dict[tuple[str, str], Link] = {}
     try:
         primary.meet.join(members, addresses, place, lambda: all(map(primary.monitor.is_here, others)))
@@ -56,5 +56,5 @@ def survey_links(primary: Primary, names: Collection[str]) -> dict[tuple[str, st
     return found
 
 
-def _reason(said: Measured | None) -> str:
+def _reason(said: MeasureReply | None) -> str:
     return "it said nothing" if said is None else said.reason or "it said nothing of itself"

@@ -18,7 +18,7 @@ from pliant.plan.split.stages import Region, Stage
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Fill:
+class BufferCopy:
     """A copy before a stage: from `made` to `into`."""
 
     into: np.ndarray
@@ -79,7 +79,7 @@ class Buffers:
             return _cut(self._x_of(port.regions[0].tensor), port.box, 0, 0)
         return self._view(_key(stage, port), port.box)
 
-    def fills(self, stage: Stage) -> tuple[Fill, ...]:
+    def fills(self, stage: Stage) -> tuple[BufferCopy, ...]:
         """The copies of this device's own results that the stage needs first."""
         found = []
         for port in inputs(stage):
@@ -90,7 +90,7 @@ class Buffers:
                 shared = part.shared(region.part)
                 key = _key(stage, port)
                 if shared is not None and key != made:
-                    found.append(Fill(self._view(key, shared), self._view(made, shared)))
+                    found.append(BufferCopy(self._view(key, shared), self._view(made, shared)))
         return tuple(found)
 
     def sent(self, work: Exchange) -> np.ndarray:

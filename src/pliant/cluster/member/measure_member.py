@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from pliant.cluster.member.shard import Shards
+from pliant.cluster.member.shard import ModelShards
 from pliant.ir.partition import Grid, Mode, Partition, Share
 from pliant.ir.program import Compute, Exchange
 from pliant.ir.topology import Capability, StageTimes
@@ -39,7 +39,7 @@ def measure_member(
     pool: ThreadPool,
     free_bytes: int,
     *,
-    ends: Shards | None = None,
+    ends: ModelShards | None = None,
     emulated: EmulatedDevice | None = None,
     seconds: float = 1.0,
     clock: Clock = time.perf_counter,
@@ -54,7 +54,7 @@ def measure_member(
     primary, input and head are compiled into `ends`, which keeps them, and measured too. Raises InputError
     for a length that the model does not support.
     """
-    shards = Shards(_HERE, source, library, pool)
+    shards = ModelShards(_HERE, source, library, pool)
     stages = _stages(source.spec, tokens, shards, free_bytes)
     every = [*stages, *(() if ends is None else _ends(ends, tokens))]
     emulated = emulated or EmulatedDevice()
@@ -97,7 +97,7 @@ class _Stage:
     timed: Timed
 
 
-def _stages(spec: EncoderSpec, tokens: int, shards: Shards, free_bytes: int) -> list[_Stage]:
+def _stages(spec: EncoderSpec, tokens: int, shards: ModelShards, free_bytes: int) -> list[_Stage]:
     """Return the stages of the last layer, in every share that fits in memory."""
     layer = spec.n_layers - 1
     numbers = np.random.default_rng(0)
@@ -123,7 +123,7 @@ def _stages(spec: EncoderSpec, tokens: int, shards: Shards, free_bytes: int) -> 
     return stages
 
 
-def _ends(shards: Shards, tokens: int) -> Iterator[_Stage]:
+def _ends(shards: ModelShards, tokens: int) -> Iterator[_Stage]:
     """Yield the input and the head, with zeros as input."""
     source, device = shards.source, shards.device
     alone = Partition("ws", device, (Share(device, source.spec.n_heads, tokens),), tokens)

@@ -12,11 +12,11 @@ from pliant.models.encoder.part_builder import WeightBlock, WeightPiece
 from pliant.store.coding.matrix import CodedMatrix, blank_matrix, coded_matrix, pays
 
 FIELDS = ("planes", "codebook", "outlier_rows", "outlier_offsets", "outlier_values")
-CodedPart = Mapping[str, tuple[str, str]]
+CodedConstants = Mapping[str, tuple[str, str]]
 """Graph constants by name: the piece that each belongs to, and which of FIELDS it is."""
 
 
-def coded_graph(graph: Graph, pieces: Mapping[str, WeightPiece], bits: int) -> tuple[Graph, CodedPart]:
+def coded_graph(graph: Graph, pieces: Mapping[str, WeightPiece], bits: int) -> tuple[Graph, CodedConstants]:
     """Return `graph` with blank codes of `bits` in place of the matrices of `pieces`, and their constants."""
     coder = _BlankCoder(bits, {id(graph.constants[x]): x for x in pieces if x in graph.constants})
     if not any(pays(*piece.shape[::-1], bits) for piece in pieces.values() if len(piece.shape) == 2):

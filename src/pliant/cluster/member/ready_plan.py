@@ -5,8 +5,8 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Protocol, final
 
-from pliant.cluster.member.perform import Holder, Turn
-from pliant.cluster.net.activation_coding import Coding, as_coded
+from pliant.cluster.member.run_executor import SegmentTask, StageRunner
+from pliant.cluster.net.activation_coding import Coding, with_coded_bytes
 from pliant.ir.partition import Partition
 from pliant.ir.program import Program, Segment
 from pliant.ir.projection import Projection, project
@@ -17,13 +17,13 @@ from pliant.plan.split.split import layer_segment, split
 from pliant.plan.split.stages import entering
 
 
-class Hold(Protocol):
+class StageBuilder(Protocol):
     """Builds a member's own stages of any model."""
 
-    def prepare(self, source: EncoderSource, partition: Partition) -> Holder:
+    def prepare(self, source: EncoderSource, partition: Partition) -> StageRunner:
         """Return the member's stages of `partition`; takes the time of loading weights and compiling."""
 
-    def replace(self, source: EncoderSource, partition: Partition) -> Holder:
+    def replace(self, source: EncoderSource, partition: Partition) -> StageRunner:
         """Return the same after all earlier holders are freed, which must not run any more.
 
         Weights that the new holder does not need are freed before any are loaded.
@@ -35,7 +35,7 @@ class Hold(Protocol):
         For a primary, input and head are included.
         """
 
-    def keep(self, holders: Collection[Holder]) -> None:
+    def keep(self, holders: Collection[StageRunner]) -> None:
         """Free everything that none of `holders` needs."""
 
 
@@ -51,12 +51,12 @@ class ReadyPlan:
     source: EncoderSource
     partition: Partition
     coding: Coding
-    holder: Holder
+    holder: StageRunner
     program: Program = field(init=False)
     _segments: dict[tuple[int, frozenset[str]], tuple[Segment, Projection]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.program = lowered(self.source.spec, self.partition, self.coding)
+        self.program = lower_partition(self.source.spec, self.partition, self.coding)
 
     @property
     def n_segments(self) -> int:
@@ -77,20 +77,22 @@ class ReadyPlan:
                 found.append(device)
         return tuple(sorted(found))
 
-    def turn(self, name: str, epoch: int, number: int, lacking: Collection[str], patience_s: float) -> Turn:
+    def turn(
+        self, name: str, epoch: int, number: int, lacking: Collection[str], patience_s: float
+    ) -> SegmentTask:
         """Return segment `number` for member `name`; devices in `lacking` first receive its input."""
         key = number, frozenset(lacking)
         if key not in self._segments:
             whole = self.program.segments[number]
             if lacking and 0 < number < self.n_segments - 1:
                 entered = layer_segment(self.source.spec, self.partition, number - 1, lacking)
-                whole = as_coded(entered, self.coding)
+                whole = with_coded_bytes(entered, self.coding)
             self._segments[key] = whole, project(whole, name)
-        return Turn(epoch, number, *self._segments[key], self.holder, self.coding, patience_s)
+        return SegmentTask(epoch, number, *self._segments[key], self.holder, self.coding, patience_s)
 
 
 @lru_cache(maxsize=256)
-def lowered(spec: EncoderSpec, partition: Partition, coding: Coding) -> Program:
+def lower_partition(spec: EncoderSpec, partition: Partition, coding: Coding) -> Program:
     """Return a partition's program with activations encoded as `coding`, for pricing and for running."""
     program = split(spec, partition)
-    return replace(program, segments=tuple(as_coded(segment, coding) for segment in program.segments))
+    return replace(program, segments=tuple(with_coded_bytes(segment, coding) for segment in program.segments))

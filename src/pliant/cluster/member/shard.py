@@ -7,9 +7,9 @@ from weakref import WeakSet
 
 import numpy as np
 
-from pliant.cluster.member.buffers import Buffers, Fill
-from pliant.cluster.member.part_forms import Compiled, Forms, WeightKey
-from pliant.cluster.member.perform import LoadedWeights
+from pliant.cluster.member.buffers import BufferCopy, Buffers
+from pliant.cluster.member.compiled_parts import CompiledPart, CompiledParts, WeightKey
+from pliant.cluster.member.run_executor import LoadedWeights
 from pliant.compiler.executable.call import Target
 from pliant.compiler.executable.encode_image import image_kernels
 from pliant.compiler.executable.fragment import fragment_image
@@ -43,7 +43,7 @@ _MOST_ENDS = 256
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _End:
+class _EndStage:
     """The input or the head for one number of rows."""
 
     form: StageForm
@@ -52,7 +52,7 @@ class _End:
 
 
 @final
-class Shards:
+class ModelShards:
     """One device's state of a model across partitions: kernels, packed weights, input and head.
 
     The pool belongs to the caller. Not thread-safe, but a shard may be prepared while another one runs.
@@ -61,8 +61,8 @@ class Shards:
     def __init__(self, device: str, source: EncoderSource, library: Library, pool: ThreadPool) -> None:
         self.device, self.source = device, source
         self._library, self._pool = library, pool
-        self._forms = Forms(source, library, pool)
-        self._ends: dict[tuple[str, int], _End] = {}
+        self._forms = CompiledParts(source, library, pool)
+        self._ends: dict[tuple[str, int], _EndStage] = {}
         self._made: WeakSet[Shard] = WeakSet()
 
     @property
@@ -125,7 +125,7 @@ class Shards:
             shard.release()
             self._made.discard(shard)
 
-    def _end(self, kernel: str, rows: int) -> _End:
+    def _end(self, kernel: str, rows: int) -> _EndStage:
         key = kernel, rows
         end = self._ends.pop(key, None)
         if end is None:
@@ -133,7 +133,7 @@ class Shards:
             image = fragment_image(graph, Target(self._library.isa, self._pool.n_threads))
             self._pool.reserve(image.scratch_bytes)
             weights = SharedWeights().of(image, {})
-            end = _End(StageForm(image), load_kernels(image_kernels(image), self._library), weights)
+            end = _EndStage(StageForm(image), load_kernels(image_kernels(image), self._library), weights)
         self._ends[key] = end  # most recent last
         if len(self._ends) > _MOST_ENDS:
             del self._ends[next(iter(self._ends))]
@@ -150,9 +150,9 @@ class Shard:
         spec: EncoderSpec,
         partition: Partition,
         first: int,
-        forms: Forms,
+        forms: CompiledParts,
         pool: ThreadPool,
-        ends: Mapping[str, _End],
+        ends: Mapping[str, _EndStage],
         *,
         is_alone: bool = False,
     ) -> None:
@@ -176,7 +176,7 @@ class Shard:
         self._ports: dict[str, dict[str, np.ndarray]] = {}
         self._ends = {kernel: self._bind_end(kernel, end) for kernel, end in ends.items()}
         self._weights: dict[WeightKey, np.ndarray] = {}
-        self._stages: dict[tuple[str, int], tuple[BoundStage, int, tuple[Fill, ...]]] = {}
+        self._stages: dict[tuple[str, int], tuple[BoundStage, int, tuple[BufferCopy, ...]]] = {}
         if is_alone:
             layers = range(first, spec.n_layers)
             forms.keep(
@@ -272,7 +272,7 @@ class Shard:
         """The exchanged tensor, float32 [rows, columns], as a view: a sender's output, a receiver's input."""
         return self._buffers.sent(work) if work.src == self.device else self._buffers.received(work)
 
-    def _bind_end(self, kernel: str, end: _End) -> BoundStage:
+    def _bind_end(self, kernel: str, end: _EndStage) -> BoundStage:
         """Bind the input or the head to its own memory, so that its step is one native call."""
         program, at = end.form.program, {x: Buffer.of(array) for x, array in end.weights.items()}
         is_input = kernel == INPUT
@@ -283,7 +283,7 @@ class Shard:
         at[ARENA] = self._arena.buffer
         return BoundStage(end.form, end.kernels, at)
 
-    def _bind(self, stage: Stage, compiled: Compiled, layer: int, forms: Forms) -> BoundStage:
+    def _bind(self, stage: Stage, compiled: CompiledPart, layer: int, forms: CompiledParts) -> BoundStage:
         keys, weights = compiled.keys(self._picked[layer]), forms.weights(compiled, self._picked[layer])
         self._weights |= {keys[name]: array for name, array in weights.items()}
         at = {name: Buffer.of(array) for name, array in weights.items()}

@@ -68,14 +68,14 @@ def decode(data: np.ndarray, coding: Coding, into: Float32[np.ndarray, "rows col
             assert_never(coding)
 
 
-def as_coded(segment: Segment, coding: Coding) -> Segment:
+def with_coded_bytes(segment: Segment, coding: Coding) -> Segment:
     """Return the segment with the encoded size, in bytes, on each of its exchanges."""
     if coding == "fp32":
         return segment
     return replace(segment, steps=tuple(_step_as_coded(step, coding) for step in segment.steps))
 
 
-def as_coded_links(links: Links, coding: Coding) -> Links:
+def scale_links(links: Links, coding: Coding) -> Links:
     """Return links scaled up by the compression ratio, for a planner that assumes 4 bytes per value."""
     faster = coded_bytes((1, _A_ROW), "fp32") / coded_bytes((1, _A_ROW), coding)
     if faster == 1.0:

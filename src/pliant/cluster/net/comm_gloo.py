@@ -22,9 +22,9 @@ from time import monotonic
 import numpy as np
 
 from pliant.cluster.net.comm import NOTE_LIMIT_BYTES, Tag, check_name, check_note, payload_bytes
-from pliant.cluster.net.mailbox import Mailbox, Message
+from pliant.cluster.net.mailbox import DataMessage, Mailbox
 from pliant.cluster.net.mailbox_comm import MailboxComm
-from pliant.cluster.net.shared_blocks import Region, shared_file
+from pliant.cluster.net.shared_blocks import SharedRegion, shared_file
 from pliant.errors import ClusterError, PeerLostError, PeerProtocolError
 from pliant.settings import child_environment
 
@@ -198,7 +198,7 @@ class _Group:
             "max_message_bytes": max_message_bytes,
         }
         self._words = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the group
-        self._out, self._in = Region(out_fd, region_bytes), Region(in_fd, region_bytes)
+        self._out, self._in = SharedRegion(out_fd, region_bytes), SharedRegion(in_fd, region_bytes)
         self._process = subprocess.Popen(
             [sys.executable, "-m", "pliant.cluster.net.gloo_child", json.dumps(options)],
             pass_fds=(theirs.fileno(), out_fd, in_fd),
@@ -308,7 +308,7 @@ class _Group:
         except ValueError as error:
             self._lose(peer, _fault("lied", peer, self._name, str(error)))
             return
-        self._mailbox.deliver(peer, tag, Message((payload,) if payload else (), n_bytes, note))
+        self._mailbox.deliver(peer, tag, DataMessage((payload,) if payload else (), n_bytes, note))
 
     def _lose(self, peer: str, error: ClusterError) -> None:
         with self._early_lock:

@@ -5,7 +5,7 @@ from threading import Lock
 import numpy as np
 
 from pliant.cluster.net.comm import Tag, check_note, payload_bytes
-from pliant.cluster.net.mailbox import Mailbox, Message
+from pliant.cluster.net.mailbox import DataMessage, Mailbox
 from pliant.cluster.net.mailbox_comm import MailboxComm
 from pliant.errors import ClusterError, PeerLostError
 
@@ -62,7 +62,9 @@ class MemoryComm(MailboxComm):
         check_note(note)
         self._mailbox.check(dst, tag.epoch)
         copy = payload_bytes(payload).tobytes()
-        self._network.mailbox(dst).deliver(self.name, tag, Message((copy,) if copy else (), len(copy), note))
+        self._network.mailbox(dst).deliver(
+            self.name, tag, DataMessage((copy,) if copy else (), len(copy), note)
+        )
         self._mailbox.count_sent(dst, len(copy))
 
     def close(self) -> None:

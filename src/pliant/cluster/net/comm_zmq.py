@@ -11,11 +11,11 @@ from time import monotonic
 import numpy as np
 
 from pliant.cluster.net.comm import Tag, check_name, check_note, payload_bytes
-from pliant.cluster.net.frame import FRAME_LIMIT_BYTES, BadFrame, Piece, pack, unpack
+from pliant.cluster.net.frame import FRAME_LIMIT_BYTES, BadFrame, PayloadPiece, pack, unpack
 from pliant.cluster.net.key import Key
-from pliant.cluster.net.mailbox import Mailbox, Message
+from pliant.cluster.net.mailbox import DataMessage, Mailbox
 from pliant.cluster.net.mailbox_comm import MailboxComm
-from pliant.cluster.net.zmq_sockets import CONNECTED, Alarm, Socket, Wire, event, zmq
+from pliant.cluster.net.zmq_sockets import CONNECTED, SecureContext, Socket, Waker, event, zmq
 from pliant.errors import ClusterError, PeerLostError, PeerProtocolError
 
 _QUEUED = 32  # frames queued per connection before `send` blocks: bounds the memory used for a stopped peer
@@ -44,14 +44,14 @@ class ZmqComm(MailboxComm):
         super().__init__(name, Mailbox(name))
         self._max_message_bytes = max_message_bytes
         self.send_timeout_s = send_timeout_s
-        self._wire = Wire(key, FRAME_LIMIT_BYTES, stale_s=_STALE_S)
+        self._wire = SecureContext(key, FRAME_LIMIT_BYTES, stale_s=_STALE_S)
         self._inbox, self.address = self._wire.listen_or_close(zmq.PULL, listen, _QUEUED)
         self._lock = Lock()
         self._peers: dict[str, _Peer] = {}
         self._new: SimpleQueue[_Peer | None] = SimpleQueue()
-        self._alarm = Alarm()
+        self._alarm = Waker()
         self._is_closed = False
-        self._pieces: dict[str, list[Piece]] = {}  # used by the reader thread only
+        self._pieces: dict[str, list[PayloadPiece]] = {}  # used by the reader thread only
         self.n_refused = 0  # malformed messages without a sender's name
         self._reader = Thread(target=self._read, name=f"pliant-comm-{name}", daemon=True)
         self._reader.start()
@@ -162,7 +162,7 @@ class ZmqComm(MailboxComm):
             except BadFrame as error:
                 self._refuse(error)
 
-    def _join(self, src: str, piece: Piece) -> None:
+    def _join(self, src: str, piece: PayloadPiece) -> None:
         """Deliver a message with its last piece. Pieces of one sender arrive in order or are lost."""
         if piece.n_bytes > self._max_message_bytes:
             limit = f"the limit is {self._max_message_bytes:,}"
@@ -178,7 +178,7 @@ class ZmqComm(MailboxComm):
             self._pieces[src] = pieces
             return
         payload = tuple(p.payload for p in pieces) if piece.n_bytes else ()
-        self._mailbox.deliver(src, piece.tag, Message(payload, piece.n_bytes, pieces[0].note))
+        self._mailbox.deliver(src, piece.tag, DataMessage(payload, piece.n_bytes, pieces[0].note))
 
     def _refuse(self, error: BadFrame) -> None:
         if error.src is None:
@@ -220,7 +220,7 @@ class ZmqComm(MailboxComm):
 class _Peer:
     """One outgoing connection: its socket, used only under `lock`, its monitor, only by the reader."""
 
-    def __init__(self, name: str, address: str, wire: Wire) -> None:
+    def __init__(self, name: str, address: str, wire: SecureContext) -> None:
         self.name = name
         self.address = address
         self.lock = Lock()

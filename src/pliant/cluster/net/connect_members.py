@@ -15,12 +15,12 @@ if TYPE_CHECKING:  # keep engines' dependencies out of `--help`
 
 PORT = 29500
 """Default port that workers connect to."""
-Engine = Literal["zmq", "gloo"]
+Transport = Literal["zmq", "gloo"]
 """The transport of activations."""
-FORM_S = 60.0
+GROUP_TIMEOUT_S = 60.0
 
 
-class Meet(Protocol):
+class MemberConnector(Protocol):
     """Sets up a member's data connections."""
 
     @property
@@ -44,7 +44,7 @@ class Meet(Protocol):
 
 
 @final
-class NoMeeting:
+class NullConnector:
     """Members that are connected from the start, as in one process."""
 
     address = ""
@@ -63,7 +63,7 @@ class NoMeeting:
 
 
 @final
-class ByAddress:
+class AddressConnector:
     """ZeroMQ: each member connects to the given addresses of the others."""
 
     def __init__(self, comm: "ZmqComm") -> None:
@@ -89,7 +89,7 @@ class ByAddress:
 
 
 @final
-class InGroups:
+class GroupConnector:
     """torch.distributed: a formed group carries all plans of its members until one of them is lost.
 
     A plan with another member, or after a loss, needs a new group: a new process on every member, which
@@ -121,10 +121,10 @@ class InGroups:
         is_wanted: Callable[[], bool] = lambda: True,
     ) -> None:
         if place:
-            self._comm.form(members, place, FORM_S, is_wanted)
+            self._comm.form(members, place, GROUP_TIMEOUT_S, is_wanted)
 
 
-def interface_of(host: str) -> str:
+def find_interface(host: str) -> str:
     """Return the name of the interface with the address `host`. Raises ClusterError if there is none."""
     found = psutil.net_if_addrs()
     for name, addresses in found.items():

@@ -33,7 +33,7 @@ class BadFrame(Exception):  # noqa: N818
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class PayloadPiece:
     """Part of a message: the bytes from `offset` of all its `n_bytes`; the first piece carries the note."""
 
     tag: Tag
@@ -64,7 +64,7 @@ def pack(src: str, tag: Tag, payload: np.ndarray, note: bytes) -> Iterator[bytea
         yield frame
 
 
-def unpack(frame: memoryview) -> tuple[str, Piece]:
+def unpack(frame: memoryview) -> tuple[str, PayloadPiece]:
     """Return sender and piece; the payload shares memory with `frame`.
 
     Raises BadFrame for anything that `pack` would not have made.
@@ -88,4 +88,4 @@ def unpack(frame: memoryview) -> tuple[str, Piece]:
         tag = Tag(epoch, segment, step)
     except ValueError as error:
         raise BadFrame(str(error), src) from error
-    return src, Piece(tag, n_bytes, offset, bytes(frame[note_at:payload_at]), frame[payload_at:])
+    return src, PayloadPiece(tag, n_bytes, offset, bytes(frame[note_at:payload_at]), frame[payload_at:])

@@ -19,7 +19,7 @@ from threading import Lock, Thread
 from time import monotonic
 from typing import Any
 
-from pliant.cluster.net.shared_blocks import Region
+from pliant.cluster.net.shared_blocks import SharedRegion
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # torch's own, about features that are unused here
@@ -39,8 +39,8 @@ class Rank:
     def __init__(self, options: Mapping[str, Any]) -> None:
         self._rank: int = options["rank"]
         self._pipe = Connection(options["pipe"])
-        self._out = Region(options["out"], options["region_bytes"])
-        self._in = Region(options["in"], options["region_bytes"])
+        self._out = SharedRegion(options["out"], options["region_bytes"])
+        self._in = SharedRegion(options["in"], options["region_bytes"])
         self._limit_bytes: int = options["max_message_bytes"]
         self._lock = Lock()
         peers = [r for r in range(options["n_ranks"]) if r != self._rank]

@@ -14,7 +14,7 @@ from pliant.errors import ClusterError, PeerLostError, PeerProtocolError
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class DataMessage:
     """A payload, in the pieces it arrived in, and its note."""
 
     payload: tuple[bytes | memoryview, ...]
@@ -33,7 +33,7 @@ class Mailbox:
         self._name = name
         self._limit_bytes = unclaimed_limit_bytes
         self._lock = Lock()
-        self._messages: dict[tuple[str, Tag], deque[Message]] = {}
+        self._messages: dict[tuple[str, Tag], deque[DataMessage]] = {}
         self._waiting: dict[tuple[str, Tag], Lock] = {}  # each is held until a message or an error arrives
         self._unclaimed_bytes: dict[str, int] = {}
         self._errors: dict[str, ClusterError] = {}
@@ -42,7 +42,7 @@ class Mailbox:
         self._dropped = -1
         self._is_closed = False
 
-    def deliver(self, src: str, tag: Tag, message: Message) -> None:
+    def deliver(self, src: str, tag: Tag, message: DataMessage) -> None:
         """Queue a message for its receiver; a message of a dropped epoch is discarded."""
         with self._lock:
             if tag.epoch <= self._dropped or self._is_closed:
@@ -126,7 +126,7 @@ class Mailbox:
             sent, received = self._sent_bytes, self._received_bytes
             return {peer: Traffic(sent.get(peer, 0), received.get(peer, 0)) for peer in {**sent, **received}}
 
-    def _take(self, src: str, tag: Tag, timeout_s: float) -> Message:
+    def _take(self, src: str, tag: Tag, timeout_s: float) -> DataMessage:
         key = (src, tag)
         until = time.monotonic() + timeout_s
         bell = Lock()
@@ -159,7 +159,7 @@ class Mailbox:
             src,
         )
 
-    def _pop(self, key: tuple[str, Tag]) -> Message:
+    def _pop(self, key: tuple[str, Tag]) -> DataMessage:
         queue = self._messages[key]
         message = queue.popleft()
         if not queue:

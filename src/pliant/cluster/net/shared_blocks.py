@@ -21,7 +21,7 @@ def shared_file(n_bytes: int) -> int:
     return fd
 
 
-class Region:
+class SharedRegion:
     """A mapped shared file; only one process may allocate, with `take` and `give`."""
 
     def __init__(self, fd: int, n_bytes: int) -> None:

@@ -36,7 +36,7 @@ _LINGER_MS = 1_000
 _ANY = ("*", "0.0.0.0", "::")
 
 
-class Wire:
+class SecureContext:
     """A ZeroMQ context, its authenticated sockets, and the `gate` socket that decides admission.
 
     A connection without any acknowledgement for `stale_s` is reconnected. The owner must poll `gate` and
@@ -166,7 +166,7 @@ def _reason(error: zmq.ZMQError) -> str:
     return "unknown" if error.errno is None else zmq.strerror(error.errno)
 
 
-class Alarm:
+class Waker:
     """Wakes a polling thread: call `ring` from any thread, poll `fileno`, call `quiet` when awake."""
 
     def __init__(self) -> None:

@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
+from pliant.cluster.lead.adaptive_planner import AdaptivePlanner, Switch
+from pliant.cluster.lead.join_spans import segment_ends
 from pliant.cluster.lead.lead_run import RunRecord
 from pliant.cluster.lead.margin import Margins
-from pliant.cluster.lead.predict import Solved
-from pliant.cluster.lead.record import segment_ends
+from pliant.cluster.lead.predict import Prediction
 from pliant.cluster.lead.run_log import Fault
-from pliant.cluster.lead.steer import Steering, Switch
 from pliant.ir.cost import Span, SpanState, latency, simulate
 from pliant.ir.partition import Mode, Partition
 from pliant.ir.program import Exchange, Program, value
@@ -41,7 +41,7 @@ class ClusterDetails:
     links: Links
 
 
-def details_of(led: RunRecord, steering: Steering, margins: Margins) -> ClusterDetails:
+def details_of(led: RunRecord, steering: AdaptivePlanner, margins: Margins) -> ClusterDetails:
     """Return a finished run's details; `margins` learn from runs of one plan without faults."""
     solved = [steering.solved(held) for held in led.plans]
     predicted = _predicted(led.program, solved)
@@ -65,7 +65,7 @@ def details_of(led: RunRecord, steering: Steering, margins: Margins) -> ClusterD
     )
 
 
-def _predicted(program: Program, planned: Sequence[Solved]) -> tuple[Span, ...]:
+def _predicted(program: Program, planned: Sequence[Prediction]) -> tuple[Span, ...]:
     """Return the predicted spans, each segment by the plan that it ran by."""
     if all(one is planned[0] for one in planned) and program.segments == planned[0].program.segments:
         return planned[0].spans  # the same object for repeated answers

@@ -7,8 +7,8 @@ from statistics import median
 from types import MappingProxyType
 from typing import final
 
-from pliant.cluster.lead.predict import Solved
-from pliant.cluster.watch.adapt import too_large
+from pliant.cluster.lead.predict import Prediction
+from pliant.cluster.watch.adapt import find_overloaded
 from pliant.errors import BudgetError, ClusterError
 from pliant.ir.curve import Curve
 from pliant.ir.endpoint import ALIKE, RESOLUTION, Request, ServiceLevel
@@ -64,7 +64,7 @@ def lengths_to_plan(most: int, longest: float, *, is_open_ended: bool) -> tuple[
     return lengths, [n for n in lengths if n <= _NEAR * longest] or lengths[:1]
 
 
-def times_of(plans: Mapping[int, Solved], before: Curve, lengths: Sequence[int]) -> Curve:
+def times_of(plans: Mapping[int, Prediction], before: Curve, lengths: Sequence[int]) -> Curve:
     """Return seconds by length: as planned; for longer inputs as `before`, scaled to the planned pace."""
     last = max(plans)
     pace = plans[last].seconds / max(before.at(last), _LEAST_S)
@@ -74,9 +74,9 @@ def times_of(plans: Mapping[int, Solved], before: Curve, lengths: Sequence[int])
 
 def times_of_parts(
     whole: Encoder,
-    plans: Mapping[int, Solved],
+    plans: Mapping[int, Prediction],
     parts: Collection[Encoder],
-    solve: Callable[[int, Encoder], Solved],
+    solve: Callable[[int, Encoder], Prediction],
     prior: Curve,
 ) -> dict[Encoder, Curve]:
     """Return times of submodels by length.
@@ -93,7 +93,7 @@ def times_of_parts(
         except (BudgetError, ClusterError):
             continue
         need = held + Counter(weight_bytes(part.spec, *(solved.partition for solved in own.values())))
-        if not too_large(need, plans[last].picture):
+        if not find_overloaded(need, plans[last].picture):
             held = need
             share = own[last].seconds / max(plans[last].seconds, _LEAST_S)
             far = ((n, share * seconds) for n, seconds in prior.points if n > last)
@@ -186,8 +186,8 @@ def levels_by(
     whole: Encoder,
     accuracy: WholeAccuracy | None,
     parts: Collection[Encoder],
-    plans: Mapping[int, Solved],
-    solve: Callable[[int, Encoder], Solved],
+    plans: Mapping[int, Prediction],
+    solve: Callable[[int, Encoder], Prediction],
     prior: Curve,
 ) -> ClusterLevels:
     """The whole model's level, by its `plans`, and those of its `parts`, as `times_of_parts` says.
@@ -239,7 +239,7 @@ def _delay_s(other_s: float, predicted_s: float, seconds: float) -> float:
     return min(late_s, late_s * other_s / predicted_s) if late_s > 0.0 else late_s * other_s / predicted_s
 
 
-def pick(levels: Sequence[ServiceLevel], request: Request) -> int:
+def pick_level(levels: Sequence[ServiceLevel], request: Request) -> int:
     """Return the index of the level that answers `request`, as `Request` says: the last if none reaches its
     floor.
     """

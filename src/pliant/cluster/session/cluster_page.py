@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from html import escape
 from typing import TYPE_CHECKING
 
-from pliant.cluster.session.partition_picture import partition_svg
+from pliant.cluster.session.partition_plot import partition_svg
 from pliant.ir.text.table_text import table_html, table_lines
 from pliant.ir.text.timeline_text import timeline_text
 from pliant.plan.picture import can_draw

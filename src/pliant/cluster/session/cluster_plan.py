@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pliant.cluster.lead.explain_partition import misfits
-from pliant.cluster.lead.predict import Solved
+from pliant.cluster.lead.predict import Prediction
 from pliant.cluster.session.cluster_page import cluster_html, cluster_page
 from pliant.ir.cost import Span
 from pliant.ir.partition import Mode, Partition
@@ -49,7 +49,7 @@ class ClusterPlan:
 
 def plan_of(
     spec: EncoderSpec,
-    solved: Solved,
+    solved: Prediction,
     bound: AdaptiveBound,
     deadline_s: float | None,
     reasons: tuple[str, ...] = (),

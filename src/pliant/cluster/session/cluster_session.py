@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, final, overload
 import numpy as np
 
 from pliant.cluster.lead.explain_partition import explain
-from pliant.cluster.lead.overview import MemberStatus
-from pliant.cluster.lead.predict import Solved
+from pliant.cluster.lead.predict import Prediction
+from pliant.cluster.lead.status_report import MemberStatus
 from pliant.cluster.session import cluster_levels
 from pliant.cluster.session.cluster_details import ClusterDetails, details_of
 from pliant.cluster.session.cluster_feeds import feeds_of, read_feeds
@@ -260,7 +260,7 @@ class ClusterSession(TextSession[ClusterDetails]):
         """Return the estimate for the level that `answer` would choose now. Raises BudgetError."""
         self.curve(request.accuracy_floor or 0.0)
         levels, n = self.levels(), request.length
-        level = levels[cluster_levels.pick(levels, request)]
+        level = levels[cluster_levels.pick_level(levels, request)]
         return Estimate(level.curve.at(n), level.accuracy, level.bound_curve.at(n))
 
     def look_again(self) -> None:
@@ -277,7 +277,7 @@ class ClusterSession(TextSession[ClusterDetails]):
         self.curve(request.accuracy_floor or 0.0)
         n, levels = request.length, self._levels  # another thread may replace them meanwhile
         told = levels.at(super().levels()[-1])
-        i = len(told) - 1 if self._is_probe else cluster_levels.pick(told, request)
+        i = len(told) - 1 if self._is_probe else cluster_levels.pick_level(told, request)
         self._is_probe = False
         start_s = time.perf_counter()
         feeds = request.tensors if request.text is None else feeds_of(self.encode(request.text))
@@ -313,7 +313,7 @@ class ClusterSession(TextSession[ClusterDetails]):
         if self.is_closed:
             raise InputError("this session is closed; ask the cluster to open the model again.")
 
-    def _solved(self, length: int, source: Encoder | None = None) -> Solved:
+    def _solved(self, length: int, source: Encoder | None = None) -> Prediction:
         with self._primary.turn() as leader:
             self._check_open()
             leader.steering.measure(source or self.encoder, length, is_beside=self._is_followed)

@@ -7,8 +7,8 @@ from threading import Lock
 from typing import final
 
 from pliant.cluster.lead.margin import Margins
-from pliant.cluster.lead.open_member import Leader
-from pliant.cluster.lead.overview import MemberStatus
+from pliant.cluster.lead.open_member import PrimaryMember
+from pliant.cluster.lead.status_report import MemberStatus
 from pliant.cluster.net.activation_coding import Coding
 from pliant.errors import ClusterError, InputError
 from pliant.models.encoder.encoder_source import EncoderSource
@@ -23,11 +23,11 @@ class SharedPrimary:
     """
 
     def __init__(
-        self, leading: AbstractContextManager[Leader], name: str, coding: Coding, margins: Margins
+        self, leading: AbstractContextManager[PrimaryMember], name: str, coding: Coding, margins: Margins
     ) -> None:
         self.name, self.coding, self.margins = name, coding, margins
         self._opened = ExitStack()
-        self.leader: Leader = self._opened.enter_context(leading)
+        self.leader: PrimaryMember = self._opened.enter_context(leading)
         self._lock, self._process, self._is_closed = Lock(), os.getpid(), False
 
     def enter(self, context: AbstractContextManager[object]) -> None:
@@ -45,7 +45,7 @@ class SharedPrimary:
             raise InputError("this cluster is closed; open another one.")
 
     @contextmanager
-    def turn(self) -> Iterator[Leader]:
+    def turn(self) -> Iterator[PrimaryMember]:
         """Give one thread at a time access to the leader. Raises as `check_open` does."""
         self.check_open()  # a forked child's copy of the lock may never be released
         with self._lock:

@@ -26,14 +26,14 @@ WEIGHT = 0.3
 
 
 @dataclass(frozen=True, slots=True)
-class Picture:
+class Topology:
     """Devices by name and the links between them, as known at one time."""
 
     capabilities: Mapping[str, Capability]
     links: Links
 
 
-def believed(ratio: float, before: float = 1.0) -> float:
+def damp_ratio(ratio: float, before: float = 1.0) -> float:
     """Return the trusted part of `ratio` (observed over expected): confirmed changes, and WEIGHT of others.
 
     `before` is the previous observation over the current expectation; a change is confirmed if both show it.
@@ -43,7 +43,7 @@ def believed(ratio: float, before: float = 1.0) -> float:
     return twice * (1 - WEIGHT + WEIGHT * ratio / twice)
 
 
-def drift(planned: Picture, now: Picture, devices: Collection[str]) -> float:
+def drift(planned: Topology, now: Topology, devices: Collection[str]) -> float:
     """Return the largest difference of two pictures of `devices`: 0.2 for a factor of 1.2 either way."""
     ratios = [1.0]
     for name in devices:
@@ -58,19 +58,19 @@ def drift(planned: Picture, now: Picture, devices: Collection[str]) -> float:
     return max(max(ratio, 1 / ratio) for ratio in ratios) - 1
 
 
-def is_alike(one: Picture, other: Picture) -> bool:
+def is_alike(one: Topology, other: Topology) -> bool:
     """Return whether two pictures have the same devices and no difference above ALIKE."""
     devices = one.capabilities.keys()
     return devices == other.capabilities.keys() and drift(one, other, devices) <= ALIKE
 
 
-def too_large(need: Mapping[str, int], now: Picture) -> tuple[str, ...]:
+def find_overloaded(need: Mapping[str, int], now: Topology) -> tuple[str, ...]:
     """Return the devices whose weights exceed the memory available to models, among those present."""
     devices = now.capabilities
     return tuple(name for name, n in need.items() if name in devices and n > devices[name].free_bytes)
 
 
-def regained(planned: Picture, now: Picture, whole_bytes: int) -> tuple[str, ...]:
+def find_memory_gains(planned: Topology, now: Topology, whole_bytes: int) -> tuple[str, ...]:
     """Devices that had too little memory for all layers (`whole_bytes`) at planning, and have more now."""
     found = []
     for name, device in now.capabilities.items():
@@ -81,7 +81,7 @@ def regained(planned: Picture, now: Picture, whole_bytes: int) -> tuple[str, ...
     return tuple(found)
 
 
-def recovered(planned: Picture, now: Picture, participants: Collection[str]) -> tuple[str, ...]:
+def find_recovered(planned: Topology, now: Topology, participants: Collection[str]) -> tuple[str, ...]:
     """Return unused devices that are, or whose links are, faster than planned by more than THRESHOLD."""
     both = planned.capabilities.keys() & now.capabilities.keys()
     found = []
@@ -99,12 +99,12 @@ def recovered(planned: Picture, now: Picture, participants: Collection[str]) -> 
 
 
 def reason_to_solve(
-    planned: Picture,
-    now: Picture,
+    planned: Topology,
+    now: Topology,
     participants: Collection[str],
     need: Mapping[str, int],
     whole_bytes: int = 0,
-    layer_s: Callable[[Picture], float] | None = None,
+    layer_s: Callable[[Topology], float] | None = None,
 ) -> str | None:
     """Return the reason to solve the partition again, as text; None if there is none.
 
@@ -118,10 +118,10 @@ def reason_to_solve(
         return f"{', '.join(sorted(left))} left"
     if joined:
         return f"{', '.join(sorted(joined))} joined"
-    tight = too_large({name: need[name] for name in participants}, now)
+    tight = find_overloaded({name: need[name] for name in participants}, now)
     if tight:
         return f"memory of {', '.join(tight)} is short"
-    back = regained(planned, now, whole_bytes)
+    back = find_memory_gains(planned, now, whole_bytes)
     if back:
         return f"memory of {', '.join(back)} is back"
     apart = drift(planned, now, [name for name in planned.capabilities if name in now.capabilities])
@@ -150,7 +150,7 @@ def most_saved_s(planned_s: float, now_s: float) -> float:
     return max(abs(now_s - planned_s), LEAST_GAIN * now_s)
 
 
-def pays(current_s: float, new_s: float, n_layers: int, load_s: float, switch_s: float) -> bool:
+def is_worthwhile(current_s: float, new_s: float, n_layers: int, load_s: float, switch_s: float) -> bool:
     """Return whether `n_layers` more layers, of `current_s` or `new_s` each, end sooner with the new plan.
 
     A plan that saves less than LEAST_GAIN per layer does not pay. Its weights load for `load_s` while

@@ -24,7 +24,7 @@ from pliant.ir.endpoint import ALIKE, RESOLUTION, ServiceLevel
 from pliant.ir.times.timing import chance, is_hopeless, margin
 from pliant.route.choice.crowding import Crowding
 from pliant.route.choice.objective import TIME, Objective
-from pliant.route.choice.terms import NO_TERMS, Terms
+from pliant.route.choice.request_terms import NO_TERMS, Terms
 
 LOCAL = "local"
 """The name of this device's own session among candidates; upstreams are named by their URLs."""
@@ -142,9 +142,9 @@ class Choice:
 
     @property
     def runners_up(self) -> tuple[Option, ...]:
-        """The best option of each other candidate, as in `ranked`."""
+        """The best option of each other candidate, as in `rank`."""
         n, candidates, objective, terms = self._among
-        return ranked(n, [c for c in candidates if c.name != self.target], objective, terms)
+        return rank(n, [c for c in candidates if c.name != self.target], objective, terms)
 
 
 class _InTime(NamedTuple):
@@ -156,7 +156,7 @@ class _InTime(NamedTuple):
     level: ServiceLevel
 
 
-def ranked(
+def rank(
     n: int, candidates: Sequence[Candidate], objective: Objective = TIME, terms: Terms = NO_TERMS
 ) -> tuple[Option, ...]:
     """Return the best option of each candidate, each the one that is chosen without those before it."""
@@ -188,7 +188,7 @@ def choose(
     return Choice(best, (n, candidates, objective, terms))
 
 
-def soonest(n: int, candidates: Sequence[Candidate], terms: Terms = NO_TERMS) -> Choice | None:
+def choose_soonest(n: int, candidates: Sequence[Candidate], terms: Terms = NO_TERMS) -> Choice | None:
     """Return the candidate and level with the least bound at or above the floor; None if there is none."""
     floor = terms.accuracy_floor or 0.0
     allowed = [(c, level) for c in candidates for level in c.levels if level.reaches(floor)]
@@ -335,12 +335,12 @@ def _cost(n: int, c: Candidate, seconds: float, objective: Objective) -> float:
     return objective.per_second * seconds + objective.per_joule * c.joules(n, seconds)
 
 
-def _late(soonest: Option, terms: Terms) -> str:
-    accuracy = "" if soonest.accuracy is None else f" with an accuracy of {soonest.accuracy:.4g}"
+def _late(best: Option, terms: Terms) -> str:
+    accuracy = "" if best.accuracy is None else f" with an accuracy of {best.accuracy:.4g}"
     return (
         f"no answer is in time: {(terms.deadline_s or 0.0) * 1e3:.4g} ms are left of the deadline, and the "
-        f"soonest, by {soonest.name}, takes {soonest.seconds * 1e3:.4g} ms{accuracy}, and less than "
-        f"{soonest.bound_s * 1e3:.4g} ms 95 times of 100. Give a longer `deadline_s`, or `best_effort`: true "
+        f"soonest, by {best.name}, takes {best.seconds * 1e3:.4g} ms{accuracy}, and less than "
+        f"{best.bound_s * 1e3:.4g} ms 95 times of 100. Give a longer `deadline_s`, or `best_effort`: true "
         "for that answer."
     )
 

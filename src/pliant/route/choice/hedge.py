@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from pliant.ir.endpoint import RESOLUTION
 from pliant.ir.times.timing import chance
-from pliant.route.choice.choose_endpoint import Candidate, Choice, soonest
-from pliant.route.choice.terms import Terms
+from pliant.route.choice.choose_endpoint import Candidate, Choice, choose_soonest
+from pliant.route.choice.request_terms import Terms
 
 _SPARE, _SPARE_S = 1.05, 0.005
 """Safety margin before the latest start of a local answer: threads and sockets take time."""
@@ -32,7 +32,7 @@ def hedge(n: int, choice: Choice, here: Sequence[Candidate], terms: Terms) -> He
     """
     if terms.deadline_s is None:
         return None
-    found = soonest(n, here, terms)
+    found = choose_soonest(n, here, terms)
     if found is None:
         return None
     after_s = _latest_s(terms.deadline_s, found)

@@ -5,7 +5,7 @@ from typing import Literal
 
 from pliant.ir.curve import Curve
 
-State = Literal["ready", "unknown", "down", "aside", "circle", "mismatch"]
+PeerHealth = Literal["ready", "unknown", "down", "aside", "circle", "mismatch"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +18,7 @@ class PeerState:
 
     name: str
     node: str | None
-    state: State
+    state: PeerHealth
     rtt_s: float
     bandwidth_Bps: float
     curve: Curve | None

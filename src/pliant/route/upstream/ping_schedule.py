@@ -6,9 +6,9 @@ from math import inf
 from typing import final
 
 from pliant.route.choice.choose_endpoint import Candidate
-from pliant.route.due import Ping
 from pliant.route.router_settings import RouterSettings
-from pliant.route.upstream.peer import Successor
+from pliant.route.router_tasks import PingTask
+from pliant.route.upstream.successor import Successor
 
 _OPTIMISM = 0.8
 _LATELY = 64
@@ -30,11 +30,11 @@ class PingSchedule:
 
     def due(
         self, peers: Iterable[Successor], candidates: Callable[[], Sequence[Candidate]], now_s: float
-    ) -> Iterator[Ping]:
+    ) -> Iterator[PingTask]:
         """Yield the pings to send now, if something depends on them; postpone the others."""
         for peer in peers:
             if now_s >= min(peer.ping_at_s, peer.queue.news_at_s) and self._asks(peer, candidates, now_s):
-                yield Ping(peer.name)
+                yield PingTask(peer.name)
 
     def _asks(self, peer: Successor, candidates: Callable[[], Sequence[Candidate]], now_s: float) -> bool:
         if now_s >= peer.queue.news_at_s and self._asks_news(peer, candidates, now_s):

@@ -7,7 +7,7 @@ _DOUBTFUL = 2.0
 
 
 @final
-class Silence:
+class SilenceDetector:
     """One upstream's silence: `is_silent` from an answer overdue beyond its bound until it is heard."""
 
     def __init__(self) -> None:

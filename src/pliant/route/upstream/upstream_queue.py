@@ -38,7 +38,7 @@ class RecentAverage:
 
 
 @dataclass(slots=True)
-class Passage:
+class QueueTicket:
     """One request on its way through `queue`: `work_s` is its expected work at the upstream.
 
     `away_s` is its expected time away. `ahead_s` is the work of this node's requests in flight when it was
@@ -115,14 +115,14 @@ class UpstreamQueue:
         told_s = self._told_s * _halved((now_s - self._told_at_s) / self._memory_s)
         return max(seen_s, told_s)
 
-    def enter(self, work_s: float, now_s: float, away_s: float = 0.0) -> Passage:
+    def enter(self, work_s: float, now_s: float, away_s: float = 0.0) -> QueueTicket:
         """Register a request to be sent when there is room: `work_s` there, `away_s` including the way."""
         self.work_s += work_s
         self._usual_s.set(self.work_s, now_s)
         self.n_waiting += 1
-        return Passage(work_s, self, away_s=away_s)
+        return QueueTicket(work_s, self, away_s=away_s)
 
-    def send(self, passage: Passage, now_s: float) -> None:
+    def send(self, passage: QueueTicket, now_s: float) -> None:
         """Record that it is sent now."""
         passage.is_sent = True
         passage.ahead_s, passage.n_ahead = self._in_flight_s, self.n_in_flight
@@ -133,7 +133,7 @@ class UpstreamQueue:
         if self._radio is not None:
             passage.before_j = self._radio.begin(passage.away_s, now_s)
 
-    def leave(self, passage: Passage, now_s: float) -> None:
+    def leave(self, passage: QueueTicket, now_s: float) -> None:
         """Record that it was answered, failed, or will not be sent."""
         self.work_s -= passage.work_s
         if passage.is_sent:
@@ -172,7 +172,7 @@ class UpstreamQueue:
 
     def answered(
         self,
-        passage: Passage | None,
+        passage: QueueTicket | None,
         away_s: float,
         spent_s: float,
         waited_s: float,

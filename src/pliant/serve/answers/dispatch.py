@@ -12,9 +12,9 @@ from typing import Literal, final
 from pliant.errors import BudgetError, ClusterError, DeadlineError, InputError, NodeError, RouteError
 from pliant.route.choice.choose_endpoint import LOCAL, Choice, choose
 from pliant.route.choice.hedge import Hedge, hedge, overdue_s, spare_s
-from pliant.route.choice.terms import Terms
+from pliant.route.choice.request_terms import Terms
 from pliant.route.curve_advert import CurveAdvert
-from pliant.route.node_messages import Spent
+from pliant.route.node_messages import NodeTime
 from pliant.route.router import Router
 from pliant.serve.answers.hedged_call import call_hedged
 from pliant.serve.answers.local_endpoint import LocalEndpoint
@@ -88,7 +88,7 @@ class Dispatcher:
             answer = await self._first_of_two(choice, asked, tried)
             if answer is not None:
                 self._disprove(tried.blaming)
-                spent = Spent(tried_s + answer.spent.seconds, answer.spent.waited_s)
+                spent = NodeTime(tried_s + answer.spent.seconds, answer.spent.waited_s)
                 return replace(answer, spent=spent)
             if len([name for name in tried.failed if name not in self.here]) >= _MOST_FAILURES:
                 asked = replace(asked, trail=replace(asked.trail, hops_left=0))
@@ -196,7 +196,7 @@ class Dispatcher:
                         if len(begun) > 1:
                             self._count_hedge(choice, "there" if task is first else "here")
                         queued_s = tried_s if first.cancelled() else 0.0
-                        spent = Spent(answer.spent.seconds + tried_s, answer.spent.waited_s + queued_s)
+                        spent = NodeTime(answer.spent.seconds + tried_s, answer.spent.waited_s + queued_s)
                         return replace(answer, spent=spent)
             if error is not None:
                 raise error
@@ -264,7 +264,7 @@ class Dispatcher:
                 begun.cancel()
         if answer is None:
             return None
-        return replace(answer, spent=Spent(answer.spent.seconds + tried_s, answer.spent.waited_s))
+        return replace(answer, spent=NodeTime(answer.spent.seconds + tried_s, answer.spent.waited_s))
 
     def _count_hedge(self, choice: Choice, answered: Literal["here", "there"]) -> None:
         self.metrics.hedges.labels(choice.target, answered).inc()
@@ -381,7 +381,7 @@ class Dispatcher:
         if asked.is_source and slot.passage.joules is not None:
             said["energy_j"] = slot.passage.joules
         content = with_parameters(answer.body, said)
-        spent = Spent(self._clock() - start_s, slot.waited_s + answer.waited_s)
+        spent = NodeTime(self._clock() - start_s, slot.waited_s + answer.waited_s)
         return RoutedAnswer(content, target, answer.node, spent, {}, choice, slot.passage.joules, accuracy)
 
     async def _here(self, choice: Choice, asked: RoutedRequest, turn: WorkStart | None) -> RoutedAnswer:
@@ -401,7 +401,7 @@ class Dispatcher:
             said["energy_j"] = reply.energy_j
         if (met := wish.met(self._clock())) is not None:
             said["met"] = met
-        spent = Spent(done.waited_s + done.spent_s, done.waited_s)
+        spent = NodeTime(done.waited_s + done.spent_s, done.waited_s)
         node = self.router.name
         return RoutedAnswer(reply, local.name, node, spent, said, choice, reply.energy_j, reply.accuracy)
 

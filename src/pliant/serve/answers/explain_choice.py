@@ -6,7 +6,7 @@ from pliant.errors import BudgetError, RouteError
 from pliant.quantities import format_bytes, format_seconds
 from pliant.route.choice.choose_endpoint import Option
 from pliant.route.choice.objective import Objective
-from pliant.route.choice.terms import Terms
+from pliant.route.choice.request_terms import Terms
 from pliant.route.router import Router
 from pliant.route.upstream.peer_state import PeerState
 from pliant.run.process_memory import MemoryShare

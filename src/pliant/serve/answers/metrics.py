@@ -194,7 +194,7 @@ class Metrics:
             (self.client_bytes, DIRECTIONS),
             (self.upstream_bytes, DIRECTIONS),
             (self.hedges, ("there", "here")),
-            (self.exclusions, get_args(peer_state.State)),
+            (self.exclusions, get_args(peer_state.PeerHealth)),
             (self.pings, ("ok", "failed", "mismatch", "misbehaved")),
         ):
             for other in others:

@@ -8,7 +8,7 @@ from pliant.ir.reply import Reply
 from pliant.route.choice.choose_endpoint import Choice
 from pliant.route.choice.objective import TIME, Objective
 from pliant.route.curve_advert import Trail
-from pliant.route.node_messages import RouteMessage, Spent
+from pliant.route.node_messages import NodeTime, RouteMessage
 from pliant.serve.protocol.inference import InferBody, InferRequest
 from pliant.serve.protocol.pending_request import PendingRequest
 
@@ -47,7 +47,7 @@ class RoutedAnswer:
     content: Reply[Any] | InferBody
     target: str
     node: str
-    spent: Spent
+    spent: NodeTime
     said: dict[str, object]
     choice: Choice
     energy_j: float | None = None

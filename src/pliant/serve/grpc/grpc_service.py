@@ -11,7 +11,7 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from pliant.errors import InputError, NodeError, PliantError
-from pliant.route.choice.terms import Terms
+from pliant.route.choice.request_terms import Terms
 from pliant.route.node_identity import NODE_HEADER
 from pliant.serve.access.access import AccessControl, AccessGrant, AccessRequest, Refusal
 from pliant.serve.access.roles import GRPC, unruled

@@ -13,7 +13,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from pliant.errors import InputError, NodeError, PliantError
-from pliant.route.choice.terms import Terms
+from pliant.route.choice.request_terms import Terms
 from pliant.route.node_identity import (
     MODEL_HEADER,
     NODE_HEADER,
@@ -26,10 +26,10 @@ from pliant.route.node_messages import (
     CURVE_HEADER,
     LIMIT_BYTES,
     ROUTE_HEADER,
+    NodeTime,
     RouteMessage,
-    Spent,
     decode_route,
-    encode_told,
+    encode_advert,
 )
 from pliant.route.predecessors import Listener
 from pliant.serve.access.access import AccessControl
@@ -200,7 +200,7 @@ class _Paths:
     async def infer(self, request: Request) -> Response:
         node, start_s = self._node, self._node.clock()
         route = self._route(request)
-        spent: Spent | None = None
+        spent: NodeTime | None = None
         async with self._bodies.read(request, node.limits.body_bytes) as content:
             call = _call(request, content, route)
             try:
@@ -211,9 +211,9 @@ class _Paths:
             else:
                 response = _answered(answer.body, answer.node)
                 here_s = node.clock() - start_s  # a cached response was computed earlier
-                spent = Spent(min(answer.spent.seconds, here_s), min(answer.spent.waited_s, here_s))
+                spent = NodeTime(min(answer.spent.seconds, here_s), min(answer.spent.waited_s, here_s))
         if route is not None:
-            told = encode_told(node.dispatcher.tell(route.sender), spent)
+            told = encode_advert(node.dispatcher.tell(route.sender), spent)
             response.raw_headers.append((_CURVE, told.encode()))
         return response
 
@@ -223,7 +223,7 @@ class _Paths:
         self._check_model(request)
         route = self._route(request)
         told = self._node.dispatcher.tell(None if route is None else route.sender)
-        return Response(encode_told(told, Spent(self._node.clock() - start_s)), media_type=JSON)
+        return Response(encode_advert(told, NodeTime(self._node.clock() - start_s)), media_type=JSON)
 
     async def tell(self, request: Request) -> Response:
         if self._node.upstreams is None:

@@ -7,7 +7,7 @@ from typing import Protocol, runtime_checkable
 
 import msgspec
 
-from pliant.cluster.lead.overview import MemberStatus
+from pliant.cluster.lead.status_report import MemberStatus
 from pliant.errors import InputError, NodeError
 from pliant.serve.node.serving_node import ServingNode
 from pliant.serve.upstream.client import checked_url

@@ -18,7 +18,7 @@ from pliant.ir.endpoint import Estimate, Request, ServiceLevel
 from pliant.ir.reply import Reply
 from pliant.quantities import parse_seconds
 from pliant.route.choice.choose_endpoint import Option
-from pliant.route.choice.terms import NO_TERMS, Terms
+from pliant.route.choice.request_terms import NO_TERMS, Terms
 from pliant.route.curve_advert import Trail
 from pliant.run.memory_use import MemoryUse
 from pliant.run.session.feeds import FeedsLike, fed_array

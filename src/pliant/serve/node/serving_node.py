@@ -13,10 +13,10 @@ from pliant.errors import BudgetError, InputError, NodeError, RouteError
 from pliant.ir.endpoint import Request
 from pliant.route.choice.choose_endpoint import CLUSTER, LOCAL
 from pliant.route.choice.objective import TIME, Objective
-from pliant.route.choice.terms import NO_TERMS, Terms
+from pliant.route.choice.request_terms import NO_TERMS, Terms
 from pliant.route.curve_advert import Trail
 from pliant.route.node_identity import Identity
-from pliant.route.node_messages import RouteMessage, Spent
+from pliant.route.node_messages import NodeTime, RouteMessage
 from pliant.route.predecessors import Listener
 from pliant.route.router import Router
 from pliant.run.process_memory import MemoryBudget, MemoryShare
@@ -87,7 +87,7 @@ class InferResponse:
     body: InferBody
     target: str
     node: str
-    spent: Spent
+    spent: NodeTime
     length: int
     accuracy: float | None = None
 
@@ -236,7 +236,7 @@ class ServingNode:
 
         rows = [partial(ask, row) for row in range(request.n_rows)]
         found = await gather(rows, min(_ROWS_AT_ONCE, self._queue))
-        spent = Spent(self.clock() - start_s, max(one.spent.waited_s for one in found))
+        spent = NodeTime(self.clock() - start_s, max(one.spent.waited_s for one in found))
         accuracies = [one.accuracy for one in found if one.accuracy is not None]
         nodes, targets = {one.node for one in found}, {one.target for one in found}
         return InferResponse(

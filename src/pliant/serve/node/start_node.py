@@ -35,7 +35,7 @@ except ImportError as error:  # pragma: no cover - the tests need them
 from pliant.ir.curve import Curve
 from pliant.route.choice.energy import RadioModel
 from pliant.route.choice.objective import TIME, Objective
-from pliant.route.choice.terms import Terms
+from pliant.route.choice.request_terms import Terms
 from pliant.route.router import Router
 from pliant.route.router_settings import RouterSettings
 from pliant.run.process_memory import MemoryBudget

@@ -18,7 +18,7 @@ from starlette.routing import Route
 
 from pliant.errors import InputError, NodeError, PliantError
 from pliant.ir.port import Port
-from pliant.route.choice.terms import Terms
+from pliant.route.choice.request_terms import Terms
 from pliant.serve.answers.gather import gather
 from pliant.serve.http.body_reader import BodyReader
 from pliant.serve.node.serving_node import InferCall, InferResponse, ServingNode

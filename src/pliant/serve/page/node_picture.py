@@ -6,12 +6,12 @@ from math import ceil
 
 import msgspec
 
-from pliant.cluster.lead.overview import MemberStatus
+from pliant.cluster.lead.status_report import MemberStatus
 from pliant.errors import BudgetError, PliantError, RouteError
 from pliant.ir.port import Port
 from pliant.plan.result import Plan
 from pliant.route.choice.choose_endpoint import Option
-from pliant.route.choice.terms import Terms
+from pliant.route.choice.request_terms import Terms
 from pliant.route.upstream.peer_state import PeerState
 from pliant.run.memory_use import MemoryUse, rss_bytes
 from pliant.run.process_memory import MemoryShare

@@ -10,7 +10,7 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from pliant.errors import InputError, NodeError
-from pliant.route.choice.terms import Terms
+from pliant.route.choice.request_terms import Terms
 from pliant.serve.node.serving_node import ServingNode
 from pliant.serve.page.answer_timeline import timeline_of
 from pliant.serve.page.event_stream import EventStream, PageProcess

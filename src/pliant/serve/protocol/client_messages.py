@@ -5,7 +5,7 @@ from dataclasses import asdict
 import msgspec
 import numpy as np
 
-from pliant.route.choice.terms import NO_TERMS, Terms
+from pliant.route.choice.request_terms import NO_TERMS, Terms
 from pliant.serve.protocol.inference import InferBody, InferRequest, Signature, answer_of
 from pliant.serve.protocol.oip_tensors import DATATYPES, read_bytes, write_bytes
 

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 
 from pliant.errors import InputError, RouteError
-from pliant.route.choice.terms import NO_TERMS, Terms
+from pliant.route.choice.request_terms import NO_TERMS, Terms
 from pliant.route.node_messages import decode_route
 
 

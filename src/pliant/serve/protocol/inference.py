@@ -16,7 +16,7 @@ from msgspec import structs
 
 from pliant.errors import InputError
 from pliant.ir.port import Port
-from pliant.route.choice.terms import Terms
+from pliant.route.choice.request_terms import Terms
 from pliant.serve.http.limits import Limits
 from pliant.serve.protocol.oip_tensors import (
     DATATYPES,

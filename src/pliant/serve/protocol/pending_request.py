@@ -8,7 +8,7 @@ from typing import Any
 from pliant.errors import InputError
 from pliant.ir.endpoint import Request
 from pliant.ir.times.timing import is_in_time
-from pliant.route.choice.terms import Terms
+from pliant.route.choice.request_terms import Terms
 
 LEAST_S = 1e-6
 

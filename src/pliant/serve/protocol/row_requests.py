@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from pliant.errors import InputError
-from pliant.route.choice.terms import Terms
+from pliant.route.choice.request_terms import Terms
 from pliant.serve.protocol.client_messages import read_answer, write_request
 from pliant.serve.protocol.inference import InferBody, InferRequest, Signature, write_reply
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from pliant.errors import InputError
 from pliant.route.choice.objective import Objective
-from pliant.route.choice.terms import Terms
+from pliant.route.choice.request_terms import Terms
 from pliant.run.process_memory import MemoryBudget
 from pliant.run.session.session import Session
 from pliant.serve.answers.answer_energy import AnswerEnergy

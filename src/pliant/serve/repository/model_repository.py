@@ -9,7 +9,7 @@ from math import ceil
 from typing import final
 
 from pliant.errors import BudgetError, DeadlineError, InputError, NodeError, PliantError
-from pliant.route.choice.terms import Terms
+from pliant.route.choice.request_terms import Terms
 from pliant.run.process_memory import release_unused
 from pliant.serve.node.serving_node import ServingNode
 from pliant.serve.repository.live_model import LiveModel

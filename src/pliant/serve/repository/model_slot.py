@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal, final, overload
 
 from pliant.errors import NodeError
-from pliant.route.choice.terms import NO_TERMS, Terms
+from pliant.route.choice.request_terms import NO_TERMS, Terms
 from pliant.serve.node.serving_node import ServingNode
 from pliant.serve.repository.live_model import LiveModel
 from pliant.serve.repository.model_entry import ModelEntry, ModelKey

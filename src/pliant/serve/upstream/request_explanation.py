@@ -7,7 +7,7 @@ import httpx
 import msgspec
 
 from pliant.errors import NodeError
-from pliant.route.choice.terms import NO_TERMS, Terms
+from pliant.route.choice.request_terms import NO_TERMS, Terms
 from pliant.serve.access.security import bearer, in_clear, is_in_clear
 from pliant.serve.answers.explain_choice import Explanation
 from pliant.serve.upstream.client import checked_url

@@ -10,12 +10,12 @@ from typing import final
 
 from pliant.errors import NodeError, RouteError
 from pliant.route.router import Router
-from pliant.route.upstream.upstream_queue import Passage
+from pliant.route.upstream.upstream_queue import QueueTicket
 
 
 @dataclass(slots=True)
 class _SlotWaiter:
-    passage: Passage
+    passage: QueueTicket
     is_sent: "asyncio.Future[bool]"
 
 
@@ -23,7 +23,7 @@ class _SlotWaiter:
 class UpstreamSlot:
     """A slot of a request at an upstream, after a wait of `waited_s`."""
 
-    passage: Passage
+    passage: QueueTicket
     waited_s: float
 
 
@@ -82,7 +82,7 @@ class UpstreamSlots:
                 pending.is_sent.set_result(False)
 
     async def _turn(
-        self, upstream: str, pending: deque[_SlotWaiter], passage: Passage, patience_s: float
+        self, upstream: str, pending: deque[_SlotWaiter], passage: QueueTicket, patience_s: float
     ) -> None:
         if len(pending) >= self.most:  # several requests were routed here at once
             raise NodeError(f"the queue for {upstream} is full.", status=503)

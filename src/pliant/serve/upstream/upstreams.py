@@ -11,20 +11,20 @@ from typing import final
 
 from pliant.errors import InputError, NodeError, PeerCurveError, PliantError, RouteError
 from pliant.ir.link import Link
-from pliant.route.choice.terms import Terms
+from pliant.route.choice.request_terms import Terms
 from pliant.route.curve_advert import NAME, Trail
-from pliant.route.due import Broadcast, Ping, Probe
 from pliant.route.node_identity import NODE_HEADER, PROTOCOL_HEADER, Identity, mismatch, read_identity
 from pliant.route.node_messages import (
     CURVE_HEADER,
     ROUTE_HEADER,
+    NodeTime,
     RouteMessage,
-    Spent,
-    decode_told,
+    decode_advert,
+    encode_advert,
     encode_route,
-    encode_told,
 )
 from pliant.route.router import Router
+from pliant.route.router_tasks import BroadcastTask, PingTask, ProbeTask
 from pliant.serve.answers.metrics import Metrics
 from pliant.serve.http.limits import Limits
 from pliant.serve.protocol.inference import BINARY, HEADER_LENGTH, JSON, InferBody, header_bytes
@@ -243,7 +243,7 @@ class Upstreams:
 
         Raises RouteError if it is invalid, and NodeError (404) if it names no upstream.
         """
-        told, _ = decode_told(body)
+        told, _ = decode_advert(body)
         now_s = self._clock()
         names = [state.name for state in self._router.states(now_s) if state.node == told.node]
         if not names:
@@ -291,14 +291,14 @@ class Upstreams:
     def _do_due(self) -> None:
         for action in self._router.due(self._clock()):
             match action:
-                case Ping(upstream):
+                case PingTask(upstream):
                     self._start(self._ping(upstream))
-                case Broadcast(predecessors, told):
-                    body = encode_told(told).encode()
+                case BroadcastTask(predecessors, told):
+                    body = encode_advert(told).encode()
                     for name in predecessors:
                         if self._broadcasts.replace(name, body):
                             self._start(self._broadcasts.send(name))
-                case Probe(length, endpoint):
+                case ProbeTask(length, endpoint):
                     self._probe(length, endpoint)
 
     def _start(self, work: Coroutine[object, object, None]) -> None:
@@ -335,7 +335,7 @@ class Upstreams:
         self._check_identity(upstream, response)
         if response.status != 200:
             raise NodeError(f"{upstream} answers pings with status {response.status}.", status=502)
-        told, spent = decode_told(response.content)
+        told, spent = decode_advert(response.content)
         if upstream not in self._warm:
             return  # a request failed in the meantime: a later ping tells whether it is back
         spent_s = 0.0 if spent is None else spent.seconds
@@ -381,13 +381,13 @@ class Upstreams:
 
     def _heard(
         self, upstream: str, n: int, response: Response, slot: UpstreamSlot, now_s: float
-    ) -> Spent | None:
+    ) -> NodeTime | None:
         """Report a response's headers to the router; returns the time that the upstream spent."""
         text = response.headers.get(CURVE_HEADER)
         if text is None:
             return None
         try:
-            told, spent = decode_told(text)
+            told, spent = decode_advert(text)
         except PeerCurveError as error:
             self.misbehaved(upstream, str(error))
             return None

@@ -1,0 +1,400 @@
+"""Choose the next plan: solve and load it beside the run, as observed devices and links change.
+
+Decides with `adapt` on the picture; solves with a given function; lets `Primary` have plans held ready.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import final
+
+from pliant.cluster.control.messages import Note
+from pliant.cluster.lead.choose_partition import PartitionChooser
+from pliant.cluster.lead.lead_run import Pause
+from pliant.cluster.lead.partition_cache import PartitionCache
+from pliant.cluster.lead.plan_distribution import PlanNotReadyError, select_recent
+from pliant.cluster.lead.predict import Prediction, is_search_futile, layer_seconds, repredict
+from pliant.cluster.lead.primary import Primary
+from pliant.cluster.member.cluster_worker import OnEvent
+from pliant.cluster.member.ready_plan import ReadyPlan
+from pliant.cluster.net.activation_coding import Coding, scale_links
+from pliant.cluster.watch import adapt
+from pliant.cluster.watch.adapt import Topology, is_alike, is_kept, is_worthwhile, reason_to_solve
+from pliant.cluster.watch.topology_tracker import TopologyTracker
+from pliant.ir.partition import Partition, Share
+from pliant.models.encoder.encoder_source import EncoderSource
+from pliant.models.encoder.encoder_spec import EncoderSpec
+from pliant.plan.split.stage_graphs import weight_bytes
+
+_LOAD_BPS = 200e6  # assumed rate of loading and packing weights, until a worker has shown its own
+_KNOWN = 64  # plans of earlier runs that are remembered, beside those that are held
+
+
+@dataclass(frozen=True, slots=True)
+class Switch:
+    """A change of plan inside a run: the first segment, and the reason."""
+
+    segment: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class _PlanInputs:
+    """A plan's inputs, the bytes of each device's weights, and those of all layers."""
+
+    solved: Prediction
+    need: Mapping[str, int]
+    whole_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class _PlanChange:
+    """The plan to change to, and why; `held` is None if memory does not suffice beside the current plan."""
+
+    solved: Prediction
+    reason: str
+    held: ReadyPlan | None
+
+
+@dataclass(frozen=True, slots=True)
+class _LayerEstimate:
+    """The time of a plan's layer by a picture other than its own."""
+
+    solved: Prediction
+    picture: Topology
+    layer_s: float
+
+
+@final
+class AdaptivePlanner:
+    """A `RunPlanner`; a context manager, whose thread solves and waits for members beside the run.
+
+    `free_bytes` returns the memory available to a model on the primary itself. With `is_adaptive` off, a plan
+    stays until a member fails; with `is_measuring` on, devices and links are measured before their first
+    plan.
+    """
+
+    def __init__(
+        self,
+        primary: Primary,
+        free_bytes: Callable[[], int],
+        choose: PartitionChooser,
+        *,
+        coding: Coding = "fp32",
+        is_adaptive: bool = True,
+        is_measuring: bool = False,
+        on_event: OnEvent = lambda text: None,
+    ) -> None:
+        self._primary, self._choose = primary, choose
+        self._known = TopologyTracker(primary, free_bytes, is_measuring=is_measuring, on_event=on_event)
+        self._coding, self._is_adaptive, self._on_event = coding, is_adaptive, on_event
+        self._plans: dict[int, _PlanInputs] = {}
+        self._found = PartitionCache(primary.clock, is_free=is_measuring)
+        self._held: list[ReadyPlan] = []
+        self._pending: Future[_PlanChange | None] | None = None
+        self._better: _PlanChange | None = None
+        self._tight: ReadyPlan | None = None
+        self._stuck: set[int] = set()
+        self._felt: _LayerEstimate | None = None
+        self._load_Bps: dict[str, float] = {}
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="pliant-steer")
+        self._without: frozenset[str] = frozenset()
+        self.switches: list[Switch] = []
+
+    def __enter__(self) -> "AdaptivePlanner":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Stop solving. Idempotent."""
+        self._thread.shutdown(wait=True, cancel_futures=True)
+
+    # For RunLeader.
+
+    def begin(
+        self, source: EncoderSource, tokens: int, without: Collection[str], number: int = 0
+    ) -> ReadyPlan:
+        """Return the plan of the last run if it still fits, or a new one, down to the primary alone."""
+        found = None if self._pending is None else self._take_pending()
+        better, self._better, tight, self._tight = self._better, None, self._tight, None
+        if tight is not None:
+            better = found
+        if number == 0:
+            self.switches.clear()
+            self._stuck.clear()
+            tight = None  # of an earlier run
+            known = {*list(self._plans)[-_KNOWN:], *(held.number for held in self._held)}
+            self._plans = {n: plan for n, plan in self._plans.items() if n in known}
+        self._forget(select_recent(self._held))
+        self._without = frozenset(without) | self.newcomers(source)
+        if number and better is not None and self._is_here(better.solved.partition):
+            with suppress(PlanNotReadyError):
+                held = better.held or self._hold(source, better.solved)
+                self._switch(number, better.reason)
+                return held
+        if tight in self._held and self._is_here(tight.partition):
+            self._stuck.add(tight.number)  # nothing fits better, so it continues
+            return tight
+        self._known.measure(source, tokens, self._without)
+        kept = self._kept(source, tokens)
+        if kept is not None:
+            return kept
+        while True:
+            solved = self.solve(source.spec, tokens, self._without)
+            try:
+                return self._hold(source, solved)
+            except PlanNotReadyError as error:
+                self._without |= error.reasons.keys()
+
+    def following(
+        self, number: int, current: ReadyPlan, last: ReadyPlan, notes: Mapping[str, Note]
+    ) -> ReadyPlan | Pause:
+        """Return a plan that became ready, or the current one; starts a new solution if it may pay.
+
+        The run pauses at the next boundary if memory does not suffice for the new plan beside the current
+        one, and at once if it does not suffice for the current one.
+        """
+        if last.number in self._plans:
+            self._known.see(self._plans[last.number].solved, notes)
+        if not self._is_adaptive:
+            return current
+        n_layers = current.n_segments - 1 - number
+        if self._pending is not None and self._pending.done() and n_layers > 0:  # the head is the primary's
+            better = self._take_pending()
+            if better is not None and self._is_here(better.solved.partition):
+                if better.held is not None:
+                    self._switch(number, better.reason)
+                    return better.held
+                self._better = better
+                return Pause.NEXT
+        is_due = self._pending is None and n_layers > 1 and number > 1
+        reason = self._reason(current, is_felt=True) if is_due else None
+        if reason is not None and (adapt.DRIFTED not in reason or self._may_pay(current, n_layers)):
+            self._pending = self._thread.submit(self._look, current, n_layers)
+            if self._is_tight(current):
+                self._tight = current
+                return Pause.NOW
+        return current
+
+    def wait_for_solution(self) -> None:
+        """Return when the plan that is being solved or loaded is ready; `following` does not wait for it."""
+        if self._pending is not None:
+            wait([self._pending])
+
+    def predicted_s(self, held: ReadyPlan) -> float | None:
+        """Return the seconds of one layer by the picture that the plan is based on."""
+        return None if (known := self._plans.get(held.number)) is None else known.solved.layer_s
+
+    # The inputs of plans.
+
+    def solve(
+        self, spec: EncoderSpec, tokens: int, without: Collection[str] = (), *, may_pause: bool = True
+    ) -> Prediction:
+        """Choose a partition by the current picture (`PartitionCache.of`), and predict it."""
+        picture = self._known.picture(without)
+        links = scale_links(picture.links, self._coding)
+        search = partial(self._choose, spec, tokens, picture.capabilities, links, self._primary.name)
+        return self._found.of(spec, tokens, picture, search, self._coding, may_pause=may_pause)
+
+    def measure(self, source: EncoderSource, tokens: int, *, is_beside: bool = False) -> None:
+        """Measure devices without a measurement of this model, and links to new devices (Hepti 4.1).
+        If this is repeated between runs (`is_beside`), runs do not include new devices until then."""
+        (self._known.measure_beside if is_beside else self._known.measure)(source, tokens)
+
+    def newcomers(self, source: EncoderSource) -> frozenset[str]:
+        """Return the workers that runs exclude until they are measured (`TopologyTracker.newcomers`)."""
+        return self._known.newcomers(source)
+
+    def reconsider(self) -> bool:
+        """Use devices again that were excluded as slow; return whether there are any."""
+        self._found.clear()
+        return self._known.reconsider()
+
+    def forget(self, source: EncoderSource) -> None:
+        """Free all plans of a model on all members. No run may be in progress."""
+        if self._pending is not None:
+            self._take_pending()
+        self._forget([held for held in self._held if held.source.whole.identity != source.whole.identity])
+
+    def solved(self, held: ReadyPlan) -> Prediction:
+        """Return the inputs of a plan that was begun here."""
+        return self._plans[held.number].solved
+
+    def _reason(self, current: ReadyPlan, *, is_felt: bool = False) -> str | None:
+        """Why to solve again; with `is_felt` any drift counts, else its predicted effect on a layer."""
+        known = self._plans.get(current.number)
+        if known is None:
+            return None
+        return reason_to_solve(
+            known.solved.picture,
+            self._known.picture(self._without),
+            current.partition.participants,
+            known.need,
+            known.whole_bytes,
+            None if is_felt else lambda picture: self._layer_s(known.solved, picture),
+        )
+
+    def _layer_s(self, solved: Prediction, picture: Topology) -> float:
+        """Return a layer's time by another picture; for a nearly equal picture, the cached time."""
+        if picture is solved.picture:
+            return solved.layer_s
+        felt = self._felt
+        if felt is None or felt.solved is not solved or not is_alike(felt.picture, picture):
+            self._felt = felt = _LayerEstimate(solved, picture, layer_seconds(solved, picture))
+        return felt.layer_s
+
+    def _recovered(self, held: ReadyPlan) -> tuple[str, ...]:
+        picture = self._plans[held.number].solved.picture
+        return adapt.find_recovered(picture, self._known.picture(self._without), held.partition.participants)
+
+    def _may_pay(self, current: ReadyPlan, n_layers: int) -> bool:
+        """Return whether a change may save more than a search takes; otherwise the next run is replanned."""
+        solved = self._plans[current.number].solved
+        now_s = self._layer_s(solved, self._known.picture(self._without))
+        return n_layers * adapt.most_saved_s(solved.layer_s, now_s) > self._found.search_s
+
+    def _is_here(self, partition: Partition) -> bool:
+        return set(partition.participants) <= self._known.here(self._without)
+
+    def _is_tight(self, current: ReadyPlan) -> bool:
+        """Return whether a member has too little memory for its part, and no other plan was searched yet."""
+        if (plan := self._plans.get(current.number)) is None or current.number in self._stuck:
+            return False
+        need = {name: plan.need[name] for name in current.partition.participants}
+        return bool(adapt.find_overloaded(need, self._known.picture(self._without)))
+
+    def _kept(self, source: EncoderSource, tokens: int) -> ReadyPlan | None:
+        """Return a plan held ready that is still valid, if there is one."""
+        here = self._known.here(self._without)
+        for held in reversed(self._held):
+            plan = self._plans[held.number]
+            is_same = held.source.identity == source.identity and held.partition.tokens == tokens
+            is_of_all = plan.solved.picture.capabilities.keys() == here
+            if is_same and is_of_all and self._primary.plans.is_held(held):
+                self._held = [*(one for one in self._held if one is not held), held]
+                is_due = plan.solved.is_due and not self._found.is_paused
+                if not self._is_adaptive or not (is_due or self._reason(held) or self._recovered(held)):
+                    return held
+                anew = self.solve(source.spec, tokens, self._without)
+                if not here <= anew.picture.capabilities.keys():  # a member left at this moment
+                    return None
+                now = repredict(plan.solved, anew.picture)
+                tight = adapt.find_overloaded(plan.need, anew.picture)
+                is_home = anew.partition.participants == (self._primary.name,)
+                if not tight and is_kept(now.layer_s, anew.layer_s, is_home=is_home):
+                    self._plans[held.number] = replace(plan, solved=replace(now, is_due=anew.is_due))
+                    return held
+                return None
+        return None
+
+    def _hold(self, source: EncoderSource, solved: Prediction) -> ReadyPlan:
+        """Have a plan held ready while nothing runs: in place if memory does not suffice beside the others.
+
+        Raises PlanNotReadyError naming members that cannot.
+        """
+        if self._fits(source, solved, self._held):
+            return self._prepare(source, solved)
+        return self._prepare(source, solved, is_in_place=True)
+
+    def _prepare(self, source: EncoderSource, solved: Prediction, *, is_in_place: bool = False) -> ReadyPlan:
+        spec, partition = source.spec, solved.partition
+        if is_in_place:
+            self._held.clear()  # members free them when asked, even if the new plan then fails
+        held, answers = self._primary.plans.prepare(source, partition, self._coding, is_in_place=is_in_place)
+        loads = {name: (ready.loaded_bytes, ready.load_s) for name, ready in answers.items()}
+        loads[self._primary.name] = held.holder.loaded.n_bytes, held.holder.loaded.seconds
+        self._load_Bps |= {name: n / seconds for name, (n, seconds) in loads.items() if n and seconds > 0}
+        alone = Partition("ws", partition.primary, (Share(partition.primary, spec.n_heads, 1),), 1)
+        whole_bytes = weight_bytes(spec, alone)[partition.primary]
+        self._plans[held.number] = _PlanInputs(solved, weight_bytes(spec, partition), whole_bytes)
+        self._held.append(held)
+        return held
+
+    def _forget(self, keep: Sequence[ReadyPlan]) -> None:
+        """Have all members free the plans that are not to be kept."""
+        if len(keep) < len(self._held):
+            self._held = list(keep)
+            self._primary.plans.forget(self._held)
+
+    def _switch(self, number: int, reason: str) -> None:
+        self.switches.append(Switch(number, reason))
+        self._on_event(f"new plan from segment {number}: {reason}")
+
+    def _look(self, current: ReadyPlan, n_layers: int) -> _PlanChange | None:
+        """On the steering thread: return a better plan, held ready if memory allows; None if none pays."""
+        reason = self._reason(current)
+        if reason is None or self._is_in_vain(current, n_layers):
+            return None
+        source, plan = current.source, self._plans[current.number]
+        spec, tokens = source.spec, current.partition.tokens
+        solved = self.solve(spec, tokens, self._without, may_pause=False)
+        if solved.partition == current.partition:
+            self._plans[current.number] = replace(plan, solved=solved)
+            return None
+        participants = current.partition.participants
+        if not set(participants) <= solved.picture.capabilities.keys():
+            return None  # a member left meanwhile: the run detects that itself
+        now = repredict(plan.solved, solved.picture)
+        x_s = solved.picture.links.link(self._primary.name, self._primary.name).seconds(
+            4 * tokens * spec.hidden * len(set(solved.partition.participants) - set(participants))
+        )
+        is_beside = self._fits(source, solved, [current])
+        load_s = self._load_s(source, solved.partition)
+        times = (load_s, x_s) if is_beside else (0.0, x_s + load_s)
+        must = adapt.find_overloaded(plan.need, solved.picture)
+        if not must and not is_worthwhile(now.layer_s, solved.layer_s, n_layers, *times):
+            self._plans[current.number] = replace(plan, solved=replace(now, is_due=False))
+            return None
+        if not is_beside:
+            return _PlanChange(solved, reason, None)
+        if not self._fits(source, solved, self._held):
+            self._forget([current])
+        try:
+            return _PlanChange(solved, reason, self._prepare(source, solved))
+        except PlanNotReadyError:
+            return None
+
+    def _is_in_vain(self, current: ReadyPlan, n_layers: int) -> bool:
+        """Return whether it is known, without a search, that no other plan pays."""
+        plan, picture = self._plans[current.number], self._known.picture(self._without)
+        if not self._is_here(current.partition) or adapt.find_overloaded(plan.need, picture):
+            return False
+        now = repredict(plan.solved, picture)
+        found = is_search_futile(current.source.spec, now, n_layers, self._coding)
+        if found:
+            self._plans[current.number] = replace(plan, solved=now)
+        return found
+
+    def _fits(self, source: EncoderSource, solved: Prediction, beside: Collection[ReadyPlan]) -> bool:
+        """Return whether every device has memory for the plan and for those `beside` it."""
+        models = {held.source.identity: held.source for held in beside} | {source.identity: source}
+        together: Counter[str] = Counter()
+        for identity, one in models.items():
+            partitions = [held.partition for held in beside if held.source.identity == identity]
+            partitions += [solved.partition] if identity == source.identity else []
+            together.update(weight_bytes(one.spec, *partitions))
+        return not adapt.find_overloaded(together, solved.picture)
+
+    def _load_s(self, source: EncoderSource, partition: Partition) -> float:
+        new = self._new_bytes(source, partition)
+        return max(n / self._load_Bps.get(name, _LOAD_BPS) for name, n in new.items())
+
+    def _new_bytes(self, source: EncoderSource, partition: Partition) -> dict[str, int]:
+        """Return the bytes of weights that each device must load for a partition."""
+        held = [one.partition for one in self._held if one.source.identity == source.identity]
+        before, after = weight_bytes(source.spec, *held), weight_bytes(source.spec, *held, partition)
+        return {name: after[name] - before.get(name, 0) for name in partition.devices}
+
+    def _take_pending(self) -> _PlanChange | None:
+        pending, self._pending = self._pending, None
+        assert pending is not None
+        try:
+            return pending.result()
+        except Exception as error:  # noqa: BLE001 - the run itself continues by its current plan
+            self._on_event(f"no new plan: {error or type(error).__name__}")
+            return None

@@ -1,0 +1,126 @@
+"""A node's adverts: the minimum of its ways' curves per accuracy, and the nodes they depend on."""
+
+from collections.abc import Callable, Sequence
+from math import inf
+from typing import final
+
+from pliant.ir.curve import MAX_POINTS, thinned
+from pliant.ir.endpoint import ALIKE, ServiceLevel
+from pliant.ir.times.levels import has_moved, spread
+from pliant.route.choice.choose_endpoint import Candidate
+from pliant.route.curve_advert import MAX_LEVELS, CurveAdvert
+from pliant.route.way_times import WayCurve, lower_envelope
+
+_SHORT_S = 1e-4
+_FEW_POINTS = 12
+"""Maximum number of points of the curves of lesser levels, and of bounds."""
+
+
+@final
+class AdvertCache:
+    """The adverts of `node`, cached until its ways change: one for all, and one per node behind them.
+
+    `behind` returns the nodes that the curve of a way depends on. Stamps are `started` and a count.
+    """
+
+    def __init__(self, node: str, started: int, max_n: int, behind: Callable[[str], frozenset[str]]) -> None:
+        self._node, self._started, self._max_n, self._behind = node, started, max_n, behind
+        self._kept: dict[str | None, CurveAdvert] = {}
+        self._ways: tuple[Candidate, ...] = ()
+        """The ways of the cached adverts."""
+        self._behind_told: list[frozenset[str]] = []
+        self._n_adverts = 0
+
+    def follow(self, ways: Sequence[Candidate]) -> None:
+        """Set the current ways. Adverts are kept while no way has changed by more than 3 %."""
+        behind = [self._behind(way.name) for way in ways]
+        pairs = zip(ways, self._ways, strict=False)
+        if behind != self._behind_told or not all(_is_alike(a, b, self._max_n) for a, b in pairs):
+            self._kept, self._ways, self._behind_told = {}, tuple(ways), behind
+
+    def of(
+        self, predecessor: str | None, ways: Sequence[Candidate]
+    ) -> tuple[CurveAdvert, Sequence[Candidate]]:
+        """`predecessor`'s advert, of ways that do not depend on it, and these ways. None: of all ways."""
+        advert = self._kept.get(None) or self._made(None, ways)
+        if predecessor is not None and predecessor in advert.through:
+            ways = [way for way in ways if predecessor not in self._behind(way.name)]
+            advert = self._kept.get(predecessor) or self._made(predecessor, ways)
+        return advert, ways
+
+    def _made(self, predecessor: str | None, ways: Sequence[Candidate]) -> CurveAdvert:
+        self._n_adverts += 1
+        stamp = (self._started, self._n_adverts)
+        made = self._kept[predecessor] = advert_of(self._node, ways, self._behind, self._max_n, stamp)
+        return made
+
+
+def _is_alike(a: Candidate, b: Candidate, max_n: int) -> bool:
+    return (
+        a.name == b.name
+        and a.levels == b.levels
+        and not has_moved(a.fixed_s + _SHORT_S, b.fixed_s + _SHORT_S)
+        and not has_moved(*(_SHORT_S + c.fixed_s + c.per_item_s * max_n for c in (a, b)))
+        and not has_moved(a.way_bound, b.way_bound)
+    )
+
+
+def advert_of(
+    node: str,
+    ways: Sequence[Candidate],
+    behind: Callable[[str], frozenset[str]],
+    max_n: int,
+    stamp: tuple[int, int],
+) -> CurveAdvert:
+    """Return per accuracy the minimum of `ways`, without queues, and the nodes behind the minimal ones.
+
+    `behind` returns the nodes that a way's curve depends on. At most `MAX_LEVELS` levels are advertised,
+    including the least and the most accurate.
+    """
+    found = [(way, level) for way in ways for level in way.levels]
+    found.sort(key=lambda one: -one[1].quality)
+    rising = spread(sorted({level.quality for _, level in found}), MAX_LEVELS)
+    falling = rising[::-1]
+    counts = [sum(level.quality >= quality - ALIKE for _, level in found) for quality in falling]
+    kinds = [[WayCurve(level.curve, way.fixed_s, way.per_item_s) for way, level in found]]
+    n_exact = next((i for i, (way, level) in enumerate(found) if _is_bounded(way, level)), len(found))
+    if n_exact < len(found):
+        kinds.append(
+            [
+                WayCurve(level.bound_curve, way.fixed_s * way.way_bound, way.per_item_s * way.way_bound)
+                for way, level in found
+            ]
+        )
+    (medians, *bounds), touching = lower_envelope(kinds, counts, max_n)
+    names = {way.name for (way, _), is_least in zip(found, touching, strict=True) if is_least}
+    through = frozenset({node}).union(*map(behind, names))
+    levels = []
+    for i, (quality, count) in enumerate(zip(falling, counts, strict=True)):
+        is_measured = all(level.accuracy is not None for _, level in found[:count])
+        curve = thinned(medians[i], _FEW_POINTS if i else MAX_POINTS)
+        bound = thinned(bounds[0][i], _FEW_POINTS) if n_exact < count else None
+        levels.append(ServiceLevel(curve, quality if is_measured else None, bound, quality))
+    return CurveAdvert(node, tuple(reversed(levels)), through, stamp)
+
+
+def _is_bounded(way: Candidate, level: ServiceLevel) -> bool:
+    return level.bound is not None or way.way_bound > 1.0
+
+
+def wait_beyond(advert: CurveAdvert, n: int, ways: Sequence[Candidate], waits_s: Sequence[float]) -> float:
+    """Return the wait of the most accurate answer of `advert` beyond its curve, for an input of length n.
+
+    Only `ways` with that accuracy count, each with its wait: an idle way with less accuracy does not shorten
+    the wait of requests for more. If the best way has a queue, the next best may be faster; then the result
+    is the difference to it.
+    """
+    least_quality = advert.levels[-1].quality - ALIKE
+    least_s = inf
+    for way, wait_s in zip(ways, waits_s, strict=True):
+        way_s = way.fixed_s + way.per_item_s * n
+        for level in reversed(way.levels):
+            if level.quality < least_quality:
+                break
+            least_s = min(least_s, way_s + level.curve.at(n) + wait_s)
+    beyond_s = least_s - advert.curve.at(n)
+    return beyond_s if _SHORT_S < beyond_s < inf else 0.0

@@ -1,0 +1,35 @@
+"""The tasks of a router besides answering: pings, broadcasts, probes."""
+
+from dataclasses import dataclass
+
+from pliant.route.choice.choose_endpoint import LOCAL
+from pliant.route.curve_advert import CurveAdvert
+
+
+@dataclass(frozen=True, slots=True)
+class PingTask:
+    """Request `successor`'s curve, without payload; report `pinged` or `failed`."""
+
+    successor: str
+
+
+@dataclass(frozen=True, slots=True)
+class BroadcastTask:
+    """Send this node's advert to `predecessors` (names): it has changed by more than T_th (CRIME 4.3.3)."""
+
+    predecessors: tuple[str, ...]
+    told: CurveAdvert
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeTask:
+    """Answer an input of `length` at `endpoint` of this device, when it is idle; report `answered_here`.
+
+    It serves no request: of several levels, the fastest suffices.
+    """
+
+    length: int
+    endpoint: str = LOCAL
+
+
+RouterTask = PingTask | BroadcastTask | ProbeTask

@@ -1,0 +1,97 @@
+"""What a worker promises whoever leads it: it serves one primary, and answers whatever goes wrong."""
+
+import threading
+from collections.abc import Iterator
+from queue import SimpleQueue
+
+import numpy as np
+import pytest
+
+from pliant.cluster.control.messages import (
+    AnyMessage,
+    MeasureRequest,
+    PrepareFailure,
+    PrepareRequest,
+    PrepareSuccess,
+    ReleaseRequest,
+)
+from pliant.cluster.lead.lead_run import RunRecord
+from pliant.cluster.lead.plan_distribution import PlanNotReadyError
+from pliant.ir.partition import Partition
+from pliant.models.encoder.encoder_source import EncoderSource
+from tests.cluster.fakes import FakeCluster, FakeStageBuilder, FakeStageRunner, spread
+from tests.cluster.lead.test_lead_run import TOLERANCE, once_at
+
+
+@pytest.fixture
+def cluster() -> Iterator[FakeCluster]:
+    with FakeCluster() as made:
+        yield made
+
+
+def test_another_primary_cannot_make_a_worker_forget_the_plans_it_serves(cluster: FakeCluster) -> None:
+    """It tells everybody it hears of; whoever serves another is not meant."""
+    cluster.add("a")
+    cluster.primary.wait_for(1, 10.0)
+    worker = cluster.machines["a"].worker
+    heard = threading.Event()
+
+    def told() -> None:
+        worker.hear("q", ReleaseRequest(()))
+        worker.hear("q", MeasureRequest(7, "none", 4, ("a",), {}))  # answered after that
+        assert heard.wait(20.0)
+
+    q = cluster.wires.join("q")
+    q.start(lambda peer, message: heard.set(), lambda peer: None)
+    cluster.before["a"] = once_at(1, "attend", told)
+    answer, wanted, led = cluster.run()
+    np.testing.assert_allclose(answer, wanted, atol=TOLERANCE)
+    assert isinstance(led, RunRecord)
+    assert not led.faults
+    q.close()
+
+
+def test_a_worker_whose_primary_died_while_it_prepared_serves_the_next(cluster: FakeCluster) -> None:
+    """What was prepared for the dead one is let go of."""
+    cluster.add("a")
+    cluster.primary.wait_for(1, 10.0)
+    worker, answers = cluster.machines["a"].worker, SimpleQueue[AnyMessage]()
+    q = cluster.wires.join("q")
+    q.start(lambda peer, message: answers.put(message), lambda peer: None)
+    begun, go_on = threading.Event(), threading.Event()
+
+    def slowly(self: FakeStageBuilder, source: EncoderSource, partition: Partition) -> FakeStageRunner:
+        begun.set()
+        assert go_on.wait(20.0)
+        return FakeStageRunner(self.name, source.spec, partition, self.before)
+
+    wanted = PrepareRequest(1, "made-up", spread(cluster.spec, 7, "p", "pa"), "fp32", ("p", "a"), {})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(FakeStageBuilder, "prepare", slowly)
+        worker.hear("p", wanted)
+        assert begun.wait(20.0)
+        worker.lose("p")
+        worker.hear("q", wanted)
+        go_on.set()
+        while not isinstance(answer := answers.get(timeout=20.0), PrepareSuccess | PrepareFailure):
+            pass
+    assert isinstance(answer, PrepareSuccess)
+    q.close()
+
+
+def test_whatever_goes_wrong_while_a_plan_is_prepared_is_said(cluster: FakeCluster) -> None:
+    """An error that nobody thought of, too: the primary does not wait, and the worker works on."""
+    cluster.add("a")
+    cluster.primary.wait_for(1, 10.0)
+
+    def odd(self: FakeStageBuilder, source: EncoderSource, partition: Partition) -> FakeStageRunner:
+        if self.name == "a":
+            raise ValueError("odd")
+        return FakeStageRunner(self.name, source.spec, partition, self.before)
+
+    partition = spread(cluster.spec, 7, "p", "pa")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(FakeStageBuilder, "prepare", odd)
+        with pytest.raises(PlanNotReadyError, match="a: odd"):
+            cluster.primary.plans.prepare(cluster.source, partition, "fp32")
+    assert cluster.primary.plans.prepare(cluster.source, partition, "fp32")[0].partition is partition

@@ -1,0 +1,139 @@
+"""What is known of devices and links over time, with measurements that are made up."""
+
+from collections.abc import Collection, Iterator
+
+import pytest
+
+from pliant.cluster.control.messages import Note
+from pliant.cluster.lead.predict import predict
+from pliant.cluster.watch.topology_tracker import TopologyTracker
+from pliant.ir.link import Link
+from pliant.ir.topology import Capability
+from tests.cluster.fakes import FakeCluster, SyntheticSource, spread
+
+DEVICE = Capability(1.0, 1e9, 1 << 30)
+LINK = Link(1e-3, 5e7)
+
+
+@pytest.fixture
+def cluster() -> Iterator[FakeCluster]:
+    with FakeCluster() as made:
+        yield made
+
+
+@pytest.fixture
+def surveys(monkeypatch: pytest.MonkeyPatch) -> list[set[str]]:
+    """Whose links were measured, time after time."""
+    found: list[set[str]] = []
+
+    def links(primary: object, names: Collection[str]) -> dict[tuple[str, str], Link]:
+        found.append(set(names))
+        return {(a, b): LINK for a in names for b in names if a != b}
+
+    monkeypatch.setattr("pliant.cluster.watch.topology_tracker.survey_links", links)
+    monkeypatch.setattr(
+        "pliant.cluster.watch.topology_tracker.survey_devices",
+        lambda primary, source, tokens, names: dict.fromkeys(names, DEVICE),
+    )
+    return found
+
+
+def picture_with_a(cluster: FakeCluster) -> TopologyTracker:
+    """The picture of a cluster that worker `a` has joined."""
+    known = TopologyTracker(cluster.primary, lambda: 10**9, is_measuring=True, on_event=lambda text: None)
+    cluster.add("a")
+    cluster.primary.wait_for(1, 10.0)
+    return known
+
+
+def test_links_of_who_joined_during_a_run_are_measured_before_the_next(
+    cluster: FakeCluster, surveys: list[set[str]]
+) -> None:
+    """What the run showed of the other links is no measurement of theirs."""
+    known = picture_with_a(cluster)
+    known.measure(cluster.source, 7)
+    partition = spread(cluster.spec, 7, "p", "pa")
+    solved = predict(cluster.spec, partition, known.picture())
+    cluster.add("b")
+    cluster.primary.wait_for(2, 10.0)
+    n_bytes = 4 * 7 * cluster.spec.hidden
+    known.see(solved, {"p": Note(0.0, 1, {}, {"a": (n_bytes, 1.0)}), "a": Note(0.0, 1, {})})
+    assert known.picture().links.link("a", "p").bandwidth_Bps < LINK.bandwidth_Bps
+    known.measure(cluster.source, 7)
+    known.measure(cluster.source, 7)
+    assert surveys == [{"p", "a"}, {"p", "a", "b"}]
+    assert known.picture().links.link("b", "p").bandwidth_Bps == LINK.bandwidth_Bps
+
+
+def test_runs_do_without_newcomers_where_these_are_measured_beside_them(
+    cluster: FakeCluster, surveys: list[set[str]]
+) -> None:
+    """A request waited 0.3 s while a worker that had come back was measured."""
+    known = picture_with_a(cluster)
+    assert known.newcomers(cluster.source) == set(), "nothing was measured yet"
+    known.measure(cluster.source, 7)
+    cluster.add("b")
+    cluster.primary.wait_for(2, 10.0)
+    assert known.newcomers(cluster.source) == set(), "only the next run would measure it"
+    known.measure_beside(cluster.source, 7)
+    cluster.add("c")
+    cluster.primary.wait_for(3, 10.0)
+    assert known.newcomers(cluster.source) == {"c"}
+    known.measure(cluster.source, 7, known.newcomers(cluster.source))
+    assert surveys == [{"p", "a"}, {"p", "a", "b"}]
+    known.measure_beside(cluster.source, 7)
+    assert known.newcomers(cluster.source) == set()
+    assert surveys[2:] == [{"p", "a", "b", "c"}]
+
+
+def test_a_worker_is_excluded_until_it_is_measured_for_ten_seconds_at_most(
+    cluster: FakeCluster, surveys: list[set[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A node that is never idle did not use a new worker at all. If its measurement fails, it is excluded
+    for as long again."""
+    now_s = [0.0]
+    known = TopologyTracker(cluster.primary, lambda: 10**9, is_measuring=True, on_event=lambda text: None)
+    known.measure_beside(cluster.source, 7)
+    cluster.add("a")
+    cluster.primary.wait_for(1, 10.0)
+    monkeypatch.setattr(cluster.primary, "clock", lambda: now_s[0])
+    for at_s, excluded in ((0.0, {"a"}), (9.9, {"a"}), (10.0, set()), (10.1, {"a"}), (20.2, set())):
+        now_s[0] = at_s
+        assert known.newcomers(cluster.source) == excluded
+    known.measure(cluster.source, 7)
+    assert surveys == [{"p", "a"}]
+    assert known.newcomers(cluster.source) == set()
+
+
+def test_a_worker_is_new_to_a_model_alone(cluster: FakeCluster, surveys: list[set[str]]) -> None:
+    """Runs of one model excluded a worker that only another model had not measured."""
+    known = TopologyTracker(cluster.primary, lambda: 10**9, is_measuring=True, on_event=lambda text: None)
+    other = SyntheticSource(cluster.spec, "other")
+    known.measure_beside(cluster.source, 7)
+    known.measure_beside(other, 7)
+    cluster.add("a", ("made-up", "other"))
+    cluster.primary.wait_for(1, 10.0)
+    known.measure_beside(cluster.source, 7)
+    known.measure(other, 7, known.newcomers(other))
+    assert known.newcomers(cluster.source) == set()
+    assert known.newcomers(other) == {"a"}
+    assert known.here() == {"p", "a"}
+
+
+def test_a_worker_that_was_left_out_as_slow_is_reconsidered_on_demand(
+    cluster: FakeCluster, surveys: list[set[str]]
+) -> None:
+    """Its back-off is half a minute at first; a probe, which no request waits for, may try it at once."""
+    known = picture_with_a(cluster)
+    known.measure(cluster.source, 7)
+    assert not known.reconsider()
+    together = predict(cluster.spec, spread(cluster.spec, 7, "p", "pa"), known.picture())
+    for _ in range(2):  # what is seen once may be a stall
+        known.see(together, {name: Note(0.0, 1, {"attend": 1.0, "rest": 1.0}) for name in "pa"})
+    slowed = known.picture().capabilities
+    assert min(slowed[name].drift("attend") for name in "pa") > 5
+    assert known.reconsider()
+    after = known.picture().capabilities
+    assert after["a"].drifts == ()
+    assert after["p"].drifts == slowed["p"].drifts, "the primary has a part in every run"
+    assert not known.reconsider()
