@@ -24,7 +24,7 @@ _Pick = Callable[[Router, float, list[str], Random], str]
 def routed(
     router: Router, n: int, now_s: float, exclude: Collection[str], trail: Trail, terms: Terms, _: Random
 ) -> Choice:
-    """pliant's policy: the most accurate answer in time, then the least time."""
+    """pliant's policy: the least time, within the resolution of the most accurate answer in time."""
     return router.choose(n, now_s, TIME, exclude, trail, terms)
 
 

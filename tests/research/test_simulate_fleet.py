@@ -109,7 +109,10 @@ def test_requests_go_by_their_own_ancestors_alone() -> None:
 
 
 def test_an_idle_fleet_gives_each_request_the_best_answer_there_is() -> None:
-    """Brute force over endpoint and level, for requests that never meet: the most accurate in time."""
+    """Brute force over endpoint and level, for requests that never meet: the most accurate in time.
+
+    The levels differ by more than the resolution.
+    """
     kinds = tuple(
         RequestKind(1 / 12, deadline_s, floor)
         for deadline_s, floor in product((0.03, 0.06, 0.1, 0.2, 0.5, 2.0), (0.0, 0.85))
