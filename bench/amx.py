@@ -36,7 +36,7 @@ from pliant.kernels.runtime.jit import Library
 from pliant.kernels.tiles.gemm_split import gemm_split_ir, scratch_bytes_split, units_split
 from pliant.kernels.tiles.tile_ops import TileKind, tile_ops, write_configure
 from pliant.kernels.tiles.tile_rows import config_space
-from pliant.settings import takes_amx
+from pliant.settings import allows_amx
 from pliant.store.coding.matrix import CodedMatrix, code_matrix
 from report import Report, interleaved, options
 from serving import Server, write_feeds
@@ -68,7 +68,7 @@ def main() -> None:
         lacking = sorted(needed_flags(isa) - host_flags())
         why = f"this processor lacks {', '.join(lacking)}" if lacking else "the system does not lend it"
         raise SystemExit(f"AMX cannot be measured here: {why}. Run this on Sapphire Rapids or later.")
-    if not takes_amx():
+    if not allows_amx():
         raise SystemExit("sessions use AMX only if PLIANT_AMX is 1: set it and run this again.")
     rounds = 5 if opts.quick else 21
     library = Library(isa, Path(tempfile.mkdtemp(prefix="pliant-bench-")))

@@ -22,7 +22,7 @@ import numpy as np
 import pliant
 from pliant.api.compile_library import LibraryOptions, LibraryReport, compile_elastic, compile_recurrent
 from pliant.api.model import RecurrentNetwork
-from pliant.api.open_elastic import packed_store
+from pliant.api.open_elastic import open_packed_store
 from pliant.api.resolve import resolve, resolve_elastic
 from pliant.compiler.executable.call import Target
 from pliant.ir.bitwidths import FULL_BITS
@@ -241,7 +241,7 @@ def _differences(answers: Sequence[DriverAnswer], texts: Sequence[str]) -> tuple
     """Largest difference from a session's engine at the bits that ran; answers equal to the bit; answers."""
     worst, equal = 0.0, 0
     with (
-        packed_store(resolve_elastic("sst2", "bench"), cache_folder()) as store,
+        open_packed_store(resolve_elastic("sst2", "bench"), cache_folder()) as store,
         Engine(store, tokens=LENGTH) as engine,
     ):
         tokenizer = open_tokenizer(store.path, store.spec)
@@ -311,7 +311,7 @@ _EMULATOR = ("qemu-aarch64", "-L", "/usr/aarch64-linux-gnu")
 
 def _sentences(library: Library, n: int) -> list[str]:
     """The first sentences that the library can read."""
-    with packed_store(resolve_elastic("sst2", "bench"), cache_folder()) as store:
+    with open_packed_store(resolve_elastic("sst2", "bench"), cache_folder()) as store:
         tokenizer = open_tokenizer(store.path, store.spec)
         texts = _lines(DATA / "sst2" / "dev.tsv")
         return [text for text in texts if tokenizer.encode(text).n_tokens <= LENGTH][:n]

@@ -17,6 +17,7 @@ from pliant.route.choice.choose_endpoint import LOCAL
 from pliant.route.node_identity import Identity
 from pliant.route.node_messages import NodeTime
 from pliant.run.session.session import Session
+from pliant.serve.access.access import AccessControl
 from pliant.serve.access.security import ListenAddress
 from pliant.serve.answers.admission import Admission
 from pliant.serve.answers.metrics import Metrics
@@ -66,7 +67,9 @@ async def unrouted(model: str) -> None:
     node: Any = UnroutedNode(served)
     sock = bind(ANY)
     print(f"http://127.0.0.1:{sock.getsockname()[1]}", flush=True)
-    await NodeServer(make_app(node, Access(), "0"), Limits(), lambda: None, lambda: None, 0.0).serve([sock])
+    await NodeServer(make_app(node, AccessControl(), "0"), Limits(), lambda: None, lambda: None, 0.0).serve(
+        [sock]
+    )
 
 
 async def late(model: str, n: int) -> None:

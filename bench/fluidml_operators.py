@@ -48,7 +48,7 @@ def measure(subject: Subject, cache: Path) -> list[dict[str, object]]:
     library, pool = compiled.shared_pool(THREADS, cache)
     options = ModelOptions({}, without=("channels_last", "winograd"))
     graph = OnnxSession(open_onnx(subject.file), pool, library, options, ahead=False).graph(subject.arrays)
-    found = GraphScheduler("exact", pool, library).operators(graph)
+    found = GraphScheduler("exact", pool, library).time_operators(graph)
     plain, ours = sum(row.loops_s for row in found), sum(row.chosen_s for row in found)
     ordered = sorted(found, key=lambda row: -row.default_s)[:6]
     return [_row(subject.name, row, plain, ours) for row in ordered]

@@ -156,7 +156,7 @@ def repeat(subject: Subject, cache: Path) -> dict[str, object]:
     for i in range(2):
         costs = CostFile(cache / "repeat" / f"{subject.file.stem}-{i}.json")
         costs.path.unlink(missing_ok=True)
-        GraphScheduler("exact", pool, library, costs).problem(graph)
+        GraphScheduler("exact", pool, library, costs).make_problem(graph)
         tables.append(costs.load())
     bare = build_problem(graph)
     wanted = measurement_keys(graph, bare)

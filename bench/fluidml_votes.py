@@ -58,7 +58,7 @@ def measure(cache: Path, n_drawn: int) -> list[dict[str, object]]:
 def _priced(graph: Graph, cache: Path) -> LayoutProblem:
     """The problem of a graph, every form measured."""
     library, pool = compiled.shared_pool(THREADS, cache)
-    return GraphScheduler("exact", pool, library).problem(graph)
+    return GraphScheduler("exact", pool, library).make_problem(graph)
 
 
 def _layouts(problem: LayoutProblem, graph: Graph) -> tuple[int, int]:

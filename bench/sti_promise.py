@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pliant.api.open_elastic import packed_store
+from pliant.api.open_elastic import open_packed_store
 from pliant.api.resolve import resolve_elastic
 from pliant.elastic.evaluate.answers import Labelled
 from pliant.elastic.evaluate.intervals import paired_difference
@@ -115,7 +115,7 @@ def promise(report: Report, rig: Rig, model: Path, dev: Path, limit: int | None 
     began_s = time.perf_counter()
     examples = picked(read_examples(dev, rig.spec.head.labels or ()), limit)
     some = labelled(rig.tokenizer, examples, rig.spec.max_tokens)
-    store = packed_store(resolve_elastic(model, "plan"), rig.cache)
+    store = open_packed_store(resolve_elastic(model, "plan"), rig.cache)
     try:
         bed = _bed(rig, store)
         whole_s = bed.whole_s()

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from pliant.secret_files import is_exposed, shown_mode
+from pliant.secret_files import format_mode, is_exposed
 
 MINE, OTHER = os.getegid(), 987_654
 
@@ -34,7 +34,7 @@ def test_a_secret_is_for_its_owner_or_a_group_of_this_process(
 ) -> None:
     """With `fsGroup`, Kubernetes mounts secrets as 0440 of root, and their group is the process's."""
     assert is_exposed(found(mode, owner, group)) is is_open
-    assert shown_mode(found(mode, owner, group)) == f"{mode:04o}"
+    assert format_mode(found(mode, owner, group)) == f"{mode:04o}"
 
 
 def test_a_supplementary_group_counts(monkeypatch: pytest.MonkeyPatch) -> None:

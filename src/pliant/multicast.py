@@ -32,7 +32,7 @@ class DiscoveredService:
 
 
 @contextmanager
-def announced(
+def announce_service(
     kind: str, name: str, hosts: Sequence[str], port: int, properties: Mapping[str, str]
 ) -> Iterator[None]:
     """Announce `port` of `hosts` as a service of `kind` (as in _http._tcp.local.) while the context is open.
@@ -60,7 +60,7 @@ def announced(
 
 
 @contextmanager
-def browsed(
+def browse_services(
     kind: str,
     on_found: Callable[[DiscoveredService], None],
     on_gone: Callable[[str], None] = lambda name: None,

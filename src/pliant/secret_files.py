@@ -19,6 +19,6 @@ def is_exposed(found: os.stat_result, is_given: bool = False) -> bool:
     return bool(found.st_mode & (_OTHERS_AND_WRITERS if is_mounted else _OTHERS))
 
 
-def shown_mode(found: os.stat_result) -> str:
+def format_mode(found: os.stat_result) -> str:
     """The mode as `chmod` takes it."""
     return f"{stat.S_IMODE(found.st_mode):04o}"

@@ -51,7 +51,7 @@ def credentials_folder() -> Path | None:
     return Path(given) if given else None
 
 
-def takes_amx() -> bool:
+def allows_amx() -> bool:
     """Whether AMX may be used where the CPU has it: if $PLIANT_AMX is 1. Not yet tested on a CPU with AMX."""
     return os.environ.get("PLIANT_AMX") == "1"
 

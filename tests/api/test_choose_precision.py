@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 import pliant
-from pliant.api.choose_elastic import as_weight_error
+from pliant.api.choose_elastic import to_weight_error
 from pliant.api.open_elastic import MeasurementOptions, profile_of
 from pliant.errors import InputError
 from pliant.ir.bitwidths import FULL_BITS
 from pliant.models.hf.checkpoint import open_checkpoint
 from pliant.plan.submodel.plan_options import OURS
-from pliant.run.array_sessions.measure_forms import answer_error, forms_of
+from pliant.run.array_sessions.measure_forms import answer_error, list_forms
 from pliant.store.build import build
 from pliant.store.manifest import AccuracyEntry, AccuracyTable, put_accuracy
 from pliant.store.read import open_store
@@ -94,11 +94,11 @@ def test_open_takes_the_same_words(model: Path) -> None:
 
 def test_forms_follow_the_weights_that_were_asked_for() -> None:
     """int8 products take coded weights or bytes; bytes are not multiplied in bfloat16."""
-    assert ("fp32", "int8") not in forms_of("fp32", is_bounded=False)
-    assert {weights for weights, _ in forms_of(4, is_bounded=True)} == {4}
-    assert forms_of(8, is_bounded=False) == [(8, "fp32"), (8, "int8")]
-    assert (8, "int8") in forms_of("auto", is_bounded=False)
-    assert {weights for weights, _ in forms_of("auto", is_bounded=True)} == {"auto"}
+    assert ("fp32", "int8") not in list_forms("fp32", is_bounded=False)
+    assert {weights for weights, _ in list_forms(4, is_bounded=True)} == {4}
+    assert list_forms(8, is_bounded=False) == [(8, "fp32"), (8, "int8")]
+    assert (8, "int8") in list_forms("auto", is_bounded=False)
+    assert {weights for weights, _ in list_forms("auto", is_bounded=True)} == {"auto"}
 
 
 def test_the_error_of_an_answer() -> None:
@@ -116,9 +116,9 @@ def test_the_error_of_an_answer() -> None:
 def test_an_error_counts_as_that_of_weights_which_change_answers_as_much() -> None:
     """One plane less is the measure; half its change is a quarter of its squared error."""
     errors = OURS.errors
-    assert as_weight_error(0.04, 0.04, errors) == pytest.approx(errors[5] - errors[6])
-    assert as_weight_error(0.02, 0.04, errors) == pytest.approx((errors[5] - errors[6]) / 4)
-    assert as_weight_error(0.0, 0.0, errors) == 0.0
+    assert to_weight_error(0.04, 0.04, errors) == pytest.approx(errors[5] - errors[6])
+    assert to_weight_error(0.02, 0.04, errors) == pytest.approx((errors[5] - errors[6]) / 4)
+    assert to_weight_error(0.0, 0.0, errors) == 0.0
 
 
 @pytest.fixture(scope="module")
@@ -133,7 +133,7 @@ def store(tiny_model: Callable[..., Path], kept: Path, tmp_path: Path) -> Path:
     path = build(open_checkpoint(tiny_model("bert", True)), tmp_path / "store")
     with open_store(path) as opened:
         for compute in FORMS:
-            profile_of(opened, kept, 1, compute, measuring=MeasurementOptions((8, 16), None, 0.05))
+            profile_of(opened, kept, 1, compute, measurement=MeasurementOptions((8, 16), None, 0.05))
     return path
 
 

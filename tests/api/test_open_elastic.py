@@ -107,7 +107,7 @@ def test_a_kept_profile_of_another_format_is_measured_again_and_the_user_told(
     def profile() -> DeviceProfile:
         return api.profile_of(store, tmp_path, 1, on_progress=lambda what, done, total: told.append(what))
 
-    with api.packed_store(resolve(model), cache) as store:
+    with api.open_packed_store(resolve(model), cache) as store:
         assert profile() == measured
         (kept,) = (tmp_path / "profiles").iterdir()
         kept.write_text(json.dumps(json.loads(kept.read_text()) | {"version": 99}))
@@ -131,7 +131,7 @@ def test_a_profile_of_a_busy_machine_is_measured_again_on_a_quiet_one(
     def share() -> float:
         return api.profile_of(store, tmp_path, 1).disturbed
 
-    with api.packed_store(resolve(model), cache) as store:
+    with api.open_packed_store(resolve(model), cache) as store:
         assert share() == share() == 0.4
         pressure = 0.0
         assert share() == 0.4
@@ -155,7 +155,7 @@ def test_a_device_at_another_clock_rate_is_measured_or_reckoned_from_those_aroun
 
     monkeypatch.setattr(api, "measure_device", measure)
     monkeypatch.setattr(api, "frequency_limit", lambda: now_Hz)
-    with api.packed_store(resolve(model), cache) as store:
+    with api.open_packed_store(resolve(model), cache) as store:
         for now_Hz in (1e9, 3e9, 1e9, 2e9, 2.4e9):
             assert api.profile_of(store, tmp_path, 1).frequency_Hz == now_Hz
     assert rates == [1e9, 3e9]
@@ -169,20 +169,20 @@ def test_a_model_that_changed_is_packed_again(
 
     copy = tmp_path / "m"
     shutil.copytree(tiny_model("bert"), copy)
-    with api.packed_store(resolve(copy), cache) as store:
+    with api.open_packed_store(resolve(copy), cache) as store:
         before = store.path
     weights = (copy / "model.safetensors").read_bytes()
     (copy / "model.safetensors").write_bytes(weights)  # a new time is enough
-    with api.packed_store(resolve(copy), cache) as store:
+    with api.open_packed_store(resolve(copy), cache) as store:
         assert store.path != before
 
 
 def test_a_cut_store_in_the_cache_is_packed_again(model: Path, tmp_path: Path) -> None:
     """A cache may lose bytes; what can be made anew is not an error."""
-    with api.packed_store(resolve(model), tmp_path) as store:
+    with api.open_packed_store(resolve(model), tmp_path) as store:
         file = store.path / "layer-00.safetensors"
     file.write_bytes(file.read_bytes()[:-1])
-    with api.packed_store(resolve(model), tmp_path) as store:
+    with api.open_packed_store(resolve(model), tmp_path) as store:
         assert store.manifest.n_bytes > 0
 
 
@@ -198,7 +198,7 @@ def test_a_store_given_by_name_is_used_where_it_lies(model: Path, cache: Path, t
 
 def test_profiles_may_be_given(model: Path, cache: Path, tmp_path: Path) -> None:
     """A profile made elsewhere stands in for measuring: nothing is kept."""
-    with api.packed_store(resolve(model), cache) as store:
+    with api.open_packed_store(resolve(model), cache) as store:
         profile = api.profile_of(store, cache, 2)
     with pliant.open(model, latency="5s", threads=2, profile=profile, cache=tmp_path) as session:
         assert session.device == profile
@@ -246,11 +246,11 @@ def test_a_directory_may_bring_its_importance(tiny_model: Callable[..., Path], t
     copy = tmp_path / "m"
     shutil.copytree(tiny_model("bert"), copy)
     (copy / "importance.json").write_text("[[1, 2, 3, 4], [0.5, 0, 0, 0]]")
-    with api.packed_store(resolve(copy), tmp_path / "cache") as store:
+    with api.open_packed_store(resolve(copy), tmp_path / "cache") as store:
         assert store.manifest.importance == ((1, 2, 3, 4), (0.5, 0, 0, 0))
     (copy / "importance.json").write_text("[[1, 2, 3, 4]]")
     with pytest.raises(InputError, match=r"importance\.json needs 2 rows of 4"):
-        api.packed_store(resolve(copy), tmp_path / "cache")
+        api.open_packed_store(resolve(copy), tmp_path / "cache")
 
 
 def test_a_directory_may_bring_its_accuracy(tiny_model: Callable[..., Path], tmp_path: Path) -> None:
@@ -261,13 +261,13 @@ def test_a_directory_may_bring_its_accuracy(tiny_model: Callable[..., Path], tmp
     shutil.copytree(tiny_model("bert"), copy)
     entry = '{"n": 2, "m": 4, "bits": %d, "accuracy": 0.75, "log_likelihood": -0.5}'
     (copy / "accuracy.json").write_text(f'{{"n_examples": 8, "entries": [{entry % 6}]}}')
-    with api.packed_store(resolve(copy), tmp_path / "cache") as store:
+    with api.open_packed_store(resolve(copy), tmp_path / "cache") as store:
         assert store.manifest.accuracy is not None
         assert store.manifest.accuracy.entries[0].accuracy == 0.75
     for text in ("[]", f'{{"n_examples": 8, "entries": [{entry % 7}]}}'):
         (copy / "accuracy.json").write_text(text)
         with pytest.raises(InputError, match=r"accuracy\.json is not a table of accuracy"):
-            api.packed_store(resolve(copy), tmp_path / "cache")
+            api.open_packed_store(resolve(copy), tmp_path / "cache")
 
 
 def test_the_shipped_models_accuracy_covers_every_submodel() -> None:

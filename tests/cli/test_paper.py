@@ -62,9 +62,9 @@ def test_the_papers_system_plans_runs_and_is_evaluated(
     reply = as_json("run", model, "--text", "a good film", *asked)
     assert reply["bits"] == reply["planned_bits"]
     assert as_json("eval", model, tmp_path / "dev.tsv", *asked)["system"] == "paper"
-    with api.packed_store(resolve(model), cache, quantizer="equal-population") as store:
+    with api.open_packed_store(resolve(model), cache, quantizer="equal-population") as store:
         assert store.manifest.quantizer == "equal-population"
-    with api.packed_store(resolve(model), cache) as store:
+    with api.open_packed_store(resolve(model), cache) as store:
         assert store.manifest.quantizer == "lloyd"
 
 

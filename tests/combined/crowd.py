@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import count
 
-from tests.conformance.session_kinds import in_threads
+from tests.conformance.session_kinds import run_in_threads
 
 
 def crowd(asking: Sequence[Callable[[], None]], *meddling: Callable[[int], None]) -> None:
@@ -42,6 +42,6 @@ def crowd(asking: Sequence[Callable[[], None]], *meddling: Callable[[int], None]
                 return
 
     works = [partial(counted, work) for work in asking] + [partial(again, work) for work in meddling]
-    in_threads([guarded(work) for work in works])
+    run_in_threads([guarded(work) for work in works])
     if errors:
         raise errors[0]

@@ -10,11 +10,11 @@ import numpy as np
 import onnx
 
 import pliant
-from pliant.api.compile_onnx import whole
+from pliant.api.compile_onnx import compile_image
 from pliant.compiler.aot.compiled_directory import save
 from pliant.compiler.executable.call import Target
 from pliant.kernels.emit.isa import host_isa
-from tests.conformance.session_kind import Arrays, Feeds, SessionKind, ids, once, row_of_ids
+from tests.conformance.session_kind import Arrays, Feeds, SessionKind, ids, row_of_ids, write_once
 from tests.models.onnx_models import parse
 
 SYMBOLIC = parse("g (float[n,8] x) => (float[n,8] y) { a = Softmax(x) b = Exp(a) y = Add(b, x) }")
@@ -106,7 +106,7 @@ def _export_gru(path: Path) -> None:
 
 
 def _onnx_file(name: str, write: Callable[[Path], object]) -> Callable[[Path], Path]:
-    return lambda folder: once(folder / f"{name}.onnx", write)
+    return lambda folder: write_once(folder / f"{name}.onnx", write)
 
 
 _BERT, _RESNET, _GRU = (
@@ -116,7 +116,9 @@ _BERT, _RESNET, _GRU = (
 
 
 def _compiled(folder: Path) -> Path:
-    return once(folder / "compiled", lambda path: save(whole(FIXED, Target(host_isa(), 2))[1], path))
+    return write_once(
+        folder / "compiled", lambda path: save(compile_image(FIXED, Target(host_isa(), 2))[1], path)
+    )
 
 
 def _arrays(source: Callable[[Path], Any]) -> Callable[[Path], Any]:
@@ -124,7 +126,7 @@ def _arrays(source: Callable[[Path], Any]) -> Callable[[Path], Any]:
 
 
 def _onnxruntimes(source: Callable[[Path], Any]) -> Callable[[Path, Feeds], Arrays]:
-    def wanted(folder: Path, feeds: Feeds) -> Arrays:
+    def expected(folder: Path, feeds: Feeds) -> Arrays:
         import onnxruntime
 
         found = source(folder)
@@ -134,7 +136,7 @@ def _onnxruntimes(source: Callable[[Path], Any]) -> Callable[[Path, Feeds], Arra
         names = [port.name for port in session.get_outputs()]
         return dict(zip(names, session.run(None, dict(feeds)), strict=True))
 
-    return wanted
+    return expected
 
 
 def _masked(i: int) -> Arrays:
@@ -149,7 +151,7 @@ def _noise(i: int, *shape: int) -> np.ndarray:
 _BY_ROWS = SessionKind(
     open=_arrays(lambda folder: SYMBOLIC),
     feeds=lambda i: {"x": _noise(i, i + 1, 8)},
-    wanted=_onnxruntimes(lambda folder: SYMBOLIC),
+    expected=_onnxruntimes(lambda folder: SYMBOLIC),
     too_long=({"x": _noise(0, 2, 9)}, "axis 1 is 9"),
 )
 
@@ -157,19 +159,19 @@ ARRAY_KINDS: dict[str, SessionKind] = {
     "onnx bert": SessionKind(
         open=_arrays(_BERT),
         feeds=_masked,
-        wanted=_onnxruntimes(_BERT),
+        expected=_onnxruntimes(_BERT),
         too_long=(dict.fromkeys(("input_ids", "attention_mask"), TOO_LONG), "24"),
     ),
     "onnx resnet": SessionKind(
         open=_arrays(_RESNET),
         feeds=lambda i: {"pixel_values": _noise(i, 1, 3, 32, 32)},
-        wanted=_onnxruntimes(_RESNET),
+        expected=_onnxruntimes(_RESNET),
         too_long=({"pixel_values": _noise(0, 1, 3, 64, 32)}, "axis 2 is 64"),
     ),
     "onnx gru": SessionKind(
         open=_arrays(_GRU),
         feeds=ids,
-        wanted=_onnxruntimes(_GRU),
+        expected=_onnxruntimes(_GRU),
         too_long=({"ids": np.ones((2, 4), np.int64)}, "axis 0 is 2"),
     ),
     "onnx proto": _BY_ROWS,
@@ -177,7 +179,7 @@ ARRAY_KINDS: dict[str, SessionKind] = {
     "compiled": SessionKind(
         open=lambda folder: pliant.load(_compiled(folder), threads=2),
         feeds=lambda i: {"x": _noise(i, 16, 16)},
-        wanted=_onnxruntimes(lambda folder: FIXED),
+        expected=_onnxruntimes(lambda folder: FIXED),
         too_long=({"x": _noise(0, 17, 16)}, "axis 0 is 17"),
     ),
 }

@@ -66,7 +66,7 @@ class CaseOutcome:
         return not self.refused and not self.wrong
 
 
-def run_elsewhere(kinds: Sequence[str], n_processes: int = 2) -> list[CaseOutcome]:
+def run_in_processes(kinds: Sequence[str], n_processes: int = 2) -> list[CaseOutcome]:
     """The outcomes of all cases of `kinds`, from processes of their own.
 
     There annotations are not checked at run time, which costs minutes, and a kernel that crashes takes

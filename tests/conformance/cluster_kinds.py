@@ -14,7 +14,7 @@ from pliant.cluster.lead.open_member import MemberOptions, open_worker
 from pliant.cluster.net.key import new_key
 from pliant.models.encoder.encoder_random import random_encoder
 from pliant.run.session.session import Session
-from tests.conformance.session_kind import Arrays, Feeds, SessionKind, classified, ids, once
+from tests.conformance.session_kind import Arrays, Feeds, SessionKind, classified, ids, write_once
 from tests.models.encoder_runs import run_encoder
 
 PATIENT = ClusterTimeouts(silence_s=60.0, least_s=60.0, report_s=10.0)
@@ -34,7 +34,7 @@ ENCODER = {
 
 
 def _random_encoder(folder: Path) -> Path:
-    return once(folder / "encoder.json", lambda path: path.write_text(json.dumps(ENCODER)))
+    return write_once(folder / "encoder.json", lambda path: path.write_text(json.dumps(ENCODER)))
 
 
 @contextmanager
@@ -65,7 +65,7 @@ CLUSTER_KINDS: dict[str, SessionKind] = {
     "cluster of one": SessionKind(
         open=lambda folder: _cluster(folder, 0),
         feeds=ids,
-        wanted=_unsplit,
+        expected=_unsplit,
         too_long=({"ids": np.ones((1, 25), np.int64)}, "24"),
         lacks={
             "together": "its random weights have no tokenizer, and only texts are asked together",
@@ -75,7 +75,7 @@ CLUSTER_KINDS: dict[str, SessionKind] = {
     "cluster of two": SessionKind(
         open=lambda folder: _cluster(folder, 1),
         feeds=ids,
-        wanted=_unsplit,
+        expected=_unsplit,
         too_long=({"ids": np.ones((1, 25), np.int64)}, "24"),
         lacks={
             "together": "its random weights have no tokenizer, and only texts are asked together",

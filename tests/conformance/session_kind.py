@@ -1,4 +1,4 @@
-"""What a kind of session is to the suite of facts: how it is opened, its questions, and their answers."""
+"""What a kind of session is to the suite of facts: how it is opened, its inputs, and their answers."""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -13,7 +13,7 @@ from pliant.run.session.session import Session
 Feeds = Mapping[str, Any]
 Arrays = dict[str, np.ndarray]
 LENGTHS = (1, 4, 6, 7, 5, 2)
-"""Of the questions: an answer to another one is noticed."""
+"""Of the inputs: an answer to another one is noticed."""
 _N_IDS = 45
 
 
@@ -21,15 +21,15 @@ _N_IDS = 45
 class SessionKind:
     """A kind of session. `open` keeps its models and kernels in a folder, and finds them there again.
 
-    `feeds` gives question i, `wanted` its answer without pliant, or unsplit. `texts` are questions as well.
-    `ask` gives the answer to question i where that is more than a run of its feeds. `too_long` is one that
+    `feeds` gives input i, `expected` its answer without pliant, or unsplit. `texts` are inputs as well.
+    `ask` gives the answer to input i where that is more than a run of its feeds. `too_long` is one that
     the model cannot read, and what the error says of it. `lacks` gives a reason for every fact that does not
     hold of it. Each of several threads asks for `n_answers`.
     """
 
     open: Callable[[Path], AbstractContextManager[Session[Any]]]
     feeds: Callable[[int], Feeds]
-    wanted: Callable[[Path, Feeds], Arrays]
+    expected: Callable[[Path, Feeds], Arrays]
     too_long: tuple[Feeds, str] | None = None
     texts: Sequence[str] = ()
     ask: Callable[[Session[Any], int], Arrays] | None = None
@@ -37,7 +37,7 @@ class SessionKind:
     n_answers: int = 1000
 
     def answer(self, session: Session[Any], i: int) -> bytes:
-        """The answer to question i, as bytes that compare exactly."""
+        """The answer to input i, as bytes that compare exactly."""
         outputs = session.run(self.feeds(i)) if self.ask is None else self.ask(session, i)
         return b"".join(y.tobytes() if y.dtype != object else y[0] for y in outputs.values())
 
@@ -46,7 +46,7 @@ class SessionKind:
 
 
 def row_of_ids(i: int) -> np.ndarray:
-    """Tokens of question i, int64 [1, length]: words in every small vocabulary here."""
+    """Tokens of input i, int64 [1, length]: words in every small vocabulary here."""
     return (5 + np.random.default_rng(i).integers(0, _N_IDS, LENGTHS[i]))[None]
 
 
@@ -61,7 +61,7 @@ def classified(logits: np.ndarray, *labels: str) -> Arrays:
     return {"logits": logits[None], "label": label}
 
 
-def once(path: Path, write: Callable[[Path], object]) -> Path:
+def write_once(path: Path, write: Callable[[Path], object]) -> Path:
     """`path`, written where it is not there yet."""
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)

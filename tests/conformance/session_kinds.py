@@ -36,11 +36,11 @@ def wrong_answers(kind: SessionKind, session: Session[Any], n_threads: int) -> l
         except Exception as error:  # noqa: BLE001 - the caller is told
             wrong.append(error)
 
-    in_threads([lambda first=first: work(first) for first in range(n_threads)])  # type: ignore[misc]
+    run_in_threads([lambda first=first: work(first) for first in range(n_threads)])  # type: ignore[misc]
     return wrong
 
 
-def in_threads(works: list[Callable[[], None]]) -> None:
+def run_in_threads(works: list[Callable[[], None]]) -> None:
     """Do all at once and wait for them; threads are switched often, so that they meet amid things."""
     threads = [threading.Thread(target=work) for work in works]
     interval_s = sys.getswitchinterval()
@@ -54,7 +54,7 @@ def in_threads(works: list[Callable[[], None]]) -> None:
         sys.setswitchinterval(interval_s)
 
 
-def not_refused(session: Session[Any]) -> list[object]:
+def find_accepted_invalid_calls(session: Session[Any]) -> list[object]:
     """What a call answers though it is no input, or refuses in another way than by InputError."""
     found: list[object] = []
     for value in (None, object(), {}, 7.5):
@@ -70,5 +70,5 @@ def not_refused(session: Session[Any]) -> list[object]:
 if __name__ == "__main__":
     for _name, _kind in KINDS.items():
         with _kind.open(Path(sys.argv[1])) as _session:
-            _found = wrong_answers(_kind, _session, int(sys.argv[2])) + not_refused(_session)
+            _found = wrong_answers(_kind, _session, int(sys.argv[2])) + find_accepted_invalid_calls(_session)
         print(f"{_name}: {_found[:5] or 'nothing'}", flush=True)

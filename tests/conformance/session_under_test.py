@@ -28,11 +28,11 @@ class SessionUnderTest:
         return self.kind.answers(self.session)
 
     @property
-    def question(self) -> Any:
+    def sample_input(self) -> Any:
         """What a call takes: a text, or feeds."""
         return self.kind.texts[0] if self.kind.texts else self.kind.feeds(0)
 
-    def reply(self, question: Any) -> Reply[Any]:
-        reply = self.session(question)
+    def reply(self, value: Any) -> Reply[Any]:
+        reply = self.session(value)
         assert isinstance(reply, Reply)
         return reply

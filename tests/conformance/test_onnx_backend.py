@@ -12,7 +12,7 @@ from pliant.compiler.rules.rules import RULES
 from pliant.models.onnx.bind.onnx_host import HOST
 from pliant.models.onnx.onnx_adapt import RENAMED
 from pliant.models.onnx.onnx_static import STATIC_OPERATORS
-from tests.conformance.cases import CaseOutcome, run_elsewhere
+from tests.conformance.cases import CaseOutcome, run_in_processes
 
 pytestmark = pytest.mark.slow
 
@@ -24,7 +24,7 @@ _BLOCK = re.compile(r"(<!-- generated: .* -->\n)(.*)(<!-- end -->)", re.DOTALL)
 @pytest.fixture(scope="module")
 def outcomes() -> list[CaseOutcome]:
     """All cases, run once."""
-    return run_elsewhere(KINDS)
+    return run_in_processes(KINDS)
 
 
 def test_every_case_of_a_supported_operator_passes(outcomes: list[CaseOutcome]) -> None:

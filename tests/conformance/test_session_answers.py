@@ -40,7 +40,7 @@ def test_answers_are_those_of_an_independent_reference(shared: SessionUnderTest)
     """numpy in float64, torch, onnxruntime, or the model in one piece: none runs what the session runs."""
     for i in range(len(LENGTHS)):
         feeds = shared.kind.feeds(i)
-        close_to(dict(shared.session.run(feeds)), shared.kind.wanted(shared.folder, feeds))
+        close_to(dict(shared.session.run(feeds)), shared.kind.expected(shared.folder, feeds))
 
 
 def test_inputs_of_different_lengths_together_are_answered_as_one_at_a_time(shared: SessionUnderTest) -> None:
@@ -196,7 +196,7 @@ def test_a_retarget_changes_the_target_or_is_refused_with_the_next_move(own: Ses
         assert "nothing to retarget: " in str(refused.value)
     else:
         own.session.retarget(latency=30.0)
-        assert own.reply(own.question).target_s == 30.0
+        assert own.reply(own.sample_input).target_s == 30.0
 
 
 def test_its_memory_is_predicted_beside_measured(shared: SessionUnderTest) -> None:

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 from pliant.errors import InputError, PliantError
-from tests.conformance.session_kinds import KINDS, in_threads
+from tests.conformance.session_kinds import KINDS, run_in_threads
 from tests.conformance.session_under_test import SessionUnderTest
 
 pytest.importorskip("torch", reason="recurrent models are compared with torch's answers")
@@ -186,7 +186,7 @@ def test_closing_while_threads_answer_lets_each_answer_end_or_refuses_it(own: Se
         ready.wait()
         own.session.close()
 
-    in_threads([work] * N_THREADS + [close])
+    run_in_threads([work] * N_THREADS + [close])
     assert not wrong
 
 

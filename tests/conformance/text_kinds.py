@@ -13,7 +13,7 @@ from pliant.models.spec import tensor_shapes
 from pliant.run.session.session import Session
 from pliant.run.submodel.elastic_session import ElasticSession
 from pliant.store.build import build
-from tests.conformance.session_kind import Arrays, Feeds, SessionKind, classified, ids, once
+from tests.conformance.session_kind import Arrays, Feeds, SessionKind, classified, ids, write_once
 from tests.recurrent_models import torchs_answer
 from tests.reference_model import run_model
 from tests.run.conftest import paper_profile
@@ -23,11 +23,11 @@ WORDS = ("good", "bad film", "the story was not good", "a good movie and a plot"
 
 
 def _checkpoint(folder: Path) -> Path:
-    return once(folder / "bert", lambda path: write_model(path, tiny_spec("bert", widths=(2, 4))))
+    return write_once(folder / "bert", lambda path: write_model(path, tiny_spec("bert", widths=(2, 4))))
 
 
 def _store(folder: Path) -> Path:
-    return once(folder / "bert.store", lambda path: build(open_checkpoint(_checkpoint(folder)), path))
+    return write_once(folder / "bert.store", lambda path: build(open_checkpoint(_checkpoint(folder)), path))
 
 
 def _elastic(source: Callable[[Path], Path], preload: int) -> Callable[[Path], Session[Any]]:
@@ -65,20 +65,20 @@ def _shipped_lstm() -> RecurrentSource:
 
 
 def _torchs(source: Callable[[], RecurrentSource]) -> Callable[[Path, Feeds], Arrays]:
-    def wanted(folder: Path, feeds: Feeds) -> Arrays:
+    def expected(folder: Path, feeds: Feeds) -> Arrays:
         opened = source()
         numbers = torchs_answer(opened, feeds["ids"][0])
         labels = opened.spec.labels
         return {"vector": numbers[None]} if labels is None else classified(numbers, *labels)
 
-    return wanted
+    return expected
 
 
 TEXT_KINDS: dict[str, SessionKind] = {
     "elastic store": SessionKind(
         open=_elastic(_store, 0),
         feeds=ids,
-        wanted=_in_float64,
+        expected=_in_float64,
         too_long=({"ids": np.ones((1, 25), np.int64)}, "24"),
         texts=WORDS,
         ask=_under_several_targets,
@@ -86,21 +86,21 @@ TEXT_KINDS: dict[str, SessionKind] = {
     "elastic checkpoint": SessionKind(
         open=_elastic(_checkpoint, 10**9),
         feeds=ids,
-        wanted=_in_float64,
+        expected=_in_float64,
         too_long=({"ids": np.ones((1, 25), np.int64)}, "24"),
         texts=WORDS,
     ),
     "recurrent shipped": SessionKind(
         open=_recurrent("imdb-lstm"),
         feeds=ids,
-        wanted=_torchs(_shipped_lstm),
+        expected=_torchs(_shipped_lstm),
         too_long=({"ids": np.ones((1, 16385), np.int64)}, "16384"),
         texts=WORDS,
     ),
     "recurrent random": SessionKind(
         open=_recurrent("random:cove-200"),
         feeds=ids,
-        wanted=_torchs(lambda: random_recurrent("cove-200")),
+        expected=_torchs(lambda: random_recurrent("cove-200")),
         too_long=({"ids": np.ones((1, 16385), np.int64)}, "16384"),
         texts=WORDS,
     ),

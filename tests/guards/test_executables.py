@@ -78,7 +78,7 @@ def _planned(model: object, kind: ScheduleKind) -> ScheduledGraph:
     library = Library(host_isa())
     with ThreadPool(1, library) as pool:
         graph = bind(open_onnx(model), {}, {}, supported=RULES, shapes={}, max_bytes=1 << 30)
-        return GraphScheduler(kind, pool, library, costs).plan(graph)
+        return GraphScheduler(kind, pool, library, costs).schedule(graph)
 
 
 def _together(texts: dict[str, str]) -> str:

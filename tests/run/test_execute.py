@@ -298,7 +298,7 @@ def test_a_lane_that_waits_keeps_nothing_of_its_last_step() -> None:
     gone, job = threading.Event(), Job()
     watched = weakref.ref(job, lambda _: gone.set())
     with Lanes(("io",)) as lanes:
-        lanes.hand("io", job)
+        lanes.submit("io", job)
         del job
         assert gone.wait(PATIENCE_S)
         assert watched() is None

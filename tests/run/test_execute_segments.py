@@ -48,7 +48,7 @@ def test_a_segment_that_fails_may_be_repeated_as_another(is_single: bool) -> Non
         failures.append((number, str(error.__cause__)))
         return layers(5)
 
-    functions = StepFunctions(compute, lambda i, w: None, ended=lambda span: heard.append(span.step))
+    functions = StepFunctions(compute, lambda i, w: None, on_end=lambda span: heard.append(span.step))
     program = Program((layers(0), layers(1, 2), layers(3)), (), ())
     with Lanes(is_single=is_single) as lanes:
         spans = execute(program, functions, lanes, repeat=repeat)

@@ -18,7 +18,7 @@ def test_packed_forms_go_with_the_last_image_that_reads_them() -> None:
         image: Any = SimpleNamespace(
             constants={}, packed={form: PackedConstant(64, lambda memory: None, "w")}
         )
-        return weights.of(image, {"w": source})
+        return weights.pack(image, {"w": source})
 
     weights = SharedWeights()
     rows, panels = made("w|rows"), made("w|panels")
@@ -36,10 +36,10 @@ def test_small_constants_are_held_once_on_cache_lines_and_not_in_their_file() ->
     number = np.array(3, np.int64)
     image: Any = SimpleNamespace(constants={"a": mapped, "n": number}, packed={})
     weights = SharedWeights()
-    held = weights.of(image, {})
+    held = weights.pack(image, {})
     assert held["a"].ctypes.data % 64 == 0
     assert held["n"].ctypes.data % 64 == 0
     assert not np.shares_memory(held["a"], mapped)
     np.testing.assert_array_equal(held["a"], mapped)
     assert held["n"].shape == ()
-    assert weights.of(image, {})["a"] is held["a"]
+    assert weights.pack(image, {})["a"] is held["a"]

@@ -66,7 +66,7 @@ def test_memory_is_used_for_every_length_and_told_truly(
     n_bytes = int(share * whole_bytes(planner.shape))
     options = SessionOptions(time * whole_s + 2e-3, n_bytes, length=OWN)
     try:
-        plan, held = planner.resident(options)
+        plan, held = planner.plan_resident(options)
     except BudgetError:
         return
     others = {n: planner.plan(options, n, held=held) for n in LENGTHS}
@@ -105,7 +105,7 @@ def test_more_memory_or_time_is_never_worse_at_any_length(
         time, share = time * longer, share * larger
         options = SessionOptions(time * whole_s + 2e-3, int(share * whole_bytes(planner.shape)), length=OWN)
         try:
-            _, held = planner.resident(options)
+            _, held = planner.plan_resident(options)
         except BudgetError:
             plans.append(None)
             continue
@@ -129,7 +129,7 @@ def test_with_the_same_memory_a_longer_target_is_never_worse_at_any_length(
     """A request with a target of its own runs over the buffer as it is."""
     planner, whole_s = random_planner(seed, is_measured)
     options = SessionOptions(2 * whole_s + 2e-3, int(share * whole_bytes(planner.shape)), length=OWN)
-    _, held = planner.resident(options)
+    _, held = planner.plan_resident(options)
     for length in LENGTHS:
         targets = [SessionOptions(t * whole_s + 1e-3, length=OWN) for t in times]
         plans = [planner.plan(target, length, held=held) for target in targets]
@@ -143,7 +143,7 @@ def test_a_paper_plan_holds_what_it_wants_alone() -> None:
     """The baseline is as it was published: shards of the planned length, nothing beside them."""
     planner, whole_s = random_planner(3, is_measured=False)
     options = SessionOptions(whole_s, whole_bytes(planner.shape), length=OWN, plan=PAPER)
-    plan, held = planner.resident(options)
+    plan, held = planner.plan_resident(options)
     mine = np.zeros_like(held)
     mine[list(plan.layers), : plan.width] = plan.held
     assert np.array_equal(held, mine)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import pliant
-from pliant.api.compile_onnx import compile, whole
+from pliant.api.compile_onnx import compile, compile_image
 from pliant.compiler.aot.compiled_directory import save
 from pliant.compiler.executable.call import Target
 from pliant.kernels.emit.isa import host_isa
@@ -39,7 +39,7 @@ def session(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Session]
 def _open(kind: str, directory: Path, threads: int) -> Session:
     if kind == "compiled":
         return compile(MODEL, threads=threads)
-    save(whole(MODEL, Target(host_isa(), threads))[1], directory / "saved")
+    save(compile_image(MODEL, Target(host_isa(), threads))[1], directory / "saved")
     return pliant.load(directory / "saved", threads=threads)
 
 

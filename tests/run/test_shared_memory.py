@@ -43,8 +43,8 @@ class Pretender:
         self.check()
 
     def ask(self, n_bytes: int) -> None:
-        self.budget.asked(self)
-        self.held_bytes = self.budget.need(self, n_bytes)
+        self.budget.count_request(self)
+        self.held_bytes = self.budget.ensure_share(self, n_bytes)
         assert self.held_bytes >= n_bytes
         self.check()
 

@@ -34,7 +34,7 @@ class _AnswerErrors:
     coarser: float
 
 
-def fastest_options(
+def choose_elastic(
     store: Store,
     options: SessionOptions,
     profile_of: Callable[[ComputeDtype], DeviceProfile],
@@ -114,7 +114,7 @@ def _by_accuracy(
         assert planner.accuracy is not None
         known = curves(planner.accuracy.grid, errors)
         exact = known.at(plan.n, plan.width, plan.fidelity)
-        weight_error = as_weight_error(measured.errors[compute], measured.coarser, errors)
+        weight_error = to_weight_error(measured.errors[compute], measured.coarser, errors)
         lowered = known.at(plan.n, plan.width, plan.fidelity - weight_error)
         if plan.expected_accuracy is not None and exact is not None and lowered is not None:
             net[compute] = plan.expected_accuracy - (exact - lowered)
@@ -132,7 +132,7 @@ def _by_accuracy(
     return choose_form(forms, tolerance, f"accuracy below the best plan's, {best:.4f}, by the store's grid")
 
 
-def as_weight_error(error: float, coarser: float, errors: Sequence[float]) -> float:
+def to_weight_error(error: float, coarser: float, errors: Sequence[float]) -> float:
     """Return the relative weight error, in terms of fidelity, that changes answers by `error`.
 
     `coarser` is the change of answers with one plane removed. Squared changes are proportional to squared

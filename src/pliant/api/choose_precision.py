@@ -7,7 +7,7 @@ from pliant.errors import InputError
 from pliant.ir.bitwidths import Weights
 from pliant.models.encoder.encoder_graph import ComputeDtype
 from pliant.plan.precision import choose_form
-from pliant.run.array_sessions.measure_forms import forms_of, measure_forms
+from pliant.run.array_sessions.measure_forms import list_forms, measure_forms
 from pliant.run.array_sessions.onnx_session import OnnxSession
 from pliant.run.graph.model_options import ModelOptions
 from pliant.run.session.feeds import FeedsLike
@@ -15,7 +15,7 @@ from pliant.run.session.feeds import FeedsLike
 OpenGraph = Callable[[ModelOptions], OnnxSession]
 
 
-def options_of_fastest(
+def choose_precision(
     options: ModelOptions, open_with: OpenGraph, examples: Sequence[FeedsLike], tolerance: float
 ) -> ModelOptions:
     """Return `options` with the fastest form whose answers to `examples` are within `tolerance` of float32.
@@ -32,7 +32,7 @@ def options_of_fastest(
             "model, or name the arithmetic: 'fp32', 'bf16' or 'int8'."
         )
     own: Weights = "fp32" if options.weights == "auto" else options.weights
-    forms = forms_of(options.weights, is_bounded=options.memory_bytes is not None)
+    forms = list_forms(options.weights, is_bounded=options.memory_bytes is not None)
 
     def open_form(weights: Weights, compute: ComputeDtype) -> OnnxSession:
         return open_with(replace(options, weights=weights, compute=compute))

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from pliant.api.model import ElasticModel, RecurrentNetwork
-from pliant.api.open_elastic import OnProgress, packed_store, profile_of
+from pliant.api.open_elastic import OnProgress, open_packed_store, profile_of
 from pliant.compiler.aot.model.library import LibrarySizes
 from pliant.compiler.aot.model.plan_source import LadderPlan
 from pliant.compiler.aot.model.text_tables import TextTables, text_tables
@@ -79,7 +79,7 @@ def compile_elastic(
     """
     if not options.targets_s:
         raise InputError("an elastic model needs latency targets: give some, such as 10ms,20ms,50ms.")
-    with packed_store(model, cache_folder(), on_progress) as store:
+    with open_packed_store(model, cache_folder(), on_progress) as store:
         spec = store.spec
         if not 1 <= options.length <= spec.max_tokens:
             raise InputError(
@@ -97,7 +97,7 @@ def compile_elastic(
             adapts=False,
         )
         text = text_tables(open_tokenizer(store.path, spec))
-        _, held = planner.resident(terms)
+        _, held = planner.plan_resident(terms)
         lengths = (*(n for n in planner.profile.lengths if n < options.length), options.length)
         each = tuple(n for n in lengths for _ in options.targets_s)
         plans = tuple(

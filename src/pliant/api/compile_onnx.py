@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
-from pliant.api.choose_precision import options_of_fastest
+from pliant.api.choose_precision import choose_precision
 from pliant.api.load_compiled import load, shared_pool
-from pliant.api.model import OnnxGraph, refused
+from pliant.api.model import OnnxGraph, unsupported_error
 from pliant.api.resolve import Source, resolve
 from pliant.compiler.executable.call import Target
 from pliant.compiler.executable.image import Image, make_image
@@ -28,7 +28,7 @@ from pliant.run.graph.model_options import ModelOptions
 from pliant.run.graph.schedule_graph import ScheduleKind, ScheduleReport
 from pliant.run.session.feeds import FeedsLike
 
-__all__ = ["compile", "load", "sample_feeds", "shared_pool", "whole"]
+__all__ = ["compile", "compile_image", "load", "sample_feeds", "shared_pool"]
 
 
 def compile(
@@ -106,9 +106,9 @@ def open_fastest(
     cache: Path | None = None,
     dilation: Dilation = Dilation(),  # noqa: B008 - frozen
 ) -> OnnxSession:
-    """Open as `open_graph`, in the fastest arithmetic within `tolerance`; see `options_of_fastest`."""
+    """Open as `open_graph`, in the fastest arithmetic within `tolerance`; see `choose_precision`."""
     here = partial(open_graph, model, threads=threads, cache=cache)
-    return here(options_of_fastest(options, here, examples, tolerance), dilation=dilation)
+    return here(choose_precision(options, here, examples, tolerance), dilation=dilation)
 
 
 def open_graph(
@@ -126,7 +126,7 @@ def open_graph(
     return OnnxSession(open_onnx(model.content), pool, library, options, name=model.name, dilation=dilation)
 
 
-def whole(
+def compile_image(
     source: Source,
     target: Target,
     *,
@@ -174,7 +174,7 @@ def _onnx_graph(source: Source, asked: str) -> OnnxGraph:
     model = resolve(source, _no_download)
     if isinstance(model, OnnxGraph):
         return model
-    raise refused(model, asked)
+    raise unsupported_error(model, asked)
 
 
 def _no_download(source: str) -> Path:

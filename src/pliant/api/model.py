@@ -235,7 +235,7 @@ VERBS: dict[type[Model], tuple[str, ...]] = {
 """The commands that accept each kind of model."""
 
 
-def refused(model: Model, asked: str) -> ModelError:
+def unsupported_error(model: Model, asked: str) -> ModelError:
     """Return the error of a command or function `asked` that does not accept `model`; it names the commands
     that do, and the Python function if a function was called."""
     *others, last = (f"pliant {verb}" for verb in VERBS[type(model)])

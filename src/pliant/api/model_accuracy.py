@@ -1,7 +1,7 @@
 """The expected accuracy of a whole model for any bits of its layers."""
 
 from pliant.api.model import CheckpointModel, Model, StoreModel
-from pliant.api.open_elastic import measured_in
+from pliant.api.open_elastic import read_measurements
 from pliant.ir.bitwidths import FULL_BITS
 from pliant.plan.submodel.whole_accuracy import WholeAccuracy, whole_accuracy
 
@@ -16,7 +16,7 @@ def accuracy_of(model: Model) -> WholeAccuracy | None:
             spec, importance, table = manifest.spec, manifest.importance, manifest.accuracy
             full_bits = max(manifest.bits)
         case CheckpointModel(path=path, spec=spec):
-            importance, table = measured_in(path, spec)
+            importance, table = read_measurements(path, spec)
             full_bits = FULL_BITS
         case _:
             return None

@@ -16,7 +16,7 @@ from typing import Literal
 
 import msgspec
 
-from pliant.api.choose_elastic import fastest_options
+from pliant.api.choose_elastic import choose_elastic
 from pliant.api.model import ElasticModel, StoreModel
 from pliant.errors import InputError, StoreError
 from pliant.ir.cost import costs_of
@@ -83,17 +83,17 @@ def open_elastic(
     quantizer: Quantizer | None = None,
     cache: Path | None = None,
     on_progress: OnProgress = lambda what, done, total: None,
-    choosing: PrecisionOptions | None = None,
+    precision_options: PrecisionOptions | None = None,
 ) -> ElasticSession:
     """Open a warm session of `options` on `model`; arguments are those of `pliant.open`.
 
-    With `choosing`, the chosen arithmetic replaces `options.compute`.
+    With `precision_options`, the chosen arithmetic replaces `options.compute`.
     """
     cache = cache_folder(cache)
-    store = packed_store(model, cache, on_progress, quantizer)
+    store = open_packed_store(model, cache, on_progress, quantizer)
     try:
-        if choosing is not None:
-            options = chosen_options(store, options, choosing, cache, on_progress, dilation, profile)
+        if precision_options is not None:
+            options = choose_options(store, options, precision_options, cache, on_progress, dilation, profile)
         if profile is None:
             profile = profile_of(store, cache, options.n_threads, options.compute, on_progress)
         device = emulate(profile, dilation)
@@ -120,16 +120,16 @@ def open_elastic(
     return session
 
 
-def chosen_options(
+def choose_options(
     store: Store,
     options: SessionOptions,
-    choosing: PrecisionOptions,
+    precision_options: PrecisionOptions,
     cache: Path,
     on_progress: OnProgress = lambda what, done, total: None,
     dilation: Dilation = Dilation(),  # noqa: B008 - frozen
     profile: DeviceProfile | None = None,
 ) -> SessionOptions:
-    """Return `options` with the chosen arithmetic (see `fastest_options`); profiles if needed."""
+    """Return `options` with the chosen arithmetic (see `choose_elastic`); profiles if needed."""
     if profile is not None:
         raise InputError(
             "profile= has the times of one arithmetic, but compute='auto' compares several: leave one out."
@@ -138,8 +138,14 @@ def chosen_options(
     def profile_in(compute: ComputeDtype) -> DeviceProfile:
         return emulate(profile_of(store, cache, options.n_threads, compute, on_progress), dilation)
 
-    return fastest_options(
-        store, options, profile_in, partial(plan_of, store), choosing.examples, choosing.tolerance, cache
+    return choose_elastic(
+        store,
+        options,
+        profile_in,
+        partial(plan_of, store),
+        precision_options.examples,
+        precision_options.tolerance,
+        cache,
     )
 
 
@@ -153,9 +159,11 @@ def plan_of(
     planner = planner_of(store.manifest, profile)
     length = planner.bucket(options.length)
     if baseline is None:
-        beside = memory_overhead(store, options.compute, min(options.length, store.spec.max_tokens))
-        terms = split_memory(planner, options, beside)
-        return planner.resident(terms, arena_bytes=beside.arena_bytes, fixed_bytes=beside.fixed_bytes)[0]
+        overhead = memory_overhead(store, options.compute, min(options.length, store.spec.max_tokens))
+        terms = split_memory(planner, options, overhead)
+        return planner.plan_resident(
+            terms, arena_bytes=overhead.arena_bytes, fixed_bytes=overhead.fixed_bytes
+        )[0]
     job = (planner.shape, costs_of(profile, length, "p95"), options.budget, planner.importance)
     settings, expected = options.planning, costs_of(profile, length, "median")
     grid = None if planner.accuracy is None else planner.accuracy.grid
@@ -168,7 +176,7 @@ def plan_of(
     return replace(made, accuracy_interval=planner.interval(made.expected_accuracy))
 
 
-def packed_store(
+def open_packed_store(
     model: ElasticModel,
     cache: Path,
     on_progress: OnProgress = lambda what, done, total: None,
@@ -194,7 +202,7 @@ def packed_store(
         on_progress(f"packing {directory.name}: {progress.what}", progress.done, progress.total)
 
     checkpoint = open_checkpoint(directory)
-    importance, accuracy = measured_in(directory, checkpoint.spec)
+    importance, accuracy = read_measurements(directory, checkpoint.spec)
     build(checkpoint, packed, quantizer, on_progress=on_build, overwrite=True)
     if importance is not None:
         put_importance(packed, importance)
@@ -214,7 +222,7 @@ def _checked(store: Store, quantizer: Quantizer | None) -> Store:
     )
 
 
-def measured_in(directory: Path, spec: ModelSpec) -> tuple[Importance | None, AccuracyTable | None]:
+def read_measurements(directory: Path, spec: ModelSpec) -> tuple[Importance | None, AccuracyTable | None]:
     """Return importance and accuracy from a model directory. Raises InputError if they do not fit."""
     importance, accuracy = directory / IMPORTANCE, directory / ACCURACY
     return (
@@ -257,27 +265,27 @@ def profile_of(
     compute: ComputeDtype = "fp32",
     on_progress: OnProgress = lambda what, done, total: None,
     *,
-    measuring: "MeasurementOptions | None" = None,
+    measurement: "MeasurementOptions | None" = None,
 ) -> DeviceProfile:
     """Return this device's profile for `store`'s shape: from the cache, or measured now (about 10 s).
 
     A profile that was measured on a busy machine is measured again when the machine is quiet. If the system
     reports its maximum clock rate, the profile is that of this rate, or is interpolated between cached ones
-    of other rates. With `measuring` it is always measured. `on_progress` receives the reason if a cached
+    of other rates. With `measurement` it is always measured. `on_progress` receives the reason if a cached
     profile is not used.
     """
     now_Hz = frequency_limit()
     about = cpu_model(), n_threads, subject_name(store.spec, compute), io_method(store)
     path = profile_path(cache, *about, now_Hz)
-    kept = None if measuring else load_profile(path)
+    kept = None if measurement else load_profile(path)
     is_stale = kept is not None and kept.disturbed > BUSY and _can_be_better(path)
     if is_stale:
         kept = None
-    if kept is None and measuring is None and now_Hz is not None and not is_stale:
+    if kept is None and measurement is None and now_Hz is not None and not is_stale:
         kept = load_between(path, now_Hz)
     if kept is not None:
         return kept
-    how, why = measuring or MeasurementOptions(), None if measuring else why_unread(path)
+    how, why = measurement or MeasurementOptions(), None if measurement else why_unread(path)
     if is_stale:
         why = "it was measured while other processes used the cores"
     what = "profiling this device" + (f": the kept profile is not used, {why}" if why else "")

@@ -2,7 +2,14 @@
 
 from pathlib import Path
 
-from pliant.api.model import CheckpointModel, EncoderModel, Model, RandomWeights, StoreModel, refused
+from pliant.api.model import (
+    CheckpointModel,
+    EncoderModel,
+    Model,
+    RandomWeights,
+    StoreModel,
+    unsupported_error,
+)
 from pliant.api.resolve import Source, resolve
 from pliant.models.encoder.encoder_directory import open_directory
 from pliant.models.encoder.encoder_random import random_encoder
@@ -25,4 +32,4 @@ def encoder_of(model: Model, cache: Path) -> Encoder:
         case EncoderModel(weights=RandomWeights(config, seed)):
             return random_encoder(config, seed)
         case _:
-            raise refused(model, "a cluster")
+            raise unsupported_error(model, "a cluster")

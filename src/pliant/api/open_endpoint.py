@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from pliant.api.model import ElasticModel, EncoderModel, refused
+from pliant.api.model import ElasticModel, EncoderModel, unsupported_error
 from pliant.api.open_session import open as open_session
 from pliant.api.resolve import Source, resolve
 from pliant.run.process_memory import Memory
@@ -21,7 +21,7 @@ def open_endpoint(
     """
     model = resolve(source)
     if isinstance(model, EncoderModel):
-        raise refused(model, "pliant node without --cluster")
+        raise unsupported_error(model, "pliant node without --cluster")
     is_elastic = isinstance(model, ElasticModel)
     if is_elastic and preload is None and memory is None:
         preload = _PRELOAD

@@ -17,7 +17,7 @@ from pliant.api.model import (
     OnnxGraph,
     RecurrentNetwork,
     StoreModel,
-    refused,
+    unsupported_error,
 )
 from pliant.api.open_elastic import Baseline, OnProgress, PrecisionOptions, open_elastic
 from pliant.api.resolve import Source, resolve
@@ -30,7 +30,7 @@ from pliant.plan.result import WHOLE_S
 from pliant.plan.submodel.plan_options import OURS, Depths, PlanOptions
 from pliant.quantities import parse_bytes, parse_seconds
 from pliant.run.array_sessions.recurrent_session import RecurrentSession
-from pliant.run.process_memory import Memory, MemoryBudget, bound_of, preload_of
+from pliant.run.process_memory import Memory, MemoryBudget, memory_limit_of, preload_of
 from pliant.run.session.session import Session
 from pliant.run.submodel.plans.submodel_planner import MARGIN, SessionOptions
 from pliant.settings import thread_count
@@ -137,12 +137,12 @@ def open(
                     "bits; limit them with memory or preload."
                 )
             _check_values(given)
-            choosing = _choosing(compute, examples, tolerance)
+            precision_options = _precision_options(compute, examples, tolerance)
             _warn_of_head(model)
             options = SessionOptions(
                 target_s=WHOLE_S if latency is None else parse_seconds(latency),
                 preload_bytes=preload_of(preload, memory),
-                memory_bytes=bound_of(memory),
+                memory_bytes=memory_limit_of(memory),
                 working_bytes=None if working is None else parse_bytes(working),
                 length=length,
                 n_threads=thread_count(threads),
@@ -167,12 +167,12 @@ def open(
                 quantizer=quantizer,
                 cache=cache,
                 on_progress=on_progress,
-                choosing=choosing,
+                precision_options=precision_options,
             )
         case RecurrentNetwork():
             _check_options(model, given, ("threads", "cache", "dilation", "memory"))
             slower, made = _compute_alone(model, dilation), shared_pool(threads, cache)
-            bound = memory if isinstance(memory, MemoryBudget) else bound_of(memory)
+            bound = memory if isinstance(memory, MemoryBudget) else memory_limit_of(memory)
             return RecurrentSession(model.source, *made, name=model.name, dilation=slower, memory=bound)
         case OnnxGraph():
             own = ("threads", "cache", "dilation", "memory", "weights", "compute", "examples", "tolerance")
@@ -194,12 +194,14 @@ def open(
             slower, most = _compute_alone(model, dilation), _own_bound(model, memory)
             return open_compiled(model.name, model.path, threads, slower, memory=most)
         case EncoderModel():
-            raise refused(model, "pliant.open")
+            raise unsupported_error(model, "pliant.open")
         case _:
             assert_never(model)
 
 
-def _choosing(compute: Compute, examples: Sequence[Any], tolerance: float) -> PrecisionOptions | None:
+def _precision_options(
+    compute: Compute, examples: Sequence[Any], tolerance: float
+) -> PrecisionOptions | None:
     """Return how to choose a text encoder's arithmetic; None if it is given."""
     check_compute(compute, examples)
     if isinstance(examples, str) or not all(isinstance(text, str) for text in examples):
@@ -229,7 +231,7 @@ def _own_bound(model: Model, memory: Memory | None) -> int | None:
             f"{model.name} is {model.kind}, which cannot share a MemoryBudget: text encoders and recurrent "
             'models can; give it its own limit, such as memory="8MB".'
         )
-    return bound_of(memory)
+    return memory_limit_of(memory)
 
 
 def _warn_of_head(model: StoreModel | CheckpointModel) -> None:

@@ -22,7 +22,7 @@ from pliant.api.model import (
     RandomWeights,
     RecurrentNetwork,
     StoreModel,
-    refused,
+    unsupported_error,
 )
 from pliant.api.model_name import RANDOM, model_name
 from pliant.errors import InputError, ModelError
@@ -83,7 +83,7 @@ def resolve_elastic(source: Source, verb: str) -> ElasticModel:
     model = resolve(source)
     if isinstance(model, ElasticModel):
         return model
-    raise refused(model, f"pliant {verb}")
+    raise unsupported_error(model, f"pliant {verb}")
 
 
 def shipped_models() -> tuple[str, ...]:

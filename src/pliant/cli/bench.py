@@ -32,7 +32,7 @@ from pliant.cli.shared.weight_bits import WeightBits, weights_of
 from pliant.errors import InputError
 from pliant.ir.port import Port
 from pliant.quantities import format_seconds
-from pliant.run.session.ports import fixed
+from pliant.run.session.ports import fix_dims
 from pliant.run.session.session import Session
 from pliant.run.session.step_profile import StepProfile
 from pliant.settings import thread_count
@@ -175,7 +175,7 @@ def _open(args: BenchArguments, model: Model) -> Session[Any]:
 def _feeds(args: BenchArguments, model: Model, session: Session[Any]) -> dict[str, np.ndarray]:
     if isinstance(model, OnnxGraph | CompiledProgram):
         sizes = session.sample(LENGTH)  # as `pliant profile` takes them; `--dim` says otherwise
-        given = [fixed(port, dims_of(args.dim)) for port in session.inputs]
+        given = [fix_dims(port, dims_of(args.dim)) for port in session.inputs]
         return sample_feeds([_sized(port, sizes[port.name].shape) for port in given])
     return session.sample(min(args.length or LENGTH, session.max_length))
 

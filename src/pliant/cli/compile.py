@@ -16,7 +16,7 @@ from pliant.api.model import (
     OnnxGraph,
     RecurrentNetwork,
     StoreModel,
-    refused,
+    unsupported_error,
 )
 from pliant.cli.library_summary import show_library
 from pliant.cli.shared.refuse_options import refuse_options
@@ -174,7 +174,7 @@ def compile(args: CompileArguments) -> None:
             refuse_options(model, args, ("latency", "preload", "working", "length", "profile"), _TEXT_ONLY)
             _compile_graph(args, model, for_cpu)
         case _:
-            raise refused(model, "pliant compile")
+            raise unsupported_error(model, "pliant compile")
 
 
 def _compile_text(args: CompileArguments, model: ElasticModel | RecurrentNetwork, for_cpu: Target) -> None:
@@ -204,7 +204,7 @@ def _compile_text(args: CompileArguments, model: ElasticModel | RecurrentNetwork
 
 
 def _compile_graph(args: CompileArguments, model: OnnxGraph, for_cpu: Target) -> None:
-    graph, image, report = compiled.whole(
+    graph, image, report = compiled.compile_image(
         args.model,
         for_cpu,
         dims=dims_of(args.dim),

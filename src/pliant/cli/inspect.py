@@ -19,7 +19,7 @@ from pliant.api.model import (
     RecurrentNetwork,
     StoreModel,
 )
-from pliant.api.open_elastic import packed_store
+from pliant.api.open_elastic import open_packed_store
 from pliant.api.resolve import resolve
 from pliant.cli.pack import store_line, store_values
 from pliant.cli.shared.refuse_options import refuse_options
@@ -226,7 +226,7 @@ def _said(name: str, value: Any) -> str:
 
 def _inspect_store(model: ElasticModel, *, is_verifying: bool, is_json: bool) -> None:
     with progress_bar() as on_progress:
-        with packed_store(model, cache_folder(), on_progress) as opened:
+        with open_packed_store(model, cache_folder(), on_progress) as opened:
             store, manifest = opened.path, opened.manifest
         if is_verifying:
             n_files = len(manifest.files)

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from pliant.api.model import CheckpointModel, refused
+from pliant.api.model import CheckpointModel, unsupported_error
 from pliant.api.open_elastic import Importance, OnProgress, read_accuracy, read_importance
 from pliant.api.resolve import resolve
 from pliant.cli.shared.show import print_json, progress_bar
@@ -83,7 +83,7 @@ def pack(args: PackArguments) -> None:
     """Cut a model into shards of every bitwidth and write them as a store."""
     model = resolve(args.source)
     if not isinstance(model, CheckpointModel):
-        raise refused(model, "pliant pack")
+        raise unsupported_error(model, "pliant pack")
     out = args.output or Path(f"{model.name}.store")
     checkpoint = open_checkpoint(model.path)
     chosen = numbers(args.bits, "--bits") or BITS

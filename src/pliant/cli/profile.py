@@ -71,9 +71,9 @@ def profile(args: ProfileArguments) -> None:
 
 def _measured(args: ProfileArguments, model: ElasticModel, lengths: tuple[int, ...] | None) -> DeviceProfile:
     cache, how = cache_folder(), api.MeasurementOptions(lengths=lengths, seconds=args.seconds)
-    with progress_bar() as on_progress, api.packed_store(model, cache, on_progress) as store:
+    with progress_bar() as on_progress, api.open_packed_store(model, cache, on_progress) as store:
         n_threads = thread_count(args.threads)
-        return api.profile_of(store, cache, n_threads, args.compute, on_progress, measuring=how)
+        return api.profile_of(store, cache, n_threads, args.compute, on_progress, measurement=how)
 
 
 def _steps(session: Session[Any], length: int, seconds: float) -> StepProfile:

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from pliant.api.model import CheckpointModel, refused
+from pliant.api.model import CheckpointModel, unsupported_error
 from pliant.api.resolve import resolve
 from pliant.cli.shared.show import console, print_json
 from pliant.cli.shared.verb_options import Json, numbers
@@ -55,7 +55,7 @@ def stretch(args: StretchArguments) -> None:
     """Fine-tune, reorder by importance, distil into submodels, fine-tune again; can be resumed."""
     model = resolve(args.model)
     if not isinstance(model, CheckpointModel):
-        raise refused(model, "pliant stretch")
+        raise unsupported_error(model, "pliant stretch")
     options = StretchOptions(
         model=model.path,
         train=args.train,

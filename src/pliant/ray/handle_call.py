@@ -8,7 +8,7 @@ import numpy as np
 
 from pliant.errors import InputError
 from pliant.route.choice.request_terms import Terms
-from pliant.run.session.feeds import fed_array
+from pliant.run.session.feeds import convert_feed
 from pliant.run.session.text_feeds import as_bytes
 from pliant.serve.node.serving_node import InferCall, InferResponse
 from pliant.serve.protocol.client_messages import read_answer
@@ -59,4 +59,4 @@ def _feeds(inputs: Inputs, model: Signature) -> dict[str, "np.ndarray[Any, Any]"
     ports = {port.name: port for port in model.inputs}
     if unknown := sorted(inputs.keys() - ports.keys()):
         raise InputError(f"{model.name} has no input {', '.join(unknown)}: it reads {', '.join(ports)}.")
-    return {name: fed_array(ports[name], value) for name, value in inputs.items()}
+    return {name: convert_feed(ports[name], value) for name, value in inputs.items()}

@@ -62,7 +62,7 @@ class InFlightRequests(Generic[R]):
         self._ended_s: dict[R, float] = {}
         self._pace: dict[R, _Pace] = {}
 
-    def sent(self, id: str, replica: R, expected_s: float, now_s: float) -> None:
+    def record_sent(self, id: str, replica: R, expected_s: float, now_s: float) -> None:
         """Record that request `id`, with `expected_s` of work, goes to `replica` and to no other."""
         with self._lock:
             if self._replica.get(id) == replica:
@@ -71,7 +71,7 @@ class InFlightRequests(Generic[R]):
             self._replica[id] = replica
             self._sent.setdefault(replica, {})[id] = _SentRequest(expected_s, now_s)
 
-    def ended(self, id: str, replica: R, now_s: float) -> None:
+    def record_end(self, id: str, replica: R, now_s: float) -> None:
         """Record that `replica` completed or failed `id`. No effect if the request has moved on."""
         with self._lock:
             if self._replica.get(id) != replica:
@@ -83,7 +83,7 @@ class InFlightRequests(Generic[R]):
                 self._pace[replica] = pace.plus(took_s, expected_s, now_s)
             self._ended_s[replica] = now_s
 
-    def withdrawn(self, id: str, replica: R) -> None:
+    def withdraw(self, id: str, replica: R) -> None:
         """Remove `id`, which was planned for `replica` but never sent."""
         with self._lock:
             if self._replica.get(id) == replica:

@@ -53,12 +53,12 @@ class ReplicaAdvert:
         }
 
 
-def decode_advert(told: Mapping[str, Any]) -> ReplicaAdvert | None:
+def decode_advert(fields: Mapping[str, Any]) -> ReplicaAdvert | None:
     """Decode an advert; None if it is missing or invalid."""
     try:
-        fixed, per_item, least, most = told["size"]
+        fixed, per_item, least, most = fields["size"]
         size = InputSize(float(fixed), float(per_item), int(least), int(most))
-        return ReplicaAdvert(validated(told["curve"]), size)
+        return ReplicaAdvert(validated(fields["curve"]), size)
     except (KeyError, TypeError, ValueError, PeerCurveError):
         return None
 

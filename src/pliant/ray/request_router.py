@@ -66,7 +66,7 @@ class CurveRouter(RequestRouter):  # type: ignore[misc]  # mypy skips Ray
 
     def on_rejected(self, pending: PendingRequest, replica_id: ReplicaID) -> None:
         """Remove a rejected request: it says nothing about the replica's latency."""
-        self._in_flight.withdrawn(pending.metadata.internal_request_id, replica_id)
+        self._in_flight.withdraw(pending.metadata.internal_request_id, replica_id)
 
     def ongoing(self, replica_id: ReplicaID) -> int:
         """The known number of requests of all routers at the replica."""
@@ -78,7 +78,7 @@ class CurveRouter(RequestRouter):  # type: ignore[misc]  # mypy skips Ray
 
     def on_request_completed(self, replica_id: ReplicaID, internal_request_id: str) -> None:
         """Called by Serve when a request completed, was rejected, or its replica died."""
-        self._in_flight.ended(internal_request_id, replica_id, self._get_curr_time_s())
+        self._in_flight.record_end(internal_request_id, replica_id, self._get_curr_time_s())
 
     def on_new_queue_len_info(self, replica_id: ReplicaID, num_ongoing_requests: int) -> None:
         """Called when a replica reports the number of requests it has from all routers."""
@@ -112,7 +112,9 @@ class CurveRouter(RequestRouter):  # type: ignore[misc]  # mypy skips Ray
         expected_s = 0.0
         if advert is not None and n_bytes is not None:
             expected_s = advert.curve.at(advert.size.length(n_bytes))
-        self._in_flight.sent(pending.metadata.internal_request_id, replica.replica_id, expected_s, now_s)
+        self._in_flight.record_sent(
+            pending.metadata.internal_request_id, replica.replica_id, expected_s, now_s
+        )
 
     def _advert(self, replica: RunningReplica) -> ReplicaAdvert | None:
         told = replica.routing_stats or replica.replica_metadata
@@ -143,7 +145,7 @@ class CurveRouter(RequestRouter):  # type: ignore[misc]  # mypy skips Ray
 
         def on_done(future: "asyncio.Future[Any]") -> None:
             if future.cancelled():
-                self._in_flight.withdrawn(pending.metadata.internal_request_id, replica_id)
+                self._in_flight.withdraw(pending.metadata.internal_request_id, replica_id)
                 self._lost.discard(pending.metadata.internal_request_id)
 
         pending.future.add_done_callback(on_done)

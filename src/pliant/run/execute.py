@@ -30,7 +30,7 @@ class StepFunctions:
 
     `still_wants` is called before a load whose consumer steps have all started already: True reads the data
     anyway (to keep them for the next run), False skips the load. `exchange` may return the arrival time of
-    the received data, by the lanes' clock. `ended` is called at the end of each step, also in a segment that
+    the received data, by the lanes' clock. `on_end` is called at the end of each step, also in a segment that
     fails later.
     """
 
@@ -38,7 +38,7 @@ class StepFunctions:
     load: Callable[[int, Load], None] = _no_load
     exchange: Callable[[int, Exchange], float | None] = _no_exchange
     still_wants: Callable[[int, Load], bool] = _never
-    ended: Callable[[Span], None] | None = None
+    on_end: Callable[[Span], None] | None = None
 
 
 NextSegment = Callable[[int, tuple[Span, ...]], Segment | None]
@@ -78,7 +78,7 @@ def execute(
     number, segment = 0, planned.get(0)
     while segment is not None:
         order = lanes.order_of(segment)
-        run = _run_alone if order.lone == lanes.own else _run_together
+        run = _run_inline if order.only_lane == lanes.own else _run_lanes
         try:
             last = run(lanes, order, functions, len(spans), origin)
         except LaneError as error:
@@ -92,7 +92,7 @@ def execute(
     return tuple(spans)
 
 
-def _run_alone(
+def _run_inline(
     lanes: Lanes, order: LaneOrder, functions: StepFunctions, first: int, origin_s: float
 ) -> tuple[Span, ...]:
     """Run a segment on the caller's thread alone: no step waits, so no state is shared."""
@@ -106,14 +106,14 @@ def _run_alone(
             try:
                 end_s = _act(lanes, step.lane, functions, i, work) - origin_s
             except Exception as error:
-                raise _failed(i, step, error) from error
+                raise _step_error(i, step, error) from error
         spans.append(Span(i, step.lane, min(start_s, end_s), end_s, state))
-        if functions.ended is not None:
-            functions.ended(spans[-1])
+        if functions.on_end is not None:
+            functions.on_end(spans[-1])
     return tuple(spans)
 
 
-def _failed(number: int, step: Step, error: BaseException) -> LaneError:
+def _step_error(number: int, step: Step, error: BaseException) -> LaneError:
     return LaneError(f"step {number} ({step.work}) failed on lane {step.lane}: {error}")
 
 
@@ -180,13 +180,13 @@ class _Run:
         return all(self.started[j] for j in consumers)
 
 
-def _run_together(
+def _run_lanes(
     lanes: Lanes, order: LaneOrder, functions: StepFunctions, first: int, origin_s: float
 ) -> tuple[Span, ...]:
     run = _Run(lanes, order, functions, first, origin_s)
     others = [lane for lane in order.lanes if lane != lanes.own]
     for lane in others:
-        lanes.hand(lane, partial(_run_beside, run, lane))
+        lanes.submit(lane, partial(_run_thread, run, lane))
     own_error = _run_lane(run, lanes.own) if lanes.own in order.lanes else None
     _await_lanes(run, others)
     run.is_left = True
@@ -194,7 +194,7 @@ def _run_together(
         raise own_error
     if run.error is not None:
         i, error = run.error
-        raise _failed(first + i, order.steps[i], error) from error
+        raise _step_error(first + i, order.steps[i], error) from error
     now = run.clock() - origin_s
     return tuple(span or _left_span(run, i, now) for i, span in enumerate(run.spans))
 
@@ -221,13 +221,13 @@ def _left_span(run: _Run, i: int, now: float) -> Span:
     return Span(run.first + i, lane, now, now, SpanState.SKIPPED)
 
 
-def _run_beside(run: _Run, lane: str) -> None:
+def _run_thread(run: _Run, lane: str) -> None:
     """Run one lane on its own thread. A failure after the run has returned is raised by the next
     `Lanes.check`.
     """
     error = _run_lane(run, lane)
     if error is not None and run.is_left:
-        run.lanes.failed_late(error)
+        run.lanes.record_late_failure(error)
 
 
 def _run_lane(run: _Run, lane: str) -> BaseException | None:
@@ -298,8 +298,8 @@ def _run_step(run: _Run, i: int) -> None:
         end = _act(run.lanes, lane, run.functions, run.first + i, work)
     span = Span(run.first + i, lane, min(start, end) - run.origin_s, end - run.origin_s, state)
     run.spans[i] = span
-    if run.functions.ended is not None:
-        run.functions.ended(span)
+    if run.functions.on_end is not None:
+        run.functions.on_end(span)
     run.done[i] = 1
     for other in run.order.rings[i]:
         run.bells[other].put(None)

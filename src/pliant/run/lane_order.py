@@ -9,13 +9,13 @@ from pliant.ir.program import Segment
 class LaneOrder:
     """Computed once for a segment, and reused while the same segment runs.
 
-    `lanes` are the numbers of each lane's steps, in order; `lone` is the lane that has all steps, if there is
-    one. For each step: `needs` are the steps of other lanes that it waits for, `wishes` those that it waits
-    for until its latest start; `rings` are the lanes to wake when it is done; `consumers` are the steps that
-    wait for it.
+    `lanes` are the numbers of each lane's steps, in order; `only_lane` is the lane that has all steps, if
+    there is one. For each step: `needs` are the steps of other lanes that it waits for, `wishes` those that
+    it waits for until its latest start; `rings` are the lanes to wake when it is done; `consumers` are the
+    steps that wait for it.
     """
 
-    __slots__ = ("consumers", "lanes", "lone", "needs", "rings", "steps", "wishes")
+    __slots__ = ("consumers", "lanes", "needs", "only_lane", "rings", "steps", "wishes")
 
     def __init__(self, segment: Segment, only: str | None) -> None:
         """With `only`, that lane runs all steps."""
@@ -31,7 +31,7 @@ class LaneOrder:
                 self.consumers[j].append(i)
                 if lane_of[j] != lane_of[i]:
                     rings[j].add(lane_of[i])
-        self.lone = next(iter(self.lanes)) if len(self.lanes) == 1 else None
+        self.only_lane = next(iter(self.lanes)) if len(self.lanes) == 1 else None
         self.rings = [tuple(sorted(r)) for r in rings]
         self.needs = [tuple(j for j in s.after if lane_of[j] != lane_of[i]) for i, s in enumerate(steps)]
         self.wishes = [tuple(j for j in s.prefer if lane_of[j] != lane_of[i]) for i, s in enumerate(steps)]

@@ -83,11 +83,11 @@ class Lanes:
         if error is not None:
             raise LaneError(f"a load that its run did not wait for failed: {error}") from error
 
-    def hand(self, name: str, job: _Job) -> None:
+    def submit(self, name: str, job: _Job) -> None:
         """Queue `job` for the lane's thread, which calls its jobs in order."""
         self._inbox(name).put(job)
 
-    def failed_late(self, error: BaseException) -> None:
+    def record_late_failure(self, error: BaseException) -> None:
         """Record the failure of a step that its run did not wait for; the next `check` raises it."""
         self._late = error
 

@@ -79,7 +79,7 @@ class MemoryUse:
         return (("part", "predicted", "measured"), *cells)
 
 
-def part(name: str, predicted_bytes: int | None, arrays: Iterable[np.ndarray]) -> MemoryPart:
+def measure_part(name: str, predicted_bytes: int | None, arrays: Iterable[np.ndarray]) -> MemoryPart:
     """A part made of these arrays, measured now; an array given twice counts once."""
     own = {array.ctypes.data: array for array in arrays}
     return MemoryPart(name, predicted_bytes, sum(map(resident_bytes, own.values())))
@@ -87,7 +87,9 @@ def part(name: str, predicted_bytes: int | None, arrays: Iterable[np.ndarray]) -
 
 def scratch_part(pool: ThreadPool) -> MemoryPart:
     """The scratch of a pool's threads, which sessions share."""
-    return part(f"scratch of {pool.n_threads} threads", pool.n_threads * pool.scratch_bytes, [pool.scratch])
+    return measure_part(
+        f"scratch of {pool.n_threads} threads", pool.n_threads * pool.scratch_bytes, [pool.scratch]
+    )
 
 
 def resident_bytes(array: np.ndarray) -> int:

@@ -17,7 +17,7 @@ _SMALL_BYTES = 1 << 14
 
 
 def weight_sizes(image: Image, sources: Mapping[str, np.ndarray]) -> WeightSizes:
-    """The bytes that `SharedWeights.of` will need for an image, before anything is allocated."""
+    """The bytes that `SharedWeights.pack` will need for an image, before anything is allocated."""
     forms: dict[Hashable, int] = {}
     given: dict[int, int] = {}
     for name, packed in image.packed.items():
@@ -55,7 +55,7 @@ class SharedWeights:
         sources = {id(source): source for _, source in self._packed.values() if source is not None}
         return [source for source in sources.values() if _is_given(source)]
 
-    def of(self, image: Image, sources: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    def pack(self, image: Image, sources: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Every constant and packed constant of `image` by name; `sources` are its graph's constants."""
         weights = {x: self._constant(x, a) for x, a in image.constants.items()}
         since = 0

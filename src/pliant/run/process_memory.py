@@ -21,7 +21,7 @@ _LOG = logging.getLogger("pliant.run")
 _STATUS = Path("/proc/self/status")
 
 
-def bound_of(memory: "Memory | None") -> int | None:
+def memory_limit_of(memory: "Memory | None") -> int | None:
     """The memory limit of one session; None for no limit or a shared budget. Raises InputError."""
     return None if memory is None or isinstance(memory, MemoryBudget) else parse_bytes(memory)
 
@@ -90,7 +90,7 @@ class _Member:
 
     session: "weakref.ref[BudgetedSession]"
     demand: MemoryDemand
-    asked: RequestCount
+    requests: RequestCount
 
 
 class MemoryBudget:
@@ -130,7 +130,7 @@ class MemoryBudget:
             session, share = member.session(), self._reserved.get(key, 0)
             if session is not None:
                 seconds = _held_of(member.demand, share).seconds
-                asked = member.asked.at(now_s)
+                asked = member.requests.at(now_s)
                 found.append(MemoryShare(session.name, share, session.held_bytes, seconds, asked))
         return tuple(found)
 
@@ -172,7 +172,7 @@ class MemoryBudget:
         self._apply(shares, session)
         return shares[id(session)]
 
-    def need(
+    def ensure_share(
         self, session: BudgetedSession, least_bytes: int, holdings: tuple[Holding, ...] | None = None
     ) -> int:
         """The share of `session`, which cannot answer with less than `least_bytes`; call with `turns` held.
@@ -198,19 +198,19 @@ class MemoryBudget:
         self._apply(shares, session)
         return shares[id(session)]
 
-    def asked(self, session: BudgetedSession) -> None:
+    def count_request(self, session: BudgetedSession) -> None:
         """Count a request for `session`; call with `turns` held."""
         member = self._members[id(session)]
-        member.asked = member.asked.plus_one(self._clock())
+        member.requests = member.requests.plus_one(self._clock())
 
-    def refused(self, name: str) -> None:
+    def count_refusal(self, name: str) -> None:
         """Count a request for the model `name` that was refused because it would be late.
 
         Without this, a freed model that takes long to load would never be loaded again.
         """
         for member in list(self._members.values()):
             if member.demand.name == name:
-                member.asked = member.asked.plus_one(self._clock())
+                member.requests = member.requests.plus_one(self._clock())
 
     def rebalance(self) -> None:
         """Divide the budget anew by the models' recent request rates; waits for the answer in progress.
@@ -246,7 +246,7 @@ class MemoryBudget:
     def _demands(self) -> dict[int, MemoryDemand]:
         now_s = self._clock()
         members = self._members.items()
-        return {key: replace(one.demand, weight=one.asked.at(now_s)) for key, one in members}
+        return {key: replace(one.demand, weight=one.requests.at(now_s)) for key, one in members}
 
     def _divided(self, demands: Mapping[int, MemoryDemand]) -> dict[int, int]:
         """Bytes for each member, out of the bytes that are not reserved by others."""

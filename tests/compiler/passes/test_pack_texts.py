@@ -16,7 +16,7 @@ from pliant.compiler.passes.pack_texts import TextShape, pack_texts
 from pliant.compiler.passes.passes import simplify
 from pliant.ir.graph import Graph
 from pliant.kernels.emit.isa import host_isa
-from pliant.run.batches.packed_texts import packed_texts
+from pliant.run.batches.packed_texts import make_packed_texts
 from pliant.run.batches.token_feed import IS_TOKEN, is_token
 from pliant.run.graph.array_stage import ExecutableStage
 from pliant.run.packed_weights import SharedWeights
@@ -69,9 +69,9 @@ def _packed(graph: Graph) -> Graph:
 def _run(graph: Graph, feeds: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     library, pool = machine(host_isa())
     image = make_image(graph, Target(host_isa(), 2))
-    weights = SharedWeights().of(image, graph.constants)
+    weights = SharedWeights().pack(image, graph.constants)
     at = load_kernels(image_kernels(image), library)
-    stage = ExecutableStage(encode(image), weights, at, pool, texts=packed_texts(image, SHAPE))
+    stage = ExecutableStage(encode(image), weights, at, pool, texts=make_packed_texts(image, SHAPE))
     return stage.walk(feeds, None)
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pliant.api.compile_onnx import compile
 from pliant.errors import InputError
 from pliant.run.batches.feed_batcher import COUNTS
-from pliant.run.batches.request_batcher import balanced
+from pliant.run.batches.request_batcher import balance_parts
 from tests.models.onnx_models import parse
 from tests.run.batches.test_feed_batcher import ATTENDING, ENCODER, MEAN, OVER_ROWS
 
@@ -170,7 +170,7 @@ def test_a_closed_session_says_so() -> None:
 @given(st.lists(st.integers(1, 64), min_size=1, max_size=MOST), st.integers(2, 4))
 def test_parts_have_all_texts_once_and_about_equal_work(lengths: list[int], n_parts: int) -> None:
     """No part is longer than a batch may be; none has more than another by more than one text."""
-    parts = balanced(lengths, n_parts)
+    parts = balance_parts(lengths, n_parts)
     assert sorted(i for part in parts for i in part) == list(range(len(lengths)))
     assert max(map(len, parts)) <= COUNTS[0]
     if len(lengths) <= COUNTS[0]:

@@ -23,7 +23,7 @@ from pliant.models.onnx.bind.onnx_bind import bind
 from pliant.models.onnx.onnx_file import open_onnx
 from pliant.run.arena import Arena
 from pliant.run.graph.array_stage import Arrays, ArrayStage, ExecutableStage, open_image
-from pliant.run.graph.graph_runner import GraphRunner, one_stage
+from pliant.run.graph.graph_runner import GraphRunner, one_stage_runner
 from tests.models.onnx_models import parse
 
 X = np.array([[-1, 2, -3], [4, -5, 6]], np.float32)
@@ -52,7 +52,7 @@ class Positive:
     def walk_timed(self, tensors: Arrays) -> tuple[Arrays, np.ndarray]:
         return self.walk(tensors, None), np.zeros(1)
 
-    def beside(self, pool: ThreadPool, arena: Arena) -> "Positive":
+    def copy_for(self, pool: ThreadPool, arena: Arena) -> "Positive":
         return self
 
 
@@ -142,7 +142,7 @@ def test_a_profile_shows_steps_without_kernel_calls_too(pool: ThreadPool, librar
 
 def test_a_runner_that_is_dropped_goes_at_once(pool: ThreadPool, library: Library) -> None:
     """It holds weights and an arena: they must not wait for the garbage collector."""
-    runner = one_stage(_stage(NEGATED, {"x": (2, 3)}, pool, library), pool)
+    runner = one_stage_runner(_stage(NEGATED, {"x": (2, 3)}, pool, library), pool)
     runner.walk({"x": X}, None)
     gone = weakref.ref(runner.stages["graph"])
     gc.disable()

@@ -44,8 +44,8 @@ def test_the_second_plan_measures_nothing(tmp_path: Path) -> None:
     with ThreadPool(2, library) as pool:
         graph = graph_of(a_network())
         costs = CostFile(tmp_path / "costs.json")
-        first = GraphScheduler("exact", pool, library, costs).plan(graph).report
-        second = GraphScheduler("exact", pool, library, costs).plan(graph).report
+        first = GraphScheduler("exact", pool, library, costs).schedule(graph).report
+        second = GraphScheduler("exact", pool, library, costs).schedule(graph).report
     assert first is not None
     assert second is not None
     assert first.measured > 0
@@ -67,7 +67,9 @@ def test_operators_are_told_in_plain_loops_reordered_and_as_chosen(tmp_path: Pat
     library = Library(host_isa())
     with ThreadPool(1, library) as pool:
         graph = graph_of(a_network())
-        found = GraphScheduler("exact", pool, library, CostFile(tmp_path / "costs.json")).operators(graph)
+        found = GraphScheduler("exact", pool, library, CostFile(tmp_path / "costs.json")).time_operators(
+            graph
+        )
     assert sum(row.n for row in found) == len(graph.nodes)
     for row in found:
         assert row.reordered_s <= row.loops_s
@@ -120,7 +122,7 @@ def test_plain_loops_keep_a_bias_that_is_named_after_the_result() -> None:
     graph = Graph((Node("Conv", ("x", "w", "y.bias"), ("y",)),), ("x",), ("y",), types, arrays)
     library = Library(host_isa())
     with ThreadPool(1, library) as pool:
-        planned = GraphScheduler("none", pool, library).plan(graph).graph
+        planned = GraphScheduler("none", pool, library).schedule(graph).graph
         assert "LoopConv" in {node.op for node in planned.nodes}
         got = open_image(make_image(planned, Target(library.isa)), pool, library).run({"x": x})["y"]
     want = np.einsum("oi,nihw->nohw", arrays["w"][:, :, 0, 0], x) + arrays["y.bias"][:, None, None]

@@ -10,7 +10,7 @@ import onnxruntime
 import pytest
 
 from pliant import compile
-from pliant.api.compile_onnx import shared_pool, whole
+from pliant.api.compile_onnx import compile_image, shared_pool
 from pliant.compiler.executable.call import Target
 from pliant.errors import GraphError, InputError
 from pliant.ir.reply import Reply
@@ -166,7 +166,7 @@ def test_what_takes_tensors_only_says_so() -> None:
     with pytest.raises(InputError, match=f"a node {held}"):
         signature(session)
     with pytest.raises(InputError, match=f"a compiled graph {held}"):
-        whole(parse(JOINED).SerializeToString(), Target(shared_pool(1)[0].isa, 1))
+        compile_image(parse(JOINED).SerializeToString(), Target(shared_pool(1)[0].isa, 1))
     with pytest.raises(GraphError, match="not a single graph"):
         session.graph({"parts": [floats(2, 3)], "w": floats(3, 2)})
     with pytest.raises(InputError, match=r"buckets cannot be given for a model whose 'parts' is seq"):

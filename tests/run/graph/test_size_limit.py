@@ -11,7 +11,7 @@ from onnx import numpy_helper
 from pliant.api.compile_onnx import compile
 from pliant.errors import InputError
 from pliant.ir.port import Port
-from pliant.run.graph.size_limit import size_limit
+from pliant.run.graph.size_limit import find_size_limit
 from tests.models.onnx_models import parse
 
 ROWS = 8
@@ -102,7 +102,7 @@ def test_the_limit_is_the_largest_size_that_fits(b: int, limit: int, size: int, 
         assert tried["y"] == (tried["x"][1], 3)
         return tried["x"][1] <= limit
 
-    found = size_limit(ports, shapes, fits, guesses)
+    found = find_size_limit(ports, shapes, fits, guesses)
     if limit == 0:
         assert found is None
     else:

@@ -217,7 +217,7 @@ def test_a_bound_program_is_the_one_that_is_compiled(model: str, request: pytest
         planner = GraphScheduler("static", pool, library)
 
         def image(graph: SymbolicGraph) -> Image:
-            return make_image(planner.plan(graph.graph).graph, Target(library.isa, 2))
+            return make_image(planner.schedule(graph.graph).graph, Target(library.isa, 2))
 
         here = found.at(sizes)
         program = SymbolicProgram(image(here), here.trace, found.family.names)

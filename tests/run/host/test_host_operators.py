@@ -12,7 +12,7 @@ from onnx import helper
 
 from pliant.errors import InputError
 from pliant.models.onnx.onnx_tensor import ELEMENT_TYPES
-from pliant.run.host.host_operators import checked, host_function
+from pliant.run.host.host_operators import host_function, with_input_errors
 
 OPSET = 17
 
@@ -20,7 +20,7 @@ OPSET = 17
 def ours(op: str, inputs: Sequence[np.ndarray], n_outputs: int = 1, **attributes: Any) -> list[np.ndarray]:
     """The outputs of one node in numpy."""
     node = helper.make_node(op, *_names(inputs, n_outputs), "it", **attributes)
-    run = checked(host_function(node, {"": OPSET}), node, f"node 'it' ({op})")
+    run = with_input_errors(host_function(node, {"": OPSET}), node, f"node 'it' ({op})")
     return [np.asarray(y) for y in run(inputs)]
 
 
@@ -118,7 +118,7 @@ def test_a_position_outside_a_sequence_is_refused() -> None:
     for op in ("SequenceAt", "SequenceErase"):
         node = helper.make_node(op, ["s", "i"], ["y"], "it")
         with pytest.raises(InputError, match=r"position 2 is outside a sequence of 2"):
-            checked(host_function(node, {"": OPSET}), node, "node 'it'")([[X, X], np.array(2)])
+            with_input_errors(host_function(node, {"": OPSET}), node, "node 'it'")([[X, X], np.array(2)])
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pliant.errors import InputError
 from pliant.ir.graph import numpy_type
 from pliant.ir.port import Port
-from pliant.run.session.feeds import fed_array, fed_arrays
+from pliant.run.session.feeds import convert_feed, convert_feeds
 
 _INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
@@ -38,9 +38,9 @@ def test_integers_are_cast_exactly_where_all_fit(given_: str, wanted: str) -> No
         with pytest.raises(
             InputError, match=rf"is {given_}\[2\], but must be {wanted}.*only casts that lose"
         ):
-            fed_array(_port(wanted), values)
+            convert_feed(_port(wanted), values)
         return
-    found = fed_array(_port(wanted), values)
+    found = convert_feed(_port(wanted), values)
     assert found.dtype == wanted_type
     assert found.tolist() == values.tolist()
 
@@ -54,10 +54,10 @@ def test_floats_are_cast_only_to_wider_ones(given_: str, wanted: str) -> None:
     fits = infos[0].nmant <= infos[1].nmant and infos[0].maxexp <= infos[1].maxexp
     values = np.array([1.5, -0.25], source)
     if fits:
-        assert fed_array(_port(wanted), values).tolist() == [1.5, -0.25]
+        assert convert_feed(_port(wanted), values).tolist() == [1.5, -0.25]
     else:
         with pytest.raises(InputError, match="but must be"):
-            fed_array(_port(wanted), values)
+            convert_feed(_port(wanted), values)
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_floats_are_cast_only_to_wider_ones(given_: str, wanted: str) -> None:
 def test_what_would_change_is_refused_by_name(value: Any, wanted: str) -> None:
     """Pixels are no shares of one, floats no ids, and text no number: the user says what is meant."""
     with pytest.raises(InputError, match="input 'x'"):
-        fed_array(_port(wanted), value)
+        convert_feed(_port(wanted), value)
 
 
 @given(st.lists(st.integers(-(1 << 63), (1 << 63) - 1), max_size=4), st.sampled_from(_INTEGERS))
@@ -95,26 +95,26 @@ def test_whole_numbers_of_lists_keep_their_value_or_are_refused(numbers: list[in
     """Python's integers have no width; those of the input may not wrap."""
     info = np.iinfo(wanted)
     if all(info.min <= n <= info.max for n in numbers):
-        found = fed_array(_port(wanted), numbers)
+        found = convert_feed(_port(wanted), numbers)
         assert (found.dtype, found.tolist()) == (np.dtype(wanted), numbers)
     else:
         with pytest.raises(InputError, match=f"that are no {wanted}"):
-            fed_array(_port(wanted), numbers)
+            convert_feed(_port(wanted), numbers)
 
 
 def test_numbers_of_lists_take_the_ports_type() -> None:
     """[0.1, 1] is how people write float32; rounding to the nearest is what they mean."""
-    assert np.array_equal(fed_array(_port("float32"), [[0.1, 1]]), np.float32([[0.1, 1]]))
-    assert fed_array(_port("float32"), [float("inf"), float("nan")]).dtype == np.float32
-    assert fed_array(_port("float32"), 2).shape == ()
-    assert fed_array(_port("int64"), []).tolist() == []
-    assert fed_array(_port("int64"), [1.0, 2.0]).tolist() == [1, 2]
-    assert fed_array(_port("bool"), [[True], [False]]).tolist() == [[True], [False]]
+    assert np.array_equal(convert_feed(_port("float32"), [[0.1, 1]]), np.float32([[0.1, 1]]))
+    assert convert_feed(_port("float32"), [float("inf"), float("nan")]).dtype == np.float32
+    assert convert_feed(_port("float32"), 2).shape == ()
+    assert convert_feed(_port("int64"), []).tolist() == []
+    assert convert_feed(_port("int64"), [1.0, 2.0]).tolist() == [1, 2]
+    assert convert_feed(_port("bool"), [[True], [False]]).tolist() == [[True], [False]]
 
 
 def test_other_byte_orders_are_the_same_numbers() -> None:
     """Arrays read from files of other machines."""
-    found = fed_array(_port("int64"), np.array([1, 2], ">i4"))
+    found = convert_feed(_port("int64"), np.array([1, 2], ">i4"))
     assert found.dtype == np.dtype("=i8")
     assert found.tolist() == [1, 2]
 
@@ -141,25 +141,25 @@ class _Elsewhere:
 
 def test_tensors_are_read_through_the_protocols() -> None:
     """JAX, torch, cupy on the host: none of them is imported for it."""
-    assert fed_array(_port("int64"), _Exporter(np.int32([3, 4]))).tolist() == [3, 4]
+    assert convert_feed(_port("int64"), _Exporter(np.int32([3, 4]))).tolist() == [3, 4]
     with pytest.raises(InputError, match=r"is a _Elsewhere that numpy cannot read: Use Tensor\.cpu\(\)"):
-        fed_array(_port("int64"), _Elsewhere())
+        convert_feed(_port("int64"), _Elsewhere())
 
 
 def test_torch_tensors_are_taken() -> None:
     """`tokenizer(..., return_tensors="pt")` and any model before this one give these."""
     torch = pytest.importorskip("torch")
-    assert fed_array(_port("int64"), torch.tensor([[1, 2]], dtype=torch.int32)).tolist() == [[1, 2]]
-    assert fed_array(_port("float32"), [torch.ones(2), torch.zeros(2)]).tolist() == [[1, 1], [0, 0]]
+    assert convert_feed(_port("int64"), torch.tensor([[1, 2]], dtype=torch.int32)).tolist() == [[1, 2]]
+    assert convert_feed(_port("float32"), [torch.ones(2), torch.zeros(2)]).tolist() == [[1, 1], [0, 0]]
     with pytest.raises(InputError, match=r"tensor\.detach\(\)"):
-        fed_array(_port("float32"), torch.ones(2, requires_grad=True))
+        convert_feed(_port("float32"), torch.ones(2, requires_grad=True))
 
 
 def test_torch_is_not_imported_for_it() -> None:
     """It would be a second of start-up and 200 MB for every session."""
     code = (
-        "import sys; from pliant.run.session.feeds import fed_array; from pliant.ir.port import Port; "
-        "fed_array(Port('x', 'int64', None), [1]); sys.exit('torch' in sys.modules)"
+        "import sys; from pliant.run.session.feeds import convert_feed; from pliant.ir.port import Port; "
+        "convert_feed(Port('x', 'int64', None), [1]); sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
@@ -167,11 +167,11 @@ def test_torch_is_not_imported_for_it() -> None:
 def test_feeds_must_be_the_inputs() -> None:
     """A misspelt name is not dropped."""
     with pytest.raises(InputError, match=r"'x' is missing; there is no input 'y'\. The inputs are x: int64"):
-        fed_arrays([_port("int64")], {"y": [1]})
+        convert_feeds([_port("int64")], {"y": [1]})
 
 
 @pytest.mark.parametrize("feeds", ["text", 3, None, [np.zeros(1)]])
 def test_feeds_without_names_are_refused(feeds: Any) -> None:
     """A text or one array, given to `profile` or in place of `run_many`'s list, was an AttributeError."""
     with pytest.raises(InputError, match=f"given by name, .* not as a {type(feeds).__name__}"):
-        fed_arrays([_port("int64")], feeds)
+        convert_feeds([_port("int64")], feeds)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, final
 
-from pliant.api.model import ElasticModel, EncoderModel, Model, OnnxGraph, RecurrentNetwork, refused
+from pliant.api.model import ElasticModel, EncoderModel, Model, OnnxGraph, RecurrentNetwork, unsupported_error
 from pliant.api.open_endpoint import open_endpoint
 from pliant.api.resolve import resolve
 from pliant.cli.cluster.cluster_options import say
@@ -87,7 +87,7 @@ class ModelArguments:
         self._watts_by_name()
         model = resolve(self.source)
         if isinstance(model, EncoderModel) and self.cluster is None:
-            raise refused(model, "pliant node without --cluster")
+            raise unsupported_error(model, "pliant node without --cluster")
         if self.name is not None:
             model = replace(model, name=self.name)
         if isinstance(model, EncoderModel) and self.cluster is not None:

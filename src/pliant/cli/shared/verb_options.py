@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from pliant.api import open_elastic as api
-from pliant.api.model import VERBS, ElasticModel, Model, OnnxGraph, refused
+from pliant.api.model import VERBS, ElasticModel, Model, OnnxGraph, unsupported_error
 from pliant.api.open_elastic import Baseline, OnProgress, PrecisionOptions
 from pliant.api.open_session import open as open_session
 from pliant.api.resolve import resolve, shipped_models
@@ -21,7 +21,7 @@ from pliant.plan.precision import TOLERANCE, Compute
 from pliant.plan.result import WHOLE_S
 from pliant.plan.submodel.plan_options import OURS, PAPER, Choice, Depths, PlanOptions
 from pliant.quantities import parse_bytes, parse_seconds
-from pliant.run.process_memory import bound_of, preload_of
+from pliant.run.process_memory import memory_limit_of, preload_of
 from pliant.run.session.session import Session
 from pliant.run.submodel.elastic_session import ElasticSession
 from pliant.run.submodel.plans.submodel_planner import MARGIN, SessionOptions
@@ -74,7 +74,7 @@ def resolve_for(source: str, verb: str) -> Model:
     """Return the model of `source`. Raises ModelError, naming the right commands, if `verb` rejects it."""
     model = resolve(source)
     if verb not in VERBS[type(model)]:
-        raise refused(model, f"pliant {verb}")
+        raise unsupported_error(model, f"pliant {verb}")
     return model
 
 
@@ -208,7 +208,7 @@ class SessionArguments:
         return SessionOptions(
             target_s=self.target_s or WHOLE_S,
             preload_bytes=preload_of(self.preload, self.memory),
-            memory_bytes=bound_of(self.memory),
+            memory_bytes=memory_limit_of(self.memory),
             working_bytes=None if self.working is None else parse_bytes(self.working),
             length=self.planned_length,
             n_threads=thread_count(self.threads),
@@ -275,24 +275,24 @@ class SessionArguments:
             baseline=baseline,
             quantizer=self.quantizer,
             on_progress=on_progress,
-            choosing=self.choosing,
+            precision_options=self.precision_options,
         )
 
     @property
-    def choosing(self) -> PrecisionOptions | None:
+    def precision_options(self) -> PrecisionOptions | None:
         """How to choose the arithmetic; None if it is given."""
         return PrecisionOptions((), self.tolerance) if self.compute == "auto" else None
 
     def open_store(self, model: ElasticModel, on_progress: OnProgress) -> Store:
         """Open the store that a session would run from. Packs on first use."""
         refuse_options(model, self, ("weights",), _PLANNED)
-        return api.packed_store(model, cache_folder(), on_progress, self.quantizer)
+        return api.open_packed_store(model, cache_folder(), on_progress, self.quantizer)
 
     def terms(self, store: Store, on_progress: OnProgress) -> tuple[DeviceProfile, SessionOptions]:
         """Return the profile and the options that a session would run with."""
-        options, cache, choosing = self.options, cache_folder(), self.choosing
-        if choosing is not None:
-            options = api.chosen_options(store, options, choosing, cache, on_progress, self.dilation)
+        options, cache, precision_options = self.options, cache_folder(), self.precision_options
+        if precision_options is not None:
+            options = api.choose_options(store, options, precision_options, cache, on_progress, self.dilation)
         kept = api.profile_of(store, cache, options.n_threads, options.compute, on_progress)
         return emulate(kept, self.dilation), options
 

@@ -22,7 +22,7 @@ def announce_primary(name: str, address: str, key: Key) -> Iterator[None]:
     Raises MulticastError if that network does not support multicast.
     """
     host, port = host_and_port(address)
-    with multicast.announced(_SERVICE, name, [host], port, {"key": _fingerprint(key)}):
+    with multicast.announce_service(_SERVICE, name, [host], port, {"key": _fingerprint(key)}):
         yield
 
 
@@ -40,7 +40,7 @@ def discover_primaries(key: Key, on_found: Callable[[str], None]) -> Iterator[No
             for address in found.addresses:
                 on_found(address)
 
-    with multicast.browsed(_SERVICE, hear):
+    with multicast.browse_services(_SERVICE, hear):
         yield
 
 

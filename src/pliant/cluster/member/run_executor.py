@@ -116,7 +116,7 @@ class RunExecutor:
             return self._begin(repeated(error))
 
         self._first = 0
-        functions = StepFunctions(self._compute, exchange=self._exchange, ended=self._ended)
+        functions = StepFunctions(self._compute, exchange=self._exchange, on_end=self._ended)
         program = Program((self._begin(first),), (), ())
         try:
             execute(program, functions, self.lanes, advance=advance, repeat=repeat, origin_s=0.0)

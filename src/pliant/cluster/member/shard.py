@@ -33,9 +33,9 @@ from pliant.plan.split.split import HEAD, INPUT
 from pliant.plan.split.stage_graphs import graph_part, inputs, outputs
 from pliant.plan.split.stages import Stage, stages
 from pliant.run.arena import Arena
-from pliant.run.memory_use import MemoryPart, part
+from pliant.run.memory_use import MemoryPart, measure_part
 from pliant.run.packed_weights import SharedWeights
-from pliant.run.session.feeds import fed_arrays
+from pliant.run.session.feeds import convert_feeds
 from pliant.run.session.ports import shapes_of
 
 _MOST_ENDS = 256
@@ -82,9 +82,9 @@ class ModelShards:
         own = [array for one in made for array in (one.arena, *one.buffers)]
         used = sum(one.arena_bytes for one in made)
         return (
-            part("weights", self.weight_bytes, self._forms.arrays),
-            part("input and head", self.end_bytes, end_weights),
-            part("activations", used, own),
+            measure_part("weights", self.weight_bytes, self._forms.arrays),
+            measure_part("input and head", self.end_bytes, end_weights),
+            measure_part("activations", used, own),
         )
 
     def prepare(self, partition: Partition, first: int = 0, spec: EncoderSpec | None = None) -> "Shard":
@@ -132,7 +132,7 @@ class ModelShards:
             graph: Graph = self.source.input(rows) if kernel == INPUT else self.source.head(rows)
             image = fragment_image(graph, Target(self._library.isa, self._pool.n_threads))
             self._pool.reserve(image.scratch_bytes)
-            weights = SharedWeights().of(image, {})
+            weights = SharedWeights().pack(image, {})
             end = _EndStage(StageForm(image), load_kernels(image_kernels(image), self._library), weights)
         self._ends[key] = end  # most recent last
         if len(self._ends) > _MOST_ENDS:
@@ -231,7 +231,7 @@ class Shard:
         """On the primary: set the input of the next run. Raises InputError for invalid feeds."""
         into = self._ports[INPUT]
         ports = [Port(name, str(array.dtype), array.shape) for name, array in into.items()]
-        arrays = fed_arrays(ports, feeds)
+        arrays = convert_feeds(ports, feeds)
         shapes_of(ports, arrays)
         for name, array in arrays.items():
             into[name][...] = array

@@ -11,7 +11,7 @@ from tempfile import NamedTemporaryFile
 
 from pliant.cluster.net.zmq_sockets import zmq
 from pliant.errors import ClusterError
-from pliant.secret_files import is_exposed, shown_mode
+from pliant.secret_files import format_mode, is_exposed
 from pliant.secret_sources import is_credential
 from pliant.settings import config_folder
 
@@ -98,7 +98,7 @@ def read_key(path: Path) -> Key:
         ) from error
     if is_exposed(found, is_credential(path)):
         raise ClusterError(
-            f"the cluster key at {path} is open to others (mode {shown_mode(found)}; limit 0600, or 0440 of "
+            f"the cluster key at {path} is open to others (mode {format_mode(found)}; limit 0600, or 0440 of "
             f"root and a group of this process): run `chmod 600 {path}`; if others may have read it, make a "
             "new key for all members."
         )

@@ -4,7 +4,7 @@ from pliant.errors import InputError
 from pliant.ir.port import Port
 from pliant.models.encoder.encoder_architecture import Feeds
 from pliant.models.tokenizer import TokenizedInput
-from pliant.run.session.feeds import FeedsLike, fed_array
+from pliant.run.session.feeds import FeedsLike, convert_feed
 from pliant.run.session.text_feeds import text_of
 from pliant.run.session.text_session import TEXT, TextSession
 
@@ -31,7 +31,7 @@ def read_feeds(
         raise InputError(f"{session.name} reads {names}; the feeds are {', '.join(given) or 'none'}.")
     feeds = {}
     for name, value in given.items():
-        array, port = fed_array(ports[name], value), ports[name]
+        array, port = convert_feed(ports[name], value), ports[name]
         if array.ndim != len(port.dims or ()) or len(array) != 1:
             raise InputError(f"`{name}` is {list(array.shape)}; give {port}, one input at a time.")
         feeds[name] = array[0]

@@ -283,7 +283,7 @@ class ClusterSession(TextSession[ClusterDetails]):
         feeds = request.tensors if request.text is None else feeds_of(self.encode(request.text))
         reply = self._inferred(feeds, start_s, self._target_s, source=levels.sources[i])
         with self._timing.lock:
-            self._took(n, whole_s := levels.observe(i, n, told[i].curve.at(n), reply.seconds))
+            self._record_seconds(n, whole_s := levels.observe(i, n, told[i].curve.at(n), reply.seconds))
             self._delays.observe(reply.details.predicted_s, reply.seconds - reply.waited_s)
             self._is_stale |= (reply.accuracy or 1.0) < (told[i].accuracy or 0.0)  # plans have other bits
             ratio = reply.details.predicted_s / self._prior.at(n) if i == len(told) - 1 else 1.0

@@ -8,7 +8,7 @@ from typing import Literal
 
 from pliant import system
 from pliant.errors import KernelError
-from pliant.settings import takes_amx
+from pliant.settings import allows_amx
 
 IsaName = Literal["avx512", "avx2", "x86-64", "neon"]
 
@@ -142,11 +142,11 @@ def to_portable(isa: Isa) -> Isa:
 
 @cache
 def can_use_tiles() -> bool:
-    """Whether this process uses AMX's registers (`takes_amx`) and the system grants them.
+    """Whether this process uses AMX's registers (`allows_amx`) and the system grants them.
 
     The system is asked once; a refusal is logged.
     """
-    if not takes_amx():
+    if not allows_amx():
         return False
     error = system.request_tiles()
     if error:

@@ -25,9 +25,9 @@ from pliant.run.batches.feed_batcher import Item, RunFunctions
 from pliant.run.batches.request_batcher import RequestBatcher
 from pliant.run.graph.array_stage import AllTensors, Tensors
 from pliant.run.graph.graph_runner import GraphRunner
-from pliant.run.memory_use import MemoryUse, is_mapped, part, rss_bytes, scratch_part
-from pliant.run.session.feeds import FeedsLike, fed_arrays
-from pliant.run.session.ports import Feeds, Shapes, shapes_of, shown, symbols
+from pliant.run.memory_use import MemoryUse, is_mapped, measure_part, rss_bytes, scratch_part
+from pliant.run.session.feeds import FeedsLike, convert_feeds
+from pliant.run.session.ports import Feeds, Shapes, describe_session, shapes_of, symbols
 from pliant.run.session.session import Session
 from pliant.run.weight_sizes import combined
 
@@ -61,7 +61,7 @@ class ArraySession(Session[None]):
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else f"{self._pool.n_threads} threads"
-        return shown(f"{type(self).__name__} of {self.name}", self.inputs, self.outputs, state)
+        return describe_session(f"{type(self).__name__} of {self.name}", self.inputs, self.outputs, state)
 
     def __call__(self, value: Any, /) -> Reply[None]:  # type: ignore[override]  # a list holds numbers here
         """The reply of a model with one input; `value` is what `run` takes as a feed.
@@ -77,7 +77,7 @@ class ArraySession(Session[None]):
                 "a call takes the input's array, without a name: by name, call run({name: array})."
             )
         start_s = time.perf_counter()
-        arrays = fed_arrays(self.inputs, {self.inputs[0].name: value})
+        arrays = convert_feeds(self.inputs, {self.inputs[0].name: value})
         outputs = self._run(arrays, None)
         return Reply(outputs, self.name, time.perf_counter() - start_s, None, self._length(arrays))
 
@@ -134,7 +134,7 @@ class ArraySession(Session[None]):
         Raises InputError and GraphError as `run` does.
         """
         check_whole(length, "length")
-        feeds = fed_arrays(self.inputs, self.sample(length))
+        feeds = convert_feeds(self.inputs, self.sample(length))
         shapes_of(self.inputs, feeds)
         with self._turns.lock:
             self._check_open()
@@ -145,7 +145,7 @@ class ArraySession(Session[None]):
         """The time of each step, over `runs` runs after one warm-up run."""
         if runs < 1:
             raise InputError(f"a profile of {runs} runs measures nothing; give at least 1.")
-        arrays = fed_arrays(self.inputs, feeds)
+        arrays = convert_feeds(self.inputs, feeds)
         shapes_of(self.inputs, arrays)
         with self._turns.lock:
             self._check_open()
@@ -154,7 +154,7 @@ class ArraySession(Session[None]):
 
     def traced(self, request: Request) -> "Reply[Profile]":
         start_s = self._clock()
-        arrays = fed_arrays(self.inputs, request.tensors)
+        arrays = convert_feeds(self.inputs, request.tensors)
         shapes_of(self.inputs, arrays)
         ready_s = self._clock()
         with self._turns.lock:
@@ -171,7 +171,7 @@ class ArraySession(Session[None]):
         A model with inputs or outputs that are not tensors has no requests: use `run` or calls.
         """
         require_tensors((*self.inputs, *self.outputs), "a request")
-        arrays = fed_arrays(self.inputs, feeds)
+        arrays = convert_feeds(self.inputs, feeds)
         shapes_of(self.inputs, arrays)
         return Request(self._length(arrays), tensors=arrays)
 
@@ -187,7 +187,7 @@ class ArraySession(Session[None]):
         with self._turns.lock:
             waited_s = self._clock() - start_s
             self._check_open()
-            answers = batcher.answers(items, self._run_functions)
+            answers = batcher.answer(items, self._run_functions)
             self._slow_down(start_s + waited_s)
         return self._replies(requests, answers, start_s, waited_s)
 
@@ -215,11 +215,11 @@ class ArraySession(Session[None]):
 
     @property
     def most_together(self) -> int:
-        return 1 if self._batcher is None else self._batcher.most
+        return 1 if self._batcher is None else self._batcher.max_requests
 
     @property
     def most_together_beside(self) -> int:
-        return 1 if self._batcher is None else self._batcher.most_beside
+        return 1 if self._batcher is None else self._batcher.max_requests_per_thread
 
     def prepare_together(self, length: int) -> bool:
         batcher, longest = self._batcher, self._item(0, self.sample(length))
@@ -285,7 +285,7 @@ class ArraySession(Session[None]):
 
     def _run(self, feeds: FeedsLike, out: Feeds | None) -> Tensors:
         start_s = self._clock()
-        arrays = fed_arrays(self.inputs, feeds)
+        arrays = convert_feeds(self.inputs, feeds)
         shapes = shapes_of(self.inputs, arrays)
         ready_s = self._clock()
         with self._turns.lock:
@@ -297,7 +297,7 @@ class ArraySession(Session[None]):
 
     def _item(self, i: int, feeds: FeedsLike) -> Item:
         try:
-            arrays = fed_arrays(self.inputs, feeds)
+            arrays = convert_feeds(self.inputs, feeds)
             return Item(arrays, shapes_of(self.inputs, arrays))
         except InputError as error:
             raise InputError(f"feeds {i} of the list: {error}") from error
@@ -346,13 +346,19 @@ class ArraySession(Session[None]):
         return MemoryUse(
             budget_bytes,
             (
-                part("weights", sizes.form_bytes, [a for a in held if a.ctypes.data not in mapped]),
-                *([part("weights as given", sizes.given_bytes, given)] if given else ()),
-                part("activations", self.arena_bytes, [arena.memory]),
-                *([part("parallel runs", sum(a.nbytes for a in parallel), parallel)] if parallel else ()),
+                measure_part("weights", sizes.form_bytes, [a for a in held if a.ctypes.data not in mapped]),
+                *([measure_part("weights as given", sizes.given_bytes, given)] if given else ()),
+                measure_part("activations", self.arena_bytes, [arena.memory]),
+                *(
+                    [measure_part("parallel runs", sum(a.nbytes for a in parallel), parallel)]
+                    if parallel
+                    else ()
+                ),
             ),
             (
-                part("weights in mapped files", sum(a.nbytes for a in mapped.values()), mapped.values()),
+                measure_part(
+                    "weights in mapped files", sum(a.nbytes for a in mapped.values()), mapped.values()
+                ),
                 scratch_part(self._pool),
             ),
             rss_bytes(),

@@ -13,7 +13,7 @@ from pliant.kernels.runtime.thread_pool import ThreadPool
 from pliant.run.arena import Arena
 from pliant.run.array_sessions.array_session import ArraySession
 from pliant.run.graph.array_stage import ExecutableStage
-from pliant.run.graph.graph_runner import GraphRunner, one_stage
+from pliant.run.graph.graph_runner import GraphRunner, one_stage_runner
 from pliant.run.memory_use import MemoryUse
 from pliant.run.session.ports import Feeds, Shapes
 
@@ -41,7 +41,7 @@ class GraphSession(ArraySession):
         self._memory_bytes = memory_bytes
         self._arena = Arena()
         stage = ExecutableStage(saved.program, saved.weights, saved.addresses, pool, self._arena)
-        runner = one_stage(stage, pool)
+        runner = one_stage_runner(stage, pool)
         inputs, outputs = (
             [static_port(x, t) for x, t in side.items()]
             for side in (saved.program.inputs, saved.program.outputs)

@@ -21,7 +21,7 @@ _FEW_S = 0.02
 """A run shorter than this is timed repeatedly, at most as often as it fits into this time."""
 
 
-def forms_of(weights: Weights, *, is_bounded: bool) -> list[tuple[Weights, ComputeDtype]]:
+def list_forms(weights: Weights, *, is_bounded: bool) -> list[tuple[Weights, ComputeDtype]]:
     """The forms to measure for the requested `weights`; if `is_bounded`, a memory limit sets their bits."""
     if weights == "fp32":
         return [("fp32", "fp32"), ("fp32", "bf16")]
@@ -57,13 +57,13 @@ def measure_forms(
             continue
         with session:
             try:
-                found.append(_measured(session, compute, reference, (examples, wanted), clock))
+                found.append(_measure_form(session, compute, reference, (examples, wanted), clock))
             except (BudgetError, GraphError) as error:
                 found.append(Form(compute, weights, refused=str(error)))
     return found
 
 
-def _measured(
+def _measure_form(
     session: OnnxSession,
     compute: ComputeDtype,
     reference: OnnxSession,

@@ -36,26 +36,26 @@ from pliant.run.arena import Arena
 from pliant.run.array_sessions.array_session import ArraySession
 from pliant.run.array_sessions.evictions import Evictions
 from pliant.run.batches.feed_batcher import FeedBatcher, Item, RunFunctions
-from pliant.run.batches.packed_texts import packed_texts
+from pliant.run.batches.packed_texts import make_packed_texts
 from pliant.run.batches.padding import Padding
 from pliant.run.batches.parallel_runs import ParallelRuns
 from pliant.run.batches.request_batcher import RequestBatcher
 from pliant.run.batches.token_feed import IS_TOKEN
 from pliant.run.graph.array_stage import AllTensors, Tensors
-from pliant.run.graph.graph_runner import GRAPH, GraphRunner, one_stage
+from pliant.run.graph.graph_runner import GRAPH, GraphRunner, one_stage_runner
 from pliant.run.graph.lowering import LoweredGraph, Lowering
 from pliant.run.graph.model_binder import Key, ModelBinder
 from pliant.run.graph.model_options import ModelOptions
 from pliant.run.graph.open_graph import GraphOpener, check_memory, packed_bytes
 from pliant.run.graph.schedule_graph import ScheduleReport
 from pliant.run.graph.symbolic_forms import SizedStage, SymbolicForms
-from pliant.run.host.block_stage import Types, nested
-from pliant.run.host.host_stage import owned
+from pliant.run.host.block_stage import Types, nested_runners
+from pliant.run.host.host_stage import copy_shared
 from pliant.run.host.part_binder import PartBinder, PartSteps
 from pliant.run.memory_use import MemoryUse
 from pliant.run.packed_weights import SharedWeights
-from pliant.run.session.feeds import FeedsLike, fed_arrays
-from pliant.run.session.ports import Feeds, Shapes, check_dims, fixed, shapes_of, shown, symbols
+from pliant.run.session.feeds import FeedsLike, convert_feeds
+from pliant.run.session.ports import Feeds, Shapes, check_dims, describe_session, fix_dims, shapes_of, symbols
 from pliant.run.weight_sizes import combined
 from pliant.settings import cache_folder
 
@@ -89,7 +89,9 @@ class OnnxSession(ArraySession):
         dilation: Dilation = Dilation(),  # noqa: B008 - frozen
     ) -> None:
         check_dims(model.inputs, options.dims)
-        inputs, outputs = ([fixed(p, options.dims) for p in side] for side in (model.inputs, model.outputs))
+        inputs, outputs = (
+            [fix_dims(p, options.dims) for p in side] for side in (model.inputs, model.outputs)
+        )
         super().__init__(name, inputs, outputs, pool, dilation)
         options.check_ports((*inputs, *outputs))
         self._model = model
@@ -118,7 +120,7 @@ class OnnxSession(ArraySession):
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else f"{len(self._images)} images, {self._pool.n_threads} threads"
-        return shown(f"OnnxSession of {self._model.source}", self.inputs, self.outputs, state)
+        return describe_session(f"OnnxSession of {self._model.source}", self.inputs, self.outputs, state)
 
     @cached_property  # hashing a large file is slow, and few callers need it
     def identity(self) -> str:  # type: ignore[override]
@@ -153,12 +155,12 @@ class OnnxSession(ArraySession):
 
     def graph(self, feeds: FeedsLike) -> Graph:
         """The graph that would be compiled for these feeds, after all passes."""
-        arrays = self._as_run(feeds)
+        arrays = self._pad_feeds(feeds)
         with self._turns.lock:
-            part = self._binder.bound(_shapes(arrays), arrays)
-            planned = self._lowering.planned(check_whole(part, self._model.source))
-            self.schedule = planned.report
-            return planned.graph
+            part = self._binder.bind(_shapes(arrays), arrays)
+            scheduled = self._lowering.schedule(check_whole(part, self._model.source))
+            self.schedule = scheduled.report
+            return scheduled.graph
 
     def image(self, feeds: FeedsLike) -> Image:
         """The kernel calls and memory places for feeds of these shapes."""
@@ -166,10 +168,12 @@ class OnnxSession(ArraySession):
 
     def executable(self, feeds: FeedsLike) -> Executable:
         """The executable for feeds of these shapes; with formulas where it serves other sizes too."""
-        shapes = _shapes(self._as_run(feeds))
+        shapes = _shapes(self._pad_feeds(feeds))
         with self._turns.lock:
             stage = None if IS_TOKEN in shapes else self._forms.stage(shapes) or self._new_form(shapes)
-            graph = None if stage is None else self._forms.graph(shapes, self._open_dims, self._binder.first)
+            graph = (
+                None if stage is None else self._forms.graph(shapes, self._open_dims, self._binder.bind_first)
+            )
             if graph is not None and not graph.waiting:
                 sizes = dict(zip(graph.family.names, graph.family.sizes(shapes) or (), strict=True))
                 return image_executable(self._lowering.lower(graph.graph).image, sizes, with_digests=True)
@@ -186,26 +190,26 @@ class OnnxSession(ArraySession):
             self._forms, self._steps = SymbolicForms(), []
 
     def _runners(self) -> Sequence[GraphRunner]:
-        every = chain.from_iterable(map(nested, list(self._images.values())))  # others may compile
+        every = chain.from_iterable(map(nested_runners, list(self._images.values())))  # others may compile
         return tuple({id(runner): runner for runner in every}.values())
 
     def _runner(self, feeds: AllTensors) -> tuple[GraphRunner, AllTensors]:
-        fed = self._padding.padded(feeds, self._padding.fit(shapes_of(self.inputs, feeds)))
+        fed = self._padding.pad(feeds, self._padding.fit(shapes_of(self.inputs, feeds)))
         return self._image(_shapes(fed), fed), fed
 
     def _answer(self, feeds: AllTensors, out: Feeds | None, shapes: Shapes) -> Tensors:
         if self._latest is not None and self._latest[0] == shapes:
             return self._latest[1].walk(feeds, out)
         fit = self._padding.fit(shapes)
-        if not fit.padded:
+        if not fit.padded_dims:
             image = self._image(_shapes(feeds), feeds)
             if self._has_parts:
-                return owned(image.walk(feeds, out), feeds, out)
+                return copy_shared(image.walk(feeds, out), feeds, out)
             if not self._binder.by_value:
                 self._latest = shapes, image
             return image.walk(feeds, out)
         # Bound methods are passed per call: stored, they would keep a dropped session alive.
-        return self._padding.answer(fit, feeds, out, self._again, self._once)
+        return self._padding.answer(fit, feeds, out, self._run_into, self._run_uncached)
 
     def _traced(self, feeds: AllTensors) -> "tuple[Tensors, Profile]":
         fit = self._padding.fit(shapes_of(self.inputs, feeds))
@@ -216,18 +220,18 @@ class OnnxSession(ArraySession):
             profiles.append(profile)
             return made
 
-        if fit.padded:
-            made = self._padding.answer(fit, feeds, None, run, self._once)
+        if fit.padded_dims:
+            made = self._padding.answer(fit, feeds, None, run, self._run_uncached)
         else:
             made = run(feeds, {})
-            made = owned(made, feeds, None) if self._has_parts else made
+            made = copy_shared(made, feeds, None) if self._has_parts else made
         return made, profiles[0]
 
     def _answer_many(self, items: Sequence[Item]) -> list[Tensors]:
         # Batches need more memory for activations: under a memory limit, weights would get fewer bits.
         if self._options.memory_bytes is not None or (items and self._is_in_parts(items[0].feeds)):
             return super()._answer_many(items)
-        return self._feed_batcher.answers(items, self._run_functions)
+        return self._feed_batcher.answer(items, self._run_functions)
 
     @property
     def _batcher(self) -> RequestBatcher | None:
@@ -238,39 +242,41 @@ class OnnxSession(ArraySession):
 
     @property
     def _run_functions(self) -> RunFunctions:
-        return RunFunctions(self._alone, self._exact, self._each, self._beside, self._once)
+        return RunFunctions(
+            self._run_single, self._run_exact, self._run_parallel, self._begin_run, self._run_uncached
+        )
 
     def _is_in_parts(self, feeds: AllTensors) -> bool:
         """Whether data-dependent shapes divide the model into several programs, which cannot be batched."""
         if self._has_parts is None:
-            fed = self._padding.padded(feeds, self._padding.fit(shapes_of(self.inputs, feeds)))
-            self._has_parts = bool(self._binder.bound(_shapes(fed), fed).waiting)
+            fed = self._padding.pad(feeds, self._padding.fit(shapes_of(self.inputs, feeds)))
+            self._has_parts = bool(self._binder.bind(_shapes(fed), fed).waiting)
         return self._has_parts
 
-    def _alone(self, feeds: AllTensors) -> Tensors:
+    def _run_single(self, feeds: AllTensors) -> Tensors:
         return self._answer(feeds, None, _shapes(feeds))
 
-    def _each(self, batches: Sequence[Feeds]) -> list[Tensors]:
+    def _run_parallel(self, batches: Sequence[Feeds]) -> list[Tensors]:
         results = self._parallel.run([(self._image(_shapes(feeds), feeds), feeds) for feeds in batches])
         self._trim()  # more images may have run than are kept
         return results
 
-    def _beside(self, feeds: Feeds) -> Callable[[], Tensors]:
+    def _begin_run(self, feeds: Feeds) -> Callable[[], Tensors]:
         return self._parallel.begin(self._image(_shapes(feeds), feeds), feeds)
 
-    def _as_run(self, feeds: FeedsLike) -> AllTensors:
+    def _pad_feeds(self, feeds: FeedsLike) -> AllTensors:
         """The feeds, padded to the sizes that run."""
-        arrays = fed_arrays(self.inputs, feeds)
-        return self._padding.padded(arrays, self._padding.fit(shapes_of(self.inputs, arrays)))
+        arrays = convert_feeds(self.inputs, feeds)
+        return self._padding.pad(arrays, self._padding.fit(shapes_of(self.inputs, arrays)))
 
-    def _exact(self, feeds: AllTensors, out: Feeds | None = None) -> Tensors:
+    def _run_exact(self, feeds: AllTensors, out: Feeds | None = None) -> Tensors:
         return self._image(_shapes(feeds), feeds).walk(feeds, out)
 
-    def _again(self, feeds: AllTensors, held: Feeds) -> Tensors:
-        """As `_exact`, writing into arrays of an earlier run unless shapes depend on input values."""
-        return self._exact(feeds, None if self._binder.by_value else held)
+    def _run_into(self, feeds: AllTensors, held: Feeds) -> Tensors:
+        """As `_run_exact`, writing into arrays of an earlier run unless shapes depend on input values."""
+        return self._run_exact(feeds, None if self._binder.by_value else held)
 
-    def _once(self, feeds: AllTensors) -> Tensors:
+    def _run_uncached(self, feeds: AllTensors) -> Tensors:
         """The answer to unpadded feeds; their image is not kept unless it was kept before."""
         known = self._images.get(self._binder.key(_shapes(feeds), feeds))
         results = (known or self._compile(_shapes(feeds), feeds)).walk(feeds, None)
@@ -324,20 +330,20 @@ class OnnxSession(ArraySession):
         stage = None if texts else self._forms.stage(own) or self._new_form(own)
         if stage is not None and not stage.form.graph.waiting:
             check_memory(stage.numbers, 0, self._model.source)
-            return one_stage(stage, self._pool, sizes=stage.weight_sizes)
+            return one_stage_runner(stage, self._pool, sizes=stage.weight_sizes)
         if stage is not None:
             self._options.check_parts(host_names(stage.form.graph.waiting))
-            return self._parts.sized(stage, *self._in_parts(own), self._steps)
-        part = self._binder.bound(own, feeds)
+            return self._parts.bind_sized(stage, *self._in_parts(own), self._steps)
+        part = self._binder.bind(own, feeds)
         self._has_parts = bool(part.waiting) or len(self._tensors) < len(self.inputs)
         if self._has_parts:
             self._options.check_parts(host_names(part.waiting))
-            return self._parts.numbered(part, *self._in_parts(own), self._steps)
+            return self._parts.bind_fixed(part, *self._in_parts(own), self._steps)
         lowered = self._lowering.lower(part.graph, texts)
-        self.schedule = lowered.planned.report
+        self.schedule = lowered.scheduled.report
         check_memory(lowered.image, packed_bytes(lowered.image), self._model.source)
         self._make_room(lowered)
-        return self._opener.opened(lowered, packed_texts(lowered.image, texts))
+        return self._opener.open(lowered, make_packed_texts(lowered.image, texts))
 
     def _in_parts(self, shapes: Shapes) -> tuple[Types, Mapping[str, Port]]:
         """Inputs and outputs of a model that data-dependent shapes divide into parts."""
@@ -361,7 +367,7 @@ class OnnxSession(ArraySession):
             return None
         if any(port.dims is None for port in self.inputs):
             return None
-        stage = self._forms.open(shapes, self._open_dims, self._binder.first, self._opener.form)
+        stage = self._forms.open(shapes, self._open_dims, self._binder.bind_first, self._opener.open_form)
         if stage is not None:
             self._has_parts = bool(stage.form.graph.waiting)
         return stage
@@ -373,12 +379,12 @@ class OnnxSession(ArraySession):
     def _make_room(self, lowered: LoweredGraph) -> None:
         """Evict the least recently used images until the new one, which fits alone, fits beside the rest."""
         most = self._options.memory_bytes
-        while most is not None and self._images and self._with(lowered) > most:
+        while most is not None and self._images and self._bytes_with(lowered) > most:
             evicted, _ = self._images.popitem(last=False)
             self._evictions.add(evicted)
             self._trim()
 
-    def _with(self, lowered: LoweredGraph) -> int:
+    def _bytes_with(self, lowered: LoweredGraph) -> int:
         sizes = combined([lowered.sizes, *(kept.sizes for kept in self._images.values())])
         return sizes.n_bytes + max(self.arena_bytes, lowered.image.arena_bytes)
 

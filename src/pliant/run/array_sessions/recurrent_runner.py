@@ -24,7 +24,7 @@ from pliant.models.recurrent.recurrent_graph import LOGITS, POOLED, STATES, VECT
 from pliant.models.recurrent.recurrent_source import RecurrentSource
 from pliant.plan.memory_shares import Holding
 from pliant.run.arena import Arena
-from pliant.run.memory_use import MemoryPart, part
+from pliant.run.memory_use import MemoryPart, measure_part
 from pliant.run.process_memory import MemoryBudget
 
 LEAST_STEPS = 64
@@ -69,7 +69,7 @@ class RecurrentRunner:
             self.reserve(LEAST_STEPS)
             self._load_s = clock() - start_s
             if self._shared is not None:
-                self._shared.need(self, self._needed_bytes, self._holdings(self._needed_bytes))
+                self._shared.ensure_share(self, self._needed_bytes, self._holdings(self._needed_bytes))
         except BaseException:
             self.close()
             raise
@@ -104,20 +104,20 @@ class RecurrentRunner:
         given = [*self.source.weights.values(), self.source.table]
         activations = self._activation_bytes(max(self._forms, default=0), self._arena.n_bytes)
         return (
-            part("weights as given, words", self.source.n_bytes, given),
-            part("weights", sum(a.nbytes for a in self._weights.values()), self._weights.values()),
-            part("activations", activations, [self.vectors, self.states, self._arena.memory]),
+            measure_part("weights as given, words", self.source.n_bytes, given),
+            measure_part("weights", sum(a.nbytes for a in self._weights.values()), self._weights.values()),
+            measure_part("activations", activations, [self.vectors, self.states, self._arena.memory]),
         )
 
     def calls(self, steps: int) -> tuple[CallEntry, ...]:
         """The kernel calls of a form of `steps` steps."""
         return describe_calls(self._graph(steps), self._target)
 
-    def fed(self, ids: np.ndarray) -> BoundStage:
+    def stage_of_ids(self, ids: np.ndarray) -> BoundStage:
         """The stage for these words, with their vectors as its input."""
-        return self.fed_vectors(self.source.vectors(ids))
+        return self.stage_of_vectors(self.source.vectors(ids))
 
-    def fed_vectors(self, vectors: Float[np.ndarray, "tokens inputs"]) -> BoundStage:
+    def stage_of_vectors(self, vectors: Float[np.ndarray, "tokens inputs"]) -> BoundStage:
         """The stage for these input vectors."""
         n = len(vectors)
         steps = max(LEAST_STEPS, 1 << (n - 1).bit_length())
@@ -161,11 +161,11 @@ class RecurrentRunner:
         """
         if self._shared is None:
             return 0.0
-        self._shared.asked(self)
+        self._shared.count_request(self)
         if not self.loading_s:
             return 0.0
         start_s = self._clock()
-        self._shared.need(self, self._needed_bytes)
+        self._shared.ensure_share(self, self._needed_bytes)
         self._load()
         self._cold_s = self._clock() - start_s
         return self._cold_s
@@ -229,7 +229,7 @@ class RecurrentRunner:
     def _take(self, shared: MemoryBudget, n_bytes: int) -> None:
         """Take `n_bytes` of the budget. Raises BudgetError, and changes nothing, if there are fewer."""
         if self._needed_bytes:
-            shared.need(self, n_bytes, self._holdings(n_bytes))
+            shared.ensure_share(self, n_bytes, self._holdings(n_bytes))
         else:
             shared.join(self, self._holdings(n_bytes), n_bytes)
         self._needed_bytes = n_bytes

@@ -34,7 +34,7 @@ from pliant.run.execute_inline import execute_inline, inline_spans
 from pliant.run.memory_use import MemoryUse, rss_bytes, scratch_part
 from pliant.run.process_memory import MemoryBudget
 from pliant.run.session.feeds import FeedsLike
-from pliant.run.session.ports import shown
+from pliant.run.session.ports import describe_session
 from pliant.run.session.text_session import TextInput, TextSession
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ class RecurrentSession(TextSession[None]):
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else f"{self._pool.n_threads} threads"
-        return shown(f"RecurrentSession of {self.name}", self.inputs, self.outputs, state)
+        return describe_session(f"RecurrentSession of {self.name}", self.inputs, self.outputs, state)
 
     @property
     def source(self) -> RecurrentSource:
@@ -151,12 +151,12 @@ class RecurrentSession(TextSession[None]):
         ids = self._encoded(given).ids
         with self._turns.lock:
             self._make_ready()
-            self._run_steps(self.runner.fed(ids), len(ids))
+            self._run_steps(self.runner.stage_of_ids(ids), len(ids))
             timed = [self._timed(ids) for _ in range(runs)]
         return self._profiled(len(ids), timed)
 
     def traced(self, request: Request) -> "Reply[Profile]":
-        asked = self._asked_by(request)
+        asked = self._input_of_request(request)
         ids = asked.encoded.ids
         asked_s = self._clock()
         with self._turns.lock:
@@ -200,7 +200,7 @@ class RecurrentSession(TextSession[None]):
         with self._turns.lock:
             start_s = self._clock()
             self._make_ready()
-            self._run_steps(self.runner.fed_vectors(vectors), n)
+            self._run_steps(self.runner.stage_of_vectors(vectors), n)
             states = self.runner.states[:n].copy()
             self._slow_down(start_s)
             return states
@@ -227,8 +227,8 @@ class RecurrentSession(TextSession[None]):
             **fields,
         )
 
-    def _asked_by(self, request: Request) -> TextInput:
-        asked = super()._asked_by(request)
+    def _input_of_request(self, request: Request) -> TextInput:
+        asked = super()._input_of_request(request)
         if request.text is None:  # ids of an unknown origin are checked
             self.source.check(asked.encoded.ids)
         return asked
@@ -242,7 +242,7 @@ class RecurrentSession(TextSession[None]):
         with self._turns.lock:
             start_s = self._clock()
             self._make_ready()
-            self._run_steps(self.runner.fed(ids), len(ids))
+            self._run_steps(self.runner.stage_of_ids(ids), len(ids))
             found = read(self.runner.numbers.copy())
             self._slow_down(start_s)  # an emulated slower device also looks up words and labels more slowly
             return found, start_s - asked_s
@@ -255,7 +255,7 @@ class RecurrentSession(TextSession[None]):
             TimedRun,
         )  # imports tables, which runs do not need
 
-        stage, lengths = self.runner.fed(ids), (len(ids),)
+        stage, lengths = self.runner.stage_of_ids(ids), (len(ids),)
         ends_s: list[np.ndarray] = []
         readings_s = execute_inline(_PROGRAM, lambda *_: ends_s.append(stage.walk_timed(lengths, self._pool)))
         return TimedRun(inline_spans(_PROGRAM, readings_s), ends_s)

@@ -1,8 +1,8 @@
 """Pad feeds to the next of a few sizes, and cut the outputs back.
 
 Padding is correct only for a model whose outputs do not depend on it, such as a model with a mask. This is
-checked by comparison, not assumed: `cuts_of` finds from one padded and one exact answer which axes to cut
-back, and `differing` returns the outputs that padding changed.
+checked by comparison, not assumed: `find_cuts` finds from one padded and one exact answer which axes to cut
+back, and `find_differences` returns the outputs that padding changed.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -74,7 +74,7 @@ class Buckets:
                 fed[symbol], run[symbol] = size, min(larger)
         return BucketFit(fed, run)
 
-    def padded(
+    def pad(
         self, ports: Sequence[Port], feeds: Feeds, fit: "BucketFit", into: dict[str, np.ndarray]
     ) -> Feeds:
         """The feeds padded to the sizes of `fit`. Arrays in `into` are reused, new arrays are added to it."""
@@ -90,7 +90,7 @@ class Buckets:
                 whole[tuple(map(slice, array.shape))] = array
         return found
 
-    def would_tell(self, ports: Sequence[Port], feeds: Feeds, fit: "BucketFit") -> bool:
+    def differs_from_padding(self, ports: Sequence[Port], feeds: Feeds, fit: "BucketFit") -> bool:
         """Whether each padded input has a value that differs from its padding, so that a comparison can show
         a difference.
         """
@@ -106,7 +106,7 @@ class BucketFit:
     run: Mapping[str, int]
 
     @property
-    def padded(self) -> tuple[str, ...]:
+    def padded_dims(self) -> tuple[str, ...]:
         """The dimensions whose size fed is not a bucket's size."""
         return tuple(s for s in self.fed if self.fed[s] != self.run[s])
 
@@ -138,7 +138,7 @@ def check_mapping(given: object, name: str, example: str) -> None:
         raise InputError(f"{name} is {given!r}; give a mapping, such as {example}.")
 
 
-def cuts_of(ports: Sequence[Port], exact: Feeds, padded: Feeds, fit: BucketFit) -> Cuts:
+def find_cuts(ports: Sequence[Port], exact: Feeds, padded: Feeds, fit: BucketFit) -> Cuts:
     """For each output axis, the padded dimension with which it grows.
 
     Raises InputError for an axis that grows by another amount, or could belong to two dimensions.
@@ -160,7 +160,7 @@ def cut(results: Feeds, cuts: Cuts, fit: BucketFit) -> dict[str, np.ndarray]:
     return {y: results[y][(*(slice(s and fit.fed[s]) for s in axes), ...)] for y, axes in cuts.items()}
 
 
-def differing(exact: Feeds, answers: Feeds) -> dict[str, float]:
+def find_differences(exact: Feeds, answers: Feeds) -> dict[str, float]:
     """The outputs that differ by more than rounding, with the difference as a fraction of their largest
     value.
     """
@@ -170,7 +170,7 @@ def differing(exact: Feeds, answers: Feeds) -> dict[str, float]:
 
 def _grown(port: Port, named: str | None, sizes: tuple[int, int], fit: BucketFit) -> str:
     """The dimension of an output axis, from its `sizes` without and with padding."""
-    grown = [s for s in fit.padded if (fit.fed[s], fit.run[s]) == sizes]
+    grown = [s for s in fit.padded_dims if (fit.fed[s], fit.run[s]) == sizes]
     if named in grown:
         return str(named)
     if len(grown) == 1:

@@ -13,7 +13,7 @@ import numpy as np
 
 from pliant.errors import InputError
 from pliant.ir.port import Port
-from pliant.run.batches.buckets import BucketFit, Buckets, Cuts, cut, cuts_of, differing
+from pliant.run.batches.buckets import BucketFit, Buckets, Cuts, cut, find_cuts, find_differences
 from pliant.run.batches.padding import Padding
 from pliant.run.batches.shared_runs import count_shared_runs
 from pliant.run.batches.token_feed import IS_TOKEN, is_token
@@ -100,7 +100,7 @@ class FeedBatcher:
         self._cuts: dict[_Key, Cuts] = {}
 
     @property
-    def is_able(self) -> bool:
+    def can_batch(self) -> bool:
         """Whether feeds may run together: the inputs allow it, and no comparison has failed."""
         return self._rows is not None
 
@@ -111,7 +111,7 @@ class FeedBatcher:
         """
         return 1 + len(self._counts)
 
-    def answers(self, items: Sequence[Item], run: RunFunctions) -> list[_Arrays]:
+    def answer(self, items: Sequence[Item], run: RunFunctions) -> list[_Arrays]:
         """The answer of `run.single` to each item, in their order. Raises what `run` raises."""
         chunks = sorted(self._chunks(items), key=lambda chunk: chunk.size, reverse=True)
         cuts = {chunk: found for chunk in chunks if (found := self._cuts_of(chunk)) is not None}
@@ -126,10 +126,10 @@ class FeedBatcher:
             results |= zip(chunk.numbers, _rows(chunk, batch, cuts[chunk]), strict=True)
         return [results[i] for i in range(len(items))]
 
-    def answer_parts(
+    def answer_in_parts(
         self, items: Sequence[Item], parts: Sequence[Sequence[int]], run: RunFunctions
     ) -> list[_Arrays]:
-        """As `answers`, with the items of each part in one batch; parts run in parallel, one per thread.
+        """As `answer`, with the items of each part in one batch; parts run in parallel, one per thread.
 
         The number of rows of a batch is rounded up to a number in COUNTS; the added rows are copies of one
         item.
@@ -191,13 +191,15 @@ class FeedBatcher:
             found = [self._cuts.get(key) for key in chunk.keys]
         else:
             (fit,) = chunk.fits
-            found = [self._padding.cuts(fit) if fit.padded else {port.name: () for port in self._outputs}]
+            found = [
+                self._padding.cuts(fit) if fit.padded_dims else {port.name: () for port in self._outputs}
+            ]
         known = [cuts for cuts in found if cuts is not None]
         return known if len(known) == len(found) else None
 
     def _batch(self, chunk: _Chunk) -> Feeds:
         padded = [
-            self._buckets.padded(self._inputs, item.feeds, fit, {})
+            self._buckets.pad(self._inputs, item.feeds, fit, {})
             for item, fit in zip(chunk.items, chunk.fits, strict=True)
         ]
         if chunk.n_rows == 1:
@@ -225,7 +227,7 @@ class FeedBatcher:
         """How each item's answer is cut back; None if the rows of the batch differ from the answers alone."""
         if any(array.ndim == 0 or len(array) != chunk.n_rows for array in batch.values()):
             return None
-        is_telling = any((feeds[x.name][1:] != feeds[x.name][:1]).any() for x in self._inputs)
+        has_distinct_rows = any((feeds[x.name][1:] != feeds[x.name][:1]).any() for x in self._inputs)
         found: dict[_Key, Cuts] = {}
         for i, (key, item, fit) in enumerate(zip(chunk.keys, chunk.items, chunk.fits, strict=True)):
             if key in found:
@@ -235,7 +237,7 @@ class FeedBatcher:
             if cuts is None:
                 return None
             found[key] = cuts
-            if is_telling and self._buckets.would_tell(self._inputs, item.feeds, fit):
+            if has_distinct_rows and self._buckets.differs_from_padding(self._inputs, item.feeds, fit):
                 self._cuts[key] = cuts
         return [found[key] for key in chunk.keys]
 
@@ -244,8 +246,8 @@ class FeedBatcher:
         wanted = run.uncached(item.feeds)
         if any(array.shape[:1] != (1,) for array in wanted.values()):
             return None
-        cuts = cuts_of(self._outputs, wanted, row, fit)
-        if not differing(wanted, cut(row, cuts, fit)):
+        cuts = find_cuts(self._outputs, wanted, row, fit)
+        if not find_differences(wanted, cut(row, cuts, fit)):
             return cuts
         run.single(item.feeds)  # raises InputError where padding changes the answer
         return None

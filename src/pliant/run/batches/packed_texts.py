@@ -20,18 +20,18 @@ class PackedTexts:
 
     def __init__(self, image: Image, texts: TextShape) -> None:
         self._image, self._texts = image, texts
-        self._of = lru_cache(_MOST_LENGTHS)(self._made)
+        self._cached = lru_cache(_MOST_LENGTHS)(self._make)
 
-    def of(self, feeds: Feeds) -> tuple[Feeds, int, Int64[np.ndarray, "calls 2"]]:
+    def pack(self, feeds: Feeds) -> tuple[Feeds, int, Int64[np.ndarray, "calls 2"]]:
         """`feeds` with the inputs that locate the rows; the number of rows; the work shares of the calls."""
         lengths = tuple(feeds[IS_TOKEN].sum(axis=1).tolist())
-        more, shares = self._of(lengths)
+        more, shares = self._cached(lengths)
         return {**feeds, **more}, sum(lengths), shares
 
-    def _made(self, lengths: tuple[int, ...]) -> tuple[Feeds, Int64[np.ndarray, "calls 2"]]:
+    def _make(self, lengths: tuple[int, ...]) -> tuple[Feeds, Int64[np.ndarray, "calls 2"]]:
         return self._texts.feeds(lengths, self._image.target.isa), self._image.shares(lengths)
 
 
-def packed_texts(image: Image, texts: TextShape | None) -> PackedTexts | None:
+def make_packed_texts(image: Image, texts: TextShape | None) -> PackedTexts | None:
     """The packed texts of a packed image; None for another image."""
     return None if texts is None or ROWS not in image.inputs else PackedTexts(image, texts)

@@ -8,8 +8,8 @@ import numpy as np
 from pliant.errors import InputError
 from pliant.ir.graph import TensorType
 from pliant.ir.port import Port
-from pliant.run.batches.buckets import BucketFit, Buckets, Cuts, cut, cuts_of, differing
-from pliant.run.session.ports import Feeds, Shapes, writable
+from pliant.run.batches.buckets import BucketFit, Buckets, Cuts, cut, find_cuts, find_differences
+from pliant.run.session.ports import Feeds, Shapes, check_writable
 
 _Arrays = dict[str, np.ndarray]
 _Shapes = tuple[tuple[int, ...], ...]
@@ -35,9 +35,9 @@ class Padding:
         """The sizes fed and the sizes to run. Raises InputError naming a size beyond the largest bucket."""
         return self._buckets.fit(self._inputs, shapes)
 
-    def padded(self, feeds: Feeds, fit: BucketFit) -> Feeds:
+    def pad(self, feeds: Feeds, fit: BucketFit) -> Feeds:
         """The feeds, padded to the sizes that run."""
-        return self._buckets.padded(self._inputs, feeds, fit, {})
+        return self._buckets.pad(self._inputs, feeds, fit, {})
 
     def cuts(self, fit: BucketFit) -> Cuts | None:
         """How answers are cut back; None before a comparison."""
@@ -49,24 +49,24 @@ class Padding:
         feeds: Feeds,
         out: Feeds | None,
         run: Callable[[Feeds, Feeds], _Arrays],
-        once: UncachedRun,
+        run_uncached: UncachedRun,
     ) -> _Arrays:
         """The answer for the exact shape, in new arrays or in `out`.
 
-        `run(feeds, out)` runs padded feeds, which are arrays that this object reuses; `once(feeds)` runs a
-        comparison and keeps no image for it. Raises InputError naming dimensions whose padding changes an
-        answer, and the outputs.
+        `run(feeds, out)` runs padded feeds, which are arrays that this object reuses; `run_uncached(feeds)`
+        runs a comparison and keeps no image for it. Raises InputError naming dimensions whose padding changes
+        an answer, and the outputs.
         """
         shapes = tuple(fit.shape(port, feeds[port.name].shape) for port in self._inputs)
         held, inputs, results = self._staged.get(tuple(fit.run.items()), (shapes, {}, {}))
         if held != shapes:  # a dimension without buckets has another size
             inputs, results = {}, {}
         self._staged[tuple(fit.run.items())] = shapes, inputs, results
-        results |= run(self._buckets.padded(self._inputs, feeds, fit, inputs), results)
+        results |= run(self._buckets.pad(self._inputs, feeds, fit, inputs), results)
         cuts = self._cuts.get(fit.key)
         if cuts is None:
-            cuts = self._compared(fit, feeds, results, once)
-            if self._buckets.would_tell(self._inputs, feeds, fit):
+            cuts = self._compared(fit, feeds, results, run_uncached)
+            if self._buckets.differs_from_padding(self._inputs, feeds, fit):
                 self._cuts[fit.key] = cuts
         answers = cut(results, cuts, fit)
         return {port.name: _given(port, answers[port.name], out) for port in self._outputs}
@@ -75,24 +75,24 @@ class Padding:
         """Free the reused arrays."""
         self._staged.clear()
 
-    def _compared(self, fit: BucketFit, feeds: Feeds, results: Feeds, once: UncachedRun) -> Cuts:
-        exact = once(feeds)
-        cuts = cuts_of(self._outputs, exact, results, fit)
-        changed = differing(exact, cut(results, cuts, fit))
+    def _compared(self, fit: BucketFit, feeds: Feeds, results: Feeds, run_uncached: UncachedRun) -> Cuts:
+        exact = run_uncached(feeds)
+        cuts = find_cuts(self._outputs, exact, results, fit)
+        changed = find_differences(exact, cut(results, cuts, fit))
         if not changed:
             return cuts
-        alone = fit.padded if len(fit.padded) > 1 else ()
-        guilty = [s for s in alone if self._changes(fit.only(s), feeds, exact, once)]
-        blamed = " or ".join(f"{s!r} from {fit.fed[s]} to {fit.run[s]}" for s in guilty or fit.padded)
+        alone = fit.padded_dims if len(fit.padded_dims) > 1 else ()
+        guilty = [s for s in alone if self._changes(fit.only(s), feeds, exact, run_uncached)]
+        blamed = " or ".join(f"{s!r} from {fit.fed[s]} to {fit.run[s]}" for s in guilty or fit.padded_dims)
         raise InputError(
             f"the answer changes when {blamed} is padded: outputs {list(changed)} differ by up to "
             f"{max(changed.values()):.2g} of their largest number. The model takes padding for data; feed it "
             "a mask that hides it, give `pads`, or leave the bucket out."
         )
 
-    def _changes(self, fit: BucketFit, feeds: Feeds, exact: Feeds, once: UncachedRun) -> bool:
-        results = once(self.padded(feeds, fit))
-        return bool(differing(exact, cut(results, cuts_of(self._outputs, exact, results, fit), fit)))
+    def _changes(self, fit: BucketFit, feeds: Feeds, exact: Feeds, run_uncached: UncachedRun) -> bool:
+        results = run_uncached(self.pad(feeds, fit))
+        return bool(find_differences(exact, cut(results, find_cuts(self._outputs, exact, results, fit), fit)))
 
 
 def _given(port: Port, answer: np.ndarray, out: Feeds | None) -> np.ndarray:
@@ -100,6 +100,6 @@ def _given(port: Port, answer: np.ndarray, out: Feeds | None) -> np.ndarray:
     given = None if out is None else out.get(port.name)
     if given is None:
         return answer.copy()
-    into = writable(port.name, given, TensorType(port.dtype, answer.shape))
+    into = check_writable(port.name, given, TensorType(port.dtype, answer.shape))
     into[...] = answer
     return into

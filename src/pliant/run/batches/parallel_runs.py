@@ -50,7 +50,7 @@ class ParallelRuns:
         """
         if sum(row.flops for image, _ in runs for row in image.rows) < LEAST_FLOPS:
             return [image.walk(feeds, None) for image, feeds in runs]
-        threads = self._made()
+        threads = self._make_threads()
         todo: _Todo = deque((i, image, feeds) for i, (image, feeds) in enumerate(runs))
         with ThreadPoolExecutor(len(threads), "pliant-run") as executor:
             try:
@@ -65,7 +65,7 @@ class ParallelRuns:
 
         It must be called exactly once. If all threads have runs in progress, `begin` waits for one to finish.
         """
-        threads = self._made()
+        threads = self._make_threads()
         free = (thread for thread in threads if thread.turns.lock.acquire(blocking=False))
         thread = next(free, None)
         if thread is None:
@@ -85,7 +85,7 @@ class ParallelRuns:
 
         return run
 
-    def _made(self) -> "tuple[_Thread, ...]":
+    def _make_threads(self) -> "tuple[_Thread, ...]":
         if not self._threads:
             self._threads = tuple(_Thread(self._library) for _ in range(self._n_threads))
         return self._threads
@@ -130,7 +130,7 @@ class _Thread:
     def own(self, image: GraphRunner) -> GraphRunner:
         """This thread's copy of the image."""
         if image not in self._own:
-            self._own[image] = image.beside(self.pool, self.arena)
+            self._own[image] = image.copy_for(self.pool, self.arena)
         return self._own[image]
 
     def drop(self, image: GraphRunner) -> None:

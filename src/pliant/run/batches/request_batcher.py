@@ -48,7 +48,7 @@ class RequestBatcher:
         self._inputs, self._outputs, self._n_threads = inputs, outputs, n_threads
         opened = {s for port in inputs for s in symbols(port)[1:] if s is not None}
         first = {(symbols(port) or (None,))[0] for port in inputs}
-        self._is_able = len(first) == 1 and None not in first and len(opened) <= 1 and not opened & first
+        self._can_batch = len(first) == 1 and None not in first and len(opened) <= 1 and not opened & first
         self._symbol = next(iter(opened), None)
         self._batchers: dict[int, FeedBatcher] = {}
         self._ready: set[int] = set()
@@ -62,7 +62,7 @@ class RequestBatcher:
 
     def size(self, shapes: Shapes) -> int | None:
         """The size to which feeds of these shapes are padded in a batch; None if they run alone."""
-        if not self._is_able or any(not shape or shape[0] != 1 for shape in shapes.values()):
+        if not self._can_batch or any(not shape or shape[0] != 1 for shape in shapes.values()):
             return None
         length = self._length(shapes)
         return _ROWS_ONLY if length is None else next((n for n in SIZES if n >= length), None)
@@ -72,28 +72,28 @@ class RequestBatcher:
         prepared.
         """
         size = self.size(shapes)
-        return size if size in self._ready and self._batchers[size].is_able else None
+        return size if size in self._ready and self._batchers[size].can_batch else None
 
     @property
-    def most(self) -> int:
+    def max_requests(self) -> int:
         """The most requests in one batch of all threads: larger batches do not answer more per second."""
         return _ON_EACH * self._n_threads
 
     @property
-    def most_beside(self) -> int:
+    def max_requests_per_thread(self) -> int:
         """The most requests in a batch of one thread."""
         return COUNTS[0]
 
-    def answers(self, items: Sequence[Item], run: RunFunctions) -> list[_Arrays]:
+    def answer(self, items: Sequence[Item], run: RunFunctions) -> list[_Arrays]:
         """The answer of `run.single` to each item, in their order. Raises what `run` raises."""
         sizes = {self.size(item.shapes) for item in items}
         assert len(sizes) == 1, "requests of several keys were run together"
         size = sizes.pop() or _ROWS_ONLY
         batcher = self._batcher(size)
         if self._symbol is None:  # added rows would be computed
-            return batcher.answers(items, run)
+            return batcher.answer(items, run)
         lengths = [self._length(item.shapes) or 0 for item in items]
-        return batcher.answer_parts(items, balanced(lengths, self._n_parts(size, len(items))), run)
+        return batcher.answer_in_parts(items, balance_parts(lengths, self._n_parts(size, len(items))), run)
 
     def begin(self, items: Sequence[Item], run: RunFunctions) -> Callable[[], list[_Arrays]]:
         """A function that answers the items on one thread, outside the owner's lock; call it once."""
@@ -114,11 +114,11 @@ class RequestBatcher:
                 for _ in range(_RUNS):  # the first compiles, and compares
                     self._parts[size, n] = n_parts
                     start_s = clock()
-                    self.answers(items, run)
+                    self.answer(items, run)
                     seconds[n_parts] = clock() - start_s
             is_shared = seconds[1] <= _SHARED * seconds[self._n_threads]
             self._parts[size, n] = 1 if is_shared else self._n_threads
-        if self._batchers[size].is_able:
+        if self._batchers[size].can_batch:
             self._ready.add(size)
             (one,) = samples(1)
             alone_s = _shortest_s(lambda: run.single(one.feeds), clock)
@@ -158,7 +158,7 @@ def _shortest_s(run: Callable[[], object], clock: Clock) -> float:
     return min(b - a for a, b in pairwise(ends_s))
 
 
-def balanced(lengths: Sequence[int], n_parts: int) -> list[list[int]]:
+def balance_parts(lengths: Sequence[int], n_parts: int) -> list[list[int]]:
     """Divide texts of these lengths, given as indices, into parts of about equal work, none larger than
     COUNTS allow.
     """

@@ -19,8 +19,8 @@ from pliant.kernels.runtime.call_table import CallTable
 from pliant.kernels.runtime.jit import Library
 from pliant.kernels.runtime.thread_pool import ThreadPool
 from pliant.run.arena import Arena
-from pliant.run.session.feeds import FeedsLike, fed_arrays
-from pliant.run.session.ports import Feeds, shapes_of, writable
+from pliant.run.session.feeds import FeedsLike, convert_feeds
+from pliant.run.session.ports import Feeds, check_writable, shapes_of
 
 if TYPE_CHECKING:
     from pliant.run.batches.packed_texts import PackedTexts
@@ -70,7 +70,7 @@ class ArrayStage(Protocol):
         """As `walk`; seconds from the start to the first of its kernel calls, which is 0, and to the end of
         each."""
 
-    def beside(self, pool: ThreadPool, arena: Arena) -> "ArrayStage":
+    def copy_for(self, pool: ThreadPool, arena: Arena) -> "ArrayStage":
         """A copy in another arena, for a pool that runs it concurrently."""
 
 
@@ -117,7 +117,7 @@ class ExecutableStage:
 
     def run(self, feeds: FeedsLike, out: Feeds | None = None) -> Arrays:
         """As `walk`, after checking and converting the feeds."""
-        arrays = fed_arrays(self._ports, feeds)
+        arrays = convert_feeds(self._ports, feeds)
         shapes_of(self._ports, arrays)
         return self.walk(arrays, out)
 
@@ -129,11 +129,11 @@ class ExecutableStage:
         """As `walk`, with the time of each kernel call."""
         return self._run(tensors, None, self._pool.walk_timed)
 
-    def beside(self, pool: ThreadPool, arena: Arena) -> "ExecutableStage":
+    def copy_for(self, pool: ThreadPool, arena: Arena) -> "ExecutableStage":
         """A copy in another arena, for a pool that runs it concurrently."""
         return ExecutableStage(self.program, self.weights, self._addresses, pool, arena, self._texts)
 
-    def repeated(self) -> tuple[BoundProgram, Container[str], Callable[[CallTable], None]]:
+    def last_binding(self) -> tuple[BoundProgram, Container[str], Callable[[CallTable], None]]:
         """The bound program of the last walk, its fixed spaces, and the function that walks it."""
         return self._bound, self._fixed, self._pool.walk
 
@@ -146,7 +146,7 @@ class ExecutableStage:
     ) -> tuple[Arrays, T]:
         self._place_arena()
         if self._texts is not None:
-            tensors, n_rows, shares = self._texts.of(tensors)
+            tensors, n_rows, shares = self._texts.pack(tensors)
             self._bound.cut(n_rows, shares)
         return run_bound(self._bound, self.inputs, self.output_types, self._fixed, tensors, out, walk)
 
@@ -178,7 +178,7 @@ def run_bound(
     results = {}
     for y, type_ in outputs.items():
         given = None if out is None else out.get(y)
-        result = np.empty(type_.shape, type_.numpy) if given is None else writable(y, given, type_)
+        result = np.empty(type_.shape, type_.numpy) if given is None else check_writable(y, given, type_)
         results[y] = result
         if y not in held and y not in fixed:  # outputs that are inputs or constants are copied
             bound.lend(y, result)

@@ -106,9 +106,9 @@ class GraphRunner:
         timed = zip(self.spans, self._run.ends_s, strict=True)
         return made, np.array([0.0, *chain(*(s.start_s - start_s + ends_s[1:] for s, ends_s in timed))])
 
-    def beside(self, pool: ThreadPool, arena: Arena) -> "GraphRunner":
+    def copy_for(self, pool: ThreadPool, arena: Arena) -> "GraphRunner":
         """A copy of the program in another arena, for a pool that runs it concurrently."""
-        stages = {name: stage.beside(pool, arena) for name, stage in self.stages.items()}
+        stages = {name: stage.copy_for(pool, arena) for name, stage in self.stages.items()}
         return GraphRunner(self.program, stages, self.inputs, self.outputs, pool)
 
     def profile(self, feeds: AllTensors, runs: int) -> "Profile":
@@ -182,7 +182,7 @@ class _Run:
             self.answer = {y: tensors[y] for y in self._outputs}
 
 
-def one_stage(
+def one_stage_runner(
     stage: "ExecutableStage | SizedStage",
     pool: ThreadPool,
     schedule: "ScheduleReport | None" = None,

@@ -28,7 +28,7 @@ from pliant.run.weight_sizes import WeightSizes
 class LoweredGraph:
     """A graph with its schedule, its image, and the bytes of its weights."""
 
-    planned: ScheduledGraph
+    scheduled: ScheduledGraph
     image: Image
     sizes: WeightSizes
 
@@ -57,14 +57,14 @@ class Lowering:
         self._name, self._options, self._drop_pages = name, options, drop_pages
         self._pool, self._library = pool, library
         self._target = Target(library.isa, pool.n_threads)
-        self._planners: dict[Weights, GraphScheduler] = {}
+        self._schedulers: dict[Weights, GraphScheduler] = {}
         self.weights: Weights | None = None if options.weights == "auto" else options.weights
 
-    def planned(self, bound: Graph) -> ScheduledGraph:
+    def schedule(self, bound: Graph) -> ScheduledGraph:
         """`bound` after all passes. Raises BudgetError if no allowed weight format fits."""
         if self.weights is None:
-            return self.lower(bound).planned
-        return self._planner(self.weights).plan(bound, self._options.without)
+            return self.lower(bound).scheduled
+        return self._scheduler(self.weights).schedule(bound, self._options.without)
 
     def lower(self, bound: Graph, texts: TextShape | None = None) -> LoweredGraph:
         """The image of `bound`, within the memory limit. Raises BudgetError naming the least memory.
@@ -92,13 +92,13 @@ class Lowering:
             if compute == "fp32":
                 in_bytes = self._lowered(bound, BYTE_BITS)
                 if in_bytes.n_bytes <= most:
-                    self._planners = {BYTE_BITS: self._planners[BYTE_BITS]}
+                    self._schedulers = {BYTE_BITS: self._schedulers[BYTE_BITS]}
                     return BYTE_BITS, in_bytes
             coded = self._lowered(bound, PLANES)
         except GraphError:  # there is no matrix to code
             raise self._too_little(lowered, exact) from None
         # Removing a plane saves its bytes and a few of the codebooks, so at most one guess is too high.
-        planes = max(0, coded.n_bytes - most) // _plane_bytes(coded.planned.graph)
+        planes = max(0, coded.n_bytes - most) // _plane_bytes(coded.scheduled.graph)
         bits = max(1, PLANES - planes)
         while True:
             found = coded if bits == PLANES else self._lowered(bound, bits)
@@ -107,23 +107,23 @@ class Lowering:
             bits -= 1
         if found.n_bytes > most:
             raise self._too_little(found, bits)
-        self._planners = {bits: self._planners[bits]}
+        self._schedulers = {bits: self._schedulers[bits]}
         return bits, found
 
     def _lowered(self, bound: Graph, weights: Weights, texts: TextShape | None = None) -> LoweredGraph:
-        planned = self._planner(weights).plan(bound, self._options.without)
+        scheduled = self._scheduler(weights).schedule(bound, self._options.without)
         if texts is not None:
-            planned = replace(planned, graph=pack_texts(planned.graph, texts, self._target.isa))
-        image = make_image(planned.graph, self._target)
-        return LoweredGraph(planned, image, weight_sizes(image, planned.graph.constants))
+            scheduled = replace(scheduled, graph=pack_texts(scheduled.graph, texts, self._target.isa))
+        image = make_image(scheduled.graph, self._target)
+        return LoweredGraph(scheduled, image, weight_sizes(image, scheduled.graph.constants))
 
-    def _planner(self, weights: Weights) -> GraphScheduler:
+    def _scheduler(self, weights: Weights) -> GraphScheduler:
         """The planner for this weight format; each matrix is coded once for all shapes."""
-        if weights not in self._planners:
-            self._planners[weights] = GraphScheduler(
+        if weights not in self._schedulers:
+            self._schedulers[weights] = GraphScheduler(
                 self._options.schedule, self._pool, self._library, code=self._coding(weights)
             )
-        return self._planners[weights]
+        return self._schedulers[weights]
 
     def _coding(self, weights: Weights) -> Callable[[Graph], Graph]:
         coded = self._coded(weights)

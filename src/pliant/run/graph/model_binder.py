@@ -13,7 +13,7 @@ from pliant.models.onnx.onnx_file import OnnxModel
 from pliant.profile.system_memory import machine_bytes
 from pliant.run.batches.buckets import Buckets
 from pliant.run.graph.array_stage import AllTensors
-from pliant.run.graph.size_limit import size_limit
+from pliant.run.graph.size_limit import find_size_limit
 from pliant.run.session.ports import Shapes
 
 Key = tuple[frozenset[tuple[str, tuple[int, ...]]], tuple[bytes, ...]]
@@ -33,15 +33,15 @@ class ModelBinder:
         """A key that is equal for feeds with the same binding."""
         return frozenset(shapes.items()), tuple(feeds[x].tobytes() for x in self.by_value)
 
-    def bound(self, shapes: Shapes, feeds: AllTensors) -> BoundPart:
+    def bind(self, shapes: Shapes, feeds: AllTensors) -> BoundPart:
         """The part of the model that can be bound for these shapes, before any pass.
 
         Raises ShapeError naming the dimension, its size and the limit where the model takes no such size.
         """
         try:
-            return self._bind(shapes, feeds)
+            return self._bind_part(shapes, feeds)
         except ShapeError as error:
-            limit = size_limit(
+            limit = find_size_limit(
                 self._model.inputs,
                 shapes,
                 partial(self._fits, feeds=feeds),
@@ -52,21 +52,21 @@ class ModelBinder:
             self._size_limits[limit.name] = limit.limit
             raise limit.error(error, self._buckets.sizes) from error
 
-    def first(self, shapes: Shapes) -> BoundPart:
+    def bind_first(self, shapes: Shapes) -> BoundPart:
         """The part that can be bound for these shapes and for other sizes as well. Raises GraphError as
         `bind_first`.
         """
-        return self._open.bound(lambda keeps: self._bind(shapes, {}, keeps_lookups=keeps))
+        return self._open.bound(lambda keeps: self._bind_part(shapes, {}, keeps_lookups=keeps))
 
     def _fits(self, shapes: Shapes, feeds: AllTensors) -> bool:
         """Whether the model binds to these shapes, with the values of `feeds` for inputs bound by value."""
         try:
-            self._bind(shapes, {x: a for x, a in feeds.items() if x in shapes and a.shape == shapes[x]})
+            self._bind_part(shapes, {x: a for x, a in feeds.items() if x in shapes and a.shape == shapes[x]})
         except (ShapeError, MissingValueError):
             return False
         return True
 
-    def _bind(self, shapes: Shapes, feeds: AllTensors, *, keeps_lookups: bool = False) -> BoundPart:
+    def _bind_part(self, shapes: Shapes, feeds: AllTensors, *, keeps_lookups: bool = False) -> BoundPart:
         """The part that can be bound for these shapes; inputs that determine shapes are found while
         binding.
         """

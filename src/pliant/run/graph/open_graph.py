@@ -16,7 +16,7 @@ from pliant.profile.system_memory import machine_bytes
 from pliant.run.arena import Arena
 from pliant.run.batches.packed_texts import PackedTexts
 from pliant.run.graph.array_stage import ExecutableStage
-from pliant.run.graph.graph_runner import GraphRunner, one_stage
+from pliant.run.graph.graph_runner import GraphRunner, one_stage_runner
 from pliant.run.graph.lowering import LoweredGraph, Lowering
 from pliant.run.graph.symbolic_forms import SymbolicForm
 from pliant.run.packed_weights import SharedWeights
@@ -33,28 +33,28 @@ class GraphOpener:
     library: Library
     source: str
 
-    def compiled(self, graph: Graph) -> GraphRunner:
+    def compile(self, graph: Graph) -> GraphRunner:
         """The program of a graph, lowered now. Raises GraphError for one larger than the machine's memory."""
         lowered = self.lowering.lower(graph)
         check_memory(lowered.image, packed_bytes(lowered.image), self.source)
-        return self.opened(lowered)
+        return self.open(lowered)
 
-    def opened(self, lowered: LoweredGraph, texts: PackedTexts | None = None) -> GraphRunner:
+    def open(self, lowered: LoweredGraph, texts: PackedTexts | None = None) -> GraphRunner:
         """The program of a lowered graph; `texts` are its extra inputs for texts without padding."""
-        image, planned = lowered.image, lowered.planned
+        image, planned = lowered.image, lowered.scheduled
         at = load_kernels(image_kernels(image), self.library)
-        weights = self.weights.of(image, planned.graph.constants)
+        weights = self.weights.pack(image, planned.graph.constants)
         stage = ExecutableStage(encode(image), weights, at, self.pool, self.arena, texts)
-        return one_stage(stage, self.pool, planned.report, lowered.sizes)
+        return one_stage_runner(stage, self.pool, planned.report, lowered.sizes)
 
-    def form(self, graph: SymbolicGraph) -> SymbolicForm:
-        """The form of a graph with open sizes. Raises as `compiled`, and the errors of rules that do not
+    def open_form(self, graph: SymbolicGraph) -> SymbolicForm:
+        """The form of a graph with open sizes. Raises as `compile`, and the errors of rules that do not
         support symbols.
         """
         lowered = self.lowering.lower(graph.graph)
         image = lowered.image
         check_memory(image, packed_bytes(image), self.source)
-        weights = self.weights.of(image, lowered.planned.graph.constants)
+        weights = self.weights.pack(image, lowered.scheduled.graph.constants)
         at = load_kernels(image_kernels(image), self.library)
         return SymbolicForm(graph, lowered, weights, at, self.pool, self.arena)
 

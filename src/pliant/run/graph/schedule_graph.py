@@ -120,7 +120,7 @@ class GraphScheduler:
         self._pool, self._library, self._seed = pool, library, seed
         self._costs = costs or cost_file_of(library, pool.n_threads)
 
-    def plan(self, graph: Graph, without: Collection[str] = ()) -> ScheduledGraph:
+    def schedule(self, graph: Graph, without: Collection[str] = ()) -> ScheduledGraph:
         """`graph` simplified, except for the passes in `without`, and scheduled."""
         if self.kind == "static":
             done = insert_gaps(self._code(simplify(fold_weights(graph, self._folded), without)))
@@ -142,13 +142,13 @@ class GraphScheduler:
         )
         return ScheduledGraph(with_origins(done, source), report)
 
-    def problem(self, graph: Graph) -> LayoutProblem:
+    def make_problem(self, graph: Graph) -> LayoutProblem:
         """The layout problem of a simplified graph, with every time measured."""
         problem = build_problem(graph)
         wanted = measurement_keys(graph, problem)
         return with_times(problem, wanted, self._table(problem, wanted)[0])
 
-    def operators(self, graph: Graph) -> list[OperatorLayoutTimes]:
+    def time_operators(self, graph: Graph) -> list[OperatorLayoutTimes]:
         """The time of a simplified graph by operator: with plain loops, default layouts and chosen
         layouts.
         """

@@ -30,7 +30,9 @@ class SizeLimit:
         )
 
 
-def size_limit(ports: Sequence[Port], shapes: Shapes, fits: Fits, guesses: Sequence[int]) -> SizeLimit | None:
+def find_size_limit(
+    ports: Sequence[Port], shapes: Shapes, fits: Fits, guesses: Sequence[int]
+) -> SizeLimit | None:
     """The first dimension, largest first, that the model accepts at a smaller size; None if there is none.
 
     `guesses` are limits found for other shapes; they are tried first.

@@ -79,10 +79,10 @@ class SymbolicForm:
         fixed = {**self.weights, **stage.made}
         return run_bound(self._bound, stage.inputs, stage.output_types, fixed, tensors, out, walk)
 
-    def repeated(
+    def last_binding(
         self, stage: "SizedStage"
     ) -> tuple[BoundProgram, Container[str], Callable[[CallTable], None]]:
-        """As `ExecutableStage.repeated`, for the stage that ran last."""
+        """As `ExecutableStage.last_binding`, for the stage that ran last."""
         return self._bound, {**self.weights, **stage.made}, self.pool.walk
 
     def _resize(self, stage: "SizedStage") -> None:
@@ -141,11 +141,11 @@ class SizedStage:
         """As `walk`, with the time of each kernel call."""
         return self.form.run(self, tensors, None, self.form.pool.walk_timed)
 
-    def repeated(self) -> tuple[BoundProgram, Container[str], Callable[[CallTable], None]]:
-        """As `ExecutableStage.repeated`."""
-        return self.form.repeated(self)
+    def last_binding(self) -> tuple[BoundProgram, Container[str], Callable[[CallTable], None]]:
+        """As `ExecutableStage.last_binding`."""
+        return self.form.last_binding(self)
 
-    def beside(self, pool: ThreadPool, arena: Arena) -> ExecutableStage:
+    def copy_for(self, pool: ThreadPool, arena: Arena) -> ExecutableStage:
         """A copy in another arena, for a pool that runs it concurrently."""
         return ExecutableStage(self.program, self.weights, self.form.addresses, pool, arena)
 

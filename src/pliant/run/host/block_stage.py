@@ -23,7 +23,7 @@ from pliant.run.arena import Arena
 from pliant.run.graph.array_stage import AllTensors, Tensors
 from pliant.run.graph.graph_runner import GraphRunner
 from pliant.run.graph.symbolic_forms import SizedStage, SymbolicForms
-from pliant.run.host.host_stage import HostStage, in_turn, into
+from pliant.run.host.host_stage import HostStage, concurrency_error, copy_into
 from pliant.run.session.ports import Feeds, Shapes
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class BlockForms:
         self.forms: OrderedDict[tuple[object, ...], GraphRunner] = OrderedDict()
         self._families: dict[tuple[object, ...], _Families] = {}
         self._steps: list[PartSteps] = []
-        self._binder, self._number = binder, binder.number()
+        self._binder, self._number = binder, binder.next_number()
 
     def form(self, feeds: AllTensors, sizes: tuple[int, ...]) -> GraphRunner:
         """The program for these tensors, after a part of these sizes."""
@@ -81,8 +81,8 @@ class BlockForms:
         outputs = dict.fromkeys(self.bound.outputs, _ANY)
         stage = self._sized(types, sizes) if self._binder.is_open else None
         if stage is not None:
-            return self._binder.sized(stage, types, outputs, self._steps)
-        return self._binder.numbered(self._part(types, sizes), types, outputs, self._steps)
+            return self._binder.bind_sized(stage, types, outputs, self._steps)
+        return self._binder.bind_fixed(self._part(types, sizes), types, outputs, self._steps)
 
     def _sized(self, types: Types, sizes: tuple[int, ...]) -> SizedStage | None:
         """A stage for these shapes on a form that serves other sizes too; None if there is none."""
@@ -99,7 +99,7 @@ class BlockForms:
                 own = {x: t and TensorType(t.dtype, given[x]) for x, t in types.items()}
                 return families.part.bound(lambda keeps: self._part(own, given.get(_BEFORE, ()), keeps))
 
-            form = self._binder.opener.form
+            form = self._binder.opener.open_form
             stage = families.forms.open(shapes, open_dims, bind, form, WAYS_OF_PARTS)
             families.met.append(shapes)
         return stage
@@ -152,7 +152,7 @@ class BlockStage:
 
     def walk(self, tensors: AllTensors, out: Feeds | None) -> Tensors:
         """Its outputs; those of `out` are written into the arrays given there. Raises InputError."""
-        made = self._passed_on(tensors, out)
+        made = self._pass_through(tensors, out)
         if self.shared.bound.nodes:
             feeds = {x: tensors[x] for x in self.inputs}
             made |= self.shared.form(feeds, self._sizes).walk(feeds, out)
@@ -160,18 +160,18 @@ class BlockStage:
 
     def walk_timed(self, tensors: AllTensors) -> tuple[Tensors, Float64[np.ndarray, " ends"]]:
         """As `walk`, with the time of each kernel call and host step."""
-        made = self._passed_on(tensors, None)
+        made = self._pass_through(tensors, None)
         if not self.shared.bound.nodes:
             return made, np.zeros(1)
         feeds = {x: tensors[x] for x in self.inputs}
         results, ends_s = self.shared.form(feeds, self._sizes).walk_timed(feeds)
         return made | results, ends_s
 
-    def beside(self, pool: ThreadPool, arena: Arena) -> Never:
-        raise in_turn(REST)
+    def copy_for(self, pool: ThreadPool, arena: Arena) -> Never:
+        raise concurrency_error(REST)
 
-    def _passed_on(self, tensors: AllTensors, out: Feeds | None) -> Tensors:
-        return {y: into(out, y, tensors[y] if a is None else a) for y, a in self.passed.items()}
+    def _pass_through(self, tensors: AllTensors, out: Feeds | None) -> Tensors:
+        return {y: copy_into(out, y, tensors[y] if a is None else a) for y, a in self.passed.items()}
 
 
 _ANY = Port("", "", None)
@@ -186,7 +186,7 @@ def type_of(value: Any) -> TensorType | None:
     return None
 
 
-def nested(runner: GraphRunner) -> Iterator[GraphRunner]:
+def nested_runners(runner: GraphRunner) -> Iterator[GraphRunner]:
     """A program and the programs that its steps have bound so far, possibly with repetitions."""
     yield runner
     for stage in list(runner.stages.values()):
@@ -198,7 +198,7 @@ def nested(runner: GraphRunner) -> Iterator[GraphRunner]:
             case _:
                 blocks = ()
         for form in chain.from_iterable(list(block.shared.forms.values()) for block in blocks):
-            yield from nested(form)
+            yield from nested_runners(form)
 
 
 def _kind(value: Any) -> object:

@@ -13,7 +13,7 @@ from pliant.models.onnx.onnx_nodes import node_of
 from pliant.models.onnx.onnx_tensor import dtype_name
 from pliant.run.graph.array_stage import AllTensors
 from pliant.run.host.control_flow import Empty, loop, scan, sequence_map
-from pliant.run.host.host_operators import checked
+from pliant.run.host.host_operators import with_input_errors
 from pliant.run.host.host_stage import HostWork
 from pliant.run.host.loop_iterations import LoopIterations
 
@@ -49,7 +49,7 @@ def control_flow(node: Any, bodies: Mapping[str, NodeBody], version: int, where:
         raise GraphError(f"{where} is of opset {version}: convert the model to opset 9 or newer.")
 
     def run(inputs: Sequence[Any], tensors: AllTensors) -> Sequence[Any]:
-        return checked(partial(flow, tensors), node, where)(inputs)
+        return with_input_errors(partial(flow, tensors), node, where)(inputs)
 
     def flow(tensors: AllTensors, inputs: Sequence[Any]) -> Sequence[Any]:
         if body.before is not None:

@@ -28,7 +28,7 @@ def host_function(node: Any, opsets: Mapping[str, int]) -> HostFunction:
     return lambda inputs: evaluate(dict(zip(node.input, inputs, strict=True)))
 
 
-def checked(run: HostFunction, node: Any, where: str) -> HostFunction:
+def with_input_errors(run: HostFunction, node: Any, where: str) -> HostFunction:
     """`run` with its errors turned into an InputError that names the node and its inputs."""
 
     def run_checked(inputs: Sequence[Any]) -> Sequence[Any]:

@@ -14,7 +14,7 @@ from pliant.kernels.runtime.thread_pool import ThreadPool
 from pliant.models.onnx.bind.onnx_blocks import ScopedNode
 from pliant.run.arena import Arena
 from pliant.run.graph.array_stage import AllTensors, Tensors
-from pliant.run.session.ports import Feeds, writable
+from pliant.run.session.ports import Feeds, check_writable
 
 if TYPE_CHECKING:
     from pliant.run.host.block_stage import BlockStage
@@ -53,7 +53,7 @@ class HostStage:
         """Its outputs; those of `out` are copied into the arrays given there. Raises InputError."""
         there: Mapping[str, Any] = {**self._known, **tensors} if self._known else tensors
         found = self._run([there[x] if x else None for x in self._wanted], tensors)
-        return {y: into(out, y, value) for y, value in zip(self._made, found, strict=False) if y}
+        return {y: copy_into(out, y, value) for y, value in zip(self._made, found, strict=False) if y}
 
     def walk_timed(self, tensors: AllTensors) -> tuple[Tensors, Float64[np.ndarray, " ends"]]:
         """As `walk`, with the time that it took."""
@@ -61,11 +61,11 @@ class HostStage:
         made = self.walk(tensors, None)
         return made, np.array([0.0, time.perf_counter() - start_s])
 
-    def beside(self, pool: ThreadPool, arena: Arena) -> Never:
-        raise in_turn(self.rows[0].label)
+    def copy_for(self, pool: ThreadPool, arena: Arena) -> Never:
+        raise concurrency_error(self.rows[0].label)
 
 
-def into(out: Feeds | None, name: str, value: Any) -> Any:
+def copy_into(out: Feeds | None, name: str, value: Any) -> Any:
     """`value`, copied into the array in `out` of this name, if any. Raises InputError if it does not fit."""
     given = None if out is None else out.get(name)
     if given is None:
@@ -78,11 +78,11 @@ def into(out: Feeds | None, name: str, value: Any) -> Any:
         what = "absent" if value is None else "a sequence"
         raise InputError(f"output {name!r} is {what}: it is written into no array, leave it out of `out`.")
     array = np.asarray(value)
-    np.copyto(writable(name, given, TensorType(str(array.dtype), array.shape)), array)
+    np.copyto(check_writable(name, given, TensorType(str(array.dtype), array.shape)), array)
     return given
 
 
-def owned(answer: AllTensors, feeds: AllTensors, out: Feeds | None) -> Tensors:
+def copy_shared(answer: AllTensors, feeds: AllTensors, out: Feeds | None) -> Tensors:
     """The answer in arrays that the caller may modify: arrays that share memory with feeds or constants are
     copied.
 
@@ -109,6 +109,6 @@ def _arrays(values: Iterable[Any]) -> Iterator[np.ndarray]:
             yield value
 
 
-def in_turn(label: str) -> GraphError:
+def concurrency_error(label: str) -> GraphError:
     """The error for a step that cannot run concurrently with itself."""
     return GraphError(f"{label!r} runs on the host, one run after another.")

@@ -25,26 +25,26 @@ class LoopIterations:
     def __init__(self, stage: "BlockStage", tensors: AllTensors, n_states: int) -> None:
         self._stage, self._tensors, self._n_states = stage, tensors, n_states
         self._kinds: list[object] = []
-        self._steady: _DoubleBufferedLoop | None = None
+        self._loop: _DoubleBufferedLoop | None = None
 
     def __call__(self, inputs: Sequence[Any]) -> Sequence[Any]:
         """The body's outputs."""
-        if self._steady is not None:
-            results = self._steady.run(inputs)
+        if self._loop is not None:
+            results = self._loop.run(inputs)
             if results is not None:
                 return results
-            self._steady = None
+            self._loop = None
         block = self._stage.block
         tensors = {**self._tensors, **dict(zip(block.inputs, inputs, strict=True))}
         made = self._stage.walk(tensors, None)
         kinds: list[object] = [_kind(a) for a in inputs]
         if kinds == self._kinds:
-            self._steady = _steady(self._stage, tensors, inputs, self._n_states)
+            self._loop = _double_buffered_loop(self._stage, tensors, inputs, self._n_states)
         self._kinds = kinds
         return [made[y] for y in block.outputs]
 
 
-def _steady(
+def _double_buffered_loop(
     stage: "BlockStage", tensors: AllTensors, inputs: Sequence[Any], n_states: int
 ) -> "_DoubleBufferedLoop | None":
     """The runner that repeats the iteration just run on these inputs; None if the body is more than one
@@ -75,7 +75,7 @@ class _DoubleBufferedLoop:
         n_states: int,
     ) -> None:
         block, types = stage.block, executable.output_types
-        self._bound, fixed, self._walk = executable.repeated()
+        self._bound, fixed, self._walk = executable.last_binding()
         self._passed = stage.passed
         self._inputs, self._outputs = block.inputs, block.outputs
         self._kinds = [(a.shape, a.dtype) for a in inputs]
@@ -98,7 +98,7 @@ class _DoubleBufferedLoop:
                 return None
             if id(a) not in at and not a.flags.c_contiguous:
                 return None
-        passed = self._passed_on(inputs) if self._passed else {}
+        passed = self._pass_through(inputs) if self._passed else {}
         if passed is None:
             return None
         arrays, addresses = self._now
@@ -117,7 +117,7 @@ class _DoubleBufferedLoop:
         self._bound.copy(made)
         return [made[y] for y in self._outputs]
 
-    def _passed_on(self, inputs: Sequence[Any]) -> Mapping[str, Any] | None:
+    def _pass_through(self, inputs: Sequence[Any]) -> Mapping[str, Any] | None:
         """The outputs that no node makes; None if a state array would be needed for more than two
         iterations.
         """

@@ -25,7 +25,7 @@ from pliant.run.graph.schedule_graph import ScheduleReport
 from pliant.run.graph.symbolic_forms import SizedStage
 from pliant.run.host.block_stage import REST, BlockForms, BlockStage, Types
 from pliant.run.host.control_stage import NodeBody, control_flow
-from pliant.run.host.host_operators import HostFunction, checked, host_function
+from pliant.run.host.host_operators import HostFunction, host_function, with_input_errors
 from pliant.run.host.host_stage import HostStage
 from pliant.run.weight_sizes import NO_WEIGHTS, WeightSizes
 
@@ -49,11 +49,11 @@ class PartBinder:
     is_open: bool
     _numbers: Iterator[int] = field(default_factory=count)
 
-    def number(self) -> str:
+    def next_number(self) -> str:
         """A number that is unique in the model, for the names that a block makes."""
         return f"{next(self._numbers)}"
 
-    def numbered(
+    def bind_fixed(
         self, part: BoundPart, inputs: Types, outputs: Outputs, others: "list[PartSteps]"
     ) -> GraphRunner:
         """The program of a part for one shape: its executable, the host steps that can run then, and the
@@ -66,14 +66,14 @@ class PartBinder:
         steps = self._steps(part, (inputs, made, outputs), others).stages(())
         if not part.graph.nodes:
             return self._runner(steps, inputs, outputs)
-        compiled = self.opener.compiled(part.graph)
+        compiled = self.opener.compile(part.graph)
         every = {GRAPH: compiled.stages[GRAPH], **steps}
         return self._runner(every, inputs, outputs, compiled.schedule, compiled.sizes)
 
-    def sized(
+    def bind_sized(
         self, stage: SizedStage, inputs: Types, outputs: Outputs, others: "list[PartSteps]"
     ) -> GraphRunner:
-        """As `numbered`, for one size of a form."""
+        """As `bind_fixed`, for one size of a form."""
         check_memory(stage.numbers, 0, self.opener.source)
         graph = stage.form.graph
         made = graph.graph.outputs if graph.graph.nodes else ()
@@ -168,7 +168,7 @@ class _HostNode:
         self._run: HostFunction | None = None
         self._bodies: dict[str, _BodyForms] = {}
         if node.op_type not in CONTROL:
-            self._run = checked(host_function(node, placed.scope.opsets), node, self._where)
+            self._run = with_input_errors(host_function(node, placed.scope.opsets), node, self._where)
             return
         self._bodies = {a.name: self._body(a.g, binder) for a in node.attribute if a.HasField("g")}
 
@@ -187,7 +187,7 @@ class _HostNode:
         return HostStage(self._placed, known, flow, stages)
 
     def _body(self, body: Any, binder: PartBinder) -> "_BodyForms":
-        number, numbers = binder.number(), count()
+        number, numbers = binder.next_number(), count()
 
         def fresh(near: str) -> str:
             return f"{near}#{number}.{next(numbers)}"

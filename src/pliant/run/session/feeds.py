@@ -12,7 +12,7 @@ from pliant.ir.graph import TensorType, numpy_type
 from pliant.ir.port import Port
 
 FeedsLike = Mapping[str, Any]
-"""Values that `fed_array` accepts, by input name."""
+"""Values that `convert_feed` accepts, by input name."""
 
 NAMED = (dict, Mapping)
 """The types of feeds by name; dict comes first because `isinstance` is fast for it and slow for an abstract
@@ -23,7 +23,7 @@ _NUMBERS, _ARRAYS = (list, tuple, bool, int, float), (np.ndarray, np.generic)
 _KINDS = re.compile("[bu]?(bool|int|float|complex)")
 
 
-def fed_arrays(ports: Sequence[Port], feeds: FeedsLike) -> dict[str, Any]:
+def convert_feeds(ports: Sequence[Port], feeds: FeedsLike) -> dict[str, Any]:
     """Every input's array; a list of them for a sequence, None for an optional value that is absent.
 
     Raises InputError for a feed that is missing, unknown, or of the wrong type.
@@ -33,7 +33,9 @@ def fed_arrays(ports: Sequence[Port], feeds: FeedsLike) -> dict[str, Any]:
     for port in ports:  # a comprehension would add a call, noticeable in short runs
         if port.name in feeds:
             value = feeds[port.name]
-            arrays[port.name] = fed_array(port, value) if port.element is None else _held(port, value)
+            arrays[port.name] = (
+                convert_feed(port, value) if port.element is None else _convert_nested(port, value)
+            )
     if not len(arrays) == len(ports) == len(feeds):
         names = {port.name for port in ports}
         wrong = [f"{x!r} is missing" for x in sorted(names - feeds.keys())]
@@ -49,7 +51,7 @@ def require_named(feeds: object) -> None:
         raise InputError(f"feeds are given by name, as {{name: array}}, not as a {type(feeds).__name__}.")
 
 
-def fed_array(port: Port, value: Any) -> np.ndarray:
+def convert_feed(port: Port, value: Any) -> np.ndarray:
     """`value` as an array of the port's type; its shape is not checked.
 
     Accepts numpy arrays, tensors of other libraries (through `__array__` or `__dlpack__`), and numbers and
@@ -64,10 +66,10 @@ def fed_array(port: Port, value: Any) -> np.ndarray:
         return value
     if isinstance(value, _NUMBERS) and not isinstance(value, np.generic):
         return _from_numbers(port, value, wanted)
-    array = np.asarray(value) if isinstance(value, _ARRAYS) else _foreign(port, value)
+    array = np.asarray(value) if isinstance(value, _ARRAYS) else _convert_foreign(port, value)
     if array.dtype == wanted:
         return array
-    if not _widens(array.dtype, wanted):
+    if not _is_widening(array.dtype, wanted):
         raise InputError(
             f"input {port.name!r} is {TensorType(str(array.dtype), array.shape)}, but must be {port}: "
             f"only casts that lose nothing are made. Feed .astype({port.dtype!r}) if that is what you mean."
@@ -75,23 +77,23 @@ def fed_array(port: Port, value: Any) -> np.ndarray:
     return array.astype(wanted)
 
 
-def _held(port: Port, value: Any) -> Any:
+def _convert_nested(port: Port, value: Any) -> Any:
     """A feed of a sequence or of an optional value, the arrays in it converted."""
     if port.is_optional:
-        return next((_fed(element, x) for element, x in port.held(value)), None)
+        return next((_convert_array(element, x) for element, x in port.held(value)), None)
     if not isinstance(value, list | tuple):
         raise InputError(
             f"input {port.name!r} must be {port}, but is a {type(value).__name__}: feed a list of arrays."
         )
-    return [_fed(element, x) for element, x in port.held(value)]
+    return [_convert_array(element, x) for element, x in port.held(value)]
 
 
-def _fed(port: Port, value: Any) -> Any:
-    return fed_array(port, value) if port.element is None else _held(port, value)
+def _convert_array(port: Port, value: Any) -> Any:
+    return convert_feed(port, value) if port.element is None else _convert_nested(port, value)
 
 
 @lru_cache(maxsize=256)
-def _widens(source: np.dtype, target: np.dtype) -> bool:
+def _is_widening(source: np.dtype, target: np.dtype) -> bool:
     """Whether every number of `source` is one of `target`, and integers stay integers."""
     kinds = _kind(source), _kind(target)
     is_same_kind = kinds[0] == kinds[1] or kinds == ("bool", "int")
@@ -107,7 +109,7 @@ def _kind(dtype: np.dtype) -> str:
     return found.group(1) if found else ""
 
 
-def _foreign(port: Port, value: Any) -> np.ndarray:
+def _convert_foreign(port: Port, value: Any) -> np.ndarray:
     """Convert another library's tensor without importing the library."""
     kind = type(value).__name__
     try:

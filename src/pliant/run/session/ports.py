@@ -50,7 +50,7 @@ def check_dims(ports: Sequence[Port], dims: Mapping[str, int]) -> None:
             raise InputError(f"dimension {name!r} is {size!r}; it must be a whole number, 0 or more.")
 
 
-def fixed(port: Port, dims: Mapping[str, int]) -> Port:
+def fix_dims(port: Port, dims: Mapping[str, int]) -> Port:
     """The port with the dimensions in `dims` fixed."""
     if port.dims is None:
         return port
@@ -58,7 +58,7 @@ def fixed(port: Port, dims: Mapping[str, int]) -> Port:
     return Port(port.name, port.dtype, tuple(d if s is None else dims.get(s, d) for s, d in named))
 
 
-def writable(name: str, array: Any, type_: TensorType) -> np.ndarray:
+def check_writable(name: str, array: Any, type_: TensorType) -> np.ndarray:
     """`array`, if an output can be written into it directly. Raises InputError otherwise."""
     if not isinstance(array, np.ndarray):
         raise InputError(f"{name!r} must be a numpy array, not {type(array).__name__}.")
@@ -69,7 +69,7 @@ def writable(name: str, array: Any, type_: TensorType) -> np.ndarray:
     return array
 
 
-def by_name(
+def parse_run_arguments(
     feeds: FeedsLike | Sequence[str] | None, out: FeedsLike | None, outputs: Sequence[Port]
 ) -> tuple[FeedsLike, Feeds | None, list[str] | None]:
     """`run(feeds, out)` or onnxruntime's `run(names or None, feeds)` as feeds, out, and the requested output
@@ -88,7 +88,7 @@ def by_name(
     return out, None, names
 
 
-def shown(session: str, inputs: Sequence[Port], outputs: Sequence[Port], more: str) -> str:
+def describe_session(session: str, inputs: Sequence[Port], outputs: Sequence[Port], more: str) -> str:
     """A one-line description of a session."""
     ports = [", ".join(f"{p.name}: {p}" for p in side) for side in (inputs, outputs)]
     return f"<{session} ({ports[0]}) -> ({ports[1]}), {more}>"

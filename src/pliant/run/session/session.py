@@ -21,7 +21,7 @@ from pliant.kernels.runtime.fork_safe_lock import ForkSafeLock
 from pliant.run.emulated_device import EmulatedDevice
 from pliant.run.memory_use import MemoryUse
 from pliant.run.session.feeds import FeedsLike
-from pliant.run.session.ports import Feeds, by_name
+from pliant.run.session.ports import Feeds, parse_run_arguments
 
 if TYPE_CHECKING:
     from pliant.run.session.step_profile import StepProfile
@@ -112,7 +112,7 @@ class Session(ABC, Generic[D]):
         missing, unknown, or of the wrong type or shape, and a size above the model's limit; GraphError when
         the model cannot be compiled for these shapes.
         """
-        given, into, names = by_name(feeds, out, self.outputs)
+        given, into, names = parse_run_arguments(feeds, out, self.outputs)
         results = self._run(given, into)
         return results if names is None else [results[y] for y in names]
 
@@ -217,7 +217,7 @@ class Session(ABC, Generic[D]):
                 f"{self.name} has an accuracy of {self.best:.4f} at most, not {accuracy_floor:g}: lower the "
                 "floor."
             )
-        return self._expected
+        return self._expected_curve
 
     def look_again(self) -> None:
         """Update `levels` after devices joined or left; may take as long as planning."""
@@ -233,7 +233,7 @@ class Session(ABC, Generic[D]):
 
     def levels(self) -> tuple[ServiceLevel, ...]:
         """The accuracies available now, worst first; the same tuple until they change."""
-        return self._level.at(self._expected, self.best)
+        return self._level.at(self._expected_curve, self.best)
 
     def estimate(self, request: Request) -> Estimate:
         """The estimated time of `answer` now; fast, and safe to call during `answer` on another thread.
@@ -253,7 +253,7 @@ class Session(ABC, Generic[D]):
         with self._timing.lock:
             loaded_s, self._loaded_s = self._loaded_s, 0.0
             whole_s = max(0.0, seconds - loaded_s)
-            self._took(request.length, whole_s)
+            self._record_seconds(request.length, whole_s)
         return replace(reply, seconds=seconds, whole_s=whole_s)
 
     @property
@@ -314,26 +314,26 @@ class Session(ABC, Generic[D]):
         return self.answer(request)
 
     @property
-    def _loaded(self) -> Curve:
+    def _loaded_curve(self) -> Curve:
         """The time curve of answers with the model in memory, by recent measurements."""
         return (None if self._times is None else self._times.curve) or _UNKNOWN
 
     @property
-    def _expected(self) -> Curve:
+    def _expected_curve(self) -> Curve:
         """The time curve of the next answer, including the time to load the model if it is not in memory."""
-        curve, loading_s = self._loaded, self.loading_s
+        curve, loading_s = self._loaded_curve, self.loading_s
         if not loading_s:
             return curve
         if self._after_loading is None or self._after_loading[:2] != (curve, loading_s):
             self._after_loading = curve, loading_s, curve.plus(loading_s)
         return self._after_loading[2]
 
-    def _took(self, length: int, seconds: float) -> None:
+    def _record_seconds(self, length: int, seconds: float) -> None:
         """Record the time of an answer, without loading; call with the lock held."""
         if self._times is None:
             self.expect(None)
         assert self._times is not None
-        self._level.observe(self._loaded.at(length), seconds)
+        self._level.observe(self._loaded_curve.at(length), seconds)
         self._times.add(length, seconds)
 
     def _slow_down(self, start_s: float) -> None:

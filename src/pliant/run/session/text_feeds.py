@@ -45,6 +45,6 @@ def as_bytes(text: str) -> np.ndarray:
     return array
 
 
-def classified(logits: Float32[np.ndarray, " labels"], label: str) -> Tensors:
+def classifier_outputs(logits: Float32[np.ndarray, " labels"], label: str) -> Tensors:
     """`logits` FP32 [1, labels], the model's own, and `label` BYTES [1]."""
     return {"logits": logits[None], "label": as_bytes(label)}

@@ -15,7 +15,7 @@ from pliant.ir.port import Port
 from pliant.ir.reply import Reply, softmax
 from pliant.models.tokenizer import TokenizedInput
 from pliant.quantities import parse_seconds
-from pliant.run.session.feeds import FeedsLike, fed_array, require_named
+from pliant.run.session.feeds import FeedsLike, convert_feed, require_named
 from pliant.run.session.ports import Feeds
 from pliant.run.session.session import Session
 from pliant.run.session.text_feeds import as_bytes, text_of
@@ -97,7 +97,7 @@ class TextSession(Session[D]):
         """
         target_s = None if latency is None else parse_seconds(latency)
         if not isinstance(text, list):
-            return self._answers((self._asked(text, pair),), target_s)[0]
+            return self._answers((self._input_of_text(text, pair),), target_s)[0]
         if pair is not None:
             raise InputError("`pair` belongs to one text: give a list of (text, pair) instead.")
         return self._answers([self._item(i, item) for i, item in enumerate(text)], target_s)
@@ -152,34 +152,34 @@ class TextSession(Session[D]):
 
     def _outputs(self, feeds: FeedsLike) -> dict[str, np.ndarray]:
         """Outputs by name, for unchecked feeds."""
-        return dict(self._answers((self._asked_fed(feeds),), None)[0].outputs)
+        return dict(self._answers((self._input_of_feeds(feeds),), None)[0].outputs)
 
     def _reply(self, request: Request) -> Reply[D]:
-        return self._answers((self._asked_by(request),), None)[0]
+        return self._answers((self._input_of_request(request),), None)[0]
 
-    def _asked(self, text: str, pair: str | None) -> TextInput:
+    def _input_of_text(self, text: str, pair: str | None) -> TextInput:
         start_s, cpu_s = time.perf_counter(), time.thread_time()
         encoded = self.encode(text, pair)
         return TextInput(encoded, start_s, time.perf_counter(), time.thread_time() - cpu_s)
 
-    def _asked_fed(self, feeds: FeedsLike) -> TextInput:
+    def _input_of_feeds(self, feeds: FeedsLike) -> TextInput:
         start_s, cpu_s = time.perf_counter(), time.thread_time()
         encoded = self._encoded(feeds)
         return TextInput(encoded, start_s, time.perf_counter(), time.thread_time() - cpu_s)
 
-    def _asked_ids(self, encoded: TokenizedInput) -> TextInput:
+    def _input_of_ids(self, encoded: TokenizedInput) -> TextInput:
         now_s = time.perf_counter()
         return TextInput(encoded, now_s, now_s, 0.0)
 
-    def _asked_by(self, request: Request) -> TextInput:
+    def _input_of_request(self, request: Request) -> TextInput:
         if request.text is not None:
-            return self._asked(request.text, None)
-        return self._asked_ids(TokenizedInput(request.tensors["ids"], request.tensors["types"]))
+            return self._input_of_text(request.text, None)
+        return self._input_of_ids(TokenizedInput(request.tensors["ids"], request.tensors["types"]))
 
     def _item(self, i: int, item: str | Pair) -> TextInput:
         text, pair = item if isinstance(item, tuple) and len(item) == 2 else (item, None)
         try:
-            return self._asked(text, pair)
+            return self._input_of_text(text, pair)
         except InputError as error:
             raise InputError(f"text {i} of the list: {error}") from error
 
@@ -190,7 +190,7 @@ class TextSession(Session[D]):
             return self.encode(text_of(feeds, self.max_length))
         if feeds.keys() != {"ids"}:
             raise InputError(f"{self.name} takes text or ids; the feeds are {', '.join(feeds) or 'none'}.")
-        ids = fed_array(IDS, feeds["ids"])
+        ids = convert_feed(IDS, feeds["ids"])
         if ids.ndim != 2 or len(ids) != 1 or not 1 <= ids.shape[1] <= self.max_length:
             raise InputError(f"`ids` is {list(ids.shape)}; give [1, n] with n from 1 to {self.max_length}.")
         row = ids[0]

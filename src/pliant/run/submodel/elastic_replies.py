@@ -34,7 +34,7 @@ def make_replies(
     """The replies to the inputs of one run of the session called `name`; `outputs_of` makes the output fields
     from the model's numbers.
     """
-    accuracy = runner.expected(answered[0])
+    accuracy = runner.expected_accuracy(answered[0])
     details = _details(runner, answered[0], times[0].target_s, accuracy)
     return [
         Reply(

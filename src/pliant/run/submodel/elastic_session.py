@@ -26,12 +26,12 @@ from pliant.run.memory_use import MemoryUse
 from pliant.run.pressure import PressureFlag
 from pliant.run.process_memory import MemoryBudget
 from pliant.run.session.feeds import FeedsLike
-from pliant.run.session.ports import shown
+from pliant.run.session.ports import describe_session
 from pliant.run.session.text_session import TextInput, TextSession
 from pliant.run.submodel.elastic_details import ElasticDetails
 from pliant.run.submodel.elastic_replies import AnswerTimes, make_replies
 from pliant.run.submodel.plans.submodel_planner import SessionOptions
-from pliant.run.submodel.request_plans import RequestPlans, company_of
+from pliant.run.submodel.request_plans import RequestPlans, batch_key
 from pliant.run.submodel.submodel_runner import SubmodelRunner, TextAnswer
 from pliant.run.submodel.submodel_share import SubmodelShare
 from pliant.run.submodel.text_batches import group_texts
@@ -102,7 +102,7 @@ class ElasticSession(TextSession[ElasticDetails]):
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else f"{self.options.n_threads} threads"
-        return shown(f"ElasticSession of {self.name}", self.inputs, self.outputs, state)
+        return describe_session(f"ElasticSession of {self.name}", self.inputs, self.outputs, state)
 
     @property
     def options(self) -> SessionOptions:
@@ -172,7 +172,7 @@ class ElasticSession(TextSession[ElasticDetails]):
         if runs < 1:
             raise InputError(f"a profile of {runs} runs measures nothing; give at least 1.")
         given = {"text": feeds} if isinstance(feeds, str) else feeds
-        replies = [self._answer(self._asked_fed(given), None) for _ in range(runs + 1)]
+        replies = [self._answer(self._input_of_feeds(given), None) for _ in range(runs + 1)]
         return profile_of(replies[1:], f"{self.options.n_threads} threads")
 
     # Endpoint methods
@@ -189,7 +189,7 @@ class ElasticSession(TextSession[ElasticDetails]):
         It is renewed when the weights in memory change, so that a node can read it without waiting for an
         answer.
         """
-        found = self._plans.alone
+        found = self._plans.single
         if found is None:
             with self._turns.lock:
                 self._check_open()
@@ -238,7 +238,7 @@ class ElasticSession(TextSession[ElasticDetails]):
         return self.runner.most_rows
 
     def together(self, request: Request) -> Hashable | None:
-        return company_of(request)
+        return batch_key(request)
 
     def answers(self, requests: Sequence[Request]) -> list[Reply[ElasticDetails]]:
         """The replies to requests of one key by one plan, which meets the earliest deadline and the highest
@@ -246,7 +246,7 @@ class ElasticSession(TextSession[ElasticDetails]):
 
         Raises what `answer` does.
         """
-        asked = [self._asked_by(request) for request in requests]
+        asked = [self._input_of_request(request) for request in requests]
         lengths = [one.encoded.n_tokens for one in asked]
         replies: dict[int, Reply[ElasticDetails]] = {}
         with self._turns.lock:
@@ -375,7 +375,7 @@ class ElasticSession(TextSession[ElasticDetails]):
         """Renew the trade after the weights in memory changed, if requests are answered; call with the lock
         held.
         """
-        if self._plans.alone is not None:
+        if self._plans.single is not None:
             self._plans.renew()
 
     def _replies(
@@ -389,7 +389,7 @@ class ElasticSession(TextSession[ElasticDetails]):
         if self._pressure is not None and self._pressure.take():
             self.runner.give_way()
         if self.share is not None:
-            self.share.asked(n_tokens)
+            self.share.count_request(n_tokens)
 
     def _check_open(self) -> None:
         if self._closed:

@@ -53,7 +53,7 @@ class PreloadBuffer:
         held = {run: self._held[run] if run in self._held else _read(store, run) for run in wanted}
         self._held = held
 
-    def let_go(self, wanted: Iterable[Run]) -> None:
+    def retain(self, wanted: Iterable[Run]) -> None:
         """Free all runs that are not in `wanted`. Kernels must no longer use the freed runs."""
         kept = set(wanted)
         self._held = {run: block for run, block in self._held.items() if run in kept}

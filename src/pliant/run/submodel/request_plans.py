@@ -22,27 +22,28 @@ _BEST, _ACCURATE, _IN_TIME = "best", "accurate", "in time"
 
 @final
 class RequestPlans:
-    """The levels of one runner, corrected by the measured times of requests: `alone`, and several together.
+    """The levels of one runner, corrected by the measured times of requests: `single`, and several together.
 
     Several requests are planned as one input with the rows of all of them. Their times have a separate bound,
-    because each attends to fewer rows and has a head of its own. Call with the lock held, except for `alone`.
+    because each attends to fewer rows and has a head of its own. Call with the lock held, except for
+    `single`.
     """
 
     def __init__(self, runner: SubmodelRunner, name: str) -> None:
         self._runner, self._name = runner, name
         self._paces = AdaptiveBound(), AdaptiveBound()
         self._n_changes = 0
-        self.alone: Trade | None = None
-        self._together: Trade | None = None
+        self.single: Trade | None = None
+        self._batched: Trade | None = None
 
     def renew(self) -> Trade:
         """Plan over the weights in memory now, if that is not done yet."""
-        if self.alone is None or self._together is None or self._n_changes != self._runner.n_changes:
+        if self.single is None or self._batched is None or self._n_changes != self._runner.n_changes:
             made = plan_levels(self._runner)
-            self._together = Trade(made, self._name, self._paces[1])
-            self.alone = Trade(made, self._name, self._paces[0])
+            self._batched = Trade(made, self._name, self._paces[1])
+            self.single = Trade(made, self._name, self._paces[0])
             self._n_changes = self._runner.n_changes
-        return self.alone
+        return self.single
 
     def pick(self, requests: Sequence[Request]) -> Pick:
         """The level for requests of one key: it meets the earliest deadline and the highest accuracy floor.
@@ -89,12 +90,12 @@ class RequestPlans:
 
     def _of(self, requests: Sequence[Request]) -> Trade:
         self.renew()
-        trade = self.alone if len(requests) == 1 else self._together
+        trade = self.single if len(requests) == 1 else self._batched
         assert trade is not None
         return trade
 
 
-def company_of(request: Request) -> Hashable:
+def batch_key(request: Request) -> Hashable:
     """The batch key. Requests of one key may share a plan without losing accuracy for another's deadline.
 
     Requests without terms get the best plan, requests with only an accuracy floor the fastest plan above it,

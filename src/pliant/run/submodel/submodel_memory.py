@@ -1,14 +1,14 @@
 """The memory that a session on submodels adds to its process."""
 
 from pliant.models.word_table import QuantizedTable
-from pliant.run.memory_use import MemoryUse, part, rss_bytes, scratch_part
+from pliant.run.memory_use import MemoryUse, measure_part, rss_bytes, scratch_part
 from pliant.run.submodel.engine import Engine
 from pliant.run.submodel.plans.memory_split import MemoryOverhead
 from pliant.run.submodel.weight_memory import WeightMemory
 
 
 def memory_use(
-    most_bytes: int | None, weights: WeightMemory, engine: Engine, beside: MemoryOverhead
+    most_bytes: int | None, weights: WeightMemory, engine: Engine, overhead: MemoryOverhead
 ) -> MemoryUse:
     """The planned bytes, over all plans made so far, and the bytes in memory now."""
     preload, working = weights.blocks
@@ -17,11 +17,11 @@ def memory_use(
     return MemoryUse(
         most_bytes,
         (
-            part("weights kept (preload)", weights.preload_bytes, preload),
-            part("weights read (working)", weights.working_bytes, [working]),
-            part("activations", beside.arena_bytes, [encoder.arena]),
-            part("codebooks, embeddings, head", beside.fixed_bytes, encoder.fixed_arrays),
+            measure_part("weights kept (preload)", weights.preload_bytes, preload),
+            measure_part("weights read (working)", weights.working_bytes, [working]),
+            measure_part("activations", overhead.arena_bytes, [encoder.arena]),
+            measure_part("codebooks, embeddings, head", overhead.fixed_bytes, encoder.fixed_arrays),
         ),
-        (part("word table (mapped file)", table.nbytes, [table]), scratch_part(engine.pool)),
+        (measure_part("word table (mapped file)", table.nbytes, [table]), scratch_part(engine.pool)),
         rss_bytes(),
     )

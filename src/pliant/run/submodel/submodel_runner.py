@@ -50,7 +50,7 @@ class SubmodelRunner:
 
     Raises BudgetError when no submodel meets the target at `options.length`. `fixed` is a plan that runs for
     every target. `shared` is a budget shared with other sessions. The terms of the plans state the preload
-    and working buffer within `options.memory_bytes`. With `lets_go_first`, old weights are freed before new
+    and working buffer within `options.memory_bytes`. With `frees_first`, old weights are freed before new
     ones are read, so that memory stays within its limit meanwhile; after damaged reads, fewer weights are in
     memory. `dilation` slows runs down to the emulated device; plans take it into account. `is_steady` limits
     each step of an emulated device to the profile's 95th percentile: at a dilation of 100 the sleeps are so
@@ -68,11 +68,11 @@ class SubmodelRunner:
         cache: Path | None = None,
         shared: MemoryBudget | None = None,
         fixed: Plan | None = None,
-        lets_go_first: bool = False,
+        frees_first: bool = False,
     ) -> None:
         self.store, self.device, self.options = store, device, options
         self.planner = planner_of(store.manifest, device)
-        self._shared, self._fixed, self._lets_go_first = shared, fixed, lets_go_first
+        self._shared, self._fixed, self._frees_first = shared, fixed, frees_first
         self._is_warm = False
         self.dilation = device.dilation
         self.is_steady = False
@@ -85,10 +85,10 @@ class SubmodelRunner:
         effort = time.thread_time if options.n_threads == 1 else None
         self.lanes = Lanes(("io",), emulated=EmulatedDevice(effort=effort))
         self.weights = WeightMemory(store, self.engine, self.lanes)
-        beside = memory_overhead(store, options.compute, self.engine.encoder.tokens)
-        self._plans = PlanCache(self.planner, self.weights, options, beside, fixed=fixed)
+        overhead = memory_overhead(store, options.compute, self.engine.encoder.tokens)
+        self._plans = PlanCache(self.planner, self.weights, options, overhead, fixed=fixed)
         try:
-            self._replan(beside)
+            self._replan(overhead)
         except BaseException:
             self.close()
             raise
@@ -99,7 +99,7 @@ class SubmodelRunner:
         self._plans.clear()
         self.weights.clear()
         self.engine.close()
-        self._plans.beside = replace(self._plans.beside, arena_bytes=0, fixed_bytes=0)
+        self._plans.overhead = replace(self._plans.overhead, arena_bytes=0, fixed_bytes=0)
         if self._shared is not None:
             self._shared.release(self)
 
@@ -112,7 +112,7 @@ class SubmodelRunner:
         bound = self.bound(n_tokens, target_s, as_profiled=as_profiled)
         if as_profiled:
             return bound.plan
-        return self._plans.explained(bound, self.planner.bucket(n_tokens), target_s)
+        return self._plans.explain(bound, self.planner.bucket(n_tokens), target_s)
 
     def bound(self, n_tokens: int, target_s: float, *, as_profiled: bool = False) -> BoundPlan:
         """`plan(n_tokens, target_s)` with its pipeline."""
@@ -172,10 +172,10 @@ class SubmodelRunner:
             spans = answered.outcome.spans
             self._plans.observe(answered.bound, spans, n, bucket, target_s, seconds, waited_s)
 
-    def expected(self, answered: TextAnswer) -> float | None:
+    def expected_accuracy(self, answered: TextAnswer) -> float | None:
         """The accuracy of the submodel at the bits that ran; None without measured accuracy."""
         errors = self.options.plan.errors
-        return self.planner.expected(answered.bound.plan, answered.outcome.bits, errors)
+        return self.planner.expected_accuracy(answered.bound.plan, answered.outcome.bits, errors)
 
     def forecast(self, answered: TextAnswer) -> tuple[float, tuple[Span, ...]]:
         """The predicted time and spans of its run, by `Planner.forecast`."""
@@ -192,12 +192,12 @@ class SubmodelRunner:
     @property
     def held_bytes(self) -> int:
         """Bytes of weights in memory, and of the memory besides them."""
-        return self.weights.n_bytes + self._plans.beside.total_bytes
+        return self.weights.n_bytes + self._plans.overhead.total_bytes
 
     @property
     def memory(self) -> MemoryUse:
         """The planned bytes, over all plans made so far, and the bytes in memory now."""
-        return memory_use(self.options.memory_bytes, self.weights, self.engine, self._plans.beside)
+        return memory_use(self.options.memory_bytes, self.weights, self.engine, self._plans.overhead)
 
     def warm_up(self, short: TokenizedInput) -> None:
         """Plan for every bucket up to `options.length` and run each once, undilated, on tokens of `short`."""
@@ -229,17 +229,17 @@ class SubmodelRunner:
         """
         if n_tokens <= self.engine.encoder.tokens:
             return
-        beside = memory_overhead(self.store, self.options.compute, n_tokens)
+        overhead = memory_overhead(self.store, self.options.compute, n_tokens)
         if self._is_bounded:
-            self._replan(beside)
+            self._replan(overhead)
         self.engine.reserve(n_tokens)
-        self._plans.beside = beside
+        self._plans.overhead = overhead
 
     def shrink(self, n_tokens: int) -> None:
         """Shrink activations to inputs of `n_tokens`, so that `retarget` has more memory for weights."""
         if n_tokens < self.engine.encoder.tokens:
             self.engine.encoder.reserve(n_tokens)
-            self._plans.beside = memory_overhead(self.store, self.options.compute, n_tokens)
+            self._plans.overhead = memory_overhead(self.store, self.options.compute, n_tokens)
 
     def retarget(
         self,
@@ -260,9 +260,9 @@ class SubmodelRunner:
             memory_bytes=before.memory_bytes if memory_bytes is None else memory_bytes,
         )
         try:
-            self._replan(self._plans.beside)
+            self._replan(self._plans.overhead)
         except BaseException as error:
-            if not (self._lets_go_first and isinstance(error, StoreError)):
+            if not (self._frees_first and isinstance(error, StoreError)):
                 self.options = before
             raise
 
@@ -301,7 +301,7 @@ class SubmodelRunner:
     def disengage(self) -> None:
         """End an engagement and free the kept weights."""
         self.weights.keep_bytes = None
-        self._replan(self._plans.beside)
+        self._replan(self._plans.overhead)
 
     def _answered(
         self, texts: Sequence[TokenizedInput], bound: BoundPlan, cpu_s: float, is_timed: bool
@@ -345,20 +345,20 @@ class SubmodelRunner:
         emulated = self.lanes.emulated
         return emulated.rest_host(self.lanes.own, since_s, self.dilation.compute, most_s)
 
-    def _replan(self, beside: MemoryOverhead) -> None:
+    def _replan(self, overhead: MemoryOverhead) -> None:
         is_split = self._fixed is None and self.options.memory_bytes is not None
-        terms = split_memory(self.planner, self.options, beside) if is_split else self.options
-        plan, runs = self._planned(terms, beside)
+        terms = split_memory(self.planner, self.options, overhead) if is_split else self.options
+        plan, runs = self._planned(terms, overhead)
         keep_bytes, most = self.weights.keep_bytes, terms.memory_bytes
         if keep_bytes is not None and most is not None:  # weights kept by an engagement may be freed too
             keep_bytes = min(keep_bytes, most - plan.memory.total_bytes + plan.memory.preload_bytes)
         terms = self._with_room(terms, plan.memory, keep_bytes)
         self.lanes.drain()
         before = self._plans.clear()  # after an interrupt no plan may use freed weights
-        if self._lets_go_first:
+        if self._frees_first:
             before = {}
-            self._plans.terms, self._plans.beside = terms, beside
-            self.weights.let_go(runs)
+            self._plans.terms, self._plans.overhead = terms, overhead
+            self.weights.retain(runs)
         try:
             self.weights.fill(runs)
         except StoreError:
@@ -366,15 +366,15 @@ class SubmodelRunner:
             raise
         self.weights.keep_bytes = keep_bytes
         self.n_changes += 1
-        self._plans.renew(terms, beside, plan)
+        self._plans.renew(terms, overhead, plan)
 
-    def _planned(self, terms: SessionOptions, beside: MemoryOverhead) -> tuple[Plan, tuple[Run, ...]]:
+    def _planned(self, terms: SessionOptions, overhead: MemoryOverhead) -> tuple[Plan, tuple[Run, ...]]:
         """The plan for inputs of `options.length`, and the contents of the preload buffer."""
-        sizes = {"arena_bytes": beside.arena_bytes, "fixed_bytes": beside.fixed_bytes}
+        sizes = {"arena_bytes": overhead.arena_bytes, "fixed_bytes": overhead.fixed_bytes}
         if self._fixed is not None:
             memory = replace(self._fixed.memory, **sizes)
             return replace(self._fixed, memory=memory), self._fixed.preload_runs
-        plan, held = self.planner.resident(terms, **sizes)
+        plan, held = self.planner.plan_resident(terms, **sizes)
         return plan, runs_of(held)
 
     def _with_room(self, terms: SessionOptions, memory: PlanMemory, keep_bytes: int | None) -> SessionOptions:

@@ -42,12 +42,12 @@ class SubmodelShare:
     ) -> SubmodelRunner:
         """The runner under its first share. Raises BudgetError if the budget is too small."""
         self._n_tokens = min(options.length, store.spec.max_tokens)
-        self._beside = memory_overhead(store, options.compute, self._n_tokens)
-        self._holdings = holdings_of(planner_of(store.manifest, device), options, self._beside)
+        self._overhead = memory_overhead(store, options.compute, self._n_tokens)
+        self._holdings = holdings_of(planner_of(store.manifest, device), options, self._overhead)
         share = self._memory.join(self, self._holdings)
         try:
             bounded = replace(options, memory_bytes=share)
-            self._runner = SubmodelRunner(store, device, bounded, cache=cache, lets_go_first=True)
+            self._runner = SubmodelRunner(store, device, bounded, cache=cache, frees_first=True)
         except BaseException:
             self.release()
             raise
@@ -73,7 +73,7 @@ class SubmodelShare:
         finally:
             self._on_change()
 
-    def asked(self, n_tokens: int) -> None:
+    def count_request(self, n_tokens: int) -> None:
         """Count a request for an input of `n_tokens`, and make room for its activations.
 
         Weights whose last read failed are read now. Raises BudgetError, changing nothing, if other models
@@ -81,14 +81,14 @@ class SubmodelShare:
         """
         runner = self._runner
         assert runner is not None
-        self._memory.asked(self)
+        self._memory.count_request(self)
         if not self._is_filled:
             assert runner.options.memory_bytes is not None
             self.hold(runner.options.memory_bytes)
         if n_tokens <= runner.engine.encoder.tokens:
             return
         least = self.least_bytes + self._more_bytes(n_tokens)
-        share = self._memory.need(self, least)
+        share = self._memory.ensure_share(self, least)
         if share != runner.options.memory_bytes:
             runner.retarget(memory_bytes=share)
         runner.reserve(n_tokens)
@@ -96,8 +96,8 @@ class SubmodelShare:
     def _more_bytes(self, n_tokens: int) -> int:
         """The extra bytes of activations for inputs longer than the session's length."""
         assert self._runner is not None
-        beside = memory_overhead(self._runner.store, self._runner.options.compute, n_tokens)
-        return beside.total_bytes - self._beside.total_bytes
+        overhead = memory_overhead(self._runner.store, self._runner.options.compute, n_tokens)
+        return overhead.total_bytes - self._overhead.total_bytes
 
     def rebalance(self) -> None:
         """Divide the budget anew; takes the lock itself."""

@@ -61,11 +61,11 @@ class WeightMemory:
         self._preload.fill(self._store, runs)
         self._empty_ring()
 
-    def let_go(self, wanted: Iterable[Run]) -> None:
+    def retain(self, wanted: Iterable[Run]) -> None:
         """Free preloaded runs that are not in `wanted`, and the working buffer: call before `fill` when
         memory is short. Pipelines bound before must not run any more.
         """
-        self._preload.let_go(wanted)
+        self._preload.retain(wanted)
         self._empty_ring()
 
     def engage(self, keep_bytes: int) -> None:

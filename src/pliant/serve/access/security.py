@@ -13,7 +13,7 @@ from typing import Any, final
 from urllib.parse import urlsplit
 
 from pliant.errors import NodeError
-from pliant.secret_files import is_exposed, shown_mode
+from pliant.secret_files import format_mode, is_exposed
 from pliant.secret_sources import is_credential, variable_of
 from pliant.serve.access.roles import Role
 from pliant.settings import secret_variable
@@ -146,8 +146,8 @@ def _file_text(path: Path) -> str:
         raise NodeError(f"{path} holds no tokens: a token is made of ASCII characters.") from error
     if is_exposed(found, is_credential(path)):
         raise NodeError(
-            f"the token file {path} is open to others (mode {shown_mode(found)}; limit 0600, or 0440 of root "
-            f"and a group of this process): run `chmod 600 {path}`."
+            f"the token file {path} is open to others (mode {format_mode(found)}; limit 0600, or 0440 of "
+            f"root and a group of this process): run `chmod 600 {path}`."
         )
     return text
 
@@ -203,8 +203,8 @@ class Tls:
             raise NodeError(f"{self.cert} and {key} are not a certificate and its key: {error}.") from error
         if is_exposed(found, is_credential(key)):
             raise NodeError(
-                f"the key {key} is open to others (mode {shown_mode(found)}; limit 0600, or 0440 of root and "
-                f"a group of this process): run `chmod 600 {key}`; or get a new one if it was read."
+                f"the key {key} is open to others (mode {format_mode(found)}; limit 0600, or 0440 of root "
+                f"and a group of this process): run `chmod 600 {key}`; or get a new one if it was read."
             )
 
     def client(self) -> ssl.SSLContext:

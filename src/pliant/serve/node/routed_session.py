@@ -21,7 +21,7 @@ from pliant.route.choice.choose_endpoint import Option
 from pliant.route.choice.request_terms import NO_TERMS, Terms
 from pliant.route.curve_advert import Trail
 from pliant.run.memory_use import MemoryUse
-from pliant.run.session.feeds import FeedsLike, fed_array
+from pliant.run.session.feeds import FeedsLike, convert_feed
 from pliant.run.session.ports import Feeds
 from pliant.run.session.session import Session
 from pliant.run.session.text_feeds import as_bytes
@@ -259,7 +259,7 @@ class RoutedSession(Session[RoutedDetails]):
             return {"text": as_bytes(request.text)}
         if not isinstance(self.local, TextSession):
             ports = {port.name: port for port in self.inputs}
-            return {name: fed_array(ports[name], array) for name, array in request.tensors.items()}
+            return {name: convert_feed(ports[name], array) for name, array in request.tensors.items()}
         if np.any(request.tensors["types"]):
             return None
         return {"ids": np.asarray(request.tensors["ids"], np.int64).reshape(1, -1)}

@@ -206,7 +206,7 @@ class ServingNode:
         except NodeError as error:
             outcome = "refused" if error.status == 503 else "failed"
             if self._memory is not None and outcome == "refused":
-                self._memory.refused(served.name)
+                self._memory.count_refusal(served.name)
             raise
         except asyncio.CancelledError:
             outcome = "cancelled"

@@ -17,7 +17,7 @@ from typing import final
 from urllib.parse import urlsplit
 
 from pliant.errors import MulticastError, NodeError
-from pliant.multicast import DiscoveredService, announced, browsed
+from pliant.multicast import DiscoveredService, announce_service, browse_services
 from pliant.route.node_identity import Identity
 from pliant.serve.upstream.client import checked_url
 
@@ -63,7 +63,7 @@ def announcing(node: Announcer) -> Iterator[None]:
             "one."
         )
     port = parts.port or (443 if parts.scheme == "https" else 80)
-    with announced(SERVICE, node.name, hosts, port, node.properties()):
+    with announce_service(SERVICE, node.name, hosts, port, node.properties()):
         yield
 
 
@@ -157,7 +157,7 @@ def discovering(
     def gone(name: str) -> None:
         on_thread(lambda: discovery.gone(name))
 
-    with browsed(SERVICE, found, gone, hosts):
+    with browse_services(SERVICE, found, gone, hosts):
         yield
 
 

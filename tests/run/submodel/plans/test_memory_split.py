@@ -17,7 +17,7 @@ from tests.run.test_resident import LENGTHS, OWN, random_planner, whole_bytes
 
 pytestmark = pytest.mark.usefixtures("unchecked_shapes")
 
-BESIDE = MemoryOverhead(70_000, 30_000, OWN)
+OVERHEAD = MemoryOverhead(70_000, 30_000, OWN)
 seeds = st.integers(0, 2**31)
 times = st.floats(0.1, 2.0)
 
@@ -25,14 +25,14 @@ times = st.floats(0.1, 2.0)
 def bounded(planner: SubmodelPlanner, options: SessionOptions) -> Plan | None:
     """The plan for the planned length; None where the memory or the target allows none."""
     try:
-        terms = split_memory(planner, options, BESIDE)
+        terms = split_memory(planner, options, OVERHEAD)
     except BudgetError:
         return None
-    return planner.resident(terms, arena_bytes=BESIDE.arena_bytes, fixed_bytes=BESIDE.fixed_bytes)[0]
+    return planner.plan_resident(terms, arena_bytes=OVERHEAD.arena_bytes, fixed_bytes=OVERHEAD.fixed_bytes)[0]
 
 
 def options_of(planner: SubmodelPlanner, whole_s: float, time: float, share: float) -> SessionOptions:
-    memory = BESIDE.total_bytes + int(share * whole_bytes(planner.shape))
+    memory = OVERHEAD.total_bytes + int(share * whole_bytes(planner.shape))
     return SessionOptions(time * whole_s + 2e-3, None, length=OWN, memory_bytes=memory)
 
 
@@ -66,17 +66,17 @@ def test_every_plan_of_a_session_stays_within_its_memory(
     planner, whole_s = random_planner(seed, is_measured)
     options = options_of(planner, whole_s, time, share)
     try:
-        terms = split_memory(planner, options, BESIDE)
+        terms = split_memory(planner, options, OVERHEAD)
     except BudgetError:
         return
-    plan, held = planner.resident(terms)
+    plan, held = planner.plan_resident(terms)
     assert options.memory_bytes is not None
-    assert plan.memory.total_bytes + BESIDE.total_bytes <= options.memory_bytes
+    assert plan.memory.total_bytes + OVERHEAD.total_bytes <= options.memory_bytes
     assert plan.meets_target
     for length in LENGTHS:
         for slower in (0.2, 1.0, 5.0):
             other = planner.plan(replace(terms, target_s=slower * terms.target_s), length, held=held)
-            assert other.memory.weight_bytes + BESIDE.total_bytes <= options.memory_bytes
+            assert other.memory.weight_bytes + OVERHEAD.total_bytes <= options.memory_bytes
 
 
 @settings(max_examples=8, deadline=None)
@@ -86,7 +86,7 @@ def test_the_least_that_an_error_names_is_the_least(seed: int, is_measured: bool
     planner, whole_s = random_planner(seed, is_measured)
     options = replace(options_of(planner, whole_s, time, 0.0), memory_bytes=0)
     with pytest.raises(BudgetError) as failure:
-        split_memory(planner, options, BESIDE)
+        split_memory(planner, options, OVERHEAD)
     named = re.search(r"Give at least (\d+) bytes", str(failure.value))
     if named is None:  # no memory would do
         assert "no submodel answers within" in str(failure.value)
@@ -107,12 +107,12 @@ def test_a_preload_that_is_given_is_kept_to_or_refused(
     n_bytes = int(preload * whole_bytes(planner.shape))
     options = replace(options_of(planner, whole_s, time, share), preload_bytes=n_bytes)
     assert options.memory_bytes is not None
-    if n_bytes + BESIDE.total_bytes > options.memory_bytes:
-        with pytest.raises(InputError, match=f"at least {n_bytes + BESIDE.total_bytes} bytes"):
-            split_memory(planner, options, BESIDE)
+    if n_bytes + OVERHEAD.total_bytes > options.memory_bytes:
+        with pytest.raises(InputError, match=f"at least {n_bytes + OVERHEAD.total_bytes} bytes"):
+            split_memory(planner, options, OVERHEAD)
         return
     try:
-        terms = split_memory(planner, options, BESIDE)
+        terms = split_memory(planner, options, OVERHEAD)
     except BudgetError:
         return
     assert terms.preload_bytes == n_bytes
@@ -122,14 +122,14 @@ def test_a_working_buffer_that_is_given_leaves_the_rest_to_the_preload_buffer() 
     """The other of the paper's terms."""
     planner, whole_s = random_planner(5, is_measured=True)
     options = replace(options_of(planner, whole_s, 1.0, 0.8), working_bytes=50_000)
-    terms = split_memory(planner, options, BESIDE)
-    assert terms.preload_bytes == (options.memory_bytes or 0) - BESIDE.total_bytes - 50_000
+    terms = split_memory(planner, options, OVERHEAD)
+    assert terms.preload_bytes == (options.memory_bytes or 0) - OVERHEAD.total_bytes - 50_000
     with pytest.raises(InputError, match="leave preload and working out"):
-        split_memory(planner, replace(options, preload_bytes=terms.preload_bytes + 1), BESIDE)
+        split_memory(planner, replace(options, preload_bytes=terms.preload_bytes + 1), OVERHEAD)
 
 
 def test_without_a_bound_nothing_changes() -> None:
     """`preload` and `working` alone mean what they did."""
     planner, _ = random_planner(5, is_measured=True)
     options = SessionOptions(0.1, 1000, length=OWN, working_bytes=50_000)
-    assert split_memory(planner, options, BESIDE) == options
+    assert split_memory(planner, options, OVERHEAD) == options

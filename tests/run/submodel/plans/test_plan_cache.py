@@ -18,7 +18,7 @@ from pliant.plan.submodel.shape import StoreShape
 from pliant.run.submodel.pipeline import Pipeline
 from pliant.run.submodel.plans.device_drift import LaneTimes, lane_times
 from pliant.run.submodel.plans.memory_split import MemoryOverhead
-from pliant.run.submodel.plans.plan_cache import BoundPlan, PlanCache, PlanKey, standby
+from pliant.run.submodel.plans.plan_cache import BoundPlan, PlanCache, PlanKey, find_standby
 from pliant.run.submodel.plans.submodel_planner import SessionOptions, SubmodelPlanner
 
 SHAPE = StoreShape(6, 4, (1, 2, 3, 4), 4096, 65_536, depths=tuple(range(1, 7)))
@@ -166,7 +166,7 @@ def test_a_device_too_slow_for_any_submodel_is_out_of_reach() -> None:
     device = Device(target_s=0.004)
     device.answers([20.0] * 60)
     assert not device.reach[-1]
-    told = device.plans.explained(device.plans.get(8, 0.004), 8, 0.004)
+    told = device.plans.explain(device.plans.get(8, 0.004), 8, 0.004)
     assert (told.n, told.width, told.meets_target) == (1, 1, False)
     assert "out of reach" in told.reasons[0]
 
@@ -203,11 +203,11 @@ def test_a_standby_keeps_the_promise_of_the_plan_it_stands_in_for() -> None:
     keys = [PlanKey(8, TARGET_S, Dilation(f, f)) for f in (1.0, 1.5, 3.0, 400.0, 900.0)]
     one, middle, slow, never, worse = keys
     made = {key: device.planned(key.dilation) for key in (one, slow, never)}
-    assert standby(made, one) is made[one]
-    assert standby(made, middle) is made[slow]
-    assert standby(made, worse) is made[never]
-    assert standby({one: made[one]}, middle) is None
-    assert standby(made, replace(middle, target_s=0.5)) is None
+    assert find_standby(made, one) is made[one]
+    assert find_standby(made, middle) is made[slow]
+    assert find_standby(made, worse) is made[never]
+    assert find_standby({one: made[one]}, middle) is None
+    assert find_standby(made, replace(middle, target_s=0.5)) is None
 
 
 def _span(i: int, lane: str, start_s: float, end_s: float) -> Span:

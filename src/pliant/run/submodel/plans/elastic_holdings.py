@@ -13,7 +13,7 @@ _STEP, _N_STEPS = 2 ** (1 / 4), 24
 
 
 def holdings_of(
-    planner: SubmodelPlanner, options: SessionOptions, beside: MemoryOverhead
+    planner: SubmodelPlanner, options: SessionOptions, overhead: MemoryOverhead
 ) -> tuple[Holding, ...]:
     """Holdings from the least memory under which a session meets its target to room for all weights at full
     fidelity. Each includes activations and the weights that every plan needs.
@@ -25,7 +25,7 @@ def holdings_of(
     Raises BudgetError if no plan meets the target.
     """
     asked = replace(options, preload_bytes=None, working_bytes=None, layer_bytes=None, memory_bytes=None)
-    least = beside.total_bytes + least_weight_bytes(planner, asked)
+    least = overhead.total_bytes + least_weight_bytes(planner, asked)
     shape = planner.shape
     most = shape.n_layers * shape.n_slices * shape.full_bytes
     preloads = sorted({0, *(int(most / _STEP**i) for i in range(_N_STEPS + 1))})

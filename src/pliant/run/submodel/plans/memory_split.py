@@ -63,7 +63,9 @@ class _Split:
         return max(granted_bytes, self.plan.memory.weight_bytes)
 
 
-def split_memory(planner: SubmodelPlanner, options: SessionOptions, beside: MemoryOverhead) -> SessionOptions:
+def split_memory(
+    planner: SubmodelPlanner, options: SessionOptions, overhead: MemoryOverhead
+) -> SessionOptions:
     """`options` with its memory limit, if any, split into preload and working buffer.
 
     The split with the highest expected accuracy at `options.length` wins; more memory never makes that worse.
@@ -74,14 +76,14 @@ def split_memory(planner: SubmodelPlanner, options: SessionOptions, beside: Memo
     """
     if options.memory_bytes is None:
         return options
-    left = options.memory_bytes - beside.total_bytes
+    left = options.memory_bytes - overhead.total_bytes
     asked = (options.preload_bytes or 0) + (options.working_bytes or 0)
     if asked > max(left, 0):
-        raise _too_much_asked(options, asked, beside)
+        raise _too_much_asked(options, asked, overhead)
     if options.working_bytes is not None:
         preload = options.preload_bytes
         return replace(options, preload_bytes=left - options.working_bytes if preload is None else preload)
-    split = _chosen(planner, options, left, beside)
+    split = _chosen(planner, options, left, overhead)
     held = split.plan.memory.preload_bytes
     preload = held if options.preload_bytes is None else options.preload_bytes
     if left - held < BLOCK:  # no read fits
@@ -94,7 +96,7 @@ def least_weight_bytes(planner: SubmodelPlanner, options: SessionOptions) -> int
     preloads, layers = _ladders(planner, options)
     enough = _least(planner, options, preloads, layers)
     if enough is None:  # no plan with unlimited memory: the error names the nearest feasible target
-        planner.resident(replace(options, memory_bytes=None, preload_bytes=preloads[-1]))
+        planner.plan_resident(replace(options, memory_bytes=None, preload_bytes=preloads[-1]))
         raise AssertionError("there is a plan that no split of the memory gives")
     return enough.needs_bytes
 
@@ -106,13 +108,13 @@ def _ladders(planner: SubmodelPlanner, options: SessionOptions) -> tuple[tuple[i
 
 
 def _chosen(
-    planner: SubmodelPlanner, options: SessionOptions, n_bytes: int, beside: MemoryOverhead
+    planner: SubmodelPlanner, options: SessionOptions, n_bytes: int, overhead: MemoryOverhead
 ) -> _Split:
     preloads, layers = _ladders(planner, options)
     best = _best(planner, options, n_bytes, preloads, layers)
     if best is not None:
         return best
-    raise _too_little(options, least_weight_bytes(planner, options), beside)
+    raise _too_little(options, least_weight_bytes(planner, options), overhead)
 
 
 def _best(
@@ -209,7 +211,9 @@ def _planned(
 ) -> Plan | None:
     """The plan for `options.length` with these preloaded bytes and reads per layer; None if there is none."""
     try:
-        return planner.resident(replace(options, preload_bytes=preload_bytes, layer_bytes=layer_bytes))[0]
+        return planner.plan_resident(replace(options, preload_bytes=preload_bytes, layer_bytes=layer_bytes))[
+            0
+        ]
     except BudgetError:
         return None
 
@@ -229,26 +233,26 @@ def _worth(planner: SubmodelPlanner, options: SessionOptions, plan: Plan) -> tup
     return (1.0, -float(place), plan.fidelity)
 
 
-def _too_much_asked(options: SessionOptions, asked: int, beside: MemoryOverhead) -> InputError:
+def _too_much_asked(options: SessionOptions, asked: int, overhead: MemoryOverhead) -> InputError:
     """The error for requested buffers that exceed the memory."""
-    total = asked + beside.total_bytes
+    total = asked + overhead.total_bytes
     return InputError(
         f"a preload and a working buffer of {asked} bytes do not fit into {options.memory_bytes} bytes of "
-        f"memory beside activations ({beside.arena_bytes}) and codebooks, embeddings and head "
-        f"({beside.fixed_bytes}): give at least {total} bytes, or smaller buffers, or leave preload and "
+        f"memory beside activations ({overhead.arena_bytes}) and codebooks, embeddings and head "
+        f"({overhead.fixed_bytes}): give at least {total} bytes, or smaller buffers, or leave preload and "
         "working out, so that the planner splits the memory."
     )
 
 
-def _too_little(options: SessionOptions, weight_bytes: int, beside: MemoryOverhead) -> BudgetError:
+def _too_little(options: SessionOptions, weight_bytes: int, overhead: MemoryOverhead) -> BudgetError:
     """The error that names the least sufficient memory and its parts."""
-    total = weight_bytes + beside.total_bytes
+    total = weight_bytes + overhead.total_bytes
     is_hurried = options.target_s < WHOLE_S
     within = f" within {format_seconds(options.target_s)}" if is_hurried else ""
     return BudgetError(
-        f"{options.memory_bytes} bytes of memory are too little to answer {beside.n_tokens} tokens{within}: "
-        f"weights take at least {weight_bytes}, activations {beside.arena_bytes}, codebooks, embeddings and "
-        f"head {beside.fixed_bytes}. Give at least {total} bytes"
+        f"{options.memory_bytes} bytes of memory are too little to answer {overhead.n_tokens} tokens"
+        f"{within}: weights take at least {weight_bytes}, activations {overhead.arena_bytes}, codebooks, "
+        f"embeddings and head {overhead.fixed_bytes}. Give at least {total} bytes"
         f"{', or raise the latency target' if is_hurried else ''}."
     )
 

@@ -55,7 +55,7 @@ class BoundPlan:
 class PlanCache:
     """Plans by key, made on demand, bound to the weights in memory, and cached.
 
-    They are made under `terms`; `beside` is the memory that the session needs besides weights. Without
+    They are made under `terms`; `overhead` is the memory that the session needs besides weights. Without
     `adapts`, every plan is for the device as profiled. `fixed` is a plan used for every key.
     """
 
@@ -64,12 +64,12 @@ class PlanCache:
         planner: SubmodelPlanner,
         weights: WeightBinder,
         terms: SessionOptions,
-        beside: MemoryOverhead,
+        overhead: MemoryOverhead,
         *,
         fixed: Plan | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        self.terms, self.beside = terms, beside
+        self.terms, self.overhead = terms, overhead
         self.drift = DeviceDrift(planner.profile)
         self.adapts = terms.adapts and fixed is None
         self._planner, self._weights, self._fixed, self._clock = planner, weights, fixed, clock
@@ -78,9 +78,9 @@ class PlanCache:
         self._wanted: PlanKey | None = None
         self._planning_s, self._n_standby = 0.0, 0
 
-    def renew(self, terms: SessionOptions, beside: MemoryOverhead, plan: Plan) -> None:
+    def renew(self, terms: SessionOptions, overhead: MemoryOverhead, plan: Plan) -> None:
         """Use new terms from now on; `plan` is the plan for inputs of `terms.length`."""
-        self.terms, self.beside = terms, beside
+        self.terms, self.overhead = terms, overhead
         key = PlanKey(self._planner.bucket(terms.length), terms.target_s)
         self.clear({key: self._bound(plan)})
 
@@ -101,13 +101,13 @@ class PlanCache:
         if as_profiled:
             return self._made.get(PlanKey(length, target_s)) or self._plan(PlanKey(length, target_s))
         key = self._key(length, target_s)
-        return standby(self._made, key) or self._plan(key)
+        return find_standby(self._made, key) or self._plan(key)
 
     def plan_ahead(self, length: int, target_s: float) -> None:
         """Make plans for a slower machine now, so that they need not be made under load."""
         for dilation in AHEAD if self.adapts else ():
             key = replace(self._key(length, target_s), dilation=dilation)
-            if not (standby(self._made, key) or self._plan(key)).plan.meets_target:
+            if not (find_standby(self._made, key) or self._plan(key)).plan.meets_target:
                 return
 
     def observe(
@@ -145,7 +145,7 @@ class PlanCache:
         is_lost = self.adapts and self.drift.is_lost(self._limits(length, target_s).max_dilation)
         return used.plan.meets_target and not is_lost
 
-    def explained(self, used: BoundPlan, length: int, target_s: float) -> Plan:
+    def explain(self, used: BoundPlan, length: int, target_s: float) -> Plan:
         """The plan of `used`, with a reason added if recently no plan can meet its target."""
         if self.is_within_reach(used, length, target_s) or not used.plan.meets_target:
             return used.plan
@@ -168,8 +168,8 @@ class PlanCache:
             replace(self.terms, target_s=key.target_s),
             key.length,
             held=self._weights.planes(),
-            arena_bytes=self.beside.arena_bytes,
-            fixed_bytes=self.beside.fixed_bytes,
+            arena_bytes=self.overhead.arena_bytes,
+            fixed_bytes=self.overhead.fixed_bytes,
             dilation=key.dilation,
         )
         self._made[key] = self._bound(plan)
@@ -182,7 +182,7 @@ class PlanCache:
         return BoundPlan(plan, pipeline)
 
 
-def standby(made: Mapping[PlanKey, BoundPlan], wanted: PlanKey) -> BoundPlan | None:
+def find_standby(made: Mapping[PlanKey, BoundPlan], wanted: PlanKey) -> BoundPlan | None:
     """The plan for `wanted`, or the best standby for it; None if a plan must be made.
 
     A plan that meets its target under a larger dilation meets it under a smaller one. If no plan met the

@@ -194,7 +194,7 @@ class SubmodelPlanner:
         here = replace(self.profile, dilation=Dilation())
         return costs_of(here, min(n_tokens, here.lengths[-1]), "p95")
 
-    def expected(self, plan: Plan, bits: Grid, errors: tuple[float, ...]) -> float | None:
+    def expected_accuracy(self, plan: Plan, bits: Grid, errors: tuple[float, ...]) -> float | None:
         """Expected accuracy of `plan`'s submodel at the bits that ran, which may be lower because of late
         loads.
         """
@@ -208,7 +208,7 @@ class SubmodelPlanner:
         """The 95 % interval of an expected accuracy; None without measured accuracy."""
         return None if accuracy is None or self.accuracy is None else self.accuracy.interval(accuracy)
 
-    def resident(
+    def plan_resident(
         self, options: SessionOptions, *, arena_bytes: int = 0, fixed_bytes: int = 0
     ) -> tuple[Plan, Int[np.ndarray, "N M"]]:
         """The plan for inputs of `options.length`, and the weights kept in memory for inputs of every length.
