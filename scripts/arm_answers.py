@@ -135,14 +135,14 @@ def on_paper(disk_Bps: float = 1e4) -> "DeviceProfile":
 
 def keep_profile() -> None:
     """Have `pliant run sst2` find a profile of this device, as measuring it takes minutes under emulation."""
-    from pliant.api.open_elastic import packed_store
+    from pliant.api.open_elastic import open_packed_store
     from pliant.api.resolve import resolve_elastic
     from pliant.profile.machine import cpu_model, frequency_limit
     from pliant.profile.measure_device import io_method, subject_name
     from pliant.profile.profile_cache import profile_path, save_profile
     from pliant.settings import cache_folder, thread_count
 
-    with packed_store(resolve_elastic("sst2", "run"), cache_folder(), lambda *_: None) as store:
+    with open_packed_store(resolve_elastic("sst2", "run"), cache_folder(), lambda *_: None) as store:
         about = cpu_model(), thread_count(), subject_name(store.spec, "fp32"), io_method(store)
         save_profile(profile_path(cache_folder(), *about, frequency_limit()), on_paper(1e9))
 
