@@ -9,7 +9,7 @@ choice and of a hop (slo_overhead.py), which needs no testbed.
 Worlds and seeds are files in bench/worlds, committed before the router was tuned: see there for the
 arithmetic. Real processes on emulated devices (slo_rig.py), links by RIPE Atlas and Lumos5G series. `--seeds`
 selects tuning seeds, each in every world; the part held_out runs the 20 others once, each in one world, in
-turn. `--at-once N` runs N ways concurrently, on separate devices. `--keep DIR` resumes a stopped run.
+turn. `--at-once N` runs N jobs concurrently, on separate devices. `--keep DIR` resumes a stopped run.
 """
 
 import argparse
@@ -192,7 +192,7 @@ def _more(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--parts", help="of overhead, attainment, held_out, stable, ablation, faults; all of them by default"
     )
-    parser.add_argument("--at-once", type=int, default=1, metavar="N", help="ways that run concurrently")
+    parser.add_argument("--at-once", type=int, default=1, metavar="N", help="jobs that run concurrently")
     parser.add_argument(
         "--keep", type=Path, metavar="DIR", help="store runs there, to resume a stopped bench"
     )

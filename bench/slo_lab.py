@@ -28,6 +28,8 @@ from testbed import why_not
 
 FOLDER = ROOT / "bench" / "worlds"
 _ANY, KNOWN = "bed", "known"
+_JOB_SCENARIOS = 5
+"""Most scenarios of a job: few enough that jobs of one way fill the places that the others leave."""
 Player = Callable[[Bed, Scenario, Ask, Texts], list[Record]]
 
 
@@ -99,9 +101,10 @@ class Lab:
 
 
 def jobs_of(ways: Sequence[str], scenarios: Sequence[Scenario]) -> list[Job]:
-    """A job for each way: all scenarios."""
-    names = tuple((one.world, one.seed, one.duration_s) for one in scenarios)
-    return [Job(way, names) for way in ways]
+    """Jobs of at most `_JOB_SCENARIOS` scenarios, all of a way before the next way's."""
+    names = [(one.world, one.seed, one.duration_s) for one in scenarios]
+    chunks = [tuple(names[i : i + _JOB_SCENARIOS]) for i in range(0, len(names), _JOB_SCENARIOS)]
+    return [Job(way, chunk) for way in ways for chunk in chunks]
 
 
 def _do(folder: Path, is_old_taken: bool, job: Job) -> None:
@@ -117,7 +120,7 @@ def _do(folder: Path, is_old_taken: bool, job: Job) -> None:
 
 @contextmanager
 def open_lab(keep: Path, is_old_taken: bool, n_at_once: int = 1) -> Iterator[Lab]:
-    """A Lab; `Lab.fill` runs `n_at_once` ways concurrently.
+    """A Lab; `Lab.fill` runs `n_at_once` jobs concurrently.
 
     Exits with the reason if this machine has no testbed, sentences or traces.
     """
