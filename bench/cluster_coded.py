@@ -173,7 +173,7 @@ def _reference(path: Path, feeds: Mapping[str, np.ndarray], bits: int) -> np.nda
             np.array(encoder.tensor(name), np.float64)
         )
         for name in shapes_of(family)
-        for saved in family.saved(name)
+        for saved in family.saved_names(name)
         if {saved, saved.removeprefix("bert.")} & known.keys()
     }
     assert len(state) == len(known) - sum("position_ids" in name for name in known), known.keys() - state

@@ -155,7 +155,7 @@ def _memory(source: Encoder, plans: Mapping[str, Partition]) -> list[dict[str, o
     (ws, tiled) = (weight_bytes(spec, plans[mode])[SECONDARY] for mode in ("ws", "1d"))
     layers = 4 * sum(prod(shape) for k in range(spec.n_layers) for _, shape in spec.layer(k).tensors)
     pooler = 4 * (spec.hidden + 1) * spec.hidden
-    model = layers + 4 * sum(prod(shape) for shape in source.family.ends().values()) + pooler
+    model = layers + 4 * sum(prod(shape) for shape in source.family.end_shapes().values()) + pooler
     beside = PAPER_WS_BYTES - model
     return [
         {"counted": what, "WS": before / 1e6, "1D": after / 1e6, "saved [%]": 100 * (1 - after / before)}

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.cli.conftest import Cli
-from tests.compiler.aot.model.opened import CModel
+from tests.compiler.aot.model.c_model import CModel
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from pliant.kernels.runtime.thread_pool import ThreadPool
 from pliant.run.array_sessions.onnx_session import OnnxSession
 from pliant.run.graph.array_stage import open_image
 from pliant.run.graph.model_options import ModelOptions
-from tests.compiler.comparing import assert_same
+from tests.compiler.compare import assert_same
 from tests.compiler.family_models import MODELS, feeds_of, model_of
 from tests.compiler.union import union
 

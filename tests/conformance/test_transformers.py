@@ -11,8 +11,8 @@ import pytest
 from pliant.api.compile_onnx import compile as compile_model
 from pliant.compiler.passes.passes import simplify
 from pliant.compiler.rules.rules import RULES
-from pliant.models.onnx.bind.onnx_bind import bind
 from pliant.models.onnx.onnx_file import open_onnx
+from tests.models.one_graph import bind
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")

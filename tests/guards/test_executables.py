@@ -28,7 +28,6 @@ from pliant.kernels.runtime.thread_pool import ThreadPool
 from pliant.models.encoder.encoder_graph import embedding_graph, head_graph, layer_graph
 from pliant.models.encoder.part_builder import EncoderPart
 from pliant.models.hf.checkpoint import open_checkpoint
-from pliant.models.onnx.bind.onnx_bind import bind
 from pliant.models.onnx.onnx_file import open_onnx
 from pliant.models.recurrent.recurrent_graph import recurrent_graph
 from pliant.models.spec import ModelSpec
@@ -39,6 +38,7 @@ from pliant.run.graph.schedule_graph import GraphScheduler, ScheduledGraph, Sche
 from tests.compiler.family_models import bert, written
 from tests.compiler.layout.models import a_network
 from tests.guards.texts import checked_executable
+from tests.models.one_graph import bind
 from tests.plan.splits import bert as encoder_spec
 
 Golden = Callable[[str, str], None]

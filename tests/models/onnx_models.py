@@ -10,10 +10,11 @@ from onnx import helper, numpy_helper
 from onnx.external_data_helper import convert_model_to_external_data
 
 from pliant.ir.graph import Graph
-from pliant.models.onnx.bind.onnx_bind import bind, bind_first
+from pliant.models.onnx.bind.onnx_bind import bind_first
 from pliant.models.onnx.bind.onnx_blocks import BoundPart
 from pliant.models.onnx.onnx_file import open_onnx
-from tests.compiler.passes.reading import EVERY_OPERATOR
+from tests.compiler.passes.read_graph import EVERY_OPERATOR
+from tests.models.one_graph import bind
 
 
 def parse(text: str, opset: int = 17, functions: str = "") -> Any:

@@ -7,9 +7,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pliant.errors import MissingValueError, PliantError
-from pliant.models.onnx.bind.onnx_bind import bind
 from pliant.models.onnx.onnx_file import open_onnx
-from tests.compiler.passes.reading import EVERY_OPERATOR
+from tests.compiler.passes.read_graph import EVERY_OPERATOR
+from tests.models.one_graph import bind
 from tests.models.onnx_models import linear, parse
 
 # Bytes that mean something to protobuf: long lengths, empty fields, the tags of nodes and initializers.

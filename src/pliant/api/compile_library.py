@@ -118,7 +118,7 @@ def compile_elastic(
             text=None if isinstance(text, str) else text,
         )
         emitted = write_elastic(made, out)
-    done = emitted.emitted
+    done = emitted.result
     return LibraryReport(
         out,
         done.library,
@@ -148,7 +148,7 @@ def compile_recurrent(
         text = text_tables(open_tokenizer(model.path, source.spec))
     known = None if isinstance(text, str) else text
     emitted = write_recurrent(source, name, options.length, options.target, known, out)
-    done = emitted.emitted
+    done = emitted.result
     why = text if isinstance(text, str) else None
     return LibraryReport(out, done.library, done.reason, emitted.sizes, (), (), True, why)
 

@@ -5,7 +5,7 @@ from functools import cache as remembered
 from pathlib import Path
 
 from pliant.api.model_name import model_name
-from pliant.compiler.aot.compiled_directory import open_saved
+from pliant.compiler.aot.compiled_directory import load_directory
 from pliant.ir.dilation import Dilation
 from pliant.kernels.emit.isa import host_isa
 from pliant.kernels.runtime.jit import Library
@@ -38,7 +38,7 @@ def open_compiled(
     """Open a compiled directory; it runs `dilation` times slower. Raises as `load` does."""
     _, pool = shared_pool(threads)
     memory_bytes = None if memory is None else parse_bytes(memory)
-    return GraphSession(name, open_saved(path), pool, dilation, memory_bytes=memory_bytes)
+    return GraphSession(name, load_directory(path), pool, dilation, memory_bytes=memory_bytes)
 
 
 def shared_pool(threads: int | None = None, cache: Path | None = None) -> tuple[Library, ThreadPool]:

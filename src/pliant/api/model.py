@@ -213,9 +213,9 @@ class CompiledProgram:
     @cached_property
     def identity(self) -> str:
         """The hash of the model that it was compiled from. Raises StoreError."""
-        from pliant.compiler.aot.compiled_directory import saved_identity
+        from pliant.compiler.aot.compiled_directory import compiled_identity
 
-        return saved_identity(self.path)
+        return compiled_identity(self.path)
 
 
 ElasticModel = StoreModel | CheckpointModel

@@ -26,7 +26,7 @@ from pliant.cli.shared.refuse_options import refuse_options
 from pliant.cli.shared.show import console, print_json, progress_bar
 from pliant.cli.shared.text_file import read_text_file
 from pliant.cli.shared.verb_options import LENGTH, Json, shipped
-from pliant.compiler.aot.compiled_directory import open_saved
+from pliant.compiler.aot.compiled_directory import load_directory
 from pliant.errors import InputError
 from pliant.ir.check.executable_check import arena_faults
 from pliant.ir.text.executable_text import executable_text
@@ -193,7 +193,7 @@ def _onnx_values(source: str, graph: OnnxGraph) -> dict[str, Any]:
 
 
 def _compiled_values(directory: Path, *, is_checking: bool) -> dict[str, Any]:
-    saved = open_saved(directory)
+    saved = load_directory(directory)
     program = saved.program
     if is_checking and program.rows and program.arena_bytes and not program.tensors:
         raise InputError(f"{directory} has no description of its arena; compile the model again.")

@@ -77,7 +77,7 @@ class SliceGeometry:
 
 def slice_geometry(spec: ModelSpec) -> SliceGeometry:
     """The padded geometry of one slice of `spec`."""
-    d, h, f = (padded(n) for n in (spec.hidden, spec.head_dim, spec.slice_ffn))
+    d, h, f = (padded_size(n) for n in (spec.hidden, spec.head_dim, spec.slice_ffn))
     shapes: tuple[tuple[MatrixName, int, int], ...] = (
         ("qkv", d, 3 * h),
         ("output", h, d),
@@ -94,6 +94,6 @@ def slice_geometry(spec: ModelSpec) -> SliceGeometry:
     return SliceGeometry(d, h, f, (matrices[0], matrices[1], matrices[2], matrices[3]))
 
 
-def padded(n: int) -> int:
+def padded_size(n: int) -> int:
     """`n` rounded up to whole groups."""
     return -(-n // GROUP_ROWS) * GROUP_ROWS

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pliant.api.load_compiled import load
-from pliant.compiler.aot.compiled_directory import PROGRAM, WEIGHTS, open_saved, save
+from pliant.compiler.aot.compiled_directory import PROGRAM, WEIGHTS, load_directory, save
 from pliant.compiler.executable.call import Target
 from pliant.compiler.executable.image import make_image
 from pliant.errors import InputError, KernelError, PliantError, StoreError
@@ -28,7 +28,7 @@ def saved(tmp_path: Path) -> Path:
 
 def test_a_loaded_graph_answers_as_the_session_it_came_from(saved: Path) -> None:
     """Bit for bit: the same kernels on the same bytes."""
-    opened = open_saved(saved)
+    opened = load_directory(saved)
     with ThreadPool(2, Library(host_isa())) as pool:
         stage = ExecutableStage(opened.program, opened.weights, opened.addresses, pool)
         answers = np.concatenate([a.ravel() for a in stage.run(FEEDS).values()])
@@ -54,15 +54,15 @@ def test_a_changed_byte_is_noticed_wherever_it_is(saved: Path, where: int) -> No
         damaged[where] ^= 4
         path.write_bytes(damaged)
         with pytest.raises(StoreError, match=path.name):
-            open_saved(saved)
+            load_directory(saved)
         path.write_bytes(whole[:-3])
         with pytest.raises(StoreError, match=path.name):
-            open_saved(saved)
+            load_directory(saved)
         path.unlink()
         with pytest.raises(StoreError, match=path.name):
-            open_saved(saved)
+            load_directory(saved)
         path.write_bytes(whole)
-    open_saved(saved)
+    load_directory(saved)
 
 
 def test_a_broken_or_newer_program_is_refused(saved: Path) -> None:
@@ -71,20 +71,20 @@ def test_a_broken_or_newer_program_is_refused(saved: Path) -> None:
     text = path.read_bytes()
     path.write_bytes(text[: len(text) // 2])
     with pytest.raises(StoreError, match="damaged"):
-        open_saved(saved)
+        load_directory(saved)
     path.write_bytes(text.replace(b'"version":2', b'"version":9'))
     with pytest.raises(StoreError, match="version 9"):
-        open_saved(saved)
+        load_directory(saved)
     path.unlink()
     with pytest.raises(StoreError, match="no compiled graph"):
-        open_saved(saved)
+        load_directory(saved)
 
 
 def test_another_cpus_graph_is_refused_here(tmp_path: Path) -> None:
     """Objects for Arm would be an illegal instruction."""
     save(make_image(a_graph(), Target(NEON)), tmp_path / "arm")
     with pytest.raises(KernelError, match="neon"):
-        open_saved(tmp_path / "arm")
+        load_directory(tmp_path / "arm")
 
 
 def test_a_foreign_directory_is_not_replaced_and_a_failure_leaves_nothing(
@@ -104,7 +104,7 @@ def test_a_foreign_directory_is_not_replaced_and_a_failure_leaves_nothing(
     monkeypatch.setattr("pliant.compiler.aot.compiled_directory.write_weights", full)
     with pytest.raises(PliantError, match="No space left"):
         save(image, tmp_path / "old")
-    open_saved(tmp_path / "old")
+    load_directory(tmp_path / "old")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["mine", "old"]
 
 
@@ -117,7 +117,7 @@ def test_no_changed_byte_of_the_program_is_believed(saved: Path) -> None:
         damaged[at] = ord("1") if damaged[at] != ord("1") else ord("2")
         path.write_bytes(damaged)
         with pytest.raises(StoreError, match=PROGRAM):
-            open_saved(saved)
+            load_directory(saved)
 
 
 def test_a_file_in_the_way_is_left_and_a_link_keeps_pointing(tmp_path: Path) -> None:
@@ -130,7 +130,7 @@ def test_a_file_in_the_way_is_left_and_a_link_keeps_pointing(tmp_path: Path) -> 
     (tmp_path / "link").symlink_to(tmp_path / "there")
     for _ in range(2):
         save(image, tmp_path / "link")
-        open_saved(tmp_path / "there")
+        load_directory(tmp_path / "there")
     assert (tmp_path / "link").is_symlink()
 
 
@@ -143,7 +143,7 @@ def test_what_a_killed_writer_left_is_cleared_and_what_it_set_aside_given_back(t
     (tmp_path / "graph").rename(tmp_path / f".graph.replaced-{gone.pid}")
     (tmp_path / f".graph.building-{gone.pid}").mkdir()
     save(image, tmp_path / "graph")
-    open_saved(tmp_path / "graph")
+    load_directory(tmp_path / "graph")
     assert [p.name for p in tmp_path.iterdir()] == ["graph"]
 
 
@@ -160,5 +160,5 @@ def test_two_writers_at_once_leave_one_whole_graph(tmp_path: Path) -> None:
     )
     writers = [subprocess.Popen([sys.executable, "-c", code, str(tmp_path / "graph")]) for _ in range(2)]
     assert [writer.wait() for writer in writers] == [0, 0]
-    open_saved(tmp_path / "graph")
+    load_directory(tmp_path / "graph")
     assert [p.name for p in tmp_path.iterdir()] == ["graph"]

@@ -13,7 +13,7 @@ from pliant.kernels.emit.isa import host_isa
 from pliant.kernels.runtime.aligned_memory import aligned_bytes
 from pliant.kernels.runtime.buffer import Buffer
 from tests.compiler.executable.test_image import N_BYTES, SHAPE, an_image
-from tests.compiler.rules.running import machine
+from tests.compiler.rules.run_node import machine
 
 
 def _floats() -> np.ndarray:

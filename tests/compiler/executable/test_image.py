@@ -13,7 +13,7 @@ from pliant.ir.check.executable_check import arena_faults
 from pliant.ir.graph import Graph, Node, TensorType
 from pliant.kernels.emit.isa import host_isa
 from pliant.run.graph.array_stage import open_image
-from tests.compiler.rules.running import machine
+from tests.compiler.rules.run_node import machine
 
 SHAPE = (37, 53)
 N_BYTES = 4 * 37 * 53

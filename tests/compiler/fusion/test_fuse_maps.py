@@ -10,7 +10,7 @@ from pliant.compiler.fusion.fuse_maps import fuse_maps
 from pliant.ir.graph import Graph, Node, TensorType
 from pliant.kernels.emit.isa import host_isa
 from pliant.run.graph.array_stage import open_image
-from tests.compiler.rules.running import machine
+from tests.compiler.rules.run_node import machine
 
 
 def _graph(nodes: list[tuple[str, str, str]], outputs: str, **shapes: tuple[int, ...]) -> Graph:

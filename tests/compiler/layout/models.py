@@ -13,10 +13,10 @@ from pliant.compiler.passes.passes import simplify
 from pliant.compiler.rules.rules import RULES
 from pliant.ir.graph import Graph
 from pliant.kernels.emit.isa import Isa, host_isa
-from pliant.models.onnx.bind.onnx_bind import bind
 from pliant.models.onnx.onnx_file import open_onnx
 from pliant.run.graph.array_stage import open_image
-from tests.compiler.rules.running import machine
+from tests.compiler.rules.run_node import machine
+from tests.models.one_graph import bind
 
 Feeds = Mapping[str, np.ndarray]
 

@@ -13,7 +13,7 @@ from pliant.compiler.executable.image import make_image
 from pliant.ir.graph import Graph, Node, TensorType
 from pliant.kernels.emit.isa import host_isa
 from pliant.run.graph.array_stage import open_image
-from tests.compiler.rules.running import machine
+from tests.compiler.rules.run_node import machine
 
 
 class Chain:

@@ -1,7 +1,7 @@
 """Pass `common`, as text."""
 
 from pliant.compiler.passes.common_subexpressions import merge_common_subexpressions
-from tests.compiler.passes.reading import body, read
+from tests.compiler.passes.read_graph import body, read
 
 
 def test_what_is_computed_twice_is_computed_once() -> None:

@@ -1,7 +1,7 @@
 """Pass `dead`, as text."""
 
 from pliant.compiler.passes.dead_code import drop_dead_code
-from tests.compiler.passes.reading import body, read
+from tests.compiler.passes.read_graph import body, read
 
 
 def test_what_no_output_depends_on_is_dropped() -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from pliant.compiler.passes.identities import drop_identities
-from tests.compiler.passes.reading import body, read
+from tests.compiler.passes.read_graph import body, read
 
 ONE = "c = Constant <value = float {1}> ()"
 ZERO = "c = Constant <value = float {0}> ()"

@@ -21,7 +21,7 @@ from pliant.run.batches.token_feed import IS_TOKEN, is_token
 from pliant.run.graph.array_stage import ExecutableStage
 from pliant.run.packed_weights import SharedWeights
 from tests.compiler.passes.chains import Chain
-from tests.compiler.rules.running import machine
+from tests.compiler.rules.run_node import machine
 
 TEXTS, TOKENS, HEADS, DIM = 3, 55, 2, 8
 WIDTH = HEADS * DIM

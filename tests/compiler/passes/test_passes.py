@@ -6,7 +6,7 @@ import pytest
 from pliant.compiler.passes.passes import CLEANING, FUSING, simplify
 from pliant.errors import InputError
 from tests.compiler.passes.chains import Chain, assert_same
-from tests.compiler.passes.reading import body, read
+from tests.compiler.passes.read_graph import body, read
 
 
 def _mixed() -> tuple[Chain, str]:

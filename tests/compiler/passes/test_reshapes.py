@@ -1,7 +1,7 @@
 """Pass `reshapes`, as text."""
 
 from pliant.compiler.passes.reshapes import merge_reshapes
-from tests.compiler.passes.reading import body, read
+from tests.compiler.passes.read_graph import body, read
 
 
 def test_a_chain_of_reshapes_is_one() -> None:

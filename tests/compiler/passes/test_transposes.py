@@ -2,7 +2,7 @@
 
 from pliant.compiler.passes.passes import simplify
 from pliant.compiler.passes.transposes import merge_transposes
-from tests.compiler.passes.reading import body, read
+from tests.compiler.passes.read_graph import body, read
 
 PAIR = """g (float[2,3,4] x) => (float[p,q,r] y) {{
   a = Transpose <perm = [2, 0, 1]> (x) b = Transpose <perm = [{}]> (a) y = Relu(b) }}"""

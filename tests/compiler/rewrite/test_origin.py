@@ -6,8 +6,8 @@ from onnx import helper, numpy_helper
 from pliant.compiler.passes.passes import simplify
 from pliant.compiler.rewrite.origin import with_origins
 from pliant.compiler.rules.rules import RULES
-from pliant.models.onnx.bind.onnx_bind import bind
 from pliant.models.onnx.onnx_file import open_onnx
+from tests.models.one_graph import bind
 from tests.models.onnx_models import parse
 
 

@@ -9,7 +9,7 @@ import pytest
 from pliant.errors import GraphError
 from pliant.ir.graph import TensorType
 from pliant.kernels.emit.isa import AVX2, AVX512, X86_64, Isa, to_portable
-from tests.compiler.rules.running import expected, run_node
+from tests.compiler.rules.run_node import expected, run_node
 
 ISAS = [to_portable(isa) for isa in (AVX512, AVX2, X86_64)]
 EVERY_ISA = pytest.mark.parametrize("isa", ISAS, ids=lambda isa: isa.name)

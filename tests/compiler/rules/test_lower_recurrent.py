@@ -9,7 +9,7 @@ from onnx import TensorProto, helper
 
 from pliant.ir.graph import TensorType
 from pliant.kernels.emit.isa import AVX2, AVX512, X86_64, Isa, to_portable
-from tests.compiler.rules.running import run_node
+from tests.compiler.rules.run_node import run_node
 
 ort = pytest.importorskip("onnxruntime", reason="onnxruntime is the reference")
 

@@ -8,7 +8,7 @@ import pytest
 from pliant.ir.graph import TensorType
 from pliant.kernels.emit.isa import AVX2, AVX512, X86_64, Isa, to_portable
 from pliant.kernels.rows.reduce import plan_reduction
-from tests.compiler.rules.running import expected, run_node
+from tests.compiler.rules.run_node import expected, run_node
 
 ISAS = [to_portable(isa) for isa in (AVX512, AVX2, X86_64)]
 EVERY_ISA = pytest.mark.parametrize("isa", ISAS, ids=lambda isa: isa.name)

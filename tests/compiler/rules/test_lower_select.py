@@ -6,7 +6,7 @@ import pytest
 from pliant.ir.graph import TensorType
 from pliant.kernels.emit.isa import AVX2, AVX512, X86_64, Isa, to_portable
 from tests.compiler.rules.move.test_lower_move import check, ints, numbers
-from tests.compiler.rules.running import run_node, type_of
+from tests.compiler.rules.run_node import run_node, type_of
 
 HOST = to_portable(AVX2)
 EVERY_ISA = pytest.mark.parametrize(

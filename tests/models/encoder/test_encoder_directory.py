@@ -41,7 +41,7 @@ def model(tmp_path: Path) -> Path:
     directory.mkdir()
     (directory / "config.json").write_text(json.dumps(CONFIG))
     made = random_encoder(directory / "config.json")
-    tensors = {made.family.saved(name)[0]: made.tensor(name) for name in shapes_of(made.family)}
+    tensors = {made.family.saved_names(name)[0]: made.tensor(name) for name in shapes_of(made.family)}
     save_file(tensors, directory / "model.safetensors")
     return directory
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import pliant
-from pliant.compiler.aot.compiled_directory import save, saved_identity
+from pliant.compiler.aot.compiled_directory import compiled_identity, save
 from pliant.compiler.executable.call import Target
 from pliant.compiler.executable.image import make_image
 from pliant.errors import InputError
@@ -44,6 +44,6 @@ def test_its_plan_is_its_one_image(session: GraphSession, tmp_path: Path) -> Non
     (image,) = session.plan.images
     assert image.inputs == {"x": ROWS}
     assert {o.op: o.n_calls for o in image.operators}["MatMul"] == 2
-    assert (session.name, session.identity) == ("graph", saved_identity(tmp_path / "graph"))
+    assert (session.name, session.identity) == ("graph", compiled_identity(tmp_path / "graph"))
     session.close()
     assert session.plan.images == ()

@@ -13,7 +13,7 @@ from pliant.kernels.runtime.thread_pool import ThreadPool
 from pliant.models.recurrent.recurrent_source import RecurrentSource, open_recurrent_source, random_recurrent
 from pliant.models.recurrent.recurrent_spec import RecurrentSpec
 from pliant.run.array_sessions.recurrent_session import RecurrentSession
-from tests.compiler.rules.running import machine
+from tests.compiler.rules.run_node import machine
 from tests.kernels import reference
 from tests.recurrent_models import torchs_answer, torchs_layers, write_recurrent
 

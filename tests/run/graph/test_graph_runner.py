@@ -19,11 +19,11 @@ from pliant.ir.program import Compute, Program, Segment, Step
 from pliant.kernels.emit.isa import host_isa
 from pliant.kernels.runtime.jit import Library
 from pliant.kernels.runtime.thread_pool import ThreadPool
-from pliant.models.onnx.bind.onnx_bind import bind
 from pliant.models.onnx.onnx_file import open_onnx
 from pliant.run.arena import Arena
 from pliant.run.graph.array_stage import Arrays, ArrayStage, ExecutableStage, open_image
 from pliant.run.graph.graph_runner import GraphRunner, one_stage_runner
+from tests.models.one_graph import bind
 from tests.models.onnx_models import parse
 
 X = np.array([[-1, 2, -3], [4, -5, 6]], np.float32)

@@ -221,7 +221,7 @@ def test_a_bound_program_is_the_one_that_is_compiled(model: str, request: pytest
 
         here = found.at(sizes)
         program = SymbolicProgram(image(here), here.trace, found.family.names)
-        held = [n for n in range(2, 140, 3) if program.holds((*sizes[:-1], n))]
+        held = [n for n in range(2, 140, 3) if program.is_valid_for((*sizes[:-1], n))]
         for n in held:
             alone = encode(image(found.at((*sizes[:-1], n))))
             assert _comparable(program.at((*sizes[:-1], n))) == _comparable(alone), n

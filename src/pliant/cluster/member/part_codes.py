@@ -67,7 +67,7 @@ class _BlankCoder:
         self.bits, self._pieces = bits, pieces
         self.made: dict[str, CodedMatrix] = {}
 
-    def is_worth(self, depth: int, columns: int) -> bool:
+    def is_worth_coding(self, depth: int, columns: int) -> bool:
         return pays(depth, columns, self.bits)
 
     def code(

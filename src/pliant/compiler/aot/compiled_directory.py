@@ -53,7 +53,7 @@ class _Manifest:
 class CompiledDirectory:
     """An opened directory: the program, its weights as bytes over the mapping, its kernels in memory.
 
-    `identity` is the result of `saved_identity`.
+    `identity` is the result of `compiled_identity`.
     """
 
     identity: str
@@ -65,7 +65,7 @@ class CompiledDirectory:
 def save(image: Image, out: Path, model: str | None = None) -> None:
     """Write `image` into the directory `out`, atomically; a compiled graph there is replaced.
 
-    `model` is the content hash of the source model: see `saved_identity`. Raises InputError when `out` has
+    `model` is the content hash of the source model: see `compiled_identity`. Raises InputError when `out` has
     other contents or cannot be written.
     """
     with draft_of(out, PROGRAM) as draft:
@@ -87,7 +87,7 @@ def save(image: Image, out: Path, model: str | None = None) -> None:
         (draft / PROGRAM).write_bytes(msgspec.json.encode(whole))
 
 
-def open_saved(directory: Path) -> CompiledDirectory:
+def load_directory(directory: Path) -> CompiledDirectory:
     """Map the weights and load the kernels of a directory that `save` wrote.
 
     Raises StoreError naming the file that is missing, truncated or changed, or an unknown version;
@@ -102,7 +102,7 @@ def open_saved(directory: Path) -> CompiledDirectory:
     )
 
 
-def saved_identity(directory: Path) -> str:
+def compiled_identity(directory: Path) -> str:
     """The content hash of the source model of `directory`; of the directory itself if none is recorded.
 
     Directories compiled from one file for several CPUs have the same identity. Raises StoreError.

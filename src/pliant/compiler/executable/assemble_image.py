@@ -170,7 +170,7 @@ def _lifetimes(
         lives[root] = (first, at)
 
     for at, call in enumerate(calls):
-        for tensor in _touched(call):
+        for tensor in _call_tensors(call):
             touch(tensor, at)
     for tensor in kept:
         touch(tensor, len(calls))
@@ -200,6 +200,6 @@ def _merge(
             roots[x] = (y, 0)
 
 
-def _touched(call: Call) -> Iterator[str]:
+def _call_tensors(call: Call) -> Iterator[str]:
     yield from call.reads
     yield from call.writes

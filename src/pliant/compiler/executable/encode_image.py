@@ -20,7 +20,7 @@ FAULT = "fault"
 
 
 @dataclass(frozen=True, slots=True)
-class Relocation:
+class ArgumentAddress:
     """Bytes `at`..`at + 7` of the arguments hold the address of byte `offset` of `space`."""
 
     at: int
@@ -67,7 +67,7 @@ class EncodedProgram:
     """
 
     arguments: bytes
-    addresses: tuple[Relocation, ...]
+    addresses: tuple[ArgumentAddress, ...]
     rows: tuple[CallEntry, ...]
     copies: tuple[OutputCopy, ...]
     inputs: Mapping[str, TensorType]
@@ -84,7 +84,7 @@ class EncodedProgram:
 def encode(image: Image) -> EncodedProgram:
     """The image's calls as bytes and rows, in order."""
     blob = bytearray()
-    addresses: list[Relocation] = []
+    addresses: list[ArgumentAddress] = []
     rows: list[CallEntry] = []
     extents: list[int] = []
     numbers: list[tuple[int, int, int]] = []
@@ -96,7 +96,7 @@ def encode(image: Image) -> EncodedProgram:
         numbers += [(start + at, n_bytes, number) for at, n_bytes, number in open_]
         for at, ref in refs:
             place = image.places[ref.tensor]
-            addresses.append(Relocation(start + at, place.space, place.offset + ref.offset))
+            addresses.append(ArgumentAddress(start + at, place.space, place.offset + ref.offset))
         extents += [start + at for at in _extents(call)]
         about = call.label, call.op, call.flops, call.n_bytes
         fault = getattr(call.layout, FAULT).offset if hasattr(call.layout, FAULT) else None
@@ -148,7 +148,7 @@ def encode_arguments(call: Call) -> tuple[bytes, list[tuple[int, Ref]], list[tup
     numbers: list[tuple[int, int, int]] = []
     for name, value in call.fields.items():
         owner, last = _owner(structure, name)
-        at = _at(structure, name)
+        at = _field_offset(structure, name)
         if isinstance(value, tuple):
             array = getattr(owner, last)
             for i, number in enumerate(value):
@@ -173,10 +173,10 @@ def encode_arguments(call: Call) -> tuple[bytes, list[tuple[int, Ref]], list[tup
 def _extents(call: Call) -> list[int]:
     """The positions of the extent in the arguments."""
     structure = call.layout()
-    return [] if call.extent is None else [_at(structure, name) for name in call.extent.fields]
+    return [] if call.extent is None else [_field_offset(structure, name) for name in call.extent.fields]
 
 
-def _at(structure: ctypes.Structure, name: str) -> int:
+def _field_offset(structure: ctypes.Structure, name: str) -> int:
     """The offset of a dotted field name."""
     owner, last = _owner(structure, name)
     offset: int = getattr(type(owner), last).offset

@@ -86,7 +86,7 @@ class ElasticEncoder:
         )
         head = coded_form(head_graph(self.spec, tokens), self._target)
         layer = self._form(self.spec.n_heads, tokens, (embedding, head))
-        n_bytes = _padded(max(form.image.arena_bytes for form in (embedding, layer, head)))
+        n_bytes = _align(max(form.image.arena_bytes for form in (embedding, layer, head)))
         columns = slice_geometry(self.spec).hidden
         block = self.arena = zeroed_bytes(n_bytes + 4 * tokens * columns)
         self.arena_bytes = block.nbytes
@@ -204,7 +204,7 @@ def arena_bytes(spec: ModelSpec, word: TableFormat, tokens: int, compute: Comput
         layer_graph(spec, spec.n_heads, tokens, compute),
     )
     most = max(coded_form(graph, Target(isa)).image.arena_bytes for graph in graphs)
-    return _padded(most) + 4 * tokens * slice_geometry(spec).hidden
+    return _align(most) + 4 * tokens * slice_geometry(spec).hidden
 
 
 def fixed_bytes(
@@ -257,5 +257,5 @@ def _tables(embeddings: Embeddings) -> dict[str, Buffer]:
     return at | {"word": Buffer.of(word.values)}
 
 
-def _padded(n_bytes: int) -> int:
+def _align(n_bytes: int) -> int:
     return -(-n_bytes // ALIGNMENT) * ALIGNMENT

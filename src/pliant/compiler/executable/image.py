@@ -11,5 +11,5 @@ from pliant.ir.graph import Graph
 def make_image(graph: Graph, target: Target) -> Image:
     """Lower every node, then place tensors by lifetime (FluidML, Algorithm 4). Raises GraphError."""
     lowered = lower(graph, target)
-    told = [describe_node(node, graph, part) for node, part in zip(graph.nodes, lowered, strict=True)]
-    return assemble(graph, told, target)
+    described = [describe_node(node, graph, part) for node, part in zip(graph.nodes, lowered, strict=True)]
+    return assemble(graph, described, target)

@@ -60,11 +60,11 @@ def _constants(image: Image, with_digests: bool) -> Iterator[Constant]:
         digest = _digest(np.ascontiguousarray(array)) if with_digests else ""
         yield Constant(x, array.nbytes, ExecutableType(str(array.dtype), array.shape), digest=digest)
     for x, packed in image.packed.items():
-        digest = _digest(_filled(packed)) if with_digests else ""
+        digest = _digest(_fill(packed)) if with_digests else ""
         yield Constant(x, packed.n_bytes, source=packed.source, digest=digest)
 
 
-def _filled(packed: PackedConstant) -> np.ndarray:
+def _fill(packed: PackedConstant) -> np.ndarray:
     memory = np.zeros(packed.n_bytes, np.uint8)  # bytes that kernels do not read are not filled
     packed.fill(memory)
     return memory

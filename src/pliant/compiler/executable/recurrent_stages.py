@@ -19,6 +19,8 @@ def recurrent_form(graph: Graph, target: Target) -> StageForm:
 
 def describe_calls(graph: Graph, target: Target) -> tuple[CallEntry, ...]:
     """The calls of `recurrent_form`, with each call's operator and the bytes that it moves."""
-    told = with_origins(graph, graph)
-    lowered = [describe_node(node, told, _RULES[node.op](node, told, target)) for node in told.nodes]
-    return encode(assemble(told, lowered, target)).rows
+    described = with_origins(graph, graph)
+    lowered = [
+        describe_node(node, described, _RULES[node.op](node, described, target)) for node in described.nodes
+    ]
+    return encode(assemble(described, lowered, target)).rows

@@ -10,7 +10,7 @@ import numpy as np
 from pliant.arrays import Int64
 from pliant.compiler.executable.assemble_image import OFFSET, Image
 from pliant.compiler.executable.binding import ProgramNumbers
-from pliant.compiler.executable.encode_image import EncodedProgram, Relocation, encode
+from pliant.compiler.executable.encode_image import ArgumentAddress, EncodedProgram, encode
 from pliant.compiler.executable.place_tensors import Lifetime, Placement, place_tensors
 from pliant.ir.graph import TensorType
 from pliant.ir.symbolic import Trace, canonical
@@ -49,7 +49,7 @@ class SymbolicProgram:
         self._sizes = trace.evaluator(names, [t.n_bytes for t in self._tensors])
         self._holds = trace.checker(names)
 
-    def holds(self, sizes: Sequence[int]) -> bool:
+    def is_valid_for(self, sizes: Sequence[int]) -> bool:
         """Whether the program is valid for these sizes: compiling would make the same decisions."""
         return self._holds(*sizes)
 
@@ -72,7 +72,7 @@ class SymbolicProgram:
             program,
             arguments=arguments.tobytes(),
             addresses=tuple(
-                Relocation(a.at, a.space, offset)
+                ArgumentAddress(a.at, a.space, offset)
                 for a, offset in zip(program.addresses, offsets, strict=True)
             ),
             rows=tuple(

@@ -15,7 +15,7 @@ from pliant.kernels.coded.decode import decode_table, decode_table_int8, int8_st
 from pliant.kernels.coded.gemm_args import BF16, F16, F32, SLICE_DTYPE
 from pliant.kernels.emit.isa import Isa
 from pliant.kernels.runtime.buffer import Buffer
-from pliant.models.slice_shapes import GROUP_COLUMNS, SliceGeometry, padded
+from pliant.models.slice_shapes import GROUP_COLUMNS, SliceGeometry, padded_size
 from pliant.models.spec import Precision
 from pliant.store.coding.encode_layer import ResidentLayer
 from pliant.store.store_files import Linear
@@ -114,11 +114,11 @@ class PlainArrays:
 def plain_arrays(linear: Linear) -> PlainArrays:
     """The arrays that kernels read for a linear layer."""
     n_out, n_in = linear.weight.shape
-    matrix = np.zeros((padded(n_in), padded(n_out)), np.float32)
+    matrix = np.zeros((padded_size(n_in), padded_size(n_out)), np.float32)
     matrix[:n_in, :n_out] = linear.weight.T
-    bias = np.zeros(padded(n_out), np.float32)
+    bias = np.zeros(padded_size(n_out), np.float32)
     bias[:n_out] = linear.bias
-    return PlainArrays(gemm.pack(matrix), bias, np.zeros(padded(n_out) // GROUP_COLUMNS + 1, np.uint32))
+    return PlainArrays(gemm.pack(matrix), bias, np.zeros(padded_size(n_out) // GROUP_COLUMNS + 1, np.uint32))
 
 
 class PlainWeights:
@@ -147,7 +147,7 @@ class PlainWeights:
 
 def plain_bytes(linear: Linear) -> int:
     """Bytes of the arrays of `PlainWeights`, before they are made."""
-    rows, columns = padded(linear.weight.shape[1]), padded(linear.weight.shape[0])
+    rows, columns = padded_size(linear.weight.shape[1]), padded_size(linear.weight.shape[0])
     return 4 * (rows * columns + columns + columns // GROUP_COLUMNS + 1) + SLICE_DTYPE.itemsize
 
 

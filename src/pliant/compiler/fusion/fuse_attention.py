@@ -32,13 +32,13 @@ class _Scores:
 
 def fuse_attention(graph: Graph) -> Graph:
     """The graph with every attention as one node."""
-    around = GraphContext(graph)
+    context = GraphContext(graph)
     made: dict[str, list[Node]] = {}
     constants: dict[str, np.ndarray] = {}
     types: dict[str, TensorType] = {}
     for node in graph.nodes:
         if node.op == "Softmax" and _is_over_keys(graph, node):
-            found = _attention(around, node, constants, types)
+            found = _attention(context, node, constants, types)
             if found:
                 made[found[-1].outputs[0]] = found
     if not made:
@@ -55,16 +55,16 @@ def _is_over_keys(graph: Graph, node: Node) -> bool:
 
 
 def _attention(
-    around: GraphContext, softmax: Node, constants: dict[str, np.ndarray], types: dict[str, TensorType]
+    context: GraphContext, softmax: Node, constants: dict[str, np.ndarray], types: dict[str, TensorType]
 ) -> list[Node] | None:
     """The nodes that replace one attention; the last one makes its output."""
-    graph = around.graph
-    weights, zeroes = _weights(around, softmax.outputs[0])
-    product = around.reader(weights, "MatMul")
+    graph = context.graph
+    weights, zeroes = _weights(context, softmax.outputs[0])
+    product = context.reader(weights, "MatMul")
     if product is None or product.inputs[0] != weights or product.inputs[1] == weights:
         return None
     more: list[Node] = []
-    scores = _scores(around, softmax.inputs[0], more, constants, types)
+    scores = _scores(context, softmax.inputs[0], more, constants, types)
     if scores is None:
         return None
     batch = graph.types[softmax.inputs[0]].shape[:-2]
@@ -81,16 +81,16 @@ def _attention(
     attributes["scale"] = scores.scale
     if zeroes:
         attributes["is_empty_zero"] = 1
-    y, attributes["y_view"] = _output(around, product.outputs[0])
+    y, attributes["y_view"] = _output(context, product.outputs[0])
     inputs = tuple(v.tensor for v in views.values() if v is not None)
     return [*more, Node("FusedAttention", inputs, (y,), attributes, product.name)]
 
 
-def _output(around: GraphContext, y: str) -> tuple[str, tuple[int, ...]]:
+def _output(context: GraphContext, y: str) -> tuple[str, tuple[int, ...]]:
     """The tensor to write, `y` or its transpose, and the positions of [batch, head, row, column] in it."""
-    graph = around.graph
+    graph = context.graph
     view = whole_view(y, graph.types[y])
-    after = around.reader(y, "Transpose")
+    after = context.reader(y, "Transpose")
     if after is not None:
         perm = permutation(after, graph)
         if perm[-1] == len(perm) - 1:
@@ -101,20 +101,20 @@ def _output(around: GraphContext, y: str) -> tuple[str, tuple[int, ...]]:
     return y, view.attribute
 
 
-def _weights(around: GraphContext, tensor: str) -> tuple[str, bool]:
+def _weights(context: GraphContext, tensor: str) -> tuple[str, bool]:
     """The operand that multiplies V, and whether NaN (a fully masked row) was replaced by zero before."""
-    readers = around.consumers.get(tensor, ())
+    readers = context.consumers.get(tensor, ())
     nan = next((n for n in readers if n.op == "IsNaN"), None)
-    if nan is None or len(readers) != 2 or tensor in around.graph.outputs:
+    if nan is None or len(readers) != 2 or tensor in context.graph.outputs:
         return tensor, False
-    where = around.reader(nan.outputs[0], "Where")
-    if where is None or where.inputs[2] != tensor or around.number(where.inputs[1]) != 0.0:
+    where = context.reader(nan.outputs[0], "Where")
+    if where is None or where.inputs[2] != tensor or context.number(where.inputs[1]) != 0.0:
         return tensor, False
     return where.outputs[0], True
 
 
 def _scores(
-    around: GraphContext,
+    context: GraphContext,
     tensor: str,
     more: list[Node],
     constants: dict[str, np.ndarray],
@@ -124,47 +124,47 @@ def _scores(
     `more`.
     """
     mask = ""
-    if around.reader(tensor) is None:
+    if context.reader(tensor) is None:
         return None
-    node = around.producers.get(tensor)
+    node = context.producers.get(tensor)
     if node is not None and node.op == "Add":
-        sides = [(x, other_operand(node, x)) for x in node.inputs if _product(around, x) is not None]
-        if len(sides) != 1 or around.reader(sides[0][0]) is None:
+        sides = [(x, other_operand(node, x)) for x in node.inputs if _product(context, x) is not None]
+        if len(sides) != 1 or context.reader(sides[0][0]) is None:
             return None
         tensor, mask = sides[0]
     elif node is not None and node.op == "Where":
-        found = _match_where(around, node, more, constants, types)
+        found = _match_where(context, node, more, constants, types)
         if found is None:
             return None
         tensor, mask = found
-    found_product = _product(around, tensor)
+    found_product = _product(context, tensor)
     if found_product is None:
         return None
     product, scale = found_product
-    q, by_q = around.scaled(product.inputs[0])
-    kt, by_k = around.scaled(product.inputs[1])
+    q, by_q = context.scaled(product.inputs[0])
+    kt, by_k = context.scaled(product.inputs[1])
     return _Scores(q, kt, scale * by_q * by_k, mask)
 
 
-def _product(around: GraphContext, tensor: str) -> tuple[Node, float] | None:
+def _product(context: GraphContext, tensor: str) -> tuple[Node, float] | None:
     """The MatMul of which `tensor` is a multiple, without other readers."""
-    x, scale = around.scaled(tensor)
-    node = around.maker(x, "MatMul")
-    return None if node is None or around.reader(x) is None else (node, scale)
+    x, scale = context.scaled(tensor)
+    node = context.maker(x, "MatMul")
+    return None if node is None or context.reader(x) is None else (node, scale)
 
 
 def _match_where(
-    around: GraphContext,
+    context: GraphContext,
     where: Node,
     more: list[Node],
     constants: dict[str, np.ndarray],
     types: dict[str, TensorType],
 ) -> tuple[str, str] | None:
     """Where(condition, scores, low) or Where(condition, low, scores) as scores and a mask to add."""
-    graph = around.graph
+    graph = context.graph
     condition, *branches = where.inputs
     for i, low in enumerate(branches):
-        number = around.number(low)
+        number = context.number(low)
         if number is None or number > _HIDES:
             continue
         zero, mask = (

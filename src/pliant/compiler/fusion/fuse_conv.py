@@ -21,76 +21,76 @@ _PLAIN = {"Relu": "relu", "Sigmoid": "sigmoid", "Tanh": "tanh"}
 
 def fuse_conv(graph: Graph) -> Graph:
     """The graph with each convolution and its following operators as one node."""
-    around = GraphContext(graph)
+    context = GraphContext(graph)
     made: dict[str, Node] = {}
     gone: set[str] = set()
     # In reverse order: the added tensor must be computed before the fused node.
     for node in reversed(graph.nodes):
         if node.op != "Conv" or graph.types[node.outputs[0]].dtype != "float32":
             continue
-        fused, swallowed = _fuse(around, node, {*made, *gone})
-        if swallowed:
+        fused, intermediates = _fuse(context, node, {*made, *gone})
+        if intermediates:
             made[fused.outputs[0]] = fused
-            gone |= swallowed
+            gone |= intermediates
     if not made:
         return graph
     kept = [node for node in graph.nodes if node.outputs[0] not in gone]
     return rebuild_graph(graph, [made.get(node.outputs[0], node) for node in kept])
 
 
-def _fuse(around: GraphContext, node: Node, taken: Collection[str]) -> tuple[Node, set[str]]:
+def _fuse(context: GraphContext, node: Node, taken: Collection[str]) -> tuple[Node, set[str]]:
     """The fused node, and the tensors that it makes unnecessary.
 
     `taken` are tensors already fused into other convolutions.
     """
-    graph, y, swallowed = around.graph, node.outputs[0], set[str]()
+    graph, y, intermediates = context.graph, node.outputs[0], set[str]()
     attributes: dict[str, Attribute] = dict(node.attributes)
     residual = ""
     shape = graph.types[y].shape
-    add = around.reader(y, "Add")
+    add = context.reader(y, "Add")
     if add is not None and add.outputs[0] not in taken:
         x = other_operand(add, y)
         if x != y and x not in graph.constants and graph.types[x].shape == shape:
             residual = x
-            swallowed.add(y)
+            intermediates.add(y)
             y = add.outputs[0]
-    found = _match_activation(around, y)
+    found = _match_activation(context, y)
     if found is not None and found[1] not in taken:
         ending, last, inner = found
         attributes |= {"activation": ending[0], "low": ending[1], "high": ending[2]}
-        swallowed |= {y, *inner}
+        intermediates |= {y, *inner}
         y = last
     inputs = [*node.inputs, *[""] * (3 - len(node.inputs)), residual]
     while not inputs[-1]:
         inputs.pop()
-    return Node("FusedConv", tuple(inputs), (y,), attributes, node.name), swallowed
+    return Node("FusedConv", tuple(inputs), (y,), attributes, node.name), intermediates
 
 
-def _match_activation(around: GraphContext, y: str) -> tuple[_Activation, str, set[str]] | None:
+def _match_activation(context: GraphContext, y: str) -> tuple[_Activation, str, set[str]] | None:
     """The activation that is the only reader of y, its result, and its intermediate tensors."""
-    node = around.reader(y)
+    node = context.reader(y)
     if node is not None:
-        ending = _activation(around, node)
+        ending = _activation(context, node)
         return None if ending is None else (ending, node.outputs[0], set())
-    readers = around.consumers.get(y, ())
-    if len(readers) != 2 or y in around.graph.outputs:
+    readers = context.consumers.get(y, ())
+    if len(readers) != 2 or y in context.graph.outputs:
         return None
     for gate, product in (readers, readers[::-1]):
         name = {"Sigmoid": "silu", "HardSigmoid": "hard_swish"}.get(gate.op)
         inside = gate.outputs[0]
-        if name and product.op == "Mul" and set(product.inputs) == {y, inside} and around.reader(inside):
-            _, low, high = _activation(around, gate) or ("", 0.0, 0.0)
+        if name and product.op == "Mul" and set(product.inputs) == {y, inside} and context.reader(inside):
+            _, low, high = _activation(context, gate) or ("", 0.0, 0.0)
             return (name, low, high), product.outputs[0], {inside}
     return None
 
 
-def _activation(around: GraphContext, node: Node) -> _Activation | None:
+def _activation(context: GraphContext, node: Node) -> _Activation | None:
     """An operator of one input as an activation; None if the kernel does not support it."""
     match node.op:
         case "Relu" | "Sigmoid" | "Tanh":
             return _PLAIN[node.op], 0.0, 0.0
         case "Clip":
-            return _clip(around, node)
+            return _clip(context, node)
         case "LeakyRelu":
             return "leaky", node.real("alpha", 0.01), 0.0
         case "HardSigmoid":
@@ -105,11 +105,11 @@ def _activation(around: GraphContext, node: Node) -> _Activation | None:
             return None
 
 
-def _clip(around: GraphContext, node: Node) -> _Activation | None:
+def _clip(context: GraphContext, node: Node) -> _Activation | None:
     bounds = [-inf, inf]
     for i, name in enumerate(node.inputs[1:]):
         if name:
-            value = around.number(name)
+            value = context.number(name)
             if value is None:
                 return None
             bounds[i] = value

@@ -24,62 +24,62 @@ _GELU = {
 
 def fuse_gelu(graph: Graph) -> Graph:
     """The graph with GELU as one node."""
-    around = GraphContext(graph)
+    context = GraphContext(graph)
     made: dict[str, Node] = {}
     for node in graph.nodes:
         if node.op not in ("Erf", "Tanh"):
             continue
-        found = _gelu(around, node)
+        found = _gelu(context, node)
         if found is not None:
             x, y, approximate = found
-            name = around.producers[y].name
+            name = context.producers[y].name
             made[y] = Node("Gelu", (x,), (y,), {"approximate": approximate}, name)
     if not made:
         return graph
     return rebuild_graph(graph, [made.get(node.outputs[0], node) for node in graph.nodes])
 
 
-def _gelu(around: GraphContext, node: Node) -> tuple[str, str, str] | None:
+def _gelu(context: GraphContext, node: Node) -> tuple[str, str, str] | None:
     """(x, y, approximation) of the GELU that contains this Erf or Tanh."""
     approximate = "none" if node.op == "Erf" else "tanh"
-    inputs = list(_sources(around, node.inputs[0]))
+    inputs = list(_sources(context, node.inputs[0]))
     y = node.outputs[0]
     for _ in range(_MOST_NODES):
-        after = around.reader(y, *_FUNCTIONS)
+        after = context.reader(y, *_FUNCTIONS)
         if after is None:
             return None
         y = after.outputs[0]
         for x in inputs:
-            values = _values(around, y, x, _MOST_NODES)
+            values = _values(context, y, x, _MOST_NODES)
             if values is not None and np.allclose(values, _GELU[approximate], rtol=1e-5, atol=1e-6):
                 return x, y, approximate
     return None
 
 
-def _sources(around: GraphContext, tensor: str) -> Iterator[str]:
+def _sources(context: GraphContext, tensor: str) -> Iterator[str]:
     """Tensors from which `tensor` may be computed element by element, nearest first."""
     seen = [tensor]
     for x in seen:
         yield x
-        node = around.maker(x, *_FUNCTIONS)
+        node = context.maker(x, *_FUNCTIONS)
         if node is not None and len(seen) < _MOST_NODES:
-            same = [i for i in node.inputs if around.number(i) is None and i not in seen]
-            seen += [i for i in same if around.graph.types[i] == around.graph.types[tensor]]
+            same = [i for i in node.inputs if context.number(i) is None and i not in seen]
+            seen += [i for i in same if context.graph.types[i] == context.graph.types[tensor]]
 
 
-def _values(around: GraphContext, y: str, x: str, budget: int) -> np.ndarray | None:
+def _values(context: GraphContext, y: str, x: str, budget: int) -> np.ndarray | None:
     """y at the sample points of x; None if it depends on anything else."""
     if y == x:
         return _POINTS
-    number = around.number(y)
+    number = context.number(y)
     if number is not None:
         return np.full_like(_POINTS, number)
-    node = around.maker(y, *_FUNCTIONS)
+    node = context.maker(y, *_FUNCTIONS)
     if node is None or budget == 0:
         return None
     operands = []
     for i in node.inputs:
-        values = _values(around, i, x, budget - 1)
+        values = _values(context, i, x, budget - 1)
         if values is None:
             return None
         operands.append(values)

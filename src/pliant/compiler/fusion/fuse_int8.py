@@ -16,27 +16,27 @@ from pliant.ir.graph import Attribute, Graph, Node, TensorType
 
 def fuse_int8(graph: Graph) -> Graph:
     """The graph with its dynamically quantized products fused."""
-    around = GraphContext(graph)
+    context = GraphContext(graph)
     made: dict[str, Node] = {}
     gone: set[str] = set()
     quantized: dict[str, Node] = {}
     types: dict[str, TensorType] = {}
     for node in graph.nodes:
         quantize = (
-            around.maker(node.inputs[0], "DynamicQuantizeLinear") if node.op == "MatMulInteger" else None
+            context.maker(node.inputs[0], "DynamicQuantizeLinear") if node.op == "MatMulInteger" else None
         )
         if quantize is None:
             continue
-        found = _product(around, node, quantize, made)
+        found = _product(context, node, quantize, made)
         if found is None:
             continue
         x = quantize.inputs[0]
         if x not in quantized:
             quantized[x] = _quantization(graph, quantize, types)
-        fused, swallowed = found
+        fused, intermediates = found
         inputs = (*quantized[x].outputs, *fused.inputs)
         made[fused.outputs[0]] = Node("QuantizedMatMul", inputs, fused.outputs, fused.attributes, node.name)
-        gone.update(swallowed)
+        gone.update(intermediates)
     if not made:
         return graph
     nodes: list[Node] = []
@@ -61,21 +61,21 @@ def _quantization(graph: Graph, node: Node, types: dict[str, TensorType]) -> Nod
 
 
 def _product(
-    around: GraphContext, node: Node, quantize: Node, made: Container[str]
+    context: GraphContext, node: Node, quantize: Node, made: Container[str]
 ) -> tuple[Node, tuple[str, ...]] | None:
     """The fused product, and the tensors that it makes unnecessary."""
-    graph = around.graph
+    graph = context.graph
     _, w, x_zero, w_zero = (*node.inputs, "", "")[:4]
     shape = graph.types[quantize.inputs[0]].shape
     is_plain = len(shape) > 1 and 0 not in shape and len(graph.types[w].shape) == 2
     known = w in graph.constants and (not w_zero or w_zero in graph.constants)
     if not (is_plain and known and x_zero == quantize.outputs[2]):
         return None
-    cast = around.reader(node.outputs[0], "Cast")
-    scaled = cast and around.reader(cast.outputs[0], "Mul")
+    cast = context.reader(node.outputs[0], "Cast")
+    scaled = cast and context.reader(cast.outputs[0], "Mul")
     if not cast or not scaled or graph.types[cast.outputs[0]].dtype != "float32":
         return None
-    scales = around.maker(other_operand(scaled, cast.outputs[0]), "Mul")
+    scales = context.maker(other_operand(scaled, cast.outputs[0]), "Mul")
     if scales is None or quantize.outputs[1] not in scales.inputs:
         return None
     by = other_operand(scales, quantize.outputs[1])
@@ -84,8 +84,8 @@ def _product(
         return None
     if graph.types[scaled.outputs[0]].shape != graph.types[node.outputs[0]].shape:
         return None
-    tail = match_epilogue(around, scaled.outputs[0], "", made, known_bias=True)
+    tail = match_epilogue(context, scaled.outputs[0], "", made, known_bias=True)
     inputs = [w, by, w_zero, tail.bias, tail.residual]
     attributes: dict[str, Attribute] = {"activation": tail.activation} if tail.activation else {}
-    swallowed = (node.outputs[0], cast.outputs[0], *tail.swallowed)
-    return Node("QuantizedMatMul", tuple(inputs), (tail.y,), attributes), swallowed
+    intermediates = (node.outputs[0], cast.outputs[0], *tail.intermediates)
+    return Node("QuantizedMatMul", tuple(inputs), (tail.y,), attributes), intermediates

@@ -19,13 +19,13 @@ _ACTIVATIONS = {"Relu": "relu", "Tanh": "tanh", "Gelu": "gelu"}
 
 def fuse_matmul(graph: Graph) -> Graph:
     """The graph with each product and its following operators as one node."""
-    around = GraphContext(graph)
+    context = GraphContext(graph)
     made: dict[str, Node] = {}
     gone: set[str] = set()
     for node in graph.nodes:
         if node.op not in ("MatMul", "Gemm") or graph.types[node.outputs[0]].dtype != "float32":
             continue
-        fused = _fuse(around, node, gone, made)
+        fused = _fuse(context, node, gone, made)
         if fused is not None:
             made[fused.outputs[0]] = fused
     if not made:
@@ -34,25 +34,25 @@ def fuse_matmul(graph: Graph) -> Graph:
     return rebuild_graph(graph, [made.get(node.outputs[0], node) for node in kept])
 
 
-def _fuse(around: GraphContext, node: Node, gone: set[str], made: Mapping[str, Node]) -> Node | None:
+def _fuse(context: GraphContext, node: Node, gone: set[str], made: Mapping[str, Node]) -> Node | None:
     """The fused node for `node`'s product; the tensors that it makes unnecessary are added to `gone`.
 
     Operators already fused into another product (`made`) are not taken.
     """
-    graph = around.graph
-    if node.op == "Gemm" and not _is_plain(around, node):
+    graph = context.graph
+    if node.op == "Gemm" and not _is_plain(context, node):
         return None
     views = _views(graph, node)
     attributes: dict[str, Attribute] = {f"{name}_view": view.attribute for name, view in views.items()}
     if node.op == "Gemm" and node.real("alpha", 1.0) != 1.0:
         attributes["alpha"] = node.real("alpha")
     bias = node.inputs[2] if len(node.inputs) > 2 else ""
-    tail = match_epilogue(around, node.outputs[0], bias, made)
+    tail = match_epilogue(context, node.outputs[0], bias, made)
     if tail.activation:
         attributes["activation"] = tail.activation
-    if not tail.swallowed and node.op == "MatMul" and not attributes:
+    if not tail.intermediates and node.op == "MatMul" and not attributes:
         return None
-    gone.update(tail.swallowed)
+    gone.update(tail.intermediates)
     read = [views[name].tensor if name in views else x for name, x in zip("ab", node.inputs, strict=False)]
     inputs = [*read, tail.bias, tail.residual]
     while not inputs[-1]:
@@ -62,7 +62,7 @@ def _fuse(around: GraphContext, node: Node, gone: set[str], made: Mapping[str, N
 
 @dataclass(frozen=True, slots=True)
 class Epilogue:
-    """The operators that follow a product, down to `y`; `swallowed` are the intermediate tensors. Absent
+    """The operators that follow a product, down to `y`; `intermediates` are the tensors between them. Absent
     tensors are "".
     """
 
@@ -70,20 +70,20 @@ class Epilogue:
     bias: str
     residual: str
     activation: str
-    swallowed: tuple[str, ...]
+    intermediates: tuple[str, ...]
 
 
 def match_epilogue(
-    around: GraphContext, y: str, bias: str, made: Container[str], known_bias: bool = False
+    context: GraphContext, y: str, bias: str, made: Container[str], known_bias: bool = False
 ) -> Epilogue:
     """The bias, activation or residual that follows a product `y`, excluding tensors in `made`.
 
     With `known_bias`, a bias must be a constant.
     """
-    graph = around.graph
+    graph = context.graph
     shape, residual, activation = graph.types[y].shape, "", ""
-    swallowed: list[str] = []
-    while not activation and (after := around.reader(y, "Add", *_ACTIVATIONS)):
+    intermediates: list[str] = []
+    while not activation and (after := context.reader(y, "Add", *_ACTIVATIONS)):
         if after.outputs[0] in made or graph.types[after.outputs[0]].shape != shape:
             break
         if after.op == "Add":
@@ -101,9 +101,9 @@ def match_epilogue(
         else:
             is_tanh = after.op == "Gelu" and after.text("approximate", "none") == "tanh"
             activation = _ACTIVATIONS[after.op] + ("_tanh" if is_tanh else "")
-        swallowed.append(y)
+        intermediates.append(y)
         y = after.outputs[0]
-    return Epilogue(y, bias, residual, activation, tuple(swallowed))
+    return Epilogue(y, bias, residual, activation, tuple(intermediates))
 
 
 def _is_row(graph: Graph, x: str, shape: tuple[int, ...]) -> bool:
@@ -111,11 +111,11 @@ def _is_row(graph: Graph, x: str, shape: tuple[int, ...]) -> bool:
     return len(shape) > 0 and type_.size == shape[-1] and type_.shape[-1:] == shape[-1:]
 
 
-def _is_plain(around: GraphContext, node: Node) -> bool:
+def _is_plain(context: GraphContext, node: Node) -> bool:
     """A Gemm whose C, if any, is a bias."""
     if len(node.inputs) < 3 or not node.inputs[2]:
         return True
-    is_row = _is_row(around.graph, node.inputs[2], around.graph.types[node.outputs[0]].shape)
+    is_row = _is_row(context.graph, node.inputs[2], context.graph.types[node.outputs[0]].shape)
     return is_row and node.real("beta", 1.0) == 1.0
 
 

@@ -24,18 +24,18 @@ class _Normalization:
 
 def fuse_norm(graph: Graph) -> Graph:
     """The graph with each normalisation as one node."""
-    around = GraphContext(graph)
+    context = GraphContext(graph)
     made: dict[str, Node] = {}
     constants: dict[str, np.ndarray] = {}
     for node in graph.nodes:
-        normal = _match_norm(around, node) if node.op == "Sqrt" else None
+        normal = _match_norm(context, node) if node.op == "Sqrt" else None
         if normal is None:
             continue
         y, scale, shift = normal.y, None, None
         n = graph.types[y].shape[-1]
-        if (after := around.reader(y, "Mul")) and _is_row(graph, weight := other_operand(after, y), n):
+        if (after := context.reader(y, "Mul")) and _is_row(graph, weight := other_operand(after, y), n):
             y, scale = after.outputs[0], weight
-            after = around.reader(y, "Add") if normal.is_centred else None
+            after = context.reader(y, "Add") if normal.is_centred else None
             if after and _is_row(graph, weight := other_operand(after, y), n):
                 y, shift = after.outputs[0], weight
         if scale is None:
@@ -44,56 +44,56 @@ def fuse_norm(graph: Graph) -> Graph:
         attributes: dict[str, Attribute] = {"axis": -1, "epsilon": normal.epsilon}
         op = "LayerNormalization" if normal.is_centred else "RMSNormalization"
         inputs = (normal.x, scale) if shift is None else (normal.x, scale, shift)
-        made[y] = Node(op, inputs, (y,), attributes, around.producers[y].name)
+        made[y] = Node(op, inputs, (y,), attributes, context.producers[y].name)
     if not made:
         return graph
     return rebuild_graph(graph, [made.get(node.outputs[0], node) for node in graph.nodes], constants)
 
 
-def _match_norm(around: GraphContext, root: Node) -> _Normalization | None:
+def _match_norm(context: GraphContext, root: Node) -> _Normalization | None:
     """The normalisation of which `root` is the denominator."""
-    plus = around.maker(root.inputs[0], "Add")
-    found = plus and around.with_number(plus)
+    plus = context.maker(root.inputs[0], "Add")
+    found = plus and context.with_number(plus)
     if not found:
         return None
     variance, epsilon = found
-    squares = _mean_of(around, variance)
-    centred = squares and _square_of(around, squares)
-    y = centred and _quotient(around, centred, root.outputs[0])
+    squares = _mean_of(context, variance)
+    centred = squares and _square_of(context, squares)
+    y = centred and _quotient(context, centred, root.outputs[0])
     if not centred or not y:
         return None
-    minus = around.maker(centred, "Sub")
-    if minus is not None and _mean_of(around, minus.inputs[1]) == minus.inputs[0]:
+    minus = context.maker(centred, "Sub")
+    if minus is not None and _mean_of(context, minus.inputs[1]) == minus.inputs[0]:
         return _Normalization(minus.inputs[0], y, epsilon, True)
     return _Normalization(centred, y, epsilon, False)
 
 
-def _mean_of(around: GraphContext, tensor: str) -> str | None:
+def _mean_of(context: GraphContext, tensor: str) -> str | None:
     """The tensor of which `tensor` is the mean over the last axis (kept)."""
-    node = around.maker(tensor, "ReduceMean")
+    node = context.maker(tensor, "ReduceMean")
     if node is None or not node.flag("keepdims", True):
         return None
-    axes = around.graph.constants.get(node.inputs[1]) if len(node.inputs) > 1 and node.inputs[1] else None
-    last = len(around.graph.types[node.inputs[0]].shape) - 1
+    axes = context.graph.constants.get(node.inputs[1]) if len(node.inputs) > 1 and node.inputs[1] else None
+    last = len(context.graph.types[node.inputs[0]].shape) - 1
     is_last = axes is not None and axes.size == 1 and int(axes.reshape(-1)[0]) in (-1, last)
     return node.inputs[0] if is_last else None
 
 
-def _square_of(around: GraphContext, tensor: str) -> str | None:
-    if node := around.maker(tensor, "Pow"):
-        return node.inputs[0] if around.number(node.inputs[1]) == 2.0 else None
-    node = around.maker(tensor, "Mul")
+def _square_of(context: GraphContext, tensor: str) -> str | None:
+    if node := context.maker(tensor, "Pow"):
+        return node.inputs[0] if context.number(node.inputs[1]) == 2.0 else None
+    node = context.maker(tensor, "Mul")
     return node.inputs[0] if node and node.inputs[0] == node.inputs[1] else None
 
 
-def _quotient(around: GraphContext, x: str, root: str) -> str | None:
+def _quotient(context: GraphContext, x: str, root: str) -> str | None:
     """The tensor x / root, or x times the reciprocal of root."""
-    if (node := around.reader(root, "Div")) and node.inputs == (x, root):
+    if (node := context.reader(root, "Div")) and node.inputs == (x, root):
         return node.outputs[0]
-    inverse = around.reader(root, "Reciprocal", "Div")
-    if inverse is None or (inverse.op == "Div" and around.number(inverse.inputs[0]) != 1.0):
+    inverse = context.reader(root, "Reciprocal", "Div")
+    if inverse is None or (inverse.op == "Div" and context.number(inverse.inputs[0]) != 1.0):
         return None
-    node = around.reader(inverse.outputs[0], "Mul")
+    node = context.reader(inverse.outputs[0], "Mul")
     return node.outputs[0] if node and x in node.inputs else None
 
 

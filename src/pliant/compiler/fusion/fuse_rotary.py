@@ -13,10 +13,10 @@ from pliant.ir.graph import Attribute, Graph, Node
 
 def fuse_rotary(graph: Graph) -> Graph:
     """The graph with each rotary embedding as one node."""
-    around = GraphContext(graph)
+    context = GraphContext(graph)
     made: dict[str, Node] = {}
     for node in graph.nodes:
-        found = _rotary(around, node) if node.op == "Add" else None
+        found = _rotary(context, node) if node.op == "Add" else None
         if found is not None:
             made[found.outputs[0]] = found
     if not made:
@@ -24,33 +24,33 @@ def fuse_rotary(graph: Graph) -> Graph:
     return rebuild_graph(graph, [made.get(node.outputs[0], node) for node in graph.nodes])
 
 
-def _rotary(around: GraphContext, node: Node) -> Node | None:
-    graph, y = around.graph, node.outputs[0]
+def _rotary(context: GraphContext, node: Node) -> Node | None:
+    graph, y = context.graph, node.outputs[0]
     type_ = graph.types[y]
-    products = [around.maker(x, "Mul") for x in node.inputs]
+    products = [context.maker(x, "Mul") for x in node.inputs]
     if type_.dtype != "float32" or len(type_.shape) != 4 or 0 in type_.shape or not all(products):
         return None
     for plain, turned in (products, products[::-1]):
         assert plain is not None
         assert turned is not None
         for rotated in turned.inputs:
-            x = _rotation_source(around, rotated)
+            x = _rotation_source(context, rotated)
             if x is None or x.shape != type_.shape:
                 continue
             straight = [i for i in plain.inputs if _view(graph, i, type_.shape) == x]
             if straight:
                 return _fuse(
-                    around, node, x, other_operand(plain, straight[0]), other_operand(turned, rotated)
+                    context, node, x, other_operand(plain, straight[0]), other_operand(turned, rotated)
                 )
     return None
 
 
-def _fuse(around: GraphContext, node: Node, x: View, cos: str, sin: str) -> Node | None:
+def _fuse(context: GraphContext, node: Node, x: View, cos: str, sin: str) -> Node | None:
     """The fused node, including a Concat with the columns that are not rotated."""
-    graph, y = around.graph, node.outputs[0]
+    graph, y = context.graph, node.outputs[0]
     shape = graph.types[y].shape
     whole = x
-    after = around.reader(y, "Concat")
+    after = context.reader(y, "Concat")
     if after and len(after.inputs) == 2 and after.inputs[0] == y and after.integer("axis") in (-1, 3):
         rest = _view(graph, after.inputs[1], graph.types[after.inputs[1]].shape)
         behind = (x.tensor, x.offset + shape[-1] * x.strides[-1], x.strides)
@@ -65,15 +65,15 @@ def _fuse(around: GraphContext, node: Node, x: View, cos: str, sin: str) -> Node
     return Node("FusedRotary", inputs, (y,), attributes, node.name)
 
 
-def _rotation_source(around: GraphContext, tensor: str) -> View | None:
+def _rotation_source(context: GraphContext, tensor: str) -> View | None:
     """The x of which `tensor` is the rotation: concat(-x[half:], x[:half]) along the last axis."""
-    node = around.maker(tensor, "Concat")
+    node = context.maker(tensor, "Concat")
     if node is None or len(node.inputs) != 2 or node.integer("axis") not in (-1, 3):
         return None
-    minus = around.maker(node.inputs[0], "Neg")
+    minus = context.maker(node.inputs[0], "Neg")
     if minus is None:
         return None
-    graph = around.graph
+    graph = context.graph
     high = _view(graph, minus.inputs[0], graph.types[minus.inputs[0]].shape)
     low = _view(graph, node.inputs[1], graph.types[node.inputs[1]].shape)
     if high is None or low is None or high.shape != low.shape or low.strides[-1] != 1:

@@ -106,7 +106,7 @@ def _columns(parameter: np.ndarray, n: int) -> np.ndarray:
 
 
 def _transpose(weights: AffineWeights) -> AffineWeights:
-    made = weights.each(np.transpose)
+    made = weights.map_parameters(np.transpose)
     return AffineWeights(
         weights.codes.transposed((1, 0)), made.dtype, made.how, made.scale, made.zero, made.offset
     )

@@ -19,14 +19,14 @@ from pliant.ir.graph import Graph, Node, TensorType
 
 
 @dataclass(frozen=True, slots=True)
-class ScheduledGraph:
+class AppliedSchedule:
     """The scheduled graph, and the number of inserted reorders."""
 
     graph: Graph
     n_reorders: int
 
 
-def apply_schedule(graph: Graph, layouts: Layouts, forms: Sequence[OperatorForm]) -> ScheduledGraph:
+def apply_schedule(graph: Graph, layouts: Layouts, forms: Sequence[OperatorForm]) -> AppliedSchedule:
     """`graph` with every tensor in its layout of `layouts`, and node i in `forms[i]`."""
     work = _LayoutRewriter(graph, layouts)
     for node, form in zip(graph.nodes, forms, strict=True):
@@ -87,7 +87,7 @@ class _LayoutRewriter:
         self.n_reorders += 1
         self._put(reorder(*names, self.graph.types[edge], have, want), {})
 
-    def result(self) -> ScheduledGraph:
+    def result(self) -> AppliedSchedule:
         read = {x for node in self.nodes for x in node.inputs} | set(self.graph.outputs)
         constants = {x: a for x, a in self.constants.items() if x in read}
         made = {y for node in self.nodes for y in node.outputs if y}
@@ -95,4 +95,4 @@ class _LayoutRewriter:
         types = {x: t for x, t in self.types.items() if x in named}
         types |= {x: constant_type(a) for x, a in constants.items() if x not in self.graph.constants}
         graph = replace(self.graph, nodes=tuple(self.nodes), constants=constants, types=types)
-        return ScheduledGraph(graph, self.n_reorders)
+        return AppliedSchedule(graph, self.n_reorders)

@@ -55,7 +55,7 @@ def choose_schedule(problem: LayoutProblem, kind: LayoutMethod, seed: int = 0) -
     best = tuple(problem.best(o, layouts)[1] for o in problem.operators)
     return LayoutSchedule(
         layouts=layouts,
-        forms=plain_forms(problem) if kind == "none" else best,
+        forms=default_forms(problem) if kind == "none" else best,
         seconds=choice.seconds,
         default_s=default_s,
         n_edges=len(problem.edges),
@@ -66,7 +66,7 @@ def choose_schedule(problem: LayoutProblem, kind: LayoutMethod, seed: int = 0) -
     )
 
 
-def plain_forms(problem: LayoutProblem) -> tuple[OperatorForm, ...]:
+def default_forms(problem: LayoutProblem) -> tuple[OperatorForm, ...]:
     """The forms of the schedule `none`: default layouts, and loops in order i-j-k where there is a choice."""
     return tuple(
         next((f for f in operator.forms if f.variant == "ijk"), operator.forms[0])

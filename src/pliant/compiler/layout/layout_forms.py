@@ -108,8 +108,8 @@ def _propagate_layouts(graph: Graph) -> dict[str, list[Layout]]:
             known.append(layout)
 
     for node in graph.nodes:
-        for x, wishes in FAMILIES[node.op].wishes(node, graph).items() if node.op in FAMILIES else ():
-            for layout in wishes:
+        for x, preferred in FAMILIES[node.op].preferred(node, graph).items() if node.op in FAMILIES else ():
+            for layout in preferred:
                 add(x, layout)
     for turn in range(_ROUNDS):
         for node in graph.nodes if turn % 2 == 0 else reversed(graph.nodes):
@@ -128,7 +128,7 @@ def _related_forms(node: Node, graph: Graph, known: Mapping[str, Sequence[Layout
         if len(graph.types[x].shape) > _MAX_RANK:
             continue
         for layout in tuple(known[x]):
-            if has_gap(layout) and not family.steps_over:
+            if has_gap(layout) and not family.has_gap_forms:
                 continue
             layouts = family.follow(node, graph, x, layout)
             if layouts is not None:

@@ -30,17 +30,17 @@ def choose_by_vote(problem: LayoutProblem, seed: int = 0) -> LayoutChoice:
     all contested edges fixed.
     """
     paths = cut_sequences(problem.operators)
-    wishes = [_optimise(problem, path, {}) for path in paths]
+    proposals = [_optimise(problem, path, {}) for path in paths]
     ballots: dict[str, Counter[Layout]] = {}
-    for wish in wishes:
-        for edge, layout in wish.items():
+    for proposal in proposals:
+        for edge, layout in proposal.items():
             ballots.setdefault(edge, Counter())[layout] += 1
     chance = random.Random(seed)
     contested = {edge: _winner(votes, chance) for edge, votes in ballots.items() if len(votes) > 1}
     chosen = {edge: next(iter(votes)) for edge, votes in ballots.items() if len(votes) == 1}
     chosen |= contested
-    for path, wish in zip(paths, wishes, strict=True):
-        if any(wish.get(edge, layout) != layout for edge, layout in contested.items()):
+    for path, proposal in zip(paths, proposals, strict=True):
+        if any(proposal.get(edge, layout) != layout for edge, layout in contested.items()):
             own = {edge for o in path.operators for edge in o.outputs}
             again = _optimise(problem, path, contested)
             chosen |= {edge: layout for edge, layout in again.items() if edge in own}

@@ -321,16 +321,16 @@ def _prefer_free(node: Node, graph: Graph) -> Mapping[str, tuple[Layout, ...]]:
 _ALONG = OperatorFamily(_along_axis, _same_layouts)
 
 FAMILIES: Mapping[str, OperatorFamily] = {
-    **dict.fromkeys(FORMULAS, OperatorFamily(_elementwise, _map_follow, steps_over=True)),
+    **dict.fromkeys(FORMULAS, OperatorFamily(_elementwise, _map_follow, has_gap_forms=True)),
     **dict.fromkeys(REDUCTIONS, OperatorFamily(_reduce, _reduce_follow)),
     **dict.fromkeys(("Softmax", "LogSoftmax", "Hardmax", "LpNormalization", "Concat"), _ALONG),
     "LayerNormalization": OperatorFamily(_realise_norm, _norm, _norm_gaps),
     "RMSNormalization": OperatorFamily(_unchanged, _norm),
-    "Transpose": OperatorFamily(_transpose, _transpose_follow, wishes=_prefer_free, steps_over=True),
+    "Transpose": OperatorFamily(_transpose, _transpose_follow, preferred=_prefer_free, has_gap_forms=True),
     **dict.fromkeys(
         ("Reshape", "Squeeze", "Unsqueeze", "Flatten"), OperatorFamily(_reshape, _reshape_follow)
     ),
     "Slice": OperatorFamily(_slice, _slice_follow),
-    "Pad": OperatorFamily(_pad, _pad_follow, _pad_gaps, steps_over=True),
+    "Pad": OperatorFamily(_pad, _pad_follow, _pad_gaps, has_gap_forms=True),
     "Split": OperatorFamily(_along_axis, _split_follow),
 }

@@ -42,16 +42,16 @@ def _no_layouts(node: Node, graph: Graph) -> Mapping[str, Sequence[Layout]]:
 
 @dataclass(frozen=True, slots=True)
 class OperatorFamily:
-    """A kind of operator. `wishes` are layouts to add as candidates of its tensors.
+    """A kind of operator. `preferred` are layouts to add as candidates of its tensors.
 
-    `steps_over`: `follow` supports gaps between rows.
+    `has_gap_forms`: `follow` supports gaps between rows.
     """
 
     realise: RealiseRule
     follow: FollowRule | None = None
     propose: ProposeRule | None = None
-    wishes: Callable[[Node, Graph], Mapping[str, Sequence[Layout]]] = _no_layouts
-    steps_over: bool = False
+    preferred: Callable[[Node, Graph], Mapping[str, Sequence[Layout]]] = _no_layouts
+    has_gap_forms: bool = False
 
 
 def tensors_in(node: Node, graph: Graph) -> tuple[str, ...]:

@@ -150,7 +150,7 @@ def _realise(node: Node, graph: Graph, layouts: Layouts, variant: str) -> NodeRe
     out = _cut(View(y, 0, type_.shape, strides(type_, layout)), _batch(node, graph))
     inputs = (a.tensor, b.tensor, *node.inputs[2:])
     if _innermost(layout) != len(type_.shape) - 1:
-        a, b, out = _transposed(b), _transposed(a), _transposed(out)
+        a, b, out = _transpose(b), _transpose(a), _transpose(out)
         inputs = (a.tensor, b.tensor)
     attributes |= {"a_view": a.attribute, "b_view": b.attribute}
     if layout != identity(len(type_.shape)):
@@ -186,7 +186,7 @@ def _realise_loops(node: Node, graph: Graph, variant: str) -> NodeReplacement:
     return NodeReplacement(nodes, {}, types)
 
 
-def _transposed(v: View) -> View:
+def _transpose(v: View) -> View:
     return View(
         v.tensor,
         v.offset,
@@ -206,10 +206,10 @@ def _preferred_layouts(node: Node, graph: Graph) -> Mapping[str, Sequence[Layout
             swapped, parted = layout_of((*range(rank - 2), rank - 1, rank - 2)), identity(rank) + GAP
             # A product's row that spans several of the tensor's rows cannot skip the gaps.
             is_read = [i for i in (0, 1) if node.inputs[i] == x]
-            steps_over = all(_operand(node, graph, i, parted) is not None for i in is_read)
+            has_gap_forms = all(_operand(node, graph, i, parted) is not None for i in is_read)
             # A gap longer than the row is not a candidate: it would move more bytes than the row.
             is_long = graph.types[x].shape[-1] >= gap_of(graph.types[x], parted)
-            found[x] = (swapped, parted) if steps_over and is_long else (swapped,)
+            found[x] = (swapped, parted) if has_gap_forms and is_long else (swapped,)
     return found
 
 
@@ -257,7 +257,7 @@ def _attention(node: Node, graph: Graph, layouts: Layouts, variant: str) -> Node
 FAMILIES: Mapping[str, OperatorFamily] = {
     **dict.fromkeys(
         ("MatMul", "FusedMatMul", "Gemm"),
-        OperatorFamily(_realise, propose=_propose, wishes=_preferred_layouts),
+        OperatorFamily(_realise, propose=_propose, preferred=_preferred_layouts),
     ),
     "FusedAttention": OperatorFamily(_attention, propose=_attention_forms),
 }

@@ -233,8 +233,8 @@ def _resize_follow(node: Node, graph: Graph, tensor: str, layout: Layout) -> Lay
     return _pool_follow(node, graph, tensor, layout)
 
 
-_CONV = OperatorFamily(_conv, _conv_follow, _conv_forms, _preferred_layouts, steps_over=True)
-_POOL = OperatorFamily(_pool, _pool_follow, wishes=_preferred_layouts)
+_CONV = OperatorFamily(_conv, _conv_follow, _conv_forms, _preferred_layouts, has_gap_forms=True)
+_POOL = OperatorFamily(_pool, _pool_follow, preferred=_preferred_layouts)
 _RESIZE = OperatorFamily(_pool, _resize_follow)
 
 FAMILIES: Mapping[str, OperatorFamily] = {

@@ -23,12 +23,12 @@ def channels_last(graph: Graph) -> Graph:
     """The graph with regions around convolutions in channels-last layout."""
     if not any(_is_conv(graph, node) for node in graph.nodes):
         return graph
-    turned = _ChannelsLastBuilder(graph)
+    builder = _ChannelsLastBuilder(graph)
     for node in graph.nodes:
-        turned.add(node)
+        builder.add(node)
     for y in graph.outputs:
-        turned.plain(y)
-    return rebuild_graph(graph, turned.nodes, turned.constants, turned.types)
+        builder.plain(y)
+    return rebuild_graph(graph, builder.nodes, builder.constants, builder.types)
 
 
 def _is_conv(graph: Graph, node: Node) -> bool:
@@ -55,19 +55,24 @@ class _ChannelsLastBuilder:
         if _is_conv(self.graph, node) and not self._stays_first(node):
             x, w, *rest = node.inputs
             is_first = x not in self.last and is_first_layer(node, self.graph)
-            inputs = [x if is_first else self.turned(x), w, *rest[:1], *(self.turned(r) for r in rest[1:])]
+            inputs = [
+                x if is_first else self.transposed(x),
+                w,
+                *rest[:1],
+                *(self.transposed(r) for r in rest[1:]),
+            ]
             self._emit(node, inputs, x_layout="nchw" if is_first else "nhwc", y_layout="nhwc")
             self.nodes[-1] = replace(self.nodes[-1], op="FusedConv")
         elif node.op in _POOLS and node.inputs[0] in self.last and len(node.outputs) == 1:
-            self._emit(node, [self.turned(node.inputs[0])], layout="nhwc")
+            self._emit(node, [self.transposed(node.inputs[0])], layout="nhwc")
         elif node.op in _RESIZES and self._resizes_last(node):
-            self._emit(node, [self.turned(node.inputs[0]), *node.inputs[1:]], layout="nhwc")
+            self._emit(node, [self.transposed(node.inputs[0]), *node.inputs[1:]], layout="nhwc")
         elif self._carries(node):
             rank = len(self.graph.types[node.outputs[0]].shape)
             self._emit(node, [self._operand(x, rank) for x in node.inputs])
         elif node.op == "Concat" and self._joins_channels(node):
             axis = len(self.graph.types[node.inputs[0]].shape) - 1
-            self._emit(node, [self.turned(x) for x in node.inputs], axis=axis)
+            self._emit(node, [self.transposed(x) for x in node.inputs], axis=axis)
         else:
             for x in node.inputs:
                 if x:
@@ -80,7 +85,7 @@ class _ChannelsLastBuilder:
         is_read_last = any(_is_conv(self.graph, reader) for reader in self.readers.get(node.outputs[0], ()))
         return node.inputs[0] not in self.last and not is_read_last and takes_either_layout(node, self.graph)
 
-    def turned(self, x: str) -> str:
+    def transposed(self, x: str) -> str:
         """The channels-last form of a tensor, transposed if there is none yet."""
         if x not in self.last:
             name = self._name(x)
@@ -119,8 +124,8 @@ class _ChannelsLastBuilder:
         if len(node.outputs) != 1:
             return False
         shape = self.graph.types[node.outputs[0]].shape
-        turned = [self.graph.types[x].shape for x in node.inputs if x in self.last]
-        if shape not in turned or any(len(s) != len(shape) for s in turned):
+        transposed = [self.graph.types[x].shape for x in node.inputs if x in self.last]
+        if shape not in transposed or any(len(s) != len(shape) for s in transposed):
             return False
         others = [x for x in node.inputs if x and x not in self.last]
         return all(self._is_easy(x, len(shape)) for x in others) and expression(node, self.graph) is not None

@@ -33,7 +33,7 @@ _PARTS = ("planes", "codebook", "outlier_rows", "outlier_offsets", "outlier_valu
 def code_weights(graph: Graph, coder: MatrixCoder, compute: ComputeDtype = "fp32") -> Graph:
     """`graph` with its products' weights coded. Raises GraphError if there is no matrix to code."""
     work = _WeightCoder(graph, coder, compute)
-    nodes = [made for node in graph.nodes for made in work.coded(node)]
+    nodes = [made for node in graph.nodes for made in work.replace_node(node)]
     coder.drop_pages()
     if len(work.made) == 0:
         raise GraphError(
@@ -55,10 +55,10 @@ class _WeightCoder:
         self.made: dict[int, tuple[str, ...]] = {}
         self.rounded = RowRounder(graph)
 
-    def coded(self, node: Node) -> tuple[Node, ...]:
+    def replace_node(self, node: Node) -> tuple[Node, ...]:
         """The replacement of `node`: itself, or one or two other nodes."""
         p = matmul_operands(self.graph, node)
-        if p is None or not self.coder.is_worth(*p.b.shape):
+        if p is None or not self.coder.is_worth_coding(*p.b.shape):
             return (node,)
         matrix = self._code(node, p)
         if matrix is None:

@@ -13,15 +13,19 @@ from pliant.ir.graph import Graph, Node
 
 def fold_batch_norm(graph: Graph) -> Graph:
     """The graph without batch norms that can be folded into a convolution."""
-    around = GraphContext(graph)
+    context = GraphContext(graph)
     made: dict[str, Node] = {}
     gone: set[str] = set()
     constants: dict[str, np.ndarray] = {}
     for node in graph.nodes:
         if node.op != "BatchNormalization" or node.flag("training_mode"):
             continue
-        conv = around.maker(node.inputs[0], "Conv")
-        if conv is None or around.reader(conv.outputs[0]) is not node or not _are_known(graph, node, conv):
+        conv = context.maker(node.inputs[0], "Conv")
+        if (
+            conv is None
+            or context.reader(conv.outputs[0]) is not node
+            or not _are_constant(graph, node, conv)
+        ):
             continue
         folded = _fold(graph, node, conv, constants)
         made[node.outputs[0]] = folded
@@ -32,7 +36,7 @@ def fold_batch_norm(graph: Graph) -> Graph:
     return rebuild_graph(graph, [made.get(node.outputs[0], node) for node in kept], constants)
 
 
-def _are_known(graph: Graph, norm: Node, conv: Node) -> bool:
+def _are_constant(graph: Graph, norm: Node, conv: Node) -> bool:
     names = [*norm.inputs[1:], *(x for x in conv.inputs[1:] if x)]
     is_float = graph.types[conv.outputs[0]].dtype == "float32"
     only_y = not any(norm.outputs[1:])

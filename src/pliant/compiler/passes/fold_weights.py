@@ -28,7 +28,7 @@ class FoldedWeightCache:
     def __init__(self) -> None:
         self._known: dict[tuple[int, tuple[str, ...]], tuple[weakref.ref[np.ndarray], np.ndarray]] = {}
 
-    def of(self, weights: AffineWeights, constant: np.ndarray) -> np.ndarray:
+    def get(self, weights: AffineWeights, constant: np.ndarray) -> np.ndarray:
         """The values, computed at the first call for this constant."""
         key = (id(constant), weights.how)
         known = self._known.get(key)
@@ -37,24 +37,24 @@ class FoldedWeightCache:
         return known[1]
 
 
-def fold_weights(graph: Graph, folded: FoldedWeightCache) -> Graph:
+def fold_weights(graph: Graph, cache: FoldedWeightCache) -> Graph:
     """`graph` without weights that every run would compute again; `graph` itself if there are none."""
     found = affine_weights(graph)
-    work = _WeightFolder(graph, found, folded)
-    nodes = [new for node in graph.nodes for new in work.replaced(node)]
+    work = _WeightFolder(graph, found, cache)
+    nodes = [new for node in graph.nodes for new in work.replace_node(node)]
     if not work.constants and not work.types:
         return graph
     return rebuild_graph(graph, nodes, work.constants, work.types)
 
 
 class _WeightFolder:
-    def __init__(self, graph: Graph, found: dict[str, AffineWeights], folded: FoldedWeightCache) -> None:
-        self.graph, self.found, self.folded = graph, found, folded
+    def __init__(self, graph: Graph, found: dict[str, AffineWeights], cache: FoldedWeightCache) -> None:
+        self.graph, self.found, self.cache = graph, found, cache
         self.constants: dict[str, np.ndarray] = {}
         self.types: dict[str, TensorType] = {}
         self._named: dict[str, str] = {}
 
-    def replaced(self, node: Node) -> list[Node]:
+    def replace_node(self, node: Node) -> list[Node]:
         """The nodes that replace this node."""
         if node.outputs[0] in self.found:
             return [node]  # removed later if nothing reads it
@@ -75,7 +75,7 @@ class _WeightFolder:
         if x not in self._named:
             self._named[x] = unused_name(self.graph, f"{x}.folded")
             weights = self.found[x]
-            self.constants[self._named[x]] = self.folded.of(
+            self.constants[self._named[x]] = self.cache.get(
                 weights, self.graph.constants[weights.codes.tensor]
             )
         return self._named[x]

@@ -21,13 +21,13 @@ from pliant.ir.symbolic import size_array
 
 def push_pads(graph: Graph) -> Graph:
     """The graph in which such pads come first and the transposes follow them."""
-    around = GraphContext(graph)
+    context = GraphContext(graph)
     nodes: list[Node] = []
     constants: dict[str, np.ndarray] = {}
     types: dict[str, TensorType] = {}
     gone: set[str] = set()
     for node in graph.nodes:
-        chain = _chain(around, node)
+        chain = _chain(context, node)
         pads = _pads_before(graph, node, chain)
         if pads is None:
             nodes.append(node)
@@ -69,16 +69,16 @@ def _swap_order(
         types[made] = replace(type_, shape=shape)
 
 
-def _chain(around: GraphContext, pad: Node) -> tuple[Node, ...]:
+def _chain(context: GraphContext, pad: Node) -> tuple[Node, ...]:
     """The nodes from the first transpose before a pad up to the pad, if only views read the pad."""
-    graph = around.graph
-    readers = around.consumers.get(pad.outputs[0], ())
+    graph = context.graph
+    readers = context.consumers.get(pad.outputs[0], ())
     is_viewed = (
         readers and all(reader.op in STEPS for reader in readers) and pad.outputs[0] not in graph.outputs
     )
     chain: list[Node] = []
     x = pad.inputs[0] if pad.op == "Pad" and is_viewed else ""
-    while (node := around.maker(x, "Transpose", *RESHAPING)) is not None and around.reader(x) is not None:
+    while (node := context.maker(x, "Transpose", *RESHAPING)) is not None and context.reader(x) is not None:
         if node.op != "Transpose" and _without_ones(graph, x) != _without_ones(graph, node.inputs[0]):
             break
         chain.insert(0, node)

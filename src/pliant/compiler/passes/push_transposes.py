@@ -52,7 +52,7 @@ def push_transposes(graph: Graph) -> Graph:
             nodes.append(node)
             continue
         inputs = tuple(
-            known[x].source if x in known else _before(node, i, perm, graph, constants)
+            known[x].source if x in known else _operand_before(node, i, perm, graph, constants)
             for i, x in enumerate(node.inputs)
         )
         y = node.outputs[0]
@@ -118,7 +118,9 @@ def _reaches_transposes(node: Node, graph: Graph, consumers: Mapping[str, tuple[
     return False
 
 
-def _before(node: Node, i: int, perm: tuple[int, ...], graph: Graph, constants: dict[str, np.ndarray]) -> str:
+def _operand_before(
+    node: Node, i: int, perm: tuple[int, ...], graph: Graph, constants: dict[str, np.ndarray]
+) -> str:
     """Operand i before a transpose by `perm`: the source tensor, or a constant in another order."""
     x = node.inputs[i]
     if not x or graph.types[x].size == 1:

@@ -41,7 +41,7 @@ class AffineWeights:
             made += repeat_blocks(self.offset, self.shape)
         return made
 
-    def each(self, change: Callable[[np.ndarray], np.ndarray]) -> "AffineWeights":
+    def map_parameters(self, change: Callable[[np.ndarray], np.ndarray]) -> "AffineWeights":
         """The same with `change` applied to every parameter."""
         made = (None if p is None else change(p) for p in (self.scale, self.zero, self.offset))
         scale, zero, offset = made
@@ -171,7 +171,7 @@ def _transpose(graph: Graph, node: Node, found: Mapping[str, AffineWeights]) -> 
     perm = node.integers("perm", tuple(reversed(range(len(was.shape)))))
     assert isinstance(perm, tuple), perm
     order = [int(i) for i in perm]
-    return replace(was, codes=was.codes.transposed(order)).each(lambda p: p.transpose(order))
+    return replace(was, codes=was.codes.transposed(order)).map_parameters(lambda p: p.transpose(order))
 
 
 def _reshape(graph: Graph, node: Node, found: Mapping[str, AffineWeights]) -> AffineWeights | None:
@@ -186,7 +186,7 @@ def _reshape(graph: Graph, node: Node, found: Mapping[str, AffineWeights]) -> Af
         return None
     by_shape = {p.shape: s for p, s in zip(parameters, shapes, strict=True)}
     view = View(was.codes.tensor, was.codes.offset, shape, row_major(shape))
-    return replace(was, codes=view).each(lambda p: p.reshape(by_shape[p.shape]))
+    return replace(was, codes=view).map_parameters(lambda p: p.reshape(by_shape[p.shape]))
 
 
 def _blocks_in(

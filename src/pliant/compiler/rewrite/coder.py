@@ -30,7 +30,7 @@ class MatrixCoder(Protocol):
 
     bits: int
 
-    def is_worth(self, depth: int, columns: int) -> bool:
+    def is_worth_coding(self, depth: int, columns: int) -> bool:
         """Whether a matrix of this shape is coded at all."""
 
     def code(
@@ -69,7 +69,7 @@ class CachingCoder:
             known = self._known[key] = (weakref.ref(source), self._coded(read(source)))
         return known[1]
 
-    def is_worth(self, depth: int, columns: int) -> bool:
+    def is_worth_coding(self, depth: int, columns: int) -> bool:
         """Whether a matrix is large enough for a code of its own."""
         return is_large(depth, columns)
 

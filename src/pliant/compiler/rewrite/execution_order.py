@@ -29,7 +29,7 @@ def peak_bytes(graph: Graph, nodes: Sequence[Node] | None = None) -> int:
         made = {roots[y] for y in node.outputs if y} - {roots[x] for x in node.inputs if x in roots}
         alive += sum(_bytes(graph, y) for y in made)
         peak = max(peak, alive)
-        alive -= _freed(graph, node, roots, left)
+        alive -= _freed_bytes(graph, node, roots, left)
     return peak
 
 
@@ -49,7 +49,7 @@ def _greedy(graph: Graph) -> tuple[Node, ...]:
         ready.remove(best)
         node = graph.nodes[best]
         found.append(node)
-        _freed(graph, node, roots, left)
+        _freed_bytes(graph, node, roots, left)
         for y in node.outputs:
             for i in readers.get(y, ()) if y else ():
                 waiting[i].discard(y)
@@ -67,7 +67,7 @@ def _growth(graph: Graph, node: Node, roots: Mapping[str, str], left: Mapping[st
     )
 
 
-def _freed(graph: Graph, node: Node, roots: Mapping[str, str], left: dict[str, int]) -> int:
+def _freed_bytes(graph: Graph, node: Node, roots: Mapping[str, str], left: dict[str, int]) -> int:
     """Bytes freed after a node; decrements the counts of remaining readers."""
     freed = 0
     for x in {roots[x] for x in node.inputs if x in roots}:

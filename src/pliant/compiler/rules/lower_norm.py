@@ -76,7 +76,7 @@ def _hardmax(node: Node, graph: Graph, target: Target) -> LoweredNode:
     along = tuple(n if d == axis else 1 for d, n in enumerate(shape))
     calls += map_calls(tree, [(place, kept), (count, along)], (y, shape), node.name)
     numbers_ = np.arange(shape[axis], dtype=np.int64)
-    return LoweredNode(calls, temporaries={place: prod(kept) * 8}, packed={count: _packed(numbers_)})
+    return LoweredNode(calls, temporaries={place: prod(kept) * 8}, packed={count: _pack(numbers_)})
 
 
 def _layer_norm(node: Node, graph: Graph, target: Target) -> LoweredNode:
@@ -112,7 +112,7 @@ def _layer_norm(node: Node, graph: Graph, target: Target) -> LoweredNode:
 def _layer_norm_rows(node: Node, graph: Graph, n: int) -> LoweredNode:
     x, y = node.inputs[0], node.outputs[0]
     bias = node.inputs[2] if len(node.inputs) > 2 and node.inputs[2] else f"{y}@bias"
-    packed = {} if bias in node.inputs else {bias: _packed(np.zeros(n, np.float32))}
+    packed = {} if bias in node.inputs else {bias: _pack(np.zeros(n, np.float32))}
     epsilon = node.real("epsilon", 1e-5)
     steps = {"ld_x": n, "ld_out": n}
     if "x_view" in node.attributes:
@@ -278,7 +278,7 @@ def _covers(type_: TensorType, shape: Sequence[int]) -> bool:
     return type_.dtype == "float32" and type_.size == prod(shape)
 
 
-def _packed(values: np.ndarray) -> PackedConstant:
+def _pack(values: np.ndarray) -> PackedConstant:
     return PackedConstant(values.nbytes, partial(_fill, values))
 
 

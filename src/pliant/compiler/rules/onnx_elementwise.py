@@ -25,7 +25,7 @@ def expression(node: Node, graph: Graph) -> tuple[Expr, tuple[str, ...]] | None:
     names = tuple(dict.fromkeys(present))
     known = {x: leaf(i, graph.types[x].dtype) for i, x in enumerate(names)}
     tree = formula(node, tuple(known[x] for x in present))
-    return _rounded(node, tree, graph.types[node.outputs[0]].dtype), names
+    return _round_cast(node, tree, graph.types[node.outputs[0]].dtype), names
 
 
 def _formula(node: Node, graph: Graph) -> tuple[ElementwiseFormula, int | None] | None:
@@ -80,7 +80,7 @@ def _cast(node: Node, args: Args) -> Expr:
     return args[0]  # as for every formula, the result is cast to the output's dtype
 
 
-def _rounded(node: Node, x: Expr, dtype: str) -> Expr:
+def _round_cast(node: Node, x: Expr, dtype: str) -> Expr:
     """A cast: small floats saturate by default; powers of two have their own rounding modes."""
     saturates = node.flag("saturate", True)
     if dtype == POWERS and x.dtype != POWERS:

@@ -34,9 +34,9 @@ from pliant.errors import GraphError
 from pliant.ir.graph import Graph, Node
 from pliant.kernels.runtime.call_table import MAX_UNITS
 
-Rule = Callable[[Node, Graph, Target], LoweredNode]
+LoweringRule = Callable[[Node, Graph, Target], LoweredNode]
 
-_FAMILIES: tuple[Mapping[str, Rule], ...] = (
+_FAMILIES: tuple[Mapping[str, LoweringRule], ...] = (
     alias.RULES,
     elementwise.RULES,
     reduce.RULES,
@@ -64,7 +64,7 @@ _FAMILIES: tuple[Mapping[str, Rule], ...] = (
     pool.RULES,
     recurrent.RULES,
 )
-RULES: Mapping[str, Rule] = {op: rule for family in _FAMILIES for op, rule in family.items()}
+RULES: Mapping[str, LoweringRule] = {op: rule for family in _FAMILIES for op, rule in family.items()}
 """The rules of all operators allowed in models."""
 
 
@@ -81,7 +81,7 @@ def lower(graph: Graph, target: Target) -> list[LoweredNode]:
     return [_lower(node, graph, target) for node in graph.nodes]
 
 
-def _rule(op: str) -> Rule | None:
+def _rule(op: str) -> LoweringRule | None:
     """The rule of a model's operator, or of an operator inserted by passes."""
     return RULES.get(op) or texts.RULES.get(op) or index.PASS_RULES.get(op)
 

@@ -47,10 +47,10 @@ class Bert:
     def inputs(self) -> tuple[Port, ...]:
         return (TOKEN_IDS,)
 
-    def ends(self) -> Mapping[str, tuple[int, ...]]:
+    def end_shapes(self) -> Mapping[str, tuple[int, ...]]:
         return {name: shape for name, shape in tensor_shapes(self.model) if not name.startswith("layers.")}
 
-    def saved(self, name: str, /) -> tuple[str, ...]:
+    def saved_names(self, name: str, /) -> tuple[str, ...]:
         return saved_names(self.model.family, name)
 
     def rows(self, feeds: Feeds, /) -> int:

@@ -52,11 +52,11 @@ class EncoderArchitecture(Protocol):
         """The required feeds by name; `rows` may accept more."""
         ...
 
-    def ends(self) -> Mapping[str, tuple[int, ...]]:
+    def end_shapes(self) -> Mapping[str, tuple[int, ...]]:
         """Canonical name and shape of every tensor of the input and the head, as Hugging Face stores it."""
         ...
 
-    def saved(self, name: str, /) -> tuple[str, ...]:
+    def saved_names(self, name: str, /) -> tuple[str, ...]:
         """The possible names of the canonical tensor `name` in a Hugging Face directory, the likeliest
         first.
         """

@@ -69,7 +69,7 @@ def shapes_of(family: EncoderArchitecture) -> dict[str, tuple[int, ...]]:
     """Canonical name and shape of every tensor of a model."""
     spec = family.spec
     layers = [named for i in range(spec.n_layers) for named in spec.layer(i).tensors]
-    return {**family.ends(), **dict(layers)}
+    return {**family.end_shapes(), **dict(layers)}
 
 
 @final
@@ -125,7 +125,7 @@ def _match(
     stored: dict[str, StoredTensor] = {}
     missing, wrong = [], []
     for name, shape in shapes_of(family).items():
-        names = family.saved(name)
+        names = family.saved_names(name)
         found = next((present[n] for n in names if n in present), None)
         if found is None:
             missing.append(names[0])

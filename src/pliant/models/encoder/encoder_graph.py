@@ -10,7 +10,7 @@ from math import sqrt
 from typing import Literal, assert_never
 
 from pliant.ir.graph import Attribute, Graph, Node, TensorType
-from pliant.models.slice_shapes import GROUP_COLUMNS, MatrixGeometry, padded, slice_geometry
+from pliant.models.slice_shapes import GROUP_COLUMNS, MatrixGeometry, padded_size, slice_geometry
 from pliant.models.spec import Activation, ModelSpec, Precision
 
 ComputeDtype = Literal["fp32", "bf16", "int8"]
@@ -64,7 +64,7 @@ def embedding_graph(spec: ModelSpec, word: TableFormat, tokens: int) -> Graph:
     where the model has token types, the norm, and ELECTRA's projection `project.slices`, `project.bias`.
     """
     g = _GraphBuilder("embedding")
-    E, d = spec.embedding, padded(spec.hidden)
+    E, d = spec.embedding, padded_size(spec.hidden)
     g.add_input("ids", (tokens,), "int32")
     g.add_input("types", (tokens,), "int32")
     if word == "codes":
@@ -77,7 +77,7 @@ def embedding_graph(spec: ModelSpec, word: TableFormat, tokens: int) -> Graph:
         g.add_input("type", (spec.n_types, E))
     tables = ("word", "codebook" if word == "codes" else "", "position", "type" if spec.n_types else "")
     read = {"word": word, "columns": E, "first_position": spec.position_offset}
-    g.add("EmbedTokens", "sum", (tokens, padded(E)), ("ids", "types", *tables), **read)
+    g.add("EmbedTokens", "sum", (tokens, padded_size(E)), ("ids", "types", *tables), **read)
     if spec.hidden == E:
         g.normalise("norm", "sum", "out", E, spec.norm_eps)
         return g.graph("out")
@@ -92,7 +92,7 @@ def head_graph(spec: ModelSpec, tokens: int) -> Graph:
     The answer is logits, or the pooled vector of an embedding model before normalisation. Inputs are
     `hidden`, and `slices` and `bias` of `dense` and `classifier` where the head has them.
     """
-    head, d = spec.head, padded(spec.hidden)
+    head, d = spec.head, padded_size(spec.hidden)
     g = _GraphBuilder("head")
     g.add_input("hidden", (tokens, d))
     x = "answer" if head.dense is None and head.labels is None else "pooled"
@@ -102,7 +102,7 @@ def head_graph(spec: ModelSpec, tokens: int) -> Graph:
         g.add_linear("dense", x, y, (1, d), activation=head.dense)
         x = y
     if head.labels is not None:
-        g.add_linear("classifier", x, "answer", (1, padded(len(head.labels))))
+        g.add_linear("classifier", x, "answer", (1, padded_size(len(head.labels))))
     return g.graph("answer")
 
 

@@ -97,10 +97,10 @@ def _attend(d: PartBuilder, spec: EncoderSpec, x: str, heads: IndexRange) -> str
         x = d.norm(x, layer.attention_norm)
     if layer.query_in == layer.value_in:
         source = _narrow(d, x, layer.query_in)
-        qkv = d.stacked(source, (layer.query, layer.key, layer.value), columns)
+        qkv = d.linear_stack(source, (layer.query, layer.key, layer.value), columns)
         qk, v = qkv, qkv
     else:
-        qk = d.stacked(_narrow(d, x, layer.query_in), (layer.query, layer.key), columns)
+        qk = d.linear_stack(_narrow(d, x, layer.query_in), (layer.query, layer.key), columns)
         v = d.linear(_narrow(d, x, layer.value_in), layer.value, columns)
     rows, n, width = d.shape(x)[0], heads.n, columns.n
     views = _view(d, "q", qk, 0, spec, n) | _view(d, "k", qk, width, spec, n)

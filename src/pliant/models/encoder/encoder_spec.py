@@ -170,19 +170,19 @@ class EncoderSpec:
         """Layer `i` under its canonical names. Raises ModelError for one the model does not have."""
         if not 0 <= i < self.n_layers:
             raise ModelError(f"layer {i} was requested, but the encoder has layers 0 to {self.n_layers - 1}.")
-        layer: EncoderLayer = _prefixed(self.template, f"layers.{i}.")
+        layer: EncoderLayer = _add_prefix(self.template, f"layers.{i}.")
         return layer
 
 
-def _prefixed(part: Any, prefix: str) -> Any:
+def _add_prefix(part: Any, prefix: str) -> Any:
     """`part`, or each of a tuple, with `prefix` before every name in it."""
     match part:
         case LinearSpec() | NormSpec():
             return replace(part, name=prefix + part.name)
         case tuple():
-            return tuple(_prefixed(one, prefix) for one in part)
+            return tuple(_add_prefix(one, prefix) for one in part)
         case Narrowing() | FeedForward() | EncoderLayer():
-            changed = {f.name: _prefixed(getattr(part, f.name), prefix) for f in fields(part)}
+            changed = {f.name: _add_prefix(getattr(part, f.name), prefix) for f in fields(part)}
             return replace(part, **changed)
         case _:
             return part

@@ -118,7 +118,7 @@ class MobileBert:
     def inputs(self) -> tuple[Port, ...]:
         return (TOKEN_IDS,)
 
-    def ends(self) -> Mapping[str, tuple[int, ...]]:
+    def end_shapes(self) -> Mapping[str, tuple[int, ...]]:
         hidden, project = self.spec.hidden, self._project
         shapes: dict[str, tuple[int, ...]] = {
             "embeddings.word": (self.vocab, self.embedding),
@@ -136,7 +136,7 @@ class MobileBert:
             shapes[f"{linear.name}.bias"] = (linear.n_out,)
         return shapes
 
-    def saved(self, name: str, /) -> tuple[str, ...]:
+    def saved_names(self, name: str, /) -> tuple[str, ...]:
         if name in _ENDS:
             found = _ENDS[name]
         else:

@@ -157,9 +157,9 @@ class PartBuilder:
         """x [m, in] times some output rows of the weight (`rows`), with bias; or times some inputs, without
         bias.
         """
-        return self.stacked(x, (linear,), rows, columns)
+        return self.linear_stack(x, (linear,), rows, columns)
 
-    def stacked(
+    def linear_stack(
         self,
         x: str,
         linears: tuple[LinearSpec, ...],
@@ -172,12 +172,12 @@ class PartBuilder:
         width = columns or IndexRange(0, n_in)
         label = "+".join(one.name for one in linears)
         blocks = [WeightBlock(f"{one.name}.weight", s, width) for one, s in zip(linears, spans, strict=True)]
-        weight = self.piece(_named(label, "weight", spans, width), WeightPiece(tuple(blocks)))
+        weight = self.piece(_weight_name(label, "weight", spans, width), WeightPiece(tuple(blocks)))
         inputs: tuple[str, ...] = (x, weight)
         if columns is None and any(one.has_bias for one in linears):
             names = [f"{one.name}.bias" if one.has_bias else None for one in linears]
             biases = [WeightBlock(name, s) for name, s in zip(names, spans, strict=True)]
-            inputs += (self.piece(_named(label, "bias", spans), WeightPiece(tuple(biases))),)
+            inputs += (self.piece(_weight_name(label, "bias", spans), WeightPiece(tuple(biases))),)
         return self.node("Gemm", inputs, (self.shape(x)[0], sum(s.n for s in spans)), label, transB=1)
 
     def bias(self, x: str, linear: LinearSpec, rows: IndexRange | None = None) -> str:
@@ -185,7 +185,7 @@ class PartBuilder:
         if not linear.has_bias:
             return x
         span = rows or IndexRange(0, linear.n_out)
-        name = _named(linear.name, "bias", [span])
+        name = _weight_name(linear.name, "bias", [span])
         return self.add(x, self.piece(name, WeightPiece((WeightBlock(f"{linear.name}.bias", span),))))
 
     def add(self, x: str, y: str) -> str:
@@ -264,7 +264,7 @@ def _values(block: WeightBlock, read: TensorReader, prefix: str) -> np.ndarray:
     return values
 
 
-def _named(label: str, kind: str, rows: list[IndexRange], columns: IndexRange | None = None) -> str:
+def _weight_name(label: str, kind: str, rows: list[IndexRange], columns: IndexRange | None = None) -> str:
     spans = ";".join(f"{s.start}:{s.stop}" for s in rows)
     across = "" if columns is None else f",{columns.start}:{columns.stop}"
     return f"{label}.{kind}[{spans}{across}]"

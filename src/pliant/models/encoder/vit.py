@@ -82,7 +82,7 @@ class Vit:
     def inputs(self) -> tuple[Port, ...]:
         return (Port("pixels", "float32", self.image),)
 
-    def ends(self) -> Mapping[str, tuple[int, ...]]:
+    def end_shapes(self) -> Mapping[str, tuple[int, ...]]:
         hidden, rows = self.spec.hidden, self.spec.max_rows
         shapes: dict[str, tuple[int, ...]] = {
             "embeddings.class": (1, 1, hidden),
@@ -97,7 +97,7 @@ class Vit:
             shapes["head.classifier.bias"] = (len(self.labels),)
         return shapes
 
-    def saved(self, name: str, /) -> tuple[str, ...]:
+    def saved_names(self, name: str, /) -> tuple[str, ...]:
         if name in _ENDS:
             found = _ENDS[name]
         else:

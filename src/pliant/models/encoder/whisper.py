@@ -80,7 +80,7 @@ class Whisper:
     def inputs(self) -> tuple[Port, ...]:
         return (Port("mel", "float32", (self.bins, None)),)
 
-    def ends(self) -> Mapping[str, tuple[int, ...]]:
+    def end_shapes(self) -> Mapping[str, tuple[int, ...]]:
         d = self.spec.hidden
         return {
             "embeddings.conv1.weight": (d, self.bins, 3),
@@ -92,7 +92,7 @@ class Whisper:
             "head.norm.bias": (d,),
         }
 
-    def saved(self, name: str, /) -> tuple[str, ...]:
+    def saved_names(self, name: str, /) -> tuple[str, ...]:
         if name in _ENDS:
             found = _ENDS[name]
         else:

@@ -97,7 +97,7 @@ def save_checkpoint(
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
         raise ModelError(f"{directory} already exists and is not empty; choose another name or remove it.")
     dtype, torch_name = _DTYPE[precision]
-    weights = dict(_to_write(spec, tensors, dtype, table))
+    weights = dict(_tensors_to_write(spec, tensors, dtype, table))
     texts = {"config.json": write_config(spec, torch_name)}
     if spec.head.labels is None:
         texts |= write_pooling(spec.head, spec.hidden)
@@ -180,7 +180,7 @@ def _precision(spec: ModelSpec, stored: Mapping[str, StoredTensor]) -> Precision
     return "F32"
 
 
-def _to_write(
+def _tensors_to_write(
     spec: ModelSpec, tensors: Mapping[str, np.ndarray], dtype: np.dtype, table: QuantizedTable | None
 ) -> Iterator[tuple[str, np.ndarray]]:
     for name, shape in tensor_shapes(spec):

@@ -135,14 +135,12 @@ def read_config(directory: Path, tensor_names: Collection[str]) -> ModelSpec:
 def read_config_file(path: Path, tensor_names: Collection[str]) -> ModelSpec:
     """As `read_config`, from a file of any name."""
     kind = model_type(path)
-    if kind not in TEXT_FAMILIES:
+    if (family := TEXT_FAMILIES.get(kind)) is None:
         raise ModelError(
             f"{path}: model_type {kind!r} is not supported; pliant runs {', '.join(TEXT_FAMILIES)}."
         )
-    family = TEXT_FAMILIES[kind]
-    config: _BertConfig | _DistilBertConfig = read_json(
-        path, _DistilBertConfig if family == "distilbert" else _BertConfig
-    )
+    keys = _DistilBertConfig if family == "distilbert" else _BertConfig
+    config: _BertConfig | _DistilBertConfig = read_json(path, keys)
     _refuse_unsupported(path, config)
     try:
         head = _head(path.parent, family, config, tensor_names)

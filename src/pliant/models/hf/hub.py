@@ -25,14 +25,14 @@ def download_model(name: str) -> Path:
     try:
         revision = huggingface_hub.HfApi().model_info(name, timeout=ANSWER_TIMEOUT_S).sha
     except Exception as unreachable:  # noqa: BLE001
-        return _from_cache(name, unreachable)
+        return _find_cached(name, unreachable)
     try:
         return Path(huggingface_hub.snapshot_download(name, revision=revision, allow_patterns=_FILES))
     except Exception as e:
         raise ModelError(f"the download of {name!r} from the hub failed: {_first_line(e)}. Try again.") from e
 
 
-def _from_cache(name: str, unreachable: Exception) -> Path:
+def _find_cached(name: str, unreachable: Exception) -> Path:
     import huggingface_hub
 
     try:

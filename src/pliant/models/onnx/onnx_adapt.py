@@ -34,92 +34,92 @@ class AdapterContext(Protocol):
 Adapter = Callable[[Node, AdapterContext], list[Node] | None]
 
 
-def adapt(node: Node, version: int, around: AdapterContext) -> list[Node] | None:
+def adapt(node: Node, version: int, context: AdapterContext) -> list[Node] | None:
     """The node, declared at opset `version`, as nodes of the newest opset; None if it cannot be converted."""
     if version < BROADCASTING_OPSET:
         if "axis" in node.attributes and "broadcast" in node.attributes:
             return None
-        node = replace(node, attributes=_without(node, "broadcast", "consumed_inputs", "is_test"))
+        node = replace(node, attributes=_drop_attributes(node, "broadcast", "consumed_inputs", "is_test"))
     before, adapter = _ADAPTERS.get(node.op, (0, None))
     if adapter is None or version >= before:
         return [node]
-    return adapter(node, around)
+    return adapter(node, context)
 
 
-def _axes_to_input(node: Node, around: AdapterContext) -> list[Node]:
-    return [_moved(node, around, "axes")]
+def _axes_to_input(node: Node, context: AdapterContext) -> list[Node]:
+    return [_attributes_to_inputs(node, context, "axes")]
 
 
-def _moved(node: Node, around: AdapterContext, *names: str) -> Node:
+def _attributes_to_inputs(node: Node, context: AdapterContext, *names: str) -> Node:
     """Attributes `names`, in order, as further int64 inputs."""
     inputs = list(node.inputs)
     for name in names:
         value = node.integers(name, None)
         inputs.append(
-            "" if value is None else around.constant(f"{node.outputs[0]}.{name}", np.array(value, np.int64))
+            "" if value is None else context.constant(f"{node.outputs[0]}.{name}", np.array(value, np.int64))
         )
     while inputs and not inputs[-1]:
         inputs.pop()
-    return replace(node, inputs=tuple(inputs), attributes=_without(node, *names))
+    return replace(node, inputs=tuple(inputs), attributes=_drop_attributes(node, *names))
 
 
-def _split(node: Node, around: AdapterContext) -> list[Node]:
-    node = _moved(node, around, "split")
+def _split(node: Node, context: AdapterContext) -> list[Node]:
+    node = _attributes_to_inputs(node, context, "split")
     if len(node.inputs) > 1:
         return [node]
     return [replace(node, attributes={**node.attributes, "num_outputs": len(node.outputs)})]
 
 
-def _split_18(node: Node, around: AdapterContext) -> list[Node]:
+def _split_18(node: Node, context: AdapterContext) -> list[Node]:
     if len(node.inputs) > 1 and node.inputs[1]:
         return [node]
-    return _split(node, around)
+    return _split(node, context)
 
 
-def _coerced(node: Node, around: AdapterContext) -> list[Node]:
+def _flatten_axes(node: Node, context: AdapterContext) -> list[Node]:
     """Before opset 13, softmax ran over all axes from `axis` on as one."""
-    type_ = around.type(node.inputs[0])
+    type_ = context.type(node.inputs[0])
     rank = len(type_.shape)
     axis = node.integer("axis", 1)
     axis = axis + rank if axis < 0 else axis
     if axis == rank - 1 or rank == 0:
         return [replace(node, attributes={**node.attributes, "axis": -1})]
     flat_type = TensorType(type_.dtype, (prod(type_.shape[:axis]), prod(type_.shape[axis:])))
-    flat, done = (around.tensor(f"{node.outputs[0]}.{part}", flat_type) for part in ("flat", "done"))
+    flat, done = (context.tensor(f"{node.outputs[0]}.{part}", flat_type) for part in ("flat", "done"))
     return [
-        _reshape(node.inputs[0], flat, flat_type, node.name, around),
+        _reshape(node.inputs[0], flat, flat_type, node.name, context),
         replace(node, inputs=(flat,), outputs=(done,), attributes={**node.attributes, "axis": -1}),
-        _reshape(done, node.outputs[0], type_, node.name, around),
+        _reshape(done, node.outputs[0], type_, node.name, context),
     ]
 
 
-def _reshape(x: str, y: str, type_: TensorType, name: str, around: AdapterContext) -> Node:
-    shape = around.constant(f"{y}.shape", np.array(type_.shape, np.int64))
+def _reshape(x: str, y: str, type_: TensorType, name: str, context: AdapterContext) -> Node:
+    shape = context.constant(f"{y}.shape", np.array(type_.shape, np.int64))
     return Node("Reshape", (x, shape), (y,), {"allowzero": 1}, name)
 
 
-def _dropout(node: Node, around: AdapterContext) -> list[Node]:
-    return [replace(node, attributes=_without(node, "ratio", "is_test"))]
+def _dropout(node: Node, context: AdapterContext) -> list[Node]:
+    return [replace(node, attributes=_drop_attributes(node, "ratio", "is_test"))]
 
 
-def _batch_normalization(node: Node, around: AdapterContext) -> list[Node] | None:
+def _batch_normalization(node: Node, context: AdapterContext) -> list[Node] | None:
     if any(node.outputs[1:]):
         return None
-    return [replace(node, outputs=node.outputs[:1], attributes=_without(node, "spatial"))]
+    return [replace(node, outputs=node.outputs[:1], attributes=_drop_attributes(node, "spatial"))]
 
 
-def _upsample(node: Node, around: AdapterContext) -> list[Node]:
+def _upsample(node: Node, context: AdapterContext) -> list[Node]:
     scales = node.reals("scales", None)
     given = (
         node.inputs[1]
         if scales is None
-        else around.constant(f"{node.outputs[0]}.scales", np.array(scales, np.float32))
+        else context.constant(f"{node.outputs[0]}.scales", np.array(scales, np.float32))
     )
     mode = node.text("mode", "nearest")
     return [_resize(node, given, mode)]
 
 
-def _resize_10(node: Node, around: AdapterContext) -> list[Node]:
+def _resize_10(node: Node, context: AdapterContext) -> list[Node]:
     if len(node.inputs) > 2:
         return [node]
     return [_resize(node, node.inputs[1], node.text("mode", "nearest"))]
@@ -130,82 +130,86 @@ def _resize(node: Node, scales: str, mode: str) -> Node:
     return replace(node, op="Resize", inputs=(node.inputs[0], "", scales), attributes=attributes)
 
 
-def _scatter(node: Node, around: AdapterContext) -> list[Node]:
+def _scatter(node: Node, context: AdapterContext) -> list[Node]:
     return [replace(node, op="ScatterElements")]
 
 
-def _group_normalization(node: Node, around: AdapterContext) -> list[Node] | None:
+def _group_normalization(node: Node, context: AdapterContext) -> list[Node] | None:
     """Before opset 21, scale and bias were per group; now they are per channel."""
     groups = node.integer("num_groups")
-    channels = around.type(node.inputs[0]).shape[1]
+    channels = context.type(node.inputs[0]).shape[1]
     inputs = [node.inputs[0]]
     for x in node.inputs[1:]:
-        value = around.value(x)
+        value = context.value(x)
         if value is None:
             return None
-        inputs.append(around.constant(x, np.repeat(value, channels // groups)))
+        inputs.append(context.constant(x, np.repeat(value, channels // groups)))
     return [replace(node, inputs=tuple(inputs))]
 
 
-def _grid_sample(node: Node, around: AdapterContext) -> list[Node]:
+def _grid_sample(node: Node, context: AdapterContext) -> list[Node]:
     mode = node.text("mode", "bilinear")
     new = {"bilinear": "linear", "bicubic": "cubic"}.get(mode, mode)
     return [replace(node, attributes={**node.attributes, "mode": new})]
 
 
-def _dft(node: Node, around: AdapterContext) -> list[Node]:
+def _dft(node: Node, context: AdapterContext) -> list[Node]:
     inputs = (*node.inputs, "")[:2]
-    axis = around.constant(f"{node.outputs[0]}.axis", np.array(node.integer("axis", 1), np.int64))
-    return [replace(node, inputs=(*inputs, axis), attributes=_without(node, "axis"))]
+    axis = context.constant(f"{node.outputs[0]}.axis", np.array(node.integer("axis", 1), np.int64))
+    return [replace(node, inputs=(*inputs, axis), attributes=_drop_attributes(node, "axis"))]
 
 
-def _slice(node: Node, around: AdapterContext) -> list[Node]:
-    return [_moved(node, around, "starts", "ends", "axes")]
+def _slice(node: Node, context: AdapterContext) -> list[Node]:
+    return [_attributes_to_inputs(node, context, "starts", "ends", "axes")]
 
 
-def _top_k(node: Node, around: AdapterContext) -> list[Node]:
-    k = around.constant(f"{node.outputs[0]}.k", np.array([node.integer("k")], np.int64))
-    return [replace(node, inputs=(node.inputs[0], k), attributes=_without(node, "k"))]
+def _top_k(node: Node, context: AdapterContext) -> list[Node]:
+    k = context.constant(f"{node.outputs[0]}.k", np.array([node.integer("k")], np.int64))
+    return [replace(node, inputs=(node.inputs[0], k), attributes=_drop_attributes(node, "k"))]
 
 
-def _top_k_10(node: Node, around: AdapterContext) -> list[Node]:
-    return _top_k(node, around) if "k" in node.attributes else [node]
+def _top_k_10(node: Node, context: AdapterContext) -> list[Node]:
+    return _top_k(node, context) if "k" in node.attributes else [node]
 
 
-def _pad(node: Node, around: AdapterContext) -> list[Node]:
-    pads = around.constant(f"{node.outputs[0]}.pads", np.array(node.integers("pads"), np.int64))
-    dtype = around.type(node.inputs[0]).numpy
+def _pad(node: Node, context: AdapterContext) -> list[Node]:
+    pads = context.constant(f"{node.outputs[0]}.pads", np.array(node.integers("pads"), np.int64))
+    dtype = context.type(node.inputs[0]).numpy
     value = np.asarray(node.real("value", 0.0)).astype(dtype)
-    filler = around.constant(f"{node.outputs[0]}.value", value)
-    return [replace(node, inputs=(node.inputs[0], pads, filler), attributes=_without(node, "pads", "value"))]
+    filler = context.constant(f"{node.outputs[0]}.value", value)
+    return [
+        replace(
+            node, inputs=(node.inputs[0], pads, filler), attributes=_drop_attributes(node, "pads", "value")
+        )
+    ]
 
 
-def _in_float32(node: Node, around: AdapterContext) -> list[Node]:
+def _cast_to_float32(node: Node, context: AdapterContext) -> list[Node]:
     """Convolutions of other float types run in float32, the only type of their kernels."""
     x, y = node.inputs[0], node.outputs[0]
-    kind = around.type(x)
+    kind = context.type(x)
     if kind.dtype not in ("float16", "bfloat16", "float64"):
         return [node]
     nodes: list[Node] = []
     inputs: list[str] = []
     for name in node.inputs:
-        value = around.value(name) if name else None
+        value = context.value(name) if name else None
         if value is not None:
-            inputs.append(around.constant(f"{name}.float32", value.astype(np.float32)))
+            inputs.append(context.constant(f"{name}.float32", value.astype(np.float32)))
         elif name:
-            inputs.append(around.tensor(f"{name}.float32", TensorType("float32", around.type(name).shape)))
+            inputs.append(context.tensor(f"{name}.float32", TensorType("float32", context.type(name).shape)))
             nodes.append(Node("Cast", (name,), (inputs[-1],), {"to": ELEMENT_TYPES["float32"]}, node.name))
         else:
             inputs.append(name)
-    made = around.tensor(f"{y}.float32", TensorType("float32", around.type(y).shape))
+    made = context.tensor(f"{y}.float32", TensorType("float32", context.type(y).shape))
     nodes.append(replace(node, inputs=tuple(inputs), outputs=(made,)))
     return [*nodes, Node("Cast", (made,), (y,), {"to": ELEMENT_TYPES[kind.dtype]}, node.name)]
 
 
-def _clip(node: Node, around: AdapterContext) -> list[Node]:
-    dtype = around.type(node.inputs[0]).numpy
+def _clip(node: Node, context: AdapterContext) -> list[Node]:
+    dtype = context.type(node.inputs[0]).numpy
     bounds = [
-        around.constant(f"{node.outputs[0]}.{name}", np.asarray(node.real(name)).astype(dtype))
+        context.constant(f"{node.outputs[0]}.{name}", np.asarray(node.real(name)).astype(dtype))
         if name in node.attributes
         else ""
         for name in ("min", "max")
@@ -213,7 +217,7 @@ def _clip(node: Node, around: AdapterContext) -> list[Node]:
     return [replace(node, inputs=(node.inputs[0], *bounds), attributes={})]
 
 
-def _without(node: Node, *names: str) -> Mapping[str, Attribute]:
+def _drop_attributes(node: Node, *names: str) -> Mapping[str, Attribute]:
     return {k: v for k, v in node.attributes.items() if k not in names}
 
 
@@ -225,9 +229,9 @@ _ADAPTERS: Mapping[str, tuple[int, Adapter]] = {
     "ReduceSum": (13, _axes_to_input),
     **{f"Reduce{name}": (18, _axes_to_input) for name in _REDUCTIONS},
     "Split": (18, _split_18),
-    "Softmax": (13, _coerced),
-    "LogSoftmax": (13, _coerced),
-    "Hardmax": (13, _coerced),
+    "Softmax": (13, _flatten_axes),
+    "LogSoftmax": (13, _flatten_axes),
+    "Hardmax": (13, _flatten_axes),
     "Dropout": (12, _dropout),
     "BatchNormalization": (14, _batch_normalization),
     "Upsample": (99, _upsample),
@@ -240,8 +244,8 @@ _ADAPTERS: Mapping[str, tuple[int, Adapter]] = {
     "TopK": (11, _top_k_10),
     "Pad": (11, _pad),
     "Clip": (11, _clip),
-    "Conv": (99, _in_float32),
-    "ConvTranspose": (99, _in_float32),
+    "Conv": (99, _cast_to_float32),
+    "ConvTranspose": (99, _cast_to_float32),
 }
 """Per operator: the opset version since which its semantics are unchanged, and the adapter of older ones."""
 

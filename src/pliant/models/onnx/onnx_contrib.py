@@ -44,7 +44,7 @@ class _FunctionBuilder:
     def inputs(self) -> list[str]:
         return [f"x{i}" for i in range(len(self.node.input))]
 
-    def given(self, i: int) -> str:
+    def input_name(self, i: int) -> str:
         """The name of input `i`, "" if it is absent."""
         return f"x{i}" if i < len(self.node.input) and self.node.input[i] else ""
 
@@ -60,11 +60,13 @@ class _FunctionBuilder:
 
     def real(self, i: int) -> str:
         """Dequantize input `i`, with its scale and zero point in inputs `i + 1` and `i + 2`."""
-        return self.add("DequantizeLinear", [self.given(i), self.given(i + 1), self.given(i + 2)])
+        return self.add(
+            "DequantizeLinear", [self.input_name(i), self.input_name(i + 1), self.input_name(i + 2)]
+        )
 
     def quantized(self, x: str, i: int) -> None:
         """Quantize the output, with scale and zero point in inputs `i` and `i + 1`."""
-        self.add("QuantizeLinear", [x, self.given(i), self.given(i + 1)], "y0")
+        self.add("QuantizeLinear", [x, self.input_name(i), self.input_name(i + 1)], "y0")
 
 
 def _binary(op: str) -> Callable[[_FunctionBuilder], None]:
@@ -91,25 +93,25 @@ def _concat(body: _FunctionBuilder) -> None:
 
 
 def _where(body: _FunctionBuilder) -> None:
-    body.quantized(body.add("Where", [body.given(0), body.real(1), body.real(4)]), 7)
+    body.quantized(body.add("Where", [body.input_name(0), body.real(1), body.real(4)]), 7)
 
 
 def _gemm(body: _FunctionBuilder) -> None:
     """The bias is int32 in units of both scales."""
     inputs = [body.real(0), body.real(3)]
-    if body.given(6):
-        scale = body.add("Mul", [body.given(1), body.given(4)])
-        bias = body.add("Cast", [body.given(6)], to=1)
+    if body.input_name(6):
+        scale = body.add("Mul", [body.input_name(1), body.input_name(4)])
+        bias = body.add("Cast", [body.input_name(6)], to=1)
         inputs.append(body.add("Mul", [bias, scale]))
-    body.add("Gemm", inputs, "" if body.given(7) else "y0")
+    body.add("Gemm", inputs, "" if body.input_name(7) else "y0")
     body.with_attributes_of_node()
-    if body.given(7):
+    if body.input_name(7):
         body.quantized(body.nodes[-1].output[0], 7)
 
 
 def _same(op: str) -> Callable[[_FunctionBuilder], None]:
     def write(body: _FunctionBuilder) -> None:
-        body.add(op, [body.given(i) for i in range(len(body.node.input))], "y0")
+        body.add(op, [body.input_name(i) for i in range(len(body.node.input))], "y0")
         body.with_attributes_of_node()
 
     return write
@@ -118,9 +120,9 @@ def _same(op: str) -> Callable[[_FunctionBuilder], None]:
 def _lstm(body: _FunctionBuilder) -> None:
     """Weights [direction][input][gate] of bytes, with scales and zero points per direction or per gate."""
     weights = [_lstm_weights(body, 1, 8), _lstm_weights(body, 2, 10)]
-    rest = [body.given(i) for i in range(3, 8)]
+    rest = [body.input_name(i) for i in range(3, 8)]
     outputs = [f"y{i}" if y else "" for i, y in enumerate(body.node.output)]
-    body.nodes.append(helper.make_node("LSTM", [body.given(0), *weights, *rest], outputs))
+    body.nodes.append(helper.make_node("LSTM", [body.input_name(0), *weights, *rest], outputs))
     body.with_attributes_of_node()
 
 
@@ -135,8 +137,8 @@ def _lstm_weights(body: _FunctionBuilder, w: int, scale: int) -> str:
         return body.add("Constant", [], value=value)
     axes = (1, 2) if len(body.types[names[1]].shape) == 1 else (1,)
     at = body.add("Constant", [], value_ints=axes)
-    real = [body.add("Cast", [body.given(i)], to=1) for i in (w, scale + 1)]
-    wide = [body.add("Unsqueeze", [x, at]) for x in (real[1], body.given(scale))]
+    real = [body.add("Cast", [body.input_name(i)], to=1) for i in (w, scale + 1)]
+    wide = [body.add("Unsqueeze", [x, at]) for x in (real[1], body.input_name(scale))]
     whole_name = body.add("Mul", [body.add("Sub", [real[0], wide[0]]), wide[1]])
     return body.add("Transpose", [whole_name], perm=[0, 2, 1])
 

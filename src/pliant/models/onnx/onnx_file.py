@@ -94,7 +94,7 @@ def open_onnx(source: "str | os.PathLike[str] | bytes | Any") -> OnnxModel:
     another kind of source.
     """
     if isinstance(source, Message):
-        return _open(memoryview(_serialised(source)), None, "the model")
+        return _open(memoryview(_serialise(source)), None, "the model")
     if isinstance(source, bytes | bytearray | memoryview):
         return _open(memoryview(source), None, "the model")
     if not isinstance(source, str | os.PathLike):
@@ -176,7 +176,7 @@ def _check(proto: Any, source: str) -> None:
         raise GraphError(f"{source} breaks ONNX's rules: {one_line(error)}") from error
 
 
-def _serialised(proto: Any) -> bytes:
+def _serialise(proto: Any) -> bytes:
     try:
         return bytes(proto.SerializeToString())
     except (ValueError, RuntimeError) as error:

@@ -9,10 +9,16 @@ from collections.abc import Mapping
 import numpy as np
 
 from pliant.ir.graph import Attribute, Graph, Node, TensorType
-from pliant.models.recurrent.recurrent_spec import CLASSIFIER, GATES, CellKind, RecurrentSpec, layer_suffix
+from pliant.models.recurrent.recurrent_spec import (
+    CLASSIFIER,
+    GATES,
+    RecurrentCell,
+    RecurrentSpec,
+    layer_suffix,
+)
 
 VECTORS, STATES, POOLED, LOGITS = "vectors", "states", "pooled", "logits"
-_GATE_ORDER: dict[CellKind, tuple[int, ...]] = {"lstm": (0, 3, 1, 2), "gru": (1, 0, 2)}
+_GATE_ORDER: dict[RecurrentCell, tuple[int, ...]] = {"lstm": (0, 3, 1, 2), "gru": (1, 0, 2)}
 """The positions of ONNX's gates in torch's weights: i, o, f, c in i, f, g, o; and z, r, h in r, z, n."""
 
 

@@ -10,7 +10,7 @@ import msgspec
 from pliant.errors import ModelError
 from pliant.models.hf.config import model_type, read_json
 
-CellKind = Literal["lstm", "gru"]
+RecurrentCell = Literal["lstm", "gru"]
 StatePooling = Literal["last", "max", "mean"]
 """How all states become one vector: the final state of each direction, or the maximum or mean of each
 unit.
@@ -22,7 +22,7 @@ MAX_TOKENS = 1 << 14
 directions.
 """
 
-GATES: dict[CellKind, int] = {"lstm": 4, "gru": 3}
+GATES: dict[RecurrentCell, int] = {"lstm": 4, "gru": 3}
 EMBEDDING, CLASSIFIER = "embedding.weight", "classifier"
 
 
@@ -33,7 +33,7 @@ class RecurrentSpec:
     Without `labels` the pooled vector is the answer. Raises ModelError for invalid sizes.
     """
 
-    cell: CellKind
+    cell: RecurrentCell
     vocab: int
     inputs: int
     hidden: int
@@ -114,7 +114,7 @@ def layer_suffix(layer: int, direction: int) -> str:
 
 class _Config(msgspec.Struct):
     model_type: str
-    cell: CellKind
+    cell: RecurrentCell
     vocab_size: int
     embedding_size: int
     hidden_size: int

@@ -28,7 +28,7 @@ from pliant.ir.port import Port
 from pliant.kernels.runtime.jit import Library
 from pliant.kernels.runtime.thread_pool import ThreadPool
 from pliant.models.encoder.encoder_graph import ComputeDtype
-from pliant.models.onnx.bind.onnx_blocks import check_whole, host_names
+from pliant.models.onnx.bind.onnx_blocks import host_names, require_one_graph
 from pliant.models.onnx.onnx_file import OnnxModel
 from pliant.plan.precision import PrecisionChoice
 from pliant.profile.system_memory import machine_bytes
@@ -158,7 +158,7 @@ class OnnxSession(ArraySession):
         arrays = self._pad_feeds(feeds)
         with self._turns.lock:
             part = self._binder.bind(_shapes(arrays), arrays)
-            scheduled = self._lowering.schedule(check_whole(part, self._model.source))
+            scheduled = self._lowering.schedule(require_one_graph(part, self._model.source))
             self.schedule = scheduled.report
             return scheduled.graph
 

@@ -56,7 +56,7 @@ class ModelBinder:
         """The part that can be bound for these shapes and for other sizes as well. Raises GraphError as
         `bind_first`.
         """
-        return self._open.bound(lambda keeps: self._bind_part(shapes, {}, keeps_lookups=keeps))
+        return self._open.bind_part(lambda keeps: self._bind_part(shapes, {}, keeps_lookups=keeps))
 
     def _fits(self, shapes: Shapes, feeds: AllTensors) -> bool:
         """Whether the model binds to these shapes, with the values of `feeds` for inputs bound by value."""

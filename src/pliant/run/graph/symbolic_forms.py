@@ -17,7 +17,7 @@ from pliant.kernels.runtime.buffer import Buffer
 from pliant.kernels.runtime.call_table import CallTable
 from pliant.kernels.runtime.thread_pool import ThreadPool
 from pliant.models.onnx.bind.onnx_blocks import BoundPart
-from pliant.models.onnx.bind.onnx_symbolic import WAYS, SymbolicGraph, open_sizes, symbolic_graph
+from pliant.models.onnx.bind.onnx_symbolic import SIZE_LIMITS, SymbolicGraph, open_sizes, symbolic_graph
 from pliant.run.arena import Arena
 from pliant.run.graph.array_stage import AllTensors, Arrays, ExecutableStage, run_bound
 from pliant.run.graph.lowering import LoweredGraph
@@ -61,7 +61,7 @@ class SymbolicForm:
     def sizes(self, shapes: Shapes) -> tuple[int, ...] | None:
         """The open sizes of these shapes; None if this executable does not serve them."""
         sizes = self.graph.family.sizes(shapes)
-        return sizes if sizes is not None and self.program.holds(sizes) else None
+        return sizes if sizes is not None and self.program.is_valid_for(sizes) else None
 
     def stage(self, sizes: tuple[int, ...]) -> "SizedStage":
         """The stage for shapes of these sizes."""
@@ -173,7 +173,7 @@ class SymbolicForms:
         open_dims: Mapping[str, Sequence[str | None]],
         bind: Callable[[Shapes], BoundPart],
         form: Callable[[SymbolicGraph], SymbolicForm],
-        ways: Sequence[Sequence[int]] = WAYS,
+        ways: Sequence[Sequence[int]] = SIZE_LIMITS,
     ) -> SizedStage | None:
         """As `stage`, on a new form made by `form`; None if none can be made."""
         try:
@@ -196,7 +196,7 @@ class SymbolicForms:
         shapes: Shapes,
         open_dims: Mapping[str, Sequence[str | None]],
         bind: Callable[[Shapes], BoundPart],
-        ways: Sequence[Sequence[int]] = WAYS,
+        ways: Sequence[Sequence[int]] = SIZE_LIMITS,
     ) -> SymbolicGraph | None:
         """The graph of the family of these shapes; None if no family is found.
 

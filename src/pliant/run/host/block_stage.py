@@ -17,7 +17,7 @@ from pliant.kernels.runtime.thread_pool import ThreadPool
 from pliant.models.onnx.bind.onnx_bind import bind_next
 from pliant.models.onnx.bind.onnx_blocks import BoundPart, NodeBlock, PartRebinder
 from pliant.models.onnx.bind.onnx_constants import KnownConstants, SymbolicConstant, constants_at
-from pliant.models.onnx.bind.onnx_symbolic import WAYS_OF_PARTS
+from pliant.models.onnx.bind.onnx_symbolic import PART_SIZE_LIMITS
 from pliant.models.onnx.onnx_tensor import ELEMENT_TYPES
 from pliant.run.arena import Arena
 from pliant.run.graph.array_stage import AllTensors, Tensors
@@ -97,10 +97,10 @@ class BlockForms:
 
             def bind(given: Shapes) -> BoundPart:
                 own = {x: t and TensorType(t.dtype, given[x]) for x, t in types.items()}
-                return families.part.bound(lambda keeps: self._part(own, given.get(_BEFORE, ()), keeps))
+                return families.part.bind_part(lambda keeps: self._part(own, given.get(_BEFORE, ()), keeps))
 
             form = self._binder.opener.open_form
-            stage = families.forms.open(shapes, open_dims, bind, form, WAYS_OF_PARTS)
+            stage = families.forms.open(shapes, open_dims, bind, form, PART_SIZE_LIMITS)
             families.met.append(shapes)
         return stage
 

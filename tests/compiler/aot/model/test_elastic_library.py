@@ -16,8 +16,8 @@ from pliant.models.tokenizer import TokenizedInput, open_tokenizer
 from pliant.run.submodel.engine import Engine
 from pliant.store.manifest import MANIFEST, read_manifest
 from pliant.store.read import open_store
+from tests.compiler.aot.model.c_model import CAnswer, CModel
 from tests.compiler.aot.model.conftest import LENGTH, TARGETS_S, Build, compiled_program
-from tests.compiler.aot.model.opened import CAnswer, CModel
 from tests.rows import FORMS
 from tests.tiny import FAMILIES, random_ids
 

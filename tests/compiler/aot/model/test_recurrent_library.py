@@ -12,7 +12,7 @@ from pliant.compiler.executable.call import Target
 from pliant.errors import InputError
 from pliant.kernels.emit.isa import host_isa
 from pliant.models.recurrent.recurrent_spec import RecurrentSpec
-from tests.compiler.aot.model.opened import CModel
+from tests.compiler.aot.model.c_model import CModel
 from tests.recurrent_models import write_recurrent
 
 SPECS = {

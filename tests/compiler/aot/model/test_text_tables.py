@@ -18,7 +18,7 @@ from pliant.compiler.executable.call import Target
 from pliant.kernels.emit.isa import host_isa
 from pliant.models.recurrent.recurrent_spec import RecurrentSpec
 from pliant.models.tokenizer import open_tokenizer
-from tests.compiler.aot.model.opened import CModel
+from tests.compiler.aot.model.c_model import CModel
 from tests.recurrent_models import write_recurrent
 
 ASSETS = Path(__file__).parents[4] / "src" / "pliant" / "models" / "assets"

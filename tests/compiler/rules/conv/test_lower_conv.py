@@ -9,7 +9,7 @@ import pytest
 
 from pliant.ir.graph import TensorType
 from pliant.kernels.emit.isa import AVX2, AVX512, X86_64, Isa, to_portable
-from tests.compiler.rules.running import run_node
+from tests.compiler.rules.run_node import run_node
 
 torch = pytest.importorskip("torch", reason="torch is the reference")
 

@@ -9,7 +9,7 @@ import pytest
 from pliant.compiler.rules.conv import lower_conv_integer as conv_integer
 from pliant.ir.graph import TensorType
 from pliant.kernels.emit.isa import AVX2, AVX2_VNNI, AVX512, AVX512_VNNI, X86_64, Isa, to_portable
-from tests.compiler.rules.running import run_node, type_of
+from tests.compiler.rules.run_node import run_node, type_of
 from tests.rows import TILE_ROWS
 
 torch = pytest.importorskip("torch", reason="torch is the reference")

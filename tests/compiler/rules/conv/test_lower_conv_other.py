@@ -8,7 +8,7 @@ import pytest
 
 from pliant.ir.graph import TensorType
 from pliant.kernels.emit.isa import AVX2, X86_64, Isa
-from tests.compiler.rules.running import expected, run_node
+from tests.compiler.rules.run_node import expected, run_node
 
 torch = pytest.importorskip("torch", reason="torch is the reference")
 

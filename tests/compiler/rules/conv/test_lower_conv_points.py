@@ -13,7 +13,7 @@ from pliant.ir.graph import Graph, Node, TensorType
 from pliant.kernels.conv.direct.conv_pointwise import tile_vectors
 from pliant.kernels.emit.isa import AVX2, AVX512, NEON, X86_64, Isa, to_portable
 from tests.compiler.rules.conv.test_lower_conv import normal, reference
-from tests.compiler.rules.running import run_node
+from tests.compiler.rules.run_node import run_node
 
 pytest.importorskip("torch", reason="torch is the reference")
 

@@ -22,7 +22,7 @@ from pliant.kernels.emit.isa import AVX512_AMX, AVX512_BF16, Isa
 from tests.compiler.rules.conv.test_lower_conv import laid_out, normal, reference
 from tests.compiler.rules.product.test_split_product import cache as cache
 from tests.compiler.rules.product.test_split_product import isa as isa
-from tests.compiler.rules.running import run_node
+from tests.compiler.rules.run_node import run_node
 from tests.kernels.tiles.amx_trap import Executed, Trap
 from tests.rows import TILE_ROWS
 

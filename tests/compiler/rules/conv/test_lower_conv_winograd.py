@@ -9,7 +9,7 @@ from pliant.ir.graph import TensorType
 from pliant.kernels.conv.winograd_matrices import input_matrix, output_matrix, weight_matrix
 from pliant.kernels.emit.isa import AVX2, AVX512, X86_64, Isa, to_portable
 from tests.compiler.rules.conv.test_lower_conv import laid_out, normal, reference
-from tests.compiler.rules.running import run_node
+from tests.compiler.rules.run_node import run_node
 
 ISAS = [AVX2, X86_64, to_portable(AVX512)]
 

@@ -8,7 +8,7 @@ import pytest
 
 from pliant.ir.graph import TensorType
 from pliant.kernels.emit.isa import AVX2, AVX512, X86_64, Isa, to_portable
-from tests.compiler.rules.running import answer_of_onnxruntime, expected, run_node, type_of
+from tests.compiler.rules.run_node import answer_of_onnxruntime, expected, run_node, type_of
 
 ISAS = [AVX2, X86_64, to_portable(AVX512)]
 

@@ -8,7 +8,7 @@ import pytest
 
 from pliant.kernels.emit.isa import AVX2, AVX512, X86_64, Isa, to_portable
 from tests.compiler.rules.move.test_lower_move import ints, numbers
-from tests.compiler.rules.running import answer_of_onnxruntime, expected, run_node, type_of
+from tests.compiler.rules.run_node import answer_of_onnxruntime, expected, run_node, type_of
 
 HOST = to_portable(AVX2)
 EVERY_ISA = pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from pliant.compiler.executable.call import Call, Ref
 from pliant.compiler.rewrite.view import View, row_major
 from pliant.compiler.rules.move.copy_calls import CopyLoop, copy_calls, merge_loops
 from pliant.kernels.emit.isa import AVX2, AVX512, X86_64, Isa, to_portable
-from tests.compiler.rules.running import machine
+from tests.compiler.rules.run_node import machine
 from tests.kernels.calling import call as run_kernel
 
 ISAS = [to_portable(isa) for isa in (AVX512, AVX2, X86_64)]

@@ -8,7 +8,7 @@ from pliant.errors import GraphError, InputError
 from pliant.ir.graph import TensorType
 from pliant.kernels.emit.isa import AVX2, AVX512, X86_64, Isa, to_portable
 from tests.compiler.rules.move.test_lower_move import check, numbers
-from tests.compiler.rules.running import run_node, type_of
+from tests.compiler.rules.run_node import run_node, type_of
 from tests.models.onnx_models import parse
 
 HOST = to_portable(AVX2)

@@ -11,7 +11,7 @@ from pliant.compiler.executable.image import make_image
 from pliant.errors import GraphError
 from pliant.ir.graph import Graph, Node, TensorType
 from pliant.kernels.emit.isa import AVX2, Isa, to_portable
-from tests.compiler.rules.running import expected, run_node, type_of
+from tests.compiler.rules.run_node import expected, run_node, type_of
 
 HOST = to_portable(AVX2)
 

@@ -9,7 +9,7 @@ from pliant.errors import GraphError
 from pliant.ir.graph import TensorType
 from pliant.kernels.emit.isa import AVX2, to_portable
 from tests.compiler.rules.move.test_lower_move import check, ints, numbers
-from tests.compiler.rules.running import run_node
+from tests.compiler.rules.run_node import run_node
 
 HOST = to_portable(AVX2)
 

@@ -17,7 +17,7 @@ from pliant.errors import GraphError, InputError
 from pliant.ir.graph import Attribute, Graph, Node, TensorType
 from pliant.kernels.emit.isa import AVX512_BF16, AVX512_VBMI, Isa, to_portable
 from pliant.run.graph.array_stage import open_image
-from tests.compiler.rules.running import machine
+from tests.compiler.rules.run_node import machine
 from tests.kernels import reference
 from tests.kernels.coded.test_gemm_bf16 import nearest
 from tests.store.coding.test_matrix import meant, weights

@@ -19,7 +19,7 @@ from pliant.kernels.emit.isa import Isa, host_isa
 from pliant.models.encoder.encoder_graph import ComputeDtype
 from pliant.run.graph.array_stage import open_image
 from tests.compiler.rules.product.test_lower_bf16_matmul import graph_of, normal
-from tests.compiler.rules.running import machine
+from tests.compiler.rules.run_node import machine
 from tests.kernels import reference
 from tests.rows import INTEGER_ROWS, integer_name
 

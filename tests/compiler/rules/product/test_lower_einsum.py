@@ -8,7 +8,7 @@ import pytest
 from pliant.errors import GraphError
 from pliant.ir.graph import TensorType
 from pliant.kernels.emit.isa import AVX2
-from tests.compiler.rules.running import run_node
+from tests.compiler.rules.run_node import run_node
 
 
 @pytest.fixture(scope="session")

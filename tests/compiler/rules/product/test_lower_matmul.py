@@ -13,7 +13,7 @@ from pliant.compiler.executable.call import Target
 from pliant.compiler.rules.rules import lower
 from pliant.ir.graph import Graph, Node, TensorType
 from pliant.kernels.emit.isa import AVX2, AVX512, X86_64, Isa, to_portable
-from tests.compiler.rules.running import run_node, type_of
+from tests.compiler.rules.run_node import run_node, type_of
 
 ISAS = [AVX2, X86_64, to_portable(AVX512)]
 

@@ -28,7 +28,7 @@ from pliant.kernels.emit.isa import (
 from pliant.run.graph.array_stage import open_image
 from pliant.store.coding.matrix import code_matrix
 from pliant.store.coding.quantize import fit
-from tests.compiler.rules.running import machine
+from tests.compiler.rules.run_node import machine
 from tests.store.coding.test_matrix import meant, weights
 
 ISAS = [AVX2, X86_64, *(to_portable(isa) for isa in (AVX512, AVX2_VNNI, AVX512_VNNI, AVX512_VBMI))]

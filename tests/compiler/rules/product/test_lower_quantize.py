@@ -13,7 +13,7 @@ from pliant.run.array_sessions.onnx_session import OnnxSession
 from pliant.run.graph.array_stage import open_image
 from pliant.run.graph.model_options import ModelOptions
 from tests.compiler.family_models import MODELS, feeds_of, model_of
-from tests.compiler.rules.running import expected, machine, run_node
+from tests.compiler.rules.run_node import expected, machine, run_node
 from tests.rows import TILE_ROWS
 
 ISAS = [AVX2, X86_64, *(to_portable(isa) for isa in (AVX512, AVX512_VNNI, AVX2_VNNI)), *TILE_ROWS]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from pliant.kernels.emit.isa import AVX2, AVX512, X86_64, Isa, to_portable
 from pliant.kernels.product.scaled_block import ELEMENTS, WeightElement
-from tests.compiler.rules.running import TensorType, run_node
+from tests.compiler.rules.run_node import TensorType, run_node
 
 ISAS = [AVX2, X86_64, to_portable(AVX512)]
 

@@ -19,7 +19,7 @@ from tests.compiler.rules.product.test_lower_bf16_matmul import normal
 from tests.compiler.rules.product.test_split_product import cache as cache
 from tests.compiler.rules.product.test_split_product import isa as isa
 from tests.compiler.rules.product.test_split_product import near
-from tests.compiler.rules.running import machine
+from tests.compiler.rules.run_node import machine
 from tests.kernels import reference
 from tests.kernels.tiles.amx_trap import Executed, Trap
 from tests.rows import TILE_ROWS

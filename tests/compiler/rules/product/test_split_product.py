@@ -14,7 +14,7 @@ from pliant.ir.graph import Graph, Node, TensorType
 from pliant.kernels.emit.isa import AVX512_AMX, AVX512_BF16, Isa
 from pliant.run.graph.array_stage import open_image
 from tests.compiler.rules.product.test_lower_bf16_matmul import graph_of, normal
-from tests.compiler.rules.running import machine, run_node
+from tests.compiler.rules.run_node import machine, run_node
 from tests.kernels import reference
 from tests.rows import TILE_ROWS, integer_name
 from tests.store.coding.test_matrix import meant, weights

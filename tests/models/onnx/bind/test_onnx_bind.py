@@ -5,7 +5,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 from pliant.errors import GraphError, InputError, MissingValueError
-from tests.compiler.passes.reading import EVERY_OPERATOR, body
+from tests.compiler.passes.read_graph import EVERY_OPERATOR, body
 from tests.models.onnx_models import bound, first_part, parse
 
 FLATTEN = """g (float[N,T,4] x) => (float[a,b] y) {

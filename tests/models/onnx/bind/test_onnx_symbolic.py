@@ -14,7 +14,7 @@ from pliant.models.onnx.bind.onnx_constants import constants_at
 from pliant.models.onnx.bind.onnx_symbolic import SymbolicGraph, symbolic_graph
 from pliant.models.onnx.onnx_file import open_onnx
 from pliant.run.session.ports import symbols
-from tests.compiler.passes.reading import EVERY_OPERATOR
+from tests.compiler.passes.read_graph import EVERY_OPERATOR
 from tests.models.onnx_models import parse
 
 ROWS = parse("""

@@ -72,7 +72,7 @@ def library_draft(out: Path, name: str) -> Iterator[Path]:
         yield draft
 
 
-def finish(
+def finish_library(
     draft: Path, out: Path, name: str, isa: Isa, forms: Sequence[StageForm], kind: Sequence[str], tables: str
 ) -> BuildResult:
     """Write `tables.c`, kernels, sources and the rest, and link.

@@ -16,7 +16,7 @@ from pliant.compiler.aot.model.library import (
     LibraryDescription,
     LibrarySizes,
     data_source,
-    finish,
+    finish_library,
     library_draft,
 )
 from pliant.compiler.aot.model.plan_source import LadderPlan, ReadTable, plans_source, preload_source
@@ -78,7 +78,7 @@ class ElasticLibrary:
 class ElasticBuild:
     """The library, and the bytes that it allocates at open."""
 
-    emitted: BuildResult
+    result: BuildResult
     sizes: LibrarySizes
 
 
@@ -120,8 +120,8 @@ def write_elastic(made: ElasticLibrary, out: Path) -> ElasticBuild:
                 _about(made), sizes, (written.n_bytes, written.xxh3), made.text is not None, "&ELASTIC"
             ),
         ]
-        emitted = finish(draft, out, made.name, isa, forms, _FILES, "\n".join(tables))
-    return ElasticBuild(emitted, sizes)
+        result = finish_library(draft, out, made.name, isa, forms, _FILES, "\n".join(tables))
+    return ElasticBuild(result, sizes)
 
 
 def _forms(made: ElasticLibrary, widths: Sequence[int]) -> list[StageForm]:

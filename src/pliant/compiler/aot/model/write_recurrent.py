@@ -15,7 +15,7 @@ from pliant.compiler.aot.model.library import (
     LibraryDescription,
     LibrarySizes,
     data_source,
-    finish,
+    finish_library,
     library_draft,
 )
 from pliant.compiler.aot.model.resident_tables import array_offsets, write_arrays
@@ -35,7 +35,7 @@ _FILES = ("recurrent.h", "recurrent.c")
 class RecurrentBuild:
     """The library, and the bytes that it allocates at open."""
 
-    emitted: BuildResult
+    result: BuildResult
     sizes: LibrarySizes
 
 
@@ -74,8 +74,8 @@ def write_recurrent(
             _recurrent_source(source, form, draft),
             data_source(about, sizes, (written.n_bytes, written.xxh3), text is not None, "&RECURRENT"),
         ]
-        emitted = finish(draft, out, name, target.isa, [form], _FILES, "\n".join(tables))
-    return RecurrentBuild(emitted, sizes)
+        result = finish_library(draft, out, name, target.isa, [form], _FILES, "\n".join(tables))
+    return RecurrentBuild(result, sizes)
 
 
 def _spaces(form: StageForm, weights: dict[str, int]) -> Spaces:

@@ -23,7 +23,7 @@ from pliant.kernels.conv.direct import conv_deform, conv_transpose
 _POINT = Window((1,), (1,), (1,), (0,), (0,))
 
 
-def _transposed(node: Node, graph: Graph, target: Target) -> LoweredNode:
+def _conv_transpose(node: Node, graph: Graph, target: Target) -> LoweredNode:
     x, w = graph.types[node.inputs[0]], graph.types[node.inputs[1]]
     y = graph.types[node.outputs[0]]
     label = node.label
@@ -138,7 +138,7 @@ def _clear(memory: np.ndarray) -> None:
     memory[:] = 0
 
 
-def _deformable(node: Node, graph: Graph, target: Target) -> LoweredNode:
+def _deform_conv(node: Node, graph: Graph, target: Target) -> LoweredNode:
     tensors = dict(zip(("x", "w", "offset", "bias", "mask"), node.inputs, strict=False))
     x, w, y = graph.types[tensors["x"]], graph.types[tensors["w"]], graph.types[node.outputs[0]]
     if x.dtype != "float32" or len(x.shape) != 4:
@@ -169,6 +169,6 @@ def _deformable(node: Node, graph: Graph, target: Target) -> LoweredNode:
 
 
 RULES = {
-    "ConvTranspose": _transposed,
-    "DeformConv": _deformable,
+    "ConvTranspose": _conv_transpose,
+    "DeformConv": _deform_conv,
 }

@@ -63,7 +63,7 @@ def _resize(node: Node, graph: Graph, target: Target) -> LoweredNode:
         image = _image(source_shape, axes, taps)
         call, tables = (_nearest if image.is_selection else _filter)(node, source, made, image, result)
         calls.append(call)
-        packed |= {name: _packed(table) for name, table in tables.items()}
+        packed |= {name: _pack(table) for name, table in tables.items()}
         for axis in axes:
             source_shape[axis] = result.shape[axis]
         source = made
@@ -200,7 +200,7 @@ def _filter(node: Node, source: str, made: str, image: _ResizeView, type_: Tenso
     return call, tables
 
 
-def _packed(table: np.ndarray) -> PackedConstant:
+def _pack(table: np.ndarray) -> PackedConstant:
     def fill(memory: np.ndarray) -> None:
         memory[: table.nbytes] = table.reshape(-1).view(np.uint8)
 

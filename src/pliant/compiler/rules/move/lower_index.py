@@ -77,8 +77,8 @@ def gather_calls(node: Node, source: str, indices: str, made: str, rows: Indexed
             "source_outer": rows.outer_strides[0],
             "indices_outer": rows.outer_strides[1],
             "depth": len(rows.dims),
-            "dims": _deep(node, rows.dims),
-            "strides": _deep(node, rows.strides),
+            "dims": _pad_depth(node, rows.dims),
+            "strides": _pad_depth(node, rows.strides),
         },
         n_units=n_units,
         reads=(source, indices),
@@ -264,8 +264,8 @@ def _scatter_nd(node: Node, graph: Graph, target: Target) -> LoweredNode:
             "target": Ref(y),
             "n": n,
             "depth": depth,
-            "dims": _deep(node, data.shape[:depth]),
-            "strides": _deep(node, [s * data.itemsize for s in data.strides[:depth]]),
+            "dims": _pad_depth(node, data.shape[:depth]),
+            "strides": _pad_depth(node, [s * data.itemsize for s in data.strides[:depth]]),
         },
         n_units=n_rows,
         reads=(indices, updates, y),
@@ -326,7 +326,7 @@ def _check_not_empty(node: Node, dims: Sequence[int]) -> None:
         raise GraphError(f"node {node.name!r} ({node.op}) reads from a dimension of length 0.")
 
 
-def _deep(node: Node, values: Sequence[int]) -> tuple[int, ...]:
+def _pad_depth(node: Node, values: Sequence[int]) -> tuple[int, ...]:
     if len(values) > index_gather.DEPTH:
         raise GraphError(
             f"node {node.name!r} ({node.op}) has tuples of {len(values)} indices; kernels read "

@@ -27,7 +27,7 @@ def _einsum(node: Node, graph: Graph, target: Target) -> LoweredNode:
             sizes[letter] = max(n, sizes.get(letter, 1)) if 0 not in (n, sizes.get(letter, 1)) else 0
     summed = [c for c in sizes if c not in result]
     views = [
-        _by_letters(whole_view(x, graph.types[x]), letters, [*result, *summed], sizes)
+        _split_letters(whole_view(x, graph.types[x]), letters, [*result, *summed], sizes)
         for x, letters in zip(node.inputs, terms, strict=True)
     ]
     out = View(y, 0, tuple(sizes[c] for c in result), graph.types[y].strides)
@@ -41,7 +41,7 @@ def _einsum(node: Node, graph: Graph, target: Target) -> LoweredNode:
             f"take {MAX_OPERANDS} over {OUT_DIMS} + {SUM_DIMS}."
         )
     if not result:
-        out, views = _with_row(out), [_with_row(v) for v in views]
+        out, views = _add_row(out), [_add_row(v) for v in views]
     return lower_contraction(out, tuple(views), graph.types[y].dtype, label=label)
 
 
@@ -70,7 +70,7 @@ def _parse(equation: str, shapes: list[tuple[int, ...]], label: str) -> tuple[li
     return letters, [*dotted, *sorted(c for c in set(named) if named.count(c) == 1)]
 
 
-def _by_letters(v: View, letters: list[str], order: list[str], sizes: dict[str, int]) -> View:
+def _split_letters(v: View, letters: list[str], order: list[str], sizes: dict[str, int]) -> View:
     """The operand with a dimension for each letter; a repeated letter selects a diagonal."""
     strides = dict.fromkeys(order, 0)
     for letter, n, stride in zip(letters, v.shape, v.strides, strict=True):
@@ -103,7 +103,7 @@ def _as_product(out: View, views: list[View], label: str) -> Product | None:
     return Product(matrix(out, rows, n - 1), matrix(a, rows, k), matrix(b, k, n - 1), label=label)
 
 
-def _with_row(v: View) -> View:
+def _add_row(v: View) -> View:
     return View(v.tensor, v.offset, (1, *v.shape), (0, *v.strides))
 
 

@@ -22,7 +22,7 @@ def _matmul(node: Node, graph: Graph, target: Target) -> LoweredNode:
     return _multiply(node, graph, target, a, b)
 
 
-def _fused(node: Node, graph: Graph, target: Target) -> LoweredNode:
+def _fused_matmul(node: Node, graph: Graph, target: Target) -> LoweredNode:
     a = input_view(graph, node.inputs[0], node.integers("a_view", None))
     b = input_view(graph, node.inputs[1], node.integers("b_view", None))
     bias, residual = (*node.inputs[2:], "", "")[:2]
@@ -92,14 +92,14 @@ def _contract(
 
 def _gemm(node: Node, graph: Graph, target: Target) -> LoweredNode:
     a, b = (whole_view(x, graph.types[x]) for x in node.inputs[:2])
-    a = _transposed(a) if node.flag("transA") else a
-    b = _transposed(b) if node.flag("transB") else b
+    a = _transpose(a) if node.flag("transA") else a
+    b = _transpose(b) if node.flag("transB") else b
     alpha, beta = (node.real(x, 1.0) for x in ("alpha", "beta"))
     shape = (a.shape[0], b.shape[1])
     out = _contiguous(node.outputs[0], shape)
     c = node.inputs[2] if len(node.inputs) > 2 and beta != 0.0 else ""
     type_ = graph.types[node.outputs[0]]
-    bias, residual, packed = _added(graph, c, beta, shape)
+    bias, residual, packed = _addend(graph, c, beta, shape)
     if type_.dtype != "float32" or (c and not bias and residual is None):
         added = whole_view(c, graph.types[c]).broadcast(shape) if c else None
         return _contract(node, graph, out, a, b, added, alpha, beta)
@@ -108,7 +108,7 @@ def _gemm(node: Node, graph: Graph, target: Target) -> LoweredNode:
     return replace(lowered, packed={**lowered.packed, **packed})
 
 
-def _added(
+def _addend(
     graph: Graph, c: str, beta: float, shape: tuple[int, int]
 ) -> tuple[str | None, View | None, dict[str, PackedConstant]]:
     """C as a bias, or as rows to add; neither if only the general kernel can add it."""
@@ -132,7 +132,7 @@ def _added(
     return None, _contiguous(name, shape), {name: PackedConstant(4 * prod(shape), fill, c)}
 
 
-def _transposed(v: View) -> View:
+def _transpose(v: View) -> View:
     return View(v.tensor, v.offset, v.shape[::-1], v.strides[::-1])
 
 
@@ -140,4 +140,4 @@ def _contiguous(tensor: str, shape: tuple[int, ...]) -> View:
     return View(tensor, 0, shape, tuple(prod(shape[i + 1 :]) for i in range(len(shape))))
 
 
-RULES = {"MatMul": _matmul, "Gemm": _gemm, "FusedMatMul": _fused}
+RULES = {"MatMul": _matmul, "Gemm": _gemm, "FusedMatMul": _fused_matmul}

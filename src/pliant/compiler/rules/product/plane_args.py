@@ -73,12 +73,12 @@ def planes_of(node: Node, graph: Graph, first: int) -> PlaneMatrix:
 def pack_table(planes: PlaneMatrix, codebook: np.ndarray, isa: Isa) -> tuple[str, PackedConstant]:
     """The table that decodes to float32, and its name."""
     table = decode_table(codebook, planes.bits, isa)
-    return f"{planes.tensors[0]}|table", _packed(table)
+    return f"{planes.tensors[0]}|table", _pack(table)
 
 
 def pack_table_bf16(planes: PlaneMatrix, codebook: np.ndarray, isa: Isa) -> tuple[str, PackedConstant]:
     """The table that decodes to bfloat16, and its name."""
-    return f"{planes.tensors[0]}|table16", _packed(decode_table_bf16(codebook, planes.bits, isa))
+    return f"{planes.tensors[0]}|table16", _pack(decode_table_bf16(codebook, planes.bits, isa))
 
 
 def pack_int8(
@@ -93,7 +93,7 @@ def pack_int8(
     def fill_sums(memory: np.ndarray) -> None:
         memory.view(np.int32)[:] = _column_sums(planes, constants, float(step), int8_form(isa).weight)
 
-    made = (_packed(table), _packed(np.array([step]).view(np.uint8)), PackedConstant(4 * columns, fill_sums))
+    made = (_pack(table), _pack(np.array([step]).view(np.uint8)), PackedConstant(4 * columns, fill_sums))
     return dict(zip(names, made, strict=True))
 
 
@@ -117,7 +117,7 @@ def _column_sums(
     return total
 
 
-def _packed(values: np.ndarray) -> PackedConstant:
+def _pack(values: np.ndarray) -> PackedConstant:
     def fill(memory: np.ndarray) -> None:
         memory[:] = values
 

@@ -93,15 +93,15 @@ def _fold_rows(p: Product) -> Product:
         is_single = p.a.shape[-2] == 1 and p.b.strides[-3] == 0
         if (p.b.strides[-3] != 0 and p.a.shape[-3] != 1) or not (is_even or is_single):
             return p
-        residual = _rows_folded(p.residual) if p.residual else None
+        residual = _fold_view_rows(p.residual) if p.residual else None
         b = View(
             p.b.tensor, p.b.offset, (*p.b.shape[:-3], *p.b.shape[-2:]), (*p.b.strides[:-3], *p.b.strides[-2:])
         )
-        p = replace(p, out=_rows_folded(p.out), a=_rows_folded(p.a), b=b, residual=residual)
+        p = replace(p, out=_fold_view_rows(p.out), a=_fold_view_rows(p.a), b=b, residual=residual)
     return p
 
 
-def _rows_folded(v: View) -> View:
+def _fold_view_rows(v: View) -> View:
     *outer, n, rows, columns = v.shape
     *outer_strides, stride, row, column = v.strides
     step = stride if rows == 1 else row

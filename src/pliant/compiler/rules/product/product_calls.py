@@ -86,9 +86,9 @@ def lower_product(p: Product, constants: dict[str, np.ndarray], target: Target) 
         "row_block": blocks.row_block,
         "panel": blocks.panel,
         "skipped": blocks.panel * (target.n_threads - 1),
-        "extents": _filled(extents, 1),
+        "extents": _fill_batch(extents, 1),
         **{
-            name: _filled(s, 0)
+            name: _fill_batch(s, 0)
             for name, s in zip(("a_batch", "b_batch", "c_batch", "residual_batch"), strides, strict=True)
         },
         "alpha": 1.0 if packed else p.alpha,
@@ -156,7 +156,7 @@ def lower_contraction(
     itemsize = np.dtype(_numpy(dtype)).itemsize
     strides: list[int] = []
     for x in operands:
-        strides += _behind(x.strides[: len(shape)], OUT_DIMS, 0) + _behind(
+        strides += _pad_front(x.strides[: len(shape)], OUT_DIMS, 0) + _pad_front(
             x.strides[len(shape) :], SUM_DIMS, 0
         )
     strides += [0] * (MAX_OPERANDS * (OUT_DIMS + SUM_DIMS) - len(strides))
@@ -175,9 +175,9 @@ def lower_contraction(
             "out": out.ref(itemsize),
             "c": added.ref(itemsize) if added else None,
             "operands": (*refs, *(None,) * (MAX_OPERANDS - n)),
-            "extents": tuple(_behind(shape, OUT_DIMS, 1) + _behind(summed, SUM_DIMS, 1)),
+            "extents": tuple(_pad_front(shape, OUT_DIMS, 1) + _pad_front(summed, SUM_DIMS, 1)),
             "strides": tuple(strides),
-            "c_strides": tuple(_behind(added.strides if added else (), OUT_DIMS, 0)),
+            "c_strides": tuple(_pad_front(added.strides if added else (), OUT_DIMS, 0)),
             "alpha": alpha,
             "beta": beta,
         },
@@ -220,11 +220,11 @@ def _panel_strides(b: View) -> tuple[int, ...]:
     return tuple(strides)
 
 
-def _filled(numbers: list[int], with_: int) -> tuple[int, ...]:
+def _fill_batch(numbers: list[int], with_: int) -> tuple[int, ...]:
     return (*(with_,) * (MAX_BATCH_DIMS - len(numbers)), *numbers)
 
 
-def _behind(numbers: tuple[int, ...] | list[int], length: int, with_: int) -> list[int]:
+def _pad_front(numbers: tuple[int, ...] | list[int], length: int, with_: int) -> list[int]:
     return [with_] * (length - len(numbers)) + list(numbers)
 
 

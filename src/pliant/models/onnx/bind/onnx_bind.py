@@ -13,13 +13,12 @@ import numpy as np
 from onnx import helper
 
 from pliant.errors import GraphError
-from pliant.ir.graph import Graph, Node, TensorType
+from pliant.ir.graph import Node, TensorType
 from pliant.models.onnx.bind.onnx_blocks import (
     BoundPart,
     NodeBlock,
     ScopedNode,
     body_block,
-    check_whole,
     scope_nodes,
 )
 from pliant.models.onnx.bind.onnx_dims import input_types
@@ -50,33 +49,6 @@ MAX_TENSOR_BYTES = 1 << 40
 _LOOKUPS = ("Gather", "Slice")
 
 
-def bind(
-    model: OnnxModel,
-    dims: Mapping[str, int],
-    values: Mapping[str, np.ndarray] | None = None,
-    *,
-    supported: Collection[str],
-    shapes: Mapping[str, tuple[int, ...]] | None = None,
-    max_bytes: int = MAX_TENSOR_BYTES,
-    keeps_lookups: bool = False,
-) -> Graph:
-    """The graph of `model` with symbolic dimensions `dims` and inputs' `values` known.
-
-    As `bind_first`, for a model that is one graph. Also raises GraphError for a model that is divided into
-    several graphs.
-    """
-    part = bind_first(
-        model,
-        dims,
-        values,
-        supported=supported,
-        shapes=shapes,
-        max_bytes=max_bytes,
-        keeps_lookups=keeps_lookups,
-    )
-    return check_whole(part, model.source)
-
-
 def bind_first(
     model: OnnxModel,
     dims: Mapping[str, int],
@@ -103,7 +75,7 @@ def bind_first(
     inputs = [name for name, type_ in types.items() if type_ is not None and name not in given]
     walk = _Walk(model, supported, max_bytes, count(), inputs, keeps_lookups)
     for name, array in model.constants.items():
-        walk.known.know(name, array)
+        walk.known.set_value(name, array)
     for name, type_ in types.items():
         walk.add_input(name, type_, given.get(name))
     proto = model.proto.graph
@@ -130,9 +102,9 @@ def bind_next(
     """
     walk = _Walk(model, supported, max_bytes, (f"{number}.{i}" for i in count()), (), keeps_lookups)
     for name in block.reads & known.keys():
-        walk.known.know(name, known[name])
+        walk.known.set_value(name, known[name])
     for name, array in block.constants.items():
-        walk.known.know(name, array)
+        walk.known.set_value(name, array)
     for name, type_ in types.items():
         walk.add_input(name, type_, None)
     inputs = [name for name, type_ in types.items() if type_ is not None]
@@ -197,87 +169,87 @@ class _Walk:
         name = self._model.proto.graph.name or "graph"
         if is_first and not self._waiting and not self._odd:
             return BoundPart(known.graph(name, inputs, list(outputs)), (), {})
-        wanted = {x for placed in self._waiting for x in placed.reads} | set(outputs)
+        wanted = {x for scoped in self._waiting for x in scoped.reads} | set(outputs)
         made = [y for y in known.made if y in wanted]
         read = {x for node in known.made.values() for x in node.inputs}
         graph = known.graph(name, [x for x in inputs if x in read], made)
         return BoundPart(graph, tuple(self._waiting), {x: a for x, a in known.values.items() if x in wanted})
 
     def _walk(self, nodes: Iterable[ScopedNode]) -> None:
-        for placed in nodes:
+        for scoped in nodes:
             self._visited += 1
             if self._visited > MAX_NODES:
                 raise GraphError(f"{self._model.source} expands to more than {MAX_NODES} nodes.")
-            self._visit(placed)
+            self._visit(scoped)
 
-    def _visit(self, placed: ScopedNode) -> None:
-        node, scope = placed.node, placed.scope
+    def _visit(self, scoped: ScopedNode) -> None:
+        node, scope = scoped.node, scoped.scope
         key = operator_key(node.domain, node.op_type)
         where = f"node {scope.prefix + (node.name or node.output[0])!r} ({key})"
         if any(self._refused.is_lost(x) for x in node.input):
-            self._refused.lose(node.output)
+            self._refused.mark_lost(node.output)
             self._check_possible(node, key, scope, where)
             return
-        missing = [x for x in node.input if x and not self._is_there(x)]
+        missing = [x for x in node.input if x and not self._is_defined(x)]
         if missing:
             raise GraphError(f"{where} reads {missing}, which nothing before it makes.")
         if key == "If" and node.input[0] in self._known.values:
-            self._branch(placed, bool(np.all(self._known.values[node.input[0]])))
+            self._branch(scoped, bool(np.all(self._known.values[node.input[0]])))
         elif self._late.intersection(node.input):
             self._check_possible(node, key, scope, where)
-            self._wait(placed, is_host(node))
+            self._wait(scoped, is_host(node))
         elif self._odd.intersection(node.input):
-            self._wait_odd(placed, key, where)
+            self._wait_odd(scoped, key, where)
         else:
-            self._take(placed, key, where)
+            self._bind_node(scoped, key, where)
 
-    def _is_there(self, tensor: str) -> bool:
+    def _is_defined(self, tensor: str) -> bool:
         return tensor in self._known.types or tensor in self._late or tensor in self._odd
 
-    def _wait(self, placed: ScopedNode, is_host: bool = False) -> None:
+    def _wait(self, scoped: ScopedNode, is_host: bool = False) -> None:
         """Defer a node: a tensor that it reads is not known yet, or no kernel runs it."""
-        self._late.update(placed.makes)
-        self._waiting.append(ScopedNode(placed.node, placed.scope, is_host))
+        self._late.update(scoped.makes)
+        self._waiting.append(ScopedNode(scoped.node, scoped.scope, is_host))
 
-    def _wait_odd(self, placed: ScopedNode, key: str, where: str) -> None:
+    def _wait_odd(self, scoped: ScopedNode, key: str, where: str) -> None:
         if key in HOST or key == "Identity":
-            self._wait(placed, is_host=True)
-        elif function := self._functions.get((placed.node.domain, placed.node.op_type, placed.node.overload)):
-            self._expand(function, placed, where)
+            self._wait(scoped, is_host=True)
+        elif function := self._functions.get((scoped.node.domain, scoped.node.op_type, scoped.node.overload)):
+            self._expand(function, scoped, where)
         else:
-            odd = sorted(self._odd.intersection(placed.node.input))
+            odd = sorted(self._odd.intersection(scoped.node.input))
             raise GraphError(f"{where} reads {odd}, which are not tensors of numbers.")
 
-    def _take(self, placed: ScopedNode, key: str, where: str) -> None:
+    def _bind_node(self, scoped: ScopedNode, key: str, where: str) -> None:
         """Bind a node whose inputs' types are known."""
-        node, scope = placed.node, placed.scope
+        node, scope = scoped.node, scoped.scope
         if key == "CastLike":
             node, key = cast_of(node, self._known.type(node.input[1])), "Cast"
-            placed = ScopedNode(node, scope)
+            scoped = ScopedNode(node, scope)
         local = self._functions.get((node.domain, node.op_type, node.overload))
         local = local or contrib_function(node, self._known.types, self._known.values)
         if local is not None:
-            self._expand(local, placed, where)
-        elif not self._is_answered(placed, key, where):
-            self._operator(placed, key, where)
+            self._expand(local, scoped, where)
+        elif not self._is_evaluated(scoped, key, where):
+            self._operator(scoped, key, where)
 
-    def _is_answered(self, placed: ScopedNode, key: str, where: str) -> bool:
+    def _is_evaluated(self, scoped: ScopedNode, key: str, where: str) -> bool:
         """Evaluate constants and shapes, which need no kernel. Raises MissingValueError for a condition that
         depends on an input.
         """
-        known, node = self._known, placed.node
+        known, node = self._known, scoped.node
         match key:
             case "Constant":
-                known.know(node.output[0], constant(node, self._model.external))
+                known.set_value(node.output[0], constant(node, self._model.external))
             case "Shape" | "Size":
-                known.know(node.output[0], size_of(node, known.type(node.input[0])))
+                known.set_value(node.output[0], size_of(node, known.type(node.input[0])))
             case "If":
                 known.check_values(node.input[:1], self._flags, where)
                 return False
             case "Dropout" if drops_nothing(node, known.values):
                 known.rename(node.input[0], node.output[0])
                 if len(node.output) > 1 and node.output[1]:
-                    known.know(node.output[1], np.ones(known.type(node.input[0]).shape, np.bool_))
+                    known.set_value(node.output[1], np.ones(known.type(node.input[0]).shape, np.bool_))
             case _:
                 return False
         return True
@@ -288,8 +260,8 @@ class _Walk:
         types = self._known.types
         return [x for x in self._inputs if types[x].size == 1 and types[x].numpy.kind in "biu"]
 
-    def _operator(self, placed: ScopedNode, key: str, where: str) -> None:
-        known, node, scope = self._known, placed.node, placed.scope
+    def _operator(self, scoped: ScopedNode, key: str, where: str) -> None:
+        known, node, scope = self._known, scoped.node, scoped.scope
         schema = scope.schema(node)
         if schema is None or not means_the_same(schema, node, scope.opsets):
             self._refused.refuse(node, key, where)
@@ -297,46 +269,48 @@ class _Walk:
         check_attributes(schema, node, where)
         if is_host(node):
             self._check_possible(node, key, scope, where)
-            self._wait(placed, is_host=True)
+            self._wait(scoped, is_host=True)
             return
         check_types(schema, node, known.types, where)
         check_axes(node, known.types, where)
         check_shapes(node, known.types, where)
         check_indices(node, known.types, known.values, where)
         by_value = VALUE_INPUTS.get(key, ())
-        unknown = known.unknown(x for i, x in enumerate(node.input) if i in by_value)
+        unknown = known.find_unknown(x for i, x in enumerate(node.input) if i in by_value)
         if unknown:
             known.check_values(unknown, self._inputs, where)
-            self._wait(placed, is_host=True)
+            self._wait(scoped, is_host=True)
             return
-        types = self._made(schema, node, scope, where)
+        types = self._infer_types(schema, node, scope, where)
         check_reshape(node, known.types, types, where)
         for y, type_ in types.items():
             if type_ is not None:
                 known.check_fits(y, type_)
         if all(x in known.values for x in node.input if x) and self._fold(node, key, scope, types):
             return
-        if not self._keep(placed, key, schema, types):
+        if not self._keep(scoped, key, schema, types):
             function = function_of(schema, node, known.types)
             if function is None:
                 self._refused.refuse(node, key, where)
             else:
-                self._expand(function, placed, where)
+                self._expand(function, scoped, where)
 
-    def _made(self, schema: Any, node: Any, scope: Scope, where: str) -> Mapping[str, TensorType | None]:
+    def _infer_types(
+        self, schema: Any, node: Any, scope: Scope, where: str
+    ) -> Mapping[str, TensorType | None]:
         """The type of each output; None where its shape depends on data."""
         types, values = self._known.types, self._known.values
         shape = known_shape(node, types, values)
         return {node.output[0]: shape} if shape else infer(schema, node, types, values, scope.opsets, where)
 
     def _keep(
-        self, placed: ScopedNode, key: str, schema: Any, types: Mapping[str, TensorType | None]
+        self, scoped: ScopedNode, key: str, schema: Any, types: Mapping[str, TensorType | None]
     ) -> bool:
         """Add the node, converted to the newest opset; False if it cannot be converted or has no kernel.
 
         It is deferred if its output shape depends on data.
         """
-        node = placed.node
+        node = scoped.node
         attributes = {a.name: attribute(a, self._model.external) for a in node.attribute}
         kept = Node(key, tuple(node.input), tuple(node.output), attributes, node.name or node.output[0])
         self._known.types |= {y: t for y, t in types.items() if t is not None}
@@ -344,7 +318,7 @@ class _Walk:
         if adapted is None or any(n.op not in self._supported for n in adapted):
             return False
         if any(t is None for t in types.values()):
-            self._wait(placed, is_host=True)
+            self._wait(scoped, is_host=True)
             return True
         self._known.keep(adapted)
         return True
@@ -361,39 +335,39 @@ class _Walk:
             return False
         found = fold(node, values, scope.opsets, types)
         for y, value in (found or {}).items():
-            self._known.know(y, value)
+            self._known.set_value(y, value)
         return found is not None
 
-    def _expand(self, function: Any, placed: ScopedNode, where: str) -> None:
+    def _expand(self, function: Any, scoped: ScopedNode, where: str) -> None:
         """Walk a function's body instead of the node."""
-        if placed.scope.depth >= MAX_DEPTH:
+        if scoped.scope.depth >= MAX_DEPTH:
             raise GraphError(f"{where}: functions call each other more than {MAX_DEPTH} deep.")
-        inside = placed.scope.of_function(function, placed.node)
+        inside = scoped.scope.function_scope(function, scoped.node)
         self._walk(scope_nodes(function.node, inside, self._known.fresh))
-        wanted = (x if y else "" for x, y in zip(function.output, placed.node.output, strict=False))
-        self._return((inside.name(x) if x else "" for x in wanted), placed)
+        wanted = (x if y else "" for x, y in zip(function.output, scoped.node.output, strict=False))
+        self._return((inside.name(x) if x else "" for x in wanted), scoped)
 
-    def _branch(self, placed: ScopedNode, taken: bool) -> None:
+    def _branch(self, scoped: ScopedNode, taken: bool) -> None:
         """Walk the taken branch instead of the node."""
-        if placed.scope.depth >= MAX_DEPTH:
+        if scoped.scope.depth >= MAX_DEPTH:
             raise GraphError(f"branches are nested more than {MAX_DEPTH} deep.")
         wanted = "then_branch" if taken else "else_branch"
-        body = next(a.g for a in placed.node.attribute if a.name == wanted)
-        block = body_block(body, placed, self._known.fresh, self._model.external)
+        body = next(a.g for a in scoped.node.attribute if a.name == wanted)
+        block = body_block(body, scoped, self._known.fresh, self._model.external)
         for name, value in block.constants.items():
-            self._known.know(name, value)
+            self._known.set_value(name, value)
         self._walk(block.nodes)
-        self._return(block.outputs, placed)
+        self._return(block.outputs, scoped)
 
-    def _return(self, results: Iterable[str], placed: ScopedNode) -> None:
+    def _return(self, results: Iterable[str], scoped: ScopedNode) -> None:
         """Give the results of a body the names that its caller uses."""
-        for inner, outer in zip(results, placed.node.output, strict=False):
+        for inner, outer in zip(results, scoped.node.output, strict=False):
             if not outer:
                 continue
             if self._refused.is_lost(inner):
-                self._refused.lose([outer])
+                self._refused.mark_lost([outer])
             elif inner in self._late or inner in self._odd:
-                self._wait(ScopedNode(helper.make_node("Identity", [inner], [outer]), placed.scope))
+                self._wait(ScopedNode(helper.make_node("Identity", [inner], [outer]), scoped.scope))
             else:
                 self._known.rename(inner, outer)
 

@@ -50,8 +50,8 @@ class NodeBlock:
     @property
     def reads(self) -> frozenset[str]:
         """The tensors that it needs from outside, its inputs included."""
-        made = {y for placed in self.nodes for y in placed.makes} | set(self.constants)
-        return frozenset({x for placed in self.nodes for x in placed.reads} | set(self.outputs)) - made
+        made = {y for scoped in self.nodes for y in scoped.makes} | set(self.constants)
+        return frozenset({x for scoped in self.nodes for x in scoped.reads} | set(self.outputs)) - made
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -77,7 +77,7 @@ class PartRebinder:
     def __init__(self) -> None:
         self._keeps: bool | None = None
 
-    def bound(self, bind: Callable[[bool], BoundPart]) -> BoundPart:
+    def bind_part(self, bind: Callable[[bool], BoundPart]) -> BoundPart:
         """The part; the argument of `bind` is whether lookups stay nodes. Raises the errors of `bind`."""
         if self._keeps is not None:
             return bind(self._keeps)
@@ -88,10 +88,10 @@ class PartRebinder:
 
 
 def body_block(
-    body: Any, placed: ScopedNode, fresh: Callable[[str], str], external: ExternalData
+    body: Any, scoped: ScopedNode, fresh: Callable[[str], str], external: ExternalData
 ) -> NodeBlock:
     """The block of a body of a node; `fresh` makes a new name from a name."""
-    inside = placed.scope.of_branch(placed.node)
+    inside = scoped.scope.branch_scope(scoped.node)
     constants = {}
     for tensor in body.initializer:
         inside.names[tensor.name] = fresh(inside.prefix + tensor.name)
@@ -115,9 +115,9 @@ def scope_nodes(nodes: Iterable[Any], scope: Scope, fresh: Callable[[str], str])
 def host_names(waiting: Iterable[ScopedNode]) -> str:
     """The host operators among nodes, with the names of some, for messages."""
     found: dict[str, list[str]] = {}
-    for placed in waiting:
-        if placed.host:
-            found.setdefault(placed.node.op_type, []).append(placed.node.name or placed.node.output[0])
+    for scoped in waiting:
+        if scoped.host:
+            found.setdefault(scoped.node.op_type, []).append(scoped.node.name or scoped.node.output[0])
     return "; ".join(f"{op} (at {shorten_list(at)})" for op, at in sorted(found.items()))
 
 
@@ -127,7 +127,7 @@ def shorten_list(names: list[str]) -> str:
     return shown if len(names) <= 3 else f"{shown} and {len(names) - 3} more"
 
 
-def check_whole(part: BoundPart, source: str) -> Graph:
+def require_one_graph(part: BoundPart, source: str) -> Graph:
     """The graph of a part that is a whole model. Raises GraphError naming the operators that run between
     graphs.
     """

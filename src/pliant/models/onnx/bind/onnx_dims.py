@@ -17,7 +17,7 @@ def input_types(
     Raises InputError for dimensions that are missing, unknown or negative.
     """
     types = {p.name: None if p.element else _bound(p, dims, shapes) for p in model.inputs}
-    _no_unknown(model, dims)
+    _check_dims(model, dims)
     return types
 
 
@@ -38,7 +38,7 @@ def _bound(port: Port, dims: Mapping[str, int], shapes: Mapping[str, tuple[int, 
     return TensorType(port.dtype, tuple(shape))
 
 
-def _no_unknown(model: OnnxModel, dims: Mapping[str, int]) -> None:
+def _check_dims(model: OnnxModel, dims: Mapping[str, int]) -> None:
     known = set(model.symbols)
     known |= {f"{p.name}.{i}" for p in model.inputs for i, d in enumerate(p.dims or ()) if d is None}
     unknown = sorted(set(dims) - known)

@@ -23,34 +23,34 @@ def hoist_products(
     `known` has constant matrices. A row qualifies if it is indexed by the iteration number or by a state that
     grows by one: a loop reads such rows to their end, unless it stops early.
     """
-    made = {y: placed for placed in body.nodes for y in placed.makes}
+    made = {y: scoped for scoped in body.nodes for y in scoped.makes}
     own = made.keys() | set(body.inputs) | body.constants.keys()
     numbers = {body.inputs[0]} | {
         x for x, y in zip(body.inputs[2:], body.outputs[1:], strict=False) if _is_next(made.get(y), x, body)
     }
     before: list[ScopedNode] = []
     nodes: list[ScopedNode] = []
-    for placed in body.nodes:
-        row = _row(placed, made, known)
+    for scoped in body.nodes:
+        row = _row(scoped, made, known)
         if row is None or row.node.input[0] in own or row.node.input[1] not in numbers:
-            nodes.append(placed)
+            nodes.append(scoped)
             continue
-        rows, at, (product,) = row.node.input[0], row.node.input[1], placed.makes
+        rows, at, (product,) = row.node.input[0], row.node.input[1], scoped.makes
         products = fresh(product)
-        matrix = placed.node.input[1]
-        before.append(replace(placed, node=helper.make_node("MatMul", [rows, matrix], [products])))
-        nodes.append(replace(placed, node=helper.make_node("Gather", [products, at], [product])))
+        matrix = scoped.node.input[1]
+        before.append(replace(scoped, node=helper.make_node("MatMul", [rows, matrix], [products])))
+        nodes.append(replace(scoped, node=helper.make_node("Gather", [products, at], [product])))
     if not before:
         return None, body
-    read = {x for placed in nodes for x in placed.reads} | set(body.outputs)
-    kept = tuple(placed for placed in nodes if read.intersection(placed.makes))
-    made_before = tuple(y for placed in before for y in placed.makes)
+    read = {x for scoped in nodes for x in scoped.reads} | set(body.outputs)
+    kept = tuple(scoped for scoped in nodes if read.intersection(scoped.makes))
+    made_before = tuple(y for scoped in before for y in scoped.makes)
     return NodeBlock(tuple(before), made_before), replace(body, nodes=kept)
 
 
-def _row(placed: ScopedNode, made: Mapping[str, ScopedNode], known: KnownConstants) -> ScopedNode | None:
+def _row(scoped: ScopedNode, made: Mapping[str, ScopedNode], known: KnownConstants) -> ScopedNode | None:
     """The Gather of a row that is multiplied by a known matrix; None for any other node."""
-    node = placed.node
+    node = scoped.node
     if node.op_type != "MatMul" or node.domain not in ("", "ai.onnx"):
         return None
     matrix, row = known.get(node.input[1]), made.get(node.input[0])
@@ -60,9 +60,9 @@ def _row(placed: ScopedNode, made: Mapping[str, ScopedNode], known: KnownConstan
     return row if is_row and row.node.domain in ("", "ai.onnx") else None
 
 
-def _is_next(placed: ScopedNode | None, state: str, body: NodeBlock) -> bool:
+def _is_next(scoped: ScopedNode | None, state: str, body: NodeBlock) -> bool:
     """Whether a node adds one to a state."""
-    if placed is None or placed.node.op_type != "Add" or state not in placed.node.input:
+    if scoped is None or scoped.node.op_type != "Add" or state not in scoped.node.input:
         return False
-    others = [body.constants.get(x) for x in placed.node.input if x != state]
+    others = [body.constants.get(x) for x in scoped.node.input if x != state]
     return len(others) == 1 and others[0] is not None and others[0].size == 1 and others[0].item() == 1

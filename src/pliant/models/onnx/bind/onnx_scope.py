@@ -36,7 +36,7 @@ class Scope:
         version = self.opsets.get("" if node.domain == "ai.onnx" else node.domain)
         return None if version is None else schema_of(node.domain, node.op_type, version)
 
-    def of_function(self, function: Any, node: Any) -> "Scope":
+    def function_scope(self, function: Any, node: Any) -> "Scope":
         """The scope of a function's body that replaces `node`, whose names are model-wide names."""
         attributes = {a.name: a for a in function.attribute_proto} | {a.name: a for a in node.attribute}
         opsets = {"" if o.domain == "ai.onnx" else o.domain: o.version for o in function.opset_import}
@@ -48,7 +48,7 @@ class Scope:
             self.depth + 1,
         )
 
-    def of_branch(self, node: Any) -> "Scope":
+    def branch_scope(self, node: Any) -> "Scope":
         """The scope of a branch of `node`: it sees the names of the enclosing scope."""
         names = _InheritedNames(self.names if self.depth else _OuterNames())
         prefix = f"{self.prefix}{node.name or node.op_type}/"

@@ -24,54 +24,18 @@ from pliant.models.onnx.bind.onnx_constants import (
     monomials,
 )
 from pliant.models.onnx.bind.onnx_shapes import VALUE_INPUTS
+from pliant.models.onnx.bind.shape_family import InputShapes, ShapeFamily
 
-InputShapes = dict[str, tuple[int, ...]]
 _LEAST = 2
 _FAR = 3
 """The step, besides 1, by which a size is changed to test whether it may be open."""
 _HIGHEST = (1024, 512, 256, 128, 64)
-WAYS = ((64, 128), (1024,), (256,))
+SIZE_LIMITS = ((64, 128), (1024,), (256,))
 """The largest sizes to try, for two open sizes or one: values made of larger ones are not folded."""
-WAYS_OF_PARTS = ((1024, 1024, 1024), (1024, 1024), *WAYS)
+PART_SIZE_LIMITS = ((1024, 1024, 1024), (1024, 1024), *SIZE_LIMITS)
 
 _MOST_ELEMENTS = 16
 """The most elements of a constant that is not a grid: each element has its own polynomial."""
-
-
-@dataclass(frozen=True, slots=True)
-class ShapeFamily:
-    """Input shapes whose dimensions are fixed, or an open size plus a constant.
-
-    `dims` has (number of the open size or None, number) for each axis; sizes lie in `low` .. `high`.
-    """
-
-    dims: Mapping[str, tuple[tuple[int | None, int], ...]]
-    low: tuple[int, ...]
-    high: tuple[int, ...]
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return tuple(f"n{i}" for i in range(len(self.low)))
-
-    def sizes(self, shapes: InputShapes) -> tuple[int, ...] | None:
-        """The open sizes of shapes; None if they do not belong to this family."""
-        found: dict[int, int] = {}
-        for x, dims in self.dims.items():
-            for (i, above), dim in zip(dims, shapes[x], strict=True):
-                if i is None:
-                    if dim != above:
-                        return None
-                elif found.setdefault(i, dim - above) != dim - above:
-                    return None
-        sizes = tuple(found[i] for i in range(len(self.low)))
-        is_within = all(a <= n <= b for a, n, b in zip(self.low, sizes, self.high, strict=True))
-        return sizes if is_within else None
-
-    def shapes(self, sizes: Sequence[int]) -> dict[str, tuple[int, ...]]:
-        return {
-            x: tuple(above if i is None else sizes[i] + above for i, above in dims)
-            for x, dims in self.dims.items()
-        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +43,8 @@ class SymbolicGraph:
     """A graph with symbolic numbers in its types and in constants that determine shapes.
 
     Constants of `made` are inputs of the graph, so that no compiler decision depends on their values.
-    `waiting` and `known` are those of the bound part (onnx_blocks.Part): equal for all sizes, except values
-    of `known` that depend on sizes.
+    `waiting` and `known` are those of the bound part (onnx_blocks.BoundPart): equal for all sizes, except
+    values of `known` that depend on sizes.
     """
 
     graph: Graph
@@ -123,7 +87,7 @@ def symbolic_graph(
     shapes: InputShapes,
     open_dims: Mapping[str, Sequence[str | None]],
     bind: Callable[[InputShapes], BoundPart],
-    ways: Sequence[Sequence[int]] = WAYS,
+    ways: Sequence[Sequence[int]] = SIZE_LIMITS,
 ) -> SymbolicGraph | None:
     """The graph of the family of `shapes`; None if no family is found.
 

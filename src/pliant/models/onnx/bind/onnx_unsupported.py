@@ -18,13 +18,13 @@ class UnsupportedOperators:
     def is_lost(self, tensor: str) -> bool:
         return tensor in self._lost
 
-    def lose(self, tensors: Iterable[str]) -> None:
+    def mark_lost(self, tensors: Iterable[str]) -> None:
         """Record tensors that cannot be made because an earlier node was refused."""
         self._lost |= {y for y in tensors if y}
 
     def refuse(self, node: Any, key: str, where: str) -> None:
         """Record that operator `key` has no kernel and no function that could replace it."""
-        self.lose(node.output)
+        self.mark_lost(node.output)
         self._nodes.setdefault(key, []).append(where.split("'")[1] if "'" in where else where)
 
     def check_none(self, source: str) -> None:

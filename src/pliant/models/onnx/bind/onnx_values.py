@@ -39,7 +39,7 @@ class KnownValues:
 
     def constant(self, near: str, value: np.ndarray) -> str:
         name = self.fresh(near)
-        self.know(name, np.asarray(value))
+        self.set_value(name, np.asarray(value))
         return name
 
     def tensor(self, near: str, type_: TensorType) -> str:
@@ -51,7 +51,7 @@ class KnownValues:
         """A name made from `near` that no tensor has."""
         return next(name for i in self._count if (name := f"{near}#{i}") not in self.types)
 
-    def know(self, name: str, value: np.ndarray) -> None:
+    def set_value(self, name: str, value: np.ndarray) -> None:
         """Record that tensor `name` has `value`, which becomes read-only."""
         value.flags.writeable = False
         self.values[name] = value
@@ -66,7 +66,7 @@ class KnownValues:
     def rename(self, inner: str, outer: str) -> None:
         """Give a known tensor a second name."""
         if inner in self.values:
-            self.know(outer, self.values[inner])
+            self.set_value(outer, self.values[inner])
             return
         self.types[outer] = self.types[inner]
         self.keep([Node("Identity", (inner,), (outer,), {}, outer)])
@@ -76,7 +76,7 @@ class KnownValues:
         if type_.n_bytes > self._max_bytes:
             raise GraphError(f"tensor {name!r} would be {type_}: {type_.n_bytes} bytes.")
 
-    def unknown(self, wanted: Iterable[str]) -> list[str]:
+    def find_unknown(self, wanted: Iterable[str]) -> list[str]:
         """Those of some tensors whose values are not known."""
         return [x for x in wanted if x and x not in self.values]
 

@@ -6,8 +6,8 @@ import onnx.defs
 import onnx.parser
 
 from pliant.ir.graph import Graph
-from pliant.models.onnx.bind.onnx_bind import bind
 from pliant.models.onnx.onnx_file import open_onnx
+from tests.models.one_graph import bind
 
 EVERY_OPERATOR = frozenset(s.name for s in onnx.defs.get_all_schemas() if s.domain == "")
 

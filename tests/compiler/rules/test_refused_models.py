@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pliant.errors import GraphError
-from tests.compiler.rules.hostile import CASES, refusals
+from tests.compiler.rules.refused_models import CASES, refusals
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -24,7 +24,7 @@ def test_a_hostile_model_is_refused(name: str) -> None:
 def test_it_is_refused_without_assertions_too() -> None:
     """`python -O` strips them: the same models must be refused with the same words, and nothing crashes."""
     ran = subprocess.run(
-        [sys.executable, "-O", "-m", "tests.compiler.rules.hostile"],
+        [sys.executable, "-O", "-m", "tests.compiler.rules.refused_models"],
         cwd=Path(__file__).parents[3],
         capture_output=True,
         check=True,

@@ -16,8 +16,8 @@ from pliant.compiler.rules.rules import RULES, lower
 from pliant.errors import PliantError
 from pliant.ir.graph import Attribute, Graph, Node, TensorType
 from pliant.kernels.emit.isa import AVX2
-from pliant.models.onnx.bind.onnx_bind import bind
 from pliant.models.onnx.onnx_file import open_onnx
+from tests.models.one_graph import bind
 from tests.models.onnx_models import parse
 
 FLOATS = TensorType("float32", (4, 6))
